@@ -1,0 +1,40 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// Request is one attempt at an intent, as an adapter sees it. An adapter
+// reads it and changes nothing in it.
+type Request struct {
+	Tuple          Tuple
+	IdempotencyKey string            // the same on every attempt
+	Payload        json.RawMessage   // what the agent asked for
+	Headers        map[string]string // the agent's trace context
+	Attempt        int               // 1 for the first
+}
+
+// Result is what an adapter saw. Everything in it is stored and shown to
+// operators, so ErrorClass names the kind of a failure and never carries a
+// payload, a URL or a credential.
+type Result struct {
+	Outcome         Outcome
+	HTTPStatus      int           // 0 where the protocol has none
+	ErrorClass      string        // short and stable, e.g. "timeout", "dial", "http_503"
+	RetryAfter      time.Duration // the provider's wish; a floor for the delay
+	Replayed        bool          // the provider said it had seen the key before
+	ProviderRef     string        // the provider's own id of the effect
+	Response        json.RawMessage
+	ResponseHeaders map[string]string
+}
+
+// Adapter speaks one provider's protocol. It makes exactly one attempt and
+// reports the evidence; retrying, deciding and recording happen around it.
+//
+// Dispatch is called concurrently. It must return soon after ctx ends, and
+// may panic only by mistake: the caller turns a panic into Ambiguous.
+type Adapter interface {
+	Dispatch(ctx context.Context, request Request) Result
+}

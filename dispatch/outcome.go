@@ -1,0 +1,45 @@
+package dispatch
+
+// Outcome says how an attempt ended, by the evidence that the adapter or the
+// engine has of it.
+type Outcome string
+
+const (
+	// Completed is a success, or the replay of one.
+	Completed Outcome = "completed"
+	// NotSent means that no byte of the request was written.
+	NotSent Outcome = "not_sent"
+	// Throttled means that the provider refused for now, without an effect.
+	Throttled Outcome = "throttled"
+	// Rejected means that the provider refused for good.
+	Rejected Outcome = "rejected"
+	// Ambiguous means that the effect may or may not have happened.
+	Ambiguous Outcome = "ambiguous"
+	// InFlight means that the provider is still busy with an earlier attempt.
+	InFlight Outcome = "in_flight"
+	// Released means that the engine gave the row back without sending it.
+	Released Outcome = "released"
+	// Lost means that the worker died and its evidence with it.
+	Lost Outcome = "lost"
+)
+
+// Outcomes lists every outcome, in the order of the constants.
+func Outcomes() []Outcome {
+	return []Outcome{Completed, NotSent, Throttled, Rejected, Ambiguous, InFlight, Released, Lost}
+}
+
+// leavesDoubt reports whether the request may have had its effect. A provider
+// that is busy with the key has, by that, seen the key.
+func (o Outcome) leavesDoubt() bool {
+	return o == Ambiguous || o == Lost || o == InFlight
+}
+
+// Status says where an attempt leaves its intent.
+type Status string
+
+const (
+	StatusPending   Status = "pending" // back in the queue
+	StatusCompleted Status = "completed"
+	StatusFailed    Status = "failed"
+	StatusUnknown   Status = "unknown" // nobody can tell whether it was applied
+)

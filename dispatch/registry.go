@@ -1,0 +1,62 @@
+package dispatch
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Block is a piece of configuration that only its adapter understands.
+// Decode is strict: an unknown field is an error with file, line and column.
+// A block that was left out decodes to nothing.
+type Block interface {
+	Decode(into any) error
+}
+
+// Spec is what an adapter is built from.
+type Spec struct {
+	Provider string
+	Timeout  time.Duration // the longest one dispatch may take
+	Settings Block         // the provider's block, named like the adapter
+	Tools    map[string]ToolSpec
+}
+
+// ToolSpec is one operation of a provider.
+type ToolSpec struct {
+	Class    Class
+	Settings Block // the tool's block, named like the adapter
+}
+
+// Kind is one sort of adapter: how to build it, and the shapes of its blocks
+// for the published configuration schema.
+type Kind struct {
+	Name     string
+	New      func(Spec) (Adapter, error)
+	Settings any // a zero value of what New decodes from Spec.Settings
+	Tool     any // a zero value of what New decodes from ToolSpec.Settings
+}
+
+// Registry is the explicit list of adapters that a program knows.
+type Registry map[string]Kind
+
+// NewRegistry refuses two kinds of one name.
+func NewRegistry(kinds ...Kind) (Registry, error) {
+	registry := make(Registry, len(kinds))
+	for _, kind := range kinds {
+		if _, taken := registry[kind.Name]; taken {
+			return nil, fmt.Errorf("adapter %q is registered twice", kind.Name)
+		}
+		registry[kind.Name] = kind
+	}
+	return registry, nil
+}
+
+// Names lists the registered adapters in alphabetical order.
+func (r Registry) Names() []string {
+	names := make([]string, 0, len(r))
+	for name := range r {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
