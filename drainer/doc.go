@@ -1,0 +1,26 @@
+// Package drainer is the engine: it moves committed intents out of the outbox
+// and into the world, once.
+//
+// A row's journey:
+//
+//	agent's transaction ─▶ intent + queue
+//	                          │ claim: a turn deletes the queue row and writes
+//	                          │ the claim, the recovery point, in one commit
+//	                          ▼
+//	                        claim ──▶ dispatch ──▶ outcome ──▶ decision
+//	                          │
+//	                          │ settle: the next turn appends the attempt and,
+//	                          │ for a retry, puts the row back into the queue
+//	                          ▼
+//	                  settled, or queue again
+//
+// A [Daemon] runs one [session] at a time: the life of one worker identity. A
+// session runs a [lane] for each provider; a lane is a single goroutine that
+// owns its claims and alternates between waiting and turns. Turns of several
+// lanes share a commit. A [lease] is held by heartbeats; whoever loses it stops
+// sending and starts over under a new identity, and the [reaper] of any other
+// worker recovers what it left.
+//
+// The engine knows neither SQL nor a provider's protocol: it asks a [Store] and
+// the adapters of package dispatch.
+package drainer

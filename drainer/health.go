@@ -1,0 +1,48 @@
+package drainer
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// stuckAfter is well above what one round of a lane's loop can take: two turn
+// timeouts and the longest backoff.
+const stuckAfter = time.Minute
+
+// pulse is when a loop last went round. The zero pulse has not begun.
+type pulse struct{ at atomic.Int64 }
+
+func (p *pulse) beat() { p.at.Store(time.Now().UnixNano()) }
+
+func (p *pulse) stuck() bool {
+	at := p.at.Load()
+	return at != 0 && time.Since(time.Unix(0, at)) > stuckAfter
+}
+
+var errNotJoined = errors.New("this worker has not joined: the database is unreachable, or the daemon is starting or stopping")
+
+// Live reports a loop that no longer goes round: a bug, cured by a restart. It
+// never asks the database: restarting cures no outage.
+func (d *Daemon) Live() error {
+	session := d.current.Load()
+	if session == nil {
+		return nil
+	}
+	for name, lane := range session.lanes {
+		if lane.pulse.stuck() {
+			return fmt.Errorf("the lane of provider %q has been stuck for over %s; restart this process", name, stuckAfter)
+		}
+	}
+	return nil
+}
+
+// Ready reports why this process may not claim rows right now.
+func (d *Daemon) Ready() error {
+	session := d.current.Load()
+	if session == nil || !session.lease.holds() {
+		return errNotJoined
+	}
+	return nil
+}

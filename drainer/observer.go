@@ -1,0 +1,102 @@
+package drainer
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// observer turns what happens into metrics and log lines. It is handed rows
+// and shows none of their payload, key parts or headers: an operation counts
+// under its configured name or not at all.
+type observer struct {
+	metrics   *metrics
+	log       *slog.Logger
+	providers map[string]Provider
+}
+
+func (o *observer) turnTook(took time.Duration) { o.metrics.turnDuration.Observe(took.Seconds()) }
+
+func (o *observer) claimed(provider string, rows int) {
+	o.metrics.claimed.WithLabelValues(provider).Add(float64(rows))
+	o.metrics.inFlight.WithLabelValues(provider).Add(float64(rows))
+}
+
+// ended counts down for every claimed row, dispatched or released.
+func (o *observer) ended(provider string) { o.metrics.inFlight.WithLabelValues(provider).Dec() }
+
+// attempted is the one line an attempt gets. Released rows of a shutdown get
+// none: nothing was attempted.
+func (o *observer) attempted(provider string, s *Settlement) {
+	operation := o.operation(s.Row.Tuple)
+	took := s.FinishedAt.Sub(s.StartedAt)
+	o.metrics.attempts.WithLabelValues(provider, operation, string(s.Result.Outcome)).Inc()
+	o.metrics.dispatchDuration.WithLabelValues(provider).Observe(took.Seconds())
+	if s.Decision.Status == dispatch.StatusCompleted {
+		latency := s.Row.SinceEnqueue + time.Since(s.Row.ClaimedAt)
+		o.metrics.deliveryLatency.WithLabelValues(provider).Observe(latency.Seconds())
+	}
+	o.log.LogAttrs(context.Background(), levelOf(s.Decision.Status), "attempt",
+		slog.String("provider", provider),
+		slog.String("operation", operation),
+		slog.Int64("intent_id", s.Row.IntentID),
+		slog.Int("attempt", s.Row.Attempt),
+		slog.String("idempotency_key", s.Row.Tuple.IdempotencyKey()),
+		slog.String("outcome", string(s.Result.Outcome)),
+		slog.String("status", string(s.Decision.Status)),
+		slog.Int("http_status", s.Result.HTTPStatus),
+		slog.String("error", s.Result.ErrorClass),
+		slog.Bool("replayed", s.Result.Replayed),
+		slog.String("provider_ref", s.Result.ProviderRef),
+		slog.Duration("took", took),
+		slog.Duration("retry_in", s.Decision.Delay),
+	)
+}
+
+func levelOf(status dispatch.Status) slog.Level {
+	switch status {
+	case dispatch.StatusFailed:
+		return slog.LevelWarn
+	case dispatch.StatusUnknown:
+		return slog.LevelError
+	}
+	return slog.LevelInfo
+}
+
+func (o *observer) unconfigured(provider string, row *Row) {
+	o.log.Warn("no tool is configured for a row's operation; it waits for a worker that knows it",
+		"provider", provider, "intent_id", row.IntentID)
+}
+
+func (o *observer) panicked(provider string, row *Row, kind string, stack []byte) {
+	o.log.Error("adapter panicked; the attempt counts as ambiguous",
+		"provider", provider, "intent_id", row.IntentID, "panic_type", kind, "stack", string(stack))
+}
+
+// refused settlements belong to rows that another worker took over.
+func (o *observer) refused(provider string, refused []Settlement) {
+	o.metrics.leasesLost.WithLabelValues(provider).Add(float64(len(refused)))
+	for _, s := range refused {
+		o.log.Error("an outcome came after its lease was lost; it was not recorded",
+			"provider", provider, "intent_id", s.Row.IntentID, "attempt", s.Row.Attempt,
+			"idempotency_key", s.Row.Tuple.IdempotencyKey(), "outcome", string(s.Result.Outcome))
+	}
+}
+
+func (o *observer) recovered(settlements []Settlement) {
+	for _, s := range settlements {
+		provider := s.Row.Tuple.Provider()
+		o.metrics.attempts.WithLabelValues(provider, o.operation(s.Row.Tuple), string(dispatch.Lost)).Inc()
+		o.log.Warn("recovered a row of a dead worker", "provider", provider, "intent_id", s.Row.IntentID,
+			"attempt", s.Row.Attempt, "idempotency_key", s.Row.Tuple.IdempotencyKey(), "status", string(s.Decision.Status))
+	}
+}
+
+func (o *observer) operation(tuple dispatch.Tuple) string {
+	if _, configured := o.providers[tuple.Provider()].Tools[tuple.Operation()]; configured {
+		return tuple.Operation()
+	}
+	return unconfigured
+}

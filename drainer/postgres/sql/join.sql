@@ -1,0 +1,5 @@
+-- $1 worker, $2 its providers.
+WITH announced AS (
+  INSERT INTO outbox.provider (name) SELECT unnest($2::text[]) ON CONFLICT DO NOTHING
+)
+INSERT INTO outbox.worker (worker_id) VALUES ($1::uuid) ON CONFLICT DO NOTHING;

@@ -1,0 +1,1 @@
+DELETE FROM outbox.worker WHERE worker_id = $1::uuid;

@@ -1,0 +1,38 @@
+-- $1 worker, then one element a row. The fence is the claim itself: it is
+-- locked here, so that a reaper either comes before, and nothing is written, or
+-- waits. A row settled before is neither appended nor requeued again.
+WITH fence AS MATERIALIZED (
+  SELECT claim_id, provider FROM outbox.claim
+  WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
+  ORDER BY claim_id FOR UPDATE
+), ended AS MATERIALIZED (
+  SELECT fence.provider, e.*,
+         now() - make_interval(secs => e.started_ago) AS started_at,
+         -- clock_timestamp() is later than now(), so this turn's own claim cannot take the row it puts back
+         clock_timestamp() + make_interval(secs => e.delay) AS next_attempt_at
+  FROM unnest($2::bigint[], $3::bigint[], $4::int[], $5::float8[], $6::float8[], $7::text[], $8::int[], $9::text[],
+              $10::text[], $11::text[]::jsonb[], $12::text[]::jsonb[], $13::boolean[],
+              $14::text[], $15::float8[], $16::int[], $17::timestamptz[], $18::boolean[], $19::boolean[])
+    AS e (claim_id, intent_id, attempt, started_ago, finished_ago, outcome, http_status, error,
+          provider_ref, response, response_headers, replayed,
+          status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied)
+  JOIN fence USING (claim_id)
+), appended AS (
+  INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, finished_at, outcome, status, next_attempt_at,
+                              http_status, error, provider_ref, response, response_headers, replayed)
+  SELECT intent_id, attempt, $1::uuid::text, started_at, now() - make_interval(secs => finished_ago), outcome, status,
+         next_attempt_at, http_status, error, provider_ref, response, response_headers, replayed
+  FROM ended
+  ON CONFLICT DO NOTHING RETURNING intent_id
+), requeued AS (
+  -- IS TRUE keeps this a hashed subplan; a join on the CTE would be quadratic
+  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt, tries, first_attempt_at, maybe_applied)
+  SELECT provider, next_attempt_at, intent_id, attempt, tries,
+         coalesce(first_attempt_at, CASE WHEN may_have_been_sent THEN started_at END), maybe_applied
+  FROM ended
+  WHERE next_attempt_at IS NOT NULL AND (intent_id IN (SELECT intent_id FROM appended)) IS TRUE
+)
+SELECT (e.n - 1)::int AS refused
+FROM unnest($3::bigint[]) WITH ORDINALITY AS e (intent_id, n)
+WHERE (e.intent_id IN (SELECT intent_id FROM appended)) IS NOT TRUE
+ORDER BY 1;

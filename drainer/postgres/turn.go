@@ -1,0 +1,175 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+var (
+	//go:embed sql/settle.sql
+	settleSQL string
+	//go:embed sql/finish.sql
+	finishSQL string
+	//go:embed sql/idle.sql
+	idleSQL string
+	//go:embed sql/claim.sql
+	claimSQL string
+)
+
+// Turn is one batch and one commit: without BEGIN, the batch is an implicit
+// transaction that commits or rolls back as a whole at its Sync. The rows it
+// returns are committed, so whoever gets them may send.
+func (s *Store) Turn(ctx context.Context, worker string, turn drainer.Turn) (drainer.TurnReply, error) {
+	reply, err := s.turn(ctx, worker, turn)
+	if !isDataError(err) {
+		return reply, err
+	}
+	refused, err := s.settleOneByOne(ctx, worker, turn.Settle)
+	if err != nil {
+		return drainer.TurnReply{}, err
+	}
+	reply, err = s.turn(ctx, worker, drainer.Turn{Finish: turn.Finish, Claims: turn.Claims})
+	reply.Refused = refused
+	return reply, err
+}
+
+func (s *Store) turn(ctx context.Context, worker string, turn drainer.Turn) (drainer.TurnReply, error) {
+	reply := drainer.TurnReply{Claimed: make([]drainer.ClaimReply, len(turn.Claims))}
+	var batch pgx.Batch
+	queueSettle(&batch, worker, turn.Settle, &reply.Refused)
+	queueFinish(&batch, worker, turn.Finish)
+	queueIdle(&batch, turn.Claims)
+	for i, claim := range turn.Claims {
+		queueClaim(&batch, worker, claim, &reply.Claimed[i])
+	}
+	if err := s.turns.SendBatch(ctx, &batch).Close(); err != nil {
+		return drainer.TurnReply{}, fmt.Errorf("turn: %w", err)
+	}
+	return reply, nil
+}
+
+// settleOneByOne keeps one unstorable response from holding up all the others:
+// the offender is stored without it.
+func (s *Store) settleOneByOne(ctx context.Context, worker string, settlements []drainer.Settlement) (refused []int, err error) {
+	for i, settlement := range settlements {
+		reply, err := s.turn(ctx, worker, drainer.Turn{Settle: []drainer.Settlement{settlement}})
+		if isDataError(err) {
+			reply, err = s.turn(ctx, worker, drainer.Turn{Settle: []drainer.Settlement{withoutBody(settlement)}})
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(reply.Refused) > 0 {
+			refused = append(refused, i)
+		}
+	}
+	return refused, nil
+}
+
+// isDataError recognises class 22, "data exception": text that jsonb or UTF-8
+// cannot hold.
+func isDataError(err error) bool {
+	var refusal *pgconn.PgError
+	return errors.As(err, &refusal) && strings.HasPrefix(refusal.Code, "22")
+}
+
+func withoutBody(s drainer.Settlement) drainer.Settlement {
+	s.Result.Response, s.Result.ResponseHeaders, s.Result.ProviderRef = nil, nil, ""
+	s.Result.ErrorClass = "unstorable_response"
+	return s
+}
+
+func queueFinish(batch *pgx.Batch, worker string, claims []int64) {
+	if len(claims) > 0 {
+		batch.Queue(finishSQL, worker, claims)
+	}
+}
+
+func queueIdle(batch *pgx.Batch, claims []drainer.Claim) {
+	var providers []string
+	var waiting []bool
+	for _, claim := range claims {
+		if claim.Idle != drainer.IdleUnchanged {
+			providers = append(providers, claim.Provider)
+			waiting = append(waiting, claim.Idle == drainer.IdleWaiting)
+		}
+	}
+	if len(providers) > 0 {
+		batch.Queue(idleSQL, providers, waiting, drainer.IdleFor.Seconds())
+	}
+}
+
+func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *drainer.ClaimReply) {
+	if claim.Limit == 0 {
+		return
+	}
+	after := pgtype.Timestamptz{Time: claim.After.NextAttemptAt, Valid: true}
+	if claim.After.NextAttemptAt.IsZero() {
+		after.InfinityModifier = pgtype.NegativeInfinity
+	}
+	batch.Queue(claimSQL, worker, claim.Provider, claim.Limit, after, claim.After.IntentID).Query(func(rows pgx.Rows) error {
+		defer rows.Close()
+		for rows.Next() {
+			row, next, err := scanClaimed(rows)
+			if err != nil {
+				return fmt.Errorf("claimed row: %w", err)
+			}
+			reply.Rows = append(reply.Rows, row)
+			reply.Next = next
+		}
+		return rows.Err()
+	})
+}
+
+func scanClaimed(rows pgx.Rows) (*drainer.Row, drainer.Cursor, error) {
+	row := &drainer.Row{ClaimedAt: time.Now()}
+	var sinceFirst *float64
+	var sinceEnqueue float64
+	var payload, headers []byte
+	var due time.Time
+	err := rows.Scan(&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt,
+		&sinceFirst, &sinceEnqueue, &row.MaybeApplied,
+		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
+		&payload, &headers, &due)
+	row.SinceFirstSend = seconds(sinceFirst)
+	row.SinceEnqueue = seconds(&sinceEnqueue)
+	row.Payload = payload
+	row.Headers = textValues(headers)
+	return row, drainer.Cursor{NextAttemptAt: due, IntentID: row.IntentID}, err
+}
+
+func seconds(s *float64) time.Duration {
+	if s == nil {
+		return 0
+	}
+	return time.Duration(*s * float64(time.Second))
+}
+
+// textValues keeps what can be a header; an agent's mistake in its headers is
+// no reason to hold its intent up.
+func textValues(headers []byte) map[string]string {
+	if headers == nil {
+		return nil
+	}
+	var values map[string]any
+	if json.Unmarshal(headers, &values) != nil {
+		return nil
+	}
+	texts := make(map[string]string, len(values))
+	for name, value := range values {
+		if text, is := value.(string); is {
+			texts[name] = text
+		}
+	}
+	return texts
+}

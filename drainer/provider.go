@@ -1,0 +1,28 @@
+package drainer
+
+import (
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// Provider is one configured upstream and gets one lane.
+type Provider struct {
+	Name        string
+	Adapter     dispatch.Adapter
+	Concurrency int           // dispatches under way at once, in this process
+	Timeout     time.Duration // the longest one dispatch may take
+	Tools       map[string]dispatch.Policy
+}
+
+// mayPrefetch reports whether rows may be claimed before they can start. A
+// claimed row counts as sent once its worker dies, and a lost row of a
+// non-idempotent tool needs a human.
+func (p Provider) mayPrefetch() bool {
+	for _, policy := range p.Tools {
+		if policy.Class == dispatch.NonIdempotent {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,46 @@
+package drainer
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// reap buries workers without a heartbeat and recovers their rows, again and
+// again. Every worker does so; the store makes each death and each row one
+// reaper's.
+func (s *session) reap(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := s.reapOnce(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("cannot recover the rows of dead workers; retrying", "error", err)
+		}
+		// Jitter keeps a fleet that started together from reaping together.
+		interval := s.settings.Worker.Lease / 3
+		pause(ctx, interval/2+time.Duration(rand.Float64()*float64(interval)))
+	}
+}
+
+func (s *session) reapOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
+	defer cancel()
+	if err := s.store.Bury(ctx, s.settings.Worker.Lease); err != nil {
+		return err
+	}
+	recovered, err := s.store.Reap(ctx, s.providerNames(), s.judgeLost)
+	s.observer.recovered(recovered)
+	return err
+}
+
+// judgeLost leaves a row of a tool that is not configured here to a worker that
+// knows its class.
+func (s *session) judgeLost(row *Row) (Settlement, bool) {
+	lane, configured := s.lanes[row.Tuple.Provider()]
+	if !configured {
+		return Settlement{}, false
+	}
+	policy, configured := lane.provider.Tools[row.Tuple.Operation()]
+	if !configured {
+		return Settlement{}, false
+	}
+	return lose(row, policy), true
+}

@@ -1,0 +1,55 @@
+package drainer
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// Row is a claimed intent: what to do, and what its past says.
+type Row struct {
+	ClaimID  int64
+	IntentID int64
+	Attempt  int // the number of this attempt; only ever grows
+	Tries    int // what MaxAttempts counts, including this attempt
+
+	FirstAttemptAt *time.Time    // the database's clock; passed back untouched
+	SinceFirstSend time.Duration // at the moment of the claim
+	SinceEnqueue   time.Duration // at the moment of the claim
+	MaybeApplied   bool
+
+	Tuple   dispatch.Tuple
+	Payload json.RawMessage
+	Headers map[string]string
+
+	ClaimedAt time.Time // by this process's monotonic clock, to continue the durations above
+}
+
+// history is what the row's past says now. It continues the durations that the
+// database measured on this process's monotonic clock: no wall clock is ever
+// compared with another. startedAt counts as the first send if none came before.
+func (r *Row) history(startedAt time.Time) dispatch.History {
+	history := dispatch.History{Tries: r.Tries, MaybeApplied: r.MaybeApplied}
+	switch {
+	case r.FirstAttemptAt != nil:
+		history.SinceFirstSend = r.SinceFirstSend + time.Since(r.ClaimedAt)
+	case !startedAt.IsZero():
+		history.SinceFirstSend = time.Since(startedAt)
+	}
+	return history
+}
+
+// Settlement is the end of one attempt: what was seen and what follows.
+type Settlement struct {
+	Row        *Row
+	StartedAt  time.Time // zero if the attempt never started
+	FinishedAt time.Time
+	Result     dispatch.Result
+	Decision   dispatch.Decision
+}
+
+// MayHaveSent reports whether the first-send time starts to count.
+func (s *Settlement) MayHaveSent() bool {
+	return s.Result.Outcome != dispatch.NotSent && s.Result.Outcome != dispatch.Released
+}

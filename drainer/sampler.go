@@ -1,0 +1,75 @@
+package drainer
+
+import (
+	"context"
+	"time"
+)
+
+const sampleInterval = 15 * time.Second
+
+// sample keeps the backlog's gauges fresh. A sample that fails leaves the last
+// values standing: the gauges' staleness is the database's to alarm.
+func (o *observer) sample(ctx context.Context, store backlogStore) {
+	var last Backlog
+	for first := true; ctx.Err() == nil; first = false {
+		bounded, cancel := context.WithTimeout(ctx, turnTimeout)
+		backlog, err := store.Backlog(bounded)
+		cancel()
+		switch {
+		case err == nil:
+			o.show(backlog, last, first)
+			last = backlog
+		case ctx.Err() == nil:
+			o.log.Warn("cannot sample the backlog; its gauges are stale", "error", err)
+		}
+		pause(ctx, sampleInterval)
+	}
+}
+
+func (o *observer) show(now, last Backlog, first bool) {
+	for name, backlog := range o.byLabel(now.Providers) {
+		o.metrics.rows.WithLabelValues(name, "pending").Set(float64(backlog.Pending))
+		o.metrics.rows.WithLabelValues(name, "in_progress").Set(float64(backlog.InProgress))
+		o.metrics.dueRows.WithLabelValues(name).Set(float64(backlog.Due))
+		o.metrics.oldestDueAge.WithLabelValues(name).Set(backlog.OldestDueAge.Seconds())
+		o.metrics.oldestInProgress.WithLabelValues(name).Set(backlog.OldestInProgressAge.Seconds())
+	}
+	if first {
+		return // what happened before this process started is no increase
+	}
+	before := o.byLabel(last.Providers)
+	for name, backlog := range o.byLabel(now.Providers) {
+		o.metrics.duplicates.WithLabelValues(name).Add(increase(backlog.Duplicates, before[name].Duplicates))
+	}
+	o.metrics.collisions.WithLabelValues(o.label(now.Collisions.LastProvider)).Add(increase(now.Collisions.Total, last.Collisions.Total))
+}
+
+// byLabel has an entry for every configured provider, so that an emptied queue
+// shows as zero, and one for all the others together.
+func (o *observer) byLabel(providers []ProviderBacklog) map[string]ProviderBacklog {
+	labelled := map[string]ProviderBacklog{unconfigured: {}}
+	for name := range o.providers {
+		labelled[name] = ProviderBacklog{}
+	}
+	for _, backlog := range providers {
+		sum := labelled[o.label(backlog.Provider)]
+		sum.Pending += backlog.Pending
+		sum.Due += backlog.Due
+		sum.InProgress += backlog.InProgress
+		sum.Duplicates += backlog.Duplicates
+		sum.OldestDueAge = max(sum.OldestDueAge, backlog.OldestDueAge)
+		sum.OldestInProgressAge = max(sum.OldestInProgressAge, backlog.OldestInProgressAge)
+		labelled[o.label(backlog.Provider)] = sum
+	}
+	return labelled
+}
+
+func (o *observer) label(provider string) string {
+	if _, configured := o.providers[provider]; configured {
+		return provider
+	}
+	return unconfigured
+}
+
+// increase is zero after a prune, as a counter's must be.
+func increase(now, before int64) float64 { return float64(max(0, now-before)) }

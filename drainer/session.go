@@ -1,0 +1,195 @@
+package drainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+)
+
+// settleGrace is how long the last turns may take once sending was aborted.
+const settleGrace = 3 * time.Second
+
+// session is the life of one worker identity: it joins, drains with one lane a
+// provider, and leaves when all it claimed is settled.
+type session struct {
+	worker    string
+	providers []Provider
+	settings  Settings
+	store     Store
+	observer  *observer
+	log       *slog.Logger
+	lease     *lease
+	turns     *turns
+	lanes     map[string]*lane
+}
+
+func newSession(d *Daemon) *session {
+	worker := uuid.NewString()
+	s := &session{
+		worker:    worker,
+		providers: d.providers,
+		settings:  d.settings,
+		store:     d.store,
+		observer:  d.observer,
+		log:       d.log.With("worker", worker),
+		turns:     newTurns(d.store, worker, d.observer.turnTook),
+		lanes:     map[string]*lane{},
+	}
+	return s
+}
+
+// run returns nil when it was stopped, or has drained all once; a lost lease is
+// an error, after which a new session may begin.
+func (s *session) run(stop context.Context) error {
+	life, end := s.lifetimes(stop)
+	defer end(nil)
+
+	background, endBackground := context.WithCancel(context.WithoutCancel(stop))
+	var services sync.WaitGroup
+	services.Go(func() {
+		if err := s.lease.keep(background); err != nil {
+			end(err)
+		}
+	})
+	services.Go(func() { s.turns.run(background) })
+	services.Go(func() { s.listen(life.stop) })
+	services.Go(func() { s.reap(life.stop) })
+
+	drained := s.drain(life)
+	lost := context.Cause(life.abort)
+	end(nil)
+	endBackground()
+	services.Wait()
+	return errors.Join(drained, s.leave(), leaseLoss(lost))
+}
+
+// lifetimes derives the three ends from stop. end(err) ends claiming, and with
+// an error, which says that the lease is lost, sending as well; settling then
+// goes on until the database has heard it all.
+func (s *session) lifetimes(stop context.Context) (lifetimes, func(error)) {
+	unstoppable := context.WithoutCancel(stop)
+	claiming, stopClaiming := context.WithCancelCause(stop)
+	sending, abort := context.WithCancelCause(unstoppable)
+	settling, giveUp := context.WithCancelCause(unstoppable)
+	context.AfterFunc(stop, func() {
+		time.AfterFunc(s.settings.Worker.ShutdownTimeout, func() { abort(errShutdown) })
+		time.AfterFunc(s.settings.Worker.ShutdownTimeout+settleGrace, func() { giveUp(errUnsettled) })
+	})
+	end := func(err error) {
+		stopClaiming(err)
+		if err != nil {
+			abort(err)
+		}
+	}
+	return lifetimes{stop: claiming, abort: sending, giveUp: settling}, end
+}
+
+var (
+	errShutdown  = errors.New("shutdown_timeout is over")
+	errUnsettled = errors.New("outcomes could not be settled before the shutdown's end; other workers will recover their rows as lost")
+)
+
+func leaseLoss(cause error) error {
+	if errors.Is(cause, errBuried) || errors.Is(cause, errMute) {
+		return cause
+	}
+	return nil
+}
+
+// join retries until the database is there; a daemon may start before it.
+func (s *session) join(stop context.Context) error {
+	for failures := 1; ; failures++ {
+		joined := time.Now()
+		err := s.joinOnce(stop)
+		if err == nil {
+			s.lease = newLease(s.store, s.worker, s.settings.Worker, joined)
+			s.openLanes()
+			s.log.Info("joined", "providers", len(s.providers))
+			return nil
+		}
+		if stop.Err() != nil {
+			return nil
+		}
+		s.log.Warn("cannot join yet; retrying with backoff", "error", err)
+		pause(stop, databaseBackoff.Delay(failures, databaseBackoff.Base, rand.Float64()))
+	}
+}
+
+func (s *session) joinOnce(stop context.Context) error {
+	ctx, cancel := context.WithTimeout(stop, turnTimeout)
+	defer cancel()
+	return s.store.Join(ctx, s.worker, s.providerNames())
+}
+
+func (s *session) openLanes() {
+	for _, provider := range s.providers {
+		s.lanes[provider.Name] = newLane(provider, s)
+	}
+}
+
+func (s *session) drain(life lifetimes) error {
+	var group errgroup.Group
+	for _, lane := range s.lanes {
+		group.Go(func() error { return lane.run(life) })
+	}
+	return group.Wait()
+}
+
+func (s *session) leave() error {
+	ctx, cancel := context.WithTimeout(context.Background(), settleGrace)
+	defer cancel()
+	if err := s.store.Leave(ctx, s.worker); err != nil {
+		return fmt.Errorf("leave: %w", err)
+	}
+	s.log.Info("left")
+	return nil
+}
+
+// listen wakes lanes by notification. Polling finds the same rows a little
+// later, so a listener that cannot connect is worth no more than a debug line.
+func (s *session) listen(ctx context.Context) {
+	for failures := 1; ctx.Err() == nil; failures++ {
+		err := s.store.Listen(ctx, s.wake)
+		if ctx.Err() != nil {
+			return
+		}
+		s.log.Debug("not listening for notifications; polling finds the rows", "error", err)
+		pause(ctx, databaseBackoff.Delay(failures, databaseBackoff.Base, rand.Float64()))
+	}
+}
+
+func (s *session) wake(provider string) {
+	lane, configured := s.lanes[provider]
+	if !configured {
+		return
+	}
+	select {
+	case lane.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *session) providerNames() []string {
+	names := make([]string, len(s.providers))
+	for i, provider := range s.providers {
+		names[i] = provider.Name
+	}
+	return names
+}
+
+// pause waits for the duration or the context's end, whichever comes first.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,125 @@
+package drainer
+
+import (
+	"context"
+	"time"
+)
+
+// Store is the outbox as the engine needs it. All times are decided by the
+// store's own clock.
+type Store interface {
+	turnStore
+	claimStore
+	workerStore
+	backlogStore
+	// Listen calls wake for every notification until the connection or ctx ends.
+	Listen(ctx context.Context, wake func(provider string)) error
+}
+
+type backlogStore interface {
+	Backlog(ctx context.Context) (Backlog, error)
+}
+
+type turnStore interface {
+	// Turn does all of it in one commit, in this order: settle, finish, mark
+	// idle providers, claim. Settling a row whose claim is gone writes nothing;
+	// so does settling twice.
+	Turn(ctx context.Context, worker string, turn Turn) (TurnReply, error)
+}
+
+// Judge decides what becomes of a row whose evidence is gone. It reports false
+// for a row that this worker is not configured to judge.
+type Judge func(*Row) (Settlement, bool)
+
+type claimStore interface {
+	// Reap settles rows of claims whose worker is dead and returns them. It
+	// never waits for another reaper.
+	Reap(ctx context.Context, providers []string, judge Judge) ([]Settlement, error)
+
+	// Reclaim settles rows of the worker's own claims on a provider that it
+	// does not remember: those of a turn whose reply was lost.
+	Reclaim(ctx context.Context, worker, provider string, remembered []int64, judge Judge) ([]Settlement, error)
+}
+
+type workerStore interface {
+	// Join announces the worker and its providers; nothing can be claimed before.
+	Join(ctx context.Context, worker string, providers []string) error
+	// Beat reports false if the worker is buried: it must stop for good.
+	Beat(ctx context.Context, worker string) (alive bool, err error)
+	Leave(ctx context.Context, worker string) error
+	// Bury decides the death of every worker without a beat for that long.
+	Bury(ctx context.Context, after time.Duration) error
+}
+
+// Turn is one round trip: what several lanes settle and claim in one commit.
+type Turn struct {
+	Settle []Settlement
+	Finish []int64 // claims whose last row is settled by now
+	Claims []Claim
+}
+
+// Claim asks for due rows of one provider.
+type Claim struct {
+	Provider string
+	Limit    int // 0 claims nothing
+	After    Cursor
+	Idle     IdleMark
+}
+
+// Cursor is where the last claim ended. Scanning from there skips the dead
+// index entries of rows claimed earlier; the zero cursor scans from the start.
+type Cursor struct {
+	NextAttemptAt time.Time
+	IntentID      int64
+}
+
+// IdleMark tells producers whether to notify this provider's lanes.
+type IdleMark int
+
+const (
+	IdleUnchanged IdleMark = iota
+	IdleWaiting            // notify for the next [IdleFor]
+	IdleBusy               // do not notify: the lane looks by itself
+)
+
+// IdleFor is how long producers notify after a lane marked itself waiting.
+const IdleFor = 5 * time.Second
+
+// TurnReply is index-aligned with its Turn.
+type TurnReply struct {
+	Refused []int // indices into Turn.Settle: the claim was gone, or the row settled before
+	Claimed []ClaimReply
+}
+
+// ClaimReply holds the rows of one Claim, all under one new claim id.
+type ClaimReply struct {
+	Rows []*Row
+	Next Cursor
+}
+
+// Backlog is a bounded sample of what waits and what is in progress.
+type Backlog struct {
+	Providers  []ProviderBacklog
+	Collisions Collisions
+}
+
+// ProviderBacklog counts at most [BacklogLimit] rows of each sort, so that
+// a sample stays cheap however long the queue is.
+type ProviderBacklog struct {
+	Provider            string
+	Pending             int
+	Due                 int
+	InProgress          int
+	OldestDueAge        time.Duration
+	OldestInProgressAge time.Duration
+	Duplicates          int64 // since the outbox was created or last pruned
+}
+
+// BacklogLimit is where a backlog sample stops counting.
+const BacklogLimit = 100_000
+
+// Collisions counts refused enqueues of a known key with another payload.
+type Collisions struct {
+	Total        int64
+	LastProvider string
+}

@@ -1,0 +1,122 @@
+package drainer
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// Committers is how many turns may be under way at once: more connections
+	// do not make the database commit faster.
+	committers = 4
+	// lanesPerTurn bounds how many lanes wait for one another's rows.
+	lanesPerTurn = 12
+	turnTimeout  = 15 * time.Second
+)
+
+// turns lets lanes share commits: while every committer is busy, lanes queue
+// up, and the next free committer takes several of them into one turn. A lone
+// lane never waits.
+type turns struct {
+	store    turnStore
+	worker   string
+	observe  func(took time.Duration)
+	requests chan *laneTurn
+}
+
+// laneTurn is one lane's share of a turn.
+type laneTurn struct {
+	settle []Settlement
+	finish []int64
+	claim  Claim
+	reply  chan laneReply
+}
+
+type laneReply struct {
+	refused []Settlement
+	claimed ClaimReply
+	err     error
+}
+
+func newTurns(store turnStore, worker string, observe func(time.Duration)) *turns {
+	return &turns{store: store, worker: worker, observe: observe, requests: make(chan *laneTurn)}
+}
+
+// run commits until ctx ends. Lanes must have stopped asking by then.
+func (t *turns) run(ctx context.Context) {
+	var group errgroup.Group
+	for range committers {
+		group.Go(func() error {
+			for {
+				select {
+				case <-ctx.Done():
+					return nil
+				case first := <-t.requests:
+					t.commit(ctx, t.gather(first))
+				}
+			}
+		})
+	}
+	_ = group.Wait()
+}
+
+// take hands one lane's share to a committer and waits for its part of the reply.
+func (t *turns) take(ctx context.Context, share *laneTurn) laneReply {
+	share.reply = make(chan laneReply, 1)
+	select {
+	case t.requests <- share:
+	case <-ctx.Done():
+		return laneReply{err: context.Cause(ctx)}
+	}
+	return <-share.reply
+}
+
+func (t *turns) gather(first *laneTurn) []*laneTurn {
+	shares := []*laneTurn{first}
+	for len(shares) < lanesPerTurn {
+		select {
+		case share := <-t.requests:
+			shares = append(shares, share)
+		default:
+			return shares
+		}
+	}
+	return shares
+}
+
+func (t *turns) commit(ctx context.Context, shares []*laneTurn) {
+	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
+	defer cancel()
+	started := time.Now()
+	reply, err := t.store.Turn(ctx, t.worker, merge(shares))
+	t.observe(time.Since(started))
+	split(shares, reply, err)
+}
+
+func merge(shares []*laneTurn) Turn {
+	var turn Turn
+	for _, share := range shares {
+		turn.Settle = append(turn.Settle, share.settle...)
+		turn.Finish = append(turn.Finish, share.finish...)
+		turn.Claims = append(turn.Claims, share.claim)
+	}
+	return turn
+}
+
+func split(shares []*laneTurn, reply TurnReply, err error) {
+	first, refused := 0, reply.Refused
+	for i, share := range shares {
+		answer := laneReply{err: err}
+		if err == nil {
+			answer.claimed = reply.Claimed[i]
+			for len(refused) > 0 && refused[0] < first+len(share.settle) {
+				answer.refused = append(answer.refused, share.settle[refused[0]-first])
+				refused = refused[1:]
+			}
+		}
+		first += len(share.settle)
+		share.reply <- answer
+	}
+}
