@@ -17,7 +17,8 @@ type Backoff struct {
 // is a random number in [0, 1). retryAfter is a floor: the jitter comes on
 // top, so that a fleet told the same second does not return in the same one.
 func (b Backoff) Delay(try int, retryAfter time.Duration, fraction float64) time.Duration {
-	jitter := time.Duration(fraction * float64(b.ceiling(try)))
+	ceiling := b.ceiling(try)
+	jitter := min(time.Duration(fraction*float64(ceiling)), ceiling)
 	floor := max(retryAfter, 0)
 	if floor > math.MaxInt64-jitter {
 		return math.MaxInt64
@@ -26,9 +27,12 @@ func (b Backoff) Delay(try int, retryAfter time.Duration, fraction float64) time
 }
 
 func (b Backoff) ceiling(try int) time.Duration {
+	if b.Base <= 0 || b.Cap <= 0 {
+		return 0
+	}
 	ceiling := b.Base
 	for range try - 1 {
-		if ceiling >= b.Cap/2 {
+		if ceiling > b.Cap/2 {
 			return b.Cap
 		}
 		ceiling *= 2

@@ -1,6 +1,9 @@
 package dispatch
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Policy is what a tool's configuration promises about repeating it.
 type Policy struct {
@@ -43,7 +46,7 @@ func (p Policy) Decide(h History, result Result, fraction float64) Decision {
 	case Completed:
 		return Decision{Status: StatusCompleted, Tries: h.Tries}
 	case Released:
-		return Decision{Status: StatusPending, Delay: result.RetryAfter, Tries: h.Tries - 1, MaybeApplied: maybe}
+		return Decision{Status: StatusPending, Delay: max(result.RetryAfter, 0), Tries: h.Tries - 1, MaybeApplied: maybe}
 	case Rejected:
 		return settled(failureOf(maybe))
 	case Ambiguous, Lost:
@@ -52,7 +55,7 @@ func (p Policy) Decide(h History, result Result, fraction float64) Decision {
 		}
 	}
 	delay := p.Backoff.Delay(h.Tries, result.RetryAfter, fraction)
-	if h.Tries >= p.MaxAttempts || (maybe && !p.withinKeyTTL(h.SinceFirstSend+delay)) {
+	if h.Tries >= p.MaxAttempts || (maybe && !p.withinKeyTTL(later(h.SinceFirstSend, delay))) {
 		return settled(failureOf(maybe))
 	}
 	return Decision{Status: StatusPending, Delay: delay, Tries: h.Tries, MaybeApplied: maybe}
@@ -65,6 +68,15 @@ func failureOf(maybeApplied bool) Status {
 		return StatusUnknown
 	}
 	return StatusFailed
+}
+
+// later adds without overflow: a delay for ever must not look like one that
+// is long past.
+func later(since, delay time.Duration) time.Duration {
+	if delay > math.MaxInt64-max(since, 0) {
+		return math.MaxInt64
+	}
+	return since + delay
 }
 
 // withinKeyTTL keeps half of the key's life as a margin: the request that

@@ -1,0 +1,18 @@
+// Package builtin is the one list of the adapters that drainer ships with.
+package builtin
+
+import (
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/http"
+)
+
+// Registry lists the built-in adapters.
+func Registry() dispatch.Registry {
+	registry, err := dispatch.NewRegistry(
+		http.Kind(),
+	)
+	if err != nil {
+		panic(err) // two lines above have one name
+	}
+	return registry
+}

@@ -1,0 +1,169 @@
+package dispatch_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+func policy(class dispatch.Class) dispatch.Policy {
+	return dispatch.Policy{
+		Class:       class,
+		KeyTTL:      24 * time.Hour,
+		MaxAttempts: 8,
+		Backoff:     dispatch.Backoff{Base: time.Second, Cap: time.Minute},
+	}
+}
+
+const (
+	pending   = dispatch.StatusPending
+	completed = dispatch.StatusCompleted
+	failed    = dispatch.StatusFailed
+	unknown   = dispatch.StatusUnknown
+)
+
+// Each row is one outcome after a first try, and after a try that may have
+// been applied. repeatable is what the three safe classes do.
+func TestTheOutcomeTable(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		outcome                       dispatch.Outcome
+		repeatable, repeatableInDoubt dispatch.Status
+		once, onceInDoubt             dispatch.Status
+		doubt                         bool // may have been applied, from now on
+	}{
+		{dispatch.Completed, completed, completed, completed, completed, false},
+		{dispatch.NotSent, pending, pending, pending, pending, false},
+		{dispatch.Throttled, pending, pending, pending, pending, false},
+		{dispatch.Rejected, failed, unknown, failed, unknown, false},
+		{dispatch.Ambiguous, pending, pending, unknown, unknown, true},
+		{dispatch.InFlight, pending, pending, pending, pending, true},
+		{dispatch.Released, pending, pending, pending, pending, false},
+		{dispatch.Lost, pending, pending, unknown, unknown, true},
+	} {
+		for _, class := range dispatch.Classes() {
+			fresh, inDoubt := row.repeatable, row.repeatableInDoubt
+			if class == dispatch.NonIdempotent {
+				fresh, inDoubt = row.once, row.onceInDoubt
+			}
+			name := fmt.Sprintf("%s %s", class, row.outcome)
+			first := policy(class).Decide(dispatch.History{Tries: 1}, dispatch.Result{Outcome: row.outcome}, 0.5)
+			if first.Status != fresh || first.MaybeApplied != row.doubt {
+				t.Errorf("%s: %+v, want %s, maybe applied %v", name, first, fresh, row.doubt)
+			}
+			second := policy(class).Decide(dispatch.History{Tries: 2, MaybeApplied: true}, dispatch.Result{Outcome: row.outcome}, 0.5)
+			if second.Status != inDoubt || second.MaybeApplied != (row.outcome != dispatch.Completed) {
+				t.Errorf("%s in doubt: %+v, want %s", name, second, inDoubt)
+			}
+		}
+	}
+}
+
+func TestOnlyAReleasedAttemptIsNotCounted(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range dispatch.Outcomes() {
+		want := 3
+		if outcome == dispatch.Released {
+			want = 2
+		}
+		got := policy(dispatch.KeyIdempotent).Decide(dispatch.History{Tries: 3}, dispatch.Result{Outcome: outcome}, 0)
+		if got.Tries != want {
+			t.Errorf("%s: %d tries, want %d", outcome, got.Tries, want)
+		}
+	}
+}
+
+func TestTheLastTrySettles(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		outcome dispatch.Outcome
+		inDoubt bool
+		want    dispatch.Status
+	}{
+		{dispatch.NotSent, false, failed},
+		{dispatch.NotSent, true, unknown},
+		{dispatch.Throttled, false, failed},
+		{dispatch.Throttled, true, unknown},
+		{dispatch.Ambiguous, false, unknown},
+		{dispatch.InFlight, false, unknown},
+		{dispatch.Lost, false, unknown},
+		{dispatch.Released, true, pending},
+	} {
+		history := dispatch.History{Tries: 8, MaybeApplied: test.inDoubt}
+		if got := policy(dispatch.KeyIdempotent).Decide(history, dispatch.Result{Outcome: test.outcome}, 0); got.Status != test.want {
+			t.Errorf("%s, in doubt %v: %s, want %s", test.outcome, test.inDoubt, got.Status, test.want)
+		}
+	}
+}
+
+func TestNoRetryOnceTheProviderMayHaveForgottenTheKey(t *testing.T) {
+	t.Parallel()
+	const half = 12 * time.Hour
+	for _, test := range []struct {
+		name    string
+		class   dispatch.Class
+		history dispatch.History
+		result  dispatch.Result
+		want    dispatch.Status
+	}{
+		{"within", dispatch.KeyIdempotent, dispatch.History{Tries: 2, SinceFirstSend: half - time.Second}, dispatch.Result{Outcome: dispatch.Ambiguous}, pending},
+		{"past", dispatch.KeyIdempotent, dispatch.History{Tries: 2, SinceFirstSend: half}, dispatch.Result{Outcome: dispatch.Ambiguous}, unknown},
+		{"the delay would pass it", dispatch.KeyIdempotent, dispatch.History{Tries: 2, SinceFirstSend: time.Hour, MaybeApplied: true}, dispatch.Result{Outcome: dispatch.Throttled, RetryAfter: half}, unknown},
+		{"an endless delay", dispatch.KeyIdempotent, dispatch.History{Tries: 2, SinceFirstSend: time.Hour, MaybeApplied: true}, dispatch.Result{Outcome: dispatch.Throttled, RetryAfter: math.MaxInt64}, unknown},
+		{"nothing was applied", dispatch.KeyIdempotent, dispatch.History{Tries: 2, SinceFirstSend: half}, dispatch.Result{Outcome: dispatch.Throttled}, pending},
+		{"needs no key", dispatch.NaturallyIdempotent, dispatch.History{Tries: 2, SinceFirstSend: half}, dispatch.Result{Outcome: dispatch.Ambiguous}, pending},
+	} {
+		if got := policy(test.class).Decide(test.history, test.result, 0); got.Status != test.want {
+			t.Errorf("%s: %s, want %s", test.name, got.Status, test.want)
+		}
+	}
+}
+
+func TestARetryNeverPrecedesRetryAfter(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		class := rapid.SampledFrom(dispatch.Classes()).Draw(t, "class")
+		history := dispatch.History{
+			Tries:          rapid.IntRange(1, 10).Draw(t, "tries"),
+			SinceFirstSend: time.Duration(rapid.Int64Range(0, int64(48*time.Hour)).Draw(t, "since")),
+			MaybeApplied:   rapid.Bool().Draw(t, "maybe"),
+		}
+		result := dispatch.Result{
+			Outcome:    rapid.SampledFrom(dispatch.Outcomes()).Draw(t, "outcome"),
+			RetryAfter: time.Duration(rapid.Int64().Draw(t, "retryAfter")),
+		}
+		got := policy(class).Decide(history, result, rapid.Float64Range(0, almostOne).Draw(t, "fraction"))
+		if got.Status == pending && (got.Delay < result.RetryAfter || got.Delay < 0) {
+			t.Fatalf("delay %s, Retry-After %s", got.Delay, result.RetryAfter)
+		}
+		if history.MaybeApplied && got.Status == failed {
+			t.Fatal("doubt was forgotten")
+		}
+		if history.MaybeApplied && got.Status == pending && !got.MaybeApplied {
+			t.Fatal("doubt was dropped on the way to the queue")
+		}
+	})
+}
+
+func TestMayStillSend(t *testing.T) {
+	t.Parallel()
+	key := policy(dispatch.KeyIdempotent)
+	for _, test := range []struct {
+		history dispatch.History
+		want    bool
+	}{
+		{dispatch.History{}, true},
+		{dispatch.History{SinceFirstSend: 48 * time.Hour}, true},
+		{dispatch.History{SinceFirstSend: time.Hour, MaybeApplied: true}, true},
+		{dispatch.History{SinceFirstSend: 12 * time.Hour, MaybeApplied: true}, false},
+	} {
+		if got := key.MayStillSend(test.history); got != test.want {
+			t.Errorf("%+v: %v, want %v", test.history, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package dispatchtest_test
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+)
+
+type reply struct {
+	status int
+	header http.Header
+	body   string
+	err    error
+}
+
+func post(t *testing.T, baseURL, key, body string) reply {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, baseURL+"/v1/charges", strings.NewReader(body))
+	if err != nil {
+		t.Error(err)
+		return reply{}
+	}
+	request.GetBody = nil // else the client sends again after a drop
+	request.Close = true
+	if key != "" {
+		request.Header.Set("Idempotency-Key", key)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return reply{err: err}
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return reply{response.StatusCode, response.Header, string(text), err}
+}
+
+func TestAReplayIsTheStoredReply(t *testing.T) {
+	t.Parallel()
+	provider, baseURL := dispatchtest.NewProvider(t, nil)
+	first, second := post(t, baseURL, "k", "{}"), post(t, baseURL, `"k"`, "{}")
+	if first.status != 200 || first.body == "" || first.header.Get("Idempotency-Replay") != "" {
+		t.Errorf("first reply: %+v", first)
+	}
+	if second.body != first.body || second.header.Get("Idempotency-Replay") != "true" {
+		t.Errorf("replay: %+v, want the octets of %+v", second, first)
+	}
+	other := post(t, baseURL, "k", `{"other":1}`)
+	if other.status != 409 || other.header.Get("Retry-After") != "" {
+		t.Errorf("another payload: %+v, want 409 for good", other)
+	}
+	audit := provider.Ledger.Audit()
+	if audit.Effects["k"] != 1 || audit.Requests["k"] != 3 || audit.DuplicateEffects() != 0 {
+		t.Errorf("%+v, want one effect of three requests", audit)
+	}
+}
+
+func TestAKeyInUseIsInFlight(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []dispatchtest.Fault{dispatchtest.HangBefore, dispatchtest.HangAfter} {
+		provider, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script(fault))
+		var first reply
+		var group sync.WaitGroup
+		group.Go(func() { first = post(t, baseURL, "k", "{}") })
+		if err := provider.Ledger.Wait(t.Context(), func(a dispatchtest.Audit) bool {
+			return a.TotalRequests() == 1 && (fault == dispatchtest.HangBefore || a.TotalEffects() == 1)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if fault == dispatchtest.HangAfter { // it holds the key by now
+			if second := post(t, baseURL, "k", "{}"); second.status != 409 || second.header.Get("Retry-After") == "" {
+				t.Errorf("%s: %+v, want 409 with Retry-After", fault, second)
+			}
+		}
+		provider.Release()
+		group.Wait()
+		if first.status != 200 || provider.Ledger.Audit().Effects["k"] != 1 {
+			t.Errorf("%s: %+v", fault, first)
+		}
+	}
+}
+
+func TestEveryFaultFailsItsOwnWay(t *testing.T) {
+	t.Parallel()
+	for fault, want := range map[dispatchtest.Fault]struct {
+		status  int // 0: no reply at all
+		effects int
+	}{
+		dispatchtest.Slow:           {200, 1},
+		dispatchtest.Throttle:       {429, 0},
+		dispatchtest.Unavailable:    {503, 0},
+		dispatchtest.Overloaded:     {529, 0},
+		dispatchtest.ErrorAfter:     {500, 1},
+		dispatchtest.DropBefore:     {0, 0},
+		dispatchtest.DropAfter:      {0, 1},
+		dispatchtest.MalformedReply: {200, 1},
+	} {
+		ledger := dispatchtest.NewLedger()
+		baseURL := dispatchtest.Serve(t, &dispatchtest.SimulatedProvider{Ledger: ledger, Plan: dispatchtest.Script(fault), SlowFor: time.Millisecond})
+		got := post(t, baseURL, "k", "{}")
+		if got.status != want.status || (got.err != nil) != (want.status == 0) {
+			t.Errorf("%s: %+v, want status %d", fault, got, want.status)
+		}
+		if effects := ledger.Audit().Effects["k"]; effects != want.effects {
+			t.Errorf("%s: %d effects, want %d", fault, effects, want.effects)
+		}
+		if retry := post(t, baseURL, "k", "{}"); retry.status != 200 || ledger.Audit().Effects["k"] != 1 {
+			t.Errorf("%s: the retry ended %+v", fault, retry)
+		}
+	}
+}
+
+func TestAProviderThatIgnoresKeysDuplicates(t *testing.T) {
+	t.Parallel()
+	ledger := dispatchtest.NewLedger()
+	baseURL := dispatchtest.Serve(t, &dispatchtest.SimulatedProvider{Ledger: ledger, IgnoreKeys: true})
+	post(t, baseURL, "k", "{}")
+	post(t, baseURL, "k", "{}")
+	if got := ledger.Audit().DuplicateEffects(); got != 1 {
+		t.Errorf("%d duplicates, want 1", got)
+	}
+}
+
+func TestALedgerSurvivesItsProvider(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ledger.jsonl")
+	ledger, err := dispatchtest.OpenLedger(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := post(t, dispatchtest.Serve(t, &dispatchtest.SimulatedProvider{Ledger: ledger}), "k", "{}")
+	if err := ledger.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteString(`{"kind":"eff`); err != nil {
+		t.Fatal(err)
+	}
+	_ = file.Close()
+
+	ledger, err = dispatchtest.OpenLedger(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ledger.Close() })
+	second := post(t, dispatchtest.Serve(t, &dispatchtest.SimulatedProvider{Ledger: ledger}), "k", "{}")
+	if second.body != first.body || second.header.Get("Idempotency-Replay") != "true" {
+		t.Errorf("after a restart: %+v, want a replay of %+v", second, first)
+	}
+	read, err := dispatchtest.ReadLedger(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if audit := read.Audit(); audit.TotalEffects() != 1 || audit.TotalRequests() != 2 {
+		t.Errorf("the file holds %+v", audit)
+	}
+}
+
+func TestRandomFaultsAreTheSeedsOwn(t *testing.T) {
+	t.Parallel()
+	odds := map[dispatchtest.Fault]float64{dispatchtest.Throttle: 0.2, dispatchtest.DropAfter: 0.1}
+	once, again, other := dispatchtest.Random(1, odds), dispatchtest.Random(1, odds), dispatchtest.Random(2, odds)
+	counts, differing := map[dispatchtest.Fault]int{}, 0
+	for i := range 10_000 {
+		key := string(rune('a'+i%26)) + strings.Repeat("x", i/1000)
+		fault := once(key, i)
+		counts[fault]++
+		if fault != again(key, i) {
+			t.Fatal("one seed gave two answers")
+		}
+		if fault != other(key, i) {
+			differing++
+		}
+	}
+	if n := counts[dispatchtest.Throttle]; n < 1800 || n > 2200 {
+		t.Errorf("%d of 10000 throttled, want about 2000", n)
+	}
+	if n := counts[dispatchtest.DropAfter]; n < 850 || n > 1150 {
+		t.Errorf("%d of 10000 dropped, want about 1000", n)
+	}
+	if differing == 0 {
+		t.Error("two seeds gave the same faults")
+	}
+}

@@ -1,0 +1,102 @@
+package http
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/itchyny/gojq"
+)
+
+// evaluationLimit bounds one expression: jq is a whole programming language.
+const evaluationLimit = time.Second
+
+// expression is a compiled jq expression with exactly one result.
+type expression struct{ code *gojq.Code }
+
+// compile refuses what reads the clock or the time zone: a retry must send
+// what the first attempt sent. Its errors give a position and no text.
+func compile(source string) (*expression, error) {
+	query, err := gojq.Parse(source)
+	var position *gojq.ParseError
+	switch {
+	case errors.As(err, &position):
+		return nil, fmt.Errorf("jq does not parse at offset %d", position.Offset)
+	case err != nil:
+		return nil, errors.New("jq does not parse")
+	}
+	if name := findCall(reflect.ValueOf(query), "now", "localtime", "strflocaltime"); name != "" {
+		return nil, fmt.Errorf("jq calls %s: a retry would send another request", name)
+	}
+	code, err := gojq.Compile(query)
+	if err != nil {
+		return nil, fmt.Errorf("compiling jq: %w", err)
+	}
+	return &expression{code}, nil
+}
+
+var errOneResult = errors.New("jq gave no result, or more than one")
+
+// eval runs the expression. The input must not be shared with a concurrent
+// evaluation.
+func (e *expression) eval(ctx context.Context, input any) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, evaluationLimit)
+	defer cancel()
+	results := e.code.RunWithContext(ctx, input)
+	value, ok := results.Next()
+	if !ok {
+		return nil, errOneResult
+	}
+	if err, failed := value.(error); failed {
+		return nil, fmt.Errorf("evaluating jq: %w", err)
+	}
+	if _, more := results.Next(); more {
+		return nil, errOneResult
+	}
+	return value, nil
+}
+
+// scalar writes a value as text, for the places that hold only text.
+func scalar(value any) (string, error) {
+	switch value := value.(type) {
+	case string:
+		return value, nil
+	case nil, []any, map[string]any:
+		return "", errors.New("jq gave null, an array or an object where text belongs")
+	}
+	text, err := gojq.Marshal(value)
+	if err != nil {
+		return "", fmt.Errorf("writing a jq result: %w", err)
+	}
+	return string(text), nil
+}
+
+// findCall returns the first of the names that the syntax tree calls.
+func findCall(node reflect.Value, names ...string) string {
+	switch node.Kind() {
+	case reflect.Pointer:
+		if node.IsNil() {
+			return ""
+		}
+		if call, ok := node.Interface().(*gojq.Func); ok && slices.Contains(names, call.Name) {
+			return call.Name
+		}
+		return findCall(node.Elem(), names...)
+	case reflect.Struct:
+		for i := range node.NumField() {
+			if name := findCall(node.Field(i), names...); name != "" {
+				return name
+			}
+		}
+	case reflect.Slice:
+		for i := range node.Len() {
+			if name := findCall(node.Index(i), names...); name != "" {
+				return name
+			}
+		}
+	}
+	return ""
+}

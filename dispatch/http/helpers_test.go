@@ -1,0 +1,83 @@
+package http_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
+)
+
+// block is configuration as a user writes it.
+type block string
+
+func (b block) Decode(into any) error {
+	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
+}
+
+var tuple = dispatch.Tuple{AgentRunID: "run-001", StepID: "step-1", ToolName: "stripe/charge", BusinessScope: "invoice_442"}
+
+func request(payload string) dispatch.Request {
+	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
+}
+
+func spec(baseURL, settings, tool string) dispatch.Spec {
+	return dispatch.Spec{
+		Provider: "stripe",
+		Timeout:  10 * time.Second,
+		Settings: block("base_url: " + baseURL + "\n" + settings),
+		Tools:    map[string]dispatch.ToolSpec{"charge": {Class: dispatch.KeyIdempotent, Settings: block(tool)}},
+	}
+}
+
+func newAdapter(t *testing.T, spec dispatch.Spec) *dispatchhttp.Adapter {
+	t.Helper()
+	adapter, err := dispatchhttp.New(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = adapter.Close() })
+	return adapter
+}
+
+// rawServer hands every connection to serve, with its number from 0.
+func rawServer(t *testing.T, serve func(number int, conn net.Conn)) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for number := 0; ; number++ {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				serve(number, conn)
+			}()
+		}
+	}()
+	return "http://" + listener.Addr().String()
+}
+
+// readRequest reads one whole request from a connection.
+func readRequest(reader *bufio.Reader) error {
+	request, err := http.ReadRequest(reader)
+	if err != nil {
+		return err
+	}
+	buffer := make([]byte, 512)
+	for err == nil {
+		_, err = request.Body.Read(buffer)
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+// Package http is the declarative HTTP adapter: a provider is a base URL and
+// its credentials, a tool is a method, a path and a body, all of it in
+// configuration.
+//
+//	Request ──tool.render──▶ call ──transport──▶ response ──tool.judge──▶ Result
+//
+// One dispatch sends at most one request. The host comes from the
+// configuration alone: what an agent asked for can fill a path segment, a
+// query value, a header value or the body, and nothing else.
+package http
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// Kind registers the adapter as "http".
+func Kind() dispatch.Kind {
+	return dispatch.Kind{
+		Name:     "http",
+		New:      func(spec dispatch.Spec) (dispatch.Adapter, error) { return New(spec) },
+		Settings: Settings{},
+		Tool:     Tool{},
+	}
+}
+
+// Adapter dispatches to one provider over connections that no other provider
+// shares.
+type Adapter struct {
+	provider  *provider
+	tools     map[string]*tool
+	transport *http.Transport
+	timeout   time.Duration
+}
+
+// New builds the adapter, or reports everything that is wrong with its
+// configuration, joined. The errors name fields and never repeat a value.
+func New(spec dispatch.Spec) (*Adapter, error) {
+	provider, err := newProvider(spec.Settings)
+	problems := []error{err}
+	tools := make(map[string]*tool, len(spec.Tools))
+	for _, name := range sortedKeys(spec.Tools) {
+		tool, err := newTool(provider, spec.Tools[name])
+		if err != nil {
+			problems = append(problems, fmt.Errorf("tool %s: %w", name, err))
+		}
+		tools[name] = tool
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	return &Adapter{provider: provider, tools: tools, transport: newTransport(), timeout: spec.Timeout}, nil
+}
+
+// Dispatch sends one request and reports what the evidence says about it.
+func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	tool, ok := a.tools[request.Tuple.Operation()]
+	if !ok {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
+	}
+	if a.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.timeout)
+		defer cancel()
+	}
+	call, err := tool.render(ctx, request)
+	if err != nil {
+		return unrendered(ctx)
+	}
+	return a.send(ctx, tool, call)
+}
+
+// Close closes the idle connections.
+func (a *Adapter) Close() error {
+	a.transport.CloseIdleConnections()
+	return nil
+}
+
+func (a *Adapter) send(ctx context.Context, tool *tool, request *http.Request) dispatch.Result {
+	ctx, evidence, stop := watch(ctx)
+	defer stop()
+	response, err := a.transport.RoundTrip(request.WithContext(ctx))
+	if err != nil {
+		return failed(ctx, evidence, err)
+	}
+	defer response.Body.Close()
+	return tool.judge(ctx, response)
+}
+
+// unrendered is the result of a payload that the tool's expressions refuse.
+// Asking again would end the same, unless it was time that ran out.
+func unrendered(ctx context.Context) dispatch.Result {
+	if ctx.Err() != nil {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: contextClass(ctx)}
+	}
+	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request"}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}

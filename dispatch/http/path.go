@@ -1,0 +1,106 @@
+package http
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+)
+
+// path is the part of a URL that a tool names. Values from the payload stay
+// inside the segment in which their placeholder stands.
+type path []template
+
+var errUnsafeSegment = errors.New("a path segment would be empty or climb the path")
+
+func parsePath(text string) (path, error) {
+	if !strings.HasPrefix(text, "/") {
+		return nil, errors.New("path must start with a slash")
+	}
+	whole, err := parseTemplate(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, piece := range whole {
+		if strings.ContainsAny(piece.literal, "?#") {
+			return nil, errors.New("path has a query or a fragment; use query")
+		}
+		if _, err := url.PathUnescape(piece.literal); err != nil {
+			return nil, errors.New("path has a % that escapes nothing")
+		}
+	}
+	return segments(whole), nil
+}
+
+// segments cuts a template at the slashes of its literals.
+func segments(whole template) path {
+	var cut path
+	var current template
+	for _, part := range whole {
+		if part.value != nil {
+			current = append(current, part)
+			continue
+		}
+		for i, literal := range strings.Split(part.literal, "/") {
+			if i > 0 {
+				cut = append(cut, current)
+				current = nil
+			}
+			if literal != "" {
+				current = append(current, piece{literal: literal})
+			}
+		}
+	}
+	return append(cut, current)
+}
+
+// below is the URL of the path under base. Scheme and host are base's own.
+func (p path) below(ctx context.Context, base *url.URL, input any) (*url.URL, error) {
+	written := make([]string, len(p))
+	for i, segment := range p {
+		text, err := segment.render(ctx, input, escapeSegment)
+		if err != nil {
+			return nil, err
+		}
+		if segment.hasValue() && isUnsafe(text) {
+			return nil, errUnsafeSegment
+		}
+		written[i] = text
+	}
+	target := *base
+	target.RawPath = strings.TrimSuffix(base.EscapedPath(), "/") + strings.Join(written, "/")
+	plain, err := url.PathUnescape(target.RawPath)
+	if err != nil {
+		return nil, errUnsafeSegment
+	}
+	target.Path = plain
+	return &target, nil
+}
+
+func (t template) hasValue() bool {
+	for _, piece := range t {
+		if piece.value != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func escapeSegment(text string) (string, error) { return url.PathEscape(text), nil }
+
+// isUnsafe also refuses what becomes a climb at a server that decodes the
+// path before it splits it.
+func isUnsafe(segment string) bool {
+	plain, err := url.PathUnescape(segment)
+	if err != nil || plain == "" {
+		return true
+	}
+	for _, part := range strings.FieldsFunc(plain, isSlash) {
+		if part == "." || part == ".." {
+			return true
+		}
+	}
+	return strings.Trim(plain, `/\`) == ""
+}
+
+func isSlash(r rune) bool { return r == '/' || r == '\\' }

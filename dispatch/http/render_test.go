@@ -1,0 +1,131 @@
+package http_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+type seen struct {
+	line, body string
+	header     http.Header
+}
+
+// dispatchOnce shows what arrived at the provider, or nil if nothing did.
+func dispatchOnce(t *testing.T, settings, tool string, request dispatch.Request) (*seen, dispatch.Result) {
+	t.Helper()
+	var arrived *seen
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		arrived = &seen{r.Method + " " + r.RequestURI, string(body), r.Header}
+	}))
+	defer server.Close()
+	result := newAdapter(t, spec(server.URL+"/base", settings, tool)).Dispatch(t.Context(), request)
+	return arrived, result
+}
+
+func TestARequestIsRendered(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ settings, tool, payload, line, body string }{
+		"payload octet for octet": {"", "{path: /c}", `{"b": 1.0, "a":9007199254740993,"a":2}`, "POST /base/c", `{"b": 1.0, "a":9007199254740993,"a":2}`},
+		"mapped, big integers":    {"", `{path: /c, map: "{amount: .payload.n, run: .agent_run_id}"}`, `{"n":9007199254740993}`, "POST /base/c", `{"amount":9007199254740993,"run":"run-001"}`},
+		"form":                    {"", "{path: /c, body: form}", `{"amount":5,"metadata":{"k":"a b"},"items":["x",true],"none":null}`, "POST /base/c", "amount=5&items%5B0%5D=x&items%5B1%5D=true&metadata%5Bk%5D=a+b&none="},
+		"path value":              {"", "{path: '/c/{.payload.id}/x'}", `{"id":"a/b?c#d é"}`, "POST /base/c/a%2Fb%3Fc%23d%20%C3%A9/x", `{"id":"a/b?c#d é"}`},
+		"jq braces in path":       {"", `{path: '/c/{{x}}/{ {a: .payload.id} | .a }'}`, `{"id":7}`, "POST /base/c/{x}/7", `{"id":7}`},
+		"query":                   {"", "{path: /c, method: GET, query: {q: '{.payload.q}', fixed: '1'}}", `{"q":"a&b=c"}`, "GET /base/c?fixed=1&q=a%26b%3Dc", ""},
+		"key in query":            {"idempotency_key: {query: request_id}", "{path: /c, body: none}", `{}`, "POST /base/c?request_id=" + tuple.IdempotencyKey(), ""},
+		"key in JSON":             {"idempotency_key: {field: ik}", "{path: /c}", ` {"b": 2}`, "POST /base/c", `{"ik":"` + tuple.IdempotencyKey() + `","b": 2}`},
+		"key in empty JSON":       {"idempotency_key: {field: ik}", "{path: /c}", `{}`, "POST /base/c", `{"ik":"` + tuple.IdempotencyKey() + `"}`},
+		"key in form":             {"idempotency_key: {field: ik}", "{path: /c, body: form}", `{"z":1}`, "POST /base/c", "ik=" + tuple.IdempotencyKey() + "&z=1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			arrived, result := dispatchOnce(t, test.settings, test.tool, request(test.payload))
+			if arrived == nil {
+				t.Fatalf("nothing arrived: %+v", result)
+			}
+			if arrived.line != test.line && strings.NewReplacer("%7B", "{", "%7D", "}").Replace(arrived.line) != test.line {
+				t.Errorf("line %s, want %s", arrived.line, test.line)
+			}
+			if arrived.body != test.body {
+				t.Errorf("body %s, want %s", arrived.body, test.body)
+			}
+		})
+	}
+}
+
+func TestAPayloadThatCannotBeRenderedIsRejectedUnsent(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ settings, tool, payload string }{
+		"climbing segment":         {"", "{path: '/c/{.payload.id}'}", `{"id":".."}`},
+		"climb after decoding":     {"", "{path: '/c/{.payload.id}'}", `{"id":"../../admin"}`},
+		"climb with backslash":     {"", "{path: '/c/{.payload.id}'}", `{"id":"..\\admin"}`},
+		"climb in two halves":      {"", "{path: '/c/.{.payload.id}'}", `{"id":"."}`},
+		"empty segment":            {"", "{path: '/c/{.payload.id}'}", `{"id":""}`},
+		"missing value":            {"", "{path: '/c/{.payload.id}'}", `{}`},
+		"object in path":           {"", "{path: '/c/{.payload}'}", `{}`},
+		"header injection":         {"", "{path: /c, headers: {X-A: '{.payload.a}'}}", `{"a":"x\r\nHost: evil"}`},
+		"two results":              {"", "{path: /c, map: '.payload[]'}", `[1,2]`},
+		"endless jq":               {"", "{path: /c, map: 'last(repeat(1))'}", `{}`},
+		"form of an array":         {"", "{path: /c, body: form}", `[]`},
+		"agent sets the key field": {"idempotency_key: {field: ik}", "{path: /c}", `{"ik":"mine"}`},
+		"key field in an array":    {"idempotency_key: {field: ik}", "{path: /c}", `[1]`},
+		"key field in null":        {"idempotency_key: {field: ik}", "{path: /c}", `null`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			arrived, result := dispatchOnce(t, test.settings, test.tool, request(test.payload))
+			if arrived != nil || result.Outcome != dispatch.Rejected || result.ErrorClass != "unrenderable_request" {
+				t.Errorf("arrived %v, result %+v", arrived, result)
+			}
+		})
+	}
+}
+
+func TestHeadersAreSent(t *testing.T) {
+	t.Parallel()
+	traced := request(`{"who":"me"}`)
+	traced.Headers = map[string]string{"traceparent": "00-ab", "Tracestate": "s=1", "baggage": "b=1", "authorization": "forged", "cookie": "c"}
+	traced.Tuple.BusinessScope = "a,b/c"
+	arrived, _ := dispatchOnce(t,
+		"headers: {Authorization: Bearer s3cret}\nidempotency_key: {tuple_header: true}",
+		"{path: /, headers: {X-Who: '{.payload.who}'}}", traced)
+	for name, want := range map[string]string{
+		"Authorization": "Bearer s3cret", "X-Who": "me", "Traceparent": "00-ab", "Tracestate": "s=1", "Baggage": "b=1", "Cookie": "",
+		"Idempotency-Key": tuple.IdempotencyKey(), "Content-Type": "application/json", "User-Agent": "drainer",
+		"X-Agent-Idempotency-Tuple": "run-001,step-1,stripe%2Fcharge,a%2Cb%2Fc",
+	} {
+		if got := arrived.header.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestTheKeyIsWrittenAsTheProviderWantsIt(t *testing.T) {
+	t.Parallel()
+	key := tuple.IdempotencyKey()
+	digits := strings.TrimPrefix(key, "idem_v1_")
+	for settings, want := range map[string]string{
+		"{format: opaque}":                 key,
+		"{format: quoted}":                 `"` + key + `"`,
+		"{max_length: 32}":                 digits,
+		"{format: quoted, max_length: 34}": `"` + digits + `"`,
+	} {
+		arrived, _ := dispatchOnce(t, "idempotency_key: "+settings, "{path: /}", request(`{}`))
+		if got := arrived.header.Get("Idempotency-Key"); got != want {
+			t.Errorf("%s: %s, want %s", settings, got, want)
+		}
+	}
+	arrived, _ := dispatchOnce(t, "idempotency_key: {format: uuid, header: x-request-id}", "{path: /}", request(`{}`))
+	uuid := arrived.header.Get("X-Request-Id")
+	if len(uuid) != 36 || uuid[14] != '8' || !strings.ContainsRune("89ab", rune(uuid[19])) || !strings.HasPrefix(uuid, digits[:8]+"-") {
+		t.Errorf("not a UUID of version 8 from the key's digits: %s", uuid)
+	}
+	if arrived.header.Get("Idempotency-Key") != "" {
+		t.Error("the key is sent in two headers")
+	}
+}

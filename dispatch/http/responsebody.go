@@ -1,0 +1,59 @@
+package http
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"strings"
+)
+
+var errBodyTooLarge = errors.New("response body is over max_response_body")
+
+// readBody reads at most limit octets, counted after decompression.
+func readBody(body io.Reader, limit int64) ([]byte, error) {
+	read, err := io.ReadAll(io.LimitReader(body, limit+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("reading the response body: %w", err)
+	case int64(len(read)) > limit:
+		return nil, errBodyTooLarge
+	}
+	return read, nil
+}
+
+func bodyClass(ctx context.Context, err error) string {
+	switch {
+	case errors.Is(err, errBodyTooLarge):
+		return "body_too_large"
+	case ctx.Err() != nil:
+		return contextClass(ctx)
+	case isTimeout(err):
+		return "timeout"
+	case isReset(err):
+		return "reset"
+	default:
+		return "malformed_body"
+	}
+}
+
+// isMalformed reports a body that calls itself JSON and is not. No body at
+// all is what many providers send with an empty success.
+func isMalformed(body []byte, contentType string) bool {
+	return len(body) > 0 && declaresJSON(contentType) && !json.Valid(body)
+}
+
+func declaresJSON(contentType string) bool {
+	media := mediaType(contentType)
+	return media == "application/json" || strings.HasSuffix(media, "+json")
+}
+
+func mediaType(contentType string) string {
+	media, _, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return ""
+	}
+	return media
+}

@@ -1,0 +1,125 @@
+package http
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+)
+
+const (
+	// maxDepth and maxExponent keep within what jsonb can take: it recurses on
+	// a bounded stack and writes numbers out in full.
+	maxDepth    = 500
+	maxExponent = 1000
+
+	replacement = "\ufffd"
+)
+
+// storable makes a response body fit for a jsonb column: JSON as it came, but
+// for the few things that jsonb refuses; anything else as a JSON string.
+func storable(body []byte, contentType string) json.RawMessage {
+	if len(body) == 0 {
+		return nil
+	}
+	if (declaresJSON(contentType) || opensLikeJSON(body)) && json.Valid(body) {
+		if cleaned, ok := cleanJSON(bytes.ToValidUTF8(body, []byte(replacement))); ok {
+			return cleaned
+		}
+	}
+	text, err := json.Marshal(storableText(string(body)))
+	if err != nil {
+		return nil
+	}
+	return text
+}
+
+// opensLikeJSON is for providers that send JSON under another name.
+func opensLikeJSON(body []byte) bool {
+	trimmed := bytes.TrimLeft(body, " \t\r\n")
+	return len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[')
+}
+
+// storableText replaces what a text column refuses.
+func storableText(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, replacement), "\x00", replacement)
+}
+
+// cleanJSON replaces escaped NULs and lone surrogates in valid JSON. It gives
+// up on nesting and numbers that jsonb cannot hold.
+func cleanJSON(text []byte) (json.RawMessage, bool) {
+	cleaned := make([]byte, 0, len(text))
+	depth, inString := 0, false
+	for i := 0; i < len(text); {
+		width := 1
+		switch c := text[i]; {
+		case inString && c == '\\':
+			width = escapeWidth(text[i:])
+			if width == 0 {
+				cleaned = append(cleaned, replacement...)
+				i += len(`\u0000`)
+				continue
+			}
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return nil, false
+			}
+		case c == '}' || c == ']':
+			depth--
+		case c == 'e' || c == 'E':
+			if isHugeExponent(text[i+1:]) {
+				return nil, false
+			}
+		}
+		cleaned = append(cleaned, text[i:i+width]...)
+		i += width
+	}
+	return cleaned, true
+}
+
+// escapeWidth is the length of the escape at the start of text, of both
+// halves of a surrogate pair, or 0 for an escape that must be replaced.
+func escapeWidth(text []byte) int {
+	if text[1] != 'u' {
+		return 2
+	}
+	switch unit := codeUnit(text); {
+	case unit == 0, isLow(unit):
+		return 0
+	case isHigh(unit):
+		if rest := text[6:]; len(rest) >= 6 && rest[0] == '\\' && rest[1] == 'u' && isLow(codeUnit(rest)) {
+			return 12
+		}
+		return 0
+	}
+	return 6
+}
+
+func codeUnit(escape []byte) uint64 {
+	unit, err := strconv.ParseUint(string(escape[2:6]), 16, 16)
+	if err != nil {
+		return 0
+	}
+	return unit
+}
+
+func isHigh(unit uint64) bool { return unit >= 0xd800 && unit <= 0xdbff }
+func isLow(unit uint64) bool  { return unit >= 0xdc00 && unit <= 0xdfff }
+
+// isHugeExponent looks at what follows an e outside a string. The e of true
+// and false is followed by no number.
+func isHugeExponent(text []byte) bool {
+	digits := bytes.TrimLeft(text, "+-")
+	end := 0
+	for end < len(digits) && '0' <= digits[end] && digits[end] <= '9' {
+		end++
+	}
+	if end == 0 {
+		return false
+	}
+	exponent, err := strconv.Atoi(string(digits[:end]))
+	return err != nil || exponent > maxExponent
+}

@@ -1,0 +1,275 @@
+package http
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// tool is Tool, checked and compiled.
+type tool struct {
+	provider  *provider
+	method    string
+	path      path
+	query     map[string]template
+	headers   map[string]template
+	body      encoding
+	mapping   *expression // nil sends the payload as it is
+	reference *expression // nil finds no reference
+	success   []int       // empty means 2xx
+	throttled []int
+}
+
+var (
+	methods         = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
+	bodylessMethods = []string{"GET", "HEAD", "DELETE"}
+	noBodyAllowed   = []string{"GET", "HEAD"}
+)
+
+// newTool reports every problem of the block, joined. provider is nil where
+// its own block was wrong.
+func newTool(provider *provider, spec dispatch.ToolSpec) (*tool, error) {
+	var block Tool
+	if err := decode(spec.Settings, &block); err != nil {
+		return nil, err
+	}
+	t := &tool{provider: provider, method: block.Method, success: block.Response.Success, throttled: block.Response.Throttled}
+	if t.method == "" {
+		t.method = http.MethodPost
+	}
+	err := errors.Join(
+		t.compilePath(block.Path),
+		t.compileTemplates(block),
+		t.compileBody(block, spec.Class),
+		checkStatuses(block.Response),
+	)
+	var refErr error
+	t.reference, refErr = optional("response.ref", block.Response.Ref)
+	return t, errors.Join(err, refErr)
+}
+
+func (t *tool) compilePath(text string) (err error) {
+	if t.path, err = parsePath(text); err != nil {
+		return fmt.Errorf("path: %w", err)
+	}
+	return nil
+}
+
+func (t *tool) compileTemplates(block Tool) error {
+	var problems []error
+	if t.provider != nil {
+		for _, name := range sortedKeys(block.Headers) {
+			problems = append(problems, t.provider.checkHeaderName(name))
+		}
+		if _, taken := block.Query[t.provider.key.query]; taken && t.provider.key.query != "" {
+			problems = append(problems, errors.New("query: a parameter carries the idempotency key"))
+		}
+	}
+	query, queryErr := parseTemplates("query", block.Query)
+	headers, headersErr := parseTemplates("headers", block.Headers)
+	t.query, t.headers = query, headers
+	return errors.Join(append(problems, queryErr, headersErr)...)
+}
+
+func parseTemplates(field string, texts map[string]string) (map[string]template, error) {
+	parsed := make(map[string]template, len(texts))
+	var problems []error
+	for _, name := range sortedKeys(texts) {
+		template, err := parseTemplate(texts[name])
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s.%s: %w", field, name, err))
+		}
+		parsed[name] = template
+	}
+	return parsed, errors.Join(problems...)
+}
+
+func (t *tool) compileBody(block Tool, class dispatch.Class) error {
+	var problems []error
+	if !slices.Contains(methods, t.method) {
+		problems = append(problems, fmt.Errorf("method is none of %s", strings.Join(methods, ", ")))
+	}
+	name := block.Body
+	if name == "" {
+		name = "json"
+		if slices.Contains(bodylessMethods, t.method) {
+			name = "none"
+		}
+	}
+	body, known := encodings[name]
+	switch {
+	case !known:
+		problems = append(problems, errors.New("body is none of json, form and none"))
+	case name != "none" && slices.Contains(noBodyAllowed, t.method):
+		problems = append(problems, fmt.Errorf("body: a %s request has none", t.method))
+	case name == "none" && block.Map != "":
+		problems = append(problems, errors.New("map makes a body, but body is none"))
+	case name == "none" && class == dispatch.KeyIdempotent && t.provider != nil && t.provider.key.field != "":
+		problems = append(problems, errors.New("body is none, but idempotency_key.field puts the key into the body"))
+	}
+	mapping, err := optional("map", block.Map)
+	t.body, t.mapping = body, mapping
+	return errors.Join(append(problems, err)...)
+}
+
+func optional(field, source string) (*expression, error) {
+	if source == "" {
+		return nil, nil
+	}
+	compiled, err := compile(source)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	return compiled, nil
+}
+
+func checkStatuses(response Response) error {
+	var problems []error
+	for _, status := range response.Success {
+		if status < 200 || status > 499 {
+			problems = append(problems, fmt.Errorf("response.success: %d is no status between 200 and 499", status))
+		}
+		if slices.Contains(response.Throttled, status) {
+			problems = append(problems, fmt.Errorf("response: %d is both success and throttled", status))
+		}
+	}
+	for _, status := range response.Throttled {
+		if status < 400 || status > 599 {
+			problems = append(problems, fmt.Errorf("response.throttled: %d is no status between 400 and 599", status))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// render makes the request that every attempt of the intent sends alike.
+func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Request, error) {
+	input, err := t.input(request)
+	if err != nil {
+		return nil, err
+	}
+	key := t.provider.key.format(request.IdempotencyKey)
+	target, err := t.target(ctx, input, key)
+	if err != nil {
+		return nil, err
+	}
+	header, err := t.header(ctx, input, request, key)
+	if err != nil {
+		return nil, err
+	}
+	body, err := t.write(ctx, input, request.Payload, key)
+	if err != nil {
+		return nil, err
+	}
+	rendered := &http.Request{Method: t.method, URL: target, Host: target.Host, Header: header}
+	if len(body) > 0 {
+		// No GetBody: without it the transport cannot send the body twice.
+		rendered.Body = io.NopCloser(bytes.NewReader(body))
+		rendered.ContentLength = int64(len(body))
+	}
+	return rendered, nil
+}
+
+// input is what every expression of a tool sees.
+func (t *tool) input(request dispatch.Request) (map[string]any, error) {
+	var payload any
+	if len(request.Payload) > 0 {
+		decoded, err := decodeExact(request.Payload)
+		if err != nil {
+			return nil, err
+		}
+		payload = decoded
+	}
+	return map[string]any{
+		"payload":        payload,
+		"key":            request.IdempotencyKey,
+		"agent_run_id":   request.Tuple.AgentRunID,
+		"step_id":        request.Tuple.StepID,
+		"tool_name":      request.Tuple.ToolName,
+		"business_scope": request.Tuple.BusinessScope,
+	}, nil
+}
+
+func (t *tool) target(ctx context.Context, input any, key string) (*url.URL, error) {
+	target, err := t.path.below(ctx, t.provider.base, input)
+	if err != nil {
+		return nil, err
+	}
+	query := url.Values{}
+	for name, template := range t.query {
+		value, err := template.render(ctx, input, asIs)
+		if err != nil {
+			return nil, err
+		}
+		query.Set(name, value)
+	}
+	if t.provider.key.query != "" {
+		query.Set(t.provider.key.query, key)
+	}
+	target.RawQuery = query.Encode()
+	return target, nil
+}
+
+func (t *tool) header(ctx context.Context, input any, request dispatch.Request, key string) (http.Header, error) {
+	header := http.Header{"User-Agent": {"drainer"}}
+	if t.body.contentType != "" {
+		header.Set("Content-Type", t.body.contentType)
+	}
+	copyTraceContext(header, request.Headers)
+	for name, values := range t.provider.headers {
+		header[name] = values
+	}
+	for name, template := range t.headers {
+		value, err := template.render(ctx, input, headerValue)
+		if err != nil {
+			return nil, err
+		}
+		header.Set(name, value)
+	}
+	if t.provider.key.header != "" {
+		header.Set(t.provider.key.header, key)
+	}
+	if t.provider.key.tuple {
+		header.Set(tupleHeader, tupleOf(request.Tuple))
+	}
+	return header, nil
+}
+
+func headerValue(text string) (string, error) {
+	if !validHeaderValue(text) {
+		return "", errors.New("a header value holds a control character")
+	}
+	return text, nil
+}
+
+// copyTraceContext takes the W3C trace headers, and nothing else, from what
+// the agent left with the intent.
+func copyTraceContext(into http.Header, from map[string]string) {
+	for name, value := range from {
+		switch strings.ToLower(name) {
+		case "traceparent", "tracestate", "baggage":
+			if validHeaderValue(value) {
+				into.Set(name, value)
+			}
+		}
+	}
+}
+
+func (t *tool) write(ctx context.Context, input any, payload []byte, key string) ([]byte, error) {
+	var mapped *any
+	if t.mapping != nil {
+		value, err := t.mapping.eval(ctx, input)
+		if err != nil {
+			return nil, err
+		}
+		mapped = &value
+	}
+	return t.body.encode(payload, mapped, field{t.provider.key.field, key})
+}
