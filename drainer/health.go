@@ -12,13 +12,16 @@ import (
 const stuckAfter = time.Minute
 
 // pulse is when a loop last went round. The zero pulse has not begun.
-type pulse struct{ at atomic.Int64 }
+type pulse struct{ last atomic.Pointer[time.Time] }
 
-func (p *pulse) beat() { p.at.Store(time.Now().UnixNano()) }
+func (p *pulse) beat() {
+	now := time.Now() // with its monotonic reading: a clock that jumps makes nobody stuck
+	p.last.Store(&now)
+}
 
 func (p *pulse) stuck() bool {
-	at := p.at.Load()
-	return at != 0 && time.Since(time.Unix(0, at)) > stuckAfter
+	last := p.last.Load()
+	return last != nil && time.Since(*last) > stuckAfter
 }
 
 var errNotJoined = errors.New("this worker has not joined: the database is unreachable, or the daemon is starting or stopping")

@@ -50,8 +50,8 @@ func (o *observer) attempted(provider string, s *Settlement) {
 		slog.String("error", s.Result.ErrorClass),
 		slog.Bool("replayed", s.Result.Replayed),
 		slog.String("provider_ref", s.Result.ProviderRef),
-		slog.Duration("took", took),
-		slog.Duration("retry_in", s.Decision.Delay),
+		slog.Float64("took_seconds", took.Seconds()),
+		slog.Float64("retry_in_seconds", s.Decision.Delay.Seconds()),
 	)
 }
 

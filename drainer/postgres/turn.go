@@ -76,11 +76,11 @@ func (s *Store) settleOneByOne(ctx context.Context, worker string, settlements [
 	return refused, nil
 }
 
-// isDataError recognises class 22, "data exception": text that jsonb or UTF-8
-// cannot hold.
+// isDataError recognises the classes 22, "data exception", and 54, "program
+// limit exceeded": text that jsonb or UTF-8 cannot hold, or too much of it.
 func isDataError(err error) bool {
 	var refusal *pgconn.PgError
-	return errors.As(err, &refusal) && strings.HasPrefix(refusal.Code, "22")
+	return errors.As(err, &refusal) && (strings.HasPrefix(refusal.Code, "22") || strings.HasPrefix(refusal.Code, "54"))
 }
 
 func withoutBody(s drainer.Settlement) drainer.Settlement {

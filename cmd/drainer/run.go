@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
+
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainer/config"
+	"github.com/agentoutbox/drainer/drainer/postgres"
+)
+
+func newRun(options *options) *cobra.Command {
+	var once bool
+	command := &cobra.Command{
+		Use:   "run",
+		Short: "Drain the outbox until told to stop",
+		Long: `run claims due intents and dispatches them, with one lane a provider. Any number
+of these processes may drain one outbox.
+
+SIGTERM or an interrupt shuts it down: it claims nothing more, lets what is in
+flight finish within worker.shutdown_timeout, gives back what was not sent, and
+exits with 0. A second signal ends it at once; other processes then recover its
+rows.`,
+		Example: `  drainer run --config drainer.yaml
+
+  # drain what is due now, then exit: for cron, tests and a first try
+  drainer run --once --config drainer.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return options.run(command, once)
+		},
+	}
+	command.Flags().BoolVar(&once, "once", false, "stop when nothing is due and nothing is in flight; serves no metrics")
+	return command
+}
+
+func (o *options) run(command *cobra.Command, once bool) error {
+	loaded, err := o.loadConfig(command)
+	if err != nil {
+		return err
+	}
+	url, err := o.databaseOf(command, loaded)
+	if err != nil {
+		return err
+	}
+	ctx := command.Context()
+	if err := checkDatabase(ctx, url); err != nil {
+		return err
+	}
+	store, err := postgres.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	return drain(ctx, store, loaded, once)
+}
+
+// drain runs the daemon beside its HTTP server; whichever fails ends both.
+func drain(ctx context.Context, store *postgres.Store, loaded *config.Config, once bool) error {
+	metrics := prometheus.NewRegistry()
+	daemon := drainer.New(store, providersOf(loaded), settingsOf(loaded, once), newLogger(), metrics)
+	if once {
+		return daemon.Run(ctx)
+	}
+	registerProcess(metrics)
+	group, ctx := errgroup.WithContext(ctx)
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	group.Go(func() error {
+		defer stopServing() // probes and metrics are answered until the last row is settled
+		return daemon.Run(ctx)
+	})
+	group.Go(func() error {
+		return serve(serving, loaded.Server.Listen, handler(daemon, metrics))
+	})
+	return group.Wait()
+}
+
+func providersOf(loaded *config.Config) []drainer.Provider {
+	providers := make([]drainer.Provider, len(loaded.Providers))
+	for i, p := range loaded.Providers {
+		providers[i] = drainer.Provider{
+			Name: p.Name, Adapter: p.Adapter, Concurrency: p.Concurrency, Timeout: p.Timeout, Tools: p.Tools,
+		}
+	}
+	return providers
+}
+
+func settingsOf(loaded *config.Config, once bool) drainer.Settings {
+	return drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), Once: once}
+}
+
+// newLogger writes for whoever reads: a person at a terminal, or a collector.
+func newLogger() *slog.Logger {
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		return slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	return slog.New(slog.NewJSONHandler(os.Stderr, nil))
+}

@@ -1,0 +1,70 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// errReported stands for mistakes that the reader has already noted.
+// errUnresolved stands for a reference or an alias that was noted when the
+// file was read.
+var errUnresolved = errors.New("a value in this block is missing")
+
+// adapterBlock hands an adapter the piece of the file that it alone
+// understands.
+type adapterBlock struct {
+	reader *reader
+	field  field
+}
+
+var _ dispatch.Block = adapterBlock{}
+
+// Decode notes every mistake in the reader and returns them, so an adapter
+// needs only to pass its error on.
+func (b adapterBlock) Decode(into any) error {
+	target := reflect.ValueOf(into)
+	if target.Kind() != reflect.Pointer || target.IsNil() {
+		return fmt.Errorf("a block is decoded into a pointer, not into %T", into)
+	}
+	problems, faults := len(b.reader.problems), len(b.reader.faulty)
+	b.reader.decode(b.field, target.Elem())
+	if noted := b.reader.problems[problems:]; len(noted) > 0 {
+		return &InvalidError{Problems: noted}
+	}
+	if len(b.reader.faulty) > faults {
+		return errUnresolved
+	}
+	return nil
+}
+
+// complaints takes joined errors apart, keeps what was wrapped around them,
+// and leaves out what is already noted.
+func complaints(err error) []string {
+	if err == nil || err == errUnresolved {
+		return nil
+	}
+	switch err := err.(type) {
+	case *Error:
+		return nil
+	case interface{ Unwrap() []error }:
+		var all []string
+		for _, part := range err.Unwrap() {
+			all = append(all, complaints(part)...)
+		}
+		return all
+	}
+	cause := errors.Unwrap(err)
+	if cause == nil {
+		return []string{strings.ReplaceAll(err.Error(), "\n", "; ")}
+	}
+	prefix := strings.TrimSuffix(err.Error(), cause.Error())
+	all := complaints(cause)
+	for i, complaint := range all {
+		all[i] = prefix + complaint
+	}
+	return all
+}

@@ -1,0 +1,38 @@
+package config
+
+import (
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// Config is a valid configuration file with its defaults filled in, its
+// secrets expanded and its adapters built.
+type Config struct {
+	DatabaseURL string // empty where the file leaves it to a flag or the environment
+	Worker      Worker
+	Server      Server
+	Providers   []Provider // in the order of the file
+}
+
+// Worker is how one process proves that it lives and how it ends.
+type Worker struct {
+	Heartbeat       time.Duration // between two proofs of life
+	Lease           time.Duration // without a heartbeat for this long, others declare the worker dead
+	ShutdownTimeout time.Duration // what in-flight requests get to finish after SIGTERM
+}
+
+// Server is the HTTP listener of /metrics, /livez and /readyz.
+type Server struct {
+	Listen string // host:port; the host may be empty
+}
+
+// Provider is one upstream: an adapter, its limits and the policy of each of
+// its tools by operation name.
+type Provider struct {
+	Name        string
+	Adapter     dispatch.Adapter
+	Concurrency int           // requests in flight at once, in one process
+	Timeout     time.Duration // the longest one dispatch may take
+	Tools       map[string]dispatch.Policy
+}

@@ -1,0 +1,21 @@
+package config
+
+import "time"
+
+// A field that the file leaves out keeps the value it has here.
+
+func defaultRoot() rootBlock {
+	return rootBlock{
+		Database: databaseBlock{Schema: "outbox"},
+		Worker:   workerBlock{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
+		Server:   serverBlock{Listen: ":9464"},
+	}
+}
+
+func defaultProvider() providerBlock {
+	return providerBlock{Concurrency: 32, Timeout: 30 * time.Second}
+}
+
+func defaultTool() toolBlock {
+	return toolBlock{Retry: retryBlock{MaxAttempts: 8, Base: 500 * time.Millisecond, Cap: 10 * time.Minute}}
+}

@@ -1,0 +1,57 @@
+package config
+
+import (
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// What follows is the file's shape, read by the decoder and published as a
+// JSON Schema. Lists of named blocks are decoded one by one.
+
+type rootBlock struct {
+	Version   int           `yaml:"version" jsonschema:"required,enum=1" jsonschema_description:"Version of this file's format."`
+	Database  databaseBlock `yaml:"database" jsonschema_description:"The Postgres database that holds the outbox."`
+	Worker    workerBlock   `yaml:"worker" jsonschema_description:"How one drainer process proves that it lives and how it ends."`
+	Server    serverBlock   `yaml:"server" jsonschema_description:"The HTTP listener of /metrics, /livez and /readyz."`
+	Providers list          `yaml:"providers" jsonschema_description:"The upstreams by name: the part of a tool name before its first slash."`
+}
+
+type databaseBlock struct {
+	URL    string `yaml:"url" jsonschema_description:"Connection URL, usually \"${env:DATABASE_URL}\". --database-url overrides it; left out, the DATABASE_URL environment variable is used."`
+	Schema string `yaml:"schema" jsonschema:"enum=outbox,default=outbox" jsonschema_description:"Schema of the outbox; it is always outbox."`
+}
+
+type workerBlock struct {
+	Heartbeat       time.Duration `yaml:"heartbeat" jsonschema:"default=3s" jsonschema_description:"Time between two proofs of life."`
+	Lease           time.Duration `yaml:"lease" jsonschema:"default=15s" jsonschema_description:"Without a heartbeat for this long a worker is declared dead by the others; at two thirds of it the worker stops sending by itself. At least three times heartbeat."`
+	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" jsonschema:"default=25s" jsonschema_description:"What in-flight requests get to finish after SIGTERM. Keep it under the time after which the supervisor kills."`
+}
+
+type serverBlock struct {
+	Listen string `yaml:"listen" jsonschema:"default=:9464" jsonschema_description:"host:port to listen on; without a host, on every address."`
+}
+
+type providerBlock struct {
+	Adapter     string        `yaml:"adapter" jsonschema:"required" jsonschema_description:"The protocol that the provider speaks. Its settings stand in a block of the same name."`
+	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,default=32" jsonschema_description:"Requests in flight at once, in one process."`
+	Timeout     time.Duration `yaml:"timeout" jsonschema:"default=30s" jsonschema_description:"The longest one dispatch may take; after it the outcome is ambiguous."`
+	Tools       list          `yaml:"tools" jsonschema:"required" jsonschema_description:"The operations by name: the part of a tool name after its first slash."`
+}
+
+type toolBlock struct {
+	Idempotency idempotencyBlock `yaml:"idempotency" jsonschema:"required" jsonschema_description:"What repeating a call does; it decides whether an ambiguous failure may be retried."`
+	Retry       retryBlock       `yaml:"retry" jsonschema_description:"How often and how soon to try again: Full Jitter, with Retry-After as a floor."`
+}
+
+type idempotencyBlock struct {
+	Class dispatch.Class `yaml:"class" jsonschema:"required" jsonschema_description:"read_only: no effect. naturally_idempotent: repeating changes nothing. key_idempotent: the provider recognises the key. non_idempotent: repeating repeats the effect."`
+	TTL   time.Duration  `yaml:"ttl" jsonschema_description:"How long the provider remembers a key; required for key_idempotent and for no other class. No retry follows an ambiguous failure after half of it."`
+	Scope string         `yaml:"scope" jsonschema_description:"Within what the provider tells keys apart, such as account; required for key_idempotent and for no other class."`
+}
+
+type retryBlock struct {
+	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,default=8" jsonschema_description:"Attempts in all, the first included."`
+	Base        time.Duration `yaml:"base" jsonschema:"default=500ms" jsonschema_description:"Upper bound of the delay after the first attempt; it doubles with each further one."`
+	Cap         time.Duration `yaml:"cap" jsonschema:"default=10m" jsonschema_description:"What that bound never exceeds."`
+}

@@ -1,0 +1,67 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// Load reads a file, fills in defaults, expands secrets and builds the
+// adapters. Every mistake that it can find is in the *InvalidError it returns.
+func Load(path string, registry dispatch.Registry) (*Config, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, invalid([]*Error{{File: path, Message: fmt.Sprintf("cannot be read: %s; correct --config", reason(err))}})
+	}
+	return load(path, content, registry, systemSecrets())
+}
+
+func load(name string, content []byte, registry dispatch.Registry, secrets *secrets) (*Config, error) {
+	root, problem := parse(name, content)
+	if problem != nil {
+		return nil, invalid([]*Error{problem})
+	}
+	r := newReader(name, secrets)
+	root = (&resolver{reader: r, anchors: map[string]ast.Node{}}).resolve(root)
+	config := r.root(field{key: token.Position{Line: 1, Column: 1}, value: root}, registry)
+	if err := invalid(r.problems); err != nil {
+		return nil, err
+	}
+	return config, nil
+}
+
+func parse(name string, content []byte) (ast.Node, *Error) {
+	file, err := parser.ParseBytes(content, 0)
+	if err != nil {
+		return nil, syntaxError(name, err)
+	}
+	switch len(file.Docs) {
+	case 0:
+		return nil, nil
+	case 1:
+		return file.Docs[0].Body, nil
+	default:
+		return nil, &Error{File: name, Line: 1, Column: 1, Message: "the file holds several YAML documents; keep one"}
+	}
+}
+
+func (r *reader) root(f field, registry dispatch.Registry) *Config {
+	block := defaultRoot()
+	r.decode(f, reflect.ValueOf(&block).Elem())
+	r.checkRoot(block)
+	config := &Config{
+		DatabaseURL: block.Database.URL,
+		Worker:      Worker(block.Worker),
+		Server:      Server(block.Server),
+	}
+	for _, child := range block.Providers {
+		config.Providers = append(config.Providers, r.provider(child, registry))
+	}
+	return config
+}

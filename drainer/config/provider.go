@@ -1,0 +1,90 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// provider reads one provider and builds its adapter, so that the adapter's
+// own complaints are found as early as everybody else's.
+func (r *reader) provider(f field, registry dispatch.Registry) Provider {
+	block := defaultProvider()
+	blocks := r.decodeStruct(f, reflect.ValueOf(&block).Elem(), registry.Names()...)
+	r.checkProvider(f.path, block)
+
+	provider := Provider{
+		Name:        f.name(),
+		Concurrency: block.Concurrency,
+		Timeout:     block.Timeout,
+		Tools:       make(map[string]dispatch.Policy, len(block.Tools)),
+	}
+	spec := dispatch.Spec{
+		Provider: f.name(),
+		Timeout:  block.Timeout,
+		Settings: r.ownBlock(f, blocks, block.Adapter, registry),
+		Tools:    make(map[string]dispatch.ToolSpec, len(block.Tools)),
+	}
+	for _, child := range block.Tools {
+		operation := child.name()
+		tool, blocks := r.tool(child, registry)
+		provider.Tools[operation] = tool.policy()
+		spec.Tools[operation] = dispatch.ToolSpec{
+			Class:    tool.Idempotency.Class,
+			Settings: r.ownBlock(child, blocks, block.Adapter, registry),
+		}
+	}
+	provider.Adapter = r.adapter(f.path, block.Adapter, spec, registry)
+	return provider
+}
+
+func (r *reader) tool(f field, registry dispatch.Registry) (toolBlock, map[string]field) {
+	block := defaultTool()
+	blocks := r.decodeStruct(f, reflect.ValueOf(&block).Elem(), registry.Names()...)
+	r.checkTool(f.path, block)
+	return block, blocks
+}
+
+func (t toolBlock) policy() dispatch.Policy {
+	return dispatch.Policy{
+		Class:       t.Idempotency.Class,
+		KeyTTL:      t.Idempotency.TTL,
+		MaxAttempts: t.Retry.MaxAttempts,
+		Backoff:     dispatch.Backoff{Base: t.Retry.Base, Cap: t.Retry.Cap},
+	}
+}
+
+// ownBlock picks the block that the provider's adapter decodes; a block for
+// another adapter would silently do nothing, so it is a mistake.
+func (r *reader) ownBlock(parent field, blocks map[string]field, adapter string, registry dispatch.Registry) dispatch.Block {
+	if _, known := registry[adapter]; known {
+		for name, other := range blocks {
+			if name != adapter {
+				r.report(other.key, describe(other.path, "the provider's adapter is "+adapter+"; leave this block out or choose adapter: "+name))
+			}
+		}
+	}
+	own, written := blocks[adapter]
+	if !written {
+		own = field{path: parent.path.child(adapter), key: parent.key}
+	}
+	return adapterBlock{reader: r, field: own}
+}
+
+func (r *reader) adapter(at path, name string, spec dispatch.Spec, registry dispatch.Registry) dispatch.Adapter {
+	kind, known := registry[name]
+	switch {
+	case name == "":
+		r.reject(at.child("adapter"), "choose the adapter that speaks to the provider; registered: %s", strings.Join(registry.Names(), ", "))
+		return nil
+	case !known:
+		r.reject(at.child("adapter"), "there is no such adapter; registered: %s", strings.Join(registry.Names(), ", "))
+		return nil
+	}
+	adapter, err := kind.New(spec)
+	for _, complaint := range complaints(err) {
+		r.reject(at, "%s", r.secrets.redact(complaint))
+	}
+	return adapter
+}

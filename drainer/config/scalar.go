@@ -1,0 +1,54 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+func assignString(node ast.Node, into reflect.Value) string {
+	text, ok := textOf(node)
+	if !ok {
+		return "want text; put the value in quotes"
+	}
+	into.SetString(text)
+	return ""
+}
+
+func assignBool(node ast.Node, into reflect.Value) string {
+	truth, ok := node.(*ast.BoolNode)
+	if !ok {
+		return "want true or false"
+	}
+	into.SetBool(truth.Value)
+	return ""
+}
+
+func assignInt(node ast.Node, into reflect.Value) string {
+	integer, ok := node.(*ast.IntegerNode)
+	if !ok {
+		return "want a whole number, without quotes"
+	}
+	number, err := strconv.ParseInt(fmt.Sprint(integer.Value), 10, 64)
+	if err != nil || into.OverflowInt(number) {
+		return "the number is too large"
+	}
+	into.SetInt(number)
+	return ""
+}
+
+func assignDuration(node ast.Node, into *time.Duration) string {
+	text, ok := textOf(node)
+	if !ok {
+		return durationHint
+	}
+	duration, err := parseDuration(text)
+	if err != nil {
+		return err.Error()
+	}
+	*into = duration
+	return ""
+}

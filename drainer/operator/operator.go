@@ -1,0 +1,31 @@
+// Package operator is what people ask of an outbox, from the command line or a
+// console: what is there, where it stands and why it waits. It shares the
+// tables with the engine and none of its code.
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrNotFound says that no such intent is in the outbox, or that it was pruned.
+var ErrNotFound = errors.New("no such intent")
+
+// Console is one connection to an outbox; it serves one call at a time.
+type Console struct {
+	conn *pgx.Conn
+}
+
+// Open takes over a connection, which Close closes.
+func Open(conn *pgx.Conn) *Console { return &Console{conn: conn} }
+
+// Close ends the connection.
+func (c *Console) Close(ctx context.Context) error {
+	if err := c.conn.Close(ctx); err != nil {
+		return fmt.Errorf("close the database connection: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package throwaway
+
+import "syscall"
+
+func endWithParent(*syscall.SysProcAttr) {}

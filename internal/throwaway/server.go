@@ -1,0 +1,192 @@
+// Package throwaway runs a Postgres server of its own, on a free port of the
+// loopback interface, with data that go when it stops.
+package throwaway
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	startTimeout = 30 * time.Second
+	stopTimeout  = 10 * time.Second
+	readyPoll    = 20 * time.Millisecond
+)
+
+// Server is a running Postgres. It ends with the process that started it, but
+// only Stop removes its data. A Server is for one goroutine at a time.
+type Server struct {
+	// URL connects to the database postgres as a superuser, and holds the password.
+	URL string
+
+	binaries string
+	dir      string
+	log      *os.File
+	owner    *syscall.Credential
+	port     int
+	settings map[string]string
+	running  *child
+}
+
+// Start creates and starts a server. It takes the binaries found on PATH or
+// where distributions put them, else downloads some.
+func Start(ctx context.Context, options ...Option) (*Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	s := &Server{settings: map[string]string{
+		"listen_addresses":        "127.0.0.1",
+		"unix_socket_directories": "",
+		"timezone":                "UTC",
+	}}
+	for _, option := range options {
+		option(s.settings)
+	}
+	var err error
+	if s.binaries, err = findBinaries(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.create(ctx); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	if err := s.Restart(ctx); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+// Kill stops the server at once, as a crash of it would: without a checkpoint,
+// and with every connection cut. It does nothing on a stopped server.
+func (s *Server) Kill() error {
+	return s.end(syscall.SIGQUIT)
+}
+
+// Restart starts the server again on the same port with the same data, and
+// returns when it accepts connections. It kills a server that still runs.
+func (s *Server) Restart(ctx context.Context) error {
+	if err := s.Kill(); err != nil {
+		return err
+	}
+	arguments := []string{"-D", s.data(), "-p", strconv.Itoa(s.port)}
+	for name, value := range s.settings {
+		arguments = append(arguments, "-c", name+"="+value)
+	}
+	var err error
+	if s.running, err = startChild(s.command(context.WithoutCancel(ctx), "postgres", arguments...)); err != nil {
+		return fmt.Errorf("starting postgres: %w", err)
+	}
+	return s.awaitReady(ctx)
+}
+
+// Stop shuts the server down and removes its data. Stopping twice is harmless.
+func (s *Server) Stop() error {
+	err := s.end(syscall.SIGINT)
+	if s.dir == "" {
+		return err
+	}
+	_ = s.log.Close() // a closed log is the second Stop
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+func (s *Server) end(signal syscall.Signal) error {
+	if s.running == nil {
+		return nil
+	}
+	if err := s.running.end(signal, stopTimeout); err != nil {
+		return fmt.Errorf("stopping postgres: %w", err)
+	}
+	s.running = nil
+	return nil
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+// create makes the data directory, with a password that nobody else knows.
+func (s *Server) create(ctx context.Context) (err error) {
+	if s.owner, err = owner(); err != nil {
+		return err
+	}
+	if s.dir, err = os.MkdirTemp("", "drainer-postgres-"); err != nil {
+		return err
+	}
+	if s.log, err = os.Create(filepath.Join(s.dir, "log")); err != nil {
+		return err
+	}
+	password, passwordFile := rand.Text(), filepath.Join(s.dir, "password")
+	if err := os.WriteFile(passwordFile, []byte(password), 0o600); err != nil {
+		return err
+	}
+	if err := s.handOver(s.dir, passwordFile); err != nil {
+		return err
+	}
+	initdb := s.command(ctx, "initdb", "-D", s.data(), "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync",
+		"--auth=scram-sha-256", "--pwfile="+passwordFile)
+	if err := initdb.Run(); err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, s.said())
+	}
+	if s.port, err = freePort(); err != nil {
+		return err
+	}
+	s.URL = (&url.URL{
+		Scheme: "postgres", User: url.UserPassword("postgres", password),
+		Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)), Path: "postgres", RawQuery: "sslmode=disable",
+	}).String()
+	return nil
+}
+
+func (s *Server) handOver(paths ...string) error {
+	if s.owner == nil {
+		return nil
+	}
+	for _, path := range paths {
+		if err := os.Chown(path, int(s.owner.Uid), int(s.owner.Gid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) awaitReady(ctx context.Context) error {
+	poll := time.NewTicker(readyPoll)
+	defer poll.Stop()
+	for {
+		err := ping(ctx, s.URL)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.running.ended:
+			return fmt.Errorf("postgres ended while it started\n%s", s.said())
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for postgres to accept connections: %w (%w)\n%s", ctx.Err(), err, s.said())
+		case <-poll.C:
+		}
+	}
+}
+
+func ping(ctx context.Context, databaseURL string) error {
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
+}
+
+func freePort() (int, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port, nil
+}

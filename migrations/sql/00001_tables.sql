@@ -1,0 +1,133 @@
+-- +goose Up
+
+-- What agents committed. Rows are never changed.
+CREATE TABLE outbox.intent (
+  id             bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
+  agent_run_id   text COLLATE "C" NOT NULL CHECK (octet_length(agent_run_id) BETWEEN 1 AND 255),
+  step_id        text COLLATE "C" NOT NULL CHECK (octet_length(step_id) BETWEEN 1 AND 255),
+  tool_name      text COLLATE "C" NOT NULL CHECK (octet_length(tool_name) BETWEEN 1 AND 255),
+  business_scope text COLLATE "C" NOT NULL CHECK (octet_length(business_scope) BETWEEN 1 AND 255),
+  provider       text COLLATE "C" NOT NULL GENERATED ALWAYS AS (split_part(tool_name, '/', 1)) STORED
+                 CHECK (provider <> ''),
+  payload        jsonb NOT NULL,
+  headers        jsonb,
+  not_before     timestamptz,
+  compensates    bigint,  -- the intent that this one undoes
+  created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (agent_run_id, step_id, tool_name, business_scope),
+  -- Agents cannot set compensates, so they cannot take the key of an undo.
+  CONSTRAINT intent_undo_step CHECK ((compensates IS NOT NULL) = starts_with(step_id, 'compensate:'))
+);
+
+-- Pending intents only. Rows are inserted and deleted, never updated.
+CREATE TABLE outbox.queue (
+  provider         text COLLATE "C" NOT NULL,
+  next_attempt_at  timestamptz NOT NULL,
+  intent_id        bigint NOT NULL UNIQUE,
+  attempt          int NOT NULL DEFAULT 0,  -- the last number used; it only ever grows
+  tries            int NOT NULL DEFAULT 0,  -- what max_attempts is compared with
+  first_attempt_at timestamptz,             -- null until something may have been sent
+  maybe_applied    boolean NOT NULL DEFAULT false,
+  lookup           boolean NOT NULL DEFAULT false,  -- the next attempt asks, it does not act
+  PRIMARY KEY (provider, next_attempt_at, intent_id)
+) WITH (
+  -- Every row dies soon: vacuum by a count, at full speed, not by a share of a size that swings.
+  autovacuum_vacuum_scale_factor = 0,
+  autovacuum_vacuum_threshold = 10000,
+  autovacuum_vacuum_cost_delay = 0
+);
+
+-- The recovery point: one row a claimed batch, one element a claimed intent.
+CREATE TABLE outbox.claim (
+  claim_id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  worker_id         uuid NOT NULL,
+  provider          text COLLATE "C" NOT NULL,
+  claimed_at        timestamptz NOT NULL DEFAULT now(),
+  intent_ids        bigint[] NOT NULL,
+  attempts          int[] NOT NULL,  -- the number of the attempt that this claim is
+  tries             int[] NOT NULL,  -- this one included
+  first_attempt_ats timestamptz[] NOT NULL,
+  maybe_applied     boolean[] NOT NULL,
+  lookups           boolean[] NOT NULL
+) WITH (
+  autovacuum_vacuum_scale_factor = 0,
+  autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0
+);
+
+-- Append-only: what happened to each intent. The newest row is where it stands.
+CREATE TABLE outbox.attempt (
+  intent_id        bigint NOT NULL,
+  attempt          int NOT NULL,
+  worker           text NOT NULL,  -- a worker's id, 'operator:NAME' or 'saga'
+  started_at       timestamptz,
+  finished_at      timestamptz NOT NULL DEFAULT now(),
+  outcome          text NOT NULL,  -- the evidence
+  status           text NOT NULL CHECK (status IN ('pending', 'completed', 'failed', 'unknown', 'cancelled',
+                                                   'compensated', 'compensation_failed')),
+  next_attempt_at  timestamptz,    -- null: settled
+  http_status      int,
+  error            text,
+  provider_ref     text,
+  response         jsonb,
+  response_headers jsonb,
+  replayed         boolean NOT NULL DEFAULT false,  -- the provider answered from its memory of the key
+  reason           text,           -- an operator's
+  PRIMARY KEY (intent_id, attempt),
+  CONSTRAINT attempt_pending_is_due CHECK (status <> 'pending' OR next_attempt_at IS NOT NULL)
+);
+
+-- One row a process. Room on the page keeps heartbeats off the index.
+CREATE TABLE outbox.worker (
+  worker_id  uuid PRIMARY KEY,
+  started_at timestamptz NOT NULL DEFAULT now(),
+  beat_at    timestamptz NOT NULL DEFAULT now()
+) WITH (fillfactor = 10);
+
+-- What all replicas share about a provider.
+CREATE TABLE outbox.provider (
+  name       text COLLATE "C" PRIMARY KEY,
+  paused     boolean NOT NULL DEFAULT false,
+  idle_until timestamptz NOT NULL DEFAULT '-infinity',  -- enqueueing notifies until then
+  state      text NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'half_open')),
+  open_until timestamptz
+) WITH (fillfactor = 10);
+
+-- Append-only: a key that was enqueued again.
+CREATE TABLE outbox.duplicate (
+  intent_id    bigint NOT NULL,
+  same_payload boolean NOT NULL DEFAULT true,
+  seen_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Refused collisions leave no row, because the caller rolls back. Sequences
+-- stay: last_value counts them, and names the intent that was hit last.
+CREATE SEQUENCE outbox.collisions MINVALUE 0;
+CREATE SEQUENCE outbox.last_collision MINVALUE 0;
+SELECT setval('outbox.collisions', 0), setval('outbox.last_collision', 0);
+
+CREATE TABLE outbox.saga (
+  agent_run_id text COLLATE "C" PRIMARY KEY,
+  cause        bigint NOT NULL,  -- the intent whose failure began it
+  state        text NOT NULL DEFAULT 'begun',
+  epoch        int NOT NULL DEFAULT 1,
+  begun_at     timestamptz NOT NULL DEFAULT now()
+);
+
+-- What a human must decide. It pages until acknowledged.
+CREATE TABLE outbox.incident (
+  id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  kind            text NOT NULL,
+  intent_id       bigint NOT NULL,
+  agent_run_id    text COLLATE "C" NOT NULL,
+  detail          text,
+  opened_at       timestamptz NOT NULL DEFAULT now(),
+  acknowledged_at timestamptz,
+  acknowledged_by text,
+  UNIQUE (kind, intent_id)
+);
+
+-- +goose Down
+DROP TABLE outbox.incident, outbox.saga, outbox.duplicate, outbox.provider, outbox.worker,
+           outbox.attempt, outbox.claim, outbox.queue, outbox.intent;
+DROP SEQUENCE outbox.collisions, outbox.last_collision;

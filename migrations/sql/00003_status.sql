@@ -1,0 +1,26 @@
+-- +goose Up
+
+-- Where each intent stands. What is neither queued nor settled is claimed, so
+-- the claims, slow to search, need not be read.
+CREATE VIEW outbox.status AS
+SELECT i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.provider,
+       outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope) AS idempotency_key,
+       CASE WHEN last.status <> 'pending' THEN last.status
+            WHEN q.intent_id IS NULL THEN 'in_progress'
+            ELSE 'pending' END AS status,
+       coalesce(q.tries, last.attempt, 0) AS attempts,
+       q.next_attempt_at,
+       last.outcome AS last_outcome,
+       last.error AS last_error,
+       last.http_status, last.response, last.provider_ref,
+       i.created_at,
+       CASE WHEN last.next_attempt_at IS NULL THEN last.finished_at END AS finished_at,
+       i.id AS intent_id
+FROM outbox.intent i
+LEFT JOIN outbox.queue q ON q.intent_id = i.id
+LEFT JOIN LATERAL (
+  SELECT * FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1
+) last ON true;
+
+-- +goose Down
+DROP VIEW outbox.status;
