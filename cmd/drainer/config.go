@@ -13,7 +13,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
-//go:generate sh -c "go run . config schema > ../../drainer.schema.json"
+//go:generate sh -c "go run . config schema > schema.tmp && mv schema.tmp ../../drainer.schema.json"
 
 func newConfig(options *options) *cobra.Command {
 	command := group("config", "Check a configuration, or print its schema")

@@ -11,7 +11,6 @@ import (
 
 	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/migrations"
-	"github.com/agentoutbox/drainer/migrations"
 )
 
 // Exit codes, as documented in the help of the root command.

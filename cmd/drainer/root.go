@@ -49,6 +49,7 @@ func newRoot() *cobra.Command {
 
 	root.AddCommand(
 		newRun(options),
+		newDemo(options),
 		newMigrate(options),
 		newEnqueue(options),
 		newStatus(options),

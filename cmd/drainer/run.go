@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 
@@ -45,6 +46,9 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	if err != nil {
 		return err
 	}
+	if len(loaded.Providers) == 0 {
+		return errNoProviders
+	}
 	url, err := o.databaseOf(command, loaded)
 	if err != nil {
 		return err
@@ -60,6 +64,8 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	defer store.Close()
 	return drain(ctx, store, loaded, once)
 }
+
+var errNoProviders = errors.New("the configuration has no providers, so there is nothing to drain; add one under providers")
 
 // drain runs the daemon beside its HTTP server; whichever fails ends both.
 func drain(ctx context.Context, store *postgres.Store, loaded *config.Config, once bool) error {
@@ -84,9 +90,7 @@ func drain(ctx context.Context, store *postgres.Store, loaded *config.Config, on
 func providersOf(loaded *config.Config) []drainer.Provider {
 	providers := make([]drainer.Provider, len(loaded.Providers))
 	for i, p := range loaded.Providers {
-		providers[i] = drainer.Provider{
-			Name: p.Name, Adapter: p.Adapter, Concurrency: p.Concurrency, Timeout: p.Timeout, Tools: p.Tools,
-		}
+		providers[i] = drainer.Provider(p)
 	}
 	return providers
 }

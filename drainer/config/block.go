@@ -44,27 +44,23 @@ func (b adapterBlock) Decode(into any) error {
 // complaints takes joined errors apart, keeps what was wrapped around them,
 // and leaves out what is already noted.
 func complaints(err error) []string {
-	if err == nil || err == errUnresolved {
-		return nil
-	}
-	switch err := err.(type) {
-	case *Error:
-		return nil
-	case interface{ Unwrap() []error }:
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var all []string
-		for _, part := range err.Unwrap() {
+		for _, part := range joined.Unwrap() {
 			all = append(all, complaints(part)...)
 		}
 		return all
 	}
-	cause := errors.Unwrap(err)
-	if cause == nil {
-		return []string{strings.ReplaceAll(err.Error(), "\n", "; ")}
+	if cause := errors.Unwrap(err); cause != nil {
+		prefix := strings.TrimSuffix(err.Error(), cause.Error())
+		all := complaints(cause)
+		for i, complaint := range all {
+			all[i] = prefix + complaint
+		}
+		return all
 	}
-	prefix := strings.TrimSuffix(err.Error(), cause.Error())
-	all := complaints(cause)
-	for i, complaint := range all {
-		all[i] = prefix + complaint
+	if err == nil || errors.Is(err, errUnresolved) || errors.As(err, new(*Error)) {
+		return nil
 	}
-	return all
+	return []string{strings.ReplaceAll(err.Error(), "\n", "; ")}
 }

@@ -1,0 +1,104 @@
+package demo_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/demo"
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+func TestMain(m *testing.M) { drainertest.Main(m) }
+
+func TestNothingIsLostOrDoubledThoughADrainerIsKilled(t *testing.T) {
+	options := stage(t, 300)
+	var said bytes.Buffer
+	options.Screen = demo.NewScreen(&said, false, options.Intents)
+
+	report, err := demo.Run(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if !report.Passed {
+		t.Errorf("the audit failed: %v", report.Violations)
+	}
+	if report.Intents != 300 || report.Effects != 300 || report.Completed != 300 {
+		t.Errorf("%d intents, %d effects, %d completed, want 300 of each", report.Intents, report.Effects, report.Completed)
+	}
+	if report.Retries == 0 || report.DuplicatesAbsorbed == 0 || report.Rollbacks == 0 {
+		t.Errorf("%d retries, %d duplicates, %d rollbacks: nothing went wrong, so nothing is shown",
+			report.Retries, report.DuplicatesAbsorbed, report.Rollbacks)
+	}
+	if !strings.Contains(said.String(), "with SIGKILL while it held") {
+		t.Errorf("no drainer was killed:\n%s", said.String())
+	}
+}
+
+func TestInterruptLeavesNothingBehind(t *testing.T) {
+	options := stage(t, 300)
+	ctx, interrupt := context.WithCancel(t.Context())
+	options.Screen = demo.NewScreen(writerFunc(func(text []byte) (int, error) {
+		if bytes.Contains(text, []byte("Agents commit")) {
+			interrupt()
+		}
+		return len(text), nil
+	}), false, options.Intents)
+
+	if _, err := demo.Run(ctx, options); !errors.Is(err, demo.ErrInterrupted) {
+		t.Errorf("ended with %v, want ErrInterrupted alone", err)
+	}
+}
+
+// stage checks at the test's end that no file and no database is left.
+func stage(t *testing.T, intents int) demo.Options {
+	t.Helper()
+	databaseURL := drainertest.EmptyDatabase(t)
+	before := demoDatabases(t, databaseURL)
+	scratch, program := t.TempDir(), buildDrainer(t)
+	t.Setenv("TMPDIR", scratch)
+	t.Cleanup(func() {
+		if left, err := os.ReadDir(scratch); err != nil || len(left) > 0 {
+			t.Errorf("files are left: %v (%v)", left, err)
+		}
+		if after := demoDatabases(t, databaseURL); after > before {
+			t.Errorf("%d databases are left", after-before)
+		}
+	})
+	return demo.Options{DatabaseURL: databaseURL, Drainer: program, Intents: intents, Seed: 1, Logs: t.Output()}
+}
+
+func buildDrainer(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "drainer")
+	if out, err := exec.Command("go", "build", "-o", program, "../cmd/drainer").CombinedOutput(); err != nil {
+		t.Fatalf("building drainer: %v\n%s", err, out)
+	}
+	return program
+}
+
+func demoDatabases(t *testing.T, databaseURL string) (count int) {
+	t.Helper()
+	ctx := context.Background() // the test's own has ended when this runs last
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	if err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_database WHERE datname LIKE 'drainer\_demo\_%'`).Scan(&count); err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(text []byte) (int, error) { return f(text) }

@@ -1,0 +1,64 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+)
+
+// odds make every third request fail, in every known way.
+var odds = map[dispatchtest.Fault]float64{
+	dispatchtest.Slow:           0.05,
+	dispatchtest.Throttle:       0.04,
+	dispatchtest.Unavailable:    0.04,
+	dispatchtest.Overloaded:     0.03,
+	dispatchtest.ErrorAfter:     0.05,
+	dispatchtest.DropBefore:     0.04,
+	dispatchtest.DropAfter:      0.05,
+	dispatchtest.MalformedReply: 0.04,
+}
+
+// provider serves the simulated provider on loopback.
+type provider struct {
+	url        string
+	ledger     *dispatchtest.Ledger
+	ledgerPath string
+	server     *http.Server
+}
+
+func serveProvider(ledgerPath string, seed uint64) (*provider, error) {
+	ledger, err := dispatchtest.OpenLedger(ledgerPath)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("serving the simulated provider: %w", err), ledger.Close())
+	}
+	server := &http.Server{
+		Handler: &dispatchtest.SimulatedProvider{
+			Ledger: ledger, Plan: dispatchtest.Random(seed, odds), SlowFor: 400 * time.Millisecond,
+		},
+		ReadHeaderTimeout: 5 * time.Second,
+		ErrorLog:          log.New(io.Discard, "", 0),
+	}
+	go func() { _ = server.Serve(listener) }() // until it is closed
+	return &provider{url: "http://" + listener.Addr().String(), ledger: ledger, ledgerPath: ledgerPath, server: server}, nil
+}
+
+// finish waits for requests that still run, after which no effect can follow.
+func (p *provider) finish(ctx context.Context) error {
+	if err := p.server.Shutdown(ctx); err != nil {
+		return fmt.Errorf("waiting for the provider's last requests: %w", err)
+	}
+	return nil
+}
+
+func (p *provider) close() error { return errors.Join(p.server.Close(), p.ledger.Close()) }

@@ -1,0 +1,19 @@
+-- Every intent with each place where it stands; by the invariant it is one.
+WITH held AS (
+  SELECT r.intent_id, count(*)::int AS places
+  FROM outbox.claim c CROSS JOIN unnest(c.intent_ids, c.attempts) AS r (intent_id, attempt)
+  WHERE NOT EXISTS (SELECT FROM outbox.attempt a WHERE (a.intent_id, a.attempt) = (r.intent_id, r.attempt))
+  GROUP BY r.intent_id
+), newest AS (
+  SELECT DISTINCT ON (intent_id) intent_id, next_attempt_at IS NULL AS settled, status, response
+  FROM outbox.attempt ORDER BY intent_id, attempt DESC
+)
+SELECT outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope),
+       coalesce(n.settled AND n.status = 'completed', false), n.response IS NOT NULL,
+       (q.intent_id IS NOT NULL)::int + coalesce(h.places, 0) + coalesce(n.settled, false)::int,
+       a.agent_run_id IS NOT NULL
+FROM outbox.intent i
+LEFT JOIN outbox.queue q ON q.intent_id = i.id
+LEFT JOIN held h ON h.intent_id = i.id
+LEFT JOIN newest n ON n.intent_id = i.id
+LEFT JOIN agent_state a ON (a.agent_run_id, a.step_id) = (i.agent_run_id, i.step_id);

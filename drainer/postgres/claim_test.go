@@ -1,0 +1,229 @@
+package postgres_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
+)
+
+func TestClaimersNeverShareARowNorPassTheLimit(t *testing.T) {
+	t.Parallel()
+	const rows, claimers, limit = 500, 4, 7
+	o := newOutbox(t)
+	o.enqueue("run", 0, rows)
+	var mu sync.Mutex
+	owners := map[int64]int{}
+	var group sync.WaitGroup
+	for range claimers {
+		worker := o.join()
+		group.Go(func() {
+			for {
+				reply, err := o.Turn(t.Context(), worker, claimOf(limit))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				claimed := reply.Claimed[0].Rows
+				if len(claimed) == 0 {
+					return
+				}
+				if len(claimed) > limit {
+					t.Errorf("claimed %d rows, over the limit of %d", len(claimed), limit)
+				}
+				mu.Lock()
+				for _, row := range claimed {
+					owners[row.IntentID]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	for intent, count := range owners {
+		if count != 1 {
+			t.Errorf("intent %d was claimed %d times", intent, count)
+		}
+	}
+	if len(owners) != rows {
+		t.Errorf("%d intents claimed, want %d", len(owners), rows)
+	}
+	o.assertStatuses(map[string]int{"in_progress": rows})
+}
+
+// A plan that runs the limited subquery once for every row would claim all.
+func TestTheLimitHoldsUnderABadPlan(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET enable_hashjoin = off', current_database());
+		EXECUTE format('ALTER DATABASE %I SET enable_mergejoin = off', current_database());
+		EXECUTE format('ALTER DATABASE %I SET enable_tidscan = off', current_database());
+		EXECUTE format('ALTER DATABASE %I SET enable_material = off', current_database()); END $$`)
+	o.enqueue("run", 0, 100)
+	if claimed := o.claim(o.join(), 3); len(claimed) != 3 {
+		t.Errorf("claimed %d rows, want 3", len(claimed))
+	}
+}
+
+func TestALockedRowIsPassedOver(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", 0, 3)
+	tx, err := o.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.queue ORDER BY next_attempt_at, intent_id LIMIT 1 FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	if claimed := o.claim(o.join(), 10); len(claimed) != 2 {
+		t.Errorf("claimed %d rows, want the 2 that nobody holds", len(claimed))
+	}
+}
+
+func TestRowsCarryWhatWasCommitted(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`SELECT outbox.enqueue('run-ü', 'step', 'sim/act', 'scope', '{"n": 12345678901234567890}', NULL, '{"traceparent": "00-a", "n": 1}')`)
+	row := o.claim(o.join(), 1)[0]
+	want := dispatch.Tuple{AgentRunID: "run-ü", StepID: "step", ToolName: "sim/act", BusinessScope: "scope"}
+	if row.Tuple != want || row.Attempt != 1 || row.Tries != 1 || row.FirstAttemptAt != nil {
+		t.Errorf("%+v", row)
+	}
+	if string(row.Payload) != `{"n": 12345678901234567890}` || row.Headers["traceparent"] != "00-a" {
+		t.Errorf("payload %s, headers %v", row.Payload, row.Headers)
+	}
+}
+
+func TestRowsComeInTheOrderTheyAreDue(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", 0, 6)
+	o.exec(`SELECT outbox.enqueue('later', 'step', 'sim/act', 'scope', '{}', now() + interval '1 hour')`)
+	worker := o.join()
+	first := o.turn(worker, claimOf(4)).Claimed[0]
+	behind := drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: 10, After: first.Next}}}
+	second := o.turn(worker, behind).Claimed[0]
+	if got := slices.Concat(ids(first.Rows), ids(second.Rows)); len(got) != 6 || !slices.IsSorted(got) {
+		t.Errorf("claimed %v, want the six due ones in order", got)
+	}
+	o.settle(worker, dispatch.Released, first.Rows...)
+	if rows := o.turn(worker, behind).Claimed[0].Rows; len(rows) != 4 {
+		t.Errorf("%d rows put back are behind the cursor", 4-len(rows))
+	}
+}
+
+func TestABuriedWorkerClaimsNothing(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", 0, 1)
+	worker := o.join()
+	o.bury(worker)
+	if claimed := o.claim(worker, 1); len(claimed) != 0 {
+		t.Error("a buried worker claimed a row")
+	}
+	if alive, err := o.Beat(t.Context(), worker); alive || err != nil {
+		t.Errorf("a buried worker beats: %v, %v", alive, err)
+	}
+	o.assertStatuses(map[string]int{"pending": 1})
+}
+
+func TestAPausedProviderIsNotClaimed(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	o.exec(`UPDATE outbox.provider SET paused = true WHERE name = 'sim'`)
+	if claimed := o.claim(worker, 1); len(claimed) != 0 {
+		t.Error("a row of a paused provider was claimed")
+	}
+	o.exec(`UPDATE outbox.provider SET paused = false WHERE name = 'sim'`)
+	if claimed := o.claim(worker, 1); len(claimed) != 1 {
+		t.Error("the row did not survive the pause")
+	}
+}
+
+func TestForwardRowsOfACompensatedRunAreStopped(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("doomed", 0, 2)
+	o.settle(worker, dispatch.Ambiguous, o.claim(worker, 1)...)
+	o.enqueue("other", 0, 1)
+	o.exec(`INSERT INTO outbox.saga (agent_run_id, cause) VALUES ('doomed', 1)`)
+	rows := o.claim(worker, 10)
+	if len(rows) != 1 || rows[0].Tuple.AgentRunID != "other" {
+		t.Errorf("claimed intents %v, want the other run's alone", ids(rows))
+	}
+	o.assertStatuses(map[string]int{"cancelled": 1, "unknown": 1, "in_progress": 1})
+}
+
+func TestLanesShareATurnAndKeepTheirRowsApart(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 3)
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		SELECT 'run', 'other-' || n, 'other/act', 'scope', '{}' FROM generate_series(1, 2) n`)
+	settled := o.claim(worker, 1)
+	turn := settling(dispatch.Completed, settled...)
+	turn.Settle = append(turn.Settle, ended(&drainer.Row{ClaimID: 999, IntentID: settled[0].IntentID, Attempt: 7}, dispatch.Completed))
+	turn.Claims = []drainer.Claim{{Provider: "sim", Limit: 10}, {Provider: "idle"}, {Provider: "other", Limit: 10}}
+	reply := o.turn(worker, turn)
+	counts := []int{len(reply.Claimed[0].Rows), len(reply.Claimed[1].Rows), len(reply.Claimed[2].Rows)}
+	if !slices.Equal(counts, []int{2, 0, 2}) {
+		t.Errorf("claimed %v rows, want 2, 0 and 2", counts)
+	}
+	for _, row := range reply.Claimed[2].Rows {
+		if row.Tuple.Provider() != "other" {
+			t.Errorf("a row of %s in the reply to other", row.Tuple.Provider())
+		}
+	}
+	if stored[int](o, `SELECT count(*) FROM outbox.claim`) != 2 {
+		t.Error("each provider's rows want a claim of their own, and the settled one none")
+	}
+}
+
+func TestProducersNotifyOnlyWhileALaneWaits(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	listener, err := o.db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Release()
+	if _, err := listener.Exec(t.Context(), "LISTEN outbox"); err != nil {
+		t.Fatal(err)
+	}
+	mark := func(mark drainer.IdleMark) {
+		o.turn(worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: 1, Idle: mark}}})
+	}
+	o.enqueue("run", 0, 1) // nobody waits yet
+	mark(drainer.IdleWaiting)
+	o.enqueue("run", 1, 2)
+	mark(drainer.IdleBusy)
+	o.enqueue("run", 2, 3)
+	o.exec(`SELECT pg_notify('outbox', 'end')`)
+	var heard []string
+	for !slices.Contains(heard, "end") {
+		heard = append(heard, awaitNotification(t, listener.Conn()))
+	}
+	if !slices.Equal(heard, []string{"sim", "end"}) {
+		t.Errorf("heard %v, want one sim", heard)
+	}
+}
+
+func awaitNotification(t *testing.T, conn *pgx.Conn) string {
+	t.Helper()
+	notification, err := conn.WaitForNotification(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return notification.Payload
+}

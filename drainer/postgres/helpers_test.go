@@ -1,0 +1,187 @@
+package postgres_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainer/postgres"
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+// outbox is a store over a database of its own, and a way to look inside.
+type outbox struct {
+	*postgres.Store
+	t        *testing.T
+	db       *pgxpool.Pool
+	takeover string // see successor
+}
+
+func newOutbox(t *testing.T) *outbox {
+	t.Helper()
+	url := drainertest.Database(t)
+	store, err := postgres.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	db, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return &outbox{Store: store, t: t, db: db}
+}
+
+// join is a new worker with a heartbeat.
+func (o *outbox) join() string {
+	o.t.Helper()
+	worker := uuid.NewString()
+	if err := o.Join(o.t.Context(), worker, []string{"sim"}); err != nil {
+		o.t.Fatal(err)
+	}
+	return worker
+}
+
+// successor is one worker that takes over from all the others.
+func (o *outbox) successor() string {
+	o.t.Helper()
+	if o.takeover == "" {
+		o.takeover = o.join()
+	}
+	return o.takeover
+}
+
+// bury declares the worker dead, whenever it beat last.
+func (o *outbox) bury(worker string) {
+	o.t.Helper()
+	o.exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, worker)
+}
+
+func (o *outbox) exec(sql string, args ...any) {
+	o.t.Helper()
+	if _, err := o.db.Exec(o.t.Context(), sql, args...); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// enqueue commits steps from to to-1 of one run.
+func (o *outbox) enqueue(run string, from, to int) {
+	o.t.Helper()
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		SELECT $1, 'step-' || n, 'sim/act', 'scope', jsonb_build_object('n', n) FROM generate_series($2::int, $3::int - 1) n`,
+		run, from, to)
+}
+
+func (o *outbox) turn(worker string, turn drainer.Turn) drainer.TurnReply {
+	o.t.Helper()
+	reply, err := o.Turn(o.t.Context(), worker, turn)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	drainertest.AssertInvariant(o.t, o.db)
+	return reply
+}
+
+func (o *outbox) claim(worker string, limit int) []*drainer.Row {
+	o.t.Helper()
+	return o.turn(worker, claimOf(limit)).Claimed[0].Rows
+}
+
+func claimOf(limit int) drainer.Turn {
+	return drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: limit}}}
+}
+
+// settle ends every row alike and finishes their claims.
+func (o *outbox) settle(worker string, outcome dispatch.Outcome, rows ...*drainer.Row) drainer.TurnReply {
+	o.t.Helper()
+	return o.turn(worker, settling(outcome, rows...))
+}
+
+func settling(outcome dispatch.Outcome, rows ...*drainer.Row) drainer.Turn {
+	var turn drainer.Turn
+	for _, row := range rows {
+		turn.Settle = append(turn.Settle, ended(row, outcome))
+		turn.Finish = append(turn.Finish, row.ClaimID)
+	}
+	return turn
+}
+
+var policy = dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: time.Hour, MaxAttempts: 5}
+
+func ended(row *drainer.Row, outcome dispatch.Outcome) drainer.Settlement {
+	result := dispatch.Result{Outcome: outcome}
+	return drainer.Settlement{
+		Row:        row,
+		StartedAt:  time.Now(),
+		FinishedAt: time.Now(),
+		Result:     result,
+		Decision:   policy.Decide(dispatch.History{Tries: row.Tries, MaybeApplied: row.MaybeApplied}, result, 0),
+	}
+}
+
+func as(outcome dispatch.Outcome) drainer.Judge {
+	return func(row *drainer.Row) (drainer.Settlement, bool) { return ended(row, outcome), true }
+}
+
+func (o *outbox) reap() []drainer.Settlement {
+	o.t.Helper()
+	settled, err := o.Reap(o.t.Context(), []string{"sim"}, as(dispatch.Lost))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return settled
+}
+
+// stored is one column of one row.
+func stored[V any](o *outbox, sql string, args ...any) V {
+	o.t.Helper()
+	rows, err := o.db.Query(context.Background(), sql, args...)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[V])
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return value
+}
+
+func (o *outbox) statuses() map[string]int {
+	o.t.Helper()
+	rows, err := o.db.Query(o.t.Context(), `SELECT status, count(*) FROM outbox.status GROUP BY status`)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	counts := map[string]int{}
+	var status string
+	var count int
+	if _, err := pgx.ForEachRow(rows, []any{&status, &count}, func() error { counts[status] = count; return nil }); err != nil {
+		o.t.Fatal(err)
+	}
+	return counts
+}
+
+func (o *outbox) assertStatuses(want map[string]int) {
+	o.t.Helper()
+	got := o.statuses()
+	for status, count := range want {
+		if got[status] != count {
+			o.t.Errorf("%d intents are %s, want %d (all: %v)", got[status], status, count, got)
+		}
+	}
+}
+
+func ids(rows []*drainer.Row) []int64 {
+	var ids []int64
+	for _, row := range rows {
+		ids = append(ids, row.IntentID)
+	}
+	return ids
+}

@@ -1,0 +1,194 @@
+package postgres_test
+
+import (
+	"encoding/json"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
+)
+
+func TestSettlingTwiceIsHarmless(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 2)
+	rows := o.claim(worker, 2)
+	// Not finished: the claim still stands, so only the attempts themselves refuse.
+	once := drainer.Turn{Settle: []drainer.Settlement{ended(rows[0], dispatch.Completed), ended(rows[1], dispatch.Throttled)}}
+	if refused := o.turn(worker, once).Refused; len(refused) != 0 {
+		t.Errorf("the first settling was refused for %v", refused)
+	}
+	if refused := o.turn(worker, once).Refused; !slices.Equal(refused, []int{0, 1}) {
+		t.Errorf("the second settling was refused for %v, want both", refused)
+	}
+	o.turn(worker, drainer.Turn{Finish: []int64{rows[0].ClaimID}})
+	if refused := o.turn(worker, once).Refused; !slices.Equal(refused, []int{0, 1}) {
+		t.Errorf("settling without a claim was refused for %v, want both", refused)
+	}
+	o.assertStatuses(map[string]int{"completed": 1, "pending": 1})
+}
+
+func TestOneRowOfAClaimSettlesWithoutTheOthers(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 3)
+	rows := o.claim(worker, 3)
+	o.turn(worker, drainer.Turn{Settle: []drainer.Settlement{ended(rows[1], dispatch.Completed)}})
+	o.assertStatuses(map[string]int{"completed": 1, "in_progress": 2})
+	o.bury(worker)
+	if lost := o.reap(); len(lost) != 2 {
+		t.Errorf("%d rows reaped, want the 2 without an outcome", len(lost))
+	}
+	o.assertStatuses(map[string]int{"completed": 1, "pending": 2})
+}
+
+func TestSettlingAfterReapingWritesNothing(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	zombie := o.join()
+	o.enqueue("run", 0, 1)
+	rows := o.claim(zombie, 1)
+	o.bury(zombie)
+	o.reap()
+	if refused := o.settle(zombie, dispatch.Completed, rows...).Refused; !slices.Equal(refused, []int{0}) {
+		t.Errorf("refused %v, want the row", refused)
+	}
+	again := o.claim(o.join(), 1)
+	if len(again) != 1 || again[0].Attempt != rows[0].Attempt+1 || !again[0].MaybeApplied {
+		t.Fatalf("reclaimed %+v, want the next attempt, in doubt", again)
+	}
+	if refused := o.settle(zombie, dispatch.Rejected, rows...).Refused; !slices.Equal(refused, []int{0}) {
+		t.Errorf("refused %v, want the row", refused)
+	}
+	o.assertStatuses(map[string]int{"in_progress": 1})
+}
+
+func TestAnotherWorkersIdDoesNotSettle(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", 0, 1)
+	rows := o.claim(o.join(), 1)
+	if refused := o.settle(o.join(), dispatch.Completed, rows...).Refused; len(refused) != 1 {
+		t.Errorf("refused %v, want the row", refused)
+	}
+	o.assertStatuses(map[string]int{"in_progress": 1})
+}
+
+func TestSettlingRacesReapingOneOfThemWins(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	for round := range 30 {
+		o.enqueue("run", round*4, round*4+4)
+		worker := o.join()
+		rows := o.claim(worker, 4)
+		o.bury(worker)
+		var refused []int
+		var lost []drainer.Settlement
+		both(
+			func() { refused = o.settle(worker, dispatch.Completed, rows...).Refused },
+			func() { lost = o.reap() },
+		)
+		if len(refused) != len(lost) {
+			t.Fatalf("%d outcomes refused, but %d rows lost", len(refused), len(lost))
+		}
+		o.reap() // what the reaper skipped because the settling held it
+		o.settle(o.successor(), dispatch.Completed, o.claim(o.successor(), 4)...)
+	}
+}
+
+func TestARetryIsNotClaimedByTheTurnThatPutItBack(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	turn := settling(dispatch.Throttled, o.claim(worker, 1)...)
+	turn.Claims = claimOf(10).Claims
+	if claimed := o.turn(worker, turn).Claimed[0].Rows; len(claimed) != 0 {
+		t.Errorf("claimed intents %v in the turn that requeued them", ids(claimed))
+	}
+	if claimed := o.claim(worker, 10); len(claimed) != 1 || claimed[0].Attempt != 2 || claimed[0].Tries != 2 {
+		t.Errorf("claimed %+v, want attempt 2", claimed)
+	}
+}
+
+func TestAReleaseCostsNoTryAndStartsNoClock(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	o.settle(worker, dispatch.Released, o.claim(worker, 1)...)
+	row := o.claim(worker, 1)[0]
+	if row.Attempt != 2 || row.Tries != 1 || row.FirstAttemptAt != nil || row.MaybeApplied {
+		t.Errorf("%+v, want attempt 2 of try 1, never sent", row)
+	}
+	o.settle(worker, dispatch.Ambiguous, row)
+	row = o.claim(worker, 1)[0]
+	first := row.FirstAttemptAt
+	if first == nil || !row.MaybeApplied || row.Tries != 2 {
+		t.Fatalf("%+v, want try 2, in doubt, with a first send", row)
+	}
+	o.settle(worker, dispatch.Ambiguous, row)
+	if row = o.claim(worker, 1)[0]; row.FirstAttemptAt == nil || !row.FirstAttemptAt.Equal(*first) {
+		t.Errorf("the first send moved from %v to %v", first, row.FirstAttemptAt)
+	}
+}
+
+func TestAnUnstorableResponseIsDroppedAndItsNeighboursAreNot(t *testing.T) {
+	t.Parallel()
+	for name, response := range map[string]string{
+		"NUL": `{"a":"\u0000"}`, "lone surrogate": `{"a":"\ud800"}`, "no JSON": `{`, "not UTF-8": "\"\xff\"", "raw NUL": "\"\x00\"",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			worker := o.join()
+			o.enqueue("run", 0, 4)
+			rows := o.claim(worker, 3)
+			turn := settling(dispatch.Completed, rows...)
+			for i := range turn.Settle {
+				turn.Settle[i].Result.Response = json.RawMessage(`{"id":"ok"}`)
+			}
+			turn.Settle[1].Result.Response = json.RawMessage(response)
+			turn.Claims = claimOf(1).Claims
+			reply := o.turn(worker, turn)
+			if len(reply.Refused) != 0 || len(reply.Claimed[0].Rows) != 1 {
+				t.Errorf("refused %v, claimed %v; want none and the fourth", reply.Refused, ids(reply.Claimed[0].Rows))
+			}
+			o.assertStatuses(map[string]int{"completed": 3, "in_progress": 1})
+			if kept := stored[int](o, `SELECT count(*) FROM outbox.status WHERE response = '{"id":"ok"}'`); kept != 2 {
+				t.Errorf("%d responses are kept, want the 2 good ones", kept)
+			}
+			if class := stored[string](o, `SELECT last_error FROM outbox.status WHERE intent_id = $1`, rows[1].IntentID); class != "unstorable_response" {
+				t.Errorf("error class %q", class)
+			}
+		})
+	}
+}
+
+func TestADelayForEverIsStored(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	settlement := ended(o.claim(worker, 1)[0], dispatch.Throttled)
+	settlement.Decision.Delay = 1<<63 - 1
+	if _, err := o.Turn(t.Context(), worker, drainer.Turn{Settle: []drainer.Settlement{settlement}, Finish: []int64{settlement.Row.ClaimID}}); err != nil {
+		t.Fatal(err)
+	}
+	o.assertStatuses(map[string]int{"pending": 1})
+	if due := stored[time.Time](o, `SELECT next_attempt_at FROM outbox.queue`); time.Until(due) < 200*365*24*time.Hour {
+		t.Errorf("due at %s", due)
+	}
+}
+
+func both(one, other func()) {
+	var group sync.WaitGroup
+	group.Go(one)
+	group.Go(other)
+	group.Wait()
+}

@@ -1,0 +1,57 @@
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+// The README's Python example is what a producer copies, so it is what runs.
+func TestTheReadmesPythonExampleEnqueuesOnce(t *testing.T) {
+	t.Parallel()
+	python := pythonWithPsycopg2(t)
+	program := readmeBlock(t, "python")
+	url := drainertest.Database(t)
+
+	for _, want := range []string{"True pending idem_v1_", "False pending idem_v1_"} {
+		command := exec.CommandContext(t.Context(), python, "-c", program)
+		command.Env = append(os.Environ(), "DATABASE_URL="+url)
+		output, err := command.CombinedOutput()
+		if err != nil {
+			t.Fatalf("the example failed: %v\n%s", err, output)
+		}
+		if !strings.HasPrefix(string(output), want) {
+			t.Fatalf("the example printed %q, want %q first", output, want)
+		}
+	}
+}
+
+// pythonWithPsycopg2 finds the interpreter that Debian's python3-psycopg2
+// belongs to, which another python3 on the PATH may hide.
+func pythonWithPsycopg2(t *testing.T) string {
+	t.Helper()
+	for _, python := range []string{"python3", "/usr/bin/python3"} {
+		if exec.CommandContext(t.Context(), python, "-c", "import psycopg2").Run() == nil {
+			return python
+		}
+	}
+	t.Skip("no python3 with psycopg2 here; install Debian's python3-psycopg2 to run the README's example")
+	return ""
+}
+
+func readmeBlock(t *testing.T, language string) string {
+	t.Helper()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindSubmatch(readme)
+	if block == nil {
+		t.Fatalf("the README has no %s block", language)
+	}
+	return string(block[1])
+}

@@ -1,0 +1,368 @@
+package migrations_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+const (
+	callEnqueue = "SELECT intent_id, created, status, idempotency_key FROM outbox.enqueue($1, $2, $3, $4, $5)"
+	plainInsert = `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING`
+)
+
+// charge is the documented intent, with a payload.
+func charge(payload string) []any {
+	return []any{"run-001", "step-1", "stripe/create_charge", "invoice_442", payload}
+}
+
+type enqueued struct {
+	IntentID       int64
+	Created        bool
+	Status         string
+	IdempotencyKey string
+}
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func enqueue(t *testing.T, db querier, args ...any) (enqueued, error) {
+	rows, _ := db.Query(t.Context(), callEnqueue, args...)
+	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[enqueued])
+}
+
+func TestTheKeyIsComputedAsInGo(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("../dispatch/testdata/idempotency_keys.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var vectors []map[string]string
+	if err := json.Unmarshal(raw, &vectors); err != nil {
+		t.Fatal(err)
+	}
+	pool := newDatabase(t)
+	for _, v := range vectors {
+		var got string
+		err := pool.QueryRow(t.Context(), "SELECT outbox.idempotency_key($1, $2, $3, $4)",
+			v["agent_run_id"], v["step_id"], v["tool_name"], v["business_scope"]).Scan(&got)
+		if err != nil || got != v["idempotency_key"] {
+			t.Errorf("%v has the key %s (%v)", v, got, err)
+		}
+	}
+}
+
+func TestEnqueueCreatesOnceAndTellsOfTheDuplicate(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+
+	first, err := enqueue(t, pool, charge(`{"cents": 1000, "currency": "eur"}`)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := enqueued{first.IntentID, true, "pending", "idem_v1_d1aced049657b25a78f3041749a08d78"}
+	if first != want {
+		t.Errorf("first: %+v, want %+v", first, want)
+	}
+
+	again, err := enqueue(t, pool, charge(`{"currency": "eur", "cents": 1000.0}`)...)
+	want.Created = false
+	if err != nil || again != want {
+		t.Errorf("again: %+v, want %+v (%v)", again, want, err)
+	}
+	if n := count(t, pool, "SELECT count(*) FROM outbox.duplicate WHERE same_payload AND intent_id = $1", first.IntentID); n != 1 {
+		t.Errorf("%d duplicates were recorded, want 1", n)
+	}
+	drainertest.AssertInvariant(t, pool)
+}
+
+func TestEnqueueQueuesForItsProviderWhenDue(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	execute(t, pool, "SELECT * FROM outbox.enqueue('r', '1', 'stripe/refund', 's', '{}')")
+	execute(t, pool, "SELECT * FROM outbox.enqueue('r', '2', 'ping', 's', '{}', now() + interval '1 hour', '{\"traceparent\": \"00\"}')")
+
+	if n := count(t, pool, "SELECT count(*) FROM outbox.queue WHERE provider = 'stripe' AND next_attempt_at <= clock_timestamp()"); n != 1 {
+		t.Error("the first is not due at its provider")
+	}
+	if n := count(t, pool, `SELECT count(*) FROM outbox.queue q JOIN outbox.intent i ON i.id = q.intent_id
+		WHERE q.provider = 'ping' AND q.next_attempt_at = i.not_before AND i.headers ? 'traceparent'`); n != 1 {
+		t.Error("the second does not wait for not_before")
+	}
+}
+
+func TestAKeyCollisionIsRefusedAndStillCounted(t *testing.T) {
+	t.Parallel()
+	for name, statement := range map[string]string{"enqueue": callEnqueue, "plain insert": plainInsert} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := newDatabase(t)
+			first, err := enqueue(t, pool, charge(`{"cents": 1000}`)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			tx := begin(t, pool)
+			execute(t, tx, "SELECT * FROM outbox.enqueue('run-001', 'step-2', 'mail/send', 'invoice_442', '{}')")
+			if _, err := tx.Exec(t.Context(), statement, charge(`{"cents": 1001}`)...); sqlState(err) != "OB001" {
+				t.Errorf("got %v, want OB001", err)
+			} else if strings.Contains(err.Error(), "1001") {
+				t.Errorf("the error repeats the payload: %v", err)
+			}
+			_ = tx.Rollback(t.Context())
+
+			if n := count(t, pool, "SELECT last_value FROM outbox.collisions"); n != 1 {
+				t.Errorf("%d collisions were counted, want 1", n)
+			}
+			if n := count(t, pool, "SELECT last_value FROM outbox.last_collision"); n != int(first.IntentID) {
+				t.Errorf("the last collision names intent %d, want %d", n, first.IntentID)
+			}
+			if n := count(t, pool, "SELECT count(*) FROM outbox.intent"); n != 1 {
+				t.Errorf("%d intents are left of the refused transaction, want only the first", n)
+			}
+		})
+	}
+}
+
+func TestAFreshDatabaseHasCountedNoCollision(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	if n := count(t, pool, "SELECT c.last_value + l.last_value FROM outbox.collisions c, outbox.last_collision l"); n != 0 {
+		t.Errorf("the counters stand at %d", n)
+	}
+}
+
+func TestArgumentsThatMakeNoIntentAreRefusedByName(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	for name, c := range map[string]struct {
+		args []any
+		says string
+	}{
+		"empty run":      {[]any{"", "s", "t", "b", "{}"}, "agent_run_id is empty"},
+		"null scope":     {[]any{"r", "s", "t", nil, "{}"}, "business_scope is empty"},
+		"256 octets":     {[]any{"r", strings.Repeat("é", 128), "t", "b", "{}"}, "step_id is 256 octets long"},
+		"no provider":    {[]any{"r", "s", "/op", "b", "{}"}, "tool_name begins with a slash"},
+		"an undo's step": {[]any{"r", "compensate:1", "t", "b", "{}"}, "kept for undos"},
+		"null payload":   {[]any{"r", "s", "t", "b", nil}, "payload is null"},
+	} {
+		_, err := enqueue(t, pool, c.args...)
+		if sqlState(err) != "OB003" || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got %v, want OB003 and %q", name, err, c.says)
+		}
+		_, err = pool.Exec(t.Context(), plainInsert, c.args...)
+		if state := sqlState(err); state != "23514" && state != "23502" {
+			t.Errorf("%s, inserted plainly: got %v, want a violated constraint", name, err)
+		}
+	}
+	if n := count(t, pool, "SELECT count(*) FROM outbox.intent"); n != 0 {
+		t.Errorf("%d intents were created", n)
+	}
+	if _, err := enqueue(t, pool, strings.Repeat("r", 255), strings.Repeat("é", 127), "t", "b", "null"); err != nil {
+		t.Errorf("parts of 255 octets and a JSON null: %v", err)
+	}
+}
+
+func TestARolledBackEnqueueLeavesNothing(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	tx := begin(t, pool)
+	if _, err := enqueue(t, tx, charge(`{}`)...); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, tx, "SAVEPOINT inner_step")
+	execute(t, tx, plainInsert, "run-001", "step-2", "t", "b", "{}")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, pool, "SELECT (SELECT count(*) FROM outbox.intent) + (SELECT count(*) FROM outbox.queue)"); n != 0 {
+		t.Errorf("%d rows were left", n)
+	}
+}
+
+func TestAPlainInsertQueuesAndRecordsDuplicates(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	const bulk = `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		SELECT 'run', n::text, 'noop/x', 'scope', '{}' FROM generate_series(1, $1::int) n ON CONFLICT DO NOTHING`
+	execute(t, pool, bulk, 3)
+	execute(t, pool, bulk, 5)
+	execute(t, pool, callEnqueue, "run", "4", "noop/x", "scope", "{}")
+
+	if n := count(t, pool, "SELECT count(*) FROM outbox.queue WHERE provider = 'noop'"); n != 5 {
+		t.Errorf("%d rows are queued, want 5", n)
+	}
+	if n := count(t, pool, "SELECT count(*) FROM outbox.duplicate"); n != 4 {
+		t.Errorf("%d duplicates were recorded, want 4", n)
+	}
+	drainertest.AssertInvariant(t, pool)
+}
+
+func TestTwoOfAKeyInOnePlainInsert(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	const twice = `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		VALUES ('r', 's', 't', 'b', '{"n": 1}'), ('r', 's', 't', 'b', $1) ON CONFLICT DO NOTHING`
+	if _, err := pool.Exec(t.Context(), twice, `{"n": 2}`); sqlState(err) != "OB001" {
+		t.Errorf("two payloads for one key: got %v, want OB001", err)
+	}
+	if n := count(t, pool, "SELECT count(*) FROM outbox.intent"); n != 0 {
+		t.Errorf("%d intents were created", n)
+	}
+}
+
+func TestOneOfManyRacingTwinsCreates(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	const racers = 8
+	var (
+		race    sync.WaitGroup
+		results [racers]enqueued
+	)
+	start := make(chan struct{})
+	for i := range racers {
+		race.Go(func() {
+			<-start
+			var err error
+			if results[i], err = enqueue(t, pool, charge(`{}`)...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	close(start)
+	race.Wait()
+
+	created := 0
+	for _, r := range results {
+		if r.Created {
+			created++
+		}
+		if r.IntentID != results[0].IntentID {
+			t.Errorf("two intents, %d and %d, for one key", r.IntentID, results[0].IntentID)
+		}
+	}
+	if created != 1 {
+		t.Errorf("%d racers created the intent, want 1", created)
+	}
+	if n := count(t, pool, "SELECT count(*) FROM outbox.duplicate"); n != racers-1 {
+		t.Errorf("%d duplicates were recorded, want %d", n, racers-1)
+	}
+}
+
+// A twin that has not committed cannot be compared with, only waited for.
+func TestATwinThatCommitsInBetweenIsNeverLostInSilence(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ statement, payload, wantState string }{
+		"enqueue, same payload":     {callEnqueue, `{"n": 1}`, ""},
+		"enqueue, other payload":    {callEnqueue, `{"n": 2}`, "OB001"},
+		"plain insert, same":        {plainInsert, `{"n": 1}`, "40001"},
+		"plain insert, other":       {plainInsert, `{"n": 2}`, "40001"},
+		"plain insert of a new key": {strings.Replace(plainInsert, "$1", "$1 || '-new'", 1), `{"n": 2}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := newDatabase(t)
+			tx := begin(t, pool)
+			execute(t, tx, callEnqueue, charge(`{"n": 1}`)...)
+
+			second := make(chan error, 1)
+			go func() {
+				_, err := pool.Exec(t.Context(), c.statement, charge(c.payload)...)
+				second <- err
+			}()
+			if c.wantState != "" || c.statement == callEnqueue {
+				awaitBlocked(t, pool)
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-second; sqlState(err) != c.wantState {
+				t.Errorf("got %v, want SQLSTATE %q", err, c.wantState)
+			}
+			drainertest.AssertInvariant(t, pool)
+		})
+	}
+}
+
+func TestARunUnderCompensationTakesNoFurtherStep(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	first, err := enqueue(t, pool, charge(`{}`)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	execute(t, pool, "INSERT INTO outbox.saga (agent_run_id, cause) VALUES ('run-001', $1)", first.IntentID)
+
+	for name, statement := range map[string]string{"enqueue": callEnqueue, "plain insert": plainInsert} {
+		if _, err := pool.Exec(t.Context(), statement, "run-001", "step-2", "t", "b", "{}"); sqlState(err) != "OB002" {
+			t.Errorf("%s: got %v, want OB002", name, err)
+		}
+	}
+	if again, err := enqueue(t, pool, charge(`{}`)...); err != nil || again.Created {
+		t.Errorf("what was already enqueued: %+v, %v", again, err)
+	}
+	execute(t, pool, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
+		VALUES ('run-001', 'compensate:1', 'stripe/refund', 'invoice_442', '{}', $1)`, first.IntentID)
+	drainertest.AssertInvariant(t, pool)
+}
+
+func TestOnlyAnIdleProviderIsNotified(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	execute(t, pool, "INSERT INTO outbox.provider (name, idle_until) VALUES ('idle', now() + interval '1 hour'), ('busy', '-infinity')")
+	listener, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Release()
+	execute(t, listener, "LISTEN outbox")
+
+	for _, tool := range []string{"unknown/x", "busy/x", "idle/x"} {
+		execute(t, pool, callEnqueue, "r", "s", tool, "b", "{}")
+	}
+	notification, err := listener.Conn().WaitForNotification(t.Context())
+	if err != nil || notification.Payload != "idle" {
+		t.Errorf("the first notification is %+v (%v), want one for the idle provider", notification, err)
+	}
+}
+
+// A plan made while the table was empty would make this quadratic.
+func TestABulkInsertIntoAnEmptyAnalyzedTableIsQuick(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	execute(t, pool, "VACUUM ANALYZE outbox.intent")
+	tx := begin(t, pool)
+	execute(t, tx, "SET LOCAL statement_timeout = '20s'")
+	execute(t, tx, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		SELECT 'run', n::text, 'noop/x', 'scope', '{}' FROM generate_series(1, 30000) n`)
+}
+
+func begin(t *testing.T, pool *pgxpool.Pool) pgx.Tx {
+	t.Helper()
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+// awaitBlocked waits until some statement of this database waits for a lock.
+func awaitBlocked(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	for count(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("nothing ever waited")
+		}
+	}
+}
