@@ -101,7 +101,7 @@ func (a *agents) abandon(ctx context.Context, s step, end func(pgx.Tx, context.C
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback(ctx) // gives the connection back, whole or not
+	defer func() { _ = tx.Rollback(ctx) }() // gives the connection back, whole or not
 	if err := s.write(ctx, tx); err != nil {
 		return err
 	}

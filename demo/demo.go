@@ -16,7 +16,7 @@ import (
 const (
 	// limit is how long the story may take once the stage stands. What is not
 	// settled by then fails the audit.
-	limit = 45 * time.Second
+	limit = 50 * time.Second
 	// stopTimeout is what is left for ending processes after an interrupt.
 	stopTimeout = 5 * time.Second
 )

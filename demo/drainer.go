@@ -31,7 +31,7 @@ func spawn(command *exec.Cmd, log *os.File, unasked func(error)) (*drainer, erro
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		defer log.Close()
+		defer func() { _ = log.Close() }()
 		defer close(d.ended)
 		err := command.Start()
 		d.process = command.Process

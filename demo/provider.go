@@ -13,6 +13,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
+const latency = 50 * time.Millisecond
+
 // odds make every third request fail, in every known way.
 var odds = map[dispatchtest.Fault]float64{
 	dispatchtest.Slow:           0.05,
@@ -43,14 +45,23 @@ func serveProvider(ledgerPath string, seed uint64) (*provider, error) {
 		return nil, errors.Join(fmt.Errorf("serving the simulated provider: %w", err), ledger.Close())
 	}
 	server := &http.Server{
-		Handler: &dispatchtest.SimulatedProvider{
-			Ledger: ledger, Plan: dispatchtest.Random(seed, odds), SlowFor: 400 * time.Millisecond,
-		},
+		Handler: distant(&dispatchtest.SimulatedProvider{
+			Ledger: ledger, Plan: dispatchtest.Random(seed, odds), SlowFor: 500 * time.Millisecond,
+		}),
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          log.New(io.Discard, "", 0),
 	}
 	go func() { _ = server.Serve(listener) }() // until it is closed
 	return &provider{url: "http://" + listener.Addr().String(), ledger: ledger, ledgerPath: ledgerPath, server: server}, nil
+}
+
+// distant lets each request travel for a while. A client that hangs up
+// meanwhile does not call it back.
+func distant(provider http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		<-time.After(latency)
+		provider.ServeHTTP(w, r)
+	})
 }
 
 // finish waits for requests that still run, after which no effect can follow.

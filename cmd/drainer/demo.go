@@ -93,7 +93,7 @@ func (o *options) printAudit(to io.Writer, r demo.Report) error {
 		return printJSON(to, r)
 	}
 	fmt.Fprintln(to)
-	if err := printTable(to, []string{"AUDIT", ""}, auditRows(r)); err != nil {
+	if err := printTable(to, []string{"AUDIT"}, auditRows(r)); err != nil {
 		return err
 	}
 	fmt.Fprintln(to)
@@ -109,10 +109,10 @@ func (o *options) printAudit(to io.Writer, r demo.Report) error {
 func auditRows(r demo.Report) [][]string {
 	failures := r.Requests - r.Faults["none"]
 	return [][]string{
-		{"intents committed", strconv.Itoa(r.Intents), ""},
-		{"effects in the provider's ledger", strconv.Itoa(r.Effects), ""},
-		{"duplicate effects", strconv.Itoa(r.DuplicateEffects), ""},
-		{"lost", strconv.Itoa(r.Lost), ""},
+		{"intents committed", strconv.Itoa(r.Intents)},
+		{"effects in the provider's ledger", strconv.Itoa(r.Effects)},
+		{"duplicate effects", strconv.Itoa(r.DuplicateEffects)},
+		{"lost", strconv.Itoa(r.Lost)},
 		{"attempts", strconv.Itoa(r.Attempts), fmt.Sprintf("%d retries; the provider failed or delayed %d of %d requests", r.Retries, failures, r.Requests)},
 		{"recovered claims", strconv.Itoa(r.RecoveredClaims), "taken over from the killed drainer"},
 		{"duplicate enqueues absorbed", strconv.Itoa(r.DuplicatesAbsorbed), "by agents that did not know they had committed"},
