@@ -3,7 +3,7 @@
 set -eu
 
 if [ "${1:-}" = postgres ]; then
-  export PGDATA=/var/lib/postgresql/data/pgdata
+  export PGDATA=${PGDATA:-/var/lib/postgresql/data/pgdata}
   as_postgres='setpriv --reuid=postgres --regid=postgres --clear-groups'
   user=${POSTGRES_USER:-postgres}
   database=${POSTGRES_DB:-$user}

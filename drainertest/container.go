@@ -23,30 +23,33 @@ const (
 	defaultImage    = "postgres:17-alpine"
 	dockerTimeout   = 3 * time.Second // to answer at all
 	registryTimeout = 5 * time.Second // to answer at all
+	dataFolder      = "/pgdata"       // in memory: a container's disk is many times slower
 	readyPoll       = 50 * time.Millisecond
 	readyTimeout    = time.Minute
+	dialTimeout     = time.Second
 
 	// A container whose test binary was killed ends by itself after these
 	// seconds, and Docker removes it. That spares the reaper and its image.
 	lifetime = "3600"
 )
 
-func startContainer(ctx context.Context) (server, error) {
-	if err := os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"); err != nil {
-		return server{}, err
-	}
+// findImage returns the image to run. It asks for it on the machine first, and
+// fails at once where no registry answers.
+func findImage(ctx context.Context) (string, error) {
+	tclog.SetDefault(tclog.NewNoopLogger())
 	image := cmp.Or(os.Getenv("TEST_POSTGRES_IMAGE"), defaultImage)
-	if err := ensureImage(ctx, image); err != nil {
-		return server{}, err
-	}
+	return image, ensureImage(ctx, image)
+}
+
+func startContainer(ctx context.Context, image string) (server, error) {
 	password := rand.Text()
 	postgres, err := testcontainers.Run(ctx, image,
 		testcontainers.WithExposedPorts("5432/tcp"),
-		testcontainers.WithEnv(map[string]string{"POSTGRES_PASSWORD": password}),
+		testcontainers.WithEnv(map[string]string{"POSTGRES_PASSWORD": password, "PGDATA": dataFolder + "/data"}),
+		testcontainers.WithTmpfs(map[string]string{dataFolder: "rw"}),
 		testcontainers.WithEntrypoint("timeout", lifetime, "docker-entrypoint.sh"),
 		testcontainers.WithCmd(postgresCommand()...),
 		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) { host.AutoRemove = true }),
-		testcontainers.WithLogger(tclog.NewNoopLogger()),
 	)
 	stop := func() error {
 		return testcontainers.TerminateContainer(postgres, testcontainers.StopTimeout(0))
@@ -61,9 +64,10 @@ func startContainer(ctx context.Context) (server, error) {
 	return server{url: databaseURL, stop: stop}, nil
 }
 
-// ensureImage asks for the image on the machine first, and fails at once where
-// no registry answers.
 func ensureImage(ctx context.Context, image string) error {
+	if err := os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"); err != nil {
+		return err
+	}
 	docker, err := testcontainers.NewDockerClientWithOpts(ctx)
 	if err != nil {
 		return fmt.Errorf("no Docker: %w", err)
@@ -112,27 +116,46 @@ func awaitContainer(ctx context.Context, postgres *testcontainers.DockerContaine
 	if err != nil {
 		return "", err
 	}
-	databaseURL := (&url.URL{
-		Scheme: "postgres", User: url.UserPassword("postgres", password),
-		Host: net.JoinHostPort(host, port.Port()), Path: "postgres", RawQuery: "sslmode=disable",
-	}).String()
-	return databaseURL, within(ctx, readyTimeout, func(ctx context.Context) error { return awaitConnection(ctx, databaseURL) })
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	// Tests in a container reach the port at Docker's gateway if Docker runs
+	// outside, and at the loopback if it runs beside them.
+	return firstToConnect(ctx, containerURL("127.0.0.1", port.Port(), password), containerURL(host, port.Port(), password))
 }
 
-func awaitConnection(ctx context.Context, databaseURL string) error {
+func containerURL(host, port, password string) string {
+	return (&url.URL{
+		Scheme: "postgres", User: url.UserPassword("postgres", password),
+		Host: net.JoinHostPort(host, port), Path: "postgres", RawQuery: "sslmode=disable",
+	}).String()
+}
+
+func firstToConnect(ctx context.Context, candidates ...string) (string, error) {
 	poll := time.NewTicker(readyPoll)
 	defer poll.Stop()
 	for {
-		conn, err := pgx.Connect(ctx, databaseURL)
-		if err == nil {
-			return conn.Close(ctx)
+		var failures []error
+		for _, candidate := range candidates {
+			err := within(ctx, dialTimeout, func(ctx context.Context) error { return connect(ctx, candidate) })
+			if err == nil {
+				return candidate, nil
+			}
+			failures = append(failures, err)
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(ctx.Err(), err)
+			return "", errors.Join(append(failures, ctx.Err())...)
 		case <-poll.C:
 		}
 	}
+}
+
+func connect(ctx context.Context, databaseURL string) error {
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
 }
 
 func within(ctx context.Context, limit time.Duration, do func(context.Context) error) error {

@@ -45,14 +45,14 @@ func chooseServer(ctx context.Context) (server, error) {
 	if given := os.Getenv("TEST_DATABASE_URL"); given != "" {
 		return server{url: given, stop: func() error { return nil }}, nil
 	}
-	inContainer, containerErr := startContainer(ctx)
-	if containerErr == nil {
-		return inContainer, nil
+	image, noImage := findImage(ctx)
+	if noImage == nil {
+		return startContainer(ctx, image)
 	}
 	local, err := throwaway.Start(ctx, throwaway.WithSettings(parameters))
 	if err != nil {
 		return server{}, fmt.Errorf("no Postgres to test with; set TEST_DATABASE_URL, or start Docker, or install postgresql 15 or later:\n%w",
-			errors.Join(containerErr, err))
+			errors.Join(noImage, err))
 	}
 	return server{url: local.URL, stop: local.Stop}, nil
 }
