@@ -20,6 +20,8 @@ const (
 	pollInterval = 250 * time.Millisecond
 	// fullTurn is a turn's worth of outcomes: more gain little.
 	fullTurn = 500
+	// maxTurnOctets bounds the responses that one turn stores for a lane.
+	maxTurnOctets = 4 << 20
 	// maxPrefetch bounds the rows that wait in memory for a free dispatcher.
 	maxPrefetch = 1000
 	// reclaimInterval is how often a lane looks for claims whose reply it lost
@@ -49,7 +51,7 @@ type lane struct {
 
 	// ----
 	settled     []Settlement  // outcomes that no commit has confirmed yet
-	remembered  map[int64]int // claim id → rows of it still to end
+	remembered  map[int64]int // claim id → rows of it that no commit has settled yet
 	outstanding int           // rows in jobs, in dispatch or in outcomes
 	prefetch    int
 	scan        scan
@@ -92,19 +94,28 @@ func (l *lane) run(life lifetimes) error {
 			}
 		})
 	}
-	defer dispatchers.Wait()
-	defer close(l.jobs)
-	for !l.finished(life.stop) {
-		l.pulse.beat()
-		l.await(life)
-		if err := l.turn(life); err != nil {
-			l.backOff(life, err)
-		}
-		if err := context.Cause(life.giveUp); err != nil && l.unsettled() {
-			return err
-		}
+	for !l.finished(life.stop) && life.giveUp.Err() == nil {
+		l.round(life)
 	}
+	close(l.jobs)
+	if l.unsettled() {
+		return context.Cause(life.giveUp) // without waiting for an adapter that ignores its context
+	}
+	dispatchers.Wait()
 	return nil
+}
+
+func (l *lane) round(life lifetimes) {
+	if life.abort.Err() == nil || l.outstanding == 0 {
+		l.pulse.beat() // but not while an adapter ignores that it was cancelled
+	}
+	if life.stop.Err() != nil {
+		l.giveBack()
+	}
+	l.await(life)
+	if err := l.turn(life); err != nil {
+		l.backOff(life, err)
+	}
 }
 
 func (l *lane) attemptUnlessStopped(life lifetimes, row *Row) Settlement {
@@ -114,6 +125,19 @@ func (l *lane) attemptUnlessStopped(life lifetimes, row *Row) Settlement {
 	return l.attempt(life.abort, row)
 }
 
+// giveBack releases what no dispatcher has begun: other workers need not wait
+// until those under way are done here.
+func (l *lane) giveBack() {
+	for {
+		select {
+		case row := <-l.jobs:
+			l.collect(release(row, 0, ""))
+		default:
+			return
+		}
+	}
+}
+
 func (l *lane) finished(stop context.Context) bool {
 	if l.unsettled() {
 		return false
@@ -121,7 +145,10 @@ func (l *lane) finished(stop context.Context) bool {
 	return stop.Err() != nil || (l.once && l.scan.nothing)
 }
 
-func (l *lane) unsettled() bool { return l.outstanding > 0 || len(l.settled) > 0 }
+// unsettled includes a turn in doubt: it may have claimed rows.
+func (l *lane) unsettled() bool {
+	return l.outstanding > 0 || len(l.settled) > 0 || l.failures > 0
+}
 
 // await returns once a turn is worth its round trip.
 func (l *lane) await(life lifetimes) {
@@ -183,7 +210,6 @@ func (l *lane) patience(stop context.Context) time.Duration {
 func (l *lane) collect(outcome Settlement) {
 	l.outstanding--
 	l.observer.ended(l.provider.Name)
-	l.remembered[outcome.Row.ClaimID]--
 	l.settled = append(l.settled, outcome)
 }
 
@@ -198,8 +224,10 @@ func (l *lane) turn(life lifetimes) error {
 	if err := l.reclaim(life); err != nil {
 		return err
 	}
-	share := &laneTurn{settle: l.settled, finish: l.ended(), claim: l.nextClaim(life.stop)}
-	if len(share.settle) == 0 && len(share.finish) == 0 && share.claim.Limit == 0 {
+	settle := firstOctets(l.settled, maxTurnOctets)
+	share := &laneTurn{settle: settle, finish: l.ended(settle), claim: l.nextClaim(life.stop)}
+	if len(share.settle) == 0 && share.claim.Limit == 0 {
+		l.reached()
 		return nil
 	}
 	started := time.Now()
@@ -236,10 +264,31 @@ func (l *lane) nextClaim(stop context.Context) Claim {
 	return claim
 }
 
-func (l *lane) ended() []int64 {
+// firstOctets takes as many settlements as one turn can carry: at least one,
+// and not more octets of responses than reach the database well within its
+// timeout.
+func firstOctets(settled []Settlement, limit int) []Settlement {
+	octets := 0
+	for i := range settled {
+		octets += len(settled[i].Result.Response)
+		if octets > limit && i > 0 {
+			return settled[:i]
+		}
+	}
+	return settled
+}
+
+// ended lists the claims of which these settlements are the last.
+func (l *lane) ended(settle []Settlement) []int64 {
 	var ended []int64
-	for claim, rows := range l.remembered {
-		if rows == 0 {
+	left := map[int64]int{}
+	for i := range settle {
+		claim := settle[i].Row.ClaimID
+		if _, counted := left[claim]; !counted {
+			left[claim] = l.remembered[claim]
+		}
+		left[claim]--
+		if left[claim] == 0 {
 			ended = append(ended, claim)
 		}
 	}
@@ -247,13 +296,14 @@ func (l *lane) ended() []int64 {
 }
 
 func (l *lane) confirm(share *laneTurn, reply laneReply) {
-	if l.failures > 0 {
-		l.log.Info("database is back", "failed_turns", l.failures)
-		l.failures = 0
-	} else {
+	if l.failures == 0 {
 		// After a failed turn a refusal may be the echo of a settlement that was
 		// committed although its reply was lost.
 		l.observer.refused(l.provider.Name, reply.refused)
+	}
+	l.reached()
+	for i := range share.settle {
+		l.remembered[share.settle[i].Row.ClaimID]--
 	}
 	for _, claim := range share.finish {
 		delete(l.remembered, claim)
@@ -261,7 +311,18 @@ func (l *lane) confirm(share *laneTurn, reply laneReply) {
 	if l.provider.mayPrefetch() {
 		l.prefetch = min(len(share.settle), maxPrefetch)
 	}
-	l.settled = nil
+	l.settled = l.settled[len(share.settle):]
+	if len(l.settled) == 0 {
+		l.settled = nil // lets go of the responses
+	}
+}
+
+// reached notes that the database answered and no turn is in doubt any more.
+func (l *lane) reached() {
+	if l.failures > 0 {
+		l.log.Info("database is back", "failed_turns", l.failures)
+	}
+	l.failures = 0
 }
 
 func (l *lane) start(rows []*Row) {

@@ -31,7 +31,7 @@ func newLease(store workerStore, worker string, settings WorkerSettings, joined 
 
 // holds is asked right before every send: a process that was paused finds out
 // here, whatever its timers did meanwhile.
-func (l *lease) holds() bool { return time.Since(*l.renewed.Load()) < l.validFor }
+func (l *lease) holds() bool { return elapsed(*l.renewed.Load()) < l.validFor }
 
 func (l *lease) renew(at time.Time) { l.renewed.Store(&at) }
 

@@ -11,24 +11,28 @@ import (
 // reaper's.
 func (s *session) reap(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := s.reapOnce(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("cannot recover the rows of dead workers; retrying", "error", err)
-		}
+		s.reapOnce(ctx)
 		// Jitter keeps a fleet that started together from reaping together.
 		interval := s.settings.Worker.Lease / 3
 		pause(ctx, interval/2+time.Duration(rand.Float64()*float64(interval)))
 	}
 }
 
-func (s *session) reapOnce(ctx context.Context) error {
+func (s *session) reapOnce(ctx context.Context) {
+	recovered, err := s.recoverLost(ctx)
+	s.observer.recovered(recovered)
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn("cannot recover the rows of dead workers now", "error", err)
+	}
+}
+
+func (s *session) recoverLost(ctx context.Context) ([]Settlement, error) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
 	if err := s.store.Bury(ctx, s.settings.Worker.Lease); err != nil {
-		return err
+		return nil, err
 	}
-	recovered, err := s.store.Reap(ctx, s.providerNames(), s.judgeLost)
-	s.observer.recovered(recovered)
-	return err
+	return s.store.Reap(ctx, s.providerNames(), s.judgeLost)
 }
 
 // judgeLost leaves a row of a tool that is not configured here to a worker that

@@ -23,19 +23,19 @@ type Row struct {
 	Payload json.RawMessage
 	Headers map[string]string
 
-	ClaimedAt time.Time // by this process's monotonic clock, to continue the durations above
+	ClaimedAt time.Time // by this process's clock, to continue the durations above
 }
 
 // history is what the row's past says now. It continues the durations that the
-// database measured on this process's monotonic clock: no wall clock is ever
-// compared with another. startedAt counts as the first send if none came before.
+// database measured by this process's own clock, and never compares the two
+// machines' clocks. startedAt counts as the first send if none came before.
 func (r *Row) history(startedAt time.Time) dispatch.History {
 	history := dispatch.History{Tries: r.Tries, MaybeApplied: r.MaybeApplied}
 	switch {
 	case r.FirstAttemptAt != nil:
-		history.SinceFirstSend = r.SinceFirstSend + time.Since(r.ClaimedAt)
+		history.SinceFirstSend = r.SinceFirstSend + elapsed(r.ClaimedAt)
 	case !startedAt.IsZero():
-		history.SinceFirstSend = time.Since(startedAt)
+		history.SinceFirstSend = elapsed(startedAt)
 	}
 	return history
 }

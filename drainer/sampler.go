@@ -11,13 +11,13 @@ const sampleInterval = 15 * time.Second
 // values standing: the gauges' staleness is the database's to alarm.
 func (o *observer) sample(ctx context.Context, store backlogStore) {
 	var last Backlog
-	for first := true; ctx.Err() == nil; first = false {
+	for ctx.Err() == nil {
 		bounded, cancel := context.WithTimeout(ctx, turnTimeout)
-		backlog, err := store.Backlog(bounded)
+		backlog, err := store.Backlog(bounded, last.Until)
 		cancel()
 		switch {
 		case err == nil:
-			o.show(backlog, last, first)
+			o.show(backlog, last)
 			last = backlog
 		case ctx.Err() == nil:
 			o.log.Warn("cannot sample the backlog; its gauges are stale", "error", err)
@@ -26,22 +26,20 @@ func (o *observer) sample(ctx context.Context, store backlogStore) {
 	}
 }
 
-func (o *observer) show(now, last Backlog, first bool) {
+func (o *observer) show(now, last Backlog) {
 	for name, backlog := range o.byLabel(now.Providers) {
 		o.metrics.rows.WithLabelValues(name, "pending").Set(float64(backlog.Pending))
 		o.metrics.rows.WithLabelValues(name, "in_progress").Set(float64(backlog.InProgress))
 		o.metrics.dueRows.WithLabelValues(name).Set(float64(backlog.Due))
 		o.metrics.oldestDueAge.WithLabelValues(name).Set(backlog.OldestDueAge.Seconds())
 		o.metrics.oldestInProgress.WithLabelValues(name).Set(backlog.OldestInProgressAge.Seconds())
+		o.metrics.duplicates.WithLabelValues(name).Add(float64(backlog.Duplicates))
 	}
-	if first {
+	if last.Until.IsZero() {
 		return // what happened before this process started is no increase
 	}
-	before := o.byLabel(last.Providers)
-	for name, backlog := range o.byLabel(now.Providers) {
-		o.metrics.duplicates.WithLabelValues(name).Add(increase(backlog.Duplicates, before[name].Duplicates))
-	}
-	o.metrics.collisions.WithLabelValues(o.label(now.Collisions.LastProvider)).Add(increase(now.Collisions.Total, last.Collisions.Total))
+	collided := max(0, now.Collisions.Total-last.Collisions.Total)
+	o.metrics.collisions.WithLabelValues(o.label(now.Collisions.LastProvider)).Add(float64(collided))
 }
 
 // byLabel has an entry for every configured provider, so that an emptied queue
@@ -70,6 +68,3 @@ func (o *observer) label(provider string) string {
 	}
 	return unconfigured
 }
-
-// increase is zero after a prune, as a counter's must be.
-func increase(now, before int64) float64 { return float64(max(0, now-before)) }

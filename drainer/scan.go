@@ -7,6 +7,8 @@ const (
 	// fullScanShare limits full scans to that fraction of a lane's time: one
 	// pays for every dead index entry that a held snapshot keeps alive.
 	fullScanShare = 20
+	// maxScanPause keeps one slow turn from hiding rows for minutes.
+	maxScanPause = 10 * time.Second
 )
 
 // scan is where a lane looks next. Following the cursor skips the dead entries
@@ -37,8 +39,9 @@ func (s *scan) from() Cursor {
 
 func (s *scan) looked(limit int, reply ClaimReply, took time.Duration) {
 	if s.full {
-		s.allowed = time.Now().Add(fullScanShare * took)
-		s.overdue = time.Now().Add(max(fullScanInterval, fullScanShare*took))
+		pause := min(fullScanShare*took, maxScanPause)
+		s.allowed = time.Now().Add(pause)
+		s.overdue = time.Now().Add(max(fullScanInterval, pause))
 	}
 	if len(reply.Rows) > 0 {
 		s.cursor = reply.Next

@@ -3,7 +3,6 @@ package drainer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -48,47 +47,48 @@ func newSession(d *Daemon) *session {
 // run returns nil when it was stopped, or has drained all once; a lost lease is
 // an error, after which a new session may begin.
 func (s *session) run(stop context.Context) error {
-	life, end := s.lifetimes(stop)
-	defer end(nil)
-
+	claiming, stopClaiming := context.WithCancelCause(stop)
+	sending, abort := context.WithCancelCause(context.WithoutCancel(stop))
+	settling, giveUp := context.WithCancelCause(context.WithoutCancel(stop))
 	background, endBackground := context.WithCancel(context.WithoutCancel(stop))
+
 	var services sync.WaitGroup
+	services.Go(func() { s.boundShutdown(stop, background, abort, giveUp) })
+	services.Go(func() { s.turns.run(background) })
+	services.Go(func() { s.listen(claiming) })
 	services.Go(func() {
-		if err := s.lease.keep(background); err != nil {
-			end(err)
+		// A lost lease ends sending at once; settling goes on until the database
+		// has heard it all.
+		if lost := s.lease.keep(background); lost != nil {
+			stopClaiming(lost)
+			abort(lost)
 		}
 	})
-	services.Go(func() { s.turns.run(background) })
-	services.Go(func() { s.listen(life.stop) })
-	services.Go(func() { s.reap(life.stop) })
-
-	drained := s.drain(life)
-	lost := context.Cause(life.abort)
-	end(nil)
+	if s.settings.Once {
+		s.reapOnce(claiming)
+	} else {
+		services.Go(func() { s.reap(claiming) })
+	}
+	drained := s.drain(lifetimes{stop: claiming, abort: sending, giveUp: settling})
+	lost := leaseLoss(context.Cause(sending))
+	stopClaiming(nil)
 	endBackground()
 	services.Wait()
-	return errors.Join(drained, s.leave(), leaseLoss(lost))
+	s.leave()
+	return errors.Join(drained, lost)
 }
 
-// lifetimes derives the three ends from stop. end(err) ends claiming, and with
-// an error, which says that the lease is lost, sending as well; settling then
-// goes on until the database has heard it all.
-func (s *session) lifetimes(stop context.Context) (lifetimes, func(error)) {
-	unstoppable := context.WithoutCancel(stop)
-	claiming, stopClaiming := context.WithCancelCause(stop)
-	sending, abort := context.WithCancelCause(unstoppable)
-	settling, giveUp := context.WithCancelCause(unstoppable)
-	context.AfterFunc(stop, func() {
-		time.AfterFunc(s.settings.Worker.ShutdownTimeout, func() { abort(errShutdown) })
-		time.AfterFunc(s.settings.Worker.ShutdownTimeout+settleGrace, func() { giveUp(errUnsettled) })
-	})
-	end := func(err error) {
-		stopClaiming(err)
-		if err != nil {
-			abort(err)
-		}
+// boundShutdown ends sending, and then settling, some time after stop.
+func (s *session) boundShutdown(stop, background context.Context, abort, giveUp context.CancelCauseFunc) {
+	select {
+	case <-stop.Done():
+	case <-background.Done():
+		return
 	}
-	return lifetimes{stop: claiming, abort: sending, giveUp: settling}, end
+	pause(background, s.settings.Worker.ShutdownTimeout)
+	abort(errShutdown)
+	pause(background, settleGrace)
+	giveUp(errUnsettled)
 }
 
 var (
@@ -142,14 +142,15 @@ func (s *session) drain(life lifetimes) error {
 	return group.Wait()
 }
 
-func (s *session) leave() error {
+// leave spares the other workers the wait for this one's burial.
+func (s *session) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), settleGrace)
 	defer cancel()
 	if err := s.store.Leave(ctx, s.worker); err != nil {
-		return fmt.Errorf("leave: %w", err)
+		s.log.Warn("cannot say goodbye; the worker will be buried when its lease is over", "error", err)
+		return
 	}
 	s.log.Info("left")
-	return nil
 }
 
 // listen wakes lanes by notification. Polling finds the same rows a little

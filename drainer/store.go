@@ -17,7 +17,9 @@ type Store interface {
 }
 
 type backlogStore interface {
-	Backlog(ctx context.Context) (Backlog, error)
+	// Backlog samples the queue, and counts duplicates that came after since; a
+	// zero since counts none.
+	Backlog(ctx context.Context, since time.Time) (Backlog, error)
 }
 
 type turnStore interface {
@@ -99,6 +101,7 @@ type ClaimReply struct {
 
 // Backlog is a bounded sample of what waits and what is in progress.
 type Backlog struct {
+	Until      time.Time // where the next sample's window begins, by the store's clock
 	Providers  []ProviderBacklog
 	Collisions Collisions
 }
@@ -112,7 +115,7 @@ type ProviderBacklog struct {
 	InProgress          int
 	OldestDueAge        time.Duration
 	OldestInProgressAge time.Duration
-	Duplicates          int64 // since the outbox was created or last pruned
+	Duplicates          int64 // in the sample's window
 }
 
 // BacklogLimit is where a backlog sample stops counting.

@@ -13,7 +13,7 @@ const (
 	committers = 4
 	// lanesPerTurn bounds how many lanes wait for one another's rows.
 	lanesPerTurn = 12
-	turnTimeout  = 15 * time.Second
+	turnTimeout  = 10 * time.Second
 )
 
 // turns lets lanes share commits: while every committer is busy, lanes queue
@@ -70,7 +70,12 @@ func (t *turns) take(ctx context.Context, share *laneTurn) laneReply {
 	case <-ctx.Done():
 		return laneReply{err: context.Cause(ctx)}
 	}
-	return <-share.reply
+	select {
+	case reply := <-share.reply:
+		return reply
+	case <-ctx.Done():
+		return laneReply{err: context.Cause(ctx)}
+	}
 }
 
 func (t *turns) gather(first *laneTurn) []*laneTurn {

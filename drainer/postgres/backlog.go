@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"time"
 
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/jackc/pgx/v5"
@@ -18,11 +19,25 @@ var (
 	collisionsSQL string
 )
 
+// windowLag is how long a duplicate's transaction may take to commit after it
+// was seen, and still be counted.
+const windowLag = 5 * time.Second
+
 // Backlog samples every provider that is configured anywhere or has rows.
-func (s *Store) Backlog(ctx context.Context) (drainer.Backlog, error) {
+func (s *Store) Backlog(ctx context.Context, since time.Time) (drainer.Backlog, error) {
 	var backlog drainer.Backlog
 	err := pgx.BeginTxFunc(ctx, s.control, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
-		if backlog.Providers, err = providerBacklogs(ctx, tx); err != nil {
+		if err = tx.QueryRow(ctx, `SELECT now() - make_interval(secs => $1::float8)`, windowLag.Seconds()).Scan(&backlog.Until); err != nil {
+			return err
+		}
+		if since.IsZero() {
+			since = backlog.Until
+		}
+		duplicates, err := duplicatesByProvider(ctx, tx, since, backlog.Until)
+		if err != nil {
+			return err
+		}
+		if backlog.Providers, err = providerBacklogs(ctx, tx, duplicates); err != nil {
 			return err
 		}
 		return tx.QueryRow(ctx, collisionsSQL).Scan(&backlog.Collisions.Total, &backlog.Collisions.LastProvider)
@@ -33,11 +48,7 @@ func (s *Store) Backlog(ctx context.Context) (drainer.Backlog, error) {
 	return backlog, nil
 }
 
-func providerBacklogs(ctx context.Context, tx pgx.Tx) ([]drainer.ProviderBacklog, error) {
-	duplicates, err := duplicatesByProvider(ctx, tx)
-	if err != nil {
-		return nil, err
-	}
+func providerBacklogs(ctx context.Context, tx pgx.Tx, duplicates map[string]int64) ([]drainer.ProviderBacklog, error) {
 	rows, err := tx.Query(ctx, backlogSQL, drainer.BacklogLimit)
 	if err != nil {
 		return nil, err
@@ -52,8 +63,8 @@ func providerBacklogs(ctx context.Context, tx pgx.Tx) ([]drainer.ProviderBacklog
 	})
 }
 
-func duplicatesByProvider(ctx context.Context, tx pgx.Tx) (map[string]int64, error) {
-	rows, err := tx.Query(ctx, duplicatesSQL)
+func duplicatesByProvider(ctx context.Context, tx pgx.Tx, after, until time.Time) (map[string]int64, error) {
+	rows, err := tx.Query(ctx, duplicatesSQL, after, until)
 	if err != nil {
 		return nil, err
 	}

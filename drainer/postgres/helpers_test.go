@@ -15,6 +15,9 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
+// patience ends a wait for a lock that should not have been waited for.
+const patience = 30 * time.Second
+
 // outbox is a store over a database of its own, and a way to look inside.
 type outbox struct {
 	*postgres.Store
@@ -81,7 +84,9 @@ func (o *outbox) enqueue(run string, from, to int) {
 
 func (o *outbox) turn(worker string, turn drainer.Turn) drainer.TurnReply {
 	o.t.Helper()
-	reply, err := o.Turn(o.t.Context(), worker, turn)
+	ctx, cancel := context.WithTimeout(o.t.Context(), patience)
+	defer cancel()
+	reply, err := o.Turn(ctx, worker, turn)
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -132,7 +137,9 @@ func as(outcome dispatch.Outcome) drainer.Judge {
 
 func (o *outbox) reap() []drainer.Settlement {
 	o.t.Helper()
-	settled, err := o.Reap(o.t.Context(), []string{"sim"}, as(dispatch.Lost))
+	ctx, cancel := context.WithTimeout(o.t.Context(), patience)
+	defer cancel()
+	settled, err := o.Reap(ctx, []string{"sim"}, as(dispatch.Lost))
 	if err != nil {
 		o.t.Fatal(err)
 	}

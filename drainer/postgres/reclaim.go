@@ -19,7 +19,7 @@ var (
 	leftSQL string
 )
 
-// Reap settles what dead workers left, a hundred claims a transaction, until
+// Reap settles what dead workers left, a few claims a transaction, until
 // none is left that this caller can judge and no other reaper holds.
 func (s *Store) Reap(ctx context.Context, providers []string, judge drainer.Judge) ([]drainer.Settlement, error) {
 	var all []drainer.Settlement

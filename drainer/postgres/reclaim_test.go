@@ -35,6 +35,26 @@ func TestTwoReapersShareTheDead(t *testing.T) {
 	}
 }
 
+func TestAReaperPassesOverWhatAnotherHolds(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", 0, 2)
+	dead := o.join()
+	held, free := o.claim(dead, 1), o.claim(dead, 1)
+	o.bury(dead)
+	tx, err := o.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.claim WHERE claim_id = $1 FOR UPDATE`, held[0].ClaimID); err != nil {
+		t.Fatal(err)
+	}
+	if lost := o.reap(); len(lost) != 1 || lost[0].Row.IntentID != free[0].IntentID {
+		t.Errorf("%d rows reaped, want the one that nobody holds", len(lost))
+	}
+}
+
 func TestOnlyTheSilentAreBuried(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -7,7 +7,6 @@ package postgres
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"time"
 
@@ -20,15 +19,18 @@ const (
 	// turnConnections serve the lanes; more than a few do not make Postgres
 	// commit faster.
 	turnConnections = 4
-	// controlConnections are a pool of their own, so that heartbeats never queue
-	// behind turns.
+	// controlConnections serve recovery and samples, which may take long.
 	controlConnections = 2
+	// lifeConnections serve heartbeats alone: a beat that queues behind anything
+	// could cost a healthy worker its lease.
+	lifeConnections = 1
 )
 
 // Store implements [drainer.Store]. Create one with [Open].
 type Store struct {
 	turns   *pgxpool.Pool
 	control *pgxpool.Pool
+	life    *pgxpool.Pool
 }
 
 var _ drainer.Store = (*Store)(nil)
@@ -36,29 +38,41 @@ var _ drainer.Store = (*Store)(nil)
 // Open connects lazily: the database may come up later. Behind PgBouncer in
 // transaction mode, put default_query_exec_mode=exec into the URL.
 func Open(ctx context.Context, databaseURL string) (*Store, error) {
-	turns, err := open(ctx, databaseURL, turnConnections)
-	if err != nil {
-		return nil, err
-	}
-	control, err := open(ctx, databaseURL, controlConnections)
-	if err != nil {
-		turns.Close()
-		return nil, err
-	}
-	return &Store{turns: turns, control: control}, nil
-}
-
-func open(ctx context.Context, databaseURL string, connections int32) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
+	store := &Store{}
+	for pool, connections := range map[**pgxpool.Pool]int32{
+		&store.turns: turnConnections, &store.control: controlConnections, &store.life: lifeConnections,
+	} {
+		if *pool, err = open(ctx, config.Copy(), connections); err != nil {
+			store.Close()
+			return nil, err
+		}
+	}
+	return store, nil
+}
+
+// sessionSQL frees what a worker that froze or vanished holds: another one
+// cannot recover claims that are still locked. The isolation is set because the
+// role's default could be stricter, and the statements would fail.
+const sessionSQL = `
+	SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
+	SET idle_in_transaction_session_timeout = '10s';
+	SET tcp_user_timeout = '10s';
+	SET tcp_keepalives_idle = 5;
+	SET tcp_keepalives_interval = 2;
+	SET tcp_keepalives_count = 3`
+
+func open(ctx context.Context, config *pgxpool.Config, connections int32) (*pgxpool.Pool, error) {
 	config.MaxConns = connections
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
-	// The role's default could be stricter, and the statements would fail.
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED")
-		return err
+		if err := conn.PgConn().Exec(ctx, sessionSQL).Close(); err != nil {
+			return fmt.Errorf("prepare the database session: %w", err)
+		}
+		return nil
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -69,6 +83,9 @@ func open(ctx context.Context, databaseURL string, connections int32) (*pgxpool.
 
 // Close waits for connections in use.
 func (s *Store) Close() {
-	s.turns.Close()
-	s.control.Close()
+	for _, pool := range []*pgxpool.Pool{s.turns, s.control, s.life} {
+		if pool != nil {
+			pool.Close()
+		}
+	}
 }

@@ -34,7 +34,7 @@ func (s *Store) Turn(ctx context.Context, worker string, turn drainer.Turn) (dra
 	if !isDataError(err) {
 		return reply, err
 	}
-	refused, err := s.settleOneByOne(ctx, worker, turn.Settle)
+	refused, err := s.settleAround(ctx, worker, turn.Settle)
 	if err != nil {
 		return drainer.TurnReply{}, err
 	}
@@ -58,22 +58,28 @@ func (s *Store) turn(ctx context.Context, worker string, turn drainer.Turn) (dra
 	return reply, nil
 }
 
-// settleOneByOne keeps one unstorable response from holding up all the others:
-// the offender is stored without it.
-func (s *Store) settleOneByOne(ctx context.Context, worker string, settlements []drainer.Settlement) (refused []int, err error) {
-	for i, settlement := range settlements {
-		reply, err := s.turn(ctx, worker, drainer.Turn{Settle: []drainer.Settlement{settlement}})
-		if isDataError(err) {
-			reply, err = s.turn(ctx, worker, drainer.Turn{Settle: []drainer.Settlement{withoutBody(settlement)}})
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(reply.Refused) > 0 {
-			refused = append(refused, i)
-		}
+// settleAround keeps one unstorable response from holding up all the others: it
+// halves the settlements until the offender is alone, and stores that one
+// without its body.
+func (s *Store) settleAround(ctx context.Context, worker string, settlements []drainer.Settlement) ([]int, error) {
+	reply, err := s.turn(ctx, worker, drainer.Turn{Settle: settlements})
+	if !isDataError(err) {
+		return reply.Refused, err
 	}
-	return refused, nil
+	if len(settlements) == 1 {
+		reply, err = s.turn(ctx, worker, drainer.Turn{Settle: []drainer.Settlement{withoutBody(settlements[0])}})
+		return reply.Refused, err
+	}
+	middle := len(settlements) / 2
+	first, err := s.settleAround(ctx, worker, settlements[:middle])
+	if err != nil {
+		return nil, err
+	}
+	second, err := s.settleAround(ctx, worker, settlements[middle:])
+	for _, refused := range second {
+		first = append(first, middle+refused)
+	}
+	return first, err
 }
 
 // isDataError recognises the classes 22, "data exception", and 54, "program

@@ -40,12 +40,14 @@ func (s *Store) Leave(ctx context.Context, worker string) error {
 
 // Bury decides the death of workers that have not beaten for that long.
 func (s *Store) Bury(ctx context.Context, after time.Duration) error {
-	_, err := s.execute(ctx, "bury", burySQL, after.Seconds())
-	return err
+	if _, err := s.control.Exec(ctx, burySQL, after.Seconds()); err != nil {
+		return fmt.Errorf("bury: %w", err)
+	}
+	return nil
 }
 
 func (s *Store) execute(ctx context.Context, what, sql string, args ...any) (pgconn.CommandTag, error) {
-	tag, err := s.control.Exec(ctx, sql, args...)
+	tag, err := s.life.Exec(ctx, sql, args...)
 	if err != nil {
 		return tag, fmt.Errorf("%s: %w", what, err)
 	}

@@ -99,6 +99,7 @@ CREATE TABLE outbox.duplicate (
   same_payload boolean NOT NULL DEFAULT true,
   seen_at      timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+CREATE INDEX duplicate_seen_at ON outbox.duplicate USING brin (seen_at) WITH (autosummarize = on);
 
 -- Refused collisions leave no row, because the caller rolls back. Sequences
 -- stay: last_value counts them, and names the intent that was hit last.

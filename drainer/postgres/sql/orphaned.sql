@@ -3,4 +3,4 @@
 SELECT claim_id, worker_id::text FROM outbox.claim c
 WHERE provider = ANY ($1::text[]) AND NOT EXISTS (SELECT FROM outbox.worker w WHERE w.worker_id = c.worker_id)
   AND claim_id > $2::bigint
-ORDER BY claim_id LIMIT 100 FOR UPDATE SKIP LOCKED;
+ORDER BY claim_id LIMIT 20 FOR UPDATE SKIP LOCKED;

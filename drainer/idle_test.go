@@ -1,0 +1,59 @@
+package drainer
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestALaneThatBeginsToWaitOwesOneMoreLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var i idleness
+		if i.mark() != IdleWaiting {
+			t.Fatal("want a lane that begins to ask for notifications")
+		}
+		if !i.looked(IdleWaiting, 0) {
+			t.Error("a row may have been committed before the mark stood: one more look is owed")
+		}
+		if i.mark() != IdleUnchanged {
+			t.Error("the mark stands and need not be written again")
+		}
+		time.Sleep(IdleFor/2 + time.Millisecond)
+		if i.mark() != IdleWaiting {
+			t.Error("want the mark renewed before it runs out")
+		}
+		if i.looked(IdleWaiting, 0) {
+			t.Error("a renewed mark leaves no gap to look into")
+		}
+	})
+}
+
+func TestAStreamOfWorkStopsTheNotifications(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var i idleness
+		i.looked(IdleWaiting, 0)
+		i.looked(IdleUnchanged, busyRows)
+		if i.mark() != IdleBusy {
+			t.Error("want producers told to stop")
+		}
+		i.looked(IdleBusy, busyRows)
+		if i.mark() != IdleUnchanged {
+			t.Error("want it told once")
+		}
+		i.looked(IdleUnchanged, busyRows-1)
+		if i.mark() != IdleWaiting {
+			t.Error("want notifications again once the stream is over")
+		}
+	})
+}
+
+func TestAMarkThatRanOutOwesALookAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var i idleness
+		i.looked(IdleWaiting, 0)
+		time.Sleep(IdleFor)
+		if !i.looked(IdleWaiting, 0) {
+			t.Error("while no mark stood, a producer may have committed in silence")
+		}
+	})
+}

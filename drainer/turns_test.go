@@ -1,0 +1,128 @@
+package drainer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// turnFunc is a store that only takes turns.
+type turnFunc func(context.Context, Turn) (TurnReply, error)
+
+func (f turnFunc) Turn(ctx context.Context, _ string, turn Turn) (TurnReply, error) {
+	return f(ctx, turn)
+}
+
+func ofIntents(intents ...int64) (settlements []Settlement) {
+	for _, intent := range intents {
+		settlements = append(settlements, Settlement{Row: &Row{IntentID: intent}})
+	}
+	return settlements
+}
+
+func intentsOf(settlements []Settlement) (intents []int64) {
+	for _, s := range settlements {
+		intents = append(intents, s.Row.IntentID)
+	}
+	return intents
+}
+
+func TestEveryLaneGetsItsPartOfASharedTurn(t *testing.T) {
+	shares := []*laneTurn{
+		{settle: ofIntents(1, 2), claim: Claim{Provider: "a"}},
+		{claim: Claim{Provider: "b"}},
+		{settle: ofIntents(3), finish: []int64{7}, claim: Claim{Provider: "c"}},
+		{settle: ofIntents(4, 5, 6), finish: []int64{8, 9}, claim: Claim{Provider: "d"}},
+	}
+	for _, share := range shares {
+		share.reply = make(chan laneReply, 1)
+	}
+	turn := merge(shares)
+	if got := intentsOf(turn.Settle); !slices.Equal(got, []int64{1, 2, 3, 4, 5, 6}) {
+		t.Errorf("settles %v", got)
+	}
+	if !slices.Equal(turn.Finish, []int64{7, 8, 9}) {
+		t.Errorf("finishes %v", turn.Finish)
+	}
+	claimed := make([]ClaimReply, len(turn.Claims))
+	for i, claim := range turn.Claims {
+		claimed[i].Next.IntentID = int64(claim.Provider[0])
+	}
+	split(shares, TurnReply{Refused: []int{1, 3, 5}, Claimed: claimed}, nil)
+	for i, want := range [][]int64{{2}, nil, nil, {4, 6}} {
+		reply := <-shares[i].reply
+		if got := intentsOf(reply.refused); !slices.Equal(got, want) {
+			t.Errorf("lane %d: refused %v, want %v", i, got, want)
+		}
+		if got := reply.claimed.Next.IntentID; got != int64("abcd"[i]) {
+			t.Errorf("lane %d got another lane's rows", i)
+		}
+	}
+}
+
+func TestAFailedTurnFailsForAllItsLanes(t *testing.T) {
+	failure := errors.New("no database")
+	shares := []*laneTurn{{reply: make(chan laneReply, 1)}, {reply: make(chan laneReply, 1)}}
+	split(shares, TurnReply{}, failure)
+	for i, share := range shares {
+		if reply := <-share.reply; !errors.Is(reply.err, failure) {
+			t.Errorf("lane %d: %v", i, reply.err)
+		}
+	}
+}
+
+func TestLanesShareATurnOnlyWhileEveryCommitterIsBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lanes = committers + 2*lanesPerTurn
+		var mu sync.Mutex
+		var sizes []int
+		store := turnFunc(func(_ context.Context, turn Turn) (TurnReply, error) {
+			time.Sleep(time.Millisecond) // of the bubble's clock: long enough for all to queue up
+			mu.Lock()
+			defer mu.Unlock()
+			sizes = append(sizes, len(turn.Claims))
+			return TurnReply{Claimed: make([]ClaimReply, len(turn.Claims))}, nil
+		})
+		turns := newTurns(store, "worker", func(time.Duration) {})
+		ctx, stop := context.WithCancel(t.Context())
+		var services, group sync.WaitGroup
+		services.Go(func() { turns.run(ctx) })
+		for range committers {
+			group.Go(func() { turns.take(ctx, &laneTurn{}) })
+			synctest.Wait()
+		}
+		for range lanes - committers {
+			group.Go(func() { turns.take(ctx, &laneTurn{}) })
+		}
+		group.Wait()
+		stop()
+		services.Wait()
+		total := 0
+		for _, size := range sizes {
+			total += size
+		}
+		if total != lanes || slices.Max(sizes) > lanesPerTurn {
+			t.Errorf("turns of %v lanes, want %d in all and at most %d each", sizes, lanes, lanesPerTurn)
+		}
+		if !slices.Equal(sizes[:committers], slices.Repeat([]int{1}, committers)) {
+			t.Errorf("turns of %v lanes: a lone lane waited for others", sizes)
+		}
+		if len(sizes) == lanes {
+			t.Error("no lanes shared a turn")
+		}
+	})
+}
+
+func TestAskingForATurnEndsWithTheContext(t *testing.T) {
+	cause := errors.New("gave up")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	turns := newTurns(turnFunc(nil), "worker", nil)
+	if reply := turns.take(ctx, &laneTurn{}); !errors.Is(reply.err, cause) {
+		t.Errorf("%v, want the cause", reply.err)
+	}
+}
