@@ -145,8 +145,17 @@ func (d *daemon) cleanUp() {
 	_ = d.cmd.Process.Kill() // also ends a stopped process; gone is fine
 	<-d.ended
 	if d.t.Failed() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.t.Logf("log of daemon %d, last lines of %d:\n%s", d.cmd.Process.Pid, len(d.log), strings.Join(d.log[max(0, len(d.log)-60):], "\n"))
+		d.t.Logf("log of daemon %d without its successes:\n%s", d.cmd.Process.Pid, strings.Join(d.troubles(), "\n"))
 	}
+}
+
+func (d *daemon) troubles() (lines []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, line := range d.log {
+		if !strings.Contains(line, `"status":"completed"`) {
+			lines = append(lines, line)
+		}
+	}
+	return lines[max(0, len(lines)-30):]
 }
