@@ -85,6 +85,7 @@ func (s *session) boundShutdown(stop, background context.Context, abort, giveUp 
 	case <-background.Done():
 		return
 	}
+	s.log.Info("shutting down", "shutdown_timeout_seconds", s.settings.Worker.ShutdownTimeout.Seconds())
 	pause(background, s.settings.Worker.ShutdownTimeout)
 	abort(errShutdown)
 	pause(background, settleGrace)

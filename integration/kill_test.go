@@ -101,3 +101,18 @@ func TestARowThatKillsEveryDaemonEndsAtMaxAttempts(t *testing.T) {
 	w.assertHistory("lost", "lost", "lost")
 	drainertest.AssertInvariant(t, w.db)
 }
+
+func TestADeadWorkersRowsAreRecoveredByRunningOnce(t *testing.T) {
+	t.Parallel()
+	w := killAt(t, moment{name: "between claim and send", pauseAt: beforeSend}, dispatch.NonIdempotent)
+	if _, err := w.db.Exec(t.Context(), `UPDATE outbox.worker SET beat_at = now() - interval '1 hour'`); err != nil {
+		t.Fatal(err)
+	}
+	provider, err := w.sim(dispatch.NonIdempotent).build(func(adapter dispatch.Adapter) dispatch.Adapter { return adapter })
+	if err != nil {
+		t.Fatal(err)
+	}
+	drainOnce(t, w.url, provider)
+	w.assertHistory("lost")
+	w.assertNoClaims()
+}

@@ -10,8 +10,15 @@ import (
 )
 
 func main() {
-	ctx, restore := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal asks to finish; with the default restored, the second kills.
-	context.AfterFunc(ctx, restore)
+	ctx, stop := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		// The first signal asks to finish. With the default back before anybody
+		// can notice, the second one kills.
+		signal.Stop(signals)
+		stop()
+	}()
 	os.Exit(execute(ctx, newRoot(), os.Args[1:]))
 }

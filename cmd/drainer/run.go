@@ -69,8 +69,8 @@ var errNoProviders = errors.New("the configuration has no providers, so there is
 
 // drain runs the daemon beside its HTTP server; whichever fails ends both.
 func drain(ctx context.Context, store *postgres.Store, loaded *config.Config, once bool) error {
-	metrics := prometheus.NewRegistry()
-	daemon := drainer.New(store, providersOf(loaded), settingsOf(loaded, once), newLogger(), metrics)
+	log, metrics := newLogger(), prometheus.NewRegistry()
+	daemon := drainer.New(store, providersOf(loaded), settingsOf(loaded, once), log, metrics)
 	if once {
 		return daemon.Run(ctx)
 	}
@@ -82,7 +82,7 @@ func drain(ctx context.Context, store *postgres.Store, loaded *config.Config, on
 		return daemon.Run(ctx)
 	})
 	group.Go(func() error {
-		return serve(serving, loaded.Server.Listen, handler(daemon, metrics))
+		return serve(serving, loaded.Server.Listen, handler(daemon, metrics), log)
 	})
 	return group.Wait()
 }
