@@ -86,7 +86,7 @@ func ensureImage(ctx context.Context, image string) error {
 		_, err := docker.DistributionInspect(ctx, image, client.DistributionInspectOptions{})
 		return err
 	}); err != nil {
-		return fmt.Errorf("Docker has no image %s, and no registry to pull it from: %w", image, err)
+		return fmt.Errorf("no image %s in Docker, and no registry to pull it from: %w", image, err)
 	}
 	pull, err := docker.ImagePull(ctx, image, client.ImagePullOptions{})
 	if err != nil {

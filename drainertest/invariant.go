@@ -32,7 +32,8 @@ ORDER BY 1 LIMIT 10`
 // queue, claim or settled. It reads one snapshot, so it may run at any time.
 func AssertInvariant(t testing.TB, db interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}) {
+},
+) {
 	t.Helper()
 	var (
 		intent int64
