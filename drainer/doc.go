@@ -10,14 +10,16 @@
 //	                        claim ──▶ dispatch ──▶ outcome ──▶ decision
 //	                          │
 //	                          │ settle: the next turn appends the attempt and,
-//	                          │ for a retry, puts the row back into the queue
+//	                          │ for a retry, puts the row back into the queue;
+//	                          │ with its last row the claim is deleted
 //	                          ▼
 //	                  settled, or queue again
 //
 // A [Daemon] runs one [session] at a time: the life of one worker identity. A
 // session runs a [lane] for each provider; a lane is a single goroutine that
-// owns its claims and alternates between waiting and turns. Turns of several
-// lanes share a commit. A [lease] is held by heartbeats; whoever loses it stops
+// owns its claims and alternates between waiting and turns, round
+// trips that settle what finished and claim what fits. Turns of several lanes
+// share a commit. A [lease] is held by heartbeats; whoever loses it stops
 // sending and starts over under a new identity, and the [reaper] of any other
 // worker recovers what it left.
 //

@@ -44,7 +44,7 @@ func (d *Daemon) Live() error {
 // Ready reports why this process may not claim rows right now.
 func (d *Daemon) Ready() error {
 	session := d.current.Load()
-	if session == nil || !session.lease.holds() {
+	if session == nil || session.stopping.Load() || !session.lease.holds() {
 		return errNotJoined
 	}
 	return nil

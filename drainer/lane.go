@@ -326,9 +326,7 @@ func (l *lane) reached() {
 }
 
 func (l *lane) start(rows []*Row) {
-	now := time.Now()
 	for _, row := range rows {
-		row.ClaimedAt = now
 		l.remembered[row.ClaimID]++
 		l.jobs <- row
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,6 +28,7 @@ type session struct {
 	lease     *lease
 	turns     *turns
 	lanes     map[string]*lane
+	stopping  atomic.Bool
 }
 
 func newSession(d *Daemon) *session {
@@ -85,6 +87,7 @@ func (s *session) boundShutdown(stop, background context.Context, abort, giveUp 
 	case <-background.Done():
 		return
 	}
+	s.stopping.Store(true)
 	s.log.Info("shutting down", "shutdown_timeout_seconds", s.settings.Worker.ShutdownTimeout.Seconds())
 	pause(background, s.settings.Worker.ShutdownTimeout)
 	abort(errShutdown)
@@ -104,7 +107,8 @@ func leaseLoss(cause error) error {
 	return nil
 }
 
-// join retries until the database is there; a daemon may start before it.
+// join retries until the database is there: a new session may begin in the
+// middle of an outage.
 func (s *session) join(stop context.Context) error {
 	for failures := 1; ; failures++ {
 		joined := time.Now()

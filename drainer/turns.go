@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// Committers is how many turns may be under way at once: more connections
+	// committers is how many turns may be under way at once: more connections
 	// do not make the database commit faster.
 	committers = 4
 	// lanesPerTurn bounds how many lanes wait for one another's rows.

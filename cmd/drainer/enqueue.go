@@ -25,7 +25,7 @@ function outbox.enqueue inside theirs instead.
 The same four-tuple again creates nothing and tells where the intent stands; with
 another payload it is refused.`,
 		Example: `  drainer enqueue --run run-001 --step step-1 --tool stripe/create_charge \
-    --scope invoice_442 --payload '{"amount": 1200, "currency": "eur"}'`,
+    --scope invoice_442 --payload '{"amount": 1200, "currency": "eur", "source": "tok_visa"}'`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := tuple.Validate(); err != nil {

@@ -33,7 +33,7 @@ func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settleme
 	if len(settlements) == 0 {
 		return
 	}
-	c := columns(settlements)
+	c := columns(settlements) // passed in the order of settle.sql's unnest
 	batch.Queue(settleSQL, worker, c.claims, c.intents, c.attempts, c.startedAgo, c.finishedAgo, c.outcomes, c.httpStatus,
 		c.errors, c.refs, c.responses, c.responseHeaders, c.replayed, c.status, c.delays, c.tries, c.firstAttempts,
 		c.mayHaveBeenSent, c.maybeApplied,
