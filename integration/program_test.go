@@ -173,6 +173,7 @@ func TestBadInputGetsAClearErrorAndChangesNothing(t *testing.T) {
 		"long key part":        {current, []string{"enqueue", "--run", strings.Repeat("r", 256), "--step", "s", "--tool", "t", "--scope", "x", "--payload", "{}"}, 2, "256 octets"},
 		"payload not JSON":     {current, enqueueCharge(`{amount}`), 2, "not valid JSON"},
 		"another payload":      {current, enqueueCharge(`{"amount": 9}`), 1, "another payload"},
+		"no such status":       {current, []string{"intents", "list", "--status", "stuck"}, 2, "no such status"},
 		"no such intent":       {current, []string{"intents", "show", "4711"}, 1, "no such intent"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -51,10 +51,12 @@ func TestARetriedIntentIsPendingWithItsLastOutcome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	execute(t, pool, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, next_attempt_at, http_status, error)
-		VALUES ($1, 1, 'w', 'throttled', 'pending', now() + interval '1 minute', 429, 'too many')`, intent.IntentID)
+	// Given back unsent first, which is no attempt; then sent.
+	execute(t, pool, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, next_attempt_at, http_status, error)
+		VALUES ($1, 1, 'w', null, 'released', 'pending', now(), null, null),
+		       ($1, 2, 'w', now(), 'throttled', 'pending', now() + interval '1 minute', 429, 'too many')`, intent.IntentID)
 	execute(t, pool, "DELETE FROM outbox.queue")
-	execute(t, pool, "INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt, tries) SELECT 'noop', next_attempt_at, intent_id, 1, 1 FROM outbox.attempt")
+	execute(t, pool, "INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt, tries) SELECT 'noop', next_attempt_at, intent_id, 2, 1 FROM outbox.attempt WHERE attempt = 2")
 
 	assertStatus(t, pool, intent.IntentID, "pending")
 	if n := count(t, pool, `SELECT count(*) FROM outbox.status WHERE attempts = 1 AND last_outcome = 'throttled'

@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,8 +28,8 @@ func newIntentsList(options *options) *cobra.Command {
   drainer intents list --run run-001 -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			if filter.Limit < 1 {
-				return usagef(command, "--limit must be at least 1")
+			if err := checkFilter(command, filter); err != nil {
+				return err
 			}
 			return options.withConsole(command, func(console *operator.Console) error {
 				intents, err := console.List(command.Context(), filter)
@@ -40,11 +42,22 @@ func newIntentsList(options *options) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&filter.Status, "status", "", "only those with this `status`: pending, in_progress, completed, failed, unknown or cancelled")
+	flags.StringVar(&filter.Status, "status", "", "only those with this `status`: "+strings.Join(operator.Statuses, ", "))
 	flags.StringVar(&filter.Provider, "provider", "", "only this provider's, by `name`")
 	flags.StringVar(&filter.Run, "run", "", "only this agent run's, by `id`")
 	flags.IntVar(&filter.Limit, "limit", 50, "at most this `many`")
 	return command
+}
+
+// checkFilter keeps a typo from passing for an empty list.
+func checkFilter(command *cobra.Command, filter operator.Filter) error {
+	switch {
+	case filter.Limit < 1:
+		return usagef(command, "--limit must be at least 1")
+	case filter.Status != "" && !slices.Contains(operator.Statuses, filter.Status):
+		return usagef(command, "--status: there is no such status; want one of %s", strings.Join(operator.Statuses, ", "))
+	}
+	return nil
 }
 
 func newIntentsShow(options *options) *cobra.Command {

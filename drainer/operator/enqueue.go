@@ -3,9 +3,12 @@ package operator
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Receipt is what outbox.enqueue tells a producer.
@@ -26,7 +29,16 @@ func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload jso
 		tuple.AgentRunID, tuple.StepID, tuple.ToolName, tuple.BusinessScope, payload,
 	).Scan(&receipt.IntentID, &receipt.Created, &receipt.Status, &receipt.IdempotencyKey)
 	if err != nil {
-		return receipt, fmt.Errorf("enqueue: %w", err)
+		return receipt, fmt.Errorf("enqueue: %w%s", err, hint(err))
 	}
 	return receipt, nil
+}
+
+// hint is what the schema advises; it carries no payload and no key.
+func hint(err error) string {
+	var refusal *pgconn.PgError
+	if !errors.As(err, &refusal) || !strings.HasPrefix(refusal.Code, "OB") || refusal.Hint == "" {
+		return ""
+	}
+	return ". " + refusal.Hint
 }

@@ -32,6 +32,11 @@ type Intent struct {
 	FinishedAt     *time.Time      `json:"finished_at"`
 }
 
+// Statuses lists where an intent can stand.
+var Statuses = []string{
+	"pending", "in_progress", "completed", "failed", "unknown", "cancelled", "compensated", "compensation_failed",
+}
+
 // Attempt is one entry of an intent's history: a dispatch, or what an operator
 // did.
 type Attempt struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrNotFound says that no such intent is in the outbox, or that it was pruned.
+// ErrNotFound says that no such intent is in the outbox.
 var ErrNotFound = errors.New("no such intent")
 
 // Console is one connection to an outbox; it serves one call at a time.
