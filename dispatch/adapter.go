@@ -14,6 +14,7 @@ type Request struct {
 	Payload        json.RawMessage   // what the agent asked for
 	Headers        map[string]string // the agent's trace context
 	Attempt        int               // 1 for the first
+	ProviderRef    string            // for a lookup: what an earlier attempt brought, if it did
 }
 
 // Result is what an adapter saw. Everything in it is stored and shown to
@@ -21,6 +22,7 @@ type Request struct {
 // payload, a URL or a credential.
 type Result struct {
 	Outcome         Outcome
+	Final           bool          // no repetition under this key can bring another answer, e.g. a replayed 500
 	HTTPStatus      int           // 0 where the protocol has none
 	ErrorClass      string        // short and stable, e.g. "timeout", "dial", "http_503"
 	RetryAfter      time.Duration // the provider's wish; a floor for the delay
@@ -28,6 +30,14 @@ type Result struct {
 	ProviderRef     string        // the provider's own id of the effect
 	Response        json.RawMessage
 	ResponseHeaders map[string]string
+	Problem         *Problem // the provider's own words for a failure, where it has any
+}
+
+// Problem is what of RFC 9457 Problem Details is kept on an attempt.
+type Problem struct {
+	Type   string `json:"type,omitempty"`
+	Title  string `json:"title,omitempty"`
+	Detail string `json:"detail,omitempty"`
 }
 
 // Adapter speaks one provider's protocol. It makes exactly one attempt and

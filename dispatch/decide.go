@@ -8,6 +8,8 @@ import (
 // Policy is what a tool's configuration promises about repeating it.
 type Policy struct {
 	Class       Class
+	Timeout     time.Duration // the longest one attempt may take
+	Lookup      *Lookup       // nil: nobody can be asked
 	KeyTTL      time.Duration // how long the provider remembers a key; only for KeyIdempotent
 	MaxAttempts int
 	Backoff     Backoff

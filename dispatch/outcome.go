@@ -13,6 +13,9 @@ const (
 	Throttled Outcome = "throttled"
 	// Rejected means that the provider refused for good.
 	Rejected Outcome = "rejected"
+	// Absent is a lookup's proof that no earlier attempt had its effect. On an
+	// attempt that acts it is a rejection.
+	Absent Outcome = "absent"
 	// Ambiguous means that the effect may or may not have happened.
 	Ambiguous Outcome = "ambiguous"
 	// InFlight means that the provider is still busy with an earlier attempt.
@@ -25,7 +28,7 @@ const (
 
 // Outcomes lists every outcome, in the order of the constants.
 func Outcomes() []Outcome {
-	return []Outcome{Completed, NotSent, Throttled, Rejected, Ambiguous, InFlight, Released, Lost}
+	return []Outcome{Completed, NotSent, Throttled, Rejected, Absent, Ambiguous, InFlight, Released, Lost}
 }
 
 // leavesDoubt reports whether the request may have had its effect. A provider

@@ -10,8 +10,11 @@ import (
 type Provider struct {
 	Name        string
 	Adapter     dispatch.Adapter
-	Concurrency int           // dispatches under way at once, in this process
+	Concurrency int           // dispatches under way at once, over all workers together
 	Timeout     time.Duration // the longest one dispatch may take
+	RateLimit   dispatch.RateLimit
+	Breaker     dispatch.BreakerPolicy
+	Fallback    string // a provider that serves while this one's breaker is open; empty for none
 	Tools       map[string]dispatch.Policy
 }
 

@@ -32,7 +32,10 @@ type Server struct {
 type Provider struct {
 	Name        string
 	Adapter     dispatch.Adapter
-	Concurrency int           // requests in flight at once, in one process
+	Concurrency int           // requests in flight at once, over all workers together
 	Timeout     time.Duration // the longest one dispatch may take
+	RateLimit   dispatch.RateLimit
+	Breaker     dispatch.BreakerPolicy
+	Fallback    string // a provider that serves while this one's breaker is open; empty for none
 	Tools       map[string]dispatch.Policy
 }
