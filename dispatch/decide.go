@@ -19,17 +19,24 @@ type Policy struct {
 type History struct {
 	Tries          int           // including the attempt that just ended
 	SinceFirstSend time.Duration // since something may first have been sent
+	SinceStart     time.Duration // since the attempt that just ended began
 	MaybeApplied   bool          // an earlier attempt may have had its effect
+	Lookup         bool          // the attempt asked, it did not act
 }
 
-// Decision is what follows from an attempt. Delay has a meaning only where
-// Status is StatusPending.
+// Decision is what follows from an attempt. Delay has a meaning only where the
+// row goes [Decision.Back].
 type Decision struct {
 	Status       Status
 	Delay        time.Duration
 	Tries        int
 	MaybeApplied bool
+	Lookup       bool // the next attempt asks, it does not act
 }
+
+// Back reports whether the row goes back to the queue: to act again, or to ask
+// while its status is unknown.
+func (d Decision) Back() bool { return d.Status == StatusPending || d.Lookup }
 
 // MayStillSend reports whether a row may be sent again: never once the
 // provider may have forgotten the key of a request that may have been applied.
@@ -40,36 +47,60 @@ func (p Policy) MayStillSend(h History) bool {
 // Decide turns the evidence of one attempt into where the intent stands. It
 // is pure: fraction is the random number in [0, 1) that the jitter uses.
 func (p Policy) Decide(h History, result Result, fraction float64) Decision {
-	maybe := h.MaybeApplied || result.Outcome.leavesDoubt()
-	settled := func(status Status) Decision {
-		return Decision{Status: status, Tries: h.Tries, MaybeApplied: maybe}
+	switch {
+	case result.Outcome == Released:
+		return h.asBefore(max(result.RetryAfter, 0))
+	case h.Lookup:
+		return p.decideLookup(h, result, fraction)
 	}
+	return p.decideAttempt(h, result, fraction)
+}
+
+// asBefore puts a row back as if it had never been claimed.
+func (h History) asBefore(delay time.Duration) Decision {
+	status := StatusPending
+	if h.Lookup {
+		status = StatusUnknown
+	}
+	return Decision{Status: status, Delay: delay, Tries: h.Tries - 1, MaybeApplied: h.MaybeApplied, Lookup: h.Lookup}
+}
+
+func (p Policy) decideAttempt(h History, result Result, fraction float64) Decision {
+	h.MaybeApplied = h.MaybeApplied || result.Outcome.leavesDoubt()
 	switch result.Outcome {
 	case Completed:
 		return Decision{Status: StatusCompleted, Tries: h.Tries}
-	case Released:
-		return Decision{Status: StatusPending, Delay: max(result.RetryAfter, 0), Tries: h.Tries - 1, MaybeApplied: maybe}
-	case Rejected:
-		return settled(failureOf(maybe))
-	case Ambiguous, Lost:
-		if p.Class == NonIdempotent {
-			return settled(StatusUnknown)
-		}
+	case Rejected, Absent:
+		return p.giveUp(h)
+	case Lost:
+		h.SinceStart = 0 // a worker that was only frozen may have sent it just now
 	}
 	delay := p.Backoff.Delay(h.Tries, result.RetryAfter, fraction)
-	if h.Tries >= p.MaxAttempts || (maybe && !p.withinKeyTTL(later(h.SinceFirstSend, delay))) {
-		return settled(failureOf(maybe))
+	if result.Final || h.Tries >= p.MaxAttempts || !p.mayRepeat(h, result.Outcome, delay) {
+		return p.giveUp(h)
 	}
-	return Decision{Status: StatusPending, Delay: delay, Tries: h.Tries, MaybeApplied: maybe}
+	return Decision{Status: StatusPending, Delay: delay, Tries: h.Tries, MaybeApplied: h.MaybeApplied}
 }
 
-// failureOf keeps ambiguity sticky: a refusal after a request that may have
-// been applied proves nothing about that request.
-func failureOf(maybeApplied bool) Status {
-	if maybeApplied {
-		return StatusUnknown
+// mayRepeat reports whether another request after the delay can do no harm.
+func (p Policy) mayRepeat(h History, outcome Outcome, delay time.Duration) bool {
+	if p.Class == NonIdempotent && (outcome == Ambiguous || outcome == Lost) {
+		return false
 	}
-	return StatusFailed
+	return !h.MaybeApplied || p.withinKeyTTL(later(h.SinceFirstSend, delay))
+}
+
+// giveUp ends the attempts. It keeps ambiguity sticky: a refusal after a
+// request that may have been applied proves nothing about that request, so
+// the provider is asked if it can be, and a human if not.
+func (p Policy) giveUp(h History) Decision {
+	switch {
+	case !h.MaybeApplied:
+		return Decision{Status: StatusFailed, Tries: h.Tries}
+	case p.Lookup == nil:
+		return Decision{Status: StatusUnknown, Tries: h.Tries, MaybeApplied: true}
+	}
+	return Decision{Status: StatusUnknown, Delay: p.untilDrained(h), Tries: h.Tries, MaybeApplied: true, Lookup: true}
 }
 
 // later adds without overflow: a delay for ever must not look like one that

@@ -41,6 +41,7 @@ func TestTheOutcomeTable(t *testing.T) {
 		{dispatch.NotSent, pending, pending, pending, pending, false},
 		{dispatch.Throttled, pending, pending, pending, pending, false},
 		{dispatch.Rejected, failed, unknown, failed, unknown, false},
+		{dispatch.Absent, failed, unknown, failed, unknown, false},
 		{dispatch.Ambiguous, pending, pending, unknown, unknown, true},
 		{dispatch.InFlight, pending, pending, pending, pending, true},
 		{dispatch.Released, pending, pending, pending, pending, false},

@@ -10,3 +10,28 @@ type Lookup struct {
 	Operation string
 	Margin    time.Duration // added to the deadline of the last send, after which absence is believed
 }
+
+// untilDrained is how long a request may still be on its way: to the deadline
+// of the last attempt, and the margin after it. A lookup that comes earlier
+// could take a late effect for none.
+func (p Policy) untilDrained(h History) time.Duration {
+	return later(max(0, p.Timeout-max(0, h.SinceStart)), p.Lookup.Margin)
+}
+
+// lookupTries is how often a provider is asked, beyond MaxAttempts, before it
+// counts as unable to tell.
+const lookupTries = 8
+
+func (p Policy) decideLookup(h History, result Result, fraction float64) Decision {
+	delay := p.Backoff.Delay(h.Tries, result.RetryAfter, fraction)
+	switch {
+	case result.Outcome == Completed:
+		return Decision{Status: StatusCompleted, Tries: h.Tries}
+	case result.Outcome == Absent && (p.Class == NonIdempotent || h.Tries >= p.MaxAttempts):
+		return Decision{Status: StatusFailed, Tries: h.Tries}
+	case result.Outcome == Absent:
+		return Decision{Status: StatusPending, Delay: delay, Tries: h.Tries}
+	}
+	again := p.Lookup != nil && h.Tries < p.MaxAttempts+lookupTries
+	return Decision{Status: StatusUnknown, Delay: delay, Tries: h.Tries, MaybeApplied: true, Lookup: again}
+}

@@ -16,19 +16,22 @@ const unconfiguredDelay = time.Minute
 
 // attempt dispatches one row and decides what follows. It never returns
 // without a settlement: every claimed row is accounted for.
-func (l *lane) attempt(ctx context.Context, row *Row) Settlement {
-	policy, configured := l.provider.Tools[row.Tuple.Operation()]
-	switch {
-	case !configured:
-		l.observer.unconfigured(l.provider.Name, row)
-		return release(row, unconfiguredDelay, "unconfigured_tool")
-	case ctx.Err() != nil || !l.lease.holds():
-		return release(row, 0, "")
+func (l *lane) attempt(life lifetimes, row *Row) Settlement {
+	upstream, policy, configured := l.route(row)
+	if !configured {
+		l.observer.unconfigured(row.server(), row)
+		return l.release(row, unconfiguredDelay, "unconfigured_tool")
+	}
+	upstream.slots.acquire()
+	defer upstream.slots.release()
+	ctx, reason := life.abort, upstream.breaker.bars(row)
+	if life.stop.Err() != nil || ctx.Err() != nil || !l.lease.holds() || reason != "" {
+		return l.release(row, 0, reason)
 	}
 	started := time.Now()
-	result := l.dispatch(ctx, policy, row)
+	result, change := l.dispatch(ctx, upstream, policy, row)
 	if ctx.Err() != nil && result.Outcome == dispatch.NotSent {
-		return release(row, 0, "")
+		return l.release(row, 0, "")
 	}
 	settlement := Settlement{
 		Row:        row,
@@ -36,30 +39,89 @@ func (l *lane) attempt(ctx context.Context, row *Row) Settlement {
 		FinishedAt: time.Now(),
 		Result:     result,
 		Decision:   policy.Decide(row.history(started), result, rand.Float64()),
+		Breaker:    change,
 	}
-	l.observer.attempted(l.provider.Name, &settlement)
+	l.observer.attempted(&settlement, operationFor(row, policy))
 	return settlement
 }
 
-func (l *lane) dispatch(ctx context.Context, policy dispatch.Policy, row *Row) (result dispatch.Result) {
-	if !policy.MayStillSend(row.history(time.Now())) {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "key_ttl_expired"}
+// route finds who is to serve a row. It reports false for a tool, or a
+// fallback, that is not configured here.
+func (l *lane) route(row *Row) (*upstream, dispatch.Policy, bool) {
+	upstream, configured := l.upstreams[row.server()]
+	if !configured {
+		return nil, dispatch.Policy{}, false
 	}
-	defer func() {
-		if panicked := recover(); panicked != nil {
-			l.observer.panicked(l.provider.Name, row, fmt.Sprintf("%T", panicked), debug.Stack())
-			result = dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "panic"}
-		}
-	}()
-	ctx, cancel := context.WithTimeout(ctx, l.provider.Timeout)
-	defer cancel()
-	return l.provider.Adapter.Dispatch(ctx, dispatch.Request{
+	policy, configured := upstream.provider.Tools[row.Tuple.Operation()]
+	return upstream, policy, configured
+}
+
+// dispatch sends a row, unless that could do harm, and reports what its end
+// means for the provider's breaker.
+func (l *lane) dispatch(ctx context.Context, upstream *upstream, policy dispatch.Policy, row *Row) (dispatch.Result, *BreakerChange) {
+	if class := refusal(row, policy); class != "" {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}, upstream.breaker.unproven(row)
+	}
+	result := l.call(ctx, upstream.provider, requestFor(row, policy), row)
+	if ctx.Err() != nil {
+		return result, upstream.breaker.unproven(row) // cut off by us: that says nothing of the provider
+	}
+	return result, upstream.breaker.saw(result, row.Probe)
+}
+
+// refusal says why a claimed row must not leave any more; it is empty if it may.
+func refusal(row *Row, policy dispatch.Policy) string {
+	switch {
+	case row.Lookup && policy.Lookup == nil:
+		return "lookup_unconfigured"
+	case !row.Lookup && !policy.MayStillSend(row.history(time.Time{})):
+		return "key_ttl_expired"
+	}
+	return ""
+}
+
+func requestFor(row *Row, policy dispatch.Policy) dispatch.Request {
+	request := dispatch.Request{
 		Tuple:          row.Tuple,
 		IdempotencyKey: row.Tuple.IdempotencyKey(),
 		Payload:        row.Payload,
 		Headers:        row.Headers,
 		Attempt:        row.Attempt,
-	})
+	}
+	if row.Lookup {
+		request.Tuple.ToolName = row.server() + "/" + policy.Lookup.Operation
+		request.ProviderRef = row.ProviderRef
+	}
+	return request
+}
+
+// operationFor is what is called: for a lookup, the tool that answers it.
+func operationFor(row *Row, policy dispatch.Policy) string {
+	if row.Lookup && policy.Lookup != nil {
+		return policy.Lookup.Operation
+	}
+	return row.Tuple.Operation()
+}
+
+func (l *lane) call(ctx context.Context, provider Provider, request dispatch.Request, row *Row) (result dispatch.Result) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			l.observer.panicked(provider.Name, row, fmt.Sprintf("%T", panicked), debug.Stack())
+			result = dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "panic"}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, provider.Timeout)
+	defer cancel()
+	return provider.Adapter.Dispatch(ctx, request)
+}
+
+// release gives a row back unsent; a probe hands its turn on.
+func (l *lane) release(row *Row, delay time.Duration, class string) Settlement {
+	settlement := release(row, delay, class)
+	if upstream, known := l.upstreams[row.server()]; known {
+		settlement.Breaker = upstream.breaker.unproven(row)
+	}
+	return settlement
 }
 
 // release gives a row back unsent; it costs none of its tries.

@@ -35,15 +35,16 @@ var databaseBackoff = dispatch.Backoff{Base: 200 * time.Millisecond, Cap: 5 * ti
 // lane drains one provider. Its goroutine alone reads and writes the fields
 // below the line; dispatchers meet it only through jobs and outcomes.
 type lane struct {
-	provider Provider
-	worker   string
-	turns    *turns
-	claims   claimStore
-	lease    *lease
-	observer *observer
-	log      *slog.Logger
-	once     bool          // stop when nothing is due
-	wake     chan struct{} // capacity 1; written by the listener
+	provider  Provider
+	upstreams map[string]*upstream // of all providers: a fallback may serve
+	worker    string
+	turns     *turns
+	claims    claimStore
+	lease     *lease
+	observer  *observer
+	log       *slog.Logger
+	once      bool          // stop when nothing is due
+	wake      chan struct{} // capacity 1; written by the listener
 
 	jobs     chan *Row       // claimed, not started; its capacity is all that may be outstanding
 	outcomes chan Settlement // of the same capacity, so that no dispatcher waits for a turn
@@ -53,6 +54,7 @@ type lane struct {
 	settled     []Settlement  // outcomes that no commit has confirmed yet
 	remembered  map[int64]int // claim id → rows of it that no commit has settled yet
 	outstanding int           // rows in jobs, in dispatch or in outcomes
+	probes      int           // of these rows and the unconfirmed outcomes
 	prefetch    int
 	scan        scan
 	idle        idleness
@@ -64,6 +66,7 @@ func newLane(provider Provider, session *session) *lane {
 	room := provider.Concurrency + maxPrefetch
 	return &lane{
 		provider:   provider,
+		upstreams:  session.upstreams,
 		worker:     session.worker,
 		turns:      session.turns,
 		claims:     session.store,
@@ -90,7 +93,7 @@ func (l *lane) run(life lifetimes) error {
 	for range l.provider.Concurrency {
 		dispatchers.Go(func() {
 			for row := range l.jobs {
-				l.outcomes <- l.attemptUnlessStopped(life, row)
+				l.outcomes <- l.attempt(life, row)
 			}
 		})
 	}
@@ -118,20 +121,13 @@ func (l *lane) round(life lifetimes) {
 	}
 }
 
-func (l *lane) attemptUnlessStopped(life lifetimes, row *Row) Settlement {
-	if life.stop.Err() != nil {
-		return release(row, 0, "")
-	}
-	return l.attempt(life.abort, row)
-}
-
 // giveBack releases what no dispatcher has begun: other workers need not wait
 // until those under way are done here.
 func (l *lane) giveBack() {
 	for {
 		select {
 		case row := <-l.jobs:
-			l.collect(release(row, 0, ""))
+			l.collect(l.release(row, 0, ""))
 		default:
 			return
 		}
@@ -142,7 +138,7 @@ func (l *lane) finished(stop context.Context) bool {
 	if l.unsettled() {
 		return false
 	}
-	return stop.Err() != nil || (l.once && l.scan.nothing)
+	return stop.Err() != nil || (l.once && (l.scan.nothing || l.barred()))
 }
 
 // unsettled includes a turn in doubt: it may have claimed rows.
@@ -194,11 +190,12 @@ func (l *lane) turnIsDue() bool {
 
 // patience is how long to wait for more outcomes before the next look.
 func (l *lane) patience(stop context.Context) time.Duration {
+	allowed := l.allowance(stop)
 	switch {
 	case len(l.settled) > 0:
 		return linger
-	case stop.Err() != nil || l.room() == 0:
-		return pollInterval
+	case allowed.rows == 0:
+		return allowed.wait
 	case l.scan.again() && l.outstanding > 0:
 		return linger
 	case l.scan.again():
@@ -211,10 +208,6 @@ func (l *lane) collect(outcome Settlement) {
 	l.outstanding--
 	l.observer.ended(l.provider.Name)
 	l.settled = append(l.settled, outcome)
-}
-
-func (l *lane) room() int {
-	return max(0, l.provider.Concurrency+l.prefetch-l.outstanding)
 }
 
 // turn settles what finished and claims what fits, in one commit. After an
@@ -252,10 +245,8 @@ func (l *lane) plan(claim Claim, reply ClaimReply, took time.Duration) {
 }
 
 func (l *lane) nextClaim(stop context.Context) Claim {
-	claim := Claim{Provider: l.provider.Name, Limit: l.room()}
-	if stop.Err() != nil {
-		claim.Limit = 0
-	}
+	allowed := l.allowance(stop)
+	claim := Claim{Provider: l.provider.Name, Limit: allowed.rows, ProbeFor: allowed.probeFor, Fallback: l.provider.Fallback}
 	if claim.Limit == 0 {
 		return claim
 	}
@@ -304,11 +295,15 @@ func (l *lane) confirm(share *laneTurn, reply laneReply) {
 	l.reached()
 	for i := range share.settle {
 		l.remembered[share.settle[i].Row.ClaimID]--
+		if share.settle[i].Row.Probe {
+			l.probes--
+		}
 	}
 	for _, claim := range share.finish {
 		delete(l.remembered, claim)
 	}
-	if l.provider.mayPrefetch() {
+	l.prefetch = 0
+	if l.provider.mayPrefetch() && l.own().breaker.passage() == passRows {
 		l.prefetch = min(len(share.settle), maxPrefetch)
 	}
 	l.settled = l.settled[len(share.settle):]
@@ -328,6 +323,12 @@ func (l *lane) reached() {
 func (l *lane) start(rows []*Row) {
 	for _, row := range rows {
 		l.remembered[row.ClaimID]++
+		if row.Probe {
+			l.probes++
+		}
+		if upstream, configured := l.upstreams[row.server()]; configured {
+			upstream.spend()
+		}
 		l.jobs <- row
 	}
 	l.outstanding += len(rows)

@@ -25,6 +25,8 @@ type metrics struct {
 	duplicates       *prometheus.CounterVec
 	collisions       *prometheus.CounterVec
 	inFlight         *prometheus.GaugeVec
+	replays          *prometheus.CounterVec
+	breakers         *prometheus.GaugeVec
 }
 
 func newObserver(providers []Provider, log *slog.Logger, registerer prometheus.Registerer) *observer {
@@ -61,16 +63,18 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		duplicates:       counter("duplicates_total", "Enqueues of a key that was already there.", "provider"),
 		collisions:       counter("idempotency_key_collisions_total", "Enqueues refused because their key holds another payload; must stay zero.", "provider"),
 		inFlight:         gauge("in_flight", "Rows claimed by this process and not yet ended.", "provider"),
+		replays:          counter("replays_total", "Answers that the provider gave from its memory of the key.", "provider"),
+		breakers:         gauge("circuit_breaker_state", "1 for the state that the provider's shared breaker is in.", "provider", "state"),
 	}
 	registerer.MustRegister(m.rows, m.dueRows, m.oldestDueAge, m.oldestInProgress, m.turnDuration, m.claimed, m.leasesLost,
-		m.attempts, m.dispatchDuration, m.deliveryLatency, m.duplicates, m.collisions, m.inFlight)
+		m.attempts, m.dispatchDuration, m.deliveryLatency, m.duplicates, m.collisions, m.inFlight, m.replays, m.breakers)
 	return m
 }
 
 // bear creates every series of a provider at zero, so that the first increase
 // is seen as one.
 func (m *metrics) bear(provider Provider) {
-	for _, counter := range []*prometheus.CounterVec{m.claimed, m.leasesLost, m.duplicates, m.collisions} {
+	for _, counter := range []*prometheus.CounterVec{m.claimed, m.leasesLost, m.duplicates, m.collisions, m.replays} {
 		counter.WithLabelValues(provider.Name)
 	}
 	for _, gauge := range []*prometheus.GaugeVec{m.dueRows, m.oldestDueAge, m.oldestInProgress, m.inFlight} {

@@ -29,14 +29,18 @@ func (o *observer) ended(provider string) { o.metrics.inFlight.WithLabelValues(p
 
 // attempted is the one line an attempt gets. Released rows of a shutdown get
 // none: nothing was attempted.
-func (o *observer) attempted(provider string, s *Settlement) {
-	operation := o.operation(s.Row.Tuple)
+// operation is what was called: for a lookup, the tool that answers it.
+func (o *observer) attempted(s *Settlement, operation string) {
+	provider := s.Row.server()
 	took := s.FinishedAt.Sub(s.StartedAt)
 	o.metrics.attempts.WithLabelValues(provider, operation, string(s.Result.Outcome)).Inc()
 	o.metrics.dispatchDuration.WithLabelValues(provider).Observe(took.Seconds())
+	if s.Result.Replayed {
+		o.metrics.replays.WithLabelValues(provider).Inc()
+	}
 	if s.Decision.Status == dispatch.StatusCompleted {
 		latency := s.Row.SinceEnqueue + time.Since(s.Row.ClaimedAt)
-		o.metrics.deliveryLatency.WithLabelValues(provider).Observe(latency.Seconds())
+		o.metrics.deliveryLatency.WithLabelValues(s.Row.Tuple.Provider()).Observe(latency.Seconds())
 	}
 	o.log.LogAttrs(context.Background(), levelOf(s.Decision.Status), "attempt",
 		slog.String("provider", provider),
@@ -44,6 +48,7 @@ func (o *observer) attempted(provider string, s *Settlement) {
 		slog.Int64("intent_id", s.Row.IntentID),
 		slog.Int("attempt", s.Row.Attempt),
 		slog.String("idempotency_key", s.Row.Tuple.IdempotencyKey()),
+		slog.Bool("lookup", s.Row.Lookup),
 		slog.String("outcome", string(s.Result.Outcome)),
 		slog.String("status", string(s.Decision.Status)),
 		slog.Int("http_status", s.Result.HTTPStatus),
@@ -53,6 +58,21 @@ func (o *observer) attempted(provider string, s *Settlement) {
 		slog.Float64("took_seconds", took.Seconds()),
 		slog.Float64("retry_in_seconds", s.Decision.Delay.Seconds()),
 	)
+}
+
+// gate shows where a provider's breaker stands; a change is worth a line.
+func (o *observer) gate(gate Gate, changed bool) {
+	for _, state := range []BreakerState{BreakerClosed, BreakerOpen, BreakerHalfOpen} {
+		value := 0.0
+		if gate.Breaker == state {
+			value = 1
+		}
+		o.metrics.breakers.WithLabelValues(gate.Provider, string(state)).Set(value)
+	}
+	if changed {
+		o.log.Warn("provider gate changed", "provider", gate.Provider, "circuit_breaker", string(gate.Breaker),
+			"open_for_seconds", gate.OpenFor.Seconds(), "paused", gate.Paused)
+	}
 }
 
 func levelOf(status dispatch.Status) slog.Level {

@@ -20,8 +20,12 @@ type Provider struct {
 
 // mayPrefetch reports whether rows may be claimed before they can start. A
 // claimed row counts as sent once its worker dies, and a lost row of a
-// non-idempotent tool needs a human.
+// non-idempotent tool needs a human. Where a rate limits, waiting rows gain
+// nothing.
 func (p Provider) mayPrefetch() bool {
+	if p.RateLimit.PerSecond > 0 {
+		return false
+	}
 	for _, policy := range p.Tools {
 		if policy.Class == dispatch.NonIdempotent {
 			return false

@@ -38,11 +38,11 @@ func (s *session) recoverLost(ctx context.Context) ([]Settlement, error) {
 // judgeLost leaves a row of a tool that is not configured here to a worker that
 // knows its class.
 func (s *session) judgeLost(row *Row) (Settlement, bool) {
-	lane, configured := s.lanes[row.Tuple.Provider()]
+	upstream, configured := s.upstreams[row.server()]
 	if !configured {
 		return Settlement{}, false
 	}
-	policy, configured := lane.provider.Tools[row.Tuple.Operation()]
+	policy, configured := upstream.provider.Tools[row.Tuple.Operation()]
 	if !configured {
 		return Settlement{}, false
 	}

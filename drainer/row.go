@@ -18,19 +18,35 @@ type Row struct {
 	SinceFirstSend time.Duration // at the moment of the claim
 	SinceEnqueue   time.Duration // at the moment of the claim
 	MaybeApplied   bool
+	Lookup         bool   // ask whether it was applied, do not act
+	Via            string // the fallback that is to serve it; empty for its own provider
+	Probe          bool   // the one row that may pass a half-open breaker
 
 	Tuple   dispatch.Tuple
 	Payload json.RawMessage
 	Headers map[string]string
 
+	ProviderRef string // for a lookup: what an earlier attempt brought
+
 	ClaimedAt time.Time // by this process's clock, to continue the durations above
+}
+
+// server is the provider that is to serve the row: its own, or its fallback.
+func (r *Row) server() string {
+	if r.Via != "" {
+		return r.Via
+	}
+	return r.Tuple.Provider()
 }
 
 // history is what the row's past says now. It continues the durations that the
 // database measured by this process's own clock, and never compares the two
 // machines' clocks. startedAt counts as the first send if none came before.
 func (r *Row) history(startedAt time.Time) dispatch.History {
-	history := dispatch.History{Tries: r.Tries, MaybeApplied: r.MaybeApplied}
+	history := dispatch.History{Tries: r.Tries, MaybeApplied: r.MaybeApplied, Lookup: r.Lookup}
+	if !startedAt.IsZero() {
+		history.SinceStart = elapsed(startedAt)
+	}
 	switch {
 	case r.FirstAttemptAt != nil:
 		history.SinceFirstSend = r.SinceFirstSend + elapsed(r.ClaimedAt)
@@ -47,9 +63,10 @@ type Settlement struct {
 	FinishedAt time.Time
 	Result     dispatch.Result
 	Decision   dispatch.Decision
+	Breaker    *BreakerChange // what it means for the provider's breaker; nil for nothing
 }
 
 // MayHaveSent reports whether the first-send time starts to count.
 func (s *Settlement) MayHaveSent() bool {
-	return s.Result.Outcome != dispatch.NotSent && s.Result.Outcome != dispatch.Released
+	return !s.Row.Lookup && s.Result.Outcome != dispatch.NotSent && s.Result.Outcome != dispatch.Released
 }

@@ -27,6 +27,7 @@ type session struct {
 	log       *slog.Logger
 	lease     *lease
 	turns     *turns
+	upstreams map[string]*upstream
 	lanes     map[string]*lane
 	stopping  atomic.Bool
 }
@@ -41,7 +42,11 @@ func newSession(d *Daemon) *session {
 		observer:  d.observer,
 		log:       d.log.With("worker", worker),
 		turns:     newTurns(d.store, worker, d.observer.turnTook),
+		upstreams: map[string]*upstream{},
 		lanes:     map[string]*lane{},
+	}
+	for _, provider := range d.providers {
+		s.upstreams[provider.Name] = newUpstream(provider)
 	}
 	return s
 }
@@ -58,6 +63,8 @@ func (s *session) run(stop context.Context) error {
 	services.Go(func() { s.boundShutdown(stop, background, abort, giveUp) })
 	services.Go(func() { s.turns.run(background) })
 	services.Go(func() { s.listen(claiming) })
+	services.Go(func() { s.watchFleet(claiming) })
+	context.AfterFunc(claiming, s.liftSlots) // who waits for a slot must see the stop
 	services.Go(func() {
 		// A lost lease ends sending at once; settling goes on until the database
 		// has heard it all.
@@ -130,7 +137,10 @@ func (s *session) join(stop context.Context) error {
 func (s *session) joinOnce(stop context.Context) error {
 	ctx, cancel := context.WithTimeout(stop, turnTimeout)
 	defer cancel()
-	return s.store.Join(ctx, s.worker, s.providerNames())
+	if err := s.store.Join(ctx, s.worker, s.providerNames()); err != nil {
+		return err
+	}
+	return s.readFleet(ctx)
 }
 
 func (s *session) openLanes() {

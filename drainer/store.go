@@ -11,6 +11,7 @@ type Store interface {
 	turnStore
 	claimStore
 	workerStore
+	fleetStore
 	backlogStore
 	// Listen calls wake for every notification until the connection or ctx ends.
 	Listen(ctx context.Context, wake func(provider string)) error
@@ -22,9 +23,14 @@ type backlogStore interface {
 	Backlog(ctx context.Context, since time.Time) (Backlog, error)
 }
 
+type fleetStore interface {
+	// Fleet reads what the workers share.
+	Fleet(ctx context.Context, worker string) (Fleet, error)
+}
+
 type turnStore interface {
-	// Turn does all of it in one commit, in this order: settle, finish, mark
-	// idle providers, claim. Settling a row whose claim is gone writes nothing;
+	// Turn does all of it in one commit, in this order: settle, finish, change
+	// breakers, mark idle providers, claim. Settling a row whose claim is gone writes nothing;
 	// so does settling twice.
 	Turn(ctx context.Context, worker string, turn Turn) (TurnReply, error)
 }
@@ -60,12 +66,15 @@ type Turn struct {
 	Claims []Claim
 }
 
-// Claim asks for due rows of one provider.
+// Claim asks for due rows of one provider. It gets none while the provider is
+// paused, or while its breaker is open and no fallback may serve them.
 type Claim struct {
 	Provider string
 	Limit    int // 0 claims nothing
 	After    Cursor
 	Idle     IdleMark
+	Fallback string        // who serves while the breaker is open; empty for nobody
+	ProbeFor time.Duration // over 0: claim one row for that long, to try a provider after its cool-down
 }
 
 // Cursor is where the last claim ended. Scanning from there skips the dead

@@ -21,10 +21,15 @@ type settleColumns struct {
 	responses        []*string
 	responseHeaders  []*string
 	replayed         []bool
+	problems         []*string
+	retryAfters      []*float64
+	asked            []bool
+	vias             []*string
 	delays           []*float64
 	firstAttempts    []*time.Time
 	mayHaveBeenSent  []bool
 	maybeApplied     []bool
+	lookups          []bool
 }
 
 // queueSettle adds nothing for no settlements. refused gets the indices of
@@ -35,8 +40,8 @@ func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settleme
 	}
 	c := columns(settlements) // passed in the order of settle.sql's unnest
 	batch.Queue(settleSQL, worker, c.claims, c.intents, c.attempts, c.startedAgo, c.finishedAgo, c.outcomes, c.httpStatus,
-		c.errors, c.refs, c.responses, c.responseHeaders, c.replayed, c.status, c.delays, c.tries, c.firstAttempts,
-		c.mayHaveBeenSent, c.maybeApplied,
+		c.errors, c.refs, c.responses, c.responseHeaders, c.replayed, c.problems, c.retryAfters, c.asked, c.vias,
+		c.status, c.delays, c.tries, c.firstAttempts, c.mayHaveBeenSent, c.maybeApplied, c.lookups,
 	).Query(func(rows pgx.Rows) (err error) {
 		*refused, err = pgx.CollectRows(rows, pgx.RowTo[int])
 		return err
@@ -51,6 +56,8 @@ func columns(settlements []drainer.Settlement) *settleColumns {
 		httpStatus: make([]*int32, n), errors: make([]*string, n), refs: make([]*string, n), responses: make([]*string, n),
 		responseHeaders: make([]*string, n), replayed: make([]bool, n), delays: make([]*float64, n),
 		firstAttempts: make([]*time.Time, n), mayHaveBeenSent: make([]bool, n), maybeApplied: make([]bool, n),
+		problems: make([]*string, n), retryAfters: make([]*float64, n), asked: make([]bool, n), vias: make([]*string, n),
+		lookups: make([]bool, n),
 	}
 	now := time.Now()
 	for i := range settlements {
@@ -66,8 +73,10 @@ func (c *settleColumns) set(i int, s *drainer.Settlement, now time.Time) {
 	}
 	c.finishedAgo[i] = now.Sub(s.FinishedAt).Seconds()
 	c.setResult(i, s.Result)
+	c.asked[i], c.vias[i] = s.Row.Lookup, textOrNull(s.Row.Via)
 	c.status[i], c.tries[i], c.maybeApplied[i] = string(s.Decision.Status), int32(s.Decision.Tries), s.Decision.MaybeApplied
-	if s.Decision.Status == dispatch.StatusPending {
+	c.lookups[i] = s.Decision.Lookup
+	if s.Decision.Back() {
 		c.delays[i] = pointer(s.Decision.Delay.Seconds())
 	}
 	c.firstAttempts[i], c.mayHaveBeenSent[i] = s.Row.FirstAttemptAt, s.MayHaveSent()
@@ -81,9 +90,20 @@ func (c *settleColumns) setResult(i int, result dispatch.Result) {
 	c.errors[i], c.refs[i] = textOrNull(result.ErrorClass), textOrNull(result.ProviderRef)
 	c.responses[i] = textOrNull(string(result.Response))
 	if len(result.ResponseHeaders) > 0 {
-		headers, _ := json.Marshal(result.ResponseHeaders) // a map of strings always has a JSON form
-		c.responseHeaders[i] = textOrNull(string(headers))
+		c.responseHeaders[i] = jsonText(result.ResponseHeaders)
 	}
+	if result.Problem != nil {
+		c.problems[i] = jsonText(result.Problem)
+	}
+	if result.RetryAfter > 0 && result.Outcome != dispatch.Released {
+		c.retryAfters[i] = pointer(result.RetryAfter.Seconds())
+	}
+}
+
+// jsonText writes what is made of strings and so always has a JSON form.
+func jsonText(value any) *string {
+	text, _ := json.Marshal(value)
+	return pointer(string(text))
 }
 
 func textOrNull(text string) *string {

@@ -48,6 +48,7 @@ func (s *Store) turn(ctx context.Context, worker string, turn drainer.Turn) (dra
 	var batch pgx.Batch
 	queueSettle(&batch, worker, turn.Settle, &reply.Refused)
 	queueFinish(&batch, worker, turn.Finish)
+	queueBreakers(&batch, worker, turn.Settle)
 	queueIdle(&batch, turn.Claims)
 	for i, claim := range turn.Claims {
 		queueClaim(&batch, worker, claim, &reply.Claimed[i])
@@ -90,7 +91,7 @@ func isDataError(err error) bool {
 }
 
 func withoutBody(s drainer.Settlement) drainer.Settlement {
-	s.Result.Response, s.Result.ResponseHeaders, s.Result.ProviderRef = nil, nil, ""
+	s.Result.Response, s.Result.ResponseHeaders, s.Result.ProviderRef, s.Result.Problem = nil, nil, "", nil
 	s.Result.ErrorClass = "unstorable_response"
 	return s
 }
@@ -123,13 +124,18 @@ func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *dra
 	if claim.After.NextAttemptAt.IsZero() {
 		after.InfinityModifier = pgtype.NegativeInfinity
 	}
-	batch.Queue(claimSQL, worker, claim.Provider, claim.Limit, after, claim.After.IntentID).Query(func(rows pgx.Rows) error {
+	probing := claim.ProbeFor > 0
+	if probing {
+		batch.Queue(probeSQL, worker, claim.Provider, claim.ProbeFor.Seconds())
+	}
+	batch.Queue(claimSQL, worker, claim.Provider, claim.Limit, after, claim.After.IntentID, claim.Fallback, probing).Query(func(rows pgx.Rows) error {
 		defer rows.Close()
 		for rows.Next() {
 			row, next, err := scanClaimed(rows)
 			if err != nil {
 				return fmt.Errorf("claimed row: %w", err)
 			}
+			row.Probe = probing && row.Via == ""
 			reply.Rows = append(reply.Rows, row)
 			reply.Next = next
 		}
@@ -142,11 +148,15 @@ func scanClaimed(rows pgx.Rows) (*drainer.Row, drainer.Cursor, error) {
 	var sinceFirst *float64
 	var sinceEnqueue float64
 	var payload, headers []byte
+	var reference *string
 	var due time.Time
 	err := rows.Scan(&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt,
-		&sinceFirst, &sinceEnqueue, &row.MaybeApplied,
+		&sinceFirst, &sinceEnqueue, &row.MaybeApplied, &row.Lookup, &row.Via,
 		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
-		&payload, &headers, &due)
+		&payload, &headers, &reference, &due)
+	if reference != nil {
+		row.ProviderRef = *reference
+	}
 	row.SinceFirstSend = seconds(sinceFirst)
 	row.SinceEnqueue = seconds(&sinceEnqueue)
 	row.Payload = payload

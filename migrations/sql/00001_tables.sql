@@ -29,6 +29,7 @@ CREATE TABLE outbox.queue (
   first_attempt_at timestamptz,             -- null until something may have been sent
   maybe_applied    boolean NOT NULL DEFAULT false,
   lookup           boolean NOT NULL DEFAULT false,  -- the next attempt asks, it does not act
+  via              text COLLATE "C",        -- the fallback that may have applied it; null: its own provider
   PRIMARY KEY (provider, next_attempt_at, intent_id)
 ) WITH (
   -- Every row dies soon: vacuum by a count, at full speed, not by a share of a size that swings.
@@ -48,7 +49,8 @@ CREATE TABLE outbox.claim (
   tries             int[] NOT NULL,  -- this one included
   first_attempt_ats timestamptz[] NOT NULL,
   maybe_applied     boolean[] NOT NULL,
-  lookups           boolean[] NOT NULL
+  lookups           boolean[] NOT NULL,
+  vias              text[] NOT NULL  -- who is to serve it, if not its own provider
 ) WITH (
   autovacuum_vacuum_scale_factor = 0,
   autovacuum_vacuum_threshold = 1000,
@@ -71,7 +73,11 @@ CREATE TABLE outbox.attempt (
   provider_ref     text,
   response         jsonb,
   response_headers jsonb,
+  problem          jsonb,          -- the provider's own words for a failure (RFC 9457)
+  retry_after_seconds float8,      -- what the provider asked for
   replayed         boolean NOT NULL DEFAULT false,  -- the provider answered from its memory of the key
+  lookup           boolean NOT NULL DEFAULT false,  -- it asked, it did not act
+  served_by        text,           -- the fallback that was called; null: the intent's own provider
   reason           text,           -- an operator's
   PRIMARY KEY (intent_id, attempt),
   CONSTRAINT attempt_pending_is_due CHECK (status <> 'pending' OR next_attempt_at IS NOT NULL)
@@ -89,8 +95,9 @@ CREATE TABLE outbox.provider (
   name       text COLLATE "C" PRIMARY KEY,
   paused     boolean NOT NULL DEFAULT false,
   idle_until timestamptz NOT NULL DEFAULT '-infinity',  -- enqueueing notifies until then
-  state      text NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'half_open')),
-  open_until timestamptz
+  state      text NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'half_open')),  -- of the circuit breaker
+  open_until timestamptz,  -- the end of the cool-down; half-open, of the prober's time
+  prober     uuid          -- the worker that tries a half-open provider
 ) WITH (fillfactor = 10);
 
 -- Append-only: a key that was enqueued again.

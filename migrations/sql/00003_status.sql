@@ -8,9 +8,9 @@ SELECT i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.provider,
        CASE WHEN last.status <> 'pending' THEN last.status
             WHEN q.intent_id IS NULL THEN 'in_progress'
             ELSE 'pending' END AS status,
-       -- dispatches that may have sent something: not what was given back, nor what an operator did
+       -- dispatches that may have sent something: not what was given back, nor a lookup, nor what an operator did
        (SELECT count(*)::int FROM outbox.attempt a
-        WHERE a.intent_id = i.id AND a.started_at IS NOT NULL) AS attempts,
+        WHERE a.intent_id = i.id AND a.started_at IS NOT NULL AND NOT a.lookup) AS attempts,
        q.next_attempt_at,
        last.outcome AS last_outcome,
        last.error AS last_error,

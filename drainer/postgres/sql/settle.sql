@@ -12,25 +12,38 @@ WITH fence AS MATERIALIZED (
          clock_timestamp() + make_interval(secs => e.delay) AS next_attempt_at
   FROM unnest($2::bigint[], $3::bigint[], $4::int[], $5::float8[], $6::float8[], $7::text[], $8::int[], $9::text[],
               $10::text[], $11::text[]::jsonb[], $12::text[]::jsonb[], $13::boolean[],
-              $14::text[], $15::float8[], $16::int[], $17::timestamptz[], $18::boolean[], $19::boolean[])
+              $14::text[]::jsonb[], $15::float8[], $16::boolean[], $17::text[],
+              $18::text[], $19::float8[], $20::int[], $21::timestamptz[], $22::boolean[], $23::boolean[], $24::boolean[])
     AS e (claim_id, intent_id, attempt, started_ago, finished_ago, outcome, http_status, error,
           provider_ref, response, response_headers, replayed,
-          status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied)
+          problem, retry_after_seconds, asked, via,
+          status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied, lookup)
   JOIN fence USING (claim_id)
 ), appended AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, finished_at, outcome, status, next_attempt_at,
-                              http_status, error, provider_ref, response, response_headers, replayed)
+                              http_status, error, provider_ref, response, response_headers, replayed,
+                              problem, retry_after_seconds, lookup, served_by)
   SELECT intent_id, attempt, $1::uuid::text, started_at, now() - make_interval(secs => finished_ago), outcome, status,
-         next_attempt_at, http_status, error, provider_ref, response, response_headers, replayed
+         next_attempt_at, http_status, error, provider_ref, response, response_headers, replayed,
+         problem, retry_after_seconds, asked, CASE WHEN started_at IS NOT NULL THEN via END
   FROM ended
   ON CONFLICT DO NOTHING RETURNING intent_id
 ), requeued AS (
   -- IS TRUE keeps this a hashed subplan; a join on the CTE would be quadratic
-  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt, tries, first_attempt_at, maybe_applied)
+  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
   SELECT provider, next_attempt_at, intent_id, attempt, tries,
-         coalesce(first_attempt_at, CASE WHEN may_have_been_sent THEN started_at END), maybe_applied
+         coalesce(first_attempt_at, CASE WHEN may_have_been_sent THEN started_at END), maybe_applied, lookup,
+         CASE WHEN maybe_applied THEN via END
   FROM ended
   WHERE next_attempt_at IS NOT NULL AND (intent_id IN (SELECT intent_id FROM appended)) IS TRUE
+), opened AS (
+  -- what nobody can tell is a human's to decide, from the same commit on
+  INSERT INTO outbox.incident AS i (kind, intent_id, agent_run_id, detail)
+  SELECT 'outcome_unknown', intent_id, (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), error
+  FROM ended
+  WHERE status = 'unknown' AND next_attempt_at IS NULL AND (intent_id IN (SELECT intent_id FROM appended)) IS TRUE
+  ON CONFLICT (kind, intent_id) DO UPDATE
+  SET detail = excluded.detail, opened_at = now(), acknowledged_at = NULL, acknowledged_by = NULL
 )
 SELECT (e.n - 1)::int AS refused
 FROM unnest($3::bigint[]) WITH ORDINALITY AS e (intent_id, n)

@@ -1,0 +1,110 @@
+package drainer
+
+import (
+	"sync"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// breaker is one process's part in a provider's circuit breaker. The state is
+// shared by all workers, in the store; counting is each worker's own.
+//
+//	closed ──overloads in a row──▶ open ──cool-down over, by one worker──▶ half-open
+//	  ▲                             ▲                                         │
+//	  └──────────── its probe got an answer │ its probe failed ───────────────┘
+type breaker struct {
+	provider string
+	policy   dispatch.BreakerPolicy
+
+	mu        sync.Mutex
+	overloads int       // in a row
+	shutUntil time.Time // opened here; the others may not know yet
+	gate      Gate      // as the fleet last told
+	openUntil time.Time // the gate's, by this process's clock
+}
+
+// passage is what a provider's gate lets through.
+type passage int
+
+const (
+	passRows  passage = iota
+	passProbe         // one row, to try the provider
+	passNothing
+	passPaused // nothing, and no fallback either
+)
+
+func newBreaker(provider Provider) *breaker {
+	return &breaker{provider: provider.Name, policy: provider.Breaker, gate: Gate{Breaker: BreakerClosed}}
+}
+
+func (b *breaker) passage() passage {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	switch {
+	case b.gate.Paused:
+		return passPaused
+	case now.Before(b.shutUntil):
+		return passNothing
+	case b.gate.Breaker == BreakerClosed:
+		return passRows
+	case now.Before(b.openUntil):
+		return passNothing
+	}
+	return passProbe
+}
+
+// bars says why a claimed row must not be sent now; it is empty if it may be.
+func (b *breaker) bars(row *Row) string {
+	switch b.passage() {
+	case passPaused:
+		return "provider_paused"
+	case passNothing, passProbe:
+		if !row.Probe {
+			return "circuit_open"
+		}
+	}
+	return ""
+}
+
+// saw counts what an attempt says of the provider's health. An overload shuts
+// this process's gate at once; the change that it returns shuts all the others.
+func (b *breaker) saw(result dispatch.Result, probe bool) *BreakerChange {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	overloaded := result.Overloaded()
+	coolDown := max(b.policy.CoolDown, result.RetryAfter)
+	if probe {
+		return &BreakerChange{Provider: b.provider, Open: overloaded, For: coolDown}
+	}
+	if !overloaded || b.policy.ConsecutiveFailures == 0 {
+		b.overloads = 0
+		return nil
+	}
+	b.overloads++
+	if b.overloads < b.policy.ConsecutiveFailures || time.Now().Before(b.shutUntil) {
+		return nil
+	}
+	b.overloads = 0
+	b.shutUntil = time.Now().Add(coolDown)
+	return &BreakerChange{Provider: b.provider, Open: true, For: coolDown}
+}
+
+// unproven hands on the turn of a probe that was never sent.
+func (b *breaker) unproven(row *Row) *BreakerChange {
+	if !row.Probe {
+		return nil
+	}
+	return &BreakerChange{Provider: b.provider, Open: true}
+}
+
+// learn takes over what the fleet knows, and reports whether the state changed.
+func (b *breaker) learn(gate Gate) (changed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	changed = gate.Breaker != b.gate.Breaker || gate.Paused != b.gate.Paused
+	b.gate = gate
+	b.openUntil = time.Now().Add(gate.OpenFor)
+	return changed
+}

@@ -1,0 +1,51 @@
+package drainer
+
+import (
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// upstream is the way to one provider: its adapter and what limits its use. It
+// is shared by all lanes of this process that may send there, the provider's
+// own and those that it is the fallback of.
+type upstream struct {
+	provider Provider
+	breaker  *breaker
+	slots    *slots
+	pace     *rate.Limiter
+}
+
+func newUpstream(provider Provider) *upstream {
+	return &upstream{
+		provider: provider,
+		breaker:  newBreaker(provider),
+		slots:    newSlots(provider.Concurrency),
+		pace:     rate.NewLimiter(rate.Inf, 0),
+	}
+}
+
+// learn takes this worker's share of what the fleet may do together.
+func (u *upstream) learn(fleet Fleet) {
+	u.slots.resize(fleet.share(u.provider.Concurrency))
+	if limit := u.provider.RateLimit; limit.PerSecond > 0 {
+		u.pace.SetLimit(rate.Limit(limit.PerSecond / float64(max(1, fleet.Workers))))
+		u.pace.SetBurst(max(1, fleet.share(limit.Burst)))
+	}
+}
+
+// budget is how many dispatches may begin now, and, if none, when one may.
+func (u *upstream) budget() (dispatches int, wait time.Duration) {
+	if u.pace.Limit() == rate.Inf {
+		return maxPrefetch + u.provider.Concurrency, 0
+	}
+	tokens := u.pace.Tokens()
+	if tokens < 1 {
+		return 0, time.Duration((1 - tokens) / float64(u.pace.Limit()) * float64(time.Second))
+	}
+	return int(tokens), 0
+}
+
+// spend takes one dispatch off the budget. A row whose fallback is not the
+// lane's to budget for makes that one's next wait longer.
+func (u *upstream) spend() { u.pace.Reserve() }
