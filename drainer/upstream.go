@@ -21,16 +21,23 @@ func newUpstream(provider Provider) *upstream {
 		provider: provider,
 		breaker:  newBreaker(provider),
 		slots:    newSlots(provider.Concurrency),
-		pace:     rate.NewLimiter(rate.Inf, 0),
+		pace:     rate.NewLimiter(perSecond(provider), 1), // a restart is no reason for a burst
 	}
+}
+
+func perSecond(provider Provider) rate.Limit {
+	if provider.RateLimit.PerSecond == 0 {
+		return rate.Inf
+	}
+	return rate.Limit(provider.RateLimit.PerSecond)
 }
 
 // learn takes this worker's share of what the fleet may do together.
 func (u *upstream) learn(fleet Fleet) {
 	u.slots.resize(fleet.share(u.provider.Concurrency))
-	if limit := u.provider.RateLimit; limit.PerSecond > 0 {
-		u.pace.SetLimit(rate.Limit(limit.PerSecond / float64(max(1, fleet.Workers))))
-		u.pace.SetBurst(max(1, fleet.share(limit.Burst)))
+	if limit := perSecond(u.provider); limit != rate.Inf {
+		u.pace.SetLimit(limit / rate.Limit(max(1, fleet.Workers)))
+		u.pace.SetBurst(max(1, fleet.share(u.provider.RateLimit.Burst)))
 	}
 }
 

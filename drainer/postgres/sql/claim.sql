@@ -17,7 +17,7 @@ WITH gate AS MATERIALIZED (
       AND EXISTS (SELECT FROM outbox.worker WHERE worker_id = $1::uuid)
       AND NOT (SELECT paused FROM gate)
       AND CASE -- what a fallback may have applied stays with it; it takes over only what nobody may have
-            WHEN via IS NOT NULL THEN via <> $6::text OR (SELECT fallback FROM gate)
+            WHEN via IS NOT NULL THEN NOT $7::boolean AND (via <> $6::text OR (SELECT fallback FROM gate))
             ELSE (SELECT own FROM gate) OR ((SELECT fallback FROM gate) AND NOT maybe_applied AND NOT lookup) END
     ORDER BY next_attempt_at, intent_id LIMIT $3::int
     FOR UPDATE SKIP LOCKED))

@@ -1,0 +1,176 @@
+package postgres_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
+)
+
+// opening settles rows as throttled and opens the provider's breaker.
+func opening(coolDown time.Duration, rows ...*drainer.Row) drainer.Turn {
+	turn := settling(dispatch.Throttled, rows...)
+	turn.Settle[0].Breaker = &drainer.BreakerChange{Provider: "sim", Open: true, For: coolDown}
+	return turn
+}
+
+func probing(leaseFor time.Duration) drainer.Turn {
+	return drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: 1, ProbeFor: leaseFor}}}
+}
+
+func (o *outbox) probe(worker string, leaseFor time.Duration) []*drainer.Row {
+	o.t.Helper()
+	return o.turn(worker, probing(leaseFor)).Claimed[0].Rows
+}
+
+// verdict settles a probe: completed closes the breaker, all else opens it again.
+func (o *outbox) verdict(worker string, probe *drainer.Row, outcome dispatch.Outcome) {
+	o.t.Helper()
+	turn := settling(outcome, probe)
+	turn.Settle[0].Breaker = &drainer.BreakerChange{Provider: "sim", Open: outcome != dispatch.Completed, For: time.Hour}
+	o.turn(worker, turn)
+}
+
+// cooledDown is an outbox whose breaker may be tried, with due rows.
+func cooledDown(t *testing.T, rows int) *outbox {
+	t.Helper()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("first", 0, 1)
+	o.turn(worker, opening(0, o.claim(worker, 1)...))
+	o.enqueue("run", 0, rows)
+	return o
+}
+
+func (o *outbox) state() string {
+	o.t.Helper()
+	return stored[string](o, `SELECT state FROM outbox.provider WHERE name = 'sim'`)
+}
+
+func TestAnOpenBreakerStopsAllWorkersAndCostsNoTries(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	opener, other := o.join(), o.join()
+	o.enqueue("run", 0, 3)
+	rows := o.claim(opener, 1)
+	turn := opening(time.Hour, rows...)
+	turn.Claims = claimOf(10).Claims
+	if reply := o.turn(opener, turn); len(reply.Claimed[0].Rows) != 0 {
+		t.Error("the turn that opened the breaker claimed rows itself")
+	}
+	if rows := append(o.claim(other, 10), o.probe(other, time.Hour)...); len(rows) != 0 {
+		t.Errorf("another worker claimed intents %v", ids(rows))
+	}
+	if tries := stored[int](o, `SELECT sum(tries)::int FROM outbox.queue`); tries != 1 {
+		t.Errorf("%d tries are used, want the opener's alone", tries)
+	}
+}
+
+func TestOneWorkerOfTheFleetProbes(t *testing.T) {
+	t.Parallel()
+	o := cooledDown(t, 20)
+	const fleet = 6
+	var racing sync.WaitGroup
+	probes := make(chan *drainer.Row, fleet)
+	for range fleet {
+		worker := o.join()
+		racing.Go(func() {
+			reply, err := o.Turn(t.Context(), worker, probing(time.Hour))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, row := range reply.Claimed[0].Rows {
+				probes <- row
+			}
+		})
+	}
+	racing.Wait()
+	close(probes)
+	for row := range probes {
+		if !row.Probe {
+			t.Error("a claimed row is not marked as the probe")
+		}
+	}
+	if claimed := stored[int](o, `SELECT coalesce(sum(cardinality(intent_ids)), 0)::int FROM outbox.claim`); claimed != 1 || o.state() != "half_open" {
+		t.Errorf("%d rows are claimed and the breaker is %s, want one, half_open", claimed, o.state())
+	}
+}
+
+func TestTheProbeDecides(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		outcome dispatch.Outcome
+		state   string
+		claimed int
+	}{
+		{dispatch.Completed, "closed", 5},
+		{dispatch.Throttled, "open", 0},
+	} {
+		o := cooledDown(t, 5)
+		prober := o.join()
+		o.verdict(prober, o.probe(prober, time.Hour)[0], test.outcome)
+		if claimed := len(o.claim(o.join(), 10)); o.state() != test.state || claimed != test.claimed {
+			t.Errorf("%s: the breaker is %s and %d rows were claimed, want %s and %d", test.outcome, o.state(), claimed, test.state, test.claimed)
+		}
+	}
+}
+
+func TestTheTurnOfAProberThatDiedPassesOn(t *testing.T) {
+	t.Parallel()
+	o := cooledDown(t, 5)
+	late, next := o.join(), o.join()
+	first := o.probe(late, time.Microsecond)[0]
+	second := o.probe(next, time.Hour)
+	if len(second) != 1 {
+		t.Fatal("nobody may probe, although the prober's time is over")
+	}
+	o.verdict(late, first, dispatch.Completed)
+	if o.state() != "half_open" {
+		t.Errorf("the verdict of a prober whose time was over made the breaker %s", o.state())
+	}
+	o.verdict(next, second[0], dispatch.Completed)
+	if o.state() != "closed" {
+		t.Errorf("after the next prober's success the breaker is %s", o.state())
+	}
+}
+
+func TestNoProbeIsWastedNorForced(t *testing.T) {
+	t.Parallel()
+	for name, prevent := range map[string]string{
+		"nothing is due":   `UPDATE outbox.queue SET next_attempt_at = 'infinity'`,
+		"paused":           `UPDATE outbox.provider SET paused = true`,
+		"still cooling":    `UPDATE outbox.provider SET open_until = now() + interval '1 hour'`,
+		"served elsewhere": `UPDATE outbox.queue SET via = 'backup', maybe_applied = true`,
+	} {
+		o := cooledDown(t, 2)
+		o.exec(prevent)
+		if rows := o.probe(o.join(), time.Hour); len(rows) != 0 || o.state() != "open" {
+			t.Errorf("%s: %d rows were claimed and the breaker is %s", name, len(rows), o.state())
+		}
+	}
+}
+
+func TestEveryWorkerFindsItsPlaceInTheFleet(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	ranks := map[int]bool{}
+	workers := []string{o.join(), o.join(), o.join()}
+	o.exec(`UPDATE outbox.provider SET state = 'open', open_until = now() + interval '1 hour' WHERE name = 'sim'`)
+	for _, worker := range workers {
+		fleet, err := o.Fleet(t.Context(), worker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gate := fleet.Gates[0]
+		if fleet.Workers != len(workers) || gate.Breaker != drainer.BreakerOpen || gate.OpenFor < 59*time.Minute {
+			t.Errorf("%+v", fleet)
+		}
+		ranks[fleet.Rank] = true
+	}
+	if len(ranks) != len(workers) {
+		t.Errorf("ranks %v are shared", ranks)
+	}
+}
