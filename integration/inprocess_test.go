@@ -25,3 +25,23 @@ func drainOnce(t testing.TB, url string, providers ...drainer.Provider) {
 		t.Fatal(err)
 	}
 }
+
+// launch drains in this process until the test ends.
+func launch(t *testing.T, url string, providers ...drainer.Provider) {
+	t.Helper()
+	store, err := postgres.Open(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon := drainer.New(store, providers, drainer.Settings{Worker: patientLease}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- daemon.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		store.Close()
+	})
+}

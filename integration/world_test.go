@@ -86,6 +86,13 @@ func stored[V any](w *world, sql string, args ...any) V {
 	return value
 }
 
+func (w *world) exec(sql string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.Exec(context.Background(), sql, args...); err != nil {
+		w.t.Fatalf("changing the database: %v", err)
+	}
+}
+
 // count is how many intents have that status.
 func (w *world) count(status string) int {
 	w.t.Helper()
