@@ -13,7 +13,7 @@
 //	                          │ for a retry, puts the row back into the queue;
 //	                          │ with its last row the claim is deleted
 //	                          ▼
-//	                  settled, or queue again
+//	                  settled, or queue again: to act, or to ask (lookup)
 //
 // A [Daemon] runs one [session] at a time: the life of one worker identity. A
 // session runs a [lane] for each provider; a lane is a single goroutine that

@@ -105,6 +105,9 @@ func (l *lane) run(life lifetimes) error {
 		return context.Cause(life.giveUp) // without waiting for an adapter that ignores its context
 	}
 	dispatchers.Wait()
+	if l.once && l.barred() {
+		l.log.Warn("left due rows in the queue: the provider is paused or its circuit breaker is open")
+	}
 	return nil
 }
 

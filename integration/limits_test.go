@@ -75,7 +75,12 @@ func TestTheFleetKeepsTheProvidersConcurrency(t *testing.T) {
 	}
 	w.enqueue("sim/act", 0, intents)
 	fleet(t, w, workers, provider)
-	eventually(t, "the provider is full", func() bool { return c.mostAtOnce() >= limit })
+	eventually(t, "every worker has its share and the provider is full", func() bool {
+		return stored[int](w, `SELECT count(DISTINCT worker_id) FROM outbox.claim`) == workers && c.mostAtOnce() >= limit
+	})
+	if claimed := stored[int](w, `SELECT sum(cardinality(intent_ids)) FROM outbox.claim`); claimed != limit {
+		t.Errorf("the workers took %d rows together, want %d", claimed, limit)
+	}
 	close(c.leave)
 	w.awaitCount("completed", intents)
 	if most := c.mostAtOnce(); most != limit {
