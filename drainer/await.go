@@ -1,0 +1,64 @@
+package drainer
+
+import (
+	"context"
+	"time"
+)
+
+// await returns once a turn is worth its round trip.
+func (l *lane) await(life lifetimes) {
+	timer := time.NewTimer(l.patience(life.stop))
+	defer timer.Stop()
+	stopped := life.stop.Done()
+	if life.stop.Err() != nil {
+		stopped = nil
+	}
+	for !l.turnIsDue() {
+		pending := len(l.settled) > 0
+		select {
+		case outcome := <-l.outcomes:
+			l.collect(outcome)
+			if !pending {
+				timer.Reset(min(linger, l.patience(life.stop)))
+			}
+		case <-l.wake:
+			return
+		case <-stopped:
+			return
+		case <-life.giveUp.Done():
+			return
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// turnIsDue reports whether waiting longer could not make the next turn better.
+func (l *lane) turnIsDue() bool {
+	for len(l.settled) < fullTurn {
+		select {
+		case outcome := <-l.outcomes:
+			l.collect(outcome)
+			continue
+		default:
+		}
+		break
+	}
+	return len(l.settled) >= fullTurn || (len(l.settled) > 0 && l.outstanding == 0)
+}
+
+// patience is how long to wait for more outcomes before the next look.
+func (l *lane) patience(stop context.Context) time.Duration {
+	allowed := l.allowance(stop)
+	switch {
+	case len(l.settled) > 0:
+		return linger
+	case allowed.rows == 0:
+		return allowed.wait
+	case l.scan.again() && l.outstanding > 0:
+		return linger
+	case l.scan.again():
+		return 0
+	}
+	return pollInterval
+}

@@ -1,0 +1,41 @@
+package drainer
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// reclaim gives back rows that a turn claimed without its reply arriving. Only
+// the lane itself may do so, between turns, when it knows what it remembers.
+func (l *lane) reclaim(life lifetimes) error {
+	if l.failures == 0 && time.Now().Before(l.reclaimAt) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(life.giveUp, turnTimeout)
+	defer cancel()
+	given, err := l.claims.Reclaim(ctx, l.worker, l.provider.Name, slices.Collect(maps.Keys(l.remembered)),
+		func(row *Row) (Settlement, bool) { return release(row, 0, "reply_lost"), true })
+	if err != nil {
+		return err
+	}
+	if len(given) > 0 {
+		l.log.Warn("gave back rows whose claim's reply was lost", "rows", len(given))
+		l.scan.owe()
+	}
+	l.reclaimAt = time.Now().Add(reclaimInterval)
+	return nil
+}
+
+// backOff waits out a failing database. Outcomes keep arriving in the
+// channel's room meanwhile, and stay there until a turn confirms them.
+func (l *lane) backOff(life lifetimes, err error) {
+	l.failures++
+	if l.failures == 1 && !errors.Is(err, context.Canceled) {
+		l.log.Warn("turn failed; retrying with backoff, outcomes are kept", "error", err)
+	}
+	pause(life.giveUp, databaseBackoff.Delay(l.failures, databaseBackoff.Base/2, rand.Float64()))
+}

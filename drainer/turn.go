@@ -1,0 +1,131 @@
+package drainer
+
+import (
+	"context"
+	"time"
+)
+
+// turn settles what finished and claims what fits, in one commit. After an
+// error nothing is forgotten: the commit may or may not have happened, and
+// settling again is harmless.
+func (l *lane) turn(life lifetimes) error {
+	if err := l.reclaim(life); err != nil {
+		return err
+	}
+	settle := firstOctets(l.settled, maxTurnOctets)
+	share := &laneTurn{settle: settle, finish: l.ended(settle), claim: l.nextClaim(life.stop)}
+	if len(share.settle) == 0 && share.claim.Limit == 0 {
+		l.reached()
+		return nil
+	}
+	started := time.Now()
+	reply := l.turns.take(life.giveUp, share)
+	if reply.err != nil {
+		return reply.err
+	}
+	l.confirm(share, reply)
+	l.plan(share.claim, reply.claimed, time.Since(started))
+	l.start(reply.claimed.Rows)
+	return nil
+}
+
+func (l *lane) plan(claim Claim, reply ClaimReply, took time.Duration) {
+	if claim.Limit == 0 {
+		return
+	}
+	l.scan.looked(claim.Limit, reply, took)
+	if l.idle.looked(claim.Idle, len(reply.Rows)) {
+		l.scan.owe()
+	}
+}
+
+func (l *lane) nextClaim(stop context.Context) Claim {
+	allowed := l.allowance(stop)
+	claim := Claim{Provider: l.provider.Name, Limit: allowed.rows, ProbeFor: allowed.probeFor, Fallback: l.provider.Fallback}
+	if claim.Limit == 0 {
+		return claim
+	}
+	claim.After = l.scan.from()
+	claim.Idle = l.idle.mark()
+	return claim
+}
+
+// firstOctets takes as many settlements as one turn can carry: at least one,
+// and not more octets of responses than reach the database well within its
+// timeout.
+func firstOctets(settled []Settlement, limit int) []Settlement {
+	octets := 0
+	for i := range settled {
+		octets += len(settled[i].Result.Response)
+		if octets > limit && i > 0 {
+			return settled[:i]
+		}
+	}
+	return settled
+}
+
+// ended lists the claims of which these settlements are the last.
+func (l *lane) ended(settle []Settlement) []int64 {
+	var ended []int64
+	left := map[int64]int{}
+	for i := range settle {
+		claim := settle[i].Row.ClaimID
+		if _, counted := left[claim]; !counted {
+			left[claim] = l.remembered[claim]
+		}
+		left[claim]--
+		if left[claim] == 0 {
+			ended = append(ended, claim)
+		}
+	}
+	return ended
+}
+
+func (l *lane) confirm(share *laneTurn, reply laneReply) {
+	if l.failures == 0 {
+		// After a failed turn a refusal may be the echo of a settlement that was
+		// committed although its reply was lost.
+		l.observer.refused(l.provider.Name, reply.refused)
+	}
+	l.reached()
+	for i := range share.settle {
+		l.remembered[share.settle[i].Row.ClaimID]--
+		if share.settle[i].Row.Probe {
+			l.probes--
+		}
+	}
+	for _, claim := range share.finish {
+		delete(l.remembered, claim)
+	}
+	l.prefetch = 0
+	if l.provider.mayPrefetch() && l.own().breaker.passage() == passRows {
+		l.prefetch = min(len(share.settle), maxPrefetch)
+	}
+	l.settled = l.settled[len(share.settle):]
+	if len(l.settled) == 0 {
+		l.settled = nil // lets go of the responses
+	}
+}
+
+// reached notes that the database answered and no turn is in doubt any more.
+func (l *lane) reached() {
+	if l.failures > 0 {
+		l.log.Info("database is back", "failed_turns", l.failures)
+	}
+	l.failures = 0
+}
+
+func (l *lane) start(rows []*Row) {
+	for _, row := range rows {
+		l.remembered[row.ClaimID]++
+		if row.Probe {
+			l.probes++
+		}
+		if upstream, configured := l.upstreams[row.server()]; configured {
+			upstream.spend()
+		}
+		l.jobs <- row
+	}
+	l.outstanding += len(rows)
+	l.observer.claimed(l.provider.Name, len(rows))
+}
