@@ -104,7 +104,7 @@ func (s *stage) tell(ctx context.Context, agents *agents) error {
 	if err != nil {
 		return err
 	}
-	s.Screen.Say(fmt.Sprintf("Two drainers run, pids %d and %d", first.pid(), second.pid()))
+	s.Screen.Say(fmt.Sprintf("Two drainers run, pids %d and %d", first.process.Pid(), second.process.Pid()))
 	s.Screen.Say(fmt.Sprintf("Agents commit %d intents, and crash and retry as they do", s.Intents))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return agents.work(ctx) })
@@ -121,12 +121,12 @@ func (s *stage) drainDespite(ctx context.Context, victim *drainer) error {
 	if err != nil {
 		return err
 	}
-	s.Screen.Say(fmt.Sprintf("Killed drainer %d with SIGKILL while it held %d intents", victim.pid(), held))
+	s.Screen.Say(fmt.Sprintf("Killed drainer %d with SIGKILL while it held %d intents", victim.process.Pid(), held))
 	fresh, err := s.drainers.start(ctx, s.database.pool)
 	if err != nil {
 		return err
 	}
-	s.Screen.Say(fmt.Sprintf("A fresh drainer runs, pid %d; the dead one's lease ends within seconds", fresh.pid()))
+	s.Screen.Say(fmt.Sprintf("A fresh drainer runs, pid %d; the dead one's lease ends within seconds", fresh.process.Pid()))
 	return s.await(ctx, func(p Progress) bool { return p.Settled >= s.Intents })
 }
 

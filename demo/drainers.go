@@ -106,7 +106,7 @@ func (d *drainers) printLogs(to io.Writer) {
 		if err != nil {
 			continue
 		}
-		fmt.Fprintf(to, "--- the end of the log of drainer %d ---\n%s\n", drainer.pid(), said[max(0, len(said)-logTail):])
+		fmt.Fprintf(to, "--- the end of the log of drainer %d ---\n%s\n", drainer.process.Pid(), said[max(0, len(said)-logTail):])
 	}
 }
 

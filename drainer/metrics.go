@@ -33,9 +33,9 @@ func newObserver(providers []Provider, log *slog.Logger, registerer prometheus.R
 	o := &observer{metrics: newMetrics(registerer), log: log, providers: map[string]Provider{}}
 	for _, provider := range providers {
 		o.providers[provider.Name] = provider
-		o.metrics.bear(provider)
+		o.metrics.announce(provider)
 	}
-	o.metrics.bear(Provider{Name: unconfigured})
+	o.metrics.announce(Provider{Name: unconfigured})
 	return o
 }
 
@@ -71,9 +71,9 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	return m
 }
 
-// bear creates every series of a provider at zero, so that the first increase
+// announce creates every series of a provider at zero, so that the first increase
 // is seen as one.
-func (m *metrics) bear(provider Provider) {
+func (m *metrics) announce(provider Provider) {
 	for _, counter := range []*prometheus.CounterVec{m.claimed, m.leasesLost, m.duplicates, m.collisions, m.replays} {
 		counter.WithLabelValues(provider.Name)
 	}

@@ -15,8 +15,8 @@ var (
 	orphanedSQL string
 	//go:embed sql/forgotten.sql
 	forgottenSQL string
-	//go:embed sql/left.sql
-	leftSQL string
+	//go:embed sql/unsettled.sql
+	unsettledSQL string
 )
 
 // Reap settles what dead workers left, a few claims a transaction, until
@@ -56,7 +56,7 @@ func (s *Store) takeBack(ctx context.Context, judge drainer.Judge, lockSQL strin
 		if claims, err = lockClaims(ctx, tx, lockSQL, args...); err != nil || len(claims) == 0 {
 			return err
 		}
-		left, err := leftRows(ctx, tx, claims)
+		left, err := unsettledRows(ctx, tx, claims)
 		if err != nil {
 			return err
 		}
@@ -77,12 +77,12 @@ func lockClaims(ctx context.Context, tx pgx.Tx, lockSQL string, args ...any) ([]
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[heldClaim])
 }
 
-func leftRows(ctx context.Context, tx pgx.Tx, claims []heldClaim) (map[int64][]*drainer.Row, error) {
+func unsettledRows(ctx context.Context, tx pgx.Tx, claims []heldClaim) (map[int64][]*drainer.Row, error) {
 	ids := make([]int64, len(claims))
 	for i, claim := range claims {
 		ids[i] = claim.ID
 	}
-	rows, err := tx.Query(ctx, leftSQL, ids)
+	rows, err := tx.Query(ctx, unsettledSQL, ids)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/agentoutbox/drainer/internal/child"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -36,7 +37,7 @@ type Server struct {
 	owner    *syscall.Credential
 	port     int
 	settings map[string]string
-	running  *child
+	running  *child.Process
 }
 
 // Start creates and starts a server. It takes the binaries found on PATH or
@@ -82,7 +83,7 @@ func (s *Server) Restart(ctx context.Context) error {
 		arguments = append(arguments, "-c", name+"="+value)
 	}
 	var err error
-	if s.running, err = startChild(s.command(context.WithoutCancel(ctx), "postgres", arguments...)); err != nil {
+	if s.running, err = child.Start(s.command(context.WithoutCancel(ctx), "postgres", arguments...), syscall.SIGQUIT); err != nil {
 		return fmt.Errorf("starting postgres: %w", err)
 	}
 	return s.awaitReady(ctx)
@@ -102,7 +103,7 @@ func (s *Server) end(signal syscall.Signal) error {
 	if s.running == nil {
 		return nil
 	}
-	if err := s.running.end(signal, stopTimeout); err != nil {
+	if err := s.running.End(signal, stopTimeout); err != nil {
 		return fmt.Errorf("stopping postgres: %w", err)
 	}
 	s.running = nil
@@ -165,7 +166,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-s.running.ended:
+		case <-s.running.Ended():
 			return fmt.Errorf("postgres ended while it started\n%s", s.said())
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for postgres to accept connections: %w (%w)\n%s", ctx.Err(), err, s.said())

@@ -1,0 +1,83 @@
+// Package child starts processes that do not outlive this one.
+package child
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// Process is a started child.
+type Process struct {
+	command *exec.Cmd
+	ended   chan struct{}
+	failure error // read after ended
+}
+
+// Start starts the command apart from the terminal's process group, so that
+// Ctrl-C reaches only the parent. Where the system can, the child gets the
+// farewell when the parent dies, however it dies.
+//
+// Linux takes the death of the thread that started a process for its parent's,
+// so the process gets a thread of its own that lives as long.
+func Start(command *exec.Cmd, farewell syscall.Signal) (*Process, error) {
+	if command.SysProcAttr == nil {
+		command.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	command.SysProcAttr.Setpgid = true
+	endWithParent(command.SysProcAttr, farewell)
+	p := &Process{command: command, ended: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer close(p.ended)
+		err := command.Start()
+		started <- err
+		if err == nil {
+			p.failure = command.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Pid is the process id.
+func (p *Process) Pid() int { return p.command.Process.Pid }
+
+// Ended is closed when the process is gone and has been waited for.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Failure is how the process ended: nil for exit code 0. It waits for the end.
+func (p *Process) Failure() error {
+	<-p.ended
+	return p.failure
+}
+
+// Signal sends a signal; a process that is gone needs none.
+func (p *Process) Signal(signal syscall.Signal) error {
+	if err := p.command.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("sending %s to process %d: %w", signal, p.Pid(), err)
+	}
+	return nil
+}
+
+// End sends the signal, waits, and after the patience kills, which is an error.
+func (p *Process) End(signal syscall.Signal, patience time.Duration) error {
+	if err := p.Signal(signal); err != nil {
+		return err
+	}
+	select {
+	case <-p.ended:
+		return nil
+	case <-time.After(patience):
+	}
+	err := p.Signal(syscall.SIGKILL)
+	<-p.ended
+	return errors.Join(fmt.Errorf("process %d was still there %s after %s, so it was killed", p.Pid(), patience, signal), err)
+}

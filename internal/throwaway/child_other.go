@@ -1,7 +1,0 @@
-//go:build !linux
-
-package throwaway
-
-import "syscall"
-
-func endWithParent(*syscall.SysProcAttr) {}
