@@ -18,7 +18,7 @@ const connectTimeout = 5 * time.Second
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	settings, err := pgx.ParseConfig(url)
 	if err != nil {
-		return nil, fmt.Errorf("the database URL cannot be read: %w", err)
+		return nil, errDatabaseURL
 	}
 	settings.ConnectTimeout = connectTimeout
 	conn, err := pgx.ConnectConfig(ctx, settings)

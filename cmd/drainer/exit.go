@@ -26,6 +26,8 @@ const (
 var (
 	errUsage               = errors.New("usage")
 	errDatabaseUnreachable = errors.New("the database cannot be reached")
+	// errDatabaseURL stands alone: the parser's own words may repeat a password.
+	errDatabaseURL = errors.New("the database URL cannot be read; write postgres://user:password@host:5432/database, with special characters escaped, and check the certificates that it names")
 )
 
 // usageError is a mistake in the command line. Commands return it for what
@@ -76,7 +78,7 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errUsage):
+	case errors.Is(err, errUsage), errors.Is(err, errDatabaseURL):
 		return exitUsage
 	case errors.As(err, &invalid):
 		return exitConfigInvalid

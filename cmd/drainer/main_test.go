@@ -92,6 +92,27 @@ func TestWrongCommandLinesExitWith2(t *testing.T) {
 	}
 }
 
+func TestABadDatabaseURLExitsWith2AndIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"postgres://app:hunter%zz@db:5432/app",
+		"postgres://app:hunter2@db:port/app",
+		"hunter2",
+		"postgres://app:hunter2@db/app?sslmode=hunter2",
+		"postgres://app:hunter2@db/app?sslrootcert=/gone/hunter2",
+	} {
+		for _, args := range [][]string{{"status"}, {"migrate", "up"}, {"demo"}, {"run", "--config", writeValid(t)}} {
+			got := run(t, append(args, "--database-url", url)...)
+			if got.code != exitUsage || got.stdout != "" || !strings.HasPrefix(got.stderr, "drainer: the database URL cannot be read; ") {
+				t.Errorf("%v with %s: got %+v", args, url, got)
+			}
+			if strings.Contains(got.stderr, "hunter") {
+				t.Errorf("%v repeats the URL %s: %s", args, url, got.stderr)
+			}
+		}
+	}
+}
+
 func TestHelpTeaches(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"--help"}, {"config"}, {"config", "validate", "--help"}, {"version", "-h"}} {
@@ -138,6 +159,14 @@ func TestAnErrorIsOneLine(t *testing.T) {
 	failure := errors.Join(errors.New("this"), errors.New("and that"))
 	root.AddCommand(&cobra.Command{Use: "try", RunE: func(*cobra.Command, []string) error { return failure }})
 	if got, want := runRoot(t, root, "try"), (result{exitFailed, "", "drainer: this; and that\n"}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestVersionIsAFlagToo(t *testing.T) {
+	t.Parallel()
+	want := result{exitOK, "drainer version " + currentVersion().Version + "\n", ""}
+	if got := run(t, "--version"); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -39,6 +39,7 @@ func newRoot() *cobra.Command {
 	options := newOptions()
 	root := group("drainer", "Turn committed intents into effects, once")
 	root.Long, root.Example = rootHelp, rootExample
+	root.Version = currentVersion().Version
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true
 
