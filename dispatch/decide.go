@@ -10,6 +10,7 @@ type Policy struct {
 	Class       Class
 	Timeout     time.Duration // the longest one attempt may take
 	Lookup      *Lookup       // nil: nobody can be asked
+	Reversal    Reversal
 	KeyTTL      time.Duration // how long the provider remembers a key; only for KeyIdempotent
 	MaxAttempts int
 	Backoff     Backoff

@@ -27,6 +27,18 @@ type ToolSpec struct {
 	Settings Block // the tool's block, named like the adapter
 }
 
+// ToolError is what is wrong with the settings of one tool. An adapter reports
+// it from [Kind.New], so that it is shown where that tool stands in the file.
+type ToolError struct {
+	Operation string
+	Err       error
+}
+
+func (e *ToolError) Error() string { return "tool " + e.Operation + ": " + e.Err.Error() }
+
+// Unwrap gives what is wrong, which may be several errors joined.
+func (e *ToolError) Unwrap() error { return e.Err }
+
 // Kind is one sort of adapter: how to build it, and the shapes of its blocks
 // for the published configuration schema.
 type Kind struct {

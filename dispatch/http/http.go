@@ -12,7 +12,6 @@ package http
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -48,7 +47,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	for _, name := range sortedKeys(spec.Tools) {
 		tool, err := newTool(provider, spec.Tools[name])
 		if err != nil {
-			problems = append(problems, fmt.Errorf("tool %s: %w", name, err))
+			problems = append(problems, &dispatch.ToolError{Operation: name, Err: err})
 		}
 		tools[name] = tool
 	}

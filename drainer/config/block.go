@@ -9,7 +9,6 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// errReported stands for mistakes that the reader has already noted.
 // errUnresolved stands for a reference or an alias that was noted when the
 // file was read.
 var errUnresolved = errors.New("a value in this block is missing")
@@ -41,26 +40,39 @@ func (b adapterBlock) Decode(into any) error {
 	return nil
 }
 
+// complaint is a mistake that an adapter found after decoding.
+type complaint struct {
+	tool string // the operation it is about; empty for the provider's settings
+	text string
+}
+
 // complaints takes joined errors apart, keeps what was wrapped around them,
 // and leaves out what is already noted.
-func complaints(err error) []string {
+func complaints(err error) []complaint {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var all []string
+		var all []complaint
 		for _, part := range joined.Unwrap() {
 			all = append(all, complaints(part)...)
+		}
+		return all
+	}
+	if tool, ok := err.(*dispatch.ToolError); ok { //nolint:errorlint // the tree is walked node by node
+		all := complaints(tool.Err)
+		for i := range all {
+			all[i].tool = tool.Operation
 		}
 		return all
 	}
 	if cause := errors.Unwrap(err); cause != nil {
 		prefix := strings.TrimSuffix(err.Error(), cause.Error())
 		all := complaints(cause)
-		for i, complaint := range all {
-			all[i] = prefix + complaint
+		for i := range all {
+			all[i].text = prefix + all[i].text
 		}
 		return all
 	}
 	if err == nil || errors.Is(err, errUnresolved) || errors.As(err, new(*Error)) {
 		return nil
 	}
-	return []string{strings.ReplaceAll(err.Error(), "\n", "; ")}
+	return []complaint{{text: strings.ReplaceAll(err.Error(), "\n", "; ")}}
 }

@@ -2,11 +2,8 @@ package config
 
 import (
 	"net"
-	"slices"
 	"strings"
 	"time"
-
-	"github.com/agentoutbox/drainer/dispatch"
 )
 
 func (r *reader) checkRoot(block rootBlock) {
@@ -54,49 +51,28 @@ func (r *reader) checkProvider(at path, block providerBlock) {
 	}
 	r.checkCount(at.child("concurrency"), block.Concurrency)
 	r.checkPositive(at.child("timeout"), block.Timeout)
-}
-
-func (r *reader) checkTool(at path, block toolBlock) {
-	if at[len(at)-1] == "" {
-		r.reject(at, "an operation's name is what stands after the first slash of a tool name; it is not empty")
-	}
-	r.checkIdempotency(at.child("idempotency"), block.Idempotency)
-	r.checkRetry(at.child("retry"), block.Retry)
-}
-
-func (r *reader) checkIdempotency(at path, block idempotencyBlock) {
-	if !slices.Contains(dispatch.Classes(), block.Class) {
-		r.reject(at.child("class"), "say what repeating the call does: %s", join(dispatch.Classes()))
-		return
-	}
-	if block.Class == dispatch.KeyIdempotent {
-		r.checkKey(at, block)
-		return
-	}
-	if block.TTL != 0 {
-		r.reject(at.child("ttl"), "has a meaning only for key_idempotent; leave it out")
-	}
-	if block.Scope != "" {
-		r.reject(at.child("scope"), "has a meaning only for key_idempotent; leave it out")
+	r.checkCount(at.child("circuit_breaker").child("consecutive_failures"), block.CircuitBreaker.ConsecutiveFailures)
+	r.checkPositive(at.child("circuit_breaker").child("cool_down"), block.CircuitBreaker.CoolDown)
+	if block.RateLimit != nil {
+		r.checkRateLimit(at.child("rate_limit"), *block.RateLimit)
 	}
 }
 
-func (r *reader) checkKey(at path, block idempotencyBlock) {
-	if block.TTL <= 0 {
-		r.reject(at.child("ttl"), "say how long the provider remembers a key, such as 24h")
+// checkRateLimit keeps the time between two requests within what a duration
+// can hold.
+func (r *reader) checkRateLimit(at path, block rateLimitBlock) {
+	if block.PerSecond < minPerSecond || block.PerSecond > maxPerSecond {
+		r.reject(at.child("per_second"), "want requests a second, from 0.00001 (about one a day) to 1000000")
 	}
-	if block.Scope == "" {
-		r.reject(at.child("scope"), "say within what the provider tells keys apart, such as account")
+	if block.Burst != nil {
+		r.checkCount(at.child("burst"), *block.Burst)
 	}
 }
 
-func (r *reader) checkRetry(at path, block retryBlock) {
-	r.checkCount(at.child("max_attempts"), block.MaxAttempts)
-	r.checkPositive(at.child("base"), block.Base)
-	if block.Cap < block.Base {
-		r.reject(at.child("cap"), "must not be shorter than base")
-	}
-}
+const (
+	minPerSecond = 0.00001
+	maxPerSecond = 1_000_000
+)
 
 func join[S ~string](names []S) string {
 	texts := make([]string, len(names))

@@ -13,7 +13,11 @@ func defaultRoot() rootBlock {
 }
 
 func defaultProvider() providerBlock {
-	return providerBlock{Concurrency: 32, Timeout: 30 * time.Second}
+	return providerBlock{
+		Concurrency:    32,
+		Timeout:        30 * time.Second,
+		CircuitBreaker: breakerBlock{ConsecutiveFailures: 3, CoolDown: 10 * time.Second},
+	}
 }
 
 func defaultTool() toolBlock {

@@ -59,7 +59,7 @@ func newFake(spec dispatch.Spec) (dispatch.Adapter, error) {
 			err = errors.New("path is missing")
 		}
 		if err != nil {
-			problems = append(problems, fmt.Errorf("tool %s: %w", operation, err))
+			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
 		}
 		adapter.paths[operation] = settings.Path
 	}

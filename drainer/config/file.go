@@ -33,20 +33,45 @@ type serverBlock struct {
 }
 
 type providerBlock struct {
-	Adapter     string        `yaml:"adapter" jsonschema:"required" jsonschema_description:"The protocol that the provider speaks. Its settings stand in a block of the same name."`
-	Concurrency int           `yaml:"concurrency" jsonschema:"minimum=1,default=32" jsonschema_description:"Requests in flight at once, in one process."`
-	Timeout     time.Duration `yaml:"timeout" jsonschema:"default=30s" jsonschema_description:"The longest one dispatch may take; after it the outcome is ambiguous."`
-	Tools       list          `yaml:"tools" jsonschema:"required" jsonschema_description:"The operations by name: the part of a tool name after its first slash."`
+	Adapter        string          `yaml:"adapter" jsonschema:"required" jsonschema_description:"The protocol that the provider speaks. Its settings stand in a block of the same name."`
+	Concurrency    int             `yaml:"concurrency" jsonschema:"minimum=1,default=32" jsonschema_description:"Requests in flight at once, over all workers together."`
+	Timeout        time.Duration   `yaml:"timeout" jsonschema:"default=30s" jsonschema_description:"The longest one dispatch may take; after it the outcome is ambiguous."`
+	RateLimit      *rateLimitBlock `yaml:"rate_limit" jsonschema_description:"How many requests may start, over all workers together. Left out, any number."`
+	CircuitBreaker breakerBlock    `yaml:"circuit_breaker" jsonschema_description:"When the provider is left alone because it is overloaded, by all workers together."`
+	Fallback       string          `yaml:"fallback" jsonschema_description:"The provider that serves while this one's circuit breaker is open, for intents of which nothing may have been applied. It has every operation of this one, with the same class, and no fallback itself."`
+	Tools          list            `yaml:"tools" jsonschema:"required" jsonschema_description:"The operations by name: the part of a tool name after its first slash."`
+}
+
+type rateLimitBlock struct {
+	PerSecond float64 `yaml:"per_second" jsonschema:"required,minimum=0.00001,maximum=1000000" jsonschema_description:"Requests a second in the long run; may be a fraction."`
+	Burst     *int    `yaml:"burst" jsonschema:"minimum=1" jsonschema_description:"Requests that may start at once after a quiet time; per_second rounded up by default."`
+}
+
+type breakerBlock struct {
+	ConsecutiveFailures int           `yaml:"consecutive_failures" jsonschema:"minimum=1,default=3" jsonschema_description:"Overloads in a row that open the breaker: 503, 529, no connection. It cannot be switched off; 1000000 comes close."`
+	CoolDown            time.Duration `yaml:"cool_down" jsonschema:"default=10s" jsonschema_description:"How long the provider is left alone before one request tries it again; a longer Retry-After counts."`
 }
 
 type toolBlock struct {
-	Idempotency idempotencyBlock `yaml:"idempotency" jsonschema:"required" jsonschema_description:"What repeating a call does; it decides whether an ambiguous failure may be retried."`
-	Retry       retryBlock       `yaml:"retry" jsonschema_description:"How often and how soon to try again: Full Jitter, with Retry-After as a floor."`
+	Idempotency    idempotencyBlock   `yaml:"idempotency" jsonschema:"required" jsonschema_description:"What repeating a call does; it decides whether an ambiguous failure may be retried."`
+	Retry          retryBlock         `yaml:"retry" jsonschema_description:"How often and how soon to try again: Full Jitter, with Retry-After as a floor."`
+	Lookup         *lookupBlock       `yaml:"lookup" jsonschema_description:"How to learn whether an attempt in doubt had its effect. Without it such an intent ends as unknown once it cannot be retried."`
+	CompensateWith *compensationBlock `yaml:"compensate_with" jsonschema_description:"What undoes the effect. Nothing calls it yet; it counts for agent_safe."`
+	ReversalWindow *time.Duration     `yaml:"reversal_window" jsonschema_description:"How long after the effect it can still be undone, such as 72h."`
+}
+
+type lookupBlock struct {
+	Tool   string         `yaml:"tool" jsonschema:"required" jsonschema_description:"A read_only operation of the same provider, called with the intent's own payload and key."`
+	Margin *time.Duration `yaml:"margin" jsonschema:"default=30s" jsonschema_description:"Added to the deadline of the last send; only after that is it believed that there was no effect."`
+}
+
+type compensationBlock struct {
+	Tool string `yaml:"tool" jsonschema:"required" jsonschema_description:"The tool by its full name, such as stripe/refund. It may belong to another provider."`
 }
 
 type idempotencyBlock struct {
 	Class dispatch.Class `yaml:"class" jsonschema:"required" jsonschema_description:"read_only: no effect. naturally_idempotent: repeating changes nothing. key_idempotent: the provider recognises the key. non_idempotent: repeating repeats the effect."`
-	TTL   time.Duration  `yaml:"ttl" jsonschema_description:"How long the provider remembers a key; required for key_idempotent and for no other class. No retry follows an ambiguous failure after half of it."`
+	TTL   time.Duration  `yaml:"ttl" jsonschema_description:"How long the provider remembers a key, at most 3650d; required for key_idempotent and for no other class. No retry follows an ambiguous failure after half of it."`
 	Scope string         `yaml:"scope" jsonschema_description:"Within what the provider tells keys apart, such as account; required for key_idempotent and for no other class."`
 }
 

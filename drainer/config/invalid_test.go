@@ -17,14 +17,33 @@ func tool(body string) string {
 	return provider("adapter: fake\ntools:\n  t:\n    " + strings.ReplaceAll(strings.TrimSpace(body), "\n", "\n    "))
 }
 
+// mistakes are files by what is wrong with them.
+type mistakes map[string]struct {
+	text string
+	want []string // without the file's name
+}
+
+func (m mistakes) test(t *testing.T) {
+	for name, test := range m {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := loadText(t, test.text)
+			want := make([]string, len(test.want))
+			for i, line := range test.want {
+				want[i] = "drainer.yaml:" + line
+			}
+			if got := lines(err); !slices.Equal(got, want) {
+				t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+			}
+		})
+	}
+}
+
 const wellFormedTool = "tools: {t: {fake: {path: /}, idempotency: {class: read_only}}}"
 
 func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		text string
-		want []string
-	}{
+	mistakes{
 		"empty file":    {"", []string{"1:1: version: this drainer reads format 1; write version: 1"}},
 		"not a mapping": {"- a\n", []string{"1:1: want a block of fields, one `name: value` a line"}},
 		"not YAML":      {"version: 1\nworker: {lease: 15s\n", []string{"2:9: could not find flow mapping end token '}'"}},
@@ -79,11 +98,29 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 		"misspelt field": {provider("adapter: fake\nconcurency: 3\n" + wellFormedTool), []string{
 			`5:5: providers.p: unknown field "concurency"; did you mean "concurrency"?`,
 		}},
-		"field of a later day": {provider("adapter: fake\nrate_limit: {per_second: 90}\n" + wellFormedTool), []string{
-			`5:5: providers.p: unknown field "rate_limit"; known here: adapter, concurrency, timeout, tools, fake, other`,
-		}},
 		"no concurrency": {provider("adapter: fake\nconcurrency: 0\n" + wellFormedTool), []string{"5:18: providers.p.concurrency: must be at least 1"}},
 		"no timeout":     {provider("adapter: fake\ntimeout: 0s\n" + wellFormedTool), []string{"5:14: providers.p.timeout: must be longer than 0"}},
+		"no rate": {provider("adapter: fake\nrate_limit: {}\n" + wellFormedTool), []string{
+			"5:5: providers.p.rate_limit.per_second: want requests a second, from 0.00001 (about one a day) to 1000000",
+		}},
+		"backward rate": {provider("adapter: fake\nrate_limit: {per_second: -1.5, burst: 0}\n" + wellFormedTool), []string{
+			"5:30: providers.p.rate_limit.per_second: want requests a second, from 0.00001 (about one a day) to 1000000",
+			"5:43: providers.p.rate_limit.burst: must be at least 1",
+		}},
+		"boundless rate": {provider("adapter: fake\nrate_limit: {per_second: .inf}\n" + wellFormedTool), []string{
+			"5:30: providers.p.rate_limit.per_second: want a number, without quotes",
+		}},
+		"huge rate": {provider("adapter: fake\nrate_limit: {per_second: 1000001}\n" + wellFormedTool), []string{
+			"5:30: providers.p.rate_limit.per_second: want requests a second, from 0.00001 (about one a day) to 1000000",
+		}},
+		"rate with a unit": {provider("adapter: fake\nrate_limit: {per_second: 90/s, burst: many}\n" + wellFormedTool), []string{
+			"5:30: providers.p.rate_limit.per_second: want a number, without quotes",
+			"5:43: providers.p.rate_limit.burst: want a whole number, without quotes",
+		}},
+		"breaker that never closes": {provider("adapter: fake\ncircuit_breaker: {consecutive_failures: 0, cool_down: -1s}\n" + wellFormedTool), []string{
+			"5:45: providers.p.circuit_breaker.consecutive_failures: must be at least 1",
+			"5:59: providers.p.circuit_breaker.cool_down: must be longer than 0",
+		}},
 		"another adapter's block": {provider("adapter: fake\nother: {token: x}\n" + wellFormedTool), []string{
 			"5:5: providers.p.other: the provider's adapter is fake; leave this block out or choose adapter: other",
 		}},
@@ -100,7 +137,7 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 			"12:14: providers.p.fake.level: unknown level middle",
 		}},
 		"adapter's complaint": {tool("idempotency: {class: read_only}"), []string{
-			"3:3: providers.p: tool t: path is missing",
+			"6:7: providers.p.tools.t.fake: path is missing",
 		}},
 		"secret missing in an adapter's block": {provider("adapter: fake\nfake: {token: \"${env:GONE}\", tokn: x}\n" + wellFormedTool), []string{
 			"5:19: environment variable GONE is not set; set it before starting drainer",
@@ -124,23 +161,14 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 			"8:51: providers.p.tools.t.idempotency.ttl: has a meaning only for key_idempotent; leave it out",
 			"8:63: providers.p.tools.t.idempotency.scope: has a meaning only for key_idempotent; leave it out",
 		}},
+		"key that lives for ever": {tool("fake: {path: /}\nidempotency: {class: key_idempotent, ttl: 99999h, scope: account}"), []string{
+			"8:51: providers.p.tools.t.idempotency.ttl: is longer than ten years; write what the provider promises",
+		}},
 		"hopeless retries": {tool("fake: {path: /}\nidempotency: {class: read_only}\nretry: {max_attempts: 0, base: 1m, cap: 1s}"), []string{
 			"9:31: providers.p.tools.t.retry.max_attempts: must be at least 1",
 			"9:49: providers.p.tools.t.retry.cap: must not be shorter than base",
 		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := loadText(t, test.text)
-			want := make([]string, len(test.want))
-			for i, line := range test.want {
-				want[i] = "drainer.yaml:" + line
-			}
-			if got := lines(err); !slices.Equal(got, want) {
-				t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
-			}
-		})
-	}
+	}.test(t)
 }
 
 func TestEachMistakeIsAnErrorOfItsOwn(t *testing.T) {

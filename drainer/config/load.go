@@ -63,5 +63,6 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 	for _, child := range block.Providers {
 		config.Providers = append(config.Providers, r.provider(child, registry))
 	}
+	r.checkReferences(config.Providers)
 	return config
 }

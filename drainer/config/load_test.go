@@ -22,6 +22,9 @@ providers:
     adapter: fake
     concurrency: 4
     timeout: 5s
+    rate_limit: {per_second: 2.5, burst: 10}
+    circuit_breaker: {consecutive_failures: 5, cool_down: 30s}
+    fallback: spare
     fake:
       token: "Bearer ${file:/run/secrets/token}"
       wait: ${env:WAIT}
@@ -39,6 +42,26 @@ providers:
       refund:
         fake: {path: /v1/refunds}
         idempotency: {class: non_idempotent}
+        lookup: {tool: find, margin: 1m}
+        compensate_with: {tool: stripe/create_charge}
+        reversal_window: 3d
+      find:
+        fake: {path: /v1/search}
+        idempotency: {class: read_only}
+  spare:
+    adapter: fake
+    tools:
+      create_charge:
+        fake: {path: /pay}
+        idempotency: {class: key_idempotent, ttl: 1h, scope: account}
+      refund:
+        fake: {path: /pay/back}
+        idempotency: {class: non_idempotent}
+        lookup: {tool: find}
+        compensate_with: {tool: spare/create_charge}
+      find:
+        fake: {path: /find}
+        idempotency: {class: read_only}
   mail:
     adapter: other
     tools:
@@ -62,29 +85,52 @@ func TestLoadReadsEveryField(t *testing.T) {
 		Server:      Server{Listen: "127.0.0.1:9000"},
 		Providers: []Provider{
 			{
-				Name: "stripe", Concurrency: 4, Timeout: 5 * time.Second,
+				Name: "stripe", Concurrency: 4, Timeout: 5 * time.Second, Fallback: "spare",
+				RateLimit: dispatch.RateLimit{PerSecond: 2.5, Burst: 10},
+				Breaker:   dispatch.BreakerPolicy{ConsecutiveFailures: 5, CoolDown: 30 * time.Second},
 				Adapter: &fakeAdapter{
 					settings: fakeSettings{
 						Token: "Bearer s3cret", Wait: 90 * time.Second, Limit: 3, Strict: true,
 						Labels: map[string]string{"team": "payments"}, Allowed: []string{"a", "b"},
 						Extra: map[string]any{"deep": []any{uint64(1), "x", true}}, Level: &level{"high"},
 					},
-					paths:   map[string]string{"create_charge": "/v1/charges", "refund": "/v1/refunds"},
+					paths:   map[string]string{"create_charge": "/v1/charges", "refund": "/v1/refunds", "find": "/v1/search"},
 					timeout: 5 * time.Second,
 				},
 				Tools: map[string]dispatch.Policy{
 					"create_charge": {
-						Class: dispatch.KeyIdempotent, KeyTTL: 24 * time.Hour, MaxAttempts: 3,
+						Class: dispatch.KeyIdempotent, Timeout: 5 * time.Second, KeyTTL: 24 * time.Hour, MaxAttempts: 3,
 						Backoff: dispatch.Backoff{Base: time.Second, Cap: 24 * time.Hour},
 					},
-					"refund": {Class: dispatch.NonIdempotent, MaxAttempts: 8, Backoff: defaultBackoff},
+					"refund": {
+						Class: dispatch.NonIdempotent, Timeout: 5 * time.Second, MaxAttempts: 8, Backoff: defaultBackoff,
+						Lookup:   &dispatch.Lookup{Operation: "find", Margin: time.Minute},
+						Reversal: dispatch.Reversal{Tool: "stripe/create_charge", Window: 72 * time.Hour},
+					},
+					"find": {Class: dispatch.ReadOnly, Timeout: 5 * time.Second, MaxAttempts: 8, Backoff: defaultBackoff},
 				},
 			},
 			{
-				Name: "mail", Concurrency: 32, Timeout: 30 * time.Second,
+				Name: "spare", Concurrency: 32, Timeout: 30 * time.Second, Breaker: defaultBreaker,
+				Adapter: &fakeAdapter{
+					paths:   map[string]string{"create_charge": "/pay", "refund": "/pay/back", "find": "/find"},
+					timeout: 30 * time.Second,
+				},
+				Tools: map[string]dispatch.Policy{
+					"create_charge": {Class: dispatch.KeyIdempotent, Timeout: 30 * time.Second, KeyTTL: time.Hour, MaxAttempts: 8, Backoff: defaultBackoff},
+					"refund": {
+						Class: dispatch.NonIdempotent, Timeout: 30 * time.Second, MaxAttempts: 8, Backoff: defaultBackoff,
+						Lookup:   &dispatch.Lookup{Operation: "find", Margin: 30 * time.Second},
+						Reversal: dispatch.Reversal{Tool: "spare/create_charge"},
+					},
+					"find": {Class: dispatch.ReadOnly, Timeout: 30 * time.Second, MaxAttempts: 8, Backoff: defaultBackoff},
+				},
+			},
+			{
+				Name: "mail", Concurrency: 32, Timeout: 30 * time.Second, Breaker: defaultBreaker,
 				Adapter: &fakeAdapter{paths: map[string]string{"mail": "/"}, timeout: 30 * time.Second},
 				Tools: map[string]dispatch.Policy{
-					"mail": {Class: dispatch.ReadOnly, MaxAttempts: 8, Backoff: defaultBackoff},
+					"mail": {Class: dispatch.ReadOnly, Timeout: 30 * time.Second, MaxAttempts: 8, Backoff: defaultBackoff},
 				},
 			},
 		},
@@ -94,7 +140,10 @@ func TestLoadReadsEveryField(t *testing.T) {
 	}
 }
 
-var defaultBackoff = dispatch.Backoff{Base: 500 * time.Millisecond, Cap: 10 * time.Minute}
+var (
+	defaultBackoff = dispatch.Backoff{Base: 500 * time.Millisecond, Cap: 10 * time.Minute}
+	defaultBreaker = dispatch.BreakerPolicy{ConsecutiveFailures: 3, CoolDown: 10 * time.Second}
+)
 
 func TestLoadFillsInDefaults(t *testing.T) {
 	t.Parallel()
@@ -108,6 +157,25 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestABurstIsASecondsWorthUnlessItIsSaid(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]dispatch.RateLimit{
+		"":                           {},
+		"{per_second: 90}":           {PerSecond: 90, Burst: 90},
+		"{per_second: 2.5}":          {PerSecond: 2.5, Burst: 3},
+		"{per_second: 0.01}":         {PerSecond: 0.01, Burst: 1},
+		"{per_second: 1, burst: 60}": {PerSecond: 1, Burst: 60},
+	} {
+		loaded, err := loadText(t, provider("adapter: fake\nrate_limit: "+text+"\n"+wellFormedTool))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := loaded.Providers[0].RateLimit; got != want {
+			t.Errorf("rate_limit: %s is %+v, want %+v", text, got, want)
+		}
 	}
 }
 
@@ -167,13 +235,15 @@ server: {listen: "${env:TOKEN}"}
 providers:
   p:
     adapter: fake
+    fallback: r
     fake: {token: "${env:TOKEN}", level: low}
     tools:
       a: {fake: {path: /}, idempotency: {class: "${env:TOKEN}"}}
   q:
     adapter: "${env:TOKEN}"
+    fallback: "${env:TOKEN}"
     tools:
-      a: {idempotency: {class: read_only}}
+      a: {idempotency: {class: non_idempotent}, lookup: {tool: "${env:TOKEN}"}, compensate_with: {tool: "${env:TOKEN}"}}
   r:
     adapter: fake
     fake: {level: "${env:TOKEN}"}
@@ -181,8 +251,8 @@ providers:
       a: {fake: {path: /}, idempotency: {class: read_only}}
 `)
 	var invalid *InvalidError
-	if !errors.As(err, &invalid) || len(invalid.Problems) != 6 {
-		t.Errorf("got %v; want six problems", err)
+	if !errors.As(err, &invalid) || len(invalid.Problems) != 9 {
+		t.Errorf("got %v; want nine problems", err)
 	}
 	if strings.Contains(err.Error(), "leak me") {
 		t.Errorf("the secret is shown: %v", err)

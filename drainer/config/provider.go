@@ -18,6 +18,9 @@ func (r *reader) provider(f field, registry dispatch.Registry) Provider {
 		Name:        f.name(),
 		Concurrency: block.Concurrency,
 		Timeout:     block.Timeout,
+		RateLimit:   block.RateLimit.limit(),
+		Breaker:     dispatch.BreakerPolicy(block.CircuitBreaker),
+		Fallback:    block.Fallback,
 		Tools:       make(map[string]dispatch.Policy, len(block.Tools)),
 	}
 	spec := dispatch.Spec{
@@ -29,7 +32,7 @@ func (r *reader) provider(f field, registry dispatch.Registry) Provider {
 	for _, child := range block.Tools {
 		operation := child.name()
 		tool, blocks := r.tool(child, registry)
-		provider.Tools[operation] = tool.policy()
+		provider.Tools[operation] = tool.policy(block.Timeout)
 		spec.Tools[operation] = dispatch.ToolSpec{
 			Class:    tool.Idempotency.Class,
 			Settings: r.ownBlock(child, blocks, block.Adapter, registry),
@@ -44,15 +47,6 @@ func (r *reader) tool(f field, registry dispatch.Registry) (toolBlock, map[strin
 	blocks := r.decodeStruct(f, reflect.ValueOf(&block).Elem(), registry.Names()...)
 	r.checkTool(f.path, block)
 	return block, blocks
-}
-
-func (t toolBlock) policy() dispatch.Policy {
-	return dispatch.Policy{
-		Class:       t.Idempotency.Class,
-		KeyTTL:      t.Idempotency.TTL,
-		MaxAttempts: t.Retry.MaxAttempts,
-		Backoff:     dispatch.Backoff{Base: t.Retry.Base, Cap: t.Retry.Cap},
-	}
 }
 
 // ownBlock picks the block that the provider's adapter decodes; a block for
@@ -84,7 +78,11 @@ func (r *reader) adapter(at path, name string, spec dispatch.Spec, registry disp
 	}
 	adapter, err := kind.New(spec)
 	for _, complaint := range complaints(err) {
-		r.reject(at, "%s", r.secrets.redact(complaint))
+		about := at
+		if complaint.tool != "" {
+			about = at.child("tools").child(complaint.tool)
+		}
+		r.reject(about.child(name), "%s", r.secrets.redact(complaint.text))
 	}
 	return adapter
 }

@@ -128,6 +128,8 @@ func (r *reader) assign(f field, into reflect.Value) string {
 		return assignBool(f.value, into)
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		return assignInt(f.value, into)
+	case reflect.Float64:
+		return assignFloat(f.value, into)
 	default:
 		return r.assignByLibrary(f, into)
 	}

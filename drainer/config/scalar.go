@@ -40,6 +40,20 @@ func assignInt(node ast.Node, into reflect.Value) string {
 	return ""
 }
 
+func assignFloat(node ast.Node, into reflect.Value) string {
+	switch number := node.(type) {
+	case *ast.FloatNode:
+		into.SetFloat(number.Value)
+		return ""
+	case *ast.IntegerNode:
+		if whole, err := strconv.ParseFloat(fmt.Sprint(number.Value), 64); err == nil {
+			into.SetFloat(whole)
+			return ""
+		}
+	}
+	return "want a number, without quotes"
+}
+
 func assignDuration(node ast.Node, into *time.Duration) string {
 	text, ok := textOf(node)
 	if !ok {

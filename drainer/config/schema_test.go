@@ -14,6 +14,8 @@ func TestSchemaKnowsEveryFieldOfAFile(t *testing.T) {
 		"version", "database.url", "worker.lease", "server.listen",
 		"providers.*.adapter", "providers.*.fake.token", "providers.*.other.labels.*",
 		"providers.*.tools.*.fake.path", "providers.*.tools.*.idempotency.class", "providers.*.tools.*.retry.cap",
+		"providers.*.rate_limit.burst", "providers.*.circuit_breaker.cool_down", "providers.*.fallback",
+		"providers.*.tools.*.lookup.margin", "providers.*.tools.*.compensate_with.tool", "providers.*.tools.*.reversal_window",
 	} {
 		if property(schema, at) == nil {
 			t.Errorf("%s is missing", at)

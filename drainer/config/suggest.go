@@ -8,6 +8,9 @@ import (
 
 // suggest says which of the known names was probably meant, or lists them.
 func suggest(name string, known []string) string {
+	if len(known) == 0 {
+		return "there is none"
+	}
 	nearest := slices.MinFunc(known, func(a, b string) int {
 		return editDistance(name, a) - editDistance(name, b)
 	})

@@ -1,0 +1,55 @@
+package config
+
+import (
+	"math"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+func (t toolBlock) policy(timeout time.Duration) dispatch.Policy {
+	return dispatch.Policy{
+		Class:       t.Idempotency.Class,
+		Timeout:     timeout,
+		Lookup:      t.Lookup.lookup(),
+		Reversal:    t.reversal(),
+		KeyTTL:      t.Idempotency.TTL,
+		MaxAttempts: t.Retry.MaxAttempts,
+		Backoff:     dispatch.Backoff{Base: t.Retry.Base, Cap: t.Retry.Cap},
+	}
+}
+
+func (t toolBlock) reversal() dispatch.Reversal {
+	var reversal dispatch.Reversal
+	if t.CompensateWith != nil {
+		reversal.Tool = t.CompensateWith.Tool
+	}
+	if t.ReversalWindow != nil {
+		reversal.Window = *t.ReversalWindow
+	}
+	return reversal
+}
+
+// What is left out of a block that is optional as a whole gets its value here.
+
+func (l *lookupBlock) lookup() *dispatch.Lookup {
+	if l == nil {
+		return nil
+	}
+	lookup := &dispatch.Lookup{Operation: l.Tool, Margin: 30 * time.Second}
+	if l.Margin != nil {
+		lookup.Margin = *l.Margin
+	}
+	return lookup
+}
+
+func (l *rateLimitBlock) limit() dispatch.RateLimit {
+	if l == nil {
+		return dispatch.RateLimit{}
+	}
+	limit := dispatch.RateLimit{PerSecond: l.PerSecond, Burst: int(math.Ceil(l.PerSecond))}
+	if l.Burst != nil {
+		limit.Burst = *l.Burst
+	}
+	return limit
+}

@@ -1,0 +1,66 @@
+package config
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// references are what one part of the file may say of another. They can be
+// checked only once all of it is read.
+type references struct {
+	*reader
+	providers map[string]Provider
+}
+
+func (r *reader) checkReferences(providers []Provider) {
+	refs := references{reader: r, providers: make(map[string]Provider, len(providers))}
+	for _, provider := range providers {
+		refs.providers[provider.Name] = provider
+	}
+	for _, provider := range providers {
+		at := path{"providers", provider.Name}
+		refs.checkFallback(at.child("fallback"), provider)
+		for _, operation := range slices.Sorted(maps.Keys(provider.Tools)) {
+			at, policy := at.child("tools").child(operation), provider.Tools[operation]
+			refs.checkLookup(at.child("lookup").child("tool"), provider, policy.Lookup)
+			refs.checkReversal(at.child("compensate_with").child("tool"), provider.Name+"/"+operation, policy.Reversal.Tool)
+		}
+	}
+}
+
+func (r references) checkLookup(at path, provider Provider, lookup *dispatch.Lookup) {
+	if lookup == nil {
+		return
+	}
+	var readOnly []string
+	for operation, policy := range provider.Tools {
+		if policy.Class == dispatch.ReadOnly {
+			readOnly = append(readOnly, operation)
+		}
+	}
+	r.checkOneOf(at, lookup.Operation, readOnly, "must name a read_only operation of this provider")
+}
+
+func (r references) checkReversal(at path, own, undo string) {
+	if undo == "" {
+		return
+	}
+	var acting []string
+	for _, provider := range r.providers {
+		for operation, policy := range provider.Tools {
+			if name := provider.Name + "/" + operation; name != own && policy.Class != dispatch.ReadOnly {
+				acting = append(acting, name)
+			}
+		}
+	}
+	r.checkOneOf(at, undo, acting, "must name another tool of this file that acts, as provider/operation")
+}
+
+func (r references) checkOneOf(at path, name string, allowed []string, rule string) {
+	if !slices.Contains(allowed, name) {
+		slices.Sort(allowed)
+		r.reject(at, "%s; %s", rule, suggest(name, allowed))
+	}
+}
