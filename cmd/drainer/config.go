@@ -3,9 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,9 +27,16 @@ func newConfigValidate(options *options) *cobra.Command {
 		Short: "Find every mistake in a configuration, with file, line and column",
 		Long: `validate reads a configuration as run does: strictly, with its secrets, and
 with every adapter built. It connects to nothing. A valid one is summed up, one
-line a tool; the mistakes of another go to standard error, and it exits with 3.`,
+line a tool; the mistakes of another go to standard error, and it exits with 3.
+
+A non_idempotent tool is safe for agents once its configuration says how to look
+an effect up, what undoes it, and for how long: lookup, compensate_with and
+reversal_window. One that lacks any of them is valid, and a warning.`,
 		Example: `  drainer config validate --config drainer.yaml
-  drainer config validate --config drainer.yaml -o json | jq '.errors[]'`,
+  drainer config validate --config drainer.yaml -o json | jq '.errors[]'
+
+  # fail a build that lets agents use an unsafe tool
+  drainer config validate --config drainer.yaml -o json | jq -e 'all(.tools[]; .agent_safe)'`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			loaded, err := options.loadConfig(command)
@@ -71,21 +78,46 @@ type validation struct {
 }
 
 type toolSummary struct {
-	Tool        string `json:"tool"`
-	Class       string `json:"class"`
-	KeyTTL      string `json:"key_ttl,omitempty"`
-	MaxAttempts int    `json:"max_attempts"`
-	Timeout     string `json:"timeout"`
+	Tool        string   `json:"tool"`
+	Class       string   `json:"class"`
+	KeyTTL      string   `json:"key_ttl,omitempty"`
+	MaxAttempts int      `json:"max_attempts"`
+	Timeout     string   `json:"timeout"`
+	AgentSafe   bool     `json:"agent_safe"`
+	Missing     []string `json:"missing,omitempty"` // the fields that would make it safe
 }
 
 func (o *options) printValid(command *cobra.Command, loaded *config.Config) error {
 	tools := summarize(loaded)
 	rows := make([][]string, len(tools))
 	for i, tool := range tools {
-		rows[i] = []string{tool.Tool, tool.Class, tool.KeyTTL, strconv.Itoa(tool.MaxAttempts), tool.Timeout}
+		rows[i] = []string{tool.Tool, tool.Class, tool.KeyTTL, strconv.Itoa(tool.MaxAttempts), tool.Timeout, tool.safety()}
 	}
-	heading := []string{"TOOL", "CLASS", "KEY TTL", "MAX ATTEMPTS", "TIMEOUT"}
-	return o.print(command, validation{Valid: true, Tools: tools}, heading, rows)
+	heading := []string{"TOOL", "CLASS", "KEY TTL", "MAX ATTEMPTS", "TIMEOUT", "AGENT SAFE"}
+	if err := o.print(command, validation{Valid: true, Tools: tools}, heading, rows); err != nil {
+		return err
+	}
+	warnOfUnsafe(command.ErrOrStderr(), tools)
+	return nil
+}
+
+func (t toolSummary) safety() string {
+	if t.AgentSafe {
+		return "yes"
+	}
+	return "no, lacks " + strings.Join(t.Missing, ", ")
+}
+
+func warnOfUnsafe(to io.Writer, tools []toolSummary) {
+	unsafe := 0
+	for _, tool := range tools {
+		if !tool.AgentSafe {
+			unsafe++
+		}
+	}
+	if unsafe > 0 {
+		fmt.Fprintf(to, "drainer: warning: tools that are not safe for agents: %d of %d\n", unsafe, len(tools))
+	}
 }
 
 // printInvalid gives a program the mistakes in a form that it can read.
@@ -99,17 +131,17 @@ func (o *options) printInvalid(command *cobra.Command, err error) error {
 
 func summarize(loaded *config.Config) []toolSummary {
 	var tools []toolSummary
-	for _, provider := range loaded.Providers {
-		for _, operation := range slices.Sorted(maps.Keys(provider.Tools)) {
-			policy := provider.Tools[operation]
-			tools = append(tools, toolSummary{
-				Tool:        provider.Name + "/" + operation,
-				Class:       string(policy.Class),
-				KeyTTL:      durationText(policy.KeyTTL),
-				MaxAttempts: policy.MaxAttempts,
-				Timeout:     durationText(provider.Timeout),
-			})
-		}
+	for name, policy := range loaded.Tools() {
+		missing := config.MissingSafeguards(policy)
+		tools = append(tools, toolSummary{
+			Tool:        name,
+			Class:       string(policy.Class),
+			KeyTTL:      durationText(policy.KeyTTL),
+			MaxAttempts: policy.MaxAttempts,
+			Timeout:     durationText(policy.Timeout),
+			AgentSafe:   len(missing) == 0,
+			Missing:     missing,
+		})
 	}
 	return tools
 }

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,9 +15,9 @@ import (
 func TestConfigValidateSumsUpTheTools(t *testing.T) {
 	t.Parallel()
 	got := run(t, "config", "validate", "--config", writeValid(t))
-	want := `TOOL                  CLASS           KEY TTL  MAX ATTEMPTS  TIMEOUT
-stripe/create_charge  key_idempotent  24h0m0s  8             30s
-stripe/refund         key_idempotent  24h0m0s  8             30s
+	want := `TOOL                  CLASS           KEY TTL  MAX ATTEMPTS  TIMEOUT  AGENT SAFE
+stripe/create_charge  key_idempotent  24h0m0s  8             30s      yes
+stripe/refund         key_idempotent  24h0m0s  8             30s      yes
 `
 	if got != (result{exitOK, want, ""}) {
 		t.Errorf("got %+v, want\n%s", got, want)
@@ -30,6 +33,87 @@ func TestConfigValidatePrintsJSON(t *testing.T) {
 	}
 	if got.code != exitOK || !printed.Valid || len(printed.Tools) != 2 || printed.Tools[0].Tool != "stripe/create_charge" {
 		t.Errorf("got %+v", got)
+	}
+}
+
+const unsafeConfig = `version: 1
+providers:
+  mail:
+    adapter: http
+    http: {base_url: https://mail.example}
+    tools:
+      send:
+        http: {path: /send}
+        idempotency: {class: non_idempotent}
+        lookup: {tool: find}
+      find:
+        http: {method: GET, path: /find}
+        idempotency: {class: read_only}
+`
+
+func TestConfigValidateWarnsOfUnsafeTools(t *testing.T) {
+	t.Parallel()
+	file := write(t, "drainer.yaml", unsafeConfig)
+	const warning = "drainer: warning: tools that are not safe for agents: 1 of 2\n"
+	want := `TOOL       CLASS           KEY TTL  MAX ATTEMPTS  TIMEOUT  AGENT SAFE
+mail/find  read_only                8             30s      yes
+mail/send  non_idempotent           8             30s      no, lacks compensate_with, reversal_window
+`
+	if got := run(t, "config", "validate", "--config", file); got != (result{exitOK, want, warning}) {
+		t.Errorf("got %+v, want\n%s", got, want)
+	}
+	got := run(t, "config", "validate", "--config", file, "-o", "json")
+	var printed validation
+	if err := json.Unmarshal([]byte(got.stdout), &printed); err != nil {
+		t.Fatal(err)
+	}
+	safe, unsafe := printed.Tools[0], printed.Tools[1]
+	if !safe.AgentSafe || safe.Missing != nil || unsafe.AgentSafe || !slices.Equal(unsafe.Missing, []string{"compensate_with", "reversal_window"}) {
+		t.Errorf("got %+v", printed.Tools)
+	}
+	if got.code != exitOK || got.stderr != warning {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestTheLogWarnsOfUnsafeTools(t *testing.T) {
+	t.Parallel()
+	loaded, err := config.Load(write(t, "drainer.yaml", unsafeConfig), newOptions().registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	logUnsafe(slog.New(slog.NewJSONHandler(&log, nil)), loaded)
+	var line struct {
+		Level, Tool string
+		Missing     []string
+	}
+	if err := json.Unmarshal(log.Bytes(), &line); err != nil {
+		t.Fatalf("want one line, got %q: %v", log.String(), err)
+	}
+	if line.Level != "WARN" || line.Tool != "mail/send" || !slices.Equal(line.Missing, []string{"compensate_with", "reversal_window"}) {
+		t.Errorf("got %+v", line)
+	}
+}
+
+func TestAConfigWithoutProvidersHasNothingToDrain(t *testing.T) {
+	t.Parallel()
+	file := write(t, "drainer.yaml", "version: 1\n")
+	want := "drainer: " + file + ": there are no providers, so there is nothing to drain; add one under providers\n"
+	for _, args := range [][]string{{"config", "validate"}, {"run", "--once"}} {
+		if got := run(t, append(args, "--config", file)...); got != (result{exitConfigInvalid, "", want}) {
+			t.Errorf("%v: got %+v, want %s", args, got, want)
+		}
+	}
+}
+
+func TestAMistakeOfAToolIsShownWhereItStands(t *testing.T) {
+	t.Parallel()
+	file := write(t, "drainer.yaml", strings.Replace(unsafeConfig, "path: /find", "path: find", 1))
+	got := run(t, "config", "validate", "--config", file)
+	want := "drainer: " + file + ":12:9: providers.mail.tools.find.http: path: path must start with a slash\n"
+	if got != (result{exitConfigInvalid, "", want}) {
+		t.Errorf("got %+v, want %s", got, want)
 	}
 }
 

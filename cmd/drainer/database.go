@@ -8,13 +8,23 @@ import (
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
-// loadConfig reads the file that --config names, for commands that cannot do
-// without one.
+// loadConfig reads the file that --config names, for commands about its
+// providers. Others, such as migrate, are content with a database.
 func (o *options) loadConfig(command *cobra.Command) (*config.Config, error) {
 	if o.configPath == "" {
 		return nil, usagef(command, "say which configuration to use: --config FILE")
 	}
-	return config.Load(o.configPath, o.registry)
+	loaded, err := config.Load(o.configPath, o.registry)
+	if err != nil {
+		return nil, err
+	}
+	if len(loaded.Providers) == 0 {
+		return nil, &config.InvalidError{Problems: []*config.Error{{
+			File:    o.configPath,
+			Message: "there are no providers, so there is nothing to drain; add one under providers",
+		}}}
+	}
+	return loaded, nil
 }
 
 // findDatabase is the database URL of a command that needs nothing else of

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 
@@ -46,9 +45,6 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	if err != nil {
 		return err
 	}
-	if len(loaded.Providers) == 0 {
-		return errNoProviders
-	}
 	url, err := o.databaseOf(command, loaded)
 	if err != nil {
 		return err
@@ -65,11 +61,10 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	return drain(ctx, store, loaded, once)
 }
 
-var errNoProviders = errors.New("the configuration has no providers, so there is nothing to drain; add one under providers")
-
 // drain runs the daemon beside its HTTP server; whichever fails ends both.
 func drain(ctx context.Context, store *postgres.Store, loaded *config.Config, once bool) error {
 	log, metrics := newLogger(), prometheus.NewRegistry()
+	logUnsafe(log, loaded)
 	daemon := drainer.New(store, providersOf(loaded), settingsOf(loaded, once), log, metrics)
 	if once {
 		return daemon.Run(ctx)
@@ -85,6 +80,16 @@ func drain(ctx context.Context, store *postgres.Store, loaded *config.Config, on
 		return serve(serving, loaded.Server.Listen, handler(daemon, metrics), log)
 	})
 	return group.Wait()
+}
+
+// logUnsafe says at every start what a reader of the configuration was told
+// by config validate.
+func logUnsafe(log *slog.Logger, loaded *config.Config) {
+	for tool, policy := range loaded.Tools() {
+		if missing := config.MissingSafeguards(policy); len(missing) > 0 {
+			log.Warn("this tool is not safe for agents: repeating a call repeats its effect", "tool", tool, "missing", missing)
+		}
+	}
 }
 
 func providersOf(loaded *config.Config) []drainer.Provider {
