@@ -48,7 +48,7 @@ type rateLimitBlock struct {
 }
 
 type breakerBlock struct {
-	ConsecutiveFailures int           `yaml:"consecutive_failures" jsonschema:"minimum=1,default=3" jsonschema_description:"Overloads in a row that open the breaker: 503, 529, no connection. It cannot be switched off; 1000000 comes close."`
+	ConsecutiveFailures int           `yaml:"consecutive_failures" jsonschema:"minimum=1,default=3" jsonschema_description:"Overloads in a row, seen by one worker, that open the breaker for all: 503, 529, no connection, no answer. It cannot be switched off; 1000000 comes close."`
 	CoolDown            time.Duration `yaml:"cool_down" jsonschema:"default=10s" jsonschema_description:"How long the provider is left alone before one request tries it again; a longer Retry-After counts."`
 }
 
