@@ -36,9 +36,15 @@ func (r *reader) checkPositive(at path, duration time.Duration) {
 	}
 }
 
+// maxCount is beyond all sense, and well within what memory and the tables hold.
+const maxCount = 10_000
+
 func (r *reader) checkCount(at path, count int) {
 	if count < 1 {
 		r.reject(at, "must be at least 1")
+	}
+	if count > maxCount {
+		r.reject(at, "must be at most %d", maxCount)
 	}
 }
 

@@ -34,7 +34,7 @@ type serverBlock struct {
 
 type providerBlock struct {
 	Adapter        string          `yaml:"adapter" jsonschema:"required" jsonschema_description:"The protocol that the provider speaks. Its settings stand in a block of the same name."`
-	Concurrency    int             `yaml:"concurrency" jsonschema:"minimum=1,default=32" jsonschema_description:"Requests in flight at once, over all workers together."`
+	Concurrency    int             `yaml:"concurrency" jsonschema:"minimum=1,maximum=10000,default=32" jsonschema_description:"Requests in flight at once, over all workers together."`
 	Timeout        time.Duration   `yaml:"timeout" jsonschema:"default=30s" jsonschema_description:"The longest one dispatch may take; after it the outcome is ambiguous."`
 	RateLimit      *rateLimitBlock `yaml:"rate_limit" jsonschema_description:"How many requests may start, over all workers together. Left out, any number."`
 	CircuitBreaker breakerBlock    `yaml:"circuit_breaker" jsonschema_description:"When the provider is left alone because it is overloaded, by all workers together."`
@@ -44,11 +44,11 @@ type providerBlock struct {
 
 type rateLimitBlock struct {
 	PerSecond float64 `yaml:"per_second" jsonschema:"required,minimum=0.00001,maximum=1000000" jsonschema_description:"Requests a second in the long run; may be a fraction."`
-	Burst     *int    `yaml:"burst" jsonschema:"minimum=1" jsonschema_description:"Requests that may start at once after a quiet time; per_second rounded up by default."`
+	Burst     *int    `yaml:"burst" jsonschema:"minimum=1,maximum=10000" jsonschema_description:"Requests that may start at once after a quiet time; per_second rounded up by default."`
 }
 
 type breakerBlock struct {
-	ConsecutiveFailures int           `yaml:"consecutive_failures" jsonschema:"minimum=1,default=3" jsonschema_description:"Overloads in a row, seen by one worker, that open the breaker for all: 503, 529, no connection, no answer. It cannot be switched off; 1000000 comes close."`
+	ConsecutiveFailures int           `yaml:"consecutive_failures" jsonschema:"minimum=1,maximum=10000,default=3" jsonschema_description:"Overloads in a row, seen by one worker, that open the breaker for all: 503, 529, no connection, no answer. It cannot be switched off; 10000 comes close."`
 	CoolDown            time.Duration `yaml:"cool_down" jsonschema:"default=10s" jsonschema_description:"How long the provider is left alone before one request tries it again; a longer Retry-After counts."`
 }
 
@@ -76,7 +76,7 @@ type idempotencyBlock struct {
 }
 
 type retryBlock struct {
-	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,default=8" jsonschema_description:"Attempts in all, the first included."`
+	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,maximum=10000,default=8" jsonschema_description:"Attempts in all, the first included."`
 	Base        time.Duration `yaml:"base" jsonschema:"default=500ms" jsonschema_description:"Upper bound of the delay after the first attempt; it doubles with each further one."`
 	Cap         time.Duration `yaml:"cap" jsonschema:"default=10m" jsonschema_description:"What that bound never exceeds."`
 }

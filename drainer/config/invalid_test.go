@@ -98,8 +98,9 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 		"misspelt field": {provider("adapter: fake\nconcurency: 3\n" + wellFormedTool), []string{
 			`5:5: providers.p: unknown field "concurency"; did you mean "concurrency"?`,
 		}},
-		"no concurrency": {provider("adapter: fake\nconcurrency: 0\n" + wellFormedTool), []string{"5:18: providers.p.concurrency: must be at least 1"}},
-		"no timeout":     {provider("adapter: fake\ntimeout: 0s\n" + wellFormedTool), []string{"5:14: providers.p.timeout: must be longer than 0"}},
+		"an endless concurrency": {provider("adapter: fake\nconcurrency: 1000000\n" + wellFormedTool), []string{"5:18: providers.p.concurrency: must be at most 10000"}},
+		"no concurrency":         {provider("adapter: fake\nconcurrency: 0\n" + wellFormedTool), []string{"5:18: providers.p.concurrency: must be at least 1"}},
+		"no timeout":             {provider("adapter: fake\ntimeout: 0s\n" + wellFormedTool), []string{"5:14: providers.p.timeout: must be longer than 0"}},
 		"no rate": {provider("adapter: fake\nrate_limit: {}\n" + wellFormedTool), []string{
 			"5:5: providers.p.rate_limit.per_second: want requests a second, from 0.00001 (about one a day) to 1000000",
 		}},
