@@ -24,7 +24,8 @@ type Spec struct {
 // ToolSpec is one operation of a provider.
 type ToolSpec struct {
 	Class    Class
-	Settings Block // the tool's block, named like the adapter
+	KeyTTL   time.Duration // how long the tool says the provider remembers a key; 0 where keys mean nothing
+	Settings Block         // the tool's block, named like the adapter
 }
 
 // ToolError is what is wrong with the settings of one tool. An adapter reports

@@ -18,7 +18,8 @@ const evaluationLimit = time.Second
 type expression struct{ code *gojq.Code }
 
 // compile refuses what reads the clock or the time zone: a retry must send
-// what the first attempt sent. Its errors give a position and no text.
+// what the first attempt sent, and the same response must mean the same. Its
+// errors give a position and no text.
 func compile(source string) (*expression, error) {
 	query, err := gojq.Parse(source)
 	var position *gojq.ParseError
@@ -29,7 +30,7 @@ func compile(source string) (*expression, error) {
 		return nil, errors.New("jq does not parse")
 	}
 	if name := findCall(reflect.ValueOf(query), "now", "localtime", "strflocaltime"); name != "" {
-		return nil, fmt.Errorf("jq calls %s: a retry would send another request", name)
+		return nil, fmt.Errorf("jq calls %s: its result would depend on the clock", name)
 	}
 	code, err := gojq.Compile(query)
 	if err != nil {

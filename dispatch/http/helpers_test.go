@@ -3,8 +3,10 @@ package http_test
 import (
 	"bufio"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -44,6 +46,29 @@ func newAdapter(t *testing.T, spec dispatch.Spec) *dispatchhttp.Adapter {
 	}
 	t.Cleanup(func() { _ = adapter.Close() })
 	return adapter
+}
+
+// reply is what a provider answers.
+type reply struct {
+	status  int
+	headers map[string]string
+	body    string
+}
+
+// answer dispatches once to a provider that answers so.
+func answer(t *testing.T, reply reply, settings string, tool dispatch.ToolSpec) dispatch.Result {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for name, value := range reply.headers {
+			w.Header().Set(name, value)
+		}
+		w.WriteHeader(reply.status)
+		_, _ = io.WriteString(w, reply.body)
+	}))
+	defer server.Close()
+	spec := spec(server.URL, settings, "")
+	spec.Tools["charge"] = tool
+	return newAdapter(t, spec).Dispatch(t.Context(), request(`{}`))
 }
 
 // rawServer hands every connection to serve, with its number from 0.

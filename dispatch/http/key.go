@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -12,8 +13,7 @@ import (
 )
 
 const (
-	defaultKeyHeader = "Idempotency-Key"
-	tupleHeader      = "X-Agent-Idempotency-Tuple"
+	tupleHeader = "X-Agent-Idempotency-Tuple"
 
 	uuidLength   = 36
 	minKeyDigits = 24 // 96 bits
@@ -30,10 +30,24 @@ type KeySettings struct {
 	TupleHeader bool   `yaml:"tuple_header,omitempty" jsonschema_description:"Also send the four parts of the key, percent-encoded and joined by commas, as X-Agent-Idempotency-Tuple."`
 }
 
+// keyPlacement without a place sends no key.
 type keyPlacement struct {
 	header, query, field string
 	format               func(key string) string
 	tuple                bool
+}
+
+// isSent reports whether requests carry the key.
+func (k keyPlacement) isSent() bool { return countSet(k.header, k.query, k.field) > 0 }
+
+// over fills in from a profile what the configuration leaves out.
+func (k KeySettings) over(profile KeySettings) KeySettings {
+	if countSet(k.Header, k.Query, k.Field) == 0 {
+		k.Header, k.Query, k.Field = profile.Header, profile.Query, profile.Field
+	}
+	k.Format = cmp.Or(k.Format, profile.Format)
+	k.MaxLength = cmp.Or(k.MaxLength, profile.MaxLength)
+	return k
 }
 
 func newKeyPlacement(settings KeySettings) (keyPlacement, error) {
@@ -44,11 +58,8 @@ func newKeyPlacement(settings KeySettings) (keyPlacement, error) {
 		tuple:  settings.TupleHeader,
 	}
 	var problems []error
-	switch places := countSet(settings.Header, settings.Query, settings.Field); {
-	case places > 1:
+	if countSet(settings.Header, settings.Query, settings.Field) > 1 {
 		problems = append(problems, errors.New("idempotency_key: set one of header, query and field"))
-	case places == 0:
-		placement.header = defaultKeyHeader
 	}
 	if placement.header != "" && !validHeaderName(placement.header) {
 		problems = append(problems, errors.New("idempotency_key.header is not a header name"))

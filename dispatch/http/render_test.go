@@ -28,6 +28,20 @@ func dispatchOnce(t *testing.T, settings, tool string, request dispatch.Request)
 	return arrived, result
 }
 
+// arrival is the header that arrived at the provider.
+func arrival(t *testing.T, settings string, tool dispatch.ToolSpec) http.Header {
+	t.Helper()
+	var arrived http.Header
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { arrived = r.Header }))
+	defer server.Close()
+	spec := spec(server.URL, settings, "")
+	spec.Tools["charge"] = tool
+	if got := newAdapter(t, spec).Dispatch(t.Context(), request(`{}`)); arrived == nil {
+		t.Fatalf("nothing arrived: %+v", got)
+	}
+	return arrived
+}
+
 func TestARequestIsRendered(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ settings, tool, payload, line, body string }{
@@ -83,6 +97,19 @@ func TestAPayloadThatCannotBeRenderedIsRejectedUnsent(t *testing.T) {
 				t.Errorf("arrived %v, result %+v", arrived, result)
 			}
 		})
+	}
+}
+
+func TestALookupIsToldTheReference(t *testing.T) {
+	t.Parallel()
+	const tool = "{method: GET, path: '/c/{.provider_ref}'}"
+	known := request(`{}`)
+	known.ProviderRef = "ch_1"
+	if arrived, result := dispatchOnce(t, "", tool, known); arrived == nil || arrived.line != "GET /base/c/ch_1" {
+		t.Errorf("arrived %v, result %+v", arrived, result)
+	}
+	if arrived, result := dispatchOnce(t, "", tool, request(`{}`)); arrived != nil || result.ErrorClass != "unrenderable_request" {
+		t.Errorf("without a reference arrived %v, result %+v", arrived, result)
 	}
 }
 

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"errors"
 	"math"
 	"net/http"
 	"strconv"
@@ -25,27 +26,42 @@ func retryAfter(header http.Header, now time.Time) time.Duration {
 	if err != nil {
 		return 0
 	}
-	if date, err := http.ParseTime(header.Get("Date")); err == nil {
-		now = date
-	}
-	return min(max(at.Sub(now), 0), maxRetryAfter)
+	return min(max(at.Sub(dateOf(header, now)), 0), maxRetryAfter)
 }
 
-// parseSeconds also takes a fraction, which some providers send, and rounds it
-// up to the next nanosecond: late is allowed, early is not.
+// dateOf is when the provider answered, by its own clock if it says so.
+func dateOf(header http.Header, now time.Time) time.Time {
+	if date, err := http.ParseTime(header.Get("Date")); err == nil {
+		return date
+	}
+	return now
+}
+
+// parseSeconds also takes a fraction, which some providers send.
 func parseSeconds(text string) (time.Duration, bool) {
 	if text == "" || strings.Trim(text, "0123456789.") != "" {
 		return 0, false
 	}
-	seconds, err := strconv.ParseFloat(text, 64)
-	if math.IsInf(seconds, 1) {
-		return maxRetryAfter, true
-	}
-	if err != nil {
+	return secondsOf(text)
+}
+
+// secondsOf takes a number that is too large to be one for infinity.
+func secondsOf(text string) (time.Duration, bool) {
+	number, err := strconv.ParseFloat(text, 64)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0, false
 	}
-	if seconds >= maxRetryAfter.Seconds() {
-		return maxRetryAfter, true
+	return seconds(number), true
+}
+
+// seconds is a number of them within 0 and maxRetryAfter, rounded up to the
+// next nanosecond: late is allowed, early is not.
+func seconds(number float64) time.Duration {
+	switch {
+	case number >= maxRetryAfter.Seconds():
+		return maxRetryAfter
+	case number > 0:
+		return time.Duration(math.Ceil(number * float64(time.Second)))
 	}
-	return time.Duration(math.Ceil(seconds * float64(time.Second))), true
+	return 0 // NaN as well
 }

@@ -24,8 +24,7 @@ type tool struct {
 	body      encoding
 	mapping   *expression // nil sends the payload as it is
 	reference *expression // nil finds no reference
-	success   []int       // empty means 2xx
-	throttled []int
+	rules     rules       // the operator's
 }
 
 var (
@@ -41,19 +40,17 @@ func newTool(provider *provider, spec dispatch.ToolSpec) (*tool, error) {
 	if err := decode(spec.Settings, &block); err != nil {
 		return nil, err
 	}
-	t := &tool{provider: provider, method: block.Method, success: block.Response.Success, throttled: block.Response.Throttled}
+	t := &tool{provider: provider, method: block.Method}
 	if t.method == "" {
 		t.method = http.MethodPost
 	}
-	err := errors.Join(
+	return t, errors.Join(
 		t.compilePath(block.Path),
 		t.compileTemplates(block),
 		t.compileBody(block, spec.Class),
-		checkStatuses(block.Response),
+		t.compileResponse(block.Response, spec.Class),
+		t.checkKey(spec),
 	)
-	var refErr error
-	t.reference, refErr = optional("response.ref", block.Response.Ref)
-	return t, errors.Join(err, refErr)
 }
 
 func (t *tool) compilePath(text string) (err error) {
@@ -131,22 +128,25 @@ func optional(field, source string) (*expression, error) {
 	return compiled, nil
 }
 
-func checkStatuses(response Response) error {
-	var problems []error
-	for _, status := range response.Success {
-		if status < 200 || status > 499 {
-			problems = append(problems, fmt.Errorf("response.success: %d is no status between 200 and 499", status))
-		}
-		if slices.Contains(response.Throttled, status) {
-			problems = append(problems, fmt.Errorf("response: %d is both success and throttled", status))
-		}
+func (t *tool) compileResponse(block Response, class dispatch.Class) error {
+	reference, refErr := optional("response.ref", block.Ref)
+	rules, rulesErr := compileRules(block.Rules, class)
+	t.reference, t.rules = reference, rules
+	return errors.Join(refErr, rulesErr)
+}
+
+// checkKey holds what the tool promises of its key against what is known of
+// the provider.
+func (t *tool) checkKey(spec dispatch.ToolSpec) error {
+	switch {
+	case t.provider == nil || spec.Class != dispatch.KeyIdempotent:
+		return nil
+	case !t.provider.key.isSent():
+		return errors.New("the class is key_idempotent, but the provider's profile knows no keys; choose another class, or say with idempotency_key where the key goes")
+	case t.provider.keyTTL > 0 && spec.KeyTTL > t.provider.keyTTL:
+		return fmt.Errorf("idempotency.ttl is longer than the %s for which the provider's profile vouches; a retry after that could act twice", t.provider.keyTTL)
 	}
-	for _, status := range response.Throttled {
-		if status < 400 || status > 599 {
-			problems = append(problems, fmt.Errorf("response.throttled: %d is no status between 400 and 599", status))
-		}
-	}
-	return errors.Join(problems...)
+	return nil
 }
 
 // render makes the request that every attempt of the intent sends alike.
@@ -187,9 +187,14 @@ func (t *tool) input(request dispatch.Request) (map[string]any, error) {
 		}
 		payload = decoded
 	}
+	var reference any
+	if request.ProviderRef != "" {
+		reference = request.ProviderRef
+	}
 	return map[string]any{
 		"payload":        payload,
 		"key":            request.IdempotencyKey,
+		"provider_ref":   reference,
 		"agent_run_id":   request.Tuple.AgentRunID,
 		"step_id":        request.Tuple.StepID,
 		"tool_name":      request.Tuple.ToolName,

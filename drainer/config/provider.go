@@ -35,6 +35,7 @@ func (r *reader) provider(f field, registry dispatch.Registry) Provider {
 		provider.Tools[operation] = tool.policy(block.Timeout)
 		spec.Tools[operation] = dispatch.ToolSpec{
 			Class:    tool.Idempotency.Class,
+			KeyTTL:   tool.Idempotency.TTL,
 			Settings: r.ownBlock(child, blocks, block.Adapter, registry),
 		}
 	}

@@ -1,0 +1,63 @@
+package http
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// answer is a response, read as far as it could be.
+type answer struct {
+	status int
+	header http.Header
+	date   time.Time // when the provider answered, by its own clock if it told
+
+	body       []byte // nil where unread
+	unreliable string // why the body proves nothing, as an error class; "" for a good one
+
+	decoded bool
+	value   any
+}
+
+func read(ctx context.Context, response *http.Response, limit int64) *answer {
+	a := &answer{status: response.StatusCode, header: response.Header, date: dateOf(response.Header, time.Now())}
+	body, err := readBody(response.Body, limit)
+	if err != nil {
+		a.unreliable = bodyClass(ctx, err)
+		return a
+	}
+	a.body = body
+	if isMalformed(body, a.contentType()) {
+		a.unreliable = "malformed_body"
+	}
+	return a
+}
+
+func (a *answer) contentType() string { return a.header.Get("Content-Type") }
+
+// json is the body as a JSON value, nil where it is none.
+func (a *answer) json() any {
+	if !a.decoded && json.Valid(a.body) {
+		if value, err := decodeExact(a.body); err == nil {
+			a.value = value
+		}
+	}
+	a.decoded = true
+	return a.value
+}
+
+// view is what a rule sees.
+func (a *answer) view() map[string]any {
+	headers := make(map[string]any, len(a.header))
+	for name, values := range a.header {
+		headers[strings.ToLower(name)] = strings.Join(values, ", ")
+	}
+	return map[string]any{
+		"status":  a.status,
+		"headers": headers,
+		"body":    a.json(),
+		"date":    int(a.date.Unix()),
+	}
+}
