@@ -91,6 +91,23 @@ func TestAResponseIsCaptured(t *testing.T) {
 	}
 }
 
+func TestTheProvidersWordsForAFailureAreKept(t *testing.T) {
+	t.Parallel()
+	words := reply{429, map[string]string{"Content-Type": "application/problem+json", "Retry-After": "1"}, `{"type":"https://e.com/limit","title":"Slow down","detail":"Too many","retry_after":30}`}
+	tool := dispatch.ToolSpec{Class: dispatch.KeyIdempotent, Settings: block("path: /")}
+	got := answer(t, words, "", tool)
+	if want := (dispatch.Problem{Type: "https://e.com/limit", Title: "Slow down", Detail: "Too many"}); got.Problem == nil || *got.Problem != want {
+		t.Errorf("kept %+v", got.Problem)
+	}
+	if got.RetryAfter != 30*time.Second {
+		t.Errorf("retry after %s, want the longer wait", got.RetryAfter)
+	}
+	words.status = 200
+	if got := answer(t, words, "", tool); got.Problem != nil || got.RetryAfter != 0 {
+		t.Errorf("a success has no problem: %+v", got)
+	}
+}
+
 func TestAnUnknownToolIsNotSent(t *testing.T) {
 	t.Parallel()
 	unknown := request(`{}`)

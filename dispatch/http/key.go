@@ -46,7 +46,6 @@ func (k KeySettings) over(profile KeySettings) KeySettings {
 		k.Header, k.Query, k.Field = profile.Header, profile.Query, profile.Field
 	}
 	k.Format = cmp.Or(k.Format, profile.Format)
-	k.MaxLength = cmp.Or(k.MaxLength, profile.MaxLength)
 	return k
 }
 

@@ -33,7 +33,7 @@ var profiles = map[string]profile{
 		rules: []Rule{{When: `.status == 409`, Outcome: "in_flight", Error: "key_in_flight"}},
 	},
 	"stripe": {
-		key:               KeySettings{Header: idempotencyKey, MaxLength: 255},
+		key:               KeySettings{Header: idempotencyKey},
 		keyTTL:            24 * time.Hour,
 		shouldRetryHeader: "Stripe-Should-Retry",
 		rules: []Rule{
@@ -42,7 +42,7 @@ var profiles = map[string]profile{
 		},
 	},
 	"resend": {
-		key:    KeySettings{Header: idempotencyKey, MaxLength: 256},
+		key:    KeySettings{Header: idempotencyKey},
 		keyTTL: 24 * time.Hour,
 		rules: []Rule{
 			{When: `.status == 409 and .body.name == "concurrent_idempotent_requests"`, Outcome: "in_flight", Error: "key_in_flight"},

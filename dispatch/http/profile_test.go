@@ -1,6 +1,7 @@
 package http_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,7 @@ func TestProfilesUnderstandTheirProviders(t *testing.T) {
 		{"no profile: a replay is a success", "", reply{200, headers{"Idempotency-Replay": "true"}, ""}, dispatch.Result{Outcome: dispatch.Completed, Replayed: true}},
 		{"no profile: a saved 500 is final", "", reply{500, headers{"Idempotency-Replay": "true"}, ""}, dispatch.Result{Outcome: dispatch.Ambiguous, Final: true, Replayed: true, ErrorClass: "http_500"}},
 		{"no profile: a saved 503 tells nothing, and is final", "", reply{503, headers{"Idempotent-Replayed": "true"}, ""}, dispatch.Result{Outcome: dispatch.Ambiguous, Final: true, Replayed: true, ErrorClass: "http_503"}},
+		{"no profile: a saved 429 had no effect", "", reply{429, headers{"Idempotent-Replayed": "true"}, ""}, dispatch.Result{Outcome: dispatch.Throttled, Replayed: true, ErrorClass: "http_429"}},
 		{"no profile: a saved 402 is a refusal", "", reply{402, headers{"Idempotent-Replayed": "true"}, ""}, dispatch.Result{Outcome: dispatch.Rejected, Replayed: true, ErrorClass: "http_402"}},
 
 		{"none: a 500 may have acted", "none", reply{status: 500}, dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "http_500"}},
@@ -75,6 +77,8 @@ func TestProfilesUnderstandTheirProviders(t *testing.T) {
 		{"slack: a 200 that says not now", "slack", reply{200, headers{"Content-Type": asJSON, "Retry-After": "7"}, `{"ok":false,"error":"ratelimited"}`}, dispatch.Result{Outcome: dispatch.Throttled, RetryAfter: 7 * time.Second, ErrorClass: "rate_limited"}},
 		{"slack: the rate limit", "slack", reply{429, headers{"Retry-After": "7"}, ""}, dispatch.Result{Outcome: dispatch.Throttled, RetryAfter: 7 * time.Second, ErrorClass: "http_429"}},
 		{"slack: an error after which some of it may have happened", "slack", reply{200, headers{"Content-Type": asJSON}, `{"ok":false,"error":"internal_error"}`}, dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "not_ok"}},
+		{"slack: a catastrophe after which some of it may have happened", "slack", reply{200, headers{"Content-Type": asJSON}, `{"ok":false,"error":"fatal_error"}`}, dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "not_ok"}},
+		{"slack: an outage, after which nobody knows", "slack", reply{200, headers{"Content-Type": asJSON}, `{"ok":false,"error":"service_unavailable"}`}, dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "not_ok"}},
 		{"slack: a 200 without a word is no success", "slack", reply{status: 200}, dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "not_ok"}},
 		{"slack: a 200 that is a page is no success", "slack", reply{200, headers{"Content-Type": "text/html"}, `<html>`}, dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "not_ok"}},
 		{"slack: a 200 of another shape is no success", "slack", reply{200, headers{"Content-Type": asJSON}, `[1]`}, dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "rule_failed"}},
@@ -173,5 +177,18 @@ func TestSettingsNameTheProvidersOwnHeaders(t *testing.T) {
 	got = answer(t, reply{429, map[string]string{"X-Should-Retry": " false "}, ""}, settings, tool)
 	if got.Outcome != dispatch.Rejected {
 		t.Errorf("the advice was overlooked: %+v", got)
+	}
+}
+
+func TestTheSchemaOffersEveryProfile(t *testing.T) {
+	t.Parallel()
+	field, _ := reflect.TypeFor[dispatchhttp.Settings]().FieldByName("Profile")
+	var offered []string
+	for _, option := range strings.Split(field.Tag.Get("jsonschema"), ",") {
+		offered = append(offered, strings.TrimPrefix(option, "enum="))
+	}
+	_, err := dispatchhttp.New(spec("https://api.example.com", "profile: unknown", "path: /"))
+	if want := "profile is none of " + strings.Join(offered, ", "); err == nil || err.Error() != want {
+		t.Errorf("the schema offers %v, the adapter says: %v", offered, err)
 	}
 }
