@@ -7,6 +7,9 @@
 // One dispatch sends at most one request. The host comes from the
 // configuration alone: what an agent asked for can fill a path segment, a
 // query value, a header value or the body, and nothing else.
+//
+// A response is judged by whoever knows more: the operator's rules for the
+// tool, the provider's profile, and last its status.
 package http
 
 import (
