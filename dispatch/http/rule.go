@@ -14,7 +14,7 @@ import (
 // Rule says what a response means whose status does not tell.
 type Rule struct {
 	When       string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {status, headers, body, date}: header names in lower case, the body null where it is no JSON, the date in seconds since 1970 by the provider's clock. true matches, false and null do not; a rule that gives anything else, or fails, makes the response ambiguous."`
-	Outcome    string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"completed: the effect is there; never believed of a 5xx. throttled: not now, and nothing has happened. rejected: refused for good, and nothing has happened. in_flight: the provider is still busy with an earlier attempt. ambiguous: it cannot be told. absent: there is no such effect; only for read_only tools, as lookups."`
+	Outcome    string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"completed: the effect is there; never believed of a 5xx. throttled: not now, and nothing has happened. rejected: refused for good, and nothing has happened. in_flight: the provider is still busy with an earlier attempt; not for non_idempotent tools. ambiguous: it cannot be told. absent: there is no such effect; only for read_only tools, as lookups."`
 	RetryAfter string `yaml:"retry_after,omitempty" jsonschema_description:"A jq expression over the same, for the least number of seconds to wait. It goes together with a Retry-After header: the longer wait counts."`
 	Error      string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure, stored with the attempt in place of http_<status>."`
 }
@@ -75,6 +75,8 @@ func (r rule) check(class dispatch.Class) error {
 		problems = append(problems, errors.New("outcome is none of completed, throttled, rejected, in_flight, ambiguous and absent"))
 	case r.outcome == dispatch.Absent && class != dispatch.ReadOnly:
 		problems = append(problems, errors.New("outcome absent is a lookup's; this tool is not read_only"))
+	case r.outcome == dispatch.InFlight && class == dispatch.NonIdempotent:
+		problems = append(problems, errors.New("outcome in_flight would send a non_idempotent request again; write throttled where nothing has happened, ambiguous where something may have"))
 	case r.retryAfter != nil && !slices.Contains(unsettled, r.outcome):
 		problems = append(problems, fmt.Errorf("retry_after: %s is not tried again", r.outcome))
 	case r.when != nil && !slices.Contains(doubtful, r.outcome) && r.matchesAnything():

@@ -80,6 +80,18 @@ func TestARuleForEveryResponseIsRefusedUnlessItDoubts(t *testing.T) {
 	}
 }
 
+func TestNoRuleSendsANonIdempotentRequestAgain(t *testing.T) {
+	t.Parallel()
+	for _, class := range dispatch.Classes() {
+		spec := spec("https://api.example.com", "", "")
+		spec.Tools["charge"] = dispatch.ToolSpec{Class: class, Settings: block("{path: /, response: {rules: [{when: .status == 202, outcome: in_flight}]}}")}
+		_, err := dispatchhttp.New(spec)
+		if refused := err != nil; refused != (class == dispatch.NonIdempotent) {
+			t.Errorf("%s: %v", class, err)
+		}
+	}
+}
+
 func TestAReferenceStaysExactBesideRules(t *testing.T) {
 	t.Parallel()
 	tool := dispatch.ToolSpec{Class: dispatch.KeyIdempotent, Settings: block("{path: /, response: {ref: .id, rules: [{when: .body.id == 1, outcome: rejected}]}}")}
