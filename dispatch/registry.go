@@ -23,9 +23,10 @@ type Spec struct {
 
 // ToolSpec is one operation of a provider.
 type ToolSpec struct {
-	Class    Class
-	KeyTTL   time.Duration // how long the tool says the provider remembers a key; 0 where keys mean nothing
-	Settings Block         // the tool's block, named like the adapter
+	Class          Class
+	KeyTTL         time.Duration // how long the tool says the provider remembers a key; 0 where keys mean nothing
+	AnswersLookups bool          // it must be able to report Absent
+	Settings       Block         // the tool's block, named like the adapter
 }
 
 // ToolError is what is wrong with the settings of one tool. An adapter reports

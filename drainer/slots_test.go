@@ -1,6 +1,7 @@
 package drainer
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 )
@@ -9,12 +10,13 @@ func TestSlotsBoundWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlots(2)
-		begun, end := 0, make(chan struct{})
+		var begun atomic.Int32
+		end := make(chan struct{})
 		for range 5 {
 			go func() {
 				s.acquire()
 				defer s.release()
-				begun++
+				begun.Add(1)
 				<-end
 			}()
 			synctest.Wait()
@@ -22,7 +24,7 @@ func TestSlotsBoundWhatIsUnderWay(t *testing.T) {
 		for _, step := range []struct {
 			name string
 			do   func()
-			want int
+			want int32
 		}{
 			{"two slots", func() {}, 2},
 			{"a third", func() { s.resize(3) }, 3},
@@ -32,8 +34,8 @@ func TestSlotsBoundWhatIsUnderWay(t *testing.T) {
 		} {
 			step.do()
 			synctest.Wait()
-			if begun != step.want {
-				t.Errorf("%s: %d have begun, want %d", step.name, begun, step.want)
+			if got := begun.Load(); got != step.want {
+				t.Errorf("%s: %d have begun, want %d", step.name, got, step.want)
 			}
 		}
 		close(end)

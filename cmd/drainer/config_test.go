@@ -47,7 +47,7 @@ providers:
         idempotency: {class: non_idempotent}
         lookup: {tool: find}
       find:
-        http: {method: GET, path: /find}
+        http: {method: GET, path: /find, response: {rules: [{when: .status == 404, outcome: absent}]}}
         idempotency: {class: read_only}
 `
 

@@ -40,7 +40,7 @@ type Tool struct {
 
 // Response says how a tool's responses are understood.
 type Response struct {
-	Ref   string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the response body that finds the provider's own id of the effect: .id"`
+	Ref   string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the response body that finds the provider's own id of the effect: .id. Where the tool answers lookups, an answer without it is not believed."`
 	Rules []Rule `yaml:"rules,omitempty" jsonschema_description:"What responses mean whose status does not tell. The first rule that matches decides; where none does, the profile decides, and then the status."`
 }
 

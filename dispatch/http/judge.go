@@ -25,6 +25,9 @@ func (t *tool) judge(ctx context.Context, response *http.Response) dispatch.Resu
 	}
 	if v.outcome == dispatch.Completed {
 		result.ProviderRef = t.find(ctx, a)
+		if t.isAsked && t.reference != nil && result.ProviderRef == "" {
+			result.Outcome, result.ErrorClass = dispatch.Ambiguous, "no_reference" // it found something else, or nothing
+		}
 		return result
 	}
 	details := problemDetails(a)

@@ -25,6 +25,7 @@ type tool struct {
 	mapping   *expression // nil sends the payload as it is
 	reference *expression // nil finds no reference
 	rules     rules       // the operator's
+	isAsked   bool        // whether an effect happened
 }
 
 var (
@@ -40,7 +41,7 @@ func newTool(provider *provider, spec dispatch.ToolSpec) (*tool, error) {
 	if err := decode(spec.Settings, &block); err != nil {
 		return nil, err
 	}
-	t := &tool{provider: provider, method: block.Method}
+	t := &tool{provider: provider, method: block.Method, isAsked: spec.AnswersLookups}
 	if t.method == "" {
 		t.method = http.MethodPost
 	}
@@ -132,7 +133,15 @@ func (t *tool) compileResponse(block Response, class dispatch.Class) error {
 	reference, refErr := optional("response.ref", block.Ref)
 	rules, rulesErr := compileRules(block.Rules, class)
 	t.reference, t.rules = reference, rules
-	return errors.Join(refErr, rulesErr)
+	return errors.Join(refErr, rulesErr, t.checkAnswers())
+}
+
+// checkAnswers keeps a lookup from taking an empty list for an effect.
+func (t *tool) checkAnswers() error {
+	if t.isAsked && !slices.ContainsFunc(t.rules, func(r rule) bool { return r.outcome == dispatch.Absent }) {
+		return errors.New("response.rules: this tool answers lookups, so it must say what finding nothing looks like; add a rule with outcome: absent")
+	}
+	return nil
 }
 
 // checkKey holds what the tool promises of its key against what is known of

@@ -39,6 +39,13 @@ func (r *reader) provider(f field, registry dispatch.Registry) Provider {
 			Settings: r.ownBlock(child, blocks, block.Adapter, registry),
 		}
 	}
+	for _, policy := range provider.Tools {
+		if policy.Lookup != nil {
+			asked := spec.Tools[policy.Lookup.Operation]
+			asked.AnswersLookups = true
+			spec.Tools[policy.Lookup.Operation] = asked
+		}
+	}
 	provider.Adapter = r.adapter(f.path, block.Adapter, spec, registry)
 	return provider
 }
