@@ -40,14 +40,20 @@ func (r *reader) provider(f field, registry dispatch.Registry) Provider {
 		}
 	}
 	for _, policy := range provider.Tools {
-		if policy.Lookup != nil {
-			asked := spec.Tools[policy.Lookup.Operation]
-			asked.AnswersLookups = true
-			spec.Tools[policy.Lookup.Operation] = asked
-		}
+		markAnswering(spec.Tools, policy.Lookup)
 	}
 	provider.Adapter = r.adapter(f.path, block.Adapter, spec, registry)
 	return provider
+}
+
+func markAnswering(tools map[string]dispatch.ToolSpec, lookup *dispatch.Lookup) {
+	if lookup == nil {
+		return
+	}
+	if tool, declared := tools[lookup.Operation]; declared {
+		tool.AnswersLookups = true
+		tools[lookup.Operation] = tool
+	}
 }
 
 func (r *reader) tool(f field, registry dispatch.Registry) (toolBlock, map[string]field) {
