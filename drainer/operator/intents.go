@@ -53,6 +53,9 @@ type Attempt struct {
 	Response        json.RawMessage `json:"response"`
 	ResponseHeaders json.RawMessage `json:"response_headers"`
 	Replayed        bool            `json:"replayed"`
+	Problem         json.RawMessage `json:"problem"`   // the provider's own words (RFC 9457)
+	Lookup          bool            `json:"lookup"`    // it asked, it did not act
+	ServedBy        *string         `json:"served_by"` // the fallback that was called
 	Reason          *string         `json:"reason"`
 }
 
@@ -66,19 +69,28 @@ type Dossier struct {
 // Filter narrows a listing; what is empty does not.
 type Filter struct {
 	Status   string
+	Dead     bool // only what needs a human: failed, unknown for good, or not undone
 	Provider string
 	Run      string
 	Limit    int
 }
+
+// isDead leaves out the unknown whose lookup may still tell.
+const isDead = ` AND status IN ('failed', 'unknown', 'compensation_failed') AND finished_at IS NOT NULL
+	AND intent_id IN (SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL
+		AND status <> 'completed' AND status IN ('failed', 'unknown', 'compensation_failed'))`
 
 const statusColumns = `intent_id, agent_run_id, step_id, tool_name, business_scope, provider, idempotency_key, status,
 	attempts, next_attempt_at, last_outcome, last_error, http_status, response, provider_ref, created_at, finished_at`
 
 // List returns the newest intents first.
 func (c *Console) List(ctx context.Context, filter Filter) ([]Intent, error) {
-	rows, err := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status
-		WHERE ($1::text = '' OR status = $1) AND ($2::text = '' OR provider = $2) AND ($3::text = '' OR agent_run_id = $3)
-		ORDER BY intent_id DESC LIMIT $4`, filter.Status, filter.Provider, filter.Run, filter.Limit)
+	where := `($1::text = '' OR status = $1) AND ($2::text = '' OR provider = $2) AND ($3::text = '' OR agent_run_id = $3)`
+	if filter.Dead {
+		where += isDead
+	}
+	rows, err := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status WHERE `+where+` ORDER BY intent_id DESC LIMIT $4`,
+		filter.Status, filter.Provider, filter.Run, filter.Limit)
 	if err != nil {
 		return nil, fmt.Errorf("list intents: %w", err)
 	}
@@ -131,7 +143,7 @@ func (c *Console) payload(ctx context.Context, intentID int64) (json.RawMessage,
 
 func (c *Console) history(ctx context.Context, intentID int64) ([]Attempt, error) {
 	rows, err := c.conn.Query(ctx, `SELECT attempt, worker, started_at, finished_at, outcome, status, next_attempt_at,
-		http_status, error, provider_ref, response, response_headers, replayed, reason
+		http_status, error, provider_ref, response, response_headers, replayed, problem, lookup, served_by, reason
 		FROM outbox.attempt WHERE intent_id = $1 ORDER BY attempt`, intentID)
 	if err != nil {
 		return nil, fmt.Errorf("read the intent's history: %w", err)

@@ -1,6 +1,11 @@
 // Package operator is what people ask of an outbox, from the command line or a
 // console: what is there, where it stands and why it waits. It shares the
 // tables with the engine and none of its code.
+//
+// What an operator changes goes the way of an attempt: read where an intent
+// stands, let the [Action] judge it, append an entry under the next number. The
+// number is the fence. Whoever appends it first, or takes the queue row first,
+// has won; the other one, a worker or another operator, is told.
 package operator
 
 import (

@@ -1,0 +1,184 @@
+package operator
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+var (
+	inProgress = standing{Status: "in_progress"}
+	waiting    = standing{Status: "pending", Queued: true}
+	doubtful   = standing{Status: "pending", Queued: true, MaybeApplied: true}
+	asking     = standing{Status: "unknown", Queued: true, MaybeApplied: true, Lookup: true}
+)
+
+func settled(status string) standing {
+	return standing{Status: status, Settled: true, MaybeApplied: status == "unknown", ToolName: "sim/act"}
+}
+
+func reported(s standing, outcome string) standing {
+	s.LastOutcome = outcome
+	return s
+}
+
+func inClosedRun(s standing) standing {
+	s.Compensated = true
+	return s
+}
+
+var (
+	resolveCompleted = Resolve{As: dispatch.StatusCompleted}
+	resolveFailed    = Resolve{As: dispatch.StatusFailed}
+)
+
+// Each row is a transition; refused names what its refusal must tell.
+func TestWhatAnOperatorMayDo(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		action  Action
+		from    standing
+		to      string
+		refused string
+	}{
+		"cancel what waits":                       {Cancel{}, waiting, "cancelled", ""},
+		"cancel what may have been applied":       {Cancel{}, doubtful, "", "resolve it"},
+		"cancel what is asked for":                {Cancel{}, asking, "", "resolve it"},
+		"cancel in progress":                      {Cancel{}, inProgress, "", "wait until the attempt has ended"},
+		"cancel completed":                        {Cancel{}, settled("completed"), "", "only what waits"},
+		"cancel failed":                           {Cancel{}, settled("failed"), "", "only what waits"},
+		"cancel in a run under compensation":      {Cancel{}, inClosedRun(waiting), "", "compensated"},
+		"retry failed":                            {Retry{}, settled("failed"), "pending", ""},
+		"retry cancelled":                         {Retry{}, settled("cancelled"), "pending", ""},
+		"retry unknown without a configuration":   {Retry{}, settled("unknown"), "", "--config"},
+		"retry unknown and accept a duplicate":    {Retry{MayDuplicate: true}, settled("unknown"), "pending", ""},
+		"retry completed":                         {Retry{MayDuplicate: true}, settled("completed"), "", "another step_id"},
+		"retry compensated":                       {Retry{}, settled("compensated"), "", "only failed, unknown and cancelled"},
+		"retry what waits":                        {Retry{}, waiting, "", "in the queue already"},
+		"retry what is asked for":                 {Retry{}, asking, "", "lookup waits"},
+		"retry in progress":                       {Retry{}, inProgress, "", "wait until the attempt has ended"},
+		"retry in a run under compensation":       {Retry{MayDuplicate: true}, inClosedRun(settled("failed")), "", "start a new run"},
+		"resolve unknown as completed":            {resolveCompleted, settled("unknown"), "completed", ""},
+		"resolve unknown as failed":               {resolveFailed, settled("unknown"), "failed", ""},
+		"resolve failed as completed":             {resolveCompleted, settled("failed"), "completed", ""},
+		"resolve failed as failed":                {resolveFailed, settled("failed"), "", "failed already"},
+		"resolve completed as failed":             {resolveFailed, reported(settled("completed"), "completed"), "", "its provider reported"},
+		"correct a resolution":                    {resolveFailed, reported(settled("completed"), "resolved"), "failed", ""},
+		"repeat a resolution":                     {resolveCompleted, reported(settled("completed"), "resolved"), "", "completed already"},
+		"name the effect after a resolution":      {Resolve{As: dispatch.StatusCompleted, ProviderRef: "r"}, reported(settled("completed"), "resolved"), "completed", ""},
+		"name the effect that a provider named":   {Resolve{As: dispatch.StatusCompleted, ProviderRef: "r"}, reported(settled("completed"), "completed"), "", "completed already"},
+		"resolve cancelled":                       {resolveCompleted, settled("cancelled"), "", "only unknown and failed"},
+		"resolve compensation_failed":             {resolveCompleted, settled("compensation_failed"), "", "only unknown and failed"},
+		"resolve what waits":                      {resolveCompleted, waiting, "", "cancel it instead"},
+		"resolve what may have been applied":      {resolveCompleted, doubtful, "completed", ""},
+		"resolve what is asked for":               {resolveFailed, asking, "failed", ""},
+		"resolve in progress":                     {resolveFailed, inProgress, "", "wait until the attempt has ended"},
+		"resolve unknown in a compensated run":    {resolveFailed, inClosedRun(settled("unknown")), "failed", ""},
+		"resolve failed in a compensated run":     {resolveCompleted, inClosedRun(settled("failed")), "", "only an unknown intent"},
+		"resolve a lookup in a compensated run":   {resolveCompleted, inClosedRun(asking), "completed", ""},
+		"resolve what waits in a compensated run": {resolveFailed, inClosedRun(doubtful), "", "only an unknown intent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			change, refused := test.action.judge(test.from)
+			if test.refused == "" && (refused != "" || change.status != test.to) {
+				t.Errorf("it becomes %q, refused because %q; want %q", change.status, refused, test.to)
+			}
+			if test.refused != "" && !strings.Contains(string(refused), test.refused) {
+				t.Errorf("refused because %q, want %q in it", refused, test.refused)
+			}
+		})
+	}
+}
+
+// An effect in doubt is repeated by the classes' rules, and by nobody's guess.
+func TestRetryingADoubtfulEffectFollowsTheToolsPolicy(t *testing.T) {
+	t.Parallel()
+	const ttl = 24 * time.Hour
+	sent := time.Now()
+	for name, test := range map[string]struct {
+		policy  dispatch.Policy
+		age     time.Duration
+		refused string
+	}{
+		"read_only":                  {dispatch.Policy{Class: dispatch.ReadOnly}, 90 * ttl, ""},
+		"naturally_idempotent":       {dispatch.Policy{Class: dispatch.NaturallyIdempotent}, 90 * ttl, ""},
+		"key remembered":             {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: ttl}, ttl/2 - time.Second, ""},
+		"key perhaps forgotten":      {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: ttl}, ttl / 2, "first sent 12h0m0s ago"},
+		"non_idempotent, just sent":  {dispatch.Policy{Class: dispatch.NonIdempotent}, 0, "repeating does it again"},
+		"non_idempotent, sent first": {dispatch.Policy{Class: dispatch.NonIdempotent}, ttl, "repeating does it again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := settled("unknown")
+			s.FirstAttemptAt, s.SecondsSinceFirst = &sent, test.age.Seconds()
+			known := func(string, string) (dispatch.Policy, bool) { return test.policy, true }
+
+			change, refused := Retry{PolicyOf: known}.judge(s)
+			if !strings.Contains(string(refused), test.refused) || (test.refused == "") != (refused == "") {
+				t.Errorf("refused because %q, want %q", refused, test.refused)
+			}
+			if test.refused == "" && (change.outcome != "retried" || change.requeue.firstAttemptAt != &sent) {
+				t.Errorf("the row goes back as %+v, want the time it was first sent kept", change.requeue)
+			}
+
+			accepted, refused := Retry{PolicyOf: known, MayDuplicate: true}.judge(s)
+			if refused != "" || !accepted.requeue.maybeApplied {
+				t.Errorf("with the duplicate accepted: %+v, %q; want it back with its doubt", accepted, refused)
+			}
+			if wantFresh := test.refused != ""; (accepted.requeue.firstAttemptAt == nil) != wantFresh || (accepted.outcome == "retried_may_duplicate") != wantFresh {
+				t.Errorf("the row goes back as %+v (%s), want a new clock only where the old one had run out", accepted.requeue, accepted.outcome)
+			}
+		})
+	}
+}
+
+func TestTheToolThatMayHaveAppliedItIsTheOneToAsk(t *testing.T) {
+	t.Parallel()
+	s := settled("unknown")
+	s.ToolName = "sim/charge/card"
+	for via, want := range map[string]string{"": "sim", "spare": "spare"} {
+		s.Via = via
+		var asked string
+		change, _ := Retry{PolicyOf: func(provider, operation string) (dispatch.Policy, bool) {
+			asked = provider + " " + operation
+			return dispatch.Policy{Class: dispatch.ReadOnly}, true
+		}}.judge(s)
+		if asked != want+" charge/card" || change.requeue.via != via {
+			t.Errorf("via %q: asked for %q, requeued via %q", via, asked, change.requeue.via)
+		}
+	}
+}
+
+func TestAToolThatIsNotConfiguredIsNotRepeatedByGuess(t *testing.T) {
+	t.Parallel()
+	unknown := func(string, string) (dispatch.Policy, bool) { return dispatch.Policy{}, false }
+	if _, refused := (Retry{PolicyOf: unknown}).judge(settled("unknown")); !strings.Contains(string(refused), "does not know its tool") {
+		t.Errorf("refused because %q", refused)
+	}
+	if _, refused := (Retry{PolicyOf: unknown}).judge(settled("failed")); refused != "" {
+		t.Errorf("a failed one is refused because %q, though nothing was applied", refused)
+	}
+}
+
+func TestASignatureIsANameAndAReasonOfOneLine(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		signature Signature
+		valid     bool
+	}{
+		{Signature{"ann", "outage is over"}, true},
+		{Signature{"", "outage is over"}, false},
+		{Signature{"ann", " "}, false},
+		{Signature{"ann", "two\nlines"}, false},
+		{Signature{"ann\x1b[2J", "outage is over"}, false},
+		{Signature{"ann", "nul \x00"}, false},
+		{Signature{"ann", "\xff"}, false},
+	} {
+		if err := test.signature.Validate(); (err == nil) != test.valid {
+			t.Errorf("%q: %v, want valid %v", test.signature, err, test.valid)
+		}
+	}
+}

@@ -1,0 +1,13 @@
+-- $1 statuses, $2 provider and $3 run ('' for any), $4 seconds since the enqueueing, $5 limit. Looks where
+-- intents of such statuses can be, rather than at every intent that ever was.
+SELECT s.intent_id
+FROM outbox.status s
+WHERE s.intent_id IN (
+    SELECT intent_id FROM outbox.queue WHERE ARRAY['pending', 'unknown'] && $1::text[]
+    UNION ALL
+    SELECT intent_id FROM outbox.attempt
+    WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = ANY ($1::text[]))
+  AND s.status = ANY ($1::text[])
+  AND ($2::text = '' OR s.provider = $2) AND ($3::text = '' OR s.agent_run_id = $3)
+  AND s.created_at <= now() - make_interval(secs => $4::float8)
+ORDER BY s.intent_id LIMIT $5::int;

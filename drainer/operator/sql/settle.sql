@@ -1,0 +1,20 @@
+-- $1 worker, $2 outcome, $3 status, $4 provider reference, $5 reason; then one element a row: $6 intent,
+-- $7 the newest attempt number when this was decided, $8 whether it was queued. Whoever takes the queue
+-- row or appends the next number first has won. What a claim or another operator holds is left to them.
+WITH asked AS (
+  SELECT * FROM unnest($6::bigint[], $7::int[], $8::boolean[]) AS a (intent_id, attempt, queued)
+), taken AS (
+  DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
+    SELECT q.ctid FROM outbox.queue q JOIN asked USING (intent_id, attempt) WHERE asked.queued FOR UPDATE OF q SKIP LOCKED))
+  RETURNING intent_id
+), appended AS (
+  INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, provider_ref, reason)
+  SELECT intent_id, attempt + 1, $1::text, $2::text, $3::text, nullif($4::text, ''), $5::text
+  FROM asked WHERE NOT queued OR intent_id IN (SELECT intent_id FROM taken)
+  ORDER BY intent_id  -- two operators meet in one order, so neither waits for the other in a circle
+  ON CONFLICT DO NOTHING RETURNING intent_id
+), acknowledged AS (
+  UPDATE outbox.incident SET acknowledged_at = now(), acknowledged_by = $1::text
+  WHERE kind = 'outcome_unknown' AND intent_id IN (SELECT intent_id FROM appended) AND acknowledged_at IS NULL
+)
+SELECT intent_id FROM appended;

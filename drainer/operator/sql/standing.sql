@@ -1,0 +1,29 @@
+-- $1 intents. What an action is decided on, read in one snapshot. The clock of a key starts at the
+-- first attempt that may have sent it, or at the first since an operator last accepted a duplicate.
+SELECT s.intent_id, s.agent_run_id, s.step_id, s.tool_name, s.business_scope, s.status,
+       coalesce(q.attempt, history.newest, 0) AS attempt,
+       q.intent_id IS NOT NULL AS queued,
+       s.finished_at IS NOT NULL AS settled,
+       coalesce(q.lookup, false) AS lookup,
+       coalesce(q.maybe_applied, s.status = 'unknown') AS maybe_applied,
+       coalesce(s.last_outcome, '') AS last_outcome,
+       coalesce(s.provider_ref, '') AS provider_ref,
+       EXISTS (SELECT FROM outbox.saga WHERE saga.agent_run_id = s.agent_run_id) AS compensated,
+       coalesce(doubt.via, '') AS via,
+       sent.first AS first_attempt_at,
+       coalesce(extract(epoch FROM now() - sent.first), 0)::float8 AS seconds_since_first
+FROM outbox.status s
+LEFT JOIN outbox.queue q USING (intent_id)
+CROSS JOIN LATERAL (
+  SELECT max(attempt) AS newest, max(attempt) FILTER (WHERE outcome = 'retried_may_duplicate') AS accepted
+  FROM outbox.attempt a WHERE a.intent_id = s.intent_id) history
+CROSS JOIN LATERAL (
+  SELECT coalesce(min(started_at) FILTER (WHERE attempt > accepted), min(started_at)) AS first
+  FROM outbox.attempt a
+  WHERE a.intent_id = s.intent_id AND started_at IS NOT NULL AND NOT lookup AND outcome NOT IN ('not_sent', 'released')) sent
+LEFT JOIN LATERAL (
+  SELECT served_by AS via FROM outbox.attempt a
+  WHERE a.intent_id = s.intent_id AND NOT lookup AND outcome IN ('ambiguous', 'lost', 'in_flight')
+  ORDER BY attempt DESC LIMIT 1) doubt ON true
+WHERE s.intent_id = ANY ($1::bigint[])
+ORDER BY s.intent_id;
