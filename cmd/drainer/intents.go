@@ -14,8 +14,14 @@ import (
 )
 
 func newIntents(options *options) *cobra.Command {
-	command := group("intents", "List intents, or show one with its history")
-	command.AddCommand(newIntentsList(options), newIntentsShow(options))
+	command := group("intents", "List intents, show one with its history, retry, cancel or resolve them")
+	command.AddCommand(
+		newIntentsList(options),
+		newIntentsShow(options),
+		newIntentsRetry(options),
+		newIntentsCancel(options),
+		newIntentsResolve(options),
+	)
 	return command
 }
 
@@ -24,7 +30,8 @@ func newIntentsList(options *options) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "list",
 		Short: "List intents, the newest first",
-		Example: `  drainer intents list --status unknown
+		Example: `  drainer intents list --dead
+  drainer intents list --status unknown --provider stripe
   drainer intents list --run run-001 -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -43,6 +50,7 @@ func newIntentsList(options *options) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&filter.Status, "status", "", "only those with this `status`: "+strings.Join(operator.Statuses, ", "))
+	flags.BoolVar(&filter.Dead, "dead", false, "only those that need a human: failed, unknown with no lookup to come, or not undone")
 	flags.StringVar(&filter.Provider, "provider", "", "only this provider's, by `name`")
 	flags.StringVar(&filter.Run, "run", "", "only this agent run's, by `id`")
 	flags.IntVar(&filter.Limit, "limit", 50, "at most this `many`")
@@ -69,12 +77,12 @@ func newIntentsShow(options *options) *cobra.Command {
   drainer intents show --run run-001 --step step-1 --tool stripe/create_charge --scope invoice_442 -o json`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
-			find, err := findIntent(command, args, tuple)
+			intent, err := readReference(command, args, tuple)
 			if err != nil {
 				return err
 			}
 			return options.withConsole(command, func(console *operator.Console) error {
-				dossier, err := find(console)
+				dossier, err := intent.show(command.Context(), console)
 				if err != nil {
 					return err
 				}
@@ -84,26 +92,6 @@ func newIntentsShow(options *options) *cobra.Command {
 	}
 	tupleFlags(command, &tuple)
 	return command
-}
-
-type finder func(*operator.Console) (*operator.Dossier, error)
-
-func findIntent(command *cobra.Command, args []string, tuple dispatch.Tuple) (finder, error) {
-	ctx := command.Context()
-	if len(args) == 0 {
-		if err := tuple.Validate(); err != nil {
-			return nil, usagef(command, "name an intent by its id, or by --run, --step, --tool and --scope: %w", err)
-		}
-		return func(console *operator.Console) (*operator.Dossier, error) { return console.ShowTuple(ctx, tuple) }, nil
-	}
-	if tuple != (dispatch.Tuple{}) {
-		return nil, usagef(command, "name an intent by its id or by its key, not by both")
-	}
-	id, err := strconv.ParseInt(args[0], 10, 64)
-	if err != nil {
-		return nil, usagef(command, "an intent's id is a number; `drainer intents list` shows it")
-	}
-	return func(console *operator.Console) (*operator.Dossier, error) { return console.Show(ctx, id) }, nil
 }
 
 func intentRows(intents []operator.Intent) [][]string {
@@ -137,7 +125,7 @@ func (o *options) printDossier(command *cobra.Command, d *operator.Dossier) erro
 		return err
 	}
 	fmt.Fprintln(out)
-	return printTable(out, []string{"ATTEMPT", "FINISHED", "OUTCOME", "STATUS", "HTTP", "ERROR", "WORKER"}, attemptRows(d.History))
+	return printTable(out, []string{"ATTEMPT", "FINISHED", "OUTCOME", "STATUS", "HTTP", "ERROR", "BY", "REASON"}, attemptRows(d.History))
 }
 
 func attemptRows(history []operator.Attempt) [][]string {
@@ -147,9 +135,25 @@ func attemptRows(history []operator.Attempt) [][]string {
 		if a.HTTPStatus != nil {
 			http = strconv.Itoa(*a.HTTPStatus)
 		}
-		rows[i] = []string{strconv.Itoa(a.Attempt), moment(&a.FinishedAt), a.Outcome, a.Status, http, text(a.Error), a.Worker}
+		rows[i] = []string{strconv.Itoa(a.Attempt), moment(&a.FinishedAt), what(a), a.Status, http, text(a.Error), actor(a), text(a.Reason)}
 	}
 	return rows
+}
+
+// what tells a question about an attempt from an attempt.
+func what(a operator.Attempt) string {
+	if a.Lookup {
+		return "lookup: " + a.Outcome
+	}
+	return a.Outcome
+}
+
+// actor is who made an attempt, and the fallback that served it.
+func actor(a operator.Attempt) string {
+	if a.ServedBy != nil {
+		return a.Worker + " via " + *a.ServedBy
+	}
+	return a.Worker
 }
 
 func text(s *string) string {
