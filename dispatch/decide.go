@@ -72,9 +72,6 @@ func (p Policy) decideAttempt(h History, result Result, fraction float64) Decisi
 	case Completed:
 		return Decision{Status: StatusCompleted, Tries: h.Tries}
 	case Rejected, Absent:
-		if result.Replayed { // what the first request under this key was told, so it was refused too
-			h.MaybeApplied = false
-		}
 		return p.giveUp(h)
 	case Lost:
 		h.SinceStart = 0 // a worker that was only frozen may have sent it just now

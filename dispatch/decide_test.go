@@ -65,16 +65,6 @@ func TestTheOutcomeTable(t *testing.T) {
 	}
 }
 
-// A provider that replays a refusal tells what it told the first request.
-func TestAReplayedRefusalEndsTheDoubt(t *testing.T) {
-	t.Parallel()
-	got := policy(dispatch.KeyIdempotent).Decide(
-		dispatch.History{Tries: 2, MaybeApplied: true}, dispatch.Result{Outcome: dispatch.Rejected, Replayed: true}, 0)
-	if got.Status != failed || got.MaybeApplied {
-		t.Errorf("%+v, want failed without doubt", got)
-	}
-}
-
 func TestOnlyAReleasedAttemptIsNotCounted(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range dispatch.Outcomes() {
