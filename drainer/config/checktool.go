@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/duration"
 )
 
 func (r *reader) checkTool(at path, block toolBlock) {
@@ -74,7 +75,7 @@ func (r *reader) checkKey(at path, block idempotencyBlock) {
 }
 
 // maxKeyTTL is where a duration stops being a promise: a typo, or "for ever".
-const maxKeyTTL = 3650 * day
+const maxKeyTTL = 3650 * duration.Day
 
 func (r *reader) checkRetry(at path, block retryBlock) {
 	r.checkCount(at.child("max_attempts"), block.MaxAttempts)

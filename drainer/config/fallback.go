@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
 func (r references) checkFallback(at path, provider Provider) {
@@ -16,7 +17,7 @@ func (r references) checkFallback(at path, provider Provider) {
 	fallback, known := others[provider.Fallback]
 	switch {
 	case !known:
-		r.reject(at, "must name another provider of this file; %s", suggest(provider.Fallback, slices.Sorted(maps.Keys(others))))
+		r.reject(at, "must name another provider of this file; %s", spelling.Suggest(provider.Fallback, slices.Sorted(maps.Keys(others))))
 	case fallback.Fallback != "":
 		r.reject(at, "a fallback has no fallback itself; leave out one of the two")
 	default:

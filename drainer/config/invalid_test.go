@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/agentoutbox/drainer/internal/duration"
 )
 
 // provider wraps the body of one provider, whose lines start at line 4.
@@ -75,7 +77,7 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 		"missing secret in a block string": {"version: 1\ndatabase:\n  url: |-\n    ${env:GONE}\n", []string{
 			"3:8: environment variable GONE is not set; set it before starting drainer",
 		}},
-		"bad duration":      {"version: 1\nworker: {heartbeat: 3}\n", []string{"2:21: worker.heartbeat: " + durationHint}},
+		"bad duration":      {"version: 1\nworker: {heartbeat: 3}\n", []string{"2:21: worker.heartbeat: " + duration.Hint}},
 		"no heartbeat":      {"version: 1\nworker: {heartbeat: 0s}\n", []string{"2:21: worker.heartbeat: must be longer than 0"}},
 		"short lease":       {"version: 1\nworker: {lease: 8s}\n", []string{"2:17: worker.lease: must be at least three times heartbeat, so that one late heartbeat is not death"}},
 		"slow heartbeat":    {"version: 1\nworker: {heartbeat: 6s}\n", []string{"2:1: worker.lease: must be at least three times heartbeat, so that one late heartbeat is not death"}},
@@ -130,7 +132,7 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 		}},
 		"adapter's settings": {provider("adapter: fake\nfake:\n  tokn: x\n  wait: soon\n  limit: 300\n  strict: yes please\n  labels: {n: 1}\n  allowed: [a, 2]\n  level: middle\n" + wellFormedTool), []string{
 			`6:7: providers.p.fake: unknown field "tokn"; did you mean "token"?`,
-			"7:13: providers.p.fake.wait: " + durationHint,
+			"7:13: providers.p.fake.wait: " + duration.Hint,
 			"8:14: providers.p.fake.limit: the number is too large",
 			"9:15: providers.p.fake.strict: want true or false",
 			"10:19: providers.p.fake.labels.n: want text; put the value in quotes",

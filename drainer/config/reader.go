@@ -13,6 +13,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
 // reader decodes a tree into Go values. The library's own decoder stops at
@@ -164,7 +166,7 @@ func (r *reader) assignStruct(f field, into reflect.Value, aside ...string) (map
 			kept[name] = child
 		default:
 			names := append(slices.Sorted(maps.Keys(targets)), aside...)
-			r.report(child.key, describe(f.path, fmt.Sprintf("unknown field %q; %s", name, suggest(name, names))))
+			r.report(child.key, describe(f.path, fmt.Sprintf("unknown field %q; %s", name, spelling.Suggest(name, names))))
 		}
 	}
 	return kept, ""

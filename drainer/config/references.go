@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
 // references are what one part of the file may say of another. They can be
@@ -61,6 +62,6 @@ func (r references) checkReversal(at path, own, undo string) {
 func (r references) checkOneOf(at path, name string, allowed []string, rule string) {
 	if !slices.Contains(allowed, name) {
 		slices.Sort(allowed)
-		r.reject(at, "%s; %s", rule, suggest(name, allowed))
+		r.reject(at, "%s; %s", rule, spelling.Suggest(name, allowed))
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/agentoutbox/drainer/internal/duration"
 )
 
 func assignString(node ast.Node, into reflect.Value) string {
@@ -57,12 +59,12 @@ func assignFloat(node ast.Node, into reflect.Value) string {
 func assignDuration(node ast.Node, into *time.Duration) string {
 	text, ok := textOf(node)
 	if !ok {
-		return durationHint
+		return duration.Hint
 	}
-	duration, err := parseDuration(text)
+	length, err := duration.Parse(text)
 	if err != nil {
 		return err.Error()
 	}
-	*into = duration
+	*into = length
 	return ""
 }

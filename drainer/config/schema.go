@@ -9,6 +9,7 @@ import (
 	"github.com/invopop/jsonschema"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/duration"
 )
 
 // Schema is the JSON Schema of the whole file, with the blocks of every
@@ -53,7 +54,7 @@ func shape(of any) *jsonschema.Schema {
 func scalarShape(of reflect.Type) *jsonschema.Schema {
 	switch of {
 	case reflect.TypeFor[time.Duration]():
-		return &jsonschema.Schema{Type: "string", Pattern: durationPattern}
+		return &jsonschema.Schema{Type: "string", Pattern: duration.Pattern + `|\$\{`}
 	case reflect.TypeFor[dispatch.Class]():
 		return &jsonschema.Schema{Type: "string", Enum: anys(dispatch.Classes())}
 	case reflect.TypeFor[list]():

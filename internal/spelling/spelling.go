@@ -1,4 +1,5 @@
-package config
+// Package spelling helps whoever mistyped a name.
+package spelling
 
 import (
 	"fmt"
@@ -6,18 +7,26 @@ import (
 	"strings"
 )
 
-// suggest says which of the known names was probably meant, or lists them.
-func suggest(name string, known []string) string {
+// Suggest says which of the known names was probably meant, or lists them.
+func Suggest(name string, known []string) string {
 	if len(known) == 0 {
 		return "there is none"
+	}
+	if nearest, found := Nearest(name, known); found {
+		return fmt.Sprintf("did you mean %q?", nearest)
+	}
+	return "known here: " + strings.Join(known, ", ")
+}
+
+// Nearest returns the known name that was probably meant, if any is near.
+func Nearest(name string, known []string) (string, bool) {
+	if len(known) == 0 {
+		return "", false
 	}
 	nearest := slices.MinFunc(known, func(a, b string) int {
 		return editDistance(name, a) - editDistance(name, b)
 	})
-	if editDistance(name, nearest) <= max(1, len(nearest)/3) {
-		return fmt.Sprintf("did you mean %q?", nearest)
-	}
-	return "known here: " + strings.Join(known, ", ")
+	return nearest, editDistance(name, nearest) <= max(1, len(nearest)/3)
 }
 
 // editDistance counts the insertions, deletions and substitutions of one

@@ -1,0 +1,69 @@
+// Package duration reads lengths of time as people write them in files: 500ms,
+// 24h, 7d. A number alone is none, because nobody can tell its unit.
+package duration
+
+import (
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// Hint says what Parse wants.
+	Hint = "want a duration with its unit, such as 500ms, 10m, 24h or 7d"
+	// Pattern is what Parse reads, as a regular expression for JSON Schema.
+	Pattern = `^([0-9]+d)?([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))*$`
+)
+
+// Day is 24 hours, whatever the calendar says.
+const Day = 24 * time.Hour
+
+const maxDays = int64(math.MaxInt64 / Day)
+
+// ErrInvalid is Hint as an error.
+var ErrInvalid = errors.New(Hint)
+
+// Parse reads what time.ParseDuration reads, with whole days in front.
+func Parse(text string) (time.Duration, error) {
+	before, after, hasDays := strings.Cut(text, "d")
+	if !hasDays {
+		return parseHours(text)
+	}
+	days, err := strconv.ParseInt(before, 10, 64)
+	if err != nil || days < 0 || days > maxDays {
+		return 0, ErrInvalid
+	}
+	if after == "" {
+		return time.Duration(days) * Day, nil
+	}
+	rest, err := parseHours(after)
+	if err != nil || rest < 0 || rest > math.MaxInt64-time.Duration(days)*Day {
+		return 0, ErrInvalid
+	}
+	return time.Duration(days)*Day + rest, nil
+}
+
+func parseHours(text string) (time.Duration, error) {
+	duration, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, ErrInvalid
+	}
+	return duration, nil
+}
+
+// Format writes a length of time for a file, as short as Parse can read it
+// back: 30m, 24h, 7d.
+func Format(length time.Duration) string {
+	if length >= 2*Day && length%Day == 0 {
+		return strconv.FormatInt(int64(length/Day), 10) + "d"
+	}
+	text := length.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
+}
