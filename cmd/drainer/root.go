@@ -56,6 +56,7 @@ func newRoot() *cobra.Command {
 		newStatus(options),
 		newIntents(options),
 		newConfig(options),
+		newVerify(options),
 		newVersion(options),
 	)
 	return root

@@ -1,0 +1,179 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/spelling"
+)
+
+// fieldNames lists every field but class, in the order in which they are
+// asserted.
+var fieldNames = []string{"key", "ttl", "scope", "replay", "conflict_status", "in_flight_status", "reversal", "lookup", "reversal_window"}
+
+var required = map[dispatch.Class][]string{
+	dispatch.KeyIdempotent: {"key", "ttl", "scope", "replay", "conflict_status"},
+	dispatch.NonIdempotent: {"reversal", "lookup", "reversal_window"},
+}
+
+var compensation = []string{"reversal", "lookup", "reversal_window"}
+
+var optional = map[dispatch.Class][]string{
+	dispatch.KeyIdempotent:       append([]string{"in_flight_status"}, compensation...),
+	dispatch.NaturallyIdempotent: compensation,
+}
+
+var examples = map[string]string{
+	"key":             "key: {header: Idempotency-Key}",
+	"ttl":             "ttl: 24h",
+	"scope":           "scope: account",
+	"replay":          `replay: {header: Idempotency-Replay, value: "true"}`,
+	"conflict_status": "conflict_status: 409",
+	"reversal":        "reversal: the operationId of what undoes it",
+	"lookup":          "lookup: the operationId of a read that finds it",
+	"reversal_window": "reversal_window: 72h",
+}
+
+// assert checks every operation by itself and against the others.
+func (d *Document) assert() {
+	first := map[string]*Operation{}
+	for _, operation := range d.Operations {
+		operation.assertClass()
+		operation.assertFields()
+		operation.assertPage()
+		d.assertReferences(operation)
+		if other := first[operation.ID]; other != nil {
+			operation.violates(RuleDuplicateID, "operationId", "give each operation an id of its own", "%s %s has the same one", other.Method, other.Path)
+		} else if operation.ID != "" {
+			first[operation.ID] = operation
+		}
+	}
+}
+
+func (o *Operation) assertClass() {
+	switch {
+	case o.Declaration == nil:
+		if o.Writes() {
+			o.violates(RuleUndeclared, Extension, "add it, with the class that is true: "+list(dispatch.Classes()), "nothing says what repeating this call does")
+		}
+	case !o.Declaration.HasClass():
+		o.assertClassName(o.Declaration.Class)
+	case !o.Writes() && o.Declaration.Class != dispatch.ReadOnly:
+		o.violates(RuleReadWithEffect, Extension+".class", "declare read_only, or give what has an effect another method", "a %s has no effect, but is declared %s", o.Method, o.Declaration.Class)
+	}
+}
+
+// assertClassName speaks of a class that is none, unless its form was a
+// violation already.
+func (o *Operation) assertClassName(class dispatch.Class) {
+	cure := "write one of " + list(dispatch.Classes())
+	switch {
+	case class != "":
+		o.violates(RuleUnknownClass, Extension+".class", cure, "%s is no class", excerpt(class))
+	case o.Declaration.present != nil && !o.Declaration.present["class"]:
+		o.violates(RuleUnknownClass, Extension+".class", cure, "it has no class")
+	}
+}
+
+// assertFields compares what is written with what the class has.
+func (o *Operation) assertFields() {
+	if o.Declaration == nil || !o.Declaration.HasClass() {
+		return
+	}
+	class := o.Declaration.Class
+	for _, name := range fieldNames {
+		written := o.Declaration.present[name]
+		switch {
+		case !written && slices.Contains(required[class], name):
+			o.violates(RuleMissingField, Extension+"."+name, "add "+examples[name], "%s needs it", class)
+		case written && !slices.Contains(required[class], name) && !slices.Contains(optional[class], name):
+			o.violates(RuleMisplacedField, Extension+"."+name, "leave it out, or correct the class", "it has no meaning for %s", class)
+		}
+	}
+}
+
+// assertPage holds the declaration against what the rest of the operation
+// tells its readers.
+func (o *Operation) assertPage() {
+	if o.Declaration == nil {
+		return
+	}
+	o.assertKey(o.Declaration.Key)
+	if marker := o.Declaration.Replay.Header; marker != "" && !o.succeedsWith(marker) {
+		o.violates(RuleUndocumentedMarker, Extension+".replay.header", "add it to the headers of a 2xx response", "no documented success carries %q", shorten(marker))
+	}
+	o.assertStatus("conflict_status", o.Declaration.ConflictStatus)
+	o.assertStatus("in_flight_status", o.Declaration.InFlightStatus)
+}
+
+func (o *Operation) assertKey(key Key) {
+	undocumented := func(place, what, name, cure string) {
+		o.violates(RuleUndocumentedKey, Extension+".key."+place, cure, "the operation has no %s %s", what, excerpt(name))
+	}
+	if key.Header != "" && !o.declares("header", key.Header) {
+		undocumented("header", "header", key.Header, "add it to the operation's parameters, with in: header")
+	}
+	if key.Query != "" && !o.declares("query", key.Query) {
+		undocumented("query", "query parameter", key.Query, "add it to the operation's parameters, with in: query")
+	}
+	if key.Field != "" && !o.HasField(key.Field) {
+		undocumented("field", "body field", key.Field, "add it to the properties of the request body")
+	}
+}
+
+func (o *Operation) assertStatus(name string, status int) {
+	if status >= 400 && status <= 499 && !o.answers(status) {
+		o.violates(RuleUndocumentedStatus, Extension+"."+name, "add the response, or correct the status", "%d is none of the operation's responses", status)
+	}
+}
+
+// assertReferences checks the operations that a declaration names.
+func (d *Document) assertReferences(o *Operation) {
+	if o.Declaration == nil {
+		return
+	}
+	switch reversal := d.resolve(o, "reversal", o.Declaration.Reversal); {
+	case reversal == nil:
+	case reversal == o:
+		o.violates(RuleFutileReversal, Extension+".reversal", "name the operation that undoes this one", "it names the operation itself")
+	case reversal.ReadsOnly():
+		o.violates(RuleFutileReversal, Extension+".reversal", "name the operation that undoes this one", "%s %s has no effect", reversal.Method, reversal.Path)
+	}
+	if lookup := d.resolve(o, "lookup", o.Declaration.Lookup); lookup != nil && !lookup.ReadsOnly() {
+		o.violates(RuleLookupActs, Extension+".lookup", "name a GET, or an operation declared read_only", "%s %s may have an effect", lookup.Method, lookup.Path)
+	}
+}
+
+func (d *Document) resolve(o *Operation, field, id string) *Operation {
+	if id == "" {
+		return nil
+	}
+	found := d.Find(id)
+	if found == nil {
+		o.violates(RuleUnknownOperation, Extension+"."+field, d.cureOf(id), "no operation has the operationId %q", shorten(id))
+	}
+	return found
+}
+
+func (d *Document) cureOf(id string) string {
+	var ids []string
+	for _, operation := range d.Operations {
+		if operation.ID != "" {
+			ids = append(ids, operation.ID)
+		}
+	}
+	if nearest, found := spelling.Nearest(id, ids); found {
+		return fmt.Sprintf("did you mean %q?", shorten(nearest))
+	}
+	return "name an operation of this document by its operationId"
+}
+
+func list(classes []dispatch.Class) string {
+	names := make([]string, len(classes))
+	for i, class := range classes {
+		names[i] = string(class)
+	}
+	return strings.Join(names, ", ")
+}
