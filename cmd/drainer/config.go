@@ -16,8 +16,8 @@ import (
 //go:generate sh -c "go run . config schema > schema.tmp && mv schema.tmp ../../drainer.schema.json"
 
 func newConfig(options *options) *cobra.Command {
-	command := group("config", "Check a configuration, or print its schema")
-	command.AddCommand(newConfigValidate(options), newConfigSchema(options))
+	command := group("config", "Check a configuration, print its schema, or import a provider")
+	command.AddCommand(newConfigValidate(options), newConfigSchema(options), newConfigImport())
 	return command
 }
 

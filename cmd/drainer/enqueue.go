@@ -31,7 +31,7 @@ another payload it is refused.`,
 			if err := tuple.Validate(); err != nil {
 				return usagef(command, "%w", err)
 			}
-			body, err := readPayload(payload)
+			body, err := readJSON("--payload", payload)
 			if err != nil {
 				return usagef(command, "%w", err)
 			}
@@ -62,18 +62,19 @@ func tupleFlags(command *cobra.Command, tuple *dispatch.Tuple) {
 	flags.StringVar(&tuple.BusinessScope, "scope", "", "what the effect is about, e.g. an invoice's `id`")
 }
 
-// readPayload never repeats the payload in its errors.
-func readPayload(text string) (json.RawMessage, error) {
-	payload := []byte(text)
+// readJSON reads the value of a flag: JSON, or @FILE. It never repeats the
+// value in its errors.
+func readJSON(flag, text string) (json.RawMessage, error) {
+	value := []byte(text)
 	if path, isFile := strings.CutPrefix(text, "@"); isFile {
 		read, err := os.ReadFile(path)
 		if err != nil {
-			return nil, fmt.Errorf("--payload: %w", err)
+			return nil, fmt.Errorf("%s: %w", flag, err)
 		}
-		payload = read
+		value = read
 	}
-	if !json.Valid(payload) {
-		return nil, fmt.Errorf("--payload is not valid JSON; quote it for the shell, or use @FILE")
+	if !json.Valid(value) {
+		return nil, fmt.Errorf("%s is not valid JSON; quote it for the shell, or use @FILE", flag)
 	}
-	return payload, nil
+	return value, nil
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
+// longest is what anybody can promise; a configuration takes no more.
+const longest = 3650 * duration.Day
+
 // object reads an object of the extension, field by field. It goes on after a
 // mistake, and at its end knows which fields nobody asked for.
 type object struct {
@@ -52,11 +55,15 @@ func (f *object) duration(name, meaning string) time.Duration {
 	}
 	text, _ := value.(string)
 	length, err := duration.Parse(text)
-	if err == nil && length > 0 {
+	problem := "%s is no definite length of time"
+	switch {
+	case err == nil && length > longest:
+		problem = "%s is as good as for ever"
+	case err == nil && length > 0:
 		return length
 	}
 	f.operation.violates(RuleVagueDuration, f.place+"."+name,
-		"write "+meaning+", with its unit, such as 24h or 7d", "%s is no definite length of time", excerpt(value))
+		"write "+meaning+", with its unit, such as 24h or 7d", problem, excerpt(value))
 	return 0
 }
 

@@ -1,0 +1,280 @@
+package replay_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/agentoutbox/drainer/contract/replay"
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
+)
+
+type block string
+
+func (b block) Decode(into any) error {
+	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
+}
+
+// tool is billing/charge at baseURL, as it would be configured.
+func tool(t *testing.T, baseURL string, class dispatch.Class, settings string) replay.Subject {
+	t.Helper()
+	adapter, err := dispatchhttp.New(dispatch.Spec{
+		Provider: "billing",
+		Timeout:  10 * time.Second,
+		Settings: block("base_url: " + baseURL),
+		Tools:    map[string]dispatch.ToolSpec{"charge": {Class: class, Settings: block(settings)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = adapter.Close() })
+	return replay.Subject{Tool: "billing/charge", Class: class, Adapter: adapter}
+}
+
+const (
+	withReference    = "{path: /v1/charges, response: {ref: .id}}"
+	withoutReference = "{path: /v1/charges}"
+)
+
+var plan = replay.Plan{Payload: json.RawMessage(`{"amount": 1}`), Other: json.RawMessage(`{"amount": 2}`), Concurrent: 8}
+
+func verify(t *testing.T, subject replay.Subject) replay.Report {
+	t.Helper()
+	report, err := replay.Run(t.Context(), subject, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// verdicts are the checks in a form that a table can hold.
+func verdicts(report replay.Report) string {
+	var all []string
+	for _, check := range report.Checks {
+		all = append(all, check.Name+": "+string(check.Verdict))
+		if check.Seen == "" || check.Expected == "" || (check.Verdict != replay.OK && check.Advice == "") {
+			all = append(all, "(half a check)")
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestAProviderIsHeldToTheClassOfItsTool(t *testing.T) {
+	t.Parallel()
+	honest := &dispatchtest.SimulatedProvider{}
+	for name, test := range map[string]struct {
+		provider *dispatchtest.SimulatedProvider
+		wrap     func(http.Handler) http.Handler
+		class    dispatch.Class
+		settings string
+		passed   bool
+		verdicts string
+		effects  int
+	}{
+		"an honest one": {
+			honest, asItIs, dispatch.KeyIdempotent, withReference, true,
+			"first call: ok, same call again: ok, replay marker: ok, same body: ok, another payload: ok, calls at once: ok, provider references: ok", 2,
+		},
+		"an honest one without a reference": {
+			honest, asItIs, dispatch.KeyIdempotent, withoutReference, true,
+			"first call: ok, same call again: ok, replay marker: ok, same body: ok, another payload: ok, calls at once: ok, provider references: warning", 2,
+		},
+		"one that ignores keys": {
+			&dispatchtest.SimulatedProvider{IgnoreKeys: true}, asItIs, dispatch.KeyIdempotent, withReference, false,
+			"first call: ok, same call again: failed, replay marker: warning, same body: failed, another payload: failed, calls at once: failed, provider references: failed", 11,
+		},
+		"one that ignores keys, without a reference": {
+			&dispatchtest.SimulatedProvider{IgnoreKeys: true}, asItIs, dispatch.KeyIdempotent, withoutReference, false,
+			"first call: ok, same call again: failed, replay marker: warning, same body: failed, another payload: failed, calls at once: failed, provider references: warning", 11,
+		},
+		"one that marks no replay": {
+			honest, withoutMarker, dispatch.KeyIdempotent, withReference, true,
+			"first call: ok, same call again: ok, replay marker: warning, same body: ok, another payload: ok, calls at once: ok, provider references: ok", 2,
+		},
+		"one that answers each time in other words": {
+			honest, withChangingBody, dispatch.KeyIdempotent, withReference, false,
+			"first call: ok, same call again: ok, replay marker: ok, same body: failed, another payload: ok, calls at once: ok, provider references: ok", 2,
+		},
+		"one that calls every refusal busy": {
+			honest, withRetryAfter, dispatch.KeyIdempotent, withReference, false,
+			"first call: ok, same call again: ok, replay marker: ok, same body: ok, another payload: failed, calls at once: ok, provider references: ok", 2,
+		},
+		"one that refuses": {
+			honest, refusing, dispatch.KeyIdempotent, withReference, false,
+			"first call: failed", 0,
+		},
+		"a read": {
+			&dispatchtest.SimulatedProvider{IgnoreKeys: true}, asItIs, dispatch.ReadOnly, withoutReference, true,
+			"first call: ok, same call again: ok", 2,
+		},
+		"what is called naturally idempotent and makes something new": {
+			&dispatchtest.SimulatedProvider{IgnoreKeys: true}, asItIs, dispatch.NaturallyIdempotent, withReference, false,
+			"first call: ok, same call again: failed, calls at once: failed, provider references: failed", 10,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ledger := dispatchtest.NewLedger()
+			provider := &dispatchtest.SimulatedProvider{Ledger: ledger, IgnoreKeys: test.provider.IgnoreKeys}
+			report := verify(t, tool(t, dispatchtest.Serve(t, test.wrap(provider)), test.class, test.settings))
+			if got := verdicts(report); got != test.verdicts || report.Passed != test.passed {
+				t.Errorf("passed is %v, %s\nwant      %v, %s\n%+v", report.Passed, got, test.passed, test.verdicts, report)
+			}
+			if got := ledger.Audit().TotalEffects(); got != test.effects {
+				t.Errorf("%d effects, want %d", got, test.effects)
+			}
+		})
+	}
+}
+
+func asItIs(provider http.Handler) http.Handler { return provider }
+
+func withoutMarker(provider http.Handler) http.Handler {
+	return rewriting(provider, func(recorded *httptest.ResponseRecorder, _ int64) {
+		recorded.Header().Del("Idempotency-Replay")
+	})
+}
+
+func withChangingBody(provider http.Handler) http.Handler {
+	return rewriting(provider, func(recorded *httptest.ResponseRecorder, number int64) {
+		recorded.Body.WriteString(strings.Repeat(" ", int(number)))
+	})
+}
+
+func withRetryAfter(provider http.Handler) http.Handler {
+	return rewriting(provider, func(recorded *httptest.ResponseRecorder, _ int64) {
+		recorded.Header().Set("Retry-After", "1")
+	})
+}
+
+func refusing(http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) })
+}
+
+// rewriting changes every answer on its way; number counts them from 1.
+func rewriting(provider http.Handler, change func(recorded *httptest.ResponseRecorder, number int64)) http.Handler {
+	var number atomic.Int64
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		recorded := httptest.NewRecorder()
+		provider.ServeHTTP(recorded, r)
+		change(recorded, number.Add(1))
+		for name, values := range recorded.Header() {
+			w.Header()[name] = values
+		}
+		w.WriteHeader(recorded.Code)
+		_, _ = w.Write(recorded.Body.Bytes())
+	})
+}
+
+func TestNothingIsTakenForARecognisedKeyWithoutProof(t *testing.T) {
+	t.Parallel()
+	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger()}
+	report := verify(t, tool(t, dispatchtest.Serve(t, withoutMarker(provider)), dispatch.KeyIdempotent, withoutReference))
+	if check := report.Checks[1]; report.Passed || check.Verdict != replay.Failed || !strings.Contains(check.Advice, "set http.response.ref") {
+		t.Errorf("got %+v", check)
+	}
+}
+
+// The provider holds its first answer back until the other calls were told to
+// wait, so that at once really is at once.
+func TestCallsAtOnceAreToldToWait(t *testing.T) {
+	t.Parallel()
+	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger()}
+	holding := &holding{provider: provider}
+	provider.Plan = func(string, int) dispatchtest.Fault {
+		if holding.together.Load() {
+			return dispatchtest.HangAfter
+		}
+		return dispatchtest.None
+	}
+	holding.Adapter = tool(t, dispatchtest.Serve(t, provider), dispatch.KeyIdempotent, withReference).Adapter
+	t.Cleanup(provider.Release)
+	report := verify(t, replay.Subject{Tool: "billing/charge", Class: dispatch.KeyIdempotent, Adapter: holding})
+	check := report.Checks[5]
+	if !report.Passed || check.Seen != "1 × completed, HTTP 200; 7 × in_flight, HTTP 409" {
+		t.Errorf("got %+v", check)
+	}
+}
+
+// holding releases the provider once all calls at once but the one that it
+// holds are answered.
+type holding struct {
+	dispatch.Adapter
+	provider *dispatchtest.SimulatedProvider
+	together atomic.Bool
+	answered atomic.Int64
+}
+
+func (h *holding) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	together := request.Tuple.StepID == "together"
+	h.together.Store(together)
+	result := h.Adapter.Dispatch(ctx, request)
+	if together && h.answered.Add(1) == int64(plan.Concurrent-1) {
+		h.provider.Release()
+	}
+	return result
+}
+
+func TestARefusedConcurrentCallFails(t *testing.T) {
+	t.Parallel()
+	_, baseURL := dispatchtest.NewProvider(t, nil)
+	var calls atomic.Int64
+	subject := tool(t, baseURL, dispatch.KeyIdempotent, withReference)
+	subject.Adapter = adapterFunc(func(result dispatch.Result) dispatch.Result {
+		if calls.Add(1) == 7 {
+			return dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: http.StatusConflict}
+		}
+		return result
+	}).over(subject.Adapter)
+	report := verify(t, subject)
+	if check := report.Checks[5]; report.Passed || check.Verdict != replay.Failed || !strings.Contains(check.Seen, "1 × rejected, HTTP 409") {
+		t.Errorf("got %+v", check)
+	}
+}
+
+// adapterFunc changes what an adapter saw.
+type adapterFunc func(dispatch.Result) dispatch.Result
+
+func (f adapterFunc) over(adapter dispatch.Adapter) dispatch.Adapter { return changed{adapter, f} }
+
+type changed struct {
+	dispatch.Adapter
+	change adapterFunc
+}
+
+func (c changed) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	return c.change(c.Adapter.Dispatch(ctx, request))
+}
+
+func TestANonIdempotentToolIsNeverCalled(t *testing.T) {
+	t.Parallel()
+	provider, baseURL := dispatchtest.NewProvider(t, nil)
+	_, err := replay.Run(t.Context(), tool(t, baseURL, dispatch.NonIdempotent, withReference), plan)
+	if !errors.Is(err, replay.ErrNothingPromised) || provider.Ledger.Audit().TotalRequests() != 0 {
+		t.Errorf("got %v after %d requests", err, provider.Ledger.Audit().TotalRequests())
+	}
+}
+
+func TestEachRunHasKeysOfItsOwn(t *testing.T) {
+	t.Parallel()
+	provider, baseURL := dispatchtest.NewProvider(t, nil)
+	subject := tool(t, baseURL, dispatch.KeyIdempotent, withReference)
+	for range 2 {
+		if report := verify(t, subject); !report.Passed {
+			t.Fatalf("got %+v", report)
+		}
+	}
+	if audit := provider.Ledger.Audit(); len(audit.Effects) != 4 || audit.TotalEffects() != 4 {
+		t.Errorf("%d effects under %d keys, want 4 under 4", audit.TotalEffects(), len(audit.Effects))
+	}
+}
