@@ -33,6 +33,23 @@ func TestAGoodManifestHasNoViolations(t *testing.T) {
 	}
 }
 
+func TestTheDocumentedExampleHasNoViolations(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/contract.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```yaml\n")
+	example, _, _ := strings.Cut(rest, "```")
+	document, err := manifest.Parse([]byte(example))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if violations := document.Violations(); len(violations) > 0 || len(document.Operations) != 4 {
+		t.Errorf("%d operations, %+v", len(document.Operations), violations)
+	}
+}
+
 func TestEveryViolationIsNamed(t *testing.T) {
 	t.Parallel()
 	document, err := manifest.Load("testdata/bad.yaml")

@@ -69,11 +69,35 @@ func (b *Block) YAML() ([]byte, error) {
 		return nil, fmt.Errorf("writing the provider block: %w", err)
 	}
 	var text bytes.Buffer
-	text.WriteString("# Add what the document does not say: the credentials (http.headers), and where a\n" +
-		"# response holds the provider's own id of the effect (http.response.ref of a tool).\n")
-	if b.settings.BaseURL == unknownServer {
-		text.WriteString("# Replace base_url: the document names no absolute server.\n")
+	for _, line := range b.remarks() {
+		text.WriteString("# " + line + "\n")
 	}
 	text.Write(content)
 	return text.Bytes(), nil
+}
+
+// remarks say what the document does not.
+func (b *Block) remarks() []string {
+	remarks := []string{
+		"Add the credentials (http.headers), and where a response holds the provider's own",
+		"id of the effect (http.response.ref of a tool). No document says either.",
+	}
+	if b.settings.BaseURL == unknownServer {
+		remarks = append(remarks, "Replace base_url: the document names no absolute server.")
+	}
+	if b.hasLookup() {
+		remarks = append(remarks,
+			"Replace the rule of each lookup by rules for completed (found) and absent. As it",
+			"is, a lookup tells nothing, and a human decides.")
+	}
+	return remarks
+}
+
+func (b *Block) hasLookup() bool {
+	for _, tool := range b.tools {
+		if tool.Lookup != nil {
+			return true
+		}
+	}
+	return false
 }

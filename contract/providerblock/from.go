@@ -5,6 +5,7 @@ import (
 	"fmt"
 	nethttp "net/http"
 	"slices"
+	"strings"
 
 	"github.com/agentoutbox/drainer/contract/manifest"
 	"github.com/agentoutbox/drainer/dispatch"
@@ -24,10 +25,11 @@ func From(document *manifest.Document, name string) (*Block, []Skipped) {
 	w := &writer{
 		document: document,
 		block:    &Block{name: name, settings: http.Settings{BaseURL: baseURL(document)}, tools: map[string]tool{}},
+		lookups:  lookupsOf(document),
 		why:      map[*manifest.Operation]string{},
 	}
 	operations := w.wanted()
-	w.block.settings.IdempotencyKey = w.keyOf(operations)
+	w.placeKey(operations)
 	for _, operation := range operations {
 		if err := w.add(operation); err != nil {
 			w.why[operation] = err.Error()
@@ -41,7 +43,22 @@ func From(document *manifest.Document, name string) (*Block, []Skipped) {
 type writer struct {
 	document *manifest.Document
 	block    *Block
+	lookups  map[*manifest.Operation]bool
 	why      map[*manifest.Operation]string
+}
+
+// lookupsOf are the operations that others are looked up with.
+func lookupsOf(document *manifest.Document) map[*manifest.Operation]bool {
+	lookups := map[*manifest.Operation]bool{}
+	for _, operation := range document.Operations {
+		if operation.Declaration == nil {
+			continue
+		}
+		if lookup := document.Find(operation.Declaration.Lookup); lookup != nil {
+			lookups[lookup] = true
+		}
+	}
+	return lookups
 }
 
 func baseURL(document *manifest.Document) string {
@@ -55,34 +72,40 @@ func baseURL(document *manifest.Document) string {
 // wanted lists the operations that an agent may call, or that one of them
 // needs. A write that declares nothing is among them, to be refused.
 func (w *writer) wanted() []*manifest.Operation {
-	needed := map[*manifest.Operation]bool{}
-	for _, operation := range w.document.Operations {
-		if declaration := operation.Declaration; declaration != nil {
-			needed[w.document.Find(declaration.Lookup)] = true
-		}
-	}
 	var wanted []*manifest.Operation
 	for _, operation := range w.document.Operations {
-		if operation.Declaration != nil || operation.Writes() || needed[operation] {
+		if operation.Declaration != nil || operation.Writes() || w.lookups[operation] {
 			wanted = append(wanted, operation)
 		}
 	}
 	return wanted
 }
 
-// keyOf is where the first operation that has a key sends it: a provider has
-// one place for all its tools.
-func (w *writer) keyOf(operations []*manifest.Operation) http.KeySettings {
+// placeKey takes over where the first operation that has a key sends it, and
+// how that one marks a replay: a provider has one place for all its tools.
+func (w *writer) placeKey(operations []*manifest.Operation) {
 	for _, operation := range operations {
 		if len(operation.Violations) > 0 || operation.Declaration == nil || operation.Declaration.Class != dispatch.KeyIdempotent {
 			continue
 		}
-		key := keySettings(operation.Declaration.Key)
-		if accepts(http.Settings{BaseURL: unknownServer, IdempotencyKey: key}, nil) == nil {
-			return key
+		settings := w.block.settings
+		settings.IdempotencyKey = keySettings(operation.Declaration.Key)
+		settings.ReplayHeader = replayHeader(operation.Declaration.Replay)
+		if accepts(settings, nil) == nil {
+			w.block.settings = settings
+			return
 		}
 	}
-	return http.KeySettings{}
+}
+
+// replayHeader is the marker to look for. The adapter knows two by itself, and
+// understands no other value than true.
+func replayHeader(marker manifest.Marker) string {
+	name := nethttp.CanonicalHeaderKey(marker.Header)
+	if name == "Idempotency-Replay" || name == "Idempotent-Replayed" || !strings.EqualFold(marker.Value, "true") {
+		return ""
+	}
+	return name
 }
 
 func keySettings(key manifest.Key) http.KeySettings {

@@ -210,6 +210,52 @@ func TestADocumentWithoutAServerGetsAPlaceholder(t *testing.T) {
 	}
 }
 
+func TestWhatTheDocumentSaysOfAnswersIsUnderstood(t *testing.T) {
+	t.Parallel()
+	status, header := make(chan int, 1), make(chan string, 1)
+	baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(<-header, "true")
+		w.WriteHeader(<-status)
+	}))
+	paths := strings.NewReplacer(
+		"Idempotency-Replay", "X-Again",
+		"conflict_status: 409", "conflict_status: 422, in_flight_status: 409",
+		`"409":`, `"422": {description: Another payload.}
+        "409":`,
+	).Replace(keyed("/charges", "charge", "header: Idempotency-Key", keyHeader)) + `
+  /letters:
+    get: {operationId: find, responses: {"200": {description: The letters.}}}
+    post:
+      operationId: send
+      responses: {"200": {description: Done.}}
+      x-agent-idempotency: {class: naturally_idempotent, lookup: find}
+`
+	block, skipped := providerblock.From(parse(t, "openapi: 3.1.0\nservers: [{url: "+baseURL+"}]\npaths:\n"+paths), "p")
+	if len(skipped) > 0 {
+		t.Fatalf("left out: %+v", skipped)
+	}
+	adapter := configured(t, block).Adapter
+	for _, test := range []struct {
+		operation, header string
+		status            int
+		outcome           dispatch.Outcome
+		replayed          bool
+	}{
+		{"charge", "X-Again", 200, dispatch.Completed, true},
+		{"charge", "X-Other", 200, dispatch.Completed, false},
+		{"charge", "X-Other", 409, dispatch.InFlight, false},
+		{"charge", "X-Other", 422, dispatch.Rejected, false},
+		{"find", "X-Other", 200, dispatch.Ambiguous, false},
+	} {
+		header <- test.header
+		status <- test.status
+		result := adapter.Dispatch(t.Context(), dispatch.Request{Tuple: dispatch.Tuple{ToolName: "p/" + test.operation}, Payload: json.RawMessage("{}")})
+		if result.Outcome != test.outcome || result.Replayed != test.replayed {
+			t.Errorf("%+v: got %+v", test, result)
+		}
+	}
+}
+
 // sent is what the provider received.
 type sent struct{ Method, Target, ContentType, Version, Key, Body string }
 

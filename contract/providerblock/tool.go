@@ -27,6 +27,7 @@ func (w *writer) add(operation *manifest.Operation) error {
 	if err != nil {
 		return err
 	}
+	request.Response.Rules = w.rulesOf(operation)
 	written := w.toolOf(operation, request)
 	if err := w.checkTool(operation.ID, written); err != nil {
 		return err
@@ -87,6 +88,24 @@ func (w *writer) toolOf(operation *manifest.Operation, request http.Tool) tool {
 	return written
 }
 
+// rulesOf reads what the status alone does not tell. A lookup is believed
+// nothing: no document says how found differs from absent, and an empty list
+// taken for found would be an effect that never was.
+func (w *writer) rulesOf(operation *manifest.Operation) []http.Rule {
+	if w.lookups[operation] {
+		return []http.Rule{{When: "true", Outcome: string(dispatch.Ambiguous), Error: "undecided_lookup"}}
+	}
+	declaration := operation.Declaration
+	if declaration == nil || declaration.InFlightStatus == 0 || declaration.InFlightStatus == declaration.ConflictStatus {
+		return nil
+	}
+	return []http.Rule{{
+		When:    fmt.Sprintf(".status == %d", declaration.InFlightStatus),
+		Outcome: string(dispatch.InFlight),
+		Error:   "key_in_flight",
+	}}
+}
+
 // checkTool asks the adapter itself whether it can send the tool. A document
 // must not make a configuration read a secret, either.
 func (w *writer) checkTool(id string, written tool) error {
@@ -102,8 +121,8 @@ func (w *writer) checkTool(id string, written tool) error {
 
 // accepts reports what the adapter has against a configuration.
 func accepts(settings http.Settings, tools map[string]dispatch.ToolSpec) error {
-	if strings.Contains(settings.BaseURL+settings.IdempotencyKey.Header+settings.IdempotencyKey.Query+settings.IdempotencyKey.Field, "${") {
-		return errors.New("it holds ${")
+	if text, err := yaml.Marshal(settings); err != nil || strings.Contains(string(text), "${") {
+		return errors.New("it holds ${, which a configuration reads as a secret")
 	}
 	adapter, err := http.New(dispatch.Spec{Settings: value[http.Settings]{settings}, Tools: tools})
 	if err != nil {
