@@ -51,16 +51,10 @@ func Parse(content []byte) (*Document, error) {
 	return document, nil
 }
 
-func parse(content []byte) (spec *openapi3.T, err error) {
-	// What the library does with a hostile document must not end the program.
-	defer func() {
-		if recover() != nil {
-			spec, err = nil, fmt.Errorf("%w: its structure is broken", ErrUnreadable)
-		}
-	}()
+func parse(content []byte) (*openapi3.T, error) {
 	loader := openapi3.NewLoader()
 	loader.IncludeOrigin = true
-	spec, err = loader.LoadFromData(content)
+	spec, err := loader.LoadFromData(content)
 	switch {
 	case err != nil && strings.Contains(err.Error(), "disallowed external reference"):
 		return nil, fmt.Errorf("%w: it refers to another file; bundle it into one", ErrUnreadable)
