@@ -150,6 +150,11 @@ func TestWhatWouldHaveToBeGuessedIsLeftOut(t *testing.T) {
 		"a secret in a scope": {
 			strings.Replace(keyed("/a", "it", "header: Idempotency-Key", keyHeader), "scope: account", "scope: '${env:HOME}'", 1), "reads as a secret",
 		},
+		"a key in a body that has none": {
+			strings.Replace(keyed("/0", "first", "field: key", "[]"), "responses:", "requestBody: {content: {application/json: {schema: {properties: {key: {type: string}}}}}}\n      responses:", 1) +
+				plain("/a", "requestBody: {content: {application/json: {}}}"),
+			"would carry the provider's key field",
+		},
 		"a key elsewhere": {
 			keyed("/0", "first", "header: Idempotency-Key", keyHeader) + keyed("/a", "it", "query: key", "[{in: query, name: key, schema: {type: string}}]"),
 			"elsewhere",

@@ -225,35 +225,56 @@ func (h *holding) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	return result
 }
 
-func TestARefusedConcurrentCallFails(t *testing.T) {
+// Answers that no simulated provider gives, in the place of the honest ones.
+func TestStrangeAnswersAreNotTakenForAPromiseKept(t *testing.T) {
 	t.Parallel()
-	_, baseURL := dispatchtest.NewProvider(t, nil)
-	var calls atomic.Int64
-	subject := tool(t, baseURL, dispatch.KeyIdempotent, withReference)
-	subject.Adapter = adapterFunc(func(result dispatch.Result) dispatch.Result {
-		if calls.Add(1) == 7 {
-			return dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: http.StatusConflict}
-		}
-		return result
-	}).over(subject.Adapter)
-	report := verify(t, subject)
-	if check := report.Checks[5]; report.Passed || check.Verdict != replay.Failed || !strings.Contains(check.Seen, "1 × rejected, HTTP 409") {
-		t.Errorf("got %+v", check)
+	for name, test := range map[string]struct {
+		calls   func(call int64) bool // whose answers are strange; 1 first, 2 again, 3 the other payload
+		strange dispatch.Result
+		check   int
+		verdict replay.Verdict
+		says    string
+	}{
+		"a replay of a fresh key":  {only(1), dispatch.Result{Outcome: dispatch.Completed, Replayed: true, ProviderRef: "eff_1"}, 0, replay.Failed, "takes different keys for one"},
+		"a repetition refused":     {only(2), dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: 409}, 1, replay.Failed, "not understood as a success"},
+		"another payload ignored":  {only(3), dispatch.Result{Outcome: dispatch.Completed, Replayed: true}, 4, replay.Warning, "answers for the first payload"},
+		"another payload busy":     {only(3), dispatch.Result{Outcome: dispatch.InFlight}, 4, replay.Failed, "again and again"},
+		"another payload in doubt": {only(3), dispatch.Result{Outcome: dispatch.Ambiguous}, 4, replay.Failed, "tells nothing"},
+		"all told to wait":         {from(4), dispatch.Result{Outcome: dispatch.InFlight, HTTPStatus: 409}, 5, replay.Failed, "none succeeded"},
+		"one refused":              {only(7), dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: 409}, 5, replay.Failed, "must be read as in_flight"},
+		"one throttled":            {only(7), dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 429}, 5, replay.Warning, "tell nothing"},
+		"two without a proof":      {from(10), dispatch.Result{Outcome: dispatch.Completed}, 5, replay.Failed, "tells the effects apart"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, baseURL := dispatchtest.NewProvider(t, nil)
+			subject := tool(t, baseURL, dispatch.KeyIdempotent, withReference)
+			subject.Adapter = &strange{Adapter: subject.Adapter, calls: test.calls, result: test.strange}
+			report := verify(t, subject)
+			check := report.Checks[test.check]
+			if check.Verdict != test.verdict || !strings.Contains(check.Advice, test.says) || report.Passed != (test.verdict == replay.Warning) {
+				t.Errorf("passed is %v, %+v; want %s, %q", report.Passed, check, test.verdict, test.says)
+			}
+		})
 	}
 }
 
-// adapterFunc changes what an adapter saw.
-type adapterFunc func(dispatch.Result) dispatch.Result
+func only(call int64) func(int64) bool { return func(c int64) bool { return c == call } }
+func from(call int64) func(int64) bool { return func(c int64) bool { return c >= call } }
 
-func (f adapterFunc) over(adapter dispatch.Adapter) dispatch.Adapter { return changed{adapter, f} }
-
-type changed struct {
+// strange answers some calls itself.
+type strange struct {
 	dispatch.Adapter
-	change adapterFunc
+	calls  func(int64) bool
+	result dispatch.Result
+	made   atomic.Int64
 }
 
-func (c changed) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
-	return c.change(c.Adapter.Dispatch(ctx, request))
+func (s *strange) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	if s.calls(s.made.Add(1)) {
+		return s.result
+	}
+	return s.Adapter.Dispatch(ctx, request)
 }
 
 func TestANonIdempotentToolIsNeverCalled(t *testing.T) {
