@@ -87,8 +87,8 @@ func (b *Block) remarks() []string {
 	}
 	if b.hasLookup() {
 		remarks = append(remarks,
-			"Replace the rule of each lookup by rules for completed (found) and absent. As it",
-			"is, a lookup tells nothing, and a human decides.")
+			"In each lookup, write when an effect is absent, and drop the rule that makes every",
+			"answer ambiguous. As it is, a lookup tells nothing, and a human decides.")
 	}
 	return remarks
 }

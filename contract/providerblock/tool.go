@@ -88,12 +88,18 @@ func (w *writer) toolOf(operation *manifest.Operation, request http.Tool) tool {
 	return written
 }
 
-// rulesOf reads what the status alone does not tell. A lookup is believed
-// nothing: no document says how found differs from absent, and an empty list
-// taken for found would be an effect that never was.
+// undecided are the rules of a lookup until somebody writes others. No document
+// says how found differs from absent, and an empty list taken for found would
+// be an effect that never was.
+var undecided = []http.Rule{
+	{When: "false", Outcome: string(dispatch.Absent)},
+	{When: "true", Outcome: string(dispatch.Ambiguous), Error: "undecided_lookup"},
+}
+
+// rulesOf reads what the status alone does not tell.
 func (w *writer) rulesOf(operation *manifest.Operation) []http.Rule {
 	if w.lookups[operation] {
-		return []http.Rule{{When: "true", Outcome: string(dispatch.Ambiguous), Error: "undecided_lookup"}}
+		return undecided
 	}
 	declaration := operation.Declaration
 	if declaration == nil || declaration.InFlightStatus == 0 || declaration.InFlightStatus == declaration.ConflictStatus {
