@@ -11,7 +11,7 @@ import (
 
 // fieldNames lists every field but class, in the order in which they are
 // asserted.
-var fieldNames = []string{"key", "ttl", "scope", "replay", "conflict_status", "in_flight_status", "reversal", "lookup", "reversal_window"}
+var fieldNames = []string{"key", "ttl", "scope", "replay", "conflict_status", "in_flight_status", "absent", "reversal", "lookup", "reversal_window"}
 
 var required = map[dispatch.Class][]string{
 	dispatch.KeyIdempotent: {"key", "ttl", "scope", "replay", "conflict_status"},
@@ -21,6 +21,7 @@ var required = map[dispatch.Class][]string{
 var compensation = []string{"reversal", "lookup", "reversal_window"}
 
 var optional = map[dispatch.Class][]string{
+	dispatch.ReadOnly:            {"absent"},
 	dispatch.KeyIdempotent:       append([]string{"in_flight_status"}, compensation...),
 	dispatch.NaturallyIdempotent: compensation,
 }

@@ -19,8 +19,9 @@ type Declaration struct {
 	TTL            time.Duration // how long the provider remembers a key
 	Scope          string        // within what it tells keys apart
 	Replay         Marker
-	ConflictStatus int // for a key that was used with another payload
-	InFlightStatus int // for a key whose first call is not finished; 0 where nothing is declared
+	ConflictStatus int    // for a key that was used with another payload
+	InFlightStatus int    // for a key whose first call is not finished; 0 where nothing is declared
+	Absent         string // of a read: a jq condition over {status, headers, body} that nothing was found
 	Reversal       string
 	Lookup         string
 	ReversalWindow time.Duration // for how long the reversal works; 0 where nothing is declared
@@ -57,6 +58,7 @@ func (o *Operation) readDeclaration() {
 		Replay:         o.readMarker(fields.child("replay")),
 		ConflictStatus: fields.refusal("conflict_status"),
 		InFlightStatus: fields.refusal("in_flight_status"),
+		Absent:         fields.text("absent"),
 		Reversal:       fields.text("reversal"),
 		Lookup:         fields.text("lookup"),
 		ReversalWindow: fields.duration("reversal_window", "the time for which the reversal surely works"),

@@ -19,6 +19,8 @@ type Block struct {
 	name     string
 	settings http.Settings
 	tools    map[string]tool
+
+	unanswered []string // tools whose lookup cannot tell that nothing was found
 }
 
 // What follows is the shape of the file that drainer/config reads.
@@ -85,19 +87,9 @@ func (b *Block) remarks() []string {
 	if b.settings.BaseURL == unknownServer {
 		remarks = append(remarks, "Replace base_url: the document names no absolute server.")
 	}
-	if b.hasLookup() {
-		remarks = append(remarks,
-			"In each lookup, write when an effect is absent, and drop the rule that makes every",
-			"answer ambiguous. As it is, a lookup tells nothing, and a human decides.")
+	for _, name := range b.unanswered {
+		remarks = append(remarks, "Give "+name+" its lookup: the operation that the document names does not say when",
+			"nothing was found (absent).")
 	}
 	return remarks
-}
-
-func (b *Block) hasLookup() bool {
-	for _, tool := range b.tools {
-		if tool.Lookup != nil {
-			return true
-		}
-	}
-	return false
 }

@@ -229,7 +229,10 @@ func TestWhatTheDocumentSaysOfAnswersIsUnderstood(t *testing.T) {
         "409":`,
 	).Replace(keyed("/charges", "charge", "header: Idempotency-Key", keyHeader)) + `
   /letters:
-    get: {operationId: find, responses: {"200": {description: The letters.}}}
+    get:
+      operationId: find
+      responses: {"200": {description: The letters.}}
+      x-agent-idempotency: {class: read_only, absent: .status == 404}
     post:
       operationId: send
       responses: {"200": {description: Done.}}
@@ -250,7 +253,7 @@ func TestWhatTheDocumentSaysOfAnswersIsUnderstood(t *testing.T) {
 		{"charge", "X-Other", 200, dispatch.Completed, false},
 		{"charge", "X-Other", 409, dispatch.InFlight, false},
 		{"charge", "X-Other", 422, dispatch.Rejected, false},
-		{"find", "X-Other", 200, dispatch.Ambiguous, false},
+		{"find", "X-Other", 404, dispatch.Absent, false},
 	} {
 		header <- test.header
 		status <- test.status
@@ -258,6 +261,23 @@ func TestWhatTheDocumentSaysOfAnswersIsUnderstood(t *testing.T) {
 		if result.Outcome != test.outcome || result.Replayed != test.replayed {
 			t.Errorf("%+v: got %+v", test, result)
 		}
+	}
+}
+
+func TestAReadThatCannotTellAbsenceIsNoLookup(t *testing.T) {
+	t.Parallel()
+	block, skipped := providerblock.From(parse(t, head+`  /letters:
+    get: {operationId: find, responses: {"200": {description: The letters.}}}
+    post:
+      operationId: send
+      responses: {"200": {description: Done.}}
+      x-agent-idempotency: {class: naturally_idempotent, lookup: find}
+`), "p")
+	if len(skipped) > 0 || configured(t, block).Tools["send"].Lookup != nil {
+		t.Errorf("left out %+v; want the tool without a lookup", skipped)
+	}
+	if content, err := block.YAML(); err != nil || !strings.Contains(string(content), "# Give send its lookup") {
+		t.Errorf("%v, want a remark in\n%s", err, content)
 	}
 }
 

@@ -27,7 +27,7 @@ func (w *writer) add(operation *manifest.Operation) error {
 	if err != nil {
 		return err
 	}
-	request.Response.Rules = w.rulesOf(operation)
+	request.Response.Rules = rulesOf(operation.Declaration)
 	written := w.toolOf(operation, request)
 	if err := w.checkTool(operation.ID, written); err != nil {
 		return err
@@ -76,8 +76,12 @@ func (w *writer) toolOf(operation *manifest.Operation, request http.Tool) tool {
 	if declaration.Class == dispatch.KeyIdempotent {
 		written.Idempotency.TTL, written.Idempotency.Scope = duration.Format(declaration.TTL), declaration.Scope
 	}
-	if declaration.Lookup != "" {
+	switch {
+	case declaration.Lookup == "":
+	case w.answers(declaration.Lookup):
 		written.Lookup = &lookup{Tool: declaration.Lookup}
+	default:
+		w.block.unanswered = append(w.block.unanswered, operation.ID)
 	}
 	if declaration.Reversal != "" {
 		written.CompensateWith = &compensation{Tool: w.block.name + "/" + declaration.Reversal}
@@ -88,21 +92,21 @@ func (w *writer) toolOf(operation *manifest.Operation, request http.Tool) tool {
 	return written
 }
 
-// undecided are the rules of a lookup until somebody writes others. No document
-// says how found differs from absent, and an empty list taken for found would
-// be an effect that never was.
-var undecided = []http.Rule{
-	{When: "false", Outcome: string(dispatch.Absent)},
-	{When: "true", Outcome: string(dispatch.Ambiguous), Error: "undecided_lookup"},
+// answers reports whether an operation can tell that an effect never was. One
+// that cannot is no lookup: an empty list would be taken for the effect.
+func (w *writer) answers(id string) bool {
+	lookup := w.document.Find(id)
+	return lookup != nil && lookup.Declaration != nil && lookup.Declaration.Absent != ""
 }
 
 // rulesOf reads what the status alone does not tell.
-func (w *writer) rulesOf(operation *manifest.Operation) []http.Rule {
-	if w.lookups[operation] {
-		return undecided
-	}
-	declaration := operation.Declaration
-	if declaration == nil || declaration.InFlightStatus == 0 || declaration.InFlightStatus == declaration.ConflictStatus {
+func rulesOf(declaration *manifest.Declaration) []http.Rule {
+	switch {
+	case declaration == nil:
+		return nil
+	case declaration.Absent != "":
+		return []http.Rule{{When: declaration.Absent, Outcome: string(dispatch.Absent)}}
+	case declaration.InFlightStatus == 0 || declaration.InFlightStatus == declaration.ConflictStatus:
 		return nil
 	}
 	return []http.Rule{{
