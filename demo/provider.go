@@ -18,7 +18,7 @@ const latency = 50 * time.Millisecond
 // odds make every third request fail, in every known way.
 var odds = map[dispatchtest.Fault]float64{
 	dispatchtest.Slow:           0.05,
-	dispatchtest.Throttle:       0.04,
+	dispatchtest.ThrottleFor:    0.04,
 	dispatchtest.Unavailable:    0.04,
 	dispatchtest.Overloaded:     0.03,
 	dispatchtest.ErrorAfter:     0.05,

@@ -1,99 +1,56 @@
 package dispatchtest
 
-import (
-	"encoding/binary"
-	"fmt"
-	"hash/fnv"
-	"math"
-	"slices"
-)
-
 // Fault is a way in which a provider fails one request.
 type Fault string
 
 const (
-	None           Fault = "none"
-	Slow           Fault = "slow"            // answers late
-	Throttle       Fault = "throttle"        // 429 with Retry-After, no effect
-	Unavailable    Fault = "unavailable"     // 503, no effect
-	Overloaded     Fault = "overloaded"      // 529, no effect
+	None Fault = "none"
+	Slow Fault = "slow" // answers late
+
+	// Refused for now, without an effect: 429, 503 and 529 alone, with
+	// Retry-After in seconds, and with Retry-After as a date.
+	Throttle         Fault = "throttle"
+	ThrottleFor      Fault = "throttle_for"
+	ThrottleUntil    Fault = "throttle_until"
+	Unavailable      Fault = "unavailable"
+	UnavailableFor   Fault = "unavailable_for"
+	UnavailableUntil Fault = "unavailable_until"
+	Overloaded       Fault = "overloaded"
+	OverloadedFor    Fault = "overloaded_for"
+	OverloadedUntil  Fault = "overloaded_until"
+
+	// Refused for the sake of the key, without an effect.
+	Busy  Fault = "busy"  // 409 with Retry-After: an earlier request is outstanding
+	Taken Fault = "taken" // 409, from now on: somebody used the key for another body
+
+	// The answer is lost or an error, before the effect or after it.
+	ErrorBefore    Fault = "error_before"    // 500
 	ErrorAfter     Fault = "error_after"     // 500, though the effect happened
-	DropBefore     Fault = "drop_before"     // closes the connection, no effect
+	DropBefore     Fault = "drop_before"     // closes the connection
 	DropAfter      Fault = "drop_after"      // closes the connection after the effect
 	MalformedReply Fault = "malformed_reply" // the effect happened, the JSON is cut short
-	HangBefore     Fault = "hang_before"     // waits for Release, then has the effect
-	HangAfter      Fault = "hang_after"      // has the effect, then waits for Release
+
+	// A 500 that the key brings again and again, before the effect or after
+	// it. ErrorForGood says so itself: Stripe-Should-Retry: false.
+	SavedErrorBefore Fault = "saved_error_before"
+	SavedErrorAfter  Fault = "saved_error_after"
+	ErrorForGood     Fault = "error_for_good" // after the effect
+
+	// These wait for Release.
+	HangBefore Fault = "hang_before" // has the effect late; until then the key is busy
+	HangAfter  Fault = "hang_after"  // has the effect, and answers late
 )
 
 // Faults lists every way to fail, in the order of the constants. It leaves
 // out None and the two that wait for a test.
 func Faults() []Fault {
-	return []Fault{Slow, Throttle, Unavailable, Overloaded, ErrorAfter, DropBefore, DropAfter, MalformedReply}
-}
-
-// Plan chooses the fault of one request. request counts the requests with
-// the same key, from 1. A plan is called concurrently.
-type Plan func(key string, request int) Fault
-
-// Healthy never fails.
-func Healthy() Plan {
-	return func(string, int) Fault { return None }
-}
-
-// Script fails the requests of every key by the list, first request first,
-// and none after its end.
-func Script(faults ...Fault) Plan {
-	return func(_ string, request int) Fault {
-		if request > len(faults) {
-			return None
-		}
-		return faults[request-1]
+	return []Fault{
+		Slow,
+		Throttle, ThrottleFor, ThrottleUntil,
+		Unavailable, UnavailableFor, UnavailableUntil,
+		Overloaded, OverloadedFor, OverloadedUntil,
+		Busy, Taken,
+		ErrorBefore, ErrorAfter, DropBefore, DropAfter, MalformedReply,
+		SavedErrorBefore, SavedErrorAfter, ErrorForGood,
 	}
-}
-
-// ScriptKeys is a Script for each listed key; other keys never fail.
-func ScriptKeys(scripts map[string][]Fault) Plan {
-	return func(key string, request int) Fault { return Script(scripts[key]...)(key, request) }
-}
-
-// Random fails by probability. The choice depends on the seed, the key and
-// the number of the request alone, not on the order in which requests come.
-// It panics where a probability is outside [0, 1] or their sum over 1.
-func Random(seed uint64, odds map[Fault]float64) Plan {
-	faults := make([]Fault, 0, len(odds))
-	sum := 0.0
-	for fault, probability := range odds {
-		if !(probability >= 0 && probability <= 1) {
-			panic(fmt.Sprintf("dispatchtest: probability %v of fault %s is outside [0, 1]", probability, fault))
-		}
-		faults = append(faults, fault)
-		sum += probability
-	}
-	if sum > 1+1e-9 {
-		panic(fmt.Sprintf("dispatchtest: the probabilities add up to %v", sum))
-	}
-	slices.Sort(faults)
-	return func(key string, request int) Fault {
-		at := fraction(seed, key, request)
-		for _, fault := range faults {
-			if at -= odds[fault]; at < 0 {
-				return fault
-			}
-		}
-		return None
-	}
-}
-
-// fraction is a number in [0, 1) that looks random.
-func fraction(seed uint64, key string, request int) float64 {
-	hash := fnv.New64a()
-	var numbers [16]byte
-	binary.LittleEndian.PutUint64(numbers[:8], seed)
-	binary.LittleEndian.PutUint64(numbers[8:], uint64(request))
-	hash.Write(numbers[:])
-	hash.Write([]byte(key))
-	mixed := hash.Sum64()
-	mixed = (mixed ^ mixed>>33) * 0xff51afd7ed558ccd // FNV alone spreads its high bits badly
-	mixed ^= mixed >> 33
-	return float64(mixed>>11) / math.Exp2(53)
 }

@@ -22,7 +22,12 @@ type reply struct {
 
 func post(t *testing.T, baseURL, key, body string) reply {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, baseURL+"/v1/charges", strings.NewReader(body))
+	return send(t, http.MethodPost, baseURL+"/v1/charges", key, body)
+}
+
+func send(t *testing.T, method, url, key, body string) reply {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Error(err)
 		return reply{}
@@ -88,30 +93,48 @@ func TestAKeyInUseIsInFlight(t *testing.T) {
 
 func TestEveryFaultFailsItsOwnWay(t *testing.T) {
 	t.Parallel()
-	for fault, want := range map[dispatchtest.Fault]struct {
-		status  int // 0: no reply at all
-		effects int
-	}{
-		dispatchtest.Slow:           {200, 1},
-		dispatchtest.Throttle:       {429, 0},
-		dispatchtest.Unavailable:    {503, 0},
-		dispatchtest.Overloaded:     {529, 0},
-		dispatchtest.ErrorAfter:     {500, 1},
-		dispatchtest.DropBefore:     {0, 0},
-		dispatchtest.DropAfter:      {0, 1},
-		dispatchtest.MalformedReply: {200, 1},
-	} {
-		ledger := dispatchtest.NewLedger()
-		baseURL := dispatchtest.Serve(t, &dispatchtest.SimulatedProvider{Ledger: ledger, Plan: dispatchtest.Script(fault), SlowFor: time.Millisecond})
+	type evidence struct {
+		status, effects   int // status 0: no reply at all
+		retried, inTheEnd int
+	}
+	wants := map[dispatchtest.Fault]evidence{
+		dispatchtest.Slow:             {200, 1, 200, 1},
+		dispatchtest.Throttle:         {429, 0, 200, 1},
+		dispatchtest.ThrottleFor:      {429, 0, 200, 1},
+		dispatchtest.ThrottleUntil:    {429, 0, 200, 1},
+		dispatchtest.Unavailable:      {503, 0, 200, 1},
+		dispatchtest.UnavailableFor:   {503, 0, 200, 1},
+		dispatchtest.UnavailableUntil: {503, 0, 200, 1},
+		dispatchtest.Overloaded:       {529, 0, 200, 1},
+		dispatchtest.OverloadedFor:    {529, 0, 200, 1},
+		dispatchtest.OverloadedUntil:  {529, 0, 200, 1},
+		dispatchtest.Busy:             {409, 0, 200, 1},
+		dispatchtest.Taken:            {409, 0, 409, 0},
+		dispatchtest.ErrorBefore:      {500, 0, 200, 1},
+		dispatchtest.ErrorAfter:       {500, 1, 200, 1},
+		dispatchtest.DropBefore:       {0, 0, 200, 1},
+		dispatchtest.DropAfter:        {0, 1, 200, 1},
+		dispatchtest.MalformedReply:   {200, 1, 200, 1},
+		dispatchtest.SavedErrorBefore: {500, 0, 500, 0},
+		dispatchtest.SavedErrorAfter:  {500, 1, 500, 1},
+		dispatchtest.ErrorForGood:     {500, 1, 500, 1},
+	}
+	for _, fault := range dispatchtest.Faults() {
+		want := wants[fault]
+		provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger(), Plan: dispatchtest.Script(fault), SlowFor: time.Millisecond}
+		baseURL := dispatchtest.Serve(t, provider)
 		got := post(t, baseURL, "k", "{}")
 		if got.status != want.status || (got.err != nil) != (want.status == 0) {
 			t.Errorf("%s: %+v, want status %d", fault, got, want.status)
 		}
-		if effects := ledger.Audit().Effects["k"]; effects != want.effects {
+		if effects := provider.Ledger.Audit().Effects["k"]; effects != want.effects {
 			t.Errorf("%s: %d effects, want %d", fault, effects, want.effects)
 		}
-		if retry := post(t, baseURL, "k", "{}"); retry.status != 200 || ledger.Audit().Effects["k"] != 1 {
-			t.Errorf("%s: the retry ended %+v", fault, retry)
+		if retry := post(t, baseURL, "k", "{}"); retry.status != want.retried {
+			t.Errorf("%s: the retry ended %+v, want status %d", fault, retry, want.retried)
+		}
+		if effects := provider.Ledger.Audit().Effects["k"]; effects != want.inTheEnd {
+			t.Errorf("%s: %d effects after the retry", fault, effects)
 		}
 	}
 }
