@@ -4,8 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // The vectors are also computed in SQL, by the tests of package migrations.
@@ -68,4 +72,39 @@ func TestATupleThatIdentifiesNothingIsInvalid(t *testing.T) {
 	if err := (Tuple{"r", strings.Repeat("é", 127), "p/o", strings.Repeat("b", MaxPartOctets)}).Validate(); err != nil {
 		t.Errorf("parts of up to 255 octets: %v", err)
 	}
+}
+
+// Cutting one list of words in two ways is what a plain join confuses, where
+// the words hold what it joins with.
+func TestTwoTuplesShareAKeyOnlyIfTheyAreTheSame(t *testing.T) {
+	t.Parallel()
+	cut := func(t *rapid.T, words []string, with, label string) Tuple {
+		at := rapid.SliceOfN(rapid.IntRange(0, len(words)), 3, 3).Draw(t, label)
+		slices.Sort(at)
+		part := func(from, to int) string { return strings.Join(words[from:to], with) }
+		return Tuple{part(0, at[0]), part(at[0], at[1]), part(at[1], at[2]), part(at[2], len(words))}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		words := rapid.SliceOfN(rapid.SampledFrom([]string{"1", "é", "run"}), 4, 6).Draw(t, "words")
+		with := rapid.SampledFrom([]string{"", ",", ":", ",0:"}).Draw(t, "with")
+		one, other := cut(t, words, with, "one"), cut(t, words, with, "other")
+		if same := one.IdempotencyKey() == other.IdempotencyKey(); same != (one == other) {
+			t.Fatalf("%q and %q: the same key is %t", one, other, same)
+		}
+	})
+}
+
+func TestAKeyIsStableAndFitsEveryHeader(t *testing.T) {
+	t.Parallel()
+	shape := regexp.MustCompile(`^idem_v1_[0-9a-f]{32}$`)
+	rapid.Check(t, func(t *rapid.T) {
+		tuple := rapid.Make[Tuple]().Draw(t, "tuple")
+		clone := Tuple{
+			strings.Clone(tuple.AgentRunID), strings.Clone(tuple.StepID),
+			strings.Clone(tuple.ToolName), strings.Clone(tuple.BusinessScope),
+		}
+		if key := tuple.IdempotencyKey(); key != clone.IdempotencyKey() || !shape.MatchString(key) {
+			t.Fatalf("%+v has the keys %s and %s", tuple, key, clone.IdempotencyKey())
+		}
+	})
 }

@@ -10,7 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"pgregory.net/rapid"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -60,6 +62,25 @@ func TestTheKeyIsComputedAsInGo(t *testing.T) {
 			t.Errorf("%v has the key %s (%v)", v, got, err)
 		}
 	}
+}
+
+func TestTheKeyOfAnyTupleIsComputedAsInGo(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	anything := rapid.Rune().Filter(func(r rune) bool { return r != 0 })
+	part := rapid.StringOfN(rapid.OneOf(rapid.RuneFrom([]rune("1:,/é")), anything), 1, -1, dispatch.MaxPartOctets)
+	rapid.Check(t, func(rt *rapid.T) {
+		tuple := dispatch.Tuple{
+			AgentRunID: part.Draw(rt, "run"), StepID: part.Draw(rt, "step"),
+			ToolName: part.Draw(rt, "tool"), BusinessScope: part.Draw(rt, "scope"),
+		}
+		var got string
+		err := pool.QueryRow(t.Context(), "SELECT outbox.idempotency_key($1, $2, $3, $4)",
+			tuple.AgentRunID, tuple.StepID, tuple.ToolName, tuple.BusinessScope).Scan(&got)
+		if err != nil || got != tuple.IdempotencyKey() {
+			rt.Fatalf("%q has the key %s in SQL (%v), %s in Go", tuple, got, err, tuple.IdempotencyKey())
+		}
+	})
 }
 
 func TestEnqueueCreatesOnceAndTellsOfTheDuplicate(t *testing.T) {
