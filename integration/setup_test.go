@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -30,6 +31,8 @@ type providerSetup struct {
 	Concurrency int
 	MaxAttempts int
 	Timeout     time.Duration
+	KeyTTL      time.Duration // 24 h if zero
+	Breaker     dispatch.BreakerPolicy
 }
 
 // Short leases where losing one is the subject; patient ones where a slow
@@ -60,12 +63,15 @@ func (p providerSetup) build(decorate func(dispatch.Adapter) dispatch.Adapter) (
 	if err != nil {
 		return drainer.Provider{}, fmt.Errorf("provider %s: %w", p.Name, err)
 	}
+	policy := quickPolicy(p.Class, p.MaxAttempts)
+	policy.KeyTTL = cmp.Or(p.KeyTTL, policy.KeyTTL)
 	return drainer.Provider{
 		Name:        p.Name,
 		Adapter:     decorate(adapter),
 		Concurrency: p.Concurrency,
 		Timeout:     p.Timeout,
-		Tools:       map[string]dispatch.Policy{"act": quickPolicy(p.Class, p.MaxAttempts)},
+		Breaker:     p.Breaker,
+		Tools:       map[string]dispatch.Policy{"act": policy},
 	}, nil
 }
 
