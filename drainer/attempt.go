@@ -33,12 +33,16 @@ func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 	if ctx.Err() != nil && result.Outcome == dispatch.NotSent {
 		return l.release(row, 0, "")
 	}
+	history := row.history(started)
+	if row.Probe && result.Overloaded() {
+		history.Tries-- // trying the provider was the fleet's errand: an outage must not use its rows up
+	}
 	settlement := Settlement{
 		Row:        row,
 		StartedAt:  started,
 		FinishedAt: time.Now(),
 		Result:     result,
-		Decision:   policy.Decide(row.history(started), result, rand.Float64()),
+		Decision:   policy.Decide(history, result, rand.Float64()),
 		Breaker:    change,
 	}
 	l.observer.attempted(&settlement, operationFor(row, policy))
