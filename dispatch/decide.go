@@ -12,6 +12,7 @@ type Policy struct {
 	Lookup      *Lookup       // nil: nobody can be asked
 	Reversal    Reversal
 	KeyTTL      time.Duration // how long the provider remembers a key; only for KeyIdempotent
+	BeginsSaga  bool          // its failure compensates what its agent run has completed
 	MaxAttempts int
 	Backoff     Backoff
 }

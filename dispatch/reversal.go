@@ -3,8 +3,10 @@ package dispatch
 import "time"
 
 // Reversal says how the effect of a tool is undone. The zero value says that
-// nothing undoes it.
+// nobody declared how.
 type Reversal struct {
-	Tool   string        // the tool that undoes it, by its full name
-	Window time.Duration // how long after the effect that works; 0 where nobody said
+	Tool    string        // the tool that undoes it, by its full name
+	Payload string        // a jq expression that makes the undo's payload; empty sends the forward payload
+	Window  time.Duration // how long after the effect that works; 0 where nobody said
+	None    bool          // there is nothing to undo
 }

@@ -1,0 +1,109 @@
+// Package jobs runs River beside the lanes: a few workers on a small pool of
+// their own, in the schema outbox, with jobs that the fleet's leader inserts
+// again and again.
+//
+// River is a trigger and never a fence. A job may run twice, or late, or be cut
+// off anywhere: each checks the tables for what is left to do, and does that in
+// transactions that are safe to repeat.
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+)
+
+const (
+	connections = 4 // of which River keeps one for its notifications
+	workers     = 4
+	timeout     = time.Minute
+	stopTimeout = 5 * time.Second
+)
+
+// Part is one kind of work: its workers, and the jobs that start it by the clock.
+type Part interface {
+	Register(*river.Workers)
+	Periodic() []*river.PeriodicJob
+}
+
+// Client is a River client of the schema outbox.
+type Client = river.Client[pgx.Tx]
+
+// Runner is River with all parts registered.
+type Runner struct {
+	pool   *pgxpool.Pool
+	client *Client
+}
+
+// Open connects lazily. Close the runner, run or not.
+func Open(ctx context.Context, databaseURL string, log *slog.Logger, parts ...Part) (*Runner, error) {
+	pool, err := openPool(ctx, databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	all := river.NewWorkers()
+	var periodic []*river.PeriodicJob
+	for _, part := range parts {
+		part.Register(all)
+		periodic = append(periodic, part.Periodic()...)
+	}
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+		Schema:       "outbox",
+		Queues:       map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: workers}},
+		Workers:      all,
+		PeriodicJobs: periodic,
+		Logger:       log,
+		JobTimeout:   timeout,
+		// A job of a process that was killed counts as running until then.
+		RescueStuckJobsAfter: timeout + 30*time.Second,
+	})
+	if err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("set up River: %w", err)
+	}
+	return &Runner{pool: pool, client: client}, nil
+}
+
+func openPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(databaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	config.MaxConns = connections
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("database pool: %w", err)
+	}
+	return pool, nil
+}
+
+// Client inserts jobs.
+func (r *Runner) Client() *Client { return r.client }
+
+// Run works until ctx ends, then lets jobs under way finish for a few seconds.
+func (r *Runner) Run(ctx context.Context) error {
+	if err := r.client.Start(context.WithoutCancel(ctx)); err != nil {
+		return fmt.Errorf("start River: %w", err)
+	}
+	<-ctx.Done()
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	err := r.client.Stop(stopping)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = r.client.StopAndCancel(context.WithoutCancel(ctx))
+	}
+	if err != nil {
+		return fmt.Errorf("stop River: %w", err)
+	}
+	return nil
+}
+
+// Close lets go of the connections.
+func (r *Runner) Close() { r.pool.Close() }
