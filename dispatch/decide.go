@@ -92,6 +92,9 @@ func (p Policy) mayRepeat(h History, outcome Outcome, delay time.Duration) bool 
 	return !h.MaybeApplied || p.withinKeyTTL(later(h.SinceFirstSend, delay))
 }
 
+// Halt ends the attempts from outside: of a step whose run goes back.
+func (p Policy) Halt(h History) Decision { return p.giveUp(h) }
+
 // giveUp ends the attempts. It keeps ambiguity sticky: a refusal after a
 // request that may have been applied proves nothing about that request, so
 // the provider is asked if it can be, and a human if not.

@@ -24,6 +24,9 @@ const lookupTries = 8
 
 func (p Policy) decideLookup(h History, result Result, fraction float64) Decision {
 	delay := p.Backoff.Delay(h.Tries, result.RetryAfter, fraction)
+	if result.Outcome == Lost && p.Lookup != nil { // perhaps before it could wait for the last send
+		delay = max(delay, later(p.Timeout, p.Lookup.Margin))
+	}
 	switch {
 	case result.Outcome == Completed:
 		return Decision{Status: StatusCompleted, Tries: h.Tries}

@@ -22,6 +22,9 @@ func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 		l.observer.unconfigured(row.server(), row)
 		return l.release(row, unconfiguredDelay, "unconfigured_tool")
 	}
+	if row.Closed {
+		return halt(row, policy)
+	}
 	upstream.slots.acquire()
 	defer upstream.slots.release()
 	ctx, reason := life.abort, upstream.breaker.bars(row)
@@ -45,6 +48,7 @@ func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 		Decision:   policy.Decide(history, result, rand.Float64()),
 		Breaker:    change,
 	}
+	settlement.BeginsSaga = beginsSaga(&settlement, policy)
 	l.observer.attempted(&settlement, operationFor(row, policy))
 	return settlement
 }
@@ -143,11 +147,30 @@ func release(row *Row, delay time.Duration, class string) Settlement {
 // claimed.
 func lose(row *Row, policy dispatch.Policy) Settlement {
 	result := dispatch.Result{Outcome: dispatch.Lost, ErrorClass: "worker_lost"}
-	return Settlement{
+	settlement := Settlement{
 		Row:        row,
 		StartedAt:  row.ClaimedAt,
 		FinishedAt: time.Now(),
 		Result:     result,
 		Decision:   policy.Decide(row.history(row.ClaimedAt), result, rand.Float64()),
 	}
+	settlement.BeginsSaga = beginsSaga(&settlement, policy)
+	return settlement
+}
+
+// halt ends the attempts of a forward row whose run goes back: nothing is sent
+// any more, but what may have been applied must be known before it is undone.
+func halt(row *Row, policy dispatch.Policy) Settlement {
+	return Settlement{
+		Row:        row,
+		FinishedAt: time.Now(),
+		Result:     dispatch.Result{Outcome: dispatch.Released, ErrorClass: "run_compensating"},
+		Decision:   policy.Halt(row.history(time.Time{})),
+	}
+}
+
+// beginsSaga holds for a forward step that failed for good. An undo that fails
+// is never compensated itself.
+func beginsSaga(s *Settlement, policy dispatch.Policy) bool {
+	return policy.BeginsSaga && s.Row.Undoes == nil && s.Decision.Status == dispatch.StatusFailed
 }

@@ -14,6 +14,10 @@ import (
 type Settings struct {
 	Worker WorkerSettings
 	Once   bool // stop when nothing is due and nothing is in flight
+
+	// SagaMoved is told, after the commit, of an agent run whose saga began or
+	// whose undo ended. It must not block. nil is told nothing.
+	SagaMoved func(agentRunID string)
 }
 
 // WorkerSettings time a worker's life. Lease is how long other workers wait

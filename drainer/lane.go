@@ -39,6 +39,7 @@ type lane struct {
 	lease     *lease
 	observer  *observer
 	log       *slog.Logger
+	sagaMoved func(Settlement)
 	once      bool          // stop when nothing is due
 	wake      chan struct{} // capacity 1; written by the listener
 
@@ -69,6 +70,7 @@ func newLane(provider Provider, session *session) *lane {
 		lease:      session.lease,
 		observer:   session.observer,
 		log:        session.log.With("provider", provider.Name),
+		sagaMoved:  session.sagaMoved,
 		once:       session.settings.Once,
 		wake:       make(chan struct{}, 1),
 		jobs:       make(chan *Row, room),

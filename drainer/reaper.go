@@ -21,6 +21,9 @@ func (s *session) reap(ctx context.Context) {
 func (s *session) reapOnce(ctx context.Context) {
 	recovered, err := s.recoverLost(ctx)
 	s.observer.recovered(recovered)
+	for _, settlement := range recovered {
+		s.sagaMoved(settlement)
+	}
 	if err != nil && ctx.Err() == nil {
 		s.log.Warn("cannot recover the rows of dead workers now", "error", err)
 	}

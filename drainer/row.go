@@ -21,6 +21,8 @@ type Row struct {
 	Lookup         bool   // ask whether it was applied, do not act
 	Via            string // the fallback that is to serve it; empty for its own provider
 	Probe          bool   // the one row that may pass a half-open breaker
+	Undoes         *int64 // the intent whose effect this one undoes; nil for a forward step
+	Closed         bool   // its run is being compensated: it must not be sent any more
 
 	Tuple   dispatch.Tuple
 	Payload json.RawMessage
@@ -64,6 +66,7 @@ type Settlement struct {
 	Result     dispatch.Result
 	Decision   dispatch.Decision
 	Breaker    *BreakerChange // what it means for the provider's breaker; nil for nothing
+	BeginsSaga bool           // its run goes back from here
 }
 
 // MayHaveSent reports whether the first-send time starts to count.

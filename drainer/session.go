@@ -181,6 +181,13 @@ func (s *session) listen(ctx context.Context) {
 	}
 }
 
+// sagaMoved passes on what the commit of a settlement means for its run.
+func (s *session) sagaMoved(settlement Settlement) {
+	if s.settings.SagaMoved != nil && (settlement.BeginsSaga || settlement.Row.Undoes != nil) {
+		s.settings.SagaMoved(settlement.Row.Tuple.AgentRunID)
+	}
+}
+
 func (s *session) wake(provider string) {
 	lane, configured := s.lanes[provider]
 	if !configured {

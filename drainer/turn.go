@@ -90,6 +90,7 @@ func (l *lane) confirm(share *laneTurn, reply laneReply) {
 	l.reached()
 	for i := range share.settle {
 		l.remembered[share.settle[i].Row.ClaimID]--
+		l.sagaMoved(share.settle[i])
 		if share.settle[i].Row.Probe {
 			l.probes--
 		}

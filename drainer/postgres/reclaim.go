@@ -90,7 +90,7 @@ func unsettledRows(ctx context.Context, tx pgx.Tx, claims []heldClaim) (map[int6
 	var row drainer.Row
 	var sinceFirst, sinceClaim *float64
 	_, err = pgx.ForEachRow(rows, []any{
-		&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt, &sinceFirst, &sinceClaim, &row.MaybeApplied, &row.Lookup, &row.Via,
+		&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt, &sinceFirst, &sinceClaim, &row.MaybeApplied, &row.Lookup, &row.Via, &row.Undoes,
 		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
 	}, func() error {
 		found := row

@@ -151,7 +151,7 @@ func scanClaimed(rows pgx.Rows) (*drainer.Row, drainer.Cursor, error) {
 	var reference *string
 	var due time.Time
 	err := rows.Scan(&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt,
-		&sinceFirst, &sinceEnqueue, &row.MaybeApplied, &row.Lookup, &row.Via,
+		&sinceFirst, &sinceEnqueue, &row.MaybeApplied, &row.Lookup, &row.Closed, &row.Via, &row.Undoes,
 		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
 		&payload, &headers, &reference, &due)
 	if reference != nil {

@@ -114,13 +114,18 @@ CREATE SEQUENCE outbox.collisions MINVALUE 0;
 CREATE SEQUENCE outbox.last_collision MINVALUE 0;
 SELECT setval('outbox.collisions', 0), setval('outbox.last_collision', 0);
 
+-- One row an agent run that goes back. The run takes no further step while it is there.
 CREATE TABLE outbox.saga (
   agent_run_id text COLLATE "C" PRIMARY KEY,
-  cause        bigint NOT NULL,  -- the intent whose failure began it
-  state        text NOT NULL DEFAULT 'begun',
-  epoch        int NOT NULL DEFAULT 1,
-  begun_at     timestamptz NOT NULL DEFAULT now()
+  cause        bigint,  -- the intent whose failure began it; null: an operator did
+  state        text NOT NULL DEFAULT 'begun'
+               CHECK (state IN ('begun', 'compensated', 'compensation_failed', 'resolved', 'cancelled')),
+  epoch        int NOT NULL DEFAULT 1,  -- raised by every retry
+  begun_at     timestamptz NOT NULL DEFAULT now(),
+  ended_at     timestamptz,
+  reason       text  -- an operator's
 );
+CREATE INDEX saga_begun ON outbox.saga (begun_at) WHERE state = 'begun';
 
 -- What a human must decide. It pages until acknowledged.
 CREATE TABLE outbox.incident (

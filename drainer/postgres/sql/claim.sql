@@ -1,7 +1,8 @@
 -- $1 worker, $2 provider, $3 limit, $4 and $5 cursor, $6 fallback or '', $7
 -- whether this is a probe. Rows and claim change place in one statement. A
 -- buried worker and a paused provider claim nothing. A forward row of a run
--- under compensation is stopped instead of claimed.
+-- under compensation is stopped instead of claimed, or, where something may
+-- have been applied, claimed to be looked up and never to be sent.
 WITH gate AS MATERIALIZED (
   SELECT coalesce(bool_and(state = 'closed' OR ($7::boolean AND state = 'half_open' AND prober = $1::uuid))
                   FILTER (WHERE name = $2::text), true) AS own,
@@ -23,28 +24,27 @@ WITH gate AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED))
   RETURNING *
 ), candidate AS (
-  SELECT t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries, t.first_attempt_at, t.maybe_applied, t.lookup,
+  SELECT t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries, t.first_attempt_at, t.maybe_applied, t.lookup AS asks,
          coalesce(t.via, CASE WHEN NOT (SELECT own FROM gate) THEN $6::text END) AS via,
          i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.payload, i.headers, i.created_at,
-         i.compensates IS NULL AND NOT t.lookup AND s.agent_run_id IS NOT NULL AS stopped
+         i.compensates, i.compensates IS NULL AND NOT t.lookup AND s.agent_run_id IS NOT NULL AS closed
   FROM taken t JOIN outbox.intent i ON i.id = t.intent_id LEFT JOIN outbox.saga s USING (agent_run_id)
 ), claimed AS (
   INSERT INTO outbox.claim (worker_id, provider, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
   SELECT $1::uuid, $2::text, array_agg(intent_id), array_agg(attempt), array_agg(tries),
-         array_agg(first_attempt_at), array_agg(maybe_applied), array_agg(lookup), array_agg(via)
-  FROM candidate WHERE NOT stopped HAVING count(*) > 0
+         array_agg(first_attempt_at), array_agg(maybe_applied), array_agg(asks OR closed), array_agg(via)
+  FROM candidate WHERE NOT closed OR maybe_applied HAVING count(*) > 0
   RETURNING claim_id
 ), stopped AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
-  SELECT intent_id, attempt, 'saga', 'cancelled', CASE WHEN maybe_applied THEN 'unknown' ELSE 'cancelled' END
-  FROM candidate WHERE stopped
+  SELECT intent_id, attempt, 'saga', 'cancelled', 'cancelled' FROM candidate WHERE closed AND NOT maybe_applied
 )
 SELECT claim_id, intent_id, attempt, tries, first_attempt_at,
        extract(epoch FROM now() - first_attempt_at)::float8, extract(epoch FROM now() - created_at)::float8,
-       maybe_applied, lookup, coalesce(via, ''), agent_run_id, step_id, tool_name, business_scope, payload, headers,
+       maybe_applied, asks, closed, coalesce(via, ''), compensates, agent_run_id, step_id, tool_name, business_scope, payload, headers,
        -- only a lookup needs what an earlier attempt brought
-       CASE WHEN lookup THEN (SELECT provider_ref FROM outbox.attempt a
+       CASE WHEN asks THEN (SELECT provider_ref FROM outbox.attempt a
          WHERE a.intent_id = candidate.intent_id AND provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1) END,
        next_attempt_at
-FROM claimed, candidate WHERE NOT stopped
+FROM claimed, candidate WHERE NOT closed OR maybe_applied
 ORDER BY next_attempt_at, intent_id;

@@ -13,11 +13,13 @@ WITH fence AS MATERIALIZED (
   FROM unnest($2::bigint[], $3::bigint[], $4::int[], $5::float8[], $6::float8[], $7::text[], $8::int[], $9::text[],
               $10::text[], $11::text[]::jsonb[], $12::text[]::jsonb[], $13::boolean[],
               $14::text[]::jsonb[], $15::float8[], $16::boolean[], $17::text[],
-              $18::text[], $19::float8[], $20::int[], $21::timestamptz[], $22::boolean[], $23::boolean[], $24::boolean[])
+              $18::text[], $19::float8[], $20::int[], $21::timestamptz[], $22::boolean[], $23::boolean[], $24::boolean[],
+              $25::boolean[], $26::bigint[])
     AS e (claim_id, intent_id, attempt, started_ago, finished_ago, outcome, http_status, error,
           provider_ref, response, response_headers, replayed,
           problem, retry_after_seconds, asked, via,
-          status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied, lookup)
+          status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied, lookup,
+          begins_saga, undoes)
   JOIN fence USING (claim_id)
 ), appended AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, finished_at, outcome, status, next_attempt_at,
@@ -41,9 +43,44 @@ WITH fence AS MATERIALIZED (
   INSERT INTO outbox.incident AS i (kind, intent_id, agent_run_id, detail)
   SELECT 'outcome_unknown', intent_id, (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), error
   FROM ended
-  WHERE status = 'unknown' AND next_attempt_at IS NULL AND (intent_id IN (SELECT intent_id FROM appended)) IS TRUE
+  WHERE status = 'unknown' AND next_attempt_at IS NULL AND undoes IS NULL AND (intent_id IN (SELECT intent_id FROM appended)) IS TRUE
   ON CONFLICT (kind, intent_id) DO UPDATE
   SET detail = excluded.detail, opened_at = now(), acknowledged_at = NULL, acknowledged_by = NULL
+), begun AS (
+  INSERT INTO outbox.saga (agent_run_id, cause)
+  SELECT DISTINCT ON (agent_run_id) agent_run_id, id FROM outbox.intent
+  WHERE id = ANY (ARRAY(SELECT intent_id FROM ended WHERE begins_saga AND (intent_id IN (SELECT intent_id FROM appended)) IS TRUE))
+  ORDER BY agent_run_id, id
+  ON CONFLICT DO NOTHING
+), undo AS MATERIALIZED (  -- undos that have ended
+  SELECT undoes, status, error FROM ended
+  WHERE undoes IS NOT NULL AND next_attempt_at IS NULL AND (intent_id IN (SELECT intent_id FROM appended)) IS TRUE
+), undone AS (
+  -- the newest attempt of an intent tells where it stands, so what its undo came to is one of its own
+  INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, error)
+  SELECT undoes, (SELECT max(attempt) + 1 FROM outbox.attempt a WHERE a.intent_id = undoes), 'saga',
+         CASE WHEN status = 'completed' THEN 'undone' ELSE 'not_undone' END,
+         CASE WHEN status = 'completed' THEN 'compensated' ELSE 'compensation_failed' END, error
+  FROM undo
+  ON CONFLICT DO NOTHING
+), stuck AS (
+  UPDATE outbox.saga SET state = 'compensation_failed', ended_at = now()
+  WHERE state = 'begun' AND agent_run_id IN (
+    SELECT agent_run_id FROM outbox.intent WHERE id = ANY (ARRAY(SELECT undoes FROM undo WHERE status <> 'completed')))
+), failed AS (
+  INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
+  SELECT 'compensation_failed', undoes, (SELECT agent_run_id FROM outbox.intent WHERE id = undoes), coalesce(error, status)
+  FROM undo WHERE status <> 'completed'
+  ON CONFLICT (kind, intent_id) DO UPDATE
+  SET detail = excluded.detail, opened_at = now(), acknowledged_at = NULL, acknowledged_by = NULL
+), late AS (
+  -- a worker that lost its row knows of an effect that is on record as none
+  INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
+  SELECT 'compensation_failed', id, agent_run_id, 'late_effect' FROM outbox.intent i
+  WHERE id = ANY (ARRAY(SELECT intent_id FROM unnest($3::bigint[], $7::text[]) AS e (intent_id, outcome)
+                        WHERE outcome = 'completed' AND (intent_id IN (SELECT intent_id FROM appended)) IS NOT TRUE))
+    AND (SELECT status FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1) IN ('failed', 'cancelled')
+  ON CONFLICT DO NOTHING
 )
 SELECT (e.n - 1)::int AS refused
 FROM unnest($3::bigint[]) WITH ORDINALITY AS e (intent_id, n)

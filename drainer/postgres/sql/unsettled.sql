@@ -2,7 +2,7 @@
 -- must be newer than the locks, or it would miss what was settled meanwhile.
 SELECT c.claim_id, r.intent_id, r.attempt, r.tries, r.first_attempt_at,
        extract(epoch FROM c.claimed_at - r.first_attempt_at)::float8, extract(epoch FROM now() - c.claimed_at)::float8,
-       r.maybe_applied, r.lookup, coalesce(r.via, ''), i.agent_run_id, i.step_id, i.tool_name, i.business_scope
+       r.maybe_applied, r.lookup, coalesce(r.via, ''), i.compensates, i.agent_run_id, i.step_id, i.tool_name, i.business_scope
 FROM outbox.claim c
 CROSS JOIN unnest(c.intent_ids, c.attempts, c.tries, c.first_attempt_ats, c.maybe_applied, c.lookups, c.vias)
   AS r (intent_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
