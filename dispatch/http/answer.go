@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/agentoutbox/drainer/internal/jq"
 )
 
 // answer is a response, read as far as it could be.
@@ -40,7 +42,7 @@ func (a *answer) contentType() string { return a.header.Get("Content-Type") }
 // json is the body as a JSON value, nil where it is none.
 func (a *answer) json() any {
 	if !a.decoded && json.Valid(a.body) {
-		if value, err := decodeExact(a.body); err == nil {
+		if value, err := jq.Decode(a.body); err == nil {
 			a.value = value
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/itchyny/gojq"
+	"github.com/agentoutbox/drainer/internal/jq"
 )
 
 // field is the body field that carries the idempotency key; without a name
@@ -33,9 +33,9 @@ var encodings = map[string]encoding{
 func encodeJSON(payload json.RawMessage, mapped *any, key field) ([]byte, error) {
 	body := []byte(payload)
 	if mapped != nil {
-		written, err := gojq.Marshal(*mapped)
+		written, err := jq.Encode(*mapped)
 		if err != nil {
-			return nil, fmt.Errorf("writing the mapped body: %w", err)
+			return nil, err
 		}
 		body = written
 	}
@@ -74,7 +74,7 @@ func encodeForm(payload json.RawMessage, mapped *any, key field) ([]byte, error)
 	var value any
 	if mapped != nil {
 		value = *mapped
-	} else if decoded, err := decodeExact(payload); err == nil {
+	} else if decoded, err := jq.Decode(payload); err == nil {
 		value = decoded
 	}
 	object, ok := value.(map[string]any)
@@ -122,16 +122,4 @@ func addField(form url.Values, name string, value any) error {
 	}
 	form.Add(name, text)
 	return nil
-}
-
-// decodeExact keeps numbers as they were written: an id beyond 2^53 must not
-// change on its way.
-func decodeExact(text []byte) (any, error) {
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber()
-	var value any
-	if err := decoder.Decode(&value); err != nil {
-		return nil, fmt.Errorf("decoding JSON: %w", err)
-	}
-	return value, nil
 }

@@ -55,7 +55,7 @@ func (t *tool) find(ctx context.Context, a *answer) string {
 	if t.reference == nil {
 		return ""
 	}
-	value, err := t.reference.eval(ctx, a.json())
+	value, err := t.reference.Eval(ctx, a.json())
 	if err != nil {
 		return ""
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/jq"
 )
 
 // Rule says what a response means whose status does not tell.
@@ -21,10 +22,10 @@ type Rule struct {
 
 // rule is Rule, checked and compiled.
 type rule struct {
-	when       *expression
+	when       *jq.Expression
 	outcome    dispatch.Outcome
-	retryAfter *expression // nil leaves it to the header
-	class      string      // "" leaves it to the status
+	retryAfter *jq.Expression // nil leaves it to the header
+	class      string         // "" leaves it to the status
 }
 
 type rules []rule
@@ -132,7 +133,7 @@ func (rs rules) verdict(ctx context.Context, a *answer) (v verdict, known bool) 
 var errNoCondition = errors.New("jq gave neither true nor false nor null")
 
 func (r rule) matches(ctx context.Context, view map[string]any) (bool, error) {
-	value, err := r.when.eval(ctx, view)
+	value, err := r.when.Eval(ctx, view)
 	if err != nil {
 		return false, err
 	}
@@ -175,7 +176,7 @@ func (r rule) wait(ctx context.Context, view map[string]any) time.Duration {
 	if r.retryAfter == nil {
 		return 0
 	}
-	value, err := r.retryAfter.eval(ctx, view)
+	value, err := r.retryAfter.Eval(ctx, view)
 	if err != nil {
 		return 0
 	}

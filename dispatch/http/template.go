@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/agentoutbox/drainer/internal/jq"
 )
 
 // template is text with jq placeholders: /v1/charges/{.payload.id}.
@@ -12,7 +14,7 @@ type template []piece
 
 type piece struct {
 	literal string
-	value   *expression // nil for a literal
+	value   *jq.Expression // nil for a literal
 }
 
 // parseTemplate reads {jq} as a placeholder, {{ and }} as braces.
@@ -43,13 +45,13 @@ func parseTemplate(text string) (template, error) {
 
 // parsePlaceholder finds the brace that closes the placeholder: the first one
 // before which there stands a whole expression, since jq has braces itself.
-func parsePlaceholder(text string) (value *expression, length int, err error) {
+func parsePlaceholder(text string) (value *jq.Expression, length int, err error) {
 	err = errors.New("no } closes it")
 	for end := range len(text) {
 		if text[end] != '}' {
 			continue
 		}
-		if value, err = compile(text[:end]); err == nil {
+		if value, err = jq.Compile(text[:end]); err == nil {
 			return value, end + 1, nil
 		}
 	}
@@ -64,7 +66,7 @@ func (t template) render(ctx context.Context, input any, escape func(string) (st
 			text.WriteString(piece.literal)
 			continue
 		}
-		value, err := piece.value.eval(ctx, input)
+		value, err := piece.value.Eval(ctx, input)
 		if err != nil {
 			return "", err
 		}

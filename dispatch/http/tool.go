@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/jq"
 )
 
 // tool is Tool, checked and compiled.
@@ -22,10 +23,10 @@ type tool struct {
 	query     map[string]template
 	headers   map[string]template
 	body      encoding
-	mapping   *expression // nil sends the payload as it is
-	reference *expression // nil finds no reference
-	rules     rules       // the operator's
-	isAsked   bool        // whether an effect happened
+	mapping   *jq.Expression // nil sends the payload as it is
+	reference *jq.Expression // nil finds no reference
+	rules     rules          // the operator's
+	isAsked   bool           // whether an effect happened
 }
 
 var (
@@ -118,11 +119,11 @@ func (t *tool) compileBody(block Tool, class dispatch.Class) error {
 	return errors.Join(append(problems, err)...)
 }
 
-func optional(field, source string) (*expression, error) {
+func optional(field, source string) (*jq.Expression, error) {
 	if source == "" {
 		return nil, nil
 	}
-	compiled, err := compile(source)
+	compiled, err := jq.Compile(source)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}
@@ -190,7 +191,7 @@ func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Requ
 func (t *tool) input(request dispatch.Request) (map[string]any, error) {
 	var payload any
 	if len(request.Payload) > 0 {
-		decoded, err := decodeExact(request.Payload)
+		decoded, err := jq.Decode(request.Payload)
 		if err != nil {
 			return nil, err
 		}
@@ -279,7 +280,7 @@ func copyTraceContext(into http.Header, from map[string]string) {
 func (t *tool) write(ctx context.Context, input any, payload []byte, key string) ([]byte, error) {
 	var mapped *any
 	if t.mapping != nil {
-		value, err := t.mapping.eval(ctx, input)
+		value, err := t.mapping.Eval(ctx, input)
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,7 @@
-package http
+// Package jq evaluates the expressions that a configuration holds, bounded in
+// time and with numbers kept exact. The same input gives the same result on
+// every day and every machine: there is no clock, no environment and no file.
+package jq
 
 import (
 	"context"
@@ -14,13 +17,13 @@ import (
 // evaluationLimit bounds one expression: jq is a whole programming language.
 const evaluationLimit = time.Second
 
-// expression is a compiled jq expression with exactly one result.
-type expression struct{ code *gojq.Code }
+// Expression is a compiled jq expression with exactly one result.
+type Expression struct{ code *gojq.Code }
 
-// compile refuses what reads the clock or the time zone: a retry must send
+// Compile refuses what reads the clock or the time zone: a retry must send
 // what the first attempt sent, and the same response must mean the same. Its
 // errors give a position and no text.
-func compile(source string) (*expression, error) {
+func Compile(source string) (*Expression, error) {
 	query, err := gojq.Parse(source)
 	var position *gojq.ParseError
 	switch {
@@ -36,14 +39,14 @@ func compile(source string) (*expression, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compiling jq: %w", err)
 	}
-	return &expression{code}, nil
+	return &Expression{code}, nil
 }
 
 var errOneResult = errors.New("jq gave no result, or more than one")
 
-// eval runs the expression. The input must not be shared with a concurrent
-// evaluation.
-func (e *expression) eval(ctx context.Context, input any) (any, error) {
+// Eval runs the expression for a second at most. The input must not be shared
+// with a concurrent evaluation. An error may quote from the input.
+func (e *Expression) Eval(ctx context.Context, input any) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, evaluationLimit)
 	defer cancel()
 	results := e.code.RunWithContext(ctx, input)
@@ -58,21 +61,6 @@ func (e *expression) eval(ctx context.Context, input any) (any, error) {
 		return nil, errOneResult
 	}
 	return value, nil
-}
-
-// scalar writes a value as text, for the places that hold only text.
-func scalar(value any) (string, error) {
-	switch value := value.(type) {
-	case string:
-		return value, nil
-	case nil, []any, map[string]any:
-		return "", errors.New("jq gave null, an array or an object where text belongs")
-	}
-	text, err := gojq.Marshal(value)
-	if err != nil {
-		return "", fmt.Errorf("writing a jq result: %w", err)
-	}
-	return string(text), nil
 }
 
 // findCall returns the first of the names that the syntax tree calls.

@@ -1,0 +1,22 @@
+package http
+
+import (
+	"errors"
+
+	"github.com/agentoutbox/drainer/internal/jq"
+)
+
+// scalar writes a value as text, for the places that hold only text.
+func scalar(value any) (string, error) {
+	switch value := value.(type) {
+	case string:
+		return value, nil
+	case nil, []any, map[string]any:
+		return "", errors.New("jq gave null, an array or an object where text belongs")
+	}
+	text, err := jq.Encode(value)
+	if err != nil {
+		return "", err
+	}
+	return string(text), nil
+}
