@@ -5,11 +5,13 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
+	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/drainer/postgres"
@@ -58,19 +60,40 @@ func (o *options) run(command *cobra.Command, once bool) error {
 		return err
 	}
 	defer store.Close()
-	return drain(ctx, store, loaded, once)
+	log := newLogger()
+	logUnsafe(log, loaded)
+	if once {
+		settings := drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), Once: true}
+		return drainer.New(store, providersOf(loaded), settings, log, prometheus.NewRegistry()).Run(ctx)
+	}
+	pool, err := jobs.OpenPool(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return drain(ctx, store, pool, loaded, log)
 }
 
-// drain runs the daemon beside its HTTP server; whichever fails ends both.
-func drain(ctx context.Context, store *postgres.Store, loaded *config.Config, once bool) error {
-	log, metrics := newLogger(), prometheus.NewRegistry()
-	logUnsafe(log, loaded)
-	daemon := drainer.New(store, providersOf(loaded), settingsOf(loaded, once), log, metrics)
-	if once {
-		return daemon.Run(ctx)
-	}
+// drain runs the daemon beside its jobs and its HTTP server; whichever fails
+// ends them all.
+func drain(ctx context.Context, store *postgres.Store, pool *pgxpool.Pool, loaded *config.Config, log *slog.Logger) error {
+	metrics := prometheus.NewRegistry()
 	registerProcess(metrics)
+	parts, err := partsOf(pool, loaded, log, metrics)
+	if err != nil {
+		return err
+	}
+	runner, err := jobs.New(pool, log, parts...)
+	if err != nil {
+		return err
+	}
+	sagas := newSagaTriggers(runner.Client(), log)
+	settings := drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), SagaMoved: sagas.moved}
+	daemon := drainer.New(store, providersOf(loaded), settings, log, metrics)
+
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return runner.Run(ctx) })
+	group.Go(func() error { return sagas.run(ctx) })
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
 		defer stopServing() // probes and metrics are answered until the last row is settled
@@ -98,10 +121,6 @@ func providersOf(loaded *config.Config) []drainer.Provider {
 		providers[i] = drainer.Provider(p)
 	}
 	return providers
-}
-
-func settingsOf(loaded *config.Config, once bool) drainer.Settings {
-	return drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), Once: once}
 }
 
 // newLogger writes for whoever reads: a person at a terminal, or a collector.

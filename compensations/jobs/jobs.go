@@ -37,41 +37,10 @@ type Part interface {
 type Client = river.Client[pgx.Tx]
 
 // Runner is River with all parts registered.
-type Runner struct {
-	pool   *pgxpool.Pool
-	client *Client
-}
+type Runner struct{ client *Client }
 
-// Open connects lazily. Close the runner, run or not.
-func Open(ctx context.Context, databaseURL string, log *slog.Logger, parts ...Part) (*Runner, error) {
-	pool, err := openPool(ctx, databaseURL)
-	if err != nil {
-		return nil, err
-	}
-	all := river.NewWorkers()
-	var periodic []*river.PeriodicJob
-	for _, part := range parts {
-		part.Register(all)
-		periodic = append(periodic, part.Periodic()...)
-	}
-	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
-		Schema:       "outbox",
-		Queues:       map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: workers}},
-		Workers:      all,
-		PeriodicJobs: periodic,
-		Logger:       log,
-		JobTimeout:   timeout,
-		// A job of a process that was killed counts as running until then.
-		RescueStuckJobsAfter: timeout + 30*time.Second,
-	})
-	if err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("set up River: %w", err)
-	}
-	return &Runner{pool: pool, client: client}, nil
-}
-
-func openPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
+// OpenPool connects lazily, with the few connections that jobs get.
+func OpenPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
@@ -82,6 +51,31 @@ func openPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("database pool: %w", err)
 	}
 	return pool, nil
+}
+
+// New runs nothing before [Runner.Run]. The pool is the caller's.
+func New(pool *pgxpool.Pool, log *slog.Logger, parts ...Part) (*Runner, error) {
+	all := river.NewWorkers()
+	var periodic []*river.PeriodicJob
+	for _, part := range parts {
+		part.Register(all)
+		periodic = append(periodic, part.Periodic()...)
+	}
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+		Schema:                      "outbox",
+		Queues:                      map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: workers}},
+		Workers:                     all,
+		PeriodicJobs:                periodic,
+		Logger:                      log,
+		JobTimeout:                  timeout,
+		CompletedJobRetentionPeriod: time.Hour,
+		// A job of a process that was killed counts as running until then.
+		RescueStuckJobsAfter: timeout + 30*time.Second,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("set up River: %w", err)
+	}
+	return &Runner{client: client}, nil
 }
 
 // Client inserts jobs.
@@ -104,6 +98,3 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	return nil
 }
-
-// Close lets go of the connections.
-func (r *Runner) Close() { r.pool.Close() }

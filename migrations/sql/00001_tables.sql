@@ -19,6 +19,8 @@ CREATE TABLE outbox.intent (
   CONSTRAINT intent_undo_step CHECK ((compensates IS NOT NULL) = starts_with(step_id, 'compensate:'))
 );
 
+CREATE UNIQUE INDEX intent_compensates ON outbox.intent (compensates) WHERE compensates IS NOT NULL;
+
 -- Pending intents only. Rows are inserted and deleted, never updated.
 CREATE TABLE outbox.queue (
   provider         text COLLATE "C" NOT NULL,

@@ -1,0 +1,86 @@
+package compensations
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Saga takes runs back, one action at a time.
+type Saga struct {
+	pool     *pgxpool.Pool
+	policies Policies
+	mappings map[string]*Mapping // by the expression
+	observer *observer
+	log      *slog.Logger
+}
+
+// Advance takes a run back as far as it can go now. It may be called at any
+// time, more than once, and by several processes.
+func (s *Saga) Advance(ctx context.Context, agentRunID string) error {
+	for {
+		took, err := s.pass(ctx, agentRunID)
+		if err != nil {
+			return err
+		}
+		s.observer.took(took)
+		if took.action != mark {
+			return nil
+		}
+	}
+}
+
+// pass takes one action in one transaction, and says which. Reading and acting
+// are statements of their own after the stop, so that the plan is made from
+// what the stop has waited for.
+func (s *Saga) pass(ctx context.Context, agentRunID string) (took decision, err error) {
+	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		run, begun, err := lock(ctx, tx, agentRunID)
+		if err != nil || !begun {
+			return err
+		}
+		if err := run.halt(ctx); err != nil {
+			return err
+		}
+		steps, err := run.steps(ctx)
+		if err != nil {
+			return err
+		}
+		took = s.decide(ctx, steps)
+		return s.act(ctx, run, took)
+	})
+	return took, err
+}
+
+// decide also makes the undo's payload: an undo that cannot be made fails the
+// saga like one that is refused.
+func (s *Saga) decide(ctx context.Context, steps []Step) decision {
+	decided := plan(steps, s.policies)
+	if decided.action != undo {
+		return decided
+	}
+	policy, _ := s.policies.of(decided.step)
+	payload, err := s.mappings[policy.Reversal.Payload].Payload(ctx, decided.step.Effect)
+	if err != nil {
+		s.log.Error("an undo's payload cannot be made", "intent_id", decided.step.IntentID, "error", err)
+		return decision{action: fail, step: decided.step, why: notMapped}
+	}
+	decided.payload = payload
+	return decided
+}
+
+func (s *Saga) act(ctx context.Context, run run, decided decision) error {
+	switch decided.action {
+	case undo:
+		return run.undo(ctx, decided)
+	case mark:
+		return run.mark(ctx, decided.step)
+	case fail:
+		return run.fail(ctx, decided.step, decided.why)
+	case finish:
+		return run.finish(ctx)
+	}
+	return nil
+}
