@@ -55,6 +55,8 @@ func newRoot() *cobra.Command {
 		newEnqueue(options),
 		newStatus(options),
 		newIntents(options),
+		newSagas(options),
+		newSagaChange(options, compensate),
 		newConfig(options),
 		newVerify(options),
 		newVersion(options),

@@ -20,7 +20,7 @@ func TestACancelledIntentIsNeverSentAndSaysWhoAndWhy(t *testing.T) {
 	if rows := o.claim(); len(rows) != 0 {
 		t.Errorf("a worker claimed %d rows of it", len(rows))
 	}
-	if got := o.history(intent); !slices.Equal(got, []string{"1 operator:ann cancelled cancelled"}) {
+	if got := o.history(intent); !slices.Equal(got, []string{"1 operator:on-call cancelled cancelled"}) {
 		t.Errorf("the history is %q", got)
 	}
 	if reason := one[string](o, `SELECT reason FROM outbox.attempt WHERE intent_id = $1`, intent); reason != "because" {
@@ -56,7 +56,7 @@ func TestARetriedIntentStartsOverUnderHigherNumbers(t *testing.T) {
 		t.Fatalf("claimed %+v, want attempt 4 as try 1, without a doubt", rows)
 	}
 	o.settle(keyed, dispatch.Completed, rows...)
-	want := []string{"1 worker throttled pending", "2 worker rejected failed", "3 operator:ann retried pending", "4 worker completed completed"}
+	want := []string{"1 worker throttled pending", "2 worker rejected failed", "3 operator:on-call retried pending", "4 worker completed completed"}
 	if got := o.history(intent); !slices.Equal(got, want) {
 		t.Errorf("the history is %q, want %q", got, want)
 	}
@@ -126,7 +126,7 @@ func TestAnAcceptedDuplicateIsSentAndKeepsItsDoubt(t *testing.T) {
 	}
 	o.settle(keyed, dispatch.Rejected, row)
 	o.assertStatus(intent, "unknown")
-	if got := o.history(intent)[2]; got != "3 operator:ann retried_may_duplicate pending" {
+	if got := o.history(intent)[2]; got != "3 operator:on-call retried_may_duplicate pending" {
 		t.Errorf("the history says %q", got)
 	}
 }
@@ -182,7 +182,7 @@ func TestADecisionOnAnUnknownIntentAcknowledgesItsIncident(t *testing.T) {
 				t.Errorf("%d incidents of it and %d of another one are open, want only the other one", own, other)
 			}
 			who := one[string](o, `SELECT acknowledged_by FROM outbox.incident WHERE intent_id = $1`, intents[0])
-			if who != "operator:ann" {
+			if who != "operator:on-call" {
 				t.Errorf("acknowledged by %q", who)
 			}
 		})
@@ -250,7 +250,7 @@ func TestAnUnsignedChangeIsRefused(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	intent := o.enqueue("run", 1)[0]
-	_, err := o.console().Change(t.Context(), operator.Cancel{}, operator.Signature{Operator: "ann"}, []int64{intent})
+	_, err := o.console().Change(t.Context(), operator.Cancel{}, operator.Signature{Operator: "on-call"}, []int64{intent})
 	if !errors.Is(err, operator.ErrUnsigned) {
 		t.Errorf("got %v", err)
 	}
@@ -284,7 +284,7 @@ func TestABulkChangeGoesOnOverItsBatches(t *testing.T) {
 	o := newOutbox(t)
 	intents := o.enqueue("run", 450)
 	o.end(keyed, dispatch.Rejected)
-	verdicts, err := o.console().Change(t.Context(), operator.Retry{}, ann, append(intents, 1_000_000))
+	verdicts, err := o.console().Change(t.Context(), operator.Retry{}, onCall, append(intents, 1_000_000))
 	if err != nil || len(verdicts) != len(intents) {
 		t.Fatalf("%d verdicts, %v; want one for each intent that exists", len(verdicts), err)
 	}

@@ -169,13 +169,13 @@ func TestASignatureIsANameAndAReasonOfOneLine(t *testing.T) {
 		signature Signature
 		valid     bool
 	}{
-		{Signature{"ann", "outage is over"}, true},
+		{Signature{"on-call", "outage is over"}, true},
 		{Signature{"", "outage is over"}, false},
-		{Signature{"ann", " "}, false},
-		{Signature{"ann", "two\nlines"}, false},
-		{Signature{"ann\x1b[2J", "outage is over"}, false},
-		{Signature{"ann", "nul \x00"}, false},
-		{Signature{"ann", "\xff"}, false},
+		{Signature{"on-call", " "}, false},
+		{Signature{"on-call", "two\nlines"}, false},
+		{Signature{"onCall\x1b[2J", "outage is over"}, false},
+		{Signature{"on-call", "nul \x00"}, false},
+		{Signature{"on-call", "\xff"}, false},
 	} {
 		if err := test.signature.Validate(); (err == nil) != test.valid {
 			t.Errorf("%q: %v, want valid %v", test.signature, err, test.valid)

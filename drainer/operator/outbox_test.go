@@ -15,7 +15,7 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-var ann = operator.Signature{Operator: "ann", Reason: "because"}
+var onCall = operator.Signature{Operator: "on-call", Reason: "because"}
 
 // outbox is a real one, with the engine's own store to move its rows.
 type outbox struct {
@@ -157,7 +157,7 @@ func configured(policy dispatch.Policy) func(string, string) (dispatch.Policy, b
 // change takes an action on one intent.
 func (o *outbox) change(action operator.Action, intent int64) operator.Verdict {
 	o.t.Helper()
-	verdicts, err := o.console().Change(o.t.Context(), action, ann, []int64{intent})
+	verdicts, err := o.console().Change(o.t.Context(), action, onCall, []int64{intent})
 	if err != nil || len(verdicts) != 1 {
 		o.t.Fatalf("%d verdicts, %v; want one", len(verdicts), err)
 	}

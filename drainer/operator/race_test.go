@@ -45,7 +45,7 @@ func TestOperatorsAndWorkersMayMeetInAnyOrder(t *testing.T) {
 		console := o.console()
 		changing.Go(func() {
 			for range rounds {
-				verdicts, err := console.Change(t.Context(), actions[rand.IntN(len(actions))], ann, ids)
+				verdicts, err := console.Change(t.Context(), actions[rand.IntN(len(actions))], onCall, ids)
 				if err != nil {
 					t.Error(err)
 					return
@@ -117,9 +117,9 @@ func TestOfTwoOperatorsOneWinsAndTheOtherIsTold(t *testing.T) {
 		o.end(keyed, dispatch.Rejected)
 		var first, second []operator.Verdict
 		var group sync.WaitGroup
-		group.Go(func() { first, _ = one.Change(t.Context(), operator.Retry{}, ann, ids) })
+		group.Go(func() { first, _ = one.Change(t.Context(), operator.Retry{}, onCall, ids) })
 		group.Go(func() {
-			second, _ = other.Change(t.Context(), operator.Resolve{As: dispatch.StatusCompleted}, ann, ids)
+			second, _ = other.Change(t.Context(), operator.Resolve{As: dispatch.StatusCompleted}, onCall, ids)
 		})
 		group.Wait()
 		for i, id := range ids {
@@ -204,7 +204,7 @@ func TestAnOperatorThatWasWaitedForHasWon(t *testing.T) {
 	verdicts := make(chan []operator.Verdict, 1)
 	console := o.console()
 	go func() {
-		late, err := console.Change(t.Context(), operator.Retry{}, ann, []int64{intent})
+		late, err := console.Change(t.Context(), operator.Retry{}, onCall, []int64{intent})
 		if err != nil {
 			t.Error(err)
 		}

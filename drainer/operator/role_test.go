@@ -19,7 +19,7 @@ func TestALoginThatIsOnlyAMemberOfTheDrainersRoleMayDoAllOfIt(t *testing.T) {
 	intents := o.enqueue("run", 3)
 	mustDo := func(action operator.Action, intents ...int64) {
 		t.Helper()
-		verdicts, err := console.Change(t.Context(), action, ann, intents)
+		verdicts, err := console.Change(t.Context(), action, onCall, intents)
 		if err != nil || accepted(verdicts) != int64(len(intents)) {
 			t.Fatalf("%T: %+v, %v", action, verdicts, err)
 		}
@@ -41,7 +41,7 @@ func TestAnAgentsLoginMayDoNoneOfIt(t *testing.T) {
 	o := newOutbox(t)
 	console := o.consoleAt(o.login("outbox_agent"))
 	intent := o.enqueue("run", 1)[0]
-	if _, err := console.Change(t.Context(), operator.Cancel{}, ann, []int64{intent}); err == nil {
+	if _, err := console.Change(t.Context(), operator.Cancel{}, onCall, []int64{intent}); err == nil {
 		t.Error("an agent cancelled an intent")
 	}
 	o.assertStatus(intent, "pending")

@@ -125,7 +125,8 @@ CREATE TABLE outbox.saga (
   epoch        int NOT NULL DEFAULT 1,  -- raised by every retry
   begun_at     timestamptz NOT NULL DEFAULT now(),
   ended_at     timestamptz,
-  reason       text  -- an operator's
+  changed_by   text,  -- the operator who began, retried or resolved it, and why
+  reason       text
 );
 CREATE INDEX saga_begun ON outbox.saga (begun_at) WHERE state = 'begun';
 

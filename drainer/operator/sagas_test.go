@@ -1,0 +1,155 @@
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/agentoutbox/drainer/drainer/operator"
+)
+
+// failedSaga is a run whose first of two steps could not be undone: its undo
+// ended with that status.
+func failedSaga(o *outbox, undoStatus string) (steps []int64, undo int64) {
+	steps = o.enqueue("doomed", 2)
+	o.exec(`DELETE FROM outbox.queue`)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status)
+		SELECT id, 1, gen_random_uuid()::text, now(), 'completed', 'completed' FROM outbox.intent`)
+	o.exec(`INSERT INTO outbox.saga (agent_run_id, cause, state, ended_at) VALUES ('doomed', $1, 'compensation_failed', now())`, steps[1])
+	undo = one[int64](o, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
+		VALUES ('doomed', 'compensate:' || $1::bigint, 'sim/undo', 'scope', '{}', $1) RETURNING id`, steps[0])
+	o.exec(`DELETE FROM outbox.queue`)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status)
+		VALUES ($1, 1, gen_random_uuid()::text, now(), 'ambiguous', $2)`, undo, undoStatus)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
+		VALUES ($1, 2, 'saga', 'not_undone', 'compensation_failed')`, steps[0])
+	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('compensation_failed', $1, 'doomed')`, steps[0])
+	return steps, undo
+}
+
+var signed = operator.Signature{Operator: "on-call", Reason: "tool mended"}
+
+func TestARetriedSagaSendsTheUndoAgainInANewEpoch(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		status  string
+		inDoubt bool
+	}{{"failed", false}, {"unknown", true}} {
+		o := newOutbox(t)
+		steps, undo := failedSaga(o, test.status)
+		if err := o.console().RetrySaga(t.Context(), "doomed", signed); err != nil {
+			t.Fatal(err)
+		}
+		story, err := o.console().SagaOf(t.Context(), "doomed")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if story.State != "begun" || story.Epoch != 2 || story.EndedAt != nil {
+			t.Errorf("%+v, want it under way in its second epoch", story.Saga)
+		}
+		if first := story.Steps[0]; first.IntentID != steps[0] || first.Status != "completed" || first.Undo == nil || first.Undo.Status != "pending" {
+			t.Errorf("%+v, want the step completed and its undo on its way", first)
+		}
+		if doubt := one[bool](o, `SELECT maybe_applied AND first_attempt_at IS NOT NULL FROM outbox.queue WHERE intent_id = $1`, undo); doubt != test.inDoubt {
+			t.Errorf("%s: the doubt is %v", test.status, doubt)
+		}
+		if open := one[int](o, `SELECT count(*)::int FROM outbox.incident WHERE acknowledged_at IS NULL`); open != 0 {
+			t.Errorf("%d incidents still page", open)
+		}
+	}
+}
+
+func TestAResolvedSagaIsOverAndItsRunStaysClosed(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	failedSaga(o, "failed")
+	if err := o.console().ResolveSaga(t.Context(), "doomed", signed); err != nil {
+		t.Fatal(err)
+	}
+	saga, err := o.console().SagaOf(t.Context(), "doomed")
+	if err != nil || saga.State != "resolved" || *saga.ChangedBy != "operator:on-call" || *saga.Reason != "tool mended" {
+		t.Errorf("%+v, %v", saga, err)
+	}
+	_, err = o.db.Exec(t.Context(), `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('doomed', 'late', 'sim/act', 's', '{}')`)
+	if err == nil {
+		t.Error("the run took another step")
+	}
+}
+
+func TestARunIsTakenBackByHand(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("astray", 1)
+	if err := o.console().Compensate(t.Context(), "astray", signed); err != nil {
+		t.Fatal(err)
+	}
+	if saga, err := o.console().SagaOf(t.Context(), "astray"); err != nil || saga.State != "begun" || saga.Cause != nil {
+		t.Errorf("%+v, %v", saga, err)
+	}
+}
+
+func TestASagaIsChangedOnlyWhereThatMakesSense(t *testing.T) {
+	t.Parallel()
+	type act = func(*operator.Console, context.Context, string, operator.Signature) error
+	for _, test := range []struct {
+		state string // of the saga; empty for none
+		act   act
+		ok    bool
+	}{
+		{"", (*operator.Console).Compensate, true},
+		{"cancelled", (*operator.Console).Compensate, true},
+		{"begun", (*operator.Console).Compensate, false},
+		{"compensated", (*operator.Console).Compensate, false},
+		{"", (*operator.Console).RetrySaga, false},
+		{"begun", (*operator.Console).RetrySaga, false},
+		{"compensated", (*operator.Console).RetrySaga, false},
+		{"compensation_failed", (*operator.Console).RetrySaga, true},
+		{"begun", (*operator.Console).ResolveSaga, true},
+		{"compensation_failed", (*operator.Console).ResolveSaga, true},
+		{"compensated", (*operator.Console).ResolveSaga, false},
+		{"resolved", (*operator.Console).ResolveSaga, false},
+	} {
+		o := newOutbox(t)
+		o.enqueue("run", 1)
+		if test.state != "" {
+			o.exec(`INSERT INTO outbox.saga (agent_run_id, state) VALUES ('run', $1)`, test.state)
+		}
+		err := test.act(o.console(), t.Context(), "run", signed)
+		var refused *operator.SagaError
+		if test.ok != (err == nil) || (err != nil && !errors.As(err, &refused) && !errors.Is(err, operator.ErrNoSaga)) {
+			t.Errorf("in state %q: %v, want it to work: %v", test.state, err, test.ok)
+		}
+	}
+}
+
+func TestARunThatIsNotThereIsSaidToBe(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	if err := o.console().Compensate(t.Context(), "typo", signed); !errors.Is(err, operator.ErrNotFound) {
+		t.Errorf("%v, want that there is no such run", err)
+	}
+	if _, err := o.console().SagaOf(t.Context(), "typo"); !errors.Is(err, operator.ErrNoSaga) {
+		t.Errorf("%v, want that there is no saga", err)
+	}
+}
+
+func TestTheStoryOfASagaIsToldInOrder(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	failedSaga(o, "failed")
+	story, err := o.console().SagaOf(t.Context(), "doomed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(story.Steps) != 2 || len(story.Timeline) != 4 {
+		t.Errorf("%d steps and %d events, want 2 and 4", len(story.Steps), len(story.Timeline))
+	}
+	if !slices.IsSortedFunc(story.Timeline, func(a, b operator.Event) int { return a.FinishedAt.Compare(b.FinishedAt) }) {
+		t.Error("the timeline is not in order")
+	}
+	sagas, err := o.console().Sagas(t.Context(), "compensation_failed", 10)
+	if err != nil || len(sagas) != 1 {
+		t.Errorf("listed %+v, %v", sagas, err)
+	}
+}
