@@ -30,7 +30,7 @@ func newDeadLetters(t *testing.T) *deadLetters {
 	}
 	t.Cleanup(func() { conn.Close(t.Context()) })
 	return &deadLetters{
-		shell: newShell(t, url, "BILLING_TOKEN=t", "USER=ann"), provider: provider, conn: conn,
+		shell: newShell(t, url, "BILLING_TOKEN=t", "USER=on-call"), provider: provider, conn: conn,
 		config: writeConfig(t, fmt.Sprintf(billingConfig, baseURL)+"        retry: {max_attempts: 1}\n"),
 	}
 }
@@ -93,7 +93,7 @@ func TestADeadLetterIsFoundAndRetriedUnderItsKey(t *testing.T) {
 	if audit := d.provider.Ledger.Audit(); audit.TotalRequests() != 2 || audit.TotalEffects() != 1 {
 		t.Errorf("%d requests had %d effects, want 2 with one", audit.TotalRequests(), audit.TotalEffects())
 	}
-	d.assertSays(0, "operator:ann", "intents", "show", "1")
+	d.assertSays(0, "operator:on-call", "intents", "show", "1")
 	d.assertSays(0, "provider is back", "intents", "show", "1")
 }
 

@@ -173,7 +173,7 @@ func TestASignatureIsANameAndAReasonOfOneLine(t *testing.T) {
 		{Signature{"", "outage is over"}, false},
 		{Signature{"on-call", " "}, false},
 		{Signature{"on-call", "two\nlines"}, false},
-		{Signature{"onCall\x1b[2J", "outage is over"}, false},
+		{Signature{"on-call\x1b[2J", "outage is over"}, false},
 		{Signature{"on-call", "nul \x00"}, false},
 		{Signature{"on-call", "\xff"}, false},
 	} {

@@ -198,7 +198,7 @@ func TestAnOperatorThatWasWaitedForHasWon(t *testing.T) {
 	o.end(keyed, dispatch.Rejected)
 	tx := o.begin()
 	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
-		VALUES ($1, 2, 'operator:bob', 'resolved', 'completed')`, intent); err != nil {
+		VALUES ($1, 2, 'operator:second', 'resolved', 'completed')`, intent); err != nil {
 		t.Fatal(err)
 	}
 	verdicts := make(chan []operator.Verdict, 1)
