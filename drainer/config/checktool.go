@@ -13,23 +13,19 @@ func (r *reader) checkTool(at path, block toolBlock) {
 	}
 	r.checkIdempotency(at.child("idempotency"), block.Idempotency)
 	r.checkRetry(at.child("retry"), block.Retry)
-	r.checkDoubt(at, block)
-}
-
-// checkDoubt looks at what helps once an effect may have happened.
-func (r *reader) checkDoubt(at path, block toolBlock) {
+	r.checkFailure(at, block)
 	if block.Idempotency.Class == dispatch.ReadOnly {
 		r.checkEffectless(at, block)
 		return
 	}
+	r.checkDoubt(at, block)
+	r.checkUndo(at, block)
+}
+
+// checkDoubt looks at what helps once an effect may have happened.
+func (r *reader) checkDoubt(at path, block toolBlock) {
 	if block.Lookup != nil && block.Lookup.Margin != nil && *block.Lookup.Margin < 0 {
 		r.reject(at.child("lookup").child("margin"), "must not be negative")
-	}
-	if block.CompensateWith != nil && block.CompensateWith.Tool == "" {
-		r.reject(at.child("compensate_with").child("tool"), "say which tool undoes this one, as provider/operation")
-	}
-	if block.ReversalWindow != nil {
-		r.checkPositive(at.child("reversal_window"), *block.ReversalWindow)
 	}
 }
 
@@ -37,6 +33,7 @@ func (r *reader) checkEffectless(at path, block toolBlock) {
 	for name, written := range map[string]bool{
 		"lookup":          block.Lookup != nil,
 		"compensate_with": block.CompensateWith != nil,
+		"compensation":    block.Compensation != "",
 		"reversal_window": block.ReversalWindow != nil,
 	} {
 		if written {

@@ -12,6 +12,7 @@ type Config struct {
 	DatabaseURL string // empty where the file leaves it to a flag or the environment
 	Worker      Worker
 	Server      Server
+	Retention   Retention
 	Providers   []Provider // in the order of the file
 }
 
@@ -25,6 +26,13 @@ type Worker struct {
 // Server is the HTTP listener of /metrics, /livez and /readyz.
 type Server struct {
 	Listen string // host:port; the host may be empty
+}
+
+// Retention is how long settled intents are kept. It is also how long their
+// keys are recognised: what is enqueued again after that acts again.
+type Retention struct {
+	Default time.Duration
+	Tools   map[string]time.Duration // of the tools that say otherwise, by full name
 }
 
 // Provider is one upstream: an adapter, its limits and the policy of each of

@@ -1,14 +1,19 @@
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/agentoutbox/drainer/internal/duration"
+)
 
 // A field that the file leaves out keeps the value it has here.
 
 func defaultRoot() rootBlock {
 	return rootBlock{
-		Database: databaseBlock{Schema: "outbox"},
-		Worker:   workerBlock{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
-		Server:   serverBlock{Listen: ":9464"},
+		Database:  databaseBlock{Schema: "outbox"},
+		Worker:    workerBlock{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
+		Server:    serverBlock{Listen: ":9464"},
+		Retention: 90 * duration.Day,
 	}
 }
 
@@ -21,5 +26,8 @@ func defaultProvider() providerBlock {
 }
 
 func defaultTool() toolBlock {
-	return toolBlock{Retry: retryBlock{MaxAttempts: 8, Base: 500 * time.Millisecond, Cap: 10 * time.Minute}}
+	return toolBlock{
+		Retry:     retryBlock{MaxAttempts: 8, Base: 500 * time.Millisecond, Cap: 10 * time.Minute},
+		OnFailure: compensate,
+	}
 }

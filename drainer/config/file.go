@@ -14,6 +14,7 @@ type rootBlock struct {
 	Database  databaseBlock `yaml:"database" jsonschema_description:"The Postgres database that holds the outbox."`
 	Worker    workerBlock   `yaml:"worker" jsonschema_description:"How one drainer process proves that it lives and how it ends."`
 	Server    serverBlock   `yaml:"server" jsonschema_description:"The HTTP listener of /metrics, /livez and /readyz."`
+	Retention time.Duration `yaml:"retention" jsonschema:"default=90d" jsonschema_description:"How long settled intents are kept, unless a tool says otherwise. Until then their keys are recognised; an intent that is enqueued again after that acts again."`
 	Providers list          `yaml:"providers" jsonschema_description:"The upstreams by name: the part of a tool name before its first slash."`
 }
 
@@ -56,8 +57,11 @@ type toolBlock struct {
 	Idempotency    idempotencyBlock   `yaml:"idempotency" jsonschema:"required" jsonschema_description:"What repeating a call does; it decides whether an ambiguous failure may be retried."`
 	Retry          retryBlock         `yaml:"retry" jsonschema_description:"How often and how soon to try again: Full Jitter, with Retry-After as a floor."`
 	Lookup         *lookupBlock       `yaml:"lookup" jsonschema_description:"How to learn whether an attempt in doubt had its effect. Without it such an intent ends as unknown once it cannot be retried."`
-	CompensateWith *compensationBlock `yaml:"compensate_with" jsonschema_description:"What undoes the effect. Nothing calls it yet; it counts for agent_safe."`
+	CompensateWith *compensationBlock `yaml:"compensate_with" jsonschema_description:"What undoes the effect when the agent run is compensated."`
+	Compensation   string             `yaml:"compensation" jsonschema:"enum=none" jsonschema_description:"none: there is nothing to undo. Instead of compensate_with; with neither, a run that needs an undo ends as compensation_failed."`
 	ReversalWindow *time.Duration     `yaml:"reversal_window" jsonschema_description:"How long after the effect it can still be undone, such as 72h."`
+	OnFailure      string             `yaml:"on_failure" jsonschema:"enum=compensate,enum=dead_letter,default=compensate" jsonschema_description:"What follows when an intent fails for good. compensate: everything that its agent run has completed is undone, the newest first. dead_letter: nothing, until somebody decides."`
+	Retention      *time.Duration     `yaml:"retention" jsonschema_description:"How long settled intents of this tool are kept; not shorter than the ttl of its keys."`
 }
 
 type lookupBlock struct {
@@ -66,7 +70,8 @@ type lookupBlock struct {
 }
 
 type compensationBlock struct {
-	Tool string `yaml:"tool" jsonschema:"required" jsonschema_description:"The tool by its full name, such as stripe/refund. It may belong to another provider."`
+	Tool    string `yaml:"tool" jsonschema:"required" jsonschema_description:"The tool by its full name, such as stripe/refund; it may belong to another provider. An undo must be safe to repeat: a non_idempotent one needs a lookup."`
+	Payload string `yaml:"payload" jsonschema_description:"A jq expression that makes the undo's payload, an object, over {payload, response, provider_ref, key, agent_run_id, step_id, tool_name, business_scope} of what is undone; response and provider_ref are null where none is known. A field that is null makes the undo fail. Without it the payload of what is undone is sent again."`
 }
 
 type idempotencyBlock struct {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"time"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
@@ -59,9 +60,10 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 		DatabaseURL: block.Database.URL,
 		Worker:      Worker(block.Worker),
 		Server:      Server(block.Server),
+		Retention:   Retention{Default: block.Retention, Tools: map[string]time.Duration{}},
 	}
 	for _, child := range block.Providers {
-		config.Providers = append(config.Providers, r.provider(child, registry))
+		config.Providers = append(config.Providers, r.provider(child, registry, config.Retention))
 	}
 	r.checkReferences(config.Providers)
 	return config

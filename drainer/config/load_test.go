@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/duration"
 )
 
 const complete = `# yaml-language-server: $schema=./drainer.schema.json
@@ -17,6 +18,7 @@ version: 1
 database: {url: "${env:DATABASE_URL}", schema: outbox}
 worker: {heartbeat: 2s, lease: 12s, shutdown_timeout: 20s}
 server: {listen: "127.0.0.1:9000"}
+retention: 30d
 providers:
   stripe:
     adapter: fake
@@ -39,11 +41,14 @@ providers:
         fake: {path: /v1/charges}
         idempotency: {class: key_idempotent, ttl: 24h, scope: account}
         retry: {max_attempts: 3, base: 1s, cap: 1d}
+        compensation: none
+        on_failure: dead_letter
+        retention: 1d
       refund:
         fake: {path: /v1/refunds}
         idempotency: {class: non_idempotent}
         lookup: {tool: find, margin: 1m}
-        compensate_with: {tool: stripe/create_charge}
+        compensate_with: {tool: stripe/create_charge, payload: "{charge: .response.id}"}
         reversal_window: 3d
       find:
         fake: {path: /v1/search}
@@ -83,6 +88,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 		DatabaseURL: "postgres://app:hunter2@db/outbox",
 		Worker:      Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
 		Server:      Server{Listen: "127.0.0.1:9000"},
+		Retention:   Retention{Default: 30 * duration.Day, Tools: map[string]time.Duration{"stripe/create_charge": duration.Day}},
 		Providers: []Provider{
 			{
 				Name: "stripe", Concurrency: 4, Timeout: 5 * time.Second, Fallback: "spare",
@@ -100,14 +106,15 @@ func TestLoadReadsEveryField(t *testing.T) {
 				Tools: map[string]dispatch.Policy{
 					"create_charge": {
 						Class: dispatch.KeyIdempotent, Timeout: 5 * time.Second, KeyTTL: 24 * time.Hour, MaxAttempts: 3,
-						Backoff: dispatch.Backoff{Base: time.Second, Cap: 24 * time.Hour},
+						Backoff:  dispatch.Backoff{Base: time.Second, Cap: 24 * time.Hour},
+						Reversal: dispatch.Reversal{None: true},
 					},
 					"refund": {
-						Class: dispatch.NonIdempotent, Timeout: 5 * time.Second, MaxAttempts: 8, Backoff: defaultBackoff,
+						Class: dispatch.NonIdempotent, Timeout: 5 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff,
 						Lookup:   &dispatch.Lookup{Operation: "find", Margin: time.Minute},
-						Reversal: dispatch.Reversal{Tool: "stripe/create_charge", Window: 72 * time.Hour},
+						Reversal: dispatch.Reversal{Tool: "stripe/create_charge", Payload: "{charge: .response.id}", Window: 72 * time.Hour},
 					},
-					"find": {Class: dispatch.ReadOnly, Timeout: 5 * time.Second, MaxAttempts: 8, Backoff: defaultBackoff},
+					"find": {Class: dispatch.ReadOnly, Timeout: 5 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff},
 				},
 			},
 			{
@@ -117,20 +124,20 @@ func TestLoadReadsEveryField(t *testing.T) {
 					timeout: 30 * time.Second,
 				},
 				Tools: map[string]dispatch.Policy{
-					"create_charge": {Class: dispatch.KeyIdempotent, Timeout: 30 * time.Second, KeyTTL: time.Hour, MaxAttempts: 8, Backoff: defaultBackoff},
+					"create_charge": {Class: dispatch.KeyIdempotent, Timeout: 30 * time.Second, KeyTTL: time.Hour, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff},
 					"refund": {
-						Class: dispatch.NonIdempotent, Timeout: 30 * time.Second, MaxAttempts: 8, Backoff: defaultBackoff,
+						Class: dispatch.NonIdempotent, Timeout: 30 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff,
 						Lookup:   &dispatch.Lookup{Operation: "find", Margin: 30 * time.Second},
 						Reversal: dispatch.Reversal{Tool: "spare/create_charge"},
 					},
-					"find": {Class: dispatch.ReadOnly, Timeout: 30 * time.Second, MaxAttempts: 8, Backoff: defaultBackoff},
+					"find": {Class: dispatch.ReadOnly, Timeout: 30 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff},
 				},
 			},
 			{
 				Name: "mail", Concurrency: 32, Timeout: 30 * time.Second, Breaker: defaultBreaker,
 				Adapter: &fakeAdapter{paths: map[string]string{"mail": "/"}, timeout: 30 * time.Second},
 				Tools: map[string]dispatch.Policy{
-					"mail": {Class: dispatch.ReadOnly, Timeout: 30 * time.Second, MaxAttempts: 8, Backoff: defaultBackoff},
+					"mail": {Class: dispatch.ReadOnly, Timeout: 30 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff},
 				},
 			},
 		},
@@ -153,7 +160,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	}
 	want := &Config{
 		Worker: Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
-		Server: Server{Listen: ":9464"},
+		Server: Server{Listen: ":9464"}, Retention: Retention{Default: 90 * duration.Day, Tools: map[string]time.Duration{}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

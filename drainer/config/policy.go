@@ -13,6 +13,7 @@ func (t toolBlock) policy(timeout time.Duration) dispatch.Policy {
 		Timeout:     timeout,
 		Lookup:      t.Lookup.lookup(),
 		Reversal:    t.reversal(),
+		BeginsSaga:  t.OnFailure == compensate,
 		KeyTTL:      t.Idempotency.TTL,
 		MaxAttempts: t.Retry.MaxAttempts,
 		Backoff:     dispatch.Backoff{Base: t.Retry.Base, Cap: t.Retry.Cap},
@@ -20,9 +21,9 @@ func (t toolBlock) policy(timeout time.Duration) dispatch.Policy {
 }
 
 func (t toolBlock) reversal() dispatch.Reversal {
-	var reversal dispatch.Reversal
+	reversal := dispatch.Reversal{None: t.Compensation == nothingToUndo}
 	if t.CompensateWith != nil {
-		reversal.Tool = t.CompensateWith.Tool
+		reversal.Tool, reversal.Payload = t.CompensateWith.Tool, t.CompensateWith.Payload
 	}
 	if t.ReversalWindow != nil {
 		reversal.Window = *t.ReversalWindow

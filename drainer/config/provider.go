@@ -9,7 +9,7 @@ import (
 
 // provider reads one provider and builds its adapter, so that the adapter's
 // own complaints are found as early as everybody else's.
-func (r *reader) provider(f field, registry dispatch.Registry) Provider {
+func (r *reader) provider(f field, registry dispatch.Registry, retention Retention) Provider {
 	block := defaultProvider()
 	blocks := r.decodeStruct(f, reflect.ValueOf(&block).Elem(), registry.Names()...)
 	r.checkProvider(f.path, block)
@@ -32,6 +32,7 @@ func (r *reader) provider(f field, registry dispatch.Registry) Provider {
 	for _, child := range block.Tools {
 		operation := child.name()
 		tool, blocks := r.tool(child, registry)
+		r.retain(child.path, fullName(provider.Name, operation), tool, retention)
 		provider.Tools[operation] = tool.policy(block.Timeout)
 		spec.Tools[operation] = dispatch.ToolSpec{
 			Class:    tool.Idempotency.Class,
@@ -45,6 +46,9 @@ func (r *reader) provider(f field, registry dispatch.Registry) Provider {
 	provider.Adapter = r.adapter(f.path, block.Adapter, spec, registry)
 	return provider
 }
+
+// fullName is the name that agents call a tool by.
+func fullName(provider, operation string) string { return provider + "/" + operation }
 
 func markAnswering(tools map[string]dispatch.ToolSpec, lookup *dispatch.Lookup) {
 	if lookup == nil {

@@ -13,12 +13,16 @@ import (
 type references struct {
 	*reader
 	providers map[string]Provider
+	tools     map[string]dispatch.Policy // by full name
 }
 
 func (r *reader) checkReferences(providers []Provider) {
-	refs := references{reader: r, providers: make(map[string]Provider, len(providers))}
+	refs := references{reader: r, providers: make(map[string]Provider, len(providers)), tools: map[string]dispatch.Policy{}}
 	for _, provider := range providers {
 		refs.providers[provider.Name] = provider
+		for operation, policy := range provider.Tools {
+			refs.tools[fullName(provider.Name, operation)] = policy
+		}
 	}
 	for _, provider := range providers {
 		at := path{"providers", provider.Name}
@@ -26,7 +30,7 @@ func (r *reader) checkReferences(providers []Provider) {
 		for _, operation := range slices.Sorted(maps.Keys(provider.Tools)) {
 			at, policy := at.child("tools").child(operation), provider.Tools[operation]
 			refs.checkLookup(at.child("lookup").child("tool"), provider, policy.Lookup)
-			refs.checkReversal(at.child("compensate_with").child("tool"), provider.Name+"/"+operation, policy.Reversal.Tool)
+			refs.checkReversal(at.child("compensate_with").child("tool"), fullName(provider.Name, operation))
 		}
 	}
 }
@@ -44,24 +48,11 @@ func (r references) checkLookup(at path, provider Provider, lookup *dispatch.Loo
 	r.checkOneOf(at, lookup.Operation, readOnly, "must name a read_only operation of this provider")
 }
 
-func (r references) checkReversal(at path, own, undo string) {
-	if undo == "" {
-		return
+func (r references) checkOneOf(at path, name string, allowed []string, rule string) bool {
+	if slices.Contains(allowed, name) {
+		return true
 	}
-	var acting []string
-	for _, provider := range r.providers {
-		for operation, policy := range provider.Tools {
-			if name := provider.Name + "/" + operation; name != own && policy.Class != dispatch.ReadOnly {
-				acting = append(acting, name)
-			}
-		}
-	}
-	r.checkOneOf(at, undo, acting, "must name another tool of this file that acts, as provider/operation")
-}
-
-func (r references) checkOneOf(at path, name string, allowed []string, rule string) {
-	if !slices.Contains(allowed, name) {
-		slices.Sort(allowed)
-		r.reject(at, "%s; %s", rule, spelling.Suggest(name, allowed))
-	}
+	slices.Sort(allowed)
+	r.reject(at, "%s; %s", rule, spelling.Suggest(name, allowed))
+	return false
 }

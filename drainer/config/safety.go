@@ -14,7 +14,7 @@ func (c *Config) Tools() iter.Seq2[string, dispatch.Policy] {
 	return func(yield func(string, dispatch.Policy) bool) {
 		for _, provider := range c.Providers {
 			for _, operation := range slices.Sorted(maps.Keys(provider.Tools)) {
-				if !yield(provider.Name+"/"+operation, provider.Tools[operation]) {
+				if !yield(fullName(provider.Name, operation), provider.Tools[operation]) {
 					return
 				}
 			}

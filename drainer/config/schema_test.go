@@ -16,6 +16,7 @@ func TestSchemaKnowsEveryFieldOfAFile(t *testing.T) {
 		"providers.*.tools.*.fake.path", "providers.*.tools.*.idempotency.class", "providers.*.tools.*.retry.cap",
 		"providers.*.rate_limit.burst", "providers.*.circuit_breaker.cool_down", "providers.*.fallback",
 		"providers.*.tools.*.lookup.margin", "providers.*.tools.*.compensate_with.tool", "providers.*.tools.*.reversal_window",
+		"providers.*.tools.*.compensate_with.payload", "providers.*.tools.*.retention", "retention",
 	} {
 		if property(schema, at) == nil {
 			t.Errorf("%s is missing", at)
@@ -29,6 +30,8 @@ func TestSchemaListsWhatMayBeChosen(t *testing.T) {
 	for at, want := range map[string][]any{
 		"providers.*.adapter":                   {"fake", "other"},
 		"providers.*.tools.*.idempotency.class": {"read_only", "naturally_idempotent", "key_idempotent", "non_idempotent"},
+		"providers.*.tools.*.compensation":      {"none"},
+		"providers.*.tools.*.on_failure":        {"compensate", "dead_letter"},
 		"database.schema":                       {"outbox"},
 	} {
 		if got, _ := property(schema, at)["enum"].([]any); !slices.Equal(got, want) {

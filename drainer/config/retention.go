@@ -1,0 +1,31 @@
+package config
+
+import (
+	"time"
+
+	"github.com/agentoutbox/drainer/internal/duration"
+)
+
+// retain notes a retention of the tool's own, and keeps it from being shorter
+// than the life of its keys: who relies on a key relies on both sides.
+func (r *reader) retain(at path, name string, tool toolBlock, retention Retention) {
+	ttl := tool.Idempotency.TTL
+	if ttl > maxKeyTTL {
+		ttl = 0 // reported where it stands
+	}
+	if tool.Retention == nil {
+		r.checkInherited(at.child("idempotency").child("ttl"), ttl, retention.Default)
+		return
+	}
+	retention.Tools[name] = *tool.Retention
+	r.checkPositive(at.child("retention"), *tool.Retention)
+	if *tool.Retention > 0 && *tool.Retention < ttl {
+		r.reject(at.child("retention"), "is shorter than idempotency.ttl; write at least %s", duration.Format(ttl))
+	}
+}
+
+func (r *reader) checkInherited(at path, ttl, inherited time.Duration) {
+	if inherited > 0 && inherited < ttl {
+		r.reject(at, "is longer than the retention of %s; give this tool a retention of at least %s", duration.Format(inherited), duration.Format(ttl))
+	}
+}
