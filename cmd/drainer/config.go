@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
@@ -31,7 +33,9 @@ line a tool; the mistakes of another go to standard error, and it exits with 3.
 
 A non_idempotent tool is safe for agents once its configuration says how to look
 an effect up, what undoes it, and for how long: lookup, compensate_with and
-reversal_window. One that lacks any of them is valid, and a warning.`,
+reversal_window. One that lacks any of them is valid, and a warning. So is a tool
+that acts and has neither compensate_with nor compensation: none, because a run
+that used it cannot be compensated.`,
 		Example: `  drainer config validate --config drainer.yaml
   drainer config validate --config drainer.yaml -o json | jq '.errors[]'
 
@@ -83,21 +87,24 @@ type toolSummary struct {
 	KeyTTL      string   `json:"key_ttl,omitempty"`
 	MaxAttempts int      `json:"max_attempts"`
 	Timeout     string   `json:"timeout"`
+	Undo        string   `json:"compensation,omitempty"` // a tool, none or missing; empty where none is needed
 	AgentSafe   bool     `json:"agent_safe"`
 	Missing     []string `json:"missing,omitempty"` // the fields that would make it safe
 }
+
+const missingUndo = "missing"
 
 func (o *options) printValid(command *cobra.Command, loaded *config.Config) error {
 	tools := summarize(loaded)
 	rows := make([][]string, len(tools))
 	for i, tool := range tools {
-		rows[i] = []string{tool.Tool, tool.Class, tool.KeyTTL, strconv.Itoa(tool.MaxAttempts), tool.Timeout, tool.safety()}
+		rows[i] = []string{tool.Tool, tool.Class, tool.KeyTTL, strconv.Itoa(tool.MaxAttempts), tool.Timeout, tool.Undo, tool.safety()}
 	}
-	heading := []string{"TOOL", "CLASS", "KEY TTL", "MAX ATTEMPTS", "TIMEOUT", "AGENT SAFE"}
+	heading := []string{"TOOL", "CLASS", "KEY TTL", "MAX ATTEMPTS", "TIMEOUT", "COMPENSATION", "AGENT SAFE"}
 	if err := o.print(command, validation{Valid: true, Tools: tools}, heading, rows); err != nil {
 		return err
 	}
-	warnOfUnsafe(command.ErrOrStderr(), tools)
+	warn(command.ErrOrStderr(), tools)
 	return nil
 }
 
@@ -108,15 +115,21 @@ func (t toolSummary) safety() string {
 	return "no, lacks " + strings.Join(t.Missing, ", ")
 }
 
-func warnOfUnsafe(to io.Writer, tools []toolSummary) {
-	unsafe := 0
+func warn(to io.Writer, tools []toolSummary) {
+	unsafe, silent := 0, 0
 	for _, tool := range tools {
 		if !tool.AgentSafe {
 			unsafe++
 		}
+		if tool.Undo == missingUndo {
+			silent++
+		}
 	}
 	if unsafe > 0 {
 		fmt.Fprintf(to, "drainer: warning: tools that are not safe for agents: %d of %d\n", unsafe, len(tools))
+	}
+	if silent > 0 {
+		fmt.Fprintf(to, "drainer: warning: tools with neither compensate_with nor compensation: none: %d of %d\n", silent, len(tools))
 	}
 }
 
@@ -131,6 +144,7 @@ func (o *options) printInvalid(command *cobra.Command, err error) error {
 
 func summarize(loaded *config.Config) []toolSummary {
 	var tools []toolSummary
+	silent := loaded.Uncompensated()
 	for name, policy := range loaded.Tools() {
 		missing := config.MissingSafeguards(policy)
 		tools = append(tools, toolSummary{
@@ -139,11 +153,22 @@ func summarize(loaded *config.Config) []toolSummary {
 			KeyTTL:      durationText(policy.KeyTTL),
 			MaxAttempts: policy.MaxAttempts,
 			Timeout:     durationText(policy.Timeout),
+			Undo:        undoOf(policy.Reversal, slices.Contains(silent, name)),
 			AgentSafe:   len(missing) == 0,
 			Missing:     missing,
 		})
 	}
 	return tools
+}
+
+func undoOf(reversal dispatch.Reversal, isMissing bool) string {
+	switch {
+	case isMissing:
+		return missingUndo
+	case reversal.None:
+		return "none"
+	}
+	return reversal.Tool
 }
 
 func durationText(duration time.Duration) string {

@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -15,9 +17,9 @@ import (
 func TestConfigValidateSumsUpTheTools(t *testing.T) {
 	t.Parallel()
 	got := run(t, "config", "validate", "--config", writeValid(t))
-	want := `TOOL                  CLASS           KEY TTL  MAX ATTEMPTS  TIMEOUT  AGENT SAFE
-stripe/create_charge  key_idempotent  24h0m0s  8             30s      yes
-stripe/refund         key_idempotent  24h0m0s  8             30s      yes
+	want := `TOOL                  CLASS           KEY TTL  MAX ATTEMPTS  TIMEOUT  COMPENSATION   AGENT SAFE
+stripe/create_charge  key_idempotent  24h0m0s  8             30s      stripe/refund  yes
+stripe/refund         key_idempotent  24h0m0s  8             30s      none           yes
 `
 	if got != (result{exitOK, want, ""}) {
 		t.Errorf("got %+v, want\n%s", got, want)
@@ -54,10 +56,11 @@ providers:
 func TestConfigValidateWarnsOfUnsafeTools(t *testing.T) {
 	t.Parallel()
 	file := write(t, "drainer.yaml", unsafeConfig)
-	const warning = "drainer: warning: tools that are not safe for agents: 1 of 2\n"
-	want := `TOOL       CLASS           KEY TTL  MAX ATTEMPTS  TIMEOUT  AGENT SAFE
-mail/find  read_only                8             30s      yes
-mail/send  non_idempotent           8             30s      no, lacks compensate_with, reversal_window
+	const warning = "drainer: warning: tools that are not safe for agents: 1 of 2\n" +
+		"drainer: warning: tools with neither compensate_with nor compensation: none: 1 of 2\n"
+	want := `TOOL       CLASS           KEY TTL  MAX ATTEMPTS  TIMEOUT  COMPENSATION  AGENT SAFE
+mail/find  read_only                8             30s                    yes
+mail/send  non_idempotent           8             30s      missing       no, lacks compensate_with, reversal_window
 `
 	if got := run(t, "config", "validate", "--config", file); got != (result{exitOK, want, warning}) {
 		t.Errorf("got %+v, want\n%s", got, want)
@@ -69,6 +72,9 @@ mail/send  non_idempotent           8             30s      no, lacks compensate_
 	}
 	safe, unsafe := printed.Tools[0], printed.Tools[1]
 	if !safe.AgentSafe || safe.Missing != nil || unsafe.AgentSafe || !slices.Equal(unsafe.Missing, []string{"compensate_with", "reversal_window"}) {
+		t.Errorf("got %+v", printed.Tools)
+	}
+	if safe.Undo != "" || unsafe.Undo != "missing" {
 		t.Errorf("got %+v", printed.Tools)
 	}
 	if got.code != exitOK || got.stderr != warning {
@@ -83,16 +89,22 @@ func TestTheLogWarnsOfUnsafeTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	logUnsafe(slog.New(slog.NewJSONHandler(&log, nil)), loaded)
-	var line struct {
-		Level, Tool string
-		Missing     []string
+	logWarnings(slog.New(slog.NewJSONHandler(&log, nil)), loaded)
+	type warning struct {
+		Level, Tool    string
+		Missing, Tools []string
 	}
-	if err := json.Unmarshal(log.Bytes(), &line); err != nil {
-		t.Fatalf("want one line, got %q: %v", log.String(), err)
+	var got [2]warning
+	lines := json.NewDecoder(&log)
+	if err := errors.Join(lines.Decode(&got[0]), lines.Decode(&got[1])); err != nil || lines.More() {
+		t.Fatalf("want two lines: %v", err)
 	}
-	if line.Level != "WARN" || line.Tool != "mail/send" || !slices.Equal(line.Missing, []string{"compensate_with", "reversal_window"}) {
-		t.Errorf("got %+v", line)
+	want := [2]warning{
+		{Level: "WARN", Tool: "mail/send", Missing: []string{"compensate_with", "reversal_window"}},
+		{Level: "WARN", Tools: []string{"mail/send"}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 

@@ -33,9 +33,11 @@ providers:
         http: {method: POST, path: /v1/charges, body: form}
         idempotency: {class: key_idempotent, ttl: 24h, scope: account}
         retry: {max_attempts: 8, base: 500ms, cap: 10m}
+        compensate_with: {tool: stripe/refund, payload: "{charge: .response.id}"}
       refund:
         http: {method: POST, path: /v1/refunds, body: form}
         idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+        compensation: none
 `
 
 type result struct {

@@ -61,7 +61,7 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	}
 	defer store.Close()
 	log := newLogger()
-	logUnsafe(log, loaded)
+	logWarnings(log, loaded)
 	if once {
 		settings := drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), Once: true}
 		return drainer.New(store, providersOf(loaded), settings, log, prometheus.NewRegistry()).Run(ctx)
@@ -105,13 +105,16 @@ func drain(ctx context.Context, store *postgres.Store, pool *pgxpool.Pool, loade
 	return group.Wait()
 }
 
-// logUnsafe says at every start what a reader of the configuration was told
+// logWarnings says at every start what a reader of the configuration was told
 // by config validate.
-func logUnsafe(log *slog.Logger, loaded *config.Config) {
+func logWarnings(log *slog.Logger, loaded *config.Config) {
 	for tool, policy := range loaded.Tools() {
 		if missing := config.MissingSafeguards(policy); len(missing) > 0 {
 			log.Warn("this tool is not safe for agents: repeating a call repeats its effect", "tool", tool, "missing", missing)
 		}
+	}
+	if silent := loaded.Uncompensated(); len(silent) > 0 {
+		log.Warn("a run that used one of these tools cannot be compensated: they have neither compensate_with nor compensation: none", "tools", silent)
 	}
 }
 

@@ -20,7 +20,7 @@ type Block struct {
 	settings http.Settings
 	tools    map[string]tool
 
-	unanswered []string // tools whose lookup cannot tell that nothing was found
+	unsaid []string // what a person must add, a sentence each
 }
 
 // What follows is the shape of the file that drainer/config reads.
@@ -42,6 +42,7 @@ type tool struct {
 	Lookup         *lookup       `yaml:"lookup,omitempty,flow"`
 	CompensateWith *compensation `yaml:"compensate_with,omitempty,flow"`
 	ReversalWindow string        `yaml:"reversal_window,omitempty"`
+	Retention      string        `yaml:"retention,omitempty"`
 }
 
 type idempotency struct {
@@ -78,6 +79,10 @@ func (b *Block) YAML() ([]byte, error) {
 	return text.Bytes(), nil
 }
 
+func (b *Block) ask(format string, args ...any) {
+	b.unsaid = append(b.unsaid, fmt.Sprintf(format, args...))
+}
+
 // remarks say what the document does not.
 func (b *Block) remarks() []string {
 	remarks := []string{
@@ -87,9 +92,5 @@ func (b *Block) remarks() []string {
 	if b.settings.BaseURL == unknownServer {
 		remarks = append(remarks, "Replace base_url: the document names no absolute server.")
 	}
-	for _, name := range b.unanswered {
-		remarks = append(remarks, "Give "+name+" its lookup: the operation that the document names does not say when",
-			"nothing was found (absent).")
-	}
-	return remarks
+	return append(remarks, b.unsaid...)
 }

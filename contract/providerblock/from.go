@@ -36,6 +36,7 @@ func From(document *manifest.Document, name string) (*Block, []Skipped) {
 		}
 	}
 	w.dropOrphans(operations)
+	w.block.dropReversals()
 	return w.block, w.skipped(operations)
 }
 

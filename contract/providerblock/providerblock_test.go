@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -278,6 +279,49 @@ func TestAReadThatCannotTellAbsenceIsNoLookup(t *testing.T) {
 	}
 	if content, err := block.YAML(); err != nil || !strings.Contains(string(content), "# Give send its lookup") {
 		t.Errorf("%v, want a remark in\n%s", err, content)
+	}
+}
+
+func TestWhatMayNotBeRepeatedOrComesBackUndoesNothing(t *testing.T) {
+	t.Parallel()
+	act := func(id, class string) string {
+		return fmt.Sprintf("  /%s:\n    post: {operationId: %s, responses: {'200': {description: Done.}}, x-agent-idempotency: {%s}}\n", id, id, class)
+	}
+	block, skipped := providerblock.From(parse(t, head+
+		act("a", "class: naturally_idempotent, reversal: b")+
+		act("b", "class: naturally_idempotent, reversal: c")+
+		act("c", "class: naturally_idempotent, reversal: a")+
+		act("in", "class: naturally_idempotent, reversal: a")+
+		act("send", "class: naturally_idempotent, reversal: recall")+
+		act("recall", "class: non_idempotent, reversal: shred, reversal_window: 1h, lookup: find")+
+		act("shred", "class: naturally_idempotent")+
+		"  /find:\n    get: {operationId: find, responses: {'200': {description: What there is.}}}\n",
+	), "p")
+	if len(skipped) > 0 {
+		t.Fatalf("left out: %+v", skipped)
+	}
+	undos := map[string]string{}
+	for operation, policy := range configured(t, block).Tools {
+		if policy.Reversal.Tool != "" {
+			undos[operation] = policy.Reversal.Tool
+		}
+	}
+	if want := map[string]string{"b": "p/c", "c": "p/a", "in": "p/a", "recall": "p/shred"}; !maps.Equal(undos, want) {
+		t.Errorf("got %v, want %v", undos, want)
+	}
+	content, err := block.YAML()
+	for _, remark := range []string{"# Give recall its lookup: ", "# Give send its compensate_with: the document undoes it with recall, ", "# Give a its compensate_with: the document comes back"} {
+		if err != nil || strings.Count(string(content), remark) != 1 {
+			t.Errorf("%v, want %q in\n%s", err, remark, content)
+		}
+	}
+}
+
+func TestIntentsAreKeptAsLongAsTheirKeys(t *testing.T) {
+	t.Parallel()
+	block, _ := providerblock.From(parse(t, head+strings.Replace(keyed("/a", "it", "header: Idempotency-Key", keyHeader), "ttl: 24h", "ttl: 120d", 1)), "p")
+	if ttl := configured(t, block).Tools["it"].KeyTTL; ttl != 120*24*time.Hour {
+		t.Errorf("the key lives for %v", ttl)
 	}
 }
 

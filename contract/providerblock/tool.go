@@ -66,6 +66,10 @@ func (w *writer) checkKey(operation *manifest.Operation) error {
 	return nil
 }
 
+// usualRetention is how long a drainer keeps intents that nobody gives a
+// retention, which must cover the life of their keys.
+const usualRetention = 90 * duration.Day
+
 func (w *writer) toolOf(operation *manifest.Operation, request http.Tool) tool {
 	written := tool{HTTP: request, Idempotency: idempotency{Class: dispatch.ReadOnly}}
 	declaration := operation.Declaration
@@ -76,12 +80,15 @@ func (w *writer) toolOf(operation *manifest.Operation, request http.Tool) tool {
 	if declaration.Class == dispatch.KeyIdempotent {
 		written.Idempotency.TTL, written.Idempotency.Scope = duration.Format(declaration.TTL), declaration.Scope
 	}
+	if declaration.TTL > usualRetention {
+		written.Retention = duration.Format(declaration.TTL)
+	}
 	switch {
 	case declaration.Lookup == "":
 	case w.answers(declaration.Lookup):
 		written.Lookup = &lookup{Tool: declaration.Lookup}
 	default:
-		w.block.unanswered = append(w.block.unanswered, operation.ID)
+		w.block.ask("Give %s its lookup: the operation that the document names does not say when nothing was found (absent).", operation.ID)
 	}
 	if declaration.Reversal != "" {
 		written.CompensateWith = &compensation{Tool: w.block.name + "/" + declaration.Reversal}
