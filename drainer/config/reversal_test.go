@@ -88,7 +88,7 @@ func TestAKeyIsRememberedHereAsLongAsThere(t *testing.T) {
 	t.Parallel()
 	const long = "fake: {path: /}, idempotency: {class: key_idempotent, ttl: 120d, scope: account}"
 	mistakes{
-		"nothing kept":      {"version: 1\nretention: 0s\n", []string{"2:12: retention: must be longer than 0"}},
+		"nothing kept":      {"retention: 0s\n" + tools("act: {fake: {path: /}, "+keyed+"}"), []string{"1:12: retention: must be longer than 0"}},
 		"kept for a number": {"version: 1\nretention: 90\n", []string{"2:12: retention: " + duration.Hint}},
 		"nothing kept of a tool": {tools("act: {fake: {path: /}, " + keyed + ", retention: -1h}"), []string{
 			"6:104: providers.p.tools.act.retention: must be longer than 0",
