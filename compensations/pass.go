@@ -2,6 +2,7 @@ package compensations
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"github.com/jackc/pgx/v5"
@@ -48,7 +49,9 @@ func (s *Saga) pass(ctx context.Context, agentRunID string) (took decision, err 
 		if err != nil {
 			return err
 		}
-		took = s.decide(ctx, steps)
+		if took, err = s.decide(ctx, steps); err != nil {
+			return err
+		}
 		return s.act(ctx, run, took)
 	})
 	return took, err
@@ -56,19 +59,19 @@ func (s *Saga) pass(ctx context.Context, agentRunID string) (took decision, err 
 
 // decide also makes the undo's payload: an undo that cannot be made fails the
 // saga like one that is refused.
-func (s *Saga) decide(ctx context.Context, steps []Step) decision {
+func (s *Saga) decide(ctx context.Context, steps []Step) (decision, error) {
 	decided := plan(steps, s.policies)
 	if decided.action != undo {
-		return decided
+		return decided, nil
 	}
 	policy, _ := s.policies.of(decided.step)
 	payload, err := s.mappings[policy.Reversal.Payload].Payload(ctx, decided.step.Effect)
-	if err != nil {
-		s.log.Error("an undo's payload cannot be made", "intent_id", decided.step.IntentID, "error", err)
-		return decision{action: fail, step: decided.step, why: notMapped}
+	var unmappable MappingError
+	if errors.As(err, &unmappable) {
+		return decision{action: fail, step: decided.step, why: failure(unmappable)}, nil
 	}
 	decided.payload = payload
-	return decided
+	return decided, err
 }
 
 func (s *Saga) act(ctx context.Context, run run, decided decision) error {

@@ -35,7 +35,7 @@ const (
 	noReversal    failure = "no_reversal"             // nobody declared how
 	windowExpired failure = "reversal_window_expired" // it is too late
 	undoFailed    failure = "undo_failed"             // the undo ended otherwise than well
-	notMapped     failure = "undo_payload"            // the undo's payload could not be made
+	// A MappingError says why the undo's payload could not be made.
 )
 
 // incident is the kind under which a human hears of it.
