@@ -120,13 +120,13 @@ func (l *lane) round(life lifetimes) {
 	}
 }
 
-// giveBack releases what no dispatcher has begun: other workers need not wait
+// giveBack withdraws what no dispatcher has begun: other workers need not wait
 // until those under way are done here.
 func (l *lane) giveBack() {
 	for {
 		select {
 		case row := <-l.jobs:
-			l.collect(l.release(row, 0, ""))
+			l.collect(l.withdraw(row, 0, ""))
 		default:
 			return
 		}

@@ -29,6 +29,7 @@ func (o *observer) ended(provider string) { o.metrics.inFlight.WithLabelValues(p
 
 // attempted is the one line an attempt gets. Released rows of a shutdown get
 // none: nothing was attempted.
+//
 // operation is what was called: for a lookup, the tool that answers it.
 func (o *observer) attempted(s *Settlement, operation string) {
 	provider := s.Row.server()
