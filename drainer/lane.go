@@ -56,6 +56,7 @@ type lane struct {
 	idle        idleness
 	failures    int // turns in a row that the database failed
 	reclaimAt   time.Time
+	shut        bool // it drained once, and ended at a shut gate
 }
 
 func newLane(provider Provider, session *session) *lane {
@@ -101,9 +102,7 @@ func (l *lane) run(life lifetimes) error {
 		return context.Cause(life.giveUp) // without waiting for an adapter that ignores its context
 	}
 	dispatchers.Wait()
-	if l.once && l.barred() {
-		l.log.Warn("left due rows in the queue: the provider is paused or its circuit breaker is open")
-	}
+	l.shut = l.isShut(life.stop)
 	return nil
 }
 
