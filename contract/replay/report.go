@@ -11,7 +11,7 @@ import (
 type Report struct {
 	Tool   string         `json:"tool"`
 	Class  dispatch.Class `json:"class"`
-	Passed bool           `json:"passed"` // every check was made, and none failed
+	Passed bool           `json:"passed"` // the provider could be asked, and no check failed
 	Checks []Check        `json:"checks"`
 	Calls  []Call         `json:"calls"`
 }
