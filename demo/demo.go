@@ -56,7 +56,7 @@ func Run(ctx context.Context, options Options) (report Report, err error) {
 		case ctx.Err() != nil:
 			err = ErrInterrupted
 		case !report.Passed:
-			stage.drainers.printLogs(options.Logs)
+			stage.fleet.printLogs(options.Logs)
 		}
 		err = errors.Join(err, stage.clear())
 	}()
@@ -83,7 +83,7 @@ func Run(ctx context.Context, options Options) (report Report, err error) {
 func (s *stage) play(ctx context.Context, agents *agents) error {
 	timely, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := s.drainers.watch(timely, func(ctx context.Context) error { return s.tell(ctx, agents) })
+	err := s.fleet.watch(timely, func(ctx context.Context) error { return s.tell(ctx, agents) })
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		s.Screen.Say(fmt.Sprintf("Time is up after %s", limit))
 		err = nil
@@ -91,16 +91,16 @@ func (s *stage) play(ctx context.Context, agents *agents) error {
 	if err != nil {
 		return err
 	}
-	return s.drainers.stop()
+	return s.fleet.stop()
 }
 
 // tell is the story itself.
 func (s *stage) tell(ctx context.Context, agents *agents) error {
-	first, err := s.drainers.start(ctx, s.database.pool)
+	first, err := s.fleet.start(ctx, s.database.pool)
 	if err != nil {
 		return err
 	}
-	second, err := s.drainers.start(ctx, s.database.pool)
+	second, err := s.fleet.start(ctx, s.database.pool)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (s *stage) drainDespite(ctx context.Context, victim *drainer) error {
 		return err
 	}
 	s.Screen.Say(fmt.Sprintf("Killed drainer %d with SIGKILL while it held %d intents", victim.process.Pid(), held))
-	fresh, err := s.drainers.start(ctx, s.database.pool)
+	fresh, err := s.fleet.start(ctx, s.database.pool)
 	if err != nil {
 		return err
 	}

@@ -20,12 +20,12 @@ type stage struct {
 	dir      string
 	database *database
 	provider *provider
-	drainers *drainers
+	fleet    *fleet
 }
 
 // build returns a stage to clear even where it fails.
 func build(ctx context.Context, options Options) (*stage, error) {
-	s := &stage{Options: options, drainers: &drainers{program: options.Drainer}}
+	s := &stage{Options: options, fleet: &fleet{program: options.Drainer}}
 	var err error
 	if s.dir, err = os.MkdirTemp("", "drainer-demo-"); err != nil {
 		return s, err
@@ -42,14 +42,14 @@ func build(ctx context.Context, options Options) (*stage, error) {
 		return s, err
 	}
 	s.Screen.Say("A provider runs that is slow, throttles, fails and hangs up, before and after it acted")
-	s.drainers.logs, s.drainers.config = s.dir, filepath.Join(s.dir, "drainer.yaml")
-	s.drainers.environment = []string{"DATABASE_URL=" + s.database.url, "DEMO_PROVIDER_URL=" + s.provider.url}
-	return s, os.WriteFile(s.drainers.config, drainerConfig, 0o600)
+	s.fleet.logs, s.fleet.config = s.dir, filepath.Join(s.dir, "drainer.yaml")
+	s.fleet.environment = []string{"DATABASE_URL=" + s.database.url, "DEMO_PROVIDER_URL=" + s.provider.url}
+	return s, os.WriteFile(s.fleet.config, drainerConfig, 0o600)
 }
 
 // clear ends what was started, the newest first.
 func (s *stage) clear() error {
-	problems := []error{s.drainers.kill()}
+	problems := []error{s.fleet.kill()}
 	if s.provider != nil {
 		problems = append(problems, s.provider.close())
 	}

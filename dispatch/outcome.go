@@ -37,6 +37,21 @@ func (o Outcome) leavesDoubt() bool {
 	return o == Ambiguous || o == Lost || o == InFlight
 }
 
+// Overloaded reports whether the provider was out of reach or out of room:
+// what opens a breaker. A 429 is the caller's own limit and says nothing of
+// the provider's health; an answer of any other kind proves that it lives.
+func (r Result) Overloaded() bool {
+	switch r.Outcome {
+	case NotSent:
+		return true
+	case Throttled:
+		return r.HTTPStatus == 0 || r.HTTPStatus == 503 || r.HTTPStatus == 529
+	case Ambiguous:
+		return r.HTTPStatus == 0
+	}
+	return false
+}
+
 // Status says where an attempt leaves its intent.
 type Status string
 

@@ -20,7 +20,7 @@ func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 	upstream, policy, configured := l.route(row)
 	if !configured {
 		l.observer.unconfigured(row.server(), row)
-		return l.release(row, unconfiguredDelay, "unconfigured_tool")
+		return l.withdraw(row, unconfiguredDelay, "unconfigured_tool")
 	}
 	if row.Closed {
 		return halt(row, policy)
@@ -29,12 +29,12 @@ func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 	defer upstream.slots.release()
 	ctx, reason := life.abort, upstream.breaker.bars(row)
 	if life.stop.Err() != nil || ctx.Err() != nil || !l.lease.holds() || reason != "" {
-		return l.release(row, 0, reason)
+		return l.withdraw(row, 0, reason)
 	}
 	started := time.Now()
 	result, change := l.dispatch(ctx, upstream, policy, row)
 	if ctx.Err() != nil && result.Outcome == dispatch.NotSent {
-		return l.release(row, 0, "")
+		return l.withdraw(row, 0, "")
 	}
 	history := row.history(started)
 	if row.Probe && result.Overloaded() {
@@ -123,8 +123,8 @@ func (l *lane) call(ctx context.Context, provider Provider, request dispatch.Req
 	return provider.Adapter.Dispatch(ctx, request)
 }
 
-// release gives a row back unsent; a probe hands its turn on.
-func (l *lane) release(row *Row, delay time.Duration, class string) Settlement {
+// withdraw gives a row back unsent; a probe hands its turn on.
+func (l *lane) withdraw(row *Row, delay time.Duration, class string) Settlement {
 	settlement := release(row, delay, class)
 	if upstream, known := l.upstreams[row.server()]; known {
 		settlement.Breaker = upstream.breaker.unproven(row)
@@ -132,7 +132,7 @@ func (l *lane) release(row *Row, delay time.Duration, class string) Settlement {
 	return settlement
 }
 
-// release gives a row back unsent; it costs none of its tries.
+// release ends an attempt that was none: it costs none of the row's tries.
 func release(row *Row, delay time.Duration, class string) Settlement {
 	result := dispatch.Result{Outcome: dispatch.Released, RetryAfter: delay, ErrorClass: class}
 	return Settlement{

@@ -99,12 +99,11 @@ func (b *breaker) unproven(row *Row) *BreakerChange {
 	return &BreakerChange{Provider: b.provider, Open: true}
 }
 
-// learn takes over what the fleet knows, and reports whether the state changed.
-func (b *breaker) learn(gate Gate) (changed bool) {
+// learn takes over what the fleet knows, and returns what was known before.
+func (b *breaker) learn(gate Gate) (before Gate) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	changed = gate.Breaker != b.gate.Breaker || gate.Paused != b.gate.Paused
-	b.gate = gate
+	before, b.gate = b.gate, gate
 	b.openUntil = time.Now().Add(gate.OpenFor)
-	return changed
+	return before
 }

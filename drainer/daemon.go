@@ -52,7 +52,8 @@ func New(store Store, providers []Provider, settings Settings, log *slog.Logger,
 
 // Run drains until ctx ends, then shuts down: it claims nothing more, lets
 // what is in flight finish within ShutdownTimeout, gives back what was not
-// sent, and returns nil if every outcome is settled.
+// sent, and returns nil if every outcome is settled. Draining once, it returns
+// ErrRowsLeft if a shut gate kept it from sending what is due.
 func (d *Daemon) Run(ctx context.Context) error {
 	sampling, endSampling := context.WithCancel(ctx)
 	var sampler sync.WaitGroup

@@ -57,6 +57,7 @@ type lane struct {
 	idle        idleness
 	failures    int // turns in a row that the database failed
 	reclaimAt   time.Time
+	shut        bool // it drained once, and ended at a shut gate
 }
 
 func newLane(provider Provider, session *session) *lane {
@@ -103,9 +104,7 @@ func (l *lane) run(life lifetimes) error {
 		return context.Cause(life.giveUp) // without waiting for an adapter that ignores its context
 	}
 	dispatchers.Wait()
-	if l.once && l.barred() {
-		l.log.Warn("left due rows in the queue: the provider is paused or its circuit breaker is open")
-	}
+	l.shut = l.isShut(life.stop)
 	return nil
 }
 
@@ -122,13 +121,13 @@ func (l *lane) round(life lifetimes) {
 	}
 }
 
-// giveBack releases what no dispatcher has begun: other workers need not wait
+// giveBack withdraws what no dispatcher has begun: other workers need not wait
 // until those under way are done here.
 func (l *lane) giveBack() {
 	for {
 		select {
 		case row := <-l.jobs:
-			l.collect(l.release(row, 0, ""))
+			l.collect(l.withdraw(row, 0, ""))
 		default:
 			return
 		}

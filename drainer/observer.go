@@ -3,6 +3,7 @@ package drainer
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -29,6 +30,7 @@ func (o *observer) ended(provider string) { o.metrics.inFlight.WithLabelValues(p
 
 // attempted is the one line an attempt gets. Released rows of a shutdown get
 // none: nothing was attempted.
+//
 // operation is what was called: for a lookup, the tool that answers it.
 func (o *observer) attempted(s *Settlement, operation string) {
 	provider := s.Row.server()
@@ -42,7 +44,7 @@ func (o *observer) attempted(s *Settlement, operation string) {
 		latency := s.Row.SinceEnqueue + time.Since(s.Row.ClaimedAt)
 		o.metrics.deliveryLatency.WithLabelValues(s.Row.Tuple.Provider()).Observe(latency.Seconds())
 	}
-	o.log.LogAttrs(context.Background(), levelOf(s.Decision.Status), "attempt",
+	o.log.LogAttrs(context.Background(), levelOf(s.Decision), "attempt",
 		slog.String("provider", provider),
 		slog.String("operation", operation),
 		slog.Int64("intent_id", s.Row.IntentID),
@@ -61,26 +63,33 @@ func (o *observer) attempted(s *Settlement, operation string) {
 }
 
 // gate shows where a provider's breaker stands; a change is worth a line.
-func (o *observer) gate(gate Gate, changed bool) {
+func (o *observer) gate(before, now Gate) {
 	for _, state := range []BreakerState{BreakerClosed, BreakerOpen, BreakerHalfOpen} {
 		value := 0.0
-		if gate.Breaker == state {
+		if now.Breaker == state {
 			value = 1
 		}
-		o.metrics.breakers.WithLabelValues(gate.Provider, string(state)).Set(value)
+		o.metrics.breakers.WithLabelValues(now.Provider, string(state)).Set(value)
 	}
-	if changed {
-		o.log.Warn("provider gate changed", "provider", gate.Provider, "circuit_breaker", string(gate.Breaker),
-			"open_for_seconds", gate.OpenFor.Seconds(), "paused", gate.Paused)
+	log := o.log.With("provider", now.Provider)
+	switch {
+	case now.Paused && !before.Paused:
+		log.Warn("provider paused")
+	case before.Paused && !now.Paused:
+		log.Warn("provider resumed")
+	}
+	if now.Breaker != before.Breaker {
+		log.Warn("circuit breaker "+strings.ReplaceAll(string(now.Breaker), "_", " "), "open_for_seconds", now.OpenFor.Seconds())
 	}
 }
 
-func levelOf(status dispatch.Status) slog.Level {
-	switch status {
-	case dispatch.StatusFailed:
-		return slog.LevelWarn
-	case dispatch.StatusUnknown:
+// levelOf calls for a human only where nobody else will find out.
+func levelOf(decision dispatch.Decision) slog.Level {
+	switch {
+	case decision.Status == dispatch.StatusUnknown && !decision.Lookup:
 		return slog.LevelError
+	case decision.Status == dispatch.StatusUnknown, decision.Status == dispatch.StatusFailed:
+		return slog.LevelWarn
 	}
 	return slog.LevelInfo
 }
@@ -109,7 +118,7 @@ func (o *observer) recovered(settlements []Settlement) {
 	for _, s := range settlements {
 		provider := s.Row.Tuple.Provider()
 		o.metrics.attempts.WithLabelValues(provider, o.operation(s.Row.Tuple), string(dispatch.Lost)).Inc()
-		o.log.Warn("recovered a row of a dead worker", "provider", provider, "intent_id", s.Row.IntentID,
+		o.log.Log(context.Background(), max(slog.LevelWarn, levelOf(s.Decision)), "recovered a row of a dead worker", "provider", provider, "intent_id", s.Row.IntentID,
 			"attempt", s.Row.Attempt, "idempotency_key", s.Row.Tuple.IdempotencyKey(), "status", string(s.Decision.Status))
 	}
 }

@@ -5,12 +5,17 @@ import (
 	"time"
 )
 
-const sampleInterval = 15 * time.Second
+const (
+	sampleInterval = 15 * time.Second
+	// reminderInterval spaces the warnings of what only a human can end.
+	reminderInterval = time.Minute
+)
 
 // sample keeps the backlog's gauges fresh. A sample that fails leaves the last
 // values standing: the gauges' staleness is the database's to alarm.
 func (o *observer) sample(ctx context.Context, store backlogStore) {
 	var last Backlog
+	var reminded time.Time
 	for ctx.Err() == nil {
 		bounded, cancel := context.WithTimeout(ctx, turnTimeout)
 		backlog, err := store.Backlog(bounded, last.Until)
@@ -19,6 +24,9 @@ func (o *observer) sample(ctx context.Context, store backlogStore) {
 		case err == nil:
 			o.show(backlog, last)
 			last = backlog
+			if time.Since(reminded) >= reminderInterval && o.remind(backlog) {
+				reminded = time.Now()
+			}
 		case ctx.Err() == nil:
 			o.log.Warn("cannot sample the backlog; its gauges are stale", "error", err)
 		}
@@ -40,6 +48,16 @@ func (o *observer) show(now, last Backlog) {
 	}
 	collided := max(0, now.Collisions.Total-last.Collisions.Total)
 	o.metrics.collisions.WithLabelValues(o.label(now.Collisions.LastProvider)).Add(float64(collided))
+}
+
+// remind warns of rows that no lane of this process looks at. Their provider is
+// a part of a key, so it is not named.
+func (o *observer) remind(backlog Backlog) bool {
+	waiting := o.byLabel(backlog.Providers)[unconfigured].Pending
+	if waiting > 0 {
+		o.log.Warn("rows wait for a provider that is not configured here; drainer status names it", "rows", waiting)
+	}
+	return waiting > 0
 }
 
 // byLabel has an entry for every configured provider, so that an emptied queue

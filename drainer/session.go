@@ -79,6 +79,9 @@ func (s *session) run(stop context.Context) error {
 		services.Go(func() { s.reap(claiming) })
 	}
 	drained := s.drain(lifetimes{stop: claiming, abort: sending, giveUp: settling})
+	if drained == nil {
+		drained = s.countLeft(stop)
+	}
 	lost := leaseLoss(context.Cause(sending))
 	stopClaiming(nil)
 	endBackground()

@@ -127,7 +127,7 @@ func TestABulkChangeShowsFirstAndThenDoesIt(t *testing.T) {
 	resolve := []string{"intents", "resolve", "--as", "completed", "--status", "unknown,pending", "--run", "run-001"}
 	d.assertSays(0, "2 would change, 1 would be refused. Nothing has changed yet", resolve...)
 	d.assertStatus("1", "unknown")
-	d.assertSays(2, "the reason is empty", append(resolve, "--yes")...)
+	d.assertSays(2, "--reason is empty; add --reason TEXT (see", append(resolve, "--yes")...)
 
 	var done struct {
 		DryRun  bool `json:"dry_run"`
@@ -142,7 +142,7 @@ func TestABulkChangeShowsFirstAndThenDoesIt(t *testing.T) {
 	if !done.DryRun || len(done.Intents) != 3 || done.Intents[0].After != "completed" || done.Intents[2].Refused == "" {
 		t.Errorf("the dry run says %+v", done)
 	}
-	d.assertSays(1, "1 of 3 intents were refused", append(resolve, "--yes", "--reason", "found in the provider's log")...)
+	d.assertSays(1, "\n2 done, 1 refused.\n", append(resolve, "--yes", "--reason", "found in the provider's log")...)
 	for intent, want := range map[string]string{"1": "completed", "2": "completed", "3": "pending"} {
 		d.assertStatus(intent, want)
 	}
@@ -164,18 +164,25 @@ func TestAChangeIsNamedAndSignedOrRefused(t *testing.T) {
 		"no intent":          {[]string{"cancel", "--reason", "r"}, 2, "name an intent"},
 		"not a number":       {[]string{"cancel", "one", "--reason", "r"}, 2, "an intent's id is a number"},
 		"an id and a key":    {[]string{"cancel", "1", "--run", "run-001", "--reason", "r"}, 2, "not by both"},
-		"a part of a key":    {[]string{"cancel", "--run", "run-001", "--step", "step-1", "--reason", "r"}, 2, "tool_name is empty"},
+		"a part of a key":    {[]string{"cancel", "--run", "run-001", "--step", "step-1", "--reason", "r"}, 2, "--tool and --scope are missing"},
+		"no part of a key":   {[]string{"show"}, 2, "by its id, or by --run, --step, --tool and --scope (see"},
+		"a run to show":      {[]string{"show", "--run", "run-001"}, 2, "--step, --tool and --scope are missing"},
+		"a key but a scope":  {[]string{"show", "--run", "run-001", "--step", "s", "--tool", "a/b"}, 2, "; --scope is missing"},
+		"not a tool":         {[]string{"show", "--run", "run-001", "--step", "s", "--tool", strings.Repeat("a", 256), "--scope", "x"}, 2, "256 octets"},
+		"a name, unsigned":   {[]string{"cancel", "one"}, 2, "an intent's id is a number"},
 		"one and many":       {[]string{"cancel", "1", "--status", "pending", "--reason", "r"}, 2, "not both"},
 		"a wrong status":     {[]string{"retry", "--status", "completed"}, 2, "failed, unknown, cancelled only"},
 		"no limit":           {[]string{"cancel", "--run", "run-001", "--limit", "0"}, 2, "--limit must be from 1"},
 		"too many":           {[]string{"cancel", "--run", "run-001", "--limit", "10001"}, 2, "to 10000"},
-		"no reason":          {[]string{"cancel", "1"}, 2, "the reason is empty"},
-		"no operator":        {[]string{"cancel", "1", "--reason", "r", "--operator", " "}, 2, "the operator's name is empty"},
+		"no reason":          {[]string{"cancel", "1"}, 2, "--reason is empty; add --reason TEXT"},
+		"an odd operator":    {[]string{"cancel", "1", "--reason", "r", "--operator", "a\nb"}, 2, "the operator's name is not one line"},
+		"unsigned, no file":  {[]string{"retry", "1", "--config", "gone.yaml"}, 2, "--reason is empty"},
 		"no resolution":      {[]string{"resolve", "1", "--reason", "r"}, 2, `"as" not set`},
 		"a wrong resolution": {[]string{"resolve", "1", "--as", "done", "--reason", "r"}, 2, "as completed or as failed"},
 		"a failed effect":    {[]string{"resolve", "1", "--as", "failed", "--provider-ref", "x", "--reason", "r"}, 2, "only a completed one"},
-		"no such intent":     {[]string{"cancel", "4711", "--reason", "r"}, 1, "no such intent"},
-		"no such key":        {[]string{"cancel", "--run", "r", "--step", "s", "--tool", "t", "--scope", "b", "--reason", "r"}, 1, "no such intent"},
+		"no such intent":     {[]string{"cancel", "4711", "--reason", "r"}, 1, "no such intent: 4711; `drainer intents list` shows"},
+		"none to show":       {[]string{"show", "4711"}, 1, "no such intent: 4711; `drainer intents list` shows"},
+		"no such key":        {[]string{"cancel", "--run", "r", "--step", "s", "--tool", "t", "--scope", "b", "--reason", "r"}, 1, "no such intent with this key; `drainer intents list` shows"},
 		"refused":            {[]string{"resolve", "1", "--as", "failed", "--reason", "r"}, 1, "intent 1 stays pending: it waits"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -185,4 +192,22 @@ func TestAChangeIsNamedAndSignedOrRefused(t *testing.T) {
 	}
 	d.t = t
 	d.assertStatus("1", "pending")
+}
+
+// As under kubectl exec, where nobody has set $USER.
+func TestAnOperatorWithoutANameIsAskedForIt(t *testing.T) {
+	t.Parallel()
+	d := newDeadLetters(t)
+	d.enqueue("step-1")
+	d.env = append(d.env, "USER=")
+	for want, args := range map[string][]string{
+		"drainer: --operator is empty and $USER is not set; add --operator NAME (see drainer intents cancel --help)\n":                                       {"--reason", "r"},
+		"drainer: --operator is empty and $USER is not set; add --operator NAME; --reason is empty; add --reason TEXT (see drainer intents cancel --help)\n": nil,
+	} {
+		if _, stderr := d.run(2, append([]string{"intents", "cancel", "1"}, args...)...); stderr != want {
+			t.Errorf("%v: it says %q, want %q", args, stderr, want)
+		}
+	}
+	d.run(0, "intents", "cancel", "1", "--reason", "r", "--operator", "ann")
+	d.assertSays(0, "operator:ann", "intents", "show", "1")
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -33,7 +31,8 @@ type changing struct {
 	change
 	options   *options
 	tuple     dispatch.Tuple
-	selection operator.Selection
+	intent    reference          // what to change, if it is one
+	selection operator.Selection // and if it is many
 	signature operator.Signature
 	yes       bool
 }
@@ -48,22 +47,21 @@ func newChange(options *options, kind change) *cobra.Command {
 	flags.DurationVar(&c.selection.OlderThan, "older-than", 0, "in bulk: only those enqueued at least this long ago")
 	flags.IntVar(&c.selection.Limit, "limit", 100, fmt.Sprintf("in bulk: at most this `many`, the oldest first; not over %d", operator.MaxSelection))
 	flags.BoolVar(&c.yes, "yes", false, "in bulk: do it, instead of showing what would be done")
-	flags.StringVar(&c.signature.Reason, "reason", "", "why, for the history: `text`")
-	flags.StringVar(&c.signature.Operator, "operator", "", "who, for the history: `name` (default: $USER)")
+	signatureFlags(command, &c.signature)
 	return command
 }
 
 func (c *changing) statuses() []string { return slices.Concat(c.usual, c.other) }
 
 func (c *changing) run(command *cobra.Command, args []string) error {
-	c.signature.Operator = cmp.Or(c.signature.Operator, os.Getenv("USER"))
-	bulk, err := c.isBulk(command, args)
+	bulk, err := c.aim(command, args)
 	if err != nil {
 		return err
 	}
-	preview := bulk && !c.yes
-	if err := c.signature.Validate(); err != nil && !preview {
-		return usagef(command, "say who changes it and why, with --operator and --reason: %w", err)
+	if preview := bulk && !c.yes; !preview {
+		if err := sign(command, &c.signature); err != nil {
+			return err
+		}
 	}
 	action, err := c.action(command)
 	if err != nil {
@@ -72,12 +70,12 @@ func (c *changing) run(command *cobra.Command, args []string) error {
 	if bulk {
 		return c.changeMany(command, action)
 	}
-	return c.changeOne(command, args, action)
+	return c.changeOne(command, action)
 }
 
-// isBulk tells one intent from many: a run alone is a filter, and with
-// anything else of a key it is a part of it.
-func (c *changing) isBulk(command *cobra.Command, args []string) (bool, error) {
+// aim tells one intent from many: a run alone is a filter, and with anything
+// else of a key it is a part of it.
+func (c *changing) aim(command *cobra.Command, args []string) (bulk bool, err error) {
 	filters := slices.ContainsFunc([]string{"status", "provider", "older-than"}, command.Flags().Changed)
 	runAlone := c.tuple != (dispatch.Tuple{}) && c.tuple == (dispatch.Tuple{AgentRunID: c.tuple.AgentRunID})
 	one := len(args) > 0 || (c.tuple != (dispatch.Tuple{}) && !runAlone)
@@ -85,7 +83,8 @@ func (c *changing) isBulk(command *cobra.Command, args []string) (bool, error) {
 	case one && filters:
 		return false, usagef(command, "name one intent, or choose many by a filter, not both")
 	case one:
-		return false, nil
+		c.intent, err = readReference(command, args, c.tuple)
+		return false, err
 	case !filters && !runAlone:
 		return false, usagef(command, "name an intent by its id or its key, or choose many by --status, --provider, --run or --older-than")
 	}
@@ -111,14 +110,10 @@ func (c *changing) checkSelection(command *cobra.Command) error {
 	return nil
 }
 
-func (c *changing) changeOne(command *cobra.Command, args []string, action operator.Action) error {
-	named, err := readReference(command, args, c.tuple)
-	if err != nil {
-		return err
-	}
+func (c *changing) changeOne(command *cobra.Command, action operator.Action) error {
 	return c.options.withConsole(command, func(console *operator.Console) error {
 		ctx := command.Context()
-		intent, err := named.find(ctx, console)
+		intent, err := c.intent.find(ctx, console)
 		if err != nil {
 			return err
 		}
@@ -127,7 +122,7 @@ func (c *changing) changeOne(command *cobra.Command, args []string, action opera
 		case err != nil:
 			return err
 		case len(verdicts) == 0:
-			return operator.ErrNotFound
+			return c.intent.explain(operator.ErrNotFound)
 		case verdicts[0].Refused != "":
 			return fmt.Errorf("intent %d stays %s: %s", intent, verdicts[0].Before, verdicts[0].Refused)
 		}
@@ -142,7 +137,7 @@ func (c *changing) changeMany(command *cobra.Command, action operator.Action) er
 		if err != nil {
 			return err
 		}
-		done := changes{DryRun: !c.yes, More: more}
+		done := changes{DryRun: !c.yes, More: more, bulk: true}
 		if c.yes {
 			done.Intents, err = console.Change(ctx, action, c.signature, intents)
 		} else {

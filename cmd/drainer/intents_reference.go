@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,12 +19,10 @@ type reference struct {
 	key dispatch.Tuple
 }
 
+// readReference finds out which intent is meant, before anybody is asked for it.
 func readReference(command *cobra.Command, args []string, key dispatch.Tuple) (reference, error) {
 	if len(args) == 0 {
-		if err := key.Validate(); err != nil {
-			return reference{}, usagef(command, "name an intent by its id, or by --run, --step, --tool and --scope: %w", err)
-		}
-		return reference{key: key}, nil
+		return reference{key: key}, checkKey(command, key)
 	}
 	if key != (dispatch.Tuple{}) {
 		return reference{}, usagef(command, "name an intent by its id or by its key, not by both")
@@ -33,16 +34,63 @@ func readReference(command *cobra.Command, args []string, key dispatch.Tuple) (r
 	return reference{id: id}, nil
 }
 
+func checkKey(command *cobra.Command, key dispatch.Tuple) error {
+	if key == (dispatch.Tuple{}) {
+		return usagef(command, "name an intent by its id, or by --run, --step, --tool and --scope")
+	}
+	if missing := missingFlags(key); len(missing) > 0 {
+		return usagef(command, "an intent's key has four parts; %s", areMissing(missing))
+	}
+	if err := key.Validate(); err != nil {
+		return usagef(command, "%w", err)
+	}
+	return nil
+}
+
+func missingFlags(key dispatch.Tuple) []string {
+	var missing []string
+	for _, part := range []struct{ flag, value string }{
+		{"--run", key.AgentRunID}, {"--step", key.StepID}, {"--tool", key.ToolName}, {"--scope", key.BusinessScope},
+	} {
+		if part.value == "" {
+			missing = append(missing, part.flag)
+		}
+	}
+	return missing
+}
+
+func areMissing(flags []string) string {
+	last := len(flags) - 1
+	if last == 0 {
+		return flags[0] + " is missing"
+	}
+	return strings.Join(flags[:last], ", ") + " and " + flags[last] + " are missing"
+}
+
 func (r reference) show(ctx context.Context, console *operator.Console) (*operator.Dossier, error) {
 	if r.key == (dispatch.Tuple{}) {
-		return console.Show(ctx, r.id)
+		dossier, err := console.Show(ctx, r.id)
+		return dossier, r.explain(err)
 	}
-	return console.ShowTuple(ctx, r.key)
+	dossier, err := console.ShowTuple(ctx, r.key)
+	return dossier, r.explain(err)
 }
 
 func (r reference) find(ctx context.Context, console *operator.Console) (int64, error) {
 	if r.key == (dispatch.Tuple{}) {
 		return r.id, nil
 	}
-	return console.Find(ctx, r.key)
+	id, err := console.Find(ctx, r.key)
+	return id, r.explain(err)
+}
+
+// explain names the intent that is not there. A key's parts are not repeated.
+func (r reference) explain(err error) error {
+	switch {
+	case !errors.Is(err, operator.ErrNotFound):
+		return err
+	case r.key == (dispatch.Tuple{}):
+		return fmt.Errorf("%w: %d; `drainer intents list` shows those there are", err, r.id)
+	}
+	return fmt.Errorf("%w with this key; `drainer intents list` shows those there are", err)
 }

@@ -28,7 +28,11 @@ of these processes may drain one outbox.
 SIGTERM or an interrupt shuts it down: it claims nothing more, lets what is in
 flight finish within worker.shutdown_timeout, gives back what was not sent, and
 exits with 0. A second signal ends it at once; other processes then recover its
-rows.`,
+rows.
+
+With --once, exit 0 says that nothing is due any more at the providers of the
+configuration, and 1 that due rows are left because a provider is paused or its
+circuit breaker is open. What waits for other providers is not looked at.`,
 		Example: `  drainer run --config drainer.yaml
 
   # drain what is due now, then exit: for cron, tests and a first try

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -56,9 +54,8 @@ func newSagaChange(options *options, kind sagaChange) *cobra.Command {
 		Use: kind.use, Short: kind.short, Long: kind.long, Example: kind.example,
 		Args: cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
-			by.Operator = cmp.Or(by.Operator, os.Getenv("USER"))
-			if err := by.Validate(); err != nil {
-				return usagef(command, "say who changes it and why, with --operator and --reason: %w", err)
+			if err := sign(command, &by); err != nil {
+				return err
 			}
 			return options.withConsole(command, func(console *operator.Console) error {
 				if err := kind.change(command.Context(), console, args[0], by); err != nil {
@@ -72,7 +69,6 @@ func newSagaChange(options *options, kind sagaChange) *cobra.Command {
 			})
 		},
 	}
-	command.Flags().StringVar(&by.Reason, "reason", "", "why, for the history: `text`")
-	command.Flags().StringVar(&by.Operator, "operator", "", "who, for the history: `name` (default: $USER)")
+	signatureFlags(command, &by)
 	return command
 }

@@ -52,7 +52,7 @@ func serve(ctx context.Context, address string, handler http.Handler, log *slog.
 	return nil
 }
 
-func registerProcess(metrics *prometheus.Registry) {
+func registerProcess(metrics prometheus.Registerer) {
 	build := currentVersion()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "drainer_build_info",

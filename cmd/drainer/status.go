@@ -12,7 +12,7 @@ import (
 func newStatus(options *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show what waits and what is in progress, by provider",
+		Short: "Show what waits, what is in progress and what is shut, by provider",
 		Example: `  drainer status
   drainer status -o json   # also lists the workers, and counts key collisions`,
 		Args: cobra.NoArgs,
@@ -23,7 +23,7 @@ func newStatus(options *options) *cobra.Command {
 					return err
 				}
 				return options.print(command, overview,
-					[]string{"PROVIDER", "PENDING", "DUE", "IN PROGRESS", "OLDEST DUE", "PAUSED"}, providerRows(overview.Providers))
+					[]string{"PROVIDER", "PENDING", "DUE", "IN PROGRESS", "OLDEST DUE", "PAUSED", "BREAKER", "OPEN FOR"}, providerRows(overview.Providers))
 			})
 		},
 	}
@@ -32,10 +32,28 @@ func newStatus(options *options) *cobra.Command {
 func providerRows(providers []operator.ProviderOverview) [][]string {
 	rows := make([][]string, len(providers))
 	for i, p := range providers {
-		age := time.Duration(p.OldestDueAgeSeconds * float64(time.Second)).Round(time.Second)
-		rows[i] = []string{p.Provider, count(p.Pending), count(p.Due), strconv.FormatInt(p.InProgress, 10), age.String(), strconv.FormatBool(p.Paused)}
+		rows[i] = []string{
+			p.Provider, count(p.Pending), count(p.Due), strconv.FormatInt(p.InProgress, 10), seconds(&p.OldestDueAgeSeconds),
+			strconv.FormatBool(p.Paused), breaker(p), seconds(p.OpenForSeconds),
+		}
 	}
 	return rows
+}
+
+// breaker tells rows that wait for a provider from rows that nobody looks at.
+func breaker(p operator.ProviderOverview) string {
+	if p.Breaker == nil {
+		return "not configured"
+	}
+	return *p.Breaker
+}
+
+// seconds is empty where there are none to count.
+func seconds(n *float64) string {
+	if n == nil {
+		return ""
+	}
+	return time.Duration(*n * float64(time.Second)).Round(time.Second).String()
 }
 
 func count(n int64) string {

@@ -32,8 +32,8 @@ reference; whether the body is the same, octet for octet as it would be stored;
 and how the other calls were refused. A provider that keeps its word has two
 effects; one that does not has more. Use a sandbox.
 
-It exits with 1 if the provider does not do what the class of the tool declares.
-It needs no database.`,
+It exits with 1 if the provider does not do what the class of the tool declares, or
+was not available to show it. It needs no database.`,
 		Example: `  drainer verify replay --config sandbox.yaml --tool billing/charge --yes \
     --payload '{"amount": 100}' --other-payload '{"amount": 200}'
   drainer verify replay --config sandbox.yaml --tool billing/charge --yes \
@@ -79,7 +79,10 @@ func (o *options) verifyReplay(command *cobra.Command, t trial) error {
 	if err := o.print(command, report, []string{"CHECK", "VERDICT", "SEEN", "EXPECTED", "ADVICE"}, checkRows(report.Checks)); err != nil {
 		return err
 	}
-	if !report.Passed {
+	switch {
+	case report.Unavailable():
+		return errors.New("no verdict: the provider was not available; try again")
+	case !report.Passed:
 		return errors.New("the provider does not do what the tool declares")
 	}
 	return nil

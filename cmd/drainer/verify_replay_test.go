@@ -69,6 +69,16 @@ func TestVerifyReplayFailsAProviderThatIgnoresKeys(t *testing.T) {
 	}
 }
 
+func TestVerifyReplayHasNoVerdictInAnOutage(t *testing.T) {
+	t.Parallel()
+	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger(), Plan: dispatchtest.Script(dispatchtest.Overloaded)}
+	args, _ := sandbox(t, provider)
+	got := run(t, append(args, "--yes")...)
+	if got.code != exitFailed || !strings.HasSuffix(got.stderr, "\ndrainer: no verdict: the provider was not available; try again\n") || !strings.Contains(squeeze(got.stdout), "first call no verdict throttled") {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestVerifyReplayCallsNobodyUnasked(t *testing.T) {
 	t.Parallel()
 	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger()}

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/agentoutbox/drainer/dispatch"
 )
@@ -41,9 +42,14 @@ func (e evidence) judge(class dispatch.Class) []Check {
 	}
 }
 
+// unavailable are first answers that tell of an outage, not of a promise.
+var unavailable = []dispatch.Outcome{dispatch.Throttled, dispatch.NotSent, dispatch.Ambiguous, dispatch.InFlight}
+
 func (e evidence) firstCall() Check {
 	check := Check{Name: "first call", Verdict: OK, Seen: e.first.String(), Expected: "completed"}
 	switch {
+	case slices.Contains(unavailable, e.first.Outcome):
+		check.Verdict, check.Advice = NoVerdict, "the provider was not available; try again"
 	case e.first.Outcome != dispatch.Completed:
 		check.Verdict, check.Advice = Failed, "give a payload that the provider accepts; nothing else was called"
 	case e.first.Replayed:

@@ -235,6 +235,11 @@ func TestStrangeAnswersAreNotTakenForAPromiseKept(t *testing.T) {
 		verdict replay.Verdict
 		says    string
 	}{
+		"a refused payload":        {only(1), dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: 422}, 0, replay.Failed, "give a payload that the provider accepts"},
+		"throttled":                {only(1), dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 503}, 0, replay.NoVerdict, "not available; try again"},
+		"out of reach":             {only(1), dispatch.Result{Outcome: dispatch.NotSent}, 0, replay.NoVerdict, "not available; try again"},
+		"no answer":                {only(1), dispatch.Result{Outcome: dispatch.Ambiguous}, 0, replay.NoVerdict, "not available; try again"},
+		"busy with a fresh key":    {only(1), dispatch.Result{Outcome: dispatch.InFlight}, 0, replay.NoVerdict, "not available; try again"},
 		"a replay of a fresh key":  {only(1), dispatch.Result{Outcome: dispatch.Completed, Replayed: true, ProviderRef: "eff_1"}, 0, replay.Failed, "takes different keys for one"},
 		"a repetition refused":     {only(2), dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: 409}, 1, replay.Failed, "not understood as a success"},
 		"another payload ignored":  {only(3), dispatch.Result{Outcome: dispatch.Completed, Replayed: true}, 4, replay.Warning, "answers for the first payload"},
@@ -252,8 +257,9 @@ func TestStrangeAnswersAreNotTakenForAPromiseKept(t *testing.T) {
 			subject.Adapter = &strange{Adapter: subject.Adapter, calls: test.calls, result: test.strange}
 			report := verify(t, subject)
 			check := report.Checks[test.check]
-			if check.Verdict != test.verdict || !strings.Contains(check.Advice, test.says) || report.Passed != (test.verdict == replay.Warning) {
-				t.Errorf("passed is %v, %+v; want %s, %q", report.Passed, check, test.verdict, test.says)
+			if check.Verdict != test.verdict || !strings.Contains(check.Advice, test.says) || report.Passed != (test.verdict == replay.Warning) ||
+				report.Unavailable() != (test.verdict == replay.NoVerdict) {
+				t.Errorf("passed is %v, unavailable %v, %+v; want %s, %q", report.Passed, report.Unavailable(), check, test.verdict, test.says)
 			}
 		})
 	}

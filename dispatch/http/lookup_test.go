@@ -18,7 +18,7 @@ func TestAToolThatAnswersLookupsFindsOnlyWhatItCanName(t *testing.T) {
 		want  dispatch.Result
 	}{
 		"found":          {reply{200, asJSON, `{"data": [{"id": "w_1"}]}`}, dispatch.Result{Outcome: dispatch.Completed, ProviderRef: "w_1"}},
-		"absent":         {reply{200, asJSON, `{"data": []}`}, dispatch.Result{Outcome: dispatch.Absent, ErrorClass: "http_200"}},
+		"absent":         {reply{200, asJSON, `{"data": []}`}, dispatch.Result{Outcome: dispatch.Absent, ErrorClass: "absent"}},
 		"no reference":   {reply{200, asJSON, `{"data": [{}]}`}, dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "no_reference"}},
 		"another shape":  {reply{200, asJSON, `{"items": []}`}, dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "no_reference"}},
 		"a wrong path":   {reply{404, asJSON, `{}`}, dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "http_404"}},

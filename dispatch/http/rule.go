@@ -1,6 +1,7 @@
 package http
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ type Rule struct {
 	When       string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {status, headers, body, date}: header names in lower case, the body null where it is no JSON, the date in seconds since 1970 by the provider's clock. true matches, false and null do not; a rule that gives anything else, or fails, makes the response ambiguous."`
 	Outcome    string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"completed: the effect is there; never believed of a 5xx. throttled: not now, and nothing has happened. rejected: refused for good, and nothing has happened. in_flight: the provider is still busy with an earlier attempt; not for non_idempotent tools. ambiguous: it cannot be told. absent: there is no such effect; only for read_only tools, as lookups."`
 	RetryAfter string `yaml:"retry_after,omitempty" jsonschema_description:"A jq expression over the same, for the least number of seconds to wait. It goes together with a Retry-After header: the longer wait counts."`
-	Error      string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure, stored with the attempt in place of http_<status>."`
+	Error      string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure, stored with the attempt in place of http_<status>, or of absent."`
 }
 
 // rule is Rule, checked and compiled.
@@ -59,6 +60,9 @@ func compileRules(settings []Rule, class dispatch.Class) (rules, error) {
 
 func compileRule(setting Rule, class dispatch.Class) (rule, error) {
 	r := rule{outcome: dispatch.Outcome(setting.Outcome), class: setting.Error}
+	if r.outcome == dispatch.Absent { // "http_200" would name a success
+		r.class = cmp.Or(r.class, "absent")
+	}
 	var whenErr, waitErr error
 	if setting.When == "" {
 		whenErr = errors.New("when is missing")

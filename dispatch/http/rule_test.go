@@ -28,8 +28,8 @@ func TestRulesDecide(t *testing.T) {
 		{"none matches: the status decides", dispatch.KeyIdempotent, `[{when: .status == 1, outcome: completed}]`, reply{status: 500}, dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "http_500"}},
 		{"a refusal made doubtful", dispatch.KeyIdempotent, `[{when: .status == 404, outcome: ambiguous}]`, reply{status: 404}, dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "http_404"}},
 		{"before the profile and its advice", dispatch.KeyIdempotent, `[{when: .status == 409, outcome: rejected}]`, reply{409, headers{"Stripe-Should-Retry": "true"}, ""}, dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "http_409"}},
-		{"a lookup that finds nothing", dispatch.ReadOnly, `[{when: ".status == 200 and .body.data == []", outcome: absent}]`, reply{200, headers{"Content-Type": asJSON}, `{"data":[]}`}, dispatch.Result{Outcome: dispatch.Absent, ErrorClass: "http_200"}},
-		{"a lookup of what is gone", dispatch.ReadOnly, `[{when: .status == 404, outcome: absent}]`, reply{status: 404}, dispatch.Result{Outcome: dispatch.Absent, ErrorClass: "http_404"}},
+		{"a lookup that finds nothing", dispatch.ReadOnly, `[{when: ".status == 200 and .body.data == []", outcome: absent}]`, reply{200, headers{"Content-Type": asJSON}, `{"data":[]}`}, dispatch.Result{Outcome: dispatch.Absent, ErrorClass: "absent"}},
+		{"a lookup of what is gone", dispatch.ReadOnly, `[{when: .status == 404, outcome: absent}]`, reply{status: 404}, dispatch.Result{Outcome: dispatch.Absent, ErrorClass: "absent"}},
 
 		{"a wait in the body", dispatch.KeyIdempotent, `[{when: .status == 420, outcome: throttled, retry_after: .body.wait}]`, reply{420, headers{"Content-Type": asJSON}, `{"wait":1.5}`}, dispatch.Result{Outcome: dispatch.Throttled, RetryAfter: 1500 * time.Millisecond, ErrorClass: "http_420"}},
 		{"the longer wait counts", dispatch.KeyIdempotent, `[{when: .status == 420, outcome: throttled, retry_after: '3'}]`, reply{420, headers{"Retry-After": "9"}, ""}, dispatch.Result{Outcome: dispatch.Throttled, RetryAfter: 9 * time.Second, ErrorClass: "http_420"}},

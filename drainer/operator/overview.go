@@ -15,15 +15,17 @@ type Overview struct {
 	Collisions int64              `json:"idempotency_key_collisions"` // must always be zero
 }
 
-// ProviderOverview counts what is not settled. Pending and Due stop counting
-// at CountLimit.
+// ProviderOverview says whether a provider is sent to, and counts what is not
+// settled. Pending and Due stop counting at CountLimit.
 type ProviderOverview struct {
-	Provider            string  `json:"provider"`
-	Paused              bool    `json:"paused"`
-	Pending             int64   `json:"pending"`
-	Due                 int64   `json:"due"`
-	InProgress          int64   `json:"in_progress"`
-	OldestDueAgeSeconds float64 `json:"oldest_due_age_seconds"`
+	Provider            string   `json:"provider"`
+	Paused              bool     `json:"paused"`
+	Breaker             *string  `json:"circuit_breaker"`                  // closed, open or half_open; nil: no worker ever had the provider in its configuration
+	OpenForSeconds      *float64 `json:"circuit_breaker_open_for_seconds"` // until it is tried, or, half open, until another worker may try; nil unless it is open or half open
+	Pending             int64    `json:"pending"`
+	Due                 int64    `json:"due"`
+	InProgress          int64    `json:"in_progress"`
+	OldestDueAgeSeconds float64  `json:"oldest_due_age_seconds"`
 }
 
 // CountLimit bounds each count, so that asking stays cheap in an incident.
@@ -59,6 +61,7 @@ const providersSQL = `
 		SELECT (SELECT q.provider FROM outbox.queue q WHERE q.provider > queued.provider ORDER BY q.provider LIMIT 1)
 		FROM queued WHERE provider IS NOT NULL)
 	SELECT n.name, coalesce(p.paused, false),
+		p.state, CASE WHEN p.state <> 'closed' THEN greatest(0, extract(epoch FROM p.open_until - now()))::float8 END,
 		(SELECT count(*) FROM (SELECT FROM outbox.queue WHERE provider = n.name LIMIT $1) q),
 		(SELECT count(*) FROM (SELECT FROM outbox.queue WHERE provider = n.name AND next_attempt_at <= now() LIMIT $1) q),
 		(SELECT coalesce(sum(cardinality(intent_ids)), 0)::bigint FROM outbox.claim WHERE provider = n.name),

@@ -16,7 +16,7 @@ type Signature struct {
 }
 
 // ErrUnsigned says that a change has no usable name or reason.
-var ErrUnsigned = errors.New("unsigned")
+var ErrUnsigned = errors.New("a change needs a name and a reason")
 
 // Validate reports what is missing, or is not one line of text.
 func (s Signature) Validate() error {

@@ -17,7 +17,16 @@ WITH gate AS MATERIALIZED (
       AND (next_attempt_at, intent_id) > ($4::timestamptz, $5::bigint)
       AND EXISTS (SELECT FROM outbox.worker WHERE worker_id = $1::uuid)
       AND NOT (SELECT paused FROM gate)
-      AND CASE -- what a fallback may have applied stays with it; it takes over only what nobody may have
+      -- Who serves a row: what a fallback may have applied stays with it, and it
+      -- takes over only what nobody may have. A row in doubt is maybe_applied, or
+      -- to be looked up; a probe is for the own provider alone.
+      --
+      --   via    own gate   in doubt   served by
+      --   null   passes     either     its own provider
+      --   null   shut       no         the fallback, while that one's gate is closed
+      --   null   shut       yes        nobody: it waits for its own provider
+      --   set    either     either     via; the present fallback only while its gate is closed
+      AND CASE
             WHEN via IS NOT NULL THEN NOT $7::boolean AND (via <> $6::text OR (SELECT fallback FROM gate))
             ELSE (SELECT own FROM gate) OR ((SELECT fallback FROM gate) AND NOT maybe_applied AND NOT lookup) END
     ORDER BY next_attempt_at, intent_id LIMIT $3::int

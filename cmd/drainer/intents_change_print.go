@@ -14,6 +14,8 @@ type changes struct {
 	DryRun  bool               `json:"dry_run"`
 	More    bool               `json:"more"` // the limit left some out
 	Intents []operator.Verdict `json:"intents"`
+
+	bulk bool // rather than one that was named
 }
 
 func (c changes) refused() (refused int) {
@@ -43,14 +45,25 @@ func (o *options) printChanges(command *cobra.Command, c changes) error {
 	if o.output != table {
 		return nil
 	}
-	if c.More {
-		fmt.Fprintln(command.OutOrStdout(), "\nThere are more than --limit lets through.")
-	}
-	if c.DryRun {
-		fmt.Fprintf(command.OutOrStdout(), "\n%d would change, %d would be refused. Nothing has changed yet: to do it, add --yes and --reason TEXT.\n",
-			len(c.Intents)-c.refused(), c.refused())
+	for _, note := range c.notes() {
+		fmt.Fprintln(command.OutOrStdout(), "\n"+note)
 	}
 	return nil
+}
+
+// notes sum up a bulk change for a reader.
+func (c changes) notes() (notes []string) {
+	if c.More {
+		notes = append(notes, "There are more than --limit lets through.")
+	}
+	refused := c.refused()
+	switch changed := len(c.Intents) - refused; {
+	case c.DryRun:
+		notes = append(notes, fmt.Sprintf("%d would change, %d would be refused. Nothing has changed yet: to do it, add --yes and --reason TEXT.", changed, refused))
+	case c.bulk:
+		notes = append(notes, fmt.Sprintf("%d done, %d refused.", changed, refused))
+	}
+	return notes
 }
 
 func changeRows(verdicts []operator.Verdict) [][]string {

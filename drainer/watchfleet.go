@@ -35,8 +35,7 @@ func (s *session) readFleet(ctx context.Context) error {
 	}
 	for _, gate := range fleet.Gates {
 		if upstream, configured := s.upstreams[gate.Provider]; configured {
-			changed := upstream.breaker.learn(gate)
-			s.observer.gate(gate, changed)
+			s.observer.gate(upstream.breaker.learn(gate), gate)
 		}
 	}
 	return nil

@@ -19,8 +19,8 @@ const (
 	logTail  = 2 << 10
 )
 
-// drainers are the processes that run `drainer run`.
-type drainers struct {
+// fleet are the processes that run `drainer run`.
+type fleet struct {
 	program     string
 	config      string
 	logs        string // the folder of their logs
@@ -31,8 +31,8 @@ type drainers struct {
 }
 
 // watch runs the story and ends it early if a drainer ends unasked.
-func (d *drainers) watch(ctx context.Context, story func(context.Context) error) error {
-	d.failed = make(chan error, 1)
+func (f *fleet) watch(ctx context.Context, story func(context.Context) error) error {
+	f.failed = make(chan error, 1)
 	group, ctx := errgroup.WithContext(ctx)
 	told := make(chan struct{})
 	group.Go(func() error {
@@ -41,7 +41,7 @@ func (d *drainers) watch(ctx context.Context, story func(context.Context) error)
 	})
 	group.Go(func() error {
 		select {
-		case err := <-d.failed:
+		case err := <-f.failed:
 			return err
 		case <-told:
 			return nil
@@ -51,8 +51,8 @@ func (d *drainers) watch(ctx context.Context, story func(context.Context) error)
 }
 
 // start returns once the new drainer has joined the others.
-func (d *drainers) start(ctx context.Context, pool *pgxpool.Pool) (*drainer, error) {
-	log, err := os.Create(filepath.Join(d.logs, fmt.Sprintf("drainer-%d.log", len(d.all)+1)))
+func (f *fleet) start(ctx context.Context, pool *pgxpool.Pool) (*drainer, error) {
+	log, err := os.Create(filepath.Join(f.logs, fmt.Sprintf("drainer-%d.log", len(f.all)+1)))
 	if err != nil {
 		return nil, err
 	}
@@ -60,48 +60,48 @@ func (d *drainers) start(ctx context.Context, pool *pgxpool.Pool) (*drainer, err
 	if err != nil {
 		return nil, err
 	}
-	command := exec.Command(d.program, "run", "--config", d.config)
-	command.Env = append(os.Environ(), d.environment...)
+	command := exec.Command(f.program, "run", "--config", f.config)
+	command.Env = append(os.Environ(), f.environment...)
 	command.Stderr = log
-	started, err := spawn(command, log, d.ended)
+	started, err := spawn(command, log, f.ended)
 	if err != nil {
 		return nil, fmt.Errorf("starting a drainer: %w", err)
 	}
-	d.all = append(d.all, started)
+	f.all = append(f.all, started)
 	started.worker, err = awaitJoin(ctx, pool, known)
 	return started, err
 }
 
-func (d *drainers) ended(unasked error) {
+func (f *fleet) ended(unasked error) {
 	select {
-	case d.failed <- unasked:
+	case f.failed <- unasked:
 	default:
 	}
 }
 
 // stop asks every drainer to shut down, and waits.
-func (d *drainers) stop() error {
+func (f *fleet) stop() error {
 	var group errgroup.Group
-	for _, drainer := range d.all {
+	for _, drainer := range f.all {
 		group.Go(drainer.stop)
 	}
 	return group.Wait()
 }
 
-func (d *drainers) kill() error {
+func (f *fleet) kill() error {
 	var problems []error
-	for _, drainer := range d.all {
+	for _, drainer := range f.all {
 		problems = append(problems, drainer.kill())
 	}
 	return errors.Join(problems...)
 }
 
 // printLogs shows how each drainer ended.
-func (d *drainers) printLogs(to io.Writer) {
+func (f *fleet) printLogs(to io.Writer) {
 	if to == nil {
 		return
 	}
-	for _, drainer := range d.all {
+	for _, drainer := range f.all {
 		said, err := os.ReadFile(drainer.log.Name())
 		if err != nil {
 			continue

@@ -1,0 +1,104 @@
+package drainer
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// observing logs into said, without times.
+func observing(providers ...Provider) (o *observer, said *bytes.Buffer) {
+	said = &bytes.Buffer{}
+	log := slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+	return newObserver(providers, log, prometheus.NewRegistry()), said
+}
+
+func TestEachChangeOfAGateIsALine(t *testing.T) {
+	t.Parallel()
+	o, said := observing(Provider{Name: "sim"})
+	b := threeStrikes()
+	for _, step := range []struct {
+		gate Gate
+		want string
+	}{
+		{Gate{Breaker: BreakerClosed}, ""},
+		{Gate{Breaker: BreakerOpen, OpenFor: 10 * time.Second}, `level=WARN msg="circuit breaker open" provider=sim open_for_seconds=10` + "\n"},
+		{Gate{Breaker: BreakerOpen, OpenFor: 9 * time.Second}, ""},
+		{Gate{Breaker: BreakerHalfOpen, OpenFor: time.Second}, `level=WARN msg="circuit breaker half open" provider=sim open_for_seconds=1` + "\n"},
+		{Gate{Breaker: BreakerClosed, Paused: true}, `level=WARN msg="provider paused" provider=sim` + "\n" + `level=WARN msg="circuit breaker closed" provider=sim open_for_seconds=0` + "\n"},
+		{Gate{Breaker: BreakerClosed}, `level=WARN msg="provider resumed" provider=sim` + "\n"},
+	} {
+		said.Reset()
+		step.gate.Provider = "sim"
+		o.gate(b.learn(step.gate), step.gate)
+		if said.String() != step.want {
+			t.Errorf("%+v: it says\n%swant\n%s", step.gate, said, step.want)
+		}
+	}
+}
+
+func TestOnlyWhatNobodyWillFindOutIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		decision dispatch.Decision
+		want     string
+	}{
+		{dispatch.Decision{Status: dispatch.StatusCompleted}, "INFO"},
+		{dispatch.Decision{Status: dispatch.StatusPending}, "INFO"},
+		{dispatch.Decision{Status: dispatch.StatusFailed}, "WARN"},
+		{dispatch.Decision{Status: dispatch.StatusUnknown, Lookup: true}, "WARN"},
+		{dispatch.Decision{Status: dispatch.StatusUnknown}, "ERROR"},
+	} {
+		o, said := observing(Provider{Name: "sim"})
+		row := &Row{Tuple: dispatch.Tuple{ToolName: "sim/act"}}
+		o.attempted(&Settlement{Row: row, Decision: test.decision}, "act")
+		if !strings.HasPrefix(said.String(), "level="+test.want+" msg=attempt ") {
+			t.Errorf("%+v: it says %swant %s", test.decision, said, test.want)
+		}
+	}
+}
+
+// backlogFunc is a store that is only sampled.
+type backlogFunc func() Backlog
+
+func (f backlogFunc) Backlog(context.Context, time.Time) (Backlog, error) { return f(), nil }
+
+func TestRowsOfAProviderThatIsNotConfiguredAreWarnedOfOnceAMinute(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		providers []ProviderBacklog
+		want      int
+	}{
+		"some":            {[]ProviderBacklog{{Provider: "sim", Pending: 9}, {Provider: "canary", Pending: 2}, {Provider: "other", Pending: 1}}, 3},
+		"none":            {[]ProviderBacklog{{Provider: "sim", Pending: 9}}, 0},
+		"none any longer": {[]ProviderBacklog{{Provider: "canary"}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o, said := observing(Provider{Name: "sim"})
+				ctx, stop := context.WithTimeout(t.Context(), 2*reminderInterval+sampleInterval)
+				defer stop()
+				o.sample(ctx, backlogFunc(func() Backlog { return Backlog{Providers: test.providers} }))
+				if got := strings.Count(said.String(), "level=WARN"); got != test.want || strings.Count(said.String(), "rows=3") != test.want {
+					t.Errorf("%d warnings in two minutes, want %d:\n%s", got, test.want, said)
+				}
+				if strings.Contains(said.String(), "canary") {
+					t.Errorf("it names a part of a key: %s", said)
+				}
+			})
+		})
+	}
+}

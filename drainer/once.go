@@ -1,0 +1,48 @@
+package drainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// ErrRowsLeft says that draining once could not drain all that is due.
+var ErrRowsLeft = errors.New("due rows are left, because their provider is paused or its circuit breaker is open; look at drainer status, and run again once it is neither")
+
+// isShut reports, of a lane that drains once and has ended, whether rows may be
+// due that it was not allowed to send.
+func (l *lane) isShut(stop context.Context) bool {
+	return l.once && stop.Err() == nil && (!l.scan.nothing || l.own().breaker.passage() != passRows)
+}
+
+// countLeft tells lanes that found their gate shut from those that had nothing
+// to send anyway.
+func (s *session) countLeft(stop context.Context) error {
+	shut := map[string]bool{}
+	for name, lane := range s.lanes {
+		if lane.shut {
+			shut[name] = true
+		}
+	}
+	if len(shut) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(stop, turnTimeout)
+	defer cancel()
+	backlog, err := s.store.Backlog(ctx, time.Time{})
+	if err != nil {
+		return fmt.Errorf("count the due rows that are left: %w", err)
+	}
+	var left []string
+	for _, of := range backlog.Providers {
+		if shut[of.Provider] && of.Due > 0 {
+			left = append(left, fmt.Sprintf("%s %d", of.Provider, of.Due))
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w (%s)", ErrRowsLeft, strings.Join(left, ", "))
+}

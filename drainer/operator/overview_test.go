@@ -1,0 +1,48 @@
+package operator_test
+
+import (
+	"testing"
+
+	"github.com/agentoutbox/drainer/drainer/operator"
+)
+
+func TestTheOverviewTellsWhyAProviderIsNotSentTo(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`INSERT INTO outbox.provider (name, paused, state, open_until) VALUES
+		('half', false, 'half_open', now() - interval '1 second'), ('open', false, 'open', now() + interval '1 hour'), ('paused', true, 'closed', NULL)`)
+	o.exec(`SELECT FROM outbox.enqueue('run', 'step', 'nobody/act', 'scope', '{}')`)
+
+	overview, err := o.console().Overview(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]operator.ProviderOverview{}
+	for _, provider := range overview.Providers {
+		found[provider.Provider] = provider
+	}
+	for provider, want := range map[string]struct {
+		paused  bool
+		breaker string
+		least   float64 // seconds
+		most    float64
+	}{
+		"sim":    {false, "closed", -1, -1},
+		"paused": {true, "closed", -1, -1},
+		"open":   {false, "open", 3500, 3600},
+		"half":   {false, "half_open", 0, 0},
+		"nobody": {false, "", -1, -1},
+	} {
+		got := found[provider]
+		breaker, openFor := "", -1.0
+		if got.Breaker != nil {
+			breaker = *got.Breaker
+		}
+		if got.OpenForSeconds != nil {
+			openFor = *got.OpenForSeconds
+		}
+		if got.Provider == "" || got.Paused != want.paused || breaker != want.breaker || openFor < want.least || openFor > want.most {
+			t.Errorf("%s: %+v, breaker %q, open for %.1f s; want %+v", provider, got, breaker, openFor, want)
+		}
+	}
+}
