@@ -68,7 +68,7 @@ func (h History) asBefore(delay time.Duration) Decision {
 }
 
 func (p Policy) decideAttempt(h History, result Result, fraction float64) Decision {
-	h.MaybeApplied = h.MaybeApplied || result.Outcome.leavesDoubt()
+	h.MaybeApplied = h.MaybeApplied || result.Outcome.LeavesDoubt()
 	switch result.Outcome {
 	case Completed:
 		return Decision{Status: StatusCompleted, Tries: h.Tries}

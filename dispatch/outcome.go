@@ -31,9 +31,9 @@ func Outcomes() []Outcome {
 	return []Outcome{Completed, NotSent, Throttled, Rejected, Absent, Ambiguous, InFlight, Released, Lost}
 }
 
-// leavesDoubt reports whether the request may have had its effect. A provider
+// LeavesDoubt reports whether the request may have had its effect. A provider
 // that is busy with the key has, by that, seen the key.
-func (o Outcome) leavesDoubt() bool {
+func (o Outcome) LeavesDoubt() bool {
 	return o == Ambiguous || o == Lost || o == InFlight
 }
 

@@ -18,52 +18,44 @@ var nothingAllowed = allowance{wait: pollInterval}
 // allowance never claims a row that could not be sent soon: a claimed row
 // counts as sent once its worker dies.
 func (l *lane) allowance(stop context.Context) allowance {
-	if stop.Err() != nil {
+	if stop.Err() != nil || l.barred() {
 		return nothingAllowed
 	}
-	switch own := l.own(); own.breaker.passage() {
-	case passRows:
-		return l.within(own)
-	case passProbe:
-		if l.probes == 0 {
-			return allowance{rows: min(1, l.room()), probeFor: l.provider.Timeout + turnTimeout, wait: pollInterval}
+	if l.server.breaker.passage() == passRows {
+		budget, wait := l.server.budget()
+		if wait == 0 {
+			wait = pollInterval
 		}
-		return l.allowedToFallback()
-	case passNothing:
-		return l.allowedToFallback()
+		return allowance{rows: min(l.room(), budget), wait: min(wait, pollInterval)}
 	}
-	return nothingAllowed
-}
-
-func (l *lane) allowedToFallback() allowance {
-	fallback, configured := l.upstreams[l.provider.Fallback]
-	if !configured || fallback.breaker.passage() != passRows {
+	if l.probes > 0 {
 		return nothingAllowed
 	}
-	return l.within(fallback)
-}
-
-func (l *lane) within(upstream *upstream) allowance {
-	budget, wait := upstream.budget()
-	if wait == 0 {
-		wait = pollInterval
-	}
-	return allowance{rows: min(l.room(), budget), wait: min(wait, pollInterval)}
+	return allowance{rows: min(1, l.room()), probeFor: l.server.provider.Timeout + turnTimeout, wait: pollInterval}
 }
 
 // barred reports that rows may be due and none of them may be sent for now.
 func (l *lane) barred() bool {
-	switch l.own().breaker.passage() {
-	case passPaused:
-		return true
-	case passNothing:
-		return l.allowedToFallback() == nothingAllowed
-	}
-	return false
+	passage := l.server.breaker.passage()
+	return passage == passPaused || passage == passNothing || l.isPaused() || l.server.slots.size() == 0
+}
+
+// isPaused asks the rows' own provider: a pause holds for its fallback as well.
+func (l *lane) isPaused() bool {
+	return l.upstreams[l.provider].breaker.passage() == passPaused
 }
 
 func (l *lane) room() int {
-	return max(0, l.own().slots.size()+l.prefetch-l.outstanding)
+	slots := l.server.slots.size()
+	if slots == 0 {
+		return 0
+	}
+	return max(0, slots+l.prefetch-l.outstanding)
 }
 
-func (l *lane) own() *upstream { return l.upstreams[l.provider.Name] }
+// mayPrefetch is no for rows that could soon be barred, or served by another.
+func (l *lane) mayPrefetch() bool {
+	return !l.isDetour() && l.server.provider.mayPrefetch() && l.server.breaker.passage() == passRows
+}
+
+func (l *lane) isDetour() bool { return route{l.provider, l.server.provider.Name}.isDetour() }

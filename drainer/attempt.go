@@ -14,6 +14,10 @@ import (
 // while a worker that knows the tool can still pick it up.
 const unconfiguredDelay = time.Minute
 
+// unknownLookupAfter is how long a row in doubt waits, since it may first have
+// been sent, for a worker that knows how to look it up.
+const unknownLookupAfter = 15 * time.Minute
+
 // attempt dispatches one row and decides what follows. It never returns
 // without a settlement: every claimed row is accounted for.
 func (l *lane) attempt(life lifetimes, row *Row) Settlement {
@@ -23,13 +27,23 @@ func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 		return l.withdraw(row, unconfiguredDelay, "unconfigured_tool")
 	}
 	if row.Closed {
-		return halt(row, policy)
+		halted := halt(row, policy)
+		halted.Breaker = upstream.breaker.unproven(row)
+		return halted
 	}
-	upstream.slots.acquire()
+	if row.Lookup && policy.Lookup == nil && elapsed(row.ClaimedAt)+row.SinceFirstSend < unknownLookupAfter {
+		return l.withdraw(row, unconfiguredDelay, "lookup_unconfigured")
+	}
+	if !upstream.slots.acquire() {
+		return l.withdraw(row, fleetInterval, "no_share")
+	}
 	defer upstream.slots.release()
-	ctx, reason := life.abort, upstream.breaker.bars(row)
-	if life.stop.Err() != nil || ctx.Err() != nil || !l.lease.holds() || reason != "" {
-		return l.withdraw(row, 0, reason)
+	if reason := l.bars(upstream, row); reason != "" {
+		return l.withdraw(row, fleetInterval, reason)
+	}
+	ctx := life.abort
+	if life.stop.Err() != nil || ctx.Err() != nil || !l.lease.holds() {
+		return l.withdraw(row, 0, "")
 	}
 	started := time.Now()
 	result, change := l.dispatch(ctx, upstream, policy, row)
@@ -37,7 +51,7 @@ func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 		return l.withdraw(row, 0, "")
 	}
 	history := row.history(started)
-	if row.Probe && result.Overloaded() {
+	if row.Probe && result.Overloaded() && !result.Outcome.LeavesDoubt() {
 		history.Tries-- // trying the provider was the fleet's errand: an outage must not use its rows up
 	}
 	settlement := Settlement{
@@ -51,6 +65,14 @@ func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 	settlement.BeginsSaga = beginsSaga(&settlement, policy)
 	l.observer.attempted(&settlement, operationFor(row, policy))
 	return settlement
+}
+
+// bars says why a claimed row must not be sent now; it is empty if it may be.
+func (l *lane) bars(upstream *upstream, row *Row) string {
+	if l.isPaused() {
+		return "provider_paused"
+	}
+	return upstream.breaker.bars(row)
 }
 
 // route finds who is to serve a row. It reports false for a tool, or a
@@ -70,9 +92,9 @@ func (l *lane) dispatch(ctx context.Context, upstream *upstream, policy dispatch
 	if class := refusal(row, policy); class != "" {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}, upstream.breaker.unproven(row)
 	}
-	result := l.call(ctx, upstream.provider, requestFor(row, policy), row)
-	if ctx.Err() != nil {
-		return result, upstream.breaker.unproven(row) // cut off by us: that says nothing of the provider
+	result, panicked := l.call(ctx, upstream.provider, requestFor(row, policy), row)
+	if panicked || ctx.Err() != nil { // our own doing: that says nothing of the provider
+		return result, upstream.breaker.unproven(row)
 	}
 	return result, upstream.breaker.saw(result, row.Probe)
 }
@@ -111,16 +133,16 @@ func operationFor(row *Row, policy dispatch.Policy) string {
 	return row.Tuple.Operation()
 }
 
-func (l *lane) call(ctx context.Context, provider Provider, request dispatch.Request, row *Row) (result dispatch.Result) {
+func (l *lane) call(ctx context.Context, provider Provider, request dispatch.Request, row *Row) (result dispatch.Result, panicked bool) {
 	defer func() {
-		if panicked := recover(); panicked != nil {
-			l.observer.panicked(provider.Name, row, fmt.Sprintf("%T", panicked), debug.Stack())
-			result = dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "panic"}
+		if cause := recover(); cause != nil {
+			l.observer.panicked(provider.Name, row, fmt.Sprintf("%T", cause), debug.Stack())
+			result, panicked = dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "panic"}, true
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, provider.Timeout)
 	defer cancel()
-	return provider.Adapter.Dispatch(ctx, request)
+	return provider.Adapter.Dispatch(ctx, request), false
 }
 
 // withdraw gives a row back unsent; a probe hands its turn on.

@@ -24,6 +24,14 @@ type breaker struct {
 	openUntil time.Time // the gate's, by this process's clock
 }
 
+const (
+	// longestCoolDown bounds how long one answer can shut a provider off. The
+	// row that got it waits as long as it was told.
+	longestCoolDown = time.Hour
+	// knownWithin is ample for an opening to be committed, and read back.
+	knownWithin = 4 * fleetInterval
+)
+
 // passage is what a provider's gate lets through.
 type passage int
 
@@ -74,9 +82,9 @@ func (b *breaker) saw(result dispatch.Result, probe bool) *BreakerChange {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	overloaded := result.Overloaded()
-	coolDown := max(b.policy.CoolDown, result.RetryAfter)
+	coolDown := min(max(b.policy.CoolDown, result.RetryAfter), longestCoolDown)
 	if probe {
-		return &BreakerChange{Provider: b.provider, Open: overloaded, For: coolDown}
+		return &BreakerChange{Provider: b.provider, Open: overloaded, For: coolDown, Probe: true}
 	}
 	if !overloaded || b.policy.ConsecutiveFailures == 0 {
 		b.overloads = 0
@@ -87,7 +95,7 @@ func (b *breaker) saw(result dispatch.Result, probe bool) *BreakerChange {
 		return nil
 	}
 	b.overloads = 0
-	b.shutUntil = time.Now().Add(coolDown)
+	b.shutUntil = time.Now().Add(min(coolDown, knownWithin))
 	return &BreakerChange{Provider: b.provider, Open: true, For: coolDown}
 }
 
@@ -96,7 +104,7 @@ func (b *breaker) unproven(row *Row) *BreakerChange {
 	if !row.Probe {
 		return nil
 	}
-	return &BreakerChange{Provider: b.provider, Open: true}
+	return &BreakerChange{Provider: b.provider, Open: true, Probe: true}
 }
 
 // learn takes over what the fleet knows, and returns what was known before.

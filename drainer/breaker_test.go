@@ -97,6 +97,25 @@ func TestAnOlderWordOfTheFleetDoesNotReopenWhatWasJustShut(t *testing.T) {
 	}
 }
 
+func TestOneAnswerDoesNotShutAProviderOffForAYear(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := threeStrikes()
+		var change *BreakerChange
+		for range 3 {
+			change = b.saw(dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 503, RetryAfter: 365 * 24 * time.Hour}, false)
+		}
+		if change.For != time.Hour {
+			t.Errorf("open for %s", change.For)
+		}
+		time.Sleep(knownWithin)
+		b.learn(Gate{Breaker: BreakerClosed})
+		if b.passage() != passRows {
+			t.Error("this worker stays away although the fleet knows better")
+		}
+	})
+}
+
 func TestOnlyTheProbePassesAShutGate(t *testing.T) {
 	t.Parallel()
 	b := threeStrikes()

@@ -15,7 +15,7 @@ func TestTheSharesOfAFleetAddUpToTheLimit(t *testing.T) {
 		limit := rapid.IntRange(0, 500).Draw(t, "limit")
 		sum, least, most := 0, limit, 0
 		for rank := range workers {
-			share := Fleet{Workers: workers, Rank: rank}.share(limit)
+			share := Gate{Workers: workers, Rank: rank}.share(limit)
 			sum, least, most = sum+share, min(least, share), max(most, share)
 		}
 		if sum != limit || most-least > 1 {
@@ -27,11 +27,11 @@ func TestTheSharesOfAFleetAddUpToTheLimit(t *testing.T) {
 func TestAWorkerKeepsToItsShare(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(Provider{Concurrency: 10, RateLimit: dispatch.RateLimit{PerSecond: 90, Burst: 9}})
-	u.learn(Fleet{Workers: 3, Rank: 0})
+	u.learn(Gate{Workers: 3, Rank: 0})
 	if slots, rate, burst := u.slots.size(), u.pace.Limit(), u.pace.Burst(); slots != 4 || rate != 30 || burst != 3 {
 		t.Errorf("%d slots, %v a second, bursts of %d; want 4, 30 and 3", slots, rate, burst)
 	}
-	u.learn(Fleet{Workers: 20, Rank: 19})
+	u.learn(Gate{Workers: 20, Rank: 19})
 	if slots := u.slots.size(); slots != 0 {
 		t.Errorf("the last of twenty has %d of ten slots", slots)
 	}
@@ -40,7 +40,7 @@ func TestAWorkerKeepsToItsShare(t *testing.T) {
 func TestABudgetIsSpentAndComesBack(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(Provider{Concurrency: 10, RateLimit: dispatch.RateLimit{PerSecond: 0.001, Burst: 2}})
-	u.learn(Fleet{Workers: 1}) // and it starts with one, not with a burst
+	u.learn(Gate{Workers: 1}) // and it starts with one, not with a burst
 	for _, want := range []int{1, 0} {
 		got, wait := u.budget()
 		if got != want || (got == 0) != (wait > 0) {

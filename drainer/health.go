@@ -33,9 +33,9 @@ func (d *Daemon) Live() error {
 	if session == nil {
 		return nil
 	}
-	for name, lane := range session.lanes {
+	for route, lane := range session.lanes {
 		if lane.pulse.stuck() {
-			return fmt.Errorf("the lane of provider %q has been stuck for over %s; restart this process", name, stuckAfter)
+			return fmt.Errorf("the lane of provider %q has been stuck for over %s; restart this process", route.provider, stuckAfter)
 		}
 	}
 	return nil

@@ -28,11 +28,13 @@ const (
 // databaseBackoff spaces a lane's turns while the database fails.
 var databaseBackoff = dispatch.Backoff{Base: 200 * time.Millisecond, Cap: 5 * time.Second}
 
-// lane drains one provider. Its goroutine alone reads and writes the fields
+// lane drains one provider, through itself or through its fallback. Its goroutine alone reads and writes the fields
 // below the line; dispatchers meet it only through jobs and outcomes.
 type lane struct {
-	provider  Provider
-	upstreams map[string]*upstream // of all providers: a fallback may serve
+	provider  string               // whose rows
+	server    *upstream            // who serves them: the provider, or its fallback
+	fallback  string               // whose rows this lane leaves alone; empty for nobody's
+	upstreams map[string]*upstream // of all providers
 	worker    string
 	turns     *turns
 	claims    claimStore
@@ -60,17 +62,20 @@ type lane struct {
 	shut        bool // it drained once, and ended at a shut gate
 }
 
-func newLane(provider Provider, session *session) *lane {
-	room := provider.Concurrency + maxPrefetch
+func newLane(route route, session *session) *lane {
+	own, server := session.upstreams[route.provider], session.upstreams[route.server]
+	room := server.provider.Concurrency + maxPrefetch
 	return &lane{
-		provider:   provider,
+		provider:   route.provider,
+		server:     server,
+		fallback:   own.provider.Fallback,
 		upstreams:  session.upstreams,
 		worker:     session.worker,
 		turns:      session.turns,
 		claims:     session.store,
 		lease:      session.lease,
 		observer:   session.observer,
-		log:        session.log.With("provider", provider.Name),
+		log:        session.log.With("provider", route.provider, "server", route.server),
 		sagaMoved:  session.sagaMoved,
 		once:       session.settings.Once,
 		wake:       make(chan struct{}, 1),
@@ -81,6 +86,11 @@ func newLane(provider Provider, session *session) *lane {
 	}
 }
 
+// route is whose rows go where.
+type route struct{ provider, server string }
+
+func (r route) isDetour() bool { return r.provider != r.server }
+
 // lifetimes are the three ends a lane heeds, each later than the one before:
 // stop ends claiming, abort cancels what is in flight, giveUp ends settling.
 type lifetimes struct{ stop, abort, giveUp context.Context }
@@ -89,7 +99,7 @@ type lifetimes struct{ stop, abort, giveUp context.Context }
 // The error says that it had to give up with outcomes unsettled.
 func (l *lane) run(life lifetimes) error {
 	var dispatchers sync.WaitGroup
-	for range l.provider.Concurrency {
+	for range l.server.provider.Concurrency {
 		dispatchers.Go(func() {
 			for row := range l.jobs {
 				l.outcomes <- l.attempt(life, row)
@@ -148,6 +158,6 @@ func (l *lane) unsettled() bool {
 
 func (l *lane) collect(outcome Settlement) {
 	l.outstanding--
-	l.observer.ended(l.provider.Name)
+	l.observer.ended(l.provider)
 	l.settled = append(l.settled, outcome)
 }

@@ -116,7 +116,7 @@ func (o *observer) refused(provider string, refused []Settlement) {
 
 func (o *observer) recovered(settlements []Settlement) {
 	for _, s := range settlements {
-		provider := s.Row.Tuple.Provider()
+		provider := s.Row.server()
 		o.metrics.attempts.WithLabelValues(provider, o.operation(s.Row.Tuple), string(dispatch.Lost)).Inc()
 		o.log.Log(context.Background(), max(slog.LevelWarn, levelOf(s.Decision)), "recovered a row of a dead worker", "provider", provider, "intent_id", s.Row.IntentID,
 			"attempt", s.Row.Attempt, "idempotency_key", s.Row.Tuple.IdempotencyKey(), "status", string(s.Decision.Status))

@@ -14,16 +14,16 @@ var ErrRowsLeft = errors.New("due rows are left, because their provider is pause
 // isShut reports, of a lane that drains once and has ended, whether rows may be
 // due that it was not allowed to send.
 func (l *lane) isShut(stop context.Context) bool {
-	return l.once && stop.Err() == nil && (!l.scan.nothing || l.own().breaker.passage() != passRows)
+	return l.once && stop.Err() == nil && (!l.scan.nothing || l.server.breaker.passage() != passRows)
 }
 
 // countLeft tells lanes that found their gate shut from those that had nothing
 // to send anyway.
 func (s *session) countLeft(stop context.Context) error {
 	shut := map[string]bool{}
-	for name, lane := range s.lanes {
+	for route, lane := range s.lanes {
 		if lane.shut {
-			shut[name] = true
+			shut[route.provider] = true
 		}
 	}
 	if len(shut) == 0 {

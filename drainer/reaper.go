@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
 )
 
 // reap buries workers without a heartbeat and recovers their rows, again and
@@ -38,11 +40,19 @@ func (s *session) recoverLost(ctx context.Context) ([]Settlement, error) {
 	return s.store.Reap(ctx, s.providerNames(), s.judgeLost)
 }
 
+// forgottenAfter is how long a dead worker's row waits for somebody who knows
+// the fallback that was to serve it.
+const forgottenAfter = 10 * time.Minute
+
 // judgeLost leaves a row of a tool that is not configured here to a worker that
 // knows its class.
 func (s *session) judgeLost(row *Row) (Settlement, bool) {
 	upstream, configured := s.upstreams[row.server()]
 	if !configured {
+		_, isOurs := s.upstreams[row.Tuple.Provider()]
+		if isOurs && elapsed(row.ClaimedAt) > forgottenAfter {
+			return lose(row, dispatch.Policy{Class: dispatch.NonIdempotent}), true // nobody can tell, and nobody may repeat it
+		}
 		return Settlement{}, false
 	}
 	policy, configured := upstream.provider.Tools[row.Tuple.Operation()]

@@ -17,8 +17,7 @@ func (l *lane) reclaim(life lifetimes) error {
 	}
 	ctx, cancel := context.WithTimeout(life.giveUp, turnTimeout)
 	defer cancel()
-	given, err := l.claims.Reclaim(ctx, l.worker, l.provider.Name, slices.Collect(maps.Keys(l.remembered)),
-		func(row *Row) (Settlement, bool) { return release(row, 0, "reply_lost"), true })
+	given, err := l.claims.Reclaim(ctx, l.worker, l.provider, l.server.provider.Name, slices.Collect(maps.Keys(l.remembered)), l.forget)
 	if err != nil {
 		return err
 	}
@@ -28,6 +27,13 @@ func (l *lane) reclaim(life lifetimes) error {
 	}
 	l.reclaimAt = time.Now().Add(reclaimInterval)
 	return nil
+}
+
+// forget gives back a row whose claim this lane never heard of. It may have
+// been claimed as the probe: then the turn to try the provider passes on.
+func (l *lane) forget(row *Row) (Settlement, bool) {
+	row.Probe = l.probes == 0
+	return l.withdraw(row, 0, "reply_lost"), true
 }
 
 // backOff waits out a failing database. Outcomes keep arriving in the

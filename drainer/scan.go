@@ -28,6 +28,12 @@ type scan struct {
 // again reports whether the next look need not wait.
 func (s *scan) again() bool { return s.hungry || s.owed || !s.hasBegun }
 
+// everywhere is a full scan whether one is due or not.
+func (s *scan) everywhere() Cursor {
+	s.full = true
+	return Cursor{}
+}
+
 func (s *scan) from() Cursor {
 	now := time.Now()
 	s.full = now.After(s.overdue) || (!s.hungry && now.After(s.allowed))

@@ -28,7 +28,7 @@ type session struct {
 	lease     *lease
 	turns     *turns
 	upstreams map[string]*upstream
-	lanes     map[string]*lane
+	lanes     map[route]*lane
 	stopping  atomic.Bool
 }
 
@@ -43,7 +43,7 @@ func newSession(d *Daemon) *session {
 		log:       d.log.With("worker", worker),
 		turns:     newTurns(d.store, worker, d.observer.turnTook),
 		upstreams: map[string]*upstream{},
-		lanes:     map[string]*lane{},
+		lanes:     map[route]*lane{},
 	}
 	for _, provider := range d.providers {
 		s.upstreams[provider.Name] = newUpstream(provider)
@@ -148,7 +148,13 @@ func (s *session) joinOnce(stop context.Context) error {
 
 func (s *session) openLanes() {
 	for _, provider := range s.providers {
-		s.lanes[provider.Name] = newLane(provider, s)
+		routes := []route{{provider.Name, provider.Name}}
+		if _, configured := s.upstreams[provider.Fallback]; configured {
+			routes = append(routes, route{provider.Name, provider.Fallback})
+		}
+		for _, route := range routes {
+			s.lanes[route] = newLane(route, s)
+		}
 	}
 }
 
@@ -192,13 +198,14 @@ func (s *session) sagaMoved(settlement Settlement) {
 }
 
 func (s *session) wake(provider string) {
-	lane, configured := s.lanes[provider]
-	if !configured {
-		return
-	}
-	select {
-	case lane.wake <- struct{}{}:
-	default:
+	for route, lane := range s.lanes {
+		if route.provider != provider {
+			continue
+		}
+		select {
+		case lane.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -18,13 +18,19 @@ func newSlots(limit int) *slots {
 	return s
 }
 
-func (s *slots) acquire() {
+// acquire waits for a slot. It reports false, and takes none, where this worker
+// has none to wait for.
+func (s *slots) acquire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.used >= s.limit && !s.lifted {
+		if s.limit == 0 {
+			return false
+		}
 		s.freed.Wait()
 	}
 	s.used++
+	return true
 }
 
 func (s *slots) release() {

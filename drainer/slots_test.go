@@ -14,7 +14,9 @@ func TestSlotsBoundWhatIsUnderWay(t *testing.T) {
 		end := make(chan struct{})
 		for range 5 {
 			go func() {
-				s.acquire()
+				if !s.acquire() {
+					return
+				}
 				defer s.release()
 				begun.Add(1)
 				<-end
@@ -39,5 +41,20 @@ func TestSlotsBoundWhatIsUnderWay(t *testing.T) {
 			}
 		}
 		close(end)
+	})
+}
+
+func TestWhoHasNoShareDoesNotWaitForIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlots(1)
+		s.acquire()
+		waiting := make(chan bool, 1)
+		go func() { waiting <- s.acquire() }()
+		synctest.Wait()
+		s.resize(0)
+		if <-waiting || s.acquire() {
+			t.Error("a slot was given where there is none")
+		}
 	})
 }

@@ -24,8 +24,8 @@ type backlogStore interface {
 }
 
 type fleetStore interface {
-	// Fleet reads what the workers share.
-	Fleet(ctx context.Context, worker string) (Fleet, error)
+	// Gates reads what the workers share of every provider.
+	Gates(ctx context.Context, worker string) ([]Gate, error)
 }
 
 type turnStore interface {
@@ -46,7 +46,7 @@ type claimStore interface {
 
 	// Reclaim settles rows of the worker's own claims on a provider that it
 	// does not remember: those of a turn whose reply was lost.
-	Reclaim(ctx context.Context, worker, provider string, remembered []int64, judge Judge) ([]Settlement, error)
+	Reclaim(ctx context.Context, worker, provider, server string, remembered []int64, judge Judge) ([]Settlement, error)
 }
 
 type workerStore interface {
@@ -66,15 +66,16 @@ type Turn struct {
 	Claims []Claim
 }
 
-// Claim asks for due rows of one provider. It gets none while the provider is
-// paused, or while its breaker is open and no fallback may serve them.
+// Claim asks for due rows of one provider that one server is to serve. It gets
+// none while either is paused, or while the server's breaker is open.
 type Claim struct {
 	Provider string
 	Limit    int // 0 claims nothing
 	After    Cursor
 	Idle     IdleMark
-	Fallback string        // who serves while the breaker is open; empty for nobody
-	ProbeFor time.Duration // over 0: claim one row for that long, to try a provider after its cool-down
+	Server   string        // who is to serve them: the provider, or its fallback
+	Fallback string        // whose rows the provider's own lane leaves alone; empty for nobody's
+	ProbeFor time.Duration // over 0: claim one row for that long, to try the server after its cool-down
 }
 
 // Cursor is where the last claim ended. Scanning from there skips the dead

@@ -34,20 +34,34 @@ func (l *lane) plan(claim Claim, reply ClaimReply, took time.Duration) {
 		return
 	}
 	l.scan.looked(claim.Limit, reply, took)
-	if l.idle.looked(claim.Idle, len(reply.Rows)) {
+	if !l.isDetour() && l.idle.looked(claim.Idle, len(reply.Rows)) {
 		l.scan.owe()
 	}
 }
 
 func (l *lane) nextClaim(stop context.Context) Claim {
 	allowed := l.allowance(stop)
-	claim := Claim{Provider: l.provider.Name, Limit: allowed.rows, ProbeFor: allowed.probeFor, Fallback: l.provider.Fallback}
+	claim := Claim{
+		Provider: l.provider, Server: l.server.provider.Name, Fallback: l.fallback,
+		Limit: allowed.rows, ProbeFor: allowed.probeFor,
+	}
 	if claim.Limit == 0 {
 		return claim
 	}
-	claim.After = l.scan.from()
-	claim.Idle = l.idle.mark()
+	claim.After = l.nextCursor(claim)
+	if !l.isDetour() { // its own lane tells producers whether to notify
+		claim.Idle = l.idle.mark()
+	}
 	return claim
+}
+
+// nextCursor spares a probe the cursor: the one row that may be tried can lie
+// behind it.
+func (l *lane) nextCursor(claim Claim) Cursor {
+	if claim.ProbeFor > 0 {
+		return l.scan.everywhere()
+	}
+	return l.scan.from()
 }
 
 // firstOctets takes as many settlements as one turn can carry: at least one,
@@ -85,7 +99,7 @@ func (l *lane) confirm(share *laneTurn, reply laneReply) {
 	if l.failures == 0 {
 		// After a failed turn a refusal may be the echo of a settlement that was
 		// committed although its reply was lost.
-		l.observer.refused(l.provider.Name, reply.refused)
+		l.observer.refused(l.provider, reply.refused)
 	}
 	l.reached()
 	for i := range share.settle {
@@ -99,7 +113,7 @@ func (l *lane) confirm(share *laneTurn, reply laneReply) {
 		delete(l.remembered, claim)
 	}
 	l.prefetch = 0
-	if l.provider.mayPrefetch() && l.own().breaker.passage() == passRows {
+	if l.mayPrefetch() {
 		l.prefetch = min(len(share.settle), maxPrefetch)
 	}
 	l.settled = l.settled[len(share.settle):]
@@ -128,5 +142,5 @@ func (l *lane) start(rows []*Row) {
 		l.jobs <- row
 	}
 	l.outstanding += len(rows)
-	l.observer.claimed(l.provider.Name, len(rows))
+	l.observer.claimed(l.provider, len(rows))
 }

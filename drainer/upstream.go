@@ -32,13 +32,15 @@ func perSecond(provider Provider) rate.Limit {
 	return rate.Limit(provider.RateLimit.PerSecond)
 }
 
-// learn takes this worker's share of what the fleet may do together.
-func (u *upstream) learn(fleet Fleet) {
-	u.slots.resize(fleet.share(u.provider.Concurrency))
+// learn takes over what the fleet knows, with this worker's share of what all
+// may do together, and returns what was known before.
+func (u *upstream) learn(gate Gate) (before Gate) {
+	u.slots.resize(gate.share(u.provider.Concurrency))
 	if limit := perSecond(u.provider); limit != rate.Inf {
-		u.pace.SetLimit(limit / rate.Limit(max(1, fleet.Workers)))
-		u.pace.SetBurst(max(1, fleet.share(u.provider.RateLimit.Burst)))
+		u.pace.SetLimit(limit / rate.Limit(max(1, gate.Workers)))
+		u.pace.SetBurst(max(1, gate.share(u.provider.RateLimit.Burst)))
 	}
+	return u.breaker.learn(gate)
 }
 
 // budget is how many dispatches may begin now, and, if none, when one may.
@@ -53,6 +55,5 @@ func (u *upstream) budget() (dispatches int, wait time.Duration) {
 	return int(tokens), 0
 }
 
-// spend takes one dispatch off the budget. A row whose fallback is not the
-// lane's to budget for makes that one's next wait longer.
+// spend takes one dispatch off the budget.
 func (u *upstream) spend() { u.pace.Reserve() }

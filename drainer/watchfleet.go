@@ -26,16 +26,13 @@ func (s *session) watchFleet(ctx context.Context) {
 func (s *session) readFleet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
-	fleet, err := s.store.Fleet(ctx, s.worker)
+	gates, err := s.store.Gates(ctx, s.worker)
 	if err != nil {
 		return err
 	}
-	for _, upstream := range s.upstreams {
-		upstream.learn(fleet)
-	}
-	for _, gate := range fleet.Gates {
+	for _, gate := range gates {
 		if upstream, configured := s.upstreams[gate.Provider]; configured {
-			s.observer.gate(upstream.breaker.learn(gate), gate)
+			s.observer.gate(upstream.learn(gate), gate)
 		}
 	}
 	return nil

@@ -32,8 +32,8 @@ func TestEachTestHasAMigratedDatabaseOfItsOwn(t *testing.T) {
 
 func TestTheInvariantIsSeenToBreak(t *testing.T) {
 	t.Parallel()
-	const claim = `INSERT INTO outbox.claim (worker_id, provider, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
-		VALUES (gen_random_uuid(), 'tool', '{1}', '{1}', '{1}', '{NULL}', '{f}', '{f}', '{NULL}')`
+	const claim = `INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+		VALUES (gen_random_uuid(), 'tool', 'tool', '{1}', '{1}', '{1}', '{NULL}', '{f}', '{f}', '{NULL}')`
 	const settle = "INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES (1, 1, 'w', 'completed', 'completed')"
 	for name, c := range map[string]struct {
 		steps  []string

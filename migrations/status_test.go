@@ -13,8 +13,8 @@ func TestTheViewTellsWhereAnIntentStands(t *testing.T) {
 	t.Parallel()
 	const (
 		take = `WITH gone AS (DELETE FROM outbox.queue WHERE intent_id = $1 RETURNING *)
-			INSERT INTO outbox.claim (worker_id, provider, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
-			SELECT gen_random_uuid(), provider, ARRAY[intent_id], ARRAY[attempt + 1], ARRAY[tries + 1],
+			INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+			SELECT gen_random_uuid(), provider, provider, ARRAY[intent_id], ARRAY[attempt + 1], ARRAY[tries + 1],
 			       ARRAY[first_attempt_at], ARRAY[maybe_applied], ARRAY[lookup], ARRAY[NULL] FROM gone`
 		settle = `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, 1, 'w', 'seen', '`
 		finish = "DELETE FROM outbox.claim WHERE $1 = ANY (intent_ids)"

@@ -106,7 +106,7 @@ func one[V any](o *outbox, sql string, args ...any) V {
 
 func (o *outbox) claim() []*drainer.Row {
 	o.t.Helper()
-	reply, err := o.store.Turn(o.t.Context(), o.worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: 1000}}})
+	reply, err := o.store.Turn(o.t.Context(), o.worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 1000}}})
 	if err != nil {
 		o.t.Fatal(err)
 	}

@@ -85,7 +85,7 @@ func (o *outbox) drainUntil(done <-chan struct{}, worker string) {
 	outcomes := []dispatch.Outcome{dispatch.Completed, dispatch.Rejected, dispatch.Ambiguous, dispatch.Throttled, dispatch.Absent}
 	policies := []dispatch.Policy{keyed, once, asked}
 	for {
-		reply, err := o.store.Turn(o.t.Context(), worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: 7}}})
+		reply, err := o.store.Turn(o.t.Context(), worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 7}}})
 		if err != nil {
 			o.t.Error(err)
 			return

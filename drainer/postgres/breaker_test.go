@@ -1,9 +1,12 @@
 package postgres_test
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
@@ -17,7 +20,7 @@ func opening(coolDown time.Duration, rows ...*drainer.Row) drainer.Turn {
 }
 
 func probing(leaseFor time.Duration) drainer.Turn {
-	return drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: 1, ProbeFor: leaseFor}}}
+	return drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 1, ProbeFor: leaseFor}}}
 }
 
 func (o *outbox) probe(worker string, leaseFor time.Duration) []*drainer.Row {
@@ -29,7 +32,7 @@ func (o *outbox) probe(worker string, leaseFor time.Duration) []*drainer.Row {
 func (o *outbox) verdict(worker string, probe *drainer.Row, outcome dispatch.Outcome) {
 	o.t.Helper()
 	turn := settling(outcome, probe)
-	turn.Settle[0].Breaker = &drainer.BreakerChange{Provider: "sim", Open: outcome != dispatch.Completed, For: time.Hour}
+	turn.Settle[0].Breaker = &drainer.BreakerChange{Provider: "sim", Open: outcome != dispatch.Completed, For: time.Hour, Probe: true}
 	o.turn(worker, turn)
 }
 
@@ -158,19 +161,75 @@ func TestEveryWorkerFindsItsPlaceInTheFleet(t *testing.T) {
 	o := newOutbox(t)
 	ranks := map[int]bool{}
 	workers := []string{o.join(), o.join(), o.join()}
+	if err := o.Join(t.Context(), uuid.NewString(), []string{"other"}); err != nil { // which takes no share of this provider
+		t.Fatal(err)
+	}
 	o.exec(`UPDATE outbox.provider SET state = 'open', open_until = now() + interval '1 hour' WHERE name = 'sim'`)
 	for _, worker := range workers {
-		fleet, err := o.Fleet(t.Context(), worker)
+		gates, err := o.Gates(t.Context(), worker)
 		if err != nil {
 			t.Fatal(err)
 		}
-		gate := fleet.Gates[0]
-		if fleet.Workers != len(workers) || gate.Breaker != drainer.BreakerOpen || gate.OpenFor < 59*time.Minute {
-			t.Errorf("%+v", fleet)
+		gate := gates[slices.IndexFunc(gates, func(g drainer.Gate) bool { return g.Provider == "sim" })]
+		if gate.Workers != len(workers) || gate.Breaker != drainer.BreakerOpen || gate.OpenFor < 59*time.Minute {
+			t.Errorf("%+v", gate)
 		}
-		ranks[fleet.Rank] = true
+		ranks[gate.Rank] = true
 	}
 	if len(ranks) != len(workers) {
 		t.Errorf("ranks %v are shared", ranks)
+	}
+}
+
+func TestAProberThatIsBuriedIsFollowedAtOnce(t *testing.T) {
+	t.Parallel()
+	o := cooledDown(t, 5)
+	dead := o.join()
+	o.probe(dead, time.Hour)
+	o.bury(dead)
+	if rows := o.probe(o.join(), time.Hour); len(rows) != 1 {
+		t.Error("nobody may probe until the dead prober's hour is over")
+	}
+}
+
+func TestOnlyTheProbeIsHeardWhileItIsUnderWay(t *testing.T) {
+	t.Parallel()
+	o := cooledDown(t, 5)
+	prober := o.join()
+	probe := o.probe(prober, time.Hour)[0]
+	late := drainer.Turn{Settle: []drainer.Settlement{{
+		Row: &drainer.Row{ClaimID: -1}, Breaker: &drainer.BreakerChange{Provider: "sim", Open: true, For: time.Hour},
+	}}}
+	o.turn(prober, late)
+	if o.state() != "half_open" {
+		t.Errorf("an older overload of the prober's made the breaker %s", o.state())
+	}
+	o.verdict(prober, probe, dispatch.Completed)
+	if o.state() != "closed" {
+		t.Errorf("the probe got its answer, and the breaker is %s", o.state())
+	}
+}
+
+func TestAProbeOfAHealthyProviderIsNone(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 2)
+	if rows := o.probe(worker, time.Hour); len(rows) != 0 || o.state() != "closed" {
+		t.Errorf("%d rows were claimed and the breaker is %s", len(rows), o.state())
+	}
+}
+
+func TestALongerWaitIsHeardWhileTheBreakerIsOpen(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 2)
+	first, second := o.claim(worker, 1), o.claim(worker, 1)
+	o.turn(worker, opening(time.Minute, first...))
+	o.turn(worker, opening(time.Hour, second...))
+	o.turn(worker, opening(time.Second, second...))
+	if left := stored[float64](o, `SELECT extract(epoch FROM open_until - now())::float8 FROM outbox.provider WHERE name = 'sim'`); left < 3500 {
+		t.Errorf("the breaker stays open for %v seconds, want the hour that was asked for", left)
 	}
 }

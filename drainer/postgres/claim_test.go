@@ -107,7 +107,7 @@ func TestRowsComeInTheOrderTheyAreDue(t *testing.T) {
 	o.exec(`SELECT outbox.enqueue('later', 'step', 'sim/act', 'scope', '{}', now() + interval '1 hour')`)
 	worker := o.join()
 	first := o.turn(worker, claimOf(4)).Claimed[0]
-	behind := drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: 10, After: first.Next}}}
+	behind := drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 10, After: first.Next}}}
 	second := o.turn(worker, behind).Claimed[0]
 	if got := slices.Concat(ids(first.Rows), ids(second.Rows)); len(got) != 6 || !slices.IsSorted(got) {
 		t.Errorf("claimed %v, want the six due ones in order", got)
@@ -173,7 +173,7 @@ func TestLanesShareATurnAndKeepTheirRowsApart(t *testing.T) {
 	settled := o.claim(worker, 1)
 	turn := settling(dispatch.Completed, settled...)
 	turn.Settle = append(turn.Settle, ended(&drainer.Row{ClaimID: 999, IntentID: settled[0].IntentID, Attempt: 7}, dispatch.Completed))
-	turn.Claims = []drainer.Claim{{Provider: "sim", Limit: 10}, {Provider: "idle"}, {Provider: "other", Limit: 10}}
+	turn.Claims = []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 10}, {Provider: "idle", Server: "idle"}, {Provider: "other", Server: "other", Limit: 10}}
 	reply := o.turn(worker, turn)
 	counts := []int{len(reply.Claimed[0].Rows), len(reply.Claimed[1].Rows), len(reply.Claimed[2].Rows)}
 	if !slices.Equal(counts, []int{2, 0, 2}) {
@@ -202,7 +202,7 @@ func TestProducersNotifyOnlyWhileALaneWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	mark := func(mark drainer.IdleMark) {
-		o.turn(worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: 1, Idle: mark}}})
+		o.turn(worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 1, Idle: mark}}})
 	}
 	o.enqueue("run", 0, 1) // nobody waits yet
 	mark(drainer.IdleWaiting)

@@ -2,15 +2,20 @@ package postgres_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
 )
 
-// withFallback is a claim that a fallback may serve.
+// withFallback is what a worker's two lanes claim, each for its server.
 func (o *outbox) withFallback(worker string) []*drainer.Row {
 	o.t.Helper()
-	return o.turn(worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: 10, Fallback: "backup"}}}).Claimed[0].Rows
+	reply := o.turn(worker, drainer.Turn{Claims: []drainer.Claim{
+		{Provider: "sim", Server: "sim", Fallback: "backup", Limit: 10},
+		{Provider: "sim", Server: "backup", Fallback: "backup", Limit: 10},
+	}})
+	return append(reply.Claimed[0].Rows, reply.Claimed[1].Rows...)
 }
 
 func (o *outbox) shutOff(provider string) {
@@ -101,5 +106,30 @@ func TestALostWorkerLeavesNoDoubtWhoServed(t *testing.T) {
 	o.open("sim")
 	if rows := o.withFallback(o.successor()); len(rows) != 1 || rows[0].Via != "backup" || !rows[0].MaybeApplied {
 		t.Errorf("claimed %+v, want the row back at the fallback", rows)
+	}
+}
+
+func TestAFallbackOfItsOwnIsProbedWithWhatItIsToServe(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.shutOff("sim")
+	o.open("backup")
+	o.exec(`UPDATE outbox.provider SET state = 'open', open_until = now() WHERE name = 'backup'`)
+	o.enqueue("run", 0, 3)
+	reply := o.turn(worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "backup", Fallback: "backup", Limit: 1, ProbeFor: time.Hour}}})
+	if rows := reply.Claimed[0].Rows; len(rows) != 1 || !rows[0].Probe || rows[0].Via != "backup" {
+		t.Errorf("claimed %+v, want one row to try the fallback with", rows)
+	}
+}
+
+func TestWhatAForgottenFallbackMayHaveAppliedIsNotLeftLying(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	o.exec(`UPDATE outbox.queue SET via = 'removed', maybe_applied = true`)
+	if rows := o.withFallback(worker); len(rows) != 1 || rows[0].Via != "removed" {
+		t.Errorf("claimed %+v, want the row, for the provider's own lane to say what is missing", rows)
 	}
 }

@@ -12,51 +12,47 @@ import (
 var (
 	//go:embed sql/fleet.sql
 	fleetSQL string
-	//go:embed sql/probe.sql
-	probeSQL string
 	//go:embed sql/breaker.sql
 	breakerSQL string
 )
 
-// Fleet reads the gates of all providers, not only of those configured here.
-func (s *Store) Fleet(ctx context.Context, worker string) (drainer.Fleet, error) {
-	var fleet drainer.Fleet
+// Gates reads those of all providers, not only of those configured here.
+func (s *Store) Gates(ctx context.Context, worker string) ([]drainer.Gate, error) {
 	rows, err := s.control.Query(ctx, fleetSQL, worker)
 	if err != nil {
-		return fleet, fmt.Errorf("read the fleet: %w", err)
+		return nil, fmt.Errorf("read the gates: %w", err)
 	}
-	var gate drainer.Gate
-	var openFor *float64
-	_, err = pgx.ForEachRow(rows, []any{&fleet.Workers, &fleet.Rank, &gate.Provider, &gate.Paused, &gate.Breaker, &openFor}, func() error {
+	gates, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (gate drainer.Gate, err error) {
+		var openFor *float64
+		err = row.Scan(&gate.Provider, &gate.Paused, &gate.Breaker, &openFor, &gate.Workers, &gate.Rank)
 		gate.OpenFor = seconds(openFor)
-		fleet.Gates = append(fleet.Gates, gate)
-		return nil
+		return gate, err
 	})
 	if err != nil {
-		return drainer.Fleet{}, fmt.Errorf("read the fleet: %w", err)
+		return nil, fmt.Errorf("read the gates: %w", err)
 	}
-	return fleet, nil
+	return gates, nil
 }
 
 // queueBreakers adds what the settled attempts mean for the breakers. It comes
 // before the claims of the same turn: they heed it already.
 func queueBreakers(batch *pgx.Batch, worker string, settlements []drainer.Settlement) {
-	changes := map[string]*drainer.BreakerChange{}
-	for i := range settlements {
-		if change := settlements[i].Breaker; change != nil {
-			changes[change.Provider] = change
-		}
-	}
-	if len(changes) == 0 {
-		return
-	}
 	var providers []string
-	var opens []bool
+	var opens, probes []bool
 	var forSeconds []float64
-	for name, change := range changes {
-		providers = append(providers, name)
+	said := map[drainer.BreakerChange]bool{}
+	for i := range settlements {
+		change := settlements[i].Breaker
+		if change == nil || said[*change] {
+			continue
+		}
+		said[*change] = true
+		providers = append(providers, change.Provider)
 		opens = append(opens, change.Open)
 		forSeconds = append(forSeconds, change.For.Seconds())
+		probes = append(probes, change.Probe)
 	}
-	batch.Queue(breakerSQL, worker, providers, opens, forSeconds)
+	if len(providers) > 0 {
+		batch.Queue(breakerSQL, worker, providers, opens, forSeconds, probes)
+	}
 }

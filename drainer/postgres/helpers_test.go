@@ -100,7 +100,7 @@ func (o *outbox) claim(worker string, limit int) []*drainer.Row {
 }
 
 func claimOf(limit int) drainer.Turn {
-	return drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: limit}}}
+	return drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit}}}
 }
 
 // settle ends every row alike and finishes their claims.

@@ -35,11 +35,11 @@ func (s *Store) Reap(ctx context.Context, providers []string, judge drainer.Judg
 
 // Reclaim settles what the worker itself claimed on a provider and does not
 // remember. Only the lane that claims there may call it.
-func (s *Store) Reclaim(ctx context.Context, worker, provider string, remembered []int64, judge drainer.Judge) ([]drainer.Settlement, error) {
+func (s *Store) Reclaim(ctx context.Context, worker, provider, server string, remembered []int64, judge drainer.Judge) ([]drainer.Settlement, error) {
 	if remembered == nil {
 		remembered = []int64{} // NULL would make the comparison unknown
 	}
-	_, settled, err := s.takeBack(ctx, judge, forgottenSQL, worker, provider, remembered)
+	_, settled, err := s.takeBack(ctx, judge, forgottenSQL, worker, provider, remembered, server)
 	return settled, err
 }
 
@@ -116,6 +116,7 @@ func settleLeft(ctx context.Context, tx pgx.Tx, claims []heldClaim, left map[int
 		}
 		var refused []int // none can be: the claim is locked and its rows had no outcome
 		queueSettle(&batch, claim.Worker, settlements, &refused)
+		queueBreakers(&batch, claim.Worker, settlements)
 		if len(settlements) == len(left[claim.ID]) {
 			queueFinish(&batch, claim.Worker, []int64{claim.ID})
 		}

@@ -141,7 +141,7 @@ func TestReclaimGivesBackOnlyWhatIsForgotten(t *testing.T) {
 	remembered, forgotten := o.claim(worker, 1), o.claim(worker, 1)
 	other := o.join()
 	others := o.claim(other, 1)
-	given, err := o.Reclaim(t.Context(), worker, "sim", []int64{remembered[0].ClaimID}, as(dispatch.Released))
+	given, err := o.Reclaim(t.Context(), worker, "sim", "sim", []int64{remembered[0].ClaimID}, as(dispatch.Released))
 	if err != nil || len(given) != 1 || given[0].Row.IntentID != forgotten[0].IntentID {
 		t.Fatalf("gave back %+v, %v; want the forgotten row", given, err)
 	}
@@ -158,7 +158,7 @@ func TestAWorkerThatRemembersNothingGivesAllBack(t *testing.T) {
 	worker := o.join()
 	o.enqueue("run", 0, 2)
 	o.claim(worker, 2)
-	if given, err := o.Reclaim(t.Context(), worker, "sim", nil, as(dispatch.Released)); err != nil || len(given) != 2 {
+	if given, err := o.Reclaim(t.Context(), worker, "sim", "sim", nil, as(dispatch.Released)); err != nil || len(given) != 2 {
 		t.Errorf("gave back %d rows, %v; want both", len(given), err)
 	}
 	o.assertStatuses(map[string]int{"pending": 2})

@@ -124,18 +124,16 @@ func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *dra
 	if claim.After.NextAttemptAt.IsZero() {
 		after.InfinityModifier = pgtype.NegativeInfinity
 	}
-	probing := claim.ProbeFor > 0
-	if probing {
-		batch.Queue(probeSQL, worker, claim.Provider, claim.ProbeFor.Seconds())
-	}
-	batch.Queue(claimSQL, worker, claim.Provider, claim.Limit, after, claim.After.IntentID, claim.Fallback, probing).Query(func(rows pgx.Rows) error {
+	batch.Queue(claimSQL, worker, claim.Provider, claim.Limit, after, claim.After.IntentID,
+		claim.Server, claim.Fallback, claim.ProbeFor.Seconds(),
+	).Query(func(rows pgx.Rows) error {
 		defer rows.Close()
 		for rows.Next() {
 			row, next, err := scanClaimed(rows)
 			if err != nil {
 				return fmt.Errorf("claimed row: %w", err)
 			}
-			row.Probe = probing && row.Via == ""
+			row.Probe = claim.ProbeFor > 0
 			reply.Rows = append(reply.Rows, row)
 			reply.Next = next
 		}

@@ -44,7 +44,8 @@ CREATE TABLE outbox.queue (
 CREATE TABLE outbox.claim (
   claim_id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   worker_id         uuid NOT NULL,
-  provider          text COLLATE "C" NOT NULL,
+  provider          text COLLATE "C" NOT NULL,  -- whose rows
+  server            text COLLATE "C" NOT NULL,  -- whose lane: the provider's own, or its fallback
   claimed_at        timestamptz NOT NULL DEFAULT now(),
   intent_ids        bigint[] NOT NULL,
   attempts          int[] NOT NULL,  -- the number of the attempt that this claim is
@@ -88,6 +89,7 @@ CREATE TABLE outbox.attempt (
 -- One row a process. Room on the page keeps heartbeats off the index.
 CREATE TABLE outbox.worker (
   worker_id  uuid PRIMARY KEY,
+  providers  text[] NOT NULL,  -- that it serves: limits are shared among those who do
   started_at timestamptz NOT NULL DEFAULT now(),
   beat_at    timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 10);

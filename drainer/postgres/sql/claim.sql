@@ -1,14 +1,26 @@
--- $1 worker, $2 provider, $3 limit, $4 and $5 cursor, $6 fallback or '', $7
--- whether this is a probe. Rows and claim change place in one statement. A
+-- $1 worker, $2 provider whose rows, $3 limit, $4 and $5 cursor, $6 server that
+-- is to serve them, $7 the provider's fallback or '', $8 for how many seconds
+-- if this is a probe, else 0. Rows and claim change place in one statement. A
 -- buried worker and a paused provider claim nothing. A forward row of a run
 -- under compensation is stopped instead of claimed, or, where something may
 -- have been applied, claimed to be looked up and never to be sent.
-WITH gate AS MATERIALIZED (
-  SELECT coalesce(bool_and(state = 'closed' OR ($7::boolean AND state = 'half_open' AND prober = $1::uuid))
-                  FILTER (WHERE name = $2::text), true) AS own,
-         coalesce(bool_and(state = 'closed' AND NOT paused AND NOT $7::boolean)
-                  FILTER (WHERE name = $6::text), false) AS fallback,
-         coalesce(bool_or(paused) FILTER (WHERE name = $2::text), false) AS paused
+--
+--   who takes a row      | may have been applied, or is looked up | nobody may have applied it
+--   via is null          | its provider                           | its provider; while that one's breaker
+--                        |                                        | is open, its fallback
+--   via is the fallback  | the fallback                           | (a row keeps via only with its doubt)
+--   via is another       | its provider's lane, which hands it to the one named, if that is configured
+WITH probe AS MATERIALIZED (
+  SELECT 1 FROM outbox.provider
+  WHERE $8::float8 > 0 AND name = $6::text AND NOT paused
+    AND ((state <> 'closed' AND open_until <= clock_timestamp())
+      OR (state = 'half_open' AND NOT EXISTS (SELECT FROM outbox.worker w WHERE w.worker_id = prober)))
+  FOR UPDATE SKIP LOCKED  -- one prober in the fleet, and nobody waits for it
+), gate AS MATERIALIZED (
+  SELECT coalesce(bool_or(paused) FILTER (WHERE name = $2::text), false) AS paused,
+         coalesce(bool_and(state = 'closed') FILTER (WHERE name = $2::text), true) AS closed,
+         CASE WHEN $8::float8 > 0 THEN EXISTS (SELECT FROM probe)
+              ELSE coalesce(bool_and(state = 'closed' AND NOT paused) FILTER (WHERE name = $6::text), true) END AS lets_through
   FROM outbox.provider WHERE name IN ($2::text, $6::text)
 ), taken AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
@@ -16,34 +28,28 @@ WITH gate AS MATERIALIZED (
     WHERE provider = $2::text AND next_attempt_at <= now()
       AND (next_attempt_at, intent_id) > ($4::timestamptz, $5::bigint)
       AND EXISTS (SELECT FROM outbox.worker WHERE worker_id = $1::uuid)
-      AND NOT (SELECT paused FROM gate)
-      -- Who serves a row: what a fallback may have applied stays with it, and it
-      -- takes over only what nobody may have. A row in doubt is maybe_applied, or
-      -- to be looked up; a probe is for the own provider alone.
-      --
-      --   via    own gate   in doubt   served by
-      --   null   passes     either     its own provider
-      --   null   shut       no         the fallback, while that one's gate is closed
-      --   null   shut       yes        nobody: it waits for its own provider
-      --   set    either     either     via; the present fallback only while its gate is closed
-      AND CASE
-            WHEN via IS NOT NULL THEN NOT $7::boolean AND (via <> $6::text OR (SELECT fallback FROM gate))
-            ELSE (SELECT own FROM gate) OR ((SELECT fallback FROM gate) AND NOT maybe_applied AND NOT lookup) END
+      AND (SELECT lets_through AND NOT paused FROM gate)
+      AND CASE WHEN $6::text = $2::text THEN via IS NULL OR (via <> $7::text AND $8::float8 = 0)
+               ELSE via = $6::text OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT (SELECT closed FROM gate)) END
     ORDER BY next_attempt_at, intent_id LIMIT $3::int
     FOR UPDATE SKIP LOCKED))
   RETURNING *
 ), candidate AS (
   SELECT t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries, t.first_attempt_at, t.maybe_applied, t.lookup AS asks,
-         coalesce(t.via, CASE WHEN NOT (SELECT own FROM gate) THEN $6::text END) AS via,
+         coalesce(t.via, nullif($6::text, $2::text)) AS via,
          i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.payload, i.headers, i.created_at,
          i.compensates, i.compensates IS NULL AND NOT t.lookup AND s.agent_run_id IS NOT NULL AS closed
   FROM taken t JOIN outbox.intent i ON i.id = t.intent_id LEFT JOIN outbox.saga s USING (agent_run_id)
 ), claimed AS (
-  INSERT INTO outbox.claim (worker_id, provider, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
-  SELECT $1::uuid, $2::text, array_agg(intent_id), array_agg(attempt), array_agg(tries),
+  INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+  SELECT $1::uuid, $2::text, $6::text, array_agg(intent_id), array_agg(attempt), array_agg(tries),
          array_agg(first_attempt_at), array_agg(maybe_applied), array_agg(asks OR closed), array_agg(via)
   FROM candidate WHERE NOT closed OR maybe_applied HAVING count(*) > 0
   RETURNING claim_id
+), probed AS (
+  UPDATE outbox.provider
+  SET state = 'half_open', prober = $1::uuid, open_until = clock_timestamp() + make_interval(secs => $8::float8)
+  WHERE $8::float8 > 0 AND name = $6::text AND EXISTS (SELECT FROM claimed)
 ), stopped AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
   SELECT intent_id, attempt, 'saga', 'cancelled', 'cancelled' FROM candidate WHERE closed AND NOT maybe_applied

@@ -1,6 +1,8 @@
--- $1 worker. How many live, how many of them come before this one, and the
--- gates they share.
-SELECT w.living, w.before, p.name, p.paused, p.state,
-       greatest(0, extract(epoch FROM p.open_until - clock_timestamp()))::float8
-FROM (SELECT count(*) AS living, count(*) FILTER (WHERE worker_id < $1::uuid) AS before FROM outbox.worker) w
-CROSS JOIN outbox.provider p;
+-- $1 worker. Of each provider: its gate, how many workers serve it, and how many
+-- of these come before this one.
+SELECT p.name, p.paused, p.state, greatest(0, extract(epoch FROM p.open_until - clock_timestamp()))::float8,
+       w.serving, w.before
+FROM outbox.provider p
+CROSS JOIN LATERAL (
+  SELECT count(*) AS serving, count(*) FILTER (WHERE worker_id < $1::uuid) AS before
+  FROM outbox.worker WHERE p.name = ANY (providers)) w;

@@ -2,4 +2,4 @@
 WITH announced AS (
   INSERT INTO outbox.provider (name) SELECT unnest($2::text[]) ON CONFLICT DO NOTHING
 )
-INSERT INTO outbox.worker (worker_id) VALUES ($1::uuid) ON CONFLICT DO NOTHING;
+INSERT INTO outbox.worker (worker_id, providers) VALUES ($1::uuid, $2::text[]) ON CONFLICT DO NOTHING;
