@@ -122,8 +122,11 @@ func (l *lane) round(life lifetimes) {
 	if life.abort.Err() == nil || l.outstanding == 0 {
 		l.pulse.beat() // but not while an adapter ignores that it was cancelled
 	}
-	if life.stop.Err() != nil {
-		l.giveBack()
+	switch {
+	case life.stop.Err() != nil:
+		l.giveBack(0, "")
+	case l.barred():
+		l.giveBack(fleetInterval, "provider_shut")
 	}
 	l.await(life)
 	if err := l.turn(life); err != nil {
@@ -131,13 +134,17 @@ func (l *lane) round(life lifetimes) {
 	}
 }
 
-// giveBack withdraws what no dispatcher has begun: other workers need not wait
-// until those under way are done here.
-func (l *lane) giveBack() {
-	for {
+// giveBack withdraws what no dispatcher has begun: others need not wait until
+// what is under way is done here. A probe stays: it is to pass the shut gate.
+func (l *lane) giveBack(delay time.Duration, class string) {
+	for range len(l.jobs) {
 		select {
 		case row := <-l.jobs:
-			l.collect(l.withdraw(row, 0, ""))
+			if row.Probe && class != "" {
+				l.jobs <- row
+				continue
+			}
+			l.collect(l.withdraw(row, delay, class))
 		default:
 			return
 		}
