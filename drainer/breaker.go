@@ -10,9 +10,10 @@ import (
 // breaker is one process's part in a provider's circuit breaker. The state is
 // shared by all workers, in the store; counting is each worker's own.
 //
-//	closed ──overloads in a row──▶ open ──cool-down over, by one worker──▶ half-open
-//	  ▲                             ▲                                         │
-//	  └──────────── its probe got an answer │ its probe failed ───────────────┘
+//	closed ── overloads in a row ──▶ open ── cool-down over ──▶ half-open: one row is tried
+//	  ▲                               ▲                            │            │
+//	  └───────────────────────────────┼───────── an answer ────────┘            │
+//	                                  └───────── another overload ──────────────┘
 type breaker struct {
 	provider string
 	policy   dispatch.BreakerPolicy
