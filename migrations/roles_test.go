@@ -34,6 +34,8 @@ func TestAnAgentMayOnlyEnqueueAndReadStatus(t *testing.T) {
 		"SELECT nextval('outbox.collisions')":                                               forbidden,
 		"SELECT setval('outbox.collisions', 9)":                                             forbidden,
 		"SELECT outbox.check_part('x', 'y')":                                                forbidden,
+		"SELECT * FROM outbox.incident":                                                     forbidden,
+		"SELECT * FROM outbox.page":                                                         forbidden,
 		"SELECT * FROM outbox.river_job":                                                    forbidden,
 		"SELECT * FROM outbox.goose_db_version":                                             forbidden,
 		"CREATE TABLE outbox.mine (x int)":                                                  forbidden,
@@ -62,6 +64,10 @@ func TestTheDrainerCannotChangeWhatWasCommittedOrRecorded(t *testing.T) {
 		"DELETE FROM outbox.river_job":             "",
 		"INSERT INTO outbox.river_job (kind, args, max_attempts, queue) VALUES ('k', '{}', 1, 'q')": "",
 
+		"INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 1, 'r') ON CONFLICT (kind, intent_id) DO UPDATE SET opened_at = now()": "",
+		"INSERT INTO outbox.page (channel, incident_id, generation) VALUES ('slack', 1, 1)":                                                                          "",
+		"INSERT INTO outbox.watermark VALUES ('w', 1) ON CONFLICT (name) DO UPDATE SET value = 2":                                                                    "",
+
 		"UPDATE outbox.intent SET payload = '{}'":                forbidden,
 		"DELETE FROM outbox.intent":                              forbidden,
 		"TRUNCATE outbox.intent":                                 forbidden,
@@ -73,6 +79,7 @@ func TestTheDrainerCannotChangeWhatWasCommittedOrRecorded(t *testing.T) {
 		"DELETE FROM outbox.duplicate":                           forbidden,
 		"DELETE FROM outbox.saga":                                forbidden,
 		"DELETE FROM outbox.incident":                            forbidden,
+		"DELETE FROM outbox.page":                                forbidden,
 		"DELETE FROM outbox.goose_db_version":                    forbidden,
 		"SELECT * FROM outbox.enqueue('r', '9', 't', 'b', '{}')": forbidden,
 		"CREATE TABLE outbox.mine (x int)":                       forbidden,

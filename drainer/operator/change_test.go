@@ -166,7 +166,7 @@ func (o *outbox) forgetKey(intent int64) {
 	o.exec(`UPDATE outbox.attempt SET started_at = started_at - interval '25 hours' WHERE intent_id = $1`, intent)
 }
 
-func TestADecisionOnAnUnknownIntentAcknowledgesItsIncident(t *testing.T) {
+func TestADecisionOnAnUnknownIntentResolvesItsIncident(t *testing.T) {
 	t.Parallel()
 	for name, action := range map[string]operator.Action{
 		"retry":   operator.Retry{MayDuplicate: true},
@@ -181,9 +181,9 @@ func TestADecisionOnAnUnknownIntentAcknowledgesItsIncident(t *testing.T) {
 			if own, other := o.openIncidents(intents[0]), o.openIncidents(intents[1]); own != 0 || other != 1 {
 				t.Errorf("%d incidents of it and %d of another one are open, want only the other one", own, other)
 			}
-			who := one[string](o, `SELECT acknowledged_by FROM outbox.incident WHERE intent_id = $1`, intents[0])
+			who := one[string](o, `SELECT resolved_by FROM outbox.incident WHERE intent_id = $1`, intents[0])
 			if who != "operator:on-call" {
-				t.Errorf("acknowledged by %q", who)
+				t.Errorf("resolved by %q", who)
 			}
 		})
 	}
@@ -193,10 +193,13 @@ func TestARetryThatEndsUnknownAgainOpensTheIncidentAgain(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	intent := o.enqueue("run", 1)[0]
-	for range 2 {
+	for generation := 1; generation <= 2; generation++ {
 		o.end(once, dispatch.Ambiguous)
 		if open := o.openIncidents(intent); open != 1 {
 			t.Fatalf("%d incidents are open, want one", open)
+		}
+		if got := one[int](o, `SELECT generation FROM outbox.incident WHERE intent_id = $1`, intent); got != generation {
+			t.Errorf("it was opened %d times, want %d", got, generation)
 		}
 		o.mustChange(operator.Retry{MayDuplicate: true}, intent)
 	}

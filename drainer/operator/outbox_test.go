@@ -204,5 +204,5 @@ func (o *outbox) history(intent int64) []string {
 
 func (o *outbox) openIncidents(intent int64) int {
 	o.t.Helper()
-	return one[int](o, `SELECT count(*) FROM outbox.incident WHERE intent_id = $1 AND kind = 'outcome_unknown' AND acknowledged_at IS NULL`, intent)
+	return one[int](o, `SELECT count(*) FROM outbox.incident WHERE intent_id = $1 AND kind = 'outcome_unknown' AND acknowledged_at IS NULL AND resolved_at IS NULL`, intent)
 }

@@ -132,20 +132,66 @@ CREATE TABLE outbox.saga (
 );
 CREATE INDEX saga_begun ON outbox.saga (begun_at) WHERE state = 'begun';
 
--- What a human must decide. It pages until acknowledged.
+-- What a human must decide: open, which pages; acknowledged, which is somebody's; or resolved.
 CREATE TABLE outbox.incident (
   id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-  kind            text NOT NULL,
+  kind            text NOT NULL CHECK (kind IN ('outcome_unknown', 'compensation_failed', 'reversal_window_expired',
+                                                'key_collision', 'unconfigured_provider')),
   intent_id       bigint NOT NULL,
   agent_run_id    text COLLATE "C" NOT NULL,
   detail          text,
+  generation      int NOT NULL DEFAULT 1,  -- how often it was opened
   opened_at       timestamptz NOT NULL DEFAULT now(),
   acknowledged_at timestamptz,
   acknowledged_by text,
+  reason          text,                    -- why it was acknowledged
+  resolved_at     timestamptz,             -- its cause is gone
+  resolved_by     text,
   UNIQUE (kind, intent_id)
+);
+CREATE INDEX incident_unresolved ON outbox.incident (acknowledged_at, kind) WHERE resolved_at IS NULL;
+
+-- +goose StatementBegin
+-- Whoever sets opened_at opens an incident again. One that is still open stays as it is.
+CREATE FUNCTION outbox.reopen_incident() RETURNS trigger LANGUAGE plpgsql SET search_path = '' AS $$
+BEGIN
+  IF OLD.acknowledged_at IS NULL AND OLD.resolved_at IS NULL THEN
+    NEW.opened_at := OLD.opened_at;
+    RETURN NEW;
+  END IF;
+  NEW.generation := OLD.generation + 1;
+  NEW.acknowledged_at := NULL;
+  NEW.acknowledged_by := NULL;
+  NEW.reason := NULL;
+  NEW.resolved_at := NULL;
+  NEW.resolved_by := NULL;
+  RETURN NEW;
+END $$;
+-- +goose StatementEnd
+
+CREATE TRIGGER reopen_incident BEFORE UPDATE OF opened_at ON outbox.incident
+  FOR EACH ROW EXECUTE FUNCTION outbox.reopen_incident();
+
+-- What each channel was told last of each opening of an incident. The row is there before anything is sent.
+CREATE TABLE outbox.page (
+  channel     text COLLATE "C" NOT NULL,
+  incident_id bigint NOT NULL,
+  generation  int NOT NULL,
+  told        text CHECK (told IN ('open', 'acknowledged', 'resolved')),  -- null: nobody knows
+  told_at     timestamptz,
+  sends       int NOT NULL DEFAULT 0,  -- tells two senders that they met
+  PRIMARY KEY (channel, incident_id, generation)
+);
+CREATE INDEX page_standing ON outbox.page (channel) WHERE told IS DISTINCT FROM 'resolved';
+
+-- How far something that only grows has been looked at.
+CREATE TABLE outbox.watermark (
+  name  text PRIMARY KEY,
+  value bigint NOT NULL
 );
 
 -- +goose Down
-DROP TABLE outbox.incident, outbox.saga, outbox.duplicate, outbox.provider, outbox.worker,
+DROP TABLE outbox.watermark, outbox.page, outbox.incident, outbox.saga, outbox.duplicate, outbox.provider, outbox.worker,
            outbox.attempt, outbox.claim, outbox.queue, outbox.intent;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
+DROP FUNCTION outbox.reopen_incident;

@@ -33,14 +33,14 @@ GRANT SELECT ON outbox.status TO outbox_agent;
 
 -- The drainer moves rows and appends. It cannot change or delete an intent, nor what was recorded of one.
 GRANT SELECT ON outbox.intent, outbox.queue, outbox.claim, outbox.attempt, outbox.worker, outbox.provider,
-                outbox.duplicate, outbox.saga, outbox.incident, outbox.status,
+                outbox.duplicate, outbox.saga, outbox.incident, outbox.page, outbox.watermark, outbox.status,
                 outbox.collisions, outbox.last_collision, outbox.goose_db_version TO outbox_drainer;
 GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before, compensates)
   ON outbox.intent TO outbox_drainer;
 GRANT INSERT, DELETE, UPDATE (provider) ON outbox.queue, outbox.claim TO outbox_drainer;  -- FOR UPDATE asks for UPDATE
 GRANT INSERT ON outbox.attempt, outbox.duplicate TO outbox_drainer;
 GRANT INSERT, UPDATE, DELETE ON outbox.worker, outbox.provider TO outbox_drainer;
-GRANT INSERT, UPDATE ON outbox.saga, outbox.incident TO outbox_drainer;
+GRANT INSERT, UPDATE ON outbox.saga, outbox.incident, outbox.page, outbox.watermark TO outbox_drainer;
 
 -- +goose Down
 

@@ -15,8 +15,8 @@ WITH asked AS (
   INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt, first_attempt_at, maybe_applied, via)
   SELECT i.provider, p.next_attempt_at, p.intent_id, p.attempt, a.first_attempt_at, a.maybe_applied, nullif(a.via, '')
   FROM appended p JOIN asked a USING (intent_id) JOIN outbox.intent i ON i.id = p.intent_id
-), acknowledged AS (
-  UPDATE outbox.incident SET acknowledged_at = now(), acknowledged_by = $1::text
-  WHERE kind = 'outcome_unknown' AND intent_id IN (SELECT intent_id FROM appended) AND acknowledged_at IS NULL
+), decided AS (
+  UPDATE outbox.incident SET resolved_at = now(), resolved_by = $1::text
+  WHERE kind = 'outcome_unknown' AND intent_id IN (SELECT intent_id FROM appended) AND resolved_at IS NULL
 )
 SELECT intent_id FROM appended;

@@ -13,8 +13,8 @@ WITH asked AS (
   FROM asked WHERE NOT queued OR intent_id IN (SELECT intent_id FROM taken)
   ORDER BY intent_id  -- two operators meet in one order, so neither waits for the other in a circle
   ON CONFLICT DO NOTHING RETURNING intent_id
-), acknowledged AS (
-  UPDATE outbox.incident SET acknowledged_at = now(), acknowledged_by = $1::text
-  WHERE kind = 'outcome_unknown' AND intent_id IN (SELECT intent_id FROM appended) AND acknowledged_at IS NULL
+), decided AS (
+  UPDATE outbox.incident SET resolved_at = now(), resolved_by = $1::text
+  WHERE kind = 'outcome_unknown' AND intent_id IN (SELECT intent_id FROM appended) AND resolved_at IS NULL
 )
 SELECT intent_id FROM appended;

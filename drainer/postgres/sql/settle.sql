@@ -45,7 +45,7 @@ WITH fence AS MATERIALIZED (
   FROM ended
   WHERE status = 'unknown' AND next_attempt_at IS NULL AND undoes IS NULL AND (intent_id IN (SELECT intent_id FROM appended)) IS TRUE
   ON CONFLICT (kind, intent_id) DO UPDATE
-  SET detail = excluded.detail, opened_at = now(), acknowledged_at = NULL, acknowledged_by = NULL
+  SET detail = excluded.detail, opened_at = now()
 ), begun AS (
   INSERT INTO outbox.saga (agent_run_id, cause)
   SELECT DISTINCT ON (agent_run_id) agent_run_id, id FROM outbox.intent
@@ -72,7 +72,7 @@ WITH fence AS MATERIALIZED (
   SELECT 'compensation_failed', undoes, (SELECT agent_run_id FROM outbox.intent WHERE id = undoes), coalesce(error, status)
   FROM undo WHERE status <> 'completed'
   ON CONFLICT (kind, intent_id) DO UPDATE
-  SET detail = excluded.detail, opened_at = now(), acknowledged_at = NULL, acknowledged_by = NULL
+  SET detail = excluded.detail, opened_at = now()
 ), late AS (
   -- a worker that lost its row knows of an effect that is on record as none
   INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
