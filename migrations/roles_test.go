@@ -65,7 +65,7 @@ func TestTheDrainerCannotChangeWhatWasCommittedOrRecorded(t *testing.T) {
 		"INSERT INTO outbox.river_job (kind, args, max_attempts, queue) VALUES ('k', '{}', 1, 'q')": "",
 
 		"INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 1, 'r') ON CONFLICT (kind, intent_id) DO UPDATE SET opened_at = now()": "",
-		"INSERT INTO outbox.page (channel, incident_id, generation) VALUES ('slack', 1, 1)":                                                                          "",
+		"INSERT INTO outbox.page (incident_id, generation, channel) VALUES (1, 1, 'slack')":                                                                          "",
 		"INSERT INTO outbox.watermark VALUES ('w', 1) ON CONFLICT (name) DO UPDATE SET value = 2":                                                                    "",
 
 		"UPDATE outbox.intent SET payload = '{}'":                forbidden,

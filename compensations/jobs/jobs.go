@@ -27,6 +27,10 @@ const (
 	stopTimeout = 5 * time.Second
 )
 
+// Pages is the queue of what waits for a pager, so that one that is down holds
+// up nothing else.
+const Pages = "pages"
+
 // Part is one kind of work: its workers, and the jobs that start it by the clock.
 type Part interface {
 	Register(*river.Workers)
@@ -63,7 +67,7 @@ func New(pool *pgxpool.Pool, log *slog.Logger, parts ...Part) (*Runner, error) {
 	}
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
 		Schema:                      "outbox",
-		Queues:                      map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: workers}},
+		Queues:                      map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: workers}, Pages: {MaxWorkers: workers}},
 		Workers:                     all,
 		PeriodicJobs:                periodic,
 		Logger:                      log,

@@ -174,13 +174,13 @@ CREATE TRIGGER reopen_incident BEFORE UPDATE OF opened_at ON outbox.incident
 
 -- What each channel was told last of each opening of an incident. The row is there before anything is sent.
 CREATE TABLE outbox.page (
-  channel     text COLLATE "C" NOT NULL,
   incident_id bigint NOT NULL,
   generation  int NOT NULL,
+  channel     text COLLATE "C" NOT NULL,
   told        text CHECK (told IN ('open', 'acknowledged', 'resolved')),  -- null: nobody knows
   told_at     timestamptz,
   sends       int NOT NULL DEFAULT 0,  -- tells two senders that they met
-  PRIMARY KEY (channel, incident_id, generation)
+  PRIMARY KEY (incident_id, generation, channel)
 );
 CREATE INDEX page_standing ON outbox.page (channel) WHERE told IS DISTINCT FROM 'resolved';
 

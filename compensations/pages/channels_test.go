@@ -1,0 +1,263 @@
+package pages_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/agentoutbox/drainer/compensations/pages"
+)
+
+const webhookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+var opened = time.Date(2026, 3, 1, 12, 0, 0, 0, time.FixedZone("CET", 3600))
+
+func somePage(state pages.State) pages.Page {
+	page := pages.Page{
+		IncidentID: 7, Generation: 2, State: state, Kind: pages.OutcomeUnknown, IntentID: 42, ToolName: "stripe/create_charge",
+		IdempotencyKey: "idem_v1_0123456789abcdef0123456789abcdef", OpenedAt: opened, Sends: 3,
+	}
+	if state != pages.Open {
+		page.By = "operator:ann"
+	}
+	return page
+}
+
+// told sends a page and returns what arrived.
+func told(t *testing.T, sender func(url string) pages.Sender, page pages.Page) message {
+	t.Helper()
+	r := newReceiver(t)
+	if err := sender(r.server.URL).Send(t.Context(), page); err != nil {
+		t.Fatal(err)
+	}
+	return r.next()
+}
+
+const dedup = "outbox-incident-7-2-idem_v1_0123456789abcdef0123456789abcdef"
+
+const detailsOf = `{"incident_id":7,"generation":2,"dedup_key":"` + dedup + `","state":"%s","kind":"outcome_unknown",` +
+	`"provider":"stripe","operation":"create_charge","intent_id":42,"idempotency_key":"idem_v1_0123456789abcdef0123456789abcdef",` +
+	`"opened_at":"2026-03-01T11:00:00Z",%s` +
+	`"summary":"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)",` +
+	`"todo":["drainer intents show 42","drainer intents resolve 42 --as completed|failed --reason TEXT","drainer incidents ack 7 --reason TEXT"]}`
+
+func TestPagerDutyIsTriggeredAcknowledgedAndResolvedUnderOneKey(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[pages.State]string{
+		pages.Open: `{"routing_key":"R0","event_action":"trigger","dedup_key":"` + dedup + `","client":"drainer","payload":{` +
+			`"summary":"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)",` +
+			`"source":"drainer","severity":"critical","timestamp":"2026-03-01T11:00:00Z","component":"stripe","class":"outcome_unknown",` +
+			`"custom_details":` + fmt.Sprintf(detailsOf, "open", "") + `}}`,
+		pages.Acknowledged: `{"routing_key":"R0","event_action":"acknowledge","dedup_key":"` + dedup + `","client":"drainer"}`,
+		pages.Resolved:     `{"routing_key":"R0","event_action":"resolve","dedup_key":"` + dedup + `","client":"drainer"}`,
+	} {
+		got := told(t, func(url string) pages.Sender { return pages.NewPagerDuty(url, "R0") }, somePage(state))
+		if got.body != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", state, got.body, want)
+		}
+	}
+}
+
+func TestSlackIsToldInWords(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[pages.State]string{
+		pages.Open: "*drainer: incident 7 is open*\n" +
+			"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)\n" +
+			"since 2026-03-01T11:00:00Z, key idem_v1_0123456789abcdef0123456789abcdef\n" +
+			"```drainer intents show 42\ndrainer intents resolve 42 --as completed|failed --reason TEXT\ndrainer incidents ack 7 --reason TEXT```",
+		pages.Acknowledged: "*drainer: incident 7 is acknowledged* by operator:ann\n" +
+			"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)",
+		pages.Resolved: "*drainer: incident 7 is resolved* by operator:ann\n" +
+			"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)",
+	} {
+		if got := slackText(t, somePage(state)); got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", state, got, want)
+		}
+	}
+}
+
+// Who may enqueue writes tool names.
+func TestAToolsNameCannotWriteThePage(t *testing.T) {
+	t.Parallel()
+	page := somePage(pages.Open)
+	page.ToolName = "x/<!channel>\n```all is well```"
+	got := slackText(t, page)
+	if !strings.Contains(got, "(x/&lt;!channel&gt;?'''all is well''', intent 42)\n") {
+		t.Errorf("got %s", got)
+	}
+}
+
+func slackText(t *testing.T, page pages.Page) string {
+	t.Helper()
+	var body map[string]string
+	got := told(t, pages.NewSlack, page)
+	if err := json.Unmarshal([]byte(got.body), &body); err != nil || len(body) != 1 {
+		t.Fatalf("%s: %v", got.body, err)
+	}
+	return body["text"]
+}
+
+func TestAnAlertEndsInMinutesOrAtOnce(t *testing.T) {
+	t.Parallel()
+	for state, want := range map[pages.State]time.Duration{
+		pages.Open: 5 * pages.AlertmanagerRepeat, pages.Acknowledged: 0, pages.Resolved: 0,
+	} {
+		before := time.Now()
+		got := told(t, func(url string) pages.Sender { return pages.NewAlertmanager(url + "/prefix/") }, somePage(state))
+		if got.path != "/prefix/api/v2/alerts" {
+			t.Errorf("sent to %s", got.path)
+		}
+		var alerts []map[string]any
+		if err := json.Unmarshal([]byte(got.body), &alerts); err != nil || len(alerts) != 1 {
+			t.Fatalf("%s: %v", got.body, err)
+		}
+		ends, err := time.Parse(time.RFC3339, alerts[0]["endsAt"].(string))
+		if late := ends.Sub(before.Add(want)); err != nil || late < 0 || late > patience {
+			t.Errorf("%s: ends at %v, want %v from now (%v)", state, ends, want, err)
+		}
+		delete(alerts[0], "endsAt")
+		rest, _ := json.Marshal(alerts[0])
+		if want := `{"annotations":{` +
+			`"description":"drainer intents show 42\ndrainer intents resolve 42 --as completed|failed --reason TEXT\ndrainer incidents ack 7 --reason TEXT",` +
+			`"idempotency_key":"idem_v1_0123456789abcdef0123456789abcdef",` +
+			`"summary":"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)"},` +
+			`"labels":{"alertname":"DrainerIncident","dedup_key":"` + dedup + `","intent_id":"42","kind":"outcome_unknown",` +
+			`"operation":"create_charge","provider":"stripe","severity":"critical"},"startsAt":"2026-03-01T11:00:00Z"}`; string(rest) != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", state, rest, want)
+		}
+	}
+}
+
+// The database's clock may be ahead of this machine's.
+func TestNoAlertEndsBeforeItStarts(t *testing.T) {
+	t.Parallel()
+	page := somePage(pages.Resolved)
+	page.OpenedAt = time.Now().Add(time.Hour)
+	got := told(t, pages.NewAlertmanager, page)
+	var alerts []struct{ StartsAt, EndsAt time.Time }
+	if err := json.Unmarshal([]byte(got.body), &alerts); err != nil || alerts[0].EndsAt.Before(alerts[0].StartsAt) {
+		t.Errorf("%s (%v)", got.body, err)
+	}
+}
+
+func TestAWebhookIsSignedAndSaysWhatHappened(t *testing.T) {
+	t.Parallel()
+	verify, err := standardwebhooks.NewWebhook(webhookSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for state, want := range map[pages.State]struct{ event, by string }{
+		pages.Open:         {"incident.opened", ""},
+		pages.Acknowledged: {"incident.acknowledged", `"by":"operator:ann",`},
+		pages.Resolved:     {"incident.resolved", `"by":"operator:ann",`},
+	} {
+		got := told(t, func(url string) pages.Sender { return mustWebhook(t, url) }, somePage(state))
+		if err := verify.Verify([]byte(got.body), got.header); err != nil {
+			t.Errorf("%s: %v", state, err)
+		}
+		if err := verify.Verify([]byte(got.body+" "), got.header); err == nil {
+			t.Errorf("%s: another body has the same signature", state)
+		}
+		if id := got.header.Get("webhook-id"); id != dedup+"-"+string(state)+"-3" {
+			t.Errorf("%s: the message is %s", state, id)
+		}
+		var event struct {
+			Type      string
+			Timestamp time.Time
+			Data      json.RawMessage
+		}
+		if err := json.Unmarshal([]byte(got.body), &event); err != nil {
+			t.Fatal(err)
+		}
+		if event.Type != want.event || time.Since(event.Timestamp) > patience || string(event.Data) != fmt.Sprintf(detailsOf, state, want.by) {
+			t.Errorf("%s: got %s", state, got.body)
+		}
+	}
+}
+
+func mustWebhook(t *testing.T, url string) pages.Sender {
+	t.Helper()
+	sender, err := pages.NewWebhook(url, webhookSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sender
+}
+
+// canary stands for every secret: in addresses, keys and what servers echo.
+const canary = "c4n4ry"
+
+func TestAFailedPageShowsNeitherAddressNorSecret(t *testing.T) {
+	t.Parallel()
+	echo := newReceiver(t)
+	echo.answer = func(_ int64, w http.ResponseWriter) bool {
+		w.Header().Set("Location", "http://"+canary+".invalid/")
+		http.Error(w, canary, http.StatusTemporaryRedirect)
+		return false
+	}
+	garbage := newReceiver(t)
+	garbage.answer = func(_ int64, w http.ResponseWriter) bool {
+		connection, _, _ := w.(http.Hijacker).Hijack()
+		connection.Write([]byte(canary + "\r\n\r\n"))
+		connection.Close()
+		return false
+	}
+	closed := newReceiver(t)
+	closed.server.Close()
+
+	for name, url := range map[string]string{
+		"an answer that is none": garbage.server.URL,
+		"a redirect":             echo.server.URL,
+		"nobody there":           closed.server.URL,
+		"no address":             "http://" + canary + "%zz",
+		"another protocol":       "ftp://" + canary,
+	} {
+		url += "/services/" + canary
+		for _, sender := range []pages.Sender{
+			pages.NewPagerDuty(url, canary), pages.NewSlack(url), pages.NewAlertmanager(url), mustWebhook(t, url),
+		} {
+			if err := sender.Send(t.Context(), somePage(pages.Open)); err == nil || strings.Contains(err.Error(), canary) {
+				t.Errorf("%s, %T: %v", name, sender, err)
+			}
+		}
+	}
+	if tries := echo.tries.Load(); tries != 4 {
+		t.Errorf("the redirecting server was called %d times, want 4", tries)
+	}
+}
+
+func TestAWebhookNeedsASecretThatCanSign(t *testing.T) {
+	t.Parallel()
+	if _, err := pages.NewWebhook("http://localhost", "whsec_"+canary+"!"); err == nil || strings.Contains(err.Error(), canary) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestEveryKindExplainsItself(t *testing.T) {
+	t.Parallel()
+	for _, kind := range pages.Kinds() {
+		page := somePage(pages.Open)
+		page.Kind = kind
+		if !strings.Contains(page.Summary(), string(kind)+": ") || strings.Contains(page.Summary(), ":  (") || len(page.Todo()) < 2 {
+			t.Errorf("%s: %s %q", kind, page.Summary(), page.Todo())
+		}
+		if strings.Contains(strings.Join(page.Todo(), "\n"), "INTENT") {
+			t.Errorf("%s: %q", kind, page.Todo())
+		}
+	}
+}
+
+func TestAToolWithoutASlashIsItsOwnProvider(t *testing.T) {
+	t.Parallel()
+	page := somePage(pages.Open)
+	page.ToolName = "mail"
+	got := told(t, func(url string) pages.Sender { return mustWebhook(t, url) }, page)
+	if !strings.Contains(got.body, `"provider":"mail","operation":"mail"`) {
+		t.Errorf("got %s", got.body)
+	}
+}

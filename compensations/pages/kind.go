@@ -1,0 +1,33 @@
+package pages
+
+// Kind is what an incident is about.
+type Kind string
+
+// The kinds, as the table outbox.incident knows them.
+const (
+	OutcomeUnknown        Kind = "outcome_unknown"
+	CompensationFailed    Kind = "compensation_failed"
+	ReversalWindowExpired Kind = "reversal_window_expired"
+	KeyCollision          Kind = "key_collision"
+	UnconfiguredProvider  Kind = "unconfigured_provider"
+)
+
+// Kinds lists them all.
+func Kinds() []Kind {
+	return []Kind{OutcomeUnknown, CompensationFailed, ReversalWindowExpired, KeyCollision, UnconfiguredProvider}
+}
+
+// meaning is a kind for somebody who was just woken up.
+var meaning = map[Kind]string{
+	OutcomeUnknown:        "nobody can tell whether this effect happened",
+	CompensationFailed:    "this step could not be undone",
+	ReversalWindowExpired: "it is too late to undo this step",
+	KeyCollision:          "an agent enqueued another payload under the key of this intent, and was refused",
+	UnconfiguredProvider:  "this intent and maybe others wait for a provider that is not configured",
+}
+
+// remedy is the command, beside looking and acknowledging, that leads out of it.
+var remedy = map[Kind]string{
+	OutcomeUnknown:       "drainer intents resolve INTENT --as completed|failed --reason TEXT",
+	UnconfiguredProvider: "drainer status",
+}

@@ -1,0 +1,9 @@
+package pages_test
+
+import (
+	"testing"
+
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+func TestMain(m *testing.M) { drainertest.Main(m) }

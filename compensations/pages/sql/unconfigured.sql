@@ -1,0 +1,27 @@
+-- $1 configured providers, $2 seconds that a due row may wait for another one.
+-- One incident a provider, on its oldest row, resolved once nothing waits so long.
+WITH RECURSIVE queued AS (
+  -- a loose index scan: one look a provider, however many rows it has
+  (SELECT provider FROM outbox.queue ORDER BY provider LIMIT 1)
+  UNION ALL
+  SELECT (SELECT q.provider FROM outbox.queue q WHERE q.provider > queued.provider ORDER BY q.provider LIMIT 1)
+  FROM queued WHERE queued.provider IS NOT NULL
+), stuck AS MATERIALIZED (
+  SELECT queued.provider, oldest.intent_id
+  FROM queued CROSS JOIN LATERAL (
+    SELECT q.intent_id FROM outbox.queue q
+    WHERE q.provider = queued.provider AND q.next_attempt_at <= now() - make_interval(secs => $2::float8)
+    ORDER BY q.next_attempt_at, q.intent_id LIMIT 1) oldest
+  WHERE queued.provider <> ALL ($1::text[])
+), known AS MATERIALIZED (
+  SELECT i.id, t.provider FROM outbox.incident i LEFT JOIN outbox.intent t ON t.id = i.intent_id
+  WHERE i.kind = 'unconfigured_provider' AND i.resolved_at IS NULL
+), over AS (
+  UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'drainer'
+  WHERE id IN (SELECT id FROM known WHERE NOT EXISTS (SELECT FROM stuck WHERE stuck.provider = known.provider))
+)
+INSERT INTO outbox.incident (kind, intent_id, agent_run_id)
+SELECT 'unconfigured_provider', i.id, i.agent_run_id
+FROM stuck JOIN outbox.intent i ON i.id = stuck.intent_id
+WHERE NOT EXISTS (SELECT FROM known WHERE known.provider = stuck.provider)
+ON CONFLICT (kind, intent_id) DO UPDATE SET opened_at = now();

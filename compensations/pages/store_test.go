@@ -1,0 +1,275 @@
+package pages
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+// tables are an outbox whose rows a test writes itself.
+type tables struct {
+	store
+	t *testing.T
+}
+
+func newTables(t *testing.T) tables {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), drainertest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return tables{store{pool}, t}
+}
+
+func (o tables) exec(sql string, args ...any) {
+	o.t.Helper()
+	if _, err := o.pool.Exec(o.t.Context(), sql, args...); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o tables) must(err error) {
+	o.t.Helper()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o tables) enqueue(step, tool, payload string) (id int64, err error) {
+	err = o.pool.QueryRow(o.t.Context(), `SELECT intent_id FROM outbox.enqueue('run', $1, $2, 'scope', $3)`, step, tool, payload).Scan(&id)
+	return id, err
+}
+
+func (o tables) mustEnqueue(step, tool string) int64 {
+	o.t.Helper()
+	id, err := o.enqueue(step, tool, "{}")
+	o.must(err)
+	return id
+}
+
+// incidents tells each as "intent generation state", the oldest first.
+func (o tables) incidents(kind Kind) []string {
+	o.t.Helper()
+	rows, err := o.pool.Query(o.t.Context(), `SELECT intent_id || ' ' || generation || CASE WHEN resolved_at IS NULL THEN ' open' ELSE ' resolved' END
+		FROM outbox.incident WHERE kind = $1 ORDER BY id`, kind)
+	o.must(err)
+	incidents, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	o.must(err)
+	return incidents
+}
+
+func (o tables) assertIncidents(kind Kind, want ...string) {
+	o.t.Helper()
+	if got := o.incidents(kind); !slices.Equal(got, want) {
+		o.t.Errorf("incidents are %q, want %q", got, want)
+	}
+}
+
+var pager = Channel{Name: "pager", Repeat: time.Hour}
+
+func TestAChannelIsToldWhatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	const acknowledged, resolved = "acknowledged_at = now()", "resolved_at = now()"
+	for name, test := range map[string]struct {
+		incident string // what was done to it
+		page     string // told and told_at; empty: it was never begun
+		want     State  // empty: nothing
+	}{
+		"open, never told":                        {"", "", Open},
+		"open, perhaps told":                      {"", "NULL, NULL", Open},
+		"open, nobody knows which came last":      {"", "NULL, now()", Open},
+		"open, told lately":                       {"", "'open', now()", ""},
+		"open, told long ago":                     {"", "'open', now() - interval '61 minutes'", Open},
+		"acknowledged, never told":                {acknowledged, "", ""},
+		"acknowledged, perhaps told":              {acknowledged, "NULL, NULL", Acknowledged},
+		"acknowledged, told that it is open":      {acknowledged, "'open', now()", Acknowledged},
+		"acknowledged, told so long ago":          {acknowledged, "'acknowledged', 'yesterday'", ""},
+		"resolved, never told":                    {resolved, "", ""},
+		"resolved, perhaps told":                  {resolved, "NULL, NULL", Resolved},
+		"resolved, told that it is open":          {resolved, "'open', now()", Resolved},
+		"resolved, told that it was acknowledged": {resolved, "'acknowledged', now()", Resolved},
+		"resolved, told so long ago":              {resolved, "'resolved', 'yesterday'", ""},
+		"resolved after it was acknowledged":      {acknowledged + ", " + resolved, "'acknowledged', now()", Resolved},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newTables(t)
+			o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', $1, 'run')`, o.mustEnqueue("s", "sim/act"))
+			if test.incident != "" {
+				o.exec(`UPDATE outbox.incident SET ` + test.incident)
+			}
+			if test.page != "" {
+				o.exec(`INSERT INTO outbox.page (incident_id, generation, channel, told, told_at) VALUES (1, 1, 'pager', ` + test.page + `)`)
+				o.exec(`INSERT INTO outbox.page (incident_id, generation, channel, told, told_at) VALUES (1, 1, 'another', ` + test.page + `)`)
+			}
+			due, err := o.due(t.Context(), pager, 10)
+			o.must(err)
+			one, found, err := o.dueOf(t.Context(), pager, 1, 1)
+			o.must(err)
+			if len(due) > 1 || found != (len(due) == 1) || one.State != test.want || (found && one != due[0]) {
+				t.Errorf("due are %+v, and of it alone %+v; want %q", due, one, test.want)
+			}
+			if found && (one.ToolName != "sim/act" || one.IntentID != 1 || one.Kind != OutcomeUnknown || len(one.IdempotencyKey) != 40) {
+				t.Errorf("the page is %+v", one)
+			}
+		})
+	}
+}
+
+func TestTwoSendersThatMeetLeaveThePageToBeSentAgain(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 1, 'run')`)
+	first, _, err := o.dueOf(t.Context(), pager, 1, 1)
+	o.must(err)
+	o.must(o.begin(t.Context(), pager.Name, first))
+	o.exec(`UPDATE outbox.incident SET resolved_at = now()`)
+	second, _, err := o.dueOf(t.Context(), pager, 1, 1)
+	o.must(err)
+
+	// The resolution overtakes the page, or so it seems: who came last is not known.
+	o.must(o.told(t.Context(), pager.Name, second))
+	o.must(o.told(t.Context(), pager.Name, first))
+	again, due, err := o.dueOf(t.Context(), pager, 1, 1)
+	o.must(err)
+	if !due || again.State != Resolved {
+		t.Fatalf("due: %t, %+v; want the resolution again", due, again)
+	}
+	o.must(o.told(t.Context(), pager.Name, again))
+	if _, due, err = o.dueOf(t.Context(), pager, 1, 1); due || err != nil {
+		t.Errorf("due: %t, %v; want nothing left to say", due, err)
+	}
+}
+
+func TestNewsComesBeforeRepetitions(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) SELECT 'outcome_unknown', n, 'run' FROM generate_series(1, 3) n`)
+	o.exec(`INSERT INTO outbox.page (incident_id, generation, channel, told, told_at) SELECT n, 1, 'pager', 'open', now() - interval '2 hours' FROM generate_series(1, 2) n`)
+	o.exec(`UPDATE outbox.incident SET resolved_at = now() WHERE id = 2`)
+	due, err := o.due(t.Context(), pager, 3)
+	o.must(err)
+	var order []int64
+	for _, page := range due {
+		order = append(order, page.IncidentID)
+	}
+	if !slices.Equal(order, []int64{2, 3, 1}) {
+		t.Errorf("in the order %v, want the end of 2, then 3 for the first time, then 1 again", order)
+	}
+}
+
+func TestACollisionOpensOneIncident(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	intent := o.mustEnqueue("s", "sim/act")
+	notice := func() { o.must(o.notice(context.Background(), []string{"sim"})) }
+	collide := func() {
+		if _, err := o.enqueue("s", "sim/act", `{"other": true}`); err == nil {
+			t.Fatal("another payload was accepted")
+		}
+	}
+	notice()
+	o.assertIncidents(KeyCollision)
+	collide()
+	collide()
+	notice()
+	notice()
+	o.assertIncidents(KeyCollision, fmt.Sprintf("%d 1 open", intent))
+
+	o.exec(`UPDATE outbox.incident SET acknowledged_at = now(), resolved_at = now()`)
+	notice()
+	o.assertIncidents(KeyCollision, fmt.Sprintf("%d 1 resolved", intent))
+	collide()
+	notice()
+	o.assertIncidents(KeyCollision, fmt.Sprintf("%d 2 open", intent))
+}
+
+func TestLooksThatRaceOpenACollisionOnce(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.mustEnqueue("s", "sim/act")
+	if _, err := o.enqueue("s", "sim/act", `{"other": true}`); err == nil {
+		t.Fatal("another payload was accepted")
+	}
+	errs := make(chan error)
+	for range 8 {
+		go func() { errs <- o.notice(context.Background(), []string{"sim"}) }()
+	}
+	for range 8 {
+		o.must(<-errs)
+	}
+	o.assertIncidents(KeyCollision, "1 1 open")
+}
+
+func TestRowsThatWaitForAnUnconfiguredProviderAreOneIncident(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.mustEnqueue("1", "sim/act")
+	first, second := o.mustEnqueue("2", "typo/act"), o.mustEnqueue("3", "typo/act")
+	notice := func(configured ...string) { o.must(o.notice(context.Background(), configured)) }
+	age := func(minutes int) {
+		o.exec(`UPDATE outbox.queue SET next_attempt_at = next_attempt_at - make_interval(mins => $1)`, minutes)
+	}
+	age(4)
+	notice("sim")
+	o.assertIncidents(UnconfiguredProvider)
+	age(2)
+	notice("sim")
+	notice("sim")
+	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 open", first))
+
+	// The oldest row goes, and the next one waits for the same reason.
+	o.exec(`DELETE FROM outbox.queue WHERE intent_id = $1`, first)
+	notice("sim")
+	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 open", first))
+	notice("sim", "typo")
+	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 resolved", first))
+	notice("sim")
+	notice("sim")
+	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 resolved", first), fmt.Sprintf("%d 1 open", second))
+
+	o.exec(`DELETE FROM outbox.queue`)
+	notice("sim")
+	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 resolved", first), fmt.Sprintf("%d 1 resolved", second))
+}
+
+func TestAStuckProviderThatWasAcknowledgedIsNotOpenedAgain(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	intent := o.mustEnqueue("1", "typo/act")
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() - interval '6 minutes'`)
+	o.must(o.notice(t.Context(), []string{"sim"}))
+	o.exec(`UPDATE outbox.incident SET acknowledged_at = now()`)
+	o.must(o.notice(t.Context(), []string{"sim"}))
+	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 open", intent))
+	if counts, err := o.open(t.Context()); err != nil || counts[UnconfiguredProvider] != 0 {
+		t.Errorf("counted %v, %v; want none that pages", counts, err)
+	}
+
+	o.must(o.notice(t.Context(), []string{"typo"}))
+	o.must(o.notice(t.Context(), []string{"sim"}))
+	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 2 open", intent))
+}
+
+func TestTheBackoffOfAPageEndsAtAMinute(t *testing.T) {
+	t.Parallel()
+	longest := time.Duration(0)
+	for failures := range 200 {
+		delay := Backoff(failures + 1)
+		if delay < 0 || delay > time.Minute {
+			t.Errorf("after %d failures it waits %v", failures+1, delay)
+		}
+		longest = max(longest, delay)
+	}
+	if longest < 30*time.Second {
+		t.Errorf("it never waits longer than %v", longest)
+	}
+}
