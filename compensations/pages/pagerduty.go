@@ -5,9 +5,6 @@ import (
 	"time"
 )
 
-// PagerDutyURL is the Events API v2 in the United States; Europe has its own.
-const PagerDutyURL = "https://events.pagerduty.com/v2/enqueue"
-
 type pagerDuty struct{ url, routingKey string }
 
 // NewPagerDuty sends to the Events API v2

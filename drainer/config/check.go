@@ -18,6 +18,7 @@ func (r *reader) checkRoot(block rootBlock) {
 	}
 	r.checkWorker(block.Worker)
 	r.checkPositive(path{"retention"}, block.Retention)
+	r.checkPositive(path{"page_repeat"}, block.PageRepeat)
 }
 
 // checkWorker keeps room for lost heartbeats: a worker stops by itself at two

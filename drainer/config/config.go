@@ -13,7 +13,9 @@ type Config struct {
 	Worker      Worker
 	Server      Server
 	Retention   Retention
-	Providers   []Provider // in the order of the file
+	Providers   []Provider    // in the order of the file
+	Pages       []Page        // in the order of the file
+	PageRepeat  time.Duration // between two pages about one incident
 }
 
 // Worker is how one process proves that it lives and how it ends.
@@ -47,3 +49,25 @@ type Provider struct {
 	Fallback    string // a provider that serves while this one's breaker is open; empty for none
 	Tools       map[string]dispatch.Policy
 }
+
+// Page is one channel that hears of incidents.
+type Page struct {
+	Name   string // unlike any other's
+	Kind   PageKind
+	URL    string // a secret, if the channel is Slack
+	Secret string // PagerDuty's routing key, or what signs a webhook
+}
+
+// PageKind is a protocol of pagers.
+type PageKind string
+
+// The kinds, as the file names them.
+const (
+	PagerDuty    PageKind = "pagerduty"
+	Slack        PageKind = "slack"
+	Alertmanager PageKind = "alertmanager"
+	Webhook      PageKind = "webhook"
+)
+
+// PageKinds lists them all.
+func PageKinds() []PageKind { return []PageKind{PagerDuty, Slack, Alertmanager, Webhook} }

@@ -10,10 +10,11 @@ import (
 
 func defaultRoot() rootBlock {
 	return rootBlock{
-		Database:  databaseBlock{Schema: "outbox"},
-		Worker:    workerBlock{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
-		Server:    serverBlock{Listen: ":9464"},
-		Retention: 90 * duration.Day,
+		Database:   databaseBlock{Schema: "outbox"},
+		Worker:     workerBlock{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
+		Server:     serverBlock{Listen: ":9464"},
+		Retention:  90 * duration.Day,
+		PageRepeat: 30 * time.Minute,
 	}
 }
 

@@ -10,12 +10,14 @@ import (
 // JSON Schema. Lists of named blocks are decoded one by one.
 
 type rootBlock struct {
-	Version   int           `yaml:"version" jsonschema:"required,enum=1" jsonschema_description:"Version of this file's format."`
-	Database  databaseBlock `yaml:"database" jsonschema_description:"The Postgres database that holds the outbox."`
-	Worker    workerBlock   `yaml:"worker" jsonschema_description:"How one drainer process proves that it lives and how it ends."`
-	Server    serverBlock   `yaml:"server" jsonschema_description:"The HTTP listener of /metrics, /livez and /readyz."`
-	Retention time.Duration `yaml:"retention" jsonschema:"default=90d" jsonschema_description:"How long settled intents are kept, unless a tool says otherwise. Until then their keys are recognised; an intent that is enqueued again after that acts again."`
-	Providers list          `yaml:"providers" jsonschema_description:"The upstreams by name: the part of a tool name before its first slash."`
+	Version    int           `yaml:"version" jsonschema:"required,enum=1" jsonschema_description:"Version of this file's format."`
+	Database   databaseBlock `yaml:"database" jsonschema_description:"The Postgres database that holds the outbox."`
+	Worker     workerBlock   `yaml:"worker" jsonschema_description:"How one drainer process proves that it lives and how it ends."`
+	Server     serverBlock   `yaml:"server" jsonschema_description:"The HTTP listener of /metrics, /livez and /readyz."`
+	Retention  time.Duration `yaml:"retention" jsonschema:"default=90d" jsonschema_description:"How long settled intents are kept, unless a tool says otherwise. Until then their keys are recognised; an intent that is enqueued again after that acts again."`
+	Providers  list          `yaml:"providers" jsonschema_description:"The upstreams by name: the part of a tool name before its first slash."`
+	Pages      []pageBlock   `yaml:"pages" jsonschema_description:"Who is told of incidents: every channel of this list. With none, incidents are only listed and counted."`
+	PageRepeat time.Duration `yaml:"page_repeat" jsonschema:"default=30m" jsonschema_description:"How often a channel is told again of an incident that nobody has acknowledged. Alertmanager is told every minute, and repeats by its own settings."`
 }
 
 type databaseBlock struct {
@@ -31,6 +33,33 @@ type workerBlock struct {
 
 type serverBlock struct {
 	Listen string `yaml:"listen" jsonschema:"default=:9464" jsonschema_description:"host:port to listen on; without a host, on every address."`
+}
+
+// pageBlock holds one channel.
+type pageBlock struct {
+	Name         string             `yaml:"name" jsonschema_description:"What metrics and logs call it; the channel's kind by default. Needed where two are of one kind."`
+	PagerDuty    *pagerDutyBlock    `yaml:"pagerduty" jsonschema_description:"PagerDuty, through its Events API v2."`
+	Slack        *slackBlock        `yaml:"slack" jsonschema_description:"A Slack incoming webhook."`
+	Alertmanager *alertmanagerBlock `yaml:"alertmanager" jsonschema_description:"An Alertmanager, through its API v2. It knows no acknowledgement: the alert ends with it."`
+	Webhook      *webhookBlock      `yaml:"webhook" jsonschema_description:"Any receiver of signed messages as Standard Webhooks specifies them."`
+}
+
+type pagerDutyBlock struct {
+	RoutingKey string `yaml:"routing_key" jsonschema:"required" jsonschema_description:"Integration key of a service, such as ${file:/run/secrets/pagerduty}."`
+	URL        string `yaml:"url" jsonschema:"default=https://events.pagerduty.com/v2/enqueue" jsonschema_description:"Where events go; https://events.eu.pagerduty.com/v2/enqueue for accounts in Europe."`
+}
+
+type slackBlock struct {
+	WebhookURL string `yaml:"webhook_url" jsonschema:"required" jsonschema_description:"The webhook's URL. It is a secret, such as ${env:SLACK_WEBHOOK}."`
+}
+
+type alertmanagerBlock struct {
+	URL string `yaml:"url" jsonschema:"required" jsonschema_description:"Its address, without /api/v2/alerts."`
+}
+
+type webhookBlock struct {
+	URL    string `yaml:"url" jsonschema:"required" jsonschema_description:"Where messages go."`
+	Secret string `yaml:"secret" jsonschema:"required" jsonschema_description:"What signs them: whsec_ and 24 to 64 random octets in base64."`
 }
 
 type providerBlock struct {

@@ -61,6 +61,8 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 		Worker:      Worker(block.Worker),
 		Server:      Server(block.Server),
 		Retention:   Retention{Default: block.Retention, Tools: map[string]time.Duration{}},
+		Pages:       r.pages(path{"pages"}, block.Pages),
+		PageRepeat:  block.PageRepeat,
 	}
 	for _, child := range block.Providers {
 		config.Providers = append(config.Providers, r.provider(child, registry, config.Retention))

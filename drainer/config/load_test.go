@@ -19,6 +19,13 @@ database: {url: "${env:DATABASE_URL}", schema: outbox}
 worker: {heartbeat: 2s, lease: 12s, shutdown_timeout: 20s}
 server: {listen: "127.0.0.1:9000"}
 retention: 30d
+page_repeat: 5m
+pages:
+  - {pagerduty: {routing_key: "${file:/run/secrets/token}"}}
+  - {name: europe, pagerduty: {routing_key: r, url: "https://events.eu.pagerduty.com/v2/enqueue"}}
+  - {slack: {webhook_url: "https://hooks.slack.com/services/${file:/run/secrets/token}"}}
+  - {alertmanager: {url: "http://alertmanager:9093"}}
+  - {webhook: {url: "https://ops.example/pages", secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw}}
 providers:
   stripe:
     adapter: fake
@@ -89,6 +96,14 @@ func TestLoadReadsEveryField(t *testing.T) {
 		Worker:      Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
 		Server:      Server{Listen: "127.0.0.1:9000"},
 		Retention:   Retention{Default: 30 * duration.Day, Tools: map[string]time.Duration{"stripe/create_charge": duration.Day}},
+		PageRepeat:  5 * time.Minute,
+		Pages: []Page{
+			{Name: "pagerduty", Kind: PagerDuty, URL: "https://events.pagerduty.com/v2/enqueue", Secret: "s3cret"},
+			{Name: "europe", Kind: PagerDuty, URL: "https://events.eu.pagerduty.com/v2/enqueue", Secret: "r"},
+			{Name: "slack", Kind: Slack, URL: "https://hooks.slack.com/services/s3cret"},
+			{Name: "alertmanager", Kind: Alertmanager, URL: "http://alertmanager:9093"},
+			{Name: "webhook", Kind: Webhook, URL: "https://ops.example/pages", Secret: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"},
+		},
 		Providers: []Provider{
 			{
 				Name: "stripe", Concurrency: 4, Timeout: 5 * time.Second, Fallback: "spare",
@@ -161,6 +176,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	want := &Config{
 		Worker: Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
 		Server: Server{Listen: ":9464"}, Retention: Retention{Default: 90 * duration.Day, Tools: map[string]time.Duration{}},
+		PageRepeat: 30 * time.Minute,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

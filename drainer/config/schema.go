@@ -26,6 +26,7 @@ func Schema(registry dispatch.Registry) ([]byte, error) {
 
 	root := shape(rootBlock{})
 	set(root, "providers", func(providers *jsonschema.Schema) { named(providers, provider, `^[^/]+$`) })
+	set(root, "pages", func(pages *jsonschema.Schema) { oneOf(pages.Items, PageKinds()) })
 	root.Version = jsonschema.Version
 	root.Title = "Configuration of drainer"
 
@@ -76,6 +77,13 @@ func adapterShape(zero any, description string) *jsonschema.Schema {
 func named(object, block *jsonschema.Schema, pattern string) {
 	object.PropertyNames = &jsonschema.Schema{Pattern: pattern}
 	object.AdditionalProperties = block
+}
+
+// oneOf wants just one of these properties.
+func oneOf[T ~string](object *jsonschema.Schema, names []T) {
+	for _, name := range names {
+		object.OneOf = append(object.OneOf, &jsonschema.Schema{Required: []string{string(name)}})
+	}
 }
 
 func set(object *jsonschema.Schema, property string, change func(*jsonschema.Schema)) {

@@ -5,6 +5,7 @@ WITH due AS (
   SELECT i.id, i.generation, 'open' AS state, p.told_at, coalesce(p.sends, 0) AS sends
   FROM outbox.incident i
   LEFT JOIN outbox.page p ON p.channel = $1::text AND p.incident_id = i.id AND p.generation = i.generation
+                         AND p.told IS DISTINCT FROM 'resolved'  -- which an open one never was; it is the index's condition
   WHERE i.resolved_at IS NULL AND i.acknowledged_at IS NULL
     AND (p.told IS DISTINCT FROM 'open' OR p.told_at <= now() - make_interval(secs => $2::float8))
   UNION ALL
