@@ -64,9 +64,9 @@ func TestTheDrainerCannotChangeWhatWasCommittedOrRecorded(t *testing.T) {
 		"DELETE FROM outbox.river_job":             "",
 		"INSERT INTO outbox.river_job (kind, args, max_attempts, queue) VALUES ('k', '{}', 1, 'q')": "",
 
-		"INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 1, 'r') ON CONFLICT (kind, intent_id) DO UPDATE SET opened_at = now()": "",
-		"INSERT INTO outbox.page (incident_id, generation, channel) VALUES (1, 1, 'slack')":                                                                          "",
-		"INSERT INTO outbox.watermark VALUES ('w', 1) ON CONFLICT (name) DO UPDATE SET value = 2":                                                                    "",
+		"INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 1, 'r') ON CONFLICT (kind, intent_id) DO UPDATE SET opened_at = now()":                                                    "",
+		"WITH i AS (INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 1, 'r') RETURNING id) INSERT INTO outbox.page (incident_id, generation, channel) SELECT id, 1, 'slack' FROM i": "",
+		"INSERT INTO outbox.watermark VALUES ('w', 1) ON CONFLICT (name) DO UPDATE SET value = 2":                                                                                                                       "",
 
 		"UPDATE outbox.intent SET payload = '{}'":                forbidden,
 		"DELETE FROM outbox.intent":                              forbidden,

@@ -19,7 +19,7 @@ var sagaRetry = sagaChange{
 	short: "Let a saga that failed go on",
 	long: `retry goes on where the compensation failed: undos that ended badly are sent again
 under their keys, and steps without an undo are planned anew, with what the
-configuration says now. The run's incidents are acknowledged.`,
+configuration says now. The run's incidents are resolved.`,
 	example: `  drainer sagas retry run-001 --reason "refund tool configured"`,
 	change: func(ctx context.Context, c *operator.Console, run string, by operator.Signature) error {
 		return c.RetrySaga(ctx, run, by)
@@ -30,7 +30,7 @@ var sagaResolve = sagaChange{
 	use:   "resolve RUN",
 	short: "End a saga that people have settled outside",
 	long: `resolve ends a saga: nothing more is undone by drainer. The run stays closed, and its
-incidents are acknowledged.`,
+incidents are resolved.`,
 	example: `  drainer sagas resolve run-001 --reason "refunded by hand, ticket 4711"`,
 	change: func(ctx context.Context, c *operator.Console, run string, by operator.Signature) error {
 		return c.ResolveSaga(ctx, run, by)

@@ -23,7 +23,7 @@ func somePage(state pages.State) pages.Page {
 		IdempotencyKey: "idem_v1_0123456789abcdef0123456789abcdef", OpenedAt: opened, Sends: 3,
 	}
 	if state != pages.Open {
-		page.By = "operator:ann"
+		page.By = "operator:on-call"
 	}
 	return page
 }
@@ -70,9 +70,9 @@ func TestSlackIsToldInWords(t *testing.T) {
 			"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)\n" +
 			"since 2026-03-01T11:00:00Z, key idem_v1_0123456789abcdef0123456789abcdef\n" +
 			"```drainer intents show 42\ndrainer intents resolve 42 --as completed|failed --reason TEXT\ndrainer incidents ack 7 --reason TEXT```",
-		pages.Acknowledged: "*drainer: incident 7 is acknowledged* by operator:ann\n" +
+		pages.Acknowledged: "*drainer: incident 7 is acknowledged* by operator:on-call\n" +
 			"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)",
-		pages.Resolved: "*drainer: incident 7 is resolved* by operator:ann\n" +
+		pages.Resolved: "*drainer: incident 7 is resolved* by operator:on-call\n" +
 			"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)",
 	} {
 		if got := slackText(t, somePage(state)); got != want {
@@ -153,8 +153,8 @@ func TestAWebhookIsSignedAndSaysWhatHappened(t *testing.T) {
 	}
 	for state, want := range map[pages.State]struct{ event, by string }{
 		pages.Open:         {"incident.opened", ""},
-		pages.Acknowledged: {"incident.acknowledged", `"by":"operator:ann",`},
-		pages.Resolved:     {"incident.resolved", `"by":"operator:ann",`},
+		pages.Acknowledged: {"incident.acknowledged", `"by":"operator:on-call",`},
+		pages.Resolved:     {"incident.resolved", `"by":"operator:on-call",`},
 	} {
 		got := told(t, func(url string) pages.Sender { return mustWebhook(t, url) }, somePage(state))
 		if err := verify.Verify([]byte(got.body), got.header); err != nil {

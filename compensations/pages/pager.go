@@ -31,7 +31,7 @@ func Backoff(failures int) time.Duration {
 	return dispatch.Backoff{Base: 2 * time.Second, Cap: time.Minute}.Delay(failures, 0, rand.Float64())
 }
 
-// Pager is a part for [jobs.Open].
+// Pager is a part for [jobs.New].
 type Pager struct {
 	store    store
 	settings Settings

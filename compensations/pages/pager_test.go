@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/agentoutbox/drainer/compensations/jobs"
@@ -146,10 +145,11 @@ func TestWhatWasAcknowledgedWhileThePagerWasDownWakesNobody(t *testing.T) {
 	d, r := newDesk(t), newReceiver(t)
 	var up atomic.Bool
 	r.answer = func(_ int64, w http.ResponseWriter) bool {
-		if !up.Load() {
+		accepts := up.Load()
+		if !accepts {
 			cut(w)
 		}
-		return up.Load()
+		return accepts
 	}
 	d.work(quick(channel("pagerduty", pages.NewPagerDuty(r.server.URL, "R0"))))
 	id := d.incident(pages.OutcomeUnknown)
@@ -170,7 +170,7 @@ func TestAResolutionReachesThePagerAndAReopenedIncidentPagesAgain(t *testing.T) 
 	id := d.incident(pages.OutcomeUnknown)
 	first := r.expect("trigger")
 
-	d.exec(`UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'operator:ann' WHERE id = $1`, id)
+	d.exec(`UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'operator:on-call' WHERE id = $1`, id)
 	over := r.expect("resolve")
 	if dedupKey(first) != dedupKey(over) {
 		t.Errorf("%s is resolved instead of %s", dedupKey(over), dedupKey(first))
@@ -230,7 +230,7 @@ func (d *desk) acknowledge(id int64) {
 	}
 	console := operator.Open(conn)
 	defer console.Close(context.WithoutCancel(d.t.Context()))
-	done, err := console.Acknowledge(d.t.Context(), operator.Signature{Operator: "ann", Reason: "mine"}, []int64{id})
+	done, err := console.Acknowledge(d.t.Context(), operator.Signature{Operator: "on-call", Reason: "mine"}, []int64{id})
 	if err != nil || done[0].Refused != "" {
 		d.t.Fatalf("acknowledge: %+v, %v", done, err)
 	}
@@ -260,12 +260,12 @@ func TestThreeRunnersPageOnce(t *testing.T) {
 // run is a process of its own, with the runner that daemons have.
 func (d *desk) run(settings pages.Settings) {
 	d.t.Helper()
-	pool, err := pgxpool.New(d.t.Context(), d.url)
+	pool, err := jobs.OpenPool(d.t.Context(), d.url)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(&d.log, nil))
-	runner, err := jobs.Open(d.t.Context(), d.url, log, pages.New(pool, settings, log, prometheus.NewRegistry()))
+	runner, err := jobs.New(pool, log, pages.New(pool, settings, log, prometheus.NewRegistry()))
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -277,7 +277,6 @@ func (d *desk) run(settings pages.Settings) {
 		if err := <-ended; err != nil {
 			d.t.Error(err)
 		}
-		runner.Close()
 		pool.Close()
 	})
 }

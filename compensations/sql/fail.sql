@@ -11,4 +11,4 @@ WITH noted AS (
 INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
 SELECT $3::text, id, agent_run_id, $2::text FROM outbox.intent WHERE id = $1::bigint
 ON CONFLICT (kind, intent_id) DO UPDATE
-SET detail = excluded.detail, opened_at = now(), acknowledged_at = NULL, acknowledged_by = NULL;
+SET detail = excluded.detail, opened_at = now();

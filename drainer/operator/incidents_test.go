@@ -20,7 +20,7 @@ func (o *outbox) incidents(filter operator.IncidentFilter) []operator.Incident {
 
 func (o *outbox) acknowledge(ids ...int64) []operator.Acknowledgement {
 	o.t.Helper()
-	done, err := o.console().Acknowledge(o.t.Context(), ann, ids)
+	done, err := o.console().Acknowledge(o.t.Context(), onCall, ids)
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -39,9 +39,9 @@ func TestAnAcknowledgementSaysWhoWhenAndWhy(t *testing.T) {
 
 	o.acknowledge(before[0].IncidentID)
 	after := o.incidents(operator.IncidentFilter{})
-	if len(after) != 1 || after[0].State != "acknowledged" || *after[0].AcknowledgedBy != "operator:ann" ||
+	if len(after) != 1 || after[0].State != "acknowledged" || *after[0].AcknowledgedBy != "operator:on-call" ||
 		*after[0].Reason != "because" || after[0].AcknowledgedAt == nil {
-		t.Errorf("listed %+v, want it acknowledged by ann", after)
+		t.Errorf("listed %+v, want it acknowledged by on-call", after)
 	}
 }
 
@@ -55,7 +55,7 @@ func TestTheFirstToAcknowledgeHasIt(t *testing.T) {
 	o.acknowledge(ids[0])
 
 	done := o.acknowledge(ids[0], ids[1], 4711)
-	for i, want := range []string{"operator:ann acknowledged it before", "it is resolved", "there is no such incident"} {
+	for i, want := range []string{"operator:on-call acknowledged it before", "it is resolved", "there is no such incident"} {
 		if done[i].Refused != want {
 			t.Errorf("incident %d: refused because %q, want %q", done[i].IncidentID, done[i].Refused, want)
 		}
@@ -70,8 +70,8 @@ func TestAnAcknowledgedCollisionIsOver(t *testing.T) {
 	if listed := o.incidents(operator.IncidentFilter{}); len(listed) != 0 {
 		t.Errorf("%+v is still to be looked after", listed)
 	}
-	if listed := o.incidents(operator.IncidentFilter{All: true}); len(listed) != 1 || listed[0].State != "resolved" || *listed[0].ResolvedBy != "operator:ann" {
-		t.Errorf("listed %+v, want it resolved by ann", listed)
+	if listed := o.incidents(operator.IncidentFilter{All: true}); len(listed) != 1 || listed[0].State != "resolved" || *listed[0].ResolvedBy != "operator:on-call" {
+		t.Errorf("listed %+v, want it resolved by on-call", listed)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestIncidentsAreListedByKind(t *testing.T) {
 func TestNobodyAcknowledgesAnonymously(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	for _, by := range []operator.Signature{{Operator: "ann"}, {Reason: "because"}} {
+	for _, by := range []operator.Signature{{Operator: "on-call"}, {Reason: "because"}} {
 		if _, err := o.console().Acknowledge(t.Context(), by, []int64{1}); !errors.Is(err, operator.ErrUnsigned) {
 			t.Errorf("%+v: %v", by, err)
 		}

@@ -54,7 +54,7 @@ func TestARetriedSagaSendsTheUndoAgainInANewEpoch(t *testing.T) {
 		if doubt := one[bool](o, `SELECT maybe_applied AND first_attempt_at IS NOT NULL FROM outbox.queue WHERE intent_id = $1`, undo); doubt != test.inDoubt {
 			t.Errorf("%s: the doubt is %v", test.status, doubt)
 		}
-		if open := one[int](o, `SELECT count(*)::int FROM outbox.incident WHERE acknowledged_at IS NULL`); open != 0 {
+		if open := one[int](o, `SELECT count(*)::int FROM outbox.incident WHERE resolved_at IS NULL`); open != 0 {
 			t.Errorf("%d incidents still page", open)
 		}
 	}

@@ -174,7 +174,7 @@ CREATE TRIGGER reopen_incident BEFORE UPDATE OF opened_at ON outbox.incident
 
 -- What each channel was told last of each opening of an incident. The row is there before anything is sent.
 CREATE TABLE outbox.page (
-  incident_id bigint NOT NULL,
+  incident_id bigint NOT NULL REFERENCES outbox.incident ON DELETE CASCADE,
   generation  int NOT NULL,
   channel     text COLLATE "C" NOT NULL,
   told        text CHECK (told IN ('open', 'acknowledged', 'resolved')),  -- null: nobody knows

@@ -3,9 +3,9 @@ WITH resolved AS (
   UPDATE outbox.saga SET state = 'resolved', ended_at = now(), changed_by = $2::text, reason = $3::text
   WHERE agent_run_id = $1::text AND state IN ('begun', 'compensation_failed')
   RETURNING agent_run_id
-), acknowledged AS (
-  UPDATE outbox.incident SET acknowledged_at = now(), acknowledged_by = $2::text
-  WHERE agent_run_id IN (SELECT agent_run_id FROM resolved) AND acknowledged_at IS NULL
+), decided AS (
+  UPDATE outbox.incident SET resolved_at = now(), resolved_by = $2::text
+  WHERE agent_run_id IN (SELECT agent_run_id FROM resolved) AND resolved_at IS NULL
     AND kind IN ('compensation_failed', 'reversal_window_expired')
 )
 SELECT FROM resolved;

@@ -9,9 +9,9 @@ WITH again AS (
   SELECT intent_id, (SELECT max(attempt) + 1 FROM outbox.attempt a WHERE a.intent_id = s.intent_id), $2::text,
          'undo_retried', 'completed', $3::text
   FROM outbox.status s JOIN again USING (agent_run_id) WHERE s.status = 'compensation_failed'
-), acknowledged AS (
-  UPDATE outbox.incident SET acknowledged_at = now(), acknowledged_by = $2::text
-  WHERE agent_run_id IN (SELECT agent_run_id FROM again) AND acknowledged_at IS NULL
+), decided AS (
+  UPDATE outbox.incident SET resolved_at = now(), resolved_by = $2::text
+  WHERE agent_run_id IN (SELECT agent_run_id FROM again) AND resolved_at IS NULL
     AND kind IN ('compensation_failed', 'reversal_window_expired')
 )
 SELECT FROM again;

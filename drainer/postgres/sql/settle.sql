@@ -80,7 +80,7 @@ WITH fence AS MATERIALIZED (
   WHERE id = ANY (ARRAY(SELECT intent_id FROM unnest($3::bigint[], $7::text[]) AS e (intent_id, outcome)
                         WHERE outcome = 'completed' AND (intent_id IN (SELECT intent_id FROM appended)) IS NOT TRUE))
     AND (SELECT status FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1) IN ('failed', 'cancelled')
-  ON CONFLICT DO NOTHING
+  ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now()
 )
 SELECT (e.n - 1)::int AS refused
 FROM unnest($3::bigint[]) WITH ORDINALITY AS e (intent_id, n)
