@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentoutbox/drainer/compensations"
 	"github.com/agentoutbox/drainer/compensations/jobs"
+	"github.com/agentoutbox/drainer/compensations/pages"
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
@@ -18,7 +19,12 @@ func partsOf(pool *pgxpool.Pool, loaded *config.Config, log *slog.Logger, metric
 	if err != nil {
 		return nil, err
 	}
-	return []jobs.Part{saga}, nil
+	channels, err := channelsOf(loaded)
+	if err != nil {
+		return nil, err
+	}
+	pager := pages.New(pool, pages.Defaults(channels, providerNames(loaded)), log, metrics)
+	return []jobs.Part{saga, pager}, nil
 }
 
 func policiesOf(loaded *config.Config) compensations.Policies {

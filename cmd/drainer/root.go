@@ -56,6 +56,7 @@ func newRoot() *cobra.Command {
 		newStatus(options),
 		newIntents(options),
 		newSagas(options),
+		newIncidents(options),
 		newSagaChange(options, compensate),
 		newConfig(options),
 		newVerify(options),
