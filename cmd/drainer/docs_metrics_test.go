@@ -101,7 +101,9 @@ func (l listing) add(kind, text string) {
 
 func kindOf(collector prometheus.Collector) string {
 	switch collector.(type) {
-	case *prometheus.GaugeVec, prometheus.Gauge:
+	case interface {
+		WithLabelValues(...string) prometheus.Gauge
+	}, prometheus.Gauge:
 		return "gauge"
 	case *prometheus.CounterVec, prometheus.Counter:
 		return "counter"

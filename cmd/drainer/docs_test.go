@@ -9,12 +9,15 @@ import (
 
 // What the documentation shows is what people copy.
 func TestTheExamplesOfTheDocumentationAreValid(t *testing.T) {
-	for _, name := range []string{"SLACK_TOKEN", "STRIPE_KEY"} {
+	for _, name := range []string{"SLACK_TOKEN", "STRIPE_KEY", "PAGERDUTY_KEY"} {
 		t.Setenv(name, "secret")
 	}
 	t.Setenv("DATABASE_URL", "postgres://localhost/app")
+	t.Setenv("SLACK_WEBHOOK", "https://hooks.slack.com/services/T0/B0/x")
+	t.Setenv("WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 	for page, around := range map[string]string{
 		"docs/compensation.md": "",
+		"docs/incidents.md":    "",
 		"docs/providers.md":    "",
 		"docs/outcomes.md":     "version: 1\nproviders:\n  bank:\n    adapter: http\n    http: {base_url: https://bank.example}\n",
 		"README.md":            yamlIn(t, "README.md")[0],

@@ -117,9 +117,6 @@ func logWarnings(log *slog.Logger, loaded *config.Config) {
 			log.Warn("this tool is not safe for agents: repeating a call repeats its effect", "tool", tool, "missing", missing)
 		}
 	}
-	if len(loaded.Pages) == 0 {
-		log.Warn("nobody is told of incidents: name a channel under pages, or watch `drainer incidents list`")
-	}
 	if silent := loaded.Uncompensated(); len(silent) > 0 {
 		log.Warn("a run that used one of these tools cannot be compensated: they have neither compensate_with nor compensation: none", "tools", silent)
 	}

@@ -48,35 +48,32 @@ const sampleLife = 30 * time.Second
 // openGauge shows how many incidents are open, where this process has counted
 // them lately.
 type openGauge struct {
-	description *prometheus.Desc
+	*prometheus.GaugeVec
 
 	mu        sync.Mutex
-	counts    map[Kind]int
 	countedAt time.Time
 }
 
 func newOpenGauge() *openGauge {
-	return &openGauge{description: prometheus.NewDesc("drainer_incidents_open",
-		"Incidents that nobody has acknowledged or resolved; take the maximum over replicas.", []string{"kind"}, nil)}
+	return &openGauge{GaugeVec: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "drainer", Name: "incidents_open", Help: "Incidents that nobody has acknowledged or resolved; take the maximum over replicas.",
+	}, []string{"kind"})}
 }
 
 func (g *openGauge) set(counts map[Kind]int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.counts, g.countedAt = counts, time.Now()
+	for _, kind := range Kinds() {
+		g.WithLabelValues(string(kind)).Set(float64(counts[kind]))
+	}
+	g.countedAt = time.Now()
 }
 
-// Describe implements [prometheus.Collector].
-func (g *openGauge) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- g.description }
-
-// Collect implements [prometheus.Collector].
+// Collect shows nothing that is old.
 func (g *openGauge) Collect(values chan<- prometheus.Metric) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if time.Since(g.countedAt) > sampleLife {
-		return
-	}
-	for _, kind := range Kinds() {
-		values <- prometheus.MustNewConstMetric(g.description, prometheus.GaugeValue, float64(g.counts[kind]), string(kind))
+	if time.Since(g.countedAt) <= sampleLife {
+		g.GaugeVec.Collect(values)
 	}
 }

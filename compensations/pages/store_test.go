@@ -273,3 +273,32 @@ func TestTheBackoffOfAPageEndsAtAMinute(t *testing.T) {
 		t.Errorf("it never waits longer than %v", longest)
 	}
 }
+
+func TestTheDrainersRoleIsEnough(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.mustEnqueue("s", "typo/act")
+	if _, err := o.enqueue("s", "typo/act", `{"other": true}`); err == nil {
+		t.Fatal("another payload was accepted")
+	}
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() - interval '6 minutes'`)
+
+	config := o.pool.Config()
+	config.ConnConfig.RuntimeParams["role"] = "outbox_drainer"
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	o.must(err)
+	t.Cleanup(pool.Close)
+	drainer := store{pool}
+	for range 2 { // opens, then finds open
+		o.must(drainer.notice(t.Context(), []string{"sim"}))
+	}
+	due, err := drainer.due(t.Context(), pager, 10)
+	o.must(err)
+	for _, page := range due {
+		o.must(drainer.begin(t.Context(), pager.Name, page))
+		o.must(drainer.told(t.Context(), pager.Name, page))
+	}
+	if counts, err := drainer.open(t.Context()); err != nil || len(due) != 2 || len(counts) != 2 {
+		t.Errorf("%d pages were due, and open are %v, %v; want two", len(due), counts, err)
+	}
+}

@@ -1,0 +1,158 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+const pagerSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+// pagerEvent is what the webhook of a test is told.
+type pagerEvent struct {
+	Type string
+	Data struct {
+		IncidentID int64  `json:"incident_id"`
+		IntentID   int64  `json:"intent_id"`
+		DedupKey   string `json:"dedup_key"`
+		Kind       string
+		By         string
+	}
+}
+
+// newPager keeps what is signed.
+func newPager(t *testing.T) (url string, events chan pagerEvent) {
+	t.Helper()
+	verify, err := standardwebhooks.NewWebhook(pagerSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events = make(chan pagerEvent, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		var event pagerEvent
+		if err := verify.Verify(body, r.Header); err != nil {
+			t.Error(err)
+		}
+		if err := json.Unmarshal(body, &event); err != nil || strings.Contains(string(body), "canary") {
+			t.Errorf("got %s (%v)", body, err)
+		}
+		events <- event
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, events
+}
+
+// nextEvent waits for one of that type, or of any.
+func nextEvent(t *testing.T, events chan pagerEvent, want string) pagerEvent {
+	t.Helper()
+	select {
+	case event := <-events:
+		if want != "" && event.Type != want {
+			t.Fatalf("the pager is told %+v, want %s", event, want)
+		}
+		return event
+	case <-time.After(patience):
+		t.Fatalf("the pager is never told %s", want)
+		return pagerEvent{}
+	}
+}
+
+func TestAnUnknownOutcomePagesUntilItIsResolved(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	_, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script(dispatchtest.ErrorAfter, dispatchtest.ErrorAfter))
+	pager, events := newPager(t)
+	shell := newShell(t, url, "BILLING_TOKEN=canary-token", "PAGER_SECRET="+pagerSecret, "USER=on-call")
+	config := writeConfig(t, fmt.Sprintf(billingConfig, baseURL)+"        retry: {max_attempts: 1}\n"+
+		fmt.Sprintf("pages:\n  - {webhook: {url: %q, secret: \"${env:PAGER_SECRET}\"}}\n", pager+"/canary"))
+	daemon := shell.startDaemon(config)
+
+	shell.run(0, "enqueue", "--run", "canary-run", "--step", "canary-step", "--tool", "billing/charge", "--scope", "canary-scope",
+		"--payload", `{"card": "canary"}`)
+	opened := nextEvent(t, events, "incident.opened")
+	if opened.Data.Kind != "outcome_unknown" || opened.Data.IntentID != 1 {
+		t.Errorf("the pager is told %+v", opened)
+	}
+
+	shell.run(0, "incidents", "ack", strconv.FormatInt(opened.Data.IncidentID, 10), "--reason", "looking")
+	if acknowledged := nextEvent(t, events, "incident.acknowledged"); acknowledged.Data.By != "operator:on-call" {
+		t.Errorf("the pager is told %+v", acknowledged)
+	}
+	shell.run(0, "intents", "retry", "1", "--may-duplicate", "--reason", "try again", "--config", config)
+
+	// The retry ends as unknown as well: one incident is over, and there is another one.
+	dedup := map[string]string{}
+	for range 2 {
+		event := nextEvent(t, events, "")
+		dedup[event.Type] = event.Data.DedupKey
+	}
+	if dedup["incident.resolved"] != opened.Data.DedupKey || dedup["incident.opened"] == opened.Data.DedupKey || dedup["incident.opened"] == "" {
+		t.Errorf("the pager is told %v after %s", dedup, opened.Data.DedupKey)
+	}
+
+	var listed []struct {
+		State      string
+		Generation int
+	}
+	shell.runJSON(&listed, "incidents", "list")
+	if len(listed) != 1 || listed[0].State != "open" || listed[0].Generation != 2 {
+		t.Errorf("listed are %+v, want one that is open for the second time", listed)
+	}
+	var metrics string
+	eventually(t, "four pages are counted", func() bool {
+		metrics = daemon.get("/metrics")
+		return strings.Contains(metrics, `drainer_pages_total{channel="webhook",outcome="delivered"} 4`)
+	})
+	log := daemon.terminate()
+	for place, text := range map[string]string{"log": log, "metrics": metrics, "River": riverJobs(t, url)} {
+		if strings.Contains(text, "canary") || strings.Contains(text, pagerSecret) {
+			t.Errorf("the %s shows a secret:\n%s", place, text)
+		}
+	}
+}
+
+func riverJobs(t *testing.T, url string) (text string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if err := conn.QueryRow(t.Context(), `SELECT coalesce(string_agg(row_to_json(j)::text, ' '), '') FROM outbox.river_job j WHERE kind LIKE 'page%'`).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestIncidentsAreListedAndAcknowledgedFromTheCommandLine(t *testing.T) {
+	t.Parallel()
+	d := newDeadLetters(t)
+	d.enqueue("step-1")
+	d.drain()
+	d.assertSays(0, "outcome_unknown", "incidents", "list")
+	d.assertSays(2, "no such kind", "incidents", "list", "--kind", "outcome")
+	d.assertSays(2, "who has it and why", "incidents", "ack", "1")
+	d.assertSays(2, "no incident's number", "incidents", "ack", "all", "--reason", "mine")
+	d.assertSays(0, "acknowledged", "incidents", "ack", "1", "--reason", "asking the provider")
+	d.assertSays(1, "operator:on-call acknowledged it before", "incidents", "ack", "1", "--reason", "mine")
+	d.assertSays(1, "1 of 1 incidents were not acknowledged", "incidents", "ack", "4711", "--reason", "mine")
+	d.assertSays(0, "asking the provider", "incidents", "list")
+	d.run(0, "intents", "resolve", "1", "--as", "completed", "--reason", "found it")
+	if stdout, _ := d.run(0, "incidents", "list"); strings.Contains(stdout, "outcome_unknown") {
+		t.Errorf("a resolved incident is still listed:\n%s", stdout)
+	}
+	d.assertSays(0, "resolved", "incidents", "list", "--all")
+}
