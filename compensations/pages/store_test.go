@@ -135,9 +135,9 @@ func TestTwoSendersThatMeetLeaveThePageToBeSentAgain(t *testing.T) {
 	second, _, err := o.dueOf(t.Context(), pager, 1, 1)
 	o.must(err)
 
-	// The resolution overtakes the page, or so it seems: who came last is not known.
-	o.must(o.told(t.Context(), pager.Name, second))
+	// The resolution is recorded last. Which of the two arrived last is not known.
 	o.must(o.told(t.Context(), pager.Name, first))
+	o.must(o.told(t.Context(), pager.Name, second))
 	again, due, err := o.dueOf(t.Context(), pager, 1, 1)
 	o.must(err)
 	if !due || again.State != Resolved {
