@@ -13,5 +13,5 @@
 //
 // The look also opens the incidents that no commit of the engine can: keys that
 // collided, whose transactions were rolled back, and providers that nobody
-// configured.
+// serves.
 package pages

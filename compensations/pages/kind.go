@@ -23,7 +23,7 @@ var meaning = map[Kind]string{
 	CompensationFailed:    "this step could not be undone",
 	ReversalWindowExpired: "it is too late to undo this step",
 	KeyCollision:          "an agent enqueued another payload under the key of this intent, and was refused",
-	UnconfiguredProvider:  "this intent and maybe others wait for a provider that is not configured",
+	UnconfiguredProvider:  "this intent and maybe others wait for a provider that no drainer serves",
 }
 
 // remedy is the command, beside looking and acknowledging, that leads out of it.

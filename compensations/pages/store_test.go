@@ -259,6 +259,20 @@ func TestAStuckProviderThatWasAcknowledgedIsNotOpenedAgain(t *testing.T) {
 	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 2 open", intent))
 }
 
+func TestAProviderThatAnotherWorkerServesIsConfigured(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	intent := o.mustEnqueue("1", "mail/send")
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() - interval '6 minutes'`)
+	o.exec(`INSERT INTO outbox.worker (worker_id, providers) VALUES (gen_random_uuid(), '{mail, fax}')`)
+	o.must(o.notice(t.Context(), []string{"sim"}))
+	o.assertIncidents(UnconfiguredProvider)
+
+	o.exec(`DELETE FROM outbox.worker`)
+	o.must(o.notice(t.Context(), []string{"sim"}))
+	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 open", intent))
+}
+
 func TestTheBackoffOfAPageEndsAtAMinute(t *testing.T) {
 	t.Parallel()
 	longest := time.Duration(0)

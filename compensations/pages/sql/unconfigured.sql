@@ -1,4 +1,5 @@
--- $1 configured providers, $2 seconds that a due row may wait for another one.
+-- $1 the providers that this process serves, $2 seconds that a due row may wait
+-- for one that no living worker serves either.
 -- One incident a provider, on its oldest row, resolved once nothing waits so long.
 WITH RECURSIVE queued AS (
   -- a loose index scan: one look a provider, however many rows it has
@@ -13,6 +14,7 @@ WITH RECURSIVE queued AS (
     WHERE q.provider = queued.provider AND q.next_attempt_at <= now() - make_interval(secs => $2::float8)
     ORDER BY q.next_attempt_at, q.intent_id LIMIT 1) oldest
   WHERE queued.provider <> ALL ($1::text[])
+    AND NOT EXISTS (SELECT FROM outbox.worker w WHERE queued.provider = ANY (w.providers))
 ), known AS MATERIALIZED (
   SELECT i.id, t.provider FROM outbox.incident i LEFT JOIN outbox.intent t ON t.id = i.intent_id
   WHERE i.kind = 'unconfigured_provider' AND i.resolved_at IS NULL
