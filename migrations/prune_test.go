@@ -3,6 +3,8 @@ package migrations_test
 import (
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -252,3 +254,88 @@ func TestWhatIsBeingPrunedCannotBeHeld(t *testing.T) {
 		t.Error("an intent was held that is gone")
 	}
 }
+
+// Whoever enqueues a key that is being forgotten must not be told that it is
+// still there.
+func TestAKeyThatIsBeingForgottenIsNew(t *testing.T) {
+	t.Parallel()
+	for name, statement := range map[string]string{"enqueue": callEnqueue, "plain insert": plainInsert} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAged(t)
+			a.settled("run", "step")
+			tx := begin(t, a.pool)
+			execute(t, tx, `SELECT outbox.prune(0, 10, 7776000)`)
+			late := make(chan error, 1)
+			go func() {
+				_, err := a.pool.Exec(t.Context(), statement, "run", "step", "noop/x", "scope", "{}")
+				late <- err
+			}()
+			awaitBlocked(t, a.pool)
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-late; err != nil {
+				t.Fatal(err)
+			}
+			if n := count(t, a.pool, `SELECT count(*) FROM outbox.status WHERE status = 'pending'`); n != 1 {
+				t.Error("the intent was lost in silence")
+			}
+			drainertest.AssertInvariant(t, a.pool)
+		})
+	}
+}
+
+func TestEnqueueingAndPruningMayMeetAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	const rounds, enqueuers, keys = 300, 3, 20
+	a := newAged(t)
+	execute(t, a.pool, `ALTER TABLE outbox.intent ALTER created_at SET DEFAULT now() - interval '100 days'`)
+	var enqueuing, pruning sync.WaitGroup
+	done := make(chan struct{})
+	pruning.Go(func() {
+		for {
+			if _, err := a.pool.Exec(t.Context(), `SELECT outbox.prune(0, 100, 7776000)`); err != nil {
+				t.Error(err)
+				return
+			}
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	})
+	var created atomic.Int64
+	for range enqueuers {
+		enqueuing.Go(func() {
+			for round := range rounds {
+				intent, err := enqueue(t, a.pool, "run", fmt.Sprint(round%keys), "noop/x", "scope", "{}")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if intent.Created {
+					created.Add(1)
+					if _, err := a.pool.Exec(t.Context(), settleLongAgo, intent.IntentID); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	enqueuing.Wait()
+	close(done)
+	pruning.Wait()
+	drainertest.AssertInvariant(t, a.pool)
+	if created.Load() <= keys {
+		t.Errorf("only %d intents were created; the two did not meet much", created.Load())
+	}
+	if orphans := count(t, a.pool, `SELECT count(*) FROM outbox.duplicate d WHERE NOT EXISTS (SELECT FROM outbox.intent WHERE id = d.intent_id)`); orphans != 0 {
+		t.Errorf("%d duplicates of intents that are gone", orphans)
+	}
+}
+
+const settleLongAgo = `WITH gone AS (DELETE FROM outbox.queue WHERE intent_id = $1)
+	INSERT INTO outbox.attempt (intent_id, attempt, worker, finished_at, outcome, status)
+	VALUES ($1, 1, 'w', now() - interval '100 days', 'completed', 'completed')`

@@ -28,7 +28,8 @@ $$;
 CREATE FUNCTION outbox.prune(after bigint, looks int, seconds float8,
                              tools text[] DEFAULT '{}', tool_seconds float8[] DEFAULT '{}')
 RETURNS TABLE (pruned int, next bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = '' SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = ''
+SET enable_seqscan = off SET jit = off AS $$  -- plans for a table that has grown; the price of a scan calls for no compiler
 DECLARE
   shortest float8 := least(seconds, (SELECT min(s) FROM unnest(tool_seconds) s));
   aged bigint[];
