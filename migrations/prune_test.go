@@ -85,7 +85,7 @@ func TestOnlyWhatNobodyNeedsAnyMoreIsPruned(t *testing.T) {
 		"settled": {change: func(aged, int64) {}},
 		"failed":  {change: do(`UPDATE outbox.attempt SET status = 'failed' WHERE intent_id = $1`)},
 		"settled anew since": {kept: true, change: do(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
-			VALUES ($1, 2, 'operator:ann', 'resolved', 'completed')`)},
+			VALUES ($1, 2, 'operator:on-call', 'resolved', 'completed')`)},
 		"pending": {kept: true, change: func(a aged, intent int64) {
 			execute(t, a.pool, `DELETE FROM outbox.attempt WHERE intent_id = $1`, intent)
 			execute(t, a.pool, `INSERT INTO outbox.queue (provider, next_attempt_at, intent_id) VALUES ('noop', now(), $1)`, intent)

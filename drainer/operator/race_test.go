@@ -236,7 +236,7 @@ func TestAnOperatorWhoMeetsAPruneFindsNoSuchIntent(t *testing.T) {
 	console := o.console()
 	verdicts := make(chan []operator.Verdict, 1)
 	go func() {
-		late, err := console.Change(t.Context(), operator.Retry{}, ann, []int64{intent})
+		late, err := console.Change(t.Context(), operator.Retry{}, onCall, []int64{intent})
 		if err != nil {
 			t.Error(err)
 		}
