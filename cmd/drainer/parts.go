@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentoutbox/drainer/compensations"
 	"github.com/agentoutbox/drainer/compensations/jobs"
+	"github.com/agentoutbox/drainer/compensations/upkeep"
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
@@ -18,7 +19,11 @@ func partsOf(pool *pgxpool.Pool, loaded *config.Config, log *slog.Logger, metric
 	if err != nil {
 		return nil, err
 	}
-	return []jobs.Part{saga}, nil
+	maintenance, err := upkeep.New(pool, upkeep.Retention(loaded.Retention), log, metrics)
+	if err != nil {
+		return nil, err
+	}
+	return []jobs.Part{saga, maintenance}, nil
 }
 
 func policiesOf(loaded *config.Config) compensations.Policies {

@@ -85,7 +85,7 @@ func (u *Upkeep) batch(ctx context.Context, after int64) (pruned int, next *int6
 
 func (r Retention) columns() (tools []string, seconds []float64) {
 	tools, seconds = []string{}, []float64{} // NULL would not be an empty list
-	for tool, own := range r.ByTool {
+	for tool, own := range r.Tools {
 		tools, seconds = append(tools, tool), append(seconds, own.Seconds())
 	}
 	return tools, seconds

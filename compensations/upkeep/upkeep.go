@@ -38,7 +38,7 @@ const interval = 10 * time.Minute
 // A key must not be forgotten before its provider forgets it.
 type Retention struct {
 	Default time.Duration
-	ByTool  map[string]time.Duration
+	Tools   map[string]time.Duration
 }
 
 // ErrRetention says that a retention is too short.
@@ -48,7 +48,7 @@ func (r Retention) validate() error {
 	if r.Default < LeastRetention {
 		return fmt.Errorf("retention of %s: %w", r.Default, ErrRetention)
 	}
-	for tool, own := range r.ByTool {
+	for tool, own := range r.Tools {
 		if own < LeastRetention {
 			return fmt.Errorf("retention of %s for %s: %w", own, tool, ErrRetention)
 		}

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 
 var retention = upkeep.Retention{
 	Default: upkeep.DefaultRetention,
-	ByTool:  map[string]time.Duration{"noop/long": 10 * upkeep.DefaultRetention},
+	Tools:   map[string]time.Duration{"noop/long": 10 * upkeep.DefaultRetention},
 }
 
 // outbox is a real one, with River beside it.
@@ -163,7 +163,7 @@ func TestARetentionThatForgetsAtOnceIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, short := range map[string]upkeep.Retention{
 		"none":      {},
-		"of a tool": {Default: time.Hour, ByTool: map[string]time.Duration{"noop/x": time.Minute}},
+		"of a tool": {Default: time.Hour, Tools: map[string]time.Duration{"noop/x": time.Minute}},
 	} {
 		if _, err := upkeep.New(nil, short, slog.Default(), prometheus.NewRegistry()); !errors.Is(err, upkeep.ErrRetention) {
 			t.Errorf("%s: got %v, want %v", name, err, upkeep.ErrRetention)
