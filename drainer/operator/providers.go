@@ -33,8 +33,22 @@ type Provider struct {
 }
 
 // Providers lists those that workers have announced, by name.
-func (c *Console) Providers(ctx context.Context) ([]Provider, error) {
-	rows, err := c.conn.Query(ctx, gatesSQL)
+func (c *Console) Providers(ctx context.Context) ([]Provider, error) { return c.gates(ctx, "") }
+
+// Provider finds one by its name.
+func (c *Console) Provider(ctx context.Context, name string) (Provider, error) {
+	found, err := c.gates(ctx, name)
+	switch {
+	case err != nil:
+		return Provider{}, err
+	case len(found) == 0:
+		return Provider{}, ErrNoProvider
+	}
+	return found[0], nil
+}
+
+func (c *Console) gates(ctx context.Context, name string) ([]Provider, error) {
+	rows, err := c.conn.Query(ctx, gatesSQL, name)
 	if err != nil {
 		return nil, fmt.Errorf("list providers: %w", err)
 	}
