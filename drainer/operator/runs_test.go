@@ -124,18 +124,17 @@ func TestWorkersAndACancelMayMeetAtAnyMoment(t *testing.T) {
 		run := string(rune('a' + round))
 		o.enqueue(run, steps)
 		var claiming sync.WaitGroup
-		begin, cancelled := make(chan struct{}), make(chan struct{})
+		begin := make(chan struct{})
 		sent := make([]int, workers)
 		for i := range workers {
 			worker := o.join()
-			claiming.Go(func() { sent[i] = o.sendUntilDry(worker, begin, cancelled) })
+			claiming.Go(func() { sent[i] = o.sendUntilDry(run, worker, begin) })
 		}
 		console := o.console()
 		close(begin)
 		if _, err := console.CancelRun(t.Context(), run, false, onCall); err != nil {
 			t.Fatal(err)
 		}
-		close(cancelled)
 		claiming.Wait()
 		drainertest.AssertInvariant(t, o.db)
 		total := sent[0] + sent[1] + sent[2]
@@ -154,34 +153,36 @@ func TestWorkersAndACancelMayMeetAtAnyMoment(t *testing.T) {
 }
 
 // sendUntilDry is a worker that completes what it claims, and fails the test
-// for what it claims to send after the cancel.
-func (o *outbox) sendUntilDry(worker string, begin, cancelled <-chan struct{}) (sent int) {
+// if it claims anything by a statement that began after the run was closed.
+func (o *outbox) sendUntilDry(run, worker string, begin <-chan struct{}) (sent int) {
 	<-begin
 	for {
-		over := false
-		select {
-		case <-cancelled:
-			over = true
-		default:
-		}
+		closed := o.isClosed(run)
 		reply, err := o.store.Turn(o.t.Context(), worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: 5}}})
 		if err != nil {
 			o.t.Error(err)
 			return sent
 		}
 		rows := reply.Claimed[0].Rows
-		if over && len(rows) > 0 {
-			o.t.Errorf("%d rows were claimed by a statement that began after the cancel", len(rows))
-		}
-		if len(rows) > 0 {
+		switch {
+		case closed && len(rows) > 0:
+			o.t.Errorf("%d rows were claimed after the run was closed", len(rows))
+		case closed:
+			return sent
+		case len(rows) > 0:
 			if _, err := o.store.Turn(o.t.Context(), worker, settling(keyed, dispatch.Completed, rows...)); err != nil {
 				o.t.Error(err)
 				return sent
 			}
 			sent += len(rows)
 		}
-		if over {
-			return sent
-		}
 	}
+}
+
+func (o *outbox) isClosed(run string) (closed bool) {
+	if err := o.db.QueryRow(o.t.Context(), `SELECT EXISTS (SELECT FROM outbox.saga WHERE agent_run_id = $1)`, run).Scan(&closed); err != nil {
+		o.t.Error(err)
+		return true
+	}
+	return closed
 }
