@@ -95,8 +95,8 @@ func TestOnlyWhatNobodyNeedsAnyMoreIsPruned(t *testing.T) {
 			execute(t, a.pool, `INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt) VALUES ('noop', now(), $1, 1)`, intent)
 		}},
 		"listed in a claim that has not ended": {kept: true, change: do(`INSERT INTO outbox.claim
-			(worker_id, provider, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
-			VALUES (gen_random_uuid(), 'noop', ARRAY[$1::bigint], '{1}', '{1}', '{null}', '{f}', '{f}', '{null}')`)},
+			(worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+			VALUES (gen_random_uuid(), 'noop', 'noop', ARRAY[$1::bigint], '{1}', '{1}', '{null}', '{f}', '{f}', '{null}')`)},
 		"with an open incident": {kept: true, change: do(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', $1, 'run')`)},
 		"with a closed incident": {change: do(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id, acknowledged_at)
 			VALUES ('outcome_unknown', $1, 'run', now())`)},

@@ -63,7 +63,7 @@ func TestACancelledRunStopsWhatWaitsAndNothingElse(t *testing.T) {
 
 func (o *outbox) claimOne() *drainer.Row {
 	o.t.Helper()
-	reply, err := o.store.Turn(o.t.Context(), o.worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: 1}}})
+	reply, err := o.store.Turn(o.t.Context(), o.worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 1}}})
 	if err != nil || len(reply.Claimed[0].Rows) != 1 {
 		o.t.Fatalf("claimed %+v, %v; want one row", reply, err)
 	}
@@ -158,7 +158,7 @@ func (o *outbox) sendUntilDry(run, worker string, begin <-chan struct{}) (sent i
 	<-begin
 	for {
 		closed := o.isClosed(run)
-		reply, err := o.store.Turn(o.t.Context(), worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Limit: 5}}})
+		reply, err := o.store.Turn(o.t.Context(), worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 5}}})
 		if err != nil {
 			o.t.Error(err)
 			return sent
