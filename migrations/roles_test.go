@@ -39,6 +39,9 @@ func TestAnAgentMayOnlyEnqueueAndReadStatus(t *testing.T) {
 		"CREATE TABLE outbox.mine (x int)":                                                  forbidden,
 		"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates) VALUES ('r', 'compensate:1', 't', 'b', '{}', 1)": forbidden,
 		"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, created_at) VALUES ('r', '3', 't', 'b', '{}', '-infinity')":   forbidden,
+		"SELECT * FROM outbox.prune(0, 10, 7776000)": forbidden,
+		"SELECT outbox.hold('{1}')":                  forbidden,
+		"SELECT * FROM outbox.operation":             forbidden,
 	})
 }
 
@@ -61,6 +64,12 @@ func TestTheDrainerCannotChangeWhatWasCommittedOrRecorded(t *testing.T) {
 		"SELECT * FROM outbox.status":              "",
 		"DELETE FROM outbox.river_job":             "",
 		"INSERT INTO outbox.river_job (kind, args, max_attempts, queue) VALUES ('k', '{}', 1, 'q')": "",
+
+		"SELECT * FROM outbox.prune(0, 10, 7776000)": "",
+		"SELECT outbox.hold('{1}')":                  "",
+		"INSERT INTO outbox.operation (operator, action, provider, reason) VALUES ('o', 'pause', 'p', 'r')": "",
+		"UPDATE outbox.operation SET reason = 'another'":                                                    forbidden,
+		"DELETE FROM outbox.operation":                                                                      forbidden,
 
 		"UPDATE outbox.intent SET payload = '{}'":                forbidden,
 		"DELETE FROM outbox.intent":                              forbidden,

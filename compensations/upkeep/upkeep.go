@@ -24,12 +24,8 @@ import (
 	"github.com/riverqueue/river/rivertype"
 )
 
-// DefaultRetention is the dedupe window where nobody says otherwise.
-const DefaultRetention = 90 * 24 * time.Hour
-
-// LeastRetention is the shortest there is: less would forget what is still
-// going on.
-const LeastRetention = time.Hour
+// leastRetention is what outbox.prune accepts.
+const leastRetention = time.Hour
 
 const interval = 10 * time.Minute
 
@@ -45,11 +41,11 @@ type Retention struct {
 var ErrRetention = errors.New("settled intents are kept for an hour at least")
 
 func (r Retention) validate() error {
-	if r.Default < LeastRetention {
+	if r.Default < leastRetention {
 		return fmt.Errorf("retention of %s: %w", r.Default, ErrRetention)
 	}
 	for tool, own := range r.Tools {
-		if own < LeastRetention {
+		if own < leastRetention {
 			return fmt.Errorf("retention of %s for %s: %w", own, tool, ErrRetention)
 		}
 	}

@@ -21,9 +21,11 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
+const day = 24 * time.Hour
+
 var retention = upkeep.Retention{
-	Default: upkeep.DefaultRetention,
-	Tools:   map[string]time.Duration{"noop/long": 10 * upkeep.DefaultRetention},
+	Default: 90 * day,
+	Tools:   map[string]time.Duration{"noop/long": 900 * day},
 }
 
 // outbox is a real one, with River beside it.
