@@ -120,6 +120,7 @@ func TestACancelledRunSendsNothingMoreThoughItWasClaimed(t *testing.T) {
 	w.enqueue("sim/act", 0, intents)
 	replica := shell.startDaemon(writeConfig(t, config))
 	w.awaitRequests(answered + concurrency)
+	w.awaitCount("completed", answered)
 	eventually(t, "rows wait behind those that hang", func() bool { return w.count("in_progress") > concurrency })
 
 	var closed struct {
