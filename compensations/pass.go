@@ -76,14 +76,21 @@ func (s *Saga) decide(ctx context.Context, steps []Step) (decision, error) {
 
 func (s *Saga) act(ctx context.Context, run run, decided decision) error {
 	switch decided.action {
+	case wait:
+		return nil
+	case finish:
+		return run.finish(ctx)
+	}
+	if held, err := run.hold(ctx, decided.step); err != nil || !held {
+		return err // pruned in between: the next pass plans without it
+	}
+	switch decided.action {
 	case undo:
 		return run.undo(ctx, decided)
 	case mark:
 		return run.mark(ctx, decided.step)
 	case fail:
 		return run.fail(ctx, decided.step, decided.why)
-	case finish:
-		return run.finish(ctx)
 	}
 	return nil
 }

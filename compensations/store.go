@@ -69,6 +69,16 @@ func (r run) steps(ctx context.Context) ([]Step, error) {
 	return steps, nil
 }
 
+// hold keeps a step from being pruned while its history grows. It reports false
+// for one that is gone.
+func (r run) hold(ctx context.Context, step Step) (held bool, err error) {
+	err = r.tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.hold(ARRAY[$1::bigint]))`, step.IntentID).Scan(&held)
+	if err != nil {
+		return false, fmt.Errorf("hold the step: %w", err)
+	}
+	return held, nil
+}
+
 func (r run) undo(ctx context.Context, decided decision) error {
 	return r.execute(ctx, "enqueue an undo", undoSQL, decided.step.IntentID, decided.undo, decided.payload)
 }

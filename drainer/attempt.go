@@ -45,6 +45,9 @@ func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 	if life.stop.Err() != nil || ctx.Err() != nil || !l.lease.holds() {
 		return l.withdraw(row, 0, "")
 	}
+	if l.closings.bars(row) {
+		return l.withdraw(row, 0, "run_closed") // the claim that finds it again stops it
+	}
 	started := time.Now()
 	result, change := l.dispatch(ctx, upstream, policy, row)
 	if ctx.Err() != nil && result.Outcome == dispatch.NotSent {

@@ -35,6 +35,7 @@ type lane struct {
 	server    *upstream            // who serves them: the provider, or its fallback
 	fallback  string               // whose rows this lane leaves alone; empty for nobody's
 	upstreams map[string]*upstream // of all providers
+	closings  *closings
 	worker    string
 	turns     *turns
 	claims    claimStore
@@ -70,6 +71,7 @@ func newLane(route route, session *session) *lane {
 		server:     server,
 		fallback:   own.provider.Fallback,
 		upstreams:  session.upstreams,
+		closings:   session.closings,
 		worker:     session.worker,
 		turns:      session.turns,
 		claims:     session.store,

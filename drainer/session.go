@@ -28,6 +28,7 @@ type session struct {
 	lease     *lease
 	turns     *turns
 	upstreams map[string]*upstream
+	closings  *closings
 	lanes     map[route]*lane
 	stopping  atomic.Bool
 }
@@ -43,6 +44,7 @@ func newSession(d *Daemon) *session {
 		log:       d.log.With("worker", worker),
 		turns:     newTurns(d.store, worker, d.observer.turnTook),
 		upstreams: map[string]*upstream{},
+		closings:  &closings{},
 		lanes:     map[route]*lane{},
 	}
 	for _, provider := range d.providers {

@@ -26,6 +26,9 @@ type backlogStore interface {
 type fleetStore interface {
 	// Gates reads what the workers share of every provider.
 	Gates(ctx context.Context, worker string) ([]Gate, error)
+	// Closed reads the runs that take no further step, of those whose rows the
+	// worker may have claimed before they were closed.
+	Closed(ctx context.Context, worker string) (runs []string, err error)
 }
 
 type turnStore interface {

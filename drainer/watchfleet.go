@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// fleetInterval bounds how long an opened breaker, a pause or another worker's
-// arrival goes unnoticed by what was claimed before.
+// fleetInterval bounds how long an opened breaker, a pause, the end of a run or
+// another worker's arrival goes unnoticed by what was claimed before.
 const fleetInterval = 500 * time.Millisecond
 
 // watchFleet keeps gates and shares fresh. While the database is away the last
@@ -30,6 +30,11 @@ func (s *session) readFleet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	closed, err := s.store.Closed(ctx, s.worker)
+	if err != nil {
+		return err
+	}
+	s.closings.learn(closed)
 	for _, gate := range gates {
 		if upstream, configured := s.upstreams[gate.Provider]; configured {
 			s.observer.gate(upstream.learn(gate), gate)

@@ -41,6 +41,9 @@ func TestAnAgentMayOnlyEnqueueAndReadStatus(t *testing.T) {
 		"CREATE TABLE outbox.mine (x int)":                                                  forbidden,
 		"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates) VALUES ('r', 'compensate:1', 't', 'b', '{}', 1)": forbidden,
 		"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, created_at) VALUES ('r', '3', 't', 'b', '{}', '-infinity')":   forbidden,
+		"SELECT * FROM outbox.prune(0, 10, 7776000)": forbidden,
+		"SELECT outbox.hold('{1}')":                  forbidden,
+		"SELECT * FROM outbox.operation":             forbidden,
 	})
 }
 
@@ -67,6 +70,11 @@ func TestTheDrainerCannotChangeWhatWasCommittedOrRecorded(t *testing.T) {
 		"INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 1, 'r') ON CONFLICT (kind, intent_id) DO UPDATE SET opened_at = now()":                                                    "",
 		"WITH i AS (INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 1, 'r') RETURNING id) INSERT INTO outbox.page (incident_id, generation, channel) SELECT id, 1, 'slack' FROM i": "",
 		"INSERT INTO outbox.watermark VALUES ('w', 1) ON CONFLICT (name) DO UPDATE SET value = 2":                                                                                                                       "",
+		"SELECT * FROM outbox.prune(0, 10, 7776000)": "",
+		"SELECT outbox.hold('{1}')":                  "",
+		"INSERT INTO outbox.operation (operator, action, provider, reason) VALUES ('o', 'pause', 'p', 'r')": "",
+		"UPDATE outbox.operation SET reason = 'another'":                                                    forbidden,
+		"DELETE FROM outbox.operation":                                                                      forbidden,
 
 		"UPDATE outbox.intent SET payload = '{}'":                forbidden,
 		"DELETE FROM outbox.intent":                              forbidden,

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -47,7 +48,7 @@ func tableOfMetrics(t *testing.T) string {
 	registered, log := listing{}, slog.New(slog.DiscardHandler)
 	drainer.New(nil, nil, drainer.Settings{}, log, registered)
 	registerProcess(registered)
-	if _, err := partsOf(nil, &config.Config{}, log, registered); err != nil {
+	if _, err := partsOf(nil, &config.Config{Retention: config.Retention{Default: time.Hour}}, log, registered); err != nil {
 		t.Fatal(err)
 	}
 

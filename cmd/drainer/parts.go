@@ -10,6 +10,7 @@ import (
 	"github.com/agentoutbox/drainer/compensations"
 	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/compensations/pages"
+	"github.com/agentoutbox/drainer/compensations/upkeep"
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
@@ -27,7 +28,11 @@ func partsOf(pool *pgxpool.Pool, loaded *config.Config, log *slog.Logger, metric
 		log.Warn("nobody is told of incidents: name a channel under pages, or watch `drainer incidents list`")
 	}
 	pager := pages.New(pool, pages.Defaults(channels, providerNames(loaded)), log, metrics)
-	return []jobs.Part{saga, pager}, nil
+	maintenance, err := upkeep.New(pool, upkeep.Retention(loaded.Retention), log, metrics)
+	if err != nil {
+		return nil, err
+	}
+	return []jobs.Part{saga, pager, maintenance}, nil
 }
 
 func policiesOf(loaded *config.Config) compensations.Policies {

@@ -55,6 +55,8 @@ func newRoot() *cobra.Command {
 		newEnqueue(options),
 		newStatus(options),
 		newIntents(options),
+		newRuns(options),
+		newProviders(options),
 		newSagas(options),
 		newIncidents(options),
 		newSagaChange(options, compensate),

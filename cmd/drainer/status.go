@@ -23,7 +23,7 @@ func newStatus(options *options) *cobra.Command {
 					return err
 				}
 				return options.print(command, overview,
-					[]string{"PROVIDER", "PENDING", "DUE", "IN PROGRESS", "OLDEST DUE", "PAUSED", "BREAKER", "OPEN FOR"}, providerRows(overview.Providers))
+					[]string{"PROVIDER", "PENDING", "DUE", "IN PROGRESS", "OLDEST DUE", "OLDEST IN PROGRESS", "PAUSED", "BREAKER", "OPEN FOR"}, providerRows(overview.Providers))
 			})
 		},
 	}
@@ -34,7 +34,7 @@ func providerRows(providers []operator.ProviderOverview) [][]string {
 	for i, p := range providers {
 		rows[i] = []string{
 			p.Provider, count(p.Pending), count(p.Due), strconv.FormatInt(p.InProgress, 10), seconds(&p.OldestDueAgeSeconds),
-			strconv.FormatBool(p.Paused), breaker(p), seconds(p.OpenForSeconds),
+			seconds(&p.OldestInProgressAgeSeconds), strconv.FormatBool(p.Paused), breaker(p), seconds(p.OpenForSeconds),
 		}
 	}
 	return rows

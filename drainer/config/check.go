@@ -17,7 +17,7 @@ func (r *reader) checkRoot(block rootBlock) {
 		r.reject(path{"server", "listen"}, "want host:port or :port, such as :9464")
 	}
 	r.checkWorker(block.Worker)
-	r.checkPositive(path{"retention"}, block.Retention)
+	r.checkRetention(path{"retention"}, block.Retention)
 	r.checkPositive(path{"page_repeat"}, block.PageRepeat)
 }
 

@@ -6,6 +6,15 @@ import (
 	"github.com/agentoutbox/drainer/internal/duration"
 )
 
+// leastRetention keeps a slip from forgetting what is still going on.
+const leastRetention = time.Hour
+
+func (r *reader) checkRetention(at path, retention time.Duration) {
+	if retention < leastRetention {
+		r.reject(at, "must be at least 1h")
+	}
+}
+
 // retain notes a retention of the tool's own, and keeps it from being shorter
 // than the life of its keys: who relies on a key relies on both sides.
 func (r *reader) retain(at path, name string, tool toolBlock, retention Retention) {
@@ -18,8 +27,8 @@ func (r *reader) retain(at path, name string, tool toolBlock, retention Retentio
 		return
 	}
 	retention.Tools[name] = *tool.Retention
-	r.checkPositive(at.child("retention"), *tool.Retention)
-	if *tool.Retention > 0 && *tool.Retention < ttl {
+	r.checkRetention(at.child("retention"), *tool.Retention)
+	if *tool.Retention >= leastRetention && *tool.Retention < ttl {
 		r.reject(at.child("retention"), "is shorter than idempotency.ttl; write at least %s", duration.Format(ttl))
 	}
 }

@@ -88,14 +88,14 @@ func TestAKeyIsRememberedHereAsLongAsThere(t *testing.T) {
 	t.Parallel()
 	const long = "fake: {path: /}, idempotency: {class: key_idempotent, ttl: 120d, scope: account}"
 	mistakes{
-		"nothing kept":      {"retention: 0s\n" + tools("act: {fake: {path: /}, "+keyed+"}"), []string{"1:12: retention: must be longer than 0"}},
+		"nothing kept":      {"retention: 0s\n" + tools("act: {fake: {path: /}, "+keyed+"}"), []string{"1:12: retention: must be at least 1h"}},
 		"kept for a number": {"version: 1\nretention: 90\n", []string{"2:12: retention: " + duration.Hint}},
 		"nothing kept of a tool": {tools("act: {fake: {path: /}, " + keyed + ", retention: -1h}"), []string{
-			"6:104: providers.p.tools.act.retention: must be longer than 0",
+			"6:104: providers.p.tools.act.retention: must be at least 1h",
 		}},
 		"forgotten before the provider does": {tools(
 			"act: {"+long+", retention: 119d}",
-			"look: {fake: {path: /}, idempotency: {class: read_only}, retention: 1s}",
+			"look: {fake: {path: /}, idempotency: {class: read_only}, retention: 1h}",
 		), []string{
 			"6:106: providers.p.tools.act.retention: is shorter than idempotency.ttl; write at least 120d",
 		}},

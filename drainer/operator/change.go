@@ -59,7 +59,11 @@ func (c *Console) Change(ctx context.Context, action Action, by Signature, inten
 }
 
 func changeBatch(ctx context.Context, tx pgx.Tx, action Action, by Signature, intents []int64) ([]Verdict, error) {
-	standings, err := standingsOf(ctx, tx, intents)
+	held, err := hold(ctx, tx, intents)
+	if err != nil {
+		return nil, err
+	}
+	standings, err := standingsOf(ctx, tx, held)
 	if err != nil {
 		return nil, err
 	}
@@ -82,6 +86,20 @@ func changeBatch(ctx context.Context, tx pgx.Tx, action Action, by Signature, in
 		}
 	}
 	return verdicts, nil
+}
+
+// hold keeps intents from being pruned until the transaction ends, and returns
+// those that were not before.
+func hold(ctx context.Context, tx pgx.Tx, intents []int64) ([]int64, error) {
+	rows, err := tx.Query(ctx, `SELECT outbox.hold($1)`, intents)
+	if err != nil {
+		return nil, fmt.Errorf("hold the intents: %w", err)
+	}
+	held, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("hold the intents: %w", err)
+	}
+	return held, nil
 }
 
 // querier is a connection, or a transaction on it.

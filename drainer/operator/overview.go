@@ -26,6 +26,10 @@ type ProviderOverview struct {
 	Due                 int64    `json:"due"`
 	InProgress          int64    `json:"in_progress"`
 	OldestDueAgeSeconds float64  `json:"oldest_due_age_seconds"`
+
+	// Of the oldest claim. Far over the provider's timeout it belongs to a dead
+	// worker, and nobody that lives has the provider in its configuration.
+	OldestInProgressAgeSeconds float64 `json:"oldest_in_progress_age_seconds"`
 }
 
 // CountLimit bounds each count, so that asking stays cheap in an incident.
@@ -66,7 +70,8 @@ const providersSQL = `
 		(SELECT count(*) FROM (SELECT FROM outbox.queue WHERE provider = n.name AND next_attempt_at <= now() LIMIT $1) q),
 		(SELECT coalesce(sum(cardinality(intent_ids)), 0)::bigint FROM outbox.claim WHERE provider = n.name),
 		coalesce((SELECT extract(epoch FROM now() - min(next_attempt_at)) FROM outbox.queue
-			WHERE provider = n.name AND next_attempt_at <= now()), 0)::float8
+			WHERE provider = n.name AND next_attempt_at <= now()), 0)::float8,
+		coalesce((SELECT extract(epoch FROM now() - min(claimed_at)) FROM outbox.claim WHERE provider = n.name), 0)::float8
 	FROM (SELECT name FROM outbox.provider UNION SELECT provider FROM queued WHERE provider IS NOT NULL) n
 	LEFT JOIN outbox.provider p USING (name) ORDER BY n.name`
 

@@ -46,3 +46,21 @@ func TestTheOverviewTellsWhyAProviderIsNotSentTo(t *testing.T) {
 		}
 	}
 }
+
+// A claim that is far older than any dispatch has nobody left to recover it.
+func TestTheOverviewTellsHowLongTheOldestClaimHasBeenInProgress(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", 1)
+	o.claim()
+	o.exec(`UPDATE outbox.claim SET claimed_at = now() - interval '1 hour'`)
+	overview, err := o.console().Overview(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range overview.Providers {
+		if hours := int(p.OldestInProgressAgeSeconds / 3600); (p.Provider == "sim") != (hours == 1) {
+			t.Errorf("%s: the oldest claim is %v s old", p.Provider, p.OldestInProgressAgeSeconds)
+		}
+	}
+}

@@ -221,6 +221,37 @@ func TestAnOperatorThatWasWaitedForHasWon(t *testing.T) {
 	drainertest.AssertInvariant(t, o.db)
 }
 
+// An intent that is being forgotten has no history to add to.
+func TestAnOperatorWhoMeetsAPruneFindsNoSuchIntent(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	intent := o.enqueue("run", 1)[0]
+	o.end(keyed, dispatch.Rejected)
+	o.exec(`UPDATE outbox.intent SET created_at = now() - interval '100 days'`)
+	o.exec(`UPDATE outbox.attempt SET finished_at = now() - interval '100 days'`)
+	tx := o.begin()
+	if _, err := tx.Exec(t.Context(), `SELECT outbox.prune(0, 10, 7776000)`); err != nil {
+		t.Fatal(err)
+	}
+	console := o.console()
+	verdicts := make(chan []operator.Verdict, 1)
+	go func() {
+		late, err := console.Change(t.Context(), operator.Retry{}, onCall, []int64{intent})
+		if err != nil {
+			t.Error(err)
+		}
+		verdicts <- late
+	}()
+	o.awaitBlocked()
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if late := <-verdicts; len(late) != 0 {
+		t.Errorf("it was told %+v", late)
+	}
+	drainertest.AssertInvariant(t, o.db)
+}
+
 func (o *outbox) begin() pgx.Tx {
 	o.t.Helper()
 	tx, err := o.db.Begin(o.t.Context())

@@ -36,6 +36,22 @@ func TestALoginThatIsOnlyAMemberOfTheDrainersRoleMayDoAllOfIt(t *testing.T) {
 	}
 }
 
+func TestALoginOfTheDrainersRoleMayStopThings(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	console := o.consoleAt(o.login("outbox_drainer"))
+	o.enqueue("run", 3)
+	if _, err := console.Pause(t.Context(), "sim", onCall); err != nil {
+		t.Error(err)
+	}
+	if _, err := console.Providers(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if closed, err := console.CancelRun(t.Context(), "run", false, onCall); err != nil || closed.Cancelled != 3 {
+		t.Errorf("%+v, %v", closed, err)
+	}
+}
+
 func TestAnAgentsLoginMayDoNoneOfIt(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

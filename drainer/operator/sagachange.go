@@ -87,7 +87,7 @@ func whyUnchanged(ctx context.Context, tx pgx.Tx, agentRunID, cure string) error
 	case known:
 		return ErrNoSaga
 	}
-	return ErrNotFound
+	return fmt.Errorf("no agent run has this id: %w", ErrNotFound)
 }
 
 // requeueUndos sends undos again that ended otherwise than well. The doubt

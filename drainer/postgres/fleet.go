@@ -12,6 +12,8 @@ import (
 var (
 	//go:embed sql/fleet.sql
 	fleetSQL string
+	//go:embed sql/closed.sql
+	closedSQL string
 	//go:embed sql/breaker.sql
 	breakerSQL string
 )
@@ -32,6 +34,19 @@ func (s *Store) Gates(ctx context.Context, worker string) ([]drainer.Gate, error
 		return nil, fmt.Errorf("read the gates: %w", err)
 	}
 	return gates, nil
+}
+
+// Closed reads runs that take no further step since the worker's oldest claim.
+func (s *Store) Closed(ctx context.Context, worker string) ([]string, error) {
+	rows, err := s.control.Query(ctx, closedSQL, worker)
+	if err != nil {
+		return nil, fmt.Errorf("read which runs were closed: %w", err)
+	}
+	runs, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read which runs were closed: %w", err)
+	}
+	return runs, nil
 }
 
 // queueBreakers adds what the settled attempts mean for the breakers. It comes

@@ -47,7 +47,8 @@ DECLARE
 BEGIN
   SELECT * INTO stored FROM outbox.intent i
   WHERE (i.agent_run_id, i.step_id, i.tool_name, i.business_scope)
-      = (NEW.agent_run_id, NEW.step_id, NEW.tool_name, NEW.business_scope);
+      = (NEW.agent_run_id, NEW.step_id, NEW.tool_name, NEW.business_scope)
+  FOR KEY SHARE;  -- what a prune is about to forget is new
   IF NOT FOUND THEN
     PERFORM set_config('outbox.proposed', (outbox.proposed() + 1)::text, true);
     RETURN NEW;
@@ -123,17 +124,22 @@ BEGIN
   END IF;
 
   PERFORM set_config('outbox.enqueueing', 'on', true);
-  INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, not_before, headers)
-  VALUES ($1, $2, $3, $4, $5, $6, $7)
-  ON CONFLICT DO NOTHING RETURNING id INTO intent_id;  -- waits for a twin that has not committed yet
-  created := FOUND;
+  LOOP
+    INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, not_before, headers)
+    VALUES ($1, $2, $3, $4, $5, $6, $7)
+    ON CONFLICT DO NOTHING RETURNING id INTO intent_id;  -- waits for a twin that has not committed yet
+    created := FOUND;
+    EXIT WHEN created;
+    SELECT * INTO stored FROM outbox.intent i
+    WHERE (i.agent_run_id, i.step_id, i.tool_name, i.business_scope) = ($1, $2, $3, $4)
+    FOR KEY SHARE;
+    EXIT WHEN FOUND;  -- else it was pruned in between
+  END LOOP;
   PERFORM set_config('outbox.enqueueing', '', true);
 
   status := 'pending';
   idempotency_key := outbox.idempotency_key($1, $2, $3, $4);
   IF NOT created THEN
-    SELECT * INTO STRICT stored FROM outbox.intent i
-    WHERE (i.agent_run_id, i.step_id, i.tool_name, i.business_scope) = ($1, $2, $3, $4);
     PERFORM outbox.record_duplicate(stored, $5);
     intent_id := stored.id;
     SELECT s.status INTO STRICT status FROM outbox.status s WHERE s.intent_id = stored.id;

@@ -1,0 +1,191 @@
+package upkeep_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+
+	"github.com/agentoutbox/drainer/compensations/upkeep"
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+func TestMain(m *testing.M) { drainertest.Main(m) }
+
+const day = 24 * time.Hour
+
+var retention = upkeep.Retention{
+	Default: 90 * day,
+	Tools:   map[string]time.Duration{"noop/long": 900 * day},
+}
+
+// outbox is a real one, with River beside it.
+type outbox struct {
+	t       *testing.T
+	db      *pgxpool.Pool
+	metrics *prometheus.Registry
+	log     *logText
+}
+
+func newOutbox(t *testing.T) *outbox {
+	t.Helper()
+	db, err := pgxpool.New(t.Context(), drainertest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return &outbox{t: t, db: db, metrics: prometheus.NewRegistry(), log: &logText{}}
+}
+
+// settled commits intents of one run, steps from to to-1, that ended a hundred days ago.
+func (o *outbox) settled(tool string, from, to int) {
+	o.t.Helper()
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, created_at)
+		SELECT 'canary-run', n::text, $1, 'scope', '{}', now() - interval '100 days' FROM generate_series($2::int, $3::int - 1) n`, tool, from, to)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, finished_at, outcome, status)
+		SELECT intent_id, 1, 'w', now() - interval '99 days', 'completed', 'completed' FROM outbox.queue`)
+	o.exec(`DELETE FROM outbox.queue`)
+}
+
+func (o *outbox) exec(sql string, args ...any) {
+	o.t.Helper()
+	if _, err := o.db.Exec(o.t.Context(), sql, args...); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *outbox) count(sql string) (n int) {
+	o.t.Helper()
+	if err := o.db.QueryRow(o.t.Context(), sql).Scan(&n); err != nil {
+		o.t.Fatal(err)
+	}
+	return n
+}
+
+func (o *outbox) counted(metric string) float64 {
+	o.t.Helper()
+	families, err := o.metrics.Gather()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == metric {
+			return family.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	o.t.Fatalf("there is no metric %s", metric)
+	return 0
+}
+
+func (o *outbox) upkeep() *upkeep.Upkeep {
+	o.t.Helper()
+	part, err := upkeep.New(o.db, retention, slog.New(slog.NewJSONHandler(o.log, nil)), o.metrics)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return part
+}
+
+func (o *outbox) run(part *upkeep.Upkeep) {
+	o.t.Helper()
+	workers := river.NewWorkers()
+	part.Register(workers)
+	client, err := river.NewClient[pgx.Tx](riverpgxv5.New(o.db), &river.Config{
+		Schema: "outbox", Workers: workers, PeriodicJobs: part.Periodic(),
+		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 2, FetchPollInterval: 50 * time.Millisecond, FetchCooldown: 10 * time.Millisecond}},
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	ended, cancel := client.Subscribe(river.EventKindJobCompleted, river.EventKindJobFailed)
+	defer cancel()
+	if err := client.Start(o.t.Context()); err != nil {
+		o.t.Fatal(err)
+	}
+	select {
+	case event := <-ended:
+		if event.Kind != river.EventKindJobCompleted {
+			o.t.Errorf("the job ended as %s: %v", event.Kind, event.Job.Errors)
+		}
+	case <-time.After(time.Minute):
+		o.t.Error("the job never ended")
+	}
+	if err := client.Stop(o.t.Context()); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func TestTheLeaderPrunesSoonAfterItsStartUntilNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.settled("noop/x", 0, 2500)
+	o.settled("noop/long", 2500, 2510)
+	o.run(o.upkeep())
+
+	if left, kept := o.count(`SELECT count(*) FROM outbox.intent`), o.count(`SELECT count(*) FROM outbox.intent WHERE tool_name = 'noop/long'`); left != 10 || kept != 10 {
+		t.Errorf("%d intents are left, %d of them of the tool that is kept for long; want its 10", left, kept)
+	}
+	drainertest.AssertInvariant(t, o.db)
+	if counted := o.counted("drainer_pruned_total"); counted != 2500 {
+		t.Errorf("%v were counted, want 2500", counted)
+	}
+	if text := o.log.String(); !strings.Contains(text, `"intents":2500`) || strings.Contains(text, "canary") {
+		t.Errorf("the log says %s", text)
+	}
+}
+
+// Starting over with every slice would never get past what is kept.
+func TestASliceGoesOnWhereTheLastOneEnded(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.settled("noop/long", 0, 20)
+	o.settled("noop/x", 20, 40)
+	part := o.upkeep()
+	part.Hurry(3)
+	o.run(part)
+	if left := o.count(`SELECT count(*) FROM outbox.intent`); left != 20 {
+		t.Errorf("%d intents are left, want the 20 that are kept for long", left)
+	}
+	if jobs := o.count(`SELECT count(*) FROM outbox.river_job WHERE kind = 'prune' AND (metadata->>'snoozes')::int >= 12`); jobs != 1 {
+		t.Error("it was not one job in many slices")
+	}
+}
+
+func TestARetentionThatForgetsAtOnceIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, short := range map[string]upkeep.Retention{
+		"none":      {},
+		"of a tool": {Default: time.Hour, Tools: map[string]time.Duration{"noop/x": time.Minute}},
+	} {
+		if _, err := upkeep.New(nil, short, slog.Default(), prometheus.NewRegistry()); !errors.Is(err, upkeep.ErrRetention) {
+			t.Errorf("%s: got %v, want %v", name, err, upkeep.ErrRetention)
+		}
+	}
+}
+
+type logText struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logText) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

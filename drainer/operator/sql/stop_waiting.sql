@@ -1,0 +1,13 @@
+-- $1 run, $2 operator, $3 reason, $4 limit. Takes out of the queue what nobody
+-- may have applied; the rest is for its lane to look up. What a claim holds at
+-- this moment began before the run was closed.
+WITH stopped AS (
+  DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
+    SELECT q.ctid FROM outbox.intent i JOIN outbox.queue q ON q.intent_id = i.id
+    WHERE i.agent_run_id = $1::text AND i.compensates IS NULL AND NOT q.lookup AND NOT q.maybe_applied
+    ORDER BY q.intent_id LIMIT $4::int
+    FOR UPDATE OF q SKIP LOCKED))
+  RETURNING intent_id, attempt
+)
+INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, reason)
+SELECT intent_id, attempt + 1, $2::text, 'cancelled', 'cancelled', $3::text FROM stopped;
