@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"log/slog"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -41,36 +40,4 @@ func policiesOf(loaded *config.Config) compensations.Policies {
 		policies[provider.Name] = provider.Tools
 	}
 	return policies
-}
-
-// sagaTriggers hands over from the lanes, which must not wait, to River. A
-// trigger that finds no room is dropped: the sweep finds its saga.
-type sagaTriggers struct {
-	client *jobs.Client
-	log    *slog.Logger
-	runs   chan string
-}
-
-func newSagaTriggers(client *jobs.Client, log *slog.Logger) *sagaTriggers {
-	return &sagaTriggers{client: client, log: log, runs: make(chan string, 1000)}
-}
-
-func (s *sagaTriggers) moved(agentRunID string) {
-	select {
-	case s.runs <- agentRunID:
-	default:
-	}
-}
-
-func (s *sagaTriggers) run(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case run := <-s.runs:
-			if err := compensations.Trigger(ctx, s.client, run); err != nil && ctx.Err() == nil {
-				s.log.Warn("cannot trigger a saga now; the sweep will", "error", err)
-			}
-		}
-	}
 }

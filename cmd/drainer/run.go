@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/term"
 
+	"github.com/agentoutbox/drainer/compensations"
 	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/config"
@@ -91,13 +92,13 @@ func drain(ctx context.Context, store *postgres.Store, pool *pgxpool.Pool, loade
 	if err != nil {
 		return err
 	}
-	sagas := newSagaTriggers(runner.Client(), log)
-	settings := drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), SagaMoved: sagas.moved}
+	sagas := compensations.NewTriggers(pool, runner.Client(), log)
+	settings := drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), SagaMoved: sagas.Moved}
 	daemon := drainer.New(store, providersOf(loaded), settings, log, metrics)
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return runner.Run(ctx) })
-	group.Go(func() error { return sagas.run(ctx) })
+	group.Go(func() error { return sagas.Run(ctx) })
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
 		defer stopServing() // probes and metrics are answered until the last row is settled

@@ -1,0 +1,289 @@
+package compensations_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/agentoutbox/drainer/compensations"
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/drainer/postgres"
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+// patience ends a wait for a lock that should not have been waited for.
+const patience = 30 * time.Second
+
+// tools are those of the provider "shop".
+var tools = map[string]dispatch.Policy{
+	"order":    keyed(dispatch.Reversal{Tool: "shop/cancel", Payload: "{order: .response.id}"}),
+	"hold":     keyed(dispatch.Reversal{Tool: "shop/release", Window: time.Hour}),
+	"ship":     keyed(dispatch.Reversal{}),
+	"transfer": asked(dispatch.Reversal{Tool: "shop/return"}),
+	"wire":     once(dispatch.Reversal{Tool: "shop/release"}),
+	"parcel":   keyed(dispatch.Reversal{Tool: "shop/recall"}),
+	"reserve":  findable(keyed(dispatch.Reversal{Tool: "shop/release"})),
+	"cancel":   keyed(dispatch.Reversal{None: true}),
+	"release":  keyed(dispatch.Reversal{None: true}),
+	"recall":   once(dispatch.Reversal{None: true}),
+	"return":   asked(dispatch.Reversal{None: true}),
+	"find":     {Class: dispatch.ReadOnly, MaxAttempts: 3},
+}
+
+func keyed(reversal dispatch.Reversal) dispatch.Policy {
+	return dispatch.Policy{
+		Class: dispatch.KeyIdempotent, KeyTTL: 24 * time.Hour, MaxAttempts: 50, Timeout: time.Second,
+		Backoff: dispatch.Backoff{Base: time.Millisecond, Cap: 5 * time.Millisecond}, BeginsSaga: true, Reversal: reversal,
+	}
+}
+
+func once(reversal dispatch.Reversal) dispatch.Policy {
+	policy := keyed(reversal)
+	policy.Class = dispatch.NonIdempotent
+	return policy
+}
+
+func asked(reversal dispatch.Reversal) dispatch.Policy { return findable(once(reversal)) }
+
+// findable can be looked up, at once.
+func findable(policy dispatch.Policy) dispatch.Policy {
+	policy.Timeout = 0
+	policy.Lookup = &dispatch.Lookup{Operation: "find"}
+	return policy
+}
+
+// world is an outbox, its sagas and a provider.
+type world struct {
+	t    *testing.T
+	url  string
+	db   *pgxpool.Pool
+	saga *compensations.Saga
+	shop *provider
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, url: drainertest.Database(t), shop: &provider{answers: map[string]dispatch.Result{}}}
+	w.db = connect(t, w.url)
+	w.saga = newSaga(t, w.db)
+	return w
+}
+
+func connect(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func newSaga(t *testing.T, pool *pgxpool.Pool) *compensations.Saga {
+	t.Helper()
+	saga, err := compensations.New(pool, compensations.Policies{"shop": tools}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return saga
+}
+
+func (w *world) open() *postgres.Store {
+	w.t.Helper()
+	store, err := postgres.Open(w.t.Context(), w.url)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(store.Close)
+	return store
+}
+
+// enqueue commits the next step of run-1, and returns its intent.
+func (w *world) enqueue(step, tool string) int64 {
+	w.t.Helper()
+	return stored[int64](w, `SELECT intent_id FROM outbox.enqueue('run-1', $1, $2, 'order-1', '{"amount": 1}')`, step, tool)
+}
+
+// completed commits steps of the tool and drains them.
+func (w *world) completed(tool string, steps int) (intents []int64) {
+	w.t.Helper()
+	for n := range steps {
+		intents = append(intents, w.enqueue(fmt.Sprintf("step-%d", n+1), tool))
+	}
+	w.drain()
+	return intents
+}
+
+// rejected commits a step that fails for good, so that the saga of its run begins.
+func (w *world) rejected() int64 {
+	w.t.Helper()
+	w.shop.answer("rejected", dispatch.Rejected)
+	intent := w.enqueue("rejected", "shop/order")
+	w.drain()
+	w.assertSaga("begun")
+	return intent
+}
+
+// drain runs a worker until nothing is due.
+func (w *world) drain() {
+	w.t.Helper()
+	store, err := postgres.Open(w.t.Context(), w.url)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer store.Close()
+	shop := drainer.Provider{Name: "shop", Adapter: w.shop, Concurrency: 8, Timeout: patience, Tools: tools}
+	settings := drainer.Settings{Once: true, Worker: drainer.WorkerSettings{Heartbeat: time.Second, Lease: patience, ShutdownTimeout: patience}}
+	daemon := drainer.New(store, []drainer.Provider{shop}, settings, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err := daemon.Run(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+	drainertest.AssertInvariant(w.t, w.db)
+}
+
+func (w *world) advance() {
+	w.t.Helper()
+	if err := w.saga.Advance(w.t.Context(), "run-1"); err != nil {
+		w.t.Fatal(err)
+	}
+	drainertest.AssertInvariant(w.t, w.db)
+}
+
+// goBack advances and drains until the saga has ended.
+func (w *world) goBack() {
+	w.t.Helper()
+	for range 20 {
+		w.advance()
+		if stored[string](w, `SELECT state FROM outbox.saga`) != "begun" {
+			return
+		}
+		w.drain()
+	}
+	w.t.Fatalf("the saga does not end; the steps are %v", w.statuses())
+}
+
+// claim takes due rows for a worker that does nothing else by itself.
+func (w *world) claim(store *postgres.Store) (worker string, rows []*drainer.Row) {
+	w.t.Helper()
+	worker = uuid.NewString()
+	if err := store.Join(w.t.Context(), worker, []string{"shop"}); err != nil {
+		w.t.Fatal(err)
+	}
+	reply := w.turn(store, worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "shop", Server: "shop", Limit: 100}}})
+	return worker, reply.Claimed[0].Rows
+}
+
+func (w *world) turn(store *postgres.Store, worker string, turn drainer.Turn) drainer.TurnReply {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	reply, err := store.Turn(ctx, worker, turn)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	drainertest.AssertInvariant(w.t, w.db)
+	return reply
+}
+
+// settling ends the rows of one claim, as a lane would.
+func settling(rows []*drainer.Row, outcomes ...dispatch.Outcome) (turn drainer.Turn) {
+	for i, row := range rows {
+		turn.Settle = append(turn.Settle, ended(row, dispatch.Result{Outcome: outcomes[i]}))
+	}
+	turn.Finish = []int64{rows[0].ClaimID}
+	return turn
+}
+
+func ended(row *drainer.Row, result dispatch.Result) drainer.Settlement {
+	policy := tools[row.Tuple.Operation()]
+	decision := policy.Decide(dispatch.History{Tries: row.Tries, MaybeApplied: row.MaybeApplied, Lookup: row.Lookup}, result, 0)
+	return drainer.Settlement{
+		Row: row, StartedAt: time.Now(), FinishedAt: time.Now(), Result: result, Decision: decision,
+		BeginsSaga: policy.BeginsSaga && row.Undoes == nil && decision.Status == dispatch.StatusFailed,
+	}
+}
+
+// resolve is an operator who found out what nobody could tell.
+func (w *world) resolve(as dispatch.Status, intent int64) {
+	w.t.Helper()
+	conn, err := pgx.Connect(w.t.Context(), w.url)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	console := operator.Open(conn)
+	defer console.Close(w.t.Context())
+	verdicts, err := console.Change(w.t.Context(), operator.Resolve{As: as}, operator.Signature{Operator: "ann", Reason: "asked the shop"}, []int64{intent})
+	if err != nil || len(verdicts) != 1 || verdicts[0].Refused != "" {
+		w.t.Fatalf("%+v, %v", verdicts, err)
+	}
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.Exec(w.t.Context(), sql, args...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// stored is one column of one row.
+func stored[V any](w *world, sql string, args ...any) V {
+	w.t.Helper()
+	rows, err := w.db.Query(w.t.Context(), sql, args...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[V])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return value
+}
+
+func all[V any](w *world, sql string, args ...any) []V {
+	w.t.Helper()
+	rows, err := w.db.Query(w.t.Context(), sql, args...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	values, err := pgx.CollectRows(rows, pgx.RowTo[V])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return values
+}
+
+// statuses are those of the forward steps, in the order of their ids.
+func (w *world) statuses() []string {
+	w.t.Helper()
+	return all[string](w, `SELECT s.status FROM outbox.status s JOIN outbox.intent i ON i.id = s.intent_id WHERE i.compensates IS NULL ORDER BY i.id`)
+}
+
+// undoOf is the intent that undoes the step.
+func (w *world) undoOf(intent int64) int64 {
+	w.t.Helper()
+	return stored[int64](w, `SELECT id FROM outbox.intent WHERE compensates = $1`, intent)
+}
+
+// undoKey is the key under which a step of run-1 is undone.
+func undoKey(intent int64, tool string) string {
+	return dispatch.Tuple{AgentRunID: "run-1", StepID: fmt.Sprintf("compensate:%d", intent), ToolName: tool, BusinessScope: "order-1"}.IdempotencyKey()
+}
+
+func sqlState(err error) string {
+	var refusal *pgconn.PgError
+	if !errors.As(err, &refusal) {
+		return ""
+	}
+	return refusal.Code
+}
