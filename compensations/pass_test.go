@@ -49,7 +49,7 @@ type incident struct {
 
 func (w *world) assertIncidents(want ...incident) {
 	w.t.Helper()
-	rows, err := w.db.Query(w.t.Context(), `SELECT kind, intent_id, detail FROM outbox.incident WHERE acknowledged_at IS NULL ORDER BY id`)
+	rows, err := w.db.Query(w.t.Context(), `SELECT kind, intent_id, detail FROM outbox.incident WHERE resolved_at IS NULL ORDER BY id`)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -409,6 +409,7 @@ func TestAnEffectThatComesLateIsAnIncident(t *testing.T) {
 			}
 			w.assertStatuses(status, "failed")
 			w.assertIncidents(incident{"compensation_failed", late, "late_effect"})
+			w.assertSaga("compensation_failed")
 		})
 	}
 }

@@ -31,7 +31,7 @@ func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 		halted.Breaker = upstream.breaker.unproven(row)
 		return halted
 	}
-	if row.Lookup && policy.Lookup == nil && elapsed(row.ClaimedAt)+row.SinceFirstSend < unknownLookupAfter {
+	if row.Lookup && policy.Lookup == nil && !row.InSaga && elapsed(row.ClaimedAt)+row.SinceFirstSend < unknownLookupAfter {
 		return l.withdraw(row, unconfiguredDelay, "lookup_unconfigured")
 	}
 	if !upstream.slots.acquire() {

@@ -23,6 +23,7 @@ type Row struct {
 	Probe          bool   // the one row that may pass a half-open breaker
 	Undoes         *int64 // the intent whose effect this one undoes; nil for a forward step
 	Closed         bool   // its run is being compensated: it must not be sent any more
+	InSaga         bool   // its run is being compensated, or was
 
 	Tuple   dispatch.Tuple
 	Payload json.RawMessage

@@ -49,11 +49,11 @@ func (s *scan) looked(limit int, reply ClaimReply, took time.Duration) {
 		s.allowed = time.Now().Add(pause)
 		s.overdue = time.Now().Add(max(fullScanInterval, pause))
 	}
-	if len(reply.Rows) > 0 {
+	if reply.Found > 0 {
 		s.cursor = reply.Next
 	}
-	s.hungry = len(reply.Rows) == limit
-	s.nothing = s.full && len(reply.Rows) == 0
+	s.hungry = reply.Found == limit
+	s.nothing = s.full && reply.Found == 0
 	s.owed, s.hasBegun = false, true
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 func found(n int) ClaimReply {
-	reply := ClaimReply{Rows: make([]*Row, n)}
+	reply := ClaimReply{Found: n}
 	if n > 0 {
 		reply.Next = Cursor{NextAttemptAt: time.Unix(int64(n), 0), IntentID: int64(n)}
 	}

@@ -108,8 +108,9 @@ type TurnReply struct {
 
 // ClaimReply holds the rows of one Claim, all under one new claim id.
 type ClaimReply struct {
-	Rows []*Row
-	Next Cursor
+	Rows  []*Row
+	Found int // rows that it took, with those that it stopped: their run goes back
+	Next  Cursor
 }
 
 // Backlog is a bounded sample of what waits and what is in progress.

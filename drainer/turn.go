@@ -34,7 +34,7 @@ func (l *lane) plan(claim Claim, reply ClaimReply, took time.Duration) {
 		return
 	}
 	l.scan.looked(claim.Limit, reply, took)
-	if !l.isDetour() && l.idle.looked(claim.Idle, len(reply.Rows)) {
+	if !l.isDetour() && l.idle.looked(claim.Idle, reply.Found) {
 		l.scan.owe()
 	}
 }

@@ -194,3 +194,15 @@ func TestWhatWasClaimedAheadGoesBackWhenTheGateShuts(t *testing.T) {
 	w.exec(`UPDATE outbox.provider SET paused = true WHERE name = 'sim'`)
 	eventually(t, "only what was sent is in progress", func() bool { return w.count("in_progress") == 2 })
 }
+
+func TestStoppedRowsHideNoOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.enqueue("sim/act", 0, 60)
+	w.exec(`INSERT INTO outbox.saga (agent_run_id) VALUES ('run-1')`)
+	w.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('run-2', 'step', 'sim/act', 'order', '{}')`)
+	drainOnce(t, w.url, (&scripted{}).as("sim", 8))
+	if cancelled, completed := w.count("cancelled"), w.count("completed"); cancelled != 60 || completed != 1 {
+		t.Errorf("%d cancelled and %d completed, want the 60 of the closed run and the other's one", cancelled, completed)
+	}
+}

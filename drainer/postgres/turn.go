@@ -133,9 +133,12 @@ func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *dra
 			if err != nil {
 				return fmt.Errorf("claimed row: %w", err)
 			}
+			reply.Found, reply.Next = reply.Found+1, next
+			if row.ClaimID == 0 {
+				continue
+			}
 			row.Probe = claim.ProbeFor > 0
 			reply.Rows = append(reply.Rows, row)
-			reply.Next = next
 		}
 		return rows.Err()
 	})
@@ -149,7 +152,7 @@ func scanClaimed(rows pgx.Rows) (*drainer.Row, drainer.Cursor, error) {
 	var reference *string
 	var due time.Time
 	err := rows.Scan(&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt,
-		&sinceFirst, &sinceEnqueue, &row.MaybeApplied, &row.Lookup, &row.Closed, &row.Via, &row.Undoes,
+		&sinceFirst, &sinceEnqueue, &row.MaybeApplied, &row.Lookup, &row.Closed, &row.InSaga, &row.Via, &row.Undoes,
 		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
 		&payload, &headers, &reference, &due)
 	if reference != nil {

@@ -38,7 +38,8 @@ WITH probe AS MATERIALIZED (
   SELECT t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries, t.first_attempt_at, t.maybe_applied, t.lookup AS asks,
          coalesce(t.via, nullif($6::text, $2::text)) AS via,
          i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.payload, i.headers, i.created_at,
-         i.compensates, i.compensates IS NULL AND NOT t.lookup AND s.agent_run_id IS NOT NULL AS closed
+         i.compensates, i.compensates IS NULL AND NOT t.lookup AND s.agent_run_id IS NOT NULL AS closed,
+         s.agent_run_id IS NOT NULL AS in_saga
   FROM taken t JOIN outbox.intent i ON i.id = t.intent_id LEFT JOIN outbox.saga s USING (agent_run_id)
 ), claimed AS (
   INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
@@ -54,12 +55,13 @@ WITH probe AS MATERIALIZED (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
   SELECT intent_id, attempt, 'saga', 'cancelled', 'cancelled' FROM candidate WHERE closed AND NOT maybe_applied
 )
-SELECT claim_id, intent_id, attempt, tries, first_attempt_at,
+-- a stopped row has no claim; it is returned for the cursor's sake
+SELECT CASE WHEN closed AND NOT maybe_applied THEN 0 ELSE claim_id END, intent_id, attempt, tries, first_attempt_at,
        extract(epoch FROM now() - first_attempt_at)::float8, extract(epoch FROM now() - created_at)::float8,
-       maybe_applied, asks, closed, coalesce(via, ''), compensates, agent_run_id, step_id, tool_name, business_scope, payload, headers,
+       maybe_applied, asks, closed, in_saga, coalesce(via, ''), compensates, agent_run_id, step_id, tool_name, business_scope, payload, headers,
        -- only a lookup needs what an earlier attempt brought
        CASE WHEN asks THEN (SELECT provider_ref FROM outbox.attempt a
          WHERE a.intent_id = candidate.intent_id AND provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1) END,
        next_attempt_at
-FROM claimed, candidate WHERE NOT closed OR maybe_applied
+FROM candidate LEFT JOIN claimed ON true
 ORDER BY next_attempt_at, intent_id;

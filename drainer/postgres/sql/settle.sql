@@ -81,6 +81,10 @@ WITH fence AS MATERIALIZED (
                         WHERE outcome = 'completed' AND (intent_id IN (SELECT intent_id FROM appended)) IS NOT TRUE))
     AND (SELECT status FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1) IN ('failed', 'cancelled')
   ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now()
+  RETURNING agent_run_id
+), not_net_zero AS (
+  UPDATE outbox.saga SET state = 'compensation_failed'
+  WHERE state = 'compensated' AND agent_run_id IN (SELECT agent_run_id FROM late)
 )
 SELECT (e.n - 1)::int AS refused
 FROM unnest($3::bigint[]) WITH ORDINALITY AS e (intent_id, n)
