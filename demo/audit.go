@@ -33,14 +33,18 @@ type intent struct {
 	HasState bool   // the agent's own state was committed too
 }
 
-// isTrue holds for an intent that stands where it should, with an effect if
-// that says so and without one if not.
+// isTrue holds for an intent that ended as it should, with an effect if its
+// status says so and without one if not. What an undo should come to, its
+// forward intent tells.
 func (i intent) isTrue(ending string, effects int) bool {
+	if i.Undoes == 0 && i.Status != ending {
+		return false
+	}
 	switch i.Status {
 	case string(dispatch.StatusCompleted), compensated, compensationFailed:
-		return (i.Undoes != 0 || i.Status == ending) && i.Answered && effects > 0
+		return i.Answered && effects > 0
 	}
-	return (i.Undoes != 0 || i.Status == ending) && effects == 0
+	return effects == 0
 }
 
 // counts are in the order of sql/counts.sql.

@@ -112,14 +112,14 @@ func (s *stage) tell(ctx context.Context, agents *agents) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return agents.work(ctx) })
 	group.Go(func() error { return agents.travel(ctx) })
-	// The first leads the jobs: after its death nobody would for up to 20 s.
+	// The first leads River's jobs, and another would only follow it after 20 s.
 	group.Go(func() error { return s.drainDespite(ctx, second) })
 	return group.Wait()
 }
 
 // drainDespite returns when the story is over, though the victim dies half-way.
 func (s *stage) drainDespite(ctx context.Context, victim *drainer) error {
-	if err := s.await(ctx, isHalfWay); err != nil {
+	if err := s.await(ctx, Progress.halfWay); err != nil {
 		return err
 	}
 	held, err := s.killHolding(ctx, victim)
@@ -132,20 +132,11 @@ func (s *stage) drainDespite(ctx context.Context, victim *drainer) error {
 		return err
 	}
 	s.Screen.Say(fmt.Sprintf("A fresh drainer runs, pid %d; the dead one's lease ends within seconds", fresh.process.Pid()))
-	return s.await(ctx, isOver)
+	return s.await(ctx, Progress.over)
 }
 
 // wanted is how many intents the agents mean to commit.
 func (s *stage) wanted() int { return s.Intents + tripCount*stepsOfTrip }
-
-// isOver holds when every intent is settled, every trip that was refused is
-// taken back as far as it can be, and a human was told of what cannot.
-func isOver(p Progress) bool {
-	return p.Settled >= p.Wanted && p.Trips.ended() >= tripCount && p.Trips.Pages >= p.Trips.Stuck
-}
-
-// isHalfWay holds while there is enough left to lose, of either kind.
-func isHalfWay(p Progress) bool { return 2*p.Settled >= p.Wanted || 2*p.Trips.ended() >= tripCount }
 
 // killHolding kills a drainer at a moment when it holds intents: it is frozen
 // before the look, so that it cannot settle them in between.

@@ -21,6 +21,15 @@ type Progress struct {
 	Trips      Trips
 }
 
+// halfWay comes while there is enough left to lose, of intents and of trips.
+func (p Progress) halfWay() bool { return 2*p.Settled >= p.Wanted || 2*p.Trips.ended() >= tripCount }
+
+// over comes when every intent is settled, every trip that cannot be paid is
+// taken back as far as it can be, and a human was told of what cannot.
+func (p Progress) over() bool {
+	return p.Settled >= p.Wanted && p.Trips.ended() >= tripCount && p.Trips.Pages >= p.Trips.Stuck
+}
+
 // Trips counts trips by how far they have come.
 type Trips struct {
 	Paid      int

@@ -109,9 +109,10 @@ func (o *options) printAudit(to io.Writer, r demo.Report) error {
 
 func auditRows(r demo.Report) [][]string {
 	failures := r.Requests - r.Faults["none"]
+	refused := r.Sagas.Compensated + r.Sagas.Failed
 	return [][]string{
 		{"intents committed", strconv.Itoa(r.Intents)},
-		{"effects in the provider's ledger", strconv.Itoa(r.Effects), fmt.Sprintf("%d of intents, %d undos; the provider refused %d payments", r.Effects-r.Sagas.UndoEffects, r.Sagas.UndoEffects, r.Intents-r.Effects+r.Sagas.UndoEffects)},
+		{"effects in the provider's ledger", strconv.Itoa(r.Effects), fmt.Sprintf("%d of them undo another; %d payments were refused and had none", r.Sagas.UndoEffects, refused)},
 		{"duplicate effects", strconv.Itoa(r.DuplicateEffects)},
 		{"lost", strconv.Itoa(r.Lost)},
 		{"runs compensated", strconv.Itoa(r.Sagas.Compensated), "their payment was refused, so their bookings were cancelled"},
