@@ -3,24 +3,48 @@ package demo
 import (
 	"fmt"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
 // facts are what both sides say, before anybody judges.
 type facts struct {
-	wanted  int // intents that the agents meant to commit
-	intents []intent
-	ledger  dispatchtest.Audit
-	counts  counts
+	wanted    int             // intents that the agents meant to commit
+	trips     map[string]trip // that they meant to take, by run
+	intents   []intent        // the undos too, in the order of their commits
+	sagas     []saga
+	incidents []page
+	pages     []page // that arrived
+	ledger    dispatchtest.Audit
+	effects   []dispatchtest.Entry // in the ledger's order
+	counts    counts
 }
 
 // intent is a committed intent, in the order of sql/intents.sql.
 type intent struct {
-	Key       string
-	Completed bool
-	Answered  bool // the provider's response is stored
-	Places    int  // among queue, claim and settled
-	HasState  bool // the agent's own state was committed too
+	ID       int64
+	Undoes   int64 // the intent that this one undoes; 0 for an agent's own
+	Run      string
+	Step     string
+	Key      string
+	Status   string // empty before it is settled
+	Answered bool   // the provider's response is stored
+	Places   int    // among queue, claim and settled
+	HasState bool   // the agent's own state was committed too
+}
+
+// isTrue holds for an intent that ended as it should, with an effect if its
+// status says so and without one if not. What an undo should come to, its
+// forward intent tells.
+func (i intent) isTrue(ending string, effects int) bool {
+	if i.Undoes == 0 && i.Status != ending {
+		return false
+	}
+	switch i.Status {
+	case string(dispatch.StatusCompleted), compensated, compensationFailed:
+		return i.Answered && effects > 0
+	}
+	return effects == 0
 }
 
 // counts are in the order of sql/counts.sql.
@@ -38,11 +62,11 @@ type counts struct {
 type Report struct {
 	Passed             bool                       `json:"passed"`
 	Violations         []string                   `json:"violations,omitempty"` // in words; none if Passed
-	Intents            int                        `json:"intents"`              // committed
-	Completed          int                        `json:"completed"`            // intents, with the response stored
-	Effects            int                        `json:"effects"`              // in the provider's ledger
+	Intents            int                        `json:"intents"`              // that agents committed
+	Completed          int                        `json:"completed"`            // of these, with the response stored
+	Effects            int                        `json:"effects"`              // in the provider's ledger, undos too
 	DuplicateEffects   int                        `json:"duplicate_effects"`    // beyond the first of an intent
-	Lost               int                        `json:"lost"`                 // intents without effect or not completed
+	Lost               int                        `json:"lost"`                 // intents that ended otherwise than they should, or than the ledger says
 	PhantomEffects     int                        `json:"phantom_effects"`      // effects that nobody committed
 	Misplaced          int                        `json:"misplaced"`            // intents not in exactly one place
 	HalfCommitted      int                        `json:"half_committed"`       // agents' states without intent, or the reverse
@@ -57,12 +81,12 @@ type Report struct {
 	Faults             map[dispatchtest.Fault]int `json:"faults"`   // requests by what befell them
 	Seed               uint64                     `json:"seed"`
 	DurationSeconds    float64                    `json:"duration_seconds"`
+	Sagas              Sagas                      `json:"sagas"`
 }
 
 // judge compares the two sides.
 func judge(f facts) Report {
 	r := Report{
-		Intents:            len(f.intents),
 		Effects:            f.ledger.TotalEffects(),
 		DuplicateEffects:   f.ledger.DuplicateEffects(),
 		PhantomEffects:     f.ledger.TotalEffects() - f.ledger.DuplicateEffects(),
@@ -77,20 +101,17 @@ func judge(f facts) Report {
 		Faults:             f.ledger.Faults,
 	}
 	for _, intent := range f.intents {
-		r.add(intent, f.ledger.Effects[intent.Key])
+		r.add(intent, f.trips[intent.Run].ending(intent.Step), f.ledger.Effects[intent.Key])
 	}
+	r.Sagas = judgeSagas(f)
 	r.Violations = r.violations(f.wanted)
 	r.Passed = len(r.Violations) == 0
 	return r
 }
 
 // add takes one intent off what is counted as belonging to nobody.
-func (r *Report) add(i intent, effects int) {
-	completed := i.Completed && i.Answered
-	if completed {
-		r.Completed++
-	}
-	if !completed || effects == 0 {
+func (r *Report) add(i intent, ending string, effects int) {
+	if !i.isTrue(ending, effects) {
 		r.Lost++
 	}
 	if effects > 0 {
@@ -98,6 +119,17 @@ func (r *Report) add(i intent, effects int) {
 	}
 	if i.Places != 1 {
 		r.Misplaced++
+	}
+	if i.Undoes == 0 {
+		r.addOwn(i)
+	}
+}
+
+// addOwn counts what an agent committed itself.
+func (r *Report) addOwn(i intent) {
+	r.Intents++
+	if i.Status == string(dispatch.StatusCompleted) && i.Answered {
+		r.Completed++
 	}
 	if i.HasState {
 		r.HalfCommitted--
@@ -114,12 +146,17 @@ func (r *Report) violations(wanted int) (violations []string) {
 		count   int
 		meaning string
 	}{
-		{r.Lost, "intents have no effect, or were not completed with a stored response"},
+		{r.Lost, "intents ended otherwise than they should, or than the ledger says, or without a stored response"},
 		{r.DuplicateEffects, "effects happened again for an intent that had its effect"},
 		{r.PhantomEffects, "effects belong to no committed intent"},
 		{r.Misplaced, "intents are not in exactly one of queue, claim and settled"},
 		{r.HalfCommitted, "agents' states and intents were committed one without the other"},
 		{r.KeyCollisions, "enqueues used the key of another payload"},
+		{r.Sagas.Astray, "runs did not end as they should: paid, compensated, or failed to compensate"},
+		{r.Sagas.NetEffects, "effects of compensated runs were not undone exactly once"},
+		{r.Sagas.OutOfOrder, "runs were not undone newest step first, each step once"},
+		{r.Sagas.Unpaged, "failed compensations did not page exactly once"},
+		{r.Sagas.FalseAlarms, "pages or incidents are about nothing that needs a human"},
 	} {
 		if check.count != 0 {
 			violations = append(violations, fmt.Sprintf("%d %s", check.count, check.meaning))

@@ -10,7 +10,7 @@ import (
 // flawless is three intents with one effect each.
 func flawless() facts {
 	fine := func(key string) intent {
-		return intent{Key: key, Completed: true, Answered: true, Places: 1, HasState: true}
+		return intent{Key: key, Status: "completed", Answered: true, Places: 1, HasState: true}
 	}
 	return facts{
 		wanted:  3,
@@ -48,11 +48,15 @@ func TestAuditCatches(t *testing.T) {
 		},
 		"a completed intent without an effect": {
 			func(f *facts) { delete(f.ledger.Effects, "b") },
-			func(r Report) int { return r.Lost }, "have no effect",
+			func(r Report) int { return r.Lost }, "than the ledger says",
 		},
 		"an intent that was never settled": {
-			func(f *facts) { f.intents[2].Completed = false },
-			func(r Report) int { return r.Lost }, "not completed",
+			func(f *facts) { f.intents[2].Status = "" },
+			func(r Report) int { return r.Lost }, "than they should",
+		},
+		"an intent that failed": {
+			func(f *facts) { f.intents[2].Status = "failed"; delete(f.ledger.Effects, "c") },
+			func(r Report) int { return r.Lost }, "than they should",
 		},
 		"a response that was not stored": {
 			func(f *facts) { f.intents[2].Answered = false },

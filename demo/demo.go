@@ -1,6 +1,8 @@
 // Package demo plays the whole story on one machine: agents that crash, a
 // provider that fails in every known way and drainers of which one is killed.
-// Then it compares what was committed with what the provider really did.
+// Some agents book trips that they cannot pay; those are taken back, but for one
+// that pages. Then it compares what was committed with what the provider really
+// did.
 package demo
 
 import (
@@ -31,7 +33,7 @@ type Options struct {
 	DatabaseURL string
 	// Drainer is the path of the drainer program.
 	Drainer string
-	// Intents is how many the agents commit; at least 1.
+	// Intents is how many the agents commit beside those of the trips; at least 1.
 	Intents int
 	// Seed chooses every fault and every crash.
 	Seed uint64
@@ -47,7 +49,7 @@ type Options struct {
 func Run(ctx context.Context, options Options) (report Report, err error) {
 	started := time.Now()
 	if options.Screen == nil {
-		options.Screen = NewScreen(io.Discard, false, options.Intents)
+		options.Screen = NewScreen(io.Discard, false)
 	}
 	defer options.Screen.Close()
 	stage, err := build(ctx, options)
@@ -79,7 +81,7 @@ func Run(ctx context.Context, options Options) (report Report, err error) {
 	return report, nil
 }
 
-// play returns when every intent is settled or time is up.
+// play returns when the story is over or time is up.
 func (s *stage) play(ctx context.Context, agents *agents) error {
 	timely, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -105,16 +107,19 @@ func (s *stage) tell(ctx context.Context, agents *agents) error {
 		return err
 	}
 	s.Screen.Say(fmt.Sprintf("Two drainers run, pids %d and %d", first.process.Pid(), second.process.Pid()))
-	s.Screen.Say(fmt.Sprintf("Agents commit %d intents, and crash and retry as they do", s.Intents))
+	s.Screen.Say(fmt.Sprintf("Agents commit %d intents, and crash and retry as they do", s.wanted()))
+	s.Screen.Say(fmt.Sprintf("%d of their runs book a trip in four steps, then pay; every second card is refused, so what was booked is cancelled", tripCount))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return agents.work(ctx) })
-	group.Go(func() error { return s.drainDespite(ctx, first) })
+	group.Go(func() error { return agents.travel(ctx) })
+	// The first leads River's jobs, and another would only follow it after 20 s.
+	group.Go(func() error { return s.drainDespite(ctx, second) })
 	return group.Wait()
 }
 
-// drainDespite returns when all is settled, though the victim dies half-way.
+// drainDespite returns when the story is over, though the victim dies half-way.
 func (s *stage) drainDespite(ctx context.Context, victim *drainer) error {
-	if err := s.await(ctx, func(p Progress) bool { return 2*p.Settled >= s.Intents }); err != nil {
+	if err := s.await(ctx, Progress.halfWay); err != nil {
 		return err
 	}
 	held, err := s.killHolding(ctx, victim)
@@ -127,8 +132,11 @@ func (s *stage) drainDespite(ctx context.Context, victim *drainer) error {
 		return err
 	}
 	s.Screen.Say(fmt.Sprintf("A fresh drainer runs, pid %d; the dead one's lease ends within seconds", fresh.process.Pid()))
-	return s.await(ctx, func(p Progress) bool { return p.Settled >= s.Intents })
+	return s.await(ctx, Progress.over)
 }
+
+// wanted is how many intents the agents mean to commit.
+func (s *stage) wanted() int { return s.Intents + tripCount*stepsOfTrip }
 
 // killHolding kills a drainer at a moment when it holds intents: it is frozen
 // before the look, so that it cannot settle them in between.

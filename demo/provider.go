@@ -46,7 +46,7 @@ func serveProvider(ledgerPath string, seed uint64) (*provider, error) {
 	}
 	server := &http.Server{
 		Handler: distant(&dispatchtest.SimulatedProvider{
-			Ledger: ledger, Plan: dispatchtest.Random(seed, odds), SlowFor: 500 * time.Millisecond,
+			Ledger: ledger, Plan: dispatchtest.Random(seed, odds), Declines: declines, SlowFor: 500 * time.Millisecond,
 		}),
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          log.New(io.Discard, "", 0),

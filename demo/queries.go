@@ -23,7 +23,8 @@ var (
 )
 
 func readProgress(ctx context.Context, pool *pgxpool.Pool) (p Progress, err error) {
-	err = pool.QueryRow(ctx, progressSQL).Scan(&p.Enqueued, &p.Settled, &p.InProgress, &p.Retries, &p.Recovered)
+	err = pool.QueryRow(ctx, progressSQL).Scan(&p.Enqueued, &p.Settled, &p.InProgress, &p.Retries, &p.Recovered,
+		&p.Trips.Paid, &p.Trips.GoingBack, &p.Trips.Undone, &p.Trips.Stuck)
 	if err != nil {
 		return p, fmt.Errorf("reading the progress: %w", err)
 	}
@@ -49,36 +50,47 @@ func workers(ctx context.Context, pool *pgxpool.Pool, known []string) ([]string,
 }
 
 // collect reads the outbox, and the provider's ledger from its file.
-func (s *stage) collect(ctx context.Context) (facts facts, err error) {
+func (s *stage) collect(ctx context.Context) (facts, error) {
 	if err := s.provider.finish(ctx); err != nil {
-		return facts, err
+		return facts{}, err
 	}
-	rows, err := s.database.pool.Query(ctx, intentsSQL)
+	f, err := readOutbox(ctx, s.database.pool)
 	if err != nil {
-		return facts, fmt.Errorf("reading the intents: %w", err)
-	}
-	if facts.intents, err = pgx.CollectRows(rows, pgx.RowToStructByPos[intent]); err != nil {
-		return facts, fmt.Errorf("reading the intents: %w", err)
-	}
-	if facts.counts, err = readCounts(ctx, s.database.pool); err != nil {
-		return facts, err
+		return facts{}, err
 	}
 	ledger, err := dispatchtest.ReadLedger(s.provider.ledgerPath)
 	if err != nil {
-		return facts, err
+		return facts{}, err
 	}
-	facts.wanted, facts.ledger = s.Intents, ledger.Audit()
-	return facts, nil
+	f.wanted, f.trips = s.wanted(), trips()
+	f.ledger, f.effects = ledger.Audit(), ledger.Effects()
+	f.pages = s.pager.received()
+	return f, nil
 }
 
-func readCounts(ctx context.Context, pool *pgxpool.Pool) (counts, error) {
-	rows, err := pool.Query(ctx, countsSQL)
-	if err != nil {
-		return counts{}, fmt.Errorf("reading the attempts: %w", err)
+func readOutbox(ctx context.Context, pool *pgxpool.Pool) (f facts, err error) {
+	if f.intents, err = readAll[intent](ctx, pool, intentsSQL); err != nil {
+		return f, fmt.Errorf("reading the intents: %w", err)
 	}
-	all, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[counts])
-	if err != nil {
-		return counts{}, fmt.Errorf("reading the attempts: %w", err)
+	if f.sagas, err = readAll[saga](ctx, pool, `SELECT agent_run_id, state FROM outbox.saga`); err != nil {
+		return f, fmt.Errorf("reading the sagas: %w", err)
 	}
-	return all, nil
+	if f.incidents, err = readAll[page](ctx, pool, `SELECT kind, intent_id FROM outbox.incident`); err != nil {
+		return f, fmt.Errorf("reading the incidents: %w", err)
+	}
+	all, err := readAll[counts](ctx, pool, countsSQL)
+	if err != nil {
+		return f, fmt.Errorf("reading the attempts: %w", err)
+	}
+	f.counts = all[0]
+	return f, nil
+}
+
+// readAll reads rows whose columns are T's fields, in their order.
+func readAll[T any](ctx context.Context, pool *pgxpool.Pool, sql string) ([]T, error) {
+	rows, err := pool.Query(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 }

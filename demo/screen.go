@@ -18,7 +18,6 @@ const (
 type Screen struct {
 	out      io.Writer
 	terminal bool
-	intents  int
 	started  time.Time
 
 	mu       sync.Mutex
@@ -27,9 +26,9 @@ type Screen struct {
 	shown    time.Time
 }
 
-// NewScreen writes to out. intents is what counts as everything.
-func NewScreen(out io.Writer, terminal bool, intents int) *Screen {
-	return &Screen{out: out, terminal: terminal, intents: intents, started: time.Now()}
+// NewScreen writes to out.
+func NewScreen(out io.Writer, terminal bool) *Screen {
+	return &Screen{out: out, terminal: terminal, started: time.Now()}
 }
 
 // Say tells of an event.
@@ -53,9 +52,9 @@ func (s *Screen) Show(progress Progress) {
 	}
 	if time.Since(s.shown) >= lineEvery {
 		s.shown = time.Now()
-		fmt.Fprintf(s.out, "%5.1fs  enqueued %d, settled %d of %d, in progress %d, effects %d, retries %d, recovered %d\n",
-			time.Since(s.started).Seconds(), progress.Enqueued, progress.Settled, s.intents,
-			progress.InProgress, progress.Effects, progress.Retries, progress.Recovered)
+		fmt.Fprintf(s.out, "%5.1fs  enqueued %d, settled %d of %d, in progress %d, effects %d, retries %d, recovered %d; %s\n",
+			time.Since(s.started).Seconds(), progress.Enqueued, progress.Settled, progress.Wanted,
+			progress.InProgress, progress.Effects, progress.Retries, progress.Recovered, progress.Trips)
 	}
 }
 
@@ -81,16 +80,17 @@ func (s *Screen) draw() {
 	p := s.progress
 	lines := []string{
 		"",
-		s.bar("enqueued", p.Enqueued),
-		s.bar("effects", p.Effects),
-		s.bar("settled", p.Settled),
+		bar("enqueued", p.Enqueued, p.Wanted),
+		bar("effects", p.Effects, p.Wanted),
+		bar("settled", p.Settled, p.Wanted),
 		fmt.Sprintf("  in progress %-5d retries %-6d recovered %d", p.InProgress, p.Retries, p.Recovered),
+		"  " + p.Trips.String(),
 	}
 	fmt.Fprintln(s.out, strings.Join(lines, "\n"))
 	s.drawn = len(lines)
 }
 
-func (s *Screen) bar(name string, count int) string {
-	full := min(barWidth, barWidth*count/max(1, s.intents))
+func bar(name string, count, all int) string {
+	full := min(barWidth, barWidth*count/max(1, all))
 	return fmt.Sprintf("  %-9s %s%s %6d", name, strings.Repeat("█", full), strings.Repeat("░", barWidth-full), count)
 }

@@ -10,10 +10,10 @@ func TestScreenRedrawsItsBlockOnATerminalOnly(t *testing.T) {
 	t.Parallel()
 	for _, terminal := range []bool{true, false} {
 		var out bytes.Buffer
-		screen := NewScreen(&out, terminal, 100)
-		screen.Show(Progress{Enqueued: 50})
+		screen := NewScreen(&out, terminal)
+		screen.Show(Progress{Wanted: 100, Enqueued: 50})
 		screen.Say("half-way")
-		screen.Show(Progress{Enqueued: 100})
+		screen.Show(Progress{Wanted: 100, Enqueued: 100})
 		screen.Close()
 		if redrawn := strings.Contains(out.String(), "\x1b["); redrawn != terminal {
 			t.Errorf("terminal %t: redrawn %t", terminal, redrawn)

@@ -20,6 +20,7 @@ type stage struct {
 	dir      string
 	database *database
 	provider *provider
+	pager    *pager
 	fleet    *fleet
 }
 
@@ -42,14 +43,23 @@ func build(ctx context.Context, options Options) (*stage, error) {
 		return s, err
 	}
 	s.Screen.Say("A provider runs that is slow, throttles, fails and hangs up, before and after it acted")
+	if s.pager, err = servePager(func(summary string) { s.Screen.Say("A page: " + summary) }); err != nil {
+		return s, err
+	}
 	s.fleet.logs, s.fleet.config = s.dir, filepath.Join(s.dir, "drainer.yaml")
-	s.fleet.environment = []string{"DATABASE_URL=" + s.database.url, "DEMO_PROVIDER_URL=" + s.provider.url}
+	s.fleet.environment = []string{
+		"DATABASE_URL=" + s.database.url, "DEMO_PROVIDER_URL=" + s.provider.url,
+		"DEMO_PAGER_URL=" + s.pager.url, "DEMO_PAGER_SECRET=" + s.pager.secret,
+	}
 	return s, os.WriteFile(s.fleet.config, drainerConfig, 0o600)
 }
 
 // clear ends what was started, the newest first.
 func (s *stage) clear() error {
 	problems := []error{s.fleet.kill()}
+	if s.pager != nil {
+		problems = append(problems, s.pager.close())
+	}
 	if s.provider != nil {
 		problems = append(problems, s.provider.close())
 	}

@@ -23,6 +23,9 @@ const (
 	Busy  Fault = "busy"  // 409 with Retry-After: an earlier request is outstanding
 	Taken Fault = "taken" // 409, from now on: somebody used the key for another body
 
+	// Refused for what it asks, without an effect: 422. See SimulatedProvider.Declines.
+	Declined Fault = "declined"
+
 	// The answer is lost or an error, before the effect or after it.
 	ErrorBefore    Fault = "error_before"    // 500
 	ErrorAfter     Fault = "error_after"     // 500, though the effect happened
@@ -49,7 +52,7 @@ func Faults() []Fault {
 		Throttle, ThrottleFor, ThrottleUntil,
 		Unavailable, UnavailableFor, UnavailableUntil,
 		Overloaded, OverloadedFor, OverloadedUntil,
-		Busy, Taken,
+		Busy, Taken, Declined,
 		ErrorBefore, ErrorAfter, DropBefore, DropAfter, MalformedReply,
 		SavedErrorBefore, SavedErrorAfter, ErrorForGood,
 	}

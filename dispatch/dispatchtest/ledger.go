@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -46,7 +47,7 @@ type Ledger struct {
 
 	mu      sync.Mutex
 	entries int
-	total   int              // effects of all keys
+	effects []Entry          // of all keys, in their order
 	audit   Audit            // so far
 	first   map[string]Entry // the first effect of each key
 	kept    map[string]Entry // what each key brings again: its newest effect or answer
@@ -98,7 +99,7 @@ func (l *Ledger) addEffect(entry Entry, reply func(id string) json.RawMessage) (
 		return entry, nil
 	}
 	entry.Kind = effectKind
-	entry.ID = fmt.Sprintf("eff_%06d", l.total+1)
+	entry.ID = fmt.Sprintf("eff_%06d", len(l.effects)+1)
 	entry.Reply = reply(entry.ID)
 	return entry, l.appendDurably(entry)
 }
@@ -140,7 +141,7 @@ func (l *Ledger) count(entry Entry) {
 	l.audit.count(entry)
 	switch entry.Kind {
 	case effectKind:
-		l.total++
+		l.effects = append(l.effects, entry)
 		if _, again := l.first[entry.Key]; !again {
 			l.first[entry.Key] = entry
 		}
@@ -150,6 +151,13 @@ func (l *Ledger) count(entry Entry) {
 	}
 	close(l.changed)
 	l.changed = make(chan struct{})
+}
+
+// Effects lists every effect, in the order in which they happened.
+func (l *Ledger) Effects() []Entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.effects)
 }
 
 // firstEffect is what a key did, if it did anything.

@@ -21,14 +21,15 @@ const maxRequestBody = 8 << 20
 //
 // The fields are set before the first request and not changed afterwards.
 type SimulatedProvider struct {
-	Ledger     *Ledger          // required
-	Plan       Plan             // nil never fails
-	LookupPlan Plan             // the same for GET /effects/{key}, by the key asked about
-	IgnoreKeys bool             // a provider that is not idempotent: every POST has an effect
-	KeyTTL     time.Duration    // how long a key is remembered; for ever if zero
-	Now        func() time.Time // the clock of KeyTTL; time.Now if nil
-	SlowFor    time.Duration    // how late a Slow reply comes; 1 s if zero
-	RetryAfter time.Duration    // what a Retry-After asks for, in whole seconds; 1 s if zero
+	Ledger     *Ledger           // required
+	Plan       Plan              // nil never fails
+	LookupPlan Plan              // the same for GET /effects/{key}, by the key asked about
+	Declines   func(string) bool // by path, what is never done; nil does everything
+	IgnoreKeys bool              // a provider that is not idempotent: every POST has an effect
+	KeyTTL     time.Duration     // how long a key is remembered; for ever if zero
+	Now        func() time.Time  // the clock of KeyTTL; time.Now if nil
+	SlowFor    time.Duration     // how late a Slow reply comes; 1 s if zero
+	RetryAfter time.Duration     // what a Retry-After asks for, in whole seconds; 1 s if zero
 
 	mu      sync.Mutex
 	busy    map[string]bool // keys with a request under way
@@ -62,11 +63,26 @@ func (p *SimulatedProvider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // admit records the request and chooses its fault. A key that is taken brings
 // somebody else's answer from now on, to a body that nobody here sends.
 func (p *SimulatedProvider) admit(entry Entry) (Fault, error) {
-	fault, err := p.Ledger.addRequest(entry, orHealthy(p.Plan))
+	fault, err := p.Ledger.addRequest(entry, p.planFor(entry.Path))
 	if err == nil && fault == Taken {
 		_, err = p.Ledger.addAnswer(Entry{At: p.now(), Key: entry.Key, Reply: receipt(entry.Path)("")})
 	}
 	return fault, err
+}
+
+// planFor leaves to what is declined the faults that come before an effect.
+func (p *SimulatedProvider) planFor(path string) Plan {
+	plan := orHealthy(p.Plan)
+	if p.Declines == nil || !p.Declines(path) {
+		return plan
+	}
+	return func(key string, request int) Fault {
+		fault := plan(key, request)
+		if _, refused := refusals[fault]; refused || fault == DropBefore {
+			return fault
+		}
+		return Declined
+	}
 }
 
 func orHealthy(plan Plan) Plan {

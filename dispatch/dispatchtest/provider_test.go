@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -110,6 +111,7 @@ func TestEveryFaultFailsItsOwnWay(t *testing.T) {
 		dispatchtest.OverloadedUntil:  {529, 0, 200, 1},
 		dispatchtest.Busy:             {409, 0, 200, 1},
 		dispatchtest.Taken:            {409, 0, 409, 0},
+		dispatchtest.Declined:         {422, 0, 200, 1},
 		dispatchtest.ErrorBefore:      {500, 0, 200, 1},
 		dispatchtest.ErrorAfter:       {500, 1, 200, 1},
 		dispatchtest.DropBefore:       {0, 0, 200, 1},
@@ -135,6 +137,51 @@ func TestEveryFaultFailsItsOwnWay(t *testing.T) {
 		}
 		if effects := provider.Ledger.Audit().Effects["k"]; effects != want.inTheEnd {
 			t.Errorf("%s: %d effects after the retry", fault, effects)
+		}
+	}
+}
+
+func TestWhatIsDeclinedHasNoEffectWhateverItMeets(t *testing.T) {
+	t.Parallel()
+	for _, fault := range append(dispatchtest.Faults(), dispatchtest.HangBefore, dispatchtest.HangAfter) {
+		provider := &dispatchtest.SimulatedProvider{
+			Ledger: dispatchtest.NewLedger(), Plan: dispatchtest.Script(fault),
+			Declines: func(path string) bool { return path == "/v1/charges" },
+		}
+		baseURL := dispatchtest.Serve(t, provider)
+		post(t, baseURL, "k", "{}")
+		if again := post(t, baseURL, "k", "{}"); again.status < 400 || again.status > 499 {
+			t.Errorf("%s: the second request ended %+v, want a refusal", fault, again)
+		}
+		if effects := provider.Ledger.Audit().TotalEffects(); effects != 0 {
+			t.Errorf("%s: %d effects of what is declined", fault, effects)
+		}
+	}
+}
+
+func TestTheLedgerListsEffectsInTheirOrder(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ledger")
+	ledger, err := dispatchtest.OpenLedger(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ledger.Close()
+	baseURL := dispatchtest.Serve(t, &dispatchtest.SimulatedProvider{Ledger: ledger})
+	for _, key := range []string{"b", "a", "b", "c"} {
+		post(t, baseURL, key, "{}")
+	}
+	read, err := dispatchtest.ReadLedger(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, ledger := range map[string]*dispatchtest.Ledger{"written": ledger, "read": read} {
+		var keys []string
+		for _, effect := range ledger.Effects() {
+			keys = append(keys, effect.Key)
+		}
+		if want := []string{"b", "a", "c"}; !slices.Equal(keys, want) {
+			t.Errorf("%s: effects of %v, want %v", name, keys, want)
 		}
 	}
 }

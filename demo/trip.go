@@ -1,0 +1,79 @@
+package demo
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+const (
+	tripCount = 40
+	// stepsOfTrip is how many steps each takes.
+	stepsOfTrip = 5
+	// ferryTrip is the one that cannot be taken back as a whole.
+	ferryTrip = 7
+)
+
+// trip is an agent run that makes its bookings and then pays. A trip whose card
+// is refused goes back: what it booked is cancelled.
+type trip struct {
+	run   string
+	kinds []string // what is booked, in this order
+	card  string
+}
+
+const (
+	goodCard    = "good"
+	expiredCard = "expired"
+	ferry       = "ferry"
+	payStep     = "pay"
+)
+
+// tripNumber invents the n-th trip; every second one cannot pay.
+func tripNumber(n int) trip {
+	t := trip{run: fmt.Sprintf("trip-%03d", n), kinds: []string{"flight", "hotel", "car", "insurance"}, card: goodCard}
+	if n%2 == 1 {
+		t.card = expiredCard
+	}
+	if n == ferryTrip {
+		t.kinds[2] = ferry
+	}
+	return t
+}
+
+// trips are all of them, by their runs.
+func trips() map[string]trip {
+	all := map[string]trip{}
+	for n := range tripCount {
+		t := tripNumber(n)
+		all[t.run] = t
+	}
+	return all
+}
+
+// declines says what the provider refuses, however often it is asked: an
+// expired card, and to take a ferry's ticket back.
+func declines(path string) bool {
+	return path == "/cards/"+expiredCard+"/charges" || strings.HasPrefix(path, "/"+ferry+"/") && strings.HasSuffix(path, "/cancel")
+}
+
+func (t trip) bookings() []step {
+	steps := make([]step, len(t.kinds))
+	for i, kind := range t.kinds {
+		steps[i] = step{
+			tuple:   dispatch.Tuple{AgentRunID: t.run, StepID: bookStep(kind), ToolName: "travel/book", BusinessScope: t.run},
+			payload: map[string]any{"kind": kind, "traveller": t.run + "@example.com"},
+		}
+	}
+	return steps
+}
+
+func bookStep(kind string) string { return "book-" + kind }
+
+func (t trip) payment() step {
+	return step{
+		tuple:   dispatch.Tuple{AgentRunID: t.run, StepID: payStep, ToolName: "cards/charge", BusinessScope: t.run},
+		payload: map[string]any{"card": t.card, "amount": 120000, "currency": "eur"},
+	}
+}
