@@ -38,14 +38,14 @@ func TestDrainingOnceFailsOnlyIfAShutGateLeavesDueRows(t *testing.T) {
 		left     int
 		status   string
 	}{
-		"nothing shut":                     {"billing/charge", nil, false, 0, 0, "billing 0 0 0 … false closed"},
-		"paused":                           {"billing/charge", []string{paused}, false, 1, 1, "billing 1 1 0 … true closed"},
-		"breaker open":                     {"billing/charge", []string{open}, false, 1, 1, "billing 1 1 0 … false open …"},
-		"paused, nothing due":              {"billing/charge", []string{paused, later}, false, 0, 1, "billing 1 0 0 … true closed"},
-		"breaker open, nothing due":        {"billing/charge", []string{open, later}, false, 0, 1, "billing 1 0 0 … false open …"},
-		"breaker open, a fallback":         {"billing/charge", []string{open}, true, 0, 0, "billing 0 0 0 … false open …"},
-		"breaker open, no fallback for it": {"billing/charge", []string{open, doubt}, true, 1, 1, "billing 1 1 0 … false open …"},
-		"a provider that no file names":    {"nobody/charge", nil, false, 0, 1, "nobody 1 1 0 … false not configured"},
+		"nothing shut":                     {"billing/charge", nil, false, 0, 0, "billing 0 0 0 … … false closed"},
+		"paused":                           {"billing/charge", []string{paused}, false, 1, 1, "billing 1 1 0 … … true closed"},
+		"breaker open":                     {"billing/charge", []string{open}, false, 1, 1, "billing 1 1 0 … … false open …"},
+		"paused, nothing due":              {"billing/charge", []string{paused, later}, false, 0, 1, "billing 1 0 0 … … true closed"},
+		"breaker open, nothing due":        {"billing/charge", []string{open, later}, false, 0, 1, "billing 1 0 0 … … false open …"},
+		"breaker open, a fallback":         {"billing/charge", []string{open}, true, 0, 0, "billing 0 0 0 … … false open …"},
+		"breaker open, no fallback for it": {"billing/charge", []string{open, doubt}, true, 1, 1, "billing 1 1 0 … … false open …"},
+		"a provider that no file names":    {"nobody/charge", nil, false, 0, 1, "nobody 1 1 0 … … false not configured"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
