@@ -22,32 +22,40 @@ const unknownLookupAfter = 15 * time.Minute
 // without a settlement: every claimed row is accounted for.
 func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 	upstream, policy, configured := l.route(row)
-	if !configured {
+	switch {
+	case !configured:
 		l.observer.unconfigured(row.server(), row)
 		return l.withdraw(row, unconfiguredDelay, "unconfigured_tool")
-	}
-	if row.Closed {
-		halted := halt(row, policy)
-		halted.Breaker = upstream.breaker.unproven(row)
-		return halted
-	}
-	if row.Lookup && policy.Lookup == nil && !row.InSaga && elapsed(row.ClaimedAt)+row.SinceFirstSend < unknownLookupAfter {
+	case row.Closed:
+		return l.halt(row, policy)
+	case lacksLookup(row, policy):
 		return l.withdraw(row, unconfiguredDelay, "lookup_unconfigured")
-	}
-	if !upstream.slots.acquire() {
+	case !upstream.slots.acquire():
 		return l.withdraw(row, fleetInterval, "no_share")
 	}
 	defer upstream.slots.release()
-	if reason := l.bars(upstream, row); reason != "" {
-		return l.withdraw(row, fleetInterval, reason)
+	if withheld, is := l.withhold(life, upstream, row); is {
+		return withheld
 	}
-	ctx := life.abort
-	if life.stop.Err() != nil || ctx.Err() != nil || !l.lease.holds() {
-		return l.withdraw(row, 0, "")
+	return l.send(life.abort, upstream, policy, row)
+}
+
+// withhold is asked right before a row is sent: it may have waited for a slot.
+func (l *lane) withhold(life lifetimes, upstream *upstream, row *Row) (Settlement, bool) {
+	switch {
+	case life.stop.Err() != nil || life.abort.Err() != nil || !l.lease.holds():
+		return l.withdraw(row, 0, ""), true
+	case l.isPaused():
+		return l.withdraw(row, fleetInterval, "provider_paused"), true
+	case !upstream.breaker.passes(row):
+		return l.withdraw(row, fleetInterval, "circuit_open"), true
+	case l.closings.bars(row):
+		return l.withdraw(row, 0, "run_closed"), true // the claim that finds it again stops it
 	}
-	if l.closings.bars(row) {
-		return l.withdraw(row, 0, "run_closed") // the claim that finds it again stops it
-	}
+	return Settlement{}, false
+}
+
+func (l *lane) send(ctx context.Context, upstream *upstream, policy dispatch.Policy, row *Row) Settlement {
 	started := time.Now()
 	result, change := l.dispatch(ctx, upstream, policy, row)
 	if ctx.Err() != nil && result.Outcome == dispatch.NotSent {
@@ -70,14 +78,6 @@ func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 	return settlement
 }
 
-// bars says why a claimed row must not be sent now; it is empty if it may be.
-func (l *lane) bars(upstream *upstream, row *Row) string {
-	if l.isPaused() {
-		return "provider_paused"
-	}
-	return upstream.breaker.bars(row)
-}
-
 // route finds who is to serve a row. It reports false for a tool, or a
 // fallback, that is not configured here.
 func (l *lane) route(row *Row) (*upstream, dispatch.Policy, bool) {
@@ -87,6 +87,12 @@ func (l *lane) route(row *Row) (*upstream, dispatch.Policy, bool) {
 	}
 	policy, configured := upstream.provider.Tools[row.Tuple.Operation()]
 	return upstream, policy, configured
+}
+
+// lacksLookup holds for a while for a row that waits to be looked up by a tool
+// that is not configured here, or not any more. A saga cannot wait.
+func lacksLookup(row *Row, policy dispatch.Policy) bool {
+	return row.Lookup && policy.Lookup == nil && !row.InSaga && elapsed(row.ClaimedAt)+row.SinceFirstSend < unknownLookupAfter
 }
 
 // dispatch sends a row, unless that could do harm, and reports what its end
@@ -146,56 +152,4 @@ func (l *lane) call(ctx context.Context, provider Provider, request dispatch.Req
 	ctx, cancel := context.WithTimeout(ctx, provider.Timeout)
 	defer cancel()
 	return provider.Adapter.Dispatch(ctx, request), false
-}
-
-// withdraw gives a row back unsent; a probe hands its turn on.
-func (l *lane) withdraw(row *Row, delay time.Duration, class string) Settlement {
-	settlement := release(row, delay, class)
-	if upstream, known := l.upstreams[row.server()]; known {
-		settlement.Breaker = upstream.breaker.unproven(row)
-	}
-	return settlement
-}
-
-// release ends an attempt that was none: it costs none of the row's tries.
-func release(row *Row, delay time.Duration, class string) Settlement {
-	result := dispatch.Result{Outcome: dispatch.Released, RetryAfter: delay, ErrorClass: class}
-	return Settlement{
-		Row:        row,
-		FinishedAt: time.Now(),
-		Result:     result,
-		Decision:   dispatch.Policy{}.Decide(row.history(time.Time{}), result, 0),
-	}
-}
-
-// lose judges a row whose worker died: it may have been sent as soon as it was
-// claimed.
-func lose(row *Row, policy dispatch.Policy) Settlement {
-	result := dispatch.Result{Outcome: dispatch.Lost, ErrorClass: "worker_lost"}
-	settlement := Settlement{
-		Row:        row,
-		StartedAt:  row.ClaimedAt,
-		FinishedAt: time.Now(),
-		Result:     result,
-		Decision:   policy.Decide(row.history(row.ClaimedAt), result, rand.Float64()),
-	}
-	settlement.BeginsSaga = beginsSaga(&settlement, policy)
-	return settlement
-}
-
-// halt ends the attempts of a forward row whose run goes back: nothing is sent
-// any more, but what may have been applied must be known before it is undone.
-func halt(row *Row, policy dispatch.Policy) Settlement {
-	return Settlement{
-		Row:        row,
-		FinishedAt: time.Now(),
-		Result:     dispatch.Result{Outcome: dispatch.Released, ErrorClass: "run_compensating"},
-		Decision:   policy.Halt(row.history(time.Time{})),
-	}
-}
-
-// beginsSaga holds for a forward step that failed for good. An undo that fails
-// is never compensated itself.
-func beginsSaga(s *Settlement, policy dispatch.Policy) bool {
-	return policy.BeginsSaga && s.Row.Undoes == nil && s.Decision.Status == dispatch.StatusFailed
 }

@@ -64,17 +64,10 @@ func (b *breaker) passage() passage {
 	return passProbe
 }
 
-// bars says why a claimed row must not be sent now; it is empty if it may be.
-func (b *breaker) bars(row *Row) string {
-	switch b.passage() {
-	case passPaused:
-		return "provider_paused"
-	case passNothing, passProbe:
-		if !row.Probe {
-			return "circuit_open"
-		}
-	}
-	return ""
+// passes reports whether a claimed row may be sent now.
+func (b *breaker) passes(row *Row) bool {
+	passage := b.passage()
+	return passage == passRows || (row.Probe && passage != passPaused)
 }
 
 // saw counts what an attempt says of the provider's health. An overload shuts

@@ -120,11 +120,11 @@ func TestOnlyTheProbePassesAShutGate(t *testing.T) {
 	t.Parallel()
 	b := threeStrikes()
 	b.learn(Gate{Breaker: BreakerHalfOpen, OpenFor: time.Minute})
-	if b.bars(&Row{}) == "" || b.bars(&Row{Probe: true}) != "" {
+	if b.passes(&Row{}) || !b.passes(&Row{Probe: true}) {
 		t.Error("want the probe to pass, and nothing else")
 	}
 	b.learn(Gate{Breaker: BreakerHalfOpen, OpenFor: time.Minute, Paused: true})
-	if b.bars(&Row{Probe: true}) == "" {
+	if b.passes(&Row{Probe: true}) {
 		t.Error("a probe passed a paused provider")
 	}
 }
