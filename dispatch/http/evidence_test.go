@@ -41,9 +41,9 @@ func TestARequestThatNeverLeftIsNotSent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := spec(test.baseURL, "", "{path: /}")
-			s.Timeout = 500 * time.Millisecond
-			if name == "no such host" {
-				s.Timeout = 10 * time.Second
+			s.Timeout = 30 * time.Second
+			if test.class == "timeout" {
+				s.Timeout = 500 * time.Millisecond
 			}
 			got := newAdapter(t, s).Dispatch(t.Context(), request(`{}`))
 			if got.Outcome != dispatch.NotSent || got.ErrorClass != test.class {
