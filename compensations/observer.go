@@ -3,8 +3,10 @@ package compensations
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 )
 
 // observer shows what sagas come to. Each action is counted by the process
@@ -12,13 +14,14 @@ import (
 type observer struct {
 	outcomes *prometheus.CounterVec
 	log      *slog.Logger
+	unknown  rate.Sometimes // a saga is looked at again every other second
 }
 
 // outcomes are what an action means for the one who watches.
 var outcomes = map[action]string{undo: "undo_enqueued", fail: "compensation_failed", finish: "compensated"}
 
 func newObserver(log *slog.Logger, registerer prometheus.Registerer) *observer {
-	o := &observer{log: log, outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
+	o := &observer{log: log, unknown: rate.Sometimes{First: 1, Interval: time.Minute}, outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "drainer", Name: "compensations_total", Help: "What sagas came to, and the undos that they enqueued.",
 	}, []string{"outcome"})}
 	for _, outcome := range outcomes {
@@ -29,6 +32,11 @@ func newObserver(log *slog.Logger, registerer prometheus.Registerer) *observer {
 }
 
 func (o *observer) took(decided decision) {
+	if decided.why == unknownTool {
+		o.unknown.Do(func() {
+			o.log.Warn("a saga waits for a process that knows a tool which is not configured here", "intent_id", decided.step.IntentID)
+		})
+	}
 	outcome, notable := outcomes[decided.action]
 	if !notable {
 		return

@@ -35,6 +35,7 @@ const (
 	noReversal    failure = "no_reversal"             // nobody declared how
 	windowExpired failure = "reversal_window_expired" // it is too late
 	undoFailed    failure = "undo_failed"             // the undo ended otherwise than well
+	unknownTool   failure = "unconfigured_tool"       // the saga waits for a process that knows the tool
 	// A MappingError says why the undo's payload could not be made.
 )
 
@@ -59,7 +60,14 @@ func plan(steps []Step, policies Policies) decision {
 			return decided
 		}
 	}
-	return decision{action: finish}
+	return decision{action: finish, step: newest(newestFirst)}
+}
+
+func newest(newestFirst []Step) Step {
+	if len(newestFirst) == 0 {
+		return Step{}
+	}
+	return newestFirst[0]
 }
 
 // isOpen holds for a step of which more is to come: from the queue, a worker,
@@ -81,7 +89,9 @@ func undoing(step Step, policies Policies) (decision, bool) {
 		return decision{action: wait}, true
 	case step.Undo != "":
 		return decision{action: fail, step: step, why: undoFailed}, true
-	case known && (policy.Class == dispatch.ReadOnly || policy.Reversal.None):
+	case !known: // here: a process with another file may know how it is undone
+		return decision{action: wait, step: step, why: unknownTool}, true
+	case policy.Class == dispatch.ReadOnly || policy.Reversal.None:
 		return decision{}, false
 	case policy.Reversal.Tool == "":
 		return decision{action: fail, step: step, why: noReversal}, true

@@ -27,7 +27,7 @@ func partsOf(pool *pgxpool.Pool, loaded *config.Config, log *slog.Logger, metric
 		log.Warn("nobody is told of incidents: name a channel under pages, or watch `drainer incidents list`")
 	}
 	pager := pages.New(pool, pages.Defaults(channels, providerNames(loaded)), log, metrics)
-	maintenance, err := upkeep.New(pool, upkeep.Retention(loaded.Retention), log, metrics)
+	maintenance, err := upkeep.New(pool, loaded.Retentions(), log, metrics)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,8 +69,7 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	log := newLogger()
 	logWarnings(log, loaded)
 	if once {
-		settings := drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), Once: true}
-		return drainer.New(store, providersOf(loaded), settings, log, prometheus.NewRegistry()).Run(ctx)
+		return drainOnce(ctx, store, loaded, log)
 	}
 	pool, err := jobs.OpenPool(ctx, url)
 	if err != nil {
@@ -77,6 +77,21 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	}
 	defer pool.Close()
 	return drain(ctx, store, pool, loaded, log)
+}
+
+// drainOnce has no jobs beside it, so what it finds cause to undo is left to a
+// daemon.
+func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config, log *slog.Logger) error {
+	var moved atomic.Int64
+	settings := drainer.Settings{
+		Worker: drainer.WorkerSettings(loaded.Worker), Once: true,
+		SagaMoved: func(string) { moved.Add(1) },
+	}
+	err := drainer.New(store, providersOf(loaded), settings, log, prometheus.NewRegistry()).Run(ctx)
+	if moved.Load() > 0 {
+		log.Warn("agent runs are to be taken back, which drainer run does without --once; see drainer sagas list --state begun")
+	}
+	return err
 }
 
 // drain runs the daemon beside its jobs and its HTTP server; whichever fails

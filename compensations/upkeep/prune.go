@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river"
 )
@@ -15,6 +16,9 @@ type pace struct {
 	looks int           // intents that one transaction looks at
 	slice time.Duration // how long one go of the job may take
 }
+
+// forGood is longer than any outbox lives.
+const forGood = 100 * 365 * 24 * time.Hour
 
 var usualPace = pace{looks: 1000, slice: 30 * time.Second}
 
@@ -75,7 +79,7 @@ func (u *Upkeep) batch(ctx context.Context, after int64) (pruned int, next *int6
 	err = pgx.BeginTxFunc(ctx, u.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		tools, seconds := u.retention.columns()
 		return tx.QueryRow(ctx, `SELECT pruned, next FROM outbox.prune($1, $2, $3, $4, $5)`,
-			after, u.pace.looks, u.retention.Default.Seconds(), tools, seconds).Scan(&pruned, &next)
+			after, u.pace.looks, forGood.Seconds(), tools, seconds).Scan(&pruned, &next)
 	})
 	if err != nil {
 		return 0, nil, fmt.Errorf("prune: %w", err)
@@ -85,8 +89,11 @@ func (u *Upkeep) batch(ctx context.Context, after int64) (pruned int, next *int6
 
 func (r Retention) columns() (tools []string, seconds []float64) {
 	tools, seconds = []string{}, []float64{} // NULL would not be an empty list
-	for tool, own := range r.Tools {
-		tools, seconds = append(tools, tool), append(seconds, own.Seconds())
+	for tool, kept := range r {
+		tools, seconds = append(tools, tool), append(seconds, kept.Seconds())
+		if name := (dispatch.Tuple{ToolName: tool}); name.Provider() == name.Operation() { // which agents may also write without the slash
+			tools, seconds = append(tools, name.Provider()), append(seconds, kept.Seconds())
+		}
 	}
 	return tools, seconds
 }

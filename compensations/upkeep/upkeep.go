@@ -29,24 +29,19 @@ const leastRetention = time.Hour
 
 const interval = 10 * time.Minute
 
-// Retention is how long settled intents are kept: those of a tool for its own
-// time, by its full name such as stripe/create_charge, all others for Default.
-// A key must not be forgotten before its provider forgets it.
-type Retention struct {
-	Default time.Duration
-	Tools   map[string]time.Duration
-}
+// Retention is how long settled intents are kept, by the full name of their
+// tool, such as stripe/create_charge. Those of other tools are kept for good:
+// another process may know better. A key must not be forgotten before its
+// provider forgets it.
+type Retention map[string]time.Duration
 
 // ErrRetention says that a retention is too short.
 var ErrRetention = errors.New("settled intents are kept for an hour at least")
 
 func (r Retention) validate() error {
-	if r.Default < leastRetention {
-		return fmt.Errorf("retention of %s: %w", r.Default, ErrRetention)
-	}
-	for tool, own := range r.Tools {
-		if own < leastRetention {
-			return fmt.Errorf("retention of %s for %s: %w", own, tool, ErrRetention)
+	for tool, kept := range r {
+		if kept < leastRetention {
+			return fmt.Errorf("retention of %s for %s: %w", kept, tool, ErrRetention)
 		}
 	}
 	return nil

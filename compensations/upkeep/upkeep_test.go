@@ -23,10 +23,7 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 
 const day = 24 * time.Hour
 
-var retention = upkeep.Retention{
-	Default: 90 * day,
-	Tools:   map[string]time.Duration{"noop/long": 900 * day},
-}
+var retention = upkeep.Retention{"noop/x": 90 * day, "noop/long": 900 * day, "noop/noop": 90 * day}
 
 // outbox is a real one, with River beside it.
 type outbox struct {
@@ -161,15 +158,22 @@ func TestASliceGoesOnWhereTheLastOneEnded(t *testing.T) {
 	}
 }
 
+func TestWhatNoFileNamesIsKept(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.settled("another/tool", 0, 20)
+	o.settled("noop", 20, 40) // which is noop/noop
+	o.run(o.upkeep())
+	if left, kept := o.count(`SELECT count(*) FROM outbox.intent`), o.count(`SELECT count(*) FROM outbox.intent WHERE tool_name = 'another/tool'`); left != 20 || kept != 20 {
+		t.Errorf("%d intents are left, %d of them of a tool that another process may know; want its 20", left, kept)
+	}
+}
+
 func TestARetentionThatForgetsAtOnceIsRefused(t *testing.T) {
 	t.Parallel()
-	for name, short := range map[string]upkeep.Retention{
-		"none":      {},
-		"of a tool": {Default: time.Hour, Tools: map[string]time.Duration{"noop/x": time.Minute}},
-	} {
-		if _, err := upkeep.New(nil, short, slog.Default(), prometheus.NewRegistry()); !errors.Is(err, upkeep.ErrRetention) {
-			t.Errorf("%s: got %v, want %v", name, err, upkeep.ErrRetention)
-		}
+	short := upkeep.Retention{"noop/x": time.Minute}
+	if _, err := upkeep.New(nil, short, slog.Default(), prometheus.NewRegistry()); !errors.Is(err, upkeep.ErrRetention) {
+		t.Errorf("got %v, want %v", err, upkeep.ErrRetention)
 	}
 }
 

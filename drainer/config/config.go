@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -35,6 +36,17 @@ type Server struct {
 type Retention struct {
 	Default time.Duration
 	Tools   map[string]time.Duration // of the tools that say otherwise, by full name
+}
+
+// Retentions is how long the intents of each tool in the file are kept, by full
+// name.
+func (c *Config) Retentions() map[string]time.Duration {
+	kept := map[string]time.Duration{}
+	for tool := range c.Tools() {
+		kept[tool] = c.Retention.Default
+	}
+	maps.Copy(kept, c.Retention.Tools)
+	return kept
 }
 
 // Provider is one upstream: an adapter, its limits and the policy of each of
