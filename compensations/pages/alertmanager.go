@@ -42,6 +42,10 @@ func newAlert(page Page, now time.Time) alert {
 	if ends.Before(page.OpenedAt) { // by the database's clock
 		ends = page.OpenedAt
 	}
+	annotations := map[string]string{"summary": page.Summary(), "idempotency_key": page.IdempotencyKey}
+	if todo := page.Todo(); len(todo) > 0 {
+		annotations["description"] = strings.Join(todo, "\n")
+	}
 	return alert{
 		// The labels are what the alert is known by: they are the same in every state.
 		Labels: map[string]string{
@@ -53,12 +57,8 @@ func newAlert(page Page, now time.Time) alert {
 			"intent_id": strconv.FormatInt(page.IntentID, 10),
 			"dedup_key": page.DedupKey(),
 		},
-		Annotations: map[string]string{
-			"summary":         page.Summary(),
-			"description":     strings.Join(page.Todo(), "\n"),
-			"idempotency_key": page.IdempotencyKey,
-		},
-		StartsAt: page.OpenedAt.UTC(),
-		EndsAt:   ends.UTC(),
+		Annotations: annotations,
+		StartsAt:    page.OpenedAt.UTC(),
+		EndsAt:      ends.UTC(),
 	}
 }

@@ -26,8 +26,17 @@ var meaning = map[Kind]string{
 	UnconfiguredProvider:  "this intent and maybe others wait for a provider that no drainer serves",
 }
 
-// remedy is the command, beside looking and acknowledging, that leads out of it.
-var remedy = map[Kind]string{
-	OutcomeUnknown:       "drainer intents resolve INTENT --as completed|failed --reason TEXT",
-	UnconfiguredProvider: "drainer status",
+// remedy lists the commands, beside looking and acknowledging, that lead out of
+// it. A collision has no other: acknowledging ends it.
+var remedy = map[Kind][]string{
+	OutcomeUnknown:        {"drainer intents resolve INTENT --as completed|failed --reason TEXT"},
+	CompensationFailed:    sagaRemedy,
+	ReversalWindowExpired: sagaRemedy,
+	UnconfiguredProvider:  {"drainer status", "drainer intents cancel INTENT --reason TEXT"},
+}
+
+var sagaRemedy = []string{
+	"drainer sagas show --intent INTENT",
+	"drainer sagas retry --intent INTENT --reason TEXT",
+	"drainer sagas resolve --intent INTENT --reason TEXT",
 }

@@ -52,11 +52,14 @@ func (p Page) Summary() string {
 	return fmt.Sprintf("%s: %s (%s, intent %d)", p.Kind, meaning[p.Kind], p.tool(), p.IntentID)
 }
 
-// Todo lists what to type.
+// Todo lists what to type while the incident is nobody's.
 func (p Page) Todo() []string {
+	if p.State != Open {
+		return nil
+	}
 	intent := strconv.FormatInt(p.IntentID, 10)
 	todo := []string{"drainer intents show " + intent}
-	if command, known := remedy[p.Kind]; known {
+	for _, command := range remedy[p.Kind] {
 		todo = append(todo, strings.ReplaceAll(command, "INTENT", intent))
 	}
 	return append(todo, fmt.Sprintf("drainer incidents ack %d --reason TEXT", p.IncidentID))
@@ -100,7 +103,7 @@ type details struct {
 	OpenedAt       time.Time `json:"opened_at"`
 	By             string    `json:"by,omitempty"`
 	Summary        string    `json:"summary"`
-	Todo           []string  `json:"todo"`
+	Todo           []string  `json:"todo,omitempty"`
 }
 
 func (p Page) details() details {
