@@ -82,7 +82,7 @@ mail/send  non_idempotent           8             30s      missing       no, lac
 	}
 }
 
-func TestTheLogWarnsOfUnsafeTools(t *testing.T) {
+func TestTheLogWarnsOfUnsafeToolsAndOfPagingNobody(t *testing.T) {
 	t.Parallel()
 	loaded, err := config.Load(write(t, "drainer.yaml", unsafeConfig), newOptions().registry)
 	if err != nil {
@@ -94,14 +94,15 @@ func TestTheLogWarnsOfUnsafeTools(t *testing.T) {
 		Level, Tool    string
 		Missing, Tools []string
 	}
-	var got [2]warning
+	var got [3]warning
 	lines := json.NewDecoder(&log)
-	if err := errors.Join(lines.Decode(&got[0]), lines.Decode(&got[1])); err != nil || lines.More() {
-		t.Fatalf("want two lines: %v", err)
+	if err := errors.Join(lines.Decode(&got[0]), lines.Decode(&got[1]), lines.Decode(&got[2])); err != nil || lines.More() {
+		t.Fatalf("want three lines: %v", err)
 	}
-	want := [2]warning{
+	want := [3]warning{
 		{Level: "WARN", Tool: "mail/send", Missing: []string{"compensate_with", "reversal_window"}},
 		{Level: "WARN", Tools: []string{"mail/send"}},
+		{Level: "WARN"}, // nobody is told of incidents
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

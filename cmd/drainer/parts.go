@@ -23,9 +23,6 @@ func partsOf(pool *pgxpool.Pool, loaded *config.Config, log *slog.Logger, metric
 	if err != nil {
 		return nil, err
 	}
-	if len(channels) == 0 {
-		log.Warn("nobody is told of incidents: name a channel under pages, or watch `drainer incidents list`")
-	}
 	pager := pages.New(pool, pages.Defaults(channels, providerNames(loaded)), log, metrics)
 	maintenance, err := upkeep.New(pool, loaded.Retentions(), log, metrics)
 	if err != nil {

@@ -125,8 +125,7 @@ func drain(ctx context.Context, store *postgres.Store, pool *pgxpool.Pool, loade
 	return group.Wait()
 }
 
-// logWarnings says at every start what a reader of the configuration was told
-// by config validate.
+// logWarnings says at every start what the configuration leaves to people.
 func logWarnings(log *slog.Logger, loaded *config.Config) {
 	for tool, policy := range loaded.Tools() {
 		if missing := config.MissingSafeguards(policy); len(missing) > 0 {
@@ -135,6 +134,9 @@ func logWarnings(log *slog.Logger, loaded *config.Config) {
 	}
 	if silent := loaded.Uncompensated(); len(silent) > 0 {
 		log.Warn("a run that used one of these tools cannot be compensated: they have neither compensate_with nor compensation: none", "tools", silent)
+	}
+	if len(loaded.Pages) == 0 {
+		log.Warn("nobody is told of incidents: name a channel under pages, or watch `drainer incidents list`")
 	}
 }
 
