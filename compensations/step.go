@@ -19,9 +19,9 @@ type Step struct {
 
 // What a step's status can be besides those that an attempt leaves.
 const (
-	statusInProgress        dispatch.Status = "in_progress"
-	statusCompensated       dispatch.Status = "compensated"
-	statusCompensationFails dispatch.Status = "compensation_failed"
+	statusInProgress         dispatch.Status = "in_progress"
+	statusCompensated        dispatch.Status = "compensated"
+	statusCompensationFailed dispatch.Status = "compensation_failed"
 )
 
 // servedAs names the tool that had the effect.

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// sweepInterval bounds how long a saga stands still whose trigger was lost,
-	// with the process that should have pulled it, or that waits for a human.
+	// sweepInterval bounds how long a saga stands still when the trigger of its
+	// next pass was lost, for instance with a process that was killed.
 	sweepInterval = 2 * time.Second
 	// sweepLimit bounds one sweep.
 	sweepLimit = 200
@@ -24,9 +24,8 @@ const (
 )
 
 // Triggers start the passes: of a saga that moved at once, and of every saga
-// under way by the clock. Each process has its own clock: the fleet's leader may
-// be the process that was killed, and its seat stays taken for a quarter of a
-// minute.
+// under way by the clock. Each process sweeps by itself, rather than River's
+// leader alone: if the leader is killed, there is no other for up to 20 s.
 type Triggers struct {
 	pool   *pgxpool.Pool
 	client *jobs.Client
@@ -79,8 +78,9 @@ func Trigger(ctx context.Context, client *jobs.Client, agentRunID string) error 
 	return nil
 }
 
-// sweep triggers every saga under way. One trigger a run and interval is enough
-// for all processes; the job of one that was killed must not keep the next out.
+// sweep triggers every saga under way. One job a run and interval is enough for
+// all processes. It is unique for the interval only: the job of a process that
+// was killed counts as running for long, and must not keep the next one out.
 func (t *Triggers) sweep(ctx context.Context) error {
 	runs, err := t.begun(ctx)
 	if err != nil || len(runs) == 0 {
@@ -99,8 +99,8 @@ func (t *Triggers) sweep(ctx context.Context) error {
 	return nil
 }
 
-// begun picks at random where there are many: sagas that wait for a human must
-// not keep the others from their turn.
+// begun picks at random where there are more than one sweep takes: sagas that
+// wait for a human must not keep the others from their turn.
 func (t *Triggers) begun(ctx context.Context) ([]string, error) {
 	rows, err := t.pool.Query(ctx, `SELECT agent_run_id FROM outbox.saga WHERE state = 'begun' ORDER BY random() LIMIT $1`, sweepLimit)
 	if err != nil {
