@@ -3,12 +3,14 @@ package migrations_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
@@ -315,7 +317,7 @@ func TestATwinThatCommitsInBetweenIsNeverLostInSilence(t *testing.T) {
 	}
 }
 
-func TestARunUnderCompensationTakesNoFurtherStep(t *testing.T) {
+func TestAClosedRunTakesNoFurtherStep(t *testing.T) {
 	t.Parallel()
 	pool := newDatabase(t)
 	first, err := enqueue(t, pool, charge(`{}`)...)
@@ -324,9 +326,15 @@ func TestARunUnderCompensationTakesNoFurtherStep(t *testing.T) {
 	}
 	execute(t, pool, "INSERT INTO outbox.saga (agent_run_id, cause) VALUES ('run-001', $1)", first.IntentID)
 
-	for name, statement := range map[string]string{"enqueue": callEnqueue, "plain insert": plainInsert} {
-		if _, err := pool.Exec(t.Context(), statement, "run-001", "step-2", "t", "b", "{}"); sqlState(err) != "OB002" {
-			t.Errorf("%s: got %v, want OB002", name, err)
+	const want = "outbox: this agent run is closed: it is, or was, compensated or cancelled"
+	for _, state := range []string{"begun", "compensated", "compensation_failed", "resolved", "cancelled"} {
+		execute(t, pool, "UPDATE outbox.saga SET state = $1", state)
+		for name, statement := range map[string]string{"enqueue": callEnqueue, "plain insert": plainInsert} {
+			_, err := pool.Exec(t.Context(), statement, "run-001", "step-2", "t", "b", "{}")
+			var refused *pgconn.PgError
+			if !errors.As(err, &refused) || refused.Code != "OB002" || refused.Message != want || refused.Hint != "Start a new run." {
+				t.Errorf("%s, %s: got %v, want OB002: %s", name, state, err, want)
+			}
 		}
 	}
 	if again, err := enqueue(t, pool, charge(`{}`)...); err != nil || again.Created {

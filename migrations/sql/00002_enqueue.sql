@@ -73,7 +73,7 @@ BEGIN
   END IF;
   PERFORM set_config('outbox.proposed', '', true);
   IF EXISTS (SELECT FROM added a JOIN outbox.saga s USING (agent_run_id) WHERE a.compensates IS NULL) THEN
-    RAISE EXCEPTION 'outbox: this agent run is being compensated, so it can take no further step'
+    RAISE EXCEPTION 'outbox: this agent run is closed: it is, or was, compensated or cancelled'
       USING ERRCODE = 'OB002', HINT = 'Start a new run.';
   END IF;
   INSERT INTO outbox.queue (provider, next_attempt_at, intent_id)
@@ -103,8 +103,8 @@ END $$;
 -- +goose StatementBegin
 -- Commits an effect to be dispatched, with the caller's transaction. The same
 -- key again creates nothing and tells where the intent stands. Raises OB001
--- for another payload, OB002 for a run that is being compensated and OB003
--- for arguments that cannot make an intent.
+-- for another payload, OB002 for a run that is, or was, compensated or cancelled
+-- and OB003 for arguments that cannot make an intent.
 CREATE FUNCTION outbox.enqueue(agent_run_id text, step_id text, tool_name text, business_scope text, payload jsonb,
                                not_before timestamptz DEFAULT NULL, headers jsonb DEFAULT NULL)
 RETURNS TABLE (intent_id bigint, created boolean, status text, idempotency_key text)
