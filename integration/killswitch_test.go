@@ -41,6 +41,9 @@ func TestAPauseStopsAllReplicasUntilItIsResumed(t *testing.T) {
 	replicas := []*programDaemon{shell.startDaemon(config), shell.startDaemon(config)}
 	w.awaitRequests(10)
 
+	if _, stderr := shell.run(1, "providers", "pause", "simm", "--operator", "on-call", "--reason", "sends twice"); !strings.Contains(stderr, `there is no provider "simm"; did you mean "sim"?`) {
+		t.Errorf("a name that nobody knows: %s", stderr)
+	}
 	shell.run(0, "providers", "pause", "sim", "--operator", "on-call", "--reason", "sends twice")
 	paused := time.Now()
 	for _, replica := range replicas {

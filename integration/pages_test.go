@@ -148,7 +148,10 @@ func TestIncidentsAreListedAndAcknowledgedFromTheCommandLine(t *testing.T) {
 	d.assertSays(2, "no incident's number", "incidents", "ack", "all", "--reason", "mine")
 	d.assertSays(0, "acknowledged", "incidents", "ack", "1", "--reason", "asking the provider")
 	d.assertSays(1, "operator:on-call acknowledged it before", "incidents", "ack", "1", "--reason", "mine")
-	d.assertSays(1, "1 of 1 incidents were not acknowledged", "incidents", "ack", "4711", "--reason", "mine")
+	d.assertSays(1, "not acknowledged: incident 4711: there is no such incident", "incidents", "ack", "4711", "--reason", "mine")
+	if stdout, _ := d.run(1, "incidents", "ack", "1", "4711", "--reason", "mine", "-o", "json"); !strings.Contains(stdout, `"state": "acknowledged"`) {
+		t.Errorf("a refusal does not say where the incident stands:\n%s", stdout)
+	}
 	d.assertSays(0, "asking the provider", "incidents", "list")
 	d.run(0, "intents", "resolve", "1", "--as", "completed", "--reason", "found it")
 	if stdout, _ := d.run(0, "incidents", "list"); strings.Contains(stdout, "outcome_unknown") {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -63,18 +64,18 @@ func incidentIDs(command *cobra.Command, args []string) ([]int64, error) {
 
 func (o *options) printAcknowledgements(command *cobra.Command, done []operator.Acknowledgement) error {
 	rows := make([][]string, len(done))
-	refused := 0
+	var refused []string
 	for i, a := range done {
-		rows[i] = []string{strconv.FormatInt(a.IncidentID, 10), a.Kind, cmp.Or(a.Refused, "acknowledged")}
+		rows[i] = []string{strconv.FormatInt(a.IncidentID, 10), a.Kind, a.State, a.Refused}
 		if a.Refused != "" {
-			refused++
+			refused = append(refused, fmt.Sprintf("incident %d: %s", a.IncidentID, a.Refused))
 		}
 	}
-	if err := o.print(command, done, []string{"INCIDENT", "KIND", "RESULT"}, rows); err != nil {
+	if err := o.print(command, done, []string{"INCIDENT", "KIND", "STATE", "REFUSED BECAUSE"}, rows); err != nil {
 		return err
 	}
-	if refused > 0 {
-		return fmt.Errorf("%d of %d incidents were not acknowledged; the list says why", refused, len(done))
+	if len(refused) > 0 {
+		return fmt.Errorf("not acknowledged: %s", strings.Join(refused, "; "))
 	}
 	return nil
 }

@@ -59,7 +59,8 @@ func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) ([]Incid
 // Acknowledgement is what became of one incident that was to be acknowledged.
 type Acknowledgement struct {
 	IncidentID int64  `json:"incident_id"`
-	Kind       string `json:"kind"`
+	Kind       string `json:"kind,omitempty"`    // empty, like the state, if there is no such incident
+	State      string `json:"state,omitempty"`   // from now on
 	Refused    string `json:"refused,omitempty"` // why nothing changed
 }
 

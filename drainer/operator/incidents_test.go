@@ -2,6 +2,7 @@ package operator_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -37,7 +38,9 @@ func TestAnAcknowledgementSaysWhoWhenAndWhy(t *testing.T) {
 		t.Fatalf("listed %+v, want one that is open", before)
 	}
 
-	o.acknowledge(before[0].IncidentID)
+	if done := o.acknowledge(before[0].IncidentID); done[0].State != "acknowledged" || done[0].Refused != "" {
+		t.Errorf("got %+v, want it acknowledged", done)
+	}
 	after := o.incidents(operator.IncidentFilter{})
 	if len(after) != 1 || after[0].State != "acknowledged" || *after[0].AcknowledgedBy != "operator:on-call" ||
 		*after[0].Reason != "because" || after[0].AcknowledgedAt == nil {
@@ -54,11 +57,13 @@ func TestTheFirstToAcknowledgeHasIt(t *testing.T) {
 	o.exec(`UPDATE outbox.incident SET resolved_at = now() WHERE id = $1`, ids[1])
 	o.acknowledge(ids[0])
 
-	done := o.acknowledge(ids[0], ids[1], 4711)
-	for i, want := range []string{"operator:on-call acknowledged it before", "it is resolved", "there is no such incident"} {
-		if done[i].Refused != want {
-			t.Errorf("incident %d: refused because %q, want %q", done[i].IncidentID, done[i].Refused, want)
-		}
+	want := []operator.Acknowledgement{
+		{IncidentID: ids[0], Kind: "outcome_unknown", State: "acknowledged", Refused: "operator:on-call acknowledged it before"},
+		{IncidentID: ids[1], Kind: "outcome_unknown", State: "resolved", Refused: "it is resolved"},
+		{IncidentID: 4711, Refused: "there is no such incident"},
+	}
+	if done := o.acknowledge(ids[0], ids[1], 4711); !slices.Equal(done, want) {
+		t.Errorf("got %+v, want %+v", done, want)
 	}
 }
 
@@ -66,7 +71,9 @@ func TestAnAcknowledgedCollisionIsOver(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	id := one[int64](o, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 1, 'run') RETURNING id`)
-	o.acknowledge(id)
+	if done := o.acknowledge(id); done[0].State != "resolved" || done[0].Refused != "" {
+		t.Errorf("got %+v, want it resolved", done)
+	}
 	if listed := o.incidents(operator.IncidentFilter{}); len(listed) != 0 {
 		t.Errorf("%+v is still to be looked after", listed)
 	}

@@ -3,11 +3,12 @@ package operator
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
 var (
@@ -17,9 +18,16 @@ var (
 	gateSQL string
 )
 
-// ErrNoProvider says that no worker has announced such a provider, and that no
-// row waits for it.
-var ErrNoProvider = errors.New("no such provider")
+// UnknownProviderError says that no worker has announced such a provider, and
+// that no row waits for it.
+type UnknownProviderError struct {
+	Name  string
+	Known []string
+}
+
+func (e *UnknownProviderError) Error() string {
+	return fmt.Sprintf("there is no provider %q; %s", e.Name, spelling.Suggest(e.Name, e.Known))
+}
 
 // Provider is what all workers share about one.
 type Provider struct {
@@ -42,9 +50,21 @@ func (c *Console) Provider(ctx context.Context, name string) (Provider, error) {
 	case err != nil:
 		return Provider{}, err
 	case len(found) == 0:
-		return Provider{}, ErrNoProvider
+		return Provider{}, c.unknownProvider(ctx, name)
 	}
 	return found[0], nil
+}
+
+func (c *Console) unknownProvider(ctx context.Context, name string) error {
+	providers, err := c.Providers(ctx)
+	if err != nil {
+		return err
+	}
+	known := make([]string, len(providers))
+	for i, provider := range providers {
+		known[i] = provider.Provider
+	}
+	return &UnknownProviderError{Name: name, Known: known}
 }
 
 func (c *Console) gates(ctx context.Context, name string) ([]Provider, error) {
@@ -74,20 +94,19 @@ func (c *Console) setGate(ctx context.Context, provider string, paused bool, by 
 	if err := by.Validate(); err != nil {
 		return false, err
 	}
+	known := true
 	err = pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, gateSQL, provider, paused, by.worker(), by.Reason)
 		if changed = tag.RowsAffected() > 0; err != nil || changed {
 			return err
 		}
-		var known bool
-		err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.provider WHERE name = $1)`, provider).Scan(&known)
-		if err == nil && !known {
-			return ErrNoProvider
-		}
-		return err
+		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.provider WHERE name = $1)`, provider).Scan(&known)
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return false, fmt.Errorf("pause or resume a provider: %w", err)
+	case !known:
+		return false, c.unknownProvider(ctx, provider)
 	}
 	return changed, nil
 }

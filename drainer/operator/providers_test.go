@@ -64,11 +64,21 @@ func TestAProviderThatNobodyKnowsIsNotPaused(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	console := o.console()
-	if _, err := console.Pause(t.Context(), "typo", onCall); !errors.Is(err, operator.ErrNoProvider) {
-		t.Errorf("got %v, want that there is none", err)
+	acts := map[string]func(name string) error{
+		"pause":  func(name string) error { _, err := console.Pause(t.Context(), name, onCall); return err },
+		"resume": func(name string) error { _, err := console.Resume(t.Context(), name, onCall); return err },
+		"show":   func(name string) error { _, err := console.Provider(t.Context(), name); return err },
 	}
-	if _, err := console.Resume(t.Context(), "typo", onCall); !errors.Is(err, operator.ErrNoProvider) {
-		t.Errorf("got %v, want that there is none", err)
+	for verb, act := range acts {
+		for name, want := range map[string]string{
+			"simm": `there is no provider "simm"; did you mean "sim"?`,
+			"bank": `there is no provider "bank"; known here: sim, spare`,
+		} {
+			var unknown *operator.UnknownProviderError
+			if err := act(name); !errors.As(err, &unknown) || err.Error() != want {
+				t.Errorf("%s: got %v, want %s", verb, err, want)
+			}
+		}
 	}
 	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('r', 's', 'coming/x', 'b', '{}')`)
 	if changed, err := console.Pause(t.Context(), "coming", onCall); err != nil || !changed {

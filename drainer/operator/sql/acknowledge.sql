@@ -7,9 +7,12 @@ WITH before AS MATERIALIZED (
       resolved_at = CASE WHEN i.kind = 'key_collision' THEN now() END,
       resolved_by = CASE WHEN i.kind = 'key_collision' THEN $2::text END
   WHERE i.id IN (SELECT id FROM before WHERE acknowledged_at IS NULL AND resolved_at IS NULL)
-  RETURNING i.id
+  RETURNING i.id, i.resolved_at
 )
 SELECT asked.id, coalesce(before.kind, ''),
+       CASE WHEN coalesce(changed.resolved_at, before.resolved_at) IS NOT NULL THEN 'resolved'
+            WHEN changed.id IS NOT NULL OR before.acknowledged_at IS NOT NULL THEN 'acknowledged'
+            ELSE '' END,
        CASE WHEN before.id IS NULL THEN 'there is no such incident'
             WHEN before.resolved_at IS NOT NULL THEN 'it is resolved'
             WHEN before.acknowledged_at IS NOT NULL THEN before.acknowledged_by || ' acknowledged it before'
