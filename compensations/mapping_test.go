@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -175,4 +176,20 @@ func compile(t *testing.T, source string) *compensations.Mapping {
 		t.Fatalf("%s: %v", source, err)
 	}
 	return mapping
+}
+
+func TestAnExpressionSeesJustWhatConfigurationsMayRead(t *testing.T) {
+	t.Parallel()
+	mapping, err := compensations.CompileMapping("{names: keys}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, err := mapping.Payload(t.Context(), charge)
+	var seen struct{ Names []string }
+	if err := errors.Join(err, json.Unmarshal(payload, &seen)); err != nil {
+		t.Fatal(err)
+	}
+	if want := slices.Sorted(slices.Values(dispatch.ReversalInput)); !slices.Equal(seen.Names, want) {
+		t.Errorf("it sees %q, want %q", seen.Names, want)
+	}
 }

@@ -10,3 +10,9 @@ type Reversal struct {
 	Window  time.Duration // how long after the effect that works; 0 where nobody said
 	None    bool          // there is nothing to undo
 }
+
+// ReversalInput names what the expression of a [Reversal] sees of the effect
+// that is to be undone.
+var ReversalInput = []string{
+	"payload", "response", "provider_ref", "key", "agent_run_id", "step_id", "tool_name", "business_scope",
+}

@@ -1,6 +1,13 @@
 package config
 
-import "github.com/agentoutbox/drainer/internal/jq"
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/jq"
+)
 
 const (
 	compensate = "compensate"
@@ -42,7 +49,20 @@ func (r *reader) checkCompensation(at path, block compensationBlock) {
 	if block.Payload == "" {
 		return
 	}
-	if _, err := jq.Compile(block.Payload); err != nil {
-		r.reject(at.child("payload"), "%s", r.secrets.redact(err.Error()))
+	r.checkUndoPayload(at.child("payload"), block.Payload)
+}
+
+// checkUndoPayload also finds names that are always null.
+func (r *reader) checkUndoPayload(at path, source string) {
+	expression, err := jq.Compile(source)
+	if err != nil {
+		r.reject(at, "%s", r.secrets.redact(err.Error()))
+		return
+	}
+	for _, name := range expression.Reads() {
+		if !slices.Contains(dispatch.ReversalInput, name) {
+			r.reject(at, "%s", r.secrets.redact(fmt.Sprintf("there is no .%s; known here: .%s", name, strings.Join(dispatch.ReversalInput, ", ."))))
+			return
+		}
 	}
 }

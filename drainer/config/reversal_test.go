@@ -58,6 +58,13 @@ func TestAnUndoMustBePossible(t *testing.T) {
 			"7:134: providers.p.tools.undo.compensate_with.payload: jq calls now: its result would depend on the clock",
 			"8:133: providers.p.tools.end.compensate_with.payload: want text; put the value in quotes",
 		}},
+		"payload of what is not there": {tools(
+			"act: {fake: {path: /}, "+keyed+", compensate_with: {tool: p/undo, payload: '{wire: .providr_ref, by: .payload.user}'}}",
+			"undo: {fake: {path: /}, "+keyed+", compensation: none}",
+		), []string{
+			"6:134: providers.p.tools.act.compensate_with.payload: there is no .providr_ref; known here: " +
+				".payload, .response, .provider_ref, .key, .agent_run_id, .step_id, .tool_name, .business_scope",
+		}},
 		"a payload's secret": {tools(
 			"act: {fake: {path: /}, "+keyed+", compensate_with: {tool: p/undo, payload: '${file:/run/secrets/token}'}}",
 			"undo: {fake: {path: /}, "+keyed+"}",

@@ -18,7 +18,10 @@ import (
 const evaluationLimit = time.Second
 
 // Expression is a compiled jq expression with exactly one result.
-type Expression struct{ code *gojq.Code }
+type Expression struct {
+	query *gojq.Query
+	code  *gojq.Code
+}
 
 // Compile refuses what reads the clock or the time zone: a retry must send
 // what the first attempt sent, and the same response must mean the same. Its
@@ -39,7 +42,7 @@ func Compile(source string) (*Expression, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compiling jq: %w", err)
 	}
-	return &Expression{code}, nil
+	return &Expression{query, code}, nil
 }
 
 var errOneResult = errors.New("jq gave no result, or more than one")
