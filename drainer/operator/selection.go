@@ -54,3 +54,16 @@ func (c *Console) Find(ctx context.Context, t dispatch.Tuple) (int64, error) {
 	}
 	return intent, nil
 }
+
+// RunOf returns the agent run that an intent, or an undo, is a step of.
+func (c *Console) RunOf(ctx context.Context, intentID int64) (string, error) {
+	var agentRunID string
+	err := c.conn.QueryRow(ctx, `SELECT agent_run_id FROM outbox.intent WHERE id = $1`, intentID).Scan(&agentRunID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", ErrNotFound
+	}
+	if err != nil {
+		return "", fmt.Errorf("find the intent's run: %w", err)
+	}
+	return agentRunID, nil
+}
