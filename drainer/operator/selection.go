@@ -28,7 +28,8 @@ type Selection struct {
 const MaxSelection = 10_000
 
 // Select finds intents, the oldest first, and reports whether there are more
-// than the limit. It finds none that are completed or in progress.
+// than the limit. It finds none that are completed or in progress, nor what a
+// saga that ended as compensated or resolved has settled.
 func (c *Console) Select(ctx context.Context, s Selection) (intents []int64, more bool, err error) {
 	rows, err := c.conn.Query(ctx, selectSQL, s.Statuses, s.Provider, s.Run, s.OlderThan.Seconds(), s.Limit+1)
 	if err != nil {
