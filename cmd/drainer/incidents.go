@@ -67,7 +67,7 @@ func kindNames() string {
 	return strings.Join(names, ", ")
 }
 
-var incidentHeading = []string{"INCIDENT", "KIND", "STATE", "INTENT", "TOOL", "DETAIL", "OPENED", "PAGED", "BY", "REASON"}
+var incidentHeading = []string{"INCIDENT", "KIND", "STATE", "INTENT", "RUN", "TOOL", "DETAIL", "OPENED", "PAGED", "BY", "REASON"}
 
 func incidentRows(incidents []operator.Incident) [][]string {
 	rows := make([][]string, len(incidents))
@@ -78,7 +78,7 @@ func incidentRows(incidents []operator.Incident) [][]string {
 		}
 		rows[i] = []string{
 			strconv.FormatInt(incident.IncidentID, 10), incident.Kind, incident.State, strconv.FormatInt(incident.IntentID, 10),
-			text(incident.ToolName), text(incident.Detail), incident.OpenedAt.Local().Format(time.DateTime),
+			incident.AgentRunID, text(incident.ToolName), text(incident.Detail), incident.OpenedAt.Local().Format(time.DateTime),
 			moment(incident.PagedAt), text(by), text(incident.Reason),
 		}
 	}

@@ -24,6 +24,7 @@ type change struct {
 	usual  []string // the statuses that a bulk change takes without --status
 	other  []string // those that it takes with it
 	action func(*cobra.Command) (operator.Action, error)
+	next   func([]operator.Verdict) string // what is left to do after a change; may be nil
 }
 
 // changing is one run of such a command.
@@ -126,7 +127,7 @@ func (c *changing) changeOne(command *cobra.Command, action operator.Action) err
 		case verdicts[0].Refused != "":
 			return fmt.Errorf("intent %d stays %s: %s", intent, verdicts[0].Before, verdicts[0].Refused)
 		}
-		return c.options.printChanges(command, changes{Intents: verdicts})
+		return c.report(command, changes{Intents: verdicts})
 	})
 }
 
@@ -144,7 +145,7 @@ func (c *changing) changeMany(command *cobra.Command, action operator.Action) er
 			done.Intents, err = console.Preview(ctx, action, intents)
 		}
 		// What was committed before an error is shown as well.
-		if err := errors.Join(err, c.options.printChanges(command, done)); err != nil {
+		if err := errors.Join(err, c.report(command, done)); err != nil {
 			return err
 		}
 		if refused := done.refused(); refused > 0 && c.yes {
@@ -152,4 +153,17 @@ func (c *changing) changeMany(command *cobra.Command, action operator.Action) er
 		}
 		return nil
 	})
+}
+
+func (c *changing) report(command *cobra.Command, done changes) error {
+	if err := c.options.printChanges(command, done); err != nil {
+		return err
+	}
+	if c.next == nil || done.DryRun {
+		return nil
+	}
+	if next := c.next(done.Intents); next != "" {
+		fmt.Fprintln(command.ErrOrStderr(), next)
+	}
+	return nil
 }

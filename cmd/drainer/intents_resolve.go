@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -19,6 +21,7 @@ func newIntentsResolve(options *options) *cobra.Command {
 			}
 			return resolve, nil
 		},
+		next: goBackNote,
 	})
 	command.Use = "resolve [INTENT]"
 	command.Short = "Settle intents by what you found out at their provider"
@@ -27,6 +30,8 @@ the effect happened. It applies to unknown intents, to failed ones that did have
 their effect after all, and to those that wait and may have been applied, which it
 takes out of the queue. A resolution can be corrected by another one. What a
 provider reported as completed stays completed.
+
+A step resolved as failed does not take its run back; drainer compensate does.
 
 ` + bulkHelp
 	command.Example = `  drainer intents resolve 42 --as completed --provider-ref ch_3PqL --reason "found in the provider's log"
@@ -40,4 +45,22 @@ provider reported as completed stays completed.
 	flags.StringVar(&providerRef, "provider-ref", "", "the effect's `id` at the provider, if it completed")
 	_ = command.MarkFlagRequired("as")
 	return command
+}
+
+// goBackNote reminds of what the engine does by itself, and a human's word does
+// not: that a step failed takes its run back.
+func goBackNote(verdicts []operator.Verdict) string {
+	var stay []operator.Verdict
+	for _, v := range verdicts {
+		if v.Refused == "" && v.After == string(dispatch.StatusFailed) && v.Saga == "" && !v.IsUndo() {
+			stay = append(stay, v)
+		}
+	}
+	switch len(stay) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("its run does not go back by itself: drainer compensate --intent %d", stay[0].IntentID)
+	}
+	return "their runs do not go back by themselves: drainer compensate RUN"
 }

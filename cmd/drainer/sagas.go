@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +16,7 @@ func newSagas(options *options) *cobra.Command {
 	command.AddCommand(
 		newSagasList(options),
 		newSagasShow(options),
-		newSagaChange(options, sagaRetry),
+		newSagasRetry(options),
 		newSagaChange(options, sagaResolve),
 	)
 	return command
@@ -52,15 +53,25 @@ func newSagasList(options *options) *cobra.Command {
 }
 
 func newSagasShow(options *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "show RUN",
+	var intent int64
+	command := &cobra.Command{
+		Use:   "show [RUN]",
 		Short: "Show what an agent run did and undid, as it happened",
 		Example: `  drainer sagas show run-001
+  drainer sagas show --intent 36   # a step of it, or an undo
   drainer sagas show run-001 -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
+			named, err := readRun(command, args, intent)
+			if err != nil {
+				return err
+			}
 			return options.withConsole(command, func(console *operator.Console) error {
-				story, err := console.SagaOf(command.Context(), args[0])
+				run, err := named.find(command.Context(), console)
+				if err != nil {
+					return err
+				}
+				story, err := console.SagaOf(command.Context(), run)
 				if err != nil {
 					return err
 				}
@@ -68,6 +79,8 @@ func newSagasShow(options *options) *cobra.Command {
 			})
 		},
 	}
+	runFlag(command, &intent)
+	return command
 }
 
 func (o *options) printStory(command *cobra.Command, story *operator.SagaStory) error {
@@ -89,7 +102,19 @@ func (o *options) printStory(command *cobra.Command, story *operator.SagaStory) 
 			return err
 		}
 	}
+	for _, wait := range story.WaitsFor {
+		fmt.Fprintln(out, "\n"+waitNote(wait))
+	}
 	return nil
+}
+
+// waitNote says what ends the waiting, if that takes a human.
+func waitNote(wait operator.Wait) string {
+	note := fmt.Sprintf("waits for intent %d (%s)", wait.IntentID, wait.Status)
+	if wait.Human {
+		note += fmt.Sprintf(": drainer intents resolve %d --as completed or failed --reason TEXT", wait.IntentID)
+	}
+	return note
 }
 
 var sagaHeading = []string{"RUN", "STATE", "EPOCH", "CAUSE", "BEGUN", "ENDED", "BY", "REASON"}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,7 +14,7 @@ import (
 func newStatus(options *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show what waits, what is in progress and what is shut, by provider",
+		Short: "Show what waits, what is in progress and what is shut, by provider, and what wants a human",
 		Example: `  drainer status
   drainer status -o json   # also lists the workers, and counts key collisions`,
 		Args: cobra.NoArgs,
@@ -22,11 +24,38 @@ func newStatus(options *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return options.print(command, overview,
-					[]string{"PROVIDER", "PENDING", "DUE", "IN PROGRESS", "OLDEST DUE", "OLDEST IN PROGRESS", "PAUSED", "BREAKER", "OPEN FOR"}, providerRows(overview.Providers))
+				return options.printOverview(command, overview)
 			})
 		},
 	}
+}
+
+func (o *options) printOverview(command *cobra.Command, overview operator.Overview) error {
+	heading := []string{"PROVIDER", "PENDING", "DUE", "IN PROGRESS", "OLDEST DUE", "OLDEST IN PROGRESS", "PAUSED", "BREAKER", "OPEN FOR"}
+	if err := o.print(command, overview, heading, providerRows(overview.Providers)); err != nil {
+		return err
+	}
+	if notes := attentionNotes(overview.Attention); o.output == table && len(notes) > 0 {
+		fmt.Fprintln(command.OutOrStdout(), "\n"+strings.Join(notes, "\n"))
+	}
+	return nil
+}
+
+// attentionNotes name the command that tells more.
+func attentionNotes(a operator.Attention) (notes []string) {
+	for _, counted := range []struct {
+		n            int64
+		what, tellMe string
+	}{
+		{a.SagasBegun, "sagas under way", "drainer sagas list --state begun"},
+		{a.SagasFailed, "sagas failed", "drainer sagas list --state compensation_failed"},
+		{a.IncidentsOpen, "incidents open", "drainer incidents list"},
+	} {
+		if counted.n > 0 {
+			notes = append(notes, fmt.Sprintf("%s: %s   (%s)", counted.what, count(counted.n), counted.tellMe))
+		}
+	}
+	return notes
 }
 
 func providerRows(providers []operator.ProviderOverview) [][]string {

@@ -1,6 +1,9 @@
 package operator
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Action is a change that an operator asks for: [Retry], [Cancel] or
 // [Resolve].
@@ -25,12 +28,14 @@ type standing struct {
 	MaybeApplied bool
 	LastOutcome  string
 	ProviderRef  string
-	Compensated  bool // its run is being compensated, or was
+	Saga         string // where that of its run stands; empty: there is none
 
 	Via               string // the fallback that may have applied it; empty for its own provider
 	FirstAttemptAt    *time.Time
 	SecondsSinceFirst float64
 }
+
+func (s standing) isUndo() bool { return strings.HasPrefix(s.StepID, undoPrefix) }
 
 func (s standing) inProgress() bool { return !s.Queued && !s.Settled }
 
@@ -70,17 +75,21 @@ type Verdict struct {
 	After         string `json:"status_after"` // as before, if refused
 	Outcome       string `json:"outcome,omitempty"`
 	Refused       string `json:"refused,omitempty"` // why nothing changes
+	Saga          string `json:"saga,omitempty"`    // where that of its run stands
 }
 
 func verdictOn(s standing, c change, r refusal) Verdict {
 	verdict := Verdict{
 		IntentID: s.IntentID, AgentRunID: s.AgentRunID, StepID: s.StepID, ToolName: s.ToolName, BusinessScope: s.BusinessScope,
-		Before: s.Status, After: c.status, Outcome: c.outcome,
+		Before: s.Status, After: c.status, Outcome: c.outcome, Saga: s.Saga,
 	}
 	if r != "" {
 		verdict.refuse(r)
 	}
 	return verdict
 }
+
+// IsUndo tells an undo from a step that an agent took.
+func (v Verdict) IsUndo() bool { return strings.HasPrefix(v.StepID, undoPrefix) }
 
 func (v *Verdict) refuse(r refusal) { v.After, v.Outcome, v.Refused = v.Before, "", string(r) }

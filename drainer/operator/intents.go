@@ -75,10 +75,14 @@ type Filter struct {
 	Limit    int
 }
 
-// isDead leaves out the unknown whose lookup may still tell.
+// isDead leaves out the unknown whose lookup may still tell, and what a saga
+// that ended well has settled. A step that is unknown then still has its
+// incident.
 const isDead = ` AND status IN ('failed', 'unknown', 'compensation_failed') AND finished_at IS NOT NULL
 	AND intent_id IN (SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL
-		AND status <> 'completed' AND status IN ('failed', 'unknown', 'compensation_failed'))`
+		AND status <> 'completed' AND status IN ('failed', 'unknown', 'compensation_failed'))
+	AND ((status = 'unknown' AND NOT starts_with(step_id, 'compensate:')) OR NOT EXISTS (
+		SELECT FROM outbox.saga g WHERE g.agent_run_id = status.agent_run_id AND g.state IN ('compensated', 'resolved')))`
 
 const statusColumns = `intent_id, agent_run_id, step_id, tool_name, business_scope, provider, idempotency_key, status,
 	attempts, next_attempt_at, last_outcome, last_error, http_status, response, provider_ref, created_at, finished_at`

@@ -24,8 +24,14 @@ func reported(s standing, outcome string) standing {
 	return s
 }
 
-func inClosedRun(s standing) standing {
-	s.Compensated = true
+// inSaga is a step of a run whose saga stands there.
+func inSaga(saga string, s standing) standing {
+	s.IntentID, s.Saga = 36, saga
+	return s
+}
+
+func undo(s standing) standing {
+	s.StepID = "compensate:35"
 	return s
 }
 
@@ -49,7 +55,7 @@ func TestWhatAnOperatorMayDo(t *testing.T) {
 		"cancel in progress":                      {Cancel{}, inProgress, "", "wait until the attempt has ended"},
 		"cancel completed":                        {Cancel{}, settled("completed"), "", "only what waits"},
 		"cancel failed":                           {Cancel{}, settled("failed"), "", "only what waits"},
-		"cancel in a run under compensation":      {Cancel{}, inClosedRun(waiting), "", "compensated"},
+		"cancel in a run under compensation":      {Cancel{}, inSaga("begun", waiting), "", "cancelled by itself"},
 		"retry failed":                            {Retry{}, settled("failed"), "pending", ""},
 		"retry cancelled":                         {Retry{}, settled("cancelled"), "pending", ""},
 		"retry unknown without a configuration":   {Retry{}, settled("unknown"), "", "--config"},
@@ -59,7 +65,18 @@ func TestWhatAnOperatorMayDo(t *testing.T) {
 		"retry what waits":                        {Retry{}, waiting, "", "in the queue already"},
 		"retry what is asked for":                 {Retry{}, asking, "", "lookup waits"},
 		"retry in progress":                       {Retry{}, inProgress, "", "wait until the attempt has ended"},
-		"retry in a run under compensation":       {Retry{MayDuplicate: true}, inClosedRun(settled("failed")), "", "start a new run"},
+		"retry in a run under compensation":       {Retry{MayDuplicate: true}, inSaga("begun", settled("failed")), "", "start a new run"},
+		"cancel an undo":                          {Cancel{}, inSaga("begun", undo(waiting)), "", "drainer sagas resolve --intent 36"},
+		"cancel an undo that ended":               {Cancel{}, inSaga("compensation_failed", undo(settled("failed"))), "", "only what waits"},
+		"retry an undo that failed":               {Retry{}, inSaga("compensation_failed", undo(settled("failed"))), "", "drainer sagas retry --intent 36"},
+		"retry an undo that nobody can tell of":   {Retry{}, inSaga("compensation_failed", undo(settled("unknown"))), "", "drainer sagas retry --intent 36"},
+		"retry an undo that waits":                {Retry{}, inSaga("begun", undo(waiting)), "", "in the queue already"},
+		"retry a step that was not undone":        {Retry{}, inSaga("compensation_failed", settled("compensation_failed")), "", "drainer sagas retry --intent 36"},
+		"retry what its saga waits for":           {Retry{MayDuplicate: true}, inSaga("begun", settled("unknown")), "", "drainer intents resolve 36"},
+		"retry a lookup that its saga waits for":  {Retry{}, inSaga("begun", asking), "", "lookup waits"},
+		"retry in a cancelled run":                {Retry{}, inSaga("cancelled", settled("cancelled")), "", "was cancelled"},
+		"resolve in a cancelled run":              {resolveCompleted, inSaga("cancelled", settled("failed")), "", "was cancelled"},
+		"resolve a step that was not undone":      {resolveFailed, inSaga("compensation_failed", settled("compensation_failed")), "", "--intent 36 --undone 36"},
 		"resolve unknown as completed":            {resolveCompleted, settled("unknown"), "completed", ""},
 		"resolve unknown as failed":               {resolveFailed, settled("unknown"), "failed", ""},
 		"resolve failed as completed":             {resolveCompleted, settled("failed"), "completed", ""},
@@ -75,10 +92,10 @@ func TestWhatAnOperatorMayDo(t *testing.T) {
 		"resolve what may have been applied":      {resolveCompleted, doubtful, "completed", ""},
 		"resolve what is asked for":               {resolveFailed, asking, "failed", ""},
 		"resolve in progress":                     {resolveFailed, inProgress, "", "wait until the attempt has ended"},
-		"resolve unknown in a compensated run":    {resolveFailed, inClosedRun(settled("unknown")), "failed", ""},
-		"resolve failed in a compensated run":     {resolveCompleted, inClosedRun(settled("failed")), "", "only an unknown intent"},
-		"resolve a lookup in a compensated run":   {resolveCompleted, inClosedRun(asking), "completed", ""},
-		"resolve what waits in a compensated run": {resolveFailed, inClosedRun(doubtful), "", "only an unknown intent"},
+		"resolve unknown in a compensated run":    {resolveFailed, inSaga("begun", settled("unknown")), "failed", ""},
+		"resolve failed in a compensated run":     {resolveCompleted, inSaga("begun", settled("failed")), "", "only unknown intents"},
+		"resolve a lookup in a compensated run":   {resolveCompleted, inSaga("begun", asking), "completed", ""},
+		"resolve what waits in a compensated run": {resolveFailed, inSaga("begun", doubtful), "", "only unknown intents"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -13,6 +13,15 @@ type Overview struct {
 	Providers  []ProviderOverview `json:"providers"`
 	Workers    []Worker           `json:"workers"`
 	Collisions int64              `json:"idempotency_key_collisions"` // must always be zero
+	Attention
+}
+
+// Attention is what goes back or wants a human. Each stops counting at
+// CountLimit.
+type Attention struct {
+	SagasBegun    int64 `json:"sagas_begun"`
+	SagasFailed   int64 `json:"sagas_failed"`   // with an incident that is not resolved
+	IncidentsOpen int64 `json:"incidents_open"` // that nobody has acknowledged
 }
 
 // ProviderOverview says whether a provider is sent to, and counts what is not
@@ -55,6 +64,10 @@ func (c *Console) Overview(ctx context.Context) (Overview, error) {
 	if err = c.conn.QueryRow(ctx, `SELECT last_value FROM outbox.collisions`).Scan(&overview.Collisions); err != nil {
 		return overview, fmt.Errorf("count collisions: %w", err)
 	}
+	at := &overview.Attention
+	if err = c.conn.QueryRow(ctx, attentionSQL, CountLimit).Scan(&at.SagasBegun, &at.SagasFailed, &at.IncidentsOpen); err != nil {
+		return overview, fmt.Errorf("count sagas and incidents: %w", err)
+	}
 	return overview, nil
 }
 
@@ -74,6 +87,14 @@ const providersSQL = `
 		coalesce((SELECT extract(epoch FROM now() - min(claimed_at)) FROM outbox.claim WHERE provider = n.name), 0)::float8
 	FROM (SELECT name FROM outbox.provider UNION SELECT provider FROM queued WHERE provider IS NOT NULL) n
 	LEFT JOIN outbox.provider p USING (name) ORDER BY n.name`
+
+// A saga that failed is found by its incident: there are few, and most sagas
+// ended well.
+const attentionSQL = `
+	SELECT (SELECT count(*) FROM (SELECT FROM outbox.saga WHERE state = 'begun' LIMIT $1) s),
+		(SELECT count(DISTINCT agent_run_id) FROM (SELECT agent_run_id FROM outbox.incident i JOIN outbox.saga s USING (agent_run_id)
+			WHERE i.resolved_at IS NULL AND s.state = 'compensation_failed' LIMIT $1) f),
+		(SELECT count(*) FROM (SELECT FROM outbox.incident WHERE acknowledged_at IS NULL AND resolved_at IS NULL LIMIT $1) i)`
 
 func collect[T any](ctx context.Context, c *Console, sql string, args ...any) ([]T, error) {
 	rows, err := c.conn.Query(ctx, sql, args...)

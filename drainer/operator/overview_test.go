@@ -64,3 +64,20 @@ func TestTheOverviewTellsHowLongTheOldestClaimHasBeenInProgress(t *testing.T) {
 		}
 	}
 }
+
+func TestTheOverviewCountsWhatGoesBackAndWhatWantsAHuman(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	steps, _ := failedSaga(o, "failed")
+	o.exec(`INSERT INTO outbox.saga (agent_run_id, state) VALUES ('1', 'begun'), ('2', 'begun'), ('3', 'compensated'), ('4', 'resolved'), ('5', 'cancelled')`)
+	// two incidents of one saga, one of them acknowledged; and one that is past
+	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id, acknowledged_at, resolved_at) VALUES
+		('reversal_window_expired', $1, 'doomed', now(), NULL), ('outcome_unknown', $1, '4', NULL, now()), ('key_collision', $1, '9', NULL, NULL)`, steps[0])
+	overview, err := o.console().Overview(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (operator.Attention{SagasBegun: 2, SagasFailed: 1, IncidentsOpen: 2}); overview.Attention != want {
+		t.Errorf("%+v, want %+v", overview.Attention, want)
+	}
+}

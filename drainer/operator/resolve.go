@@ -2,6 +2,7 @@ package operator
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/agentoutbox/drainer/dispatch"
 )
@@ -34,12 +35,22 @@ func (r Resolve) judge(s standing) (change, refusal) {
 		return change{}, refusedInProgress
 	case s.Queued && !s.Lookup && !s.MaybeApplied:
 		return change{}, "it waits, and nothing of it can have been applied; cancel it instead"
-	case s.Compensated && s.Status != string(dispatch.StatusUnknown):
-		return change{}, "its run is being compensated, or was, by what it is now; only an unknown intent of such a run can be resolved"
+	case s.Saga != "" && s.Status != string(dispatch.StatusUnknown):
+		return change{}, r.refuseInSaga(s)
 	case s.Queued:
 		return resolution, ""
 	}
 	return resolution, r.refuseSettled(s)
+}
+
+func (Resolve) refuseInSaga(s standing) refusal {
+	switch {
+	case s.Status == "compensation_failed":
+		return refusal(fmt.Sprintf("its undo failed; if you undid it by hand: drainer sagas retry --intent %[1]d --undone %[1]d", s.IntentID))
+	case s.Saga == "cancelled":
+		return "its run was cancelled; of such a run only unknown intents can be resolved"
+	}
+	return "its run is being compensated, or was; of such a run only unknown intents can be resolved"
 }
 
 func (r Resolve) refuseSettled(s standing) refusal {

@@ -24,12 +24,12 @@ func (r Retry) judge(s standing) (change, refusal) {
 	switch {
 	case s.inProgress():
 		return change{}, refusedInProgress
-	case s.Compensated:
-		return change{}, "its run is being compensated, or was, and stays closed; start a new run"
 	case s.Queued && s.Lookup:
 		return change{}, "its lookup waits to ask the provider; let it, or resolve the intent"
 	case s.Queued:
 		return change{}, "it waits in the queue already"
+	case s.Saga != "":
+		return change{}, r.inSaga(s)
 	}
 	switch s.Status {
 	case "failed", "unknown", "cancelled":
@@ -38,6 +38,19 @@ func (r Retry) judge(s standing) (change, refusal) {
 		return change{}, "it is completed; for a second effect enqueue it under another step_id or business_scope"
 	}
 	return change{}, refusal("it is " + s.Status + "; only failed, unknown and cancelled intents can be retried")
+}
+
+// inSaga names the way in which such an intent goes on.
+func (Retry) inSaga(s standing) refusal {
+	switch {
+	case s.Saga == "compensation_failed" && (s.isUndo() || s.Status == "compensation_failed"):
+		return refusal(fmt.Sprintf("its run is being compensated: drainer sagas retry --intent %d", s.IntentID))
+	case s.Saga == "begun" && s.Status == "unknown":
+		return refusal(fmt.Sprintf("its saga waits for it: resolve it, drainer intents resolve %d", s.IntentID))
+	case s.Saga == "cancelled":
+		return "its run was cancelled and stays closed; start a new run"
+	}
+	return "its run is being compensated, or was, and stays closed; start a new run"
 }
 
 func (r Retry) again(s standing) (change, refusal) {

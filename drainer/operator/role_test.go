@@ -52,6 +52,19 @@ func TestALoginOfTheDrainersRoleMayStopThings(t *testing.T) {
 	}
 }
 
+func TestALoginOfTheDrainersRoleMayLetASagaGoOn(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	console := o.consoleAt(o.login("outbox_drainer"))
+	steps, _ := failedSaga(o, "failed")
+	if _, err := console.Overview(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if run, err := console.RunOf(t.Context(), steps[0]); err != nil || console.RetrySaga(t.Context(), run, steps[:1], onCall) != nil {
+		t.Errorf("the saga of the run %q does not go on, %v", run, err)
+	}
+}
+
 func TestAnAgentsLoginMayDoNoneOfIt(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -3,7 +3,9 @@ package operator
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +22,8 @@ var (
 	sagaRetrySQL string
 	//go:embed sql/saga_resolve.sql
 	sagaResolveSQL string
+	//go:embed sql/reopen_steps.sql
+	reopenStepsSQL string
 	//go:embed sql/stuck_undos.sql
 	stuckUndosSQL string
 )
@@ -31,6 +35,9 @@ func (e *SagaError) Error() string {
 	return "the saga is " + e.State + "; " + e.Cure
 }
 
+// ErrNotStuck says that a step cannot have been undone by hand.
+var ErrNotStuck = errors.New("only a step of this run that is compensation_failed can be called undone; drainer sagas show tells which are")
+
 // Compensate takes a run back although nothing failed. What is in flight
 // ends first; then completed steps are undone.
 func (c *Console) Compensate(ctx context.Context, agentRunID string, by Signature) error {
@@ -38,9 +45,16 @@ func (c *Console) Compensate(ctx context.Context, agentRunID string, by Signatur
 }
 
 // RetrySaga lets a saga that failed go on, in a new epoch: undos that ended
-// otherwise than well are tried again, under their keys.
-func (c *Console) RetrySaga(ctx context.Context, agentRunID string, by Signature) error {
-	return c.changeSaga(ctx, agentRunID, by, sagaRetrySQL, "only one whose compensation failed can be retried", requeueUndos)
+// otherwise than well are tried again, under their keys. Steps that people have
+// undone themselves become compensated instead, and older ones are next.
+func (c *Console) RetrySaga(ctx context.Context, agentRunID string, undone []int64, by Signature) error {
+	goOn := func(ctx context.Context, tx pgx.Tx, agentRunID string, by Signature) error {
+		if err := reopenSteps(ctx, tx, agentRunID, undone, by); err != nil {
+			return err
+		}
+		return requeueUndos(ctx, tx, agentRunID, by)
+	}
+	return c.changeSaga(ctx, agentRunID, by, sagaRetrySQL, "only one whose compensation failed can be retried", goOn)
 }
 
 // ResolveSaga ends a saga that people have settled outside.
@@ -88,6 +102,23 @@ func whyUnchanged(ctx context.Context, tx pgx.Tx, agentRunID, cure string) error
 		return ErrNoSaga
 	}
 	return fmt.Errorf("no agent run has this id: %w", ErrNotFound)
+}
+
+func reopenSteps(ctx context.Context, tx pgx.Tx, agentRunID string, undone []int64, by Signature) error {
+	rows, err := tx.Query(ctx, reopenStepsSQL, agentRunID, by.worker(), by.Reason, undone)
+	if err != nil {
+		return fmt.Errorf("open its steps again: %w", err)
+	}
+	stuck, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("open its steps again: %w", err)
+	}
+	for _, step := range undone {
+		if !slices.Contains(stuck, step) {
+			return fmt.Errorf("intent %d: %w", step, ErrNotStuck)
+		}
+	}
+	return nil
 }
 
 // requeueUndos sends undos again that ended otherwise than well. The doubt

@@ -28,8 +28,9 @@ var SagaStates = []string{"begun", "compensated", "compensation_failed", "resolv
 // SagaStory is a saga with all that its run did and undid.
 type SagaStory struct {
 	Saga
-	Steps    []SagaStep `json:"steps"`    // in the order in which they were enqueued
-	Timeline []Event    `json:"timeline"` // the attempts of steps and undos, as they ended
+	WaitsFor []Wait     `json:"waits_for"` // empty unless it is under way
+	Steps    []SagaStep `json:"steps"`     // in the order in which they were enqueued
+	Timeline []Event    `json:"timeline"`  // the attempts of steps and undos, as they ended
 }
 
 // SagaStep is a forward intent, and its undo if there is one.
@@ -109,5 +110,6 @@ func (c *Console) tell(ctx context.Context, story *SagaStory) error {
 			story.Steps = append(story.Steps, SagaStep{intent, undos[fmt.Sprint(undoPrefix, intent.IntentID)]})
 		}
 	}
+	story.WaitsFor = waitsFor(story.State, story.Steps)
 	return nil
 }

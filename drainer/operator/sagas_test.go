@@ -38,7 +38,7 @@ func TestARetriedSagaSendsTheUndoAgainInANewEpoch(t *testing.T) {
 	}{{"failed", false}, {"unknown", true}} {
 		o := newOutbox(t)
 		steps, undo := failedSaga(o, test.status)
-		if err := o.console().RetrySaga(t.Context(), "doomed", signed); err != nil {
+		if err := o.console().RetrySaga(t.Context(), "doomed", nil, signed); err != nil {
 			t.Fatal(err)
 		}
 		story, err := o.console().SagaOf(t.Context(), "doomed")
@@ -57,6 +57,85 @@ func TestARetriedSagaSendsTheUndoAgainInANewEpoch(t *testing.T) {
 		if open := one[int](o, `SELECT count(*)::int FROM outbox.incident WHERE resolved_at IS NULL`); open != 0 {
 			t.Errorf("%d incidents still page", open)
 		}
+	}
+}
+
+// A step that people undid is never undone by drainer as well, in no later epoch either.
+func TestAStepThatWasUndoneByHandIsNotUndoneAgain(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	steps, undo := failedSaga(o, "failed")
+	if err := o.console().RetrySaga(t.Context(), "doomed", steps[:1], signed); err != nil {
+		t.Fatal(err)
+	}
+	o.assertStatus(steps[0], "compensated")
+	if history := o.history(steps[0]); !slices.Contains(history, "3 operator:on-call undone_by_hand compensated") {
+		t.Errorf("%q does not tell who undid it", history)
+	}
+	o.exec(`UPDATE outbox.saga SET state = 'compensation_failed'`)
+	if err := o.console().RetrySaga(t.Context(), "doomed", nil, signed); err != nil {
+		t.Fatal(err)
+	}
+	o.assertStatus(undo, "failed")
+}
+
+func TestOnlyAStepThatCouldNotBeUndoneIsCalledUndone(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	steps, undo := failedSaga(o, "failed")
+	for _, other := range []int64{steps[1], undo, o.enqueue("other", 1)[0], 4711} {
+		err := o.console().RetrySaga(t.Context(), "doomed", []int64{steps[0], other}, signed)
+		if !errors.Is(err, operator.ErrNotStuck) {
+			t.Errorf("intent %d: %v, want it refused", other, err)
+		}
+	}
+	o.assertStatus(steps[0], "compensation_failed")
+	if state := one[string](o, `SELECT state FROM outbox.saga`); state != "compensation_failed" {
+		t.Errorf("the saga is %s", state)
+	}
+}
+
+func TestASagaSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	steps, undo := failedSaga(o, "failed")
+	assertWaits := func(want ...operator.Wait) {
+		t.Helper()
+		story, err := o.console().SagaOf(t.Context(), "doomed")
+		if err != nil || !slices.Equal(story.WaitsFor, want) {
+			t.Errorf("it waits for %+v, %v; want %+v", story.WaitsFor, err, want)
+		}
+	}
+	assertWaits()
+	if err := o.console().RetrySaga(t.Context(), "doomed", nil, signed); err != nil {
+		t.Fatal(err)
+	}
+	assertWaits(operator.Wait{IntentID: undo, Status: "pending"})
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, 9, 'w', 'ambiguous', 'unknown')`, steps[1])
+	assertWaits(operator.Wait{IntentID: steps[1], Status: "unknown", Human: true})
+}
+
+func TestASagaTellsWhichStepsStand(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	steps, _ := failedSaga(o, "failed")
+	story, err := o.console().SagaOf(t.Context(), "doomed")
+	if err != nil || !slices.Equal(story.Standing(), steps[1:]) {
+		t.Errorf("%v stand, %v; want %v", story.Standing(), err, steps[1:])
+	}
+}
+
+func TestAnIntentAndItsUndoNameTheirRun(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	steps, undo := failedSaga(o, "failed")
+	for _, intent := range []int64{steps[0], undo} {
+		if run, err := o.console().RunOf(t.Context(), intent); err != nil || run != "doomed" {
+			t.Errorf("intent %d is of the run %q, %v", intent, run, err)
+		}
+	}
+	if _, err := o.console().RunOf(t.Context(), 4711); !errors.Is(err, operator.ErrNotFound) {
+		t.Errorf("%v, want that there is no such intent", err)
 	}
 }
 
@@ -92,6 +171,9 @@ func TestARunIsTakenBackByHand(t *testing.T) {
 func TestASagaIsChangedOnlyWhereThatMakesSense(t *testing.T) {
 	t.Parallel()
 	type act = func(*operator.Console, context.Context, string, operator.Signature) error
+	retry := func(c *operator.Console, ctx context.Context, run string, by operator.Signature) error {
+		return c.RetrySaga(ctx, run, nil, by)
+	}
 	for _, test := range []struct {
 		state string // of the saga; empty for none
 		act   act
@@ -101,10 +183,10 @@ func TestASagaIsChangedOnlyWhereThatMakesSense(t *testing.T) {
 		{"cancelled", (*operator.Console).Compensate, true},
 		{"begun", (*operator.Console).Compensate, false},
 		{"compensated", (*operator.Console).Compensate, false},
-		{"", (*operator.Console).RetrySaga, false},
-		{"begun", (*operator.Console).RetrySaga, false},
-		{"compensated", (*operator.Console).RetrySaga, false},
-		{"compensation_failed", (*operator.Console).RetrySaga, true},
+		{"", retry, false},
+		{"begun", retry, false},
+		{"compensated", retry, false},
+		{"compensation_failed", retry, true},
 		{"begun", (*operator.Console).ResolveSaga, true},
 		{"compensation_failed", (*operator.Console).ResolveSaga, true},
 		{"compensated", (*operator.Console).ResolveSaga, false},

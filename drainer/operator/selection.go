@@ -28,7 +28,8 @@ type Selection struct {
 const MaxSelection = 10_000
 
 // Select finds intents, the oldest first, and reports whether there are more
-// than the limit. It finds none that are completed or in progress.
+// than the limit. It finds none that are completed or in progress, nor what a
+// saga that ended as compensated or resolved has settled.
 func (c *Console) Select(ctx context.Context, s Selection) (intents []int64, more bool, err error) {
 	rows, err := c.conn.Query(ctx, selectSQL, s.Statuses, s.Provider, s.Run, s.OlderThan.Seconds(), s.Limit+1)
 	if err != nil {
@@ -53,4 +54,17 @@ func (c *Console) Find(ctx context.Context, t dispatch.Tuple) (int64, error) {
 		return 0, fmt.Errorf("find intent: %w", err)
 	}
 	return intent, nil
+}
+
+// RunOf returns the agent run that an intent, or an undo, is a step of.
+func (c *Console) RunOf(ctx context.Context, intentID int64) (string, error) {
+	var agentRunID string
+	err := c.conn.QueryRow(ctx, `SELECT agent_run_id FROM outbox.intent WHERE id = $1`, intentID).Scan(&agentRunID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", ErrNotFound
+	}
+	if err != nil {
+		return "", fmt.Errorf("find the intent's run: %w", err)
+	}
+	return agentRunID, nil
 }

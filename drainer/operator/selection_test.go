@@ -67,3 +67,34 @@ func TestASelectionFindsWhatItNames(t *testing.T) {
 		t.Errorf("dead are %v, want %v: what nobody will try again", ids, want)
 	}
 }
+
+// Nobody is to look again at what a run that went back has left behind.
+func TestWhatASagaHasSettledNeedsNobody(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		state string
+		stuck bool // what failed still needs somebody
+	}{{"compensation_failed", true}, {"compensated", false}, {"resolved", false}} {
+		o := newOutbox(t)
+		steps, undo := failedSaga(o, "failed")
+		o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, 9, 'w', 'ambiguous', 'unknown')`, steps[1])
+		o.exec(`UPDATE outbox.saga SET state = $1`, test.state)
+		dead, err := o.console().List(t.Context(), operator.Filter{Dead: true, Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		chosen, _, err := o.console().Select(t.Context(), operator.Selection{Statuses: []string{"failed", "unknown"}, Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed := func(intent int64) bool {
+			return slices.ContainsFunc(dead, func(i operator.Intent) bool { return i.IntentID == intent })
+		}
+		if listed(undo) != test.stuck || listed(steps[0]) != test.stuck || slices.Contains(chosen, undo) != test.stuck {
+			t.Errorf("%s: dead are %+v, chosen %v", test.state, dead, chosen)
+		}
+		if !listed(steps[1]) || !slices.Contains(chosen, steps[1]) {
+			t.Errorf("%s: a step that nobody can tell of is not listed", test.state)
+		}
+	}
+}

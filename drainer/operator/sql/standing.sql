@@ -8,7 +8,7 @@ SELECT s.intent_id, s.agent_run_id, s.step_id, s.tool_name, s.business_scope, s.
        coalesce(q.maybe_applied, s.status = 'unknown') AS maybe_applied,
        coalesce(s.last_outcome, '') AS last_outcome,
        coalesce(s.provider_ref, '') AS provider_ref,
-       EXISTS (SELECT FROM outbox.saga WHERE saga.agent_run_id = s.agent_run_id) AS compensated,
+       coalesce((SELECT state FROM outbox.saga g WHERE g.agent_run_id = s.agent_run_id), '') AS saga,
        coalesce(doubt.via, '') AS via,
        sent.first AS first_attempt_at,
        coalesce(extract(epoch FROM now() - sent.first), 0)::float8 AS seconds_since_first

@@ -1,0 +1,9 @@
+-- $1 run, $2 operator, $3 reason, $4 the steps that were undone by hand. Any other that could not be undone
+-- counts as completed again, so that the next pass plans for it anew.
+INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, reason)
+SELECT intent_id, (SELECT max(attempt) + 1 FROM outbox.attempt a WHERE a.intent_id = s.intent_id), $2::text,
+       CASE WHEN by_hand THEN 'undone_by_hand' ELSE 'undo_retried' END,
+       CASE WHEN by_hand THEN 'compensated' ELSE 'completed' END, $3::text
+FROM outbox.status s CROSS JOIN LATERAL (SELECT s.intent_id = ANY ($4::bigint[]) AS by_hand) told
+WHERE s.agent_run_id = $1::text AND s.status = 'compensation_failed'
+RETURNING intent_id;
