@@ -141,7 +141,7 @@ func TestWhatCannotBeUndoneEndsTheSagaWithOneIncident(t *testing.T) {
 		"it is too late": {
 			tool: "shop/hold",
 			before: func(w *world, step int64) {
-				w.exec(`UPDATE outbox.attempt SET finished_at = finished_at - interval '61 minutes' WHERE intent_id = $1`, step)
+				w.exec(`UPDATE outbox.attempt SET started_at = started_at - interval '61 minutes' WHERE intent_id = $1`, step)
 			},
 			incident: incident{Kind: "reversal_window_expired", Detail: "reversal_window_expired"},
 		},
@@ -407,7 +407,7 @@ func TestAnEffectThatComesLateIsAnIncident(t *testing.T) {
 					t.Fatal("the settlement was not refused")
 				}
 			}
-			w.assertStatuses(status, "failed")
+			w.assertStatuses("completed", "failed")
 			w.assertIncidents(incident{"compensation_failed", late, "late_effect"})
 			w.assertSaga("compensation_failed")
 		})

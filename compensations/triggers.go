@@ -17,8 +17,10 @@ const (
 	// sweepInterval bounds how long a saga stands still when the trigger of its
 	// next pass was lost, for instance with a process that was killed.
 	sweepInterval = 2 * time.Second
-	// sweepLimit bounds one sweep.
-	sweepLimit = 200
+	// sweepLimit bounds one sweep, well below what River works off meanwhile.
+	sweepLimit = 40
+	// swept jobs come after those of sagas that moved.
+	swept = 4
 	// triggerRoom is how many moves may wait for River.
 	triggerRoom = 1000
 )
@@ -72,7 +74,7 @@ func (t *Triggers) warn(ctx context.Context, err error) {
 
 // Trigger starts a run's next pass.
 func Trigger(ctx context.Context, client *jobs.Client, agentRunID string) error {
-	if _, err := client.Insert(ctx, advanceArgs{agentRunID}, nil); err != nil {
+	if _, err := client.Insert(ctx, advanceArgs{agentRunID}, &river.InsertOpts{Queue: jobs.QueueSagas}); err != nil {
 		return fmt.Errorf("trigger a saga: %w", err)
 	}
 	return nil
@@ -90,7 +92,7 @@ func (t *Triggers) sweep(ctx context.Context) error {
 	for i, run := range runs {
 		inserts[i] = river.InsertManyParams{
 			Args:       advanceArgs{run},
-			InsertOpts: &river.InsertOpts{UniqueOpts: river.UniqueOpts{ByArgs: true, ByPeriod: sweepInterval}},
+			InsertOpts: &river.InsertOpts{Queue: jobs.QueueSagas, Priority: swept, UniqueOpts: river.UniqueOpts{ByArgs: true, ByPeriod: sweepInterval}},
 		}
 	}
 	if _, err := t.client.InsertMany(ctx, inserts); err != nil {

@@ -210,6 +210,7 @@ func ended(row *drainer.Row, result dispatch.Result) drainer.Settlement {
 	decision := policy.Decide(dispatch.History{Tries: row.Tries, MaybeApplied: row.MaybeApplied, Lookup: row.Lookup}, result, 0)
 	return drainer.Settlement{
 		Row: row, StartedAt: time.Now(), FinishedAt: time.Now(), Result: result, Decision: decision,
+		Acts:       policy.Class != dispatch.ReadOnly,
 		BeginsSaga: policy.BeginsSaga && row.Undoes == nil && decision.Status == dispatch.StatusFailed,
 	}
 }

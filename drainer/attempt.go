@@ -22,6 +22,7 @@ const unknownLookupAfter = 15 * time.Minute
 // without a settlement: every claimed row is accounted for.
 func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 	upstream, policy, configured := l.route(row)
+	row = answerable(row, policy)
 	switch {
 	case !configured:
 		l.observer.unconfigured(row.server(), row)
@@ -72,6 +73,7 @@ func (l *lane) send(ctx context.Context, upstream *upstream, policy dispatch.Pol
 		Result:     result,
 		Decision:   policy.Decide(history, result, rand.Float64()),
 		Breaker:    change,
+		Acts:       policy.Class != dispatch.ReadOnly,
 	}
 	settlement.BeginsSaga = beginsSaga(&settlement, policy)
 	l.observer.attempted(&settlement, operationFor(row, policy))
@@ -87,6 +89,20 @@ func (l *lane) route(row *Row) (*upstream, dispatch.Policy, bool) {
 	}
 	policy, configured := upstream.provider.Tools[row.Tuple.Operation()]
 	return upstream, policy, configured
+}
+
+// answerable turns a question that no tool answers into the act itself, where
+// repeating that is as good as asking.
+func answerable(row *Row, policy dispatch.Policy) *Row {
+	if !row.Lookup || policy.Lookup != nil || policy.Class == "" || policy.Class == dispatch.NonIdempotent {
+		return row
+	}
+	acting := *row
+	acting.Lookup = false
+	if !policy.MayStillSend(acting.history(time.Time{})) {
+		return row
+	}
+	return &acting
 }
 
 // lacksLookup holds for a while for a row that waits to be looked up by a tool

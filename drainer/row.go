@@ -68,6 +68,7 @@ type Settlement struct {
 	Decision   dispatch.Decision
 	Breaker    *BreakerChange // what it means for the provider's breaker; nil for nothing
 	BeginsSaga bool           // its run goes back from here
+	Acts       bool           // its tool has an effect
 }
 
 // MayHaveSent reports whether the first-send time starts to count.

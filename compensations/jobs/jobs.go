@@ -21,15 +21,21 @@ import (
 )
 
 const (
-	connections = 4 // of which River keeps one for its notifications
+	connections = 6 // of which River keeps one for its notifications
 	workers     = 4
 	timeout     = time.Minute
 	stopTimeout = 5 * time.Second
+	// cooldown is how soon a queue is looked at again: it bounds how many short
+	// jobs a process works off.
+	cooldown = 20 * time.Millisecond
 )
 
-// Pages is the queue of what waits for a pager, so that one that is down holds
-// up nothing else.
-const Pages = "pages"
+// The queues of what must not wait for one another: a pager that is down holds
+// up no saga, and many sagas hold up no upkeep.
+const (
+	QueuePages = "pages"
+	QueueSagas = "sagas"
+)
 
 // Part is one kind of work: its workers, and the jobs that start it by the clock.
 type Part interface {
@@ -67,12 +73,14 @@ func New(pool *pgxpool.Pool, log *slog.Logger, parts ...Part) (*Runner, error) {
 	}
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
 		Schema:                      "outbox",
-		Queues:                      map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: workers}, Pages: {MaxWorkers: workers}},
+		Queues:                      queues(),
 		Workers:                     all,
 		PeriodicJobs:                periodic,
 		Logger:                      log,
 		JobTimeout:                  timeout,
 		CompletedJobRetentionPeriod: time.Hour,
+		DiscardedJobRetentionPeriod: time.Hour,
+		FetchCooldown:               cooldown,
 		// A job of a process that was killed counts as running until then.
 		RescueStuckJobsAfter: timeout + 30*time.Second,
 	})
@@ -80,6 +88,14 @@ func New(pool *pgxpool.Pool, log *slog.Logger, parts ...Part) (*Runner, error) {
 		return nil, fmt.Errorf("set up River: %w", err)
 	}
 	return &Runner{client: client}, nil
+}
+
+func queues() map[string]river.QueueConfig {
+	queues := map[string]river.QueueConfig{}
+	for _, name := range []string{river.QueueDefault, QueuePages, QueueSagas} {
+		queues[name] = river.QueueConfig{MaxWorkers: workers}
+	}
+	return queues
 }
 
 // Client inserts jobs.

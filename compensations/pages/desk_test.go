@@ -78,7 +78,7 @@ func (d *desk) work(settings pages.Settings) {
 	pager.Register(workers)
 	client, err := river.NewClient(riverpgxv5.New(d.db), &river.Config{
 		Schema:            "outbox",
-		Queues:            map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 4}, jobs.Pages: {MaxWorkers: 4}},
+		Queues:            map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 4}, jobs.QueuePages: {MaxWorkers: 4}},
 		Workers:           workers,
 		PeriodicJobs:      pager.Periodic(),
 		Logger:            log,

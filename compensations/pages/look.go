@@ -16,8 +16,9 @@ const (
 	// perLook bounds what a channel has to do: a thousand incidents of one
 	// outage must neither flood a pager nor, while it is down, the workers.
 	perLook = 10
-	// maxSends ends a job, not the page: the next look starts another.
-	maxSends = 50
+	// maxSends ends a job, not the page: a later look starts another, after those
+	// that were tried less lately. So pages that a channel refuses pass.
+	maxSends = 3
 )
 
 // lookArgs is the leader's job that finds out who is to be told what.
@@ -59,7 +60,11 @@ func (p *Pager) sample(ctx context.Context) error {
 
 // enqueue inserts a job for each page, unless there is one that has not ended.
 func (p *Pager) enqueue(ctx context.Context, channel Channel) error {
-	due, err := p.store.due(ctx, channel, perLook)
+	underWay, err := p.store.underWay(ctx, channel)
+	if err != nil || underWay >= perLook {
+		return err
+	}
+	due, err := p.store.due(ctx, channel, perLook-underWay)
 	if err != nil || len(due) == 0 {
 		return err
 	}
@@ -86,7 +91,7 @@ func (sendArgs) Kind() string { return "page_send" }
 // InsertOpts let one job at a time tell a channel of an incident.
 func (sendArgs) InsertOpts() river.InsertOpts {
 	return river.InsertOpts{
-		Queue:       jobs.Pages,
+		Queue:       jobs.QueuePages,
 		MaxAttempts: maxSends,
 		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: []rivertype.JobState{
 			rivertype.JobStateAvailable, rivertype.JobStatePending, rivertype.JobStateRunning,

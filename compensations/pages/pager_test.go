@@ -2,6 +2,7 @@ package pages_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -293,5 +294,24 @@ func TestWithoutChannelsIncidentsAreStillCounted(t *testing.T) {
 			got, sampled := d.value("drainer_incidents_open", map[string]string{"kind": string(kind)})
 			return sampled && got == want
 		})
+	}
+}
+
+func TestPagesThatAChannelRefusesKeepNoOtherOut(t *testing.T) {
+	t.Parallel()
+	d, r := newDesk(t), newReceiver(t)
+	const refused = 12 // more than are under way at once
+	for range refused {
+		d.incident(pages.OutcomeUnknown)
+	}
+	good := d.incident(pages.CompensationFailed)
+	r.answer = func(_ int64, w http.ResponseWriter) bool {
+		w.WriteHeader(http.StatusBadRequest)
+		return true
+	}
+	d.work(quick(channel("slack", pages.NewSlack(r.server.URL))))
+	want := fmt.Sprintf("incident %d", good)
+	for m := r.next(); !strings.Contains(m.body, want); m = r.next() {
+		continue
 	}
 }

@@ -36,6 +36,17 @@ func (s store) due(ctx context.Context, channel Channel, limit int) ([]Page, err
 	return s.pages(ctx, channel, nil, nil, limit)
 }
 
+// underWay counts the jobs that have still to tell the channel something.
+func (s store) underWay(ctx context.Context, channel Channel) (jobs int, err error) {
+	err = s.pool.QueryRow(ctx, `SELECT count(*) FROM outbox.river_job
+		WHERE kind = $1 AND state IN ('available', 'pending', 'running', 'retryable', 'scheduled') AND args ->> 'channel' = $2`,
+		sendArgs{}.Kind(), channel.Name).Scan(&jobs)
+	if err != nil {
+		return 0, fmt.Errorf("count page jobs: %w", err)
+	}
+	return jobs, nil
+}
+
 // dueOf reports whether a channel is to be told anything of one incident.
 func (s store) dueOf(ctx context.Context, channel Channel, incidentID int64, generation int) (Page, bool, error) {
 	pages, err := s.pages(ctx, channel, &incidentID, &generation, 1)

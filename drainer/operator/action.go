@@ -56,6 +56,7 @@ type requeue struct {
 	firstAttemptAt *time.Time
 	maybeApplied   bool
 	via            string
+	lookup         bool // ask whether it was applied, before anything is sent
 }
 
 // refusal says why an action is not taken, and what can be done instead; empty

@@ -61,12 +61,13 @@ func (d decisions) requeue(ctx context.Context, tx pgx.Tx, by Signature) (pgx.Ro
 	outcomes := make([]string, len(d))
 	firstAttempts := make([]*time.Time, len(d))
 	maybeApplied := make([]bool, len(d))
-	vias := make([]string, len(d))
+	vias, lookups := make([]string, len(d)), make([]bool, len(d))
 	for i := range d {
 		back := d[i].change.requeue
 		outcomes[i], firstAttempts[i], maybeApplied[i], vias[i] = d[i].change.outcome, back.firstAttemptAt, back.maybeApplied, back.via
+		lookups[i] = back.lookup
 	}
-	return tx.Query(ctx, requeueSQL, by.worker(), by.Reason, intents, attempts, outcomes, firstAttempts, maybeApplied, vias)
+	return tx.Query(ctx, requeueSQL, by.worker(), by.Reason, intents, attempts, outcomes, firstAttempts, maybeApplied, vias, lookups)
 }
 
 // fences are the rows as they stood: a change is made only after just that

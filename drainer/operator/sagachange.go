@@ -59,7 +59,7 @@ func (c *Console) RetrySaga(ctx context.Context, agentRunID string, undone []int
 
 // ResolveSaga ends a saga that people have settled outside.
 func (c *Console) ResolveSaga(ctx context.Context, agentRunID string, by Signature) error {
-	return c.changeSaga(ctx, agentRunID, by, sagaResolveSQL, "only one that is under way or failed can be resolved", nil)
+	return c.changeSaga(ctx, agentRunID, by, sagaResolveSQL, "only one that is under way or failed can be resolved, and not while an undo of it is on its way or in doubt: drainer sagas show tells", nil)
 }
 
 // changeSaga runs a statement that says whether it changed the saga, and what
@@ -121,8 +121,9 @@ func reopenSteps(ctx context.Context, tx pgx.Tx, agentRunID string, undone []int
 	return nil
 }
 
-// requeueUndos sends undos again that ended otherwise than well. The doubt
-// about them goes along: whether they may be sent is the engine's to say.
+// requeueUndos sends undos again that ended otherwise than well. What may have
+// been applied is asked about first, or repeated where its tool says that this
+// is safe: the engine knows.
 func requeueUndos(ctx context.Context, tx pgx.Tx, agentRunID string, by Signature) error {
 	rows, err := tx.Query(ctx, stuckUndosSQL, agentRunID)
 	if err != nil {
@@ -138,7 +139,7 @@ func requeueUndos(ctx context.Context, tx pgx.Tx, agentRunID string, by Signatur
 	}
 	var again decisions
 	for _, s := range standings {
-		back := &requeue{firstAttemptAt: s.FirstAttemptAt, maybeApplied: s.MaybeApplied}
+		back := &requeue{firstAttemptAt: s.FirstAttemptAt, maybeApplied: s.MaybeApplied, lookup: s.MaybeApplied}
 		if s.MaybeApplied {
 			back.via = s.Via
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 // failedSaga is a run whose first of two steps could not be undone: its undo
@@ -51,7 +52,7 @@ func TestARetriedSagaSendsTheUndoAgainInANewEpoch(t *testing.T) {
 		if first := story.Steps[0]; first.IntentID != steps[0] || first.Status != "completed" || first.Undo == nil || first.Undo.Status != "pending" {
 			t.Errorf("%+v, want the step completed and its undo on its way", first)
 		}
-		if doubt := one[bool](o, `SELECT maybe_applied AND first_attempt_at IS NOT NULL FROM outbox.queue WHERE intent_id = $1`, undo); doubt != test.inDoubt {
+		if doubt := one[bool](o, `SELECT maybe_applied AND lookup AND first_attempt_at IS NOT NULL FROM outbox.queue WHERE intent_id = $1`, undo); doubt != test.inDoubt {
 			t.Errorf("%s: the doubt is %v", test.status, doubt)
 		}
 		if open := one[int](o, `SELECT count(*)::int FROM outbox.incident WHERE resolved_at IS NULL`); open != 0 {
@@ -234,4 +235,29 @@ func TestTheStoryOfASagaIsToldInOrder(t *testing.T) {
 	if err != nil || len(sagas) != 1 {
 		t.Errorf("listed %+v, %v", sagas, err)
 	}
+}
+
+func TestAResolvedSagaSendsNoUndoThatWaits(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	_, undo := failedSaga(o, "failed")
+	if err := o.console().RetrySaga(t.Context(), "doomed", nil, signed); err != nil {
+		t.Fatal(err)
+	}
+	o.exec(`UPDATE outbox.queue SET maybe_applied = true`)
+	var refused *operator.SagaError
+	if err := o.console().ResolveSaga(t.Context(), "doomed", signed); !errors.As(err, &refused) {
+		t.Errorf("%v, want a refusal while the undo may have been applied", err)
+	}
+	o.exec(`UPDATE outbox.queue SET maybe_applied = false`)
+	if err := o.console().ResolveSaga(t.Context(), "doomed", signed); err != nil {
+		t.Fatal(err)
+	}
+	if status := one[string](o, `SELECT status FROM outbox.status WHERE intent_id = $1`, undo); status != "cancelled" {
+		t.Errorf("the undo is %s, want it not to be sent any more", status)
+	}
+	if queued := one[int](o, `SELECT count(*)::int FROM outbox.queue WHERE intent_id = $1`, undo); queued != 0 {
+		t.Error("the undo still waits")
+	}
+	drainertest.AssertInvariant(t, o.db)
 }

@@ -133,3 +133,22 @@ func TestWhatAForgottenFallbackMayHaveAppliedIsNotLeftLying(t *testing.T) {
 		t.Errorf("claimed %+v, want the row, for the provider's own lane to say what is missing", rows)
 	}
 }
+
+func TestAnUndoGoesToWhoeverHadTheEffect(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.open("backup")
+	o.shutOff("sim")
+	o.enqueue("run", 0, 1)
+	o.settle(worker, dispatch.Completed, o.withFallback(worker)...)
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
+		VALUES ('run', 'compensate:1', 'sim/undo', 'scope', '{}', 1)`)
+	if rows := o.withFallback(worker); len(rows) != 0 {
+		t.Errorf("claimed %+v, want the undo to wait for its own provider", rows)
+	}
+	o.open("sim")
+	if rows := o.withFallback(worker); len(rows) != 1 || rows[0].Via != "" {
+		t.Errorf("claimed %+v, want the undo at its own provider", rows)
+	}
+}

@@ -32,6 +32,7 @@ type settleColumns struct {
 	lookups          []bool
 	beginsSaga       []bool
 	undoes           []*int64
+	acts             []bool
 }
 
 // queueSettle adds nothing for no settlements. refused gets the indices of
@@ -44,7 +45,7 @@ func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settleme
 	batch.Queue(settleSQL, worker, c.claims, c.intents, c.attempts, c.startedAgo, c.finishedAgo, c.outcomes, c.httpStatus,
 		c.errors, c.refs, c.responses, c.responseHeaders, c.replayed, c.problems, c.retryAfters, c.asked, c.vias,
 		c.status, c.delays, c.tries, c.firstAttempts, c.mayHaveBeenSent, c.maybeApplied, c.lookups,
-		c.beginsSaga, c.undoes,
+		c.beginsSaga, c.undoes, c.acts,
 	).Query(func(rows pgx.Rows) (err error) {
 		*refused, err = pgx.CollectRows(rows, pgx.RowTo[int])
 		return err
@@ -60,7 +61,7 @@ func columns(settlements []drainer.Settlement) *settleColumns {
 		responseHeaders: make([]*string, n), replayed: make([]bool, n), delays: make([]*float64, n),
 		firstAttempts: make([]*time.Time, n), mayHaveBeenSent: make([]bool, n), maybeApplied: make([]bool, n),
 		problems: make([]*string, n), retryAfters: make([]*float64, n), asked: make([]bool, n), vias: make([]*string, n),
-		lookups: make([]bool, n), beginsSaga: make([]bool, n), undoes: make([]*int64, n),
+		lookups: make([]bool, n), beginsSaga: make([]bool, n), undoes: make([]*int64, n), acts: make([]bool, n),
 	}
 	now := time.Now()
 	for i := range settlements {
@@ -78,7 +79,7 @@ func (c *settleColumns) set(i int, s *drainer.Settlement, now time.Time) {
 	c.setResult(i, s.Result)
 	c.asked[i], c.vias[i] = s.Row.Lookup, textOrNull(s.Row.Via)
 	c.status[i], c.tries[i], c.maybeApplied[i] = string(s.Decision.Status), int32(s.Decision.Tries), s.Decision.MaybeApplied
-	c.lookups[i], c.beginsSaga[i], c.undoes[i] = s.Decision.Lookup, s.BeginsSaga, s.Row.Undoes
+	c.lookups[i], c.beginsSaga[i], c.undoes[i], c.acts[i] = s.Decision.Lookup, s.BeginsSaga, s.Row.Undoes, s.Acts
 	if s.Decision.Back() {
 		c.delays[i] = pointer(s.Decision.Delay.Seconds())
 	}

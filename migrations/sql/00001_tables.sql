@@ -179,6 +179,7 @@ CREATE TABLE outbox.page (
   channel     text COLLATE "C" NOT NULL,
   told        text CHECK (told IN ('open', 'acknowledged', 'resolved')),  -- null: nobody knows
   told_at     timestamptz,
+  tried_at    timestamptz,
   sends       int NOT NULL DEFAULT 0,  -- tells two senders that they met
   PRIMARY KEY (incident_id, generation, channel)
 );

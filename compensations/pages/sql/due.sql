@@ -2,14 +2,14 @@
 -- generation, or null for all, $5 limit. What the channel is to be told: what is
 -- open and new to it, or old news; and what it believes to be open and is not.
 WITH due AS (
-  SELECT i.id, i.generation, 'open' AS state, p.told_at, coalesce(p.sends, 0) AS sends
+  SELECT i.id, i.generation, 'open' AS state, p.told_at, p.tried_at, coalesce(p.sends, 0) AS sends
   FROM outbox.incident i
   LEFT JOIN outbox.page p ON p.channel = $1::text AND p.incident_id = i.id AND p.generation = i.generation
                          AND p.told IS DISTINCT FROM 'resolved'  -- which an open one never was; it is the index's condition
   WHERE i.resolved_at IS NULL AND i.acknowledged_at IS NULL
     AND (p.told IS DISTINCT FROM 'open' OR p.told_at <= now() - make_interval(secs => $2::float8))
   UNION ALL
-  SELECT p.incident_id, p.generation, now_is.state, p.told_at, p.sends
+  SELECT p.incident_id, p.generation, now_is.state, p.told_at, p.tried_at, p.sends
   FROM outbox.page p JOIN outbox.incident i ON i.id = p.incident_id
   CROSS JOIN LATERAL (SELECT CASE
     WHEN i.generation > p.generation OR i.resolved_at IS NOT NULL THEN 'resolved'
@@ -20,11 +20,12 @@ WITH due AS (
 ), next AS (
   SELECT * FROM due
   WHERE $3::bigint IS NULL OR (id = $3::bigint AND generation = $4::int)
-  ORDER BY state = 'open', told_at NULLS FIRST, id LIMIT $5::int  -- news before repetitions
+  -- what was tried least lately, so that pages which a channel refuses keep no others out; then news before repetitions
+  ORDER BY tried_at NULLS FIRST, state = 'open', told_at NULLS FIRST, id LIMIT $5::int
 )
 SELECT n.id, n.generation, n.state, i.kind, i.intent_id, coalesce(t.tool_name, ''),
        coalesce(outbox.idempotency_key(t.agent_run_id, t.step_id, t.tool_name, t.business_scope), ''), i.opened_at,
        CASE n.state WHEN 'resolved' THEN coalesce(i.resolved_by, '') WHEN 'acknowledged' THEN coalesce(i.acknowledged_by, '') ELSE '' END,
        n.sends
 FROM next n JOIN outbox.incident i USING (id) LEFT JOIN outbox.intent t ON t.id = i.intent_id
-ORDER BY n.state = 'open', n.told_at NULLS FIRST, n.id;
+ORDER BY n.tried_at NULLS FIRST, n.state = 'open', n.told_at NULLS FIRST, n.id;

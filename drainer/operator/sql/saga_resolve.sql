@@ -1,8 +1,20 @@
--- $1 run, $2 operator, $3 reason.
+-- $1 run, $2 operator, $3 reason. An undo that waits is not sent any more. One
+-- that is on its way, or may have been applied, must end first.
 WITH resolved AS (
   UPDATE outbox.saga SET state = 'resolved', ended_at = now(), changed_by = $2::text, reason = $3::text
   WHERE agent_run_id = $1::text AND state IN ('begun', 'compensation_failed')
+    AND NOT EXISTS (
+      SELECT FROM outbox.intent u JOIN outbox.status s ON s.intent_id = u.id LEFT JOIN outbox.queue q ON q.intent_id = u.id
+      WHERE u.agent_run_id = $1::text AND u.compensates IS NOT NULL AND s.finished_at IS NULL
+        AND (q.intent_id IS NULL OR q.maybe_applied))
   RETURNING agent_run_id
+), withdrawn AS (
+  DELETE FROM outbox.queue q USING outbox.intent u, resolved
+  WHERE u.agent_run_id = resolved.agent_run_id AND u.compensates IS NOT NULL AND q.intent_id = u.id AND NOT q.maybe_applied
+  RETURNING q.intent_id, q.attempt
+), noted AS (
+  INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, reason)
+  SELECT intent_id, attempt + 1, $2::text, 'cancelled', 'cancelled', $3::text FROM withdrawn
 ), decided AS (
   UPDATE outbox.incident SET resolved_at = now(), resolved_by = $2::text
   WHERE agent_run_id IN (SELECT agent_run_id FROM resolved) AND resolved_at IS NULL

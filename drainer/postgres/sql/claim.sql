@@ -30,7 +30,9 @@ WITH probe AS MATERIALIZED (
       AND EXISTS (SELECT FROM outbox.worker WHERE worker_id = $1::uuid)
       AND (SELECT lets_through AND NOT paused FROM gate)
       AND CASE WHEN $6::text = $2::text THEN via IS NULL OR (via <> $7::text AND $8::float8 = 0)
-               ELSE via = $6::text OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT (SELECT closed FROM gate)) END
+               ELSE via = $6::text OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT (SELECT closed FROM gate)
+                    -- an undo goes to whoever had the effect, or to nobody
+                    AND NOT EXISTS (SELECT FROM outbox.intent u WHERE u.id = intent_id AND u.compensates IS NOT NULL)) END
     ORDER BY next_attempt_at, intent_id LIMIT $3::int
     FOR UPDATE SKIP LOCKED))
   RETURNING *

@@ -14,12 +14,12 @@ WITH fence AS MATERIALIZED (
               $10::text[], $11::text[]::jsonb[], $12::text[]::jsonb[], $13::boolean[],
               $14::text[]::jsonb[], $15::float8[], $16::boolean[], $17::text[],
               $18::text[], $19::float8[], $20::int[], $21::timestamptz[], $22::boolean[], $23::boolean[], $24::boolean[],
-              $25::boolean[], $26::bigint[])
+              $25::boolean[], $26::bigint[], $27::boolean[])
     AS e (claim_id, intent_id, attempt, started_ago, finished_ago, outcome, http_status, error,
           provider_ref, response, response_headers, replayed,
           problem, retry_after_seconds, asked, via,
           status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied, lookup,
-          begins_saga, undoes)
+          begins_saga, undoes, acts)
   JOIN fence USING (claim_id)
 ), appended AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, finished_at, outcome, status, next_attempt_at,
@@ -74,17 +74,32 @@ WITH fence AS MATERIALIZED (
   ON CONFLICT (kind, intent_id) DO UPDATE
   SET detail = excluded.detail, opened_at = now()
 ), late AS (
-  -- a worker that lost its row knows of an effect that is on record as none
-  INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
-  SELECT 'compensation_failed', id, agent_run_id, 'late_effect' FROM outbox.intent i
-  WHERE id = ANY (ARRAY(SELECT intent_id FROM unnest($3::bigint[], $7::text[]) AS e (intent_id, outcome)
-                        WHERE outcome = 'completed' AND (intent_id IN (SELECT intent_id FROM appended)) IS NOT TRUE))
-    AND (SELECT status FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1) IN ('failed', 'cancelled')
-  ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now()
-  RETURNING agent_run_id
+  -- a worker that lost its row knows of an effect that is on record as none, or as unknown
+  INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, http_status, provider_ref, response, error, served_by)
+  SELECT e.intent_id, newest.attempt + 1, $1::uuid::text, now() - make_interval(secs => e.started_ago), 'completed', 'completed',
+         e.http_status, e.provider_ref, e.response, 'late', e.via
+  FROM unnest($3::bigint[], $5::float8[], $7::text[], $8::int[], $10::text[], $11::text[]::jsonb[], $17::text[], $26::bigint[])
+    AS e (intent_id, started_ago, outcome, http_status, provider_ref, response, via, undoes)
+  CROSS JOIN LATERAL (
+    SELECT attempt, status, next_attempt_at FROM outbox.attempt a
+    WHERE a.intent_id = e.intent_id ORDER BY a.attempt DESC LIMIT 1) newest
+  WHERE e.outcome = 'completed' AND e.undoes IS NULL AND (e.intent_id IN (SELECT intent_id FROM appended)) IS NOT TRUE
+    AND newest.status IN ('failed', 'cancelled', 'unknown') AND newest.next_attempt_at IS NULL
+  ON CONFLICT DO NOTHING RETURNING intent_id
+), found_out AS (
+  UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'evidence'
+  WHERE kind = 'outcome_unknown' AND resolved_at IS NULL AND intent_id IN (SELECT intent_id FROM late)
+), astray AS (  -- effects that came after their run had gone back
+  SELECT i.id, i.agent_run_id FROM outbox.intent i JOIN outbox.saga s USING (agent_run_id)
+  WHERE s.state IN ('compensated', 'compensation_failed', 'resolved') AND i.id = ANY (ARRAY(
+    SELECT e.intent_id FROM unnest($3::bigint[], $27::boolean[]) AS e (intent_id, acts)
+    WHERE e.acts AND e.intent_id IN (SELECT intent_id FROM late)))
 ), not_net_zero AS (
-  UPDATE outbox.saga SET state = 'compensation_failed'
-  WHERE state = 'compensated' AND agent_run_id IN (SELECT agent_run_id FROM late)
+  UPDATE outbox.saga SET state = 'compensation_failed' WHERE agent_run_id IN (SELECT agent_run_id FROM astray)
+), told AS (
+  INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
+  SELECT 'compensation_failed', id, agent_run_id, 'late_effect' FROM astray
+  ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now()
 )
 SELECT (e.n - 1)::int AS refused
 FROM unnest($3::bigint[]) WITH ORDINALITY AS e (intent_id, n)

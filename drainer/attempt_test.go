@@ -1,0 +1,32 @@
+package drainer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+func TestAQuestionThatNoToolAnswersIsAskedByRepeatingWhereThatIsSafe(t *testing.T) {
+	t.Parallel()
+	sent := time.Now()
+	row := &Row{Lookup: true, MaybeApplied: true, FirstAttemptAt: &sent, SinceFirstSend: time.Hour, ClaimedAt: time.Now()}
+	for name, test := range map[string]struct {
+		policy dispatch.Policy
+		acts   bool
+	}{
+		"a lookup answers":                {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: 24 * time.Hour, Lookup: &dispatch.Lookup{}}, false},
+		"the key is still known":          {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: 24 * time.Hour}, true},
+		"the key may be forgotten":        {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: time.Hour}, false},
+		"repeating changes nothing":       {dispatch.Policy{Class: dispatch.NaturallyIdempotent}, true},
+		"repeating repeats the effect":    {dispatch.Policy{Class: dispatch.NonIdempotent}, false},
+		"nobody here knows what it would": {dispatch.Policy{}, false},
+	} {
+		if got := !answerable(row, test.policy).Lookup; got != test.acts {
+			t.Errorf("%s: it acts %v, want %v", name, got, test.acts)
+		}
+	}
+	if !row.Lookup {
+		t.Error("the claimed row itself was changed")
+	}
+}
