@@ -65,43 +65,43 @@ WITH fence AS MATERIALIZED (
   ON CONFLICT DO NOTHING
 ), stuck AS (
   UPDATE outbox.saga SET state = 'compensation_failed', ended_at = now()
-  WHERE state = 'begun' AND agent_run_id IN (
-    SELECT agent_run_id FROM outbox.intent WHERE id = ANY (ARRAY(SELECT undoes FROM undo WHERE status <> 'completed')))
+  WHERE state = 'begun' AND agent_run_id = ANY (ARRAY(
+    SELECT agent_run_id FROM outbox.intent WHERE id = ANY (ARRAY(SELECT undoes FROM undo WHERE status <> 'completed'))))
 ), failed AS (
   INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
   SELECT 'compensation_failed', undoes, (SELECT agent_run_id FROM outbox.intent WHERE id = undoes), coalesce(error, status)
   FROM undo WHERE status <> 'completed'
   ON CONFLICT (kind, intent_id) DO UPDATE
   SET detail = excluded.detail, opened_at = now()
+), refused AS MATERIALIZED (  -- the claim was gone, or the row settled before: almost never any
+  SELECT n, intent_id, started_ago, outcome, http_status, provider_ref, response, via, undoes, acts
+  FROM unnest($3::bigint[], $5::float8[], $7::text[], $8::int[], $10::text[], $11::text[], $17::text[], $26::bigint[], $27::boolean[])
+    WITH ORDINALITY AS e (intent_id, started_ago, outcome, http_status, provider_ref, response, via, undoes, acts, n)
+  WHERE (intent_id IN (SELECT intent_id FROM appended)) IS NOT TRUE
 ), late AS (
   -- a worker that lost its row knows of an effect that is on record as none, or as unknown
   INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, http_status, provider_ref, response, error, served_by)
-  SELECT e.intent_id, newest.attempt + 1, $1::uuid::text, now() - make_interval(secs => e.started_ago), 'completed', 'completed',
-         e.http_status, e.provider_ref, e.response, 'late', e.via
-  FROM unnest($3::bigint[], $5::float8[], $7::text[], $8::int[], $10::text[], $11::text[]::jsonb[], $17::text[], $26::bigint[])
-    AS e (intent_id, started_ago, outcome, http_status, provider_ref, response, via, undoes)
-  CROSS JOIN LATERAL (
+  SELECT r.intent_id, newest.attempt + 1, $1::uuid::text, now() - make_interval(secs => r.started_ago), 'completed', 'completed',
+         r.http_status, r.provider_ref, r.response::jsonb, 'late', r.via
+  FROM refused r CROSS JOIN LATERAL (
     SELECT attempt, status, next_attempt_at FROM outbox.attempt a
-    WHERE a.intent_id = e.intent_id ORDER BY a.attempt DESC LIMIT 1) newest
-  WHERE e.outcome = 'completed' AND e.undoes IS NULL AND (e.intent_id IN (SELECT intent_id FROM appended)) IS NOT TRUE
+    WHERE a.intent_id = r.intent_id ORDER BY a.attempt DESC LIMIT 1) newest
+  WHERE r.outcome = 'completed' AND r.undoes IS NULL
     AND newest.status IN ('failed', 'cancelled', 'unknown') AND newest.next_attempt_at IS NULL
   ON CONFLICT DO NOTHING RETURNING intent_id
 ), found_out AS (
   UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'evidence'
-  WHERE kind = 'outcome_unknown' AND resolved_at IS NULL AND intent_id IN (SELECT intent_id FROM late)
+  WHERE kind = 'outcome_unknown' AND resolved_at IS NULL AND intent_id = ANY (ARRAY(SELECT intent_id FROM late))
 ), astray AS (  -- effects that came after their run had gone back
   SELECT i.id, i.agent_run_id FROM outbox.intent i JOIN outbox.saga s USING (agent_run_id)
-  WHERE s.state IN ('compensated', 'compensation_failed', 'resolved') AND i.id = ANY (ARRAY(
-    SELECT e.intent_id FROM unnest($3::bigint[], $27::boolean[]) AS e (intent_id, acts)
-    WHERE e.acts AND e.intent_id IN (SELECT intent_id FROM late)))
+  WHERE s.state IN ('compensated', 'compensation_failed', 'resolved')
+    AND i.id = ANY (ARRAY(SELECT intent_id FROM late JOIN refused USING (intent_id) WHERE acts))
 ), not_net_zero AS (
-  UPDATE outbox.saga SET state = 'compensation_failed' WHERE agent_run_id IN (SELECT agent_run_id FROM astray)
+  UPDATE outbox.saga SET state = 'compensation_failed'
+  WHERE agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM astray)) AND state <> 'compensation_failed'
 ), told AS (
   INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
   SELECT 'compensation_failed', id, agent_run_id, 'late_effect' FROM astray
   ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now()
 )
-SELECT (e.n - 1)::int AS refused
-FROM unnest($3::bigint[]) WITH ORDINALITY AS e (intent_id, n)
-WHERE (e.intent_id IN (SELECT intent_id FROM appended)) IS NOT TRUE
-ORDER BY 1;
+SELECT (n - 1)::int AS refused FROM refused ORDER BY 1;
