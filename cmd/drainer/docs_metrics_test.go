@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/agentoutbox/drainer/compensations"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/config"
 )
@@ -51,6 +52,7 @@ func tableOfMetrics(t *testing.T) string {
 	if _, err := partsOf(nil, &config.Config{Retention: config.Retention{Default: time.Hour}}, log, registered); err != nil {
 		t.Fatal(err)
 	}
+	compensations.NewTriggers(nil, nil, log, registered)
 
 	var table strings.Builder
 	table.WriteString("| metric | kind | labels | meaning |\n|---|---|---|---|\n")

@@ -107,7 +107,7 @@ func drain(ctx context.Context, store *postgres.Store, pool *pgxpool.Pool, loade
 	if err != nil {
 		return err
 	}
-	sagas := compensations.NewTriggers(pool, runner.Client(), log)
+	sagas := compensations.NewTriggers(pool, runner.Client(), log, metrics)
 	settings := drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), SagaMoved: sagas.Moved}
 	daemon := drainer.New(store, providersOf(loaded), settings, log, metrics)
 

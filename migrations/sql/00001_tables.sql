@@ -131,6 +131,7 @@ CREATE TABLE outbox.saga (
   reason       text
 );
 CREATE INDEX saga_begun ON outbox.saga (begun_at) WHERE state = 'begun';
+CREATE INDEX saga_failed ON outbox.saga (begun_at) WHERE state = 'compensation_failed';
 
 -- What a human must decide: open, which pages; acknowledged, which is somebody's; or resolved.
 CREATE TABLE outbox.incident (
