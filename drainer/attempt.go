@@ -92,9 +92,11 @@ func (l *lane) route(row *Row) (*upstream, dispatch.Policy, bool) {
 }
 
 // answerable turns a question that no tool answers into the act itself, where
-// repeating that is as good as asking.
+// repeating that is as good as asking. A forward step of a run that goes back
+// is never repeated: the saga may have passed it by.
 func answerable(row *Row, policy dispatch.Policy) *Row {
-	if !row.Lookup || policy.Lookup != nil || policy.Class == "" || policy.Class == dispatch.NonIdempotent {
+	isClosed := row.InSaga && row.Undoes == nil
+	if !row.Lookup || isClosed || policy.Lookup != nil || policy.Class == "" || policy.Class == dispatch.NonIdempotent {
 		return row
 	}
 	acting := *row

@@ -30,3 +30,21 @@ func TestAQuestionThatNoToolAnswersIsAskedByRepeatingWhereThatIsSafe(t *testing.
 		t.Error("the claimed row itself was changed")
 	}
 }
+
+func TestAStepOfARunThatGoesBackIsNotRepeatedToFindOut(t *testing.T) {
+	t.Parallel()
+	policy, forward := dispatch.Policy{Class: dispatch.NaturallyIdempotent}, int64(1)
+	for name, test := range map[string]struct {
+		row  Row
+		acts bool
+	}{
+		"a step":                {Row{Lookup: true, MaybeApplied: true, InSaga: true}, false},
+		"the undo of a step":    {Row{Lookup: true, MaybeApplied: true, InSaga: true, Undoes: &forward}, true},
+		"a step of another run": {Row{Lookup: true, MaybeApplied: true}, true},
+		"what was no question":  {Row{MaybeApplied: true, InSaga: true, Undoes: &forward}, true},
+	} {
+		if got := !answerable(&test.row, policy).Lookup; got != test.acts {
+			t.Errorf("%s: it acts %v, want %v", name, got, test.acts)
+		}
+	}
+}

@@ -59,7 +59,22 @@ func (c *Console) RetrySaga(ctx context.Context, agentRunID string, undone []int
 
 // ResolveSaga ends a saga that people have settled outside.
 func (c *Console) ResolveSaga(ctx context.Context, agentRunID string, by Signature) error {
-	return c.changeSaga(ctx, agentRunID, by, sagaResolveSQL, "only one that is under way or failed can be resolved, and not while an undo of it is on its way or in doubt: drainer sagas show tells", nil)
+	return c.changeSaga(ctx, agentRunID, by, sagaResolveSQL, "only one that is under way or failed can be resolved", refuseWhileUndoing)
+}
+
+// refuseWhileUndoing looks after the undos that waited are gone. The statement
+// is newer than the locks: an undo that a worker took in between is seen.
+func refuseWhileUndoing(ctx context.Context, tx pgx.Tx, agentRunID string, _ Signature) error {
+	var open bool
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.intent u JOIN outbox.status s ON s.intent_id = u.id
+		WHERE u.agent_run_id = $1 AND u.compensates IS NOT NULL AND s.finished_at IS NULL)`, agentRunID).Scan(&open)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look for an undo that is under way: %w", err)
+	case open:
+		return &SagaError{State: "under way", Cure: "an undo of it is on its way, or in doubt; drainer sagas show tells which, and when it has ended"}
+	}
+	return nil
 }
 
 // changeSaga runs a statement that says whether it changed the saga, and what

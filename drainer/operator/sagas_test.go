@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/agentoutbox/drainer/drainer/operator"
 	"github.com/agentoutbox/drainer/drainertest"
@@ -260,4 +261,54 @@ func TestAResolvedSagaSendsNoUndoThatWaits(t *testing.T) {
 		t.Error("the undo still waits")
 	}
 	drainertest.AssertInvariant(t, o.db)
+}
+
+func TestASagaIsNotResolvedWhileAWorkerTakesItsUndo(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	failedSaga(o, "failed")
+	if err := o.console().RetrySaga(t.Context(), "doomed", nil, signed); err != nil {
+		t.Fatal(err)
+	}
+	o.exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END $$`)
+	o.exec(`CREATE TRIGGER slow AFTER INSERT ON outbox.claim FOR EACH ROW EXECUTE FUNCTION slow()`)
+	gate, err := o.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = gate.Rollback(context.Background()) }()
+	if _, err := gate.Exec(t.Context(), `SELECT pg_advisory_xact_lock(7)`); err != nil {
+		t.Fatal(err)
+	}
+	claimed, resolved := make(chan int, 1), make(chan error, 1)
+	go func() { claimed <- len(o.claim()) }()
+	o.awaitWaiters(1)
+	console := o.console()
+	go func() { resolved <- console.ResolveSaga(context.Background(), "doomed", signed) }()
+	o.awaitWaiters(2)
+	if err := gate.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var refused *operator.SagaError
+	if rows, err := <-claimed, <-resolved; rows != 1 || !errors.As(err, &refused) {
+		t.Errorf("%d rows were claimed and the saga was resolved with %v; want the undo claimed and the resolution refused", rows, err)
+	}
+}
+
+// awaitWaiters returns once that many sessions of this database wait for a lock.
+func (o *outbox) awaitWaiters(want int) {
+	o.t.Helper()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.After(30 * time.Second); ; {
+		if one[int](o, `SELECT count(DISTINCT pid)::int FROM pg_locks WHERE NOT granted
+			AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`) >= want {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			o.t.Fatalf("there were never %d sessions that wait", want)
+		}
+	}
 }

@@ -1,12 +1,7 @@
--- $1 run, $2 operator, $3 reason. An undo that waits is not sent any more. One
--- that is on its way, or may have been applied, must end first.
+-- $1 run, $2 operator, $3 reason. An undo that waits is not sent any more.
 WITH resolved AS (
   UPDATE outbox.saga SET state = 'resolved', ended_at = now(), changed_by = $2::text, reason = $3::text
   WHERE agent_run_id = $1::text AND state IN ('begun', 'compensation_failed')
-    AND NOT EXISTS (
-      SELECT FROM outbox.intent u JOIN outbox.status s ON s.intent_id = u.id LEFT JOIN outbox.queue q ON q.intent_id = u.id
-      WHERE u.agent_run_id = $1::text AND u.compensates IS NOT NULL AND s.finished_at IS NULL
-        AND (q.intent_id IS NULL OR q.maybe_applied))
   RETURNING agent_run_id
 ), withdrawn AS (
   DELETE FROM outbox.queue q USING outbox.intent u, resolved
