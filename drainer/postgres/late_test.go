@@ -1,0 +1,55 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// A worker that lost its row may still learn that the effect happened.
+func TestAnEffectThatIsKnownLateIsRecorded(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name      string
+		onRecord  string // what was settled meanwhile
+		saga      string // of the run; empty for none
+		acts      bool
+		status    string
+		sagaAfter string
+		pages     bool
+	}{
+		{"on record as failed", "failed", "", true, "completed", "", false},
+		{"on record as unknown", "unknown", "", true, "completed", "", false},
+		{"while its run goes back, which undoes it", "failed", "begun", true, "completed", "begun", false},
+		{"after its run went back", "failed", "compensated", true, "completed", "compensation_failed", true},
+		{"after people settled its run", "cancelled", "resolved", true, "completed", "compensation_failed", true},
+		{"of a tool that only reads", "failed", "compensated", false, "completed", "compensated", false},
+		{"on record as completed", "completed", "compensated", true, "completed", "compensated", false},
+		{"undone already", "compensated", "compensated", true, "compensated", "compensated", false},
+	} {
+		o := newOutbox(t)
+		worker := o.join()
+		o.enqueue("run", 0, 1)
+		rows := o.claim(worker, 1)
+		o.exec(`DELETE FROM outbox.claim`)
+		o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, $2, 'another', 'lost', $3)`,
+			rows[0].IntentID, rows[0].Attempt, test.onRecord)
+		if test.saga != "" {
+			o.exec(`INSERT INTO outbox.saga (agent_run_id, state) VALUES ('run', $1)`, test.saga)
+		}
+		turn := settling(dispatch.Completed, rows...)
+		turn.Settle[0].Acts, turn.Settle[0].Result.ProviderRef = test.acts, "ch_1"
+		for range 2 { // a lane repeats itself until the database has heard it
+			o.turn(worker, turn)
+		}
+		if got := stored[string](o, `SELECT status FROM outbox.status`); got != test.status {
+			t.Errorf("%s: the intent is %s, want %s", test.name, got, test.status)
+		}
+		if got := stored[string](o, `SELECT coalesce((SELECT state FROM outbox.saga), '')`); got != test.sagaAfter {
+			t.Errorf("%s: the saga is %q, want %q", test.name, got, test.sagaAfter)
+		}
+		if got := stored[bool](o, `SELECT EXISTS (SELECT FROM outbox.incident WHERE detail = 'late_effect')`); got != test.pages {
+			t.Errorf("%s: it pages %v, want %v", test.name, got, test.pages)
+		}
+	}
+}
