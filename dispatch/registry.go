@@ -17,6 +17,7 @@ type Block interface {
 type Spec struct {
 	Provider string
 	Timeout  time.Duration // the longest one dispatch may take
+	Network  Network       // the way out
 	Settings Block         // the provider's block, named like the adapter
 	Tools    map[string]ToolSpec
 }
@@ -45,6 +46,7 @@ func (e *ToolError) Unwrap() error { return e.Err }
 // for the published configuration schema.
 type Kind struct {
 	Name     string
+	Classes  []Class // the most that its tools can promise; nil is every class
 	New      func(Spec) (Adapter, error)
 	Settings any // a zero value of what New decodes from Spec.Settings
 	Tool     any // a zero value of what New decodes from ToolSpec.Settings

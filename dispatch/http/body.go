@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
@@ -116,7 +117,7 @@ func addField(form url.Values, name string, value any) error {
 		}
 		return nil
 	}
-	text, err := scalar(value)
+	text, err := render.Scalar(value)
 	if err != nil {
 		return err
 	}

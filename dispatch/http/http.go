@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+	"github.com/agentoutbox/drainer/dispatch/internal/onesend"
 )
 
 // Kind registers the adapter as "http".
@@ -37,7 +39,7 @@ func Kind() dispatch.Kind {
 type Adapter struct {
 	provider  *provider
 	tools     map[string]*tool
-	transport *http.Transport
+	transport *onesend.Transport
 	timeout   time.Duration
 }
 
@@ -57,7 +59,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
-	return &Adapter{provider: provider, tools: tools, transport: newTransport(), timeout: spec.Timeout}, nil
+	return &Adapter{provider: provider, tools: tools, transport: onesend.New(spec.Network), timeout: spec.Timeout}, nil
 }
 
 // Dispatch sends one request and reports what the evidence says about it.
@@ -89,21 +91,27 @@ func (a *Adapter) Close() error {
 }
 
 func (a *Adapter) send(ctx context.Context, tool *tool, request *http.Request) dispatch.Result {
-	ctx, evidence, stop := watch(ctx)
-	defer stop()
-	response, err := a.transport.RoundTrip(request.WithContext(ctx))
-	if err != nil {
-		return failed(ctx, evidence, err)
+	response, failure := a.transport.Send(request.WithContext(ctx))
+	if failure != nil {
+		return unanswered(failure)
 	}
 	defer response.Body.Close()
 	return tool.judge(ctx, response)
+}
+
+// unanswered is the result of a request that got no response.
+func unanswered(failure *onesend.Failure) dispatch.Result {
+	if failure.Sent {
+		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: failure.Class}
+	}
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Class}
 }
 
 // unrendered is the result of a payload that the tool's expressions refuse.
 // Asking again would end the same, unless it was time that ran out.
 func unrendered(ctx context.Context) dispatch.Result {
 	if ctx.Err() != nil {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: contextClass(ctx)}
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Context(ctx)}
 	}
 	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request"}
 }

@@ -19,7 +19,10 @@ import (
 // secureAdapter trusts the certificate of the server.
 func secureAdapter(t *testing.T, baseURL string, certificate *x509.Certificate, method string) *Adapter {
 	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AddCert(certificate)
 	adapter, err := New(dispatch.Spec{
+		Network: dispatch.NewNetwork(nil, &tls.Config{RootCAs: roots}),
 		Timeout: 10 * time.Second,
 		Settings: decodeFunc(func(into any) error {
 			into.(*Settings).BaseURL = baseURL
@@ -33,9 +36,6 @@ func secureAdapter(t *testing.T, baseURL string, certificate *x509.Certificate, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
-	roots.AddCert(certificate)
-	adapter.transport.TLSClientConfig = &tls.Config{RootCAs: roots}
 	t.Cleanup(func() { _ = adapter.Close() })
 	return adapter
 }

@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
+	"github.com/agentoutbox/drainer/dispatch/internal/storable"
 )
-
-const maxReference = 255 // characters
 
 // judge reads a response and says what it proves.
 func (t *tool) judge(ctx context.Context, response *http.Response) dispatch.Result {
@@ -20,7 +20,7 @@ func (t *tool) judge(ctx context.Context, response *http.Response) dispatch.Resu
 		HTTPStatus:      a.status,
 		ErrorClass:      v.class,
 		Replayed:        t.provider.isReplay(a.header),
-		Response:        storable(a.body, a.contentType()),
+		Response:        storable.JSON(a.body, a.contentType()),
 		ResponseHeaders: t.provider.captured(a.header),
 	}
 	if v.outcome == dispatch.Completed {
@@ -43,7 +43,7 @@ func (p *provider) captured(header http.Header) map[string]string {
 			if captured == nil {
 				captured = make(map[string]string, len(p.capture))
 			}
-			captured[name] = storableText(strings.Join(values, ", "))
+			captured[name] = storable.Text(strings.Join(values, ", "))
 		}
 	}
 	return captured
@@ -59,9 +59,9 @@ func (t *tool) find(ctx context.Context, a *answer) string {
 	if err != nil {
 		return ""
 	}
-	text, err := scalar(value)
+	text, err := render.Scalar(value)
 	if err != nil {
 		return ""
 	}
-	return firstOf(storableText(text), maxReference)
+	return storable.Reference(text)
 }

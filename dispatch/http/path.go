@@ -5,11 +5,13 @@ import (
 	"errors"
 	"net/url"
 	"strings"
+
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
 // path is the part of a URL that a tool names. Values from the payload stay
 // inside the segment in which their placeholder stands.
-type path []template
+type path []render.Template
 
 var errUnsafeSegment = errors.New("a path segment would be empty or climb the path")
 
@@ -17,15 +19,15 @@ func parsePath(text string) (path, error) {
 	if !strings.HasPrefix(text, "/") {
 		return nil, errors.New("path must start with a slash")
 	}
-	whole, err := parseTemplate(text)
+	whole, err := render.ParseTemplate(text)
 	if err != nil {
 		return nil, err
 	}
 	for _, piece := range whole {
-		if strings.ContainsAny(piece.literal, "?#") {
+		if strings.ContainsAny(piece.Literal, "?#") {
 			return nil, errors.New("path has a query or a fragment; use query")
 		}
-		if _, err := url.PathUnescape(piece.literal); err != nil {
+		if _, err := url.PathUnescape(piece.Literal); err != nil {
 			return nil, errors.New("path has a % that escapes nothing")
 		}
 	}
@@ -33,21 +35,21 @@ func parsePath(text string) (path, error) {
 }
 
 // segments cuts a template at the slashes of its literals.
-func segments(whole template) path {
+func segments(whole render.Template) path {
 	var cut path
-	var current template
+	var current render.Template
 	for _, part := range whole {
-		if part.value != nil {
+		if part.Value != nil {
 			current = append(current, part)
 			continue
 		}
-		for i, literal := range strings.Split(part.literal, "/") {
+		for i, literal := range strings.Split(part.Literal, "/") {
 			if i > 0 {
 				cut = append(cut, current)
 				current = nil
 			}
 			if literal != "" {
-				current = append(current, piece{literal: literal})
+				current = append(current, render.Piece{Literal: literal})
 			}
 		}
 	}
@@ -58,11 +60,11 @@ func segments(whole template) path {
 func (p path) below(ctx context.Context, base *url.URL, input any) (*url.URL, error) {
 	written := make([]string, len(p))
 	for i, segment := range p {
-		text, err := segment.render(ctx, input, escapeSegment)
+		text, err := segment.Render(ctx, input, escapeSegment)
 		if err != nil {
 			return nil, err
 		}
-		if segment.hasValue() && isUnsafe(text) {
+		if segment.HasValue() && isUnsafe(text) {
 			return nil, errUnsafeSegment
 		}
 		written[i] = text
@@ -75,15 +77,6 @@ func (p path) below(ctx context.Context, base *url.URL, input any) (*url.URL, er
 	}
 	target.Path = plain
 	return &target, nil
-}
-
-func (t template) hasValue() bool {
-	for _, piece := range t {
-		if piece.value != nil {
-			return true
-		}
-	}
-	return false
 }
 
 func escapeSegment(text string) (string, error) { return url.PathEscape(text), nil }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/storable"
 )
 
 // The longest words of a provider that are kept, in characters.
@@ -42,23 +43,12 @@ func (d details) retryAfter() time.Duration {
 // problem is what of the details is worth keeping; nil where nothing is.
 func (d details) problem() *dispatch.Problem {
 	kept := dispatch.Problem{
-		Type:   firstOf(storableText(d.text("type")), maxProblemLine),
-		Title:  firstOf(storableText(d.text("title")), maxProblemLine),
-		Detail: firstOf(storableText(d.text("detail")), maxProblemDetail),
+		Type:   storable.First(d.text("type"), maxProblemLine),
+		Title:  storable.First(d.text("title"), maxProblemLine),
+		Detail: storable.First(d.text("detail"), maxProblemDetail),
 	}
 	if kept == (dispatch.Problem{}) {
 		return nil
 	}
 	return &kept
-}
-
-// firstOf cuts a text to a number of characters.
-func firstOf(text string, length int) string {
-	for i := range text {
-		if length == 0 {
-			return text[:i]
-		}
-		length--
-	}
-	return text
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"mime"
-	"strings"
+
+	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+	"github.com/agentoutbox/drainer/dispatch/internal/storable"
 )
 
 var errBodyTooLarge = errors.New("response body is over max_response_body")
@@ -29,10 +31,10 @@ func bodyClass(ctx context.Context, err error) string {
 	case errors.Is(err, errBodyTooLarge):
 		return "body_too_large"
 	case ctx.Err() != nil:
-		return contextClass(ctx)
-	case isTimeout(err):
+		return failure.Context(ctx)
+	case failure.IsTimeout(err):
 		return "timeout"
-	case isReset(err):
+	case failure.IsReset(err):
 		return "reset"
 	default:
 		return "malformed_body"
@@ -42,12 +44,7 @@ func bodyClass(ctx context.Context, err error) string {
 // isMalformed reports a body that calls itself JSON and is not. No body at
 // all is what many providers send with an empty success.
 func isMalformed(body []byte, contentType string) bool {
-	return len(body) > 0 && declaresJSON(contentType) && !json.Valid(body)
-}
-
-func declaresJSON(contentType string) bool {
-	media := mediaType(contentType)
-	return media == "application/json" || strings.HasSuffix(media, "+json")
+	return len(body) > 0 && storable.DeclaresJSON(contentType) && !json.Valid(body)
 }
 
 func mediaType(contentType string) string {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
@@ -124,7 +126,7 @@ func (rs rules) verdict(ctx context.Context, a *answer) (v verdict, known bool) 
 		matched, err := rule.matches(ctx, view)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return doubt(contextClass(ctx)), true
+			return doubt(failure.Context(ctx)), true
 		case err != nil:
 			return doubt("rule_failed"), true
 		case matched:
@@ -184,7 +186,7 @@ func (r rule) wait(ctx context.Context, view map[string]any) time.Duration {
 	if err != nil {
 		return 0
 	}
-	text, err := scalar(value)
+	text, err := render.Scalar(value)
 	if err != nil {
 		return 0
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
@@ -20,8 +21,8 @@ type tool struct {
 	provider  *provider
 	method    string
 	path      path
-	query     map[string]template
-	headers   map[string]template
+	query     map[string]render.Template
+	headers   map[string]render.Template
 	body      encoding
 	mapping   *jq.Expression // nil sends the payload as it is
 	reference *jq.Expression // nil finds no reference
@@ -78,11 +79,11 @@ func (t *tool) compileTemplates(block Tool) error {
 	return errors.Join(append(problems, queryErr, headersErr)...)
 }
 
-func parseTemplates(field string, texts map[string]string) (map[string]template, error) {
-	parsed := make(map[string]template, len(texts))
+func parseTemplates(field string, texts map[string]string) (map[string]render.Template, error) {
+	parsed := make(map[string]render.Template, len(texts))
 	var problems []error
 	for _, name := range sortedKeys(texts) {
-		template, err := parseTemplate(texts[name])
+		template, err := render.ParseTemplate(texts[name])
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s.%s: %w", field, name, err))
 		}
@@ -161,7 +162,7 @@ func (t *tool) checkKey(spec dispatch.ToolSpec) error {
 
 // render makes the request that every attempt of the intent sends alike.
 func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Request, error) {
-	input, err := t.input(request)
+	input, err := render.Input(request)
 	if err != nil {
 		return nil, err
 	}
@@ -187,31 +188,6 @@ func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Requ
 	return rendered, nil
 }
 
-// input is what every expression of a tool sees.
-func (t *tool) input(request dispatch.Request) (map[string]any, error) {
-	var payload any
-	if len(request.Payload) > 0 {
-		decoded, err := jq.Decode(request.Payload)
-		if err != nil {
-			return nil, err
-		}
-		payload = decoded
-	}
-	var reference any
-	if request.ProviderRef != "" {
-		reference = request.ProviderRef
-	}
-	return map[string]any{
-		"payload":        payload,
-		"key":            request.IdempotencyKey,
-		"provider_ref":   reference,
-		"agent_run_id":   request.Tuple.AgentRunID,
-		"step_id":        request.Tuple.StepID,
-		"tool_name":      request.Tuple.ToolName,
-		"business_scope": request.Tuple.BusinessScope,
-	}, nil
-}
-
 func (t *tool) target(ctx context.Context, input any, key string) (*url.URL, error) {
 	target, err := t.path.below(ctx, t.provider.base, input)
 	if err != nil {
@@ -219,7 +195,7 @@ func (t *tool) target(ctx context.Context, input any, key string) (*url.URL, err
 	}
 	query := url.Values{}
 	for name, template := range t.query {
-		value, err := template.render(ctx, input, asIs)
+		value, err := template.Render(ctx, input, render.AsIs)
 		if err != nil {
 			return nil, err
 		}
@@ -237,12 +213,14 @@ func (t *tool) header(ctx context.Context, input any, request dispatch.Request, 
 	if t.body.contentType != "" {
 		header.Set("Content-Type", t.body.contentType)
 	}
-	copyTraceContext(header, request.Headers)
+	for name, value := range render.TraceContext(request.Headers) {
+		header.Set(name, value)
+	}
 	for name, values := range t.provider.headers {
 		header[name] = values
 	}
 	for name, template := range t.headers {
-		value, err := template.render(ctx, input, headerValue)
+		value, err := template.Render(ctx, input, headerValue)
 		if err != nil {
 			return nil, err
 		}
@@ -262,19 +240,6 @@ func headerValue(text string) (string, error) {
 		return "", errors.New("a header value holds a control character")
 	}
 	return text, nil
-}
-
-// copyTraceContext takes the W3C trace headers, and nothing else, from what
-// the agent left with the intent.
-func copyTraceContext(into http.Header, from map[string]string) {
-	for name, value := range from {
-		switch strings.ToLower(name) {
-		case "traceparent", "tracestate", "baggage":
-			if validHeaderValue(value) {
-				into.Set(name, value)
-			}
-		}
-	}
 }
 
 func (t *tool) write(ctx context.Context, input any, payload []byte, key string) ([]byte, error) {

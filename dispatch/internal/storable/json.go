@@ -1,8 +1,10 @@
-package http
+// Package storable makes what a provider said fit for jsonb and text columns.
+package storable
 
 import (
 	"bytes"
 	"encoding/json"
+	"mime"
 	"strconv"
 	"strings"
 )
@@ -12,37 +14,36 @@ const (
 	// a bounded stack and writes numbers out in full.
 	maxDepth    = 500
 	maxExponent = 1000
-
-	replacement = "\ufffd"
 )
 
-// storable makes a response body fit for a jsonb column: JSON as it came, but
+// JSON makes a response body fit for a jsonb column: JSON as it came, but
 // for the few things that jsonb refuses; anything else as a JSON string.
-func storable(body []byte, contentType string) json.RawMessage {
+func JSON(body []byte, contentType string) json.RawMessage {
 	if len(body) == 0 {
 		return nil
 	}
-	if (declaresJSON(contentType) || opensLikeJSON(body)) && json.Valid(body) {
+	if (DeclaresJSON(contentType) || opensLikeJSON(body)) && json.Valid(body) {
 		if cleaned, ok := cleanJSON(bytes.ToValidUTF8(body, []byte(replacement))); ok {
 			return cleaned
 		}
 	}
-	text, err := json.Marshal(storableText(string(body)))
+	text, err := json.Marshal(Text(string(body)))
 	if err != nil {
 		return nil
 	}
 	return text
 }
 
+// DeclaresJSON reports whether a media type is that of JSON or built on it.
+func DeclaresJSON(contentType string) bool {
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
+}
+
 // opensLikeJSON is for providers that send JSON under another name.
 func opensLikeJSON(body []byte) bool {
 	trimmed := bytes.TrimLeft(body, " \t\r\n")
 	return len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[')
-}
-
-// storableText replaces what a text column refuses.
-func storableText(text string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(text, replacement), "\x00", replacement)
 }
 
 // cleanJSON replaces escaped NULs and lone surrogates in valid JSON. It gives

@@ -1,4 +1,4 @@
-package http
+package render
 
 import (
 	"errors"
@@ -6,8 +6,8 @@ import (
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
-// scalar writes a value as text, for the places that hold only text.
-func scalar(value any) (string, error) {
+// Scalar writes a value as text, for the places that hold only text.
+func Scalar(value any) (string, error) {
 	switch value := value.(type) {
 	case string:
 		return value, nil

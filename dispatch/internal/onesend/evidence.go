@@ -1,4 +1,4 @@
-package http
+package onesend
 
 import (
 	"context"
@@ -110,7 +110,7 @@ func (e *evidence) headerBegins() {
 	e.headerBegun = true
 }
 
-// unwrap finds the connection that newTransport dialed.
+// unwrap finds the connection that New dialed.
 func unwrap(conn net.Conn) (counted *countedConn, multiplexed bool) {
 	if secure, ok := conn.(*tls.Conn); ok {
 		multiplexed = secure.ConnectionState().NegotiatedProtocol == "h2"

@@ -1,4 +1,4 @@
-package http
+package onesend
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package http
+package storable
 
 import (
 	"encoding/json"
@@ -28,7 +28,7 @@ func TestABodyBecomesStorableJSON(t *testing.T) {
 		"too deep":           {deep, declared, `"` + deep + `"`},
 		"not JSON after all": {`{"a`, declared, `"{\"a"`},
 	} {
-		if got := string(storable([]byte(test.body), test.contentType)); got != test.want {
+		if got := string(JSON([]byte(test.body), test.contentType)); got != test.want {
 			t.Errorf("%s: %.80s, want %.80s", name, got, test.want)
 		}
 	}
@@ -43,7 +43,7 @@ func FuzzStorableIsJSONWithoutNUL(f *testing.F) {
 		if declared {
 			contentType = "application/json"
 		}
-		got := storable(body, contentType)
+		got := JSON(body, contentType)
 		if got == nil {
 			return
 		}

@@ -1,25 +1,29 @@
-package http
+// Package render turns an intent into the parts of a message, by the jq
+// expressions and templates of a tool.
+package render
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
-// template is text with jq placeholders: /v1/charges/{.payload.id}.
-type template []piece
+// Template is text with jq placeholders: /v1/charges/{.payload.id}.
+type Template []Piece
 
-type piece struct {
-	literal string
-	value   *jq.Expression // nil for a literal
+// Piece is a stretch of text, or one placeholder.
+type Piece struct {
+	Literal string
+	Value   *jq.Expression // nil for a literal
 }
 
-// parseTemplate reads {jq} as a placeholder, {{ and }} as braces.
-func parseTemplate(text string) (template, error) {
-	var parsed template
+// ParseTemplate reads {jq} as a placeholder, {{ and }} as braces.
+func ParseTemplate(text string) (Template, error) {
+	var parsed Template
 	var literal strings.Builder
 	for i := 0; i < len(text); i++ {
 		switch {
@@ -33,14 +37,14 @@ func parseTemplate(text string) (template, error) {
 			if err != nil {
 				return nil, fmt.Errorf("placeholder at offset %d: %w", i, err)
 			}
-			parsed = append(parsed, piece{literal: literal.String()}, piece{value: value})
+			parsed = append(parsed, Piece{Literal: literal.String()}, Piece{Value: value})
 			literal.Reset()
 			i += length
 		default:
 			literal.WriteByte(text[i])
 		}
 	}
-	return append(parsed, piece{literal: literal.String()}), nil
+	return append(parsed, Piece{Literal: literal.String()}), nil
 }
 
 // parsePlaceholder finds the brace that closes the placeholder: the first one
@@ -58,19 +62,19 @@ func parsePlaceholder(text string) (value *jq.Expression, length int, err error)
 	return nil, 0, err
 }
 
-// render fills in the values, each passed through escape.
-func (t template) render(ctx context.Context, input any, escape func(string) (string, error)) (string, error) {
+// Render fills in the values, each passed through escape.
+func (t Template) Render(ctx context.Context, input any, escape func(string) (string, error)) (string, error) {
 	var text strings.Builder
 	for _, piece := range t {
-		if piece.value == nil {
-			text.WriteString(piece.literal)
+		if piece.Value == nil {
+			text.WriteString(piece.Literal)
 			continue
 		}
-		value, err := piece.value.Eval(ctx, input)
+		value, err := piece.Value.Eval(ctx, input)
 		if err != nil {
 			return "", err
 		}
-		plain, err := scalar(value)
+		plain, err := Scalar(value)
 		if err != nil {
 			return "", err
 		}
@@ -83,4 +87,10 @@ func (t template) render(ctx context.Context, input any, escape func(string) (st
 	return text.String(), nil
 }
 
-func asIs(text string) (string, error) { return text, nil }
+// HasValue reports whether any of it depends on the intent.
+func (t Template) HasValue() bool {
+	return slices.ContainsFunc(t, func(piece Piece) bool { return piece.Value != nil })
+}
+
+// AsIs escapes nothing.
+func AsIs(text string) (string, error) { return text, nil }
