@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"encoding/json"
 	"math"
 	"time"
 )
@@ -15,6 +16,13 @@ type Policy struct {
 	BeginsSaga  bool          // its failure compensates what its agent run has completed
 	MaxAttempts int
 	Backoff     Backoff
+	Payload     PayloadSchema // nil demands nothing
+}
+
+// PayloadSchema is what a payload must be before anything is sent.
+type PayloadSchema interface {
+	// Violation is nil for a good payload. It repeats nothing of a bad one.
+	Violation(payload json.RawMessage) *Problem
 }
 
 // History is what the row's past says at the moment of deciding.

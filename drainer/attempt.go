@@ -119,6 +119,10 @@ func (l *lane) dispatch(ctx context.Context, upstream *upstream, policy dispatch
 	if class := refusal(row, policy); class != "" {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}, upstream.breaker.unproven(row)
 	}
+	if violation := violationOf(row, policy); violation != nil {
+		result := dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "payload_schema", Problem: violation}
+		return result, upstream.breaker.unproven(row)
+	}
 	result, panicked := l.call(ctx, upstream.provider, requestFor(row, policy), row)
 	if panicked || ctx.Err() != nil { // our own doing: that says nothing of the provider
 		return result, upstream.breaker.unproven(row)
@@ -135,6 +139,14 @@ func refusal(row *Row, policy dispatch.Policy) string {
 		return "key_ttl_expired"
 	}
 	return ""
+}
+
+// violationOf looks at what is to be sent. A lookup sends nothing that acts.
+func violationOf(row *Row, policy dispatch.Policy) *dispatch.Problem {
+	if row.Lookup || policy.Payload == nil {
+		return nil
+	}
+	return policy.Payload.Violation(row.Payload)
 }
 
 func requestFor(row *Row, policy dispatch.Policy) dispatch.Request {

@@ -13,6 +13,7 @@ func defaultRoot() rootBlock {
 		Database:   databaseBlock{Schema: "outbox"},
 		Worker:     workerBlock{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
 		Server:     serverBlock{Listen: ":9464"},
+		Egress:     egressBlock{Private: allowPrivate},
 		Retention:  90 * duration.Day,
 		PageRepeat: 30 * time.Minute,
 	}

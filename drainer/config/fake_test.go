@@ -70,7 +70,7 @@ func fakeRegistry(t testing.TB) dispatch.Registry {
 	t.Helper()
 	registry, err := dispatch.NewRegistry(
 		dispatch.Kind{Name: "fake", New: newFake, Settings: fakeSettings{}, Tool: fakeTool{}},
-		dispatch.Kind{Name: "other", New: newFake, Settings: fakeSettings{}, Tool: fakeTool{}},
+		dispatch.Kind{Name: "other", Classes: []dispatch.Class{dispatch.ReadOnly, dispatch.NaturallyIdempotent, dispatch.NonIdempotent}, New: newFake, Settings: fakeSettings{}, Tool: fakeTool{}},
 	)
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ type rootBlock struct {
 	Database   databaseBlock `yaml:"database" jsonschema_description:"The Postgres database that holds the outbox."`
 	Worker     workerBlock   `yaml:"worker" jsonschema_description:"How one drainer process proves that it lives and how it ends."`
 	Server     serverBlock   `yaml:"server" jsonschema_description:"The HTTP listener of /metrics, /livez and /readyz."`
+	Egress     egressBlock   `yaml:"egress" jsonschema_description:"Where connections to providers may go; a provider's own egress goes before it, field by field."`
 	Retention  time.Duration `yaml:"retention" jsonschema:"default=90d" jsonschema_description:"How long settled intents are kept, unless a tool says otherwise. Until then their keys are recognised; an intent that is enqueued again after that acts again."`
 	Providers  list          `yaml:"providers" jsonschema_description:"The upstreams by name: the part of a tool name before its first slash."`
 	Pages      []pageBlock   `yaml:"pages" jsonschema_description:"Who is told of incidents: every channel of this list. With none, incidents are only listed and counted."`
@@ -68,6 +69,8 @@ type providerBlock struct {
 	Timeout        time.Duration   `yaml:"timeout" jsonschema:"default=30s" jsonschema_description:"The longest one dispatch may take; after it the outcome is ambiguous."`
 	RateLimit      *rateLimitBlock `yaml:"rate_limit" jsonschema_description:"How many requests may start, over all workers together. Left out, any number."`
 	CircuitBreaker breakerBlock    `yaml:"circuit_breaker" jsonschema_description:"When the provider is left alone because it is overloaded, by all workers together."`
+	Egress         egressBlock     `yaml:"egress" jsonschema_description:"Where connections to this provider may go."`
+	TLS            tlsBlock        `yaml:"tls" jsonschema_description:"Whom to trust, and who we are, in TLS sessions with this provider."`
 	Fallback       string          `yaml:"fallback" jsonschema_description:"The provider that serves while this one's circuit breaker is open, for intents of which nothing may have been applied. It has every operation of this one, with the same class, and no fallback itself."`
 	Tools          list            `yaml:"tools" jsonschema:"required" jsonschema_description:"The operations by name: the part of a tool name after its first slash."`
 }
@@ -85,6 +88,7 @@ type breakerBlock struct {
 type toolBlock struct {
 	Idempotency    idempotencyBlock   `yaml:"idempotency" jsonschema:"required" jsonschema_description:"What repeating a call does; it decides whether an ambiguous failure may be retried."`
 	Retry          retryBlock         `yaml:"retry" jsonschema_description:"How often and how soon to try again: Full Jitter, with Retry-After as a floor."`
+	PayloadSchema  *payloadSchema     `yaml:"payload_schema" jsonschema_description:"A JSON Schema, as a block or as text such as ${file:/etc/drainer/charge.schema.json}. A payload that violates it is rejected and never sent."`
 	Lookup         *lookupBlock       `yaml:"lookup" jsonschema_description:"How to learn whether an attempt in doubt had its effect. Without it such an intent ends as unknown once it cannot be retried."`
 	CompensateWith *compensationBlock `yaml:"compensate_with" jsonschema_description:"What undoes the effect when the agent run is compensated."`
 	Compensation   string             `yaml:"compensation" jsonschema:"enum=none" jsonschema_description:"none: there is nothing to undo. Instead of compensate_with; with neither, a run that needs an undo ends as compensation_failed."`

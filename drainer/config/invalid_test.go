@@ -65,7 +65,7 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 			"3:18: server.listen: want text; put the value in quotes",
 		}},
 		"field of nobody": {"version: 1\nqueues: []\n", []string{
-			`2:1: unknown field "queues"; known here: database, page_repeat, pages, providers, retention, server, version, worker`,
+			`2:1: unknown field "queues"; known here: database, egress, page_repeat, pages, providers, retention, server, version, worker`,
 		}},
 		"another schema": {"version: 1\ndatabase: {schema: public}\n", []string{
 			"2:20: database.schema: the schema is always outbox; leave this out",

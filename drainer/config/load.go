@@ -56,6 +56,9 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 	block := defaultRoot()
 	r.decode(f, reflect.ValueOf(&block).Elem())
 	r.checkRoot(block)
+	if _, ok := r.egress(path{"egress"}, block.Egress); !ok {
+		block.Egress = defaultRoot().Egress // reported once, not for each provider that inherits it
+	}
 	config := &Config{
 		DatabaseURL: block.Database.URL,
 		Worker:      Worker(block.Worker),
@@ -65,7 +68,7 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 		PageRepeat:  block.PageRepeat,
 	}
 	for _, child := range block.Providers {
-		config.Providers = append(config.Providers, r.provider(child, registry, config.Retention))
+		config.Providers = append(config.Providers, r.provider(child, registry, block, config.Retention))
 	}
 	r.checkReferences(config.Providers)
 	return config

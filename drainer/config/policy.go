@@ -8,7 +8,7 @@ import (
 )
 
 func (t toolBlock) policy(timeout time.Duration) dispatch.Policy {
-	return dispatch.Policy{
+	policy := dispatch.Policy{
 		Class:       t.Idempotency.Class,
 		Timeout:     timeout,
 		Lookup:      t.Lookup.lookup(),
@@ -18,6 +18,10 @@ func (t toolBlock) policy(timeout time.Duration) dispatch.Policy {
 		MaxAttempts: t.Retry.MaxAttempts,
 		Backoff:     dispatch.Backoff{Base: t.Retry.Base, Cap: t.Retry.Cap},
 	}
+	if t.PayloadSchema != nil {
+		policy.Payload = t.PayloadSchema.Schema
+	}
+	return policy
 }
 
 func (t toolBlock) reversal() dispatch.Reversal {

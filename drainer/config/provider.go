@@ -2,6 +2,7 @@ package config
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -9,8 +10,9 @@ import (
 
 // provider reads one provider and builds its adapter, so that the adapter's
 // own complaints are found as early as everybody else's.
-func (r *reader) provider(f field, registry dispatch.Registry, retention Retention) Provider {
+func (r *reader) provider(f field, registry dispatch.Registry, root rootBlock, retention Retention) Provider {
 	block := defaultProvider()
+	block.Egress = root.Egress
 	blocks := r.decodeStruct(f, reflect.ValueOf(&block).Elem(), registry.Names()...)
 	r.checkProvider(f.path, block)
 
@@ -26,12 +28,14 @@ func (r *reader) provider(f field, registry dispatch.Registry, retention Retenti
 	spec := dispatch.Spec{
 		Provider: f.name(),
 		Timeout:  block.Timeout,
+		Network:  r.network(f.path, block),
 		Settings: r.ownBlock(f, blocks, block.Adapter, registry),
 		Tools:    make(map[string]dispatch.ToolSpec, len(block.Tools)),
 	}
 	for _, child := range block.Tools {
 		operation := child.name()
 		tool, blocks := r.tool(child, registry)
+		r.checkPromise(child.path, block.Adapter, tool.Idempotency.Class, registry)
 		r.retain(child.path, fullName(provider.Name, operation), tool, retention)
 		provider.Tools[operation] = tool.policy(block.Timeout)
 		spec.Tools[operation] = dispatch.ToolSpec{
@@ -45,6 +49,20 @@ func (r *reader) provider(f field, registry dispatch.Registry, retention Retenti
 	}
 	provider.Adapter = r.adapter(f.path, block.Adapter, spec, registry)
 	return provider
+}
+
+func (r *reader) network(at path, block providerBlock) dispatch.Network {
+	rules, _ := r.egress(at.child("egress"), block.Egress)
+	return dispatch.NewNetwork(rules.Dial, r.tls(at.child("tls"), block.TLS))
+}
+
+// checkPromise keeps a tool from promising what its adapter's protocol cannot.
+func (r *reader) checkPromise(at path, adapter string, class dispatch.Class, registry dispatch.Registry) {
+	classes := registry[adapter].Classes
+	if classes == nil || !isClass(class) || slices.Contains(classes, class) {
+		return
+	}
+	r.reject(at.child("idempotency").child("class"), "the %s adapter cannot promise this; it can: %s", adapter, join(classes))
 }
 
 // fullName is the name that agents call a tool by.

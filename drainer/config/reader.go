@@ -108,6 +108,8 @@ func (r *reader) assign(f field, into reflect.Value) string {
 		return r.assignList(f, target)
 	case *time.Duration:
 		return assignDuration(f.value, target)
+	case *payloadSchema:
+		return r.secrets.redact(target.assign(f.value))
 	case encoding.TextUnmarshaler:
 		return r.assignText(f.value, target)
 	case yaml.NodeUnmarshaler, yaml.InterfaceUnmarshaler, yaml.BytesUnmarshaler:

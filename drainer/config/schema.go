@@ -58,6 +58,8 @@ func scalarShape(of reflect.Type) *jsonschema.Schema {
 		return &jsonschema.Schema{Type: "string", Pattern: duration.Pattern + `|\$\{`}
 	case reflect.TypeFor[dispatch.Class]():
 		return &jsonschema.Schema{Type: "string", Enum: anys(dispatch.Classes())}
+	case reflect.TypeFor[payloadSchema]():
+		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "object"}, {Type: "string"}}}
 	case reflect.TypeFor[list]():
 		return &jsonschema.Schema{Type: "object"}
 	}

@@ -1,0 +1,70 @@
+package payloadschema
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+const charge = `{
+	"type": "object",
+	"properties": {
+		"amount": {"type": "integer", "minimum": 1, "maximum": 9007199254740993},
+		"currency": {"$ref": "#/$defs/currency"},
+		"mail": {"type": "string", "format": "email"},
+		"items": {"type": "array", "items": {"type": "string", "maxLength": 3}}
+	},
+	"required": ["amount", "currency"],
+	"additionalProperties": false,
+	"$defs": {"currency": {"enum": ["eur", "usd"]}}
+}`
+
+func TestAViolationNamesTheDemandAndNothingOfThePayload(t *testing.T) {
+	t.Parallel()
+	schema, err := Compile([]byte(charge))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct{ payload, detail string }{
+		"good":               {`{"amount": 1, "currency": "eur", "mail": "a@example.com"}`, ""},
+		"exact at the limit": {`{"amount": 9007199254740993, "currency": "eur"}`, ""},
+		"exact above it":     {`{"amount": 9007199254740994, "currency": "eur"}`, "#/properties/amount/maximum"},
+		"wrong type":         {`{"amount": "secret", "currency": "eur"}`, "#/properties/amount/type"},
+		"behind a reference": {`{"amount": 1, "currency": "secret"}`, "#/$defs/currency/enum"},
+		"missing":            {`{}`, "#/required: amount, currency"},
+		"unknown field":      {`{"amount": 1, "currency": "eur", "secret": 1}`, "#/additionalProperties"},
+		"format":             {`{"amount": 1, "currency": "eur", "mail": "secret"}`, "#/properties/mail/format"},
+		"the same again":     {`{"amount": 1, "currency": "eur", "items": ["secret", "secret", 1]}`, "#/properties/items/items/maxLength; #/properties/items/items/type"},
+		"no object":          {`["secret"]`, "#/type"},
+		"no JSON":            {`{"secret"`, "the payload is no JSON"},
+		"two values":         {`{} {}`, "the payload is no JSON"},
+		"no payload":         {``, "the payload is no JSON"},
+	} {
+		violation := schema.Violation(json.RawMessage(test.payload))
+		switch {
+		case test.detail == "" && violation != nil:
+			t.Errorf("%s: %+v", name, violation)
+		case test.detail != "" && (violation == nil || violation.Detail != test.detail):
+			t.Errorf("%s: %+v, want %s", name, violation, test.detail)
+		case violation != nil && strings.Contains(violation.Detail+violation.Title, "secret"):
+			t.Errorf("%s: quotes the payload: %+v", name, violation)
+		}
+	}
+}
+
+func TestASchemaIsWholeAndValid(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ schema, message string }{
+		"no JSON":       {`{`, "not JSON"},
+		"wrong keyword": {`{"properties": {"a": {"type": "strin"}}}`, "look at /properties/a/type"},
+		"wrong shape":   {`[]`, "not a valid JSON Schema"},
+		"bad pattern":   {`{"pattern": "("}`, "pattern"},
+		"another file":  {`{"$ref": "file:///etc/passwd"}`, "leads out of the schema"},
+		"another host":  {`{"$ref": "https://example.com/schema"}`, "leads out of the schema"},
+		"nothing there": {`{"$ref": "#/$defs/none"}`, "not a valid JSON Schema"},
+	} {
+		if _, err := Compile([]byte(test.schema)); err == nil || !strings.Contains(err.Error(), test.message) || strings.Contains(err.Error(), address) {
+			t.Errorf("%s: %v, want %s", name, err, test.message)
+		}
+	}
+}

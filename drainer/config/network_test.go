@@ -1,0 +1,194 @@
+package config
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+func TestMistakesInTheWayOut(t *testing.T) {
+	t.Parallel()
+	certificate, _, _ := authority(t)
+	mistakes{
+		"no such choice": {provider("adapter: fake\negress: {private: no}\n" + wellFormedTool), []string{
+			"5:23: providers.p.egress.private: want allow or deny",
+		}},
+		"no destination": {provider("adapter: fake\negress: {allow: [api.example.com, https://api.example.com]}\n" + wellFormedTool), []string{
+			"5:39: providers.p.egress.allow.1: want a name, *.name, an address or a block such as 10.0.0.0/8, each with :port or without",
+		}},
+		"for all, said once": {"version: 1\negress: {private: no}\nproviders:\n  p: {adapter: fake, " + wellFormedTool + "}\n  q: {adapter: fake, " + wellFormedTool + "}\n", []string{
+			"2:19: egress.private: want allow or deny",
+		}},
+		"no authority": {provider("adapter: fake\ntls: {ca: /etc/ca.pem}\n" + wellFormedTool), []string{
+			"5:15: providers.p.tls.ca: holds no certificate in PEM; write ${file:/path/to/ca.pem}",
+		}},
+		"a certificate alone": {provider("adapter: fake\ntls: {certificate: " + quoted(certificate) + "}\n" + wellFormedTool), []string{
+			"5:5: providers.p.tls.key: is missing; the certificate alone proves nothing",
+		}},
+		"a key alone": {provider("adapter: fake\ntls: {key: x}\n" + wellFormedTool), []string{
+			"5:5: providers.p.tls.certificate: is missing; the key alone proves nothing",
+		}},
+		"no pair": {provider("adapter: fake\ntls: {key: x, certificate: y}\n" + wellFormedTool), []string{
+			"5:32: providers.p.tls.certificate: certificate and key do not make a pair, in PEM",
+		}},
+	}.test(t)
+}
+
+func TestAProviderInheritsTheEgressOfAllFieldByField(t *testing.T) {
+	t.Parallel()
+	address := listen(t)
+	for name, test := range map[string]struct {
+		all, own string
+		allowed  bool
+	}{
+		"nothing said":     {"{}", "{}", true},
+		"denied for all":   {"{private: deny}", "{}", false},
+		"allowed to one":   {"{private: deny}", "{private: allow}", true},
+		"denied to one":    {"{}", "{private: deny}", false},
+		"one list for all": {"{allow: [api.example.com]}", "{}", false},
+		"its own list":     {"{allow: [api.example.com]}", "{allow: [127.0.0.0/8]}", true},
+		"the rest holds":   {"{private: deny}", "{allow: [127.0.0.0/8]}", false},
+	} {
+		network := loadNetwork(t, "version: 1\negress: "+test.all+"\nproviders:\n  p: {adapter: fake, egress: "+test.own+", "+wellFormedTool+"}\n")
+		conn, err := network.DialContext(t.Context(), "tcp", address)
+		if test.allowed != (err == nil) || (!test.allowed && !errors.Is(err, dispatch.ErrEgressRefused)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			conn.Close()
+		}
+	}
+}
+
+func TestAProviderTrustsItsAuthorityAndShowsItsCertificate(t *testing.T) {
+	t.Parallel()
+	certificate, key, pool := authority(t)
+	pair, err := tls.X509KeyPair([]byte(certificate), []byte(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go greet(listener)
+
+	mutual := fmt.Sprintf("{ca: %s, certificate: %[1]s, key: %s, server_name: provider.internal}", quoted(certificate), quoted(key))
+	for name, test := range map[string]struct {
+		tls  string
+		good bool
+	}{
+		"mutual":                {mutual, true},
+		"without a certificate": {"{ca: " + quoted(certificate) + ", server_name: provider.internal}", false},
+		"another authority":     {strings.Replace(mutual, quoted(certificate), quoted(otherAuthority(t)), 1), false},
+		"with another name":     {strings.Replace(mutual, "provider.internal", "another.internal", 1), false},
+	} {
+		text := "version: 1\nproviders:\n  p:\n    adapter: fake\n    " + wellFormedTool + "\n    tls: " + test.tls + "\n"
+		network := loadNetwork(t, text)
+		if err := handshake(t, network, listener.Addr().String()); (err == nil) != test.good {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// handshake waits for the greeting: a client hears only then that its
+// certificate was refused.
+func handshake(t *testing.T, network dispatch.Network, address string) error {
+	t.Helper()
+	conn, err := network.DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = tls.Client(conn, network.TLSConfig()).Read(make([]byte, 1))
+	return err
+}
+
+func greet(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			_, _ = conn.Write([]byte("!"))
+		}()
+	}
+}
+
+// loadNetwork gives the way out that the only provider's adapter was given.
+func loadNetwork(t *testing.T, text string) (network dispatch.Network) {
+	t.Helper()
+	registry, err := dispatch.NewRegistry(dispatch.Kind{Name: "fake", New: func(spec dispatch.Spec) (dispatch.Adapter, error) {
+		network = spec.Network
+		return newFake(spec)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := load("drainer.yaml", []byte(text), registry, fakeSecrets()); err != nil {
+		t.Fatal(err)
+	}
+	return network
+}
+
+func listen(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	return listener.Addr().String()
+}
+
+func quoted(text string) string { return fmt.Sprintf("%q", text) }
+
+func otherAuthority(t *testing.T) string {
+	certificate, _, _ := authority(t)
+	return certificate
+}
+
+// authority vouches for itself, for either side of a connection.
+func authority(t *testing.T) (certificate, key string, pool *x509.CertPool) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "provider"}, DNSNames: []string{"provider.internal"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	octets, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	pool = x509.NewCertPool()
+	pool.AppendCertsFromPEM([]byte(certificate))
+	return certificate, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: octets})), pool
+}
