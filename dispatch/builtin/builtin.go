@@ -4,12 +4,14 @@ package builtin
 import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/http"
+	"github.com/agentoutbox/drainer/dispatch/webhook"
 )
 
 // Registry lists the built-in adapters.
 func Registry() dispatch.Registry {
 	registry, err := dispatch.NewRegistry(
 		http.Kind(),
+		webhook.Kind(),
 	)
 	if err != nil {
 		panic(err) // two lines above have one name

@@ -55,6 +55,7 @@ type provider struct {
 	shouldRetry string        // header that says whether to try again; "" where there is none
 	limit       int64
 	capture     []string
+	sign        Signer // nil where nobody asks for a signature
 }
 
 func newProvider(block dispatch.Block) (*provider, error) {

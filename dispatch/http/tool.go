@@ -160,7 +160,8 @@ func (t *tool) checkKey(spec dispatch.ToolSpec) error {
 	return nil
 }
 
-// render makes the request that every attempt of the intent sends alike.
+// render makes the request that every attempt of the intent sends alike, but
+// for a signature.
 func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Request, error) {
 	input, err := render.Input(request)
 	if err != nil {
@@ -178,6 +179,9 @@ func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Requ
 	body, err := t.write(ctx, input, request.Payload, key)
 	if err != nil {
 		return nil, err
+	}
+	if t.provider.sign != nil {
+		t.provider.sign(header, body)
 	}
 	rendered := &http.Request{Method: t.method, URL: target, Host: target.Host, Header: header}
 	if len(body) > 0 {

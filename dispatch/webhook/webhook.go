@@ -1,0 +1,58 @@
+// Package webhook is the adapter that tells a receiver of an event, signed as
+// Standard Webhooks specifies (https://www.standardwebhooks.com).
+//
+// It is the HTTP adapter with its settings made here: one address, the key as
+// webhook-id, and a signature over id, time and body. What it promises is the
+// receiver's promise to recognise a webhook-id.
+package webhook
+
+import (
+	"errors"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/http"
+)
+
+// Kind registers the adapter as "webhook".
+func Kind() dispatch.Kind {
+	return dispatch.Kind{
+		Name:     "webhook",
+		Classes:  []dispatch.Class{dispatch.NaturallyIdempotent, dispatch.KeyIdempotent, dispatch.NonIdempotent},
+		New:      func(spec dispatch.Spec) (dispatch.Adapter, error) { return New(spec) },
+		Settings: Settings{},
+		Tool:     Tool{},
+	}
+}
+
+// New reports everything that is wrong with the configuration, joined, and
+// repeats no secret.
+func New(spec dispatch.Spec) (*http.Adapter, error) {
+	receiver, err := newReceiver(spec.Settings)
+	problems := []error{err}
+	tools := make(map[string]dispatch.ToolSpec, len(spec.Tools))
+	for name, tool := range spec.Tools {
+		settings, err := receiver.call(spec.Provider+"/"+name, tool.Settings)
+		if err != nil {
+			problems = append(problems, &dispatch.ToolError{Operation: name, Err: err})
+		}
+		tool.Settings = block[http.Tool]{settings}
+		tools[name] = tool
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	spec.Settings, spec.Tools = block[http.Settings]{receiver.settings}, tools
+	return http.NewSigned(spec, receiver.sign)
+}
+
+// block hands settings on that were made here.
+type block[T any] struct{ settings T }
+
+func (b block[T]) Decode(into any) error {
+	target, ok := into.(*T)
+	if !ok {
+		return errors.New("a block was decoded into what it is not for")
+	}
+	*target = b.settings
+	return nil
+}
