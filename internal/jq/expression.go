@@ -1,5 +1,5 @@
 // Package jq evaluates the expressions that a configuration holds, bounded in
-// time and with numbers kept exact. The same input gives the same result on
+// time and size and with numbers kept exact. The same input gives the same result on
 // every day and every machine: there is no clock, no environment and no file.
 package jq
 
@@ -47,7 +47,7 @@ func Compile(source string) (*Expression, error) {
 
 var errOneResult = errors.New("jq gave no result, or more than one")
 
-// Eval runs the expression for a second at most. The input must not be shared
+// Eval runs the expression for a second at most, for 8 MiB at most. The input must not be shared
 // with a concurrent evaluation. An error may quote from the input.
 func (e *Expression) Eval(ctx context.Context, input any) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, evaluationLimit)
@@ -62,6 +62,9 @@ func (e *Expression) Eval(ctx context.Context, input any) (any, error) {
 	}
 	if _, more := results.Next(); more {
 		return nil, errOneResult
+	}
+	if measure(value, resultLimit) < 0 {
+		return nil, errTooLarge
 	}
 	return value, nil
 }
