@@ -3,22 +3,12 @@
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"syscall"
+
+	"github.com/agentoutbox/drainer/cmd/drainer/cli"
+	"github.com/agentoutbox/drainer/dispatch/builtin"
 )
 
-func main() {
-	ctx, stop := context.WithCancel(context.Background())
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		<-signals
-		// The first signal asks to finish. With the default back before anybody
-		// can notice, the second one kills.
-		signal.Stop(signals)
-		stop()
-	}()
-	os.Exit(execute(ctx, newRoot(), os.Args[1:]))
-}
+//go:generate sh -c "go run . config schema > schema.tmp && mv schema.tmp ../../drainer.schema.json"
+
+func main() { os.Exit(cli.Main(builtin.Kinds()...)) }

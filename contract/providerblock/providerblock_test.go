@@ -17,8 +17,8 @@ import (
 	"github.com/agentoutbox/drainer/contract/manifest"
 	"github.com/agentoutbox/drainer/contract/providerblock"
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/builtin"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
@@ -53,7 +53,11 @@ func configured(t *testing.T, block *providerblock.Block) config.Provider {
 	if err := os.WriteFile(file, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := config.Load(file, builtin.Registry())
+	registry, err := dispatch.NewRegistry(dispatchhttp.Kind())
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := config.Load(file, registry)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, content)
 	}

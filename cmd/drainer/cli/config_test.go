@@ -1,0 +1,204 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentoutbox/drainer/drainer/config"
+)
+
+func TestConfigValidateSumsUpTheTools(t *testing.T) {
+	t.Parallel()
+	got := run(t, "config", "validate", "--config", writeValid(t))
+	want := `TOOL                  CLASS           KEY TTL  MAX ATTEMPTS  TIMEOUT  COMPENSATION   AGENT SAFE
+stripe/create_charge  key_idempotent  24h0m0s  8             30s      stripe/refund  yes
+stripe/refund         key_idempotent  24h0m0s  8             30s      none           yes
+`
+	if got != (result{exitOK, want, ""}) {
+		t.Errorf("got %+v, want\n%s", got, want)
+	}
+}
+
+func TestConfigValidatePrintsJSON(t *testing.T) {
+	t.Parallel()
+	got := run(t, "config", "validate", "--config", writeValid(t), "-o", "json")
+	var printed validation
+	if err := json.Unmarshal([]byte(got.stdout), &printed); err != nil {
+		t.Fatal(err)
+	}
+	if got.code != exitOK || !printed.Valid || len(printed.Tools) != 2 || printed.Tools[0].Tool != "stripe/create_charge" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+const unsafeConfig = `version: 1
+providers:
+  mail:
+    adapter: http
+    http: {base_url: https://mail.example}
+    tools:
+      send:
+        http: {path: /send}
+        idempotency: {class: non_idempotent}
+        lookup: {tool: find}
+      find:
+        http: {method: GET, path: /find, response: {rules: [{when: .status == 404, outcome: absent}]}}
+        idempotency: {class: read_only}
+`
+
+func TestConfigValidateWarnsOfUnsafeTools(t *testing.T) {
+	t.Parallel()
+	file := write(t, "drainer.yaml", unsafeConfig)
+	const warning = "drainer: warning: tools that are not safe for agents: 1 of 2\n" +
+		"drainer: warning: tools with neither compensate_with nor compensation: none: 1 of 2\n"
+	want := `TOOL       CLASS           KEY TTL  MAX ATTEMPTS  TIMEOUT  COMPENSATION  AGENT SAFE
+mail/find  read_only                8             30s                    yes
+mail/send  non_idempotent           8             30s      missing       no, lacks compensate_with, reversal_window
+`
+	if got := run(t, "config", "validate", "--config", file); got != (result{exitOK, want, warning}) {
+		t.Errorf("got %+v, want\n%s", got, want)
+	}
+	got := run(t, "config", "validate", "--config", file, "-o", "json")
+	var printed validation
+	if err := json.Unmarshal([]byte(got.stdout), &printed); err != nil {
+		t.Fatal(err)
+	}
+	safe, unsafe := printed.Tools[0], printed.Tools[1]
+	if !safe.AgentSafe || safe.Missing != nil || unsafe.AgentSafe || !slices.Equal(unsafe.Missing, []string{"compensate_with", "reversal_window"}) {
+		t.Errorf("got %+v", printed.Tools)
+	}
+	if safe.Undo != "" || unsafe.Undo != "missing" {
+		t.Errorf("got %+v", printed.Tools)
+	}
+	if got.code != exitOK || got.stderr != warning {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestTheLogWarnsOfUnsafeToolsAndOfPagingNobody(t *testing.T) {
+	t.Parallel()
+	loaded, err := config.Load(write(t, "drainer.yaml", unsafeConfig), newOptions(builtins(t)).registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	logWarnings(slog.New(slog.NewJSONHandler(&log, nil)), loaded)
+	type warning struct {
+		Level, Tool    string
+		Missing, Tools []string
+	}
+	var got [3]warning
+	lines := json.NewDecoder(&log)
+	if err := errors.Join(lines.Decode(&got[0]), lines.Decode(&got[1]), lines.Decode(&got[2])); err != nil || lines.More() {
+		t.Fatalf("want three lines: %v", err)
+	}
+	want := [3]warning{
+		{Level: "WARN", Tool: "mail/send", Missing: []string{"compensate_with", "reversal_window"}},
+		{Level: "WARN", Tools: []string{"mail/send"}},
+		{Level: "WARN"}, // nobody is told of incidents
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestAConfigWithoutProvidersHasNothingToDrain(t *testing.T) {
+	t.Parallel()
+	file := write(t, "drainer.yaml", "version: 1\n")
+	want := "drainer: " + file + ": there are no providers, so there is nothing to drain; add one under providers\n"
+	for _, args := range [][]string{{"config", "validate"}, {"run", "--once"}} {
+		if got := run(t, append(args, "--config", file)...); got != (result{exitConfigInvalid, "", want}) {
+			t.Errorf("%v: got %+v, want %s", args, got, want)
+		}
+	}
+}
+
+func TestAMistakeOfAToolIsShownWhereItStands(t *testing.T) {
+	t.Parallel()
+	file := write(t, "drainer.yaml", strings.Replace(unsafeConfig, "path: /find", "path: find", 1))
+	got := run(t, "config", "validate", "--config", file)
+	want := "drainer: " + file + ":12:9: providers.mail.tools.find.http: path: path must start with a slash\n"
+	if got != (result{exitConfigInvalid, "", want}) {
+		t.Errorf("got %+v, want %s", got, want)
+	}
+}
+
+func TestInvalidConfigExitsWith3AndOneLineAMistake(t *testing.T) {
+	t.Parallel()
+	file := write(t, "drainer.yaml", "version: 1\nworkr: {}\nserver: {listen: 1}\n")
+	got := run(t, "config", "validate", "--config", file)
+	want := "drainer: " + file + `:2:1: unknown field "workr"; did you mean "worker"?
+drainer: ` + file + `:3:18: server.listen: want text; put the value in quotes
+`
+	if got != (result{exitConfigInvalid, "", want}) {
+		t.Errorf("got %+v, want\n%s", got, want)
+	}
+}
+
+func TestInvalidConfigIsPrintedAsJSONToo(t *testing.T) {
+	t.Parallel()
+	file := write(t, "drainer.yaml", "version: 1\nworkr: {}\n")
+	got := run(t, "config", "validate", "--config", file, "-o", "json")
+	var printed validation
+	if err := json.Unmarshal([]byte(got.stdout), &printed); err != nil {
+		t.Fatal(err)
+	}
+	want := config.Error{File: file, Line: 2, Column: 1, Message: `unknown field "workr"; did you mean "worker"?`}
+	if got.code != exitConfigInvalid || printed.Valid || len(printed.Errors) != 1 || *printed.Errors[0] != want {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestMissingConfigExitsWith3(t *testing.T) {
+	t.Parallel()
+	got := run(t, "config", "validate", "--config", "gone.yaml")
+	want := "drainer: gone.yaml: cannot be read: no such file or directory; correct --config\n"
+	if got != (result{exitConfigInvalid, "", want}) {
+		t.Errorf("got %+v, want %s", got, want)
+	}
+}
+
+func TestPublishedSchemaIsCurrent(t *testing.T) {
+	t.Parallel()
+	published, err := os.ReadFile("../../../drainer.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, "config", "schema"); got.code != exitOK || got.stdout != string(published) {
+		t.Error("drainer.schema.json is out of date; run: make generate")
+	}
+}
+
+func TestDatabaseIsChosenByFlagThenConfigThenEnvironment(t *testing.T) {
+	file := writeValid(t)
+	bare := write(t, "bare.yaml", "version: 1\n")
+	for _, test := range []struct{ flag, config, environment, want string }{
+		{"flag", file, "environment", "flag"},
+		{"", file, "environment", "postgres://localhost/from_config"},
+		{"", bare, "environment", "environment"},
+		{"", "", "environment", "environment"},
+		{"flag", "gone.yaml", "", "flag"},
+	} {
+		t.Setenv("DATABASE_URL", test.environment)
+		options := newOptions(builtins(t))
+		options.databaseURL, options.configPath = test.flag, test.config
+		if got, err := options.findDatabase(newRoot(builtins(t))); got != test.want || err != nil {
+			t.Errorf("%+v: got %q, %v", test, got, err)
+		}
+	}
+}
+
+func TestADatabaseMustBeNamed(t *testing.T) {
+	t.Setenv("DATABASE_URL", "")
+	_, err := newOptions(builtins(t)).findDatabase(newRoot(builtins(t)))
+	if exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--database-url URL, database.url in the configuration, or DATABASE_URL") {
+		t.Errorf("got %v", err)
+	}
+}

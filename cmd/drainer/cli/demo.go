@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/agentoutbox/drainer/demo"
+)
+
+const demoSteps = `Next: the README shows how an agent enqueues and how to configure a provider.
+Then: drainer migrate up, drainer config validate, drainer run.`
+
+func newDemo(options *options) *cobra.Command {
+	var intents int
+	var seed uint64
+	command := &cobra.Command{
+		Use:   "demo",
+		Short: "See it work: crashes on every side, then an audit",
+		Long: `demo starts a throwaway Postgres, a simulated provider that fails in every known
+way, agents that crash and retry, and two drainers, of which it kills one. Some runs
+fail at their last step and are undone; one cannot be, and pages. Then it compares
+the committed intents with the provider's ledger, and exits with 1 if an effect is
+missing, happened twice or was not undone. It takes less than a minute.
+
+With --database-url it creates a database of its own on that server and drops it
+at the end. It does not look at DATABASE_URL.`,
+		Example: `  drainer demo
+  drainer demo -o json | jq '{intents, effects, duplicate_effects, lost, sagas}'
+  drainer demo --database-url postgres://postgres@localhost:5432/postgres`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if intents < 1 {
+				return usagef(command, "--intents is at least 1")
+			}
+			if !command.Flags().Changed("seed") {
+				seed = uint64(rand.Uint32())
+			}
+			return options.demo(command, intents, seed)
+		},
+	}
+	command.Flags().IntVar(&intents, "intents", 3000, "how many `intents` the agents commit, beside those of 40 trips")
+	command.Flags().Uint64Var(&seed, "seed", 0, "`number` that chooses faults and crashes (default: another each time)")
+	return command
+}
+
+func (o *options) demo(command *cobra.Command, intents int, seed uint64) error {
+	ctx := command.Context()
+	if o.databaseURL != "" {
+		conn, err := connect(ctx, o.databaseURL)
+		if err != nil {
+			return err
+		}
+		conn.Close(ctx)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program to run it as a drainer: %w", err)
+	}
+	progress := command.ErrOrStderr()
+	report, err := demo.Run(ctx, demo.Options{
+		DatabaseURL: o.databaseURL,
+		Drainer:     program,
+		Intents:     intents,
+		Seed:        seed,
+		Screen:      demo.NewScreen(progress, isTerminal(progress)),
+		Logs:        progress,
+	})
+	if err != nil {
+		return err
+	}
+	if err := o.printAudit(command.OutOrStdout(), report); err != nil {
+		return err
+	}
+	if !report.Passed {
+		return errors.New("the audit failed")
+	}
+	return nil
+}
+
+func isTerminal(to io.Writer) bool {
+	file, ok := to.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+func (o *options) printAudit(to io.Writer, r demo.Report) error {
+	if o.output == jsonText {
+		return printJSON(to, r)
+	}
+	fmt.Fprintln(to)
+	if err := printTable(to, []string{"AUDIT"}, auditRows(r)); err != nil {
+		return err
+	}
+	fmt.Fprintln(to)
+	for _, violation := range r.Violations {
+		fmt.Fprintln(to, "FAILED:", violation)
+	}
+	if r.Passed {
+		fmt.Fprintf(to, "Every effect happened exactly once; every run that failed was undone, or paged. %.1f s, seed %d.\n%s\n", r.DurationSeconds, r.Seed, demoSteps)
+	}
+	return nil
+}
+
+func auditRows(r demo.Report) [][]string {
+	failures := r.Requests - r.Faults["none"]
+	refused := r.Sagas.Compensated + r.Sagas.Failed
+	return [][]string{
+		{"intents committed", strconv.Itoa(r.Intents)},
+		{"effects in the provider's ledger", strconv.Itoa(r.Effects), fmt.Sprintf("%d of them undo another; %d payments were refused and had none", r.Sagas.UndoEffects, refused)},
+		{"duplicate effects", strconv.Itoa(r.DuplicateEffects)},
+		{"lost", strconv.Itoa(r.Lost)},
+		{"runs compensated", strconv.Itoa(r.Sagas.Compensated), "their payment was refused, so their bookings were cancelled"},
+		{"undone out of order", strconv.Itoa(r.Sagas.OutOfOrder), "runs; what was booked last is cancelled first"},
+		{"net effect of compensated runs", strconv.Itoa(r.Sagas.NetEffects), "bookings that stand, or were cancelled twice"},
+		{"compensations failed", strconv.Itoa(r.Sagas.Failed), "no ferry takes a ticket back"},
+		{"pages received", strconv.Itoa(r.Sagas.Pages), "one for each failed compensation"},
+		{"attempts", strconv.Itoa(r.Attempts), fmt.Sprintf("%d retries; the provider failed or delayed %d of %d requests", r.Retries, failures, r.Requests)},
+		{"recovered claims", strconv.Itoa(r.RecoveredClaims), "taken over from the killed drainer"},
+		{"duplicate enqueues absorbed", strconv.Itoa(r.DuplicatesAbsorbed), "by agents that did not know they had committed"},
+		{"agents' transactions rolled back", strconv.FormatInt(r.Rollbacks, 10), "and left nothing behind"},
+	}
+}

@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/builtin"
+	"github.com/agentoutbox/drainer/migrations"
+)
+
+const validConfig = `version: 1
+database: {url: "postgres://localhost/from_config", schema: outbox}
+worker: {heartbeat: 3s, lease: 15s, shutdown_timeout: 25s}
+server: {listen: ":9464"}
+providers:
+  stripe:
+    adapter: http
+    concurrency: 32
+    timeout: 30s
+    http:
+      base_url: https://api.stripe.com
+      headers: {Authorization: "Bearer ${file:TOKEN}"}
+      idempotency_key: {header: Idempotency-Key, format: opaque}
+    tools:
+      create_charge:
+        http: {method: POST, path: /v1/charges, body: form}
+        idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+        retry: {max_attempts: 8, base: 500ms, cap: 10m}
+        compensate_with: {tool: stripe/refund, payload: "{charge: .response.id}"}
+      refund:
+        http: {method: POST, path: /v1/refunds, body: form}
+        idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+        compensation: none
+`
+
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+func run(t *testing.T, args ...string) result {
+	t.Helper()
+	return runRoot(t, newRoot(builtins(t)), args...)
+}
+
+func runRoot(t *testing.T, root *cobra.Command, args ...string) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	root.SetOut(&stdout)
+	root.SetErr(&stderr)
+	code := execute(t.Context(), root, args)
+	return result{code, stdout.String(), stderr.String()}
+}
+
+func write(t *testing.T, name, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func writeValid(t *testing.T) string {
+	t.Helper()
+	return write(t, "drainer.yaml", strings.ReplaceAll(validConfig, "TOKEN", write(t, "token", "s3cret\n")))
+}
+
+func TestWrongCommandLinesExitWith2(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"frob"}, `unknown command "frob" for "drainer" (see drainer --help)`},
+		{[]string{"config", "frob"}, `unknown command "frob" for "drainer config" (see drainer config --help)`},
+		{[]string{"version", "extra"}, `unknown command "extra" for "drainer version" (see drainer version --help)`},
+		{[]string{"--frob"}, "unknown flag: --frob (see drainer --help)"},
+		{[]string{"version", "-o"}, "flag needs an argument: 'o' in -o (see drainer version --help)"},
+		{[]string{"version", "-o", "xml"}, `invalid argument "xml" for "-o, --output" flag: want table or json (see drainer version --help)`},
+		{[]string{"config", "validate"}, "say which configuration to use: --config FILE (see drainer config validate --help)"},
+	} {
+		got := run(t, test.args...)
+		if want := (result{exitUsage, "", "drainer: " + test.want + "\n"}); got != want {
+			t.Errorf("%v: got %+v, want %+v", test.args, got, want)
+		}
+	}
+}
+
+func TestABadDatabaseURLExitsWith2AndIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"postgres://app:hunter%zz@db:5432/app",
+		"postgres://app:hunter2@db:port/app",
+		"hunter2",
+		"postgres://app:hunter2@db/app?sslmode=hunter2",
+		"postgres://app:hunter2@db/app?sslrootcert=/gone/hunter2",
+	} {
+		for _, args := range [][]string{{"status"}, {"migrate", "up"}, {"demo"}, {"run", "--config", writeValid(t)}} {
+			got := run(t, append(args, "--database-url", url)...)
+			if got.code != exitUsage || got.stdout != "" || !strings.HasPrefix(got.stderr, "drainer: the database URL cannot be read; ") {
+				t.Errorf("%v with %s: got %+v", args, url, got)
+			}
+			if strings.Contains(got.stderr, "hunter") {
+				t.Errorf("%v repeats the URL %s: %s", args, url, got.stderr)
+			}
+		}
+	}
+}
+
+func TestHelpTeaches(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{}, {"--help"}, {"config"}, {"config", "validate", "--help"}, {"version", "-h"}} {
+		got := run(t, args...)
+		if got.code != exitOK || !strings.Contains(got.stdout, "Usage:") || got.stderr != "" {
+			t.Errorf("%v: got %+v", args, got)
+		}
+	}
+}
+
+func TestEveryCommandHasAnExample(t *testing.T) {
+	t.Parallel()
+	var visit func(*cobra.Command)
+	visit = func(command *cobra.Command) {
+		if !command.HasSubCommands() && command.Example == "" {
+			t.Errorf("%s has no example", command.CommandPath())
+		}
+		for _, child := range command.Commands() {
+			visit(child)
+		}
+	}
+	visit(newRoot(builtins(t)))
+}
+
+func TestExitCodesFollowTheError(t *testing.T) {
+	t.Parallel()
+	for code, err := range map[int]error{
+		exitOK:                  nil,
+		exitFailed:              errors.New("anything else"),
+		exitDatabaseUnreachable: fmt.Errorf("starting: %w", errDatabaseUnreachable),
+		exitSchemaBehind:        fmt.Errorf("starting: %w", migrations.ErrBehind),
+	} {
+		root := newRoot(builtins(t))
+		root.AddCommand(&cobra.Command{Use: "try", RunE: func(*cobra.Command, []string) error { return err }})
+		if got := runRoot(t, root, "try"); got.code != code {
+			t.Errorf("%v: exit code %d, want %d", err, got.code, code)
+		}
+	}
+}
+
+func TestAnErrorIsOneLine(t *testing.T) {
+	t.Parallel()
+	root := newRoot(builtins(t))
+	failure := errors.Join(errors.New("this"), errors.New("and that"))
+	root.AddCommand(&cobra.Command{Use: "try", RunE: func(*cobra.Command, []string) error { return failure }})
+	if got, want := runRoot(t, root, "try"), (result{exitFailed, "", "drainer: this; and that\n"}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestVersionIsAFlagToo(t *testing.T) {
+	t.Parallel()
+	want := result{exitOK, "drainer version " + currentVersion().Version + "\n", ""}
+	if got := run(t, "--version"); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestVersionIsPrintedAsTableOrJSON(t *testing.T) {
+	t.Parallel()
+	if got := run(t, "version"); got.code != exitOK || !strings.HasPrefix(got.stdout, "VERSION") {
+		t.Errorf("got %+v", got)
+	}
+	var version buildVersion
+	got := run(t, "version", "-o", "json")
+	if err := json.Unmarshal([]byte(got.stdout), &version); err != nil || version.Version == "" || version.Go == "" {
+		t.Errorf("got %+v (%v)", got, err)
+	}
+}
+
+func builtins(t *testing.T) dispatch.Registry {
+	t.Helper()
+	registry, err := dispatch.NewRegistry(builtin.Kinds()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return registry
+}

@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentoutbox/drainer/drainer/operator"
+)
+
+func newProviders(options *options) *cobra.Command {
+	command := group("providers", "List providers, pause and resume them")
+	command.AddCommand(
+		newProvidersList(options),
+		newGate(options, pauseProvider),
+		newGate(options, resumeProvider),
+	)
+	return command
+}
+
+func newProvidersList(options *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List providers: whether they are paused, by whom and why, and their circuit breakers",
+		Example: `  drainer providers list
+  drainer providers list -o json | jq '.[] | select(.paused)'`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return options.withConsole(command, func(console *operator.Console) error {
+				providers, err := console.Providers(command.Context())
+				if err != nil {
+					return err
+				}
+				return options.print(command, providers, gateHeading, gateRows(providers...))
+			})
+		},
+	}
+}
+
+var gateHeading = []string{"PROVIDER", "PAUSED", "CIRCUIT BREAKER", "CHANGED", "BY", "REASON"}
+
+func gateRows(providers ...operator.Provider) [][]string {
+	rows := make([][]string, len(providers))
+	for i, p := range providers {
+		rows[i] = []string{p.Provider, strconv.FormatBool(p.Paused), p.Breaker, moment(p.ChangedAt), text(p.ChangedBy), text(p.Reason)}
+	}
+	return rows
+}
+
+// gateChange is what differs between pause and resume.
+type gateChange struct {
+	use, short, long, example string
+	already                   string
+	change                    func(context.Context, *operator.Console, string, operator.Signature) (bool, error)
+}
+
+var pauseProvider = gateChange{
+	use:   "pause PROVIDER",
+	short: "Stop sending to a provider, on all workers",
+	long: `pause is a kill switch. From its commit on nobody claims the provider's rows;
+within a second every worker gives back what it had claimed and not yet sent. What
+is in flight ends and is recorded. The rows stay in the queue and lose no attempt;
+agents may enqueue more. A paused provider is also nobody's fallback.`,
+	example: `  drainer providers pause stripe --reason "charges twice, ticket 4711"
+  drainer status   # IN PROGRESS: what is still in flight`,
+	already: "was paused already",
+	change: func(ctx context.Context, c *operator.Console, provider string, by operator.Signature) (bool, error) {
+		return c.Pause(ctx, provider, by)
+	},
+}
+
+var resumeProvider = gateChange{
+	use:     "resume PROVIDER",
+	short:   "Send to a paused provider again",
+	long:    `resume ends a pause: within a second every worker claims the provider's rows again.`,
+	example: `  drainer providers resume stripe --reason "ticket 4711 is fixed"`,
+	already: "was not paused",
+	change: func(ctx context.Context, c *operator.Console, provider string, by operator.Signature) (bool, error) {
+		return c.Resume(ctx, provider, by)
+	},
+}
+
+func newGate(options *options, kind gateChange) *cobra.Command {
+	var by operator.Signature
+	command := &cobra.Command{
+		Use: kind.use, Short: kind.short, Long: kind.long, Example: kind.example,
+		Args: cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			by.Operator = cmp.Or(by.Operator, os.Getenv("USER"))
+			if err := by.Validate(); err != nil {
+				return usagef(command, "say who changes it and why, with --operator and --reason: %w", err)
+			}
+			return options.withConsole(command, func(console *operator.Console) error {
+				return options.changeGate(command, console, kind, args[0], by)
+			})
+		},
+	}
+	command.Flags().StringVar(&by.Reason, "reason", "", "why, for the record: `text`")
+	command.Flags().StringVar(&by.Operator, "operator", "", "who, for the record: `name` (default: $USER)")
+	return command
+}
+
+func (o *options) changeGate(command *cobra.Command, console *operator.Console, kind gateChange, provider string, by operator.Signature) error {
+	ctx := command.Context()
+	changed, err := kind.change(ctx, console, provider, by)
+	if err != nil {
+		return err
+	}
+	if !changed {
+		fmt.Fprintf(command.ErrOrStderr(), "drainer: %s %s\n", provider, kind.already)
+	}
+	after, err := console.Provider(ctx, provider)
+	if err != nil {
+		return err
+	}
+	return o.print(command, after, gateHeading, gateRows(after))
+}
