@@ -20,8 +20,8 @@ const (
 	OverloadedUntil  Fault = "overloaded_until"
 
 	// Refused for the sake of the key, without an effect.
-	Busy  Fault = "busy"  // 409 with Retry-After: an earlier request is outstanding
-	Taken Fault = "taken" // 409, from now on: somebody used the key for another body
+	Outstanding Fault = "busy"  // 409 with Retry-After: an earlier request is outstanding
+	Taken       Fault = "taken" // 409, from now on: somebody used the key for another body
 
 	// Refused for what it asks, without an effect: 422. See SimulatedProvider.Declines.
 	Declined Fault = "declined"
@@ -52,7 +52,7 @@ func Faults() []Fault {
 		Throttle, ThrottleFor, ThrottleUntil,
 		Unavailable, UnavailableFor, UnavailableUntil,
 		Overloaded, OverloadedFor, OverloadedUntil,
-		Busy, Taken, Declined,
+		Outstanding, Taken, Declined,
 		ErrorBefore, ErrorAfter, DropBefore, DropAfter, MalformedReply,
 		SavedErrorBefore, SavedErrorAfter, ErrorForGood,
 	}

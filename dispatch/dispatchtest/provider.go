@@ -107,7 +107,7 @@ func (p *SimulatedProvider) failedBefore(w http.ResponseWriter, fault Fault) boo
 func (p *SimulatedProvider) serve(w http.ResponseWriter, r *http.Request, entry Entry, fault Fault) {
 	if p.honours(entry) {
 		if !p.begin(entry.Key) {
-			p.refuse(w, Busy)
+			p.refuse(w, Outstanding)
 			return
 		}
 		defer p.end(entry.Key)

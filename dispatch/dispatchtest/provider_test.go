@@ -109,7 +109,7 @@ func TestEveryFaultFailsItsOwnWay(t *testing.T) {
 		dispatchtest.Overloaded:       {529, 0, 200, 1},
 		dispatchtest.OverloadedFor:    {529, 0, 200, 1},
 		dispatchtest.OverloadedUntil:  {529, 0, 200, 1},
-		dispatchtest.Busy:             {409, 0, 200, 1},
+		dispatchtest.Outstanding:      {409, 0, 200, 1},
 		dispatchtest.Taken:            {409, 0, 409, 0},
 		dispatchtest.Declined:         {422, 0, 200, 1},
 		dispatchtest.ErrorBefore:      {500, 0, 200, 1},

@@ -27,7 +27,7 @@ var refusals = map[Fault]refusal{
 	Overloaded:       {529, "Overloaded", nil},
 	OverloadedFor:    {529, "Overloaded", inSeconds},
 	OverloadedUntil:  {529, "Overloaded", asDate},
-	Busy:             {http.StatusConflict, "A request is outstanding for this Idempotency-Key", inSeconds},
+	Outstanding:      {http.StatusConflict, "A request is outstanding for this Idempotency-Key", inSeconds},
 	Taken:            {http.StatusConflict, "This Idempotency-Key was used with another payload", nil},
 	Declined:         {http.StatusUnprocessableEntity, "This will not be done", nil},
 	ErrorBefore:      {http.StatusInternalServerError, "Something went wrong", nil},

@@ -1,0 +1,109 @@
+package conformance
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// manners judges what holds of every dispatch and of every adapter, whatever
+// the trial was about. It closes the adapter.
+func (b *bench) manners() []Check {
+	seen := b.seen()
+	checks := Judge(seen, b.Secrets)
+	if slices.ContainsFunc(seen, func(s Seen) bool { return s.Hung }) {
+		return checks // it cannot be closed while a dispatch is under way
+	}
+	return append(checks, b.messages(seen), b.closes(), b.goroutinesLeft(), b.connectionsLeft())
+}
+
+// Judge holds dispatches to what is true of any.
+func Judge(seen []Seen, secrets []string) []Check {
+	return []Check{
+		each(seen, "returns", "every dispatch", "Dispatch must return soon after ctx ends", func(s Seen) bool { return !s.Hung }),
+		each(seen, "no panic", "every dispatch", "the engine survives it, and takes the outcome for ambiguous", func(s Seen) bool { return s.Panic == "" }),
+		each(seen, "result", "an outcome of an adapter, and an error class if it is not completed", "ErrorClass is short and stable: [a-z0-9_], at most 64", wellFormed),
+		each(seen, "storable", "a result that fits text and jsonb columns", "no NUL, valid UTF-8, valid JSON", fitsColumns),
+		each(seen, "request unchanged", "the request as it was", "Request belongs to the caller", func(s Seen) bool { return !s.Changed }),
+		each(seen, "no secret", "a result that tells none", "results are stored and shown: name the kind of a failure, in words of your own", func(s Seen) bool { return !tells(s, secrets) }),
+	}
+}
+
+// each is one check of all dispatches; it shows the first that fails it.
+func each(seen []Seen, name, expected, advice string, holds func(Seen) bool) Check {
+	for _, s := range seen {
+		if !holds(s) {
+			return found(name, false, "not so: "+outline(s), expected, advice)
+		}
+	}
+	return found(name, true, fmt.Sprintf("%d dispatches", len(seen)), expected, "")
+}
+
+// outline leaves out what an adapter says in words: that may be the secret.
+func outline(s Seen) string {
+	if s.Hung || s.Panic != "" {
+		return s.String()
+	}
+	return "a dispatch that ended as " + fmt.Sprintf("%q", s.Result.Outcome)
+}
+
+var errorClass = regexp.MustCompile(`^[a-z0-9_]{1,64}$`)
+
+func wellFormed(s Seen) bool {
+	switch {
+	case s.Hung || s.Panic != "":
+		return true // it has no result to judge
+	case !slices.Contains(adapterOutcomes, s.Result.Outcome) || s.Result.RetryAfter < 0:
+		return false
+	}
+	return s.Result.Outcome == dispatch.Completed && s.Result.ErrorClass == "" || errorClass.MatchString(s.Result.ErrorClass)
+}
+
+// messages holds the counterpart's side against the adapter's: nothing that
+// was not sent arrived, nothing arrived twice, and nothing that is done never
+// arrived.
+func (b *bench) messages(seen []Seen) Check {
+	sent, done := 0, map[string]bool{}
+	for _, s := range seen {
+		if !s.ended(dispatch.NotSent) {
+			sent++
+		}
+		if s.ended(dispatch.Completed) && !s.Result.Replayed {
+			done[s.Request.IdempotencyKey] = true
+		}
+	}
+	arrived := 0
+	await(b.subject.patience(), func() bool {
+		arrived = len(b.Received())
+		return arrived >= len(done)
+	})
+	words := fmt.Sprintf("%d arrived, of %d dispatches that may have sent and %d intents that are done", arrived, sent, len(done))
+	switch {
+	case arrived > sent:
+		return found("messages", false, words, "at most one a dispatch", "one Dispatch sends at most once, and says not_sent only where no octet left; switch off the repetition that a library does by itself")
+	case arrived < len(done):
+		return found("messages", false, words, "at least one an intent that is done", "an effect is claimed of what never arrived, or Received does not show it")
+	}
+	return found("messages", true, words, "at most one a dispatch", "")
+}
+
+func (b *bench) closes() Check {
+	if err := b.close(); err != nil {
+		return found("closes", false, err.Error(), "Close returns soon and without an error", "Close is called once, after the last Dispatch returned")
+	}
+	return found("closes", true, "closed", "Close returns soon and without an error", "")
+}
+
+func (b *bench) goroutinesLeft() Check {
+	left := b.owner.awaitNone(b.subject.soon())
+	return found("goroutines", len(left) == 0, fmt.Sprintf("%d places: %s", len(left), strings.Join(left, "; ")), "none left after Close", "Close ends what New and Dispatch began, and waits for it")
+}
+
+func (b *bench) connectionsLeft() Check {
+	await(b.subject.soon(), func() bool { return b.network.open.Load() == 0 })
+	open := b.network.open.Load()
+	return found("connections", open == 0, fmt.Sprintf("%d open", open), "none left after Close", "close what DialContext opened")
+}
