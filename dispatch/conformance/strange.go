@@ -46,59 +46,62 @@ type strange struct {
 
 func (b *bench) strange() []strange {
 	var all []strange
-	for name, payload := range strangePayloads() {
-		all = append(all, strange{name, b.intentWith(payload)})
+	for _, payload := range strangePayloads {
+		all = append(all, strange{payload.name, b.intentWith(payload.document)})
 	}
-	for name, text := range strangeTexts() {
-		reworded := b.intentWith(reword(b.Payload, text))
-		all = append(all, strange{"payload of " + name, reworded})
+	for _, text := range strangeTexts {
+		all = append(all, strange{"payload of " + text.name, b.intentWith(reword(b.Payload, text.text))})
 		named := b.intent()
-		named.Tuple.AgentRunID, named.Tuple.StepID, named.Tuple.BusinessScope = text, text, text
+		named.Tuple.AgentRunID, named.Tuple.StepID, named.Tuple.BusinessScope = text.text, text.text, text.text
 		named.IdempotencyKey = named.Tuple.IdempotencyKey()
-		all = append(all, strange{"tuple of " + name, named})
+		all = append(all, strange{"tuple of " + text.name, named})
 	}
-	for name, headers := range strangeHeaders() {
+	for _, headers := range strangeHeaders {
 		request := b.intent()
-		request.Headers = headers
-		all = append(all, strange{name, request})
+		request.Headers = headers.headers
+		all = append(all, strange{headers.name, request})
 	}
 	return all
 }
 
-func strangePayloads() map[string]json.RawMessage {
-	const deep = 9000
-	return map[string]json.RawMessage{
-		"no payload":       nil,
-		"empty payload":    {},
-		"null":             json.RawMessage(`null`),
-		"scalar":           json.RawMessage(`7`),
-		"text":             json.RawMessage(`"text"`),
-		"list":             json.RawMessage(`[[], {}]`),
-		"empty object":     json.RawMessage(`{}`),
-		"big numbers":      json.RawMessage(`{"a": 123456789012345678901234567890, "b": 1e400, "c": -0.1000000000000000055511151231257827, "d": 9007199254740993}`),
-		"NUL and halves":   json.RawMessage(`{"a": "\u0000", "b": "\ud800", "\u0000": "c"}`),
-		"a name twice":     json.RawMessage(`{"a": 1, "a": 2}`),
-		"nested 9000 deep": json.RawMessage(strings.Repeat("[", deep) + strings.Repeat("]", deep)),
-		"1 MB":             json.RawMessage(`{"a": "` + strings.Repeat("x", 1<<20) + `"}`),
-	}
+const deep = 9000 // encoding/json reads 10,000 levels
+
+var strangePayloads = []struct {
+	name     string
+	document json.RawMessage
+}{
+	{"no payload", nil},
+	{"empty payload", json.RawMessage{}},
+	{"null", json.RawMessage(`null`)},
+	{"scalar", json.RawMessage(`7`)},
+	{"text", json.RawMessage(`"text"`)},
+	{"list", json.RawMessage(`[[], {}]`)},
+	{"empty object", json.RawMessage(`{}`)},
+	{"big numbers", json.RawMessage(`{"a": 123456789012345678901234567890, "b": 1e400, "c": -0.1000000000000000055511151231257827, "d": 9007199254740993}`)},
+	{"NUL and halves", json.RawMessage(`{"a": "\u0000", "b": "\ud800", "\u0000": "c"}`)},
+	{"a name twice", json.RawMessage(`{"a": 1, "a": 2}`)},
+	{"deeply nested", json.RawMessage(strings.Repeat("[", deep) + strings.Repeat("]", deep))},
+	{"1 MB", json.RawMessage(`{"a": "` + strings.Repeat("x", 1<<20) + `"}`)},
 }
 
 // strangeTexts all fit a part of a tuple.
-func strangeTexts() map[string]string {
-	return map[string]string{
-		"line ends":  "a\r\nX-Injected: 1\r\n\r\nb",
-		"unicode":    "ключ 鍵 🔑 \u202e\ufeff é",
-		"255 octets": strings.Repeat("k", dispatch.MaxPartOctets),
-		"marks":      `../?#&=%zz;'"` + "`" + `$(x)\{}<>|*`,
-		"controls":   "\x01\x1b[31m\x7f\t",
-	}
+var strangeTexts = []struct{ name, text string }{
+	{"line ends", "a\r\nX-Injected: 1\r\n\r\nb"},
+	{"unicode", "ключ 鍵 🔑 \u202e\ufeff é"},
+	{"255 octets", strings.Repeat("k", dispatch.MaxPartOctets)},
+	{"marks", `../?#&=%zz;'"` + "`" + `$(x)\{}<>|*`},
+	{"controls", "\x01\x1b[31m\x7f\t"},
 }
 
-func strangeHeaders() map[string]map[string]string {
-	return map[string]map[string]string{
-		"no headers":      nil,
-		"invalid headers": {"bad name\r\nX-Injected": "1\r\n\r\nx", "": "empty", "traceparent": "not a traceparent", "tracestate": strings.Repeat("x", 9000), "baggage": "ключ=\x00"},
-	}
+var strangeHeaders = []struct {
+	name    string
+	headers map[string]string
+}{
+	{"no headers", nil},
+	{"invalid headers", map[string]string{
+		"bad name\r\nX-Injected": "1\r\n\r\nx", "": "empty", "traceparent": "not a traceparent",
+		"tracestate": strings.Repeat("x", 9000), "baggage": "ключ=\x00",
+	}},
 }
 
 // reword puts a text wherever the document has one, so that a payload stays

@@ -10,5 +10,9 @@
 // it tells from the ledger whether a key had its effect.
 //
 // The provider is an http.Handler. The demo serves it beside its agents, tests
-// serve it with Serve. Nothing here imports testing.
+// serve it with Serve.
+//
+// [Conform] is for whoever writes an adapter: it holds the adapter to what the
+// engine takes for granted. The judging is package conformance's; here it
+// meets testing.
 package dispatchtest
