@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/conformance"
 )
 
 // Report is what was seen, held against what the tool declares.
@@ -17,23 +18,17 @@ type Report struct {
 }
 
 // Check is one question and its answer.
-type Check struct {
-	Name     string  `json:"name"`
-	Verdict  Verdict `json:"verdict"`
-	Seen     string  `json:"seen"`
-	Expected string  `json:"expected"`
-	Advice   string  `json:"advice,omitempty"`
-}
+type Check = conformance.Check
 
 // Verdict says what a check found.
-type Verdict string
+type Verdict = conformance.Verdict
 
 const (
-	OK        Verdict = "ok"
-	Warning   Verdict = "warning"     // not as it should be, but no effect is at risk
-	Failed    Verdict = "failed"      // the provider does not do what the tool declares
-	Skipped   Verdict = "not checked" // nothing was asked about it
-	NoVerdict Verdict = "no verdict"  // the provider could not be asked
+	OK        = conformance.OK
+	Warning   = conformance.Warning   // not as it should be, but no effect is at risk
+	Failed    = conformance.Failed    // the provider does not do what the tool declares
+	Skipped   = conformance.Skipped   // nothing was asked about it
+	NoVerdict = conformance.NoVerdict // the provider could not be asked
 )
 
 // Call is one request and its answer, without the answer's body.
@@ -49,11 +44,11 @@ type Call struct {
 }
 
 func report(subject Subject, seen evidence) Report {
-	r := Report{Tool: subject.Tool, Class: subject.Class, Passed: true, Checks: seen.judge(subject.Class), Calls: append(seen.alone(), seen.atOnce...)}
-	for _, check := range r.Checks {
-		r.Passed = r.Passed && check.Verdict != Failed && check.Verdict != NoVerdict
+	checks := seen.judge(subject.Class)
+	return Report{
+		Tool: subject.Tool, Class: subject.Class, Passed: conformance.Passed(checks),
+		Checks: checks, Calls: append(seen.alone(), seen.atOnce...),
 	}
-	return r
 }
 
 // Unavailable reports that the provider could not be asked, so that nothing

@@ -37,16 +37,16 @@ func (s Subject) set() *bench {
 
 // build makes the adapter, which may take no longer than it should.
 func (b *bench) build(timeout time.Duration) error {
-	return b.bounded("New", func() (err error) {
+	return bounded(b.owner, "New", b.subject.patience(), func() (err error) {
 		b.adapter, err = b.subject.Kind.New(b.subject.spec(b.Counterpart, timeout, dispatch.NewNetwork(b.network.dial, b.TLS)))
 		return err
 	})
 }
 
 // bounded runs what is not a dispatch under the same conditions.
-func (b *bench) bounded(name string, run func() error) error {
+func bounded(owner owner, name string, patience time.Duration, run func() error) error {
 	ended := make(chan error, 1)
-	go b.owner.do(context.Background(), func(context.Context) {
+	go owner.do(context.Background(), func(context.Context) {
 		defer func() {
 			if cause := recover(); cause != nil {
 				ended <- fmt.Errorf("%s panicked", name)
@@ -54,13 +54,13 @@ func (b *bench) bounded(name string, run func() error) error {
 		}()
 		ended <- run()
 	})
-	timer := time.NewTimer(b.subject.patience())
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
 	case err := <-ended:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("%s did not return within %s", name, b.subject.patience())
+		return fmt.Errorf("%s did not return within %s", name, patience)
 	}
 }
 
@@ -72,10 +72,13 @@ func (b *bench) intent() dispatch.Request {
 		ToolName:      provider + "/" + operation,
 		BusinessScope: "conformance",
 	}
-	return dispatch.Request{
-		Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Attempt: 1, Payload: b.Payload,
-		Headers: map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
-	}
+	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Attempt: 1, Payload: b.Payload, Headers: traceContext()}
+}
+
+// traceContext is what an agent may have sent along, as W3C Trace Context
+// writes it.
+func traceContext() map[string]string {
+	return map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
 }
 
 func (b *bench) intentWith(payload json.RawMessage) dispatch.Request {
@@ -120,5 +123,5 @@ func (b *bench) close() error {
 	if !ok {
 		return nil
 	}
-	return b.bounded("Close", closer.Close)
+	return bounded(b.owner, "Close", b.subject.patience(), closer.Close)
 }

@@ -50,7 +50,7 @@ func (b *bench) connectsToNothing() []Check {
 		return checks
 	}
 	b.Enter(Answering)
-	return append(checks, b.recovery(), b.closes(), b.goroutinesLeft())
+	return append(checks, b.recovery(), closed(b.close()), left(b.owner.awaitNone(b.subject.soon())))
 }
 
 // with builds from blocks of which one was changed, and closes the adapter.

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -13,23 +14,26 @@ import (
 // the trial was about. It closes the adapter.
 func (b *bench) manners() []Check {
 	seen := b.seen()
-	checks := Judge(seen, b.Secrets)
+	checks := append(judge(seen), discreet(seen, b.Secrets))
 	if slices.ContainsFunc(seen, func(s Seen) bool { return s.Hung }) {
 		return checks // it cannot be closed while a dispatch is under way
 	}
-	return append(checks, b.messages(seen), b.closes(), b.goroutinesLeft(), b.connectionsLeft())
+	return append(checks, b.messages(seen), closed(b.close()), left(b.owner.awaitNone(b.subject.soon())), b.connectionsLeft())
 }
 
-// Judge holds dispatches to what is true of any.
-func Judge(seen []Seen, secrets []string) []Check {
+// judge holds dispatches to what is true of any.
+func judge(seen []Seen) []Check {
 	return []Check{
 		each(seen, "returns", "every dispatch", "Dispatch must return soon after ctx ends", func(s Seen) bool { return !s.Hung }),
 		each(seen, "no panic", "every dispatch", "the engine survives it, and takes the outcome for ambiguous", func(s Seen) bool { return s.Panic == "" }),
 		each(seen, "result", "an outcome of an adapter, and an error class if it is not completed", "ErrorClass is short and stable: [a-z0-9_], at most 64", wellFormed),
 		each(seen, "storable", "a result that fits text and jsonb columns", "no NUL, valid UTF-8, valid JSON", fitsColumns),
 		each(seen, "request unchanged", "the request as it was", "Request belongs to the caller", func(s Seen) bool { return !s.Changed }),
-		each(seen, "no secret", "a result that tells none", "results are stored and shown: name the kind of a failure, in words of your own", func(s Seen) bool { return !tells(s, secrets) }),
 	}
+}
+
+func discreet(seen []Seen, secrets []string) Check {
+	return each(seen, "no secret", "a result that tells none", "results are stored and shown: name the kind of a failure, in words of your own", func(s Seen) bool { return !tells(s, secrets) })
 }
 
 // each is one check of all dispatches; it shows the first that fails it.
@@ -90,16 +94,13 @@ func (b *bench) messages(seen []Seen) Check {
 	return found("messages", true, words, "at most one a dispatch", "")
 }
 
-func (b *bench) closes() Check {
-	if err := b.close(); err != nil {
-		return found("closes", false, err.Error(), "Close returns soon and without an error", "Close is called once, after the last Dispatch returned")
-	}
-	return found("closes", true, "closed", "Close returns soon and without an error", "")
+func closed(err error) Check {
+	return found("closes", err == nil, words(err, "closed"), "Close returns soon and without an error", "Close is called once, after the last Dispatch returned")
 }
 
-func (b *bench) goroutinesLeft() Check {
-	left := b.owner.awaitNone(b.subject.soon())
-	return found("goroutines", len(left) == 0, fmt.Sprintf("%d places: %s", len(left), strings.Join(left, "; ")), "none left after Close", "Close ends what New and Dispatch began, and waits for it")
+func left(goroutines []string) Check {
+	seen := cmp.Or(strings.Join(goroutines, "; "), "none")
+	return found("goroutines", len(goroutines) == 0, seen, "none left after Close", "Close ends what New and Dispatch began, and waits for it")
 }
 
 func (b *bench) connectionsLeft() Check {

@@ -9,10 +9,10 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// adapterOutcomes are those that an adapter may report. The others are the
-// engine's, and absent is for lookups.
+// adapterOutcomes are those that an adapter may report; the others are the
+// engine's.
 var adapterOutcomes = []dispatch.Outcome{
-	dispatch.Completed, dispatch.NotSent, dispatch.Throttled, dispatch.Rejected, dispatch.Ambiguous, dispatch.InFlight,
+	dispatch.Completed, dispatch.NotSent, dispatch.Throttled, dispatch.Rejected, dispatch.Absent, dispatch.Ambiguous, dispatch.InFlight,
 }
 
 // strangeRequests asks for what no agent should, and some will. Any outcome

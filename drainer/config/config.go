@@ -17,6 +17,7 @@ type Config struct {
 	Providers   []Provider    // in the order of the file
 	Pages       []Page        // in the order of the file
 	PageRepeat  time.Duration // between two pages about one incident
+	Secrets     []string      // what references brought in, in the order of the file; to be shown nowhere
 }
 
 // Worker is how one process proves that it lives and how it ends.

@@ -34,6 +34,7 @@ func load(name string, content []byte, registry dispatch.Registry, secrets *secr
 	if err := invalid(r.problems); err != nil {
 		return nil, err
 	}
+	config.Secrets = secrets.revealed
 	return config, nil
 }
 

@@ -97,6 +97,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 		Server:      Server{Listen: "127.0.0.1:9000"},
 		Retention:   Retention{Default: 30 * duration.Day, Tools: map[string]time.Duration{"stripe/create_charge": duration.Day}},
 		PageRepeat:  5 * time.Minute,
+		Secrets:     []string{"postgres://app:hunter2@db/outbox", "s3cret", "s3cret", "s3cret", "90s"},
 		Pages: []Page{
 			{Name: "pagerduty", Kind: PagerDuty, URL: "https://events.pagerduty.com/v2/enqueue", Secret: "s3cret"},
 			{Name: "europe", Kind: PagerDuty, URL: "https://events.eu.pagerduty.com/v2/enqueue", Secret: "r"},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentoutbox/drainer/contract/replay"
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/conformance"
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
@@ -129,7 +130,7 @@ func hostOf(adapter dispatch.Adapter) string {
 	return "a host that its adapter knows"
 }
 
-func checkRows(checks []replay.Check) [][]string {
+func checkRows(checks []conformance.Check) [][]string {
 	rows := make([][]string, len(checks))
 	for i, c := range checks {
 		rows[i] = []string{c.Name, string(c.Verdict), c.Seen, c.Expected, c.Advice}
