@@ -39,16 +39,29 @@ type arrival struct {
 // arrivalsOf waits for the message of a success. A counterpart that recognised
 // the repetition may have nothing to show for it.
 func (b *bench) arrivalsOf(request dispatch.Request) arrival {
-	before := len(b.Received())
+	before := b.Received()
 	seen := b.dispatch(context.Background(), request)
 	patience := b.subject.patience()
 	if seen.Result.Replayed || (request.Attempt > 1 && !b.subject.carriesKeys()) {
 		patience = b.subject.moment()
 	}
 	if seen.ended(dispatch.Completed) {
-		await(patience, func() bool { return len(b.Received()) > before })
+		await(patience, func() bool { return len(b.Received()) > len(before) })
 	}
-	return arrival{seen, slices.Clone(b.Received()[before:])}
+	return arrival{seen, without(b.Received(), before)}
+}
+
+// without takes away what had arrived before: a counterpart may show messages
+// in any order.
+func without(messages, before []Message) []Message {
+	rest := slices.Clone(messages)
+	for _, old := range before {
+		at := slices.IndexFunc(rest, func(m Message) bool { return m.Key == old.Key && bytes.Equal(m.Body, old.Body) })
+		if at >= 0 {
+			rest = slices.Delete(rest, at, at+1)
+		}
+	}
+	return rest
 }
 
 func arrived(name string, a arrival) Check {

@@ -32,7 +32,8 @@ type Counterpart struct {
 	TLS      *tls.Config     // optional: what TLS sessions begin with, e.g. with the counterpart's authority
 	Secrets  []string        // what stands in the blocks and must show nowhere
 
-	// Received is what arrived so far: every request, whatever became of it.
+	// Received is what arrived so far, in any order: every request, whatever
+	// became of it.
 	Received func() []Message
 	// Enter returns once the counterpart behaves so, to what comes from now on.
 	Enter func(Situation)
