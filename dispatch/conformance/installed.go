@@ -73,6 +73,10 @@ func (s *session) request(operation, step string) dispatch.Request {
 func (s *session) dispatch(request dispatch.Request, limit time.Duration) Seen {
 	ctx, cancel := context.WithTimeout(s.ctx, limit)
 	defer cancel()
+	return s.dispatchUntil(ctx, request, limit)
+}
+
+func (s *session) dispatchUntil(ctx context.Context, request dispatch.Request, limit time.Duration) Seen {
 	seen := observe(ctx, s.Adapter, request, s.owner, limit+grace)
 	s.seen = append(s.seen, seen)
 	return seen
@@ -104,7 +108,9 @@ func (s *session) cancelled() Check {
 	}
 	request := s.request(tools[0], "cancelled")
 	request.Payload = []byte(`{}`)
-	return unwanted("cancelled before", s.dispatch(request, 0))
+	ctx, cancel := context.WithCancel(s.ctx)
+	cancel()
+	return unwanted("cancelled before", s.dispatchUntil(ctx, request, 0))
 }
 
 // end judges all dispatches, closes the adapter and looks at what it left.

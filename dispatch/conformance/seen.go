@@ -72,6 +72,8 @@ func (s Seen) String() string {
 		return "a panic"
 	case s.Result.ErrorClass != "":
 		return string(s.Result.Outcome) + ", " + s.Result.ErrorClass
+	case s.Result.Replayed:
+		return string(s.Result.Outcome) + ", replayed"
 	}
 	return string(s.Result.Outcome)
 }

@@ -120,3 +120,20 @@ func secretFiles(t *testing.T) mounted {
 		other:       write(t, "other", "secret"),
 	}
 }
+
+// The example of an adapter's test is one that runs.
+func TestTheExampleOfAConformanceTestIsTheRealOne(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/conformance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("../../../examples/custom-adapter/filedrop/filedrop_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := regexp.MustCompile("(?s)```go\n(.*?)```").FindSubmatch(page)
+	if example == nil || !strings.Contains(string(source), string(example[1])) {
+		t.Error("docs/conformance.md shows another test than filedrop_test.go")
+	}
+}

@@ -33,7 +33,7 @@ func TestVerifyAdapterSendsNothingUnasked(t *testing.T) {
 	for _, want := range []string{
 		"CHECK VERDICT SEEN EXPECTED ADVICE",
 		"unknown operation ok not_sent, unconfigured_tool",
-		"cancelled before ok not_sent, timeout",
+		"cancelled before ok not_sent, cancelled",
 		"no secret of the configuration ok none",
 		"goroutines ok none",
 	} {
@@ -76,7 +76,7 @@ func TestVerifyAdapterPassesOneThatWorks(t *testing.T) {
 	}
 	for _, want := range []string{
 		"first call ok completed",
-		"same call again ok completed",
+		"same call again ok completed, replayed",
 		"intents at once ok 8 of 8",
 		"tiny deadline ok",
 		"goroutines ok none",
