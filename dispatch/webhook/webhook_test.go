@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -21,17 +20,11 @@ const (
 	newSecret = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 )
 
-type block string
-
-func (b block) Decode(into any) error {
-	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
-}
-
 var tuple = dispatch.Tuple{AgentRunID: "run-001", StepID: "step-1", ToolName: "shop/order.paid", BusinessScope: "invoice_442"}
 
 func spec(settings, tool string) dispatch.Spec {
-	return dispatch.Spec{Provider: "shop", Timeout: 10 * time.Second, Settings: block(settings), Tools: map[string]dispatch.ToolSpec{
-		"order.paid": {Class: dispatch.KeyIdempotent, KeyTTL: time.Hour, Settings: block(tool)},
+	return dispatch.Spec{Provider: "shop", Timeout: 10 * time.Second, Settings: dispatchtest.Block(settings), Tools: map[string]dispatch.ToolSpec{
+		"order.paid": {Class: dispatch.KeyIdempotent, KeyTTL: time.Hour, Settings: dispatchtest.Block(tool)},
 	}}
 }
 
