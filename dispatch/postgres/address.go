@@ -1,0 +1,149 @@
+package postgres
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// maxMessage bounds what the server may say at once, in octets.
+const maxMessage = 4 << 20
+
+// neutral takes from the daemon's environment and home folder what would
+// otherwise be added to the URL: they may hold the secrets of another database.
+const neutral = "sslmode=disable&sslrootcert=&sslcert=&sslkey=&sslcertmode=allow&sslnegotiation=&passfile="
+
+func newPoolConfig(spec dispatch.Spec) (*pgxpool.Config, error) {
+	var settings Settings
+	if err := decode(spec.Settings, &settings); err != nil {
+		return nil, err
+	}
+	address, err := parseAddress(settings.URL)
+	if err != nil {
+		return nil, fmt.Errorf("url %w", err)
+	}
+	config, err := pgxpool.ParseConfig(address.neutralised(settings.URL))
+	if err != nil {
+		return nil, errors.New("url: an option in it is unknown or has no such value") // the parser's error would repeat it
+	}
+	if !address.hasPassword {
+		config.ConnConfig.Password = ""
+	}
+	if !address.limitsPool {
+		config.MaxConns = math.MaxInt32 // the provider's concurrency is the limit
+	}
+	if config.ConnConfig.RuntimeParams["application_name"] == "" {
+		config.ConnConfig.RuntimeParams["application_name"] = "drainer"
+	}
+	config.ConnConfig.MaxProtocolMessageBodyLen = maxMessage
+	connectThrough(spec.Network, &config.ConnConfig.Config, address.secure)
+	return config, nil
+}
+
+// connectThrough leaves the resolving of names to the network's dialer, which
+// checks what they stand for.
+func connectThrough(network dispatch.Network, config *pgconn.Config, secure bool) {
+	config.DialFunc = network.DialContext
+	config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
+	if !secure {
+		return
+	}
+	config.TLSConfig = tlsFor(network, config.Host)
+	for _, next := range config.Fallbacks {
+		next.TLSConfig = tlsFor(network, next.Host)
+	}
+}
+
+func tlsFor(network dispatch.Network, host string) *tls.Config {
+	if strings.HasPrefix(host, "/") {
+		return nil // a socket of this machine
+	}
+	config := network.TLSConfig()
+	if config.ServerName == "" {
+		config.ServerName = host
+	}
+	return config
+}
+
+// address is what must be known of a URL beyond what the driver reads from it.
+type address struct {
+	hasPassword bool
+	hasPort     bool
+	limitsPool  bool
+	secure      bool
+}
+
+// parseAddress wants all in the URL that the driver would take from elsewhere.
+// The list of hosts that Postgres allows keeps net/url from reading it.
+func parseAddress(text string) (address, error) {
+	rest, ok := strings.CutPrefix(text, "postgres://")
+	if !ok {
+		rest, ok = strings.CutPrefix(text, "postgresql://")
+	}
+	if !ok {
+		return address{}, errors.New("is missing, or does not begin with postgres://")
+	}
+	credentials, rest, ok := strings.Cut(rest, "@")
+	if !ok || strings.Contains(credentials, "/") {
+		return address{}, errors.New("names no user")
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	hosts, database, _ := strings.Cut(rest, "/")
+	user, password, _ := strings.Cut(credentials, ":")
+	options, err := url.ParseQuery(query)
+	switch {
+	case err != nil:
+		return address{}, errors.New("has options that are not written name=value&name=value")
+	case user == "" || options.Has("user"):
+		return address{}, errors.New("names no user before its @")
+	case hosts == "" && !options.Has("host"):
+		return address{}, errors.New("names no host")
+	case database == "":
+		return address{}, errors.New("names no database")
+	}
+	secure, err := wantsTLS(options)
+	return address{
+		hasPassword: password != "" || options.Has("password"),
+		hasPort:     strings.Contains(hosts[strings.LastIndex(hosts, "]")+1:], ":") || options.Has("port"),
+		limitsPool:  options.Has("pool_max_conns"),
+		secure:      secure,
+	}, err
+}
+
+// wantsTLS reads sslmode. A half-way mode would give the password to whoever
+// answers.
+func wantsTLS(options url.Values) (bool, error) {
+	for option := range options {
+		if option != "sslmode" && (strings.HasPrefix(option, "ssl") || strings.HasPrefix(option, "service") || option == "passfile") {
+			return false, errors.New("has options that name files; certificates go into the provider's tls block")
+		}
+	}
+	switch mode := options["sslmode"]; {
+	case len(mode) == 0, len(mode) == 1 && mode[0] == "verify-full":
+		return true, nil
+	case len(mode) == 1 && mode[0] == "disable":
+		return false, nil
+	}
+	return false, errors.New("has an sslmode that is neither verify-full, the default, nor disable")
+}
+
+func (a address) neutralised(text string) string {
+	separator := "?"
+	if strings.Contains(text, "?") {
+		separator = "&"
+	}
+	text += separator + neutral
+	if !a.hasPort {
+		text += "&port=5432"
+	}
+	return text
+}

@@ -1,0 +1,90 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+	"github.com/agentoutbox/drainer/dispatch/internal/storable"
+)
+
+const maxMessageShown = 500 // characters of what a function raised
+
+// unconnected is the result of an attempt that got no connection, and so wrote
+// nothing of the request. A wrong password is among these: it is not the
+// intent that was refused.
+func unconnected(ctx context.Context, err error) dispatch.Result {
+	class := failure.Unsent(ctx, err)
+	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && ctx.Err() == nil {
+		class = stateClass(refusal.Code)
+		if strings.HasPrefix(refusal.Code, "28") {
+			class = "auth"
+		}
+	}
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}
+}
+
+// failed is the result of a statement that is its own transaction, or that
+// ends one, by what its failure proves.
+func failed(ctx context.Context, err error) dispatch.Result {
+	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return refused(refusal)
+	}
+	if pgconn.SafeToRetry(err) {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Unsent(ctx, err)}
+	}
+	return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: failure.Sent(ctx, err)}
+}
+
+// refused reads an ErrorResponse. An ERROR ends the statement and rolls back
+// its transaction. A FATAL or PANIC ends the session, and a pooler between
+// says so, too, when it lost the server in the middle of a commit.
+func refused(refusal *pgconn.PgError) dispatch.Result {
+	result := dispatch.Result{Outcome: outcomeOf(refusal.Code), ErrorClass: stateClass(refusal.Code)}
+	if severity(refusal) != "ERROR" {
+		result.Outcome = dispatch.Ambiguous
+	}
+	if refusal.Code == raiseException { // the words of whoever wrote the function
+		result.Problem = &dispatch.Problem{Title: storable.First(refusal.Message, maxMessageShown)}
+	}
+	return result
+}
+
+func severity(refusal *pgconn.PgError) string {
+	if refusal.SeverityUnlocalized != "" {
+		return refusal.SeverityUnlocalized
+	}
+	return refusal.Severity
+}
+
+// withoutEffect takes the doubt out of a failure before COMMIT was sent. The
+// server may still be at work, but nobody will ever commit it.
+func withoutEffect(result dispatch.Result) dispatch.Result {
+	if result.Outcome == dispatch.Ambiguous {
+		result.Outcome = dispatch.Throttled
+	}
+	return result
+}
+
+// inDoubt is for a failure that proves nothing of the effect, whatever it
+// proves of its statement.
+func inDoubt(result dispatch.Result) dispatch.Result {
+	result.Outcome = dispatch.Ambiguous
+	return result
+}
+
+// uncommitted is the result of a COMMIT that failed.
+func uncommitted(ctx context.Context, err error) dispatch.Result {
+	switch {
+	case errors.Is(err, pgx.ErrTxCommitRollback):
+		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "rolled_back"}
+	case pgconn.SafeToRetry(err): // the call was sent, the COMMIT was not
+		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: failure.Sent(ctx, err)}
+	}
+	return failed(ctx, err)
+}
