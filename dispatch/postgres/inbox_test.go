@@ -1,0 +1,188 @@
+package postgres_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+func TestAnIntentBecomesARow(t *testing.T) {
+	t.Parallel()
+	to := newRecipient(t)
+	sent := request("step-1", `{"cents": 123456789012345678901234567890.10, "to": "Zoë"}`)
+	got := newAdapter(t, spec(to.url, intoInbox)).Dispatch(t.Context(), sent)
+	expect(t, got, dispatch.Completed, "")
+	if got.Replayed {
+		t.Error("a new row is called a replay")
+	}
+	var row [6]string
+	if err := to.QueryRow(t.Context(), "SELECT agent_run_id, step_id, tool_name, business_scope, idempotency_key, payload::text FROM inbox.message WHERE headers ? 'traceparent'").
+		Scan(&row[0], &row[1], &row[2], &row[3], &row[4], &row[5]); err != nil {
+		t.Fatal(err)
+	}
+	want := [6]string{"run-001", "step-1", "shop/order", "invoice_442", sent.IdempotencyKey, `{"to": "Zoë", "cents": 123456789012345678901234567890.10}`}
+	if row != want {
+		t.Errorf("got %q, want %q", row, want)
+	}
+}
+
+func TestARowThatIsThereAlreadyIsRecognisedByItsPayload(t *testing.T) {
+	t.Parallel()
+	to := newRecipient(t)
+	adapter := newAdapter(t, spec(to.url, intoInbox))
+	expect(t, adapter.Dispatch(t.Context(), request("step-1", `{"a":1.0,"b":[9007199254740993]}`)), dispatch.Completed, "")
+	for payload, same := range map[string]bool{
+		`{"a":1.0,"b":[9007199254740993]}`:      true,
+		"{\"b\": [9007199254740993],\n\"a\":1}": true,  // the same value, written otherwise
+		`{"a":1.0,"b":[9007199254740992]}`:      false, // the same float64
+		`{"a":1.0}`:                             false,
+		`null`:                                  false,
+	} {
+		got := adapter.Dispatch(t.Context(), request("step-1", payload))
+		if same {
+			expect(t, got, dispatch.Completed, "")
+		} else {
+			expect(t, got, dispatch.Rejected, "payload_mismatch")
+		}
+		if got.Replayed != same {
+			t.Errorf("%s: replayed %t", payload, got.Replayed)
+		}
+	}
+	if rows := to.count("inbox.message"); rows != 1 {
+		t.Errorf("%d rows", rows)
+	}
+}
+
+func TestManyAtOnceLeaveOneRow(t *testing.T) {
+	t.Parallel()
+	to := newRecipient(t)
+	adapters := []dispatch.Adapter{newAdapter(t, spec(to.url, intoInbox)), newAdapter(t, spec(to.url, intoInbox))}
+	for round := range 5 {
+		results := make([]dispatch.Result, 50)
+		var all sync.WaitGroup
+		for i := range results {
+			all.Go(func() {
+				results[i] = adapters[i%2].Dispatch(t.Context(), request(fmt.Sprint("step-", round), `{"n":1}`))
+			})
+		}
+		all.Wait()
+		first := 0
+		for _, got := range results {
+			expect(t, got, dispatch.Completed, "")
+			if !got.Replayed {
+				first++
+			}
+		}
+		if rows := to.count("inbox.message"); first != 1 || rows != round+1 {
+			t.Errorf("round %d: %d of the attempts say that they inserted, and there are %d rows", round, first, rows)
+		}
+	}
+}
+
+func TestAnInsertWaitsForAnotherOfTheSameKey(t *testing.T) {
+	t.Parallel()
+	const other = `INSERT INTO inbox.message (agent_run_id, step_id, tool_name, business_scope, idempotency_key, payload, headers)
+		VALUES ('run-001', 'step-1', 'shop/order', 'invoice_442', 'k', '{"n":1}', '{}')`
+	for name, test := range map[string]struct {
+		end      string
+		payload  string
+		outcome  dispatch.Outcome
+		class    string
+		replayed bool
+	}{
+		"that commits":                      {"COMMIT", `{"n":1}`, dispatch.Completed, "", true},
+		"that rolls back":                   {"ROLLBACK", `{"n":1}`, dispatch.Completed, "", false},
+		"that commits with another payload": {"COMMIT", `{"n":2}`, dispatch.Rejected, "payload_mismatch", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to := newRecipient(t)
+			conn, err := to.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Release()
+			if _, err := conn.Exec(t.Context(), "BEGIN; "+other); err != nil {
+				t.Fatal(err)
+			}
+			result := make(chan dispatch.Result, 1)
+			adapter := newAdapter(t, spec(to.url, intoInbox))
+			go func() { result <- adapter.Dispatch(t.Context(), request("step-1", test.payload)) }()
+			to.awaitWaiting()
+			if _, err := conn.Exec(t.Context(), test.end); err != nil {
+				t.Fatal(err)
+			}
+			got := <-result
+			expect(t, got, test.outcome, test.class)
+			if got.Replayed != test.replayed {
+				t.Errorf("replayed %t", got.Replayed)
+			}
+			if rows := to.count("inbox.message"); rows != 1 {
+				t.Errorf("%d rows", rows)
+			}
+		})
+	}
+}
+
+func TestAnInboxRefuses(t *testing.T) {
+	t.Parallel()
+	const trigger = `CREATE FUNCTION shop.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN %s END $$;
+		CREATE %s ON inbox.message %s FOR EACH ROW EXECUTE FUNCTION shop.refuse()`
+	for name, test := range map[string]struct {
+		setup   string
+		outcome dispatch.Outcome
+		class   string
+	}{
+		"by a constraint":              {"ALTER TABLE inbox.message ADD CHECK (payload ? 'total')", dispatch.Rejected, "sqlstate_23514"},
+		"by a constraint at commit":    {fmt.Sprintf(trigger, "RAISE 'no'; ", "CONSTRAINT TRIGGER t AFTER INSERT", "DEFERRABLE INITIALLY DEFERRED"), dispatch.Rejected, "sqlstate_p0001"},
+		"by another unique index":      {"CREATE UNIQUE INDEX ON inbox.message ((1)); INSERT INTO inbox.message VALUES ('r', 's', 't', 'b', 'k', '1', '{}')", dispatch.Rejected, "sqlstate_23505"},
+		"silently":                     {fmt.Sprintf(trigger, "RETURN NULL;", "TRIGGER t BEFORE INSERT", ""), dispatch.Ambiguous, "row_missing"},
+		"without the table":            {"DROP TABLE inbox.message", dispatch.Throttled, "sqlstate_42p01"},
+		"without a column":             {"ALTER TABLE inbox.message DROP COLUMN headers", dispatch.Throttled, "sqlstate_42703"},
+		"without its primary key":      {"ALTER TABLE inbox.message DROP CONSTRAINT message_pkey", dispatch.Throttled, "sqlstate_42p10"},
+		"by privileges":                {"ALTER DATABASE %s SET ROLE pg_monitor", dispatch.Throttled, "sqlstate_42501"},
+		"while it is read-only":        {"ALTER DATABASE %s SET default_transaction_read_only = on", dispatch.Throttled, "sqlstate_25006"},
+		"what it does not get in time": {"ALTER DATABASE %s SET statement_timeout = '50ms'; " + fmt.Sprintf(trigger, "PERFORM pg_sleep(20); RETURN NEW;", "TRIGGER t BEFORE INSERT", ""), dispatch.Throttled, "sqlstate_57014"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to := newRecipient(t)
+			to.execute(forThis(to, test.setup))
+			before := to.rows()
+			got := newAdapter(t, spec(to.url, intoInbox)).Dispatch(t.Context(), request("step-1", `{}`))
+			expect(t, got, test.outcome, test.class)
+			if after := to.rows(); after != before {
+				t.Errorf("%d rows before, %d after", before, after)
+			}
+		})
+	}
+}
+
+// TestEveryExecutionModeSendsTheSame covers those that poolers need.
+func TestEveryExecutionModeSendsTheSame(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			to := newRecipient(t, functionSQL(`BEGIN INSERT INTO shop.deed VALUES (key, payload);
+				RETURN jsonb_build_object('outcome', 'completed', 'response', payload); END`))
+			const payload = `{"quote": "it's \\ \" $1", "n": 9007199254740993.50}`
+			inbox := newAdapter(t, spec(with(to.url, "default_query_exec_mode="+mode), intoInbox))
+			call := newAdapter(t, spec(with(to.url, "default_query_exec_mode="+mode), callFunction))
+			expect(t, inbox.Dispatch(t.Context(), request("step-1", payload)), dispatch.Completed, "")
+			expect(t, inbox.Dispatch(t.Context(), request("step-1", payload)), dispatch.Completed, "")
+			expect(t, inbox.Dispatch(t.Context(), request("step-1", `{}`)), dispatch.Rejected, "payload_mismatch")
+			got := call.Dispatch(t.Context(), request("step-1", payload))
+			expect(t, got, dispatch.Completed, "")
+			if string(got.Response) != `{"n": 9007199254740993.50, "quote": "it's \\ \" $1"}` {
+				t.Errorf("response %s", got.Response)
+			}
+			var same bool
+			if err := to.QueryRow(t.Context(), "SELECT m.payload = $1::text::jsonb AND d.payload = m.payload FROM inbox.message m, shop.deed d", payload).Scan(&same); err != nil || !same {
+				t.Errorf("stored otherwise than sent (%v)", err)
+			}
+		})
+	}
+}
