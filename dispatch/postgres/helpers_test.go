@@ -181,3 +181,14 @@ func (r recipient) rows() int {
 	}
 	return count
 }
+
+// awaitGone waits until a backend runs nothing any more.
+func (r recipient) awaitGone(pid int) {
+	r.t.Helper()
+	for active := true; active; {
+		err := r.QueryRow(r.t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND state <> 'idle')", pid).Scan(&active)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// deed is the effect of the functions here.
+const deed = "INSERT INTO shop.deed VALUES (key, payload); "
+
+func TestAFunctionsAnswerIsTheResult(t *testing.T) {
+	t.Parallel()
+	to := newRecipient(t)
+	to.function(`BEGIN ` + deed + ` RETURN jsonb_build_object('outcome', 'completed', 'ref', 9007199254740993, 'replayed', true,
+		'response', jsonb_build_object('by', agent_run_id || step_id || tool_name || business_scope, 'n', payload->'n')); END`)
+	sent := request("step-1", `{"n": 1.10}`)
+	got := newAdapter(t, spec(to.url, callFunction)).Dispatch(t.Context(), sent)
+	expect(t, got, dispatch.Completed, "")
+	if got.ProviderRef != "9007199254740993" || !got.Replayed {
+		t.Errorf("got %+v", got)
+	}
+	if string(got.Response) != `{"n": 1.10, "by": "run-001step-1shop/orderinvoice_442"}` {
+		t.Errorf("response %s", got.Response)
+	}
+	var key string
+	if err := to.QueryRow(t.Context(), "SELECT key FROM shop.deed").Scan(&key); err != nil || key != sent.IdempotencyKey {
+		t.Errorf("key %q (%v)", key, err)
+	}
+}
+
+func TestWhatAFunctionDidIsKeptOnlyIfItCompleted(t *testing.T) {
+	t.Parallel()
+	returning := func(answer string) string { return "BEGIN " + deed + " RETURN " + answer + "; END" }
+	raising := func(state string) string {
+		return "BEGIN " + deed + " RAISE 'no' USING ERRCODE = '" + state + "'; END"
+	}
+	for name, test := range map[string]struct {
+		body    string
+		class   dispatch.Class
+		outcome dispatch.Outcome
+		error   string
+	}{
+		"completed":                {returning(`'{"outcome":"completed"}'`), "", dispatch.Completed, ""},
+		"rejected":                 {returning(`'{"outcome":"rejected","response":{"why":"sold out"}}'`), "", dispatch.Rejected, "function_rejected"},
+		"throttled":                {returning(`'{"outcome":"throttled"}'`), "", dispatch.Throttled, "function_throttled"},
+		"in flight":                {returning(`'{"outcome":"in_flight"}'`), "", dispatch.InFlight, "function_in_flight"},
+		"in flight, sent once":     {returning(`'{"outcome":"in_flight"}'`), dispatch.NonIdempotent, dispatch.Throttled, "protocol"},
+		"absent of an effect":      {returning(`'{"outcome":"absent"}'`), "", dispatch.Throttled, "protocol"},
+		"ambiguous":                {returning(`'{"outcome":"ambiguous"}'`), "", dispatch.Throttled, "protocol"},
+		"lost":                     {returning(`'{"outcome":"lost"}'`), "", dispatch.Throttled, "protocol"},
+		"no outcome":               {returning(`'{}'`), "", dispatch.Throttled, "protocol"},
+		"another field":            {returning(`'{"outcome":"completed","reff":1}'`), "", dispatch.Throttled, "protocol"},
+		"a reference that is none": {returning(`'{"outcome":"completed","ref":[1]}'`), "", dispatch.Throttled, "protocol"},
+		"no object":                {returning(`'"completed"'`), "", dispatch.Throttled, "protocol"},
+		"null":                     {returning(`NULL`), "", dispatch.Throttled, "protocol"},
+		"forgotten":                {"BEGIN " + deed + " END", "", dispatch.Rejected, "sqlstate_2f005"},
+		"raised":                   {"BEGIN " + deed + " RAISE 'sold out'; END", "", dispatch.Rejected, "sqlstate_p0001"},
+		"raised by its own code":   {raising("SHOP1"), "", dispatch.Rejected, "sqlstate_shop1"},
+		"data":                     {"BEGIN " + deed + " RETURN 1/0; END", "", dispatch.Rejected, "sqlstate_22012"},
+		"a constraint":             {raising("23514"), "", dispatch.Rejected, "sqlstate_23514"},
+		"serialization":            {raising("40001"), "", dispatch.Throttled, "sqlstate_40001"},
+		"deadlock":                 {raising("40P01"), "", dispatch.Throttled, "sqlstate_40p01"},
+		"lock not available":       {raising("55P03"), "", dispatch.Throttled, "sqlstate_55p03"},
+		"no room":                  {raising("53100"), "", dispatch.Throttled, "sqlstate_53100"},
+		"connection":               {raising("08006"), "", dispatch.Throttled, "sqlstate_08006"},
+		"internal":                 {raising("XX000"), "", dispatch.Throttled, "sqlstate_xx000"},
+		"no such table":            {"BEGIN " + deed + " DELETE FROM shop.none; END", "", dispatch.Throttled, "sqlstate_42p01"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to := newRecipient(t)
+			to.function(test.body)
+			s := spec(to.url, callFunction)
+			if test.class != "" {
+				s.Tools["order"] = dispatch.ToolSpec{Class: test.class, Settings: block(callFunction)}
+			}
+			got := newAdapter(t, s).Dispatch(t.Context(), request("step-1", `{}`))
+			expect(t, got, test.outcome, test.error)
+			kept := 0
+			if test.outcome == dispatch.Completed {
+				kept = 1
+			}
+			if deeds := to.count("shop.deed"); deeds != kept {
+				t.Errorf("%d deeds, want %d", deeds, kept)
+			}
+		})
+	}
+}
+
+func TestAFunctionOfAnotherTypeDoesNotRun(t *testing.T) {
+	t.Parallel()
+	const signature = "CREATE FUNCTION shop.act(payload jsonb, key text, a text, b text, c text, d text) RETURNS "
+	const body = " LANGUAGE sql AS $$ INSERT INTO shop.deed VALUES (key, payload) "
+	for name, test := range map[string]struct{ create, class string }{
+		"void":          {signature + "void" + body + "$$", "sqlstate_42846"},
+		"integer":       {signature + "integer" + body + "RETURNING 1 $$", "sqlstate_42846"},
+		"a row":         {signature + "shop.deed" + body + "RETURNING * $$", "sqlstate_42846"},
+		"no rows":       {signature + "SETOF jsonb" + body + "; SELECT '{}'::jsonb WHERE false $$", "protocol"},
+		"many rows":     {signature + "SETOF jsonb" + body + `; SELECT '{"outcome":"completed"}'::jsonb FROM generate_series(1, 2) $$`, "protocol"},
+		"not there":     {"SELECT 1", "sqlstate_42883"},
+		"fewer in":      {"CREATE FUNCTION shop.act(payload jsonb) RETURNS jsonb" + " LANGUAGE sql AS 'SELECT payload'", "sqlstate_42883"},
+		"not permitted": {"ALTER DATABASE %s SET ROLE pg_monitor", "sqlstate_42501"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to := newRecipient(t)
+			to.execute(forThis(to, test.create))
+			got := newAdapter(t, spec(to.url, callFunction)).Dispatch(t.Context(), request("step-1", `{}`))
+			expect(t, got, dispatch.Throttled, test.class)
+			if deeds := to.count("shop.deed"); deeds != 0 {
+				t.Errorf("%d deeds", deeds)
+			}
+		})
+	}
+}
+
+func TestWhatAFunctionRaisesIsKeptAsItsOwnWords(t *testing.T) {
+	t.Parallel()
+	to := newRecipient(t)
+	adapter := newAdapter(t, spec(to.url, callFunction))
+	to.function("BEGIN RAISE 'sold out'; END")
+	got := adapter.Dispatch(t.Context(), request("step-1", `{}`))
+	if got.Problem == nil || got.Problem.Title != "sold out" {
+		t.Errorf("got %+v", got.Problem)
+	}
+	to.function("BEGIN PERFORM (payload->>'card')::integer; END")
+	got = adapter.Dispatch(t.Context(), request("step-2", `{"card":"canary"}`))
+	expect(t, got, dispatch.Rejected, "sqlstate_22p02")
+	if got.Problem != nil {
+		t.Errorf("the server's words may quote the payload: %+v", got.Problem)
+	}
+}
+
+func TestAFunctionAnswersLookups(t *testing.T) {
+	t.Parallel()
+	to := newRecipient(t)
+	s := spec(to.url, callFunction)
+	s.Tools["order"] = dispatch.ToolSpec{Class: dispatch.ReadOnly, AnswersLookups: true, Settings: block(callFunction)}
+	adapter := newAdapter(t, s)
+	to.function(`BEGIN IF EXISTS (SELECT FROM shop.deed d WHERE d.key = act.key) THEN RETURN '{"outcome":"completed","ref":"7"}'; END IF;
+		RETURN '{"outcome":"absent"}'; END`)
+	expect(t, adapter.Dispatch(t.Context(), request("step-1", `{}`)), dispatch.Absent, "function_absent")
+	to.execute("INSERT INTO shop.deed VALUES ($1, '{}')", request("step-1", "").IdempotencyKey)
+	got := adapter.Dispatch(t.Context(), request("step-1", `{}`))
+	expect(t, got, dispatch.Completed, "")
+	if got.ProviderRef != "7" {
+		t.Errorf("reference %q", got.ProviderRef)
+	}
+	to.function("BEGIN " + deed + ` RETURN '{"outcome":"completed"}'; END`)
+	expect(t, adapter.Dispatch(t.Context(), request("step-2", `{}`)), dispatch.Throttled, "sqlstate_25006")
+}
+
+func TestAConstraintAtCommitUndoesAFunction(t *testing.T) {
+	t.Parallel()
+	for state, outcome := range map[string]dispatch.Outcome{"23514": dispatch.Rejected, "40001": dispatch.Throttled} {
+		to := newRecipient(t)
+		to.execute(fmt.Sprintf(`CREATE FUNCTION shop.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no' USING ERRCODE = '%s'; END $$;
+			CREATE CONSTRAINT TRIGGER t AFTER INSERT ON shop.deed DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION shop.refuse()`, state))
+		to.function("BEGIN " + deed + ` RETURN '{"outcome":"completed"}'; END`)
+		got := newAdapter(t, spec(to.url, callFunction)).Dispatch(t.Context(), request("step-1", `{}`))
+		expect(t, got, outcome, "sqlstate_"+state)
+		if deeds := to.count("shop.deed"); deeds != 0 {
+			t.Errorf("%d deeds", deeds)
+		}
+	}
+}
+
+// TestAFunctionThatIsCutShortHasNoEffect ends it while it waits for a lock,
+// after its deed.
+func TestAFunctionThatIsCutShortHasNoEffect(t *testing.T) {
+	t.Parallel()
+	const lock = 442
+	for name, test := range map[string]struct {
+		cut   func(to recipient, pid int, cancel context.CancelFunc)
+		class string
+	}{
+		"terminated": {func(to recipient, pid int, _ context.CancelFunc) { to.execute("SELECT pg_terminate_backend($1)", pid) }, "sqlstate_57p01"},
+		"cancelled":  {func(to recipient, pid int, _ context.CancelFunc) { to.execute("SELECT pg_cancel_backend($1)", pid) }, "sqlstate_57014"},
+		"given up":   {func(_ recipient, _ int, cancel context.CancelFunc) { cancel() }, "cancelled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to := newRecipient(t)
+			to.function(fmt.Sprintf("BEGIN %s PERFORM pg_advisory_xact_lock(%d); RETURN '{\"outcome\":\"completed\"}'; END", deed, lock))
+			holder, err := to.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = holder.Rollback(context.Background()) }()
+			if _, err := holder.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", lock); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			adapter := newAdapter(t, spec(to.url, callFunction))
+			result := make(chan dispatch.Result, 1)
+			go func() { result <- adapter.Dispatch(ctx, request("step-1", `{}`)) }()
+			pid := to.awaitWaiting()
+			cutAt := time.Now()
+			test.cut(to, pid, cancel)
+			expect(t, <-result, dispatch.Throttled, test.class)
+			if took := time.Since(cutAt); took > 5*time.Second {
+				t.Errorf("it took %s to return", took)
+			}
+			to.awaitGone(pid)
+			if deeds := to.count("shop.deed"); deeds != 0 {
+				t.Errorf("%d deeds", deeds)
+			}
+			if err := holder.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, adapter.Dispatch(t.Context(), request("step-1", `{}`)), dispatch.Completed, "")
+		})
+	}
+}
+
+func TestAnInsertThatIsCutShortIsInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		cut     func(to recipient, pid int, cancel context.CancelFunc)
+		outcome dispatch.Outcome
+		class   string
+	}{
+		"terminated": {func(to recipient, pid int, _ context.CancelFunc) { to.execute("SELECT pg_terminate_backend($1)", pid) }, dispatch.Ambiguous, "sqlstate_57p01"},
+		"cancelled":  {func(to recipient, pid int, _ context.CancelFunc) { to.execute("SELECT pg_cancel_backend($1)", pid) }, dispatch.Throttled, "sqlstate_57014"},
+		"given up":   {func(_ recipient, _ int, cancel context.CancelFunc) { cancel() }, dispatch.Ambiguous, "cancelled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to := newRecipient(t)
+			holder, err := to.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = holder.Rollback(context.Background()) }()
+			if _, err := holder.Exec(t.Context(), "LOCK inbox.message"); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			adapter := newAdapter(t, spec(to.url, intoInbox))
+			result := make(chan dispatch.Result, 1)
+			go func() { result <- adapter.Dispatch(ctx, request("step-1", `{}`)) }()
+			pid := to.awaitWaiting()
+			test.cut(to, pid, cancel)
+			expect(t, <-result, test.outcome, test.class)
+			to.awaitGone(pid)
+			if err := holder.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if rows := to.count("inbox.message"); rows != 0 {
+				t.Errorf("%d rows", rows)
+			}
+		})
+	}
+}
