@@ -29,16 +29,37 @@ func unconnected(ctx context.Context, err error) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}
 }
 
+// unbegun is the result of a BEGIN that failed: it says nothing of the intent.
+func unbegun(ctx context.Context, err error) dispatch.Result {
+	result := failed(ctx, err)
+	result.Outcome = dispatch.NotSent
+	return result
+}
+
 // failed is the result of a statement that is its own transaction, or that
 // ends one, by what its failure proves.
 func failed(ctx context.Context, err error) dispatch.Result {
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return refused(refusal)
 	}
-	if pgconn.SafeToRetry(err) {
+	if isUnsent(err) {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Unsent(ctx, err)}
 	}
-	return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: failure.Sent(ctx, err)}
+	return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: sentClass(ctx, err)}
+}
+
+// isUnsent reports that nothing of a statement was written. The driver says so
+// of a closed connection, too, and that is also what it finds when it looks
+// again at one that was cut while it waited for the answer.
+func isUnsent(err error) bool {
+	return pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed)
+}
+
+func sentClass(ctx context.Context, err error) string {
+	if errors.Is(err, pgconn.ErrConnClosed) && ctx.Err() == nil {
+		return "reset"
+	}
+	return failure.Sent(ctx, err)
 }
 
 // refused reads an ErrorResponse. An ERROR ends the statement and rolls back
@@ -83,8 +104,8 @@ func uncommitted(ctx context.Context, err error) dispatch.Result {
 	switch {
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "rolled_back"}
-	case pgconn.SafeToRetry(err): // the call was sent, the COMMIT was not
-		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: failure.Sent(ctx, err)}
+	case isUnsent(err): // the call was sent, the COMMIT was not
+		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: sentClass(ctx, err)}
 	}
 	return failed(ctx, err)
 }

@@ -38,7 +38,7 @@ func newCall(name string, class dispatch.Class) (*call, error) {
 func (c *call) attempt(ctx context.Context, conn *pgx.Conn, request dispatch.Request) dispatch.Result {
 	transaction, err := conn.BeginTx(ctx, c.transaction)
 	if err != nil {
-		return withoutEffect(failed(ctx, err))
+		return unbegun(ctx, err)
 	}
 	defer func() { _ = transaction.Rollback(ctx) }() // after a commit it does nothing; a failure ends the connection, and that the transaction
 	answer, err := c.ask(ctx, transaction, request)

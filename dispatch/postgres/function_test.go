@@ -57,7 +57,7 @@ func TestWhatAFunctionDidIsKeptOnlyIfItCompleted(t *testing.T) {
 		"a reference that is none": {returning(`'{"outcome":"completed","ref":[1]}'`), "", dispatch.Throttled, "protocol"},
 		"no object":                {returning(`'"completed"'`), "", dispatch.Throttled, "protocol"},
 		"null":                     {returning(`NULL`), "", dispatch.Throttled, "protocol"},
-		"forgotten":                {"BEGIN " + deed + " END", "", dispatch.Rejected, "sqlstate_2f005"},
+		"forgotten":                {"BEGIN " + deed + " END", "", dispatch.Throttled, "sqlstate_2f005"},
 		"raised":                   {"BEGIN " + deed + " RAISE 'sold out'; END", "", dispatch.Rejected, "sqlstate_p0001"},
 		"raised by its own code":   {raising("SHOP1"), "", dispatch.Rejected, "sqlstate_shop1"},
 		"data":                     {"BEGIN " + deed + " RETURN 1/0; END", "", dispatch.Rejected, "sqlstate_22012"},

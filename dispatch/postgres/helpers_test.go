@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -99,14 +100,11 @@ func (r recipient) awaitWaiting() (pid int) {
 
 func insecure(t *testing.T, databaseURL string) string {
 	t.Helper()
-	u, err := url.Parse(databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	query := u.Query()
-	query.Set("sslmode", "disable")
-	u.RawQuery = query.Encode()
-	return u.String()
+	return changed(t, databaseURL, func(u *url.URL) {
+		query := u.Query()
+		query.Set("sslmode", "disable")
+		u.RawQuery = query.Encode()
+	})
 }
 
 func inboxSQL(t *testing.T) string {
@@ -162,11 +160,9 @@ func contains(err error, text string) bool { return err != nil && strings.Contai
 
 // forThis puts the database's own name for %s.
 func forThis(r recipient, sql string) string {
-	u, err := url.Parse(r.url)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return strings.ReplaceAll(sql, "%s", strings.TrimPrefix(u.Path, "/"))
+	name := ""
+	changed(r.t, r.url, func(u *url.URL) { name = strings.TrimPrefix(u.Path, "/") })
+	return strings.ReplaceAll(sql, "%s", name)
 }
 
 // rows is the number of rows in the inbox, or -1 without one. It is read by a
@@ -191,4 +187,44 @@ func (r recipient) awaitGone(pid int) {
 			r.t.Fatal(err)
 		}
 	}
+}
+
+// awaitIdle waits until no backend of an adapter is at work.
+func (r recipient) awaitIdle() {
+	r.t.Helper()
+	for active := true; active; {
+		err := r.QueryRow(r.t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'drainer' AND state <> 'idle')`).Scan(&active)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// times counts how often each name comes.
+func (r recipient) times(sql string) map[string]int {
+	r.t.Helper()
+	rows, err := r.Query(r.t.Context(), sql)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	times := map[string]int{}
+	for _, name := range names {
+		times[name]++
+	}
+	return times
+}
+
+func changed(t *testing.T, databaseURL string, change func(*url.URL)) string {
+	t.Helper()
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(u)
+	return u.String()
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/storable"
 )
 
 // inbox delivers into a table whose primary key is the intent's own, so that
@@ -34,15 +35,11 @@ func newInbox(name string) (*inbox, error) {
 // attempt inserts in a statement that is its own transaction. It waits for a
 // concurrent insert of the same key to commit or to roll back.
 func (i *inbox) attempt(ctx context.Context, conn *pgx.Conn, request dispatch.Request) dispatch.Result {
-	headers, err := headersOf(request)
-	if err != nil {
-		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request"}
-	}
 	// JSON goes as text: in the execution modes that fit a pooler, octets
 	// would become bytea.
 	key := request.Tuple
 	tag, err := conn.Exec(ctx, i.insert, key.AgentRunID, key.StepID, key.ToolName, key.BusinessScope,
-		request.IdempotencyKey, string(request.Payload), headers)
+		request.IdempotencyKey, string(request.Payload), headersOf(request))
 	switch {
 	case err != nil:
 		return failed(ctx, err)
@@ -70,10 +67,12 @@ func (i *inbox) recognise(ctx context.Context, conn *pgx.Conn, request dispatch.
 	return dispatch.Result{Outcome: dispatch.Completed, Replayed: true}
 }
 
-func headersOf(request dispatch.Request) (string, error) {
-	if len(request.Headers) == 0 {
-		return "{}", nil
-	}
+// headersOf leaves out nothing that jsonb can take: a broken trace context is
+// no reason to refuse an intent.
+func headersOf(request dispatch.Request) string {
 	text, err := json.Marshal(request.Headers)
-	return string(text), err
+	if err != nil || len(request.Headers) == 0 {
+		return "{}"
+	}
+	return string(storable.JSON(text, "application/json"))
 }

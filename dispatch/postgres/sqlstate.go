@@ -36,7 +36,7 @@ func outcomeOf(state string) dispatch.Outcome {
 		"53", // no room
 		"57": // cancelled, shutting down
 		return dispatch.Throttled
-	case "0A", "0L", "0P", "26", "28", "34", "3D", "3F", "42", "F0", "HV": // not as the configuration says
+	case "0A", "0L", "0P", "26", "28", "2F", "34", "3D", "3F", "42", "F0", "HV": // not as the configuration says
 		return dispatch.Throttled
 	}
 	return dispatch.Rejected // data, constraints, limits, and what functions raise
