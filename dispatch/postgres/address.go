@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/url"
 	"strings"
 
@@ -52,7 +53,13 @@ func newPoolConfig(spec dispatch.Spec) (*pgxpool.Config, error) {
 // connectThrough leaves the resolving of names to the network's dialer, which
 // checks what they stand for.
 func connectThrough(network dispatch.Network, config *pgconn.Config, secure bool) {
-	config.DialFunc = network.DialContext
+	config.DialFunc = func(ctx context.Context, protocol, address string) (net.Conn, error) {
+		conn, err := network.DialContext(ctx, protocol, address)
+		if err != nil {
+			return nil, err
+		}
+		return namedConn{conn, namedAddr{conn.RemoteAddr().Network(), address}}, nil
+	}
 	config.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
 	if !secure {
 		return
@@ -64,15 +71,27 @@ func connectThrough(network dispatch.Network, config *pgconn.Config, secure bool
 }
 
 func tlsFor(network dispatch.Network, host string) *tls.Config {
-	if strings.HasPrefix(host, "/") {
-		return nil // a socket of this machine
-	}
 	config := network.TLSConfig()
 	if config.ServerName == "" {
 		config.ServerName = host
 	}
 	return config
 }
+
+// namedConn says that it leads to a name. The driver connects there once more
+// when it wants a statement cancelled, and rules that allow the name may not
+// allow what it stands for.
+type namedConn struct {
+	net.Conn
+	remote net.Addr
+}
+
+func (c namedConn) RemoteAddr() net.Addr { return c.remote }
+
+type namedAddr struct{ network, text string }
+
+func (a namedAddr) Network() string { return a.network }
+func (a namedAddr) String() string  { return a.text }
 
 // address is what must be known of a URL beyond what the driver reads from it.
 type address struct {
@@ -105,8 +124,10 @@ func parseAddress(text string) (address, error) {
 		return address{}, errors.New("has options that are not written name=value&name=value")
 	case user == "" || options.Has("user"):
 		return address{}, errors.New("names no user before its @")
-	case hosts == "" && !options.Has("host"):
-		return address{}, errors.New("names no host")
+	case strings.HasPrefix(options.Get("host"), "/"), strings.HasPrefix(hosts, "%"):
+		return address{}, errors.New("names a socket; connect over TCP")
+	case hosts == "" || options.Has("host"):
+		return address{}, errors.New("names no host after its @")
 	case database == "":
 		return address{}, errors.New("names no database")
 	}

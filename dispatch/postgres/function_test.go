@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
 // deed is the effect of the functions here.
@@ -76,7 +77,7 @@ func TestWhatAFunctionDidIsKeptOnlyIfItCompleted(t *testing.T) {
 			to.function(test.body)
 			s := spec(to.url, callFunction)
 			if test.class != "" {
-				s.Tools["order"] = dispatch.ToolSpec{Class: test.class, Settings: block(callFunction)}
+				s.Tools["order"] = dispatch.ToolSpec{Class: test.class, Settings: dispatchtest.Block(callFunction)}
 			}
 			got := newAdapter(t, s).Dispatch(t.Context(), request("step-1", `{}`))
 			expect(t, got, test.outcome, test.error)
@@ -139,7 +140,7 @@ func TestAFunctionAnswersLookups(t *testing.T) {
 	t.Parallel()
 	to := newRecipient(t)
 	s := spec(to.url, callFunction)
-	s.Tools["order"] = dispatch.ToolSpec{Class: dispatch.ReadOnly, AnswersLookups: true, Settings: block(callFunction)}
+	s.Tools["order"] = dispatch.ToolSpec{Class: dispatch.ReadOnly, AnswersLookups: true, Settings: dispatchtest.Block(callFunction)}
 	adapter := newAdapter(t, s)
 	to.function(`BEGIN IF EXISTS (SELECT FROM shop.deed d WHERE d.key = act.key) THEN RETURN '{"outcome":"completed","ref":"7"}'; END IF;
 		RETURN '{"outcome":"absent"}'; END`)

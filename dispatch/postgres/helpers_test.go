@@ -9,23 +9,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/postgres"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
-
-// block is configuration as a user writes it.
-type block string
-
-func (b block) Decode(into any) error {
-	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
-}
 
 const (
 	intoInbox    = "inbox: inbox.message"
@@ -122,8 +115,8 @@ func spec(databaseURL, tool string) dispatch.Spec {
 	return dispatch.Spec{
 		Provider: "shop",
 		Timeout:  30 * time.Second,
-		Settings: block(fmt.Sprintf("url: %q", databaseURL)),
-		Tools:    map[string]dispatch.ToolSpec{"order": {Class: dispatch.KeyIdempotent, Settings: block(tool)}},
+		Settings: dispatchtest.Block(fmt.Sprintf("url: %q", databaseURL)),
+		Tools:    map[string]dispatch.ToolSpec{"order": {Class: dispatch.KeyIdempotent, Settings: dispatchtest.Block(tool)}},
 	}
 }
 
@@ -155,8 +148,6 @@ func expect(t *testing.T, got dispatch.Result, outcome dispatch.Outcome, class s
 		t.Errorf("got %s %q, want %s %q", got.Outcome, got.ErrorClass, outcome, class)
 	}
 }
-
-func contains(err error, text string) bool { return err != nil && strings.Contains(err.Error(), text) }
 
 // forThis puts the database's own name for %s.
 func forThis(r recipient, sql string) string {

@@ -1,0 +1,239 @@
+package postgres_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/dispatch/postgres"
+)
+
+func TestSettingsAreChecked(t *testing.T) {
+	t.Parallel()
+	const good = "postgres://u:canary@db.example.com/shop"
+	for name, test := range map[string]struct{ url, tool, want string }{
+		"no URL":               {"", intoInbox, "url is missing"},
+		"keywords":             {"host=db user=u password=canary dbname=x", intoInbox, "does not begin with postgres://"},
+		"another scheme":       {"mysql://u:canary@db/x", intoInbox, "does not begin with postgres://"},
+		"no user":              {"postgres://db.example.com/canary", intoInbox, "names no user"},
+		"empty user":           {"postgres://:canary@db.example.com/x", intoInbox, "names no user"},
+		"no host":              {"postgres://u:canary@/x", intoInbox, "names no host"},
+		"a socket":             {"postgres://u:canary@/x?host=/var/run/canary", intoInbox, "names a socket"},
+		"no database":          {"postgres://u:canary@db.example.com", intoInbox, "names no database"},
+		"bad port":             {"postgres://u:canary@db.example.com:canary/x", intoInbox, "url: an option"},
+		"bad mode":             {good + "?default_query_exec_mode=canary", intoInbox, "url: an option"},
+		"bad options":          {good + "?a=%zzcanary", intoInbox, "options that are not written"},
+		"half-way TLS":         {good + "?sslmode=require", intoInbox, "neither verify-full"},
+		"TLS if it likes":      {good + "?sslmode=prefer", intoInbox, "neither verify-full"},
+		"said twice":           {good + "?sslmode=verify-full&sslmode=disable", intoInbox, "neither verify-full"},
+		"files":                {good + "?sslrootcert=/canary", intoInbox, "tls block"},
+		"a service":            {good + "?service=canary", intoInbox, "tls block"},
+		"neither":              {good, "{}", "one of inbox and function"},
+		"both":                 {good, "{inbox: a.b, function: a.b}", "one of inbox and function"},
+		"no schema":            {good, "inbox: canary", "inbox: write schema.name"},
+		"injection":            {good, `function: 'a.b(); DROP TABLE canary'`, "function: write schema.name"},
+		"a field that is none": {good, "{inbox: a.b, colour: canary}", "column 14"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := postgres.New(spec(test.url, test.tool))
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Fatalf("error %v does not mention %q", err, test.want)
+			}
+			if strings.Contains(err.Error(), "canary") {
+				t.Errorf("the error repeats a value: %v", err)
+			}
+		})
+	}
+}
+
+func TestAnInboxIsNoLookup(t *testing.T) {
+	t.Parallel()
+	for name, tool := range map[string]dispatch.ToolSpec{
+		"read-only":       {Class: dispatch.ReadOnly},
+		"answers lookups": {Class: dispatch.KeyIdempotent, AnswersLookups: true},
+	} {
+		s := spec("postgres://u@db.example.com/shop", "")
+		tool.Settings = dispatchtest.Block(intoInbox)
+		s.Tools["order"] = tool
+		if _, err := postgres.New(s); err == nil || !strings.Contains(err.Error(), "tool order: an inbox is written to") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestEveryHostIsTriedInTurn(t *testing.T) {
+	t.Parallel()
+	to := newRecipient(t)
+	u := changed(t, to.url, func(u *url.URL) { u.Host = "127.0.0.1:1," + u.Host })
+	expect(t, newAdapter(t, spec(u, intoInbox)).Dispatch(t.Context(), request("step-1", `{}`)), dispatch.Completed, "")
+}
+
+// TestTheDaemonsOwnEnvironmentIsNotTheRecipients would otherwise show the
+// password of one database to another.
+func TestTheDaemonsOwnEnvironmentIsNotTheRecipients(t *testing.T) {
+	for name, value := range map[string]string{
+		"PGPASSWORD": "canary", "PGSSLMODE": "require", "PGSSLROOTCERT": "/none", "PGPORT": "1", "PGHOST": "db.invalid", "PGUSER": "canary", "PGDATABASE": "canary",
+	} {
+		t.Setenv(name, value)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	heard := make(chan string, 1)
+	go func() { heard <- askForPassword(listener) }()
+	var asked addresses
+	s := spec("postgres://u@db.example.com/shop?sslmode=disable", intoInbox)
+	s.Network = dispatch.NewNetwork(func(ctx context.Context, network, address string) (net.Conn, error) {
+		asked.add(address)
+		return new(net.Dialer).DialContext(ctx, network, listener.Addr().String())
+	}, nil)
+	if got := newAdapter(t, s).Dispatch(t.Context(), request("step-1", `{}`)); got.Outcome != dispatch.NotSent {
+		t.Errorf("got %+v", got)
+	}
+	if all := asked.all(); slices.ContainsFunc(all, func(address string) bool { return address != "db.example.com:5432" }) {
+		t.Errorf("connected to %s", all)
+	}
+	if said := <-heard; !strings.Contains(said, "user\x00u\x00") || strings.Contains(said, "canary") {
+		t.Errorf("said %q", said)
+	}
+}
+
+// askForPassword is a server that wants one in clear, and hangs up.
+func askForPassword(listener net.Listener) (heard string) {
+	conn, err := listener.Accept()
+	if err != nil {
+		return ""
+	}
+	defer conn.Close()
+	buffer := make([]byte, 4096)
+	n, _ := conn.Read(buffer)
+	heard = string(buffer[:n])
+	_, _ = conn.Write([]byte{'R', 0, 0, 0, 8, 0, 0, 0, 3})
+	n, _ = conn.Read(buffer)
+	return heard + string(buffer[:n])
+}
+
+// TestTLSIsTheNetworks puts TLS before a real server.
+func TestTLSIsTheNetworks(t *testing.T) {
+	t.Parallel()
+	to := newRecipient(t)
+	certified := httptest.NewTLSServer(nil) // for its certificate of 127.0.0.1 and example.com
+	t.Cleanup(certified.Close)
+	front := tlsFront(t, to.url, certified.TLS.Certificates[0])
+	authority := x509.NewCertPool()
+	authority.AddCert(certified.Certificate())
+	for name, test := range map[string]struct {
+		host    string
+		tls     *tls.Config
+		outcome dispatch.Outcome
+		class   string
+	}{
+		"trusted":           {"example.com", &tls.Config{RootCAs: authority}, dispatch.Completed, ""},
+		"by another name":   {"db.invalid", &tls.Config{RootCAs: authority, ServerName: "example.com"}, dispatch.Completed, ""},
+		"of somebody else":  {"db.invalid", &tls.Config{RootCAs: authority}, dispatch.NotSent, "tls"},
+		"unknown authority": {"example.com", nil, dispatch.NotSent, "tls"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := spec(changed(t, to.url, func(u *url.URL) { u.Host, u.RawQuery = test.host, "" }), intoInbox)
+			s.Network = dispatch.NewNetwork(func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, network, front)
+			}, test.tls)
+			expect(t, newAdapter(t, s).Dispatch(t.Context(), request(name, `{}`)), test.outcome, test.class)
+		})
+	}
+}
+
+// tlsFront answers a request for TLS with it, and speaks plainly to the server.
+func tlsFront(t *testing.T, databaseURL string, certificate tls.Certificate) string {
+	t.Helper()
+	behind := newProxy(t, databaseURL)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer client.Close()
+				request := make([]byte, 8)
+				if _, err := client.Read(request); err != nil || string(request) != "\x00\x00\x00\x08\x04\xd2\x16\x2f" {
+					return
+				}
+				_, _ = client.Write([]byte{'S'})
+				secure := tls.Server(client, &tls.Config{Certificates: []tls.Certificate{certificate}})
+				if secure.Handshake() == nil {
+					behind.serve(secure)
+				}
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// TestACancellationGoesWhereTheNameLeads keeps it within rules that know names
+// only: without it, the server goes on with what nobody waits for any more.
+func TestACancellationGoesWhereTheNameLeads(t *testing.T) {
+	t.Parallel()
+	to := newRecipient(t)
+	real := ""
+	s := spec(changed(t, to.url, func(u *url.URL) { real, u.Host = u.Host, "db.example.com" }), intoInbox)
+	s.Network = dispatch.NewNetwork(func(ctx context.Context, network, address string) (net.Conn, error) {
+		if address != "db.example.com:5432" {
+			return nil, dispatch.ErrEgressRefused
+		}
+		return new(net.Dialer).DialContext(ctx, network, real)
+	}, nil)
+	holder, err := to.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Rollback(context.Background()) }()
+	if _, err := holder.Exec(t.Context(), "LOCK inbox.message"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	adapter := newAdapter(t, s)
+	result := make(chan dispatch.Result, 1)
+	go func() { result <- adapter.Dispatch(ctx, request("step-1", `{}`)) }()
+	pid := to.awaitWaiting()
+	cancel()
+	expect(t, <-result, dispatch.Ambiguous, "cancelled")
+	to.awaitGone(pid) // while the lock is still held
+}
+
+// addresses is what a dialer was asked for.
+type addresses struct {
+	mu    sync.Mutex
+	asked []string
+}
+
+func (a *addresses) add(address string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked = append(a.asked, address)
+}
+
+func (a *addresses) all() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.asked)
+}
