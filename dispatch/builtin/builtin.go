@@ -4,6 +4,8 @@ package builtin
 import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/http"
+	"github.com/agentoutbox/drainer/dispatch/log"
+	"github.com/agentoutbox/drainer/dispatch/postgres"
 	"github.com/agentoutbox/drainer/dispatch/webhook"
 )
 
@@ -11,6 +13,8 @@ import (
 func Kinds() []dispatch.Kind {
 	return []dispatch.Kind{
 		http.Kind(),
+		log.Kind(),
+		postgres.Kind(),
 		webhook.Kind(),
 	}
 }
