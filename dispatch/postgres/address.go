@@ -42,6 +42,9 @@ func newPoolConfig(spec dispatch.Spec) (*pgxpool.Config, error) {
 	if !address.limitsPool {
 		config.MaxConns = math.MaxInt32 // the provider's concurrency is the limit
 	}
+	if config.ConnConfig.ConnectTimeout == 0 {
+		config.ConnConfig.ConnectTimeout = spec.Timeout // the pool goes on connecting when nobody waits any more
+	}
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "drainer"
 	}

@@ -139,7 +139,7 @@ func isAnswer(outcome dispatch.Outcome) bool {
 // put gives a connection back, or closes it. One that was cut is cleaned up
 // behind the pool's back, for as long as its peer likes.
 func put(conn *pgxpool.Conn, keep bool) {
-	if keep {
+	if keep && !conn.Conn().IsClosed() {
 		conn.Release()
 		return
 	}
