@@ -83,7 +83,7 @@ func TestABlockIsStrictAndDiscreet(t *testing.T) {
 	if err := dispatchtest.Block("").Decode(&into); err != nil {
 		t.Errorf("a block that was left out: %v", err)
 	}
-	for _, text := range []string{"{nmae: hushhush}", "{count: hushhush}", "{name: [hushhush", "- hushhush"} {
+	for _, text := range []string{"{title: hushhush}", "{count: hushhush}", "{name: [hushhush", "- hushhush"} {
 		err := dispatchtest.Block(text).Decode(&into)
 		if err == nil || strings.Contains(err.Error(), "hushhush") {
 			t.Errorf("%s: %v", text, err)
