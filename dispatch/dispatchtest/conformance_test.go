@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -88,5 +89,26 @@ func TestABlockIsStrictAndDiscreet(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "hushhush") {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+}
+
+func TestAnAddressIsKeptWhileNobodyListens(t *testing.T) {
+	t.Parallel()
+	address := dispatchtest.Address(t)
+	for range 3 {
+		if conn, err := net.Dial("tcp", address); err == nil {
+			conn.Close()
+			t.Fatal("somebody is there")
+		}
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		listener.Close()
 	}
 }
