@@ -78,11 +78,19 @@ func forbidden(b *bench) []Check {
 	}
 }
 
-// unreachableFromTheStart leaves no room for doubt: there never was anybody.
-func unreachableFromTheStart(b *bench) []Check {
-	b.Enter(Unreachable)
-	seen := b.dispatchFor(b.limit(Unreachable))
-	return []Check{classified(seen, []dispatch.Outcome{dispatch.NotSent}), b.promptly(seen.Took, b.limit(Unreachable)), b.recovery()}
+// fromTheStart asks about a situation that the adapter meets before it ever
+// had a connection. Who is not there leaves no room for doubt; who fails during
+// a handshake has not been sent anything, and manners look whether that is so.
+func fromTheStart(situation Situation) func(*bench) []Check {
+	outcomes := []dispatch.Outcome{dispatch.NotSent}
+	if situation != Unreachable {
+		outcomes = append(outcomes, dispatch.Ambiguous)
+	}
+	return func(b *bench) []Check {
+		b.Enter(situation)
+		seen := b.dispatchFor(b.limit(situation))
+		return []Check{classified(seen, outcomes), b.promptly(seen.Took, b.limit(situation)), b.recovery()}
+	}
 }
 
 // dispatchFor dispatches a fresh intent with a deadline.

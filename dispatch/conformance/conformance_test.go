@@ -101,6 +101,9 @@ var found = []struct {
 	{returnsLate, "unreachable", []string{"prompt"}},
 
 	{doubtsEverything, "unreachable from the start", []string{"outcome"}},
+	{deniesSending, "severing from the start", []string{"messages"}},
+	{deniesSending, "silent from the start", []string{"messages"}},
+	{takesBabbleForSuccess, "babbling from the start", []string{"outcome"}},
 	{deniesSending, "severing", []string{"outcome", "messages"}},
 	{takesSilenceForSuccess, "severing", []string{"outcome"}},
 	{takesSilenceForSuccess, "silent", []string{"outcome"}},

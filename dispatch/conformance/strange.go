@@ -53,7 +53,7 @@ func (b *bench) strange() []strange {
 		all = append(all, strange{"payload of " + text.name, b.intentWith(reword(b.Payload, text.text))})
 		named := b.intent()
 		named.Tuple.AgentRunID, named.Tuple.StepID, named.Tuple.BusinessScope = text.text, text.text, text.text
-		named.IdempotencyKey = named.Tuple.IdempotencyKey()
+		named.IdempotencyKey, named.ProviderRef = named.Tuple.IdempotencyKey(), text.text
 		all = append(all, strange{"tuple of " + text.name, named})
 	}
 	for _, headers := range strangeHeaders {

@@ -35,7 +35,6 @@ type toy struct {
 	timeout  time.Duration
 
 	calls   atomic.Int64
-	present atomic.Int64
 	failed  atomic.Bool
 	release chan struct{} // closed with the adapter
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch/conformance"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
 const secret = "secret-77aa01"
@@ -37,7 +38,7 @@ type desk struct {
 }
 
 func newDesk(t *testing.T) *desk {
-	d := &desk{t: t, address: "127.0.0.1:0", ended: make(chan struct{})}
+	d := &desk{t: t, address: dispatchtest.Address(t), ended: make(chan struct{})}
 	d.enter(conformance.Answering)
 	t.Cleanup(func() {
 		close(d.ended)
@@ -85,7 +86,7 @@ func (d *desk) open() {
 		d.t.Errorf("listening: %v", err)
 		return
 	}
-	d.listener, d.address = listener, listener.Addr().String()
+	d.listener = listener
 	go func() {
 		for {
 			conn, err := listener.Accept()

@@ -26,7 +26,9 @@ func (s Subject) Trials() []Trial {
 		{Name: "cancelled before", run: cancelledBefore},
 		{Name: "cancelled meanwhile", run: cancelledMeanwhile, situation: Silent},
 		{Name: "own timeout", run: ownTimeout, situation: Silent, timeout: s.moment()},
-		{Name: "unreachable from the start", run: unreachableFromTheStart, situation: Unreachable},
+	}
+	for _, situation := range []Situation{Unreachable, Severing, Silent, Babbling} {
+		trials = append(trials, Trial{Name: string(situation) + " from the start", run: fromTheStart(situation), situation: situation})
 	}
 	for _, situation := range Situations() {
 		trials = append(trials, Trial{Name: string(situation), run: classification(situation), situation: situation})

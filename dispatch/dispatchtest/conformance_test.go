@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -83,10 +84,31 @@ func TestABlockIsStrictAndDiscreet(t *testing.T) {
 	if err := dispatchtest.Block("").Decode(&into); err != nil {
 		t.Errorf("a block that was left out: %v", err)
 	}
-	for _, text := range []string{"{nmae: hushhush}", "{count: hushhush}", "{name: [hushhush", "- hushhush"} {
+	for _, text := range []string{"{title: hushhush}", "{count: hushhush}", "{name: [hushhush", "- hushhush"} {
 		err := dispatchtest.Block(text).Decode(&into)
 		if err == nil || strings.Contains(err.Error(), "hushhush") {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+}
+
+func TestAnAddressIsKeptWhileNobodyListens(t *testing.T) {
+	t.Parallel()
+	address := dispatchtest.Address(t)
+	for range 3 {
+		if conn, err := net.Dial("tcp", address); err == nil {
+			conn.Close()
+			t.Fatal("somebody is there")
+		}
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		listener.Close()
 	}
 }

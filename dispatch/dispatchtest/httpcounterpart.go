@@ -37,7 +37,7 @@ func StartHTTP(t *testing.T, keyHeader string) *HTTPCounterpart {
 	u := &HTTPCounterpart{KeyHeader: keyHeader, t: t, provider: SimulatedProvider{Ledger: NewLedger()}}
 	u.provider.Plan = func(string, int) Fault { return u.fault.Load().(Fault) }
 	u.fault.Store(None)
-	u.open("127.0.0.1:0")
+	u.open(Address(t))
 	t.Cleanup(func() {
 		u.provider.Release()
 		u.server.Close()
