@@ -1,0 +1,110 @@
+package kafka
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/storable"
+)
+
+const maxDetail = 500 // characters of a broker's own words
+
+// refusals are the errors that a leader answers before it appends anything
+// (https://kafka.apache.org/protocol#protocol_error_codes). Every other error
+// may come after: NOT_LEADER_OR_FOLLOWER, too, is what a leader says that took
+// the record and lost its office while it waited for the replicas.
+var refusals = map[int16]dispatch.Outcome{
+	kerr.CorruptMessage.Code:              dispatch.Throttled, // damaged on its way
+	kerr.MessageTooLarge.Code:             dispatch.Rejected,
+	kerr.InvalidTopicException.Code:       dispatch.Rejected,
+	kerr.RecordListTooLarge.Code:          dispatch.Rejected,
+	kerr.NotEnoughReplicas.Code:           dispatch.Throttled,
+	kerr.InvalidRequiredAcks.Code:         dispatch.Rejected,
+	kerr.TopicAuthorizationFailed.Code:    dispatch.Rejected,
+	kerr.ClusterAuthorizationFailed.Code:  dispatch.Rejected,
+	kerr.InvalidTimestamp.Code:            dispatch.Rejected,
+	kerr.UnsupportedVersion.Code:          dispatch.Rejected,
+	kerr.InvalidRequest.Code:              dispatch.Rejected,
+	kerr.UnsupportedForMessageFormat.Code: dispatch.Rejected,
+	kerr.PolicyViolation.Code:             dispatch.Rejected,
+	kerr.UnsupportedCompressionType.Code:  dispatch.Rejected,
+	kerr.InvalidRecord.Code:               dispatch.Rejected,
+	kerr.ThrottlingQuotaExceeded.Code:     dispatch.Throttled,
+}
+
+// judge says what a leader's answer proves.
+func judge(topic string, partition int32, created time.Time, response kmsg.Response) dispatch.Result {
+	answer := find(response, topic, partition)
+	switch {
+	case answer == nil:
+		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "protocol"}
+	case answer.ErrorCode != 0:
+		return refused(answer)
+	case answer.BaseOffset < 0:
+		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "protocol"}
+	}
+	return stored(topic, partition, created, answer)
+}
+
+func find(response kmsg.Response, topic string, partition int32) *kmsg.ProduceResponseTopicPartition {
+	produced, ok := response.(*kmsg.ProduceResponse)
+	if !ok {
+		return nil
+	}
+	for i := range produced.Topics {
+		for j := range produced.Topics[i].Partitions {
+			if answer := &produced.Topics[i].Partitions[j]; produced.Topics[i].Topic == topic && answer.Partition == partition {
+				return answer
+			}
+		}
+	}
+	return nil
+}
+
+func refused(answer *kmsg.ProduceResponseTopicPartition) dispatch.Result {
+	outcome, proven := refusals[answer.ErrorCode]
+	if !proven {
+		outcome = dispatch.Ambiguous
+	}
+	result := dispatch.Result{Outcome: outcome, ErrorClass: "unknown_error_code"}
+	if known := kerr.TypedErrorForCode(answer.ErrorCode); known != nil && known.Code == answer.ErrorCode {
+		result.ErrorClass = className(known)
+	}
+	if answer.ErrorMessage != nil && *answer.ErrorMessage != "" {
+		result.Problem = &dispatch.Problem{Title: result.ErrorClass, Detail: storable.First(*answer.ErrorMessage, maxDetail)}
+	}
+	return result
+}
+
+// className is Kafka's own name of an error, in our spelling.
+func className(err *kerr.Error) string { return strings.ToLower(err.Message) }
+
+// position is what is stored of an effect.
+type position struct {
+	Topic     string    `json:"topic"`
+	Partition int32     `json:"partition"`
+	Offset    int64     `json:"offset"`
+	Timestamp time.Time `json:"timestamp"`
+}
+
+func stored(topic string, partition int32, created time.Time, answer *kmsg.ProduceResponseTopicPartition) dispatch.Result {
+	at := created
+	if answer.LogAppendTime >= 0 {
+		at = time.UnixMilli(answer.LogAppendTime)
+	}
+	response, err := json.Marshal(position{topic, partition, answer.BaseOffset, at.UTC().Truncate(time.Millisecond)})
+	if err != nil {
+		response = nil // the record is there all the same
+	}
+	return dispatch.Result{
+		Outcome:     dispatch.Completed,
+		ProviderRef: storable.Reference(fmt.Sprintf("%s/%d/%d", topic, partition, answer.BaseOffset)),
+		Response:    response,
+	}
+}

@@ -1,0 +1,109 @@
+// Package kafka is the Kafka adapter: a provider is a cluster, a tool is a
+// topic, and an effect is one record in it.
+//
+//	Request ──tool.record──▶ record ──publish──▶ answer ──judge──▶ Result
+//
+// One dispatch sends at most one Produce request, with one record, and waits
+// until all in-sync replicas have it. Nothing is buffered, nothing is sent
+// again behind the caller's back: an attempt that ended writes no more.
+//
+// The record carries the idempotency key in the header idempotency-key. No
+// broker looks at it. A record whose acknowledgement was lost is sent again by
+// the next attempt, and it is the consumers that tell the two for one.
+package kafka
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+)
+
+// Kind registers the adapter as "kafka". A record is an effect, so no tool is
+// read_only. key_idempotent is what the consumers promise: that for the key's
+// ttl they recognise a record that comes twice.
+func Kind() dispatch.Kind {
+	return dispatch.Kind{
+		Name:     "kafka",
+		Classes:  []dispatch.Class{dispatch.NaturallyIdempotent, dispatch.KeyIdempotent, dispatch.NonIdempotent},
+		New:      func(spec dispatch.Spec) (dispatch.Adapter, error) { return New(spec) },
+		Settings: Settings{},
+		Tool:     Tool{},
+	}
+}
+
+// Adapter dispatches to one cluster.
+type Adapter struct {
+	tools    map[string]*tool
+	sessions *sessions
+	leaders  *leaders
+	timeout  time.Duration
+}
+
+// New builds the adapter, or reports everything that is wrong with its
+// configuration, joined. It connects to nothing.
+func New(spec dispatch.Spec) (*Adapter, error) {
+	var settings Settings
+	problems := []error{decode(spec.Settings, &settings), settings.check()}
+	tools := make(map[string]*tool, len(spec.Tools))
+	for _, name := range slices.Sorted(maps.Keys(spec.Tools)) {
+		tool, err := newTool(spec.Tools[name])
+		if err != nil {
+			problems = append(problems, &dispatch.ToolError{Operation: name, Err: err})
+		}
+		tools[name] = tool
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	return &Adapter{
+		tools:    tools,
+		sessions: &sessions{open: func() (*session, error) { return openSession(settings, spec.Network) }},
+		leaders:  newLeaders(),
+		timeout:  spec.Timeout,
+	}, nil
+}
+
+// Dispatch sends one record and reports what the evidence says about it.
+func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	tool, ok := a.tools[request.Tuple.Operation()]
+	if !ok {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
+	}
+	if a.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.timeout)
+		defer cancel()
+	}
+	record, err := tool.record(ctx, request)
+	if err != nil {
+		return unrendered(ctx)
+	}
+	return a.publish(ctx, record)
+}
+
+// Close ends the sessions. No dispatch may be running.
+func (a *Adapter) Close() error {
+	a.sessions.close()
+	return nil
+}
+
+// unrendered is the result of a payload that the tool's expressions refuse.
+// Asking again would end the same, unless it was time that ran out.
+func unrendered(ctx context.Context) dispatch.Result {
+	if ctx.Err() != nil {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Context(ctx)}
+	}
+	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request"}
+}
+
+func decode(block dispatch.Block, into any) error {
+	if block == nil {
+		return nil
+	}
+	return block.Decode(into)
+}
