@@ -1,0 +1,124 @@
+package nats
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/storable"
+)
+
+const maxDetail = 500 // characters of a server's own words
+
+// verdict is what an error of a stream proves.
+type verdict struct {
+	outcome dispatch.Outcome
+	class   string
+}
+
+// codeStoreFailed is the one error under which a stream both says that it is
+// full and that it does not know what it has on disk.
+const codeStoreFailed jetstream.ErrorCode = 10077
+
+// verdicts are the errors of a stream, by their number in the server's
+// errors.json, that come before it stores a message.
+var verdicts = map[jetstream.ErrorCode]verdict{
+	10002: {dispatch.Throttled, "account_resources_exceeded"},
+	10008: {dispatch.Throttled, "jetstream_unavailable"},
+	10023: {dispatch.Throttled, "insufficient_resources"},
+	10028: {dispatch.Throttled, "insufficient_memory"},
+	10039: {dispatch.Throttled, "jetstream_not_enabled"},
+	10047: {dispatch.Throttled, "insufficient_storage"},
+	10054: {dispatch.Rejected, "message_too_large"},
+	10060: {dispatch.Rejected, "another_stream"},
+	10071: {dispatch.Rejected, "wrong_last_sequence"},
+	10076: {dispatch.Throttled, "jetstream_not_enabled"},
+	10097: {dispatch.Rejected, "headers_too_large"},
+	10109: {dispatch.Rejected, "stream_sealed"},
+	10158: {dispatch.InFlight, "duplicate_in_process"},
+	10163: {dispatch.Throttled, "last_sequence_not_ready"},
+	10164: {dispatch.Rejected, "wrong_last_sequence"},
+	10167: {dispatch.Throttled, "too_many_requests"},
+}
+
+// fullStream are the words in which a stream that discards what is new says
+// that it holds as much as it may; no number tells them from a broken disk.
+var fullStream = map[string]verdict{
+	"maximum messages exceeded":             {dispatch.Throttled, "stream_full"},
+	"maximum bytes exceeded":                {dispatch.Throttled, "stream_full"},
+	"maximum messages per subject exceeded": {dispatch.Throttled, "stream_full"},
+	"message too large":                     {dispatch.Rejected, "message_too_large"},
+}
+
+// judge says what the stream's refusal proves.
+func (t *tool) judge(err error) dispatch.Result {
+	if errors.Is(err, jetstream.ErrNoStreamResponse) {
+		// Nobody listened, so nobody has it. A stream without a leader is
+		// silent in the same way, and comes back.
+		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "no_responders"}
+	}
+	var refusal *jetstream.APIError
+	if !errors.As(err, &refusal) {
+		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: classOf(err)}
+	}
+	proven := verdictOn(refusal)
+	if proven.outcome == dispatch.InFlight && t.class == dispatch.NonIdempotent {
+		proven.outcome = dispatch.Ambiguous // it must not be sent again
+	}
+	return dispatch.Result{
+		Outcome:    proven.outcome,
+		ErrorClass: proven.class,
+		Problem:    &dispatch.Problem{Title: proven.class, Detail: storable.First(refusal.Description, maxDetail)},
+	}
+}
+
+func verdictOn(refusal *jetstream.APIError) verdict {
+	if proven, known := verdicts[refusal.ErrorCode]; known {
+		return proven
+	}
+	if proven, known := fullStream[refusal.Description]; known && refusal.ErrorCode == codeStoreFailed {
+		return proven
+	}
+	class := "jetstream_" + strconv.Itoa(int(refusal.ErrorCode))
+	if refusal.Code == 400 { // the message itself is wrong
+		return verdict{dispatch.Rejected, class}
+	}
+	return verdict{dispatch.Ambiguous, class}
+}
+
+func classOf(err error) string {
+	if errors.Is(err, jetstream.ErrAsyncPublishTimeout) {
+		return "timeout"
+	}
+	return "protocol"
+}
+
+// position is what is stored of an effect.
+type position struct {
+	Stream    string `json:"stream"`
+	Sequence  uint64 `json:"seq"`
+	Duplicate bool   `json:"duplicate,omitempty"`
+	Domain    string `json:"domain,omitempty"`
+}
+
+func stored(ack *jetstream.PubAck) dispatch.Result {
+	if ack.Sequence == 0 { // they begin at 1
+		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "protocol"}
+	}
+	response, err := json.Marshal(position{
+		Stream: storable.Text(ack.Stream), Sequence: ack.Sequence, Duplicate: ack.Duplicate, Domain: storable.Text(ack.Domain),
+	})
+	if err != nil {
+		response = nil // the message is there all the same
+	}
+	return dispatch.Result{
+		Outcome:     dispatch.Completed,
+		Replayed:    ack.Duplicate,
+		ProviderRef: storable.Reference(fmt.Sprintf("%s/%d", ack.Stream, ack.Sequence)),
+		Response:    response,
+	}
+}

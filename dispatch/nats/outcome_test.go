@@ -1,0 +1,238 @@
+package nats_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+func TestAStreamThatIsFullTakesItLater(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]func(*jetstream.StreamConfig){
+		"messages":             func(config *jetstream.StreamConfig) { config.MaxMsgs = 1 },
+		"octets":               func(config *jetstream.StreamConfig) { config.MaxBytes = 300 },
+		"messages per subject": func(config *jetstream.StreamConfig) { config.MaxMsgsPerSubject, config.DiscardNewPerSubject = 1, true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := startWithStream(t, func(config *jetstream.StreamConfig) { config.Discard = jetstream.DiscardNew }, limit)
+			adapter := adapterFor(t, c)
+			wants(t, adapter.Dispatch(t.Context(), intent("first")), dispatch.Completed, "")
+			var last dispatch.Result
+			for i := 0; i < 10 && last.Outcome != dispatch.Throttled; i++ {
+				last = adapter.Dispatch(t.Context(), intent(fmt.Sprint(i)))
+			}
+			wants(t, last, dispatch.Throttled, "stream_full")
+		})
+	}
+}
+
+func TestAStreamThatRefusesForGood(t *testing.T) {
+	t.Parallel()
+	for class, test := range map[string]struct {
+		stream func(*jetstream.StreamConfig)
+		tool   string
+	}{
+		"message_too_large":   {func(config *jetstream.StreamConfig) { config.MaxMsgSize = 5 }, ""},
+		"stream_sealed":       {func(config *jetstream.StreamConfig) { config.Sealed = true }, ""},
+		"wrong_last_sequence": {nil, `headers: {Nats-Expected-Last-Sequence: "7"}`},
+	} {
+		t.Run(class, func(t *testing.T) {
+			t.Parallel()
+			c := startWithStream(t)
+			if test.stream != nil {
+				c.update(t, test.stream)
+			}
+			adapter := newAdapter(t, spec(c.ClientURL(), "", "subject: "+subject+"\n"+test.tool))
+			wants(t, adapter.Dispatch(t.Context(), request(`{"long": "enough"}`)), dispatch.Rejected, class)
+			if messages := c.stored(t); len(messages) != 0 {
+				t.Errorf("%d messages", len(messages))
+			}
+		})
+	}
+}
+
+func TestAMessageForAnotherStreamIsRejected(t *testing.T) {
+	t.Parallel()
+	c := startWithStream(t)
+	if _, err := c.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"other"}, Duplicates: 24 * time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	adapter := newAdapter(t, spec(c.ClientURL(), "", `{subject: charges.created, stream: OTHER}`))
+	wants(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Rejected, "another_stream")
+}
+
+func TestAMessageBeyondTheServersLimitIsRejected(t *testing.T) {
+	t.Parallel()
+	c := startWithStream(t)
+	wants(t, adapterFor(t, c).Dispatch(t.Context(), request(`"`+strings.Repeat("x", 2<<20)+`"`)), dispatch.Rejected, "message_too_large")
+}
+
+func TestWhereNoStreamListensNothingHappens(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	plain := spec(c.ClientURL(), "", "subject: "+subject)
+	wants(t, newAdapter(t, plain).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "stream_not_found")
+	wants(t, newAdapter(t, ofClass(dispatch.NonIdempotent, plain)).Dispatch(t.Context(), request(`{}`)), dispatch.Throttled, "no_responders")
+}
+
+func TestWithoutJetStreamNothingIsSent(t *testing.T) {
+	t.Parallel()
+	c := start(t, func(options *server.Options) { options.JetStream = false })
+	wants(t, adapterFor(t, c).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "jetstream_not_enabled")
+}
+
+// answering stands where a stream would and answers every message so.
+func answering(t *testing.T, answer string) *counterpart {
+	t.Helper()
+	c := start(t)
+	c.look(t)
+	if _, err := c.conn.Subscribe(subject, func(message *natsgo.Msg) { _ = message.Respond([]byte(answer)) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestWhatAStreamSaysDecidesTheOutcome(t *testing.T) {
+	t.Parallel()
+	failed := func(code, number int, words string) string {
+		return fmt.Sprintf(`{"error":{"code":%d,"err_code":%d,"description":%q},"stream":"CHARGES","seq":0}`, code, number, words)
+	}
+	for name, test := range map[string]struct {
+		answer  string
+		outcome dispatch.Outcome
+		class   string
+	}{
+		"still at an earlier attempt": {failed(409, 10158, "duplicate message id is in process"), dispatch.InFlight, "duplicate_in_process"},
+		"insufficient resources":      {failed(503, 10023, "insufficient resources"), dispatch.Throttled, "insufficient_resources"},
+		"account limit":               {failed(400, 10002, "resource limits exceeded for account"), dispatch.Throttled, "account_resources_exceeded"},
+		"too many requests":           {failed(429, 10167, "too many requests"), dispatch.Throttled, "too_many_requests"},
+		"replicated sequence":         {failed(400, 10164, "wrong last sequence"), dispatch.Rejected, "wrong_last_sequence"},
+		"a message that is wrong":     {failed(400, 10166, "per-message TTL is disabled"), dispatch.Rejected, "jetstream_10166"},
+		"a broken disk":               {failed(503, 10077, "write: input/output error"), dispatch.Ambiguous, "jetstream_10077"},
+		"a server's failure":          {failed(500, 10118, "stream is offline"), dispatch.Ambiguous, "jetstream_10118"},
+		"an error nobody knows":       {failed(503, 65000, "?"), dispatch.Ambiguous, "jetstream_65000"},
+		"an empty answer":             {``, dispatch.Ambiguous, "protocol"},
+		"no JSON":                     {`OK`, dispatch.Ambiguous, "protocol"},
+		"no stream":                   {`{"seq":7}`, dispatch.Ambiguous, "protocol"},
+		"no sequence":                 {`{"stream":"CHARGES"}`, dispatch.Ambiguous, "protocol"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := answering(t, test.answer)
+			adapter := newAdapter(t, ofClass(dispatch.NaturallyIdempotent, spec(c.ClientURL(), "", "subject: "+subject)))
+			wants(t, adapter.Dispatch(t.Context(), request(`{}`)), test.outcome, test.class)
+		})
+	}
+}
+
+func TestAToolThatMustNotRepeatIsInDoubtWhileAnEarlierAttemptRuns(t *testing.T) {
+	t.Parallel()
+	c := answering(t, `{"error":{"code":409,"err_code":10158,"description":"duplicate message id is in process"}}`)
+	adapter := newAdapter(t, ofClass(dispatch.NonIdempotent, spec(c.ClientURL(), "", "subject: "+subject)))
+	wants(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "duplicate_in_process")
+}
+
+func TestAnAcknowledgementThatDoesNotComeLeavesDoubt(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	c.look(t)
+	arrived := make(chan *natsgo.Msg, 1)
+	if _, err := c.conn.ChanSubscribe(subject, arrived); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	adapter := newAdapter(t, ofClass(dispatch.NonIdempotent, spec(c.ClientURL(), "", "subject: "+subject)))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-arrived
+		cancel()
+	}()
+	wants(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.Ambiguous, "cancelled")
+}
+
+func TestAConnectionLostBeforeTheAcknowledgementLeavesDoubt(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	c.look(t)
+	arrived := make(chan *natsgo.Msg, 1)
+	if _, err := c.conn.ChanSubscribe(subject, arrived); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	adapter := newAdapter(t, ofClass(dispatch.NonIdempotent, spec(c.ClientURL(), "", "subject: "+subject)))
+	go func() {
+		<-arrived
+		c.Shutdown()
+	}()
+	begin := time.Now()
+	wants(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "reset")
+	if took := time.Since(begin); took > 8*time.Second {
+		t.Errorf("noticed after %s", took)
+	}
+	wants(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "dial")
+}
+
+func TestWhereNobodyListensNothingIsSent(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "nats://" + listener.Addr().String()
+	_ = listener.Close()
+	wants(t, newAdapter(t, spec(url, "", "subject: "+subject)).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "dial")
+}
+
+func TestAServerThatDoesNotGreetHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	adapter := newAdapter(t, spec("nats://"+listener.Addr().String(), "", "subject: "+subject))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	wants(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.NotSent, "timeout")
+	begin := time.Now()
+	_ = adapter.Close()
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("closed after %s", took)
+	}
+}
+
+func TestWhatTheNetworkForbidsIsNotReached(t *testing.T) {
+	t.Parallel()
+	forbidding := spec("nats://nats.invalid:4222", "", "subject: "+subject)
+	forbidding.Network = dispatch.NewNetwork(func(_ context.Context, _, address string) (net.Conn, error) {
+		if address != "nats.invalid:4222" {
+			t.Errorf("asked for %s: the network resolves names", address)
+		}
+		return nil, dispatch.ErrEgressRefused
+	}, nil)
+	wants(t, newAdapter(t, forbidding).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "egress_refused")
+}
+
+func TestAnOperationThatIsNotConfiguredIsNotSent(t *testing.T) {
+	t.Parallel()
+	other := request(`{}`)
+	other.Tuple.ToolName = "events/other"
+	wants(t, adapterFor(t, startWithStream(t)).Dispatch(t.Context(), other), dispatch.NotSent, "unconfigured_tool")
+}
