@@ -95,6 +95,8 @@ func unsentClass(ctx context.Context, err error) string {
 		return className(refusal)
 	case errors.Is(err, errNoLeader):
 		return "no_leader"
+	case ctx.Err() == nil && failure.IsReset(err):
+		return "reset" // by a broker that was reached
 	}
 	return failure.Unsent(ctx, err)
 }
