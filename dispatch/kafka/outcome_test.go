@@ -182,12 +182,14 @@ func TestWhereNobodyListensNothingIsSent(t *testing.T) {
 
 func TestAConnectionThatEndedWhileIdleIsNoDoubt(t *testing.T) {
 	t.Parallel()
-	cluster := start(t)
+	var accepted acceptedConns
+	cluster := start(t, kfake.ListenFn(accepted.listen))
 	adapter := adapterFor(t, cluster)
 	if got := adapter.Dispatch(t.Context(), request(`{}`)); got.Outcome != dispatch.Completed {
 		t.Fatalf("got %+v", got)
 	}
 	cluster.Close()
+	accepted.close()
 	got := adapter.Dispatch(t.Context(), request(`{}`))
 	if got.Outcome != dispatch.NotSent || got.ErrorClass != "dial" {
 		t.Errorf("got %+v", got)

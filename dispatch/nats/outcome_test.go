@@ -85,6 +85,20 @@ func TestWhereNoStreamListensNothingHappens(t *testing.T) {
 	wants(t, newAdapter(t, ofClass(dispatch.NonIdempotent, plain)).Dispatch(t.Context(), request(`{}`)), dispatch.Throttled, "no_responders")
 }
 
+func TestAMessageThatNobodyTookIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	adapter := newAdapter(t, ofClass(dispatch.NonIdempotent, spec(c.ClientURL(), "", "subject: "+subject)))
+	wants(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Throttled, "no_responders")
+	connections, err := c.Connz(nil)
+	if err != nil || len(connections.Conns) != 1 {
+		t.Fatalf("%+v, %v", connections, err)
+	}
+	if published := connections.Conns[0].InMsgs; published != 1 {
+		t.Errorf("%d messages", published)
+	}
+}
+
 func TestWithoutJetStreamNothingIsSent(t *testing.T) {
 	t.Parallel()
 	c := start(t, func(options *server.Options) { options.JetStream = false })
