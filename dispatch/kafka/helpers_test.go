@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math/rand/v2"
-	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -75,40 +73,6 @@ func newAdapter(t *testing.T, spec dispatch.Spec) *kafka.Adapter {
 func adapterFor(t *testing.T, cluster *kfake.Cluster) *kafka.Adapter {
 	t.Helper()
 	return newAdapter(t, spec(cluster.ListenAddrs(), "", "topic: "+topic))
-}
-
-// acceptedConns lets a test close a cluster's connections and know that they are.
-type acceptedConns struct {
-	mu    sync.Mutex
-	conns []net.Conn
-}
-
-type acceptingListener struct {
-	net.Listener
-	accepted *acceptedConns
-}
-
-func (a *acceptedConns) listen(network, address string) (net.Listener, error) {
-	listener, err := net.Listen(network, address)
-	return acceptingListener{listener, a}, err
-}
-
-func (l acceptingListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err == nil {
-		l.accepted.mu.Lock()
-		defer l.accepted.mu.Unlock()
-		l.accepted.conns = append(l.accepted.conns, conn)
-	}
-	return conn, err
-}
-
-func (a *acceptedConns) close() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, conn := range a.conns {
-		_ = conn.Close()
-	}
 }
 
 func count(cluster *kfake.Cluster, topic string) (records int64) {

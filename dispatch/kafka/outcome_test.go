@@ -18,21 +18,24 @@ import (
 func answering(cluster *kfake.Cluster, code int16) {
 	cluster.ControlKey(int16(kmsg.Produce), func(request kmsg.Request) (kmsg.Response, error, bool) {
 		cluster.KeepControl()
-		produce := request.(*kmsg.ProduceRequest)
-		response := produce.ResponseKind().(*kmsg.ProduceResponse)
-		words := "in the broker's words"
-		for _, topic := range produce.Topics {
-			answered := kmsg.NewProduceResponseTopic()
-			answered.Topic = topic.Topic
-			for _, partition := range topic.Partitions {
-				refused := kmsg.NewProduceResponseTopicPartition()
-				refused.Partition, refused.ErrorCode, refused.BaseOffset, refused.ErrorMessage = partition.Partition, code, -1, &words
-				answered.Partitions = append(answered.Partitions, refused)
-			}
-			response.Topics = append(response.Topics, answered)
-		}
-		return response, nil, true
+		return refusing(request.(*kmsg.ProduceRequest), code), nil, true
 	})
+}
+
+func refusing(produce *kmsg.ProduceRequest, code int16) kmsg.Response {
+	response := produce.ResponseKind().(*kmsg.ProduceResponse)
+	words := "in the broker's words"
+	for _, topic := range produce.Topics {
+		answered := kmsg.NewProduceResponseTopic()
+		answered.Topic = topic.Topic
+		for _, partition := range topic.Partitions {
+			refused := kmsg.NewProduceResponseTopicPartition()
+			refused.Partition, refused.ErrorCode, refused.BaseOffset, refused.ErrorMessage = partition.Partition, code, -1, &words
+			answered.Partitions = append(answered.Partitions, refused)
+		}
+		response.Topics = append(response.Topics, answered)
+	}
+	return response
 }
 
 func TestWhatALeaderSaysDecidesTheOutcome(t *testing.T) {
@@ -147,12 +150,9 @@ func TestARecordFollowsItsLeader(t *testing.T) {
 func TestALeaderThatDoesNotAnswerLeavesDoubt(t *testing.T) {
 	t.Parallel()
 	cluster := start(t)
-	release := make(chan struct{})
-	t.Cleanup(func() { close(release) })
 	cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
 		cluster.KeepControl()
-		cluster.SleepControl(func() { <-release })
-		return nil, nil, false
+		return nil, nil, true
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -182,14 +182,13 @@ func TestWhereNobodyListensNothingIsSent(t *testing.T) {
 
 func TestAConnectionThatEndedWhileIdleIsNoDoubt(t *testing.T) {
 	t.Parallel()
-	var accepted acceptedConns
-	cluster := start(t, kfake.ListenFn(accepted.listen))
+	door := &door{}
+	cluster := start(t, kfake.ListenFn(door.listen))
 	adapter := adapterFor(t, cluster)
 	if got := adapter.Dispatch(t.Context(), request(`{}`)); got.Outcome != dispatch.Completed {
 		t.Fatalf("got %+v", got)
 	}
-	cluster.Close()
-	accepted.close()
+	door.shut()
 	got := adapter.Dispatch(t.Context(), request(`{}`))
 	if got.Outcome != dispatch.NotSent || got.ErrorClass != "dial" {
 		t.Errorf("got %+v", got)

@@ -68,11 +68,17 @@ func start(t *testing.T, change ...func(*server.Options)) *counterpart {
 	return &counterpart{Server: started}
 }
 
-// startWithStream has a stream on charges.> that recognises keys for a day.
 func startWithStream(t *testing.T, change ...func(*jetstream.StreamConfig)) *counterpart {
 	t.Helper()
 	c := start(t)
 	c.look(t)
+	c.create(t, change...)
+	return c
+}
+
+// create makes a stream on charges.> that recognises keys for a day.
+func (c *counterpart) create(t *testing.T, change ...func(*jetstream.StreamConfig)) {
+	t.Helper()
 	config := jetstream.StreamConfig{Name: stream, Subjects: []string{"charges.>"}, Duplicates: 24 * time.Hour}
 	for _, change := range change {
 		change(&config)
@@ -80,7 +86,6 @@ func startWithStream(t *testing.T, change ...func(*jetstream.StreamConfig)) *cou
 	if _, err := c.js.CreateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	return c
 }
 
 func (c *counterpart) look(t *testing.T, options ...natsgo.Option) {

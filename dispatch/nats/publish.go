@@ -14,6 +14,9 @@ import (
 // publish hands the message to the connection once and waits for what becomes
 // of it.
 func (l *link) publish(ctx context.Context, tool *tool, message *nats.Msg) dispatch.Result {
+	if ctx.Err() != nil {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Context(ctx)}
+	}
 	future, err := l.js.PublishMsgAsync(message, jetstream.WithRetryAttempts(0))
 	if err != nil {
 		return unwritten(ctx, err)
