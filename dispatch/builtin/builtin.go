@@ -4,6 +4,8 @@ package builtin
 import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/http"
+	"github.com/agentoutbox/drainer/dispatch/kafka"
+	"github.com/agentoutbox/drainer/dispatch/nats"
 	"github.com/agentoutbox/drainer/dispatch/log"
 	"github.com/agentoutbox/drainer/dispatch/postgres"
 	"github.com/agentoutbox/drainer/dispatch/webhook"
@@ -13,6 +15,8 @@ import (
 func Kinds() []dispatch.Kind {
 	return []dispatch.Kind{
 		http.Kind(),
+		kafka.Kind(),
+		nats.Kind(),
 		log.Kind(),
 		postgres.Kind(),
 		webhook.Kind(),

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -89,6 +90,26 @@ func TestAUserLogsInByCredentials(t *testing.T) {
 	indented := "  " + strings.ReplaceAll(string(credentials), "\n", "\n  ")
 	wants(t, tryLogin(t, c, "credentials: |\n"+indented), dispatch.Throttled, letIn)
 	wants(t, tryLogin(t, c, ""), dispatch.NotSent, "authorization")
+}
+
+// The documentation names these.
+func TestThesePermissionsAreEnough(t *testing.T) {
+	t.Parallel()
+	c := start(t, func(options *server.Options) {
+		options.Users = []*server.User{{Username: "admin", Password: "right"}, {
+			Username: "drainer", Password: "right",
+			Permissions: &server.Permissions{
+				Publish:   &server.SubjectPermission{Allow: []string{subject, "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.NAMES"}},
+				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
+			},
+		}}
+	})
+	c.look(t, natsgo.UserInfo("admin", "right"))
+	c.create(t)
+	for _, tool := range []string{"subject: " + subject, "{subject: " + subject + ", stream: " + stream + "}"} {
+		adapter := newAdapter(t, spec(c.ClientURL(), "username: drainer\npassword: right", tool))
+		wants(t, adapter.Dispatch(t.Context(), intent(tool)), dispatch.Completed, "")
+	}
 }
 
 func TestWhatAUserMayNotPublishIsNamed(t *testing.T) {
