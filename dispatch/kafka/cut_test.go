@@ -62,7 +62,7 @@ func (c *fragileConn) allowed(left *int64, wanted int) int {
 		if rand.N(2) == 0 {
 			_ = c.Conn.(*net.TCPConn).SetLinger(0)
 		}
-		_ = c.Conn.Close()
+		_ = c.Close()
 		return 0
 	}
 	return int(min(int64(wanted), *left))

@@ -47,8 +47,8 @@ type Adapter struct {
 // New builds the adapter, or reports everything that is wrong with its
 // configuration, joined. It connects to nothing.
 func New(spec dispatch.Spec) (*Adapter, error) {
-	var settings Settings
-	problems := []error{decode(spec.Settings, &settings), settings.check()}
+	settings, err := readSettings(spec.Settings)
+	problems := []error{err}
 	tools := make(map[string]*tool, len(spec.Tools))
 	for _, name := range slices.Sorted(maps.Keys(spec.Tools)) {
 		tool, err := newTool(spec.Tools[name])

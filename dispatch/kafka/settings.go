@@ -10,6 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/agentoutbox/drainer/dispatch"
 )
 
 // Settings is the provider's `kafka` block.
@@ -25,6 +27,13 @@ type SASL struct {
 	Mechanism string `yaml:"mechanism" jsonschema:"required,enum=plain,enum=scram-sha-256,enum=scram-sha-512" jsonschema_description:"plain shows the password to whoever reads the connection: set tls with it."`
 	Username  string `yaml:"username" jsonschema:"required"`
 	Password  string `yaml:"password" jsonschema:"required"`
+}
+
+func readSettings(block dispatch.Block) (settings Settings, err error) {
+	if err := decode(block, &settings); err != nil {
+		return settings, err
+	}
+	return settings, settings.check()
 }
 
 func (s Settings) check() error {

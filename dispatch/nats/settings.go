@@ -7,6 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+
+	"github.com/agentoutbox/drainer/dispatch"
 )
 
 // Settings is the provider's `nats` block. At most one way to log in is set.
@@ -20,6 +22,13 @@ type Settings struct {
 	Credentials string   `yaml:"credentials,omitempty" jsonschema_description:"What stands in a .creds file: ${file:/run/secrets/nats.creds}."`
 	Domain      string   `yaml:"domain,omitempty" jsonschema_description:"The JetStream domain, where the streams are in another than the server's own."`
 	InboxPrefix string   `yaml:"inbox_prefix,omitempty" jsonschema:"default=_INBOX" jsonschema_description:"Where acknowledgements come to: what the user may subscribe to."`
+}
+
+func readSettings(block dispatch.Block) (settings Settings, err error) {
+	if err := decode(block, &settings); err != nil {
+		return settings, err
+	}
+	return settings, settings.check()
 }
 
 func (s Settings) check() error {
