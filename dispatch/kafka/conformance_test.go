@@ -45,10 +45,10 @@ type broker struct {
 
 func startBroker(t *testing.T) dispatchtest.Counterpart {
 	b := &broker{door: &door{}, situation: dispatchtest.Answering}
-	b.cluster = start(t, kfake.ListenFn(b.door.listen), kfake.EnableSASL(), kfake.Superuser("SCRAM-SHA-256", "drainer", password))
+	b.cluster = start(t, kfake.ListenFn(b.door.listen), kfake.EnableSASL(), kfake.Superuser("PLAIN", "drainer", password))
 	b.cluster.ControlKey(int16(kmsg.Produce), b.produce)
 	return dispatchtest.Counterpart{
-		Settings: "{brokers: ['" + b.door.address + "'], sasl: {mechanism: scram-sha-256, username: drainer, password: " + password + "}}",
+		Settings: "{brokers: ['" + b.door.address + "'], sasl: {mechanism: plain, username: drainer, password: " + password + "}}",
 		Tool:     "{topic: " + topic + ", headers: {memo: '{.business_scope}'}}",
 		Payload:  json.RawMessage(`{"amount": 100, "memo": "canary-in-the-payload", "b": {"z": 1, "a": [2]}}`),
 		Exact:    json.RawMessage(`{"amount": 123456789012345678901234567890, "rate": 0.1000000000000000055511151231257827}`),
