@@ -5,8 +5,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/http"
 	"github.com/agentoutbox/drainer/dispatch/kafka"
-	"github.com/agentoutbox/drainer/dispatch/nats"
 	"github.com/agentoutbox/drainer/dispatch/log"
+	"github.com/agentoutbox/drainer/dispatch/nats"
 	"github.com/agentoutbox/drainer/dispatch/postgres"
 	"github.com/agentoutbox/drainer/dispatch/webhook"
 )
@@ -16,8 +16,8 @@ func Kinds() []dispatch.Kind {
 	return []dispatch.Kind{
 		http.Kind(),
 		kafka.Kind(),
-		nats.Kind(),
 		log.Kind(),
+		nats.Kind(),
 		postgres.Kind(),
 		webhook.Kind(),
 	}
