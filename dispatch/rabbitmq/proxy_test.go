@@ -52,10 +52,12 @@ func (p *proxy) open(t *testing.T) {
 	if p.listener != nil {
 		return
 	}
-	listener, err := net.Listen("tcp", p.address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var listener net.Listener
+	await(t, "the port is free again", func() (listens bool) {
+		var err error
+		listener, err = net.Listen("tcp", p.address)
+		return err == nil
+	})
 	p.listener, p.address = listener, listener.Addr().String()
 	go p.accept(listener)
 }
