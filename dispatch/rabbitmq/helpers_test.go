@@ -122,7 +122,7 @@ func request(payload string) dispatch.Request {
 
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for !holds() {
 		if time.Now().After(deadline) {
 			t.Fatal("in vain: ", what)
