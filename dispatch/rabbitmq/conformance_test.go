@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/rabbitmq"
 	"github.com/agentoutbox/drainer/drainertest"
@@ -12,18 +11,13 @@ import (
 
 func TestTheRabbitMQAdapterConforms(t *testing.T) {
 	broker := drainertest.RabbitMQ(t)
-	for _, class := range rabbitmq.Kind().Classes {
-		t.Run(string(class), func(t *testing.T) {
-			dispatchtest.Conform(t, dispatchtest.Subject{
-				Kind:  rabbitmq.Kind(),
-				Class: class,
-				Start: func(t *testing.T) dispatchtest.Counterpart { return startCounterpart(t, broker) },
-				Cannot: map[dispatchtest.Situation]string{
-					dispatchtest.Busy: "a broker does not look at message ids, so it never waits for an earlier message of the same one",
-				},
-			})
-		})
-	}
+	dispatchtest.Conform(t, dispatchtest.Subject{
+		Kind:  rabbitmq.Kind(),
+		Start: func(t *testing.T) dispatchtest.Counterpart { return startCounterpart(t, broker) },
+		Cannot: map[dispatchtest.Situation]string{
+			dispatchtest.Busy: "a broker does not look at message ids, so it never waits for an earlier message of the same one",
+		},
+	})
 }
 
 // startCounterpart is the broker behind a proxy that loses what it confirms.
@@ -66,5 +60,3 @@ func enter(t *testing.T, situation dispatchtest.Situation, topology *topology, p
 		proxy.lose(babble)
 	}
 }
-
-var _ dispatch.Adapter = (*rabbitmq.Adapter)(nil)

@@ -8,7 +8,6 @@ import (
 
 	gosmtp "github.com/emersion/go-smtp"
 
-	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/smtp"
 )
@@ -61,5 +60,3 @@ func babble(c *gosmtp.Conn) error {
 	_, _ = io.WriteString(c.Conn(), "HTTP/1.1 200 OK\r\n\r\n")
 	return net.ErrClosed
 }
-
-var _ dispatch.Adapter = (*smtp.Adapter)(nil)
