@@ -40,8 +40,7 @@ func startCounterpart(t *testing.T) dispatchtest.Counterpart {
 		},
 		Enter: func(situation dispatchtest.Situation) {
 			if situation == dispatchtest.Unreachable {
-				_ = server.server.Close()
-				server.gone = true
+				server.close()
 				return
 			}
 			server.reopen(t)

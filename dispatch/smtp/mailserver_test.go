@@ -39,6 +39,7 @@ type mailServer struct {
 	trusted *tls.Config // what a client needs to believe it
 	gone    bool
 
+	listener    net.Listener
 	certificate tls.Certificate
 	configure   func(*gosmtp.Server)
 
@@ -59,7 +60,7 @@ func startMailServer(t *testing.T, configure func(*gosmtp.Server)) *mailServer {
 		configure:   configure,
 	}
 	m.open(t)
-	t.Cleanup(func() { _ = m.server.Close() })
+	t.Cleanup(m.close)
 	return m
 }
 
@@ -76,10 +77,18 @@ func (m *mailServer) open(t *testing.T) {
 	if m.configure != nil {
 		m.configure(m.server)
 	}
-	listener := listenAgain(t, m.address)
-	m.address = listener.Addr().String()
-	go func(server *gosmtp.Server) { _ = server.Serve(listener) }(m.server)
+	m.listener = listenAgain(t, m.address)
+	m.address = m.listener.Addr().String()
+	go func(server *gosmtp.Server, listener net.Listener) { _ = server.Serve(listener) }(m.server, m.listener)
 	m.gone = false
+}
+
+// close closes the listener itself: the server knows only one that it has
+// begun to serve.
+func (m *mailServer) close() {
+	_ = m.listener.Close()
+	_ = m.server.Close()
+	m.gone = true
 }
 
 // listenAgain has patience with a connection that was given the port meanwhile.
@@ -240,13 +249,13 @@ func undated(data string) []byte {
 // serveTLS begins again elsewhere, encrypted from the first octet.
 func (m *mailServer) serveTLS(t *testing.T) {
 	t.Helper()
-	_ = m.server.Close()
+	m.close()
 	encrypted := gosmtp.NewServer(m.server.Backend)
 	encrypted.Domain, encrypted.ErrorLog = m.server.Domain, m.server.ErrorLog
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", m.server.TLSConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.server, m.address = encrypted, listener.Addr().String()
+	m.server, m.listener, m.address = encrypted, listener, listener.Addr().String()
 	go func() { _ = encrypted.Serve(listener) }()
 }
