@@ -15,9 +15,8 @@ const closePatience = time.Second
 // session is one open connection.
 type session struct {
 	connection *amqp.Connection
-	tcp        net.Conn // below the library, which cannot be interrupted
-	over       <-chan *amqp.Error
-	alarms     <-chan amqp.Blocking
+	tcp        net.Conn             // below the library, which cannot be interrupted
+	alarms     <-chan amqp.Blocking // closed when the connection is over
 	retirement chan time.Duration
 	blocked    atomic.Bool // the broker has an alarm and reads nothing from us
 
@@ -29,7 +28,6 @@ func newSession(connection *amqp.Connection, tcp net.Conn) *session {
 	return &session{
 		connection: connection,
 		tcp:        tcp,
-		over:       connection.NotifyClose(make(chan *amqp.Error, 1)),
 		alarms:     connection.NotifyBlocked(make(chan amqp.Blocking, 1)),
 		retirement: make(chan time.Duration, 1),
 	}
@@ -43,15 +41,13 @@ func (s *session) closeAfter(grace time.Duration) { s.retirement <- grace }
 // watch notes alarms until the connection is over, and ends it when the
 // lifetime does or its retirement comes.
 func (s *session) watch(lifetime context.Context) {
-	defer s.tcp.Close()
-	alarms := s.alarms
+	defer func() { _ = s.tcp.Close() }()
 	var retired <-chan time.Time
 	for {
 		select {
-		case alarm, open := <-alarms:
+		case alarm, open := <-s.alarms:
 			if !open {
-				alarms = nil // the connection is over
-				continue
+				return
 			}
 			s.blocked.Store(alarm.Active)
 		case grace := <-s.retirement:
@@ -60,8 +56,6 @@ func (s *session) watch(lifetime context.Context) {
 			return
 		case <-lifetime.Done():
 			_ = s.connection.CloseDeadline(time.Now().Add(closePatience))
-			return
-		case <-s.over:
 			return
 		}
 	}

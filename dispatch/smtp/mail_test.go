@@ -1,6 +1,7 @@
 package smtp_test
 
 import (
+	"errors"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -97,7 +98,7 @@ func partsOf(t *testing.T, message *mail.Message) (parts []string) {
 	reader := multipart.NewReader(message.Body, parameters["boundary"])
 	for {
 		part, err := reader.NextPart() // which decodes quoted-printable
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return parts
 		}
 		if err != nil {
