@@ -25,7 +25,7 @@ type Broker struct {
 // MaxMessageSize is the longest body that the broker takes, in octets.
 const MaxMessageSize = 1 << 20
 
-var errNoRabbitMQ = errors.New("no RabbitMQ on this machine; install rabbitmq-server, or name its program in TEST_RABBITMQ_SERVER")
+var errNoRabbitMQ = errors.New("no RabbitMQ on this machine; install rabbitmq-server (which brings epmd), or name its program in TEST_RABBITMQ_SERVER")
 
 // RabbitMQ starts the broker with the first test that asks for it; the test is
 // skipped on a machine that has none. [Main] stops it.

@@ -79,6 +79,9 @@ func startBroker() (_ *Broker, err error) {
 // findRabbitMQ prefers the programs themselves to the wrappers on the PATH of
 // Debian, which change the user and the directory.
 func findRabbitMQ() (binaries string, err error) {
+	if _, err := exec.LookPath("epmd"); err != nil {
+		return "", errNoRabbitMQ
+	}
 	if given := os.Getenv("TEST_RABBITMQ_SERVER"); given != "" {
 		return filepath.Dir(given), nil
 	}

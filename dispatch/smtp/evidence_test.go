@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -162,6 +163,29 @@ func listen(t *testing.T, serve func(net.Conn)) (address string) {
 		}
 	}()
 	return listener.Addr().String()
+}
+
+// An error from writing the dot does not say how much of it has left.
+func TestADotThatCouldNotBeWrittenIsInDoubt(t *testing.T) {
+	t.Parallel()
+	server := startMailServer(t, nil)
+	specification := spec(plainly(server.address), aTool)
+	specification.Network = dispatch.NewNetwork(func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dispatch.PlainDialer().DialContext(ctx, network, address)
+		return &dotFails{conn}, err
+	}, nil)
+	expect(t, newAdapter(t, specification).Dispatch(t.Context(), request(aPayload)), dispatch.Ambiguous, "reset")
+}
+
+// dotFails writes the dot, and says that it could not.
+type dotFails struct{ net.Conn }
+
+func (d *dotFails) Write(data []byte) (int, error) {
+	n, err := d.Conn.Write(data)
+	if strings.TrimPrefix(string(data), "\r\n") == ".\r\n" {
+		return 0, syscall.ECONNRESET
+	}
+	return n, err
 }
 
 func TestOneRefusedRecipientIsTheEndForAll(t *testing.T) {
