@@ -1,6 +1,8 @@
 // Package drainertest gives tests a real Postgres: a migrated database of
 // their own, on one server for each test binary.
 //
+// Tests of what speaks to a broker get a RabbitMQ, one for each test binary.
+//
 // The server is the one of TEST_DATABASE_URL if set, else a container of
 // TEST_POSTGRES_IMAGE where Docker can supply it, else the Postgres installed
 // on the machine.
@@ -16,8 +18,8 @@ import (
 	"testing"
 )
 
-// Main runs a package's tests and stops the server, if a test started one. A
-// package whose tests call Database has
+// Main runs a package's tests and stops the servers that a test started. A
+// package whose tests call Database or RabbitMQ has
 //
 //	func TestMain(m *testing.M) { drainertest.Main(m) }
 func Main(m *testing.M) {
@@ -26,12 +28,17 @@ func Main(m *testing.M) {
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-interrupted
-		shared.stop()
+		stopAll()
 		os.Exit(1)
 	}()
 	code := m.Run()
-	shared.stop()
+	stopAll()
 	os.Exit(code)
+}
+
+func stopAll() {
+	sharedRabbitMQ.stop()
+	shared.stop()
 }
 
 // shared is the server of this test binary.

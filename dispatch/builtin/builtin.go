@@ -8,6 +8,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/log"
 	"github.com/agentoutbox/drainer/dispatch/nats"
 	"github.com/agentoutbox/drainer/dispatch/postgres"
+	"github.com/agentoutbox/drainer/dispatch/rabbitmq"
+	"github.com/agentoutbox/drainer/dispatch/smtp"
 	"github.com/agentoutbox/drainer/dispatch/webhook"
 )
 
@@ -19,6 +21,8 @@ func Kinds() []dispatch.Kind {
 		log.Kind(),
 		nats.Kind(),
 		postgres.Kind(),
+		rabbitmq.Kind(),
+		smtp.Kind(),
 		webhook.Kind(),
 	}
 }

@@ -1,0 +1,203 @@
+package rabbitmq_test
+
+import (
+	"bufio"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/url"
+	"sync"
+	"testing"
+)
+
+// proxy stands between an adapter and the broker. It understands just enough
+// of the frames that the broker sends to lose the answer to a message.
+type proxy struct {
+	address string
+	target  string
+
+	mu       sync.Mutex
+	listener net.Listener
+	conns    map[net.Conn]bool
+	brokers  int                                     // connections that the broker has not closed yet
+	answers  func(client net.Conn, ack []byte) error // nil passes confirms on
+	toBroker *budget
+	toClient *budget
+}
+
+func startProxy(t *testing.T, brokerURL string) *proxy {
+	t.Helper()
+	broker, err := url.Parse(brokerURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{address: "127.0.0.1:0", target: broker.Host, conns: map[net.Conn]bool{}}
+	p.open(t)
+	t.Cleanup(p.close)
+	return p
+}
+
+// url is the broker's, by way of the proxy.
+func (p *proxy) url(brokerURL string) string {
+	broker, _ := url.Parse(brokerURL)
+	broker.Host = p.address
+	return broker.String()
+}
+
+// open listens where it listened before.
+func (p *proxy) open(t *testing.T) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		return
+	}
+	var listener net.Listener
+	await(t, "the port is free again", func() (listens bool) {
+		var err error
+		listener, err = net.Listen("tcp", p.address)
+		return err == nil
+	})
+	p.listener, p.address = listener, listener.Addr().String()
+	go p.accept(listener)
+}
+
+// close hangs up on everybody.
+func (p *proxy) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		_ = p.listener.Close()
+		p.listener = nil
+	}
+	for conn := range p.conns {
+		_ = conn.Close()
+	}
+}
+
+func (p *proxy) brokersLeft() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.brokers
+}
+
+// lose says what happens to the confirms that come from now on.
+func (p *proxy) lose(answers func(client net.Conn, ack []byte) error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers = answers
+}
+
+// cut ends the next connections after so many octets in either direction.
+func (p *proxy) cut(toBroker, toClient int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.toBroker, p.toClient = &budget{left: toBroker}, &budget{left: toClient}
+}
+
+func (p *proxy) accept(listener net.Listener) {
+	for {
+		client, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		broker, err := net.Dial("tcp", p.target)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		p.mu.Lock()
+		p.conns[client], p.conns[broker] = true, true
+		p.brokers++
+		toBroker, toClient := p.toBroker, p.toClient
+		p.mu.Unlock()
+		go func() {
+			_, _ = io.Copy(toBroker.limit(broker), client)
+			_ = client.Close()
+			_ = broker.(*net.TCPConn).CloseWrite()
+		}()
+		go func() {
+			reader := bufio.NewReader(broker)
+			_ = p.passFrames(client, toClient.limit(client), reader)
+			_ = client.Close()
+			_, _ = io.Copy(io.Discard, reader)
+			_ = broker.Close()
+			p.mu.Lock()
+			p.brokers--
+			p.mu.Unlock()
+		}()
+	}
+}
+
+const (
+	methodFrame = 1
+	frameHeader = 7 // type, channel, size
+	classBasic  = 60
+	methodAck   = 80
+)
+
+func (p *proxy) passFrames(client net.Conn, to io.Writer, broker *bufio.Reader) error {
+	for {
+		frame := make([]byte, frameHeader)
+		if _, err := io.ReadFull(broker, frame); err != nil {
+			return err
+		}
+		rest := make([]byte, binary.BigEndian.Uint32(frame[3:])+1)
+		if _, err := io.ReadFull(broker, rest); err != nil {
+			return err
+		}
+		frame = append(frame, rest...)
+		p.mu.Lock()
+		answers := p.answers
+		p.mu.Unlock()
+		if answers != nil && isAck(frame) {
+			if err := answers(client, frame); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := to.Write(frame); err != nil {
+			return err
+		}
+	}
+}
+
+func isAck(frame []byte) bool {
+	payload := frame[frameHeader:]
+	return frame[0] == methodFrame && binary.BigEndian.Uint16(payload) == classBasic && binary.BigEndian.Uint16(payload[2:]) == methodAck
+}
+
+func sever(net.Conn, []byte) error { return io.EOF }
+
+func swallow(net.Conn, []byte) error { return nil }
+
+func babble(client net.Conn, _ []byte) error {
+	_, err := io.WriteString(client, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	return err
+}
+
+// budget is how many octets may pass in one direction.
+type budget struct{ left int64 }
+
+func (b *budget) limit(to io.Writer) io.Writer {
+	if b == nil {
+		return to
+	}
+	return &limited{to: to, left: b.left}
+}
+
+// limited writes what it may, to the octet, and then fails.
+type limited struct {
+	to   io.Writer
+	left int64
+}
+
+func (l *limited) Write(data []byte) (int, error) {
+	if int64(len(data)) <= l.left {
+		l.left -= int64(len(data))
+		return l.to.Write(data)
+	}
+	n, _ := l.to.Write(data[:l.left])
+	l.left = 0
+	return n, io.ErrShortWrite
+}

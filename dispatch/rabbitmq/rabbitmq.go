@@ -1,0 +1,101 @@
+// Package rabbitmq publishes intents to an exchange of a RabbitMQ broker
+// (AMQP 0-9-1): persistent, mandatory, and confirmed.
+//
+//	Request ──tool.render──▶ message ──session──▶ publisher ──▶ evidence ──judge──▶ Result
+//
+// One dispatch publishes at most one message. The exchange and the routing key
+// come from the configuration alone. A provider has one connection; each
+// message that is under way has a channel of it to itself, so that a confirm,
+// a return or a channel exception can only mean that message.
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+)
+
+// Kind registers the adapter as "rabbitmq". RabbitMQ knows no idempotency
+// keys: a tool that is key_idempotent promises that its consumers recognise a
+// message id for as long as the tool's ttl.
+func Kind() dispatch.Kind {
+	return dispatch.Kind{
+		Name:     "rabbitmq",
+		Classes:  []dispatch.Class{dispatch.NaturallyIdempotent, dispatch.KeyIdempotent, dispatch.NonIdempotent},
+		New:      func(spec dispatch.Spec) (dispatch.Adapter, error) { return New(spec) },
+		Settings: Settings{},
+		Tool:     Tool{},
+	}
+}
+
+// Adapter publishes to one broker.
+type Adapter struct {
+	tools   map[string]*tool
+	link    *link
+	timeout time.Duration
+}
+
+// New builds the adapter, or reports everything that is wrong with its
+// configuration, joined. It connects to nothing.
+func New(spec dispatch.Spec) (*Adapter, error) {
+	broker, err := newBroker(spec)
+	problems := []error{err}
+	tools := make(map[string]*tool, len(spec.Tools))
+	for _, name := range slices.Sorted(maps.Keys(spec.Tools)) {
+		tool, err := newTool(spec.Tools[name].Settings)
+		if err != nil {
+			problems = append(problems, &dispatch.ToolError{Operation: name, Err: err})
+		}
+		tools[name] = tool
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	return &Adapter{tools: tools, link: newLink(broker.connect, spec.Timeout), timeout: spec.Timeout}, nil
+}
+
+// Dispatch publishes one message and reports what the evidence says about it.
+func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	tool, ok := a.tools[request.Tuple.Operation()]
+	if !ok {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
+	}
+	if a.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.timeout)
+		defer cancel()
+	}
+	message, err := tool.render(ctx, request)
+	if err != nil {
+		return unrendered(ctx)
+	}
+	session, err := a.link.session(ctx)
+	if err != nil {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: connectFailure(ctx, err)}
+	}
+	result, timedOut := session.publish(ctx, message)
+	if timedOut && !session.blocked.Load() {
+		a.link.retire(session)
+	}
+	return result
+}
+
+// Close ends the connections.
+func (a *Adapter) Close() error {
+	a.link.close()
+	return nil
+}
+
+// unrendered is the result of a payload that the tool's expressions refuse.
+// Asking again would end the same, unless it was time that ran out.
+func unrendered(ctx context.Context) dispatch.Result {
+	if ctx.Err() != nil {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Context(ctx)}
+	}
+	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request"}
+}

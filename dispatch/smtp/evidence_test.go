@@ -1,0 +1,386 @@
+package smtp_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	gosmtp "github.com/emersion/go-smtp"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// What a server does at each step, and what that proves of the mail.
+func TestEvidence(t *testing.T) {
+	t.Parallel()
+	const cut, silence, babble = "", "silence", "HTTP/1.1 200 OK"
+	for _, test := range []struct {
+		step, does string
+		outcome    dispatch.Outcome
+		class      string
+	}{
+		{"connect", cut, dispatch.NotSent, "reset"},
+		{"connect", silence, dispatch.NotSent, "timeout"},
+		{"connect", babble, dispatch.NotSent, "protocol"},
+		{"connect", "421 too busy", dispatch.Throttled, "smtp_421"},
+		{"connect", "554 not here", dispatch.NotSent, "smtp_554"},
+		{"EHLO", cut, dispatch.NotSent, "reset"},
+		{"EHLO", "502 never heard of it", dispatch.Completed, ""}, // but of HELO
+		{"MAIL", cut, dispatch.NotSent, "reset"},
+		{"MAIL", silence, dispatch.NotSent, "timeout"},
+		{"MAIL", babble, dispatch.NotSent, "protocol"},
+		{"MAIL", "452 disk full", dispatch.Throttled, "smtp_452"},
+		{"MAIL", "530 log in first", dispatch.Rejected, "smtp_530"},
+		{"RCPT", cut, dispatch.NotSent, "reset"},
+		{"RCPT", "450 greylisted", dispatch.Throttled, "smtp_450"},
+		{"RCPT", "550 no such user", dispatch.Rejected, "smtp_550"},
+		{"RCPT", "421 closing", dispatch.Throttled, "smtp_421"},
+		{"DATA", cut, dispatch.NotSent, "reset"},
+		{"DATA", "250 what", dispatch.NotSent, "protocol"},
+		{"DATA", "451 not now", dispatch.Throttled, "smtp_451"},
+		{"DATA", "554 no valid recipients", dispatch.Rejected, "smtp_554"},
+		{"content", cut, dispatch.NotSent, "reset"},
+		{"content", silence, dispatch.NotSent, "timeout"},
+		{".", cut, dispatch.Ambiguous, "reset"},
+		{".", silence, dispatch.Ambiguous, "timeout"},
+		{".", babble, dispatch.Ambiguous, "protocol"},
+		{".", "354 go on", dispatch.Ambiguous, "protocol"},
+		{".", "421 closing", dispatch.Throttled, "smtp_421"},
+		{".", "451 not now", dispatch.Throttled, "smtp_451"},
+		{".", "552 too much", dispatch.Rejected, "smtp_552"},
+		{".", "250-2.0.0 Ok", dispatch.Ambiguous, "timeout"}, // there is to be another line
+		{".", "250 2.0.0 Ok", dispatch.Completed, ""},
+		{"QUIT", cut, dispatch.Completed, ""},
+		{"QUIT", silence, dispatch.Completed, ""},
+	} {
+		t.Run(test.step+" "+test.does, func(t *testing.T) {
+			t.Parallel()
+			address := startScript(t, map[string]string{test.step: test.does})
+			specification := spec(plainly(address), aTool)
+			specification.Timeout = time.Second
+			payload := aPayload
+			if test.step == "content" {
+				payload = strings.Replace(aPayload, "bye", strings.Repeat("more than the buffers hold ", 1<<15), 1)
+				specification.Network = dispatch.NewNetwork(dialSmall, nil)
+				specification.Timeout = 5 * time.Second // whoever waits for room notices a cut when it asks for it
+			}
+			started := time.Now()
+			expect(t, newAdapter(t, specification).Dispatch(t.Context(), request(payload)), test.outcome, test.class)
+			if took := time.Since(started); took > specification.Timeout+2*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
+
+// dialSmall makes a connection on which little can be under way.
+func dialSmall(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := dispatch.PlainDialer().DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return conn, conn.(*net.TCPConn).SetWriteBuffer(4096)
+}
+
+// startScript is a server that does as it should but at one step: there it
+// says something else, hangs up for "", or says nothing more.
+func startScript(t *testing.T, script map[string]string) (address string) {
+	t.Helper()
+	return listen(t, func(conn net.Conn) {
+		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+		reader := bufio.NewReader(conn)
+		step := "connect"
+		for {
+			reply, scripted := script[step]
+			switch {
+			case scripted && reply == "":
+				return
+			case scripted && reply == "silence":
+				<-t.Context().Done()
+				return
+			case !scripted:
+				reply = map[string]string{"connect": "220 ready", "DATA": "354 go on", "QUIT": "221 bye", "content": ""}[step]
+				if reply == "" && step != "content" {
+					reply = "250 fine"
+				}
+			}
+			if reply != "" {
+				_, _ = io.WriteString(conn, reply+"\r\n")
+			}
+			var err error
+			if step, err = next(reader, step); err != nil {
+				return
+			}
+		}
+	})
+}
+
+// next reads what the client says and names the step that it comes to: after
+// DATA first the content, of which it reads little, and then the dot.
+func next(reader *bufio.Reader, step string) (string, error) {
+	switch step {
+	case "DATA":
+		_, err := reader.Peek(1)
+		return "content", err
+	case "content":
+		for {
+			line, err := reader.ReadString('\n')
+			if err != nil || line == ".\r\n" {
+				return ".", err
+			}
+		}
+	}
+	line, err := reader.ReadString('\n')
+	command, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+	return command, err
+}
+
+func listen(t *testing.T, serve func(net.Conn)) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				serve(conn)
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// An error from writing the dot does not say how much of it has left.
+func TestADotThatCouldNotBeWrittenIsInDoubt(t *testing.T) {
+	t.Parallel()
+	server := startMailServer(t, nil)
+	specification := spec(plainly(server.address), aTool)
+	specification.Network = dispatch.NewNetwork(func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dispatch.PlainDialer().DialContext(ctx, network, address)
+		return &dotFails{conn}, err
+	}, nil)
+	expect(t, newAdapter(t, specification).Dispatch(t.Context(), request(aPayload)), dispatch.Ambiguous, "reset")
+}
+
+// dotFails writes the dot, and says that it could not.
+type dotFails struct{ net.Conn }
+
+func (d *dotFails) Write(data []byte) (int, error) {
+	n, err := d.Conn.Write(data)
+	if strings.TrimPrefix(string(data), "\r\n") == ".\r\n" {
+		return 0, syscall.ECONNRESET
+	}
+	return n, err
+}
+
+func TestOneRefusedRecipientIsTheEndForAll(t *testing.T) {
+	t.Parallel()
+	for code, outcome := range map[int]dispatch.Outcome{450: dispatch.Throttled, 550: dispatch.Rejected} {
+		server := startMailServer(t, nil)
+		server.rcpt = func(address string) error {
+			if address == "b@example.com" {
+				return &gosmtp.SMTPError{Code: code, EnhancedCode: gosmtp.EnhancedCode{5, 1, 1}, Message: "no such user"}
+			}
+			return nil
+		}
+		result := newAdapter(t, spec(plainly(server.address), `{to: [a@example.com, b@example.com, c@example.com], text: hi}`)).Dispatch(t.Context(), request(`{}`))
+		if result.Outcome != outcome || len(server.deliveries()) != 0 {
+			t.Errorf("%d: %+v, want %s; %d mails", code, result, outcome, len(server.deliveries()))
+		}
+		if result.Problem == nil || result.Problem.Detail != "5.1.1 no such user" {
+			t.Errorf("the server's words: %+v", result.Problem)
+		}
+	}
+}
+
+func TestAMailOverTheServersLimitIsNotOffered(t *testing.T) {
+	t.Parallel()
+	server := startMailServer(t, func(s *gosmtp.Server) { s.MaxMessageBytes = 2000 })
+	adapter := newAdapter(t, spec(plainly(server.address), `{to: [a@example.com], text: "{.payload}"}`))
+	expect(t, adapter.Dispatch(t.Context(), request(`"`+long(2000)+`"`)), dispatch.Rejected, "message_too_large")
+	expect(t, adapter.Dispatch(t.Context(), request(`"`+long(1000)+`"`)), dispatch.Completed, "")
+}
+
+func TestAnEndlessReplyIsNotRead(t *testing.T) {
+	t.Parallel()
+	address := listen(t, func(conn net.Conn) {
+		for {
+			if _, err := io.WriteString(conn, long(1000)); err != nil {
+				return
+			}
+		}
+	})
+	started := time.Now()
+	expect(t, newAdapter(t, spec(plainly(address), aTool)).Dispatch(t.Context(), request(aPayload)), dispatch.NotSent, "protocol")
+	if took := time.Since(started); took > 4*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// Wherever a connection is cut, what an outcome promises must be so in the
+// mailbox.
+func TestOutcomesHoldWhereverTheConnectionIsCut(t *testing.T) {
+	t.Parallel()
+	// A dialogue takes up to 7000 octets of ours; what the server says takes
+	// more where it shows its certificate.
+	for security, said := range map[string]int64{"none": 500, "starttls": 4_000} {
+		t.Run(security, func(t *testing.T) {
+			t.Parallel()
+			server := startMailServer(t, nil)
+			var sessions sync.WaitGroup
+			address := listen(t, func(client net.Conn) {
+				defer sessions.Done()
+				cut(client, server.address, rand.Int64N(12_000), rand.Int64N(said))
+			})
+			specification := spec("server: "+address+"\nfrom: a@example.org\nsecurity: "+security, `{to: [a@example.com], text: "{.payload}"}`)
+			specification.Network = dispatch.NewNetwork(func(ctx context.Context, network, address string) (net.Conn, error) {
+				sessions.Add(1)
+				return dispatch.PlainDialer().DialContext(ctx, network, address)
+			}, server.trusted)
+			adapter := newAdapter(t, specification)
+			outcomes := map[string]dispatch.Result{}
+			for range 120 {
+				intent := request(`"` + long(rand.IntN(6_000)) + `"`)
+				outcomes[intent.IdempotencyKey] = adapter.Dispatch(t.Context(), intent)
+			}
+			sessions.Wait() // the server has read all that it was sent
+			stored := ""
+			for _, mail := range server.deliveries() {
+				stored += mail.data
+			}
+			count := map[dispatch.Outcome]int{}
+			for key, result := range outcomes {
+				count[result.Outcome]++
+				switch isStored := strings.Contains(stored, key); result.Outcome {
+				case dispatch.Completed:
+					if !isStored {
+						t.Errorf("%+v, but it did not arrive", result)
+					}
+				case dispatch.NotSent:
+					if isStored {
+						t.Errorf("%+v, but it arrived", result)
+					}
+				case dispatch.Ambiguous:
+				default:
+					t.Errorf("%+v, but the server refused nothing", result)
+				}
+			}
+			if count[dispatch.Completed] == 0 || count[dispatch.NotSent] == 0 || count[dispatch.Ambiguous] == 0 {
+				t.Errorf("the cuts do not reach everywhere: %v", count)
+			}
+			t.Log(count, len(server.deliveries()), "arrived")
+		})
+	}
+}
+
+// cut passes so many octets in either direction, and returns when the server
+// has closed the connection.
+func cut(client net.Conn, address string, toServer, toClient int64) {
+	server, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go func() {
+		_, _ = io.CopyN(server, client, toServer)
+		_ = client.Close()
+		_ = server.(*net.TCPConn).CloseWrite()
+	}()
+	_, _ = io.CopyN(client, server, toClient)
+	_ = client.Close()
+	_, _ = io.Copy(io.Discard, server)
+}
+
+func TestTheServerIsTrustedAndLoggedInto(t *testing.T) {
+	t.Parallel()
+	server := startMailServer(t, nil)
+	implicit := startMailServer(t, nil)
+	implicit.serveTLS(t)
+	login := func(method, secret string) string {
+		return "\nfrom: a@example.org\nauth: {method: " + method + ", user: " + user + ", password: " + secret + "}"
+	}
+	for name, test := range map[string]struct {
+		server   *mailServer
+		settings string
+		distrust bool
+		outcome  dispatch.Outcome
+		class    string
+	}{
+		"starttls, plain":         {server, login("plain", password), false, dispatch.Completed, ""},
+		"starttls, login":         {server, login("login", password), false, dispatch.Completed, ""},
+		"tls, plain":              {implicit, "\nsecurity: tls" + login("plain", password), false, dispatch.Completed, ""},
+		"another password":        {server, login("plain", "other"), false, dispatch.NotSent, "auth"},
+		"another password again":  {server, login("login", "other"), false, dispatch.NotSent, "auth"},
+		"starttls, distrusted":    {server, login("plain", password), true, dispatch.NotSent, "tls"},
+		"tls, distrusted":         {implicit, "\nsecurity: tls" + login("plain", password), true, dispatch.NotSent, "tls"},
+		"tls where there is none": {server, "\nsecurity: tls" + login("plain", password), false, dispatch.NotSent, "tls"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			specification := spec("server: "+test.server.address+test.settings, aTool)
+			if !test.distrust {
+				specification.Network = dispatch.NewNetwork(nil, test.server.trusted)
+			}
+			before := len(test.server.logins)
+			got := newAdapter(t, specification).Dispatch(t.Context(), request(aPayload))
+			expect(t, got, test.outcome, test.class)
+			if loggedIn := len(test.server.logins) > before; loggedIn != (test.outcome == dispatch.Completed) {
+				t.Errorf("logged in: %t", loggedIn)
+			}
+			if got.Problem != nil {
+				t.Errorf("words from before the mail are kept: %+v", got.Problem)
+			}
+		})
+	}
+}
+
+// A server without STARTTLS, or somebody between who hides it, learns nothing.
+func TestNothingIsSaidWithoutEncryptionThatWasAskedFor(t *testing.T) {
+	t.Parallel()
+	var heard strings.Builder
+	var mu sync.Mutex
+	address := listen(t, func(conn net.Conn) {
+		_, _ = io.WriteString(conn, "220 ready\r\n")
+		reader := bufio.NewReader(conn)
+		for {
+			line, err := reader.ReadString('\n')
+			mu.Lock()
+			heard.WriteString(line)
+			mu.Unlock()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, "250-mail.example.com\r\n250 AUTH PLAIN LOGIN\r\n")
+		}
+	})
+	settings := "server: " + address + "\nfrom: a@example.org\nhello: drainer.example.org\nauth: {user: " + user + ", password: " + password + "}"
+	expect(t, newAdapter(t, spec(settings, aTool)).Dispatch(t.Context(), request(aPayload)), dispatch.NotSent, "no_starttls")
+	mu.Lock()
+	defer mu.Unlock()
+	if heard.String() != "EHLO drainer.example.org\r\n" {
+		t.Errorf("it heard %q", heard.String())
+	}
+}
+
+func TestWhatIsForbiddenIsNotDialled(t *testing.T) {
+	t.Parallel()
+	specification := spec(plainly("127.0.0.1:25"), aTool)
+	specification.Network = dispatch.NewNetwork(func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.Join(errors.New("by a rule"), dispatch.ErrEgressRefused)
+	}, nil)
+	expect(t, newAdapter(t, specification).Dispatch(t.Context(), request(aPayload)), dispatch.NotSent, "egress_refused")
+}

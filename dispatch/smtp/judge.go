@@ -1,0 +1,106 @@
+package smtp
+
+import (
+	"context"
+	"errors"
+	"net/textproto"
+	"regexp"
+	"strconv"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+	"github.com/agentoutbox/drainer/dispatch/internal/storable"
+)
+
+var errAuthentication = errors.New("the server asks for more than a user and a password")
+
+// unrendered is the result of a payload that makes no mail. Asking again would
+// end the same, unless it was time that ran out.
+func unrendered(ctx context.Context, err error) dispatch.Result {
+	if ctx.Err() != nil {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Context(ctx)}
+	}
+	class := "unrenderable_request"
+	switch {
+	case errors.Is(err, errNotAllowed):
+		class = "recipient_not_allowed"
+	case errors.Is(err, errNobody):
+		class = "no_recipient"
+	case errors.Is(err, errAddress):
+		class = "invalid_address"
+	case errors.Is(err, errHeader):
+		class = "invalid_header"
+	}
+	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: class}
+}
+
+// notReady is the result of a server that did not get as far as a mail. Its
+// words are not kept: they may repeat who logs in. What it refuses is not the
+// mail, so there may be another time.
+func notReady(ctx context.Context, step string, err error) dispatch.Result {
+	var reply *textproto.Error
+	switch {
+	case errors.As(err, &reply) && isTemporary(reply.Code):
+		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: replyClass(reply.Code)}
+	case errors.Is(err, errNoSTARTTLS):
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "no_starttls"}
+	case step == "auth" && (reply != nil || errors.Is(err, errAuthentication)):
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "auth"}
+	case reply != nil:
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: replyClass(reply.Code)}
+	}
+	class := failure.Sent(ctx, err)
+	if step == "tls" && class == "protocol" {
+		class = "tls"
+	}
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}
+}
+
+// notTaken is the result of a mail whose end the server never saw.
+func notTaken(ctx context.Context, err error) dispatch.Result {
+	if result, refused := refusal(err); refused {
+		return result
+	}
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Sent(ctx, err)}
+}
+
+// inDoubt is the result of a mail whose end the server may have seen.
+func inDoubt(ctx context.Context, err error) dispatch.Result {
+	if result, refused := refusal(err); refused {
+		return result
+	}
+	return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: failure.Sent(ctx, err)}
+}
+
+// refusal reads a reply (RFC 5321, 4.2.1): 4yz may be taken another time, 5yz
+// never. Any other that nobody expected is none.
+func refusal(err error) (dispatch.Result, bool) {
+	var reply *textproto.Error
+	if !errors.As(err, &reply) || reply.Code < 400 || reply.Code > 599 {
+		return dispatch.Result{}, false
+	}
+	result := dispatch.Result{
+		Outcome:    dispatch.Rejected,
+		ErrorClass: replyClass(reply.Code),
+		Problem:    &dispatch.Problem{Title: strconv.Itoa(reply.Code), Detail: storable.Text(reply.Msg)},
+	}
+	if isTemporary(reply.Code) {
+		result.Outcome = dispatch.Throttled
+	}
+	return result, true
+}
+
+func isTemporary(code int) bool { return code >= 400 && code <= 499 }
+
+func replyClass(code int) string { return "smtp_" + strconv.Itoa(code) }
+
+func taken(text string) dispatch.Result {
+	result := dispatch.Result{Outcome: dispatch.Completed, Response: storable.JSON([]byte(text), "text/plain")}
+	if found := queueID.FindStringSubmatch(text); found != nil {
+		result.ProviderRef = storable.Reference(found[1])
+	}
+	return result
+}
+
+// queueID is what Postfix, Sendmail's kin and Exim call a mail by.
+var queueID = regexp.MustCompile(`(?:\bqueued as |\bid=)([A-Za-z0-9][A-Za-z0-9._-]*)`)
