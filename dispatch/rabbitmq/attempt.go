@@ -23,7 +23,7 @@ func (a *attempt) giveUp() bool { return a.decided.CompareAndSwap(false, true) }
 
 // publish sends one message and waits for its fate, or for the context's end,
 // which it reports as well where it was time that ran out.
-func (s *session) publish(ctx context.Context, m message) (result dispatch.Result, timedOut bool) {
+func (s *session) publish(ctx context.Context, m routed) (result dispatch.Result, timedOut bool) {
 	a := &attempt{result: make(chan dispatch.Result, 1)}
 	go s.carry(ctx, a, m)
 	select {
@@ -45,7 +45,7 @@ func (s *session) publish(ctx context.Context, m message) (result dispatch.Resul
 
 // carry outlives the dispatch, and its context, where the broker answers late
 // or never; it ends with the connection at the latest.
-func (s *session) carry(ctx context.Context, a *attempt, m message) {
+func (s *session) carry(ctx context.Context, a *attempt, m routed) {
 	if s.blocked.Load() {
 		a.result <- blocked
 		return

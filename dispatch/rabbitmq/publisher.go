@@ -38,7 +38,7 @@ func (p *publisher) ended() bool { return p.channel.IsClosed() }
 // A return comes before the confirm of the same message, and the end of a
 // channel before the library gives up on its confirms, so both can be read
 // here once the confirm is done.
-func (p *publisher) publish(m message) evidence {
+func (p *publisher) publish(m routed) evidence {
 	confirm, err := p.channel.PublishWithDeferredConfirm(m.exchange, m.routingKey, true, false, m.publishing)
 	if err != nil {
 		// ErrClosed comes before a frame is written: the broker lacks at

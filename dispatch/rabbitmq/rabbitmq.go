@@ -70,7 +70,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 		ctx, cancel = context.WithTimeout(ctx, a.timeout)
 		defer cancel()
 	}
-	message, err := tool.render(ctx, request)
+	routed, err := tool.render(ctx, request)
 	if err != nil {
 		return unrendered(ctx)
 	}
@@ -78,7 +78,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	if err != nil {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: connectFailure(ctx, err)}
 	}
-	result, timedOut := session.publish(ctx, message)
+	result, timedOut := session.publish(ctx, routed)
 	if timedOut && !session.blocked.Load() {
 		a.link.retire(session)
 	}

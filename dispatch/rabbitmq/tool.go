@@ -5,21 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/message"
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
-	"github.com/agentoutbox/drainer/internal/jq"
 )
 
 const maxShortString = 255 // octets, AMQP 0-9-1, 4.2.5.3
 
-// message is what one dispatch publishes, the same on every attempt.
-type message struct {
+// routed is what one dispatch publishes, the same on every attempt.
+type routed struct {
 	exchange   string
 	routingKey string
 	publishing amqp.Publishing
@@ -29,26 +26,31 @@ type message struct {
 type tool struct {
 	exchange    string
 	routingKey  string
-	headers     map[string]render.Template
-	mapping     *jq.Expression // nil publishes the payload as it is
+	form        *message.Form
 	contentType string
 }
+
+// byThem a sender adds routing keys to a message
+// (https://www.rabbitmq.com/docs/sender-selected), so they are not the
+// configuration's to give.
+var byThem = []string{"CC", "BCC"}
 
 func newTool(block dispatch.Block) (*tool, error) {
 	var settings Tool
 	if err := decode(block, &settings); err != nil {
 		return nil, err
 	}
+	form, err := message.Compile(settings.Headers, settings.Map, byThem...)
 	t := &tool{
 		exchange:    settings.Exchange,
 		routingKey:  settings.RoutingKey,
+		form:        form,
 		contentType: cmp.Or(settings.ContentType, "application/json"),
 	}
 	return t, errors.Join(
 		t.checkDestination(),
 		checkShort("content_type", t.contentType),
-		t.compileHeaders(settings.Headers),
-		t.compileMap(settings.Map),
+		err,
 	)
 }
 
@@ -66,58 +68,16 @@ func checkShort(field, text string) error {
 	return nil
 }
 
-func (t *tool) compileHeaders(texts map[string]string) error {
-	var problems []error
-	t.headers = make(map[string]render.Template, len(texts))
-	for _, name := range slices.Sorted(maps.Keys(texts)) {
-		template, err := render.ParseTemplate(texts[name])
-		if err != nil {
-			problems = append(problems, fmt.Errorf("headers.%s: %w", name, err))
-		}
-		problems = append(problems, checkHeaderName(name))
-		t.headers[name] = template
-	}
-	return errors.Join(problems...)
-}
-
-// checkHeaderName keeps out the headers by which a sender adds routing keys
-// (https://www.rabbitmq.com/docs/sender-selected).
-func checkHeaderName(name string) error {
-	switch {
-	case name == "" || len(name) > maxShortString:
-		return fmt.Errorf("headers: a name is empty or longer than %d octets", maxShortString)
-	case strings.EqualFold(name, "CC"), strings.EqualFold(name, "BCC"):
-		return fmt.Errorf("headers: %s would route the message elsewhere; bind the queue to the exchange instead", name)
-	}
-	return nil
-}
-
-func (t *tool) compileMap(source string) error {
-	if source == "" {
-		return nil
-	}
-	mapping, err := jq.Compile(source)
-	if err != nil {
-		return fmt.Errorf("map: %w", err)
-	}
-	t.mapping = mapping
-	return nil
-}
-
-func (t *tool) render(ctx context.Context, request dispatch.Request) (message, error) {
+func (t *tool) render(ctx context.Context, request dispatch.Request) (routed, error) {
 	input, err := render.Input(request)
 	if err != nil {
-		return message{}, err
+		return routed{}, err
 	}
-	headers, err := t.renderHeaders(ctx, input, request.Headers)
+	written, err := t.form.Write(ctx, request, input)
 	if err != nil {
-		return message{}, err
+		return routed{}, err
 	}
-	body, err := t.renderBody(ctx, input, request.Payload)
-	if err != nil {
-		return message{}, err
-	}
-	return message{
+	return routed{
 		exchange:   t.exchange,
 		routingKey: t.routingKey,
 		publishing: amqp.Publishing{
@@ -125,34 +85,16 @@ func (t *tool) render(ctx context.Context, request dispatch.Request) (message, e
 			AppId:        "drainer",
 			DeliveryMode: amqp.Persistent,
 			ContentType:  t.contentType,
-			Headers:      headers,
-			Body:         body,
+			Headers:      tableOf(written.Headers),
+			Body:         written.Body,
 		},
 	}, nil
 }
 
-func (t *tool) renderHeaders(ctx context.Context, input any, trace map[string]string) (amqp.Table, error) {
-	headers := amqp.Table{}
-	for name, value := range render.TraceContext(trace) {
-		headers[name] = value
+func tableOf(headers []message.Header) amqp.Table {
+	table := make(amqp.Table, len(headers))
+	for _, header := range headers {
+		table[header.Name] = header.Value
 	}
-	for name, template := range t.headers {
-		value, err := template.Render(ctx, input, render.AsIs)
-		if err != nil {
-			return nil, err
-		}
-		headers[name] = value
-	}
-	return headers, nil
-}
-
-func (t *tool) renderBody(ctx context.Context, input any, payload []byte) ([]byte, error) {
-	if t.mapping == nil {
-		return payload, nil
-	}
-	value, err := t.mapping.Eval(ctx, input)
-	if err != nil {
-		return nil, err
-	}
-	return jq.Encode(value)
+	return table
 }
