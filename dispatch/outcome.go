@@ -39,13 +39,14 @@ func (o Outcome) LeavesDoubt() bool {
 
 // Overloaded reports whether the provider was out of reach or out of room:
 // what opens a breaker. A 429 is the caller's own limit and says nothing of
-// the provider's health; an answer of any other kind proves that it lives.
+// the provider's health, and an adapter may know that a refusal does not
+// either; an answer of any other kind proves that it lives.
 func (r Result) Overloaded() bool {
 	switch r.Outcome {
 	case NotSent:
 		return true
 	case Throttled:
-		return r.HTTPStatus == 0 || r.HTTPStatus == 503 || r.HTTPStatus == 529
+		return !r.Healthy && (r.HTTPStatus == 0 || r.HTTPStatus == 503 || r.HTTPStatus == 529)
 	case Ambiguous:
 		return r.HTTPStatus == 0
 	}

@@ -66,7 +66,7 @@ func sentClass(ctx context.Context, err error) string {
 // its transaction. A FATAL or PANIC ends the session, and a pooler between
 // says so, too, when it lost the server in the middle of a commit.
 func refused(refusal *pgconn.PgError) dispatch.Result {
-	result := dispatch.Result{Outcome: outcomeOf(refusal.Code), ErrorClass: stateClass(refusal.Code)}
+	result := dispatch.Result{Outcome: outcomeOf(refusal.Code), ErrorClass: stateClass(refusal.Code), Healthy: isContention(refusal.Code)}
 	if severity(refusal) != "ERROR" {
 		result.Outcome = dispatch.Ambiguous
 	}

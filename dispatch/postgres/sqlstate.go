@@ -42,6 +42,16 @@ func outcomeOf(state string) dispatch.Outcome {
 	return dispatch.Rejected // data, constraints, limits, and what functions raise
 }
 
+// isContention reports that other transactions stood in the way of this one.
+// The server is well.
+func isContention(state string) bool {
+	switch state {
+	case "40001", "40P01", "55P03", "55006": // serialization, deadlock, lock, in use
+		return true
+	}
+	return false
+}
+
 // stateClass is the error class of a SQLSTATE.
 func stateClass(state string) string {
 	for _, c := range []byte(state) {

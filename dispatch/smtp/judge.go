@@ -86,9 +86,14 @@ func refusal(err error) (dispatch.Result, bool) {
 	}
 	if isTemporary(reply.Code) {
 		result.Outcome = dispatch.Throttled
+		result.Healthy = isOfRecipient(reply.Code)
 	}
 	return result, true
 }
+
+// isOfRecipient tells a mailbox that is busy or greylisted from a server that
+// has no room or is going down (RFC 5321, 4.2.3).
+func isOfRecipient(code int) bool { return code == 450 || code == 451 }
 
 func isTemporary(code int) bool { return code >= 400 && code <= 499 }
 
