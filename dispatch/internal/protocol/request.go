@@ -1,0 +1,65 @@
+package protocol
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
+)
+
+// Request is one attempt at an intent.
+type Request struct {
+	ID             string            `json:"id"` // of this message; the result repeats it
+	Operation      string            `json:"operation"`
+	IdempotencyKey string            `json:"idempotency_key"`
+	Attempt        int               `json:"attempt"`
+	Tuple          Tuple             `json:"tuple"`
+	Payload        json.RawMessage   `json:"payload"`
+	Headers        map[string]string `json:"headers,omitempty"`
+	ProviderRef    string            `json:"provider_ref,omitempty"`
+	DeadlineMS     int64             `json:"deadline_ms,omitempty"` // what is left of the attempt's time
+}
+
+// Tuple is the identity of an intent.
+type Tuple struct {
+	AgentRunID    string `json:"agent_run_id"`
+	StepID        string `json:"step_id"`
+	ToolName      string `json:"tool_name"`
+	BusinessScope string `json:"business_scope"`
+}
+
+// Encode writes the request as one line, with its newline. The payload's
+// strings and numbers keep their octets; only space between them may go.
+func Encode(ctx context.Context, id string, request dispatch.Request) ([]byte, error) {
+	message := Request{
+		ID:             id,
+		Operation:      request.Tuple.Operation(),
+		IdempotencyKey: request.IdempotencyKey,
+		Attempt:        request.Attempt,
+		Tuple:          Tuple(request.Tuple),
+		Payload:        request.Payload,
+		Headers:        render.TraceContext(request.Headers),
+		ProviderRef:    request.ProviderRef,
+		DeadlineMS:     millisecondsLeft(ctx),
+	}
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(message); err != nil {
+		return nil, fmt.Errorf("the payload is no JSON: %w", err)
+	}
+	return line.Bytes(), nil
+}
+
+// millisecondsLeft is 0 where there is no deadline, and never else.
+func millisecondsLeft(ctx context.Context) int64 {
+	deadline, bounded := ctx.Deadline()
+	if !bounded {
+		return 0
+	}
+	return max(1, time.Until(deadline).Milliseconds())
+}
