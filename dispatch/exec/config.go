@@ -24,11 +24,15 @@ type Settings struct {
 	Stderr       string            `yaml:"stderr,omitempty" jsonschema:"enum=pass,enum=discard,default=pass" jsonschema_description:"pass writes the program's stderr to drainer's, line by line, each with the provider's name before it."`
 }
 
+// Tool is a tool's block: there is nothing to say in it. The operation's name
+// is all that its program needs.
+type Tool struct{}
+
 func newSettings(spec dispatch.Spec) (Settings, error) {
 	var settings Settings
 	problems := []error{decode(spec.Settings, &settings), settings.complete()}
 	for operation, tool := range spec.Tools {
-		if err := decode(tool.Settings, &struct{}{}); err != nil {
+		if err := decode(tool.Settings, &Tool{}); err != nil {
 			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
 		}
 	}

@@ -27,6 +27,7 @@ func Kind() dispatch.Kind {
 		Name:     "exec",
 		New:      func(spec dispatch.Spec) (dispatch.Adapter, error) { return New(spec) },
 		Settings: Settings{},
+		Tool:     Tool{},
 	}
 }
 

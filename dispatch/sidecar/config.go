@@ -16,13 +16,17 @@ type Settings struct {
 	MaxMessage int    `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest answer that is read, in octets."`
 }
 
+// Tool is a tool's block: there is nothing to say in it. The operation's name
+// is all that the sidecar needs.
+type Tool struct{}
+
 func newSettings(spec dispatch.Spec) (Settings, address, error) {
 	var settings Settings
 	problems := []error{decode(spec.Settings, &settings)}
 	address, err := parseAddress(settings.URL)
 	problems = append(problems, err, settings.complete())
 	for operation, tool := range spec.Tools {
-		if err := decode(tool.Settings, &struct{}{}); err != nil {
+		if err := decode(tool.Settings, &Tool{}); err != nil {
 			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
 		}
 	}

@@ -29,6 +29,7 @@ func Kind() dispatch.Kind {
 		Name:     "sidecar",
 		New:      func(spec dispatch.Spec) (dispatch.Adapter, error) { return New(spec) },
 		Settings: Settings{},
+		Tool:     Tool{},
 	}
 }
 

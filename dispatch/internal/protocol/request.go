@@ -33,7 +33,8 @@ type Tuple struct {
 }
 
 // Encode writes the request as one line, with its newline. The payload's
-// strings and numbers keep their octets; only space between them may go.
+// numbers and strings stay as they are; the space between them goes, and what
+// some readers take for the end of a line is escaped.
 func Encode(ctx context.Context, id string, request dispatch.Request) ([]byte, error) {
 	message := Request{
 		ID:             id,
@@ -52,7 +53,16 @@ func Encode(ctx context.Context, id string, request dispatch.Request) ([]byte, e
 	if err := encoder.Encode(message); err != nil {
 		return nil, fmt.Errorf("the payload is no JSON: %w", err)
 	}
-	return line.Bytes(), nil
+	return escapeLineEnds(line.Bytes()), nil
+}
+
+// escapeLineEnds escapes what Unicode calls the end of a line, and with it the
+// readline of Node.js and others. In JSON it stands in strings only.
+func escapeLineEnds(line []byte) []byte {
+	for _, end := range []rune{'\u0085', '\u2028', '\u2029'} {
+		line = bytes.ReplaceAll(line, []byte(string(end)), fmt.Appendf(nil, `\u%04x`, end))
+	}
+	return line
 }
 
 // millisecondsLeft is 0 where there is no deadline, and never else.
