@@ -16,7 +16,8 @@ import (
 // behaviours are what the test binary does when it is started as a child. The
 // name of one is in the variable BEHAVIOUR.
 var behaviours = map[string]func(*peer){
-	"echo": echo,
+	"echo":                   echo,
+	"does as it is directed": beDirected,
 	"environment": func(p *peer) {
 		p.hello(`{"protocol":[1],"name":"environment"}`)
 		p.each(func(request map[string]any, _ string) {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/failure"
 )
 
 // Kind registers the adapter as "exec".
@@ -61,6 +62,9 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, a.timeout)
 		defer cancel()
+	}
+	if ctx.Err() != nil {
+		return notSent(failure.Context(ctx)) // which is no reason to start a child
 	}
 	child, refusal := a.children.serving(ctx)
 	if child == nil {

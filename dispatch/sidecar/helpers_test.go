@@ -21,7 +21,13 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/sidecar"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("STAGE") != "" {
+		bePlayer()
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // block is configuration as a user writes it.
 type block string
