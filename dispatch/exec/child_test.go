@@ -48,19 +48,19 @@ var behaviours = map[string]func(*peer){
 			first = nil
 		})
 	},
-	"first answers with the second": func(p *peer) {
+	"holds an answer back until the next": func(p *peer) {
 		p.hello(`{"protocol":[1],"name":"late"}`)
-		asked := 0
-		var first map[string]any
+		var held map[string]any
 		p.each(func(request map[string]any, _ string) {
-			switch asked++; asked {
-			case 1:
-				first = request
+			if request["payload"] == "hold" {
+				held = request
 				return
-			case 2:
-				p.complete(first, `"too late"`)
 			}
-			p.complete(request, fmt.Sprintf(`{"pid":%d,"payload":%s}`, os.Getpid(), toJSON(request["payload"])))
+			if held != nil {
+				p.complete(held, `"too late"`)
+				held = nil
+			}
+			p.complete(request, fmt.Sprint(os.Getpid()))
 		})
 	},
 	"answers the second twice": func(p *peer) {
@@ -122,6 +122,23 @@ var behaviours = map[string]func(*peer){
 	"hello, and reads no more": func(p *peer) {
 		p.hello(`{"protocol":[1],"name":"deaf"}`)
 		select {}
+	},
+	"hello, and closes its stdin": func(p *peer) {
+		p.hello(`{"protocol":[1],"name":"deaf"}`)
+		os.Stdin.Close()
+		select {}
+	},
+	// It completes true, with the number of others that it has left unanswered.
+	"answers only some": func(p *peer) {
+		p.hello(`{"protocol":[1],"name":"choosy"}`)
+		unanswered := 0
+		p.each(func(request map[string]any, _ string) {
+			if request["payload"] == true {
+				p.complete(request, fmt.Sprint(unanswered))
+				return
+			}
+			unanswered++
+		})
 	},
 	"exits": func(*peer) { os.Exit(3) },
 	"will not leave": func(p *peer) {

@@ -15,6 +15,7 @@ import (
 func TestTheExecAdapterConforms(t *testing.T) {
 	for _, class := range dispatch.Classes() {
 		t.Run(string(class), func(t *testing.T) {
+			t.Parallel()
 			cannot := map[dispatchtest.Situation]string{dispatchtest.Forbidden: "a child is reached through pipes"}
 			if class == dispatch.NonIdempotent {
 				cannot[dispatchtest.Busy] = "who must not be asked again is not told to ask again"

@@ -9,6 +9,7 @@ import (
 	osexec "os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -33,7 +34,7 @@ func TestAChildThatCannotServeIsNotSentAnything(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			adapter := impatient(t, spec(test.behaviour, map[string]string{"HELLO": test.hello}, "start_timeout: 2s", "max_message: 4096"))
+			adapter := impatient(t, spec(test.behaviour, map[string]string{"HELLO": test.hello}, "start_timeout: 3s", "max_message: 4096"))
 			expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, test.class)
 		})
 	}
@@ -130,13 +131,14 @@ func TestACrashLoopWaitsLongerAndLonger(t *testing.T) {
 
 func TestAHungChildIsReplaced(t *testing.T) {
 	t.Parallel()
-	adapter := impatient(t, spec("hello and no more", nil))
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	adapter := impatient(t, spec("answers only some", nil))
+	expect(t, adapter.Dispatch(t.Context(), request(`true`)), dispatch.Completed, "")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	var all sync.WaitGroup
-	all.Go(func() { expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.Ambiguous, "timeout") })
+	all.Go(func() { expect(t, adapter.Dispatch(ctx, request(`false`)), dispatch.Ambiguous, "timeout") })
 	all.Go(func() {
-		got := adapter.Dispatch(t.Context(), request(`{}`)) // whose own deadline is far
+		got := adapter.Dispatch(t.Context(), request(`false`)) // whose own deadline is far
 		expect(t, got, dispatch.Ambiguous, "child_hung")
 	})
 	all.Wait()
@@ -163,10 +165,45 @@ func TestAChildThatReadsNothingHoldsNobodyUp(t *testing.T) {
 	}
 }
 
+func TestAChildThatClosesItsStdinIsReplaced(t *testing.T) {
+	t.Parallel()
+	adapter := impatient(t, spec("hello, and closes its stdin", nil))
+	for t.Context().Err() == nil {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		got := adapter.Dispatch(ctx, request(`{}`)) // the first may come before it closes
+		cancel()
+		if got.Outcome == dispatch.NotSent && got.RetryAfter > 0 {
+			return
+		}
+	}
+}
+
+func TestAChildThatForgetsManyRequestsIsReplacedThoughItAnswersOthers(t *testing.T) {
+	t.Parallel()
+	adapter := started(t, spec("answers only some", nil))
+	forgotten := 0
+	forget := func(count int) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var all sync.WaitGroup
+		for range count {
+			all.Go(func() { expect(t, adapter.Dispatch(ctx, request(`false`)), dispatch.Ambiguous, "cancelled") })
+		}
+		for forgotten += count; string(adapter.Dispatch(t.Context(), request(`true`)).Response) != strconv.Itoa(forgotten); {
+		}
+		cancel()
+		all.Wait()
+	}
+	forget(1000)
+	expect(t, adapter.Dispatch(t.Context(), request(`true`)), dispatch.Completed, "")
+	forget(1)
+	expect(t, adapter.Dispatch(t.Context(), request(`true`)), dispatch.NotSent, "child_down")
+}
+
 func TestALineThatWaitedForItsTurnInVainIsNotSent(t *testing.T) {
 	t.Parallel()
 	adapter := started(t, spec("hello, and reads no more", nil))
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	large := toJSON(strings.Repeat("x", 1<<20))
 	results := make(chan dispatch.Result)

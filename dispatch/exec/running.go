@@ -87,7 +87,7 @@ func (c *running) ask(ctx context.Context, request dispatch.Request, class dispa
 	}
 	if written, problem := c.inbox.write(ctx, line); problem != "" {
 		c.calls.forget(id)
-		return c.unwritten(written, problem)
+		return c.unwritten(ctx, written, problem)
 	}
 	select {
 	case answer := <-answers:
@@ -102,9 +102,9 @@ func (c *running) ask(ctx context.Context, request dispatch.Request, class dispa
 }
 
 // unwritten is the result of a line that did not leave as a whole. Whoever got
-// a part of it can read no other line.
-func (c *running) unwritten(written int, class string) dispatch.Result {
-	if written > 0 || class == stalled {
+// a part of it can read no other line, and whoever takes none serves nobody.
+func (c *running) unwritten(ctx context.Context, written int, class string) dispatch.Result {
+	if written > 0 || ctx.Err() == nil {
 		c.end(stalled)
 	}
 	if written > 0 {

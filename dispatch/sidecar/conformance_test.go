@@ -21,6 +21,7 @@ import (
 func TestTheSidecarAdapterConforms(t *testing.T) {
 	for _, class := range dispatch.Classes() {
 		t.Run(string(class), func(t *testing.T) {
+			t.Parallel()
 			cannot := map[dispatchtest.Situation]string{}
 			if class == dispatch.NonIdempotent {
 				cannot[dispatchtest.Busy] = "who must not be asked again is not told to ask again"

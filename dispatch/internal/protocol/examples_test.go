@@ -11,6 +11,7 @@ import (
 	"os"
 	osexec "os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -173,6 +174,8 @@ func TestTheExamplesDoWhatTheirProtocolPromises(t *testing.T) {
 			{"another key", call("2", "open_ticket", `{"title":"x"}`), ticket(2, "x", "open")},
 			{"no title", call("3", "open_ticket", `{}`), refused("title_missing")},
 			{"no object", call("3", "open_ticket", `[9007199254740993]`), refused("title_missing")},
+			{"strange, and none of its business", call("3", "open_ticket", `{"title":7,"a":`+strings.Repeat("[", 499)+strings.Repeat("9", 20_000)+strings.Repeat("]", 499)+`}`), refused("title_missing")},
+			{"half a character", call("7", "open_ticket", `{"title":"\ud800"}`), ticket(3, "\ufffd", "open")},
 			{"closed", call("4", "close_ticket", `{"number":2}`), ticket(2, "x", "closed")},
 			{"found", call("2", "find_ticket", `{"title":"x"}`), ticket(2, "x", "closed")},
 			{"no such ticket", call("5", "close_ticket", `{"number":77}`), refused("no_such_ticket")},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -24,6 +25,11 @@ type Request struct {
 	DeadlineMS     int64             `json:"deadline_ms,omitempty"` // what is left of the attempt's time
 }
 
+// maxNesting is half of what Python reads by default.
+const maxNesting = 500
+
+var errTooDeep = errors.New("the payload is nested too deeply")
+
 // Tuple is the identity of an intent.
 type Tuple struct {
 	AgentRunID    string `json:"agent_run_id"`
@@ -35,7 +41,13 @@ type Tuple struct {
 // Encode writes the request as one line, with its newline. The payload's
 // numbers and strings stay as they are; the space between them goes, and what
 // some readers take for the end of a line is escaped.
+//
+// A payload that is no JSON, or nested deeper than parsers of other languages
+// go, is an error.
 func Encode(ctx context.Context, id string, request dispatch.Request) ([]byte, error) {
+	if nesting(request.Payload) > maxNesting {
+		return nil, errTooDeep
+	}
 	message := Request{
 		ID:             id,
 		Operation:      request.Tuple.Operation(),
@@ -72,4 +84,24 @@ func millisecondsLeft(ctx context.Context) int64 {
 		return 0
 	}
 	return max(1, time.Until(deadline).Milliseconds())
+}
+
+// nesting is how deep the arrays and objects of a JSON text go.
+func nesting(text []byte) int {
+	depth, deepest, inString := 0, 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			depth++
+			deepest = max(deepest, depth)
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return deepest
 }

@@ -3,6 +3,7 @@ package protocol_test
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -32,6 +33,24 @@ func TestWhatDrainerSaysIsAsPublished(t *testing.T) {
 		schema.Check(t, "request", line)
 		if bytes.Count(line, []byte("\n")) != 1 {
 			t.Errorf("%s is not one line: %q", name, line)
+		}
+	}
+}
+
+func TestAPayloadThatOthersCannotReadIsNotSent(t *testing.T) {
+	t.Parallel()
+	nested := func(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
+	for payload, sent := range map[string]bool{
+		nested(500):                             true,
+		nested(501):                             false,
+		`{"a":` + nested(499) + `}`:             true,
+		`{"a":` + nested(500) + `}`:             false,
+		`"` + strings.Repeat(`[\"{`, 600) + `"`: true,
+		`{"a":`:                                 false,
+	} {
+		_, err := protocol.Encode(t.Context(), "1", dispatch.Request{Tuple: tuple, Payload: json.RawMessage(payload)})
+		if (err == nil) != sent {
+			t.Errorf("%.20s…: %v", payload, err)
 		}
 	}
 }

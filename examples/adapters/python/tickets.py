@@ -119,7 +119,8 @@ def serve_lines(desk):
     say(HELLO)
     with ThreadPoolExecutor(16) as pool:
         for line in sys.stdin.buffer:
-            pool.submit(lambda line: say(answer(desk, json.loads(line))), line)
+            request = json.loads(line)
+            pool.submit(lambda request: say(answer(desk, request)), request)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -175,6 +176,8 @@ def main():
     parser.add_argument("--file", help="where the tickets are kept; left out, they are forgotten at the end")
     parser.add_argument("--unix", help="serve HTTP on this socket, not lines on stdin and stdout")
     options = parser.parse_args()
+    if hasattr(sys, "set_int_max_str_digits"):
+        sys.set_int_max_str_digits(0)  # numbers come in any size
     desk = Desk(options.file)
     if options.unix:
         Sidecar(options.unix, desk).serve_forever()
