@@ -112,23 +112,6 @@ func TestAnAnswerBeforeTheDeathCounts(t *testing.T) {
 	}
 }
 
-func TestACrashLoopWaitsLongerAndLonger(t *testing.T) {
-	t.Parallel()
-	adapter := started(t, spec("exits", nil))
-	began := time.Now()
-	starts, longest := 0, time.Duration(0)
-	for time.Since(began) < 4*time.Second {
-		got := adapter.Dispatch(t.Context(), request(`{}`))
-		expect(t, got, dispatch.NotSent, "child_start")
-		starts++
-		longest = max(longest, got.RetryAfter)
-		<-time.After(got.RetryAfter)
-	}
-	if starts > 40 || longest == 0 {
-		t.Errorf("%d starts in 4 s, the longest wait was %s", starts, longest)
-	}
-}
-
 func TestAHungChildIsReplaced(t *testing.T) {
 	t.Parallel()
 	adapter := impatient(t, spec("answers only some", nil))
