@@ -37,7 +37,7 @@ func (i *inbox) write(ctx context.Context, line []byte) (written int, class stri
 	case err == nil:
 		return written, ""
 	case !errors.Is(err, os.ErrDeadlineExceeded):
-		return written, "child_down"
+		return written, down
 	case ctx.Err() != nil:
 		return written, failure.Context(ctx)
 	}

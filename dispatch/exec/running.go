@@ -78,7 +78,7 @@ func (c *running) greet(ctx context.Context) (protocol.Hello, string) {
 func (c *running) ask(ctx context.Context, request dispatch.Request, class dispatch.Class) dispatch.Result {
 	id, answers, open := c.calls.begin()
 	if !open {
-		return notSent("child_down")
+		return notSent(down)
 	}
 	line, err := protocol.Encode(ctx, id, request)
 	if err != nil {
@@ -104,7 +104,10 @@ func (c *running) ask(ctx context.Context, request dispatch.Request, class dispa
 // unwritten is the result of a line that did not leave as a whole. Whoever got
 // a part of it can read no other line, and whoever takes none serves nobody.
 func (c *running) unwritten(ctx context.Context, written int, class string) dispatch.Result {
-	if written > 0 || ctx.Err() == nil {
+	switch {
+	case class == down:
+		c.end(died)
+	case written > 0 || ctx.Err() == nil:
 		c.end(stalled)
 	}
 	if written > 0 {
@@ -151,7 +154,9 @@ func (c *running) listen(stdout *os.File, longest int) {
 	c.end(died)
 }
 
+// The error classes of what becomes of a child.
 const (
+	down    = "child_down" // it takes no requests
 	died    = "child_died"
 	hung    = "child_hung"
 	stalled = "child_stalled"

@@ -36,7 +36,7 @@ type generation struct {
 
 func supervise(launch func(context.Context) (*running, string)) *supervisor {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &supervisor{launch: launch, ctx: ctx, cancel: cancel, why: "child_down"}
+	return &supervisor{launch: launch, ctx: ctx, cancel: cancel, why: down}
 }
 
 // serving is the child, started if there is none, or the reason why the
@@ -96,7 +96,7 @@ func (s *supervisor) oversee(g *generation) {
 	g.child = child
 	close(g.ready)
 	<-child.done
-	s.ended("child_down", time.Since(began))
+	s.ended(down, time.Since(began))
 }
 
 func (s *supervisor) ended(class string, lived time.Duration) {

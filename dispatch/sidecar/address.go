@@ -76,7 +76,7 @@ func stayingHome(out dispatch.Network) func(ctx context.Context, network, addres
 			return nil, err
 		}
 		if peer, ok := conn.RemoteAddr().(*net.TCPAddr); !ok || !peer.IP.IsLoopback() {
-			conn.Close()
+			_ = conn.Close()
 			return nil, fmt.Errorf("connecting to the sidecar: %w", errAway)
 		}
 		return conn, nil

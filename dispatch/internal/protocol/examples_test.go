@@ -3,6 +3,7 @@ package protocol_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -294,7 +295,9 @@ type plainClient struct {
 }
 
 func newPlainClient(t *testing.T, socket string) *plainClient {
-	transport := &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", socket) }}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dispatch.PlainDialer().DialContext(ctx, "unix", socket)
+	}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &plainClient{t: t, http: http.Client{Transport: transport}, token: "t0k3n"}
 }

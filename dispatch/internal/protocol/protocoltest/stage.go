@@ -103,10 +103,10 @@ func (s *Stage) close() {
 	if s.listener == nil {
 		return
 	}
-	s.listener.Close()
+	_ = s.listener.Close()
 	s.listener = nil
 	for _, player := range s.players {
-		player.Close()
+		_ = player.Close()
 	}
 	s.players = nil
 }
@@ -115,7 +115,7 @@ func (s *Stage) direct(conn net.Conn) {
 	s.mu.Lock()
 	s.players = append(s.players, conn)
 	s.mu.Unlock()
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	reader := bufio.NewReader(conn)
 	for {
 		line, err := reader.ReadBytes('\n')
