@@ -78,10 +78,10 @@ var behaviours = map[string]func(*peer){
 		p.in.ReadString('\n')
 		os.Exit(7)
 	},
-	"answers, then dies": func(p *peer) {
+	"answers at length, then dies": func(p *peer) {
 		p.hello(`{"protocol":[1],"name":"mortal"}`)
-		p.each(func(request map[string]any, line string) {
-			p.complete(request, line)
+		p.each(func(request map[string]any, _ string) {
+			p.complete(request, toJSON(strings.Repeat("x", 60_000))) // what a pipe holds
 			os.Exit(7)
 		})
 	},

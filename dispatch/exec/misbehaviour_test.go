@@ -106,8 +106,8 @@ func TestADeadChildIsReplacedAfterAWhile(t *testing.T) {
 
 func TestAnAnswerBeforeTheDeathCounts(t *testing.T) {
 	t.Parallel()
-	for range 10 {
-		adapter := started(t, spec("answers, then dies", nil))
+	for range 20 {
+		adapter := started(t, spec("answers at length, then dies", nil))
 		expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
 	}
 }

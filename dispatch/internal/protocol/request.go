@@ -68,8 +68,8 @@ func Encode(ctx context.Context, id string, request dispatch.Request) ([]byte, e
 	return escapeLineEnds(line.Bytes()), nil
 }
 
-// escapeLineEnds escapes what Unicode calls the end of a line, and with it the
-// readline of Node.js and others. In JSON it stands in strings only.
+// escapeLineEnds escapes what Unicode calls the end of a line, and what some
+// readers of lines take for one. In JSON it stands in strings only.
 func escapeLineEnds(line []byte) []byte {
 	for _, end := range []rune{'\u0085', '\u2028', '\u2029'} {
 		line = bytes.ReplaceAll(line, []byte(string(end)), fmt.Appendf(nil, `\u%04x`, end))

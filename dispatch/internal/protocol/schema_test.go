@@ -37,6 +37,28 @@ func TestWhatDrainerSaysIsAsPublished(t *testing.T) {
 	}
 }
 
+func TestNothingInALineLooksLikeItsEnd(t *testing.T) {
+	t.Parallel()
+	const text = "next\u0085line\u2028paragraph\u2029\r\n"
+	asked := dispatch.Request{Tuple: tuple, Payload: json.RawMessage("{\n\"a\":\"next\u0085line\u2028paragraph\u2029\\r\\n\"}")}
+	asked.Tuple.BusinessScope = text
+	line, err := protocol.Encode(t.Context(), "1", asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if end := bytes.IndexFunc(line, func(r rune) bool { return strings.ContainsRune("\n\v\f\r\u0085\u2028\u2029", r) }); end != len(line)-1 {
+		t.Errorf("a line ends at %d of %q", end, line)
+	}
+	var read protocol.Request
+	if err := json.Unmarshal(line, &read); err != nil {
+		t.Fatal(err)
+	}
+	var payload struct{ A string }
+	if err := json.Unmarshal(read.Payload, &payload); err != nil || payload.A != text || read.Tuple.BusinessScope != text {
+		t.Errorf("%q arrived as %q and %q, %v", text, payload.A, read.Tuple.BusinessScope, err)
+	}
+}
+
 func TestAPayloadThatOthersCannotReadIsNotSent(t *testing.T) {
 	t.Parallel()
 	nested := func(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
