@@ -123,6 +123,13 @@ var behaviours = map[string]func(*peer){
 		p.hello(`{"protocol":[1],"name":"deaf"}`)
 		select {}
 	},
+	"answers one, and reads no more": func(p *peer) {
+		p.hello(`{"protocol":[1],"name":"deaf"}`)
+		p.each(func(request map[string]any, line string) {
+			p.complete(request, line)
+			select {}
+		})
+	},
 	"hello, and closes its stdin": func(p *peer) {
 		p.hello(`{"protocol":[1],"name":"deaf"}`)
 		os.Stdin.Close()

@@ -185,7 +185,8 @@ func TestAChildThatForgetsManyRequestsIsReplacedThoughItAnswersOthers(t *testing
 
 func TestALineThatWaitedForItsTurnInVainIsNotSent(t *testing.T) {
 	t.Parallel()
-	adapter := started(t, spec("hello, and reads no more", nil))
+	adapter := started(t, spec("answers one, and reads no more", nil))
+	expect(t, adapter.Dispatch(t.Context(), request(`1`)), dispatch.Completed, "")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	large := toJSON(strings.Repeat("x", 1<<20))
