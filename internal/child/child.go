@@ -14,6 +14,7 @@ import (
 // Process is a started child.
 type Process struct {
 	command *exec.Cmd
+	group   *group // nil where only the process itself is meant
 	ended   chan struct{}
 	failure error // read after ended
 }
@@ -25,12 +26,24 @@ type Process struct {
 // Linux takes the death of the thread that started a process for its parent's,
 // so the process gets a thread of its own that lives as long.
 func Start(command *exec.Cmd, farewell syscall.Signal) (*Process, error) {
+	return start(&Process{command: command}, farewell)
+}
+
+// StartGroup is Start for a process that may start others: signals go to all
+// of them that stay in its process group, and whoever is left when the process
+// ends is killed. The farewell reaches the process alone.
+func StartGroup(command *exec.Cmd, farewell syscall.Signal) (*Process, error) {
+	return start(&Process{command: command, group: &group{}}, farewell)
+}
+
+func start(p *Process, farewell syscall.Signal) (*Process, error) {
+	command := p.command
 	if command.SysProcAttr == nil {
 		command.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	command.SysProcAttr.Setpgid = true
 	endWithParent(command.SysProcAttr, farewell)
-	p := &Process{command: command, ended: make(chan struct{})}
+	p.ended = make(chan struct{})
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -38,7 +51,7 @@ func Start(command *exec.Cmd, farewell syscall.Signal) (*Process, error) {
 		err := command.Start()
 		started <- err
 		if err == nil {
-			p.failure = command.Wait()
+			p.failure = p.wait()
 		}
 	}()
 	if err := <-started; err != nil {
@@ -59,8 +72,18 @@ func (p *Process) Failure() error {
 	return p.failure
 }
 
+func (p *Process) wait() error {
+	if p.group != nil {
+		return p.group.wait(p.command)
+	}
+	return p.command.Wait()
+}
+
 // Signal sends a signal; a process that is gone needs none.
 func (p *Process) Signal(signal syscall.Signal) error {
+	if p.group != nil {
+		return p.group.signal(p.Pid(), signal)
+	}
 	if err := p.command.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("sending %s to process %d: %w", signal, p.Pid(), err)
 	}

@@ -1,5 +1,20 @@
 package child
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
 
 func endWithParent(attr *syscall.SysProcAttr, farewell syscall.Signal) { attr.Pdeathsig = farewell }
+
+// awaitExit waits for a process and leaves its number taken.
+func awaitExit(pid int) bool {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil
+		}
+	}
+}

@@ -6,3 +6,7 @@ import "syscall"
 
 // endWithParent can do nothing: only Linux tells a child of its parent's death.
 func endWithParent(*syscall.SysProcAttr, syscall.Signal) {}
+
+// awaitExit is Linux's, too: elsewhere a process that ends by itself leaves
+// its own children alone.
+func awaitExit(int) bool { return false }

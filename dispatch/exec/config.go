@@ -1,0 +1,102 @@
+package exec
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
+)
+
+const defaultStartTimeout = 10 * time.Second
+
+// Settings is the provider's `exec` block.
+type Settings struct {
+	Command      []string          `yaml:"command" jsonschema:"required,minItems=1" jsonschema_description:"The program and its arguments; no shell reads them. A program without a slash is looked for on the PATH, others are absolute."`
+	Env          map[string]string `yaml:"env,omitempty" jsonschema_description:"The program's environment, beside PATH, HOME, LANG, TMPDIR and TZ. Of drainer's own environment it sees nothing else."`
+	Directory    string            `yaml:"directory,omitempty" jsonschema_description:"Where the program runs, absolute. Left out, where drainer runs."`
+	StartTimeout time.Duration     `yaml:"start_timeout,omitempty" jsonschema:"default=10s" jsonschema_description:"How long the program may take until its hello."`
+	MaxMessage   int               `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest line that is read from the program, in octets. A longer one ends it."`
+	Stderr       string            `yaml:"stderr,omitempty" jsonschema:"enum=pass,enum=discard,default=pass" jsonschema_description:"pass writes the program's stderr to drainer's, line by line, each with the provider's name before it."`
+}
+
+// Tool is a tool's block: there is nothing to say in it. The operation's name
+// is all that its program needs.
+type Tool struct{}
+
+func newSettings(spec dispatch.Spec) (Settings, error) {
+	var settings Settings
+	problems := []error{decode(spec.Settings, &settings), settings.complete()}
+	for operation, tool := range spec.Tools {
+		if err := decode(tool.Settings, &Tool{}); err != nil {
+			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
+		}
+	}
+	return settings, errors.Join(problems...)
+}
+
+func decode(block dispatch.Block, into any) error {
+	if block == nil {
+		return nil
+	}
+	return block.Decode(into)
+}
+
+// complete checks the settings and fills in what was left out.
+func (s *Settings) complete() error {
+	if s.StartTimeout == 0 {
+		s.StartTimeout = defaultStartTimeout
+	}
+	if s.MaxMessage == 0 {
+		s.MaxMessage = protocol.DefaultMaxMessage
+	}
+	return errors.Join(s.checkCommand(), s.checkEnv(), s.checkRest())
+}
+
+func (s *Settings) checkCommand() error {
+	switch {
+	case len(s.Command) == 0 || s.Command[0] == "":
+		return errors.New("command is missing")
+	case slices.ContainsFunc(s.Command, holdsNUL):
+		return errors.New("command: an argument holds a NUL")
+	case strings.Contains(s.Command[0], "/") && !filepath.IsAbs(s.Command[0]):
+		return errors.New("command: give the program's absolute path, or its name alone if it is on the PATH")
+	}
+	return nil
+}
+
+func (s *Settings) checkEnv() error {
+	var problems []error
+	for name, value := range s.Env {
+		switch {
+		case name == "" || strings.Contains(name, "=") || holdsNUL(name):
+			problems = append(problems, errors.New("env: a name is empty, or holds a NUL or ="))
+		case holdsNUL(value):
+			problems = append(problems, fmt.Errorf("env: the value of %s holds a NUL", name))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (s *Settings) checkRest() error {
+	var problems []error
+	if s.Directory != "" && !filepath.IsAbs(s.Directory) {
+		problems = append(problems, errors.New("directory is not absolute"))
+	}
+	if s.StartTimeout < 0 {
+		problems = append(problems, errors.New("start_timeout is negative"))
+	}
+	if s.MaxMessage < 1024 {
+		problems = append(problems, errors.New("max_message is under 1024 octets"))
+	}
+	if s.Stderr != "" && s.Stderr != "pass" && s.Stderr != "discard" {
+		problems = append(problems, errors.New("stderr is neither pass nor discard"))
+	}
+	return errors.Join(problems...)
+}
+
+func holdsNUL(text string) bool { return strings.ContainsRune(text, 0) }

@@ -1,0 +1,322 @@
+package protocol_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/exec"
+	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
+	"github.com/agentoutbox/drainer/dispatch/internal/protocol/protocoltest"
+	"github.com/agentoutbox/drainer/dispatch/sidecar"
+	"github.com/agentoutbox/drainer/internal/child"
+)
+
+// block is configuration as a user writes it.
+type block string
+
+func (b block) Decode(into any) error {
+	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
+}
+
+// languages are the examples, and how to run each.
+var languages = map[string][]string{
+	"python": {"python3", "python/tickets.py"},
+	"node":   {"node", "node/tickets.mjs"},
+}
+
+// program is the command line of an example; the test is skipped without its
+// interpreter.
+func program(t testing.TB, language string, arguments ...string) []string {
+	t.Helper()
+	command := languages[language]
+	interpreter, err := osexec.LookPath(command[0])
+	if err != nil {
+		t.Skipf("%s is not installed", command[0])
+	}
+	script, err := filepath.Abs("../../../examples/adapters/" + command[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append([]string{interpreter, script}, arguments...)
+}
+
+// transports connect an adapter to an example that keeps its tickets in a file.
+var transports = map[string]func(t testing.TB, language, file string) dispatch.Adapter{
+	"exec": func(t testing.TB, language, file string) dispatch.Adapter {
+		return build(t, exec.Kind(), "command: "+toJSON(program(t, language, "--file", file)))
+	},
+	"sidecar": func(t testing.TB, language, file string) dispatch.Adapter {
+		return build(t, sidecar.Kind(), "{url: 'unix://"+serve(t, language, "--file", file)+"', token: t0k3n}")
+	},
+}
+
+func build(t testing.TB, kind dispatch.Kind, settings string) dispatch.Adapter {
+	t.Helper()
+	adapter, err := kind.New(dispatch.Spec{
+		Provider: "desk",
+		Timeout:  30 * time.Second,
+		Settings: block(settings),
+		Tools: map[string]dispatch.ToolSpec{
+			"open_ticket":  {Class: dispatch.KeyIdempotent, KeyTTL: time.Hour},
+			"close_ticket": {Class: dispatch.NonIdempotent},
+			"find_ticket":  {Class: dispatch.ReadOnly, AnswersLookups: true},
+			"burn_ticket":  {Class: dispatch.NonIdempotent},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := adapter.(io.Closer).Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return adapter
+}
+
+// serve starts an example as a sidecar and returns its socket.
+func serve(t testing.TB, language string, arguments ...string) string {
+	t.Helper()
+	directory, err := os.MkdirTemp("", "sidecar") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(directory) })
+	socket := filepath.Join(directory, "s")
+	line := program(t, language, append(arguments, "--unix", socket)...)
+	command := osexec.Command(line[0], line[1:]...)
+	command.Env = append(os.Environ(), "TICKETS_TOKEN=t0k3n")
+	command.Stderr = os.Stderr
+	process, err := child.StartGroup(command, syscall.SIGKILL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = process.Signal(syscall.SIGKILL)
+		<-process.Ended()
+	})
+	await(t, process, func() bool {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	return socket
+}
+
+func await(t testing.TB, process *child.Process, ready func() bool) {
+	t.Helper()
+	for !ready() {
+		select {
+		case <-process.Ended():
+			t.Fatalf("it ended: %v", process.Failure())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func call(step, operation, payload string) dispatch.Request {
+	tuple := dispatch.Tuple{AgentRunID: "run-001", StepID: step, ToolName: "desk/" + operation, BusinessScope: "case_7"}
+	acting := tuple
+	acting.ToolName = "desk/open_ticket" // a lookup has the key of what it asks about
+	return dispatch.Request{Tuple: tuple, IdempotencyKey: acting.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
+}
+
+func eachExample(t *testing.T, test func(t *testing.T, language, transport string)) {
+	for language := range languages {
+		for transport := range transports {
+			t.Run(language+" "+transport, func(t *testing.T) {
+				t.Parallel()
+				test(t, language, transport)
+			})
+		}
+	}
+}
+
+func TestTheExamplesDoWhatTheirProtocolPromises(t *testing.T) {
+	t.Parallel()
+	eachExample(t, func(t *testing.T, language, transport string) {
+		adapter := transports[transport](t, language, filepath.Join(t.TempDir(), "tickets"))
+		ticket := func(number int, title, status string) dispatch.Result {
+			response := fmt.Sprintf(`{"number":%d,"title":%q,"status":%q}`, number, title, status)
+			return dispatch.Result{Outcome: dispatch.Completed, ProviderRef: fmt.Sprint(number), Response: json.RawMessage(response)}
+		}
+		replayed := ticket(1, "a \u2028 b", "open")
+		replayed.Replayed = true
+		refused := func(class string) dispatch.Result {
+			return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: class}
+		}
+		for _, step := range []struct {
+			name    string
+			request dispatch.Request
+			want    dispatch.Result
+		}{
+			{"not opened yet", call("1", "find_ticket", `{"title":"x"}`), dispatch.Result{Outcome: dispatch.Absent, ErrorClass: "absent"}},
+			{"opened", call("1", "open_ticket", "{\"title\":\n\"a \u2028 b\"}"), ticket(1, "a \u2028 b", "open")},
+			{"opened again", call("1", "open_ticket", "{\"title\":\"a \u2028 b\"}"), replayed},
+			{"another title under the key", call("1", "open_ticket", `{"title":"y"}`), refused("key_reused")},
+			{"another key", call("2", "open_ticket", `{"title":"x"}`), ticket(2, "x", "open")},
+			{"no title", call("3", "open_ticket", `{}`), refused("title_missing")},
+			{"no object", call("3", "open_ticket", `[9007199254740993]`), refused("title_missing")},
+			{"strange, and none of its business", call("3", "open_ticket", `{"title":7,"a":`+strings.Repeat("[", 499)+strings.Repeat("9", 20_000)+strings.Repeat("]", 499)+`}`), refused("title_missing")},
+			{"half a character", call("7", "open_ticket", `{"title":"\ud800"}`), ticket(3, "\ufffd", "open")},
+			{"closed", call("4", "close_ticket", `{"number":2}`), ticket(2, "x", "closed")},
+			{"found", call("2", "find_ticket", `{"title":"x"}`), ticket(2, "x", "closed")},
+			{"no such ticket", call("5", "close_ticket", `{"number":77}`), refused("no_such_ticket")},
+			{"not in the hello", call("6", "burn_ticket", `{}`), dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_operation"}},
+		} {
+			if got := adapter.Dispatch(t.Context(), step.request); compact(got) != compact(step.want) {
+				t.Errorf("%s: %s, want %s", step.name, compact(got), compact(step.want))
+			}
+		}
+	})
+}
+
+// compact is a result as JSON without spaces and without regard to escapes.
+func compact(result dispatch.Result) string {
+	var response any
+	if len(result.Response) > 0 && json.Unmarshal(result.Response, &response) != nil {
+		return "no JSON: " + string(result.Response)
+	}
+	return toJSON(result.Outcome) + result.ErrorClass + result.ProviderRef + fmt.Sprint(result.Replayed) + toJSON(response)
+}
+
+func toJSON(value any) string {
+	text, _ := json.Marshal(value)
+	return string(text)
+}
+
+func TestTheExamplesRememberAcrossARestart(t *testing.T) {
+	t.Parallel()
+	eachExample(t, func(t *testing.T, language, transport string) {
+		file := filepath.Join(t.TempDir(), "tickets")
+		t.Run("before", func(t *testing.T) {
+			adapter := transports[transport](t, language, file)
+			if got := adapter.Dispatch(t.Context(), call("1", "open_ticket", `{"title":"x"}`)); got.Outcome != dispatch.Completed {
+				t.Fatalf("%+v", got)
+			}
+		})
+		torn, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = torn.WriteString("\n" + `{"number":2,"key":"cut sho`)
+		torn.Close()
+		adapter := transports[transport](t, language, file)
+		if got := adapter.Dispatch(t.Context(), call("1", "open_ticket", `{"title":"x"}`)); !got.Replayed || got.ProviderRef != "1" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+var requests = []dispatch.Request{
+	call("1", "open_ticket", `{"title":"x"}`), call("1", "open_ticket", `{"title":"x"}`), call("1", "open_ticket", `{"title":"y"}`),
+	call("1", "find_ticket", `{}`), call("2", "find_ticket", `{}`), call("3", "burn_ticket", `{}`), call("4", "close_ticket", `{"number":1}`),
+}
+
+func TestEveryLineOfTheExamplesIsAsPublished(t *testing.T) {
+	t.Parallel()
+	schema := protocoltest.Published(t)
+	for language := range languages {
+		t.Run(language, func(t *testing.T) {
+			t.Parallel()
+			line := program(t, language)
+			command := osexec.Command(line[0], line[1:]...)
+			said := bytes.NewBuffer(protocol.Greeting())
+			for i, request := range requests {
+				said.Write(encode(t, fmt.Sprint(i), request))
+			}
+			command.Stdin = said
+			output, err := command.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(bytes.NewReader(output))
+			for kind := "hello"; lines.Scan(); kind = "result" {
+				schema.Check(t, kind, lines.Bytes())
+			}
+			if count := bytes.Count(output, []byte("\n")); count != len(requests)+1 {
+				t.Errorf("%d lines for a hello and %d requests", count, len(requests))
+			}
+		})
+	}
+}
+
+func TestEveryBodyOfTheExamplesIsAsPublished(t *testing.T) {
+	t.Parallel()
+	schema := protocoltest.Published(t)
+	for language := range languages {
+		t.Run(language, func(t *testing.T) {
+			t.Parallel()
+			desk := newPlainClient(t, serve(t, language))
+			schema.Check(t, "hello", desk.ask(http.MethodGet, "/v1/hello", nil, http.StatusOK))
+			for i, request := range requests {
+				schema.Check(t, "result", desk.ask(http.MethodPost, "/v1/dispatch", encode(t, fmt.Sprint(i), request), http.StatusOK))
+			}
+			desk.ask(http.MethodGet, "/", nil, http.StatusNotFound)
+			desk.token = "guessed"
+			desk.ask(http.MethodGet, "/v1/hello", nil, http.StatusUnauthorized)
+			desk.ask(http.MethodPost, "/v1/dispatch", encode(t, "1", requests[0]), http.StatusUnauthorized)
+		})
+	}
+}
+
+func encode(t testing.TB, id string, request dispatch.Request) []byte {
+	t.Helper()
+	line, err := protocol.Encode(t.Context(), id, request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return line
+}
+
+// plainClient knows nothing of the protocol.
+type plainClient struct {
+	t     *testing.T
+	http  http.Client
+	token string
+}
+
+func newPlainClient(t *testing.T, socket string) *plainClient {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dispatch.PlainDialer().DialContext(ctx, "unix", socket)
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &plainClient{t: t, http: http.Client{Transport: transport}, token: "t0k3n"}
+}
+
+func (c *plainClient) ask(method, path string, body []byte, status int) []byte {
+	c.t.Helper()
+	request, err := http.NewRequest(method, "http://sidecar"+path, bytes.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+c.token)
+	response, err := c.http.Do(request)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != status {
+		c.t.Errorf("%s %s: %s, want %d, %v", method, path, response.Status, status, err)
+	}
+	return answer
+}

@@ -1,0 +1,126 @@
+package protocol
+
+import (
+	"encoding/json"
+	"errors"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/storable"
+)
+
+// Result is what became of a request.
+type Result struct {
+	ID           string            `json:"id"`
+	Outcome      dispatch.Outcome  `json:"outcome"`
+	Final        bool              `json:"final,omitempty"`
+	HTTPStatus   int               `json:"http_status,omitempty"`
+	ErrorClass   string            `json:"error_class,omitempty"`
+	RetryAfterMS float64           `json:"retry_after_ms,omitempty"`
+	Replayed     bool              `json:"replayed,omitempty"`
+	ProviderRef  string            `json:"provider_ref,omitempty"`
+	Response     json.RawMessage   `json:"response,omitempty"`
+	Problem      *dispatch.Problem `json:"problem,omitempty"`
+}
+
+var (
+	// ErrUnaddressed says that a text is no result of any request.
+	ErrUnaddressed = errors.New("not a JSON object with an id")
+	// ErrInvalid says that a result breaks the protocol, so nothing in it but
+	// its id is believed.
+	ErrInvalid = errors.New("not a valid result")
+)
+
+// maxRetryAfter bounds a wish: whoever asks for more has made a mistake.
+const maxRetryAfter = 365 * 24 * time.Hour
+
+var (
+	outcomes = []dispatch.Outcome{
+		dispatch.Completed, dispatch.NotSent, dispatch.Throttled, dispatch.Rejected,
+		dispatch.Absent, dispatch.Ambiguous, dispatch.InFlight,
+	}
+	className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+)
+
+// ParseResult reads a result. With [ErrInvalid] it still tells the id.
+func ParseResult(text []byte) (Result, error) {
+	var result Result
+	err := json.Unmarshal(text, &result)
+	var mistyped *json.UnmarshalTypeError
+	switch {
+	case result.ID == "" || err != nil && !errors.As(err, &mistyped):
+		return Result{}, ErrUnaddressed
+	case err != nil || !result.isValid():
+		return Result{ID: result.ID}, ErrInvalid
+	}
+	return result, nil
+}
+
+func (r Result) isValid() bool {
+	return slices.Contains(outcomes, r.Outcome) &&
+		(r.HTTPStatus == 0 || 100 <= r.HTTPStatus && r.HTTPStatus <= 599) &&
+		(r.ErrorClass == "" || className.MatchString(r.ErrorClass)) &&
+		r.RetryAfterMS >= 0
+}
+
+// Evidence is the result as the engine takes it, for a tool of the class.
+func (r Result) Evidence(class dispatch.Class) dispatch.Result {
+	return dispatch.Result{
+		Outcome:     r.outcome(class),
+		Final:       r.Final,
+		HTTPStatus:  r.HTTPStatus,
+		ErrorClass:  r.errorClass(),
+		RetryAfter:  r.retryAfter(),
+		Replayed:    r.Replayed,
+		ProviderRef: storable.Reference(r.ProviderRef),
+		Response:    r.response(),
+		Problem:     r.problem(),
+	}
+}
+
+// outcome takes in_flight for doubt where a call must not be repeated: it
+// would be sent again, to who does not know it by its key.
+func (r Result) outcome(class dispatch.Class) dispatch.Outcome {
+	if r.Outcome == dispatch.InFlight && class == dispatch.NonIdempotent {
+		return dispatch.Ambiguous
+	}
+	return r.Outcome
+}
+
+func (r Result) errorClass() string {
+	switch {
+	case r.Outcome == dispatch.Completed:
+		return ""
+	case r.ErrorClass == "":
+		return string(r.Outcome)
+	}
+	return r.ErrorClass
+}
+
+func (r Result) retryAfter() time.Duration {
+	if r.RetryAfterMS >= float64(maxRetryAfter.Milliseconds()) {
+		return maxRetryAfter
+	}
+	return time.Duration(r.RetryAfterMS * float64(time.Millisecond))
+}
+
+func (r Result) response() json.RawMessage {
+	if string(r.Response) == "null" {
+		return nil
+	}
+	return storable.JSON(r.Response, "application/json")
+}
+
+func (r Result) problem() *dispatch.Problem {
+	if r.Problem == nil || *r.Problem == (dispatch.Problem{}) {
+		return nil
+	}
+	const longest = 2000 // characters
+	return &dispatch.Problem{
+		Type:   storable.First(r.Problem.Type, longest),
+		Title:  storable.First(r.Problem.Title, longest),
+		Detail: storable.First(r.Problem.Detail, longest),
+	}
+}
