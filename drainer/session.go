@@ -77,10 +77,11 @@ func (s *session) run(stop, retired context.Context) error {
 	})
 	services.Go(func() {
 		// A lost lease ends sending at once; settling goes on until the database
-		// has heard it all.
+		// has heard it all. It aborts first: lanes with nothing to do end as soon
+		// as claiming does, and the session must know by then why.
 		if lost := s.lease.keep(background); lost != nil {
-			stopClaiming(lost)
 			abort(lost)
+			stopClaiming(lost)
 		}
 	})
 	if s.settings.Once {
