@@ -51,7 +51,7 @@ func launchWith(t *testing.T, url string, worker drainer.WorkerSettings, provide
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &resident{
-		Daemon: drainer.New(store, providers, drainer.Settings{Worker: worker}, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), prometheus.NewRegistry()),
+		Daemon: drainer.New(store, providers, drainer.Settings{Worker: worker}, slog.New(slog.DiscardHandler), prometheus.NewRegistry()),
 		stop:   stop, ended: make(chan struct{}),
 	}
 	go func() {
