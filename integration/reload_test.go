@@ -203,8 +203,8 @@ func TestALongDrainStarvesNobodyAndBreaksNoLimit(t *testing.T) {
 
 func TestReloadsKeepTheProvidersRate(t *testing.T) {
 	t.Parallel()
-	const intents = 40
-	limit := dispatch.RateLimit{PerSecond: 50, Burst: 1}
+	const intents = 15
+	limit := dispatch.RateLimit{PerSecond: 10, Burst: 1}
 	w := newWorld(t, nil)
 	configuration := func() drainer.Provider {
 		provider := through(&scripted{}).as("sim", 32)
