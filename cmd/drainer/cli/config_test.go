@@ -189,7 +189,7 @@ func TestDatabaseIsChosenByFlagThenConfigThenEnvironment(t *testing.T) {
 		t.Setenv("DATABASE_URL", test.environment)
 		options := newOptions(builtins(t))
 		options.databaseURL, options.configPath = test.flag, test.config
-		if got, err := options.findDatabase(newRoot(newOptions(builtins(t)))); got != test.want || err != nil {
+		if got, err := options.findDatabase(newRoot(builtins(t))); got != test.want || err != nil {
 			t.Errorf("%+v: got %q, %v", test, got, err)
 		}
 	}
@@ -197,7 +197,7 @@ func TestDatabaseIsChosenByFlagThenConfigThenEnvironment(t *testing.T) {
 
 func TestADatabaseMustBeNamed(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
-	_, err := newOptions(builtins(t)).findDatabase(newRoot(newOptions(builtins(t))))
+	_, err := newOptions(builtins(t)).findDatabase(newRoot(builtins(t)))
 	if exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--database-url URL, database.url in the configuration, or DATABASE_URL") {
 		t.Errorf("got %v", err)
 	}

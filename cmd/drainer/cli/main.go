@@ -32,7 +32,7 @@ func Main(kinds ...dispatch.Kind) int {
 	}()
 	options := newOptions(registry)
 	options.hangups = hangups
-	return execute(ctx, newRoot(options), os.Args[1:])
+	return execute(ctx, rootOf(options), os.Args[1:])
 }
 
 // hangups listens for SIGHUP, which ends a program that does not listen.

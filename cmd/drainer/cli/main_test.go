@@ -49,7 +49,7 @@ type result struct {
 
 func run(t *testing.T, args ...string) result {
 	t.Helper()
-	return runRoot(t, newRoot(newOptions(builtins(t))), args...)
+	return runRoot(t, newRoot(builtins(t)), args...)
 }
 
 func runRoot(t *testing.T, root *cobra.Command, args ...string) result {
@@ -138,7 +138,7 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 			visit(child)
 		}
 	}
-	visit(newRoot(newOptions(builtins(t))))
+	visit(newRoot(builtins(t)))
 }
 
 func TestExitCodesFollowTheError(t *testing.T) {
@@ -149,7 +149,7 @@ func TestExitCodesFollowTheError(t *testing.T) {
 		exitDatabaseUnreachable: fmt.Errorf("starting: %w", errDatabaseUnreachable),
 		exitSchemaBehind:        fmt.Errorf("starting: %w", migrations.ErrBehind),
 	} {
-		root := newRoot(newOptions(builtins(t)))
+		root := newRoot(builtins(t))
 		root.AddCommand(&cobra.Command{Use: "try", RunE: func(*cobra.Command, []string) error { return err }})
 		if got := runRoot(t, root, "try"); got.code != code {
 			t.Errorf("%v: exit code %d, want %d", err, got.code, code)
@@ -159,7 +159,7 @@ func TestExitCodesFollowTheError(t *testing.T) {
 
 func TestAnErrorIsOneLine(t *testing.T) {
 	t.Parallel()
-	root := newRoot(newOptions(builtins(t)))
+	root := newRoot(builtins(t))
 	failure := errors.Join(errors.New("this"), errors.New("and that"))
 	root.AddCommand(&cobra.Command{Use: "try", RunE: func(*cobra.Command, []string) error { return failure }})
 	if got, want := runRoot(t, root, "try"), (result{exitFailed, "", "drainer: this; and that\n"}); got != want {

@@ -37,7 +37,9 @@ const rootExample = `  # check a configuration before it is deployed
   # the same for a program
   drainer config validate --config drainer.yaml -o json`
 
-func newRoot(options *options) *cobra.Command {
+func newRoot(registry dispatch.Registry) *cobra.Command { return rootOf(newOptions(registry)) }
+
+func rootOf(options *options) *cobra.Command {
 	root := group("drainer", "Turn committed intents into effects, once")
 	root.Long, root.Example = rootHelp, rootExample
 	root.Version = currentVersion().Version
