@@ -125,10 +125,7 @@ func drain(ctx context.Context, store *postgres.Store, pool *pgxpool.Pool, loade
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return runner.Run(ctx) })
 	group.Go(func() error { return sagas.Run(ctx) })
-	group.Go(func() error {
-		reloader.run(ctx)
-		return nil
-	})
+	go reloader.run(ctx) // nobody waits for it: a file system that hangs must not hold up the end
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
 		defer stopServing() // probes and metrics are answered until the last row is settled
