@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -12,8 +13,7 @@ import (
 // Saga takes runs back, one action at a time.
 type Saga struct {
 	pool     *pgxpool.Pool
-	policies Policies
-	mappings map[string]*Mapping // by the expression
+	tools    atomic.Pointer[tools] // as configured now; a pass heeds one configuration throughout
 	observer *observer
 	log      *slog.Logger
 }
@@ -60,12 +60,13 @@ func (s *Saga) pass(ctx context.Context, agentRunID string) (took decision, err 
 // decide also makes the undo's payload: an undo that cannot be made fails the
 // saga like one that is refused.
 func (s *Saga) decide(ctx context.Context, steps []Step) (decision, error) {
-	decided := plan(steps, s.policies)
+	tools := s.tools.Load()
+	decided := plan(steps, tools.policies)
 	if decided.action != undo {
 		return decided, nil
 	}
-	policy, _ := s.policies.of(decided.step)
-	payload, err := s.mappings[policy.Reversal.Payload].Payload(ctx, decided.step.Effect)
+	policy, _ := tools.policies.of(decided.step)
+	payload, err := tools.mappings[policy.Reversal.Payload].Payload(ctx, decided.step.Effect)
 	var unmappable MappingError
 	if errors.As(err, &unmappable) {
 		return decision{action: fail, step: decided.step, why: failure(unmappable)}, nil

@@ -17,6 +17,12 @@ func (p Policies) of(step Step) (dispatch.Policy, bool) {
 	return policy, known
 }
 
+// tools are policies, ready to be used.
+type tools struct {
+	policies Policies
+	mappings map[string]*Mapping // by the expression
+}
+
 // mappings compiles every reversal's payload once.
 func (p Policies) mappings() (map[string]*Mapping, error) {
 	compiled := map[string]*Mapping{}

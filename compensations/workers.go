@@ -27,11 +27,24 @@ var _ jobs.Part = (*Saga)(nil)
 // New is a part for [jobs.New]. The pool is the caller's. It fails for a
 // reversal whose payload does not compile.
 func New(pool *pgxpool.Pool, policies Policies, log *slog.Logger, registerer prometheus.Registerer) (*Saga, error) {
+	s := &Saga{pool: pool, log: log}
+	use, err := s.Prepare(policies)
+	if err != nil {
+		return nil, err
+	}
+	use()
+	s.observer = newObserver(log, registerer)
+	return s, nil
+}
+
+// Prepare readies other policies, and fails where New would. They count once
+// use is called.
+func (s *Saga) Prepare(policies Policies) (use func(), err error) {
 	mappings, err := policies.mappings()
 	if err != nil {
 		return nil, err
 	}
-	return &Saga{pool: pool, policies: policies, mappings: mappings, log: log, observer: newObserver(log, registerer)}, nil
+	return func() { s.tools.Store(&tools{policies, mappings}) }, nil
 }
 
 // Register adds the saga's worker.

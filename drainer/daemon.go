@@ -4,10 +4,10 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 )
 
 // Settings are the engine's own; a provider's are in [Provider].
@@ -31,53 +31,71 @@ type WorkerSettings struct {
 
 // Daemon drains an outbox until it is told to stop.
 type Daemon struct {
-	store     Store
-	providers []Provider
-	settings  Settings
-	observer  *observer
-	log       *slog.Logger
-	current   atomic.Pointer[session]
+	store    Store
+	first    []Provider
+	settings Settings
+	observer *observer
+	log      *slog.Logger
+	roster   roster
+	reloads  chan reload
+	ended    chan struct{}
 }
 
-// New registers the daemon's metrics; nothing runs before [Daemon.Run].
+// New registers the daemon's metrics; nothing runs before [Daemon.Run]. The
+// providers' adapters are the daemon's from then on: Run closes those that
+// implement [io.Closer].
 func New(store Store, providers []Provider, settings Settings, log *slog.Logger, metrics prometheus.Registerer) *Daemon {
 	return &Daemon{
-		store:     store,
-		providers: providers,
-		settings:  settings,
-		observer:  newObserver(providers, log, metrics),
-		log:       log,
+		store:    store,
+		first:    providers,
+		settings: settings,
+		observer: newObserver(providers, log, metrics),
+		log:      log,
+		reloads:  make(chan reload),
+		ended:    make(chan struct{}),
 	}
 }
 
 // Run drains until ctx ends, then shuts down: it claims nothing more, lets
 // what is in flight finish within ShutdownTimeout, gives back what was not
 // sent, and returns nil if every outcome is settled. Draining once, it returns
-// ErrRowsLeft if a shut gate kept it from sending what is due.
+// ErrRowsLeft if a shut gate kept it from sending what is due. It may be called
+// once.
 func (d *Daemon) Run(ctx context.Context) error {
+	defer close(d.ended)
 	sampling, endSampling := context.WithCancel(ctx)
 	var sampler sync.WaitGroup
 	sampler.Go(func() { d.observer.sample(sampling, d.store) })
 	defer sampler.Wait()
 	defer endSampling()
-	for {
-		err := d.runSession(ctx)
-		switch {
-		case leaseLoss(err) == nil:
-			return err
-		case ctx.Err() != nil:
-			return err
-		}
-		d.log.Error("lease lost", "error", err)
-	}
+	return d.succeed(ctx)
 }
 
-func (d *Daemon) runSession(ctx context.Context) error {
-	session := newSession(d)
-	if err := session.join(ctx); err != nil || ctx.Err() != nil {
-		return err
+// succeed lets one generation follow the other. Any number of earlier ones may
+// still finish what they began.
+func (d *Daemon) succeed(ctx context.Context) error {
+	var generations errgroup.Group
+	begin := func(providers []Provider, takeOver func()) *generation {
+		generation := newGeneration(ctx, d, providers, takeOver)
+		generations.Go(func() error { return generation.run(ctx) })
+		return generation
 	}
-	d.current.Store(session)
-	defer d.current.Store(nil)
-	return session.run(ctx)
+	current := begin(d.first, func() {})
+	for {
+		select {
+		case <-current.ended:
+			return generations.Wait()
+		case reload := <-d.reloads:
+			next := begin(reload.providers, func() {
+				d.observer.serve(reload.providers)
+				current.retire()
+			})
+			if !<-next.begun {
+				reload.done <- errStopped
+				continue
+			}
+			current = next
+			reload.done <- nil
+		}
+	}
 }

@@ -27,15 +27,14 @@ func (p *pulse) stuck() bool {
 var errNotJoined = errors.New("this worker has not joined: the database is unreachable, or the daemon is starting or stopping")
 
 // Live reports a loop that no longer goes round: a bug, cured by a restart. It
-// never asks the database: restarting cures no outage.
+// never asks the database: restarting cures no outage. A session that was
+// retired may take as long as its dispatches may.
 func (d *Daemon) Live() error {
-	session := d.current.Load()
-	if session == nil {
-		return nil
-	}
-	for route, lane := range session.lanes {
-		if lane.pulse.stuck() {
-			return fmt.Errorf("the lane of provider %q has been stuck for over %s; restart this process", route.provider, stuckAfter)
+	for _, session := range d.roster.all() {
+		for route, lane := range session.lanes {
+			if lane.pulse.stuck() {
+				return fmt.Errorf("the lane of provider %q has been stuck for over %s; restart this process", route.provider, stuckAfter)
+			}
 		}
 	}
 	return nil
@@ -43,7 +42,7 @@ func (d *Daemon) Live() error {
 
 // Ready reports why this process may not claim rows right now.
 func (d *Daemon) Ready() error {
-	session := d.current.Load()
+	session := d.roster.newest()
 	if session == nil || session.stopping.Load() || !session.lease.holds() {
 		return errNotJoined
 	}

@@ -60,7 +60,8 @@ type lane struct {
 	idle        idleness
 	failures    int // turns in a row that the database failed
 	reclaimAt   time.Time
-	shut        bool // it drained once, and ended at a shut gate
+	stoppedAt   time.Time // when it first saw that it is to stop
+	shut        bool      // it drained once, and ended at a shut gate
 }
 
 func newLane(route route, session *session) *lane {
@@ -121,8 +122,8 @@ func (l *lane) run(life lifetimes) error {
 }
 
 func (l *lane) round(life lifetimes) {
-	if life.abort.Err() == nil || l.outstanding == 0 {
-		l.pulse.beat() // but not while an adapter ignores that it was cancelled
+	if !l.hangs(life) {
+		l.pulse.beat()
 	}
 	switch {
 	case life.stop.Err() != nil:
@@ -134,6 +135,28 @@ func (l *lane) round(life lifetimes) {
 	if err := l.turn(life); err != nil {
 		l.backOff(life, err)
 	}
+}
+
+// hangs reports that an adapter ignores its context, which was cancelled or has
+// run out: only a restart ends that. Outcomes that wait for the database to
+// come back are no such case.
+func (l *lane) hangs(life lifetimes) bool {
+	if life.stop.Err() == nil {
+		return false
+	}
+	if l.stoppedAt.IsZero() {
+		l.stoppedAt = time.Now()
+	}
+	isOver := life.abort.Err() != nil || time.Since(l.stoppedAt) > l.longestDispatch()
+	return isOver && l.outstanding > len(l.outcomes)
+}
+
+// longestDispatch is of all providers: a lane also hands rows to fallbacks.
+func (l *lane) longestDispatch() (longest time.Duration) {
+	for _, upstream := range l.upstreams {
+		longest = max(longest, upstream.provider.Timeout)
+	}
+	return longest
 }
 
 // giveBack withdraws what no dispatcher has begun: others need not wait until

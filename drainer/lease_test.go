@@ -13,6 +13,7 @@ type beatFunc func(context.Context) (bool, error)
 
 func (f beatFunc) Beat(ctx context.Context, _ string) (bool, error) { return f(ctx) }
 func (beatFunc) Join(context.Context, string, []string) error       { return nil }
+func (beatFunc) Retire(context.Context, string) error               { return nil }
 func (beatFunc) Leave(context.Context, string) error                { return nil }
 func (beatFunc) Bury(context.Context, time.Duration) error          { return nil }
 

@@ -30,11 +30,8 @@ type metrics struct {
 }
 
 func newObserver(providers []Provider, log *slog.Logger, registerer prometheus.Registerer) *observer {
-	o := &observer{metrics: newMetrics(registerer), log: log, providers: map[string]Provider{}}
-	for _, provider := range providers {
-		o.providers[provider.Name] = provider
-		o.metrics.announce(provider)
-	}
+	o := &observer{metrics: newMetrics(registerer), log: log, generations: map[string]int{}}
+	o.serve(providers)
 	o.metrics.announce(Provider{Name: unconfigured})
 	return o
 }
@@ -87,5 +84,13 @@ func (m *metrics) announce(provider Provider) {
 		for _, outcome := range dispatch.Outcomes() {
 			m.attempts.WithLabelValues(provider.Name, operation, string(outcome))
 		}
+	}
+}
+
+// conceal takes away what is not sampled any more. Counters stay: what they
+// counted did happen.
+func (m *metrics) conceal(provider string) {
+	for _, gauge := range []*prometheus.GaugeVec{m.rows, m.dueRows, m.oldestDueAge, m.oldestInProgress, m.breakers} {
+		gauge.DeletePartialMatch(prometheus.Labels{"provider": provider})
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -15,8 +17,47 @@ import (
 type observer struct {
 	metrics   *metrics
 	log       *slog.Logger
-	providers map[string]Provider
+	providers atomic.Pointer[map[string]Provider] // of the newest configuration
+
+	mu          sync.Mutex
+	generations map[string]int // that have not ended, by provider
 }
+
+// serve shows every series of what is configured from now on, and conceals the
+// gauges of what is not any more.
+func (o *observer) serve(providers []Provider) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	configured := make(map[string]Provider, len(providers))
+	for _, provider := range providers {
+		configured[provider.Name] = provider
+		o.generations[provider.Name]++
+		o.metrics.announce(provider)
+	}
+	o.providers.Store(&configured)
+	for name := range o.generations {
+		if _, is := configured[name]; !is {
+			o.metrics.conceal(name)
+		}
+	}
+}
+
+// forget is told of a generation's end: of a provider that none serves any more,
+// nothing can be in flight.
+func (o *observer) forget(providers []Provider) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, provider := range providers {
+		o.generations[provider.Name]--
+		if o.generations[provider.Name] == 0 {
+			delete(o.generations, provider.Name)
+			o.metrics.conceal(provider.Name)
+			o.metrics.inFlight.DeleteLabelValues(provider.Name)
+		}
+	}
+}
+
+func (o *observer) configured() map[string]Provider { return *o.providers.Load() }
 
 func (o *observer) turnTook(took time.Duration) { o.metrics.turnDuration.Observe(took.Seconds()) }
 
@@ -124,7 +165,7 @@ func (o *observer) recovered(settlements []Settlement) {
 }
 
 func (o *observer) operation(tuple dispatch.Tuple) string {
-	if _, configured := o.providers[tuple.Provider()].Tools[tuple.Operation()]; configured {
+	if _, configured := o.configured()[tuple.Provider()].Tools[tuple.Operation()]; configured {
 		return tuple.Operation()
 	}
 	return unconfigured

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -100,5 +101,67 @@ func TestRowsOfAProviderThatIsNotConfiguredAreWarnedOfOnceAMinute(t *testing.T) 
 				}
 			})
 		})
+	}
+}
+
+// gauges lists the providers of every gauge that has a series of theirs.
+func gauges(t *testing.T, registry *prometheus.Registry) map[string][]string {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string][]string{}
+	for _, family := range families {
+		if family.GetType().String() != "GAUGE" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "provider" && !slices.Contains(shown[label.GetValue()], family.GetName()) {
+					shown[label.GetValue()] = append(shown[label.GetValue()], family.GetName())
+				}
+			}
+		}
+	}
+	return shown
+}
+
+func TestGaugesOfAProviderThatIsNoLongerConfiguredDoNotLie(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	kept, removed := Provider{Name: "kept"}, Provider{Name: "removed"}
+	o := newObserver([]Provider{kept, removed}, slog.New(slog.DiscardHandler), registry)
+	backlog := Backlog{Providers: []ProviderBacklog{{Provider: "removed", Pending: 3}}}
+	o.show(backlog, Backlog{})
+	o.claimed("removed", 1)
+	o.gate(Gate{}, Gate{Provider: "removed", Breaker: BreakerClosed})
+
+	o.serve([]Provider{kept})
+	o.show(backlog, Backlog{})
+	if got := gauges(t, registry)["removed"]; !slices.Equal(got, []string{"drainer_in_flight"}) {
+		t.Errorf("while it drains it is shown by %v, want only what is in flight", got)
+	}
+	if waiting := o.byLabel(backlog.Providers)[unconfigured].Pending; waiting != 3 {
+		t.Errorf("%d of its rows count as unconfigured, want 3", waiting)
+	}
+	o.ended("removed")
+	o.forget([]Provider{kept, removed})
+	if got := gauges(t, registry); got["removed"] != nil || len(got["kept"]) == 0 {
+		t.Errorf("after it drained the gauges are %v", got)
+	}
+}
+
+func TestAProviderThatCameBackWhileItDrainedIsShown(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	sim := []Provider{{Name: "sim"}}
+	o := newObserver(sim, slog.New(slog.DiscardHandler), registry)
+	before := gauges(t, registry)["sim"]
+	o.serve(nil)
+	o.serve(sim)
+	o.forget(sim) // the first time
+	if got := gauges(t, registry)["sim"]; !slices.Equal(got, before) {
+		t.Errorf("it is shown by %v, want %v", got, before)
 	}
 }

@@ -34,7 +34,11 @@ func (o *observer) sample(ctx context.Context, store backlogStore) {
 	}
 }
 
+// show heeds one configuration throughout: what it has set of a provider that
+// is not configured any more is concealed afterwards.
 func (o *observer) show(now, last Backlog) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for name, backlog := range o.byLabel(now.Providers) {
 		o.metrics.rows.WithLabelValues(name, "pending").Set(float64(backlog.Pending))
 		o.metrics.rows.WithLabelValues(name, "in_progress").Set(float64(backlog.InProgress))
@@ -64,7 +68,7 @@ func (o *observer) remind(backlog Backlog) bool {
 // shows as zero, and one for all the others together.
 func (o *observer) byLabel(providers []ProviderBacklog) map[string]ProviderBacklog {
 	labelled := map[string]ProviderBacklog{unconfigured: {}}
-	for name := range o.providers {
+	for name := range o.configured() {
 		labelled[name] = ProviderBacklog{}
 	}
 	for _, backlog := range providers {
@@ -81,7 +85,7 @@ func (o *observer) byLabel(providers []ProviderBacklog) map[string]ProviderBackl
 }
 
 func (o *observer) label(provider string) string {
-	if _, configured := o.providers[provider]; configured {
+	if _, configured := o.configured()[provider]; configured {
 		return provider
 	}
 	return unconfigured

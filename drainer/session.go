@@ -19,6 +19,7 @@ const settleGrace = 3 * time.Second
 // session is the life of one worker identity: it joins, drains with one lane a
 // provider, and leaves when all it claimed is settled.
 type session struct {
+	roster    *roster
 	worker    string
 	providers []Provider
 	settings  Settings
@@ -30,14 +31,15 @@ type session struct {
 	upstreams map[string]*upstream
 	closings  *closings
 	lanes     map[route]*lane
-	stopping  atomic.Bool
+	stopping  atomic.Bool // it claims nothing more
 }
 
-func newSession(d *Daemon) *session {
+func newSession(d *Daemon, providers []Provider) *session {
 	worker := uuid.NewString()
 	s := &session{
+		roster:    &d.roster,
 		worker:    worker,
-		providers: d.providers,
+		providers: providers,
 		settings:  d.settings,
 		store:     d.store,
 		observer:  d.observer,
@@ -47,32 +49,39 @@ func newSession(d *Daemon) *session {
 		closings:  &closings{},
 		lanes:     map[route]*lane{},
 	}
-	for _, provider := range d.providers {
+	for _, provider := range providers {
 		s.upstreams[provider.Name] = newUpstream(provider)
+		s.upstreams[provider.Name].follow(s.roster, s)
 	}
 	return s
 }
 
-// run returns nil when it was stopped, or has drained all once; a lost lease is
-// an error, after which a new session may begin.
-func (s *session) run(stop context.Context) error {
-	claiming, stopClaiming := context.WithCancelCause(stop)
+// run returns nil when it was stopped or retired, or has drained all once; a
+// lost lease is an error, after which a new session may begin. What is in
+// flight is cut off some time after stop, and never for a retirement.
+func (s *session) run(stop, retired context.Context) error {
+	claiming, stopClaiming := context.WithCancelCause(retired)
 	sending, abort := context.WithCancelCause(context.WithoutCancel(stop))
 	settling, giveUp := context.WithCancelCause(context.WithoutCancel(stop))
 	background, endBackground := context.WithCancel(context.WithoutCancel(stop))
 
 	var services sync.WaitGroup
 	services.Go(func() { s.boundShutdown(stop, background, abort, giveUp) })
+	services.Go(func() { s.standAside(stop, retired, background) })
 	services.Go(func() { s.turns.run(background) })
 	services.Go(func() { s.listen(claiming) })
 	services.Go(func() { s.watchFleet(claiming) })
-	context.AfterFunc(claiming, s.liftSlots) // who waits for a slot must see the stop
+	context.AfterFunc(claiming, func() {
+		s.stopping.Store(true)
+		s.liftSlots() // who waits for a slot must see the stop
+	})
 	services.Go(func() {
 		// A lost lease ends sending at once; settling goes on until the database
-		// has heard it all.
+		// has heard it all. It aborts first: lanes with nothing to do end as soon
+		// as claiming does, and the session must know by then why.
 		if lost := s.lease.keep(background); lost != nil {
-			stopClaiming(lost)
 			abort(lost)
+			stopClaiming(lost)
 		}
 	})
 	if s.settings.Once {
@@ -85,6 +94,10 @@ func (s *session) run(stop context.Context) error {
 		drained = s.countLeft(stop)
 	}
 	lost := leaseLoss(context.Cause(sending))
+	if stop.Err() != nil {
+		// Its share of the limits covers what retired sessions still send.
+		s.roster.awaitElders(settling, s)
+	}
 	stopClaiming(nil)
 	endBackground()
 	services.Wait()
@@ -99,12 +112,32 @@ func (s *session) boundShutdown(stop, background context.Context, abort, giveUp 
 	case <-background.Done():
 		return
 	}
-	s.stopping.Store(true)
 	s.log.Info("shutting down", "shutdown_timeout_seconds", s.settings.Worker.ShutdownTimeout.Seconds())
 	pause(background, s.settings.Worker.ShutdownTimeout)
 	abort(errShutdown)
 	pause(background, settleGrace)
 	giveUp(errUnsettled)
+}
+
+// standAside leaves the limits to whoever took over from this session, which
+// counts what is still under way here.
+func (s *session) standAside(stop, retired, background context.Context) {
+	select {
+	case <-retired.Done():
+	case <-background.Done():
+	}
+	for failures := 1; stop.Err() == nil && background.Err() == nil; failures++ {
+		if failures == 1 {
+			s.log.Info("handing over to a new configuration; what is in flight ends first")
+		}
+		ctx, cancel := context.WithTimeout(background, turnTimeout)
+		err := s.store.Retire(ctx, s.worker)
+		cancel()
+		if err == nil {
+			return
+		}
+		pause(background, databaseBackoff.Delay(failures, databaseBackoff.Base, rand.Float64()))
+	}
 }
 
 var (
@@ -120,8 +153,8 @@ func leaseLoss(cause error) error {
 }
 
 // join retries until the database is there: a new session may begin in the
-// middle of an outage.
-func (s *session) join(stop context.Context) error {
+// middle of an outage. It reports false if stop came first.
+func (s *session) join(stop context.Context) bool {
 	for failures := 1; ; failures++ {
 		joined := time.Now()
 		err := s.joinOnce(stop)
@@ -129,10 +162,10 @@ func (s *session) join(stop context.Context) error {
 			s.lease = newLease(s.store, s.worker, s.settings.Worker, joined)
 			s.openLanes()
 			s.log.Info("joined", "providers", len(s.providers))
-			return nil
+			return true
 		}
 		if stop.Err() != nil {
-			return nil
+			return false
 		}
 		s.log.Warn("cannot join yet; retrying with backoff", "error", err)
 		pause(stop, databaseBackoff.Delay(failures, databaseBackoff.Base, rand.Float64()))
@@ -198,6 +231,9 @@ func (s *session) sagaMoved(settlement Settlement) {
 		s.settings.SagaMoved(settlement.Row.Tuple.AgentRunID)
 	}
 }
+
+// busyWith reports whether an adapter is still called.
+func (s *session) busyWith(provider string) bool { return s.upstreams[provider].slots.inUse() > 0 }
 
 func (s *session) wake(provider string) {
 	for route, lane := range s.lanes {

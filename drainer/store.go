@@ -57,6 +57,9 @@ type workerStore interface {
 	Join(ctx context.Context, worker string, providers []string) error
 	// Beat reports false if the worker is buried: it must stop for good.
 	Beat(ctx context.Context, worker string) (alive bool, err error)
+	// Retire takes the worker out of the fleet that shares the limits. It still
+	// beats, settles and leaves like any other.
+	Retire(ctx context.Context, worker string) error
 	Leave(ctx context.Context, worker string) error
 	// Bury decides the death of every worker without a beat for that long.
 	Bury(ctx context.Context, after time.Duration) error

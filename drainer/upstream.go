@@ -25,6 +25,16 @@ func newUpstream(provider Provider) *upstream {
 	}
 }
 
+// follow keeps the provider's limits across a handover: what the sessions before
+// this one still have under way counts, and so does what they have just sent.
+func (u *upstream) follow(elders *roster, session *session) {
+	name := u.provider.Name
+	u.slots.elsewhere = func() int { return elders.inUse(name, session) }
+	if elder := elders.newest(); elder != nil && elder.upstreams[name] != nil {
+		u.pace = elder.upstreams[name].pace
+	}
+}
+
 func perSecond(provider Provider) rate.Limit {
 	if provider.RateLimit.PerSecond == 0 {
 		return rate.Inf
@@ -39,6 +49,8 @@ func (u *upstream) learn(gate Gate) (before Gate) {
 	if limit := perSecond(u.provider); limit != rate.Inf {
 		u.pace.SetLimit(limit / rate.Limit(max(1, gate.Workers)))
 		u.pace.SetBurst(max(1, gate.share(u.provider.RateLimit.Burst)))
+	} else {
+		u.pace.SetLimit(rate.Inf)
 	}
 	return u.breaker.learn(gate)
 }

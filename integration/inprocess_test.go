@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -26,22 +27,55 @@ func drainOnce(t testing.TB, url string, providers ...drainer.Provider) {
 	}
 }
 
-// launch drains in this process until the test ends.
-func launch(t *testing.T, url string, providers ...drainer.Provider) {
+// resident is a daemon in this process.
+type resident struct {
+	*drainer.Daemon
+
+	stop  context.CancelFunc
+	ended chan struct{} // closed after the daemon ended; err is set before
+	err   error
+}
+
+// launch drains in this process until the test ends, which fails if the daemon
+// cannot settle all.
+func launch(t *testing.T, url string, providers ...drainer.Provider) *resident {
+	t.Helper()
+	return launchWith(t, url, patientLease, providers...)
+}
+
+func launchWith(t *testing.T, url string, worker drainer.WorkerSettings, providers ...drainer.Provider) *resident {
 	t.Helper()
 	store, err := postgres.Open(context.Background(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	daemon := drainer.New(store, providers, drainer.Settings{Worker: patientLease}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- daemon.Run(ctx) }()
+	r := &resident{
+		Daemon: drainer.New(store, providers, drainer.Settings{Worker: worker}, slog.New(slog.DiscardHandler), prometheus.NewRegistry()),
+		stop:   stop, ended: make(chan struct{}),
+	}
+	go func() {
+		r.err = r.Run(ctx)
+		close(r.ended)
+	}()
 	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
+		if err := r.end(t); err != nil {
 			t.Error(err)
 		}
 		store.Close()
 	})
+	return r
+}
+
+// end shuts the daemon down in order.
+func (r *resident) end(t *testing.T) error {
+	t.Helper()
+	r.stop()
+	select {
+	case <-r.ended:
+		return r.err
+	case <-time.After(patience):
+		t.Fatal("the daemon did not end")
+		return nil
+	}
 }

@@ -70,7 +70,7 @@ func channel(name string, sender pages.Sender) pages.Channel {
 }
 
 // work runs the pager as a daemon would, with a River that polls more often.
-func (d *desk) work(settings pages.Settings) {
+func (d *desk) work(settings pages.Settings) *pages.Pager {
 	d.t.Helper()
 	log := slog.New(slog.NewTextHandler(&d.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	pager := pages.New(d.db, settings, log, d.metrics)
@@ -97,6 +97,7 @@ func (d *desk) work(settings pages.Settings) {
 			d.t.Error(err)
 		}
 	})
+	return pager
 }
 
 // incident opens one of a new intent, and returns its id.

@@ -37,9 +37,9 @@ type lookWorker struct {
 // Work takes its steps whether or not the one before failed: not being able to
 // notice one thing must not keep another from being told.
 func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
-	p := w.pager
-	errs := []error{p.store.notice(ctx, p.settings.Providers), p.sample(ctx)}
-	for _, channel := range p.settings.Channels {
+	p, told := w.pager, w.pager.audience.Load()
+	errs := []error{p.store.notice(ctx, told.providers), p.sample(ctx)}
+	for _, channel := range told.channels {
 		errs = append(errs, p.enqueue(ctx, channel))
 	}
 	err := errors.Join(errs...)

@@ -21,20 +21,24 @@ type metrics struct {
 	open  *openGauge
 }
 
-func newMetrics(channels []Channel, registerer prometheus.Registerer) *metrics {
+func newMetrics(registerer prometheus.Registerer) *metrics {
 	m := &metrics{
 		pages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "drainer", Name: "pages_total", Help: "Tries to tell a channel of an incident, by how they ended.",
 		}, []string{"channel", "outcome"}),
 		open: newOpenGauge(),
 	}
+	registerer.MustRegister(m.pages, m.open)
+	return m
+}
+
+// announce counts for each channel from 0.
+func (m *metrics) announce(channels []Channel) {
 	for _, channel := range channels {
 		for _, outcome := range []outcome{delivered, refused, unreached} {
 			m.pages.WithLabelValues(channel.Name, string(outcome))
 		}
 	}
-	registerer.MustRegister(m.pages, m.open)
-	return m
 }
 
 func (m *metrics) sent(channel string, ended outcome) {

@@ -3,6 +3,7 @@ package pages
 import (
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -34,22 +35,41 @@ func Backoff(failures int) time.Duration {
 // Pager is a part for [jobs.New].
 type Pager struct {
 	store    store
-	settings Settings
-	channels map[string]Channel
+	settings Settings // all but whom to tell of what, which is audience
+	audience atomic.Pointer[audience]
 	metrics  *metrics
 	log      *slog.Logger
+}
+
+// audience is who is told, and of which providers.
+type audience struct {
+	channels  []Channel
+	providers []string
+}
+
+func (a *audience) channel(name string) (Channel, bool) {
+	for _, channel := range a.channels {
+		if channel.Name == name {
+			return channel, true
+		}
+	}
+	return Channel{}, false
 }
 
 var _ jobs.Part = (*Pager)(nil)
 
 // New registers the pager's metrics. The pool is the caller's.
 func New(pool *pgxpool.Pool, settings Settings, log *slog.Logger, registerer prometheus.Registerer) *Pager {
-	p := &Pager{store: store{pool}, settings: settings, channels: map[string]Channel{}, log: log}
-	for _, channel := range settings.Channels {
-		p.channels[channel.Name] = channel
-	}
-	p.metrics = newMetrics(settings.Channels, registerer)
+	p := &Pager{store: store{pool}, settings: settings, metrics: newMetrics(registerer), log: log}
+	p.Use(settings.Channels, settings.Providers)
 	return p
+}
+
+// Use tells these channels from the next look on, and the pages that are under
+// way to a channel that is none of them end. What is being sent is sent.
+func (p *Pager) Use(channels []Channel, providers []string) {
+	p.metrics.announce(channels)
+	p.audience.Store(&audience{channels, providers})
 }
 
 // Register adds the pager's workers.

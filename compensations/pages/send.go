@@ -25,7 +25,7 @@ func (w *sendWorker) NextRetry(job *river.Job[sendArgs]) time.Time {
 // Work sends what the tables say now, and nothing if somebody has sent it, or
 // acknowledged it, meanwhile.
 func (w *sendWorker) Work(ctx context.Context, job *river.Job[sendArgs]) error {
-	channel, configured := w.pager.channels[job.Args.Channel]
+	channel, configured := w.pager.audience.Load().channel(job.Args.Channel)
 	if !configured {
 		return nil // a process with another configuration knows it, and looks again
 	}

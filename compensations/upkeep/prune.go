@@ -77,7 +77,7 @@ func (u *Upkeep) slice(ctx context.Context, from int64) (next *int64, err error)
 // batch is written for READ COMMITTED, and the role's default may be stricter.
 func (u *Upkeep) batch(ctx context.Context, after int64) (pruned int, next *int64, err error) {
 	err = pgx.BeginTxFunc(ctx, u.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		tools, seconds := u.retention.columns()
+		tools, seconds := u.retention.Load().columns()
 		return tx.QueryRow(ctx, `SELECT pruned, next FROM outbox.prune($1, $2, $3, $4, $5)`,
 			after, u.pace.looks, forGood.Seconds(), tools, seconds).Scan(&pruned, &next)
 	})

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -50,7 +51,7 @@ func (r Retention) validate() error {
 // Upkeep is the part of River's jobs that prunes.
 type Upkeep struct {
 	pool      *pgxpool.Pool
-	retention Retention
+	retention atomic.Pointer[Retention]
 	pace      pace
 	log       *slog.Logger
 	pruned    prometheus.Counter
@@ -58,14 +59,25 @@ type Upkeep struct {
 
 // New leaves the pool to its owner.
 func New(pool *pgxpool.Pool, retention Retention, log *slog.Logger, registerer prometheus.Registerer) (*Upkeep, error) {
+	u := &Upkeep{pool: pool, pace: usualPace, log: log, pruned: prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: "drainer", Name: "pruned_total", Help: "Settled intents that this process forgot because their retention was over.",
+	})}
+	use, err := u.Prepare(retention)
+	if err != nil {
+		return nil, err
+	}
+	use()
+	registerer.MustRegister(u.pruned)
+	return u, nil
+}
+
+// Prepare readies another retention, and fails where New would. It counts from
+// the next batch once use is called.
+func (u *Upkeep) Prepare(retention Retention) (use func(), err error) {
 	if err := retention.validate(); err != nil {
 		return nil, err
 	}
-	u := &Upkeep{pool: pool, retention: retention, pace: usualPace, log: log, pruned: prometheus.NewCounter(prometheus.CounterOpts{
-		Namespace: "drainer", Name: "pruned_total", Help: "Settled intents that this process forgot because their retention was over.",
-	})}
-	registerer.MustRegister(u.pruned)
-	return u, nil
+	return func() { u.retention.Store(&retention) }, nil
 }
 
 // Register adds the worker that prunes.

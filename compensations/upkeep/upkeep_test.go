@@ -169,6 +169,25 @@ func TestWhatNoFileNamesIsKept(t *testing.T) {
 	}
 }
 
+func TestAReloadedRetentionCounts(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.settled("noop/long", 0, 20)
+	part := o.upkeep()
+	if _, err := part.Prepare(upkeep.Retention{"noop/long": time.Minute}); !errors.Is(err, upkeep.ErrRetention) {
+		t.Errorf("got %v, want %v", err, upkeep.ErrRetention)
+	}
+	use, err := part.Prepare(upkeep.Retention{"noop/long": 90 * day})
+	if err != nil {
+		t.Fatal(err)
+	}
+	use()
+	o.run(part)
+	if left := o.count(`SELECT count(*) FROM outbox.intent`); left != 0 {
+		t.Errorf("%d intents are left, want none", left)
+	}
+}
+
 func TestARetentionThatForgetsAtOnceIsRefused(t *testing.T) {
 	t.Parallel()
 	short := upkeep.Retention{"noop/x": time.Minute}

@@ -18,6 +18,7 @@ type Config struct {
 	Pages       []Page        // in the order of the file
 	PageRepeat  time.Duration // between two pages about one incident
 	Secrets     []string      // what references brought in, in the order of the file; to be shown nowhere
+	Files       []File        // that it was read from, the configuration file first
 }
 
 // Worker is how one process proves that it lives and how it ends.

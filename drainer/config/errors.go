@@ -30,6 +30,7 @@ func (e *Error) Error() string {
 // the file; never an empty list.
 type InvalidError struct {
 	Problems []*Error
+	Files    []File // that were read, or could not be: another version may do
 }
 
 // Error puts each mistake on a line of its own.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
@@ -15,12 +16,27 @@ import (
 
 // Load reads a file, fills in defaults, expands secrets and builds the
 // adapters. Every mistake that it can find is in the *InvalidError it returns.
+// Either way it says which files it read.
 func Load(path string, registry dispatch.Registry) (*Config, error) {
-	content, err := os.ReadFile(path)
+	sources := &sources{read: map[string]source{}}
+	config, err := loadFrom(path, registry, sources)
+	var mistakes *InvalidError
+	if errors.As(err, &mistakes) {
+		mistakes.Files = sources.files
+	}
+	if err != nil {
+		return nil, err
+	}
+	config.Files = sources.files
+	return config, nil
+}
+
+func loadFrom(path string, registry dispatch.Registry, sources *sources) (*Config, error) {
+	content, err := sources.readFile(path)
 	if err != nil {
 		return nil, invalid([]*Error{{File: path, Message: fmt.Sprintf("cannot be read: %s; correct --config", reason(err))}})
 	}
-	return load(path, content, registry, systemSecrets())
+	return load(path, content, registry, &secrets{lookupEnv: os.LookupEnv, readFile: sources.readFile})
 }
 
 func load(name string, content []byte, registry dispatch.Registry, secrets *secrets) (*Config, error) {

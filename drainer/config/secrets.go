@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 )
@@ -20,10 +19,6 @@ type secrets struct {
 	lookupEnv func(string) (string, bool)
 	readFile  func(string) ([]byte, error)
 	revealed  []string
-}
-
-func systemSecrets() *secrets {
-	return &secrets{lookupEnv: os.LookupEnv, readFile: os.ReadFile}
 }
 
 // expand replaces every reference in text. $${ stands for a literal ${, and an

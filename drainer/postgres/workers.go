@@ -14,6 +14,8 @@ var (
 	joinSQL string
 	//go:embed sql/beat.sql
 	beatSQL string
+	//go:embed sql/retire.sql
+	retireSQL string
 	//go:embed sql/leave.sql
 	leaveSQL string
 	//go:embed sql/bury.sql
@@ -30,6 +32,12 @@ func (s *Store) Join(ctx context.Context, worker string, providers []string) err
 func (s *Store) Beat(ctx context.Context, worker string) (bool, error) {
 	tag, err := s.execute(ctx, "beat", beatSQL, worker)
 	return tag.RowsAffected() == 1, err
+}
+
+// Retire leaves the worker its claims, and no part in any limit.
+func (s *Store) Retire(ctx context.Context, worker string) error {
+	_, err := s.execute(ctx, "retire", retireSQL, worker)
+	return err
 }
 
 // Leave is an orderly end: claims left behind become orphans at once.

@@ -19,7 +19,7 @@ func (o *options) loadConfig(command *cobra.Command) (*config.Config, error) {
 		return nil, err
 	}
 	if len(loaded.Providers) == 0 {
-		return nil, &config.InvalidError{Problems: []*config.Error{{
+		return nil, &config.InvalidError{Files: loaded.Files, Problems: []*config.Error{{
 			File:    o.configPath,
 			Message: "there are no providers, so there is nothing to drain; add one under providers",
 		}}}

@@ -49,6 +49,7 @@ func tableOfMetrics(t *testing.T) string {
 	registered, log := listing{}, slog.New(slog.DiscardHandler)
 	drainer.New(nil, nil, drainer.Settings{}, log, registered)
 	registerProcess(registered)
+	newReloadMetrics(registered)
 	if _, err := partsOf(nil, &config.Config{Retention: config.Retention{Default: time.Hour}}, log, registered); err != nil {
 		t.Fatal(err)
 	}

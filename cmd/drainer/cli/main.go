@@ -30,5 +30,14 @@ func Main(kinds ...dispatch.Kind) int {
 		signal.Stop(signals)
 		stop()
 	}()
-	return execute(ctx, newRoot(registry), os.Args[1:])
+	options := newOptions(registry)
+	options.hangups = hangups
+	return execute(ctx, rootOf(options), os.Args[1:])
+}
+
+// hangups listens for SIGHUP, which ends a program that does not listen.
+func hangups() <-chan os.Signal {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	return signals
 }

@@ -13,8 +13,14 @@ import (
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
-// partsOf is the one list of what River does beside the lanes.
-func partsOf(pool *pgxpool.Pool, loaded *config.Config, log *slog.Logger, metrics prometheus.Registerer) ([]jobs.Part, error) {
+// parts are what River does beside the lanes.
+type parts struct {
+	saga   *compensations.Saga
+	pager  *pages.Pager
+	upkeep *upkeep.Upkeep
+}
+
+func partsOf(pool *pgxpool.Pool, loaded *config.Config, log *slog.Logger, metrics prometheus.Registerer) (*parts, error) {
 	saga, err := compensations.New(pool, policiesOf(loaded), log, metrics)
 	if err != nil {
 		return nil, err
@@ -28,7 +34,31 @@ func partsOf(pool *pgxpool.Pool, loaded *config.Config, log *slog.Logger, metric
 	if err != nil {
 		return nil, err
 	}
-	return []jobs.Part{saga, pager, maintenance}, nil
+	return &parts{saga, pager, maintenance}, nil
+}
+
+func (p *parts) list() []jobs.Part { return []jobs.Part{p.saga, p.pager, p.upkeep} }
+
+// prepare readies every part for another configuration, or none. They go by it
+// once use is called.
+func (p *parts) prepare(loaded *config.Config) (use func(), err error) {
+	usePolicies, err := p.saga.Prepare(policiesOf(loaded))
+	if err != nil {
+		return nil, err
+	}
+	channels, err := channelsOf(loaded)
+	if err != nil {
+		return nil, err
+	}
+	useRetention, err := p.upkeep.Prepare(loaded.Retentions())
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		usePolicies()
+		p.pager.Use(channels, providerNames(loaded))
+		useRetention()
+	}, nil
 }
 
 func policiesOf(loaded *config.Config) compensations.Policies {

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"os"
+
 	"github.com/spf13/cobra"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -12,10 +14,11 @@ type options struct {
 	configPath  string
 	databaseURL string
 	output      outputFormat
+	hangups     func() <-chan os.Signal // from when it is called on
 }
 
 func newOptions(registry dispatch.Registry) *options {
-	return &options{registry: registry, output: table}
+	return &options{registry: registry, output: table, hangups: func() <-chan os.Signal { return nil }}
 }
 
 const rootHelp = `drainer turns intents that agents commit in Postgres into effects at their
@@ -34,8 +37,9 @@ const rootExample = `  # check a configuration before it is deployed
   # the same for a program
   drainer config validate --config drainer.yaml -o json`
 
-func newRoot(registry dispatch.Registry) *cobra.Command {
-	options := newOptions(registry)
+func newRoot(registry dispatch.Registry) *cobra.Command { return rootOf(newOptions(registry)) }
+
+func rootOf(options *options) *cobra.Command {
 	root := group("drainer", "Turn committed intents into effects, once")
 	root.Long, root.Example = rootHelp, rootExample
 	root.Version = currentVersion().Version

@@ -32,9 +32,15 @@ flight finish within worker.shutdown_timeout, gives back what was not sent, and
 exits with 0. A second signal ends it at once; other processes then recover its
 rows.
 
-With --once, exit 0 says that nothing is due any more at the providers of the
-configuration, and 1 that due rows are left because a provider is paused or its
-circuit breaker is open. What waits for other providers is not looked at.`,
+SIGHUP, or a change of the configuration or of a file that it refers to, reloads
+it: providers, their tools, credentials and limits, retention and pages. What is
+in flight ends as it began. A configuration with a mistake changes nothing, and
+is logged. database, worker and server need a restart.
+
+With --once it reloads nothing. Exit 0 says that nothing is due any more at the
+providers of the configuration, and 1 that due rows are left because a provider
+is paused or its circuit breaker is open. What waits for other providers is not
+looked at.`,
 		Example: `  drainer run --config drainer.yaml
 
   # drain what is due now, then exit: for cron, tests and a first try
@@ -49,6 +55,7 @@ circuit breaker is open. What waits for other providers is not looked at.`,
 }
 
 func (o *options) run(command *cobra.Command, once bool) error {
+	hangups := o.hangups()
 	loaded, err := o.loadConfig(command)
 	if err != nil {
 		return err
@@ -76,7 +83,7 @@ func (o *options) run(command *cobra.Command, once bool) error {
 		return err
 	}
 	defer pool.Close()
-	return drain(ctx, store, pool, loaded, log)
+	return drain(ctx, store, pool, loaded, o.source(command, hangups), log)
 }
 
 // drainOnce has no jobs beside it, so what it finds cause to undo is left to a
@@ -94,26 +101,31 @@ func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config
 	return err
 }
 
-// drain runs the daemon beside its jobs and its HTTP server; whichever fails
-// ends them all.
-func drain(ctx context.Context, store *postgres.Store, pool *pgxpool.Pool, loaded *config.Config, log *slog.Logger) error {
+// drain runs the daemon beside its jobs, its reloads and its HTTP server;
+// whichever fails ends them all.
+func drain(ctx context.Context, store *postgres.Store, pool *pgxpool.Pool, loaded *config.Config, from source, log *slog.Logger) error {
 	metrics := prometheus.NewRegistry()
 	registerProcess(metrics)
 	parts, err := partsOf(pool, loaded, log, metrics)
 	if err != nil {
 		return err
 	}
-	runner, err := jobs.New(pool, log, parts...)
+	runner, err := jobs.New(pool, log, parts.list()...)
 	if err != nil {
 		return err
 	}
 	sagas := compensations.NewTriggers(pool, runner.Client(), log, metrics)
 	settings := drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), SagaMoved: sagas.Moved}
 	daemon := drainer.New(store, providersOf(loaded), settings, log, metrics)
+	reloader := &reloader{
+		source: from, started: from.fixedOf(loaded), files: loaded.Files,
+		daemon: daemon, parts: parts, metrics: newReloadMetrics(metrics), log: log,
+	}
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return runner.Run(ctx) })
 	group.Go(func() error { return sagas.Run(ctx) })
+	go reloader.run(ctx) // nobody waits for it: a file system that hangs must not hold up the end
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
 		defer stopServing() // probes and metrics are answered until the last row is settled
@@ -125,7 +137,7 @@ func drain(ctx context.Context, store *postgres.Store, pool *pgxpool.Pool, loade
 	return group.Wait()
 }
 
-// logWarnings says at every start what the configuration leaves to people.
+// logWarnings says at every start and reload what the configuration leaves to people.
 func logWarnings(log *slog.Logger, loaded *config.Config) {
 	for tool, policy := range loaded.Tools() {
 		if missing := config.MissingSafeguards(policy); len(missing) > 0 {

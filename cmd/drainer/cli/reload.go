@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainer/config"
+	"github.com/agentoutbox/drainer/drainer/config/watch"
+)
+
+// reloadInterval is how often files are looked at. A change counts once it has
+// stood for one interval more.
+const reloadInterval = time.Second
+
+// reloader puts a configuration into the place of the one before: all of it, or
+// nothing.
+type reloader struct {
+	source
+	started fixed
+	files   []config.File // as they were read last
+	daemon  *drainer.Daemon
+	parts   *parts
+	metrics *reloadMetrics
+	log     *slog.Logger
+}
+
+// source is where configurations come from.
+type source struct {
+	load    func() (*config.Config, error)
+	fixedOf func(*config.Config) fixed
+	hangups <-chan os.Signal
+}
+
+func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) source {
+	return source{
+		load: func() (*config.Config, error) { return o.loadConfig(command) },
+		fixedOf: func(loaded *config.Config) fixed {
+			url, _ := o.databaseOf(command, loaded) // none is another than before, too
+			return fixed{url, loaded.Worker, loaded.Server}
+		},
+		hangups: hangups,
+	}
+}
+
+// fixed is what only a restart changes.
+type fixed struct {
+	database string
+	worker   config.Worker
+	server   config.Server
+}
+
+// differences are named as the file names them.
+func (f fixed) differences(other fixed) (blocks []string) {
+	if f.database != other.database {
+		blocks = append(blocks, "database")
+	}
+	if f.worker != other.worker {
+		blocks = append(blocks, "worker")
+	}
+	if f.server != other.server {
+		blocks = append(blocks, "server")
+	}
+	return blocks
+}
+
+// run reloads until ctx ends.
+func (r *reloader) run(ctx context.Context) {
+	watch.Run(ctx, reloadInterval, r.files, r.hangups, r.reload)
+}
+
+func (r *reloader) reload(cause watch.Cause) []config.File {
+	log := r.log.With("cause", string(cause))
+	loaded, err := r.read()
+	if err == nil {
+		err = r.apply(loaded, log)
+	}
+	var mistakes *config.InvalidError
+	if errors.As(err, &mistakes) {
+		r.reject(mistakes, log)
+	}
+	return r.files
+}
+
+func (r *reloader) read() (*config.Config, error) {
+	for _, file := range r.files {
+		if file.OnlyOnce() {
+			return nil, &config.InvalidError{Files: r.files, Problems: []*config.Error{{
+				File: file.Path, Message: "is a pipe or a device, which can be read only once; restart to change the configuration, or use a file",
+			}}}
+		}
+	}
+	return r.load()
+}
+
+// apply prepares all that can fail before anything changes.
+func (r *reloader) apply(loaded *config.Config, log *slog.Logger) error {
+	use, err := r.parts.prepare(loaded)
+	if err != nil {
+		return &config.InvalidError{Files: loaded.Files, Problems: []*config.Error{{File: loaded.Files[0].Path, Message: err.Error()}}}
+	}
+	if err := r.daemon.Reload(providersOf(loaded)); err != nil {
+		return fmt.Errorf("hand the configuration over: %w", err) // the daemon stops, and so does this
+	}
+	use()
+	hasChanged := !slices.Equal(r.files, loaded.Files)
+	r.files = loaded.Files
+	r.metrics.applied()
+	log.Info("configuration reloaded", "changed", hasChanged, "providers", len(loaded.Providers))
+	for _, block := range r.started.differences(r.fixedOf(loaded)) {
+		log.Warn("a change of this block needs a restart; everything else is in force", "block", block)
+	}
+	logWarnings(r.log, loaded)
+	return nil
+}
+
+func (r *reloader) reject(mistakes *config.InvalidError, log *slog.Logger) {
+	r.files = mistakes.Files
+	r.metrics.rejected()
+	for _, problem := range mistakes.Problems {
+		log.Error("configuration rejected; the one before stays in force", "problem", problem.Error())
+	}
+}

@@ -1,0 +1,50 @@
+package drainer
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What drains may take as long as its dispatches may, and no longer: an adapter
+// that ignores its context is what a restart cures.
+func TestALaneHangsOnlyOnceItsDispatchesShouldHaveEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stop, stopNow := context.WithCancel(t.Context())
+		abort, abortNow := context.WithCancel(t.Context())
+		defer abortNow()
+		life := lifetimes{stop: stop, abort: abort}
+		l := &lane{
+			upstreams: map[string]*upstream{
+				"sim":    newUpstream(Provider{Name: "sim", Timeout: time.Second}),
+				"backup": newUpstream(Provider{Name: "backup", Timeout: 10 * time.Minute}),
+			},
+			outstanding: 1, outcomes: make(chan Settlement, 1),
+		}
+		for _, step := range []struct {
+			name string
+			do   func()
+			want bool
+		}{
+			{"it claims", func() { time.Sleep(time.Hour) }, false},
+			{"it drains", stopNow, false},
+			{"the longest dispatch may still be under way", func() { time.Sleep(10 * time.Minute) }, false},
+			{"every dispatch should have ended", func() { time.Sleep(time.Second) }, true},
+			{"it did, and its outcome waits for the database", func() { l.outcomes <- Settlement{} }, false},
+			{"another has not", func() { l.outstanding++ }, true},
+			{"nothing is left", func() { l.outstanding, l.outcomes = 0, nil }, false},
+		} {
+			step.do()
+			if got := l.hangs(life); got != step.want {
+				t.Errorf("%s: it hangs is %v, want %v", step.name, got, step.want)
+			}
+		}
+		l.outstanding, l.stoppedAt = 1, time.Time{}
+		abortNow()
+		if !l.hangs(life) {
+			t.Error("an adapter ignores that it was cancelled, and the lane does not hang")
+		}
+	})
+}

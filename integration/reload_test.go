@@ -1,0 +1,367 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+// outlet is an adapter of one configuration. It knows who is with it, and
+// whether it was closed.
+type outlet struct {
+	adapter dispatch.Adapter
+	present atomic.Int64
+	served  atomic.Int64
+	closed  atomic.Int64
+	misuse  atomic.Int64 // calls of a closed one, and closing one that is called
+}
+
+func (o *outlet) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	o.present.Add(1)
+	defer o.present.Add(-1)
+	if o.closed.Load() > 0 {
+		o.misuse.Add(1)
+	}
+	o.served.Add(1)
+	return o.adapter.Dispatch(ctx, request)
+}
+
+func (o *outlet) Close() error {
+	o.closed.Add(1)
+	if o.present.Load() > 0 {
+		o.misuse.Add(1)
+	}
+	return nil
+}
+
+// adapterFunc is an adapter in a few lines.
+type adapterFunc func(context.Context) dispatch.Result
+
+func (f adapterFunc) Dispatch(ctx context.Context, _ dispatch.Request) dispatch.Result { return f(ctx) }
+
+// hold keeps whoever comes until it is released, or until the context ends.
+type hold struct {
+	entered atomic.Int64
+	release chan struct{}
+}
+
+func newHold() *hold { return &hold{release: make(chan struct{})} }
+
+func (h *hold) Dispatch(ctx context.Context, _ dispatch.Request) dispatch.Result {
+	h.entered.Add(1)
+	select {
+	case <-h.release:
+		return well
+	case <-ctx.Done():
+		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "timeout"}
+	}
+}
+
+func (o *outlet) as(name string, concurrency int) drainer.Provider {
+	return drainer.Provider{
+		Name: name, Adapter: o, Concurrency: concurrency, Timeout: patience,
+		Tools: map[string]dispatch.Policy{"act": quickPolicy(dispatch.KeyIdempotent, 50)},
+	}
+}
+
+func through(adapter dispatch.Adapter) *outlet { return &outlet{adapter: adapter} }
+
+func reload(t *testing.T, daemon *resident, providers ...drainer.Provider) {
+	t.Helper()
+	if err := daemon.Reload(providers); err != nil {
+		t.Errorf("reloading: %v", err)
+	}
+}
+
+func TestReloadsThatRaceUnderLoadLoseAndDoubleNothing(t *testing.T) {
+	t.Parallel()
+	const racers, reloads, batch = 4, 12, 25
+	w := newWorld(t, dispatchtest.Random(7, map[dispatchtest.Fault]float64{dispatchtest.ErrorAfter: 0.1, dispatchtest.DropAfter: 0.05, dispatchtest.Slow: 0.01}))
+	var mu sync.Mutex
+	var outlets []*outlet
+	configure := func() drainer.Provider {
+		provider, err := w.sim(dispatch.KeyIdempotent).build(func(a dispatch.Adapter) dispatch.Adapter {
+			mu.Lock()
+			defer mu.Unlock()
+			outlets = append(outlets, through(a))
+			return outlets[len(outlets)-1]
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		return provider
+	}
+	daemon := launch(t, w.url, configure())
+
+	var racing sync.WaitGroup
+	for racer := range racers {
+		racing.Go(func() {
+			for n := range reloads {
+				first := (racer*reloads + n) * batch
+				w.enqueue("sim/act", first, first+batch)
+				w.awaitRequests(n * racers * batch / 2) // so that each meets some load
+				reload(t, daemon, configure())
+			}
+		})
+	}
+	racing.Wait()
+	w.awaitCount("completed", racers*reloads*batch)
+	w.assertOneEffectEach()
+	eventually(t, "only the last worker is left", func() bool {
+		return stored[int](w, `SELECT count(*) FROM outbox.worker`) == 1
+	})
+	w.assertNoClaims()
+	if lost := stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE outcome = 'lost'`); lost > 0 {
+		t.Errorf("%d attempts were lost", lost)
+	}
+	if workers := stored[int](w, `SELECT count(DISTINCT worker) FROM outbox.attempt WHERE outcome = 'completed'`); workers < reloads {
+		t.Errorf("%d workers completed anything; the reloads did not meet the load", workers)
+	}
+	if err := daemon.end(t); err != nil {
+		t.Error(err)
+	}
+	if len(outlets) != 1+racers*reloads {
+		t.Errorf("%d adapters were built", len(outlets))
+	}
+	for _, o := range outlets {
+		if o.closed.Load() != 1 || o.misuse.Load() != 0 {
+			t.Errorf("an adapter was closed %d times, and used wrongly %d times", o.closed.Load(), o.misuse.Load())
+		}
+	}
+}
+
+func TestWhatIsInFlightAtAReloadEndsInItsOwnTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	slow, first := newHold(), w.db
+	before, after := through(slow), through(&scripted{})
+	hasty := patientLease
+	hasty.ShutdownTimeout = time.Millisecond
+	w.enqueue("sim/act", 0, 4)
+	daemon := launchWith(t, w.url, hasty, before.as("sim", 2))
+	eventually(t, "two are in flight", func() bool { return slow.entered.Load() == 2 })
+	worker := stored[string](w, `SELECT worker_id::text FROM outbox.worker`)
+
+	reload(t, daemon, after.as("sim", 4))
+	w.awaitCount("completed", 2) // by the new one, beside the two of the old one
+	if err := daemon.Ready(); err != nil {
+		t.Errorf("it claims, and says %v", err)
+	}
+	if before.closed.Load() != 0 || slow.entered.Load() != 2 {
+		t.Errorf("the old adapter was closed, or called %d times", slow.entered.Load())
+	}
+	close(slow.release)
+	w.awaitCount("completed", 4)
+	eventually(t, "the old worker has left", func() bool {
+		return stored[int](w, `SELECT count(*) FROM outbox.worker WHERE worker_id = $1::uuid`, worker) == 0 && before.closed.Load() == 1
+	})
+	if attempts := stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE worker = $1 AND attempt = 1 AND outcome = 'completed'`, worker); attempts != 2 {
+		t.Errorf("the old worker completed %d at its first attempt, want the 2 that it had begun", attempts)
+	}
+	drainertest.AssertInvariant(t, first)
+}
+
+// A limit of one shows most: half of all workers would come second to one that
+// only drains, and would have no share at all.
+func TestALongDrainStarvesNobodyAndBreaksNoLimit(t *testing.T) {
+	t.Parallel()
+	const generations, limit = 6, 3
+	w := newWorld(t, nil)
+	c := &crowd{leave: make(chan struct{})}
+	quick := &scripted{}
+	configuration := func() []drainer.Provider {
+		return []drainer.Provider{through(c).as("slow", limit), through(quick).as("sim", 1)}
+	}
+	w.enqueue("slow/act", 0, 50)
+	daemon := launch(t, w.url, configuration()...)
+	eventually(t, "the slow provider is full", func() bool { return c.mostAtOnce() == limit })
+	for generation := range generations {
+		reload(t, daemon, configuration()...)
+		w.enqueue("sim/act", 100+10*generation, 110+10*generation)
+		w.awaitCount("completed", 10*(generation+1))
+	}
+	if most := c.mostAtOnce(); most != limit {
+		t.Errorf("%d dispatches were under way at once, want %d", most, limit)
+	}
+	close(c.leave)
+	w.awaitCount("completed", 50+10*generations)
+	if most := c.mostAtOnce(); most != limit {
+		t.Errorf("%d dispatches were under way at once, want %d", most, limit)
+	}
+	eventually(t, "only the last worker is left", func() bool {
+		return stored[int](w, `SELECT count(*) FROM outbox.worker`) == 1
+	})
+}
+
+func TestReloadsKeepTheProvidersRate(t *testing.T) {
+	t.Parallel()
+	const intents = 15
+	limit := dispatch.RateLimit{PerSecond: 10, Burst: 1}
+	w := newWorld(t, nil)
+	configuration := func() drainer.Provider {
+		provider := through(&scripted{}).as("sim", 32)
+		provider.RateLimit = limit
+		return provider
+	}
+	daemon := launch(t, w.url, configuration())
+	began := time.Now()
+	w.enqueue("sim/act", 0, intents)
+	reloads := 0
+	for ; w.count("completed") < intents; reloads++ {
+		reload(t, daemon, configuration())
+	}
+	least := time.Duration(float64(intents-1-limit.Burst) / limit.PerSecond * float64(time.Second))
+	if took := time.Since(began); took < least {
+		t.Errorf("%d dispatches took %s over %d reloads, at %v a second they take at least %s", intents, took, reloads, limit.PerSecond, least)
+	}
+}
+
+func TestAReloadWaitsForTheDatabaseWhileTheOldProvidersStay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	line := newProxy(t, w.url)
+	slow := newHold()
+	before, after := through(slow), through(&scripted{})
+	w.enqueue("sim/act", 0, 1)
+	daemon := launch(t, line.behind(t, w.url), before.as("sim", 1))
+	eventually(t, "one is in flight", func() bool { return slow.entered.Load() == 1 })
+
+	line.takeDown()
+	done := make(chan error, 1)
+	go func() { done <- daemon.Reload([]drainer.Provider{after.as("sim", 1)}) }()
+	close(slow.release)
+	eventually(t, "the old adapter is free", func() bool { return before.present.Load() == 0 })
+	if err := daemon.Ready(); err != nil {
+		t.Errorf("the old worker gave up before another had joined: %v", err)
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("the reload ended without a database: %v", err)
+	default:
+	}
+	line.bringUp()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	w.enqueue("sim/act", 1, 2)
+	w.awaitCount("completed", 2)
+	if before.served.Load() != 1 || after.served.Load() != 1 {
+		t.Errorf("the old adapter served %d and the new one %d, want one each", before.served.Load(), after.served.Load())
+	}
+}
+
+func TestARowOfAWorkerBuriedWhileItDrainsGoesToItsSuccessor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	slow := newHold()
+	before, after := through(slow), through(&scripted{})
+	w.enqueue("sim/act", 0, 1)
+	daemon := launchWith(t, w.url, shortLease, before.as("sim", 1))
+	eventually(t, "one is in flight", func() bool { return slow.entered.Load() == 1 })
+	worker := stored[string](w, `SELECT worker_id::text FROM outbox.worker`)
+	reload(t, daemon, after.as("sim", 1))
+	w.exec(`DELETE FROM outbox.worker WHERE worker_id = $1::uuid`, worker)
+
+	w.awaitCount("completed", 1)
+	if history := w.history(); len(history) != 2 || history[1] != "completed" { // lost, or in doubt when it was cut off
+		t.Errorf("attempts ended %v, want a second one that is completed", history)
+	}
+	eventually(t, "the old adapter is closed", func() bool { return before.closed.Load() == 1 })
+	if after.served.Load() != 1 || after.closed.Load() != 0 {
+		t.Errorf("the new adapter served %d, and was closed %d times", after.served.Load(), after.closed.Load())
+	}
+}
+
+func TestAnAdapterThatLostItsLeaseIsUsedAgainAndClosedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	o := through(&scripted{})
+	daemon := launchWith(t, w.url, shortLease, o.as("sim", 1))
+	for n := range 3 {
+		eventually(t, "a worker is there", func() bool { return stored[int](w, `SELECT count(*) FROM outbox.worker`) == 1 })
+		w.exec(`DELETE FROM outbox.worker`)
+		w.enqueue("sim/act", n, n+1)
+		w.awaitCount("completed", n+1)
+	}
+	if err := daemon.end(t); err != nil || o.closed.Load() != 1 || o.misuse.Load() != 0 {
+		t.Errorf("%v; the adapter was closed %d times and used wrongly %d times", err, o.closed.Load(), o.misuse.Load())
+	}
+}
+
+func TestAStopDuringAHandoverIsBoundedForBoth(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	hasty := patientLease
+	hasty.ShutdownTimeout = 50 * time.Millisecond
+	generations := []*outlet{through(newHold()), through(newHold()), through(newHold())}
+	daemon := launchWith(t, w.url, hasty, generations[0].as("sim", 3))
+	for n, o := range generations {
+		if n > 0 {
+			reload(t, daemon, o.as("sim", 3))
+		}
+		w.enqueue("sim/act", n, n+1)
+		eventually(t, fmt.Sprintf("generation %d has one in flight", n), func() bool { return o.present.Load() == 1 })
+	}
+	if err := daemon.end(t); err != nil {
+		t.Error(err)
+	}
+	for n, o := range generations {
+		if o.closed.Load() != 1 || o.misuse.Load() != 0 {
+			t.Errorf("generation %d: closed %d times, used wrongly %d times", n, o.closed.Load(), o.misuse.Load())
+		}
+	}
+	if workers := stored[int](w, `SELECT count(*) FROM outbox.worker`); workers != 0 {
+		t.Errorf("%d workers did not leave", workers)
+	}
+	if cut := stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE outcome = 'ambiguous'`); cut != len(generations) {
+		t.Errorf("%d dispatches were cut off, want %d", cut, len(generations))
+	}
+	w.assertNoClaims()
+	drainertest.AssertInvariant(t, w.db)
+}
+
+func TestAReloadAfterTheEndIsRefusedAndItsAdaptersAreClosed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	daemon := launch(t, w.url, through(&scripted{}).as("sim", 1))
+	if err := daemon.end(t); err != nil {
+		t.Fatal(err)
+	}
+	late := through(&scripted{})
+	if err := daemon.Reload([]drainer.Provider{late.as("sim", 1)}); err == nil || late.closed.Load() != 1 {
+		t.Errorf("%v; its adapter was closed %d times", err, late.closed.Load())
+	}
+}
+
+func TestAnAdapterThatNeverReturnsIsNeverClosed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	hasty := patientLease
+	hasty.ShutdownTimeout = time.Millisecond
+	release := make(chan struct{})
+	defer close(release)
+	var entered atomic.Bool
+	deaf := through(adapterFunc(func(context.Context) dispatch.Result {
+		entered.Store(true)
+		<-release
+		return well
+	}))
+	other := through(&scripted{})
+	w.enqueue("deaf/act", 0, 1)
+	daemon := launchWith(t, w.url, hasty, deaf.as("deaf", 1), other.as("sim", 1))
+	eventually(t, "one is in flight", entered.Load)
+	daemon.stop()
+	<-daemon.ended
+	if daemon.err == nil || deaf.closed.Load() != 0 || other.closed.Load() != 1 {
+		t.Errorf("%v; the deaf adapter was closed %d times, the other %d times", daemon.err, deaf.closed.Load(), other.closed.Load())
+	}
+	daemon.err = nil // as it should be
+}
