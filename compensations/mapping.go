@@ -92,6 +92,8 @@ func (m *Mapping) evaluate(ctx context.Context, effect Effect) (any, error) {
 			return value, nil
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("payload of an undo: %w", ctx.Err())
+		case errors.Is(err, jq.ErrTooLarge):
+			return nil, ErrUnstorable
 		case !errors.Is(err, context.DeadlineExceeded):
 			return nil, ErrMapping
 		}

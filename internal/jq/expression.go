@@ -64,7 +64,7 @@ func (e *Expression) Eval(ctx context.Context, input any) (any, error) {
 		return nil, errOneResult
 	}
 	if measure(value, resultLimit) < 0 {
-		return nil, errTooLarge
+		return nil, ErrTooLarge
 	}
 	return value, nil
 }

@@ -13,7 +13,8 @@ const resultLimit = 8 << 20
 
 const overhead = 16 // octets, about, of a value that is neither
 
-var errTooLarge = errors.New("jq gave more than 8 MiB")
+// ErrTooLarge says that a result is beyond what any request carries.
+var ErrTooLarge = errors.New("jq gave more than 8 MiB")
 
 // measure takes the size of a value off what is left, and stops below 0.
 func measure(value any, left int) int {
