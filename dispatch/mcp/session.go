@@ -47,20 +47,19 @@ func newSession(ctx context.Context, t *tap, abort func()) (*session, error) {
 		_ = connected.Wait() // why it ended, the calls know
 	}()
 	if err := s.list(ctx); err != nil {
-		_ = s.close()
+		s.close()
 		return nil, err
 	}
 	return s, nil
 }
 
 // close says goodbye, and soon is gone in any case.
-func (s *session) close() error {
+func (s *session) close() {
 	defer s.abort()
 	timer := time.AfterFunc(closeWithin, s.abort)
 	defer timer.Stop()
-	err := s.client.Close()
+	_ = s.client.Close() // the session is over, whether the server heard of it or not
 	<-s.gone
-	return err
 }
 
 func (s *session) hasEnded() bool {

@@ -82,24 +82,22 @@ func (s *sessions) retire(retired *session) {
 	defer s.mu.Unlock()
 	if s.latest != nil && s.latest.session == retired {
 		s.latest = nil
-		s.work.Go(func() { _ = retired.close() }) // the server has forgotten it
+		s.work.Go(retired.close)
 	}
 }
 
 // close ends the session and waits for everything.
-func (s *sessions) close() error {
+func (s *sessions) close() {
 	s.end()
 	s.mu.Lock()
 	latest := s.latest
 	s.latest = nil
 	s.mu.Unlock()
-	var err error
 	if latest != nil {
 		<-latest.done
 		if latest.session != nil {
-			err = latest.session.close()
+			latest.session.close()
 		}
 	}
 	s.work.Wait()
-	return err
 }
