@@ -27,6 +27,7 @@ type program struct {
 	limit     int64
 	restarts  restarts
 
+	previous <-chan struct{} // closed when the last child is gone; nil before the first. Only Connect's, which runs once at a time
 	children sync.WaitGroup
 }
 
@@ -35,8 +36,12 @@ type startError struct{ class string }
 
 func (e *startError) Error() string { return "starting the server: " + e.class }
 
-// Connect starts the child. It implements the library's Transport.
+// Connect starts the child, once the one before is gone. It implements the
+// library's Transport.
 func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
+	if err := p.awaitPrevious(ctx); err != nil {
+		return nil, err
+	}
 	if err := p.restarts.await(ctx); err != nil {
 		return nil, err
 	}
@@ -59,8 +64,25 @@ func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
 	if err != nil {
 		return nil, errors.Join(err, process.End(syscall.SIGKILL, leaveWithin))
 	}
-	p.children.Go(func() { p.watch(process, ours) })
+	gone := make(chan struct{})
+	p.previous = gone
+	p.children.Go(func() {
+		defer close(gone)
+		p.watch(process, ours)
+	})
 	return connection, nil
+}
+
+func (p *program) awaitPrevious(ctx context.Context) error {
+	if p.previous == nil {
+		return nil
+	}
+	select {
+	case <-p.previous:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // watch lets the reader have what a child wrote last, but no more: a

@@ -63,6 +63,9 @@ func (c *childServer) filter(into *io.PipeWriter) {
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
+			if os.Getenv("MCP_TEST_STAY") != "" {
+				linger() // a server that does not care that nobody is there
+			}
 			_ = into.Close()
 			return
 		}
@@ -91,6 +94,8 @@ func (c *childServer) handles(line []byte) bool {
 	case dispatchtest.Severing:
 		os.Exit(1)
 	case dispatchtest.Silent:
+	case deaf:
+		linger()
 	case dispatchtest.Babbling:
 		fmt.Println("listening on port 3000")
 	default:
@@ -103,6 +108,12 @@ const (
 	throttlingCode = -32029
 	busyCode       = -32010
 )
+
+// linger waits to be killed, as a process that has something to wait for.
+func linger() { time.Sleep(time.Hour) }
+
+// deaf is a child that reads no more.
+const deaf dispatchtest.Situation = "deaf"
 
 func (c *childServer) append(file, line string) {
 	f, err := os.OpenFile(filepath.Join(c.folder, file), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)

@@ -2,7 +2,6 @@ package mcp_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"testing"
@@ -109,5 +108,3 @@ func TestAnUnknownOperationIsNotSent(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 }
-
-func playDaemon() { fmt.Println("to be written") }
