@@ -102,6 +102,12 @@ func (c *call) isOver() bool {
 	return c.over
 }
 
+func (c *call) hasAnswer() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen.answer != nil
+}
+
 // conclude sees to it that nothing is written any more, and tells what is
 // known; otherwise is why, where nothing else is known.
 func (c *call) conclude(otherwise string) evidence {

@@ -154,7 +154,7 @@ func (n *nursery) settings(t *testing.T, more map[string]any) string {
 	}
 	settings := map[string]any{
 		"command": []string{program},
-		"env":     map[string]string{"MCP_TEST_ROLE": "server", "MCP_TEST_FOLDER": n.folder, "TOKEN": token},
+		"env":     map[string]string{"MCP_TEST_ROLE": "server", "MCP_TEST_FOLDER": n.folder, "TOKEN": token, "GORACE": "atexit_sleep_ms=0"},
 	}
 	for name, value := range more {
 		settings[name] = value

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -265,6 +266,7 @@ func adapterFor(t *testing.T, settings, tool string, class dispatch.Class) *mcp.
 func specFor(settings, tool string, class dispatch.Class) dispatch.Spec {
 	return dispatch.Spec{
 		Provider: "till",
+		Timeout:  20 * time.Second,
 		Settings: dispatchtest.Block(settings),
 		Tools:    map[string]dispatch.ToolSpec{"act": {Class: class, Settings: dispatchtest.Block(tool)}},
 	}

@@ -119,6 +119,8 @@ func (s *session) list(ctx context.Context) error {
 // soon after ctx ends whatever the library does.
 func (s *session) call(ctx context.Context, params *sdk.CallToolParams) evidence {
 	c := &call{}
+	held, release := holdOpen(ctx)
+	defer func() { release(c.hasAnswer()) }()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -127,7 +129,7 @@ func (s *session) call(ctx context.Context, params *sdk.CallToolParams) evidence
 				c.interrupt("panic")
 			}
 		}()
-		_, _ = s.client.CallTool(withCall(ctx, c), params) // the tap and the transport know better
+		_, _ = s.client.CallTool(withCall(held, c), params) // the tap and the transport know better
 	}()
 	select {
 	case <-ended:
@@ -135,7 +137,25 @@ func (s *session) call(ctx context.Context, params *sdk.CallToolParams) evidence
 		wait(ended, returnWithin)
 	}
 	s.tap.forget(c)
-	return c.conclude(s.silence(ctx))
+	e := c.conclude(s.silence(ctx))
+	if e.class == "cancelled" && ctx.Err() != nil {
+		e.class = failure.Context(ctx) // held is cancelled, whatever ended ctx
+	}
+	return e
+}
+
+// holdOpen ends with ctx, except that after an answer there is a moment to
+// read what follows it: cutting a stream short costs its connection.
+func holdOpen(ctx context.Context) (held context.Context, release func(answered bool)) {
+	held, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, cancel)
+	return held, func(answered bool) {
+		if answered && stop() {
+			time.AfterFunc(closeWithin, cancel)
+		} else {
+			cancel()
+		}
+	}
 }
 
 // silence is why there is no answer where nothing else is known.

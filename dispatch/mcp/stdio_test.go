@@ -33,7 +33,7 @@ func TestAChildInheritsNothingButThePath(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	if !slices.Equal(names, []string{"MCP_TEST_FOLDER", "MCP_TEST_ROLE", "PATH", "TOKEN"}) {
+	if !slices.Equal(names, []string{"GORACE", "MCP_TEST_FOLDER", "MCP_TEST_ROLE", "PATH", "TOKEN"}) {
 		t.Errorf("the child has %v", names)
 	}
 }
@@ -119,16 +119,15 @@ func TestAChildThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 	adapter := adapterFor(t, n.settings(t, nil), "{}", dispatch.KeyIdempotent)
 	adapter.Dispatch(t.Context(), intent("0"))
 	n.enter(t, deaf)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	adapter.Dispatch(ctx, intent("1")) // it reads no further than this
+	ctx, cancel := context.WithCancel(t.Context())
+	go adapter.Dispatch(ctx, intent("1")) // it reads no further than this
+	eventually(t, "the child is deaf", func() bool { return len(n.calls()) == 2 })
+	cancel()
 	large := intent("2")
-	large.Payload = json.RawMessage(`{"text":"` + strings.Repeat("x", 1<<20) + `"}`)
-	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+	large.Payload = json.RawMessage(`{"text":"` + strings.Repeat("x", 200<<10) + `"}`)
+	ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	written := make(chan dispatch.Result, 1)
-	go func() { written <- adapter.Dispatch(ctx, large) }()
-	if got := <-written; got.Outcome != dispatch.Ambiguous || got.ErrorClass != "timeout" {
+	if got := adapter.Dispatch(ctx, large); got.Outcome != dispatch.Ambiguous || got.ErrorClass != "timeout" {
 		t.Errorf("half a line: %+v", got)
 	}
 	n.enter(t, dispatchtest.Answering)
