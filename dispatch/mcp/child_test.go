@@ -20,6 +20,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 // The test binary plays the child, and the daemon that is killed.
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 	case "daemon":
 		playDaemon()
 	default:
-		os.Exit(m.Run())
+		drainertest.Main(m)
 	}
 }
 

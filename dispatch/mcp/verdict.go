@@ -81,9 +81,13 @@ func byStatus(e evidence, a *answer) (v verdict, known bool) {
 	return verdict{}, false
 }
 
-// endsSession reports that the next call needs another session.
+// endsSession reports that the next call needs another session. A child has
+// only one.
 func (e evidence) endsSession() bool {
-	if e.answer == nil {
+	switch {
+	case e.status == 0:
+		return false
+	case e.answer == nil:
 		return e.sessionRefused(nil)
 	}
 	a, err := understand(e.answer)
