@@ -64,6 +64,9 @@ func TestWhatAnAnswerProves(t *testing.T) {
 		"another call's answer":  {how: replying(func(json.RawMessage) string { return result([]byte("4711"), `{"content":[]}`) }), want: dispatch.Ambiguous, class: "protocol"},
 		"too long":               {how: resulting(`{"content":[{"type":"text","text":"` + strings.Repeat("x", 1<<20) + `"}]}`), want: dispatch.Ambiguous, class: "body_too_large"},
 		"cut short":              {how: cutShort, want: dispatch.Ambiguous, class: "reset"},
+		"a stream without one":   {how: streaming(": nothing\n\n"), want: dispatch.Ambiguous, class: "reset"},
+		"half an event":          {how: streaming("data: {}"), want: dispatch.Ambiguous, class: "reset"},
+		"a stream of noise":      {how: streaming("220 mail.example\n\n"), want: dispatch.Ambiguous, class: "protocol"},
 		"accepted, no answer":    {how: status(202), want: dispatch.Ambiguous, class: "protocol"},
 
 		"a rule completes": {tool: rules, how: faulting(-32000, "duplicate of 7"), want: dispatch.Completed},
@@ -86,6 +89,13 @@ func TestWhatAnAnswerProves(t *testing.T) {
 				t.Errorf("got %+v, want %s, %s", got, test.want, test.class)
 			}
 		})
+	}
+}
+
+func streaming(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, text)
 	}
 }
 

@@ -3,13 +3,11 @@ package mcp_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -251,35 +249,30 @@ func TestABrokenStreamIsResumed(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreKept(t *testing.T) {
+// A stream is read to its end behind the answer: cutting it short costs its
+// connection.
+func TestAnAnsweredStreamIsNotCut(t *testing.T) {
 	t.Parallel()
-	for name, options := range map[string]endpointOptions{
-		"streams": {}, "JSON": {http: sdk.StreamableHTTPOptions{JSONResponse: true}}, "current protocol": stateless,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := startEndpoint(t, options)
-			spec := specFor("{url: '"+e.url()+"'}", "{}", dispatch.KeyIdempotent)
-			var mu sync.Mutex
-			dials := 0
-			spec.Network = dispatch.NewNetwork(func(ctx context.Context, network, address string) (net.Conn, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				dials++
-				return dispatch.PlainDialer().DialContext(ctx, network, address)
-			}, nil)
-			adapter := build(t, spec)
-			for range 50 {
-				if got := adapter.Dispatch(t.Context(), intent("1")); got.Outcome != dispatch.Completed {
-					t.Fatalf("got %+v", got)
-				}
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if dials > 6 {
-				t.Errorf("%d connections for 50 calls one after the other", dials)
-			}
-		})
+	e := startEndpoint(t, endpointOptions{})
+	cut, release := make(chan struct{}), make(chan struct{})
+	e.takeCalls(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: "+result(idOf(r), `{"content":[]}`)+"\n\n")
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-r.Context().Done():
+			close(cut)
+		case <-release:
+		}
+	})
+	if got := e.adapter(t, "{}", dispatch.KeyIdempotent).Dispatch(t.Context(), intent("1")); got.Outcome != dispatch.Completed {
+		t.Errorf("got %+v", got)
+	}
+	select {
+	case <-cut:
+		t.Error("the stream was cut")
+	case <-time.After(100 * time.Millisecond):
+		close(release)
 	}
 }
 
@@ -316,18 +309,22 @@ func TestTheEndOfADispatchCancelsTheCall(t *testing.T) {
 func TestTheServerGetsNothingThatItAsksFor(t *testing.T) {
 	t.Parallel()
 	e := startEndpoint(t, endpointOptions{versions: []string{legacy}})
-	refusals := make(chan error, 2)
+	refusals := make(chan error, 1)
 	e.server.AddTool(&sdk.Tool{Name: "act", InputSchema: anyObject}, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		_, err := r.Session.Elicit(ctx, &sdk.ElicitParams{Message: "your password?", RequestedSchema: anyObject})
 		refusals <- err
-		if c := r.Session.InitializeParams().Capabilities; c != nil && (c.Sampling != nil || c.Elicitation != nil || c.RootsV2 != nil) {
-			refusals <- errors.New("a capability was declared")
-		}
 		return e.till.pay(ctx, r)
 	})
 	got := e.adapter(t, "{}", dispatch.KeyIdempotent).Dispatch(t.Context(), intent("1"))
-	if err := <-refusals; err == nil || got.Outcome != dispatch.Completed || len(refusals) > 0 {
+	if err := <-refusals; err == nil || got.Outcome != dispatch.Completed {
 		t.Errorf("refusal %v, %+v", err, got)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !slices.ContainsFunc(e.bodies, func(body []byte) bool {
+		return strings.Contains(string(body), `"method":"initialize"`) && strings.Contains(string(body), `"capabilities":{}`)
+	}) {
+		t.Error("the handshake declares capabilities")
 	}
 }
 

@@ -43,7 +43,7 @@ func (t *tap) Connect(ctx context.Context) (sdk.Connection, error) {
 // abandon closes the connection under the library, if there is one.
 func (t *tap) abandon() {
 	if t.Connection != nil {
-		_ = t.Connection.Close()
+		_ = t.Close()
 	}
 }
 
@@ -118,7 +118,8 @@ func (t *tap) deliver(response *jsonrpc.Response) {
 	if c == nil {
 		return
 	}
-	if _, fromWire := response.Error.(*jsonrpc.Error); fromWire || response.Error == nil {
+	var fault *jsonrpc.Error
+	if response.Error == nil || errors.As(response.Error, &fault) {
 		c.answered(response)
 	} else {
 		c.interrupt("reset")
