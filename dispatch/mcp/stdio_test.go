@@ -90,6 +90,18 @@ func TestAChildThatCannotBeStartedIsNotSent(t *testing.T) {
 	}
 }
 
+// A message is a line, whatever its payload looks like.
+func TestAPayloadWithLineBreaksIsOneLine(t *testing.T) {
+	t.Parallel()
+	n := newNursery(t)
+	request := intent("1")
+	request.Payload = json.RawMessage("{\n  \"amount\": 1,\r\n  \"memo\": \"a\\nb\"\n}\n")
+	got := adapterFor(t, n.settings(t, nil), "{}", dispatch.KeyIdempotent).Dispatch(t.Context(), request)
+	if got.Outcome != dispatch.Completed || len(n.calls()) != 1 {
+		t.Errorf("%d calls, %+v", len(n.calls()), got)
+	}
+}
+
 // Restarts come slower and slower: a child that dies of every call must not
 // keep the machine busy.
 func TestAChildThatKeepsDyingRests(t *testing.T) {
