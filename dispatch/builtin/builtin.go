@@ -7,6 +7,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/http"
 	"github.com/agentoutbox/drainer/dispatch/kafka"
 	"github.com/agentoutbox/drainer/dispatch/log"
+	"github.com/agentoutbox/drainer/dispatch/mcp"
 	"github.com/agentoutbox/drainer/dispatch/nats"
 	"github.com/agentoutbox/drainer/dispatch/postgres"
 	"github.com/agentoutbox/drainer/dispatch/rabbitmq"
@@ -22,6 +23,7 @@ func Kinds() []dispatch.Kind {
 		http.Kind(),
 		kafka.Kind(),
 		log.Kind(),
+		mcp.Kind(),
 		nats.Kind(),
 		postgres.Kind(),
 		rabbitmq.Kind(),

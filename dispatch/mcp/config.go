@@ -1,0 +1,174 @@
+package mcp
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+const defaultMaxResponseBody = 1 << 20
+
+// Settings is the provider's `mcp` block.
+type Settings struct {
+	URL             string            `yaml:"url,omitempty" jsonschema:"format=uri" jsonschema_description:"The server's endpoint, http or https, for streamable HTTP. Either this or command."`
+	Headers         map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of every request to url, sent as they are: the place for credentials."`
+	Command         []string          `yaml:"command,omitempty" jsonschema_description:"The server's program and its arguments, started as a child that is spoken to over stdin and stdout. It ends with the daemon. Either this or url."`
+	Env             map[string]string `yaml:"env,omitempty" jsonschema_description:"The environment of command: these variables and the daemon's PATH, nothing else."`
+	Directory       string            `yaml:"directory,omitempty" jsonschema_description:"Where command is started; the daemon's own directory by default."`
+	IdempotencyKey  KeySettings       `yaml:"idempotency_key,omitempty" jsonschema_description:"How the server is told the idempotency key."`
+	ReplayedMeta    string            `yaml:"replayed_meta,omitempty" jsonschema:"default=io.github.agentoutbox/replayed" jsonschema_description:"The name in a result's _meta that is true where the result is that of an earlier call with the same key."`
+	MaxResponseBody int64             `yaml:"max_response_body,omitempty" jsonschema:"minimum=1,default=1048576" jsonschema_description:"The longest answer to a call that is read, in octets."`
+}
+
+// KeySettings says how the idempotency key is sent.
+type KeySettings struct {
+	Meta  string `yaml:"meta,omitempty" jsonschema:"default=io.github.agentoutbox/idempotency-key" jsonschema_description:"The name in a call's _meta that carries the key; none for no such name."`
+	Tuple bool   `yaml:"tuple,omitempty" jsonschema_description:"Also send the four parts of the key, as an object under io.github.agentoutbox/idempotency-tuple."`
+}
+
+// Tool is a tool's `mcp` block.
+type Tool struct {
+	Name        string   `yaml:"name,omitempty" jsonschema_description:"The tool's name at the server; the operation by default."`
+	Arguments   string   `yaml:"arguments,omitempty" jsonschema_description:"A jq expression that makes the arguments, an object, over {payload, key, provider_ref, agent_run_id, step_id, tool_name, business_scope}; provider_ref is what an earlier attempt brought, for lookups, and null otherwise. Without it the payload is sent as it is."`
+	KeyArgument string   `yaml:"key_argument,omitempty" jsonschema_description:"The argument that carries the idempotency key, for servers that look there."`
+	Response    Response `yaml:"response,omitempty" jsonschema_description:"How the answer is understood."`
+}
+
+// Response says how a tool's answers are understood.
+type Response struct {
+	Ref     string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over what rules see that finds the server's own id of the effect: .structured.id. Where the tool answers lookups, an answer without it is not believed."`
+	IsError string `yaml:"is_error,omitempty" jsonschema:"enum=ambiguous,enum=rejected,default=ambiguous" jsonschema_description:"What a result with isError means. rejected promises that the tool fails before it has any effect."`
+	Rules   []Rule `yaml:"rules,omitempty" jsonschema_description:"What results and JSON-RPC errors mean that do not tell by themselves. The first rule that matches decides."`
+}
+
+// provider is Settings, checked.
+type provider struct {
+	endpoint     string // "" for a child
+	header       http.Header
+	command      []string
+	env          []string
+	directory    string
+	keyMeta      string // "" where _meta carries no key
+	tuple        bool
+	replayedMeta string
+	limit        int64
+}
+
+func newProvider(block dispatch.Block) (*provider, error) {
+	var settings Settings
+	if err := decode(block, &settings); err != nil {
+		return nil, err
+	}
+	p := &provider{
+		endpoint:     settings.URL,
+		header:       http.Header{},
+		command:      settings.Command,
+		directory:    settings.Directory,
+		keyMeta:      cmp.Or(settings.IdempotencyKey.Meta, defaultKeyMeta),
+		tuple:        settings.IdempotencyKey.Tuple,
+		replayedMeta: cmp.Or(settings.ReplayedMeta, defaultReplayedMeta),
+		limit:        cmp.Or(settings.MaxResponseBody, defaultMaxResponseBody),
+	}
+	if p.keyMeta == "none" {
+		p.keyMeta = ""
+	}
+	problems := []error{
+		checkTransport(settings), p.setHeaders(settings.Headers), p.setEnv(settings.Env),
+		checkMetaName("replayed_meta", p.replayedMeta),
+	}
+	if p.keyMeta != "" {
+		problems = append(problems, checkMetaName("idempotency_key.meta", p.keyMeta))
+	}
+	if p.limit < 0 {
+		problems = append(problems, errors.New("max_response_body is negative"))
+	}
+	return p, errors.Join(problems...)
+}
+
+func checkTransport(settings Settings) error {
+	switch {
+	case settings.URL != "" && len(settings.Command) > 0:
+		return errors.New("set one of url and command")
+	case settings.URL != "" && (len(settings.Env) > 0 || settings.Directory != ""):
+		return errors.New("env and directory are for a command, not for a url")
+	case settings.URL != "":
+		return checkURL(settings.URL)
+	case len(settings.Command) == 0:
+		return errors.New("set url or command")
+	case len(settings.Headers) > 0:
+		return errors.New("headers are for a url; give a command its credentials in env")
+	case settings.Command[0] == "" || slices.ContainsFunc(settings.Command, hasNUL):
+		return errors.New("command: its program is empty, or a part holds a NUL")
+	}
+	return nil
+}
+
+// checkURL repeats nothing of a URL, which may hold a secret.
+func checkURL(text string) error {
+	endpoint, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return errors.New("url is not a URL")
+	case endpoint.Scheme != "http" && endpoint.Scheme != "https":
+		return errors.New("url is neither http nor https")
+	case endpoint.Hostname() == "":
+		return errors.New("url has no host")
+	case endpoint.User != nil:
+		return errors.New("url carries credentials; put them into headers")
+	case strings.Contains(text, "#"):
+		return errors.New("url has a fragment")
+	}
+	return nil
+}
+
+// reservedHeaders frame the message or belong to the protocol.
+var reservedHeaders = []string{
+	"Accept", "Accept-Encoding", "Connection", "Content-Length", "Content-Type", "Expect", "Host", "Keep-Alive",
+	"Last-Event-Id", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+}
+
+func (p *provider) setHeaders(headers map[string]string) error {
+	var problems []error
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		canonical := http.CanonicalHeaderKey(name)
+		switch {
+		case !httpguts.ValidHeaderFieldName(name):
+			problems = append(problems, errors.New("headers: a name is not a valid header name"))
+		case slices.Contains(reservedHeaders, canonical) || strings.HasPrefix(canonical, "Mcp-"):
+			problems = append(problems, fmt.Errorf("headers: %s is set by the adapter itself", canonical))
+		case !httpguts.ValidHeaderFieldValue(headers[name]):
+			problems = append(problems, fmt.Errorf("headers: the value of %s holds a control character (a trailing newline in a secret file?)", name))
+		}
+		p.header.Set(name, headers[name])
+	}
+	return errors.Join(problems...)
+}
+
+func (p *provider) setEnv(env map[string]string) error {
+	p.env = []string{}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if name == "" || strings.Contains(name, "=") || hasNUL(name) || hasNUL(env[name]) {
+			return errors.New("env: a name is empty or holds =, or something holds a NUL")
+		}
+		p.env = append(p.env, name+"="+env[name])
+	}
+	return nil
+}
+
+func hasNUL(text string) bool { return strings.Contains(text, "\x00") }
+
+func decode(block dispatch.Block, into any) error {
+	if block == nil {
+		return nil
+	}
+	return block.Decode(into)
+}

@@ -1,0 +1,202 @@
+// Package mcp calls tools of Model Context Protocol servers
+// (https://modelcontextprotocol.io/specification), over streamable HTTP or
+// the pipes of a child.
+//
+//	Request ──tool.render──▶ tools/call ──session──tap──┬─wire──▶ HTTP
+//	                                                    └─pipe──▶ child
+//	Result ◀──tool.judge── evidence ◀───────────────────┘
+//
+// The library speaks the protocol: handshake, versions, framing, streams. What
+// became of a call it cannot tell: its errors do not say whether anything was
+// sent, and its results are not exact. So the tap ties what was written and
+// what came back to the call it belongs to, the transports below it gather
+// the evidence, and what the library returns is only the sign to look.
+//
+// One dispatch makes at most one tools/call. What fails before it, starting
+// the child, the handshake, listing tools, is not_sent.
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+	"github.com/agentoutbox/drainer/dispatch/internal/onesend"
+)
+
+const (
+	defaultTimeout = 30 * time.Second
+	// patientStream is more resumptions of a stream than a call has time for:
+	// the library ends the session when it runs out of them.
+	patientStream = 1 << 20
+)
+
+// Kind registers the adapter as "mcp".
+func Kind() dispatch.Kind {
+	return dispatch.Kind{
+		Name:     "mcp",
+		New:      func(spec dispatch.Spec) (dispatch.Adapter, error) { return New(spec) },
+		Settings: Settings{},
+		Tool:     Tool{},
+	}
+}
+
+// Adapter calls the tools of one server, in one session that is opened for
+// the first dispatch and again after it has ended.
+type Adapter struct {
+	provider  *provider
+	tools     map[string]*tool
+	timeout   time.Duration
+	transport *onesend.Transport // for an endpoint
+	program   *program           // for a child
+	sessions  *sessions
+}
+
+// New builds the adapter, or reports everything that is wrong with its
+// configuration, joined. The errors name fields and never repeat a value.
+func New(spec dispatch.Spec) (*Adapter, error) {
+	provider, err := newProvider(spec.Settings)
+	problems := []error{err}
+	tools := make(map[string]*tool, len(spec.Tools))
+	for _, operation := range slices.Sorted(maps.Keys(spec.Tools)) {
+		tool, err := newTool(provider, operation, spec.Tools[operation])
+		if err != nil {
+			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
+		}
+		tools[operation] = tool
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	a := &Adapter{provider: provider, tools: tools, timeout: spec.Timeout}
+	open := a.openEndpoint
+	if provider.endpoint == "" {
+		open = a.openChild
+		a.program = &program{command: provider.command, env: provider.env, directory: provider.directory, limit: max(provider.limit, maxControlOctets)}
+	} else {
+		a.transport = onesend.New(spec.Network)
+	}
+	a.sessions = newSessions(cmp.Or(spec.Timeout, defaultTimeout), open)
+	return a, nil
+}
+
+// Dispatch makes one call and reports what the evidence says about it.
+func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	tool, ok := a.tools[request.Tuple.Operation()]
+	if !ok {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
+	}
+	if a.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.timeout)
+		defer cancel()
+	}
+	params, err := tool.render(ctx, request)
+	if err != nil {
+		return unrendered(ctx)
+	}
+	session, err := a.sessions.take(ctx)
+	if err != nil {
+		return unsent(ctx, err)
+	}
+	hints, known, err := session.find(ctx, tool.name)
+	switch {
+	case err != nil:
+		return unsent(ctx, err)
+	case !known:
+		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unknown_tool"}
+	}
+	evidence := session.call(ctx, params)
+	if evidence.endsSession() {
+		a.sessions.retire(session)
+	}
+	return tool.judge(ctx, evidence, hints)
+}
+
+// Close ends the session, and the child with it.
+func (a *Adapter) Close() error {
+	a.sessions.close()
+	if a.program != nil {
+		a.program.wait()
+	} else {
+		a.transport.CloseIdleConnections()
+	}
+	return nil
+}
+
+func (a *Adapter) openEndpoint(ctx context.Context) (*session, error) {
+	life, end := context.WithCancel(context.Background())
+	w := &wire{transport: a.transport, header: a.provider.header, limit: a.provider.limit, life: life}
+	transport := &sdk.StreamableClientTransport{
+		Endpoint: a.provider.endpoint,
+		HTTPClient: &http.Client{
+			Transport:     w,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		MaxRetries:           patientStream,
+		DisableStandaloneSSE: true, // there is nothing to ask of us, and lists are read when needed
+	}
+	session, err := newSession(ctx, newTap(transport, w.speak), end)
+	if err != nil {
+		return nil, &openError{err, w.lastRefusal()}
+	}
+	return session, nil
+}
+
+func (a *Adapter) openChild(ctx context.Context) (*session, error) {
+	tap := newTap(a.program, nil)
+	session, err := newSession(ctx, tap, tap.abandon)
+	if err != nil {
+		return nil, &openError{err: err}
+	}
+	return session, nil
+}
+
+// openError is a session that could not be opened.
+type openError struct {
+	err     error
+	refusal refusal
+}
+
+func (e *openError) Error() string { return "opening a session: " + e.err.Error() }
+func (e *openError) Unwrap() error { return e.err }
+
+// unsent is the result of what failed before the call.
+func unsent(ctx context.Context, err error) dispatch.Result {
+	result := dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "protocol"}
+	var refused *openError
+	var broken *wireError
+	var unstarted *startError
+	switch {
+	case ctx.Err() != nil:
+		result.ErrorClass = failure.Context(ctx)
+	case errors.As(err, &broken):
+		result.ErrorClass = broken.class
+	case errors.As(err, &unstarted):
+		result.ErrorClass = unstarted.class
+	case errors.Is(err, context.DeadlineExceeded):
+		result.ErrorClass = "timeout"
+	case errors.As(err, &refused) && refused.refusal.status != 0:
+		result.ErrorClass = "http_" + strconv.Itoa(refused.refusal.status)
+		result.RetryAfter = refused.refusal.retryAfter
+	}
+	return result
+}
+
+// unrendered is the result of a payload that the tool's expressions refuse.
+// Asking again would end the same, unless it was time that ran out.
+func unrendered(ctx context.Context) dispatch.Result {
+	if ctx.Err() != nil {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Context(ctx)}
+	}
+	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request"}
+}

@@ -1,0 +1,283 @@
+package mcp_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/dispatch/mcp"
+)
+
+const keyMeta = "io.github.agentoutbox/idempotency-key"
+
+// till is a server's tool with an effect: it executes once a key, and says so
+// when it is called again.
+type till struct {
+	mu       sync.Mutex
+	executed map[string]int
+}
+
+func newTill() *till { return &till{executed: make(map[string]int)} }
+
+func (l *till) pay(_ context.Context, request *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	key, _ := request.Params.Meta[keyMeta].(string)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	replayed := key != "" && l.executed[key] > 0
+	if !replayed {
+		l.executed[key]++
+	}
+	return &sdk.CallToolResult{
+		Meta:              sdk.Meta{"io.github.agentoutbox/replayed": replayed},
+		StructuredContent: map[string]any{"id": "pay_" + key},
+		Content:           []sdk.Content{&sdk.TextContent{Text: "paid"}},
+	}, nil
+}
+
+func (l *till) executions(key string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.executed[key]
+}
+
+var anyObject = json.RawMessage(`{"type":"object"}`)
+
+// newServer has the tools; versions is empty for all that the library knows.
+func newServer(pay sdk.ToolHandler, versions ...string) *sdk.Server {
+	server := sdk.NewServer(&sdk.Implementation{Name: "till", Version: "1"}, &sdk.ServerOptions{SupportedProtocolVersions: versions})
+	server.AddTool(&sdk.Tool{Name: "act", InputSchema: anyObject}, pay)
+	return server
+}
+
+const legacy = "2025-11-25"
+
+// endpoint is an MCP server over streamable HTTP whose way of taking calls can
+// be replaced, and whose host can go away and come back.
+type endpoint struct {
+	till    *till
+	server  *sdk.Server
+	handler http.Handler
+	address string
+
+	mu       sync.Mutex
+	hangUp   func()           // nil while nobody is there
+	onCall   http.HandlerFunc // nil leaves calls to the server
+	messages []dispatchtest.Message
+	requests []*http.Request
+	bodies   [][]byte
+}
+
+type endpointOptions struct {
+	versions []string
+	http     sdk.StreamableHTTPOptions
+}
+
+// stateless is what the current protocol is served by.
+var stateless = endpointOptions{http: sdk.StreamableHTTPOptions{Stateless: true}}
+
+func startEndpoint(t *testing.T, options endpointOptions) *endpoint {
+	t.Helper()
+	e := &endpoint{till: newTill()}
+	e.server = newServer(e.till.pay, options.versions...)
+	e.handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return e.server }, &options.http)
+	e.open(t, "127.0.0.1:0")
+	t.Cleanup(e.close)
+	return e
+}
+
+func (e *endpoint) open(t *testing.T, address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: e}
+	e.mu.Lock()
+	e.address = listener.Addr().String()
+	e.hangUp = func() {
+		_ = listener.Close() // the server may not know of it yet
+		_ = server.Close()
+	}
+	e.mu.Unlock()
+	go func() { _ = server.Serve(listener) }()
+}
+
+// close cuts off whoever is connected.
+func (e *endpoint) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.hangUp != nil {
+		e.hangUp()
+		e.hangUp = nil
+	}
+}
+
+func (e *endpoint) isClosed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.hangUp == nil
+}
+
+func (e *endpoint) url() string { return "http://" + e.address + "/mcp" }
+
+// takeCalls replaces what becomes of calls.
+func (e *endpoint) takeCalls(how http.HandlerFunc) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.onCall = how
+}
+
+func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // it did not arrive whole
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if handler := e.note(r, body); handler != nil {
+		handler(w, r)
+		return
+	}
+	e.handler.ServeHTTP(w, r)
+}
+
+func (e *endpoint) note(r *http.Request, body []byte) http.HandlerFunc {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.requests, e.bodies = append(e.requests, r), append(e.bodies, body)
+	message, isCall := readCall(body)
+	if !isCall {
+		return nil
+	}
+	e.messages = append(e.messages, message)
+	return e.onCall
+}
+
+// calls are the tools/call messages that arrived.
+func (e *endpoint) calls() []dispatchtest.Message {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.messages)
+}
+
+// methods are the JSON-RPC methods that arrived.
+func (e *endpoint) methods() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var methods []string
+	for _, body := range e.bodies {
+		var message struct {
+			Method string `json:"method"`
+		}
+		if json.Unmarshal(body, &message) == nil {
+			methods = append(methods, message.Method)
+		}
+	}
+	return methods
+}
+
+func readCall(text []byte) (message dispatchtest.Message, isCall bool) {
+	var request struct {
+		Method string          `json:"method"`
+		Params json.RawMessage `json:"params"`
+	}
+	var params struct {
+		Meta map[string]any `json:"_meta"`
+	}
+	if json.Unmarshal(text, &request) != nil || request.Method != "tools/call" || json.Unmarshal(request.Params, &params) != nil {
+		return message, false
+	}
+	key, _ := params.Meta[keyMeta].(string)
+	return dispatchtest.Message{Key: key, Body: request.Params}, true
+}
+
+// idOf is the id of the call that a handler was given.
+func idOf(r *http.Request) json.RawMessage {
+	var request struct {
+		ID json.RawMessage `json:"id"`
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil || json.Unmarshal(body, &request) != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return request.ID
+}
+
+// fault answers a call with a JSON-RPC error, result with a result.
+func fault(id json.RawMessage, code int, message string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`, id, code, message)
+}
+
+func result(id json.RawMessage, text string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, text)
+}
+
+// replying answers every call with that JSON.
+func replying(write func(id json.RawMessage) string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, write(idOf(r)))
+	}
+}
+
+func resulting(text string) http.HandlerFunc {
+	return replying(func(id json.RawMessage) string { return result(id, text) })
+}
+
+func faulting(code int, message string) http.HandlerFunc {
+	return replying(func(id json.RawMessage) string { return fault(id, code, message) })
+}
+
+// sever hangs up without an answer.
+func sever(w http.ResponseWriter, _ *http.Request) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	_ = conn.Close()
+}
+
+// adapterFor builds from blocks of configuration.
+func adapterFor(t *testing.T, settings, tool string, class dispatch.Class) *mcp.Adapter {
+	t.Helper()
+	adapter, err := mcp.New(specFor(settings, tool, class))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := adapter.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return adapter
+}
+
+func specFor(settings, tool string, class dispatch.Class) dispatch.Spec {
+	return dispatch.Spec{
+		Provider: "till",
+		Timeout:  20 * time.Second,
+		Settings: dispatchtest.Block(settings),
+		Tools:    map[string]dispatch.ToolSpec{"act": {Class: class, Settings: dispatchtest.Block(tool)}},
+	}
+}
+
+func (e *endpoint) adapter(t *testing.T, tool string, class dispatch.Class) *mcp.Adapter {
+	t.Helper()
+	return adapterFor(t, "{url: '"+e.url()+"'}", tool, class)
+}
+
+func intent(step string) dispatch.Request {
+	tuple := dispatch.Tuple{AgentRunID: "run", StepID: step, ToolName: "till/act", BusinessScope: "s"}
+	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Attempt: 1, Payload: json.RawMessage(`{"amount":1}`)}
+}
