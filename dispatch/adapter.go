@@ -26,7 +26,7 @@ type Result struct {
 	HTTPStatus      int           // 0 where the protocol has none
 	ErrorClass      string        // short and stable, e.g. "timeout", "dial", "http_503"
 	RetryAfter      time.Duration // the provider's wish; a floor for the delay
-	Healthy         bool          // what was throttled is this intent alone: others of the provider's may go on
+	Healthy         bool          // the trouble is this intent's alone: the provider could serve others
 	Replayed        bool          // the provider said it had seen the key before
 	ProviderRef     string        // the provider's own id of the effect
 	Response        json.RawMessage

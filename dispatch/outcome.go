@@ -42,12 +42,14 @@ func (o Outcome) LeavesDoubt() bool {
 // the provider's health, and an adapter may know that a refusal does not
 // either; an answer of any other kind proves that it lives.
 func (r Result) Overloaded() bool {
-	switch r.Outcome {
-	case NotSent:
+	switch {
+	case r.Outcome == NotSent:
 		return true
-	case Throttled:
-		return !r.Healthy && (r.HTTPStatus == 0 || r.HTTPStatus == 503 || r.HTTPStatus == 529)
-	case Ambiguous:
+	case r.Healthy:
+		return false
+	case r.Outcome == Throttled:
+		return r.HTTPStatus == 0 || r.HTTPStatus == 503 || r.HTTPStatus == 529
+	case r.Outcome == Ambiguous:
 		return r.HTTPStatus == 0
 	}
 	return false

@@ -16,6 +16,7 @@ func TestOnlyTheProvidersOwnTroubleCountsTowardsItsBreaker(t *testing.T) {
 		"it limits the caller":             {Result{Outcome: Throttled, HTTPStatus: 429}, false},
 		"it refuses for now":               {Result{Outcome: Throttled}, true},
 		"it refuses this intent for now":   {Result{Outcome: Throttled, Healthy: true}, false},
+		"it answers without a status":      {Result{Outcome: Ambiguous, Healthy: true}, false},
 		"it refuses":                       {Result{Outcome: Rejected}, false},
 		"it is still at an earlier try":    {Result{Outcome: InFlight}, false},
 		"it takes it":                      {Result{Outcome: Completed}, false},

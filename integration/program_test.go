@@ -41,12 +41,12 @@ var buildProgram = sync.OnceValues(func() (string, error) {
 
 // shell runs the program against one database.
 type shell struct {
-	t       *testing.T
+	t       testing.TB
 	program string
 	env     []string
 }
 
-func newShell(t *testing.T, databaseURL string, env ...string) *shell {
+func newShell(t testing.TB, databaseURL string, env ...string) *shell {
 	t.Helper()
 	program, err := buildProgram()
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *shell) runJSON(into any, args ...string) {
 	}
 }
 
-func writeConfig(t *testing.T, text string) string {
+func writeConfig(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "drainer.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -256,7 +256,7 @@ func TestASecondSignalEndsTheProgramAtOnce(t *testing.T) {
 
 // programDaemon is `drainer run` in a process of its own.
 type programDaemon struct {
-	t       *testing.T
+	t       testing.TB
 	command *exec.Cmd
 	base    string
 	lines   chan string
@@ -264,9 +264,13 @@ type programDaemon struct {
 	ended   chan struct{}
 }
 
+// moreThanLogged is more lines than any test logs: a daemon must not wait for
+// its log to be read.
+const moreThanLogged = 1 << 17
+
 func (s *shell) startDaemon(config string) *programDaemon {
 	s.t.Helper()
-	d := &programDaemon{t: s.t, command: s.command("run", "--config", config), lines: make(chan string, 1000), ended: make(chan struct{})}
+	d := &programDaemon{t: s.t, command: s.command("run", "--config", config), lines: make(chan string, moreThanLogged), ended: make(chan struct{})}
 	stderr, err := d.command.StderrPipe()
 	if err != nil {
 		s.t.Fatal(err)

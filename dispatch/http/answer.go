@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentoutbox/drainer/dispatch/internal/retryafter"
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
@@ -24,7 +25,7 @@ type answer struct {
 }
 
 func read(ctx context.Context, response *http.Response, limit int64) *answer {
-	a := &answer{status: response.StatusCode, header: response.Header, date: dateOf(response.Header, time.Now())}
+	a := &answer{status: response.StatusCode, header: response.Header, date: retryafter.DateOf(response.Header, time.Now())}
 	body, err := readBody(response.Body, limit)
 	if err != nil {
 		a.unreliable = bodyClass(ctx, err)

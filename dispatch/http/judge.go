@@ -7,6 +7,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
+	"github.com/agentoutbox/drainer/dispatch/internal/retryafter"
 	"github.com/agentoutbox/drainer/dispatch/internal/storable"
 )
 
@@ -32,7 +33,7 @@ func (t *tool) judge(ctx context.Context, response *http.Response) dispatch.Resu
 	}
 	details := problemDetails(a)
 	result.Problem = details.problem()
-	result.RetryAfter = max(v.retryAfter, retryAfter(a.header, a.date), details.retryAfter())
+	result.RetryAfter = max(v.retryAfter, retryafter.Header(a.header, a.date), details.retryAfter())
 	return result
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/retryafter"
 	"github.com/agentoutbox/drainer/dispatch/internal/storable"
 )
 
@@ -36,7 +37,7 @@ func (d details) text(member string) string {
 // sends in front of whatever API it protects.
 func (d details) retryAfter() time.Duration {
 	number, _ := d["retry_after"].(json.Number)
-	wait, _ := secondsOf(number.String())
+	wait, _ := retryafter.Seconds(number.String())
 	return wait
 }
 

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/retryafter"
 )
 
 func problemAnswer(body string) *answer {
@@ -43,8 +44,8 @@ func TestProblemDetailsAreKept(t *testing.T) {
 		"retry_after":         {`{"title":"T","retry_after":30}`, &dispatch.Problem{Title: "T"}, 30 * time.Second},
 		"retry_after, half":   {`{"retry_after":0.5}`, nil, 500 * time.Millisecond},
 		"retry_after, past":   {`{"retry_after":-5}`, nil, 0},
-		"retry_after, huge":   {`{"retry_after":1e300}`, nil, maxRetryAfter},
-		"retry_after, huger":  {`{"retry_after":1e999}`, nil, maxRetryAfter},
+		"retry_after, huge":   {`{"retry_after":1e300}`, nil, retryafter.Longest},
+		"retry_after, huger":  {`{"retry_after":1e999}`, nil, retryafter.Longest},
 		"retry_after, quoted": {`{"retry_after":"30"}`, nil, 0},
 	} {
 		details := problemDetails(problemAnswer(test.body))
@@ -77,7 +78,7 @@ func FuzzProblemDetailsAreBoundedText(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		details := problemDetails(problemAnswer(string(body)))
-		if wait := details.retryAfter(); wait < 0 || wait > maxRetryAfter {
+		if wait := details.retryAfter(); wait < 0 || wait > retryafter.Longest {
 			t.Errorf("retry after %s", wait)
 		}
 		problem := details.problem()

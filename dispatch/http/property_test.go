@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/retryafter"
 )
 
 type text string
@@ -70,7 +71,7 @@ func TestNoResponseIsTakenForMoreThanItProves(t *testing.T) {
 			t.Errorf("%s is final", got.Outcome)
 		case completed != (got.ErrorClass == "") || got.ErrorClass != "" && !className.MatchString(got.ErrorClass):
 			t.Errorf("%s with error class %q", got.Outcome, got.ErrorClass)
-		case got.RetryAfter < 0 || got.RetryAfter > maxRetryAfter:
+		case got.RetryAfter < 0 || got.RetryAfter > retryafter.Longest:
 			t.Errorf("retry after %s", got.RetryAfter)
 		case status >= 500 && got.Replayed && !got.Final && got.Outcome != dispatch.Rejected && response.Header.Get("Stripe-Should-Retry") != "true":
 			t.Errorf("a saved %d is tried again: %+v", status, got)

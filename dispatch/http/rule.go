@@ -12,6 +12,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/internal/failure"
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
+	"github.com/agentoutbox/drainer/dispatch/internal/retryafter"
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
@@ -190,6 +191,6 @@ func (r rule) wait(ctx context.Context, view map[string]any) time.Duration {
 	if err != nil {
 		return 0
 	}
-	wait, _ := secondsOf(text)
+	wait, _ := retryafter.Seconds(text)
 	return wait
 }

@@ -58,6 +58,7 @@ func (t *tool) weighAnswer(ctx context.Context, e evidence, a *answer) dispatch.
 		Outcome: v.outcome, Final: v.final, ErrorClass: v.class, HTTPStatus: e.status,
 		Replayed: a.meta[t.provider.replayedMeta] == true,
 		Response: storable.JSON(a.body(), "application/json"),
+		Healthy:  e.status == 0 && v.outcome == dispatch.Ambiguous, // over stdio an answer is all that says so
 	}
 	if v.outcome == dispatch.Completed {
 		result.ProviderRef = t.find(ctx, a)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch/internal/failure"
 	"github.com/agentoutbox/drainer/dispatch/internal/onesend"
+	"github.com/agentoutbox/drainer/dispatch/internal/retryafter"
 )
 
 const (
@@ -22,7 +23,6 @@ const (
 	versionHeader = "Mcp-Protocol-Version"
 
 	maxControlOctets = 16 << 20 // of an answer to anything but a call
-	maxRetryAfter    = 365 * 24 * time.Hour
 )
 
 var (
@@ -99,7 +99,7 @@ func (w *wire) call(request *http.Request, c *call) (*http.Response, error) {
 		c.fail(failed.Sent, failed.Class)
 		return nil, errUnanswered
 	}
-	c.responded(response.StatusCode, retryAfter(response.Header), request.Header.Get(sessionHeader) != "")
+	c.responded(response.StatusCode, retryafter.Header(response.Header, time.Now()), request.Header.Get(sessionHeader) != "")
 	if response.StatusCode == http.StatusOK && mediaType(response) == "text/event-stream" {
 		response.Body = guard(request.Context(), response.Body, c, w.limit)
 		return response, nil
@@ -197,7 +197,7 @@ func (w *wire) control(request *http.Request) (*http.Response, error) {
 		return nil, &wireError{failed.Class}
 	}
 	if response.StatusCode > 299 {
-		w.refused(refusal{response.StatusCode, retryAfter(response.Header)})
+		w.refused(refusal{response.StatusCode, retryafter.Header(response.Header, time.Now())})
 	}
 	response.Body = &controlBody{limitedReader{response.Body, maxControlOctets}, response.Body, release}
 	return response, nil
@@ -246,21 +246,4 @@ func mediaType(response *http.Response) string {
 		return ""
 	}
 	return kind
-}
-
-// retryAfter reads the Retry-After header (RFC 9110, 10.2.3).
-func retryAfter(header http.Header) time.Duration {
-	text := header.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
-		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
-	}
-	at, err := http.ParseTime(text)
-	if err != nil {
-		return 0
-	}
-	now, err := http.ParseTime(header.Get("Date"))
-	if err != nil {
-		now = time.Now()
-	}
-	return min(max(at.Sub(now), 0), maxRetryAfter)
 }

@@ -1,4 +1,4 @@
-package http
+package retryafter
 
 import (
 	"net/http"
@@ -26,16 +26,16 @@ func TestRetryAfterIsUnderstood(t *testing.T) {
 		"1.2.3":                            0,
 		".":                                0,
 		"soon":                             0,
-		"9223372036854775808":              maxRetryAfter,
-		"1" + string(make0s(400)):          maxRetryAfter,
+		"9223372036854775808":              Longest,
+		"1" + string(make0s(400)):          Longest,
 		"Tue, 01 Jan 2030 12:00:30 GMT":    30 * time.Second,
 		"Tuesday, 01-Jan-30 12:00:30 GMT":  30 * time.Second,
 		"Tue Jan  1 12:00:30 2030":         30 * time.Second,
 		"Tue, 01 Jan 2030 11:00:00 GMT":    0,
-		"Tue, 01 Jan 2999 11:00:00 GMT":    maxRetryAfter,
+		"Tue, 01 Jan 2999 11:00:00 GMT":    Longest,
 		"Tue, 01 Jan 2030 12:00:30 +02:00": 0,
 	} {
-		if got := retryAfter(http.Header{"Retry-After": {text}}, noon); got != want {
+		if got := Header(http.Header{"Retry-After": {text}}, noon); got != want {
 			t.Errorf("%.40q: %s, want %s", text, got, want)
 		}
 	}
@@ -55,7 +55,7 @@ func TestARetryAfterDateIsMeasuredOnTheProvidersClock(t *testing.T) {
 		"Retry-After": {"Tue, 01 Jan 2030 12:00:30 GMT"},
 		"Date":        {"Tue, 01 Jan 2030 12:00:20 GMT"},
 	}
-	if got := retryAfter(header, noon.Add(time.Hour)); got != 10*time.Second {
+	if got := Header(header, noon.Add(time.Hour)); got != 10*time.Second {
 		t.Errorf("got %s, want 10s", got)
 	}
 }
@@ -65,8 +65,8 @@ func FuzzRetryAfterStaysInBounds(f *testing.F) {
 		f.Add(seed, seed)
 	}
 	f.Fuzz(func(t *testing.T, text, date string) {
-		got := retryAfter(http.Header{"Retry-After": {text}, "Date": {date}}, noon)
-		if got < 0 || got > maxRetryAfter {
+		got := Header(http.Header{"Retry-After": {text}, "Date": {date}}, noon)
+		if got < 0 || got > Longest {
 			t.Errorf("%q, %q: %s", text, date, got)
 		}
 	})

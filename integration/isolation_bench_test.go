@@ -1,0 +1,159 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+const (
+	goodLanes     = 3
+	loadLasts     = 10 * time.Second
+	betweenLoads  = 20 * time.Millisecond // one intent for each lane
+	sidecarLives  = 300 * time.Millisecond
+	lanesOfConfig = `version: 1
+server: {listen: "127.0.0.1:0"}
+providers:
+`
+	goodLane = `  good%d:
+    adapter: http
+    http: {base_url: %s}
+    tools: {act: {http: {path: /v1/act}, idempotency: {class: key_idempotent, ttl: 24h, scope: account}}}
+`
+	// A breaker that hardly ever opens lets the crash loop go on.
+	crashingLanes = `  sidecar:
+    adapter: sidecar
+    circuit_breaker: {consecutive_failures: 10000}
+    sidecar: {url: "unix://%s"}
+    tools: {open_ticket: {idempotency: {class: key_idempotent, ttl: 24h, scope: tickets}, on_failure: dead_letter, retry: {max_attempts: 1000, cap: 1s}}}
+  child:
+    adapter: exec
+    circuit_breaker: {consecutive_failures: 10000}
+    exec: {command: [timeout, -s, KILL, "0.3", python3, %q]}
+    tools: {open_ticket: {idempotency: {class: key_idempotent, ttl: 24h, scope: tickets}, on_failure: dead_letter, retry: {max_attempts: 1000, cap: 1s}}}
+`
+)
+
+// BenchmarkLanesBesideACrashLoop measures how late intents of good lanes are
+// completed, alone and beside a sidecar and a child in Python that die again
+// and again, in turns. p99-ratio is what matters; 2 is the most it may be.
+func BenchmarkLanesBesideACrashLoop(b *testing.B) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		b.Skip("no python3 here; it runs the example whose crashes are the subject")
+	}
+	var alone, beside, pairs float64
+	for b.Loop() {
+		alone += p99(b, false)
+		beside += p99(b, true)
+		pairs++
+	}
+	b.ReportMetric(alone/pairs, "p99-alone-ms")
+	b.ReportMetric(beside/pairs, "p99-beside-ms")
+	b.ReportMetric(beside/alone, "p99-ratio")
+	b.ReportMetric(0, "ns/op")
+}
+
+// p99 is in milliseconds, from the commit of an intent to that of its end.
+func p99(b *testing.B, crashing bool) float64 {
+	b.Helper()
+	url := drainertest.Database(b)
+	db := connect(b, url)
+	ledger := dispatchtest.NewLedger()
+	config := lanesOfConfig
+	for n := range goodLanes {
+		config += fmt.Sprintf(goodLane, n, dispatchtest.Serve(b, &dispatchtest.SimulatedProvider{Ledger: ledger}))
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	var loop sync.WaitGroup
+	if crashing {
+		program, err := filepath.Abs("../examples/adapters/python/tickets.py")
+		if err != nil {
+			b.Fatal(err)
+		}
+		socket := filepath.Join(b.TempDir(), "s")
+		config += fmt.Sprintf(crashingLanes, socket, program)
+		loop.Go(func() { crashAgainAndAgain(ctx, program, socket) })
+	}
+	shell := newShell(b, url)
+	daemon := shell.startDaemon(writeConfig(b, config))
+	load(b, url, crashing)
+	var left int
+	for deadline := time.Now().Add(patience); ; {
+		if err := db.QueryRow(b.Context(), `SELECT count(*) FROM outbox.status WHERE provider LIKE 'good%' AND status <> 'completed'`).Scan(&left); err != nil {
+			b.Fatal(err)
+		}
+		if left == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			b.Fatalf("%d intents of good lanes are not completed", left)
+		}
+	}
+	var milliseconds float64
+	if err := db.QueryRow(b.Context(), `
+		SELECT 1000 * percentile_cont(0.99) WITHIN GROUP (ORDER BY extract(epoch FROM finished_at - created_at))
+		FROM outbox.status WHERE provider LIKE 'good%'`).Scan(&milliseconds); err != nil {
+		b.Fatal(err)
+	}
+	if crashing {
+		assertCrashes(b, db)
+	}
+	cancel()
+	loop.Wait()
+	daemon.kill()
+	return milliseconds
+}
+
+// assertCrashes makes sure that both were met by attempts.
+func assertCrashes(b *testing.B, db *pgxpool.Pool) {
+	b.Helper()
+	var sidecar, child int
+	if err := db.QueryRow(b.Context(), `
+		SELECT count(*) FILTER (WHERE provider = 'sidecar'), count(*) FILTER (WHERE provider = 'child')
+		FROM outbox.attempt JOIN outbox.intent ON id = intent_id
+		WHERE outcome IN ('not_sent', 'ambiguous')`).Scan(&sidecar, &child); err != nil {
+		b.Fatal(err)
+	}
+	if sidecar < 10 || child < 10 {
+		b.Fatalf("%d attempts met a dead sidecar and %d a dead child: too few to show anything", sidecar, child)
+	}
+}
+
+// load enqueues at a steady pace, whatever becomes of it.
+func load(b *testing.B, url string, crashing bool) {
+	b.Helper()
+	db := connect(b, url)
+	ticker := time.NewTicker(betweenLoads)
+	defer ticker.Stop()
+	for step := range int(loadLasts / betweenLoads) {
+		<-ticker.C
+		for n := range goodLanes {
+			enqueue(b, db, fmt.Sprintf("good%d/act", n), step, step+1)
+		}
+		if crashing && step%5 == 0 {
+			if _, err := db.Exec(b.Context(), `
+				INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+				SELECT 'run-2', 'step-' || $1::int, tool, 'desk', '{"title": "down"}'
+				FROM unnest('{sidecar/open_ticket,child/open_ticket}'::text[]) tool`, step); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+func crashAgainAndAgain(ctx context.Context, program, socket string) {
+	for ctx.Err() == nil {
+		life, end := context.WithTimeout(ctx, sidecarLives)
+		_ = exec.CommandContext(life, "python3", program, "--unix", socket).Run() // killed when its life is over
+		end()
+	}
+}
