@@ -9,10 +9,11 @@ BENCH ?= .
 IMAGE ?= drainer
 ARCH ?= $(shell $(GO) env GOARCH)
 BASE ?= scratch
+CHART := deploy/helm/drainer
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 CA_CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 
-.PHONY: help build image demo test deploy-test lint bench generate
+.PHONY: help build image chart-files demo test deploy-test lint bench generate
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -27,6 +28,11 @@ image: ## build the container image, from scratch
 	@cp $(CA_CERTIFICATES) bin/image/ca-certificates.crt
 	docker build --platform linux/$(ARCH) --build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) \
 	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) -t $(IMAGE) -f deploy/Containerfile bin/image
+
+chart-files: ## copy dashboards and alert rules into the Helm chart
+	@rm -f $(CHART)/files/dashboards/*.json $(CHART)/files/rules/*.yaml
+	@for file in $(wildcard dashboards/*.json); do cp $$file $(CHART)/files/dashboards/; done
+	@for file in $(wildcard dashboards/*.yaml); do if grep -q '^groups:' $$file; then cp $$file $(CHART)/files/rules/; fi; done
 
 demo: build ## run the whole story on a throwaway Postgres, under a minute
 	./bin/drainer demo
