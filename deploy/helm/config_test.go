@@ -192,3 +192,11 @@ func TestOnlyWhatNeedsANewProcessReplacesThePods(t *testing.T) {
 		}
 	}
 }
+
+func TestAConfigGivenAsTextArrivesAsItIs(t *testing.T) {
+	t.Parallel()
+	v := scenario(t, "text")
+	if got, want := strings.TrimSpace(configOf(t, v)["drainer.yaml"]), strings.TrimSpace(v.merged()["configText"].(string)); got != want {
+		t.Errorf("the ConfigMap holds\n%s\nwant\n%s", got, want)
+	}
+}

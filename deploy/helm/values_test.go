@@ -14,12 +14,13 @@ func TestTheGracePeriodExceedsTheShutdownTimeout(t *testing.T) {
 	t.Parallel()
 	for values, want := range map[string]int64{
 		"{}": 25 + 15,
-		"config: {worker: {shutdown_timeout: 40s}}":                                    40 + 15,
-		"config: {worker: {shutdown_timeout: 1m30s}}":                                  90 + 15,
-		"config: {worker: {shutdown_timeout: 1.5s}}":                                   2 + 15,
-		"config: {worker: {shutdown_timeout: 500ms}}":                                  1 + 15,
-		"config: {worker: {shutdown_timeout: 1h}}":                                     3600 + 15,
-		"config: {worker: {shutdown_timeout: 60s}}\nterminationGracePeriodSeconds: 65": 65,
+		"config: {worker: {shutdown_timeout: 40s}}":                                                     40 + 15,
+		"config: {worker: {shutdown_timeout: 1m30s}}":                                                   90 + 15,
+		"config: {worker: {shutdown_timeout: 1.5s}}":                                                    2 + 15,
+		"config: {worker: {shutdown_timeout: 500ms}}":                                                   1 + 15,
+		"config: {worker: {shutdown_timeout: 1h}}":                                                      3600 + 15,
+		"config: {providers: null}\nconfigText: '{worker: {shutdown_timeout: 7s}, providers: {a: {}}}'": 7 + 15,
+		"config: {worker: {shutdown_timeout: 60s}}\nterminationGracePeriodSeconds: 65":                  65,
 	} {
 		pod := find[apps.Deployment](t, scenario(t, "minimal").with(t, values)).Spec.Template.Spec
 		if got := *pod.TerminationGracePeriodSeconds; got != want {
@@ -37,8 +38,12 @@ func TestWhatCannotWorkIsNotRendered(t *testing.T) {
 		"config: {worker: {shutdown_timeout: 30}}":                                          "is no duration",
 		"existingConfigMap: mine":                                                           "terminationGracePeriodSeconds is missing",
 		"config: {providers: null}":                                                         "config.providers is empty",
-		"config: {database: {url: 'postgres://user:password@host/app'}}":                    "config.database is not for values",
-		"config: {server: {listen: ':1'}}":                                                  "config.server is set by this chart",
+		"config: {database: {url: 'postgres://user:password@host/app'}}":                    "config.database.url is not for values",
+		"config: {server: {listen: ':1'}}":                                                  "config.server.listen has to be",
+		"configText: 'version: 1'":                                                          "both given",
+		"config: {providers: null}\nconfigText: 'version: ['":                               "is no YAML",
+		"config: {providers: null}\nconfigText: 'providers: {a: {}}'\nport: 9000":           "config.server.listen has to be",
+		"config: {providers: null}\nconfigText: 'version: 1'":                               "config.providers is empty",
 		"image: {repository: ''}":                                                           "image.repository is missing",
 		"database: {secret: ''}":                                                            "database.secret is missing",
 		"autoscaling: {enabled: true}":                                                      "autoscaling.prometheus.serverAddress is missing",

@@ -1,17 +1,39 @@
-{{- /* drainer.yaml: the values as they are, and what this chart decides. */ -}}
+{{- /* drainer.yaml as it was given, to be looked into. */ -}}
+{{- define "drainer.givenConfig" -}}
+{{- if .Values.configText -}}
+{{- if .Values.config.providers -}}
+{{- fail "config and configText are both given: keep one" -}}
+{{- end -}}
+{{ .Values.configText }}
+{{- else -}}
+{{ toYaml .Values.config }}
+{{- end -}}
+{{- end -}}
+
+{{- /* drainer.yaml as the daemon finds it. */ -}}
 {{- define "drainer.config" -}}
-{{- $config := deepCopy .Values.config -}}
-{{- if hasKey $config "database" -}}
-{{- fail "config.database is not for values, which everybody may read: put the URL into a Secret and name it in database.secret" -}}
+{{- $given := include "drainer.givenConfig" . | fromYaml -}}
+{{- with $given.Error -}}
+{{- fail (printf "configText is no YAML: %s" .) -}}
 {{- end -}}
-{{- if hasKey $config "server" -}}
-{{- fail "config.server is set by this chart: say where to listen in port" -}}
+{{- if not $given.providers -}}
+{{- fail "config.providers is empty, so there is nothing to drain: describe a provider, or give configText or existingConfigMap" -}}
 {{- end -}}
-{{- if not $config.providers -}}
-{{- fail "config.providers is empty, so there is nothing to drain: describe a provider, or name an existingConfigMap" -}}
+{{- $database := default dict $given.database -}}
+{{- if not (regexMatch `^(\$\{(env|file):[^}]+\})?$` (default "" $database.url)) -}}
+{{- fail "config.database.url is not for values, which everybody may read: put the URL into a Secret and name it in database.secret" -}}
 {{- end -}}
-{{- $_ := set $config "server" (dict "listen" (printf ":%d" (int .Values.port))) -}}
-{{- toYaml $config -}}
+{{- $server := default dict $given.server -}}
+{{- $listen := printf ":%d" (int .Values.port) -}}
+{{- if ne (default (ternary ":9464" $listen (ne .Values.configText "")) $server.listen) $listen -}}
+{{- fail (printf "config.server.listen has to be %q: probes and scrapes ask port" $listen) -}}
+{{- end -}}
+{{- if .Values.configText -}}
+{{ .Values.configText }}
+{{- else -}}
+{{- $_ := set $given "server" (dict "listen" $listen) -}}
+{{ toYaml $given }}
+{{- end -}}
 {{- end -}}
 
 {{- define "drainer.configMap" -}}
@@ -23,6 +45,6 @@
 {{- if .Values.restartOnConfigChange -}}
 {{ list (include "drainer.config" .) .Values.configFiles | toJson | sha256sum }}
 {{- else -}}
-{{ default dict .Values.config.worker | toJson | sha256sum }}
+{{ get (include "drainer.givenConfig" . | fromYaml) "worker" | toJson | sha256sum }}
 {{- end -}}
 {{- end -}}

@@ -18,7 +18,7 @@
 {{- if .Values.existingConfigMap -}}
 {{- required "terminationGracePeriodSeconds is missing: with existingConfigMap only you know worker.shutdown_timeout, which it has to exceed" $given | int -}}
 {{- else -}}
-{{- $worker := default dict .Values.config.worker -}}
+{{- $worker := default dict (get (include "drainer.givenConfig" . | fromYaml) "worker") -}}
 {{- $shutdown := include "drainer.seconds" (default "25s" $worker.shutdown_timeout | toString) | int -}}
 {{- if kindIs "invalid" $given -}}
 {{- add $shutdown 15 -}}
