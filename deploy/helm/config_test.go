@@ -36,7 +36,7 @@ var program = sync.OnceValues(func() (string, error) {
 	}
 	programFolder = folder
 	path := filepath.Join(folder, "drainer")
-	build := exec.Command("go", "build", "-o", path, "./cmd/drainer")
+	build := exec.Command("go", "build", "-trimpath", "-o", path, "./cmd/drainer")
 	build.Dir = "../.."
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := build.CombinedOutput(); err != nil {
@@ -97,8 +97,8 @@ func validate(t *testing.T, config map[string]string, v values) ([]byte, error) 
 		}
 		for _, source := range volume.Projected.Sources {
 			for _, item := range source.Secret.Items {
-				content := map[string]string{".crt": certificate, ".key": key}[filepath.Ext(item.Path)]
-				write(t, filepath.Join(root, "run/secrets", item.Path), content+"\nsecret")
+				content := map[string]string{".crt": certificate, ".key": key, "": "secret"}[filepath.Ext(item.Path)]
+				write(t, filepath.Join(root, "run/secrets", item.Path), content)
 			}
 		}
 	}
