@@ -200,3 +200,17 @@ func TestAConfigGivenAsTextArrivesAsItIs(t *testing.T) {
 		t.Errorf("the ConfigMap holds\n%s\nwant\n%s", got, want)
 	}
 }
+
+func TestAConfigMapOfOnesOwnIsMountedAndNoneIsMade(t *testing.T) {
+	t.Parallel()
+	v := scenario(t, "existing-config")
+	if made := findAll[core.ConfigMap](t, v); len(made) > 0 {
+		t.Errorf("the chart makes %s", made[0].Name)
+	}
+	for _, volume := range find[apps.Deployment](t, v).Spec.Template.Spec.Volumes {
+		if volume.Name == "config" && volume.ConfigMap.Name == "drainer-config" {
+			return
+		}
+	}
+	t.Error("it is not mounted")
+}

@@ -22,10 +22,7 @@ func TestTheValuesInTheDocumentationAreRendered(t *testing.T) {
 			if inList := strings.HasPrefix(example, "   "); inList {
 				example = strings.ReplaceAll("\n"+example, "\n   ", "\n")
 			}
-			v := values{parseValues(t, example)}
-			if v.merged()["config"] == nil {
-				v = append(scenario(t, "minimal"), v...)
-			}
+			v := scenario(t, "minimal").with(t, example)
 			for _, manifest := range manifests(t, v) {
 				if _, err := decode(manifest); err != nil {
 					t.Errorf("%s: %v\n%s", page, err, example)
