@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 
 GO ?= go
-LINT_VERSION := v2.15.0
+LINTER := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 BENCH ?= .
 
 # An image of this name, for this machine's architecture unless ARCH says otherwise.
@@ -43,9 +43,10 @@ test: ## run every test, with the race detector, against a real Postgres
 # Uncached: what these tests build they build through another process.
 deploy-test: ## check the image, the Helm chart and the compose file
 	cd deploy && $(GO) test -count 1 ./...
+	cd deploy && $(GO) run $(LINTER) run
 
 lint: ## check style and the import rules
-	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) run
+	$(GO) run $(LINTER) run
 
 bench: ## measure the drain against a real Postgres
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 1x ./integration

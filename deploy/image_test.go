@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os/exec"
@@ -111,7 +112,7 @@ func filesOf(t *testing.T, image string) map[string][]byte {
 	files := map[string][]byte{}
 	for archive := tar.NewReader(bytes.NewReader(exported)); ; {
 		header, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return files
 		}
 		if err != nil {
