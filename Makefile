@@ -22,6 +22,7 @@ build: ## build bin/drainer, static
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/drainer ./cmd/drainer
 
 image: ## build the container image, from scratch
+	@test -n "$(CA_CERTIFICATES)" || { echo 'no CA certificates found; say CA_CERTIFICATES=FILE' >&2; exit 1; }
 	@mkdir -p bin/image
 	CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) $(GO) build -trimpath \
 	  -ldflags '-s -w -X github.com/agentoutbox/drainer/cmd/drainer/cli.version=$(VERSION)' -o bin/image/drainer ./cmd/drainer
