@@ -44,15 +44,31 @@ func serveProvider(ledgerPath string, seed uint64) (*provider, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("serving the simulated provider: %w", err), ledger.Close())
 	}
-	server := &http.Server{
+	server := newProviderServer(ledger, seed)
+	go func() { _ = server.Serve(listener) }() // until it is closed
+	return &provider{url: "http://" + listener.Addr().String(), ledger: ledger, ledgerPath: ledgerPath, server: server}, nil
+}
+
+func newProviderServer(ledger *dispatchtest.Ledger, seed uint64) *http.Server {
+	return &http.Server{
 		Handler: distant(&dispatchtest.SimulatedProvider{
 			Ledger: ledger, Plan: dispatchtest.Random(seed, odds), Declines: declines, SlowFor: 500 * time.Millisecond,
 		}),
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          log.New(io.Discard, "", 0),
 	}
-	go func() { _ = server.Serve(listener) }() // until it is closed
-	return &provider{url: "http://" + listener.Addr().String(), ledger: ledger, ledgerPath: ledgerPath, server: server}, nil
+}
+
+// ServeProvider serves the demo's simulated provider alone, until ctx ends. Its
+// ledger is in memory, so that a restart forgets every key and every effect.
+func ServeProvider(ctx context.Context, listener net.Listener, seed uint64) error {
+	server := newProviderServer(dispatchtest.NewLedger(), seed)
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving the simulated provider: %w", err)
+	}
+	return nil
 }
 
 // distant lets each request travel for a while. A client that hangs up

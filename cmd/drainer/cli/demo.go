@@ -47,6 +47,7 @@ at the end. It does not look at DATABASE_URL.`,
 	}
 	command.Flags().IntVar(&intents, "intents", 3000, "how many `intents` the agents commit, beside those of 40 trips")
 	command.Flags().Uint64Var(&seed, "seed", 0, "`number` that chooses faults and crashes (default: another each time)")
+	command.AddCommand(newDemoProvider())
 	return command
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set by the linker for releases: -X main.version=1.2.3.
+// version is set by the linker for releases, as `make image` does.
 var version string
 
 type buildVersion struct {

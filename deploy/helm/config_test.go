@@ -1,0 +1,216 @@
+package helm_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	os.RemoveAll(programFolder)
+	os.Exit(code)
+}
+
+var programFolder string // where the program was built, if it was
+
+var program = sync.OnceValues(func() (string, error) {
+	folder, err := os.MkdirTemp("", "drainer-chart-")
+	if err != nil {
+		return "", err
+	}
+	programFolder = folder
+	path := filepath.Join(folder, "drainer")
+	build := exec.Command("go", "build", "-trimpath", "-o", path, "./cmd/drainer")
+	build.Dir = "../.."
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, output)
+	}
+	return path, nil
+})
+
+// The file that the daemon finds in its pod, read by the daemon's own loader.
+func TestTheConfigInTheConfigMapIsValid(t *testing.T) {
+	t.Parallel()
+	for name, v := range scenarios(t) {
+		if v.merged()["existingConfigMap"] != nil {
+			continue
+		}
+		if output, err := validate(t, configOf(t, v), v); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, output)
+		}
+	}
+}
+
+func TestTheCheckOfTheConfigFindsMistakes(t *testing.T) {
+	t.Parallel()
+	v := scenario(t, "minimal").with(t, "config: {providers: {billing: {concurency: 3}}}")
+	if output, err := validate(t, configOf(t, v), v); err == nil || !strings.Contains(string(output), "concurency") {
+		t.Errorf("a misspelt field passes: %v\n%s", err, output)
+	}
+}
+
+func configOf(t *testing.T, v values) map[string]string {
+	t.Helper()
+	for _, config := range findAll[core.ConfigMap](t, v) {
+		if config.Data["drainer.yaml"] != "" {
+			return config.Data
+		}
+	}
+	t.Fatal("no ConfigMap holds drainer.yaml")
+	return nil
+}
+
+// validate lays the files out as the pod does, in a folder that stands for its root.
+func validate(t *testing.T, config map[string]string, v values) ([]byte, error) {
+	t.Helper()
+	drainer, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	for name, content := range config {
+		content = strings.NewReplacer("${file:/", "${file:"+root+"/").Replace(content)
+		write(t, filepath.Join(root, "etc/drainer", name), content)
+	}
+	pod := find[apps.Deployment](t, v).Spec.Template.Spec
+	certificate, key := clientCertificate(t)
+	for _, volume := range pod.Volumes {
+		if volume.Projected == nil {
+			continue
+		}
+		for _, source := range volume.Projected.Sources {
+			for _, item := range source.Secret.Items {
+				content := map[string]string{".crt": certificate, ".key": key, "": "secret"}[filepath.Ext(item.Path)]
+				write(t, filepath.Join(root, "run/secrets", item.Path), content)
+			}
+		}
+	}
+	command := exec.CommandContext(t.Context(), drainer, "config", "validate", "--config", filepath.Join(root, "etc/drainer/drainer.yaml"))
+	for _, variable := range pod.Containers[0].Env {
+		command.Env = append(command.Env, variable.Name+"=postgres://localhost/app")
+	}
+	return command.CombinedOutput()
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func clientCertificate(t *testing.T) (certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed})),
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}))
+}
+
+// What the chart takes for granted where the config is silent.
+func TestTheChartKnowsTheProgramsDefaults(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../drainer.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct {
+			Worker struct {
+				Properties struct {
+					ShutdownTimeout struct{ Default string } `json:"shutdown_timeout"`
+				}
+			}
+			Server struct {
+				Properties struct{ Listen struct{ Default string } }
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	if got := schema.Properties.Worker.Properties.ShutdownTimeout.Default; got != "25s" {
+		t.Errorf("shutdown_timeout is %q by default; change it in templates/_grace.tpl", got)
+	}
+	if got := schema.Properties.Server.Properties.Listen.Default; got != ":9464" {
+		t.Errorf("server.listen is %q by default; change port in values.yaml", got)
+	}
+}
+
+// The daemon reads its file again by itself; replacing pods besides would only
+// interrupt what they do.
+func TestOnlyWhatNeedsANewProcessReplacesThePods(t *testing.T) {
+	t.Parallel()
+	checksum := func(values string) string {
+		return find[apps.Deployment](t, scenario(t, "minimal").with(t, values)).Spec.Template.Annotations["checksum/config"]
+	}
+	before := checksum("{}")
+	for values, replaces := range map[string]bool{
+		"config: {providers: {billing: {concurrency: 3}}}": false,
+		"config: {worker: {lease: 30s}}":                   true,
+		"configFiles: {a.json: '{}'}":                      false,
+	} {
+		if (checksum(values) != before) != replaces {
+			t.Errorf("%s: replaces the pods: %t, want %t", values, !replaces, replaces)
+		}
+	}
+	asked := checksum("restartOnConfigChange: true")
+	for _, change := range []string{"config: {providers: {billing: {concurrency: 3}}}", "configFiles: {a.json: '{}'}"} {
+		if checksum("restartOnConfigChange: true\n"+change) == asked {
+			t.Errorf("%s: does not replace the pods, though that was asked for", change)
+		}
+	}
+}
+
+func TestAConfigGivenAsTextArrivesAsItIs(t *testing.T) {
+	t.Parallel()
+	v := scenario(t, "text")
+	if got, want := strings.TrimSpace(configOf(t, v)["drainer.yaml"]), strings.TrimSpace(v.merged()["configText"].(string)); got != want {
+		t.Errorf("the ConfigMap holds\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestAConfigMapOfOnesOwnIsMountedAndNoneIsMade(t *testing.T) {
+	t.Parallel()
+	v := scenario(t, "existing-config")
+	if made := findAll[core.ConfigMap](t, v); len(made) > 0 {
+		t.Errorf("the chart makes %s", made[0].Name)
+	}
+	for _, volume := range find[apps.Deployment](t, v).Spec.Template.Spec.Volumes {
+		if volume.Name == "config" && volume.ConfigMap.Name == "drainer-config" {
+			return
+		}
+	}
+	t.Error("it is not mounted")
+}

@@ -1,0 +1,317 @@
+package helm_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
+	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+	policy "k8s.io/api/policy/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// pods are the templates of all that runs.
+func pods(t *testing.T, v values) map[string]core.PodTemplateSpec {
+	t.Helper()
+	all := map[string]core.PodTemplateSpec{}
+	for _, deployment := range findAll[apps.Deployment](t, v) {
+		all["Deployment"] = deployment.Spec.Template
+	}
+	for _, job := range findAll[batch.Job](t, v) {
+		all["Job"] = job.Spec.Template
+	}
+	return all
+}
+
+func containers(pod core.PodSpec) []core.Container {
+	return slices.Concat(pod.InitContainers, pod.Containers)
+}
+
+func TestNothingRunsAsRootOrCanBecomeIt(t *testing.T) {
+	t.Parallel()
+	for name, v := range scenarios(t) {
+		for kind, pod := range pods(t, v) {
+			whole := pod.Spec.SecurityContext
+			if whole == nil || !*whole.RunAsNonRoot || *whole.RunAsUser == 0 || whole.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
+				t.Errorf("%s: %s: the pod's security context is %+v", name, kind, whole)
+			}
+			if pod.Spec.AutomountServiceAccountToken == nil || *pod.Spec.AutomountServiceAccountToken {
+				t.Errorf("%s: %s: it gets a token", name, kind)
+			}
+			for _, container := range containers(pod.Spec) {
+				confined := container.SecurityContext
+				if confined == nil || !*confined.RunAsNonRoot || !*confined.ReadOnlyRootFilesystem || *confined.AllowPrivilegeEscalation ||
+					!slices.Equal(confined.Capabilities.Drop, []core.Capability{"ALL"}) || len(confined.Capabilities.Add) > 0 {
+					t.Errorf("%s: %s: container %s has the security context %+v", name, kind, container.Name, confined)
+				}
+			}
+		}
+	}
+}
+
+func TestAPlatformMayChooseTheUser(t *testing.T) {
+	t.Parallel()
+	v := scenario(t, "minimal").with(t, "podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null}")
+	chosen := find[apps.Deployment](t, v).Spec.Template.Spec.SecurityContext
+	if chosen.RunAsUser != nil || chosen.FSGroup != nil || !*chosen.RunAsNonRoot {
+		t.Errorf("the pod's security context is %+v", chosen)
+	}
+}
+
+func TestSelectorsFindTheDaemonsAndNobodyElse(t *testing.T) {
+	t.Parallel()
+	for name, v := range scenarios(t) {
+		all := pods(t, v)
+		deployment := find[apps.Deployment](t, v)
+		selectors := map[string]*meta.LabelSelector{"Deployment": deployment.Spec.Selector}
+		for _, constraint := range deployment.Spec.Template.Spec.TopologySpreadConstraints {
+			selectors["spread over "+constraint.TopologyKey] = constraint.LabelSelector
+		}
+		for _, budget := range findAll[policy.PodDisruptionBudget](t, v) {
+			selectors["PodDisruptionBudget"] = budget.Spec.Selector
+		}
+		for _, monitor := range findAll[monitoring.PodMonitor](t, v) {
+			selectors["PodMonitor"] = &monitor.Spec.Selector
+		}
+		for _, service := range findAll[core.Service](t, v) {
+			selectors["Service"] = &meta.LabelSelector{MatchLabels: service.Spec.Selector}
+		}
+		for _, network := range findAll[networking.NetworkPolicy](t, v) {
+			if network.Annotations["helm.sh/hook"] == "" {
+				selectors["NetworkPolicy"] = &network.Spec.PodSelector
+			}
+		}
+		for what, selector := range selectors {
+			if !matches(t, selector, all["Deployment"].Labels) {
+				t.Errorf("%s: %s does not select the daemons' pods", name, what)
+			}
+			if job, there := all["Job"]; there && matches(t, selector, job.Labels) {
+				t.Errorf("%s: %s selects the migration too", name, what)
+			}
+		}
+		if len(selectors) < 4 {
+			t.Errorf("%s: only %v select pods", name, slices.Sorted(maps.Keys(selectors)))
+		}
+	}
+}
+
+func matches(t *testing.T, selector *meta.LabelSelector, pod map[string]string) bool {
+	t.Helper()
+	parsed, err := meta.LabelSelectorAsSelector(selector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return !parsed.Empty() && parsed.Matches(labels.Set(pod))
+}
+
+func TestTwoDrainBeforeAnybodyAsksForMore(t *testing.T) {
+	t.Parallel()
+	deployment := find[apps.Deployment](t, scenario(t, "minimal"))
+	if *deployment.Spec.Replicas != 2 {
+		t.Errorf("%d pods", *deployment.Spec.Replicas)
+	}
+	if budget := find[policy.PodDisruptionBudget](t, scenario(t, "minimal")); budget.Spec.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("the budget lets %s go at once", budget.Spec.MaxUnavailable)
+	}
+	if scaled := find[apps.Deployment](t, scenario(t, "everything")); scaled.Spec.Replicas != nil {
+		t.Errorf("an upgrade would undo the scaling, to %d pods", *scaled.Spec.Replicas)
+	}
+}
+
+func TestProbesAskTheRightQuestions(t *testing.T) {
+	t.Parallel()
+	for name, v := range scenarios(t) {
+		daemon := daemonOf(t, v)
+		for probe, path := range map[*core.Probe]string{
+			daemon.StartupProbe: "/livez", daemon.LivenessProbe: "/livez", daemon.ReadinessProbe: "/readyz",
+		} {
+			if probe == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Port.String() != "metrics" {
+				t.Errorf("%s: want a probe of %s, got %+v", name, path, probe)
+			}
+		}
+		if len(daemon.Ports) != 1 || daemon.Ports[0].Name != "metrics" {
+			t.Errorf("%s: ports %+v", name, daemon.Ports)
+		}
+	}
+}
+
+func daemonOf(t *testing.T, v values) core.Container {
+	t.Helper()
+	pod := find[apps.Deployment](t, v).Spec.Template.Spec
+	if len(pod.Containers) != 1 || pod.Containers[0].Name != "drainer" {
+		t.Fatalf("the containers are %+v", pod.Containers)
+	}
+	return pod.Containers[0]
+}
+
+func TestEveryMountHasItsVolume(t *testing.T) {
+	t.Parallel()
+	for name, v := range scenarios(t) {
+		for kind, pod := range pods(t, v) {
+			volumes := map[string]bool{}
+			for _, volume := range pod.Spec.Volumes {
+				volumes[volume.Name] = true
+			}
+			for _, container := range containers(pod.Spec) {
+				for _, mount := range container.VolumeMounts {
+					if !volumes[mount.Name] {
+						t.Errorf("%s: %s: container %s mounts %s, which is no volume", name, kind, container.Name, mount.Name)
+					}
+					if mount.Name == "config" && mount.SubPath != "" {
+						t.Errorf("%s: a config that is mounted as one file never changes", name)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestSidecarsSurroundTheDaemonAndShareItsSockets(t *testing.T) {
+	t.Parallel()
+	pod := find[apps.Deployment](t, scenario(t, "sidecars")).Spec.Template.Spec
+	var names []string
+	for _, container := range pod.InitContainers {
+		names = append(names, container.Name)
+	}
+	if !slices.Equal(names, []string{"migrate", "tickets", "fax"}) {
+		t.Fatalf("the init containers are %v, want the migration before the sidecars", names)
+	}
+	if pod.InitContainers[0].RestartPolicy != nil {
+		t.Error("a migration that never ends holds up the daemon")
+	}
+	for _, container := range append(pod.InitContainers[1:], pod.Containers...) {
+		shares := slices.ContainsFunc(container.VolumeMounts, func(mount core.VolumeMount) bool {
+			return mount.Name == "sockets" && mount.MountPath == "/run/drainer" && !mount.ReadOnly
+		})
+		if !shares {
+			t.Errorf("container %s does not see the sockets", container.Name)
+		}
+	}
+	for _, sidecar := range pod.InitContainers[1:] {
+		if sidecar.RestartPolicy == nil || *sidecar.RestartPolicy != core.ContainerRestartPolicyAlways {
+			t.Errorf("%s is no sidecar: the daemon would wait for its end", sidecar.Name)
+		}
+	}
+}
+
+func TestMigrationsRunBeforeWhateverNeedsThem(t *testing.T) {
+	t.Parallel()
+	job := find[batch.Job](t, scenario(t, "minimal"))
+	if job.Annotations["helm.sh/hook"] != "pre-install,pre-upgrade" {
+		t.Errorf("the Job's hooks are %q", job.Annotations["helm.sh/hook"])
+	}
+	migrate := job.Spec.Template.Spec.Containers[0]
+	if !slices.Equal(migrate.Args, []string{"migrate", "up"}) || len(migrate.VolumeMounts) > 0 || job.Spec.Template.Spec.ServiceAccountName != "" {
+		t.Error("the Job needs what is not there before an installation")
+	}
+	if jobs := findAll[batch.Job](t, scenario(t, "sidecars")); len(jobs) > 0 {
+		t.Error("mode init has a Job as well")
+	}
+	if pod := find[apps.Deployment](t, scenario(t, "scaled-by-postgres")).Spec.Template.Spec; len(pod.InitContainers) > 0 {
+		t.Error("mode none migrates")
+	}
+
+	owner := find[batch.Job](t, scenario(t, "secrets")).Spec.Template.Spec.Containers[0].Env[0]
+	daemon := daemonOf(t, scenario(t, "secrets")).Env[0]
+	if owner.ValueFrom.SecretKeyRef.Key != "owner-url" || daemon.ValueFrom.SecretKeyRef.Key != "daemon-url" {
+		t.Errorf("the migration connects with %+v, the daemon with %+v", owner.ValueFrom, daemon.ValueFrom)
+	}
+}
+
+// A migration that no policy lets out would hang where everything is denied.
+func TestTheMigrationMayReachPostgresAndNothingElse(t *testing.T) {
+	t.Parallel()
+	job := find[batch.Job](t, scenario(t, "everything"))
+	for _, network := range findAll[networking.NetworkPolicy](t, scenario(t, "everything")) {
+		if !matches(t, &network.Spec.PodSelector, job.Spec.Template.Labels) {
+			continue
+		}
+		if network.Annotations["helm.sh/hook"] != job.Annotations["helm.sh/hook"] || network.Annotations["helm.sh/hook-weight"] >= "0" {
+			t.Errorf("the policy comes later than the Job: %v", network.Annotations)
+		}
+		var ports []string
+		for _, rule := range network.Spec.Egress {
+			for _, port := range rule.Ports {
+				ports = append(ports, port.Port.String())
+			}
+		}
+		if !slices.Equal(ports, []string{"53", "53", "6432"}) {
+			t.Errorf("the migration may reach ports %v", ports)
+		}
+		return
+	}
+	t.Error("no policy lets the migration out")
+}
+
+func TestTheDaemonMayReachPostgresDNSAndProviders(t *testing.T) {
+	t.Parallel()
+	for _, network := range findAll[networking.NetworkPolicy](t, scenario(t, "everything")) {
+		if network.Annotations["helm.sh/hook"] != "" {
+			continue
+		}
+		if len(network.Spec.PolicyTypes) != 2 || len(network.Spec.Ingress) != 1 || network.Spec.Ingress[0].Ports[0].Port.String() != "metrics" {
+			t.Errorf("who may come in: %+v", network.Spec)
+		}
+		for _, rule := range network.Spec.Egress {
+			if len(rule.To) == 0 || len(rule.Ports) == 0 {
+				t.Errorf("it may go anywhere: %+v", rule)
+			}
+		}
+	}
+}
+
+func TestScalingNeverEndsAtNothing(t *testing.T) {
+	t.Parallel()
+	scaled := find[scaledObject](t, scenario(t, "everything"))
+	if scaled.Spec.MinReplicaCount < 1 || scaled.Spec.ScaleTargetRef.Name != find[apps.Deployment](t, scenario(t, "everything")).Name {
+		t.Errorf("it scales %+v", scaled.Spec)
+	}
+	const due = `sum(max by (provider) (drainer_outbox_due_rows{namespace="agents",pod=~"shop-outbox-.+"}))`
+	if trigger := scaled.Spec.Triggers[0]; trigger.Type != "prometheus" || trigger.Metadata["query"] != due || trigger.Metadata["threshold"] != "1000" {
+		t.Errorf("the trigger is %+v", trigger)
+	}
+	asking := find[scaledObject](t, scenario(t, "scaled-by-postgres")).Spec.Triggers[0]
+	login := find[triggerAuthentication](t, scenario(t, "scaled-by-postgres"))
+	if asking.AuthenticationRef == nil || asking.AuthenticationRef.Name != login.Name || login.Spec.SecretTargetRef[0].Name != "keda" {
+		t.Errorf("the trigger %+v logs in by %+v", asking, login.Spec)
+	}
+}
+
+func TestRulesAndDashboardsArriveAsTheyAre(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for _, group := range find[monitoring.PrometheusRule](t, scenario(t, "everything")).Spec.Groups {
+		names = append(names, group.Name)
+		if group.Name == "test" && group.Rules[0].Expr.String() != "sum(up) # {{ $value }}" {
+			t.Errorf("a rule became %q", group.Rules[0].Expr.String())
+		}
+	}
+	if !slices.Contains(names, "test") || !slices.Contains(names, "ours") {
+		t.Errorf("the groups are %v", names)
+	}
+	for _, config := range findAll[core.ConfigMap](t, scenario(t, "everything")) {
+		if dashboard, there := config.Data["test.json"]; there {
+			if dashboard != `{"title": "{{ test }}"}` || config.Labels["grafana_dashboard"] != "1" {
+				t.Errorf("the dashboard became %q with %v", dashboard, config.Labels)
+			}
+			return
+		}
+	}
+	t.Error("there is no dashboard")
+}
+
+func TestNamesStayWithinWhatKubernetesTakes(t *testing.T) {
+	t.Parallel()
+	v := scenario(t, "everything").with(t, "fullnameOverride: "+strings.Repeat("long", 15))
+	for _, manifest := range manifests(t, v) {
+		if d := describe(t, manifest); len(d.Metadata.Name) > 63 {
+			t.Errorf("%s has %d characters", d, len(d.Metadata.Name))
+		}
+	}
+}

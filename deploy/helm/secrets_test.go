@@ -1,0 +1,64 @@
+package helm_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+)
+
+func TestNoManifestIsASecretOrHoldsOne(t *testing.T) {
+	t.Parallel()
+	for name, v := range scenarios(t) {
+		for kind, pod := range pods(t, v) {
+			for _, container := range containers(pod.Spec) {
+				for _, variable := range container.Env {
+					if variable.Value != "" || variable.ValueFrom == nil || variable.ValueFrom.SecretKeyRef == nil {
+						t.Errorf("%s: %s: container %s has %s from somewhere else than a Secret", name, kind, container.Name, variable.Name)
+					}
+				}
+			}
+		}
+		for _, manifest := range manifests(t, v) {
+			if d := describe(t, manifest); d.Kind == "Secret" {
+				t.Errorf("%s: the chart makes %s", name, d)
+			}
+			if strings.Contains(manifest, "postgres://") {
+				t.Errorf("%s: %s holds a connection URL", name, describe(t, manifest))
+			}
+		}
+	}
+}
+
+func TestSecretsArriveAsVariablesAndAsFiles(t *testing.T) {
+	t.Parallel()
+	v := scenario(t, "secrets")
+	daemon := daemonOf(t, v)
+	stripe := slices.IndexFunc(daemon.Env, func(variable core.EnvVar) bool { return variable.Name == "STRIPE_KEY" })
+	if stripe < 0 || daemon.Env[stripe].ValueFrom.SecretKeyRef.Name != "stripe" {
+		t.Errorf("the variables are %+v", daemon.Env)
+	}
+	mount := slices.IndexFunc(daemon.VolumeMounts, func(mount core.VolumeMount) bool { return mount.MountPath == "/run/secrets" })
+	if mount < 0 || !daemon.VolumeMounts[mount].ReadOnly {
+		t.Fatalf("the mounts are %+v", daemon.VolumeMounts)
+	}
+	pod := find[apps.Deployment](t, v).Spec.Template.Spec
+	volume := slices.IndexFunc(pod.Volumes, func(volume core.Volume) bool { return volume.Name == daemon.VolumeMounts[mount].Name })
+	projected := pod.Volumes[volume].Projected
+	if *projected.DefaultMode&0o007 != 0 {
+		t.Errorf("everybody may read the files: %o", *projected.DefaultMode)
+	}
+	files := map[string]string{}
+	for _, source := range projected.Sources {
+		for _, item := range source.Secret.Items {
+			files[item.Path] = source.Secret.Name + "/" + item.Key
+		}
+	}
+	for path, from := range map[string]string{"pagerduty": "pager/routing-key", "billing.crt": "billing-client/tls.crt", "billing.key": "billing-client/tls.key"} {
+		if files[path] != from {
+			t.Errorf("/run/secrets/%s comes from %q, want %s", path, files[path], from)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package deploy_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// confined is what the chart demands of Kubernetes, in Docker's words.
+var confined = []string{"--read-only", "--user", "65532", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"}
+
+func TestTheImageHoldsTheProgramAndWhatItNeeds(t *testing.T) {
+	t.Parallel()
+	requireDocker(t)
+	image := buildImage(t)
+
+	if printed := docker(t, append(append([]string{"run", "--rm"}, confined...), image, "version")...); !strings.Contains(printed, "test") {
+		t.Errorf("version printed %q", printed)
+	}
+	var described []struct {
+		Config struct {
+			User   string
+			Labels map[string]string
+		}
+	}
+	if err := json.Unmarshal([]byte(docker(t, "image", "inspect", image)), &described); err != nil {
+		t.Fatal(err)
+	}
+	if user := described[0].Config.User; user != "65532:65532" {
+		t.Errorf("it runs as %q; Kubernetes wants a number that is not 0", user)
+	}
+	if label := described[0].Config.Labels["org.opencontainers.image.version"]; label != "test" {
+		t.Errorf("its version label is %q", label)
+	}
+
+	files := filesOf(t, image)
+	for _, shell := range []string{"bin/sh", "bin/bash", "bin/busybox", "usr/bin/sh"} {
+		if _, there := files[shell]; there {
+			t.Errorf("it has a shell: %s", shell)
+		}
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(files["etc/ssl/certs/ca-certificates.crt"]) {
+		t.Error("it trusts no authority, so no provider")
+	}
+}
+
+// What the README says of a daemon, said of one in a container.
+func TestADaemonWithoutAnyRightsDrainsAndLeavesInPeace(t *testing.T) {
+	t.Parallel()
+	requireDocker(t)
+	postgres, image, network := postgresImage(t), buildImage(t), newNetwork(t)
+	start(t, "--network", network, "--network-alias", "postgres", "--env", "POSTGRES_PASSWORD="+postgresPassword, postgres)
+	start(t, append(append([]string{"--network", network, "--network-alias", "provider"}, confined...),
+		image, "demo", "provider", "--listen", ":8080")...)
+	drainer := func(args ...string) ([]byte, error) {
+		once := append([]string{"run", "--rm", "--network", network, "--env", "DATABASE_URL=" + databaseURL}, confined...)
+		return exec.Command("docker", append(append(once, image), args...)...).Output()
+	}
+	eventually(t, "Postgres takes the migration", func() bool {
+		_, err := drainer("migrate", "up")
+		return err == nil
+	})
+	if _, err := drainer("enqueue", "--run", "r", "--step", "s", "--tool", "payments/charge", "--scope", "i", "--payload", `{"amount": 1}`); err != nil {
+		t.Fatalf("enqueue: %v", err)
+	}
+
+	folder, err := filepath.Abs("compose/drainer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon := start(t, append(append([]string{
+		"--network", network, "--env", "DATABASE_URL=" + databaseURL,
+		"--volume", folder + ":/etc/drainer:ro", "--publish", "127.0.0.1::9464",
+	}, confined...), image)...)
+	address := docker(t, "port", daemon, "9464/tcp")
+	eventually(t, "/readyz answers 200", func() bool {
+		reply, err := http.Get("http://" + address + "/readyz")
+		if err != nil {
+			return false
+		}
+		reply.Body.Close()
+		return reply.StatusCode == http.StatusOK
+	})
+	eventually(t, "the intent is completed", func() bool {
+		listed, err := drainer("intents", "list", "--status", "completed", "-o", "json")
+		return err == nil && bytes.Contains(listed, []byte("payments/charge"))
+	})
+
+	docker(t, "stop", "--time", "40", daemon)
+	if code := docker(t, "inspect", "--format", "{{.State.ExitCode}}", daemon); code != "0" {
+		t.Errorf("after SIGTERM it exits with %s, want 0", code)
+	}
+}
+
+// filesOf reads an image as a container made of it would see it.
+func filesOf(t *testing.T, image string) map[string][]byte {
+	t.Helper()
+	container := docker(t, "create", image)
+	defer docker(t, "rm", container)
+	exported, err := exec.Command("docker", "export", container).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string][]byte{}
+	for archive := tar.NewReader(bytes.NewReader(exported)); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if files[header.Name], err = io.ReadAll(archive); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
