@@ -1,0 +1,160 @@
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// poolerPatience bounds a wait for a connection that a pooler may not have.
+const poolerPatience = 2 * time.Second
+
+// pooling is what stands between this machine and Postgres, told by what it
+// does rather than by what it says of itself.
+type pooling struct {
+	isPooler       bool // the session's number is not the one that was given at login
+	perTransaction bool // a session moves between servers, or shares one
+	perStatement   bool // there are no transactions
+	isNarrow       bool // there was no second server to be had
+	keepsPrepared  bool // a prepared statement follows its session
+}
+
+func lookAtPooler(ctx context.Context, x *examination) ([]Finding, error) {
+	seen, err := x.observePooling(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return []Finding{judgePooling(seen, x.Database.ConnConfig.DefaultQueryExecMode)}, nil
+}
+
+func judgePooling(seen pooling, mode pgx.QueryExecMode) Finding {
+	const needsExec = "add default_query_exec_mode=exec to the database URL; or let PgBouncer 1.21 or later keep prepared statements (max_prepared_statements)"
+	isSafe := mode == pgx.QueryExecModeExec || mode == pgx.QueryExecModeSimpleProtocol
+	switch {
+	case !seen.isPooler:
+		return ok("none; prepared statements work")
+	case seen.perStatement:
+		return problem("set pool_mode = session or transaction for this database", "a pooler in statement mode, which refuses transactions")
+	case seen.isNarrow && !seen.perTransaction:
+		return warning("raise the pooler's pool_size to 14 for each drainer", "a pooler that has no second connection to Postgres to give")
+	case !seen.perTransaction:
+		return ok("a pooler in session mode; prepared statements work")
+	case isSafe:
+		return ok("a pooler in transaction mode, and statements are not prepared (default_query_exec_mode=%s)", mode)
+	case mode == pgx.QueryExecModeDescribeExec:
+		return problem(needsExec, "a pooler in transaction mode comes between describing a statement and running it")
+	case seen.keepsPrepared:
+		return ok("a pooler in transaction mode that keeps prepared statements")
+	}
+	return problem(needsExec, "a pooler in transaction mode loses prepared statements, which this database URL asks for")
+}
+
+func (x *examination) observePooling(ctx context.Context) (seen pooling, err error) {
+	a, err := x.session(ctx)
+	if err != nil {
+		return seen, err
+	}
+	defer a.Close(context.WithoutCancel(ctx))
+	home, err := backend(ctx, a)
+	if err != nil {
+		return seen, err
+	}
+	if seen.isPooler = home != a.PgConn().PID(); !seen.isPooler {
+		return seen, nil
+	}
+	b, err := x.session(ctx)
+	if err != nil {
+		return seen, err
+	}
+	defer b.Close(context.WithoutCancel(ctx))
+	if err := seen.watchSessions(ctx, a, b); err != nil || !seen.perTransaction {
+		return seen, err
+	}
+	seen.keepsPrepared, err = keepsPrepared(ctx, a, b)
+	return seen, err
+}
+
+// watchSessions has one session hold a transaction, and sees whether it took
+// the server that the other one has just used.
+func (seen *pooling) watchSessions(ctx context.Context, a, b *pgx.Conn) error {
+	home, err := backend(ctx, a)
+	if err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeout(ctx, poolerPatience)
+	defer cancel()
+	tx, err := b.Begin(waiting)
+	if err != nil {
+		var refusal *pgconn.PgError
+		seen.perStatement = errors.As(err, &refusal)
+		seen.isNarrow = waiting.Err() != nil
+		if seen.perStatement || seen.isNarrow {
+			return nil
+		}
+		return err
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	var taken int64
+	if err := tx.QueryRow(waiting, "SELECT pg_backend_pid()::bigint").Scan(&taken); err != nil {
+		seen.perStatement = ctx.Err() == nil
+		return ctx.Err()
+	}
+	if seen.perTransaction = uint32(taken) == home; seen.perTransaction {
+		return nil
+	}
+	now, err := backend(waiting, a)
+	if waiting.Err() != nil {
+		seen.perTransaction, seen.isNarrow = true, true // it gave its server back, and there is no other
+		return nil
+	}
+	seen.perTransaction = now != home
+	return err
+}
+
+// keepsPrepared uses one name in two sessions, and then from another server.
+func keepsPrepared(ctx context.Context, a, b *pgx.Conn) (bool, error) {
+	const sql = "SELECT pg_backend_pid()"
+	ctx, cancel := context.WithTimeout(ctx, poolerPatience)
+	defer cancel()
+	statement := "drainer_doctor_" + rand.Text()
+	for _, conn := range []*pgx.Conn{a, b} {
+		if _, err := conn.PgConn().Prepare(ctx, statement, sql, nil); err != nil {
+			return false, unlessRefused(err)
+		}
+		defer func() { _ = conn.PgConn().Deallocate(context.WithoutCancel(ctx), statement) }()
+	}
+	tx, err := b.Begin(ctx)
+	if err != nil {
+		return false, unlessRefused(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := backend(ctx, b); err != nil {
+		return false, unlessRefused(err)
+	}
+	err = a.PgConn().ExecPrepared(ctx, statement, nil, nil, nil).Read().Err
+	return err == nil, unlessRefused(err)
+}
+
+// unlessRefused forgets an error that is the answer to the question.
+func unlessRefused(err error) error {
+	var refusal *pgconn.PgError
+	if errors.As(err, &refusal) {
+		return nil
+	}
+	return err
+}
+
+// session is a connection outside of the pool, for what moves or listens.
+func (x *examination) session(ctx context.Context) (*pgx.Conn, error) {
+	return pgx.ConnectConfig(ctx, x.pool.Config().ConnConfig.Copy())
+}
+
+func backend(ctx context.Context, conn *pgx.Conn) (pid uint32, err error) {
+	var number int64
+	err = conn.QueryRow(ctx, "SELECT pg_backend_pid()::bigint").Scan(&number)
+	return uint32(number), err
+}

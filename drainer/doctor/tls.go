@@ -1,0 +1,41 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/netip"
+)
+
+// lookAtTLS looks at a connection that stands: the driver may have fallen back
+// to plain text on the way.
+func lookAtTLS(ctx context.Context, x *examination) ([]Finding, error) {
+	pooled, err := x.pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer pooled.Release()
+	conn := pooled.Conn().PgConn().Conn()
+	if secure, isSecure := conn.(*tls.Conn); isSecure {
+		return []Finding{x.verified(secure)}, nil
+	}
+	remote, isTCP := conn.RemoteAddr().(*net.TCPAddr)
+	if !isTCP || remote.IP.IsLoopback() {
+		return []Finding{ok("none, and none is needed on this machine")}, nil
+	}
+	const cure = "add sslmode=verify-full and, for an authority of your own, sslrootcert=/path/ca.pem to the database URL"
+	if address, _ := netip.AddrFromSlice(remote.IP); !address.Unmap().IsPrivate() {
+		return []Finding{problem(cure, "payloads cross a public network in plain text")}, nil
+	}
+	return []Finding{warning(cure, "payloads cross the network in plain text")}, nil
+}
+
+func (x *examination) verified(conn *tls.Conn) Finding {
+	version := tls.VersionName(conn.ConnectionState().Version)
+	config := x.Database.ConnConfig.TLSConfig
+	if config != nil && config.InsecureSkipVerify && config.VerifyPeerCertificate == nil && config.VerifyConnection == nil {
+		return warning("say sslmode=verify-full and, for an authority of your own, sslrootcert=/path/ca.pem in the database URL",
+			"%s, but anybody may pose as the server: its certificate is not verified", version)
+	}
+	return ok("%s, with a certificate that was verified", version)
+}
