@@ -122,7 +122,7 @@ func theGone(lacks []lack) (Finding, bool) {
 	if i < 0 {
 		return Finding{}, false
 	}
-	return notChecked("see schema", "%s does not exist", lacks[i].Object), true
+	return notChecked("see schema", "%s %s does not exist", lacks[i].Kind, lacks[i].Object), true
 }
 
 func describe(lacks []lack) string {

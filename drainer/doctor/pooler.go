@@ -13,6 +13,9 @@ import (
 // poolerPatience bounds a wait for a connection that a pooler may not have.
 const poolerPatience = 2 * time.Second
 
+// poolerRounds outlast other clients, who take the servers that are watched.
+const poolerRounds = 20
+
 // pooling is what stands between this machine and Postgres, told by what it
 // does rather than by what it says of itself.
 type pooling struct {
@@ -71,39 +74,41 @@ func (x *examination) observePooling(ctx context.Context) (seen pooling, err err
 		return seen, err
 	}
 	defer b.Close(context.WithoutCancel(ctx))
-	if err := seen.watchSessions(ctx, a, b); err != nil || !seen.perTransaction {
-		return seen, err
+	waiting, cancel := context.WithTimeout(ctx, poolerPatience)
+	defer cancel()
+	for range poolerRounds {
+		if seen.isDecided() {
+			break
+		}
+		if err := seen.watchSessions(waiting, a, b); err != nil {
+			return seen, err
+		}
 	}
-	seen.keepsPrepared, err = keepsPrepared(ctx, a, b)
+	if seen.perTransaction {
+		seen.keepsPrepared, err = keepsPrepared(ctx, a, b)
+	}
 	return seen, err
+}
+
+func (seen *pooling) isDecided() bool {
+	return seen.perTransaction || seen.perStatement || seen.isNarrow
 }
 
 // watchSessions has one session hold a transaction, and sees whether it took
 // the server that the other one has just used.
-func (seen *pooling) watchSessions(ctx context.Context, a, b *pgx.Conn) error {
-	home, err := backend(ctx, a)
+func (seen *pooling) watchSessions(waiting context.Context, a, b *pgx.Conn) error {
+	home, err := backend(waiting, a)
 	if err != nil {
 		return err
 	}
-	waiting, cancel := context.WithTimeout(ctx, poolerPatience)
-	defer cancel()
-	tx, err := b.Begin(waiting)
+	taken, release, err := hold(waiting, b)
 	if err != nil {
-		var refusal *pgconn.PgError
-		seen.perStatement = errors.As(err, &refusal)
 		seen.isNarrow = waiting.Err() != nil
-		if seen.perStatement || seen.isNarrow {
-			return nil
-		}
-		return err
+		seen.perStatement = !seen.isNarrow
+		return nil
 	}
-	defer func() { _ = tx.Rollback(ctx) }()
-	var taken int64
-	if err := tx.QueryRow(waiting, "SELECT pg_backend_pid()::bigint").Scan(&taken); err != nil {
-		seen.perStatement = ctx.Err() == nil
-		return ctx.Err()
-	}
-	if seen.perTransaction = uint32(taken) == home; seen.perTransaction {
+	defer release()
+	if seen.perTransaction = taken == home; seen.perTransaction {
 		return nil
 	}
 	now, err := backend(waiting, a)
@@ -115,28 +120,49 @@ func (seen *pooling) watchSessions(ctx context.Context, a, b *pgx.Conn) error {
 	return err
 }
 
-// keepsPrepared uses one name in two sessions, and then from another server.
+// keepsPrepared prepares a statement, and sees whether another session finds
+// its name taken at the same server: a pooler that keeps statements renames them.
 func keepsPrepared(ctx context.Context, a, b *pgx.Conn) (bool, error) {
-	const sql = "SELECT pg_backend_pid()"
 	ctx, cancel := context.WithTimeout(ctx, poolerPatience)
 	defer cancel()
-	statement := "drainer_doctor_" + rand.Text()
-	for _, conn := range []*pgx.Conn{a, b} {
-		if _, err := conn.PgConn().Prepare(ctx, statement, sql, nil); err != nil {
+	for range poolerRounds {
+		statement := "drainer_doctor_" + rand.Text() // new: this server may know an earlier round's
+		home, release, err := hold(ctx, a)
+		if err != nil {
+			return false, err
+		}
+		_, err = a.PgConn().Prepare(ctx, statement, "SELECT 1", nil)
+		release()
+		if err != nil {
 			return false, unlessRefused(err)
 		}
-		defer func() { _ = conn.PgConn().Deallocate(context.WithoutCancel(ctx), statement) }()
+		taken, release, err := hold(ctx, b)
+		if err != nil {
+			return false, err
+		}
+		if taken == home {
+			_, err = b.PgConn().Prepare(ctx, statement, "SELECT 1", nil)
+		}
+		release()
+		if taken == home {
+			return err == nil, unlessRefused(err)
+		}
 	}
-	tx, err := b.Begin(ctx)
+	return false, nil // too much goes on to tell; exec is right either way
+}
+
+// hold keeps a session at one server until release.
+func hold(ctx context.Context, conn *pgx.Conn) (pid uint32, release func(), err error) {
+	tx, err := conn.Begin(ctx)
 	if err != nil {
-		return false, unlessRefused(err)
+		return 0, nil, err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	if _, err := backend(ctx, b); err != nil {
-		return false, unlessRefused(err)
+	release = func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }
+	if pid, err = backend(ctx, conn); err != nil {
+		release()
+		return 0, nil, err
 	}
-	err = a.PgConn().ExecPrepared(ctx, statement, nil, nil, nil).Read().Err
-	return err == nil, unlessRefused(err)
+	return pid, release, nil
 }
 
 // unlessRefused forgets an error that is the answer to the question.

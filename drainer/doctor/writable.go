@@ -57,7 +57,9 @@ func lookWhetherWritable(ctx context.Context, x *examination) ([]Finding, error)
 		return nil, err
 	}
 	if readOnly := settings["default_transaction_read_only"]; readOnly.Value == "on" {
-		return []Finding{problem(x.cure(readOnly, "off"), "transactions are read-only: default_transaction_read_only is on")}, nil
+		// What changes the default is itself bound by it.
+		cure := "SET default_transaction_read_only = off; " + x.cure(readOnly, "off")
+		return []Finding{problem(cure, "transactions are read-only: default_transaction_read_only is on")}, nil
 	}
 	return []Finding{ok("a primary that takes writes")}, nil
 }
