@@ -165,6 +165,15 @@ var faults = map[string]struct {
 		},
 		Problem, "pinned xmin", `application "the culprit" of postgres, idle in transaction`, "pg_terminate_backend(",
 	},
+	"a table that should be nearly empty is full of dead rows": {
+		func(w *world) {
+			w.Limits.DeadTuples = 10
+			w.owner("INSERT INTO outbox.queue (provider, next_attempt_at, intent_id) SELECT 'p', now(), n FROM generate_series(1, 50) n")
+			w.owner("DELETE FROM outbox.queue")
+			w.owner("ANALYZE outbox.queue")
+		},
+		Warning, "dead tuples", "outbox.queue has 50 dead rows beside 0 live ones, never vacuumed", "VACUUM outbox.queue;",
+	},
 	"a prepared transaction pins xmin": {
 		func(w *world) {
 			w.Limits.Pinned = time.Nanosecond
@@ -227,6 +236,17 @@ func isSQL(cure string) bool {
 		}
 	}
 	return false
+}
+
+func TestACheckThatHangsKeepsNoOtherFromRunning(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	w.Limits.Check = 2 * time.Second
+	locked := w.connect()
+	if _, err := locked.Exec(t.Context(), "BEGIN; LOCK outbox.incident", pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	w.finds(NotChecked, "incidents", "it took too long", "run it again")
 }
 
 func claimBy(worker, age string) string {

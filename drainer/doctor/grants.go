@@ -36,8 +36,8 @@ const lacksSQL = `
 	CROSS JOIN LATERAL (SELECT
 		CASE p.kind
 		WHEN 'schema' THEN to_regnamespace(p.object)::oid
-		WHEN 'function' THEN (SELECT oid FROM pg_proc WHERE pronamespace = to_regnamespace('outbox') AND 'outbox.' || proname = p.object LIMIT 1)
-		ELSE (SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace('outbox') AND 'outbox.' || relname = p.object)
+		WHEN 'function' THEN (SELECT oid FROM pg_proc WHERE pronamespace = to_regnamespace('outbox') AND proname = split_part(p.object, '.', 2) LIMIT 1)
+		ELSE (SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace('outbox') AND relname = split_part(p.object, '.', 2))
 		END AS oid, (SELECT oid FROM pg_roles WHERE rolname = $5) AS me, (SELECT oid FROM pg_roles WHERE rolname = $6) AS other) id
 	CROSS JOIN LATERAL (SELECT CASE p.kind
 		WHEN 'schema' THEN has_schema_privilege(id.me, id.oid, p.action)

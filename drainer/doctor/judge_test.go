@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -30,6 +31,17 @@ func TestWhatAPoolerDoesDecidesWhichStatementsItCanTake(t *testing.T) {
 	} {
 		if got := judgePooling(test.seen, test.mode); got.Verdict != test.want || (got.Cure == "") != (got.Verdict == OK) {
 			t.Errorf("%+v with %s: %+v", test.seen, test.mode, got)
+		}
+	}
+}
+
+func TestPlainTextIsWorseTheFartherItGoes(t *testing.T) {
+	t.Parallel()
+	for server, want := range map[string]Verdict{
+		"127.0.0.1": OK, "::1": OK, "10.1.2.3": Warning, "192.168.0.7": Warning, "fd12::1": Warning, "8.8.8.8": Problem, "2606:4700::1111": Problem,
+	} {
+		if got := judgePlainText(netip.MustParseAddr(server)); got.Verdict != want {
+			t.Errorf("%s: %+v", server, got)
 		}
 	}
 }

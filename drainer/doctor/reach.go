@@ -69,7 +69,7 @@ func (p Provider) reachOne(ctx context.Context, to dispatch.Destination, now tim
 		seen, cure := explainDial(err, to.Address)
 		return problem(cure, "%s", seen)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	took := short(time.Since(start))
 	switch to.TLS {
 	case dispatch.ImplicitTLS:

@@ -20,14 +20,22 @@ func lookAtTLS(ctx context.Context, x *examination) ([]Finding, error) {
 		return []Finding{x.verified(secure)}, nil
 	}
 	remote, isTCP := conn.RemoteAddr().(*net.TCPAddr)
-	if !isTCP || remote.IP.IsLoopback() {
-		return []Finding{ok("none, and none is needed on this machine")}, nil
+	if !isTCP {
+		return []Finding{ok("none, and none is needed on a socket of this machine")}, nil
 	}
+	address, _ := netip.AddrFromSlice(remote.IP)
+	return []Finding{judgePlainText(address.Unmap())}, nil
+}
+
+func judgePlainText(server netip.Addr) Finding {
 	const cure = "add sslmode=verify-full and, for an authority of your own, sslrootcert=/path/ca.pem to the database URL"
-	if address, _ := netip.AddrFromSlice(remote.IP); !address.Unmap().IsPrivate() {
-		return []Finding{problem(cure, "payloads cross a public network in plain text")}, nil
+	switch {
+	case server.IsLoopback():
+		return ok("none, and none is needed on this machine")
+	case server.IsPrivate():
+		return warning(cure, "payloads cross the network in plain text")
 	}
-	return []Finding{warning(cure, "payloads cross the network in plain text")}, nil
+	return problem(cure, "payloads cross a public network in plain text")
 }
 
 func (x *examination) verified(conn *tls.Conn) Finding {

@@ -45,9 +45,8 @@ func (o *options) watch(command *cobra.Command) error {
 	defer w.disconnect(ctx)
 	view := newView(command.OutOrStdout(), o.output)
 	defer view.leave()
-	ticks := time.NewTicker(lookEvery)
-	defer ticks.Stop()
 	for first := true; ; first = false {
+		began := time.Now()
 		seen, err := w.look(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -65,10 +64,13 @@ func (o *options) watch(command *cobra.Command) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticks.C:
+		case <-time.After(pause(time.Since(began))):
 		}
 	}
 }
+
+// pause keeps the looks to a quarter of the time of a database that is slow.
+func pause(took time.Duration) time.Duration { return max(lookEvery-took, 3*took) }
 
 func (w *watcher) look(ctx context.Context) (glance, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
