@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,12 +29,34 @@ func (x *examination) connect(ctx context.Context) ([]Finding, error) {
 	if err != nil {
 		return []Finding{problem("correct the database URL", "no pool of connections can be made of the database URL")}, err
 	}
-	if err := pool.Ping(ctx); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, x.Limits.Check) // a pooler may take a login, and have no server for it
+	defer cancel()
+	at, err := firstConnection(ctx, pool)
+	if err != nil {
 		pool.Close()
 		return []Finding{diagnose(err, config.ConnConfig)}, err
 	}
 	x.pool = pool
-	return []Finding{ok("connected to %s as %s, database %s", target(config.ConnConfig), config.ConnConfig.User, config.ConnConfig.Database)}, nil
+	return []Finding{ok("connected to %s as %s, database %s", at, config.ConnConfig.User, config.ConnConfig.Database)}, nil
+}
+
+// firstConnection says where it leads: by the name in the URL, or, where there
+// are several, by the address that it came to.
+func firstConnection(ctx context.Context, pool *pgxpool.Pool) (at string, err error) {
+	pooled, err := pool.Acquire(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer pooled.Release()
+	if err := pooled.Ping(ctx); err != nil {
+		return "", err
+	}
+	config := pooled.Conn().Config()
+	isAnother := func(next *pgconn.FallbackConfig) bool { return next.Host != config.Host || next.Port != config.Port }
+	if slices.ContainsFunc(config.Fallbacks, isAnother) {
+		return pooled.Conn().PgConn().Conn().RemoteAddr().String(), nil
+	}
+	return target(config), nil
 }
 
 func target(config *pgx.ConnConfig) string {
@@ -94,7 +117,7 @@ func explainDial(err error, at string) (seen, cure string) {
 	case errors.Is(err, syscall.ENOENT):
 		return fmt.Sprintf("there is no socket %s", at), "start what should listen there, or correct the path"
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), isTimeout(err):
-		return fmt.Sprintf("TCP: %s did not answer in time", at), "see firewalls and network policies between, and whether the host is up"
+		return fmt.Sprintf("TCP: %s did not answer in time", at), "see firewalls and network policies between, whether the host is up, and, if it is a pooler, whether it has connections left"
 	}
 	return fmt.Sprintf("%s ended the connection before it stood", at), "see its log, and whether another protocol is spoken there"
 }

@@ -265,6 +265,7 @@ func TestADatabaseThatCannotBeReachedIsToldByWhy(t *testing.T) {
 		"database": {func(_ *world, u *url.URL) { u.Path = "/nowhere" }, "has no database nowhere", "CREATE DATABASE"},
 		"password": {func(w *world, u *url.URL) { u.User = url.UserPassword(w.role, "wrong-"+w.password) }, "authentication: ", "correct user and password"},
 		"tls":      {func(_ *world, u *url.URL) { u.RawQuery = "sslmode=require" }, "does not speak it, and sslmode demands it", "correct sslmode"},
+		"silence":  {func(w *world, u *url.URL) { w.Limits.Check = time.Second; u.Host = listen(w.t) }, "did not answer in time", "whether it has connections left"},
 		"protocol": {func(w *world, u *url.URL) { u.Host = hangUp(w.t) }, "ended the connection before it stood", "another protocol"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -281,6 +282,20 @@ func TestADatabaseThatCannotBeReachedIsToldByWhy(t *testing.T) {
 				t.Error("there is no error")
 			}
 		})
+	}
+}
+
+func TestOfSeveralServersTheOneThatAnsweredIsNamed(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	u, err := url.Parse(w.url(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := u.Host
+	w.Database = w.config(strings.Replace(u.String(), there, "127.0.0.1:1,"+there, 1))
+	if got := w.examine()[0]; !strings.HasPrefix(got.Seen, "connected to "+there+" as ") {
+		t.Errorf("%+v", got)
 	}
 }
 
