@@ -24,25 +24,39 @@ func status(ctx context.Context, db Querier) ([]Migration, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := markApplied(ctx, db, outbox, "SELECT version_id FROM outbox.goose_db_version WHERE is_applied"); err != nil {
+	if err := markApplied(ctx, db, outbox, outboxVersions); err != nil {
 		return nil, err
 	}
-	if err := markApplied(ctx, db, river, "SELECT version FROM outbox.river_migration WHERE line = 'main'"); err != nil {
+	if err := markApplied(ctx, db, river, riverVersions); err != nil {
 		return nil, err
 	}
 	return slices.Concat(outbox, river), nil
 }
 
-func markApplied(ctx context.Context, db Querier, set []Migration, appliedVersions string) error {
-	rows, _ := db.Query(ctx, appliedVersions) // CollectRows returns the error too
-	versions, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil && !isSQLState(err, undefinedTable, undefinedColumn) {
-		return fmt.Errorf("reading the schema's version: %w", err)
+const (
+	outboxVersions = "SELECT version_id FROM outbox.goose_db_version WHERE is_applied"
+	riverVersions  = "SELECT version FROM outbox.river_migration WHERE line = 'main'"
+)
+
+func markApplied(ctx context.Context, db Querier, set []Migration, query string) error {
+	versions, err := appliedVersions(ctx, db, query)
+	if err != nil {
+		return err
 	}
 	for i := range set {
 		set[i].Applied = slices.Contains(versions, set[i].Version)
 	}
 	return nil
+}
+
+// appliedVersions is empty where there is no such table yet.
+func appliedVersions(ctx context.Context, db Querier, query string) ([]int64, error) {
+	rows, _ := db.Query(ctx, query) // CollectRows returns the error too
+	versions, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil && !isSQLState(err, undefinedTable, undefinedColumn) {
+		return nil, fmt.Errorf("reading the schema's version: %w", err)
+	}
+	return versions, nil
 }
 
 // SQLSTATE codes, PostgreSQL documentation, appendix A.

@@ -42,6 +42,7 @@ type Adapter struct {
 	sessions *sessions
 	leaders  *leaders
 	timeout  time.Duration
+	brokers  []dispatch.Destination
 }
 
 // New builds the adapter, or reports everything that is wrong with its
@@ -65,6 +66,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 		sessions: &sessions{open: func() (*session, error) { return openSession(settings, spec.Network) }},
 		leaders:  newLeaders(),
 		timeout:  spec.Timeout,
+		brokers:  destinations(settings),
 	}, nil
 }
 

@@ -38,6 +38,7 @@ type Adapter struct {
 	tools   map[string]*tool
 	link    *link
 	timeout time.Duration
+	url     string
 }
 
 // New builds the adapter, or reports everything that is wrong with its
@@ -56,7 +57,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
-	return &Adapter{tools: tools, link: newLink(broker.connect, spec.Timeout), timeout: spec.Timeout}, nil
+	return &Adapter{tools: tools, link: newLink(broker.connect, spec.Timeout), timeout: spec.Timeout, url: broker.address.url}, nil
 }
 
 // Dispatch publishes one message and reports what the evidence says about it.

@@ -39,6 +39,7 @@ type Adapter struct {
 	transport *onesend.Transport
 	greeter   *greeter
 	base      string
+	socket    string // the path of a Unix socket; empty for TCP
 	header    http.Header
 	limit     int
 	timeout   time.Duration
@@ -56,6 +57,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 		tools:     spec.Tools,
 		transport: onesend.New(address.network(spec.Network)),
 		base:      address.base,
+		socket:    address.socket,
 		header:    settings.header(),
 		limit:     settings.MaxMessage,
 		timeout:   spec.Timeout,

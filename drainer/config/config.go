@@ -14,11 +14,12 @@ type Config struct {
 	Worker      Worker
 	Server      Server
 	Retention   Retention
-	Providers   []Provider    // in the order of the file
-	Pages       []Page        // in the order of the file
-	PageRepeat  time.Duration // between two pages about one incident
-	Secrets     []string      // what references brought in, in the order of the file; to be shown nowhere
-	Files       []File        // that it was read from, the configuration file first
+	Providers   []Provider                  // in the order of the file
+	Networks    map[string]dispatch.Network // the way out that each provider's adapter was given, by name
+	Pages       []Page                      // in the order of the file
+	PageRepeat  time.Duration               // between two pages about one incident
+	Secrets     []string                    // what references brought in, in the order of the file; to be shown nowhere
+	Files       []File                      // that it was read from, the configuration file first
 }
 
 // Worker is how one process proves that it lives and how it ends.

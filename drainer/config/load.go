@@ -83,9 +83,12 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 		Retention:   Retention{Default: block.Retention, Tools: map[string]time.Duration{}},
 		Pages:       r.pages(path{"pages"}, block.Pages),
 		PageRepeat:  block.PageRepeat,
+		Networks:    map[string]dispatch.Network{},
 	}
 	for _, child := range block.Providers {
-		config.Providers = append(config.Providers, r.provider(child, registry, block, config.Retention))
+		provider, network := r.provider(child, registry, block, config.Retention)
+		config.Providers = append(config.Providers, provider)
+		config.Networks[provider.Name] = network
 	}
 	r.checkReferences(config.Providers)
 	return config

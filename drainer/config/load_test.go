@@ -91,6 +91,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	got.Networks = nil // dialers cannot be compared
 	want := &Config{
 		DatabaseURL: "postgres://app:hunter2@db/outbox",
 		Worker:      Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
@@ -177,7 +178,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	want := &Config{
 		Worker: Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
 		Server: Server{Listen: ":9464"}, Retention: Retention{Default: 90 * duration.Day, Tools: map[string]time.Duration{}},
-		PageRepeat: 30 * time.Minute,
+		PageRepeat: 30 * time.Minute, Networks: map[string]dispatch.Network{},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

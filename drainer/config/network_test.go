@@ -107,6 +107,23 @@ func TestAProviderTrustsItsAuthorityAndShowsItsCertificate(t *testing.T) {
 	}
 }
 
+func TestTheWayOutOfEachProviderIsKeptForOthersToTry(t *testing.T) {
+	t.Parallel()
+	address := listen(t)
+	loaded, err := loadText(t, "version: 1\nproviders:\n  open: {adapter: fake, "+wellFormedTool+"}\n  shut: {adapter: fake, egress: {private: deny}, "+wellFormedTool+"}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := loaded.Networks["open"].DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	if _, err := loaded.Networks["shut"].DialContext(t.Context(), "tcp", address); !errors.Is(err, dispatch.ErrEgressRefused) {
+		t.Errorf("shut: %v", err)
+	}
+}
+
 // handshake waits for the greeting: a client hears only then that its
 // certificate was refused.
 func handshake(t *testing.T, network dispatch.Network, address string) error {

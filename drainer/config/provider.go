@@ -10,7 +10,7 @@ import (
 
 // provider reads one provider and builds its adapter, so that the adapter's
 // own complaints are found as early as everybody else's.
-func (r *reader) provider(f field, registry dispatch.Registry, root rootBlock, retention Retention) Provider {
+func (r *reader) provider(f field, registry dispatch.Registry, root rootBlock, retention Retention) (Provider, dispatch.Network) {
 	block := defaultProvider()
 	block.Egress = root.Egress
 	blocks := r.decodeStruct(f, reflect.ValueOf(&block).Elem(), registry.Names()...)
@@ -48,7 +48,7 @@ func (r *reader) provider(f field, registry dispatch.Registry, root rootBlock, r
 		markAnswering(spec.Tools, policy.Lookup)
 	}
 	provider.Adapter = r.adapter(f.path, block.Adapter, spec, registry)
-	return provider
+	return provider, spec.Network
 }
 
 func (r *reader) network(at path, block providerBlock) dispatch.Network {

@@ -57,6 +57,7 @@ func rootOf(options *options) *cobra.Command {
 		newMigrate(options),
 		newEnqueue(options),
 		newStatus(options),
+		newDoctor(options),
 		newIntents(options),
 		newRuns(options),
 		newProviders(options),

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -12,31 +13,48 @@ import (
 )
 
 func newStatus(options *options) *cobra.Command {
-	return &cobra.Command{
+	var watching bool
+	command := &cobra.Command{
 		Use:   "status",
 		Short: "Show what waits, what is in progress and what is shut, by provider, and what wants a human",
+		Long: `status shows what waits, what is in progress and what is shut, by provider, and
+what wants a human.
+
+With --watch it looks again every second until it is interrupted, and then exits
+with 0. On a terminal it redraws; elsewhere it appends a line a second, or a JSON
+object with -o json. The rates are of the last ten seconds or so, from Postgres's
+own counters. A database that goes away is waited for.`,
 		Example: `  drainer status
+  drainer status --watch
   drainer status -o json   # also lists the workers, and counts key collisions`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
+			if watching {
+				return options.watch(command)
+			}
 			return options.withConsole(command, func(console *operator.Console) error {
 				overview, err := console.Overview(command.Context())
 				if err != nil {
 					return err
 				}
-				return options.printOverview(command, overview)
+				if options.output == jsonText {
+					return printJSON(command.OutOrStdout(), overview)
+				}
+				return writeOverview(command.OutOrStdout(), overview)
 			})
 		},
 	}
+	command.Flags().BoolVar(&watching, "watch", false, "look again every second, until interrupted")
+	return command
 }
 
-func (o *options) printOverview(command *cobra.Command, overview operator.Overview) error {
+func writeOverview(to io.Writer, overview operator.Overview) error {
 	heading := []string{"PROVIDER", "PENDING", "DUE", "IN PROGRESS", "OLDEST DUE", "OLDEST IN PROGRESS", "PAUSED", "BREAKER", "OPEN FOR"}
-	if err := o.print(command, overview, heading, providerRows(overview.Providers)); err != nil {
+	if err := printTable(to, heading, providerRows(overview.Providers)); err != nil {
 		return err
 	}
-	if notes := attentionNotes(overview.Attention); o.output == table && len(notes) > 0 {
-		fmt.Fprintln(command.OutOrStdout(), "\n"+strings.Join(notes, "\n"))
+	if notes := attentionNotes(overview.Attention); len(notes) > 0 {
+		fmt.Fprintln(to, "\n"+strings.Join(notes, "\n"))
 	}
 	return nil
 }

@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/agentoutbox/drainer/drainer/config"
+	"github.com/agentoutbox/drainer/drainer/doctor"
+	"github.com/agentoutbox/drainer/migrations"
+)
+
+func newDoctor(options *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Find out what is wrong, and what to do about it",
+		Long: `doctor looks over the database, what lies in the outbox, and the way to each
+provider, and says of each thing whether it is ok, a warning, a problem or was
+not checked, with a cure. It changes nothing and sends nothing to a provider.
+
+Run it where the daemon runs, and as the same role: it sees what the daemon sees.
+Without --config it looks at the database alone.
+
+Exit 0 says that nothing is a problem, though there may be warnings; 1 that
+something is; 4 that the database cannot be reached; 5 that its schema is behind.`,
+		Example: `  drainer doctor --config drainer.yaml
+
+  # only what is not as it should be
+  drainer doctor --config drainer.yaml -o json | jq '.findings[] | select(.verdict != "ok")'`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			patient, err := options.patient(command)
+			if err != nil {
+				return err
+			}
+			findings, unreachable := doctor.Examine(command.Context(), patient)
+			if err := options.printFindings(command, findings); err != nil {
+				return err
+			}
+			return judge(findings, unreachable)
+		},
+	}
+}
+
+// patient is the installation of a configuration, or the database alone.
+func (o *options) patient(command *cobra.Command) (doctor.Patient, error) {
+	loaded := &config.Config{}
+	var providers []doctor.Provider
+	if o.configPath != "" {
+		var err error
+		if loaded, err = o.loadConfig(command); err != nil {
+			return doctor.Patient{}, err
+		}
+		providers = patients(loaded)
+	}
+	url, err := o.databaseOf(command, loaded)
+	if err != nil {
+		return doctor.Patient{}, err
+	}
+	database, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return doctor.Patient{}, errDatabaseURL
+	}
+	return doctor.Patient{Database: database, Lease: loaded.Worker.Lease, Providers: providers}, nil
+}
+
+func patients(loaded *config.Config) []doctor.Provider {
+	providers := make([]doctor.Provider, len(loaded.Providers))
+	for i, p := range loaded.Providers {
+		providers[i] = doctor.Provider{
+			Name:       p.Name,
+			Operations: slices.Sorted(maps.Keys(p.Tools)),
+			Timeout:    p.Timeout,
+			Adapter:    p.Adapter,
+			Network:    loaded.Networks[p.Name],
+		}
+	}
+	return providers
+}
+
+// judge turns the findings into the exit code; what they say stands on
+// standard output.
+func judge(findings []doctor.Finding, unreachable error) error {
+	if unreachable != nil {
+		return errDatabaseUnreachable
+	}
+	isBehind := func(f doctor.Finding) bool { return f.Check == doctor.SchemaCheck && f.Verdict == doctor.Problem }
+	if slices.ContainsFunc(findings, isBehind) {
+		return migrations.ErrBehind
+	}
+	if n := doctor.Count(findings, doctor.Problem); n > 0 {
+		return errors.New(tally(n, "problem"))
+	}
+	return nil
+}
+
+// diagnosis is what `doctor -o json` prints.
+type diagnosis struct {
+	Problems   int              `json:"problems"`
+	Warnings   int              `json:"warnings"`
+	OK         int              `json:"ok"`
+	NotChecked int              `json:"not_checked"`
+	Findings   []doctor.Finding `json:"findings"`
+}
+
+func (o *options) printFindings(command *cobra.Command, findings []doctor.Finding) error {
+	all := diagnosis{
+		Problems: doctor.Count(findings, doctor.Problem), Warnings: doctor.Count(findings, doctor.Warning),
+		OK: doctor.Count(findings, doctor.OK), NotChecked: doctor.Count(findings, doctor.NotChecked),
+		Findings: findings,
+	}
+	if o.output == jsonText {
+		return printJSON(command.OutOrStdout(), all)
+	}
+	return all.write(command.OutOrStdout())
+}
+
+// write puts each cure on a line below what it cures.
+func (d diagnosis) write(to io.Writer) error {
+	var text strings.Builder
+	width := 0
+	for _, f := range d.Findings {
+		width = max(width, len(f.Check))
+	}
+	for _, f := range d.Findings {
+		fmt.Fprintf(&text, "%-11s  %-*s  %s\n", strings.ReplaceAll(string(f.Verdict), "_", " "), width, f.Check, f.Seen)
+		if f.Cure != "" {
+			fmt.Fprintf(&text, "%-11s  %-*s  → %s\n", "", width, "", f.Cure)
+		}
+	}
+	fmt.Fprintf(&text, "\n%s, %s, %d ok, %d not checked\n", tally(d.Problems, "problem"), tally(d.Warnings, "warning"), d.OK, d.NotChecked)
+	if _, err := io.WriteString(to, text.String()); err != nil {
+		return fmt.Errorf("printing the findings: %w", err)
+	}
+	return nil
+}
+
+func tally(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

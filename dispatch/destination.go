@@ -1,0 +1,26 @@
+package dispatch
+
+// Located is an [Adapter] that knows where its connections lead, so that
+// somebody can find out whether they get there without sending anything. An
+// adapter that does not know, because a program of its own connects, has no
+// such method.
+type Located interface {
+	Destinations() []Destination
+}
+
+// Destination is one end of an adapter's connections. It carries no credentials.
+type Destination struct {
+	Network string // "tcp" or "unix"
+	Address string // host:port, or the path of a socket
+	TLS     TLSUse
+}
+
+// TLSUse is when a connection becomes a TLS session.
+type TLSUse string
+
+// The uses. Of an upgrade only the protocol's own client knows how to ask.
+const (
+	PlainText   TLSUse = ""
+	ImplicitTLS TLSUse = "implicit" // with its first octet
+	UpgradedTLS TLSUse = "upgraded" // after both sides agreed to
+)

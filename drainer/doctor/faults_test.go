@@ -1,0 +1,350 @@
+package doctor
+
+import (
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/throwaway"
+)
+
+func TestAHealthySetUpHasNothingToCure(t *testing.T) {
+	t.Parallel()
+	healthy(t).isWell()
+}
+
+// faults break one thing each, in a set-up that was well.
+var faults = map[string]struct {
+	breakIt func(*world)
+	verdict Verdict
+	check   string
+	seen    string
+	cure    string
+}{
+	"a grant is missing": {
+		func(w *world) { w.owner("REVOKE DELETE ON outbox.queue FROM outbox_drainer") },
+		Problem, "daemon's grants", "lacks DELETE on outbox.queue", "GRANT DELETE ON outbox.queue TO outbox_drainer;",
+	},
+	"a grant on a column is missing": {
+		func(w *world) {
+			w.owner("REVOKE INSERT ON outbox.intent FROM outbox_drainer; GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, headers, not_before, compensates) ON outbox.intent TO outbox_drainer")
+		},
+		Problem, "daemon's grants", "INSERT (payload) on outbox.intent", "GRANT INSERT (payload) ON outbox.intent TO outbox_drainer;",
+	},
+	"a grant on one of River's tables is missing": {
+		func(w *world) { w.owner("REVOKE UPDATE ON outbox.river_job FROM outbox_drainer") },
+		Problem, "daemon's grants", "UPDATE on outbox.river_job", "GRANT UPDATE ON outbox.river_job TO outbox_drainer;",
+	},
+	"the daemon's role inherits nothing": {
+		func(w *world) { w.owner("ALTER ROLE " + w.role + " NOINHERIT") },
+		Problem, "daemon's grants", "lacks what the role outbox_drainer has", "GRANT outbox_drainer TO ",
+	},
+	"agents may not enqueue": {
+		func(w *world) { w.owner("REVOKE EXECUTE ON FUNCTION outbox.enqueue FROM outbox_agent") },
+		Problem, "agents' grants", "lacks EXECUTE on outbox.enqueue", "GRANT EXECUTE ON FUNCTION outbox.enqueue TO outbox_agent;",
+	},
+	"agents may delete what waits": {
+		func(w *world) { w.owner("GRANT DELETE ON outbox.queue TO outbox_agent") },
+		Problem, "agents' grants", "DELETE on outbox.queue", "REVOKE DELETE ON outbox.queue FROM outbox_agent, PUBLIC;",
+	},
+	"everybody may prune": {
+		func(w *world) { w.owner("GRANT EXECUTE ON FUNCTION outbox.prune TO PUBLIC") },
+		Problem, "agents' grants", "EXECUTE on FUNCTION outbox.prune", "REVOKE EXECUTE ON FUNCTION outbox.prune FROM outbox_agent, PUBLIC;",
+	},
+	"agents may set what an intent undoes": {
+		func(w *world) { w.owner("GRANT INSERT (compensates) ON outbox.intent TO outbox_agent") },
+		Problem, "agents' grants", "INSERT (compensates) on outbox.intent", "REVOKE INSERT (compensates) ON outbox.intent",
+	},
+	"a migration is missing": {
+		func(w *world) { w.owner("DELETE FROM outbox.goose_db_version WHERE version_id = 7") },
+		Problem, "schema", "outbox 7 operations", "drainer migrate up",
+	},
+	"a migration is from the future": {
+		func(w *world) {
+			w.owner("INSERT INTO outbox.goose_db_version (version_id, is_applied) VALUES (900, true)")
+		},
+		Warning, "schema", "outbox 900", "upgrade this drainer",
+	},
+	"a table belongs to somebody else": {
+		func(w *world) {
+			w.owner("GRANT CREATE ON SCHEMA outbox TO outbox_drainer; ALTER TABLE outbox.watermark OWNER TO outbox_drainer; REVOKE CREATE ON SCHEMA outbox FROM outbox_drainer")
+		},
+		Warning, "ownership", "watermark", "OWNER TO",
+	},
+	"the role only reads": {
+		func(w *world) { w.owner("ALTER ROLE " + w.role + " SET default_transaction_read_only = on") },
+		Problem, "writable", "default_transaction_read_only is on", "RESET default_transaction_read_only;",
+	},
+	"the database only reads": {
+		func(w *world) { w.owner("ALTER DATABASE " + w.database + " SET default_transaction_read_only = on") },
+		Problem, "writable", "default_transaction_read_only is on", "ALTER DATABASE ",
+	},
+	"commits of the role may be forgotten": {
+		func(w *world) { w.owner("ALTER ROLE " + w.role + " SET synchronous_commit = off") },
+		Problem, "durability", "synchronous_commit is off", "RESET synchronous_commit;",
+	},
+	"commits of the URL may be forgotten": {
+		func(w *world) { w.Database = w.config(w.url("synchronous_commit=off")) },
+		Problem, "durability", "synchronous_commit is off", "take synchronous_commit out of the database URL",
+	},
+	"statements are cut off": {
+		func(w *world) { w.owner("ALTER ROLE " + w.role + " SET statement_timeout = '2s'") },
+		Warning, "session limits", "statement_timeout is 2s", "RESET statement_timeout;",
+	},
+	"there is no room for another daemon": {
+		func(w *world) { w.owner("ALTER ROLE " + w.role + " CONNECTION LIMIT 12") },
+		Warning, "room", "CONNECTION LIMIT leaves room for", "ALTER ROLE",
+	},
+	"autovacuum is off for a hot table": {
+		func(w *world) { w.owner("ALTER TABLE outbox.queue SET (autovacuum_enabled = false)") },
+		Problem, "autovacuum", "off for outbox.queue", "RESET (autovacuum_enabled);",
+	},
+	"rows wait for a provider that nobody knows": {
+		func(w *world) { w.owner("SELECT outbox.enqueue('r', 's', 'nobody/x', 'b', '{}')") },
+		Problem, "unconfigured", `1 rows wait for the provider "nobody"`, `add "nobody" under providers`,
+	},
+	"rows want a tool that the provider does not have": {
+		func(w *world) { w.owner("SELECT outbox.enqueue('r', 's', 'p/y', 'b', '{}')") },
+		Problem, "unconfigured", `the tool "p/y"`, `add "y" under providers.p.tools`,
+	},
+	"nobody drains": {
+		func(w *world) {
+			w.owner("DELETE FROM outbox.worker; SELECT outbox.enqueue('r', 's', 'p/x', 'b', '{}')")
+		},
+		Problem, "workers", "nobody drains, and intents are due", "start drainer run",
+	},
+	"a dead worker's rows are not recovered": {
+		func(w *world) { w.owner(claimBy("gen_random_uuid()", "1 hour")) },
+		Problem, "claims", "claimed by workers that are gone", "start a drainer",
+	},
+	"a request hangs": {
+		func(w *world) { w.owner(claimBy("(SELECT worker_id FROM outbox.worker)", "1 hour")) },
+		Warning, "claims", "in progress for 1h0m0s", "restart the worker",
+	},
+	"a provider is paused": {
+		func(w *world) { w.owner("INSERT INTO outbox.provider (name, paused) VALUES ('p', true)") },
+		Warning, "providers' gates", `"p" is paused`, "drainer providers resume p",
+	},
+	"a circuit breaker is open": {
+		func(w *world) {
+			w.owner("INSERT INTO outbox.provider (name, state, open_until) VALUES ('p', 'open', now() + interval '1 minute')")
+		},
+		Warning, "providers' gates", `the circuit breaker of "p" is open`, "closes by itself",
+	},
+	"nobody has acknowledged an incident": {
+		func(w *world) {
+			w.owner("INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 1, 'r')")
+		},
+		Warning, "incidents", "1 of kind outcome_unknown", "drainer incidents ack",
+	},
+	"a saga is stuck": {
+		func(w *world) {
+			w.owner("INSERT INTO outbox.saga (agent_run_id, begun_at) VALUES ('r', now() - interval '3 hours')")
+		},
+		Warning, "sagas", "1 runs have been going back for more than 1h0m0s", "drainer sagas list --state begun",
+	},
+	"a saga failed": {
+		func(w *world) {
+			w.owner("INSERT INTO outbox.saga (agent_run_id, state) VALUES ('r', 'compensation_failed')")
+		},
+		Warning, "sagas", "1 runs could not be taken back", "drainer sagas list --state compensation_failed",
+	},
+	"an open transaction pins xmin": {
+		func(w *world) {
+			w.Limits.Pinned = time.Millisecond
+			pin := w.connect()
+			if _, err := pin.Exec(w.t.Context(), "SET application_name = 'the culprit'; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_sleep(0.002)", pgx.QueryExecModeSimpleProtocol); err != nil {
+				w.t.Fatal(err)
+			}
+			w.Limits.Pinned = time.Nanosecond
+		},
+		Problem, "pinned xmin", `application "the culprit" of postgres, idle in transaction`, "pg_terminate_backend(",
+	},
+	"a table that should be nearly empty is full of dead rows": {
+		func(w *world) {
+			w.Limits.DeadTuples = 10
+			w.owner("INSERT INTO outbox.queue (provider, next_attempt_at, intent_id) SELECT 'p', now(), n FROM generate_series(1, 50) n")
+			w.owner("DELETE FROM outbox.queue")
+			w.owner("ANALYZE outbox.queue")
+		},
+		Warning, "dead tuples", "outbox.queue has 50 dead rows beside 0 live ones, never vacuumed", "VACUUM outbox.queue;",
+	},
+	"a prepared transaction pins xmin": {
+		func(w *world) {
+			w.Limits.Pinned = time.Nanosecond
+			w.owner("CREATE TABLE forgotten (x int)")
+			begun := w.connect()
+			if _, err := begun.Exec(w.t.Context(), "BEGIN; INSERT INTO forgotten VALUES (1); PREPARE TRANSACTION 'forgotten'", pgx.QueryExecModeSimpleProtocol); err != nil {
+				w.t.Fatal(err)
+			}
+			w.t.Cleanup(func() { w.owner("ROLLBACK PREPARED 'forgotten'") })
+		},
+		Problem, "pinned xmin", "prepared transaction forgotten", "ROLLBACK PREPARED 'forgotten'",
+	},
+	"the role may not see what others do": {
+		func(w *world) { w.owner("REVOKE pg_read_all_stats FROM " + w.role) },
+		NotChecked, "pinned xmin", "may not see", "GRANT pg_read_all_stats TO",
+	},
+	"the clock is minutes off": {
+		func(w *world) { w.Now = func() time.Time { return time.Now().Add(2 * time.Minute) } },
+		Problem, "clock", "this machine is 2m0s ahead of the database", "start a time service",
+	},
+	"the clock is seconds off": {
+		func(w *world) { w.Now = func() time.Time { return time.Now().Add(-5 * time.Second) } },
+		Warning, "clock", "behind the database", "start a time service",
+	},
+	"nobody listens at the provider": {
+		func(w *world) { w.Providers[0].Adapter = at("127.0.0.1:1") },
+		Problem, "provider p", "TCP: nothing listens at 127.0.0.1:1", "start what should listen there",
+	},
+	"the provider's name is not known": {
+		func(w *world) { w.Providers[0].Adapter = at("provider.invalid:443") },
+		Problem, "provider p", "DNS: the name of provider.invalid:443 is not known here", "correct the name",
+	},
+	"an adapter does not say where it goes": {
+		func(w *world) { w.Providers[0].Adapter = struct{ dispatch.Adapter }{} },
+		NotChecked, "provider p", "does not say where", "",
+	},
+}
+
+func TestAFaultIsNamedWithItsCureAndNothingElseIs(t *testing.T) {
+	t.Parallel()
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := healthy(t)
+			fault.breakIt(w)
+			found := w.finds(fault.verdict, fault.check, fault.seen, fault.cure)
+			if isSQL(found.Cure) {
+				w.follow(found.Cure)
+				w.isWell()
+			}
+		})
+	}
+}
+
+// isSQL tells a cure that can be run as it stands: it cures.
+func isSQL(cure string) bool {
+	for _, word := range []string{"GRANT ", "REVOKE ", "SET ", "ALTER ROLE ", "ALTER DATABASE ", "ALTER TABLE "} {
+		if strings.HasPrefix(cure, word) && strings.HasSuffix(cure, ";") && !strings.Contains(cure, "if it is") && !strings.Contains(cure, "…") {
+			return true
+		}
+	}
+	return false
+}
+
+func TestACheckThatHangsKeepsNoOtherFromRunning(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	w.Limits.Check = 2 * time.Second
+	locked := w.connect()
+	if _, err := locked.Exec(t.Context(), "BEGIN; LOCK outbox.incident", pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	w.finds(NotChecked, "incidents", "it took too long", "run it again")
+}
+
+func claimBy(worker, age string) string {
+	return `INSERT INTO outbox.claim (worker_id, provider, server, claimed_at, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+		SELECT ` + worker + `, 'p', 'p', now() - interval '` + age + `', '{1}', '{1}', '{1}', '{null}', '{f}', '{f}', '{null}'`
+}
+
+func TestADatabaseThatCannotBeReachedIsToldByWhy(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		address    func(*world, *url.URL)
+		seen, cure string
+	}{
+		"port":     {func(_ *world, u *url.URL) { u.Host = "127.0.0.1:1" }, "TCP: nothing listens at 127.0.0.1:1", "correct the address"},
+		"name":     {func(_ *world, u *url.URL) { u.Host = "db.invalid:5432" }, "DNS: the name of db.invalid:5432", "correct the name"},
+		"database": {func(_ *world, u *url.URL) { u.Path = "/nowhere" }, "has no database nowhere", "CREATE DATABASE"},
+		"password": {func(w *world, u *url.URL) { u.User = url.UserPassword(w.role, "wrong-"+w.password) }, "authentication: ", "correct user and password"},
+		"tls":      {func(_ *world, u *url.URL) { u.RawQuery = "sslmode=require" }, "does not speak it, and sslmode demands it", "correct sslmode"},
+		"silence":  {func(w *world, u *url.URL) { w.Limits.Check = time.Second; u.Host = listen(w.t) }, "did not answer in time", "whether it has connections left"},
+		"protocol": {func(w *world, u *url.URL) { u.Host = hangUp(w.t) }, "ended the connection before it stood", "another protocol"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := healthy(t)
+			u, err := url.Parse(w.url(""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			test.address(w, u)
+			w.Database = w.config(u.String())
+			w.finds(Problem, "connection", test.seen, test.cure)
+			if _, err := Examine(t.Context(), w.Patient); err == nil {
+				t.Error("there is no error")
+			}
+		})
+	}
+}
+
+func TestOfSeveralServersTheOneThatAnsweredIsNamed(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	u, err := url.Parse(w.url(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := u.Host
+	w.Database = w.config(strings.Replace(u.String(), there, "127.0.0.1:1,"+there, 1))
+	if got := w.examine()[0]; !strings.HasPrefix(got.Seen, "connected to "+there+" as ") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// hangUp takes connections and ends them.
+func hangUp(t *testing.T) (address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+func TestAServerThatMayForgetIsAProblem(t *testing.T) {
+	t.Parallel()
+	forgetful, err := throwaway.Start(t.Context(), throwaway.WithoutDurability())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := forgetful.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	w := healthy(t)
+	w.Database = w.config(forgetful.URL)
+	var found []Finding
+	for _, f := range w.examine() {
+		if f.Check == "durability" {
+			found = append(found, f)
+		}
+	}
+	for i, want := range []Finding{
+		{"durability", Problem, "fsync is off: a crash of the machine may lose or damage everything", "start the server with fsync = on"},
+		{"durability", Warning, "full_page_writes is off: a crash may damage pages, unless the file system writes them whole", "start the server with full_page_writes = on"},
+		{"durability", Problem, "synchronous_commit is off: a crash forgets claims that were sent, and they are sent again", "start the server with synchronous_commit = on"},
+	} {
+		if i >= len(found) || found[i] != want {
+			t.Errorf("want %+v, found %s", want, lines(found))
+		}
+	}
+}
