@@ -7,17 +7,21 @@ import (
 	"time"
 )
 
-// stuckAfter is well above what one round of a lane's loop can take: two turn
-// timeouts and the longest backoff.
+// stuckAfter is well above what one round of a lane's loop can take: three turn
+// timeouts, for what was lost, for a committer and for the turn, and the longest
+// backoff.
 const stuckAfter = time.Minute
 
-// pulse is when a loop last went round. The zero pulse has not begun.
+// pulse is when a loop last went round: nothing before it has begun, and after it
+// has ended.
 type pulse struct{ last atomic.Pointer[time.Time] }
 
 func (p *pulse) beat() {
 	now := time.Now() // with its monotonic reading: a clock that jumps makes nobody stuck
 	p.last.Store(&now)
 }
+
+func (p *pulse) end() { p.last.Store(nil) }
 
 func (p *pulse) stuck() bool {
 	last := p.last.Load()

@@ -48,3 +48,24 @@ func TestALaneHangsOnlyOnceItsDispatchesShouldHaveEnded(t *testing.T) {
 		}
 	})
 }
+
+// A retired session may go on for long because of one provider. The lanes of
+// the others have done what they had to, and a restart would cure nothing.
+func TestALaneThatHasEndedIsNotStuck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stop, stopNow := context.WithCancel(t.Context())
+		stopNow()
+		ended := &lane{server: newUpstream(Provider{Name: "idle", Concurrency: 1}), jobs: make(chan *Row)}
+		ended.pulse.beat()
+		var daemon Daemon
+		daemon.roster.enter(&session{lanes: map[route]*lane{{"idle", "idle"}: ended}})
+		if err := ended.run(lifetimes{stop: stop, abort: t.Context(), giveUp: t.Context()}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * stuckAfter)
+		if err := daemon.Live(); err != nil {
+			t.Errorf("a lane ended in order, and the daemon says: %v", err)
+		}
+	})
+}

@@ -101,6 +101,7 @@ type lifetimes struct{ stop, abort, giveUp context.Context }
 // run drains until it is told to stop and everything it claimed is settled.
 // The error says that it had to give up with outcomes unsettled.
 func (l *lane) run(life lifetimes) error {
+	defer l.pulse.end() // its session may last for long yet, for the sake of other lanes
 	var dispatchers sync.WaitGroup
 	for range l.server.provider.Concurrency {
 		dispatchers.Go(func() {

@@ -2,6 +2,7 @@ package drainer
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -62,11 +63,19 @@ func (t *turns) run(ctx context.Context) {
 	_ = group.Wait()
 }
 
+var errNoCommitter = errors.New("the turns of other lanes take too long")
+
 // take hands one lane's share to a committer and waits for its part of the reply.
+// It waits for a committer as long as for a turn: behind many others the wait
+// would add up.
 func (t *turns) take(ctx context.Context, share *laneTurn) laneReply {
 	share.reply = make(chan laneReply, 1)
+	queueing := time.NewTimer(turnTimeout)
+	defer queueing.Stop()
 	select {
 	case t.requests <- share:
+	case <-queueing.C:
+		return laneReply{err: errNoCommitter}
 	case <-ctx.Done():
 		return laneReply{err: context.Cause(ctx)}
 	}

@@ -126,3 +126,32 @@ func TestAskingForATurnEndsWithTheContext(t *testing.T) {
 		t.Errorf("%v, want the cause", reply.err)
 	}
 }
+
+// A lane is stuck after a minute. However many lanes there are, an outage must
+// not make them look so: restarting cures none.
+func TestNoLaneWaitsForLongBehindOthersWhileTheDatabaseHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		turns := newTurns(turnFunc(func(ctx context.Context, _ Turn) (TurnReply, error) {
+			<-ctx.Done()
+			return TurnReply{}, ctx.Err()
+		}), "w", func(time.Duration) {})
+		var running, lanes sync.WaitGroup
+		running.Go(func() { turns.run(ctx) })
+		began := time.Now()
+		for range 20 * committers * lanesPerTurn {
+			lanes.Go(func() {
+				if reply := turns.take(ctx, &laneTurn{}); reply.err == nil {
+					t.Error("a turn that nothing came of succeeded")
+				}
+			})
+		}
+		lanes.Wait()
+		if took := time.Since(began); took > 2*turnTimeout {
+			t.Errorf("a lane waited %s for its turn", took)
+		}
+		cancel()
+		running.Wait()
+	})
+}

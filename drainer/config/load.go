@@ -18,7 +18,16 @@ import (
 // adapters. Every mistake that it can find is in the *InvalidError it returns.
 // Either way it says which files it read.
 func Load(path string, registry dispatch.Registry) (*Config, error) {
-	sources := &sources{read: map[string]source{}}
+	return loadAll(path, registry, &sources{read: map[string]source{}})
+}
+
+// Reload is Load for a daemon that runs. It reads no pipe and no device: nobody
+// would notice that it waits.
+func Reload(path string, registry dispatch.Registry) (*Config, error) {
+	return loadAll(path, registry, &sources{read: map[string]source{}, noPipes: true})
+}
+
+func loadAll(path string, registry dispatch.Registry, sources *sources) (*Config, error) {
 	config, err := loadFrom(path, registry, sources)
 	var mistakes *InvalidError
 	if errors.As(err, &mistakes) {

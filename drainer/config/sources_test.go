@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -107,5 +109,64 @@ func TestAFileIsReadOnceForAConfiguration(t *testing.T) {
 	}
 	if len(sources.files) != 1 {
 		t.Errorf("it counts as %d files", len(sources.files))
+	}
+}
+
+// Opening a pipe that nobody writes to waits for ever, and with it would every
+// reload to come.
+func TestAPipeInThePlaceOfAFileIsRefusedAtAReload(t *testing.T) {
+	t.Parallel()
+	path := folder(t, "one")
+	loaded, err := Load(path, fakeRegistry(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := filepath.Join(filepath.Dir(path), "secret")
+	if err := errors.Join(os.Remove(secret), syscall.Mkfifo(secret, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if got := changed(loaded.Files); !slices.Equal(got, []string{"secret"}) {
+		t.Errorf("%v changed, want the secret", got)
+	}
+	_, err = Reload(path, fakeRegistry(t))
+	var mistakes *InvalidError
+	if !errors.As(err, &mistakes) || !strings.Contains(err.Error(), errIsPipe.Error()) {
+		t.Fatalf("%v, want a refusal of the pipe", err)
+	}
+	if got := changed(mistakes.Files); got != nil {
+		t.Errorf("%v changed since: it would be refused again and again", got)
+	}
+	if err := os.Remove(secret); err != nil {
+		t.Fatal(err)
+	}
+	put(t, secret, "two")
+	if got := changed(mistakes.Files); !slices.Equal(got, []string{"secret"}) {
+		t.Errorf("%v changed, want the secret, which is a file again", got)
+	}
+}
+
+func TestAFileThatNeverEndsIsNotReadForEver(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "drainer.yaml")
+	put(t, path, "version: 1\ndatabase: {url: \"${file:/dev/zero}\"}\n")
+	if _, err := Load(path, fakeRegistry(t)); err == nil || !strings.Contains(err.Error(), errHuge.Error()) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A pipe gives its content once, and reading it may wait for ever.
+func TestAPipeIsNeverReadAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = os.WriteFile(path, []byte("once"), 0o600) }()
+	sources := &sources{read: map[string]source{}}
+	if content, err := sources.readFile(path); err != nil || string(content) != "once" {
+		t.Fatalf("%q, %v", content, err)
+	}
+	if file := sources.files[0]; !file.OnlyOnce() || file.Current() != file.Version {
+		t.Errorf("a pipe is read again: %+v", file)
 	}
 }

@@ -5,16 +5,21 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
 // loadConfig reads the file that --config names, for commands about its
 // providers. Others, such as migrate, are content with a database.
 func (o *options) loadConfig(command *cobra.Command) (*config.Config, error) {
+	return o.loadConfigBy(command, config.Load)
+}
+
+func (o *options) loadConfigBy(command *cobra.Command, load func(string, dispatch.Registry) (*config.Config, error)) (*config.Config, error) {
 	if o.configPath == "" {
 		return nil, usagef(command, "say which configuration to use: --config FILE")
 	}
-	loaded, err := config.Load(o.configPath, o.registry)
+	loaded, err := load(o.configPath, o.registry)
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ type source struct {
 
 func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) source {
 	return source{
-		load: func() (*config.Config, error) { return o.loadConfig(command) },
+		load: func() (*config.Config, error) { return o.loadConfigBy(command, config.Reload) },
 		fixedOf: func(loaded *config.Config) fixed {
 			url, _ := o.databaseOf(command, loaded) // none is another than before, too
 			return fixed{url, loaded.Worker, loaded.Server}
@@ -92,12 +92,22 @@ func (r *reloader) reload(cause watch.Cause) []config.File {
 func (r *reloader) read() (*config.Config, error) {
 	for _, file := range r.files {
 		if file.OnlyOnce() {
-			return nil, &config.InvalidError{Files: r.files, Problems: []*config.Error{{
+			return nil, &config.InvalidError{Files: asTheyAre(r.files), Problems: []*config.Error{{
 				File: file.Path, Message: "is a pipe or a device, which can be read only once; restart to change the configuration, or use a file",
 			}}}
 		}
 	}
 	return r.load()
+}
+
+// asTheyAre are files that were not read again, in the versions that are there
+// now: each is refused once.
+func asTheyAre(files []config.File) []config.File {
+	now := slices.Clone(files)
+	for i := range now {
+		now[i].Version = now[i].Current()
+	}
+	return now
 }
 
 // apply prepares all that can fail before anything changes.

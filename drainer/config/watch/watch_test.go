@@ -134,17 +134,3 @@ func TestASignalIsHeededAtOnceAndWithoutAChange(t *testing.T) {
 		d.want("which is known then", d.pass(10))
 	})
 }
-
-// A pipe gives its content once, and reading it may wait for ever.
-func TestAPipeIsNeverReadAgain(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	file := config.File{Path: path}
-	file.Version = file.Current()
-	if !file.OnlyOnce() || file.Current() != file.Version {
-		t.Errorf("a pipe is read again: %+v", file)
-	}
-}
