@@ -7,7 +7,8 @@ import (
 
 // inherited are the variables that a program needs in order to start, and that
 // hold no secrets. DATABASE_URL, and what else drainer was given, is not the
-// program's business.
+// program's business. That keeps it from passing on by accident what it could
+// read in /proc all the same.
 var inherited = []string{"PATH", "HOME", "LANG", "TMPDIR", "TZ"}
 
 // environment is what the program sees. What is configured goes last, where it
