@@ -226,6 +226,45 @@ func TestTheExamplesRememberAcrossARestart(t *testing.T) {
 	})
 }
 
+// A pool of threads has a queue. What waited in it beyond its deadline is in
+// doubt for drainer, and may have been looked up and found absent by now.
+func TestTheExampleWithAPoolBeginsNothingAfterItsDeadline(t *testing.T) {
+	t.Parallel()
+	line := program(t, "python")
+	script := `import time, tickets
+class Slow(tickets.Desk):
+    def open_ticket(self, key, payload):
+        time.sleep(0.5)
+        return super().open_ticket(key, payload)
+tickets.serve_lines(Slow())`
+	command := osexec.Command(line[0], "-c", script)
+	command.Env = append(os.Environ(), "PYTHONPATH="+filepath.Dir(line[1]), "PYTHONDONTWRITEBYTECODE=1")
+	said := bytes.NewBuffer(protocol.Greeting())
+	const room, late = 16, 4 // as many as the pool has threads, and more
+	ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
+	defer cancel()
+	for i := range room + late {
+		request := call(fmt.Sprint(i), "open_ticket", `{"title":"x"}`)
+		if i < room {
+			said.Write(encode(t, fmt.Sprint(i), request))
+			continue
+		}
+		text, err := protocol.Encode(ctx, fmt.Sprint(i), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said.Write(text)
+	}
+	command.Stdin = said
+	output, err := command.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done, refused := bytes.Count(output, []byte(`"completed"`)), bytes.Count(output, []byte(`"not_sent"`)); done != room || refused != late {
+		t.Errorf("%d were done and %d were not begun, want %d and %d", done, refused, room, late)
+	}
+}
+
 var requests = []dispatch.Request{
 	call("1", "open_ticket", `{"title":"x"}`), call("1", "open_ticket", `{"title":"x"}`), call("1", "open_ticket", `{"title":"y"}`),
 	call("1", "find_ticket", `{}`), call("2", "find_ticket", `{}`), call("3", "burn_ticket", `{}`), call("4", "close_ticket", `{"number":1}`),

@@ -11,10 +11,12 @@ sidecar wants it as its bearer token.
 import argparse
 import hmac
 import json
+import math
 import os
 import socketserver
 import sys
 import threading
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
@@ -93,10 +95,17 @@ def completed(ticket):
     return {"outcome": "completed", "provider_ref": str(ticket["number"]), "response": response}
 
 
-def answer(desk, request):
+def due(request):
+    """When drainer stops waiting. What is begun after that, nobody expects any more."""
+    return time.monotonic() + request.get("deadline_ms", math.inf) / 1000
+
+
+def answer(desk, request, until):
     """Every request gets one result; what nobody understands stays in doubt."""
     try:
-        if request["operation"] not in HELLO["operations"]:
+        if time.monotonic() > until:  # it waited for its turn in vain
+            result = {"outcome": "not_sent", "error_class": "timeout"}
+        elif request["operation"] not in HELLO["operations"]:
             result = {"outcome": "rejected", "error_class": "unknown_operation"}
         else:
             result = getattr(desk, request["operation"])(request["idempotency_key"], request["payload"])
@@ -120,7 +129,7 @@ def serve_lines(desk):
     with ThreadPoolExecutor(16) as pool:
         for line in sys.stdin.buffer:
             request = json.loads(line)
-            pool.submit(lambda request: say(answer(desk, request)), request)
+            pool.submit(lambda request, until: say(answer(desk, request, until)), request, due(request))
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -136,7 +145,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         if self.allowed() and self.path == "/v1/dispatch":
-            self.reply(200, answer(self.server.desk, json.loads(body)))
+            request = json.loads(body)
+            self.reply(200, answer(self.server.desk, request, due(request)))
         else:
             self.refuse()
 

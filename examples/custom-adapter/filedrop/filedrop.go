@@ -1,5 +1,7 @@
 // Package filedrop leaves each intent as a file in a folder that another
-// program empties, once: the file's name is the intent's idempotency key.
+// program empties. The file's name is the intent's idempotency key. An attempt
+// in doubt is repeated, perhaps after the file was taken, so that program must
+// know the names that it had for as long as the tool's ttl.
 package filedrop
 
 import (
