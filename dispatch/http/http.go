@@ -71,10 +71,6 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	return a.send(ctx, tool, call)
 }
 
-// Host is where every request goes: a name or an address, with its port where
-// the configuration gives one.
-func (a *Adapter) Host() string { return a.provider.base.Host }
-
 // Close closes the idle connections.
 func (a *Adapter) Close() error {
 	a.transport.CloseIdleConnections()
