@@ -10,8 +10,8 @@ type Located interface {
 
 // Destination is one end of an adapter's connections. It carries no credentials.
 type Destination struct {
-	Network string // "tcp" or "unix"
-	Address string // host:port, or the path of a socket
+	Network string // "tcp", "unix" or "program"
+	Address string // host:port, the path of a socket, or what is started: a path, or a name on the PATH
 	TLS     TLSUse
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
 )
 
@@ -30,20 +31,13 @@ type Tool struct{}
 
 func newSettings(spec dispatch.Spec) (Settings, error) {
 	var settings Settings
-	problems := []error{decode(spec.Settings, &settings), settings.complete()}
+	problems := []error{blocks.Decode(spec.Settings, &settings), settings.complete()}
 	for operation, tool := range spec.Tools {
-		if err := decode(tool.Settings, &Tool{}); err != nil {
+		if err := blocks.Decode(tool.Settings, &Tool{}); err != nil {
 			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
 		}
 	}
 	return settings, errors.Join(problems...)
-}
-
-func decode(block dispatch.Block, into any) error {
-	if block == nil {
-		return nil
-	}
-	return block.Decode(into)
 }
 
 // complete checks the settings and fills in what was left out.

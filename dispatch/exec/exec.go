@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/deadline"
 	"github.com/agentoutbox/drainer/dispatch/internal/failure"
 )
 
@@ -34,6 +35,7 @@ func Kind() dispatch.Kind {
 
 // Adapter dispatches to one provider through one child at a time.
 type Adapter struct {
+	program  string
 	tools    map[string]dispatch.ToolSpec
 	children *supervisor
 	timeout  time.Duration
@@ -49,7 +51,7 @@ func build(spec dispatch.Spec, patience patience, stderr io.Writer) (*Adapter, e
 		return nil, err
 	}
 	launch := launcher{provider: spec.Provider, settings: settings, patience: patience, stderr: stderr}
-	return &Adapter{tools: spec.Tools, children: supervise(launch.start), timeout: spec.Timeout}, nil
+	return &Adapter{program: settings.Command[0], tools: spec.Tools, children: supervise(launch.start), timeout: spec.Timeout}, nil
 }
 
 // Dispatch asks the child once and reports what is known of it.
@@ -58,11 +60,8 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	if !configured {
 		return notSent("unconfigured_tool")
 	}
-	if a.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.timeout)
-		defer cancel()
-	}
+	ctx, cancel := deadline.Within(ctx, a.timeout)
+	defer cancel()
 	if ctx.Err() != nil {
 		return notSent(failure.Context(ctx)) // which is no reason to start a child
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 )
 
 const defaultMaxResponseBody = 1 << 20
@@ -60,7 +61,7 @@ type provider struct {
 
 func newProvider(block dispatch.Block) (*provider, error) {
 	var settings Settings
-	if err := decode(block, &settings); err != nil {
+	if err := blocks.Decode(block, &settings); err != nil {
 		return nil, err
 	}
 	base, baseErr := parseBase(settings.BaseURL)
@@ -151,13 +152,6 @@ func parseBase(text string) (*url.URL, error) {
 		return nil, errors.New("base_url has a query or a fragment")
 	}
 	return base, nil
-}
-
-func decode(block dispatch.Block, into any) error {
-	if block == nil {
-		return nil
-	}
-	return block.Decode(into)
 }
 
 func validHeaderName(name string) bool {

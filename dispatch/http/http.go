@@ -20,8 +20,10 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
+	"github.com/agentoutbox/drainer/dispatch/internal/deadline"
 	"github.com/agentoutbox/drainer/dispatch/internal/onesend"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
 // Kind registers the adapter as "http".
@@ -47,16 +49,8 @@ type Adapter struct {
 // configuration, joined. The errors name fields and never repeat a value.
 func New(spec dispatch.Spec) (*Adapter, error) {
 	provider, err := newProvider(spec.Settings)
-	problems := []error{err}
-	tools := make(map[string]*tool, len(spec.Tools))
-	for _, name := range sortedKeys(spec.Tools) {
-		tool, err := newTool(provider, spec.Tools[name])
-		if err != nil {
-			problems = append(problems, &dispatch.ToolError{Operation: name, Err: err})
-		}
-		tools[name] = tool
-	}
-	if err := errors.Join(problems...); err != nil {
+	tools, toolsErr := blocks.Tools(spec.Tools, func(_ string, spec dispatch.ToolSpec) (*tool, error) { return newTool(provider, spec) })
+	if err := errors.Join(err, toolsErr); err != nil {
 		return nil, err
 	}
 	return &Adapter{provider: provider, tools: tools, transport: onesend.New(spec.Network), timeout: spec.Timeout}, nil
@@ -68,21 +62,14 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	if !ok {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
 	}
-	if a.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.timeout)
-		defer cancel()
-	}
+	ctx, cancel := deadline.Within(ctx, a.timeout)
+	defer cancel()
 	call, err := tool.render(ctx, request)
 	if err != nil {
-		return unrendered(ctx)
+		return render.Refusal(ctx)
 	}
 	return a.send(ctx, tool, call)
 }
-
-// Host is where every request goes: a name or an address, with its port where
-// the configuration gives one.
-func (a *Adapter) Host() string { return a.provider.base.Host }
 
 // Close closes the idle connections.
 func (a *Adapter) Close() error {
@@ -105,15 +92,6 @@ func unanswered(failure *onesend.Failure) dispatch.Result {
 		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: failure.Class}
 	}
 	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Class}
-}
-
-// unrendered is the result of a payload that the tool's expressions refuse.
-// Asking again would end the same, unless it was time that ran out.
-func unrendered(ctx context.Context) dispatch.Result {
-	if ctx.Err() != nil {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Context(ctx)}
-	}
-	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request"}
 }
 
 func sortedKeys[V any](m map[string]V) []string {

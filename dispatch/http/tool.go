@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
 	"github.com/agentoutbox/drainer/internal/jq"
 )
@@ -40,7 +41,7 @@ var (
 // its own block was wrong.
 func newTool(provider *provider, spec dispatch.ToolSpec) (*tool, error) {
 	var block Tool
-	if err := decode(spec.Settings, &block); err != nil {
+	if err := blocks.Decode(spec.Settings, &block); err != nil {
 		return nil, err
 	}
 	t := &tool{provider: provider, method: block.Method, isAsked: spec.AnswersLookups}

@@ -15,12 +15,12 @@ package kafka
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
+	"github.com/agentoutbox/drainer/dispatch/internal/deadline"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
 // Kind registers the adapter as "kafka". A record is an effect, so no tool is
@@ -49,16 +49,8 @@ type Adapter struct {
 // configuration, joined. It connects to nothing.
 func New(spec dispatch.Spec) (*Adapter, error) {
 	settings, err := readSettings(spec.Settings)
-	problems := []error{err}
-	tools := make(map[string]*tool, len(spec.Tools))
-	for _, name := range slices.Sorted(maps.Keys(spec.Tools)) {
-		tool, err := newTool(spec.Tools[name])
-		if err != nil {
-			problems = append(problems, &dispatch.ToolError{Operation: name, Err: err})
-		}
-		tools[name] = tool
-	}
-	if err := errors.Join(problems...); err != nil {
+	tools, toolsErr := blocks.Tools(spec.Tools, func(_ string, spec dispatch.ToolSpec) (*tool, error) { return newTool(spec) })
+	if err := errors.Join(err, toolsErr); err != nil {
 		return nil, err
 	}
 	return &Adapter{
@@ -76,14 +68,11 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	if !ok {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
 	}
-	if a.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.timeout)
-		defer cancel()
-	}
+	ctx, cancel := deadline.Within(ctx, a.timeout)
+	defer cancel()
 	record, err := tool.record(ctx, request)
 	if err != nil {
-		return unrendered(ctx)
+		return render.Refusal(ctx)
 	}
 	return a.publish(ctx, record)
 }
@@ -92,20 +81,4 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 func (a *Adapter) Close() error {
 	a.sessions.close()
 	return nil
-}
-
-// unrendered is the result of a payload that the tool's expressions refuse.
-// Asking again would end the same, unless it was time that ran out.
-func unrendered(ctx context.Context) dispatch.Result {
-	if ctx.Err() != nil {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Context(ctx)}
-	}
-	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request"}
-}
-
-func decode(block dispatch.Block, into any) error {
-	if block == nil {
-		return nil
-	}
-	return block.Decode(into)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 	"github.com/agentoutbox/drainer/dispatch/internal/message"
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
@@ -48,7 +49,7 @@ type record struct {
 
 func newTool(spec dispatch.ToolSpec) (*tool, error) {
 	var block Tool
-	if err := decode(spec.Settings, &block); err != nil {
+	if err := blocks.Decode(spec.Settings, &block); err != nil {
 		return nil, err
 	}
 	var problems []error

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 	"github.com/agentoutbox/drainer/dispatch/internal/failure"
 )
 
@@ -52,12 +53,12 @@ type Adapter struct {
 // New builds the adapter, or reports what is wrong with its configuration.
 func New(spec dispatch.Spec) (*Adapter, error) {
 	a := &Adapter{tools: spec.Tools, settings: Settings{To: "stdout"}}
-	problems := []error{decode(spec.Settings, &a.settings)}
+	problems := []error{blocks.Decode(spec.Settings, &a.settings)}
 	if to := a.settings.To; to != "stdout" && to != "stderr" && !filepath.IsAbs(to) {
 		problems = append(problems, errors.New("to is neither stdout nor stderr nor an absolute path"))
 	}
 	for operation, tool := range spec.Tools {
-		if err := decode(tool.Settings, &Tool{}); err != nil {
+		if err := blocks.Decode(tool.Settings, &Tool{}); err != nil {
 			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
 		}
 	}
@@ -155,11 +156,4 @@ func (a *Adapter) line(request dispatch.Request) ([]byte, error) {
 	}
 	text, err := json.Marshal(record)
 	return append(text, '\n'), err
-}
-
-func decode(block dispatch.Block, into any) error {
-	if block == nil {
-		return nil
-	}
-	return block.Decode(into)
 }

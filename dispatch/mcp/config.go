@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 )
 
 const defaultMaxResponseBody = 1 << 20
@@ -65,7 +66,7 @@ type provider struct {
 
 func newProvider(block dispatch.Block) (*provider, error) {
 	var settings Settings
-	if err := decode(block, &settings); err != nil {
+	if err := blocks.Decode(block, &settings); err != nil {
 		return nil, err
 	}
 	p := &provider{
@@ -165,10 +166,3 @@ func (p *provider) setEnv(env map[string]string) error {
 }
 
 func hasNUL(text string) bool { return strings.Contains(text, "\x00") }
-
-func decode(block dispatch.Block, into any) error {
-	if block == nil {
-		return nil
-	}
-	return block.Decode(into)
-}

@@ -12,8 +12,9 @@ import (
 func TestAnAdapterSaysWhereItConnectsTo(t *testing.T) {
 	t.Parallel()
 	for settings, want := range map[string][]dispatch.Destination{
-		"url: https://mcp.example/rpc": {{Network: "tcp", Address: "mcp.example:443", TLS: dispatch.ImplicitTLS}},
-		"command: [server]":            nil,
+		"url: https://mcp.example/rpc":           {{Network: "tcp", Address: "mcp.example:443", TLS: dispatch.ImplicitTLS}},
+		"command: [server, --stdio]":             {{Network: "program", Address: "server"}},
+		"{command: [./server], directory: /opt}": {{Network: "program", Address: "/opt/server"}},
 	} {
 		adapter, err := mcp.New(dispatch.Spec{Settings: dispatchtest.Block(settings)})
 		if err != nil {

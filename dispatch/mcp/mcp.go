@@ -20,17 +20,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
+	"github.com/agentoutbox/drainer/dispatch/internal/deadline"
 	"github.com/agentoutbox/drainer/dispatch/internal/failure"
 	"github.com/agentoutbox/drainer/dispatch/internal/onesend"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
 const (
@@ -65,16 +66,10 @@ type Adapter struct {
 // configuration, joined. The errors name fields and never repeat a value.
 func New(spec dispatch.Spec) (*Adapter, error) {
 	provider, err := newProvider(spec.Settings)
-	problems := []error{err}
-	tools := make(map[string]*tool, len(spec.Tools))
-	for _, operation := range slices.Sorted(maps.Keys(spec.Tools)) {
-		tool, err := newTool(provider, operation, spec.Tools[operation])
-		if err != nil {
-			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
-		}
-		tools[operation] = tool
-	}
-	if err := errors.Join(problems...); err != nil {
+	tools, toolsErr := blocks.Tools(spec.Tools, func(operation string, spec dispatch.ToolSpec) (*tool, error) {
+		return newTool(provider, operation, spec)
+	})
+	if err := errors.Join(err, toolsErr); err != nil {
 		return nil, err
 	}
 	a := &Adapter{provider: provider, tools: tools, timeout: spec.Timeout}
@@ -95,14 +90,11 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	if !ok {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
 	}
-	if a.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.timeout)
-		defer cancel()
-	}
+	ctx, cancel := deadline.Within(ctx, a.timeout)
+	defer cancel()
 	params, err := tool.render(ctx, request)
 	if err != nil {
-		return unrendered(ctx)
+		return render.Refusal(ctx)
 	}
 	session, err := a.sessions.take(ctx)
 	if err != nil {
@@ -190,13 +182,4 @@ func unsent(ctx context.Context, err error) dispatch.Result {
 		result.RetryAfter = refused.refusal.retryAfter
 	}
 	return result
-}
-
-// unrendered is the result of a payload that the tool's expressions refuse.
-// Asking again would end the same, unless it was time that ran out.
-func unrendered(ctx context.Context) dispatch.Result {
-	if ctx.Err() != nil {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Context(ctx)}
-	}
-	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request"}
 }

@@ -11,6 +11,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
 	"github.com/agentoutbox/drainer/internal/jq"
 )
@@ -31,7 +32,7 @@ type tool struct {
 // newTool takes nil for a provider whose own settings are wrong.
 func newTool(provider *provider, operation string, spec dispatch.ToolSpec) (*tool, error) {
 	var block Tool
-	if err := decode(spec.Settings, &block); err != nil {
+	if err := blocks.Decode(spec.Settings, &block); err != nil {
 		return nil, err
 	}
 	t := &tool{

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 	"github.com/agentoutbox/drainer/dispatch/internal/message"
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
@@ -33,7 +34,7 @@ type tool struct {
 
 func newTool(spec dispatch.ToolSpec) (*tool, error) {
 	var block Tool
-	if err := decode(spec.Settings, &block); err != nil {
+	if err := blocks.Decode(spec.Settings, &block); err != nil {
 		return nil, err
 	}
 	var problems []error

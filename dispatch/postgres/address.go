@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 )
 
 // maxMessage bounds what the server may say at once, in octets.
@@ -25,7 +26,7 @@ const neutral = "sslmode=disable&sslrootcert=&sslcert=&sslkey=&sslcertmode=allow
 
 func newPoolConfig(spec dispatch.Spec) (*pgxpool.Config, error) {
 	var settings Settings
-	if err := decode(spec.Settings, &settings); err != nil {
+	if err := blocks.Decode(spec.Settings, &settings); err != nil {
 		return nil, err
 	}
 	address, err := parseAddress(settings.URL)

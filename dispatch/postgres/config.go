@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 )
 
 // Settings is the provider's `postgres` block.
@@ -23,7 +24,7 @@ type Tool struct {
 
 func newTool(spec dispatch.ToolSpec) (tool, error) {
 	var block Tool
-	if err := decode(spec.Settings, &block); err != nil {
+	if err := blocks.Decode(spec.Settings, &block); err != nil {
 		return nil, err
 	}
 	if (block.Inbox == "") == (block.Function == "") {
@@ -47,11 +48,4 @@ func quote(field, name string) (string, error) {
 		return "", fmt.Errorf("%s: write schema.name, of letters, digits and underscores", field)
 	}
 	return pgx.Identifier(parts[1:]).Sanitize(), nil
-}
-
-func decode(block dispatch.Block, into any) error {
-	if block == nil {
-		return nil
-	}
-	return block.Decode(into)
 }

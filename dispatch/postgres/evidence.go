@@ -15,11 +15,17 @@ import (
 
 const maxMessageShown = 500 // characters of what a function raised
 
+// refusedTLS is all by which the driver tells that a server speaks no TLS.
+const refusedTLS = "server refused TLS connection"
+
 // unconnected is the result of an attempt that got no connection, and so wrote
 // nothing of the request. A wrong password is among these: it is not the
 // intent that was refused.
 func unconnected(ctx context.Context, err error) dispatch.Result {
 	class := failure.Unsent(ctx, err)
+	if class == "dial" && strings.Contains(err.Error(), refusedTLS) {
+		class = "tls"
+	}
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && ctx.Err() == nil {
 		class = stateClass(refusal.Code)
 		if strings.HasPrefix(refusal.Code, "28") {

@@ -40,7 +40,7 @@ func TestWithoutAConnectionNothingIsSent(t *testing.T) {
 		"nobody answers":   {elsewhere(mute.Addr().String()), "timeout"},
 		"no such user":     {changed(t, to.url, func(u *url.URL) { u.User = url.User("nobody") }), "auth"},
 		"no such database": {changed(t, to.url, func(u *url.URL) { u.Path = "/none" }), "sqlstate_3d000"},
-		"no TLS there":     {strings.ReplaceAll(to.url, "sslmode=disable", "sslmode=verify-full"), "dial"},
+		"no TLS there":     {strings.ReplaceAll(to.url, "sslmode=disable", "sslmode=verify-full"), "tls"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := spec(test.url, intoInbox)

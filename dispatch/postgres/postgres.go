@@ -12,8 +12,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
+	"github.com/agentoutbox/drainer/dispatch/internal/deadline"
 )
 
 // closeTimeout bounds the goodbye on a connection that is not used again.
@@ -56,16 +56,8 @@ type tool interface {
 // configuration, joined. The errors name fields and never repeat a value.
 func New(spec dispatch.Spec) (*Adapter, error) {
 	config, err := newPoolConfig(spec)
-	problems := []error{err}
-	tools := make(map[string]tool, len(spec.Tools))
-	for _, operation := range slices.Sorted(maps.Keys(spec.Tools)) {
-		tool, err := newTool(spec.Tools[operation])
-		if err != nil {
-			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
-		}
-		tools[operation] = tool
-	}
-	if err := errors.Join(problems...); err != nil {
+	tools, toolsErr := blocks.Tools(spec.Tools, func(_ string, spec dispatch.ToolSpec) (tool, error) { return newTool(spec) })
+	if err := errors.Join(err, toolsErr); err != nil {
 		return nil, err
 	}
 	return &Adapter{tools: tools, timeout: spec.Timeout, config: config}, nil
@@ -77,11 +69,8 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	if !ok {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
 	}
-	if a.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.timeout)
-		defer cancel()
-	}
+	ctx, cancel := deadline.Within(ctx, a.timeout)
+	defer cancel()
 	conn, err := a.acquire(ctx)
 	if err != nil {
 		return unconnected(ctx, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 	"github.com/agentoutbox/drainer/internal/duration"
 )
 
@@ -40,7 +41,7 @@ type address struct {
 
 func newAddress(block dispatch.Block) (address, error) {
 	var settings Settings
-	if err := decode(block, &settings); err != nil {
+	if err := blocks.Decode(block, &settings); err != nil {
 		return address{}, err
 	}
 	heartbeat, err := parseHeartbeat(settings.Heartbeat)
@@ -81,11 +82,4 @@ func parseHeartbeat(text string) (time.Duration, error) {
 		return 0, errors.New("heartbeat is not a whole number of seconds from 1s to 60s")
 	}
 	return heartbeat, nil
-}
-
-func decode(block dispatch.Block, into any) error {
-	if block == nil {
-		return nil
-	}
-	return block.Decode(into)
 }

@@ -12,12 +12,12 @@ package rabbitmq
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
+	"github.com/agentoutbox/drainer/dispatch/internal/deadline"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
 // Kind registers the adapter as "rabbitmq". RabbitMQ knows no idempotency
@@ -45,16 +45,8 @@ type Adapter struct {
 // configuration, joined. It connects to nothing.
 func New(spec dispatch.Spec) (*Adapter, error) {
 	broker, err := newBroker(spec)
-	problems := []error{err}
-	tools := make(map[string]*tool, len(spec.Tools))
-	for _, name := range slices.Sorted(maps.Keys(spec.Tools)) {
-		tool, err := newTool(spec.Tools[name].Settings)
-		if err != nil {
-			problems = append(problems, &dispatch.ToolError{Operation: name, Err: err})
-		}
-		tools[name] = tool
-	}
-	if err := errors.Join(problems...); err != nil {
+	tools, toolsErr := blocks.Tools(spec.Tools, func(_ string, spec dispatch.ToolSpec) (*tool, error) { return newTool(spec.Settings) })
+	if err := errors.Join(err, toolsErr); err != nil {
 		return nil, err
 	}
 	return &Adapter{tools: tools, link: newLink(broker.connect, spec.Timeout), timeout: spec.Timeout, url: broker.address.url}, nil
@@ -66,14 +58,11 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	if !ok {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
 	}
-	if a.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.timeout)
-		defer cancel()
-	}
+	ctx, cancel := deadline.Within(ctx, a.timeout)
+	defer cancel()
 	routed, err := tool.render(ctx, request)
 	if err != nil {
-		return unrendered(ctx)
+		return render.Refusal(ctx)
 	}
 	session, err := a.link.session(ctx)
 	if err != nil {
@@ -90,13 +79,4 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 func (a *Adapter) Close() error {
 	a.link.close()
 	return nil
-}
-
-// unrendered is the result of a payload that the tool's expressions refuse.
-// Asking again would end the same, unless it was time that ran out.
-func unrendered(ctx context.Context) dispatch.Result {
-	if ctx.Err() != nil {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Context(ctx)}
-	}
-	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request"}
 }

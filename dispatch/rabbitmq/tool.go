@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 	"github.com/agentoutbox/drainer/dispatch/internal/message"
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
@@ -37,7 +38,7 @@ var byThem = []string{"CC", "BCC"}
 
 func newTool(block dispatch.Block) (*tool, error) {
 	var settings Tool
-	if err := decode(block, &settings); err != nil {
+	if err := blocks.Decode(block, &settings); err != nil {
 		return nil, err
 	}
 	form, err := message.Compile(settings.Headers, settings.Map, byThem...)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
 )
 
@@ -22,22 +23,15 @@ type Tool struct{}
 
 func newSettings(spec dispatch.Spec) (Settings, address, error) {
 	var settings Settings
-	problems := []error{decode(spec.Settings, &settings)}
+	problems := []error{blocks.Decode(spec.Settings, &settings)}
 	address, err := parseAddress(settings.URL)
 	problems = append(problems, err, settings.complete())
 	for operation, tool := range spec.Tools {
-		if err := decode(tool.Settings, &Tool{}); err != nil {
+		if err := blocks.Decode(tool.Settings, &Tool{}); err != nil {
 			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
 		}
 	}
 	return settings, address, errors.Join(problems...)
-}
-
-func decode(block dispatch.Block, into any) error {
-	if block == nil {
-		return nil
-	}
-	return block.Decode(into)
 }
 
 // complete checks the settings and fills in what was left out.

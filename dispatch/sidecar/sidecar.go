@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/deadline"
 	"github.com/agentoutbox/drainer/dispatch/internal/failure"
 	"github.com/agentoutbox/drainer/dispatch/internal/onesend"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
@@ -73,11 +74,8 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	if !configured {
 		return notSent("unconfigured_tool")
 	}
-	if a.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.timeout)
-		defer cancel()
-	}
+	ctx, cancel := deadline.Within(ctx, a.timeout)
+	defer cancel()
 	greeting, class := a.greeter.wait(ctx)
 	if class != "" {
 		return notSent(class)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 )
 
 // Settings is the provider's `smtp` block.
@@ -54,7 +55,7 @@ const (
 // newRelay also gives the sender of tools that name none, which may be nil.
 func newRelay(spec dispatch.Spec) (*relay, *mail.Address, error) {
 	var settings Settings
-	if err := decode(spec.Settings, &settings); err != nil {
+	if err := blocks.Decode(spec.Settings, &settings); err != nil {
 		return nil, nil, err
 	}
 	host, serverErr := checkServer(settings.Server)
@@ -131,11 +132,4 @@ func parseSender(text string) (*mail.Address, error) {
 		return nil, errors.New("from is not an address")
 	}
 	return sender, nil
-}
-
-func decode(block dispatch.Block, into any) error {
-	if block == nil {
-		return nil
-	}
-	return block.Decode(into)
 }

@@ -14,11 +14,11 @@ package smtp
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
+	"github.com/agentoutbox/drainer/dispatch/internal/deadline"
 )
 
 // Kind registers the adapter as "smtp". A mail server recognises no repetition,
@@ -44,16 +44,8 @@ type Adapter struct {
 // configuration, joined. It connects to nothing.
 func New(spec dispatch.Spec) (*Adapter, error) {
 	relay, from, err := newRelay(spec)
-	problems := []error{err}
-	tools := make(map[string]*tool, len(spec.Tools))
-	for _, name := range slices.Sorted(maps.Keys(spec.Tools)) {
-		tool, err := newTool(spec.Tools[name].Settings, from)
-		if err != nil {
-			problems = append(problems, &dispatch.ToolError{Operation: name, Err: err})
-		}
-		tools[name] = tool
-	}
-	if err := errors.Join(problems...); err != nil {
+	tools, toolsErr := blocks.Tools(spec.Tools, func(_ string, spec dispatch.ToolSpec) (*tool, error) { return newTool(spec.Settings, from) })
+	if err := errors.Join(err, toolsErr); err != nil {
 		return nil, err
 	}
 	return &Adapter{relay: relay, tools: tools, timeout: spec.Timeout}, nil
@@ -65,11 +57,8 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	if !ok {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
 	}
-	if a.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, a.timeout)
-		defer cancel()
-	}
+	ctx, cancel := deadline.Within(ctx, a.timeout)
+	defer cancel()
 	mail, err := tool.render(ctx, request)
 	if err != nil {
 		return unrendered(ctx, err)

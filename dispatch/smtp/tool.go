@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
@@ -25,7 +26,7 @@ type tool struct {
 
 func newTool(block dispatch.Block, from *mail.Address) (*tool, error) {
 	var settings Tool
-	if err := decode(block, &settings); err != nil {
+	if err := blocks.Decode(block, &settings); err != nil {
 		return nil, err
 	}
 	t := &tool{from: from}

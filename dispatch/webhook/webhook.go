@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/http"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 )
 
 // Kind registers the adapter as "webhook".
@@ -28,17 +29,12 @@ func Kind() dispatch.Kind {
 // repeats no secret.
 func New(spec dispatch.Spec) (*http.Adapter, error) {
 	receiver, err := newReceiver(spec.Settings)
-	problems := []error{err}
-	tools := make(map[string]dispatch.ToolSpec, len(spec.Tools))
-	for name, tool := range spec.Tools {
-		settings, err := receiver.call(spec.Provider+"/"+name, tool.Settings)
-		if err != nil {
-			problems = append(problems, &dispatch.ToolError{Operation: name, Err: err})
-		}
+	tools, toolsErr := blocks.Tools(spec.Tools, func(operation string, tool dispatch.ToolSpec) (dispatch.ToolSpec, error) {
+		settings, err := receiver.call(spec.Provider+"/"+operation, tool.Settings)
 		tool.Settings = block[http.Tool]{settings}
-		tools[name] = tool
-	}
-	if err := errors.Join(problems...); err != nil {
+		return tool, err
+	})
+	if err := errors.Join(err, toolsErr); err != nil {
 		return nil, err
 	}
 	spec.Settings, spec.Tools = block[http.Settings]{receiver.settings}, tools

@@ -95,7 +95,7 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 			`3:3: providers."": a provider's name is what stands before the first slash of a tool name; it is neither empty nor has a slash`,
 		}},
 		"unknown adapter": {provider("adapter: smtp\n" + wellFormedTool), []string{
-			"4:14: providers.p.adapter: there is no such adapter; registered: fake, other",
+			"4:14: providers.p.adapter: there is no such adapter; known here: fake, other",
 		}},
 		"misspelt field": {provider("adapter: fake\nconcurency: 3\n" + wellFormedTool), []string{
 			`5:5: providers.p: unknown field "concurency"; did you mean "concurrency"?`,

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
 // provider reads one provider and builds its adapter, so that the adapter's
@@ -109,7 +110,7 @@ func (r *reader) adapter(at path, name string, spec dispatch.Spec, registry disp
 		r.reject(at.child("adapter"), "choose the adapter that speaks to the provider; registered: %s", strings.Join(registry.Names(), ", "))
 		return nil
 	case !known:
-		r.reject(at.child("adapter"), "there is no such adapter; registered: %s", strings.Join(registry.Names(), ", "))
+		r.reject(at.child("adapter"), "there is no such adapter; %s", spelling.Suggest(name, registry.Names()))
 		return nil
 	}
 	adapter, err := kind.New(spec)

@@ -3,6 +3,7 @@ package doctor
 import (
 	"net"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -106,7 +107,7 @@ var faults = map[string]struct {
 	},
 	"rows wait for a provider that nobody knows": {
 		func(w *world) { w.owner("SELECT outbox.enqueue('r', 's', 'nobody/x', 'b', '{}')") },
-		Problem, "unconfigured", `1 rows wait for the provider "nobody"`, `add "nobody" under providers`,
+		Problem, "unconfigured", `1 row waits for the provider "nobody"`, `add "nobody" under providers`,
 	},
 	"rows want a tool that the provider does not have": {
 		func(w *world) { w.owner("SELECT outbox.enqueue('r', 's', 'p/y', 'b', '{}')") },
@@ -205,6 +206,14 @@ var faults = map[string]struct {
 	"the provider's name is not known": {
 		func(w *world) { w.Providers[0].Adapter = at("provider.invalid:443") },
 		Problem, "provider p", "DNS: the name of provider.invalid:443 is not known here", "correct the name",
+	},
+	"the program of an adapter is not there": {
+		func(w *world) { w.Providers[0].Adapter = program("/nowhere/to/be") },
+		Problem, "provider p", "there is no program /nowhere/to/be", "correct the command",
+	},
+	"the program of an adapter may not be executed": {
+		func(w *world) { w.Providers[0].Adapter = program(os.DevNull) },
+		Problem, "provider p", "/dev/null may not be executed", "chmod +x",
 	},
 	"an adapter does not say where it goes": {
 		func(w *world) { w.Providers[0].Adapter = struct{ dispatch.Adapter }{} },

@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os/exec"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -57,6 +59,9 @@ func (p Provider) reach(ctx context.Context, now time.Time) (found []Finding) {
 }
 
 func (p Provider) reachOne(ctx context.Context, to dispatch.Destination, now time.Time) Finding {
+	if to.Network == "program" {
+		return findProgram(to.Address)
+	}
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
 	start := time.Now()
@@ -78,6 +83,18 @@ func (p Provider) reachOne(ctx context.Context, to dispatch.Destination, now tim
 		return ok("TCP: %s answers in %s; TLS, which is agreed to later there, was not tried", to.Address, took)
 	}
 	return ok("TCP: %s answers in %s, without TLS", to.Address, took)
+}
+
+// findProgram looks for it as whoever starts it would, and does not start it.
+func findProgram(name string) Finding {
+	path, err := exec.LookPath(name)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return problem("chmod +x it, for the user that the daemon runs as", "%s may not be executed", name)
+	case err != nil:
+		return problem("install it where the daemon runs, or correct the command", "there is no program %s", name)
+	}
+	return ok("the program is %s; it was not started", path)
 }
 
 func (p Provider) dial(ctx context.Context, to dispatch.Destination) (net.Conn, error) {

@@ -65,7 +65,7 @@ func (q queued) unserved() Finding {
 		since = fmt.Sprintf(", due for %s", short(time.Duration(q.DueSeconds*float64(time.Second))))
 	}
 	return problem(fmt.Sprintf("add %q under providers and start a drainer with it; or drainer intents cancel --provider %[1]q", q.Provider),
-		"%s rows wait for the provider %q, which neither this configuration nor a living worker knows%s", atLeast(q.Rows), q.Provider, since)
+		"%s for the provider %q, which neither this configuration nor a living worker knows%s", rowsThat("wait", q.Rows), q.Provider, since)
 }
 
 // unknownTools looks at the rows that are due first.
@@ -82,10 +82,18 @@ func (x *examination) unknownTools(ctx context.Context, provider Provider) (foun
 		operation := dispatch.Tuple{ToolName: t.Name}.Operation()
 		if !slices.Contains(provider.Operations, operation) {
 			found = append(found, problem(fmt.Sprintf("add %q under providers.%s.tools, and reload or restart", operation, provider.Name),
-				"%s rows want the tool %q, which this configuration does not have", atLeast(t.Rows), t.Name))
+				"%s the tool %q, which this configuration does not have", rowsThat("want", t.Rows), t.Name))
 		}
 	}
 	return found, nil
+}
+
+// rowsThat counts rows of which the verb is said.
+func rowsThat(verb string, n int64) string {
+	if n == 1 {
+		return "1 row " + verb + "s"
+	}
+	return atLeast(n) + " rows " + verb
 }
 
 func atLeast(n int64) string {

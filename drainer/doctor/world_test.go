@@ -156,6 +156,10 @@ func at(address string) located {
 	return located{{Network: "tcp", Address: address}}
 }
 
+func program(name string) located {
+	return located{{Network: "program", Address: name}}
+}
+
 // listen accepts and says nothing, until the test is over.
 func listen(t *testing.T) (address string) {
 	t.Helper()

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -10,6 +11,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/conformance"
 	"github.com/agentoutbox/drainer/drainer/config"
+	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
 // inspection is the command line of `verify adapter`.
@@ -112,7 +114,7 @@ func (i inspection) installed(command *cobra.Command, loaded *config.Config) (co
 		tools[operation] = policy.Class
 	}
 	if _, known := tools[i.tool]; i.tool != "" && !known {
-		return conformance.Installed{}, usagef(command, "--tool: the provider has no such tool; drainer config validate lists them")
+		return conformance.Installed{}, usagef(command, "--tool: the provider has no such tool; %s", spelling.Suggest(i.tool, slices.Sorted(maps.Keys(tools))))
 	}
 	return conformance.Installed{
 		Provider: provider.Name, Adapter: provider.Adapter, Tools: tools,

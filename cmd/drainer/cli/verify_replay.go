@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -124,10 +125,16 @@ func (t trial) subject(command *cobra.Command, loaded *config.Config) (replay.Su
 
 // hostOf is where an adapter's calls go, if it can tell.
 func hostOf(adapter dispatch.Adapter) string {
-	if hosted, ok := adapter.(interface{ Host() string }); ok {
-		return hosted.Host()
+	if located, ok := adapter.(dispatch.Located); ok {
+		var addresses []string
+		for _, destination := range located.Destinations() {
+			addresses = append(addresses, destination.Address)
+		}
+		if len(addresses) > 0 {
+			return strings.Join(addresses, ", ")
+		}
 	}
-	return "a host that its adapter knows"
+	return "a place that only its adapter knows"
 }
 
 func checkRows(checks []conformance.Check) [][]string {

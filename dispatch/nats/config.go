@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 )
 
 // Settings is the provider's `nats` block. At most one way to log in is set.
@@ -25,7 +26,7 @@ type Settings struct {
 }
 
 func readSettings(block dispatch.Block) (settings Settings, err error) {
-	if err := decode(block, &settings); err != nil {
+	if err := blocks.Decode(block, &settings); err != nil {
 		return settings, err
 	}
 	return settings, settings.check()

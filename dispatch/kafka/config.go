@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 )
 
 // Settings is the provider's `kafka` block.
@@ -30,7 +31,7 @@ type SASL struct {
 }
 
 func readSettings(block dispatch.Block) (settings Settings, err error) {
-	if err := decode(block, &settings); err != nil {
+	if err := blocks.Decode(block, &settings); err != nil {
 		return settings, err
 	}
 	return settings, settings.check()
