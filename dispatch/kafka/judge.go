@@ -22,12 +22,12 @@ const maxDetail = 500 // characters of a broker's own words
 var refusals = map[int16]dispatch.Outcome{
 	kerr.CorruptMessage.Code:              dispatch.Throttled, // damaged on its way
 	kerr.MessageTooLarge.Code:             dispatch.Rejected,
-	kerr.InvalidTopicException.Code:       dispatch.Rejected,
 	kerr.RecordListTooLarge.Code:          dispatch.Rejected,
 	kerr.NotEnoughReplicas.Code:           dispatch.Throttled,
 	kerr.InvalidRequiredAcks.Code:         dispatch.Rejected,
-	kerr.TopicAuthorizationFailed.Code:    dispatch.Rejected,
-	kerr.ClusterAuthorizationFailed.Code:  dispatch.Rejected,
+	kerr.InvalidTopicException.Code:       dispatch.Throttled, // ours to mend, as the next two
+	kerr.TopicAuthorizationFailed.Code:    dispatch.Throttled,
+	kerr.ClusterAuthorizationFailed.Code:  dispatch.Throttled,
 	kerr.InvalidTimestamp.Code:            dispatch.Rejected,
 	kerr.UnsupportedVersion.Code:          dispatch.Rejected,
 	kerr.InvalidRequest.Code:              dispatch.Rejected,

@@ -47,9 +47,9 @@ func TestWhatALeaderSaysDecidesTheOutcome(t *testing.T) {
 	}{
 		{kerr.MessageTooLarge, dispatch.Rejected, "message_too_large"},
 		{kerr.RecordListTooLarge, dispatch.Rejected, "record_list_too_large"},
-		{kerr.InvalidTopicException, dispatch.Rejected, "invalid_topic_exception"},
-		{kerr.TopicAuthorizationFailed, dispatch.Rejected, "topic_authorization_failed"},
-		{kerr.ClusterAuthorizationFailed, dispatch.Rejected, "cluster_authorization_failed"},
+		{kerr.InvalidTopicException, dispatch.Throttled, "invalid_topic_exception"},
+		{kerr.TopicAuthorizationFailed, dispatch.Throttled, "topic_authorization_failed"},
+		{kerr.ClusterAuthorizationFailed, dispatch.Throttled, "cluster_authorization_failed"},
 		{kerr.InvalidTimestamp, dispatch.Rejected, "invalid_timestamp"},
 		{kerr.PolicyViolation, dispatch.Rejected, "policy_violation"},
 		{kerr.InvalidRecord, dispatch.Rejected, "invalid_record"},
@@ -109,7 +109,7 @@ func TestNothingIsSentToATopicThatIsNotThere(t *testing.T) {
 	cluster := start(t, kfake.AllowAutoTopicCreation())
 	adapter := newAdapter(t, spec(cluster.ListenAddrs(), "", "topic: absent"))
 	got := adapter.Dispatch(t.Context(), request(`{}`))
-	if got.Outcome != dispatch.Rejected || got.ErrorClass != "unknown_topic_or_partition" {
+	if got.Outcome != dispatch.NotSent || got.ErrorClass != "unknown_topic_or_partition" {
 		t.Errorf("got %+v", got)
 	}
 	if cluster.TopicInfo("absent") != nil {

@@ -63,20 +63,15 @@ func (r record) produce(ctx context.Context, partition int32, created time.Time)
 	return &request
 }
 
-// unled is the result of a record whose partition or leader was not found:
-// no record was sent to anybody.
+// unled is the result of a record whose partition or leader was not found: no
+// record was sent to anybody. A topic that is missing, or that we may not see,
+// is the cluster's to mend: refusing would fail every intent, and undo its run.
 func unled(ctx context.Context, err error) dispatch.Result {
 	var refusal *kerr.Error
-	if !errors.As(err, &refusal) {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: unsentClass(ctx, err)}
+	if errors.As(err, &refusal) {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: className(refusal)}
 	}
-	outcome := dispatch.NotSent
-	switch refusal.Code {
-	case kerr.UnknownTopicOrPartition.Code, kerr.InvalidTopicException.Code,
-		kerr.TopicAuthorizationFailed.Code, kerr.ClusterAuthorizationFailed.Code:
-		outcome = dispatch.Rejected
-	}
-	return dispatch.Result{Outcome: outcome, ErrorClass: className(refusal)}
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: unsentClass(ctx, err)}
 }
 
 // unanswered is the result of a request that no answer came to.

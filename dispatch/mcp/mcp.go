@@ -105,7 +105,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	case err != nil:
 		return unsent(ctx, err)
 	case !known:
-		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unknown_tool"}
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_tool"}
 	}
 	evidence := session.call(ctx, params)
 	if evidence.endsSession() {
