@@ -48,10 +48,12 @@ type Decision struct {
 // while its status is unknown.
 func (d Decision) Back() bool { return d.Status == StatusPending || d.Lookup }
 
-// MayStillSend reports whether a row may be sent again: never once the
-// provider may have forgotten the key of a request that may have been applied.
+// MayStillSend reports whether a row may be sent again: of a request that may
+// have been applied never once the provider may have forgotten its key, and
+// never where repeating repeats the effect. A row may have come into doubt while
+// its tool was thought to be safer.
 func (p Policy) MayStillSend(h History) bool {
-	return !h.MaybeApplied || p.withinKeyTTL(h.SinceFirstSend)
+	return !h.MaybeApplied || p.Class != NonIdempotent && p.withinKeyTTL(h.SinceFirstSend)
 }
 
 // Decide turns the evidence of one attempt into where the intent stands. It
@@ -86,18 +88,16 @@ func (p Policy) decideAttempt(h History, result Result, fraction float64) Decisi
 		h.SinceStart = 0 // a worker that was only frozen may have sent it just now
 	}
 	delay := p.Backoff.Delay(h.Tries, result.RetryAfter, fraction)
-	if result.Final || h.Tries >= p.MaxAttempts || !p.mayRepeat(h, result.Outcome, delay) {
+	if result.Final || h.Tries >= p.MaxAttempts || !p.mayRepeat(h, delay) {
 		return p.giveUp(h)
 	}
 	return Decision{Status: StatusPending, Delay: delay, Tries: h.Tries, MaybeApplied: h.MaybeApplied}
 }
 
 // mayRepeat reports whether another request after the delay can do no harm.
-func (p Policy) mayRepeat(h History, outcome Outcome, delay time.Duration) bool {
-	if p.Class == NonIdempotent && (outcome == Ambiguous || outcome == Lost) {
-		return false
-	}
-	return !h.MaybeApplied || p.withinKeyTTL(later(h.SinceFirstSend, delay))
+func (p Policy) mayRepeat(h History, delay time.Duration) bool {
+	h.SinceFirstSend = later(h.SinceFirstSend, delay)
+	return p.MayStillSend(h)
 }
 
 // Halt ends the attempts from outside: of a step whose run goes back.

@@ -38,12 +38,12 @@ func TestTheOutcomeTable(t *testing.T) {
 		doubt                         bool // may have been applied, from now on
 	}{
 		{dispatch.Completed, completed, completed, completed, completed, false},
-		{dispatch.NotSent, pending, pending, pending, pending, false},
-		{dispatch.Throttled, pending, pending, pending, pending, false},
+		{dispatch.NotSent, pending, pending, pending, unknown, false},
+		{dispatch.Throttled, pending, pending, pending, unknown, false},
 		{dispatch.Rejected, failed, unknown, failed, unknown, false},
 		{dispatch.Absent, failed, unknown, failed, unknown, false},
 		{dispatch.Ambiguous, pending, pending, unknown, unknown, true},
-		{dispatch.InFlight, pending, pending, pending, pending, true},
+		{dispatch.InFlight, pending, pending, unknown, unknown, true},
 		{dispatch.Released, pending, pending, pending, pending, false},
 		{dispatch.Lost, pending, pending, unknown, unknown, true},
 	} {

@@ -135,10 +135,12 @@ func refusal(row *Row, policy dispatch.Policy) string {
 	switch {
 	case row.Lookup && policy.Lookup == nil:
 		return "lookup_unconfigured"
-	case !row.Lookup && !policy.MayStillSend(row.history(time.Time{})):
-		return "key_ttl_expired"
+	case row.Lookup || policy.MayStillSend(row.history(time.Time{})):
+		return ""
+	case policy.Class == dispatch.NonIdempotent:
+		return "not_repeatable"
 	}
-	return ""
+	return "key_ttl_expired"
 }
 
 // violationOf looks at what is to be sent. A lookup sends nothing that acts.

@@ -365,3 +365,30 @@ func TestAnAdapterThatNeverReturnsIsNeverClosed(t *testing.T) {
 	}
 	daemon.err = nil // as it should be
 }
+
+// Whoever finds out that a provider forgets keys reloads to stop the repetitions.
+func TestATightenedClassHoldsForRowsInDoubt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	var sends atomic.Int64
+	acts := adapterFunc(func(context.Context) dispatch.Result {
+		sends.Add(1)
+		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "timeout", RetryAfter: 2 * time.Second}
+	})
+	of := func(class dispatch.Class) drainer.Provider {
+		p := through(acts).as("sim", 1)
+		p.Tools = map[string]dispatch.Policy{"act": quickPolicy(class, 50)}
+		p.Breaker = dispatch.BreakerPolicy{ConsecutiveFailures: 1000, CoolDown: time.Second}
+		return p
+	}
+	w.enqueue("sim/act", 0, 1)
+	daemon := launch(t, w.url, of(dispatch.KeyIdempotent))
+	eventually(t, "one attempt in doubt", func() bool { return stored[int](w, `SELECT count(*) FROM outbox.queue WHERE maybe_applied`) == 1 })
+	reload(t, daemon, of(dispatch.NonIdempotent))
+	eventually(t, "it is settled or sent again", func() bool {
+		return sends.Load() > 1 || stored[int](w, `SELECT count(*) FROM outbox.status WHERE status='unknown'`) == 1
+	})
+	if sends.Load() != 1 {
+		t.Errorf("sent %d times", sends.Load())
+	}
+}
