@@ -72,4 +72,6 @@ func TestWhatAProviderSaysUnaskedIsNotLogged(t *testing.T) {
 
 type written string
 
-func (w written) Decode(into any) error { return yaml.UnmarshalWithOptions([]byte(w), into, yaml.Strict()) }
+func (w written) Decode(into any) error {
+	return yaml.UnmarshalWithOptions([]byte(w), into, yaml.Strict())
+}
