@@ -171,7 +171,7 @@ type restated struct {
 }
 
 func (w *restated) Write(octets []byte) (int, error) {
-	w.ResponseWriter.WriteHeader(w.status)
+	w.WriteHeader(w.status)
 	return w.ResponseWriter.Write(octets)
 }
 
