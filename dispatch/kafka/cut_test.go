@@ -1,12 +1,14 @@
 package kafka_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -161,5 +163,24 @@ func TestNoRecordFollowsADispatchThatSaidNotSent(t *testing.T) {
 	}
 	if got := produced.Load(); got > int64(len(outcomes)) {
 		t.Errorf("%d Produce requests for %d dispatches", got, len(outcomes))
+	}
+}
+
+// A broker that takes a connection and says nothing on it keeps no dispatch
+// beyond its time, however patient the client is.
+func TestADispatchEndsWithItsContextWhereABrokerNeverShakesHands(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close() // what was never accepted ends with it
+	adapter := newAdapter(t, spec([]string{listener.Addr().String()}, "", "topic: "+topic))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	got := adapter.Dispatch(ctx, intent("1"))
+	if took := time.Since(began); took > 3*time.Second || got.Outcome != dispatch.NotSent || got.ErrorClass != "timeout" {
+		t.Errorf("%+v after %s", got, took)
 	}
 }

@@ -80,7 +80,7 @@ func ask(ctx context.Context, client *kgo.Client, topic string) ([]int32, error)
 	request := kmsg.NewPtrMetadataRequest()
 	request.Topics = []kmsg.MetadataRequestTopic{{Topic: kmsg.StringPtr(topic)}}
 	request.AllowAutoTopicCreation = false
-	response, err := request.RequestWith(ctx, client)
+	response, err := answerTo(ctx, client, request)
 	if err != nil {
 		return nil, fmt.Errorf("asking for the leaders of a topic: %w", err)
 	}
@@ -94,6 +94,27 @@ func ask(ctx context.Context, client *kgo.Client, topic string) ([]int32, error)
 		return byPartition(described.Partitions)
 	}
 	return nil, errNoLeader
+}
+
+// answerTo returns when ctx ends. The client by itself would first see the
+// handshake with a silent broker through; it is left to that, and ends with
+// its session.
+func answerTo(ctx context.Context, client *kgo.Client, request *kmsg.MetadataRequest) (*kmsg.MetadataResponse, error) {
+	type answer struct {
+		response *kmsg.MetadataResponse
+		err      error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		response, err := request.RequestWith(ctx, client)
+		answered <- answer{response, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.response, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 func byPartition(partitions []kmsg.MetadataResponseTopicPartition) ([]int32, error) {

@@ -130,6 +130,51 @@ func TestWhatARefusalOfHTTPProves(t *testing.T) {
 	}
 }
 
+// A server, or a gateway, may put the status of a refusal on what a tool
+// returned. The tool has run all the same, so nothing proves that a call of it
+// had no effect, least of all an expired session. Neither does an internal error.
+func TestAResultProvesThatTheToolRanWhateverItsStatus(t *testing.T) {
+	t.Parallel()
+	all := []int{400, 403, 404, 422}
+	for name, test := range map[string]struct {
+		how   http.HandlerFunc
+		codes []int
+		want  dispatch.Outcome
+	}{
+		"a failure of the tool": {resulting(`{"isError":true,"content":[{"type":"text","text":"charged, then crashed"}]}`), all, dispatch.Ambiguous},
+		"a success":             {resulting(`{"content":[{"type":"text","text":"charged"}]}`), all, dispatch.Completed},
+		"a wish for input":      {resulting(`{"resultType":"input_required","inputRequests":{"a":{}}}`), all, dispatch.Ambiguous},
+		"an internal error":     {faulting(-32603, "charged, then crashed"), []int{400, 403, 422}, dispatch.Ambiguous}, // with 404 a session's end
+	} {
+		for sessions, options := range map[string]endpointOptions{"with a session": {versions: []string{legacy}}, "without": stateless} {
+			for _, code := range test.codes {
+				t.Run(fmt.Sprint(name, " ", sessions, " ", code), func(t *testing.T) {
+					t.Parallel()
+					e := startEndpoint(t, options)
+					e.takeCalls(func(w http.ResponseWriter, r *http.Request) {
+						test.how(&restated{w, code}, r)
+					})
+					got := e.adapter(t, "{}", dispatch.NonIdempotent).Dispatch(t.Context(), intent("1"))
+					if got.Outcome != test.want {
+						t.Errorf("got %+v, want %s", got, test.want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// restated answers with another status than its handler wants.
+type restated struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *restated) Write(octets []byte) (int, error) {
+	w.WriteHeader(w.status)
+	return w.ResponseWriter.Write(octets)
+}
+
 func TestAServerErrorIsDoubtWhateverItsBodySays(t *testing.T) {
 	t.Parallel()
 	got := ask(t, "{}", dispatch.KeyIdempotent, func(w http.ResponseWriter, r *http.Request) {

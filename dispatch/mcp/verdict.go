@@ -30,7 +30,7 @@ func (t *tool) verdict(ctx context.Context, e evidence, a *answer) verdict {
 		return v
 	}
 	v := t.byProtocol(a)
-	if e.status > 299 && v.outcome == dispatch.Ambiguous && a.code != codeInternalError {
+	if e.status > 299 && a.isFault && v.outcome == dispatch.Ambiguous && a.code != codeInternalError {
 		v = verdict{outcome: dispatch.Rejected, class: a.class()} // a 4xx is a refusal, whatever its code
 	}
 	return v
@@ -96,10 +96,18 @@ func (e evidence) endsSession() bool {
 
 // sessionRefused reports that the server no longer knows the session, and so
 // has looked no further. The protocol wants a 404 for that; older servers
-// answer 400 to whatever they cannot place.
+// answer 400 to whatever they cannot place. A result is none: whatever the
+// status that a server or a gateway puts on it, the tool has run.
 func (e evidence) sessionRefused(a *answer) bool {
-	if !e.inSession || (e.status != 404 && e.status != 400) {
+	switch {
+	case !e.inSession || (e.status != 404 && e.status != 400):
 		return false
+	case a == nil:
+		return true
+	case !a.isFault:
+		return false
+	case e.status == 404:
+		return a.code != jsonrpc.CodeMethodNotFound
 	}
-	return a == nil || byCode(a).outcome == dispatch.Ambiguous || (e.status == 404 && a.code != jsonrpc.CodeMethodNotFound)
+	return byCode(a).outcome == dispatch.Ambiguous && a.code != codeInternalError
 }

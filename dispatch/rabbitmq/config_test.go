@@ -25,6 +25,7 @@ func TestBadConfigurationIsRefusedByFieldName(t *testing.T) {
 		"nowhere":            {good, "{map: .payload}", "exchange and routing_key are both missing"},
 		"a long exchange":    {good, "{exchange: " + long(256) + "}", "exchange is longer"},
 		"a long key":         {good, "{routing_key: " + long(256) + "}", "routing_key is longer"},
+		"a delay":            {good, "{exchange: a, headers: {X-Delay: '{.payload.canary}'}}", "headers: X-Delay"},
 		"another route":      {good, "{exchange: a, headers: {CC: '{.payload.canary}'}}", "headers: CC"},
 		"a hidden route":     {good, "{exchange: a, headers: {bcc: '{.payload.canary}'}}", "headers: bcc"},
 		"a bad header":       {good, "{exchange: a, headers: {x: '{.canary'}}", "headers.x: placeholder"},

@@ -31,10 +31,13 @@ type tool struct {
 	contentType string
 }
 
-// byThem a sender adds routing keys to a message
-// (https://www.rabbitmq.com/docs/sender-selected), so they are not the
-// configuration's to give.
-var byThem = []string{"CC", "BCC"}
+// byThem a sender changes where a message goes, or when, so they are not the
+// configuration's to give: CC and BCC add routing keys
+// (https://www.rabbitmq.com/docs/sender-selected), and what x-delay makes the
+// delayed message exchange keep for later is returned as unroutable meanwhile
+// (https://github.com/rabbitmq/rabbitmq-delayed-message-exchange): a return
+// would prove nothing any more.
+var byThem = []string{"CC", "BCC", "x-delay"}
 
 func newTool(block dispatch.Block) (*tool, error) {
 	var settings Tool

@@ -18,6 +18,19 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
+// A server may say as much as it likes, and what is stored is bounded.
+func TestAServersWordsAreCutShort(t *testing.T) {
+	t.Parallel()
+	server := startMailServer(t, nil)
+	server.rcpt = func(string) error {
+		return &gosmtp.SMTPError{Code: 550, EnhancedCode: gosmtp.EnhancedCode{5, 1, 1}, Message: long(1 << 15)}
+	}
+	got := newAdapter(t, spec(plainly(server.address), `{to: [a@example.com], text: hi}`)).Dispatch(t.Context(), request(`{}`))
+	if got.Outcome != dispatch.Rejected || got.Problem == nil || len(got.Problem.Detail) > 1024 {
+		t.Errorf("%s, %d characters", got.Outcome, len(got.Problem.Detail))
+	}
+}
+
 // What a server does at each step, and what that proves of the mail.
 func TestEvidence(t *testing.T) {
 	t.Parallel()

@@ -12,6 +12,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/storable"
 )
 
+const maxDetail = 1024 // characters of a server's own words
+
 var errAuthentication = errors.New("the server asks for more than a user and a password")
 
 // unrendered is the result of a payload that makes no mail. Asking again would
@@ -82,7 +84,7 @@ func refusal(err error) (dispatch.Result, bool) {
 	result := dispatch.Result{
 		Outcome:    dispatch.Rejected,
 		ErrorClass: replyClass(reply.Code),
-		Problem:    &dispatch.Problem{Title: strconv.Itoa(reply.Code), Detail: storable.Text(reply.Msg)},
+		Problem:    &dispatch.Problem{Title: strconv.Itoa(reply.Code), Detail: storable.First(reply.Msg, maxDetail)},
 	}
 	if isTemporary(reply.Code) {
 		result.Outcome = dispatch.Throttled
@@ -100,7 +102,7 @@ func isTemporary(code int) bool { return code >= 400 && code <= 499 }
 func replyClass(code int) string { return "smtp_" + strconv.Itoa(code) }
 
 func taken(text string) dispatch.Result {
-	result := dispatch.Result{Outcome: dispatch.Completed, Response: storable.JSON([]byte(text), "text/plain")}
+	result := dispatch.Result{Outcome: dispatch.Completed, Response: storable.JSON([]byte(storable.First(text, maxDetail)), "text/plain")}
 	if found := queueID.FindStringSubmatch(text); found != nil {
 		result.ProviderRef = storable.Reference(found[1])
 	}

@@ -3,14 +3,12 @@ package cli
 import (
 	"context"
 	"log/slog"
-	"os"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/term"
 
 	"github.com/agentoutbox/drainer/compensations"
 	"github.com/agentoutbox/drainer/compensations/jobs"
@@ -158,12 +156,4 @@ func providersOf(loaded *config.Config) []drainer.Provider {
 		providers[i] = drainer.Provider(p)
 	}
 	return providers
-}
-
-// newLogger writes for whoever reads: a person at a terminal, or a collector.
-func newLogger() *slog.Logger {
-	if term.IsTerminal(int(os.Stderr.Fd())) {
-		return slog.New(slog.NewTextHandler(os.Stderr, nil))
-	}
-	return slog.New(slog.NewJSONHandler(os.Stderr, nil))
 }
