@@ -66,7 +66,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	defer cancel()
 	call, err := tool.render(ctx, request)
 	if err != nil {
-		return render.Refusal(ctx)
+		return render.Refusal(ctx, err)
 	}
 	return a.send(ctx, tool, call)
 }

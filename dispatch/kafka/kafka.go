@@ -72,7 +72,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	defer cancel()
 	record, err := tool.record(ctx, request)
 	if err != nil {
-		return render.Refusal(ctx)
+		return render.Refusal(ctx, err)
 	}
 	return a.publish(ctx, record)
 }

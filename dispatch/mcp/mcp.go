@@ -94,7 +94,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	defer cancel()
 	params, err := tool.render(ctx, request)
 	if err != nil {
-		return render.Refusal(ctx)
+		return render.Refusal(ctx, err)
 	}
 	session, err := a.sessions.take(ctx)
 	if err != nil {

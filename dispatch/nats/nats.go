@@ -68,7 +68,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	defer cancel()
 	message, err := tool.message(ctx, request)
 	if err != nil {
-		return render.Refusal(ctx)
+		return render.Refusal(ctx, err)
 	}
 	link, err := a.connection.get(ctx)
 	if err != nil {

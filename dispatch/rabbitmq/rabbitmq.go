@@ -62,7 +62,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	defer cancel()
 	routed, err := tool.render(ctx, request)
 	if err != nil {
-		return render.Refusal(ctx)
+		return render.Refusal(ctx, err)
 	}
 	session, err := a.link.session(ctx)
 	if err != nil {
