@@ -14,7 +14,7 @@ import (
 func TestTheReadmesPythonExampleEnqueuesOnce(t *testing.T) {
 	t.Parallel()
 	python := pythonWithPsycopg2(t)
-	program := readmeBlock(t, "python")
+	program := blockOf(t, "README.md", "python")
 	url := drainertest.Database(t)
 
 	for _, want := range []string{"True pending idem_v1_", "False pending idem_v1_"} {
@@ -43,15 +43,16 @@ func pythonWithPsycopg2(t *testing.T) string {
 	return ""
 }
 
-func readmeBlock(t *testing.T, language string) string {
+// blockOf is the first block of that language on a page.
+func blockOf(t *testing.T, page, language string) string {
 	t.Helper()
-	readme, err := os.ReadFile("../README.md")
+	text, err := os.ReadFile("../" + page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindSubmatch(readme)
+	block := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindSubmatch(text)
 	if block == nil {
-		t.Fatalf("the README has no %s block", language)
+		t.Fatalf("%s has no %s block", page, language)
 	}
 	return string(block[1])
 }
