@@ -78,7 +78,7 @@ func (l *lane) send(ctx context.Context, upstream *upstream, policy dispatch.Pol
 	}
 	settlement.BeginsSaga = beginsSaga(&settlement, policy)
 	l.observer.attempted(&settlement, operationFor(row, policy))
-	row.spans.dispatched(&settlement, policy)
+	row.spans.dispatched(&settlement)
 	return settlement
 }
 

@@ -38,11 +38,12 @@ func newTracing(provider trace.TracerProvider) *tracing {
 type attemptSpans struct {
 	tracer    trace.Tracer
 	tool      string
+	common    []attribute.KeyValue // of all three; none where nothing is recorded
 	parent    context.Context
-	fromAgent bool
+	fromAgent bool // parent is what the agent was doing
 	wait      trace.Span
 	dispatch  trace.Span
-	settle    trace.Span
+	settle    trace.Span // nil until the attempt has an outcome
 }
 
 // begin is called when nothing holds a row back from being sent any more. The
@@ -64,8 +65,10 @@ func (t *tracing) begin(ctx context.Context, row *Row, policy dispatch.Policy) (
 		s.parent = waiting
 	}
 	ctx, s.dispatch = s.start("dispatch", trace.WithSpanKind(trace.SpanKindClient))
-	for _, span := range []trace.Span{s.wait, s.dispatch} {
-		describe(span, row, policy)
+	if s.dispatch.IsRecording() {
+		s.common = attributesOf(row, policy)
+		s.wait.SetAttributes(s.common...)
+		s.dispatch.SetAttributes(s.common...)
 	}
 	return ctx, s
 }
@@ -91,7 +94,7 @@ func (s *attemptSpans) continued(headers map[string]string) map[string]string {
 }
 
 // dispatched ends what led to the outcome; from then on it waits for its commit.
-func (s *attemptSpans) dispatched(settlement *Settlement, policy dispatch.Policy) {
+func (s *attemptSpans) dispatched(settlement *Settlement) {
 	if s == nil {
 		return
 	}
@@ -99,7 +102,7 @@ func (s *attemptSpans) dispatched(settlement *Settlement, policy dispatch.Policy
 	judge(s.dispatch, settlement)
 	s.dispatch.End(trace.WithTimestamp(settlement.FinishedAt))
 	_, s.settle = s.start("settle", trace.WithTimestamp(settlement.FinishedAt))
-	describe(s.settle, settlement.Row, policy)
+	s.settle.SetAttributes(s.common...)
 	s.settle.SetAttributes(attribute.String("drainer.status", string(settlement.Decision.Status)))
 }
 
@@ -119,11 +122,8 @@ func (s *attemptSpans) settled() {
 	}
 }
 
-func describe(span trace.Span, row *Row, policy dispatch.Policy) {
-	if !span.IsRecording() {
-		return
-	}
-	span.SetAttributes(
+func attributesOf(row *Row, policy dispatch.Policy) []attribute.KeyValue {
+	attributes := []attribute.KeyValue{
 		attribute.String("drainer.provider", row.server()),
 		attribute.String("drainer.operation", operationFor(row, policy)),
 		attribute.String("drainer.class", string(policy.Class)),
@@ -131,10 +131,11 @@ func describe(span trace.Span, row *Row, policy dispatch.Policy) {
 		attribute.Int("drainer.attempt", row.Attempt),
 		attribute.String("drainer.idempotency_key", row.Tuple.IdempotencyKey()),
 		attribute.Bool("drainer.lookup", row.Lookup),
-	)
-	if row.Undoes != nil {
-		span.SetAttributes(attribute.Int64("drainer.undoes", *row.Undoes))
 	}
+	if row.Undoes != nil {
+		attributes = append(attributes, attribute.Int64("drainer.undoes", *row.Undoes))
+	}
+	return attributes
 }
 
 // judge says how a dispatch ended. An answer to a lookup is no error, whatever
