@@ -155,7 +155,8 @@ func judge(span trace.Span, settlement *Settlement) {
 	if result.ErrorClass != "" {
 		span.SetAttributes(attribute.String("error.type", result.ErrorClass))
 	}
-	if result.Outcome != dispatch.Completed && !(settlement.Row.Lookup && result.Outcome == dispatch.Absent) {
+	answered := result.Outcome == dispatch.Completed || (settlement.Row.Lookup && result.Outcome == dispatch.Absent)
+	if !answered {
 		span.SetStatus(codes.Error, string(result.Outcome))
 	}
 }

@@ -236,7 +236,7 @@ func TestASpanSaysHowItsPhaseEnded(t *testing.T) {
 				}
 				said := map[string]string{}
 				for _, attribute := range span.Attributes() {
-					said[string(attribute.Key)] = attribute.Value.Emit()
+					said[string(attribute.Key)] = attribute.Value.String()
 				}
 				for key, want := range test.says {
 					if said[key] != want {
