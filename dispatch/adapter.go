@@ -12,7 +12,7 @@ type Request struct {
 	Tuple          Tuple
 	IdempotencyKey string            // the same on every attempt
 	Payload        json.RawMessage   // what the agent asked for
-	Headers        map[string]string // the agent's trace context
+	Headers        map[string]string // the agent's; traceparent is the attempt's own where it is traced
 	Attempt        int               // 1 for the first
 	ProviderRef    string            // for a lookup: what an earlier attempt brought, if it did
 }

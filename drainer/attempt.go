@@ -57,6 +57,7 @@ func (l *lane) withhold(life lifetimes, upstream *upstream, row *Row) (Settlemen
 }
 
 func (l *lane) send(ctx context.Context, upstream *upstream, policy dispatch.Policy, row *Row) Settlement {
+	ctx, row.spans = l.tracing.begin(ctx, row, policy)
 	started := time.Now()
 	result, change := l.dispatch(ctx, upstream, policy, row)
 	if ctx.Err() != nil && result.Outcome == dispatch.NotSent {
@@ -77,6 +78,7 @@ func (l *lane) send(ctx context.Context, upstream *upstream, policy dispatch.Pol
 	}
 	settlement.BeginsSaga = beginsSaga(&settlement, policy)
 	l.observer.attempted(&settlement, operationFor(row, policy))
+	row.spans.dispatched(&settlement)
 	return settlement
 }
 
@@ -156,7 +158,7 @@ func requestFor(row *Row, policy dispatch.Policy) dispatch.Request {
 		Tuple:          row.Tuple,
 		IdempotencyKey: row.Tuple.IdempotencyKey(),
 		Payload:        row.Payload,
-		Headers:        row.Headers,
+		Headers:        row.spans.continued(row.Headers),
 		Attempt:        row.Attempt,
 	}
 	if row.Lookup {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -18,6 +19,11 @@ type Settings struct {
 	// SagaMoved is told, after the commit, of an agent run whose saga began or
 	// whose undo ended. It must not block. nil is told nothing.
 	SagaMoved func(agentRunID string)
+
+	// Traces gets a span of every attempt's wait, dispatch and settling, in the
+	// trace that the agent left with its intent. nil traces nothing, and leaves
+	// the agent's trace context as it is.
+	Traces trace.TracerProvider
 }
 
 // WorkerSettings time a worker's life. Lease is how long other workers wait
@@ -35,6 +41,7 @@ type Daemon struct {
 	first    []Provider
 	settings Settings
 	observer *observer
+	tracing  *tracing
 	log      *slog.Logger
 	roster   roster
 	reloads  chan reload
@@ -50,6 +57,7 @@ func New(store Store, providers []Provider, settings Settings, log *slog.Logger,
 		first:    providers,
 		settings: settings,
 		observer: newObserver(providers, log, metrics),
+		tracing:  newTracing(settings.Traces),
 		log:      log,
 		reloads:  make(chan reload),
 		ended:    make(chan struct{}),

@@ -41,6 +41,7 @@ type lane struct {
 	claims    claimStore
 	lease     *lease
 	observer  *observer
+	tracing   *tracing
 	log       *slog.Logger
 	sagaMoved func(Settlement)
 	once      bool          // stop when nothing is due
@@ -78,6 +79,7 @@ func newLane(route route, session *session) *lane {
 		claims:     session.store,
 		lease:      session.lease,
 		observer:   session.observer,
+		tracing:    session.tracing,
 		log:        session.log.With("provider", route.provider, "server", route.server),
 		sagaMoved:  session.sagaMoved,
 		once:       session.settings.Once,

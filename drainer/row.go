@@ -17,6 +17,7 @@ type Row struct {
 	FirstAttemptAt *time.Time    // the database's clock; passed back untouched
 	SinceFirstSend time.Duration // at the moment of the claim
 	SinceEnqueue   time.Duration // at the moment of the claim
+	SinceDue       time.Duration // at the moment of the claim
 	MaybeApplied   bool
 	Lookup         bool   // ask whether it was applied, do not act
 	Via            string // the fallback that is to serve it; empty for its own provider
@@ -32,6 +33,8 @@ type Row struct {
 	ProviderRef string // for a lookup: what an earlier attempt brought
 
 	ClaimedAt time.Time // by this process's clock, to continue the durations above
+
+	spans *attemptSpans // of this attempt, from its dispatch on; nil where nothing is traced
 }
 
 // server is the provider that is to serve the row: its own, or its fallback.

@@ -25,6 +25,7 @@ type session struct {
 	settings  Settings
 	store     Store
 	observer  *observer
+	tracing   *tracing
 	log       *slog.Logger
 	lease     *lease
 	turns     *turns
@@ -43,6 +44,7 @@ func newSession(d *Daemon, providers []Provider) *session {
 		settings:  d.settings,
 		store:     d.store,
 		observer:  d.observer,
+		tracing:   d.tracing,
 		log:       d.log.With("worker", worker),
 		turns:     newTurns(d.store, worker, d.observer.turnTook),
 		upstreams: map[string]*upstream{},

@@ -100,11 +100,15 @@ func (l *lane) confirm(share *laneTurn, reply laneReply) {
 		// After a failed turn a refusal may be the echo of a settlement that was
 		// committed although its reply was lost.
 		l.observer.refused(l.provider, reply.refused)
+		for i := range reply.refused {
+			reply.refused[i].Row.spans.refused()
+		}
 	}
 	l.reached()
 	for i := range share.settle {
 		l.remembered[share.settle[i].Row.ClaimID]--
 		l.sagaMoved(share.settle[i])
+		share.settle[i].Row.spans.settled()
 		if share.settle[i].Row.Probe {
 			l.probes--
 		}

@@ -147,19 +147,19 @@ func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *dra
 func scanClaimed(rows pgx.Rows) (*drainer.Row, drainer.Cursor, error) {
 	row := &drainer.Row{ClaimedAt: time.Now()}
 	var sinceFirst *float64
-	var sinceEnqueue float64
+	var sinceEnqueue, sinceDue float64
 	var payload, headers []byte
 	var reference *string
 	var due time.Time
 	err := rows.Scan(&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt,
-		&sinceFirst, &sinceEnqueue, &row.MaybeApplied, &row.Lookup, &row.Closed, &row.InSaga, &row.Via, &row.Undoes,
+		&sinceFirst, &sinceEnqueue, &sinceDue, &row.MaybeApplied, &row.Lookup, &row.Closed, &row.InSaga, &row.Via, &row.Undoes,
 		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
 		&payload, &headers, &reference, &due)
 	if reference != nil {
 		row.ProviderRef = *reference
 	}
 	row.SinceFirstSend = seconds(sinceFirst)
-	row.SinceEnqueue = seconds(&sinceEnqueue)
+	row.SinceEnqueue, row.SinceDue = seconds(&sinceEnqueue), seconds(&sinceDue)
 	row.Payload = payload
 	row.Headers = textValues(headers)
 	return row, drainer.Cursor{NextAttemptAt: due, IntentID: row.IntentID}, err

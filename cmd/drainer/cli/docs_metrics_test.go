@@ -50,6 +50,7 @@ func tableOfMetrics(t *testing.T) string {
 	drainer.New(nil, nil, drainer.Settings{}, log, registered)
 	registerProcess(registered)
 	newReloadMetrics(registered)
+	newSpanMetrics(registered)
 	if _, err := partsOf(nil, &config.Config{Retention: config.Retention{Default: time.Hour}}, log, registered); err != nil {
 		t.Fatal(err)
 	}

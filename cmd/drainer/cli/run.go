@@ -38,7 +38,11 @@ is logged. database, worker and server need a restart.
 With --once it reloads nothing. Exit 0 says that nothing is due any more at the
 providers of the configuration, and 1 that due rows are left because a provider
 is paused or its circuit breaker is open. What waits for other providers is not
-looked at.`,
+looked at.
+
+OTEL_EXPORTER_OTLP_ENDPOINT switches traces on, as docs/tracing.md describes: spans
+of every attempt, sent to that collector in the trace that the agent left with its
+intent.`,
 		Example: `  drainer run --config drainer.yaml
 
   # drain what is due now, then exit: for cron, tests and a first try
@@ -88,11 +92,15 @@ func (o *options) run(command *cobra.Command, once bool) error {
 // daemon.
 func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config, log *slog.Logger) error {
 	var moved atomic.Int64
+	metrics := prometheus.NewRegistry()
+	traces, flush := startTracing(ctx, log, metrics)
+	defer flush()
 	settings := drainer.Settings{
 		Worker: drainer.WorkerSettings(loaded.Worker), Once: true,
 		SagaMoved: func(string) { moved.Add(1) },
+		Traces:    traces,
 	}
-	err := drainer.New(store, providersOf(loaded), settings, log, prometheus.NewRegistry()).Run(ctx)
+	err := drainer.New(store, providersOf(loaded), settings, log, metrics).Run(ctx)
 	if moved.Load() > 0 {
 		log.Warn("agent runs are to be taken back, which drainer run does without --once; see drainer sagas list --state begun")
 	}
@@ -113,7 +121,9 @@ func drain(ctx context.Context, store *postgres.Store, pool *pgxpool.Pool, loade
 		return err
 	}
 	sagas := compensations.NewTriggers(pool, runner.Client(), log, metrics)
-	settings := drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), SagaMoved: sagas.Moved}
+	traces, flush := startTracing(ctx, log, metrics)
+	defer flush()
+	settings := drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), SagaMoved: sagas.Moved, Traces: traces}
 	daemon := drainer.New(store, providersOf(loaded), settings, log, metrics)
 	reloader := &reloader{
 		source: from, started: from.fixedOf(loaded), files: loaded.Files,

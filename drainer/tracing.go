@@ -1,0 +1,194 @@
+package drainer
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// tracing makes spans of attempts, in the trace that the agent left with its
+// intent. Like the observer, it shows none of a row's payload, key parts or
+// headers. nil traces nothing.
+type tracing struct{ tracer trace.Tracer }
+
+func newTracing(provider trace.TracerProvider) *tracing {
+	if provider == nil {
+		return nil
+	}
+	return &tracing{provider.Tracer("github.com/agentoutbox/drainer")}
+}
+
+// attemptSpans are one attempt's, siblings under what the agent was doing:
+//
+//	wait      from when it was enqueued, or due again, until it was claimed
+//	dispatch  the call of the adapter; the provider's own spans are its children
+//	settle    from the outcome until the commit that records it
+//
+// Without an agent's trace, the wait begins one and the others are its
+// children. An attempt that was given back unsent leaves no span. nil does
+// nothing.
+type attemptSpans struct {
+	tracer    trace.Tracer
+	tool      string
+	common    []attribute.KeyValue // of all three; none where nothing is recorded
+	parent    context.Context
+	fromAgent bool // parent is what the agent was doing
+	wait      trace.Span
+	dispatch  trace.Span
+	settle    trace.Span // nil until the attempt has an outcome
+}
+
+// begin is called when nothing holds a row back from being sent any more. The
+// context that it returns is the dispatch's.
+func (t *tracing) begin(ctx context.Context, row *Row, policy dispatch.Policy) (context.Context, *attemptSpans) {
+	if t == nil {
+		return ctx, nil
+	}
+	agent := agentSpan(row.Headers)
+	s := &attemptSpans{
+		tracer:    t.tracer,
+		tool:      row.server() + "/" + operationFor(row, policy),
+		parent:    trace.ContextWithRemoteSpanContext(ctx, agent),
+		fromAgent: agent.IsValid(),
+	}
+	waiting, wait := s.start("wait", trace.WithTimestamp(row.ClaimedAt.Add(-waited(row))))
+	s.wait = wait
+	if !s.fromAgent {
+		s.parent = waiting
+	}
+	ctx, s.dispatch = s.start("dispatch", trace.WithSpanKind(trace.SpanKindClient))
+	if s.dispatch.IsRecording() {
+		s.common = attributesOf(row, policy)
+		s.wait.SetAttributes(s.common...)
+		s.dispatch.SetAttributes(s.common...)
+	}
+	return ctx, s
+}
+
+func (s *attemptSpans) start(phase string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	return s.tracer.Start(s.parent, phase+" "+s.tool, options...)
+}
+
+// continued is what goes to the provider in place of these headers: there the
+// trace goes on below the dispatch. What is not recorded is nobody's parent, so
+// then the agent's own stays.
+func (s *attemptSpans) continued(headers map[string]string) map[string]string {
+	if s == nil || (s.fromAgent && !s.dispatch.IsRecording()) {
+		return headers
+	}
+	continued := make(map[string]string, len(headers)+2)
+	maps.Copy(continued, headers)
+	maps.DeleteFunc(continued, func(name, _ string) bool {
+		return strings.EqualFold(name, "traceparent") || strings.EqualFold(name, "tracestate")
+	})
+	propagation.TraceContext{}.Inject(trace.ContextWithSpan(context.Background(), s.dispatch), propagation.MapCarrier(continued))
+	return continued
+}
+
+// dispatched ends what led to the outcome; from then on it waits for its commit.
+func (s *attemptSpans) dispatched(settlement *Settlement) {
+	if s == nil {
+		return
+	}
+	s.wait.End(trace.WithTimestamp(settlement.Row.ClaimedAt))
+	judge(s.dispatch, settlement)
+	s.dispatch.End(trace.WithTimestamp(settlement.FinishedAt))
+	_, s.settle = s.start("settle", trace.WithTimestamp(settlement.FinishedAt))
+	s.settle.SetAttributes(s.common...)
+	s.settle.SetAttributes(attribute.String("drainer.status", string(settlement.Decision.Status)))
+}
+
+// refused ends an attempt whose row another worker took over.
+func (s *attemptSpans) refused() {
+	if s != nil && s.settle != nil {
+		s.settle.SetStatus(codes.Error, "lease_lost")
+		s.settle.SetAttributes(attribute.String("error.type", "lease_lost"))
+		s.settle.End()
+	}
+}
+
+// settled ends an attempt, after its commit. Ending what was refused changes nothing.
+func (s *attemptSpans) settled() {
+	if s != nil && s.settle != nil {
+		s.settle.End()
+	}
+}
+
+func attributesOf(row *Row, policy dispatch.Policy) []attribute.KeyValue {
+	attributes := []attribute.KeyValue{
+		attribute.String("drainer.provider", row.server()),
+		attribute.String("drainer.operation", operationFor(row, policy)),
+		attribute.String("drainer.class", string(policy.Class)),
+		attribute.Int64("drainer.intent_id", row.IntentID),
+		attribute.Int("drainer.attempt", row.Attempt),
+		attribute.String("drainer.idempotency_key", row.Tuple.IdempotencyKey()),
+		attribute.Bool("drainer.lookup", row.Lookup),
+	}
+	if row.Undoes != nil {
+		attributes = append(attributes, attribute.Int64("drainer.undoes", *row.Undoes))
+	}
+	return attributes
+}
+
+// judge says how a dispatch ended. An answer to a lookup is no error, whatever
+// it says.
+func judge(span trace.Span, settlement *Settlement) {
+	if !span.IsRecording() {
+		return
+	}
+	result := settlement.Result
+	span.SetAttributes(
+		attribute.String("drainer.outcome", string(result.Outcome)),
+		attribute.Bool("drainer.replayed", result.Replayed),
+	)
+	if result.HTTPStatus != 0 {
+		span.SetAttributes(attribute.Int("http.response.status_code", result.HTTPStatus))
+	}
+	if result.ErrorClass != "" {
+		span.SetAttributes(attribute.String("error.type", result.ErrorClass))
+	}
+	answered := result.Outcome == dispatch.Completed || (settlement.Row.Lookup && result.Outcome == dispatch.Absent)
+	if !answered {
+		span.SetStatus(codes.Error, string(result.Outcome))
+	}
+}
+
+// waited is how long a row waited for its claim: since it was enqueued, or, once
+// it may have been tried, since it was due again.
+func waited(row *Row) time.Duration {
+	if row.Tries == 1 && row.FirstAttemptAt == nil {
+		return row.SinceEnqueue
+	}
+	return row.SinceDue
+}
+
+// agentSpan is what the agent was doing when it left the intent; it is invalid
+// if the agent left none, or nothing that can be read.
+func agentSpan(headers map[string]string) trace.SpanContext {
+	left := propagation.MapCarrier{
+		"traceparent": valueOf(headers, "traceparent"),
+		"tracestate":  valueOf(headers, "tracestate"),
+	}
+	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), left))
+}
+
+// valueOf finds a header however its name is written; first as the standard does.
+func valueOf(headers map[string]string, name string) string {
+	if value, is := headers[name]; is {
+		return value
+	}
+	for written, value := range headers {
+		if strings.EqualFold(written, name) {
+			return value
+		}
+	}
+	return ""
+}
