@@ -125,7 +125,7 @@ var faults = map[string]struct {
 	},
 	"a request hangs": {
 		func(w *world) { w.owner(claimBy("(SELECT worker_id FROM outbox.worker)", "1 hour")) },
-		Warning, "claims", "in progress for 1h0m0s", "restart the worker",
+		Warning, "claims", "in progress for 1h0m", "restart the worker",
 	},
 	"a provider is paused": {
 		func(w *world) { w.owner("INSERT INTO outbox.provider (name, paused) VALUES ('p', true)") },

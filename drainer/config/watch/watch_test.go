@@ -92,15 +92,18 @@ func TestNothingIsReloadedWithoutACause(t *testing.T) {
 
 func TestAChangeOfAnyFileIsReloadedOnce(t *testing.T) {
 	watching(t, func(d *desk) {
-		for what, change := range map[string]func(){
-			"the configuration":           func() { d.write("drainer.yaml", "two") },
-			"a file that it refers to":    func() { d.write("secret", "two") },
-			"one that was missing":        func() { d.write("missing", "here") },
-			"one that is missing from on": func() { d.remove("missing") },
+		for _, step := range []struct {
+			what   string
+			change func()
+		}{
+			{"the configuration", func() { d.write("drainer.yaml", "two") }},
+			{"a file that it refers to", func() { d.write("secret", "two") }},
+			{"one that was missing", func() { d.write("missing", "here") }},
+			{"one that is missing from on", func() { d.remove("missing") }},
 		} {
-			change()
-			d.want(what, d.pass(1))
-			d.want(what, d.pass(10), watch.Change)
+			step.change()
+			d.want(step.what, d.pass(1))
+			d.want(step.what, d.pass(10), watch.Change)
 		}
 	})
 }
