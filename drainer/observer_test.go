@@ -2,12 +2,10 @@ package drainer
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -72,38 +70,6 @@ func TestOnlyWhatNobodyWillFindOutIsAnError(t *testing.T) {
 	}
 }
 
-// backlogFunc is a store that is only sampled.
-type backlogFunc func() Backlog
-
-func (f backlogFunc) Backlog(context.Context, time.Time) (Backlog, error) { return f(), nil }
-
-func TestRowsOfAProviderThatIsNotConfiguredAreWarnedOfOnceAMinute(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		providers []ProviderBacklog
-		want      int
-	}{
-		"some":            {[]ProviderBacklog{{Provider: "sim", Pending: 9}, {Provider: "canary", Pending: 2}, {Provider: "other", Pending: 1}}, 3},
-		"none":            {[]ProviderBacklog{{Provider: "sim", Pending: 9}}, 0},
-		"none any longer": {[]ProviderBacklog{{Provider: "canary"}}, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o, said := observing(Provider{Name: "sim"})
-				ctx, stop := context.WithTimeout(t.Context(), 2*reminderInterval+sampleInterval)
-				defer stop()
-				o.sample(ctx, backlogFunc(func() Backlog { return Backlog{Providers: test.providers} }))
-				if got := strings.Count(said.String(), "level=WARN"); got != test.want || strings.Count(said.String(), "rows=3") != test.want {
-					t.Errorf("%d warnings in two minutes, want %d:\n%s", got, test.want, said)
-				}
-				if strings.Contains(said.String(), "canary") {
-					t.Errorf("it names a part of a key: %s", said)
-				}
-			})
-		})
-	}
-}
-
 // gauges lists the providers of every gauge that has a series of theirs.
 func gauges(t *testing.T, registry *prometheus.Registry) map[string][]string {
 	t.Helper()
@@ -132,18 +98,12 @@ func TestGaugesOfAProviderThatIsNoLongerConfiguredDoNotLie(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	kept, removed := Provider{Name: "kept"}, Provider{Name: "removed"}
 	o := newObserver([]Provider{kept, removed}, slog.New(slog.DiscardHandler), registry)
-	backlog := Backlog{Providers: []ProviderBacklog{{Provider: "removed", Pending: 3}}}
-	o.show(backlog, Backlog{})
 	o.claimed("removed", 1)
 	o.gate(Gate{}, Gate{Provider: "removed", Breaker: BreakerClosed})
 
 	o.serve([]Provider{kept})
-	o.show(backlog, Backlog{})
 	if got := gauges(t, registry)["removed"]; !slices.Equal(got, []string{"drainer_in_flight"}) {
 		t.Errorf("while it drains it is shown by %v, want only what is in flight", got)
-	}
-	if waiting := o.byLabel(backlog.Providers)[unconfigured].Pending; waiting != 3 {
-		t.Errorf("%d of its rows count as unconfigured, want 3", waiting)
 	}
 	o.ended("removed")
 	o.forget([]Provider{kept, removed})

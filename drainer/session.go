@@ -44,7 +44,7 @@ func newSession(d *Daemon, providers []Provider) *session {
 		store:     d.store,
 		observer:  d.observer,
 		log:       d.log.With("worker", worker),
-		turns:     newTurns(d.store, worker, d.observer.turnTook),
+		turns:     newTurns(d.store, worker, d.observer.turned),
 		upstreams: map[string]*upstream{},
 		closings:  &closings{},
 		lanes:     map[route]*lane{},

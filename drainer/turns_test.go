@@ -87,7 +87,7 @@ func TestLanesShareATurnOnlyWhileEveryCommitterIsBusy(t *testing.T) {
 			sizes = append(sizes, len(turn.Claims))
 			return TurnReply{Claimed: make([]ClaimReply, len(turn.Claims))}, nil
 		})
-		turns := newTurns(store, "worker", func(time.Duration) {})
+		turns := newTurns(store, "worker", func(time.Duration, error) {})
 		ctx, stop := context.WithCancel(t.Context())
 		var services, group sync.WaitGroup
 		services.Go(func() { turns.run(ctx) })

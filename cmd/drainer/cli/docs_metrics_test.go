@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/agentoutbox/drainer/compensations"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/config"
 )
@@ -50,10 +49,9 @@ func tableOfMetrics(t *testing.T) string {
 	drainer.New(nil, nil, drainer.Settings{}, log, registered)
 	registerProcess(registered)
 	newReloadMetrics(registered)
-	if _, err := partsOf(nil, &config.Config{Retention: config.Retention{Default: time.Hour}}, log, registered); err != nil {
+	if _, err := partsOf(pools{}, &config.Config{Retention: config.Retention{Default: time.Hour}}, log, registered); err != nil {
 		t.Fatal(err)
 	}
-	compensations.NewTriggers(nil, nil, log, registered)
 
 	var table strings.Builder
 	table.WriteString("| metric | kind | labels | meaning |\n|---|---|---|---|\n")
@@ -105,7 +103,7 @@ func (l listing) add(kind, text string) {
 
 func kindOf(collector prometheus.Collector) string {
 	switch collector.(type) {
-	case interface {
+	case interface{ IsGauge() }, interface {
 		WithLabelValues(...string) prometheus.Gauge
 	}, prometheus.Gauge:
 		return "gauge"
