@@ -95,11 +95,13 @@ func fillOutbox(b *testing.B, url string) {
 		`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, first_attempt_at, maybe_applied)
 			SELECT provider, now() + (id % 200 - 100) * interval '1 second', id, now() - interval '10 hours', id % 10 = 0
 			FROM outbox.intent WHERE agent_run_id LIKE 'late-%'`,
-		`INSERT INTO outbox.duplicate (intent_id, seen_at) SELECT n, now() - (200000 - n) * interval '10 milliseconds' FROM generate_series(1, 200000) n`,
 		`INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at)
 			SELECT 'outcome_unknown', n, 'run', now() - interval '1 hour' FROM generate_series(1, 50000) n`,
 		`INSERT INTO outbox.page (incident_id, generation, channel, told) SELECT id, 1, 'pager', 'open' FROM outbox.incident`,
 		`VACUUM ANALYZE`,
+		// a hundred a second, until some minutes after now
+		`INSERT INTO outbox.duplicate (intent_id, seen_at) SELECT n, now() - (200000 - n) * interval '10 milliseconds' FROM generate_series(1, 260000) n`,
+		`UPDATE outbox.census SET counted_until = now() - interval '15 seconds'`,
 	} {
 		if _, err := db.Exec(b.Context(), sql); err != nil {
 			b.Fatal(err)

@@ -7,17 +7,17 @@ func gauge(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	outboxRows       = gauge("outbox_rows", "Rows by state, pending ones counted to 20,000 due and 20,000 not yet due.", "provider", "state")
-	dueRows          = gauge("outbox_due_rows", "Rows due now, counted to 20,000.", "provider")
+	outboxRows       = gauge("outbox_rows", "Rows by state, pending ones counted to 10,000 due and 10,000 not yet due.", "provider", "state")
+	dueRows          = gauge("outbox_due_rows", "Rows due now, counted to 10,000.", "provider")
 	oldestDue        = gauge("outbox_oldest_due_age_seconds", "How long the oldest due row has been due.", "provider")
 	oldestInProgress = gauge("outbox_oldest_in_progress_age_seconds", "How long the oldest claim has been in progress.", "provider")
 	longRows         = gauge("outbox_long_in_progress_rows", "Rows in progress for more than a minute.", "provider")
 	nearEndRows      = gauge("outbox_key_ttl_near_rows", "Rows that may have been applied, and are tried no more soon, because the provider may forget their key; looked for among the 1,000 oldest.", "provider")
 
-	sagas      = gauge("sagas", "Agent runs that go back, or could not, counted to 20,000.", "state")
+	sagas      = gauge("sagas", "Agent runs that go back, or could not, counted to 10,000.", "state")
 	oldestSaga = gauge("sagas_oldest_begun_age_seconds", "How long the oldest saga under way has been under way.")
 
-	incidentsOpen  = gauge("incidents_open", "Incidents that nobody has acknowledged or resolved, counted to 20,000.", "kind")
+	incidentsOpen  = gauge("incidents_open", "Incidents that nobody has acknowledged or resolved, counted to 10,000.", "kind")
 	oldestIncident = gauge("incidents_oldest_open_age_seconds", "How long the oldest open incident has been open.", "kind")
 	oldestUntold   = gauge("incidents_oldest_untold_age_seconds", "How long the oldest open incident has been open that no channel of pages was told of.")
 

@@ -40,7 +40,9 @@ var (
 
 const (
 	// countLimit is where a count stops, of each provider's, state's or kind's.
-	countLimit = 20_000
+	countLimit = 10_000
+	// strangerLimit is how many providers are looked at that may not be configured.
+	strangerLimit = 500
 	// lookLimit is how many of the oldest are looked at one by one.
 	lookLimit = 1000
 	// longInProgress is what a dispatch takes only if something is wrong.
@@ -124,7 +126,7 @@ func (s store) sample(ctx context.Context, configured *configuration, w window, 
 
 func (s *Sample) queue(batch *pgx.Batch, configured *configuration) {
 	tools, nearEnds := configured.nearEnds()
-	batch.Queue(queueSQL, countLimit).Query(into(&s.Queues, func(row pgx.CollectableRow, q *Queue) error {
+	batch.Queue(queueSQL, countLimit, configured.labels, strangerLimit).Query(into(&s.Queues, func(row pgx.CollectableRow, q *Queue) error {
 		return row.Scan(&q.Provider, &q.Waiting, &q.Due, seconds{&q.Oldest})
 	}))
 	batch.Queue(claimsSQL, longInProgress.Seconds()).Query(into(&s.Claims, func(row pgx.CollectableRow, c *Claims) error {

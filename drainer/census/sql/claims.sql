@@ -7,6 +7,6 @@ FROM outbox.claim c
 LEFT JOIN LATERAL (
   SELECT count(*) AS rows FROM unnest(c.intent_ids, c.attempts) AS r (intent_id, attempt)
   -- a claim lists what it settled until its last row is
-  WHERE NOT EXISTS (SELECT FROM outbox.attempt a WHERE a.intent_id = r.intent_id AND a.attempt = r.attempt)
+  WHERE (SELECT a.attempt FROM outbox.attempt a WHERE a.intent_id = r.intent_id AND a.attempt = r.attempt) IS NULL
 ) long ON c.claimed_at < now() - make_interval(secs => $1::float8)
 GROUP BY c.provider;

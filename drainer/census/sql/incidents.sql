@@ -15,5 +15,5 @@ LEFT JOIN LATERAL (
     SELECT id, generation, opened_at FROM outbox.incident i
     WHERE i.kind = k.kind AND i.acknowledged_at IS NULL AND i.resolved_at IS NULL
     ORDER BY opened_at LIMIT $3::int) o
-  WHERE NOT EXISTS (SELECT FROM outbox.page p WHERE p.incident_id = o.id AND p.generation = o.generation AND p.told IS NOT NULL)
+  WHERE (SELECT count(p.told) FROM outbox.page p WHERE p.incident_id = o.id AND p.generation = o.generation) = 0
   ORDER BY o.opened_at LIMIT 1) untold ON true;
