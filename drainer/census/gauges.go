@@ -12,7 +12,7 @@ var (
 	oldestDue        = gauge("outbox_oldest_due_age_seconds", "How long the oldest due row has been due.", "provider")
 	oldestInProgress = gauge("outbox_oldest_in_progress_age_seconds", "How long the oldest claim has been in progress.", "provider")
 	longRows         = gauge("outbox_long_in_progress_rows", "Rows in progress for more than a minute.", "provider")
-	nearEndRows      = gauge("outbox_key_ttl_near_rows", "Rows that may have been applied, and are tried no more soon, because the provider may forget their key; looked for among the 1,000 oldest.", "provider")
+	nearEndRows      = gauge("outbox_key_ttl_near_rows", "Rows that may have been applied, and are tried no more soon, because the provider may forget their key; looked for among the 500 oldest.", "provider")
 
 	sagas      = gauge("sagas", "Agent runs that go back, or could not, counted to 10,000.", "state")
 	oldestSaga = gauge("sagas_oldest_begun_age_seconds", "How long the oldest saga under way has been under way.")

@@ -44,7 +44,7 @@ const (
 	// strangerLimit is how many providers are looked at that may not be configured.
 	strangerLimit = 500
 	// lookLimit is how many of the oldest are looked at one by one.
-	lookLimit = 1000
+	lookLimit = 500
 	// longInProgress is what a dispatch takes only if something is wrong.
 	longInProgress = time.Minute
 	// windowLag is how long a duplicate's transaction may take to commit after it
