@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/agentoutbox/drainer/dispatch"
 )
 
 // Who was woken up types what the runbook says.
@@ -24,7 +26,7 @@ func TestTheCommandsOfTheRunbooksExist(t *testing.T) {
 		}
 		for _, match := range inCode.FindAllStringSubmatch(string(text), -1) {
 			tested++
-			if err := parses(match[1]); err != nil {
+			if err := parses(builtins(t), match[1]); err != nil {
 				t.Errorf("%s: %s: %v", filepath.Base(page), match[1], err)
 			}
 		}
@@ -35,12 +37,12 @@ func TestTheCommandsOfTheRunbooksExist(t *testing.T) {
 }
 
 // parses reports what is wrong with a command line, without running it.
-func parses(line string) error {
+func parses(registry dispatch.Registry, line string) error {
 	words := regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(line, -1)
 	for i := range words {
 		words[i] = strings.Trim(words[i], `"`)
 	}
-	command, rest, err := newRoot(nil).Find(words[1:])
+	command, rest, err := newRoot(registry).Find(words[1:])
 	if err != nil {
 		return err
 	}
