@@ -2,6 +2,7 @@ package census
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -97,7 +98,7 @@ func (c *Census) turn(ctx context.Context) {
 			err = c.sample(ctx, window)
 		}
 	}
-	if err != nil && context.Cause(ctx) != context.Canceled {
+	if err != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
 		c.log.Warn("cannot count what the tables hold; its gauges end until somebody can", "error", err)
 	}
 }

@@ -3,7 +3,6 @@ package census
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -165,7 +164,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		select {
 		case <-ticker.C:
 		case <-deadline:
-			t.Fatal(fmt.Sprintf("never seen: %s", what))
+			t.Fatalf("never seen: %s", what)
 		}
 	}
 }
