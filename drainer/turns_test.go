@@ -136,7 +136,7 @@ func TestNoLaneWaitsForLongBehindOthersWhileTheDatabaseHangs(t *testing.T) {
 		turns := newTurns(turnFunc(func(ctx context.Context, _ Turn) (TurnReply, error) {
 			<-ctx.Done()
 			return TurnReply{}, ctx.Err()
-		}), "w", func(time.Duration) {})
+		}), "w", func(time.Duration, error) {})
 		var running, lanes sync.WaitGroup
 		running.Go(func() { turns.run(ctx) })
 		began := time.Now()
