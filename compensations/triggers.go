@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
 
 	"github.com/agentoutbox/drainer/compensations/jobs"
@@ -33,13 +32,12 @@ type Triggers struct {
 	pool   *pgxpool.Pool
 	client *jobs.Client
 	log    *slog.Logger
-	census *census
 	moved  chan string
 }
 
 // NewTriggers starts nothing before [Triggers.Run]. The pool is the caller's.
-func NewTriggers(pool *pgxpool.Pool, client *jobs.Client, log *slog.Logger, registerer prometheus.Registerer) *Triggers {
-	return &Triggers{pool: pool, client: client, log: log, census: newCensus(pool, registerer), moved: make(chan string, triggerRoom)}
+func NewTriggers(pool *pgxpool.Pool, client *jobs.Client, log *slog.Logger) *Triggers {
+	return &Triggers{pool: pool, client: client, log: log, moved: make(chan string, triggerRoom)}
 }
 
 // Moved says that a run's saga began or that an undo of it ended. It never
@@ -64,7 +62,6 @@ func (t *Triggers) Run(ctx context.Context) error {
 			t.warn(ctx, Trigger(ctx, t.client, run))
 		case <-ticker.C:
 			t.warn(ctx, t.sweep(ctx))
-			t.warn(ctx, t.census.take(ctx))
 		}
 	}
 }

@@ -128,5 +128,12 @@ func later(since, delay time.Duration) time.Duration {
 // withinKeyTTL keeps half of the key's life as a margin: the request that
 // leaves now may arrive late.
 func (p Policy) withinKeyTTL(sinceFirstSend time.Duration) bool {
-	return p.Class != KeyIdempotent || sinceFirstSend < p.KeyTTL/2
+	window, ends := p.RetryWindow()
+	return !ends || sinceFirstSend < window
+}
+
+// RetryWindow is how long after its first send an intent that may have been
+// applied is still tried. It ends for key-idempotent tools alone.
+func (p Policy) RetryWindow() (window time.Duration, ends bool) {
+	return p.KeyTTL / 2, p.Class == KeyIdempotent
 }

@@ -3,7 +3,6 @@ package drainer
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -71,11 +70,6 @@ func New(store Store, providers []Provider, settings Settings, log *slog.Logger,
 // once.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer close(d.ended)
-	sampling, endSampling := context.WithCancel(ctx)
-	var sampler sync.WaitGroup
-	sampler.Go(func() { d.observer.sample(sampling, d.store) })
-	defer sampler.Wait()
-	defer endSampling()
 	return d.succeed(ctx)
 }
 

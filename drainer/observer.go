@@ -3,6 +3,7 @@ package drainer
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -59,7 +60,12 @@ func (o *observer) forget(providers []Provider) {
 
 func (o *observer) configured() map[string]Provider { return *o.providers.Load() }
 
-func (o *observer) turnTook(took time.Duration) { o.metrics.turnDuration.Observe(took.Seconds()) }
+func (o *observer) turned(took time.Duration, err error) {
+	o.metrics.turnDuration.Observe(took.Seconds())
+	if err != nil {
+		o.metrics.turnFailures.Inc()
+	}
+}
 
 func (o *observer) claimed(provider string, rows int) {
 	o.metrics.claimed.WithLabelValues(provider).Add(float64(rows))
@@ -85,6 +91,7 @@ func (o *observer) attempted(s *Settlement, operation string) {
 		latency := s.Row.SinceEnqueue + time.Since(s.Row.ClaimedAt)
 		o.metrics.deliveryLatency.WithLabelValues(s.Row.Tuple.Provider()).Observe(latency.Seconds())
 	}
+	o.settled(s)
 	o.log.LogAttrs(context.Background(), levelOf(s.Decision), "attempt",
 		slog.String("provider", provider),
 		slog.String("operation", operation),
@@ -103,6 +110,20 @@ func (o *observer) attempted(s *Settlement, operation string) {
 	)
 }
 
+// settled counts what no attempt follows.
+func (o *observer) settled(s *Settlement) {
+	if slices.Contains(settledStatuses, s.Decision.Status) && !s.Decision.Lookup {
+		o.metrics.settled.WithLabelValues(o.label(s.Row.Tuple.Provider()), string(s.Decision.Status)).Inc()
+	}
+}
+
+func (o *observer) label(provider string) string {
+	if _, configured := o.configured()[provider]; configured {
+		return provider
+	}
+	return unconfigured
+}
+
 // gate shows where a provider's breaker stands; a change is worth a line.
 func (o *observer) gate(before, now Gate) {
 	for _, state := range []BreakerState{BreakerClosed, BreakerOpen, BreakerHalfOpen} {
@@ -111,6 +132,10 @@ func (o *observer) gate(before, now Gate) {
 			value = 1
 		}
 		o.metrics.breakers.WithLabelValues(now.Provider, string(state)).Set(value)
+	}
+	o.metrics.paused.WithLabelValues(now.Provider).Set(0)
+	if now.Paused {
+		o.metrics.paused.WithLabelValues(now.Provider).Set(1)
 	}
 	log := o.log.With("provider", now.Provider)
 	switch {
@@ -156,8 +181,10 @@ func (o *observer) refused(provider string, refused []Settlement) {
 }
 
 func (o *observer) recovered(settlements []Settlement) {
-	for _, s := range settlements {
+	for i := range settlements {
+		s := &settlements[i]
 		provider := s.Row.server()
+		o.settled(s)
 		o.metrics.attempts.WithLabelValues(provider, o.operation(s.Row.Tuple), string(dispatch.Lost)).Inc()
 		o.log.Log(context.Background(), max(slog.LevelWarn, levelOf(s.Decision)), "recovered a row of a dead worker", "provider", provider, "intent_id", s.Row.IntentID,
 			"attempt", s.Row.Attempt, "idempotency_key", s.Row.Tuple.IdempotencyKey(), "status", string(s.Decision.Status))

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -72,38 +71,6 @@ func TestOnlyWhatNobodyWillFindOutIsAnError(t *testing.T) {
 	}
 }
 
-// backlogFunc is a store that is only sampled.
-type backlogFunc func() Backlog
-
-func (f backlogFunc) Backlog(context.Context, time.Time) (Backlog, error) { return f(), nil }
-
-func TestRowsOfAProviderThatIsNotConfiguredAreWarnedOfOnceAMinute(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		providers []ProviderBacklog
-		want      int
-	}{
-		"some":            {[]ProviderBacklog{{Provider: "sim", Pending: 9}, {Provider: "canary", Pending: 2}, {Provider: "other", Pending: 1}}, 3},
-		"none":            {[]ProviderBacklog{{Provider: "sim", Pending: 9}}, 0},
-		"none any longer": {[]ProviderBacklog{{Provider: "canary"}}, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o, said := observing(Provider{Name: "sim"})
-				ctx, stop := context.WithTimeout(t.Context(), 2*reminderInterval+sampleInterval)
-				defer stop()
-				o.sample(ctx, backlogFunc(func() Backlog { return Backlog{Providers: test.providers} }))
-				if got := strings.Count(said.String(), "level=WARN"); got != test.want || strings.Count(said.String(), "rows=3") != test.want {
-					t.Errorf("%d warnings in two minutes, want %d:\n%s", got, test.want, said)
-				}
-				if strings.Contains(said.String(), "canary") {
-					t.Errorf("it names a part of a key: %s", said)
-				}
-			})
-		})
-	}
-}
-
 // gauges lists the providers of every gauge that has a series of theirs.
 func gauges(t *testing.T, registry *prometheus.Registry) map[string][]string {
 	t.Helper()
@@ -132,18 +99,12 @@ func TestGaugesOfAProviderThatIsNoLongerConfiguredDoNotLie(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	kept, removed := Provider{Name: "kept"}, Provider{Name: "removed"}
 	o := newObserver([]Provider{kept, removed}, slog.New(slog.DiscardHandler), registry)
-	backlog := Backlog{Providers: []ProviderBacklog{{Provider: "removed", Pending: 3}}}
-	o.show(backlog, Backlog{})
 	o.claimed("removed", 1)
 	o.gate(Gate{}, Gate{Provider: "removed", Breaker: BreakerClosed})
 
 	o.serve([]Provider{kept})
-	o.show(backlog, Backlog{})
 	if got := gauges(t, registry)["removed"]; !slices.Equal(got, []string{"drainer_in_flight"}) {
 		t.Errorf("while it drains it is shown by %v, want only what is in flight", got)
-	}
-	if waiting := o.byLabel(backlog.Providers)[unconfigured].Pending; waiting != 3 {
-		t.Errorf("%d of its rows count as unconfigured, want 3", waiting)
 	}
 	o.ended("removed")
 	o.forget([]Provider{kept, removed})
@@ -163,5 +124,78 @@ func TestAProviderThatCameBackWhileItDrainedIsShown(t *testing.T) {
 	o.forget(sim) // the first time
 	if got := gauges(t, registry)["sim"]; !slices.Equal(got, before) {
 		t.Errorf("it is shown by %v, want %v", got, before)
+	}
+}
+
+// values are every counter and gauge, as the name and its labels' values.
+func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			name := strings.TrimPrefix(family.GetName(), "drainer_")
+			for _, label := range metric.GetLabel() {
+				name += " " + label.GetValue()
+			}
+			shown[name] = metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
+		}
+	}
+	return shown
+}
+
+func TestAnIntentCountsAsSettledOnceNoAttemptFollows(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	o := newObserver([]Provider{{Name: "sim"}}, slog.New(slog.DiscardHandler), registry)
+	for _, status := range settledStatuses {
+		if zero, is := values(t, registry)["settled_total sim "+string(status)]; !is || zero != 0 {
+			t.Errorf("%s begins at %v (%v), want 0", status, zero, is)
+		}
+	}
+	row := &Row{Tuple: dispatch.Tuple{ToolName: "sim/act"}}
+	for _, decision := range []dispatch.Decision{
+		{Status: dispatch.StatusPending},
+		{Status: dispatch.StatusUnknown, Lookup: true},
+		{Status: dispatch.StatusCompleted},
+		{Status: dispatch.StatusFailed},
+	} {
+		o.attempted(&Settlement{Row: row, Decision: decision}, "act")
+	}
+	o.recovered([]Settlement{{Row: row, Decision: dispatch.Decision{Status: dispatch.StatusUnknown}}})
+	o.attempted(&Settlement{Row: &Row{Tuple: dispatch.Tuple{ToolName: "canary/act"}}, Decision: dispatch.Decision{Status: dispatch.StatusFailed}}, "act")
+	got := values(t, registry)
+	for series, want := range map[string]float64{"sim completed": 1, "sim failed": 1, "sim unknown": 1, "unconfigured failed": 1} {
+		if got["settled_total "+series] != want {
+			t.Errorf("%s is %v, want %v", series, got["settled_total "+series], want)
+		}
+	}
+}
+
+func TestWhatIsConfiguredAndWhatIsShutIsShown(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	o := newObserver([]Provider{{Name: "sim", Concurrency: 8, Timeout: 30 * time.Second}}, slog.New(slog.DiscardHandler), registry)
+	o.gate(Gate{}, Gate{Provider: "sim", Breaker: BreakerClosed, Paused: true})
+	o.turned(time.Second, nil)
+	o.turned(time.Second, context.DeadlineExceeded)
+	got := values(t, registry)
+	for series, want := range map[string]float64{
+		"provider_concurrency sim": 8, "provider_timeout_seconds sim": 30, "provider_paused sim": 1, "turn_failures_total": 1,
+	} {
+		if got[series] != want {
+			t.Errorf("%s is %v, want %v", series, got[series], want)
+		}
+	}
+	o.gate(Gate{Paused: true}, Gate{Provider: "sim", Breaker: BreakerClosed})
+	if values(t, registry)["provider_paused sim"] != 0 {
+		t.Error("a provider that was resumed is still shown as paused")
+	}
+	o.serve([]Provider{{Name: "sim", Concurrency: 4, Timeout: time.Second}})
+	if got := values(t, registry)["provider_concurrency sim"]; got != 4 {
+		t.Errorf("after a reload the concurrency is %v, want 4", got)
 	}
 }

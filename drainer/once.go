@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
-	"time"
 )
 
 // ErrRowsLeft says that draining once could not drain all that is due.
@@ -31,14 +32,14 @@ func (s *session) countLeft(stop context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(stop, turnTimeout)
 	defer cancel()
-	backlog, err := s.store.Backlog(ctx, time.Time{})
+	due, err := s.store.Due(ctx, slices.Sorted(maps.Keys(shut)))
 	if err != nil {
 		return fmt.Errorf("count the due rows that are left: %w", err)
 	}
 	var left []string
-	for _, of := range backlog.Providers {
-		if shut[of.Provider] && of.Due > 0 {
-			left = append(left, fmt.Sprintf("%s %d", of.Provider, of.Due))
+	for _, provider := range slices.Sorted(maps.Keys(due)) {
+		if due[provider] > 0 {
+			left = append(left, fmt.Sprintf("%s %d", provider, due[provider]))
 		}
 	}
 	if len(left) == 0 {

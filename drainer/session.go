@@ -46,7 +46,7 @@ func newSession(d *Daemon, providers []Provider) *session {
 		observer:  d.observer,
 		tracing:   d.tracing,
 		log:       d.log.With("worker", worker),
-		turns:     newTurns(d.store, worker, d.observer.turnTook),
+		turns:     newTurns(d.store, worker, d.observer.turned),
 		upstreams: map[string]*upstream{},
 		closings:  &closings{},
 		lanes:     map[route]*lane{},

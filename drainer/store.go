@@ -12,15 +12,14 @@ type Store interface {
 	claimStore
 	workerStore
 	fleetStore
-	backlogStore
+	dueStore
 	// Listen calls wake for every notification until the connection or ctx ends.
 	Listen(ctx context.Context, wake func(provider string)) error
 }
 
-type backlogStore interface {
-	// Backlog samples the queue, and counts duplicates that came after since; a
-	// zero since counts none.
-	Backlog(ctx context.Context, since time.Time) (Backlog, error)
+type dueStore interface {
+	// Due counts each provider's due rows, up to [DueLimit].
+	Due(ctx context.Context, providers []string) (map[string]int, error)
 }
 
 type fleetStore interface {
@@ -116,30 +115,5 @@ type ClaimReply struct {
 	Next  Cursor
 }
 
-// Backlog is a bounded sample of what waits and what is in progress.
-type Backlog struct {
-	Until      time.Time // where the next sample's window begins, by the store's clock
-	Providers  []ProviderBacklog
-	Collisions Collisions
-}
-
-// ProviderBacklog counts at most [BacklogLimit] rows of each sort, so that
-// a sample stays cheap however long the queue is.
-type ProviderBacklog struct {
-	Provider            string
-	Pending             int
-	Due                 int
-	InProgress          int
-	OldestDueAge        time.Duration
-	OldestInProgressAge time.Duration
-	Duplicates          int64 // in the sample's window
-}
-
-// BacklogLimit is where a backlog sample stops counting.
-const BacklogLimit = 100_000
-
-// Collisions counts refused enqueues of a known key with another payload.
-type Collisions struct {
-	Total        int64
-	LastProvider string
-}
+// DueLimit is where counting due rows stops.
+const DueLimit = 100_000

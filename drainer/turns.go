@@ -23,7 +23,7 @@ const (
 type turns struct {
 	store    turnStore
 	worker   string
-	observe  func(took time.Duration)
+	observe  func(took time.Duration, err error)
 	requests chan *laneTurn
 }
 
@@ -41,7 +41,7 @@ type laneReply struct {
 	err     error
 }
 
-func newTurns(store turnStore, worker string, observe func(time.Duration)) *turns {
+func newTurns(store turnStore, worker string, observe func(time.Duration, error)) *turns {
 	return &turns{store: store, worker: worker, observe: observe, requests: make(chan *laneTurn)}
 }
 
@@ -105,7 +105,7 @@ func (t *turns) commit(ctx context.Context, shares []*laneTurn) {
 	defer cancel()
 	started := time.Now()
 	reply, err := t.store.Turn(ctx, t.worker, merge(shares))
-	t.observe(time.Since(started))
+	t.observe(time.Since(started), err)
 	split(shares, reply, err)
 }
 

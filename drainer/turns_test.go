@@ -87,7 +87,7 @@ func TestLanesShareATurnOnlyWhileEveryCommitterIsBusy(t *testing.T) {
 			sizes = append(sizes, len(turn.Claims))
 			return TurnReply{Claimed: make([]ClaimReply, len(turn.Claims))}, nil
 		})
-		turns := newTurns(store, "worker", func(time.Duration) {})
+		turns := newTurns(store, "worker", func(time.Duration, error) {})
 		ctx, stop := context.WithCancel(t.Context())
 		var services, group sync.WaitGroup
 		services.Go(func() { turns.run(ctx) })
@@ -136,7 +136,7 @@ func TestNoLaneWaitsForLongBehindOthersWhileTheDatabaseHangs(t *testing.T) {
 		turns := newTurns(turnFunc(func(ctx context.Context, _ Turn) (TurnReply, error) {
 			<-ctx.Done()
 			return TurnReply{}, ctx.Err()
-		}), "w", func(time.Duration) {})
+		}), "w", func(time.Duration, error) {})
 		var running, lanes sync.WaitGroup
 		running.Go(func() { turns.run(ctx) })
 		began := time.Now()

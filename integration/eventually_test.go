@@ -9,7 +9,7 @@ import (
 const patience = 60 * time.Second
 
 // eventually returns once the condition holds.
-func eventually(t *testing.T, what string, condition func() bool) {
+func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.After(patience)
 	ticker := time.NewTicker(10 * time.Millisecond)

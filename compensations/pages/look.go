@@ -38,7 +38,7 @@ type lookWorker struct {
 // notice one thing must not keep another from being told.
 func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
 	p, told := w.pager, w.pager.audience.Load()
-	errs := []error{p.store.notice(ctx, told.providers), p.sample(ctx)}
+	errs := []error{p.store.notice(ctx, told.providers)}
 	for _, channel := range told.channels {
 		errs = append(errs, p.enqueue(ctx, channel))
 	}
@@ -47,15 +47,6 @@ func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
 		p.log.Error("cannot look after incidents; the next look will try again", "error", err)
 	}
 	return err
-}
-
-func (p *Pager) sample(ctx context.Context) error {
-	counts, err := p.store.open(ctx)
-	if err != nil {
-		return err
-	}
-	p.metrics.open.set(counts)
-	return nil
 }
 
 // enqueue inserts a job for each page, unless there is one that has not ended.

@@ -16,7 +16,7 @@ import (
 
 // Settings are what a pager needs to know.
 type Settings struct {
-	Channels  []Channel // none: incidents are opened and counted, and nobody is told
+	Channels  []Channel // none: incidents are opened, and nobody is told
 	Providers []string  // those that this process serves
 	Interval  time.Duration
 	Retry     func(failures int) time.Duration // how long a channel that failed is left alone

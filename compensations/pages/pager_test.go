@@ -282,21 +282,6 @@ func (d *desk) run(settings pages.Settings) {
 	})
 }
 
-func TestWithoutChannelsIncidentsAreStillCounted(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t)
-	d.work(quick())
-	d.incident(pages.OutcomeUnknown)
-	d.incident(pages.OutcomeUnknown)
-	d.acknowledge(d.incident(pages.OutcomeUnknown))
-	for kind, want := range map[pages.Kind]float64{pages.OutcomeUnknown: 2, pages.KeyCollision: 0} {
-		eventually(t, "the gauge counts open incidents", func() bool {
-			got, sampled := d.value("drainer_incidents_open", map[string]string{"kind": string(kind)})
-			return sampled && got == want
-		})
-	}
-}
-
 func TestPagesThatAChannelRefusesKeepNoOtherOut(t *testing.T) {
 	t.Parallel()
 	d, r := newDesk(t), newReceiver(t)

@@ -17,8 +17,6 @@ var (
 	beginSQL string
 	//go:embed sql/told.sql
 	toldSQL string
-	//go:embed sql/open.sql
-	openSQL string
 	//go:embed sql/collided.sql
 	collidedSQL string
 	//go:embed sql/unconfigured.sql
@@ -88,24 +86,6 @@ func (s store) notice(ctx context.Context, configured []string) error {
 		return err
 	}
 	return s.execute(ctx, "look for unconfigured providers", unconfiguredSQL, configured, unconfiguredAfter.Seconds())
-}
-
-// open counts the open incidents.
-func (s store) open(ctx context.Context) (map[Kind]int, error) {
-	rows, err := s.pool.Query(ctx, openSQL)
-	if err != nil {
-		return nil, fmt.Errorf("count open incidents: %w", err)
-	}
-	counts := map[Kind]int{}
-	var kind Kind
-	var count int
-	if _, err := pgx.ForEachRow(rows, []any{&kind, &count}, func() error {
-		counts[kind] = count
-		return nil
-	}); err != nil {
-		return nil, fmt.Errorf("count open incidents: %w", err)
-	}
-	return counts, nil
 }
 
 func (s store) execute(ctx context.Context, what, sql string, args ...any) error {

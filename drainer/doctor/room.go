@@ -3,8 +3,8 @@ package doctor
 import "context"
 
 // daemonConnections is what one `drainer run` holds: seven of its store, one
-// that listens, six for jobs.
-const daemonConnections = 14
+// that listens, one that counts, six for jobs, one for River's notifications.
+const daemonConnections = 16
 
 type room struct {
 	Superuser     bool

@@ -19,7 +19,7 @@ const (
 	// turnConnections serve the lanes; more than a few do not make Postgres
 	// commit faster.
 	turnConnections = 4
-	// controlConnections serve recovery and samples, which may take long.
+	// controlConnections serve recovery, which may take long, and what workers share.
 	controlConnections = 2
 	// lifeConnections serve heartbeats alone: a beat that queues behind anything
 	// could cost a healthy worker its lease.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/agentoutbox/drainer/compensations"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/config"
 )
@@ -51,10 +50,9 @@ func tableOfMetrics(t *testing.T) string {
 	registerProcess(registered)
 	newReloadMetrics(registered)
 	newSpanMetrics(registered)
-	if _, err := partsOf(nil, &config.Config{Retention: config.Retention{Default: time.Hour}}, log, registered); err != nil {
+	if _, err := partsOf(pools{}, &config.Config{Retention: config.Retention{Default: time.Hour}}, log, registered); err != nil {
 		t.Fatal(err)
 	}
-	compensations.NewTriggers(nil, nil, log, registered)
 
 	var table strings.Builder
 	table.WriteString("| metric | kind | labels | meaning |\n|---|---|---|---|\n")
@@ -106,7 +104,7 @@ func (l listing) add(kind, text string) {
 
 func kindOf(collector prometheus.Collector) string {
 	switch collector.(type) {
-	case interface {
+	case interface{ IsGauge() }, interface {
 		WithLabelValues(...string) prometheus.Gauge
 	}, prometheus.Gauge:
 		return "gauge"

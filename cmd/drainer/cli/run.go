@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"sync/atomic"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -13,6 +12,7 @@ import (
 	"github.com/agentoutbox/drainer/compensations"
 	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainer/census"
 	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/drainer/postgres"
 )
@@ -80,12 +80,16 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	if once {
 		return drainOnce(ctx, store, loaded, log)
 	}
-	pool, err := jobs.OpenPool(ctx, url)
-	if err != nil {
+	var pools pools
+	if pools.jobs, err = jobs.OpenPool(ctx, url); err != nil {
 		return err
 	}
-	defer pool.Close()
-	return drain(ctx, store, pool, loaded, o.source(command, hangups), log)
+	defer pools.jobs.Close()
+	if pools.census, err = census.OpenPool(ctx, url); err != nil {
+		return err
+	}
+	defer pools.census.Close()
+	return drain(ctx, store, pools, loaded, o.source(command, hangups), log)
 }
 
 // drainOnce has no jobs beside it, so what it finds cause to undo is left to a
@@ -109,18 +113,18 @@ func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config
 
 // drain runs the daemon beside its jobs, its reloads and its HTTP server;
 // whichever fails ends them all.
-func drain(ctx context.Context, store *postgres.Store, pool *pgxpool.Pool, loaded *config.Config, from source, log *slog.Logger) error {
+func drain(ctx context.Context, store *postgres.Store, pools pools, loaded *config.Config, from source, log *slog.Logger) error {
 	metrics := prometheus.NewRegistry()
 	registerProcess(metrics)
-	parts, err := partsOf(pool, loaded, log, metrics)
+	parts, err := partsOf(pools, loaded, log, metrics)
 	if err != nil {
 		return err
 	}
-	runner, err := jobs.New(pool, log, parts.list()...)
+	runner, err := jobs.New(pools.jobs, log, parts.list()...)
 	if err != nil {
 		return err
 	}
-	sagas := compensations.NewTriggers(pool, runner.Client(), log, metrics)
+	sagas := compensations.NewTriggers(pools.jobs, runner.Client(), log)
 	traces, flush := startTracing(ctx, log, metrics)
 	defer flush()
 	settings := drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), SagaMoved: sagas.Moved, Traces: traces}
@@ -133,6 +137,7 @@ func drain(ctx context.Context, store *postgres.Store, pool *pgxpool.Pool, loade
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return runner.Run(ctx) })
 	group.Go(func() error { return sagas.Run(ctx) })
+	group.Go(func() error { return parts.census.Run(ctx) })
 	go reloader.run(ctx) // nobody waits for it: a file system that hangs must not hold up the end
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {

@@ -1,0 +1,286 @@
+package dashboards
+
+// overview is for whoever is on call: is something wrong, and where.
+func overview() Dashboard {
+	return Dashboard{
+		UID: "drainer-overview", Title: "drainer / overview",
+		Description: "Is something wrong, and where? Read it from top to bottom; each panel says what to do.",
+		Rows:        []Row{now(), flow(), providers(), correctness(), sagasAndPages(), database(), runtime()},
+	}
+}
+
+func now() Row {
+	return Row{"Now", []Panel{
+		{
+			Title: "Alerts", Unit: Count, Number: true, Alarm: 1,
+			Description: "Alerts of drainer that fire. Each links to its runbook.",
+			Queries:     one(`count(ALERTS{alertname=~"Drainer.+", alertstate="firing", <job>}) or vector(0)`, "firing"),
+		},
+		{
+			Title: "Replicas", Unit: Count, Number: true,
+			Description: "Drainers that are scraped. None: runbook DrainerDown. Fewer than deployed: DrainerReplicaDown.",
+			Queries:     one(`count(drainer_build_info{<job>}) or vector(0)`, "replicas"),
+		},
+		{
+			Title: "Due", Unit: Count, Number: true, Warn: 500, Alarm: 1000,
+			Description: "Intents that could be sent now. Over 1,000: runbook DrainerBacklog. Find the provider under Flow.",
+			Queries:     one(`sum(max by (namespace, job, provider) (drainer_outbox_due_rows{<provider>}))`, "due"),
+		},
+		{
+			Title: "Oldest due", Unit: Seconds, Number: true, Warn: 60, Alarm: 300,
+			Description: "How late the latest intent is. Over 5 minutes: runbook DrainerOldestDueTooOld, unless its provider is paused.",
+			Queries:     one(`max(drainer_outbox_oldest_due_age_seconds{<provider>})`, "oldest due"),
+		},
+		{
+			Title: "Oldest in progress", Unit: Seconds, Number: true, Warn: 120, Alarm: 300,
+			Description: "How long the oldest claim has been worked on. Over three times its provider's timeout: runbook DrainerRowInProgressTooLong.",
+			Queries:     one(`max(drainer_outbox_oldest_in_progress_age_seconds{<provider>})`, "oldest in progress"),
+		},
+		{
+			Title: "Shut", Unit: Count, Number: true, Warn: 1,
+			Description: "Providers that are paused, or whose circuit breaker is not closed. `drainer providers list` says which, since when and why. Runbooks DrainerCircuitOpen and DrainerPausedTooLong.",
+			Queries: one(`count(max by (namespace, job, provider) (drainer_provider_paused{<provider>}) == 1
+or max by (namespace, job, provider) (drainer_circuit_breaker_state{<provider>, state="closed"}) == 0) or vector(0)`, "shut"),
+		},
+		{
+			Title: "Incidents", Unit: Count, Number: true, Alarm: 1,
+			Description: "What only a human can decide, and nobody has taken. `drainer incidents list`; take one with `drainer incidents ack`.",
+			Queries:     one(`sum(max by (namespace, job, kind) (drainer_incidents_open{<job>}))`, "open"),
+		},
+		{
+			Title: "Going back", Unit: Count, Number: true, Warn: 100,
+			Description: "Agent runs that are being undone. Many at once: a provider fails for good, look at outcomes. `drainer sagas list --state begun`.",
+			Queries:     one(`sum(max by (namespace, job) (drainer_sagas{<job>, state="begun"}))`, "sagas"),
+		},
+	}}
+}
+
+func flow() Row {
+	return Row{"Flow", []Panel{
+		{
+			Title: "Due, by provider", Unit: Count, Alarm: 1000,
+			Description: "Grows: more comes in than goes out. Compare with Shut, and with how full the provider is. Runbook DrainerBacklog.",
+			Queries:     one(`max by (provider) (drainer_outbox_due_rows{<provider>})`, "{{provider}}"),
+		},
+		{
+			Title: "Oldest due, by provider", Unit: Seconds, Alarm: 300,
+			Description: "Grows by a second each second: nothing goes out at all. Stays high: too little does. Runbooks DrainerStalled and DrainerOldestDueTooOld.",
+			Queries:     one(`max by (provider) (drainer_outbox_oldest_due_age_seconds{<provider>})`, "{{provider}}"),
+		},
+		{
+			Title: "In and out", Unit: PerSecond,
+			Description: "Rows claimed, and intents settled. Many more claimed than settled: attempts fail and are repeated; look at outcomes.",
+			Queries: []Query{
+				{`sum(rate(drainer_claimed_rows_total{<provider>}[$__rate_interval]))`, "claimed"},
+				{`sum by (status) (rate(drainer_settled_total{<provider>}[$__rate_interval]))`, "{{status}}"},
+			},
+		},
+		{
+			Title: "Delivery latency", Unit: Seconds,
+			Description: "From enqueue to completion. High while dispatches are quick: intents wait, for their turn or for a retry.",
+			Queries:     quantiles("drainer_delivery_latency_seconds", "<provider>", "", "", "0.50", "0.95", "0.99"),
+		},
+		{
+			Title: "Attempts by outcome", Unit: PerSecond,
+			Description: "`completed` should be nearly all. `throttled`: too fast for the provider. `not_sent`: network. `ambiguous`: answers get lost. `rejected`: the agent or the configuration is wrong. `lost`: workers die.",
+			Queries:     one(`sum by (outcome) (rate(drainer_dispatch_attempts_total{<provider>}[$__rate_interval]))`, "{{outcome}}"),
+		},
+		{
+			Title: "Waiting and in progress", Unit: Count,
+			Description: "Pending rows include those that wait for a retry or for their time, counted to a limit.",
+			Queries:     one(`sum by (state) (max by (namespace, job, provider, state) (drainer_outbox_rows{<provider>}))`, "{{state}}"),
+		},
+	}}
+}
+
+func providers() Row {
+	return Row{"Providers", []Panel{
+		{
+			Title: "Not completed, by provider", Unit: Ratio, Warn: 0.1, Alarm: 0.5,
+			Description: "The share of attempts that did not complete. Open the provider's own dashboard to see how they ended.",
+			Queries: one(`1 - sum by (provider) (rate(drainer_dispatch_attempts_total{<provider>, outcome="completed"}[$__rate_interval]))
+/ sum by (provider) (rate(drainer_dispatch_attempts_total{<provider>}[$__rate_interval]))`, "{{provider}}"),
+		},
+		{
+			Title: "Dispatch p99, by provider", Unit: Seconds,
+			Description: "At the provider's timeout: it hangs. Intents are in doubt then, and retried with the same key.",
+			Queries:     quantiles("drainer_dispatch_duration_seconds", "<provider>", "provider", " {{provider}}", "0.99"),
+		},
+		{
+			Title: "How full", Unit: Ratio, Warn: 0.9,
+			Description: "In flight over concurrency. At 100 % while rows are due: raise `concurrency`, if the provider can take it.",
+			Queries:     one(`sum by (provider) (drainer_in_flight{<provider>}) / max by (provider) (drainer_provider_concurrency{<provider>})`, "{{provider}}"),
+		},
+		{
+			Title: "Circuit breaker not closed", Unit: YesNo,
+			Description: "Yes: the provider failed several times in a row. Its intents wait, and use up no attempts. Runbook DrainerCircuitOpen.",
+			Queries:     one(`1 - max by (provider) (drainer_circuit_breaker_state{<provider>, state="closed"})`, "{{provider}}"),
+		},
+		{
+			Title: "Paused", Unit: YesNo,
+			Description: "An operator's decision. `drainer providers list` says whose and why; `drainer providers resume NAME` ends it.",
+			Queries:     one(`max by (provider) (drainer_provider_paused{<provider>})`, "{{provider}}"),
+		},
+		{
+			Title: "Nobody's rows", Unit: Count, Alarm: 1,
+			Description: "Rows for a provider that the leading replica has not configured. Runbook DrainerUnconfiguredProvider; `drainer status` names it.",
+			Queries:     one(`max by (namespace, job) (drainer_outbox_rows{<job>, provider="unconfigured", state="pending"})`, "{{namespace}} {{job}}"),
+		},
+	}}
+}
+
+func correctness() Row {
+	return Row{"Correctness", []Panel{
+		{
+			Title: "Key collisions", Unit: Count, Alarm: 1,
+			Description: "An agent used a key for another payload, and was refused: an effect that it wanted is missing. Must stay at 0. Runbook DrainerKeyCollision.",
+			Queries:     one(`sum by (provider) (increase(drainer_idempotency_key_collisions_total{<provider>}[$__rate_interval]))`, "{{provider}}"),
+		},
+		{
+			Title: "Duplicates", Unit: PerSecond,
+			Description: "Keys enqueued again; each was caught. Three times the usual: agents retry or run twice. Runbook DrainerDuplicatesHigh.",
+			Queries:     one(`sum by (provider) (rate(drainer_duplicates_total{<provider>}[$__rate_interval]))`, "{{provider}}"),
+		},
+		{
+			Title: "Failed and unknown", Unit: Count, Warn: 1,
+			Description: "Intents that ended badly. `drainer intents list --dead` shows them. Unknown ones need somebody who asks the provider: runbook DrainerOutcomeUnknown.",
+			Queries:     one(`sum by (provider, status) (increase(drainer_settled_total{<provider>, status!="completed"}[$__rate_interval]))`, "{{provider}} {{status}}"),
+		},
+		{
+			Title: "Leases lost", Unit: Count, Warn: 1,
+			Description: "Rows that were taken from a worker: it died (lost), or froze and came back (late). Runbook DrainerLeasesLost.",
+			Queries: []Query{
+				{`sum by (provider) (increase(drainer_leases_lost_total{<provider>}[$__rate_interval]))`, "{{provider}} late"},
+				{`sum by (provider) (increase(drainer_dispatch_attempts_total{<provider>, outcome="lost"}[$__rate_interval]))`, "{{provider}} lost"},
+			},
+		},
+		{
+			Title: "Keys that run out", Unit: Count, Alarm: 1,
+			Description: "Intents that may have been applied, and can soon not be retried safely. Get an answer before that: runbook DrainerKeyTTLNear.",
+			Queries:     one(`max by (provider) (drainer_outbox_key_ttl_near_rows{<provider>})`, "{{provider}}"),
+		},
+		{
+			Title: "In progress for over a minute", Unit: Count, Warn: 1,
+			Description: "Dispatches that hang, or outcomes that cannot be settled. Runbook DrainerRowInProgressTooLong.",
+			Queries:     one(`max by (provider) (drainer_outbox_long_in_progress_rows{<provider>})`, "{{provider}}"),
+		},
+	}}
+}
+
+func sagasAndPages() Row {
+	return Row{"Sagas and pages", []Panel{
+		{
+			Title: "Incidents open", Unit: Count, Alarm: 1,
+			Description: "By what they are about. `drainer incidents list`. Each kind has a runbook: DrainerOutcomeUnknown, DrainerCompensationFailed, DrainerKeyCollision, DrainerUnconfiguredProvider.",
+			Queries:     one(`max by (kind) (drainer_incidents_open{<job>})`, "{{kind}}"),
+		},
+		{
+			Title: "Oldest open incident", Unit: Seconds, Warn: 900, Alarm: 1800,
+			Description: "How long nobody has taken it, and how long no channel was told of one. Runbooks DrainerIncidentUnacknowledged and DrainerIncidentUntold.",
+			Queries: []Query{
+				{`max by (kind) (drainer_incidents_oldest_open_age_seconds{<job>})`, "{{kind}}"},
+				{`max(drainer_incidents_oldest_untold_age_seconds{<job>})`, "nobody was told"},
+			},
+		},
+		{
+			Title: "Pages", Unit: Count,
+			Description: "Tries to tell a channel. Without `delivered`, nobody hears: runbook DrainerPagingFailing.",
+			Queries:     one(`sum by (channel, outcome) (increase(drainer_pages_total{<job>}[$__rate_interval]))`, "{{channel}} {{outcome}}"),
+		},
+		{
+			Title: "Sagas", Unit: Count,
+			Description: "Agent runs that go back, and those that could not. `drainer sagas list --state compensation_failed`; runbook DrainerCompensationFailed.",
+			Queries:     one(`max by (state) (drainer_sagas{<job>})`, "{{state}}"),
+		},
+		{
+			Title: "Oldest saga under way", Unit: Seconds, Warn: 900, Alarm: 3600,
+			Description: "It waits for an unknown step, for a provider or for a tool. Runbook DrainerSagaTooLong.",
+			Queries:     one(`max(drainer_sagas_oldest_begun_age_seconds{<job>})`, "oldest"),
+		},
+		{
+			Title: "Compensations", Unit: Count,
+			Description: "Undos that were enqueued, and what became of the sagas. Any `compensation_failed` pages.",
+			Queries:     one(`sum by (outcome) (increase(drainer_compensations_total{<job>}[$__rate_interval]))`, "{{outcome}}"),
+		},
+	}}
+}
+
+func database() Row {
+	return Row{"Postgres", []Panel{
+		{
+			Title: "Turn duration", Unit: Seconds, Warn: 0.1,
+			Description: "One settle-and-claim commit. Slow: the disk, a pinned snapshot, or too many connections. Look at dead rows.",
+			Queries:     quantiles("drainer_turn_duration_seconds", "<job>", "", "", "0.50", "0.99"),
+		},
+		{
+			Title: "Turns failed", Unit: Count, Alarm: 1,
+			Description: "The database is away or too slow. Run `drainer doctor`; do not restart drainers. Runbook DrainerTurnsFailing.",
+			Queries:     one(`sum by (instance) (increase(drainer_turn_failures_total{<job>}[$__rate_interval]))`, "{{instance}}"),
+		},
+		{
+			Title: "Counting", Unit: Seconds, Warn: 0.05,
+			Description: "What one sample of the tables took. No line: nobody counts, and half of this page is blind: runbook DrainerNotCounting.",
+			Queries:     one(`max(drainer_census_duration_seconds{<job>})`, "sample"),
+		},
+		{
+			Title: "Dead rows", Unit: Count, Warn: 100000,
+			Description: "What vacuum has not removed. Grows without end: something pins a snapshot, or autovacuum does not keep up.",
+			Queries:     one(`max by (table) (drainer_postgres_dead_tuples{<job>})`, "{{table}}"),
+		},
+		{
+			Title: "Oldest snapshot", Unit: Seconds, Warn: 300, Alarm: 900,
+			Description: "Who keeps dead rows from being removed, by kind. `drainer doctor` names it. Runbook DrainerPinnedXmin.",
+			Queries:     one(`max by (holder) (drainer_postgres_oldest_xmin_age_seconds{<job>})`, "{{holder}}"),
+		},
+		{
+			Title: "Table sizes", Unit: Bytes,
+			Description: "`intent` and `attempt` grow with the retention. `queue` and `claim` should stay small: if not, they are bloated by dead rows.",
+			Queries:     one(`max by (table) (drainer_postgres_table_bytes{<job>})`, "{{table}}"),
+		},
+		{
+			Title: "Transactions since the oldest snapshot", Unit: Count,
+			Description: "How much the oldest snapshot holds up, also where nobody knows for how long.",
+			Queries:     one(`max by (holder) (drainer_postgres_oldest_xmin_age_transactions{<job>})`, "{{holder}}"),
+		},
+		{
+			Title: "Pruned", Unit: PerSecond,
+			Description: "Settled intents forgotten because their retention is over. None although tables grow: look at the retention, and at the log of the leader of jobs.",
+			Queries:     one(`sum(rate(drainer_pruned_total{<job>}[$__rate_interval]))`, "pruned"),
+		},
+	}}
+}
+
+func runtime() Row {
+	return Row{"Runtime", []Panel{
+		{
+			Title: "CPU", Unit: Count,
+			Description: "Cores used by each replica. At its limit while rows are due: add replicas.",
+			Queries:     one(`rate(process_cpu_seconds_total{<job>}[$__rate_interval]) and on (namespace, job, instance) drainer_build_info{<job>}`, "{{instance}}"),
+		},
+		{
+			Title: "Memory", Unit: Bytes,
+			Description: "Resident memory of each replica. Grows with what is in flight and with the size of responses. Near its limit: lower `concurrency`, or raise the limit.",
+			Queries:     one(`process_resident_memory_bytes{<job>} and on (namespace, job, instance) drainer_build_info{<job>}`, "{{instance}}"),
+		},
+		{
+			Title: "Goroutines", Unit: Count,
+			Description: "Follows what is in flight. Grows without end: an adapter leaks; restart the replica, and report it.",
+			Queries:     one(`go_goroutines{<job>} and on (namespace, job, instance) drainer_build_info{<job>}`, "{{instance}}"),
+		},
+		{
+			Title: "Age of the configuration", Unit: Seconds,
+			Description: "How long it has been in force. Older than your last rollout: that replica has not read it, or rejected it.",
+			Queries:     one(`time() - drainer_config_last_reload_success_timestamp_seconds{<job>}`, "{{instance}}"),
+		},
+		{
+			Title: "Configuration rejected", Unit: YesNo,
+			Description: "Yes: the newest configuration has a mistake, and a restart would fail. Runbook DrainerConfigReloadFailed.",
+			Queries:     one(`1 - drainer_config_last_reload_successful{<job>}`, "{{instance}}"),
+		},
+		{
+			Title: "Versions", Unit: Count,
+			Description: "Replicas by version. Two versions may run side by side during a rollout; not for days.",
+			Queries:     one(`count by (version) (drainer_build_info{<job>})`, "{{version}}"),
+		},
+	}}
+}

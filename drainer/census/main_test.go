@@ -1,0 +1,9 @@
+package census
+
+import (
+	"testing"
+
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+func TestMain(m *testing.M) { drainertest.Main(m) }

@@ -1,0 +1,20 @@
+-- $1 where counting stops, of each provider's due rows and of those that wait for their time,
+-- $2 the configured providers, $3 how many others are looked at.
+SELECT p.name, waiting.rows, due.rows, coalesce(extract(epoch FROM now() - oldest.next_attempt_at), 0)::float8
+FROM (
+  SELECT unnest($2::text[]) COLLATE "C" AS name UNION
+  -- a loose index scan: one look a provider, however many rows it has
+  (WITH RECURSIVE queued AS (
+    (SELECT provider FROM outbox.queue ORDER BY provider LIMIT 1)
+    UNION ALL
+    SELECT (SELECT q.provider FROM outbox.queue q WHERE q.provider > queued.provider ORDER BY q.provider LIMIT 1)
+    FROM queued WHERE queued.provider IS NOT NULL)
+  SELECT provider FROM queued WHERE provider IS NOT NULL LIMIT $3::int)
+) p
+CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (
+  SELECT FROM outbox.queue WHERE provider = p.name AND next_attempt_at > now() LIMIT $1::int) q) waiting
+CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (
+  SELECT FROM outbox.queue WHERE provider = p.name AND next_attempt_at <= now() LIMIT $1::int) q) due
+LEFT JOIN LATERAL (
+  SELECT next_attempt_at FROM outbox.queue WHERE provider = p.name AND next_attempt_at <= now()
+  ORDER BY next_attempt_at LIMIT 1) oldest ON true;

@@ -1,0 +1,195 @@
+package integration_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+// One provider that fails in many ways, one that is down, one that operators
+// pause, and one whose answers get lost where that cannot be repaired.
+const busyConfig = `version: 1
+server: {listen: "127.0.0.1:0"}
+worker: {heartbeat: 500ms, lease: 4s, shutdown_timeout: 5s}
+pages:
+  - {name: works, webhook: {url: "${env:PAGER_URL}", secret: "${env:PAGER_SECRET}"}}
+  - {name: down, webhook: {url: "http://127.0.0.1:1", secret: "${env:PAGER_SECRET}"}}
+providers:
+  billing:
+    adapter: http
+    http: {base_url: "${env:PROVIDER_URL}"}
+    tools:
+      charge:
+        http: {method: POST, path: /v1/charges, response: {ref: .id}}
+        idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+        retry: {max_attempts: 20, base: 50ms, cap: 500ms}
+        compensate_with: {tool: billing/refund, payload: "{charge: .provider_ref}"}
+      refund:
+        http: {method: POST, path: /v1/refunds, response: {ref: .id}}
+        idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+        retry: {max_attempts: 20, base: 50ms, cap: 500ms}
+        compensation: none
+  down:
+    adapter: http
+    circuit_breaker: {consecutive_failures: 3, cool_down: 1s}
+    http: {base_url: "http://127.0.0.1:1"}
+    tools:
+      act:
+        http: {method: POST, path: /}
+        idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+        compensation: none
+  held:
+    adapter: http
+    http: {base_url: "${env:PROVIDER_URL}"}
+    tools:
+      act:
+        http: {method: POST, path: /}
+        idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+        compensation: none
+  mail:
+    adapter: http
+    http: {base_url: "${env:LOSSY_URL}"}
+    tools:
+      send:
+        http: {method: POST, path: /}
+        idempotency: {class: non_idempotent}
+        on_failure: dead_letter
+        compensation: none
+`
+
+// Every panel's query is asked of a real Prometheus that scrapes the real
+// program under load. None may come back empty.
+func TestEveryPanelOfTheDashboardsShowsData(t *testing.T) {
+	t.Parallel()
+	prometheus := findPrometheus(t)
+	busy := startBusy(t)
+	server := prometheus.start(t, busy.replicas)
+
+	var listed []string
+	for _, query := range panelQueries(t) {
+		listed = append(listed, fmt.Sprintf("%4d series  %s", server.await(t, query.panel, query.expr), query.panel))
+	}
+	t.Logf("%d queries\n%s", len(listed), strings.Join(listed, "\n"))
+
+	// What was made to happen is what is shown.
+	for _, query := range []string{
+		`sum(drainer_census_leader) == 1 and count(drainer_census_duration_seconds) == 1`,
+		`drainer_circuit_breaker_state{provider="down", state="closed"} == 0`,
+		`drainer_provider_paused{provider="held"} == 1 and on (provider) drainer_outbox_due_rows > 0`,
+		`drainer_pages_total{channel="works", outcome="delivered"} > 0`,
+		`drainer_pages_total{channel="down", outcome="unreachable"} > 0`,
+		`drainer_incidents_open{kind="outcome_unknown"} > 0 and drainer_incidents_open{kind="outcome_unknown"} < 10000`,
+		`sum(drainer_settled_total{provider="mail", status="unknown"}) > 0`,
+		`drainer_compensations_total{outcome="undo_enqueued"} > 0`,
+		`increase(drainer_duplicates_total{provider="billing"}[10s]) > 0`,
+		`increase(drainer_idempotency_key_collisions_total{provider="billing"}[10s]) > 0`,
+		`sum(drainer_replays_total{provider="billing"}) > 0`,
+		`ALERTS{alertname="DrainerKeyCollision", alertstate="firing"}`,
+	} {
+		server.await(t, query, query)
+	}
+}
+
+// panelQuery is one query of one panel, with the dashboard's variables filled in.
+type panelQuery struct{ panel, expr string }
+
+func panelQueries(t *testing.T) (queries []panelQuery) {
+	t.Helper()
+	for file, provider := range map[string]string{"overview.json": ".*", "provider.json": "billing"} {
+		text, err := os.ReadFile("../dashboards/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var dashboard struct {
+			Panels []struct {
+				Title   string
+				Targets []struct{ Expr, RefID string }
+			}
+		}
+		if err := json.Unmarshal(text, &dashboard); err != nil {
+			t.Fatal(err)
+		}
+		chosen := strings.NewReplacer("$namespace", ".*", "$job", "drainer", "$provider", provider, "$__rate_interval", "10s")
+		for _, panel := range dashboard.Panels {
+			for _, target := range panel.Targets {
+				queries = append(queries, panelQuery{fmt.Sprintf("%s: %s %s", file, panel.Title, target.RefID), chosen.Replace(target.Expr)})
+			}
+		}
+	}
+	if len(queries) < 50 {
+		t.Fatalf("there are only %d queries", len(queries))
+	}
+	return queries
+}
+
+// busy is an outbox where everything happens that a dashboard is there for.
+type busy struct {
+	t        *testing.T
+	db       *pgxpool.Pool
+	replicas []*programDaemon
+}
+
+func startBusy(t *testing.T) *busy {
+	t.Helper()
+	url := drainertest.Database(t)
+	_, healthy := dispatchtest.NewProvider(t, dispatchtest.Random(1, map[dispatchtest.Fault]float64{
+		dispatchtest.ThrottleFor: 0.05, dispatchtest.ErrorAfter: 0.1, dispatchtest.DropAfter: 0.1,
+	}))
+	_, lossy := dispatchtest.NewProvider(t, dispatchtest.Always(dispatchtest.ErrorAfter))
+	pager := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(pager.Close)
+	shell := newShell(t, url, "PROVIDER_URL="+healthy, "LOSSY_URL="+lossy, "PAGER_URL="+pager.URL, "PAGER_SECRET="+pagerSecret, "USER=on-call")
+	config := writeConfig(t, busyConfig)
+	b := &busy{t: t, db: connect(t, url)}
+	for range 2 {
+		b.replicas = append(b.replicas, shell.startDaemon(config))
+	}
+	shell.run(0, "providers", "pause", "held", "--reason", "to be seen")
+	b.enqueue(0)
+	eventually(t, "the first run is done", func() (done bool) { // what is in doubt when it goes back stays unknown
+		err := b.db.QueryRow(t.Context(), `SELECT bool_and(status = 'completed') FROM outbox.status WHERE agent_run_id = 'run-0'`).Scan(&done)
+		return err == nil && done
+	})
+	shell.run(0, "compensate", "run-0", "--reason", "to be seen")
+	go b.keepBusy()
+	return b
+}
+
+// keepBusy goes on until the database is gone.
+func (b *busy) keepBusy() {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for round := 1; ; round++ {
+		select {
+		case <-b.t.Context().Done():
+			return
+		case <-ticker.C:
+			b.enqueue(round)
+		}
+	}
+}
+
+// enqueue commits new intents for everyone, one of them twice, and tries to use
+// a key for something else.
+func (b *busy) enqueue(round int) {
+	run := fmt.Sprintf("run-%d", round)
+	// Those that stay unknown, or wait, are of another run: a saga would wait for them.
+	for _, sql := range []string{
+		`SELECT outbox.enqueue($1, n::text, 'billing/charge', 'scope', '{"amount": 1}') FROM generate_series(1, 10) n`,
+		`SELECT outbox.enqueue($1, '1', 'billing/charge', 'scope', '{"amount": 1}')`,
+		`SELECT outbox.enqueue($1, '2', 'billing/charge', 'scope', '{"amount": 2}')`,
+		`SELECT outbox.enqueue('other-' || $1, tool, tool, 'scope', '{}') FROM unnest('{down/act, held/act, mail/send}'::text[]) tool`,
+	} {
+		_, _ = b.db.Exec(b.t.Context(), sql, run) // a collision is refused, and so is what a closed run goes on with
+	}
+}
