@@ -31,6 +31,7 @@ type History struct {
 	SinceFirstSend time.Duration // since something may first have been sent
 	SinceStart     time.Duration // since the attempt that just ended began
 	MaybeApplied   bool          // an earlier attempt may have had its effect
+	Accepted       bool          // and an operator accepts a second one; nothing was sent since
 	Lookup         bool          // the attempt asked, it did not act
 }
 
@@ -50,10 +51,10 @@ func (d Decision) Back() bool { return d.Status == StatusPending || d.Lookup }
 
 // MayStillSend reports whether a row may be sent again: of a request that may
 // have been applied never once the provider may have forgotten its key, and
-// never where repeating repeats the effect. A row may have come into doubt while
-// its tool was thought to be safer.
+// never where repeating repeats the effect, unless an operator accepts just
+// that. A row may have come into doubt while its tool was thought to be safer.
 func (p Policy) MayStillSend(h History) bool {
-	return !h.MaybeApplied || p.Class != NonIdempotent && p.withinKeyTTL(h.SinceFirstSend)
+	return !h.MaybeApplied || h.Accepted || p.Class != NonIdempotent && p.withinKeyTTL(h.SinceFirstSend)
 }
 
 // Decide turns the evidence of one attempt into where the intent stands. It
@@ -79,6 +80,7 @@ func (h History) asBefore(delay time.Duration) Decision {
 
 func (p Policy) decideAttempt(h History, result Result, fraction float64) Decision {
 	h.MaybeApplied = h.MaybeApplied || result.Outcome.LeavesDoubt()
+	h.Accepted = h.Accepted && result.Outcome == NotSent // one send was accepted, and this was it
 	switch result.Outcome {
 	case Completed:
 		return Decision{Status: StatusCompleted, Tries: h.Tries}

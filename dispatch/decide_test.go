@@ -65,6 +65,25 @@ func TestTheOutcomeTable(t *testing.T) {
 	}
 }
 
+// An accepted duplicate is one send: what was not sent may be tried again, and
+// whatever else came of it, the doubt is as before.
+func TestAnAcceptedDuplicateIsOneSend(t *testing.T) {
+	t.Parallel()
+	policy := policy(dispatch.NonIdempotent)
+	accepted := dispatch.History{Tries: 1, MaybeApplied: true, Accepted: true}
+	if !policy.MayStillSend(accepted) {
+		t.Error("it is not sent")
+	}
+	for outcome, want := range map[dispatch.Outcome]dispatch.Status{
+		dispatch.Completed: completed, dispatch.NotSent: pending, dispatch.Released: pending, dispatch.Throttled: unknown,
+		dispatch.Rejected: unknown, dispatch.Ambiguous: unknown, dispatch.InFlight: unknown, dispatch.Lost: unknown,
+	} {
+		if got := policy.Decide(accepted, dispatch.Result{Outcome: outcome}, 0.5); got.Status != want {
+			t.Errorf("%s: %+v, want %s", outcome, got, want)
+		}
+	}
+}
+
 func TestOnlyAReleasedAttemptIsNotCounted(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range dispatch.Outcomes() {

@@ -49,7 +49,9 @@ func (r *Row) server() string {
 // database measured by this process's own clock, and never compares the two
 // machines' clocks. startedAt counts as the first send if none came before.
 func (r *Row) history(startedAt time.Time) dispatch.History {
-	history := dispatch.History{Tries: r.Tries, MaybeApplied: r.MaybeApplied, Lookup: r.Lookup}
+	// Doubt without a first send is what retrying with --may-duplicate leaves.
+	accepted := r.MaybeApplied && r.FirstAttemptAt == nil
+	history := dispatch.History{Tries: r.Tries, MaybeApplied: r.MaybeApplied, Accepted: accepted, Lookup: r.Lookup}
 	if !startedAt.IsZero() {
 		history.SinceStart = elapsed(startedAt)
 	}

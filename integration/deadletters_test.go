@@ -16,6 +16,7 @@ import (
 type deadLetters struct {
 	*shell
 	provider *dispatchtest.SimulatedProvider
+	address  string // host and port of the provider
 	config   string
 	conn     *pgx.Conn
 }
@@ -31,7 +32,8 @@ func newDeadLetters(t *testing.T) *deadLetters {
 	t.Cleanup(func() { conn.Close(t.Context()) })
 	return &deadLetters{
 		shell: newShell(t, url, "BILLING_TOKEN=t", "USER=on-call"), provider: provider, conn: conn,
-		config: writeConfig(t, fmt.Sprintf(billingConfig, baseURL)+"        retry: {max_attempts: 1}\n"),
+		address: strings.TrimPrefix(baseURL, "http://"),
+		config:  writeConfig(t, fmt.Sprintf(billingConfig, baseURL)+"        retry: {max_attempts: 1}\n"),
 	}
 }
 
@@ -115,6 +117,27 @@ func TestAnAcceptedDuplicateIsReallySent(t *testing.T) {
 		t.Errorf("the provider saw %d requests, want the second one too", requests)
 	}
 	d.assertSays(0, "retried_may_duplicate", "intents", "show", "1")
+}
+
+// What must not be repeated is repeated once for each time that a human says so.
+func TestAnAcceptedDuplicateOfANonIdempotentToolIsSentOnce(t *testing.T) {
+	t.Parallel()
+	d := newDeadLetters(t)
+	d.config = writeConfig(t, strings.Replace(fmt.Sprintf(billingConfig, "http://"+d.address), "{class: key_idempotent, ttl: 24h, scope: account}", "{class: non_idempotent}", 1))
+	d.provider.Plan = dispatchtest.Script(dispatchtest.ErrorAfter, dispatchtest.ErrorAfter)
+	d.enqueue("step-1")
+	d.drain()
+	d.assertStatus("1", "unknown")
+	d.assertSays(1, "its tool is non_idempotent", "intents", "retry", "1", "--reason", "try", "--config", d.config)
+
+	for requests := 2; requests <= 3; requests++ {
+		d.run(0, "intents", "retry", "1", "--reason", "customer agrees", "--config", d.config, "--may-duplicate")
+		d.drain()
+		if got := d.provider.Ledger.Audit().TotalRequests(); got != requests {
+			t.Errorf("the provider saw %d requests, want %d", got, requests)
+		}
+		d.assertStatus("1", map[int]string{2: "unknown", 3: "completed"}[requests])
+	}
 }
 
 func TestABulkChangeShowsFirstAndThenDoesIt(t *testing.T) {
