@@ -147,6 +147,10 @@ func TestAKeyCollisionIsRefusedAndStillCounted(t *testing.T) {
 			if n := count(t, pool, "SELECT last_value FROM outbox.collisions"); n != 1 {
 				t.Errorf("%d collisions were counted, want 1", n)
 			}
+			// log_cnt is how far ahead the write-ahead log is.
+			if n := count(t, pool, "SELECT last_value + log_cnt FROM outbox.collisions"); n != 1 {
+				t.Errorf("after a crash, and on a standby, %d collisions are counted, want 1", n)
+			}
 			if n := count(t, pool, "SELECT last_value FROM outbox.last_collision"); n != int(first.IntentID) {
 				t.Errorf("the last collision names intent %d, want %d", n, first.IntentID)
 			}

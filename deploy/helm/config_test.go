@@ -179,6 +179,7 @@ func TestOnlyWhatNeedsANewProcessReplacesThePods(t *testing.T) {
 	for values, replaces := range map[string]bool{
 		"config: {providers: {billing: {concurrency: 3}}}": false,
 		"config: {worker: {lease: 30s}}":                   true,
+		"config: {database: {url: '${env:OTHER_URL}'}}":    true,
 		"configFiles: {a.json: '{}'}":                      false,
 	} {
 		if (checksum(values) != before) != replaces {

@@ -21,7 +21,8 @@ BEGIN
     INSERT INTO outbox.duplicate (intent_id) VALUES (stored.id);
     RETURN;
   END IF;
-  PERFORM nextval('outbox.collisions'), setval('outbox.last_collision', stored.id);
+  -- What nextval alone writes to the log is 32 ahead: a crash or a failover would count as collisions.
+  PERFORM setval('outbox.collisions', nextval('outbox.collisions')), setval('outbox.last_collision', stored.id);
   RAISE EXCEPTION 'outbox: this key already belongs to an intent with another payload'
     USING ERRCODE = 'OB001',
           DETAIL = format('Intent %s holds the key %s.', stored.id, outbox.idempotency_key(

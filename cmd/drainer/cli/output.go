@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/spf13/cobra"
 )
@@ -52,10 +54,35 @@ func printJSON(to io.Writer, value any) error {
 func printTable(to io.Writer, heading []string, rows [][]string) error {
 	columns := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	for _, row := range append([][]string{heading}, rows...) {
-		fmt.Fprintln(columns, strings.Join(row, "\t"))
+		for i, cell := range row {
+			if i > 0 {
+				fmt.Fprint(columns, "\t")
+			}
+			fmt.Fprint(columns, printable(cell))
+		}
+		fmt.Fprintln(columns)
 	}
 	if err := columns.Flush(); err != nil {
 		return fmt.Errorf("printing a table: %w", err)
 	}
 	return nil
 }
+
+// printable writes out what would move the cursor, or command the terminal:
+// agents choose the names of tools and runs.
+func printable(text string) string {
+	if !strings.ContainsFunc(text, isUnprintable) {
+		return text
+	}
+	var shown strings.Builder
+	for _, r := range text {
+		if isUnprintable(r) {
+			shown.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+			continue
+		}
+		shown.WriteRune(r)
+	}
+	return shown.String()
+}
+
+func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }

@@ -61,11 +61,11 @@ func (v lineView) show(seen glance) error {
 		oldest = max(oldest, p.OldestDueAgeSeconds)
 		switch {
 		case p.Paused:
-			shut = append(shut, p.Provider+" paused")
+			shut = append(shut, printable(p.Provider)+" paused")
 		case p.Breaker == nil:
-			shut = append(shut, p.Provider+" not configured")
+			shut = append(shut, printable(p.Provider)+" not configured")
 		case *p.Breaker != "closed":
-			shut = append(shut, p.Provider+" "+*p.Breaker)
+			shut = append(shut, printable(p.Provider)+" "+*p.Breaker)
 		}
 	}
 	line := fmt.Sprintf("%s  pending %s  due %s  in progress %d  oldest due %s  %s", seen.At.Format(time.RFC3339),

@@ -45,6 +45,6 @@
 {{- if .Values.restartOnConfigChange -}}
 {{ list (include "drainer.config" .) .Values.configFiles | toJson | sha256sum }}
 {{- else -}}
-{{ get (include "drainer.givenConfig" . | fromYaml) "worker" | toJson | sha256sum }}
+{{ pick (include "drainer.givenConfig" . | fromYaml) "database" "worker" | toJson | sha256sum }}
 {{- end -}}
 {{- end -}}
