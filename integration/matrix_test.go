@@ -26,7 +26,7 @@ drop_before         completed/0  completed/1           completed/1     completed
 drop_after          completed/0  completed/1           completed/1     completed/1            unknown/1       completed/1
 malformed_reply     completed/0  completed/1           completed/1     completed/1            unknown/1       completed/1
 hang_before         completed/0  completed/1           completed/1     completed/1            unknown/1       completed/1
-busy                completed/0  completed/1           completed/1     completed/1            completed/1     completed/1
+busy                completed/0  completed/1           completed/1     completed/1            unknown/0       failed/0
 taken               failed/0     failed/0              failed/0        failed/0               failed/0        failed/0
 saved_error_before  completed/0  completed/1           unknown/0       failed/0               unknown/0       failed/0
 saved_error_after   completed/0  completed/1           unknown/1       completed/1            unknown/1       completed/1

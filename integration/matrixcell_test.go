@@ -76,7 +76,7 @@ func (c cell) script() []dispatchtest.Fault {
 // refusedAtFirst reports whether the first request proves that it had no
 // effect, so that another one repeats nothing.
 func (c cell) refusedAtFirst() bool {
-	return slices.ContainsFunc([]string{"throttle", "unavailable", "overloaded", "busy"},
+	return slices.ContainsFunc([]string{"throttle", "unavailable", "overloaded"},
 		func(refusal string) bool { return strings.HasPrefix(string(c.fault), refusal) })
 }
 
