@@ -11,8 +11,9 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// deadLetters is an outbox whose provider has the effect and loses the answer,
-// once a key. One attempt is all an intent gets.
+// deadLetters is an outbox whose provider meets each key with faults, by default
+// once: it has the effect and loses the answer. One attempt is all an intent
+// gets.
 type deadLetters struct {
 	*shell
 	provider *dispatchtest.SimulatedProvider
@@ -21,10 +22,13 @@ type deadLetters struct {
 	conn     *pgx.Conn
 }
 
-func newDeadLetters(t *testing.T) *deadLetters {
+func newDeadLetters(t *testing.T, faults ...dispatchtest.Fault) *deadLetters {
 	t.Helper()
+	if len(faults) == 0 {
+		faults = []dispatchtest.Fault{dispatchtest.ErrorAfter}
+	}
 	url := drainertest.Database(t)
-	provider, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script(dispatchtest.ErrorAfter))
+	provider, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script(faults...))
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -122,9 +126,8 @@ func TestAnAcceptedDuplicateIsReallySent(t *testing.T) {
 // What must not be repeated is repeated once for each time that a human says so.
 func TestAnAcceptedDuplicateOfANonIdempotentToolIsSentOnce(t *testing.T) {
 	t.Parallel()
-	d := newDeadLetters(t)
+	d := newDeadLetters(t, dispatchtest.ErrorAfter, dispatchtest.ErrorAfter)
 	d.config = writeConfig(t, strings.Replace(fmt.Sprintf(billingConfig, "http://"+d.address), "{class: key_idempotent, ttl: 24h, scope: account}", "{class: non_idempotent}", 1))
-	d.provider.Plan = dispatchtest.Script(dispatchtest.ErrorAfter, dispatchtest.ErrorAfter)
 	d.enqueue("step-1")
 	d.drain()
 	d.assertStatus("1", "unknown")
