@@ -5,6 +5,7 @@ package duration
 import (
 	"errors"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -25,21 +26,35 @@ const maxDays = int64(math.MaxInt64 / Day)
 // ErrInvalid is Hint as an error.
 var ErrInvalid = errors.New(Hint)
 
-// Parse reads what time.ParseDuration reads, with whole days in front.
+var shape = regexp.MustCompile(Pattern)
+
+// Parse reads what Pattern says. It also reads a minus, so that whoever forbids
+// it can say so.
 func Parse(text string) (time.Duration, error) {
+	if length, isNegative := strings.CutPrefix(text, "-"); isNegative {
+		positive, err := parse(length)
+		return -positive, err
+	}
+	return parse(text)
+}
+
+func parse(text string) (time.Duration, error) {
+	if text == "" || !shape.MatchString(text) {
+		return 0, ErrInvalid
+	}
 	before, after, hasDays := strings.Cut(text, "d")
 	if !hasDays {
 		return parseHours(text)
 	}
 	days, err := strconv.ParseInt(before, 10, 64)
-	if err != nil || days < 0 || days > maxDays {
+	if err != nil || days > maxDays {
 		return 0, ErrInvalid
 	}
 	if after == "" {
 		return time.Duration(days) * Day, nil
 	}
 	rest, err := parseHours(after)
-	if err != nil || rest < 0 || rest > math.MaxInt64-time.Duration(days)*Day {
+	if err != nil || rest > math.MaxInt64-time.Duration(days)*Day {
 		return 0, ErrInvalid
 	}
 	return time.Duration(days)*Day + rest, nil

@@ -2,9 +2,14 @@ package duration
 
 import (
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
+
+// tooLong is what only a number can tell.
+var tooLong = []string{"999999999d", "106751d99h", "9223372037s"}
 
 func TestDurationsHaveAUnit(t *testing.T) {
 	t.Parallel()
@@ -17,6 +22,9 @@ func TestDurationsHaveAUnit(t *testing.T) {
 		"7d":    7 * 24 * time.Hour,
 		"1d12h": 36 * time.Hour,
 	} {
+		if got, err := Parse("-" + text); got != -want || err != nil {
+			t.Errorf("Parse(-%q) = %v, %v; want %v", text, got, err, -want)
+		}
 		got, err := Parse(text)
 		if got != want || err != nil {
 			t.Errorf("Parse(%q) = %v, %v; want %v", text, got, err, want)
@@ -25,11 +33,11 @@ func TestDurationsHaveAUnit(t *testing.T) {
 			t.Errorf("the schema refuses %q", text)
 		}
 	}
-	for _, text := range []string{"", "30", "1w", "d", "-1d", "1.5d", "1d-2h", "12h1d", "999999999d", "106751d99h", "ten minutes"} {
+	for _, text := range []string{"", "0", "--5s", "-", "+5s", ".5s", "1.s", "1d+2h", "+1d", "1e3s", "1_0s", "9223372037s", "30", "1w", "d", "1.5d", "1d-2h", "12h1d", "999999999d", "106751d99h", "ten minutes"} {
 		if got, err := Parse(text); err == nil {
 			t.Errorf("Parse(%q) = %v; want an error", text, got)
 		}
-		if pattern.MatchString(text) && text != "" && text != "999999999d" && text != "106751d99h" {
+		if pattern.MatchString(text) && text != "" && !slices.Contains(tooLong, text) {
 			t.Errorf("the schema accepts %q", text)
 		}
 	}
@@ -54,4 +62,30 @@ func TestFormatIsShortAndReadBack(t *testing.T) {
 			t.Errorf("Format(%v) = %q, read back as %v, %v; want %q", length, got, back, err, want)
 		}
 	}
+}
+
+// What the schema lets through is read, unless it is too long, and nothing else
+// but a minus before it. What is written can be read again.
+func FuzzALengthOfTimeIsReadAsTheSchemaSays(f *testing.F) {
+	for _, seed := range append(tooLong, "", "0", "0s", "-5s", "+5s", ".5s", "1.s", "1d+2h", "1h1h", "7d", "1.5d", "106751d23h47m16.854775807s", "106751d23h47m16.854775808s",
+		"9223372036854775807ns", "0.0000000000000000000001ns", "1µs", "1μs", "1us", "٣s", "1 s", "1S", "0x1s", "1e9s", "d", "00000000000000000000001d") {
+		f.Add(seed, int64(len(seed))*1e9)
+	}
+	f.Add("", int64(1<<63-1))
+	pattern := regexp.MustCompile(Pattern)
+	f.Fuzz(func(t *testing.T, text string, length int64) {
+		got, err := Parse(text)
+		plain, isNegative := strings.CutPrefix(text, "-")
+		if got < 0 && !isNegative || got > 0 && isNegative || err == nil && !pattern.MatchString(plain) {
+			t.Errorf("%q is read as %s", text, got)
+		}
+		if err != nil && text != "" && pattern.MatchString(text) && len(text) <= 6 {
+			t.Errorf("%q: %v", text, err)
+		}
+		if length := time.Duration(length); length >= 0 {
+			if back, err := Parse(Format(length)); err != nil || back != length {
+				t.Errorf("%d is written %s, and read as %d, %v", length, Format(length), back, err)
+			}
+		}
+	})
 }

@@ -21,6 +21,7 @@ const evaluationLimit = time.Second
 type Expression struct {
 	query *gojq.Query
 	code  *gojq.Code
+	names []string // if it is nothing but these
 }
 
 // Compile refuses what reads the clock or the time zone: a retry must send
@@ -42,7 +43,7 @@ func Compile(source string) (*Expression, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compiling jq: %w", err)
 	}
-	return &Expression{query, code}, nil
+	return &Expression{query, code, names(query)}, nil
 }
 
 var errOneResult = errors.New("jq gave no result, or more than one")
@@ -50,6 +51,9 @@ var errOneResult = errors.New("jq gave no result, or more than one")
 // Eval runs the expression for a second at most, for 8 MiB at most. The input must not be shared
 // with a concurrent evaluation. An error may quote from the input.
 func (e *Expression) Eval(ctx context.Context, input any) (any, error) {
+	if text, found := textAt(e.names, input); found && measure(text, resultLimit) >= 0 {
+		return text, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, evaluationLimit)
 	defer cancel()
 	results := e.code.RunWithContext(ctx, input)

@@ -86,6 +86,5 @@ func evaluate(ctx context.Context, t *testing.T, source string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	text, err := jq.Encode(value)
-	return string(text), err
+	return string(jq.Encode(value)), nil
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 )
@@ -17,7 +18,7 @@ const logTail = 4 << 10
 func (s *Server) command(ctx context.Context, program string, arguments ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.binaries, program), arguments...)
 	cmd.Dir = s.dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.Env = slices.Concat(os.Environ(), []string{"LC_ALL=C"}, s.environment)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.owner, Setpgid: true} // Ctrl-C is for the parent
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	return cmd

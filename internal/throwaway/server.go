@@ -31,13 +31,16 @@ type Server struct {
 	// URL connects to the database postgres as a superuser, and holds the password.
 	URL string
 
-	binaries string
-	dir      string
-	log      *os.File
-	owner    *syscall.Credential
-	port     int
-	settings map[string]string
-	running  *child.Process
+	binaries    string
+	folder      string // that dir is made in
+	dir         string
+	log         *os.File
+	owner       *syscall.Credential
+	port        int
+	settings    map[string]string
+	environment []string
+	primary     *Server // that a standby follows
+	running     *child.Process
 }
 
 // Start creates and starts a server. It takes the binaries found on PATH or
@@ -51,7 +54,7 @@ func Start(ctx context.Context, options ...Option) (*Server, error) {
 		"timezone":                "UTC",
 	}}
 	for _, option := range options {
-		option(s.settings)
+		option(s)
 	}
 	var err error
 	if s.binaries, err = findBinaries(ctx); err != nil {
@@ -112,22 +115,35 @@ func (s *Server) end(signal syscall.Signal) error {
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
-// create makes the data directory, with a password that nobody else knows.
 func (s *Server) create(ctx context.Context) (err error) {
 	if s.owner, err = owner(); err != nil {
 		return err
 	}
-	if s.dir, err = os.MkdirTemp("", "drainer-postgres-"); err != nil {
+	if s.dir, err = os.MkdirTemp(s.folder, "drainer-postgres-"); err != nil {
 		return err
 	}
 	if s.log, err = os.Create(filepath.Join(s.dir, "log")); err != nil {
 		return err
 	}
+	if err := s.handOver(s.dir); err != nil {
+		return err
+	}
+	if s.port, err = freePort(); err != nil {
+		return err
+	}
+	if s.primary != nil {
+		return s.copyPrimary(ctx)
+	}
+	return s.initialize(ctx)
+}
+
+// initialize makes the data directory, with a password that nobody else knows.
+func (s *Server) initialize(ctx context.Context) error {
 	password, passwordFile := rand.Text(), filepath.Join(s.dir, "password")
 	if err := os.WriteFile(passwordFile, []byte(password), 0o600); err != nil {
 		return err
 	}
-	if err := s.handOver(s.dir, passwordFile); err != nil {
+	if err := s.handOver(passwordFile); err != nil {
 		return err
 	}
 	initdb := s.command(ctx, "initdb", "-D", s.data(), "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync",
@@ -135,15 +151,30 @@ func (s *Server) create(ctx context.Context) (err error) {
 	if err := initdb.Run(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, s.said())
 	}
-	if s.port, err = freePort(); err != nil {
-		return err
-	}
 	s.URL = (&url.URL{
 		Scheme: "postgres", User: url.UserPassword("postgres", password),
-		Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)), Path: "postgres", RawQuery: "sslmode=disable",
+		Host: s.address(), Path: "postgres", RawQuery: "sslmode=disable",
 	}).String()
 	return nil
 }
+
+// copyPrimary makes the data directory of a standby. The primary's passwords are
+// among its data.
+func (s *Server) copyPrimary(ctx context.Context) error {
+	backup := s.command(ctx, "pg_basebackup", "-d", s.primary.URL, "-D", s.data(), "-R", "-X", "stream", "--checkpoint=fast", "--no-sync")
+	if err := backup.Run(); err != nil {
+		return fmt.Errorf("pg_basebackup: %w\n%s", err, s.said())
+	}
+	at, err := url.Parse(s.primary.URL)
+	if err != nil {
+		return err
+	}
+	at.Host = s.address()
+	s.URL = at.String()
+	return nil
+}
+
+func (s *Server) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
 func (s *Server) handOver(paths ...string) error {
 	if s.owner == nil {

@@ -50,6 +50,27 @@ func TestSettingsReachTheServer(t *testing.T) {
 	}
 }
 
+func TestAStandbyFollowsItsPrimaryUntilItIsPromoted(t *testing.T) {
+	t.Parallel()
+	primary := start(t)
+	query(t, primary, "CREATE TABLE kept AS SELECT 1 AS answer")
+	standby := start(t, throwaway.Following(primary))
+	query(t, primary, "UPDATE kept SET answer = 42")
+	end := query(t, primary, "SELECT pg_current_wal_lsn()")
+	for deadline := time.Now().Add(10 * time.Second); query(t, standby, "SELECT pg_last_wal_replay_lsn() >= '"+end+"'") != "t"; {
+		if time.Now().After(deadline) {
+			t.Fatal("the standby does not follow")
+		}
+	}
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	query(t, standby, "SELECT pg_promote()")
+	if got := query(t, standby, "UPDATE kept SET answer = answer RETURNING answer"); got != "42" {
+		t.Errorf("the row came over as %q", got)
+	}
+}
+
 func TestStopLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	server := start(t)
