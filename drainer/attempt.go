@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/agentoutbox/drainer/internal/failpoint"
+
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
@@ -38,6 +40,7 @@ func (l *lane) attempt(life lifetimes, row *Row) Settlement {
 	if withheld, is := l.withhold(life, upstream, row); is {
 		return withheld
 	}
+	failpoint.BeforeSend.Hit()
 	return l.send(life.abort, upstream, policy, row)
 }
 
@@ -63,7 +66,7 @@ func (l *lane) send(ctx context.Context, upstream *upstream, policy dispatch.Pol
 	if ctx.Err() != nil && result.Outcome == dispatch.NotSent {
 		return l.withdraw(row, 0, "")
 	}
-	history := row.history(started)
+	history := row.History(started)
 	if row.Probe && result.Overloaded() && !result.Outcome.LeavesDoubt() {
 		history.Tries-- // trying the provider was the fleet's errand: an outage must not use its rows up
 	}
@@ -103,7 +106,7 @@ func answerable(row *Row, policy dispatch.Policy) *Row {
 	}
 	acting := *row
 	acting.Lookup = false
-	if !policy.MayStillSend(acting.history(time.Time{})) {
+	if !policy.MayStillSend(acting.History(time.Time{})) {
 		return row
 	}
 	return &acting
@@ -137,7 +140,7 @@ func refusal(row *Row, policy dispatch.Policy) string {
 	switch {
 	case row.Lookup && policy.Lookup == nil:
 		return "lookup_unconfigured"
-	case row.Lookup || policy.MayStillSend(row.history(time.Time{})):
+	case row.Lookup || policy.MayStillSend(row.History(time.Time{})):
 		return ""
 	case policy.Class == dispatch.NonIdempotent:
 		return "not_repeatable"
@@ -185,5 +188,7 @@ func (l *lane) call(ctx context.Context, provider Provider, request dispatch.Req
 	}()
 	ctx, cancel := context.WithTimeout(ctx, provider.Timeout)
 	defer cancel()
-	return provider.Adapter.Dispatch(ctx, request), false
+	result = provider.Adapter.Dispatch(ctx, request)
+	failpoint.AfterReply.Hit()
+	return result, false
 }

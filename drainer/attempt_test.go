@@ -48,3 +48,29 @@ func TestAStepOfARunThatGoesBackIsNotRepeatedToFindOut(t *testing.T) {
 		}
 	}
 }
+
+// A claim may have waited, and a tool may have become less safe than it was.
+func TestAClaimedRowThatCouldDoHarmIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	sent := time.Now()
+	doubtful := Row{MaybeApplied: true, FirstAttemptAt: &sent, SinceFirstSend: time.Hour, ClaimedAt: time.Now()}
+	question := doubtful
+	question.Lookup = true
+	keyed := dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: time.Hour}
+	for name, test := range map[string]struct {
+		row    Row
+		policy dispatch.Policy
+		want   string
+	}{
+		"nothing was sent before":             {Row{}, dispatch.Policy{Class: dispatch.NonIdempotent}, ""},
+		"repeating repeats the effect":        {doubtful, dispatch.Policy{Class: dispatch.NonIdempotent}, "not_repeatable"},
+		"repeating changes nothing":           {doubtful, dispatch.Policy{Class: dispatch.NaturallyIdempotent}, ""},
+		"the key may be forgotten":            {doubtful, keyed, "key_ttl_expired"},
+		"a question":                          {question, dispatch.Policy{Class: dispatch.NonIdempotent, Lookup: &dispatch.Lookup{}}, ""},
+		"a question that nobody here answers": {question, keyed, "lookup_unconfigured"},
+	} {
+		if got := refusal(&test.row, test.policy); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}

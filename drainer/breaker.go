@@ -50,15 +50,14 @@ func newBreaker(provider Provider) *breaker {
 func (b *breaker) passage() passage {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := time.Now()
 	switch {
 	case b.gate.Paused:
 		return passPaused
-	case now.Before(b.shutUntil):
+	case !b.shutUntil.IsZero() && time.Now().Before(b.shutUntil):
 		return passNothing
 	case b.gate.Breaker == BreakerClosed:
 		return passRows
-	case now.Before(b.openUntil):
+	case time.Now().Before(b.openUntil):
 		return passNothing
 	}
 	return passProbe

@@ -2,6 +2,7 @@ package drainer
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,6 +67,51 @@ func TestALaneThatHasEndedIsNotStuck(t *testing.T) {
 		time.Sleep(2 * stuckAfter)
 		if err := daemon.Live(); err != nil {
 			t.Errorf("a lane ended in order, and the daemon says: %v", err)
+		}
+	})
+}
+
+func TestALoopThatNoLongerGoesRoundIsReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turning := &lane{}
+		var daemon Daemon
+		daemon.roster.enter(&session{lanes: map[route]*lane{{"sim", "backup"}: turning}})
+		if err := daemon.Live(); err != nil {
+			t.Errorf("it has not begun, and the daemon says: %v", err)
+		}
+		turning.pulse.beat()
+		time.Sleep(stuckAfter)
+		if err := daemon.Live(); err != nil {
+			t.Errorf("its round may take that long, and the daemon says: %v", err)
+		}
+		time.Sleep(time.Nanosecond)
+		if err := daemon.Live(); err == nil || !strings.Contains(err.Error(), `the lane of provider "sim" has been stuck for over 1m0s`) {
+			t.Errorf("it is stuck, and the daemon says: %v", err)
+		}
+	})
+}
+
+func TestADaemonIsReadyWhileItsNewestWorkerMayClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var daemon Daemon
+		worker := &session{lease: newLease(beatFunc(nil), "worker", timing, time.Now())}
+		for _, step := range []struct {
+			name string
+			do   func()
+			want bool
+		}{
+			{"nobody has joined", func() {}, false},
+			{"a worker has", func() { daemon.roster.enter(worker) }, true},
+			{"its lease may be over", func() { time.Sleep(mustStopAfter) }, false},
+			{"it beat", func() { worker.lease.renew(time.Now()) }, true},
+			{"it stops", func() { worker.stopping.Store(true) }, false},
+		} {
+			step.do()
+			if err := daemon.Ready(); (err == nil) != step.want {
+				t.Errorf("%s: it says %v", step.name, err)
+			}
 		}
 	})
 }

@@ -40,9 +40,32 @@ func TestAStreamOfWorkStopsTheNotifications(t *testing.T) {
 		if i.mark() != IdleUnchanged {
 			t.Error("want it told once")
 		}
-		i.looked(IdleUnchanged, busyRows-1)
-		if i.mark() != IdleWaiting {
-			t.Error("want notifications again once the stream is over")
+		i.looked(IdleUnchanged, 1)
+		if i.mark() != IdleUnchanged {
+			t.Error("want no notifications while the stream trickles")
+		}
+		if owed := i.looked(IdleUnchanged, 0); !owed || i.mark() != IdleWaiting {
+			t.Error("want notifications again once the stream is over, and a look without a wait that asks for them")
+		}
+	})
+}
+
+func TestLooksThatEachFindALittleAreAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var i idleness
+		i.looked(IdleWaiting, 0)
+		for range busyRows - 1 {
+			i.looked(IdleUnchanged, 1)
+			i.looked(IdleUnchanged, 0)
+		}
+		if i.mark() != IdleUnchanged {
+			t.Fatal("rows that come one by one are worth a notification each")
+		}
+		for range busyRows {
+			i.looked(IdleUnchanged, 1)
+		}
+		if i.mark() != IdleBusy {
+			t.Error("want producers told to stop: they keep up with every look")
 		}
 	})
 }

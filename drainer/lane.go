@@ -18,6 +18,9 @@ const (
 	fullTurn = 500
 	// maxTurnOctets bounds the responses that one turn stores for a lane.
 	maxTurnOctets = 4 << 20
+	// turnsOfWork are claimed ahead: dispatchers have one turn's worth left to do
+	// while the next turn, which fetches more, is under way.
+	turnsOfWork = 2
 	// maxPrefetch bounds the rows that wait in memory for a free dispatcher.
 	maxPrefetch = 1000
 	// reclaimInterval is how often a lane looks for claims whose reply it lost
@@ -106,11 +109,7 @@ func (l *lane) run(life lifetimes) error {
 	defer l.pulse.end() // its session may last for long yet, for the sake of other lanes
 	var dispatchers sync.WaitGroup
 	for range l.server.provider.Concurrency {
-		dispatchers.Go(func() {
-			for row := range l.jobs {
-				l.outcomes <- l.attempt(life, row)
-			}
-		})
+		dispatchers.Go(func() { l.dispatchAll(life) })
 	}
 	for !l.finished(life.stop) && life.giveUp.Err() == nil {
 		l.round(life)
@@ -122,6 +121,17 @@ func (l *lane) run(life lifetimes) error {
 	dispatchers.Wait()
 	l.shut = l.isShut(life.stop)
 	return nil
+}
+
+// dispatchAll is one dispatcher. It has a context of its own: below a common one
+// all attempts would wait for each other's lock, twice each.
+func (l *lane) dispatchAll(life lifetimes) {
+	var done context.CancelFunc
+	life.abort, done = context.WithCancel(life.abort)
+	defer done()
+	for row := range l.jobs {
+		l.outcomes <- l.attempt(life, row)
+	}
 }
 
 func (l *lane) round(life lifetimes) {

@@ -45,10 +45,10 @@ func (r *Row) server() string {
 	return r.Tuple.Provider()
 }
 
-// history is what the row's past says now. It continues the durations that the
+// History is what the row's past says now. It continues the durations that the
 // database measured by this process's own clock, and never compares the two
 // machines' clocks. startedAt counts as the first send if none came before.
-func (r *Row) history(startedAt time.Time) dispatch.History {
+func (r *Row) History(startedAt time.Time) dispatch.History {
 	// Doubt without a first send is what retrying with --may-duplicate leaves.
 	accepted := r.MaybeApplied && r.FirstAttemptAt == nil
 	history := dispatch.History{Tries: r.Tries, MaybeApplied: r.MaybeApplied, Accepted: accepted, Lookup: r.Lookup}

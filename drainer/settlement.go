@@ -23,7 +23,7 @@ func release(row *Row, delay time.Duration, class string) Settlement {
 		Row:        row,
 		FinishedAt: time.Now(),
 		Result:     result,
-		Decision:   dispatch.Policy{}.Decide(row.history(time.Time{}), result, 0),
+		Decision:   dispatch.Policy{}.Decide(row.History(time.Time{}), result, 0),
 	}
 }
 
@@ -36,7 +36,7 @@ func lose(row *Row, policy dispatch.Policy) Settlement {
 		StartedAt:  row.ClaimedAt,
 		FinishedAt: time.Now(),
 		Result:     result,
-		Decision:   policy.Decide(row.history(row.ClaimedAt), result, rand.Float64()),
+		Decision:   policy.Decide(row.History(row.ClaimedAt), result, rand.Float64()),
 	}
 	settlement.BeginsSaga = beginsSaga(&settlement, policy)
 	return settlement
@@ -46,7 +46,7 @@ func lose(row *Row, policy dispatch.Policy) Settlement {
 // any more, but what may have been applied must be known before it is undone.
 func (l *lane) halt(row *Row, policy dispatch.Policy) Settlement {
 	halted := l.withdraw(row, 0, "run_compensating")
-	halted.Decision = policy.Halt(row.history(time.Time{}))
+	halted.Decision = policy.Halt(row.History(time.Time{}))
 	return halted
 }
 

@@ -3,6 +3,7 @@ package drainer
 import (
 	"context"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -180,15 +181,13 @@ func agentSpan(headers map[string]string) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), left))
 }
 
-// valueOf finds a header however its name is written; first as the standard does.
-func valueOf(headers map[string]string, name string) string {
-	if value, is := headers[name]; is {
-		return value
-	}
-	for written, value := range headers {
-		if strings.EqualFold(written, name) {
-			return value
+// valueOf finds a header however its name is written. Of several spellings it
+// takes the one that an adapter would send.
+func valueOf(headers map[string]string, name string) (value string) {
+	for _, written := range slices.Sorted(maps.Keys(headers)) { // in which lower case is the last
+		if strings.ToLower(written) == name {
+			value = headers[written]
 		}
 	}
-	return ""
+	return value
 }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -248,6 +251,30 @@ func TestASpanSaysHowItsPhaseEnded(t *testing.T) {
 	}
 }
 
+func TestTheSpansOfAnUndoNameTheIntentThatItUndoes(t *testing.T) {
+	t.Parallel()
+	forward := int64(5)
+	for name, undoes := range map[string]*int64{"an undo": &forward, "a step": nil} {
+		row := tracedRow(nil)
+		row.Undoes = undoes
+		for phase, span := range traced(t, row, dispatch.Result{Outcome: dispatch.Completed}, false) {
+			named := slices.Contains(span.Attributes(), attribute.Int64("drainer.undoes", forward))
+			if named != (undoes != nil) {
+				t.Errorf("the %s of %s names what it undoes: %v", phase, name, named)
+			}
+		}
+	}
+}
+
+func TestJudgingWhatIsNotSampledAllocatesNothing(t *testing.T) {
+	never, _ := recording(sdktrace.WithSampler(sdktrace.NeverSample()))
+	_, spans := never.begin(t.Context(), tracedRow(nil), dispatch.Policy{})
+	settlement := Settlement{Row: tracedRow(nil), Result: dispatch.Result{Outcome: dispatch.Ambiguous, HTTPStatus: 500, ErrorClass: "http_500"}}
+	if allocations := testing.AllocsPerRun(100, func() { judge(spans.dispatch, &settlement) }); allocations != 0 {
+		t.Errorf("it allocates %v times for a span that nobody gets", allocations)
+	}
+}
+
 // A row that is given back was not sent: a wait without a dispatch would tell
 // of an attempt that there never was.
 func TestWhatWasGivenBackLeavesNoSpan(t *testing.T) {
@@ -313,4 +340,35 @@ func BenchmarkSend(b *testing.B) {
 			}
 		})
 	}
+}
+
+// An agent's trace is gone on with as it wrote it, or not at all.
+func FuzzAnAgentsTraceIsReadOrLeftOut(f *testing.F) {
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	for _, seed := range [][2]string{
+		{parent, "vendor=x,other=y"},
+		{"cc" + parent[2:] + "-what-comes-later", ""},
+		{"ff" + parent[2:], ""},
+		{strings.ToUpper(parent), ""},
+		{parent + "\r\nx: y", "a=b\r\nc: d"},
+		{"00-00000000000000000000000000000000-b7ad6b7169203331-01", ""},
+		{parent[:54], ""},
+		{" " + parent, ""},
+		{"", strings.Repeat("a=b,", 40)},
+		{"\xff", "\x00"},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, parent, state string) {
+		span := agentSpan(map[string]string{"traceparent": parent, "tracestate": state, "TraceParent": "other"})
+		if !span.IsValid() {
+			return
+		}
+		if !strings.HasPrefix(parent[2:], "-"+span.TraceID().String()+"-"+span.SpanID().String()+"-") || !span.IsRemote() {
+			t.Errorf("%q is read as %s of %s", parent, span.SpanID(), span.TraceID())
+		}
+		if kept := span.TraceState().String(); kept != "" && strings.ContainsFunc(kept, unicode.IsControl) {
+			t.Errorf("%q is kept as %q", state, kept)
+		}
+	})
 }

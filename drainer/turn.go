@@ -3,9 +3,11 @@ package drainer
 import (
 	"context"
 	"time"
+
+	"github.com/agentoutbox/drainer/internal/failpoint"
 )
 
-// turn settles what finished and claims what fits, in one commit. After an
+// turn settles what finished and claims what fits, most often in one commit. After an
 // error nothing is forgotten: the commit may or may not have happened, and
 // settling again is harmless.
 func (l *lane) turn(life lifetimes) error {
@@ -105,6 +107,9 @@ func (l *lane) confirm(share *laneTurn, reply laneReply) {
 		}
 	}
 	l.reached()
+	if len(share.settle) > 0 {
+		failpoint.SettleCommitted.Hit()
+	}
 	for i := range share.settle {
 		l.remembered[share.settle[i].Row.ClaimID]--
 		l.sagaMoved(share.settle[i])
@@ -118,12 +123,12 @@ func (l *lane) confirm(share *laneTurn, reply laneReply) {
 	}
 	l.prefetch = 0
 	if l.mayPrefetch() {
-		l.prefetch = min(len(share.settle), maxPrefetch)
+		l.prefetch = min(turnsOfWork*len(share.settle), maxPrefetch)
 	}
-	l.settled = l.settled[len(share.settle):]
-	if len(l.settled) == 0 {
-		l.settled = nil // lets go of the responses
-	}
+	// The next turn's outcomes take the room of this one's, whose responses go.
+	left := copy(l.settled, l.settled[len(share.settle):])
+	clear(l.settled[left:])
+	l.settled = l.settled[:left]
 }
 
 // reached notes that the database answered and no turn is in doubt any more.
@@ -135,6 +140,9 @@ func (l *lane) reached() {
 }
 
 func (l *lane) start(rows []*Row) {
+	if len(rows) > 0 {
+		failpoint.ClaimCommitted.Hit()
+	}
 	for _, row := range rows {
 		l.remembered[row.ClaimID]++
 		if row.Probe {

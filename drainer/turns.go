@@ -3,7 +3,10 @@ package drainer
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
+
+	"github.com/agentoutbox/drainer/internal/failpoint"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -15,6 +18,8 @@ const (
 	// lanesPerTurn bounds how many lanes wait for one another's rows.
 	lanesPerTurn = 12
 	turnTimeout  = 10 * time.Second
+	// worthTwo is how many outcomes are worth a connection of their own.
+	worthTwo = fullTurn / 5
 )
 
 // turns lets lanes share commits: while every committer is busy, lanes queue
@@ -104,12 +109,45 @@ func (t *turns) commit(ctx context.Context, shares []*laneTurn) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
 	started := time.Now()
-	reply, err := t.store.Turn(ctx, t.worker, merge(shares))
+	reply, err := t.carryOut(ctx, merge(shares))
+	if err == nil {
+		err = failpoint.TurnReply.Fail()
+	}
 	t.observe(time.Since(started), err)
 	split(shares, reply, err)
 }
 
+// carryOut settles and claims on two connections where there is much to settle:
+// one commit saves little then, and the database has more than one core. Where
+// only one of them succeeds the lanes settle again, which changes nothing, and
+// reclaim what they do not know of.
+func (t *turns) carryOut(ctx context.Context, turn Turn) (TurnReply, error) {
+	if len(turn.Settle) < worthTwo || !turn.claims() {
+		return t.store.Turn(ctx, t.worker, turn)
+	}
+	var settled, claimed TurnReply
+	var halves errgroup.Group
+	halves.Go(func() (err error) {
+		settled, err = t.store.Turn(ctx, t.worker, Turn{Settle: turn.Settle, Finish: turn.Finish})
+		return err
+	})
+	halves.Go(func() (err error) {
+		claimed, err = t.store.Turn(ctx, t.worker, Turn{Claims: turn.Claims})
+		return err
+	})
+	err := halves.Wait()
+	return TurnReply{Refused: settled.Refused, Claimed: claimed.Claimed}, err
+}
+
+func (t Turn) claims() bool {
+	return slices.ContainsFunc(t.Claims, func(c Claim) bool { return c.Limit > 0 })
+}
+
 func merge(shares []*laneTurn) Turn {
+	if len(shares) == 1 {
+		alone := shares[0]
+		return Turn{Settle: alone.settle, Finish: alone.finish, Claims: []Claim{alone.claim}}
+	}
 	var turn Turn
 	for _, share := range shares {
 		turn.Settle = append(turn.Settle, share.settle...)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,6 +76,50 @@ func TestAFailedTurnFailsForAllItsLanes(t *testing.T) {
 	}
 }
 
+func TestALargeTurnSettlesAndClaimsAtOnce(t *testing.T) {
+	many := ofIntents(make([]int64, worthTwo)...)
+	claims := []Claim{{Provider: "a", Limit: 1}}
+	for name, test := range map[string]struct {
+		turn  Turn
+		turns int
+	}{
+		"much to settle, and rows to claim":    {Turn{Settle: many, Finish: []int64{7}, Claims: claims}, 2},
+		"much to settle, and nothing to claim": {Turn{Settle: many, Finish: []int64{7}, Claims: []Claim{{Provider: "a"}}}, 1},
+		"little to settle":                     {Turn{Settle: many[1:], Finish: []int64{7}, Claims: claims}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, failing := range []bool{false, true} {
+				synctest.Test(t, func(t *testing.T) {
+					var made atomic.Int32
+					both := make(chan struct{})
+					turns := newTurns(turnFunc(func(_ context.Context, turn Turn) (reply TurnReply, err error) {
+						if int(made.Add(1)) == test.turns {
+							close(both)
+						}
+						<-both // waits for ever unless they are under way at the same time
+						if len(turn.Settle) > 0 {
+							reply.Refused = []int{len(turn.Finish)}
+						}
+						if len(turn.Claims) > 0 {
+							reply.Claimed = []ClaimReply{{Found: 1}}
+						} else if failing {
+							err = errors.New("no database")
+						}
+						return reply, err
+					}), "worker", nil)
+					reply, err := turns.carryOut(t.Context(), test.turn)
+					if failed := err != nil; failed != (failing && test.turns == 2) {
+						t.Errorf("the turn ended with %v", err)
+					}
+					if err == nil && (!slices.Equal(reply.Refused, []int{1}) || len(reply.Claimed) != 1) {
+						t.Errorf("the halves came to %+v", reply)
+					}
+				})
+			}
+		})
+	}
+}
+
 func TestLanesShareATurnOnlyWhileEveryCommitterIsBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lanes = committers + 2*lanesPerTurn
@@ -125,6 +170,31 @@ func TestAskingForATurnEndsWithTheContext(t *testing.T) {
 	if reply := turns.take(ctx, &laneTurn{}); !errors.Is(reply.err, cause) {
 		t.Errorf("%v, want the cause", reply.err)
 	}
+}
+
+func TestALaneDoesNotWaitForAReplyBeyondItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cause := errors.New("gave up")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		release := make(chan struct{})
+		turns := newTurns(turnFunc(func(context.Context, Turn) (TurnReply, error) {
+			<-release
+			return TurnReply{}, errors.New("too late")
+		}), "worker", func(time.Duration, error) {})
+		running, stop := context.WithCancel(t.Context())
+		var services sync.WaitGroup
+		services.Go(func() { turns.run(running) })
+		reply := make(chan laneReply)
+		go func() { reply <- turns.take(ctx, &laneTurn{}) }()
+		synctest.Wait() // the store has it
+		cancel(cause)
+		if got := <-reply; !errors.Is(got.err, cause) {
+			t.Errorf("%v, want the cause", got.err)
+		}
+		stop()
+		close(release)
+		services.Wait()
+	})
 }
 
 // A lane is stuck after a minute. However many lanes there are, an outage must

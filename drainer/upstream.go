@@ -68,4 +68,8 @@ func (u *upstream) budget() (dispatches int, wait time.Duration) {
 }
 
 // spend takes one dispatch off the budget.
-func (u *upstream) spend() { u.pace.Reserve() }
+func (u *upstream) spend() {
+	if u.pace.Limit() != rate.Inf {
+		u.pace.Reserve()
+	}
+}

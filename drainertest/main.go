@@ -39,6 +39,33 @@ func Main(m *testing.M) {
 func stopAll() {
 	sharedRabbitMQ.stop()
 	shared.stop()
+	endings.run()
+}
+
+// AtEnd has [Main] call f once the last test is over: for what all tests of a
+// binary share.
+func AtEnd(f func()) { endings.add(f) }
+
+var endings endingList
+
+type endingList struct {
+	mu  sync.Mutex
+	all []func()
+}
+
+func (l *endingList) add(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, f)
+}
+
+func (l *endingList) run() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.all {
+		f()
+	}
+	l.all = nil
 }
 
 // shared is the server of this test binary.

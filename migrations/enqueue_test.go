@@ -200,6 +200,33 @@ func TestArgumentsThatMakeNoIntentAreRefusedByName(t *testing.T) {
 	}
 }
 
+// What is stored and cannot be read again would hold up whoever reads it: a
+// lane, a listing.
+func TestWhatNobodyCouldReadAgainIsRefused(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	for name, c := range map[string]struct{ payload, notBefore, headers, says string }{
+		"a long text":                       {`"` + strings.Repeat("x", 1<<20) + `"`, "now", "{}", "longer than 1 MiB"},
+		"short numbers that make long text": {"[" + strings.Repeat("1e131071,", 8) + "1]", "now", "{}", "longer than 1 MiB"},
+		"long headers":                      {"{}", "now", `{"baggage": "` + strings.Repeat("x", 1<<16) + `"}`, "longer than 64 KiB"},
+		"never":                             {"{}", "infinity", "{}", "later than the year 9998"},
+		"a year of five digits":             {"{}", "10000-01-01", "{}", "later than the year 9998"},
+	} {
+		args := []any{"r", "s", "t", "b", c.payload, c.notBefore, c.headers}
+		_, err := pool.Exec(t.Context(), "SELECT FROM outbox.enqueue($1, $2, $3, $4, $5, $6::text::timestamptz, $7)", args...)
+		if sqlState(err) != "OB003" || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got %v, want OB003 and %q", name, err, c.says)
+		}
+		_, err = pool.Exec(t.Context(), `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, not_before, headers)
+			VALUES ($1, $2, $3, $4, $5, $6::text::timestamptz, $7)`, args...)
+		if sqlState(err) != "23514" {
+			t.Errorf("%s, inserted plainly: got %v, want a violated constraint", name, err)
+		}
+	}
+	full := []any{"r", "s", "t", "b", `"` + strings.Repeat("x", 1<<20-4) + `"`, "9998-12-31", "{}"}
+	execute(t, pool, "SELECT FROM outbox.enqueue($1, $2, $3, $4, $5, $6::text::timestamptz, $7)", full...)
+}
+
 func TestARolledBackEnqueueLeavesNothing(t *testing.T) {
 	t.Parallel()
 	pool := newDatabase(t)

@@ -3,6 +3,8 @@ package census
 import (
 	"testing"
 	"time"
+
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestOneProcessShowsWhatTheTablesHold(t *testing.T) {
@@ -39,7 +41,7 @@ func TestALeaderThatStopsHandsOverAtOnce(t *testing.T) {
 	o := newOutbox(t)
 	first, second := o.process(sim), o.process(sim)
 	stop := first.run()
-	eventually(t, "the first one counts", first.counts)
+	drainertest.Eventually(t, "the first one counts", first.counts)
 	stop()
 	second.count()
 	if first.counts() || !second.counts() {
@@ -54,7 +56,7 @@ func TestALeaderThatIsKilledIsReplacedWithinSeconds(t *testing.T) {
 	killed.count() // and is never heard of again
 	started := time.Now()
 	defer heir.run()()
-	eventually(t, "the heir counts", heir.counts)
+	drainertest.Eventually(t, "the heir counts", heir.counts)
 	if took := time.Since(started); took > lease+2*renewInterval {
 		t.Errorf("it took %v, want about %v", took, lease)
 	}

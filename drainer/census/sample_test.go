@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/compensations/pages"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestWhatWaitsIsShownByProvider(t *testing.T) {
@@ -113,7 +114,7 @@ func TestDeadRowsAndSizesAreThoseOfTheDatabasesStatistics(t *testing.T) {
 	o.enqueue("run", "sim/act", 0, 50)
 	o.settle()
 	p := o.process(sim)
-	eventually(t, "dead rows of the queue", func() bool {
+	drainertest.Eventually(t, "dead rows of the queue", func() bool {
 		p.count()
 		return p.shown()["postgres_dead_tuples queue"] == 50
 	})

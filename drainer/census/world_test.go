@@ -154,17 +154,3 @@ func (p *process) run() (stop func()) {
 		}
 	}
 }
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	deadline := time.After(30 * time.Second)
-	for !holds() {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatalf("never seen: %s", what)
-		}
-	}
-}

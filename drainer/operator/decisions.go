@@ -35,10 +35,8 @@ func (d decisions) carryOut(ctx context.Context, tx pgx.Tx, by Signature) ([]int
 	if d[0].change.requeue != nil {
 		send = d.requeue
 	}
-	rows, err := send(ctx, tx, by)
-	if err != nil {
-		return nil, fmt.Errorf("append to the history: %w", err)
-	}
+	// CollectRows returns the error too.
+	rows, _ := send(ctx, tx, by)
 	won, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
 		return nil, fmt.Errorf("append to the history: %w", err)

@@ -45,10 +45,8 @@ type IncidentFilter struct {
 
 // Incidents returns those opened last first.
 func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) ([]Incident, error) {
-	rows, err := c.conn.Query(ctx, incidentsSQL, filter.All, filter.Kind, filter.Limit)
-	if err != nil {
-		return nil, fmt.Errorf("list incidents: %w", err)
-	}
+	// CollectRows returns the error too.
+	rows, _ := c.conn.Query(ctx, incidentsSQL, filter.All, filter.Kind, filter.Limit)
 	incidents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Incident])
 	if err != nil {
 		return nil, fmt.Errorf("list incidents: %w", err)
@@ -70,10 +68,7 @@ func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int
 	if err := by.Validate(); err != nil {
 		return nil, err
 	}
-	rows, err := c.conn.Query(ctx, acknowledgeSQL, incidents, by.worker(), by.Reason)
-	if err != nil {
-		return nil, fmt.Errorf("acknowledge incidents: %w", err)
-	}
+	rows, _ := c.conn.Query(ctx, acknowledgeSQL, incidents, by.worker(), by.Reason)
 	done, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Acknowledgement])
 	if err != nil {
 		return nil, fmt.Errorf("acknowledge incidents: %w", err)

@@ -93,11 +93,9 @@ func (c *Console) List(ctx context.Context, filter Filter) ([]Intent, error) {
 	if filter.Dead {
 		where += isDead
 	}
-	rows, err := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status WHERE `+where+` ORDER BY intent_id DESC LIMIT $4`,
+	// CollectRows returns the error too.
+	rows, _ := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status WHERE `+where+` ORDER BY intent_id DESC LIMIT $4`,
 		filter.Status, filter.Provider, filter.Run, filter.Limit)
-	if err != nil {
-		return nil, fmt.Errorf("list intents: %w", err)
-	}
 	intents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Intent])
 	if err != nil {
 		return nil, fmt.Errorf("list intents: %w", err)
@@ -117,10 +115,7 @@ func (c *Console) ShowTuple(ctx context.Context, t dispatch.Tuple) (*Dossier, er
 }
 
 func (c *Console) show(ctx context.Context, where string, args ...any) (*Dossier, error) {
-	rows, err := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status WHERE `+where, args...)
-	if err != nil {
-		return nil, fmt.Errorf("show intent: %w", err)
-	}
+	rows, _ := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status WHERE `+where, args...)
 	intent, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Intent])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, ErrNotFound
@@ -146,12 +141,9 @@ func (c *Console) payload(ctx context.Context, intentID int64) (json.RawMessage,
 }
 
 func (c *Console) history(ctx context.Context, intentID int64) ([]Attempt, error) {
-	rows, err := c.conn.Query(ctx, `SELECT attempt, worker, started_at, finished_at, outcome, status, next_attempt_at,
+	rows, _ := c.conn.Query(ctx, `SELECT attempt, worker, started_at, finished_at, outcome, status, next_attempt_at,
 		http_status, error, provider_ref, response, response_headers, replayed, problem, lookup, served_by, reason
 		FROM outbox.attempt WHERE intent_id = $1 ORDER BY attempt`, intentID)
-	if err != nil {
-		return nil, fmt.Errorf("read the intent's history: %w", err)
-	}
 	history, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])
 	if err != nil {
 		return nil, fmt.Errorf("read the intent's history: %w", err)

@@ -190,6 +190,8 @@ func TestASignatureIsANameAndAReasonOfOneLine(t *testing.T) {
 		{Signature{"", "outage is over"}, false},
 		{Signature{"on-call", " "}, false},
 		{Signature{"on-call", "two\nlines"}, false},
+		{Signature{"on-call", "two\u2028lines"}, false},
+		{Signature{"پی\u200cجر", "joined by no line's end"}, true},
 		{Signature{"on-call\x1b[2J", "outage is over"}, false},
 		{Signature{"on-call", "nul \x00"}, false},
 		{Signature{"on-call", "\xff"}, false},

@@ -97,10 +97,8 @@ const attentionSQL = `
 		(SELECT count(*) FROM (SELECT FROM outbox.incident WHERE acknowledged_at IS NULL AND resolved_at IS NULL LIMIT $1) i)`
 
 func collect[T any](ctx context.Context, c *Console, sql string, args ...any) ([]T, error) {
-	rows, err := c.conn.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read the overview: %w", err)
-	}
+	// CollectRows returns the error too.
+	rows, _ := c.conn.Query(ctx, sql, args...)
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 	if err != nil {
 		return nil, fmt.Errorf("read the overview: %w", err)

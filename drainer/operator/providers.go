@@ -68,10 +68,8 @@ func (c *Console) unknownProvider(ctx context.Context, name string) error {
 }
 
 func (c *Console) gates(ctx context.Context, name string) ([]Provider, error) {
-	rows, err := c.conn.Query(ctx, gatesSQL, name)
-	if err != nil {
-		return nil, fmt.Errorf("list providers: %w", err)
-	}
+	// CollectRows returns the error too.
+	rows, _ := c.conn.Query(ctx, gatesSQL, name)
 	providers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Provider])
 	if err != nil {
 		return nil, fmt.Errorf("list providers: %w", err)

@@ -15,11 +15,13 @@ type Resolve struct {
 }
 
 // ErrResolution says that an intent cannot be resolved like that.
-var ErrResolution = errors.New("an intent is resolved as completed or as failed, and only a completed one has a provider reference")
+var ErrResolution = errors.New("an intent is resolved as completed or as failed, and only a completed one has a provider reference, of one line of plain text")
 
 // Validate checks what does not depend on an intent.
 func (r Resolve) Validate() error {
 	switch {
+	case !isLine(r.ProviderRef):
+		return ErrResolution
 	case r.As == dispatch.StatusCompleted, r.As == dispatch.StatusFailed && r.ProviderRef == "":
 		return nil
 	}

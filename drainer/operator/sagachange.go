@@ -120,10 +120,8 @@ func whyUnchanged(ctx context.Context, tx pgx.Tx, agentRunID, cure string) error
 }
 
 func reopenSteps(ctx context.Context, tx pgx.Tx, agentRunID string, undone []int64, by Signature) error {
-	rows, err := tx.Query(ctx, reopenStepsSQL, agentRunID, by.worker(), by.Reason, undone)
-	if err != nil {
-		return fmt.Errorf("open its steps again: %w", err)
-	}
+	// CollectRows returns the error too.
+	rows, _ := tx.Query(ctx, reopenStepsSQL, agentRunID, by.worker(), by.Reason, undone)
 	stuck, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
 		return fmt.Errorf("open its steps again: %w", err)
@@ -140,10 +138,7 @@ func reopenSteps(ctx context.Context, tx pgx.Tx, agentRunID string, undone []int
 // been applied is asked about first, or repeated where its tool says that this
 // is safe: the engine knows.
 func requeueUndos(ctx context.Context, tx pgx.Tx, agentRunID string, by Signature) error {
-	rows, err := tx.Query(ctx, stuckUndosSQL, agentRunID)
-	if err != nil {
-		return fmt.Errorf("find undos that ended badly: %w", err)
-	}
+	rows, _ := tx.Query(ctx, stuckUndosSQL, agentRunID)
 	undos, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
 		return fmt.Errorf("find undos that ended badly: %w", err)

@@ -52,11 +52,9 @@ const sagaColumns = `agent_run_id, state, epoch, cause, begun_at, ended_at, chan
 
 // Sagas lists the newest first; an empty state lists all.
 func (c *Console) Sagas(ctx context.Context, state string, limit int) ([]Saga, error) {
-	rows, err := c.conn.Query(ctx, `SELECT `+sagaColumns+` FROM outbox.saga
+	// CollectRows returns the error too.
+	rows, _ := c.conn.Query(ctx, `SELECT `+sagaColumns+` FROM outbox.saga
 		WHERE $1::text = '' OR state = $1 ORDER BY begun_at DESC LIMIT $2`, state, limit)
-	if err != nil {
-		return nil, fmt.Errorf("list sagas: %w", err)
-	}
 	sagas, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Saga])
 	if err != nil {
 		return nil, fmt.Errorf("list sagas: %w", err)
@@ -66,10 +64,7 @@ func (c *Console) Sagas(ctx context.Context, state string, limit int) ([]Saga, e
 
 // SagaOf tells the whole story of one run.
 func (c *Console) SagaOf(ctx context.Context, agentRunID string) (*SagaStory, error) {
-	rows, err := c.conn.Query(ctx, `SELECT `+sagaColumns+` FROM outbox.saga WHERE agent_run_id = $1`, agentRunID)
-	if err != nil {
-		return nil, fmt.Errorf("show the saga: %w", err)
-	}
+	rows, _ := c.conn.Query(ctx, `SELECT `+sagaColumns+` FROM outbox.saga WHERE agent_run_id = $1`, agentRunID)
 	saga, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Saga])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, ErrNoSaga
@@ -85,10 +80,7 @@ func (c *Console) SagaOf(ctx context.Context, agentRunID string) (*SagaStory, er
 }
 
 func (c *Console) tell(ctx context.Context, story *SagaStory) error {
-	rows, err := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status WHERE agent_run_id = $1 ORDER BY intent_id`, story.AgentRunID)
-	if err != nil {
-		return fmt.Errorf("read the run's intents: %w", err)
-	}
+	rows, _ := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status WHERE agent_run_id = $1 ORDER BY intent_id`, story.AgentRunID)
 	intents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Intent])
 	if err != nil {
 		return fmt.Errorf("read the run's intents: %w", err)

@@ -31,10 +31,8 @@ const MaxSelection = 10_000
 // than the limit. It finds none that are completed or in progress, nor what a
 // saga that ended as compensated or resolved has settled.
 func (c *Console) Select(ctx context.Context, s Selection) (intents []int64, more bool, err error) {
-	rows, err := c.conn.Query(ctx, selectSQL, s.Statuses, s.Provider, s.Run, s.OlderThan.Seconds(), s.Limit+1)
-	if err != nil {
-		return nil, false, fmt.Errorf("select intents: %w", err)
-	}
+	// CollectRows returns the error too.
+	rows, _ := c.conn.Query(ctx, selectSQL, s.Statuses, s.Provider, s.Run, s.OlderThan.Seconds(), s.Limit+1)
 	if intents, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
 		return nil, false, fmt.Errorf("select intents: %w", err)
 	}

@@ -27,10 +27,17 @@ func validateLine(what, text string) error {
 	switch {
 	case strings.TrimSpace(text) == "":
 		return fmt.Errorf("%w: %s is empty", ErrUnsigned, what)
-	case !utf8.ValidString(text), strings.ContainsFunc(text, unicode.IsControl):
+	case !isLine(text):
 		return fmt.Errorf("%w: %s is not one line of plain text", ErrUnsigned, what)
 	}
 	return nil
+}
+
+// isLine also knows the ends of a line that are no control characters.
+func isLine(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
+		return unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp)
+	})
 }
 
 // worker is how the history names an operator.

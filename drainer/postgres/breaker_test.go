@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 // opening settles rows as throttled and opens the provider's breaker.
@@ -130,6 +131,7 @@ func TestTheTurnOfAProberThatDiedPassesOn(t *testing.T) {
 	if len(second) != 1 {
 		t.Fatal("nobody may probe, although the prober's time is over")
 	}
+	fault.Injected(t, 50, 1)
 	o.verdict(late, first, dispatch.Completed)
 	if o.state() != "half_open" {
 		t.Errorf("the verdict of a prober whose time was over made the breaker %s", o.state())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 func TestClaimersNeverShareARowNorPassTheLimit(t *testing.T) {
@@ -55,18 +56,54 @@ func TestClaimersNeverShareARowNorPassTheLimit(t *testing.T) {
 	o.assertStatuses(map[string]int{"in_progress": rows})
 }
 
-// A plan that runs the limited subquery once for every row would claim all.
+// plainClaim is the claim that everybody writes first. A plan may run its
+// subquery once for every row, and each time it finds others.
+const plainClaim = `
+	DELETE FROM outbox.queue WHERE ctid IN (
+	  SELECT ctid FROM outbox.queue WHERE provider = 'sim' AND next_attempt_at <= now()
+	  ORDER BY next_attempt_at, intent_id LIMIT $1 FOR UPDATE SKIP LOCKED)`
+
 func TestTheLimitHoldsUnderABadPlan(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t)
-	o.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET enable_hashjoin = off', current_database());
-		EXECUTE format('ALTER DATABASE %I SET enable_mergejoin = off', current_database());
-		EXECUTE format('ALTER DATABASE %I SET enable_tidscan = off', current_database());
-		EXECUTE format('ALTER DATABASE %I SET enable_material = off', current_database()); END $$`)
-	o.enqueue("run", 0, 100)
-	if claimed := o.claim(o.join(), 3); len(claimed) != 3 {
-		t.Errorf("claimed %d rows, want 3", len(claimed))
+	const rows, limit = 100, 3
+	nestedLoop := []string{"hashjoin", "mergejoin", "material", "hashagg", "sort"}
+	for name, without := range map[string][]string{
+		"a nested loop":            nestedLoop,
+		"a nested loop, no ctid":   append([]string{"tidscan"}, nestedLoop...),
+		"a nested loop, no choice": append([]string{"tidscan", "seqscan", "indexonlyscan", "bitmapscan"}, nestedLoop...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			for _, plan := range without {
+				o.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET enable_` + plan + ` = off', current_database()); END $$`)
+			}
+			o.db.Reset() // who is connected keeps the settings of before
+			o.enqueue("run", 0, rows)
+			if claimed := o.claimPlainly(limit); claimed <= limit {
+				t.Fatalf("the plan is not bad: the plain claim took %d rows", claimed)
+			}
+			fault.Injected(t, 28, 1)
+			if claimed := o.claim(o.join(), limit); len(claimed) != limit {
+				t.Errorf("claimed %d rows, want %d", len(claimed), limit)
+			}
+		})
 	}
+}
+
+// claimPlainly counts what the plain claim takes, and gives it back.
+func (o *outbox) claimPlainly(limit int) int64 {
+	o.t.Helper()
+	tx, err := o.db.Begin(o.t.Context())
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer tx.Rollback(o.t.Context())
+	tag, err := tx.Exec(o.t.Context(), plainClaim, limit)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return tag.RowsAffected()
 }
 
 func TestALockedRowIsPassedOver(t *testing.T) {

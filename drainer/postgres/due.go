@@ -14,10 +14,7 @@ var dueSQL string
 
 // Due counts each provider's due rows.
 func (s *Store) Due(ctx context.Context, providers []string) (map[string]int, error) {
-	rows, err := s.control.Query(ctx, dueSQL, providers, drainer.DueLimit)
-	if err != nil {
-		return nil, fmt.Errorf("count due rows: %w", err)
-	}
+	rows, _ := s.control.Query(ctx, dueSQL, providers, drainer.DueLimit) // ForEachRow returns the error too
 	due := map[string]int{}
 	var provider string
 	var count int

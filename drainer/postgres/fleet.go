@@ -20,10 +20,7 @@ var (
 
 // Gates reads those of all providers, not only of those configured here.
 func (s *Store) Gates(ctx context.Context, worker string) ([]drainer.Gate, error) {
-	rows, err := s.control.Query(ctx, fleetSQL, worker)
-	if err != nil {
-		return nil, fmt.Errorf("read the gates: %w", err)
-	}
+	rows, _ := s.control.Query(ctx, fleetSQL, worker) // CollectRows returns the error too
 	gates, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (gate drainer.Gate, err error) {
 		var openFor *float64
 		err = row.Scan(&gate.Provider, &gate.Paused, &gate.Breaker, &openFor, &gate.Workers, &gate.Rank)
@@ -38,10 +35,7 @@ func (s *Store) Gates(ctx context.Context, worker string) ([]drainer.Gate, error
 
 // Closed reads runs that take no further step since the worker's oldest claim.
 func (s *Store) Closed(ctx context.Context, worker string) ([]string, error) {
-	rows, err := s.control.Query(ctx, closedSQL, worker)
-	if err != nil {
-		return nil, fmt.Errorf("read which runs were closed: %w", err)
-	}
+	rows, _ := s.control.Query(ctx, closedSQL, worker)
 	runs, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return nil, fmt.Errorf("read which runs were closed: %w", err)

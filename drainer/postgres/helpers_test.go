@@ -21,12 +21,12 @@ const patience = 30 * time.Second
 // outbox is a store over a database of its own, and a way to look inside.
 type outbox struct {
 	*postgres.Store
-	t        *testing.T
+	t        testing.TB
 	db       *pgxpool.Pool
 	takeover string // see successor
 }
 
-func newOutbox(t *testing.T) *outbox {
+func newOutbox(t testing.TB) *outbox {
 	t.Helper()
 	url := drainertest.Database(t)
 	store, err := postgres.Open(t.Context(), url)

@@ -1,9 +1,11 @@
 package postgres_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
 )
 
 // A worker that lost its row may still learn that the effect happened.
@@ -52,4 +54,61 @@ func TestAnEffectThatIsKnownLateIsRecorded(t *testing.T) {
 			t.Errorf("%s: it pages %v, want %v", test.name, got, test.pages)
 		}
 	}
+}
+
+// The pass that ends a saga has read its steps before: what it cannot have seen
+// must wait for it.
+func TestAnEffectThatIsKnownWhileItsSagaEndsIsTold(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	rows := o.claim(worker, 1)
+	o.exec(`DELETE FROM outbox.claim`)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, $2, 'operator:ann', 'resolved', 'failed')`,
+		rows[0].IntentID, rows[0].Attempt)
+	o.exec(`INSERT INTO outbox.saga (agent_run_id) VALUES ('run')`)
+
+	pass, err := o.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pass.Rollback(context.Background()) })
+	if _, err := pass.Exec(t.Context(), `SELECT FROM outbox.saga WHERE agent_run_id = 'run' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	turn := settling(dispatch.Completed, rows...)
+	turn.Settle[0].Acts = true
+	settled := o.inBackground(worker, turn)
+	for !stored[bool](o, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0)`) {
+		select {
+		case err := <-settled:
+			t.Fatalf("the turn did not wait for the pass: %v", err)
+		default:
+		}
+	}
+	if _, err := pass.Exec(t.Context(), `UPDATE outbox.saga SET state = 'compensated', ended_at = now()`); err != nil {
+		t.Fatal(err)
+	}
+	if err := pass.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-settled; err != nil {
+		t.Fatal(err)
+	}
+	if state := stored[string](o, `SELECT state FROM outbox.saga`); state != "compensation_failed" {
+		t.Errorf("the saga is %s although its step is applied", state)
+	}
+	if !stored[bool](o, `SELECT EXISTS (SELECT FROM outbox.incident WHERE detail = 'late_effect')`) {
+		t.Error("nobody is told")
+	}
+}
+
+func (o *outbox) inBackground(worker string, turn drainer.Turn) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := o.Turn(o.t.Context(), worker, turn)
+		done <- err
+	}()
+	return done
 }

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/internal/failpoint"
+
 	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/drainer"
 )
 
 var (
@@ -56,10 +59,12 @@ func (s *Store) takeBack(ctx context.Context, judge drainer.Judge, lockSQL strin
 		if claims, err = lockClaims(ctx, tx, lockSQL, args...); err != nil || len(claims) == 0 {
 			return err
 		}
+		failpoint.ClaimsLocked.Hit()
 		left, err := unsettledRows(ctx, tx, claims)
 		if err != nil {
 			return err
 		}
+		failpoint.ClaimsRead.Hit()
 		settled, err = settleLeft(ctx, tx, claims, left, judge)
 		return err
 	})
@@ -70,10 +75,7 @@ func (s *Store) takeBack(ctx context.Context, judge drainer.Judge, lockSQL strin
 }
 
 func lockClaims(ctx context.Context, tx pgx.Tx, lockSQL string, args ...any) ([]heldClaim, error) {
-	rows, err := tx.Query(ctx, lockSQL, args...)
-	if err != nil {
-		return nil, err
-	}
+	rows, _ := tx.Query(ctx, lockSQL, args...) // CollectRows returns the error too
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[heldClaim])
 }
 
@@ -82,14 +84,11 @@ func unsettledRows(ctx context.Context, tx pgx.Tx, claims []heldClaim) (map[int6
 	for i, claim := range claims {
 		ids[i] = claim.ID
 	}
-	rows, err := tx.Query(ctx, unsettledSQL, ids)
-	if err != nil {
-		return nil, err
-	}
+	rows, _ := tx.Query(ctx, unsettledSQL, ids)
 	left := map[int64][]*drainer.Row{}
 	var row drainer.Row
 	var sinceFirst, sinceClaim *float64
-	_, err = pgx.ForEachRow(rows, []any{
+	_, err := pgx.ForEachRow(rows, []any{
 		&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt, &sinceFirst, &sinceClaim, &row.MaybeApplied, &row.Lookup, &row.Via, &row.Undoes,
 		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
 	}, func() error {

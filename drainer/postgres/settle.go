@@ -12,27 +12,32 @@ import (
 // settleColumns are the settlements turned on their side: one array a column.
 type settleColumns struct {
 	claims, intents  []int64
-	attempts, tries  []int32
-	startedAgo       []*float64
+	attempts         []int32
 	finishedAgo      []float64
 	outcomes, status []string
-	httpStatus       []*int32
-	errors, refs     []*string
-	responses        []*string
-	responseHeaders  []*string
-	replayed         []bool
-	problems         []*string
-	retryAfters      []*float64
-	asked            []bool
-	vias             []*string
-	delays           []*float64
-	firstAttempts    []*time.Time
-	mayHaveBeenSent  []bool
-	maybeApplied     []bool
-	lookups          []bool
-	beginsSaga       []bool
-	undoes           []*int64
-	acts             []bool
+
+	// These stay nil until a row has something there: see put.
+	startedAgo      []*float64
+	httpStatus      []*int32
+	errors, refs    []*string
+	responses       []*string
+	responseHeaders []*string
+	replayed        []*bool
+	problems        []*string
+	retryAfters     []*float64
+	asked           []*bool
+	vias            []*string
+	beginsSaga      []*bool
+	undoes          []*int64
+	readOnly        []*bool
+
+	// So do these, of rows that go back to the queue.
+	delays          []*float64
+	tries           []*int32
+	firstAttempts   []*time.Time
+	mayHaveBeenSent []*bool
+	maybeApplied    []*bool
+	lookups         []*bool
 }
 
 // queueSettle adds nothing for no settlements. refused gets the indices of
@@ -45,7 +50,7 @@ func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settleme
 	batch.Queue(settleSQL, worker, c.claims, c.intents, c.attempts, c.startedAgo, c.finishedAgo, c.outcomes, c.httpStatus,
 		c.errors, c.refs, c.responses, c.responseHeaders, c.replayed, c.problems, c.retryAfters, c.asked, c.vias,
 		c.status, c.delays, c.tries, c.firstAttempts, c.mayHaveBeenSent, c.maybeApplied, c.lookups,
-		c.beginsSaga, c.undoes, c.acts,
+		c.beginsSaga, c.undoes, c.readOnly,
 	).Query(func(rows pgx.Rows) (err error) {
 		*refused, err = pgx.CollectRows(rows, pgx.RowTo[int])
 		return err
@@ -55,13 +60,8 @@ func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settleme
 func columns(settlements []drainer.Settlement) *settleColumns {
 	n := len(settlements)
 	c := &settleColumns{
-		claims: make([]int64, n), intents: make([]int64, n), attempts: make([]int32, n), tries: make([]int32, n),
-		startedAgo: make([]*float64, n), finishedAgo: make([]float64, n), outcomes: make([]string, n), status: make([]string, n),
-		httpStatus: make([]*int32, n), errors: make([]*string, n), refs: make([]*string, n), responses: make([]*string, n),
-		responseHeaders: make([]*string, n), replayed: make([]bool, n), delays: make([]*float64, n),
-		firstAttempts: make([]*time.Time, n), mayHaveBeenSent: make([]bool, n), maybeApplied: make([]bool, n),
-		problems: make([]*string, n), retryAfters: make([]*float64, n), asked: make([]bool, n), vias: make([]*string, n),
-		lookups: make([]bool, n), beginsSaga: make([]bool, n), undoes: make([]*int64, n), acts: make([]bool, n),
+		claims: make([]int64, n), intents: make([]int64, n), attempts: make([]int32, n),
+		finishedAgo: make([]float64, n), outcomes: make([]string, n), status: make([]string, n),
 	}
 	now := time.Now()
 	for i := range settlements {
@@ -73,48 +73,71 @@ func columns(settlements []drainer.Settlement) *settleColumns {
 func (c *settleColumns) set(i int, s *drainer.Settlement, now time.Time) {
 	c.claims[i], c.intents[i], c.attempts[i] = s.Row.ClaimID, s.Row.IntentID, int32(s.Row.Attempt)
 	if !s.StartedAt.IsZero() {
-		c.startedAgo[i] = pointer(now.Sub(s.StartedAt).Seconds())
+		put(c, &c.startedAgo, i, now.Sub(s.StartedAt).Seconds())
 	}
-	c.finishedAgo[i] = now.Sub(s.FinishedAt).Seconds()
+	c.finishedAgo[i], c.status[i] = now.Sub(s.FinishedAt).Seconds(), string(s.Decision.Status)
 	c.setResult(i, s.Result)
-	c.asked[i], c.vias[i] = s.Row.Lookup, textOrNull(s.Row.Via)
-	c.status[i], c.tries[i], c.maybeApplied[i] = string(s.Decision.Status), int32(s.Decision.Tries), s.Decision.MaybeApplied
-	c.lookups[i], c.beginsSaga[i], c.undoes[i], c.acts[i] = s.Decision.Lookup, s.BeginsSaga, s.Row.Undoes, s.Acts
-	if s.Decision.Back() {
-		c.delays[i] = pointer(s.Decision.Delay.Seconds())
+	putIf(c, &c.asked, i, s.Row.Lookup)
+	putIf(c, &c.vias, i, s.Row.Via)
+	putIf(c, &c.beginsSaga, i, s.BeginsSaga)
+	putIf(c, &c.readOnly, i, !s.Acts)
+	if s.Row.Undoes != nil {
+		put(c, &c.undoes, i, *s.Row.Undoes)
 	}
-	c.firstAttempts[i], c.mayHaveBeenSent[i] = s.Row.FirstAttemptAt, s.MayHaveSent()
+	if s.Decision.Back() {
+		c.setNext(i, s)
+	}
 }
 
 func (c *settleColumns) setResult(i int, result dispatch.Result) {
-	c.outcomes[i], c.replayed[i] = string(result.Outcome), result.Replayed
-	if result.HTTPStatus != 0 {
-		c.httpStatus[i] = pointer(int32(result.HTTPStatus))
-	}
-	c.errors[i], c.refs[i] = textOrNull(result.ErrorClass), textOrNull(result.ProviderRef)
-	c.responses[i] = textOrNull(string(result.Response))
+	c.outcomes[i] = string(result.Outcome)
+	putIf(c, &c.replayed, i, result.Replayed)
+	putIf(c, &c.httpStatus, i, int32(result.HTTPStatus))
+	putIf(c, &c.errors, i, result.ErrorClass)
+	putIf(c, &c.refs, i, result.ProviderRef)
+	putIf(c, &c.responses, i, string(result.Response))
 	if len(result.ResponseHeaders) > 0 {
-		c.responseHeaders[i] = jsonText(result.ResponseHeaders)
+		put(c, &c.responseHeaders, i, jsonText(result.ResponseHeaders))
 	}
 	if result.Problem != nil {
-		c.problems[i] = jsonText(result.Problem)
+		put(c, &c.problems, i, jsonText(result.Problem))
 	}
 	if result.RetryAfter > 0 && result.Outcome != dispatch.Released {
-		c.retryAfters[i] = pointer(result.RetryAfter.Seconds())
+		put(c, &c.retryAfters, i, result.RetryAfter.Seconds())
+	}
+}
+
+// setNext is what a row takes back into the queue.
+func (c *settleColumns) setNext(i int, s *drainer.Settlement) {
+	put(c, &c.delays, i, s.Decision.Delay.Seconds())
+	put(c, &c.tries, i, int32(s.Decision.Tries))
+	if s.Row.FirstAttemptAt != nil {
+		put(c, &c.firstAttempts, i, *s.Row.FirstAttemptAt)
+	}
+	putIf(c, &c.mayHaveBeenSent, i, s.MayHaveSent())
+	putIf(c, &c.maybeApplied, i, s.Decision.MaybeApplied)
+	putIf(c, &c.lookups, i, s.Decision.Lookup)
+}
+
+// put begins a column with its first value. One that no row needs costs nothing
+// on the way to the database, nor in it.
+func put[T any](c *settleColumns, column *[]*T, i int, value T) {
+	if *column == nil {
+		*column = make([]*T, len(c.intents))
+	}
+	(*column)[i] = &value
+}
+
+// putIf puts what is not the type's zero.
+func putIf[T comparable](c *settleColumns, column *[]*T, i int, value T) {
+	var zero T
+	if value != zero {
+		put(c, column, i, value)
 	}
 }
 
 // jsonText writes what is made of strings and so always has a JSON form.
-func jsonText(value any) *string {
+func jsonText(value any) string {
 	text, _ := json.Marshal(value)
-	return pointer(string(text))
+	return string(text)
 }
-
-func textOrNull(text string) *string {
-	if text == "" {
-		return nil
-	}
-	return &text
-}
-
-func pointer[T any](value T) *T { return &value }

@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"encoding/json"
 	"slices"
 	"sync"
 	"testing"
@@ -30,6 +29,50 @@ func TestSettlingTwiceIsHarmless(t *testing.T) {
 		t.Errorf("settling without a claim was refused for %v, want both", refused)
 	}
 	o.assertStatuses(map[string]int{"completed": 1, "pending": 1})
+}
+
+// A worker that never heard of its first turn sends it again, and that one may
+// still run.
+func TestSettlingTwiceAtOnceSettlesOnce(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	for round := range 20 {
+		o.enqueue("run", round, round+1)
+		once := drainer.Turn{Settle: []drainer.Settlement{ended(o.claim(worker, 1)[0], dispatch.Completed)}}
+		var first, second error
+		settle := func(err *error) func() {
+			return func() { _, *err = o.Turn(t.Context(), worker, once) }
+		}
+		both(settle(&first), settle(&second))
+		if first != nil && second != nil {
+			t.Fatalf("neither settled: %v, %v", first, second)
+		}
+		if refused := o.turn(worker, once).Refused; len(refused) != 1 {
+			t.Fatalf("the third settling was refused for %v, want the row", refused)
+		}
+	}
+	o.assertStatuses(map[string]int{"completed": 20})
+}
+
+// A provider's own lane and its detour share turns: one may repeat itself about
+// an attempt while the other settles the next one.
+func TestARepeatedSettlementBesideANewerOneWritesNothing(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	older := ended(o.claim(worker, 1)[0], dispatch.Throttled)
+	o.turn(worker, drainer.Turn{Settle: []drainer.Settlement{older}})
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now()`)
+	newer := ended(o.claim(worker, 1)[0], dispatch.Completed)
+	if refused := o.turn(worker, drainer.Turn{Settle: []drainer.Settlement{older, newer}}).Refused; !slices.Equal(refused, []int{0}) {
+		t.Errorf("refused %v, want the repetition", refused)
+	}
+	o.assertStatuses(map[string]int{"completed": 1})
+	if again := o.claim(worker, 1); len(again) != 0 {
+		t.Errorf("a completed intent was claimed again: %+v", again[0])
+	}
 }
 
 func TestOneRowOfAClaimSettlesWithoutTheOthers(t *testing.T) {
@@ -135,38 +178,6 @@ func TestAReleaseCostsNoTryAndStartsNoClock(t *testing.T) {
 	o.settle(worker, dispatch.Ambiguous, row)
 	if row = o.claim(worker, 1)[0]; row.FirstAttemptAt == nil || !row.FirstAttemptAt.Equal(*first) {
 		t.Errorf("the first send moved from %v to %v", first, row.FirstAttemptAt)
-	}
-}
-
-func TestAnUnstorableResponseIsDroppedAndItsNeighboursAreNot(t *testing.T) {
-	t.Parallel()
-	for name, response := range map[string]string{
-		"NUL": `{"a":"\u0000"}`, "lone surrogate": `{"a":"\ud800"}`, "no JSON": `{`, "not UTF-8": "\"\xff\"", "raw NUL": "\"\x00\"",
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			o := newOutbox(t)
-			worker := o.join()
-			o.enqueue("run", 0, 4)
-			rows := o.claim(worker, 3)
-			turn := settling(dispatch.Completed, rows...)
-			for i := range turn.Settle {
-				turn.Settle[i].Result.Response = json.RawMessage(`{"id":"ok"}`)
-			}
-			turn.Settle[1].Result.Response = json.RawMessage(response)
-			turn.Claims = claimOf(1).Claims
-			reply := o.turn(worker, turn)
-			if len(reply.Refused) != 0 || len(reply.Claimed[0].Rows) != 1 {
-				t.Errorf("refused %v, claimed %v; want none and the fourth", reply.Refused, ids(reply.Claimed[0].Rows))
-			}
-			o.assertStatuses(map[string]int{"completed": 3, "in_progress": 1})
-			if kept := stored[int](o, `SELECT count(*) FROM outbox.status WHERE response = '{"id":"ok"}'`); kept != 2 {
-				t.Errorf("%d responses are kept, want the 2 good ones", kept)
-			}
-			if class := stored[string](o, `SELECT last_error FROM outbox.status WHERE intent_id = $1`, rows[1].IntentID); class != "unstorable_response" {
-				t.Errorf("error class %q", class)
-			}
-		})
 	}
 }
 

@@ -7,12 +7,11 @@ package postgres
 
 import (
 	"context"
-	"fmt"
-	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/drainer"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 const (
@@ -37,16 +36,18 @@ var _ drainer.Store = (*Store)(nil)
 
 // Open connects lazily: the database may come up later. Behind PgBouncer in
 // transaction mode, put default_query_exec_mode=exec into the URL.
-func Open(ctx context.Context, databaseURL string) (*Store, error) {
-	config, err := pgxpool.ParseConfig(databaseURL)
-	if err != nil {
-		return nil, fmt.Errorf("database URL: %w", err)
-	}
-	store := &Store{}
-	for pool, connections := range map[**pgxpool.Pool]int32{
-		&store.turns: turnConnections, &store.control: controlConnections, &store.life: lifeConnections,
+func Open(ctx context.Context, databaseURL string) (store *Store, err error) {
+	store = &Store{}
+	for _, wanted := range []struct {
+		pool        **pgxpool.Pool
+		connections int32
+		settings    []string
+	}{
+		{&store.turns, turnConnections, []string{planSQL}},
+		{&store.control, controlConnections, nil},
+		{&store.life, lifeConnections, nil},
 	} {
-		if *pool, err = open(ctx, config.Copy(), connections); err != nil {
+		if *wanted.pool, err = pgpool.Open(ctx, databaseURL, wanted.connections, wanted.settings...); err != nil {
 			store.Close()
 			return nil, err
 		}
@@ -54,32 +55,14 @@ func Open(ctx context.Context, databaseURL string) (*Store, error) {
 	return store, nil
 }
 
-// sessionSQL frees what a worker that froze or vanished holds: another one
-// cannot recover claims that are still locked. The isolation is set because the
-// role's default could be stricter, and the statements would fail.
-const sessionSQL = `
-	SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
-	SET idle_in_transaction_session_timeout = '10s';
-	SET tcp_user_timeout = '10s';
-	SET tcp_keepalives_idle = 5;
-	SET tcp_keepalives_interval = 2;
-	SET tcp_keepalives_count = 3`
-
-func open(ctx context.Context, config *pgxpool.Config, connections int32) (*pgxpool.Pool, error) {
-	config.MaxConns = connections
-	config.ConnConfig.ConnectTimeout = 5 * time.Second
-	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		if err := conn.PgConn().Exec(ctx, sessionSQL).Close(); err != nil {
-			return fmt.Errorf("prepare the database session: %w", err)
-		}
-		return nil
-	}
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("database pool: %w", err)
-	}
-	return pool, nil
-}
+// planSQL plans each statement of a turn once, for planning takes longer than
+// claiming a few rows. The plan may be made while the queue is empty and is kept
+// while it grows, so it has to go by the indexes. No turn is worth compiling.
+const planSQL = `
+	SET plan_cache_mode = force_generic_plan;
+	SET enable_seqscan = off;
+	SET enable_bitmapscan = off;
+	SET jit = off`
 
 // Close waits for connections in use.
 func (s *Store) Close() {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -31,14 +32,41 @@ var (
 // returns are committed, so whoever gets them may send.
 func (s *Store) Turn(ctx context.Context, worker string, turn drainer.Turn) (drainer.TurnReply, error) {
 	reply, err := s.turn(ctx, worker, turn)
-	if !isDataError(err) {
-		return reply, err
+	if isDataError(err) {
+		reply, err = s.turnAround(ctx, worker, turn)
 	}
+	if err == nil {
+		err = s.recordLate(ctx, worker, turn.Settle, reply.Refused)
+	}
+	if err != nil {
+		return drainer.TurnReply{}, err
+	}
+	return reply, nil
+}
+
+// recordLate settles once more what was refused although it had its effect. Who
+// waited for a reaper, or an operator, sees what that one wrote only in a
+// statement of its own; without it the proof would be lost.
+func (s *Store) recordLate(ctx context.Context, worker string, settled []drainer.Settlement, refused []int) error {
+	var late []drainer.Settlement
+	for _, i := range refused {
+		if settled[i].Result.Outcome == dispatch.Completed {
+			late = append(late, settled[i])
+		}
+	}
+	if len(late) == 0 {
+		return nil
+	}
+	_, err := s.settleAround(ctx, worker, late)
+	return err
+}
+
+func (s *Store) turnAround(ctx context.Context, worker string, turn drainer.Turn) (drainer.TurnReply, error) {
 	refused, err := s.settleAround(ctx, worker, turn.Settle)
 	if err != nil {
 		return drainer.TurnReply{}, err
 	}
-	reply, err = s.turn(ctx, worker, drainer.Turn{Finish: turn.Finish, Claims: turn.Claims})
+	reply, err := s.turn(ctx, worker, drainer.Turn{Finish: turn.Finish, Claims: turn.Claims})
 	reply.Refused = refused
 	return reply, err
 }

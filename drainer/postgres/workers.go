@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentoutbox/drainer/internal/failpoint"
+
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -30,6 +32,9 @@ func (s *Store) Join(ctx context.Context, worker string, providers []string) err
 
 // Beat reports false for a worker that was buried.
 func (s *Store) Beat(ctx context.Context, worker string) (bool, error) {
+	if err := failpoint.Heartbeat.Fail(); err != nil {
+		return false, err
+	}
 	tag, err := s.execute(ctx, "beat", beatSQL, worker)
 	return tag.RowsAffected() == 1, err
 }

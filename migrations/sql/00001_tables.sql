@@ -15,6 +15,10 @@ CREATE TABLE outbox.intent (
   compensates    bigint,  -- the intent that this one undoes
   created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (agent_run_id, step_id, tool_name, business_scope),
+  -- What its readers cannot take would hold up each of them: a few octets of jsonb can be 130 kB of text.
+  CONSTRAINT intent_payload_size CHECK (octet_length(payload::text) <= 1048576),
+  CONSTRAINT intent_headers_size CHECK (octet_length(headers::text) <= 65536),
+  CONSTRAINT intent_not_before_ends CHECK (not_before < '9999-01-01 00:00:00+00'),
   -- Agents cannot set compensates, so they cannot take the key of an undo.
   CONSTRAINT intent_undo_step CHECK ((compensates IS NOT NULL) = starts_with(step_id, 'compensate:'))
 );

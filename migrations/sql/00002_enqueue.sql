@@ -122,6 +122,13 @@ BEGIN
     RAISE EXCEPTION 'outbox: tool_name begins with a slash; write <provider>/<operation>' USING ERRCODE = 'OB003';
   ELSIF $5 IS NULL THEN
     RAISE EXCEPTION 'outbox: payload is null; write the JSON value {} for none' USING ERRCODE = 'OB003';
+  ELSIF octet_length($5::text) > 1048576 THEN
+    RAISE EXCEPTION 'outbox: payload is longer than 1 MiB of text'
+      USING ERRCODE = 'OB003', HINT = 'Keep what is large elsewhere, and enqueue where it is.';
+  ELSIF octet_length($7::text) > 65536 THEN
+    RAISE EXCEPTION 'outbox: headers are longer than 64 KiB of text' USING ERRCODE = 'OB003';
+  ELSIF $6 >= '9999-01-01 00:00:00+00' THEN
+    RAISE EXCEPTION 'outbox: not_before is later than the year 9998' USING ERRCODE = 'OB003';
   END IF;
 
   PERFORM set_config('outbox.enqueueing', 'on', true);

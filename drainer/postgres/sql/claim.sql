@@ -59,8 +59,8 @@ WITH probe AS MATERIALIZED (
 )
 -- a stopped row has no claim; it is returned for the cursor's sake
 SELECT CASE WHEN closed AND NOT maybe_applied THEN 0 ELSE claim_id END, intent_id, attempt, tries, first_attempt_at,
-       extract(epoch FROM now() - first_attempt_at)::float8, extract(epoch FROM now() - created_at)::float8,
-       extract(epoch FROM now() - next_attempt_at)::float8,
+       date_part('epoch', now() - first_attempt_at), date_part('epoch', now() - created_at),
+       date_part('epoch', now() - next_attempt_at),
        maybe_applied, asks, closed, in_saga, coalesce(via, ''), compensates, agent_run_id, step_id, tool_name, business_scope, payload, headers,
        -- only a lookup needs what an earlier attempt brought
        CASE WHEN asks THEN (SELECT provider_ref FROM outbox.attempt a

@@ -1,6 +1,10 @@
--- $1 worker, then one element a row. The fence is the claim itself: it is
--- locked here, so that a reaper either comes before, and nothing is written, or
--- waits. A row settled before is neither appended nor requeued again.
+-- $1 worker, then one element a row. A column that no row has anything in is
+-- null as a whole: unnest fills it up, and what needs it is not even begun. The
+-- fence is the claim itself: it is locked here, so that a reaper either comes
+-- before, and nothing is written, or waits. Of a row settled before nothing is
+-- written again. The check is no ON CONFLICT, which logs a second record a row: of
+-- two turns that settle a row at the same moment one fails as a whole, and finds
+-- the row settled when it comes again.
 WITH fence AS MATERIALIZED (
   SELECT claim_id, provider FROM outbox.claim
   WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
@@ -19,42 +23,43 @@ WITH fence AS MATERIALIZED (
           provider_ref, response, response_headers, replayed,
           problem, retry_after_seconds, asked, via,
           status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied, lookup,
-          begins_saga, undoes, acts)
+          begins_saga, undoes, read_only)
   JOIN fence USING (claim_id)
+  WHERE (SELECT a.attempt FROM outbox.attempt a WHERE (a.intent_id, a.attempt) = (e.intent_id, e.attempt)) IS NULL
 ), appended AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, finished_at, outcome, status, next_attempt_at,
                               http_status, error, provider_ref, response, response_headers, replayed,
                               problem, retry_after_seconds, lookup, served_by)
   SELECT intent_id, attempt, $1::uuid::text, started_at, now() - make_interval(secs => finished_ago), outcome, status,
-         next_attempt_at, http_status, error, provider_ref, response, response_headers, replayed,
-         problem, retry_after_seconds, asked, CASE WHEN started_at IS NOT NULL THEN via END
+         next_attempt_at, http_status, error, provider_ref, response, response_headers, coalesce(replayed, false),
+         problem, retry_after_seconds, coalesce(asked, false), CASE WHEN started_at IS NOT NULL THEN via END
   FROM ended
-  ON CONFLICT DO NOTHING RETURNING intent_id
 ), requeued AS (
-  -- IS TRUE keeps this a hashed subplan; a join on the CTE would be quadratic
   INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
   SELECT provider, next_attempt_at, intent_id, attempt, tries,
-         coalesce(first_attempt_at, CASE WHEN may_have_been_sent THEN started_at END), maybe_applied, lookup,
+         coalesce(first_attempt_at, CASE WHEN may_have_been_sent THEN started_at END),
+         coalesce(maybe_applied, false), coalesce(lookup, false),
          CASE WHEN maybe_applied THEN via END
   FROM ended
-  WHERE next_attempt_at IS NOT NULL AND (intent_id IN (SELECT intent_id FROM appended)) IS TRUE
+  WHERE $19::float8[] IS NOT NULL AND next_attempt_at IS NOT NULL
 ), opened AS (
   -- what nobody can tell is a human's to decide, from the same commit on
   INSERT INTO outbox.incident AS i (kind, intent_id, agent_run_id, detail)
   SELECT 'outcome_unknown', intent_id, (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), error
   FROM ended
-  WHERE status = 'unknown' AND next_attempt_at IS NULL AND undoes IS NULL AND (intent_id IN (SELECT intent_id FROM appended)) IS TRUE
+  WHERE 'unknown' = ANY ($18::text[]) AND status = 'unknown' AND next_attempt_at IS NULL AND undoes IS NULL
   ON CONFLICT (kind, intent_id) DO UPDATE
   SET detail = excluded.detail, opened_at = now()
 ), begun AS (
   INSERT INTO outbox.saga (agent_run_id, cause)
   SELECT DISTINCT ON (agent_run_id) agent_run_id, id FROM outbox.intent
-  WHERE id = ANY (ARRAY(SELECT intent_id FROM ended WHERE begins_saga AND (intent_id IN (SELECT intent_id FROM appended)) IS TRUE))
+  WHERE $25::boolean[] IS NOT NULL
+    AND id = ANY (ARRAY(SELECT intent_id FROM ended WHERE begins_saga))
   ORDER BY agent_run_id, id
   ON CONFLICT DO NOTHING
 ), undo AS MATERIALIZED (  -- undos that have ended
   SELECT undoes, status, error FROM ended
-  WHERE undoes IS NOT NULL AND next_attempt_at IS NULL AND (intent_id IN (SELECT intent_id FROM appended)) IS TRUE
+  WHERE $26::bigint[] IS NOT NULL AND undoes IS NOT NULL AND next_attempt_at IS NULL
 ), undone AS (
   -- the newest attempt of an intent tells where it stands, so what its undo came to is one of its own
   INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, error)
@@ -74,10 +79,11 @@ WITH fence AS MATERIALIZED (
   ON CONFLICT (kind, intent_id) DO UPDATE
   SET detail = excluded.detail, opened_at = now()
 ), refused AS MATERIALIZED (  -- the claim was gone, or the row settled before: almost never any
-  SELECT n, intent_id, started_ago, outcome, http_status, provider_ref, response, via, undoes, acts
-  FROM unnest($3::bigint[], $5::float8[], $7::text[], $8::int[], $10::text[], $11::text[], $17::text[], $26::bigint[], $27::boolean[])
-    WITH ORDINALITY AS e (intent_id, started_ago, outcome, http_status, provider_ref, response, via, undoes, acts, n)
-  WHERE (intent_id IN (SELECT intent_id FROM appended)) IS NOT TRUE
+  SELECT n, intent_id, started_ago, outcome, http_status, provider_ref, response, via, undoes, read_only
+  FROM unnest($3::bigint[], $4::int[], $5::float8[], $7::text[], $8::int[], $10::text[], $11::text[], $17::text[], $26::bigint[], $27::boolean[])
+    WITH ORDINALITY AS e (intent_id, attempt, started_ago, outcome, http_status, provider_ref, response, via, undoes, read_only, n)
+  -- IS NOT TRUE keeps this a hashed subplan; a join on the CTE would be quadratic
+  WHERE (SELECT count(*) FROM ended) < cardinality($3::bigint[]) AND ((intent_id, attempt) IN (SELECT intent_id, attempt FROM ended)) IS NOT TRUE
 ), late AS (
   -- a worker that lost its row knows of an effect that is on record as none, or as unknown
   INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, http_status, provider_ref, response, error, served_by)
@@ -92,10 +98,15 @@ WITH fence AS MATERIALIZED (
 ), found_out AS (
   UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'evidence'
   WHERE kind = 'outcome_unknown' AND resolved_at IS NULL AND intent_id = ANY (ARRAY(SELECT intent_id FROM late))
+), ending AS MATERIALIZED (
+  -- a pass that has read its steps by now has not seen the effect: this waits for it, and sees what it did
+  SELECT agent_run_id, state FROM outbox.saga
+  WHERE agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM outbox.intent WHERE id = ANY (ARRAY(SELECT intent_id FROM late))))
+  ORDER BY agent_run_id FOR UPDATE
 ), astray AS (  -- effects that came after their run had gone back
-  SELECT i.id, i.agent_run_id FROM outbox.intent i JOIN outbox.saga s USING (agent_run_id)
+  SELECT i.id, i.agent_run_id FROM outbox.intent i JOIN ending s USING (agent_run_id)
   WHERE s.state IN ('compensated', 'compensation_failed', 'resolved')
-    AND i.id = ANY (ARRAY(SELECT intent_id FROM late JOIN refused USING (intent_id) WHERE acts))
+    AND i.id = ANY (ARRAY(SELECT intent_id FROM late JOIN refused USING (intent_id) WHERE read_only IS NOT TRUE))
 ), not_net_zero AS (
   UPDATE outbox.saga SET state = 'compensation_failed'
   WHERE agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM astray)) AND state <> 'compensation_failed'

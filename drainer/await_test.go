@@ -1,0 +1,38 @@
+package drainer
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+func TestALaneWaitsOnlyForWhatMakesItsNextTurnBetter(t *testing.T) {
+	t.Parallel()
+	over, end := context.WithCancel(t.Context())
+	end()
+	emptied := scan{hasBegun: true}
+	for name, test := range map[string]struct {
+		stop        context.Context
+		settled     int
+		outstanding int
+		scan        scan
+		want        time.Duration
+	}{
+		"it has not looked yet":                {t.Context(), 0, 0, scan{}, 0},
+		"more is due, and some under way":      {t.Context(), 0, 2, scan{}, linger},
+		"nothing was due":                      {t.Context(), 0, 0, emptied, pollInterval},
+		"nothing was due, and some under way":  {t.Context(), 0, 2, emptied, pollInterval},
+		"outcomes wait":                        {t.Context(), 1, 0, emptied, linger},
+		"outcomes wait, and more is due":       {t.Context(), 1, 0, scan{}, linger},
+		"more is due, and there is no room":    {t.Context(), 0, 4, scan{}, pollInterval},
+		"more is due, and it claims no more":   {over, 0, 0, scan{}, pollInterval},
+		"outcomes wait, and it claims no more": {over, 1, 0, scan{}, linger},
+	} {
+		l := laneTo(nil)
+		l.server.slots.resize(4)
+		l.settled, l.outstanding, l.scan = make([]Settlement, test.settled), test.outstanding, test.scan
+		if got := l.patience(test.stop); got != test.want {
+			t.Errorf("%s: it waits %s, want %s", name, got, test.want)
+		}
+	}
+}
