@@ -71,11 +71,7 @@ func (m *Mapping) Payload(ctx context.Context, effect Effect) (json.RawMessage, 
 	case !isStorable(object):
 		return nil, ErrUnstorable
 	}
-	payload, err := jq.Encode(object)
-	if err != nil {
-		return nil, ErrUnstorable
-	}
-	return payload, nil
+	return jq.Encode(object), nil
 }
 
 // evaluate tries twice before it calls the expression slow: a process that was

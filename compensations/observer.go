@@ -18,7 +18,7 @@ type observer struct {
 }
 
 // outcomes are what an action means for the one who watches.
-var outcomes = map[action]string{undo: "undo_enqueued", fail: "compensation_failed", finish: "compensated"}
+var outcomes = map[Action]string{Undo: "undo_enqueued", Fail: "compensation_failed", Finish: "compensated"}
 
 func newObserver(log *slog.Logger, registerer prometheus.Registerer) *observer {
 	o := &observer{log: log, unknown: rate.Sometimes{First: 1, Interval: time.Minute}, outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -31,20 +31,20 @@ func newObserver(log *slog.Logger, registerer prometheus.Registerer) *observer {
 	return o
 }
 
-func (o *observer) took(decided decision) {
+func (o *observer) took(decided Decision) {
 	if decided.why == unknownTool {
 		o.unknown.Do(func() {
-			o.log.Warn("a saga waits for a process that knows a tool which is not configured here", "intent_id", decided.step.IntentID)
+			o.log.Warn("a saga waits for a process that knows a tool which is not configured here", "intent_id", decided.Step.IntentID)
 		})
 	}
-	outcome, notable := outcomes[decided.action]
+	outcome, notable := outcomes[decided.Action]
 	if !notable {
 		return
 	}
 	o.outcomes.WithLabelValues(outcome).Inc()
 	level := slog.LevelInfo
-	if decided.action == fail {
+	if decided.Action == Fail {
 		level = slog.LevelError
 	}
-	o.log.Log(context.Background(), level, "saga", "outcome", outcome, "intent_id", decided.step.IntentID, "error", string(decided.why))
+	o.log.Log(context.Background(), level, "saga", "outcome", outcome, "intent_id", decided.Step.IntentID, "error", string(decided.why))
 }

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"github.com/agentoutbox/drainer/internal/failpoint"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -27,7 +29,7 @@ func (s *Saga) Advance(ctx context.Context, agentRunID string) error {
 			return err
 		}
 		s.observer.took(took)
-		if took.action != mark {
+		if took.Action != Mark {
 			return nil
 		}
 	}
@@ -36,12 +38,13 @@ func (s *Saga) Advance(ctx context.Context, agentRunID string) error {
 // pass takes one action in one transaction, and says which. Reading and acting
 // are statements of their own after the stop, so that the plan is made from
 // what the stop has waited for.
-func (s *Saga) pass(ctx context.Context, agentRunID string) (took decision, err error) {
+func (s *Saga) pass(ctx context.Context, agentRunID string) (took Decision, err error) {
 	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		run, begun, err := lock(ctx, tx, agentRunID)
 		if err != nil || !begun {
 			return err
 		}
+		failpoint.SagaLocked.Hit()
 		if err := run.halt(ctx); err != nil {
 			return err
 		}
@@ -59,39 +62,39 @@ func (s *Saga) pass(ctx context.Context, agentRunID string) (took decision, err 
 
 // decide also makes the undo's payload: an undo that cannot be made fails the
 // saga like one that is refused.
-func (s *Saga) decide(ctx context.Context, steps []Step) (decision, error) {
+func (s *Saga) decide(ctx context.Context, steps []Step) (Decision, error) {
 	tools := s.tools.Load()
-	decided := plan(steps, tools.policies)
-	if decided.action != undo {
+	decided := Plan(steps, tools.policies)
+	if decided.Action != Undo {
 		return decided, nil
 	}
-	policy, _ := tools.policies.of(decided.step)
-	payload, err := tools.mappings[policy.Reversal.Payload].Payload(ctx, decided.step.Effect)
+	policy, _ := tools.policies.of(decided.Step)
+	payload, err := tools.mappings[policy.Reversal.Payload].Payload(ctx, decided.Step.Effect)
 	var unmappable MappingError
 	if errors.As(err, &unmappable) {
-		return decision{action: fail, step: decided.step, why: failure(unmappable)}, nil
+		return Decision{Action: Fail, Step: decided.Step, why: failure(unmappable)}, nil
 	}
 	decided.payload = payload
 	return decided, err
 }
 
-func (s *Saga) act(ctx context.Context, run run, decided decision) error {
-	switch decided.action {
-	case wait:
+func (s *Saga) act(ctx context.Context, run run, decided Decision) error {
+	switch decided.Action {
+	case Wait:
 		return nil
-	case finish:
+	case Finish:
 		return run.finish(ctx)
 	}
-	if held, err := run.hold(ctx, decided.step); err != nil || !held {
+	if held, err := run.hold(ctx, decided.Step); err != nil || !held {
 		return err // pruned in between: the next pass plans without it
 	}
-	switch decided.action {
-	case undo:
-		return run.undo(ctx, decided)
-	case mark:
-		return run.mark(ctx, decided.step)
-	case fail:
-		return run.fail(ctx, decided.step, decided.why)
+	switch decided.Action {
+	case Undo:
+		err := run.undo(ctx, decided)
+		failpoint.UndoWritten.Hit()
+		return err
+	case Mark:
+		return run.mark(ctx, decided.Step)
 	}
-	return nil
+	return run.fail(ctx, decided.Step, decided.why)
 }

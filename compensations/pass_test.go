@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 func (w *world) assertSaga(want string) {
@@ -164,6 +165,9 @@ func TestWhatCannotBeUndoneEndsTheSagaWithOneIncident(t *testing.T) {
 				test.before(w, newest)
 			}
 			w.goBack()
+			if test.incident.Detail == "no_reversal" {
+				fault.Injected(t, 59, 1)
+			}
 			w.assertSaga("compensation_failed")
 			w.assertStatuses("completed", "compensation_failed", "failed")
 			test.incident.Intent = newest
@@ -203,6 +207,7 @@ func TestAStepInDoubtIsWaitedForAndThenUndoneIfItHappened(t *testing.T) {
 			for range 3 {
 				w.advance()
 			}
+			fault.Injected(t, 56, stored[int](w, `SELECT count(*) FROM outbox.status WHERE status = 'unknown'`))
 			w.assertSaga("begun")
 			w.assertStatuses("completed", "unknown", "failed")
 			w.assertNoUndos()
@@ -319,6 +324,7 @@ func TestWhatMayHaveBeenAppliedIsNotSentAgainThoughItsWorkerDies(t *testing.T) {
 
 func TestARunThatGoesBackTakesNoFurtherStep(t *testing.T) {
 	t.Parallel()
+	refused := 0
 	w := newWorld(t)
 	known := w.completed("shop/order", 1)[0]
 	w.rejected()
@@ -331,8 +337,10 @@ func TestARunThatGoesBackTakesNoFurtherStep(t *testing.T) {
 			if _, err := w.db.Exec(t.Context(), sql); sqlState(err) != "OB002" {
 				t.Errorf("%s, %s: %v", state, sql, err)
 			}
+			refused++
 		}
 	}
+	fault.Injected(t, 55, refused)
 	if again := w.enqueue("step-1", "shop/order"); again != known { // an agent's retry learns where its step stands
 		t.Errorf("the step is %d now, and was %d", again, known)
 	}
@@ -366,6 +374,7 @@ func TestAStepThatSlipsInIsCancelledAndNeverSent(t *testing.T) {
 			if err := slipping.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+			fault.Injected(t, 55, stored[int](w, `SELECT count(*) FROM outbox.intent WHERE step_id = 'late'`))
 			test.after(w)
 			w.drain()
 			if w.shop.wasCalled("late") {
@@ -406,6 +415,7 @@ func TestAnEffectThatComesLateIsAnIncident(t *testing.T) {
 				if reply := w.turn(store, worker, settling(rows, dispatch.Completed)); len(reply.Refused) != 1 {
 					t.Fatal("the settlement was not refused")
 				}
+				fault.Injected(t, 57, 1)
 			}
 			w.assertStatuses("completed", "failed")
 			w.assertIncidents(incident{"compensation_failed", late, "late_effect"})

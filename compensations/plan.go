@@ -8,21 +8,22 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// action is what a pass does next.
-type action int
+// Action is what a pass does next.
+type Action int
 
+// What a pass can do.
 const (
-	wait   action = iota // for what is in flight, or an undo
-	undo                 // enqueue the undo of the step
-	mark                 // the step's undo completed, and nobody wrote it down
-	fail                 // a human must undo the step
-	finish               // nothing is left to undo
+	Wait   Action = iota // for what is in flight, or an undo
+	Undo                 // enqueue the undo of the step
+	Mark                 // the step's undo completed, and nobody wrote it down
+	Fail                 // a human must undo the step
+	Finish               // nothing is left to undo
 )
 
-// decision is an action and the step that it is for.
-type decision struct {
-	action  action
-	step    Step
+// Decision is an action and the step that it is for.
+type Decision struct {
+	Action  Action
+	Step    Step
 	why     failure         // where it fails
 	undo    string          // the tool
 	payload json.RawMessage // of the undo
@@ -47,12 +48,12 @@ func (f failure) incident() string {
 	return "compensation_failed"
 }
 
-// plan decides the next action of a saga, purely. Steps that stand open come
+// Plan decides the next action of a saga, purely. Steps that stand open come
 // first: a plan made before they ended would miss their effects. Then
 // completed steps are undone, the newest first, one at a time.
-func plan(steps []Step, policies Policies) decision {
+func Plan(steps []Step, policies Policies) Decision {
 	if slices.ContainsFunc(steps, isOpen) {
-		return decision{action: wait}
+		return Decision{Action: Wait}
 	}
 	newestFirst := slices.SortedFunc(slices.Values(steps), func(a, b Step) int { return cmp.Compare(b.IntentID, a.IntentID) })
 	for _, step := range newestFirst {
@@ -60,7 +61,7 @@ func plan(steps []Step, policies Policies) decision {
 			return decided
 		}
 	}
-	return decision{action: finish, step: newest(newestFirst)}
+	return Decision{Action: Finish, Step: newest(newestFirst)}
 }
 
 func newest(newestFirst []Step) Step {
@@ -78,25 +79,25 @@ func isOpen(step Step) bool {
 
 // undoing decides about one step; it reports false for a step that needs no
 // undo, or has it behind it.
-func undoing(step Step, policies Policies) (decision, bool) {
+func undoing(step Step, policies Policies) (Decision, bool) {
 	policy, known := policies.of(step)
 	switch {
 	case step.Status != dispatch.StatusCompleted:
-		return decision{}, false
+		return Decision{}, false
 	case step.Undo == dispatch.StatusCompleted:
-		return decision{action: mark, step: step}, true
+		return Decision{Action: Mark, Step: step}, true
 	case step.Undo != "" && !step.UndoEnded:
-		return decision{action: wait}, true
+		return Decision{Action: Wait}, true
 	case step.Undo != "":
-		return decision{action: fail, step: step, why: undoFailed}, true
+		return Decision{Action: Fail, Step: step, why: undoFailed}, true
 	case !known: // here: a process with another file may know how it is undone
-		return decision{action: wait, step: step, why: unknownTool}, true
+		return Decision{Action: Wait, Step: step, why: unknownTool}, true
 	case policy.Class == dispatch.ReadOnly || policy.Reversal.None:
-		return decision{}, false
+		return Decision{}, false
 	case policy.Reversal.Tool == "":
-		return decision{action: fail, step: step, why: noReversal}, true
+		return Decision{Action: Fail, Step: step, why: noReversal}, true
 	case policy.Reversal.Window > 0 && step.Age > policy.Reversal.Window:
-		return decision{action: fail, step: step, why: windowExpired}, true
+		return Decision{Action: Fail, Step: step, why: windowExpired}, true
 	}
-	return decision{action: undo, step: step, undo: policy.Reversal.Tool}, true
+	return Decision{Action: Undo, Step: step, undo: policy.Reversal.Tool}, true
 }

@@ -47,10 +47,7 @@ func lock(ctx context.Context, tx pgx.Tx, agentRunID string) (run, bool, error) 
 func (r run) halt(ctx context.Context) error { return r.execute(ctx, "stop what waits", haltSQL, r.id) }
 
 func (r run) steps(ctx context.Context) ([]Step, error) {
-	rows, err := r.tx.Query(ctx, stepsSQL, r.id)
-	if err != nil {
-		return nil, fmt.Errorf("read the run's steps: %w", err)
-	}
+	rows, _ := r.tx.Query(ctx, stepsSQL, r.id) // CollectRows returns the error too
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Step, error) {
 		var step Step
 		var age float64
@@ -79,8 +76,8 @@ func (r run) hold(ctx context.Context, step Step) (held bool, err error) {
 	return held, nil
 }
 
-func (r run) undo(ctx context.Context, decided decision) error {
-	return r.execute(ctx, "enqueue an undo", undoSQL, decided.step.IntentID, decided.undo, decided.payload)
+func (r run) undo(ctx context.Context, decided Decision) error {
+	return r.execute(ctx, "enqueue an undo", undoSQL, decided.Step.IntentID, decided.undo, decided.payload)
 }
 
 func (r run) mark(ctx context.Context, step Step) error {

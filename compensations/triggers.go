@@ -2,6 +2,7 @@ package compensations
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"log/slog"
 	"time"
@@ -12,6 +13,9 @@ import (
 
 	"github.com/agentoutbox/drainer/compensations/jobs"
 )
+
+//go:embed sql/begun.sql
+var begunSQL string
 
 const (
 	// sweepInterval bounds how long a saga stands still when the trigger of its
@@ -80,7 +84,7 @@ func Trigger(ctx context.Context, client *jobs.Client, agentRunID string) error 
 	return nil
 }
 
-// sweep triggers every saga under way. One job a run and interval is enough for
+// sweep triggers every saga under way for which no job waits. One job a run and interval is enough for
 // all processes. It is unique for the interval only: the job of a process that
 // was killed counts as running for long, and must not keep the next one out.
 func (t *Triggers) sweep(ctx context.Context) error {
@@ -101,13 +105,9 @@ func (t *Triggers) sweep(ctx context.Context) error {
 	return nil
 }
 
-// begun picks at random where there are more than one sweep takes: sagas that
-// wait for a human must not keep the others from their turn.
+// begun are runs on their way back that nobody is about to take further.
 func (t *Triggers) begun(ctx context.Context) ([]string, error) {
-	rows, err := t.pool.Query(ctx, `SELECT agent_run_id FROM outbox.saga WHERE state = 'begun' ORDER BY random() LIMIT $1`, sweepLimit)
-	if err != nil {
-		return nil, fmt.Errorf("look for sagas: %w", err)
-	}
+	rows, _ := t.pool.Query(ctx, begunSQL, sweepLimit, advanceArgs{}.Kind()) // CollectRows returns the error too
 	runs, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return nil, fmt.Errorf("look for sagas: %w", err)

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 func policy(class dispatch.Class) dispatch.Policy {
@@ -146,6 +147,7 @@ func TestNoRetryOnceTheProviderMayHaveForgottenTheKey(t *testing.T) {
 
 func TestARetryNeverPrecedesRetryAfter(t *testing.T) {
 	t.Parallel()
+	retries := 0
 	rapid.Check(t, func(t *rapid.T) {
 		class := rapid.SampledFrom(dispatch.Classes()).Draw(t, "class")
 		history := dispatch.History{
@@ -158,6 +160,9 @@ func TestARetryNeverPrecedesRetryAfter(t *testing.T) {
 			RetryAfter: time.Duration(rapid.Int64().Draw(t, "retryAfter")),
 		}
 		got := policy(class).Decide(history, result, rapid.Float64Range(0, almostOne).Draw(t, "fraction"))
+		if got.Status == pending && result.RetryAfter != 0 {
+			retries++
+		}
 		if got.Status == pending && (got.Delay < result.RetryAfter || got.Delay < 0) {
 			t.Fatalf("delay %s, Retry-After %s", got.Delay, result.RetryAfter)
 		}
@@ -168,6 +173,7 @@ func TestARetryNeverPrecedesRetryAfter(t *testing.T) {
 			t.Fatal("doubt was dropped on the way to the queue")
 		}
 	})
+	fault.Injected(t, 34, retries)
 }
 
 func TestMayStillSend(t *testing.T) {

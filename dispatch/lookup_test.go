@@ -105,3 +105,17 @@ func TestWithoutALookupAnAnswerThatCannotChangeIsUnknown(t *testing.T) {
 		t.Errorf("%+v, want unknown, settled", got)
 	}
 }
+
+// A lookup that was lost may have come before what was sent last could land.
+func TestALostLookupIsAskedAgainOnceTheLastSendHasLanded(t *testing.T) {
+	t.Parallel()
+	history := dispatch.History{Tries: 2, MaybeApplied: true, Lookup: true}
+	lost := dispatch.Result{Outcome: dispatch.Lost}
+	want := dispatch.Decision{Status: unknown, Lookup: true, Delay: 40 * time.Second, Tries: 2, MaybeApplied: true}
+	if got := asking(dispatch.NonIdempotent).Decide(history, lost, 0); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := policy(dispatch.NonIdempotent).Decide(history, lost, 0); got.Status != unknown || got.Lookup || !got.MaybeApplied {
+		t.Errorf("nobody can be asked any more, and it goes on with %+v", got)
+	}
+}

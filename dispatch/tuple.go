@@ -47,11 +47,15 @@ func (t Tuple) Operation() string {
 // Bernstein, 1997), which no two different tuples share. The SQL function
 // outbox.idempotency_key computes the same.
 func (t Tuple) IdempotencyKey() string {
-	hash := sha256.New()
+	netstrings := make([]byte, 0, 256) // on the stack: it is computed for every attempt
 	for _, part := range t.parts() {
-		hash.Write([]byte(strconv.Itoa(len(part.value)) + ":" + part.value + ","))
+		netstrings = strconv.AppendInt(netstrings, int64(len(part.value)), 10)
+		netstrings = append(netstrings, ':')
+		netstrings = append(netstrings, part.value...)
+		netstrings = append(netstrings, ',')
 	}
-	return "idem_v1_" + hex.EncodeToString(hash.Sum(nil))[:32]
+	digest := sha256.Sum256(netstrings)
+	return "idem_v1_" + hex.EncodeToString(digest[:16])
 }
 
 // Validate reports every part that is empty, too long or not valid text,

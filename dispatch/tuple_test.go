@@ -8,8 +8,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
+
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 // The vectors are also computed in SQL, by the tests of package migrations.
@@ -96,6 +99,7 @@ func TestTwoTuplesShareAKeyOnlyIfTheyAreTheSame(t *testing.T) {
 
 func TestAKeyIsStableAndFitsEveryHeader(t *testing.T) {
 	t.Parallel()
+	keys := 0
 	shape := regexp.MustCompile(`^idem_v1_[0-9a-f]{32}$`)
 	rapid.Check(t, func(t *rapid.T) {
 		tuple := rapid.Make[Tuple]().Draw(t, "tuple")
@@ -105,6 +109,48 @@ func TestAKeyIsStableAndFitsEveryHeader(t *testing.T) {
 		}
 		if key := tuple.IdempotencyKey(); key != clone.IdempotencyKey() || !shape.MatchString(key) {
 			t.Fatalf("%+v has the keys %s and %s", tuple, key, clone.IdempotencyKey())
+		}
+		keys++
+	})
+	fault.Injected(t, 48, keys)
+}
+
+// Whatever agents write into a key: two tuples share one only if they are the
+// same, it is a header's value as it is, and no error repeats a part of it.
+func FuzzAKeyTellsTuplesApart(f *testing.F) {
+	long := strings.Repeat("é", 150) // 300 octets
+	for _, seed := range [][]string{
+		{"run", "step", "p/o", "scope", "run", "step", "p/o", "scope"},
+		{"a", "bc", "p/o", "d", "ab", "c", "p/o", "d"},
+		{"3:a,b", "c", "p/o", "d", "3", "a,b:c", "p/o", "d"},
+		{"r\r\nX-Evil: 1", "s\x00", "p/o", "b", "r", "X-Evil: 1\r\n", "p/o", "b"},
+		{long, long, long, long, long, long, long, long + "x"},
+		{"\xff", "\xc3\x28", "p/o", "b", "\ufffd", "\ufffd(", "p/o", "b"},
+		{"é", "s", "p/o", "b", "e\u0301", "s", "p/o", "b"}, // the same word to a reader
+		{"", "", "", "", "0:,", "", "", ""},
+	} {
+		f.Add(seed[0], seed[1], seed[2], seed[3], seed[4], seed[5], seed[6], seed[7])
+	}
+	shape := regexp.MustCompile(`^idem_v1_[0-9a-f]{32}$`)
+	f.Fuzz(func(t *testing.T, a1, a2, a3, a4, b1, b2, b3, b4 string) {
+		one, other := Tuple{a1, a2, a3, a4}, Tuple{b1, b2, b3, b4}
+		key := one.IdempotencyKey()
+		if !shape.MatchString(key) || key != one.IdempotencyKey() {
+			t.Errorf("the key %q", key)
+		}
+		if (key == other.IdempotencyKey()) != (one == other) {
+			t.Errorf("%q and %q", one, other)
+		}
+		err := one.Validate()
+		identifies := one.Provider() != ""
+		for _, part := range one.parts() {
+			identifies = identifies && part.value != "" && len(part.value) <= MaxPartOctets && utf8.ValidString(part.value) && !strings.Contains(part.value, "\x00")
+			if err != nil && len(part.value) > 60 && strings.Contains(err.Error(), part.value) {
+				t.Errorf("the error repeats %s: %v", part.name, err)
+			}
+		}
+		if (err == nil) != identifies {
+			t.Errorf("%q: %v", one, err)
 		}
 	})
 }

@@ -12,12 +12,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 const (
@@ -47,20 +52,14 @@ type Part interface {
 type Client = river.Client[pgx.Tx]
 
 // Runner is River with all parts registered.
-type Runner struct{ client *Client }
+type Runner struct {
+	client *Client
+	log    *slog.Logger
+}
 
 // OpenPool connects lazily, with the few connections that jobs get.
 func OpenPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(databaseURL)
-	if err != nil {
-		return nil, fmt.Errorf("database URL: %w", err)
-	}
-	config.MaxConns = connections
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("database pool: %w", err)
-	}
-	return pool, nil
+	return pgpool.Open(ctx, databaseURL, connections)
 }
 
 // New runs nothing before [Runner.Run]. The pool is the caller's.
@@ -81,13 +80,14 @@ func New(pool *pgxpool.Pool, log *slog.Logger, parts ...Part) (*Runner, error) {
 		CompletedJobRetentionPeriod: time.Hour,
 		DiscardedJobRetentionPeriod: time.Hour,
 		FetchCooldown:               cooldown,
+		Middleware:                  []rivertype.Middleware{&dueByDatabase{}},
 		// A job of a process that was killed counts as running until then.
 		RescueStuckJobsAfter: timeout + 30*time.Second,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("set up River: %w", err)
 	}
-	return &Runner{client: client}, nil
+	return &Runner{client, log}, nil
 }
 
 func queues() map[string]river.QueueConfig {
@@ -101,10 +101,30 @@ func queues() map[string]river.QueueConfig {
 // Client inserts jobs.
 func (r *Runner) Client() *Client { return r.client }
 
+// backoff spaces the tries to start while the database is away.
+var backoff = dispatch.Backoff{Base: 200 * time.Millisecond, Cap: 5 * time.Second}
+
+// start retries until the database is there: a process that is up must not end
+// because of an outage in its first moments. It reports false if ctx ended first.
+func (r *Runner) start(ctx context.Context) bool {
+	for failures := 1; ; failures++ {
+		err := r.client.Start(context.WithoutCancel(ctx))
+		if err == nil {
+			return true
+		}
+		r.log.Warn("cannot start jobs yet; retrying with backoff", "error", err)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(backoff.Delay(failures, 0, rand.Float64())):
+		}
+	}
+}
+
 // Run works until ctx ends, then lets jobs under way finish for a few seconds.
 func (r *Runner) Run(ctx context.Context) error {
-	if err := r.client.Start(context.WithoutCancel(ctx)); err != nil {
-		return fmt.Errorf("start River: %w", err)
+	if !r.start(ctx) {
+		return nil
 	}
 	<-ctx.Done()
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)

@@ -129,7 +129,7 @@ func (d *desk) looks() {
 	d.t.Helper()
 	const finished = `SELECT count(*) FROM outbox.river_job WHERE kind = 'page_look' AND state = 'completed'`
 	before := one[int](d, finished)
-	eventually(d.t, "three more looks, and nothing left to send", func() bool {
+	drainertest.Eventually(d.t, "three more looks, and nothing left to send", func() bool {
 		return one[int](d, finished) >= before+3 &&
 			one[int](d, `SELECT count(*) FROM outbox.river_job WHERE kind = 'page_send' AND finalized_at IS NULL`) == 0
 	})

@@ -78,11 +78,11 @@ func (p Page) operation() string {
 	return operation
 }
 
-// tool is one line: whoever can enqueue writes the name, and must not write the
-// page.
+// tool is one line, read in one direction: whoever can enqueue writes the name,
+// and must not write the page.
 func (p Page) tool() string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if !unicode.IsGraphic(r) {
 			return '?'
 		}
 		return r

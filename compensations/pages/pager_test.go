@@ -16,6 +16,8 @@ import (
 	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/compensations/pages"
 	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 // action is what PagerDuty was asked to do.
@@ -91,6 +93,7 @@ func TestAPagerThatWasDownForTenTriesHearsOnceItIsBack(t *testing.T) {
 	r.expect("trigger")
 	d.looks()
 	r.assertSilent()
+	fault.Injected(t, 60, int(r.tries.Load())-1)
 	if tries := r.tries.Load(); tries != 11 {
 		t.Errorf("the pager was called %d times, want 11", tries)
 	}
@@ -154,10 +157,10 @@ func TestWhatWasAcknowledgedWhileThePagerWasDownWakesNobody(t *testing.T) {
 	}
 	d.work(quick(channel("pagerduty", pages.NewPagerDuty(r.server.URL, "R0"))))
 	id := d.incident(pages.OutcomeUnknown)
-	eventually(t, "the pager is tried", func() bool { return r.tries.Load() > 1 })
+	drainertest.Eventually(t, "the pager is tried", func() bool { return r.tries.Load() > 1 })
 	d.acknowledge(id)
 	before := r.tries.Load()
-	eventually(t, "it is tried again", func() bool { return r.tries.Load() > before+1 })
+	drainertest.Eventually(t, "it is tried again", func() bool { return r.tries.Load() > before+1 })
 	up.Store(true)
 	r.expect("acknowledge") // an answer may have been lost, so it could know of it
 	d.looks()
@@ -298,5 +301,48 @@ func TestPagesThatAChannelRefusesKeepNoOtherOut(t *testing.T) {
 	want := fmt.Sprintf("incident %d", good)
 	for m := r.next(); !strings.Contains(m.body, want); m = r.next() {
 		continue
+	}
+}
+
+// A job of a process that was killed counts as running for minutes.
+func TestPagesOfAProcessThatDiedKeepNoOtherOut(t *testing.T) {
+	t.Parallel()
+	d, r := newDesk(t), newReceiver(t)
+	const left = 12 // more than are under way at once
+	for range left {
+		d.exec(`INSERT INTO outbox.river_job (kind, queue, state, args, attempt, max_attempts, attempted_at, attempted_by)
+			VALUES ('page_send', 'pages', 'running', jsonb_build_object('channel', 'slack', 'incident_id', $1::bigint, 'generation', 1),
+			        1, 3, now() - interval '40 seconds', '{gone}')`, d.incident(pages.OutcomeUnknown))
+	}
+	fresh := d.incident(pages.CompensationFailed)
+	d.work(quick(channel("slack", pages.NewSlack(r.server.URL))))
+	if m := r.next(); !strings.Contains(m.body, fmt.Sprintf("incident %d", fresh)) {
+		t.Errorf("told is %s, want incident %d", m.body, fresh)
+	}
+}
+
+func TestALookThatFailsIsSaidAndMadeAgain(t *testing.T) {
+	t.Parallel()
+	for fails, test := range map[string]struct{ breaks, mends string }{
+		"look for due pages": {`ALTER TABLE outbox.page RENAME TO away`, `ALTER TABLE outbox.away RENAME TO page`},
+		"insert page jobs": {
+			`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no room'; END $$;
+			 CREATE TRIGGER fail BEFORE INSERT ON outbox.river_job FOR EACH ROW WHEN (NEW.kind = 'page_send') EXECUTE FUNCTION fail()`,
+			`DROP TRIGGER fail ON outbox.river_job`,
+		},
+	} {
+		t.Run(fails, func(t *testing.T) {
+			t.Parallel()
+			d, r := newDesk(t), newReceiver(t)
+			d.exec(test.breaks)
+			d.work(quick(channel("pagerduty", pages.NewPagerDuty(r.server.URL, "R0"))))
+			d.incident(pages.OutcomeUnknown)
+			drainertest.Eventually(t, "it says what fails", func() bool {
+				said := d.log.String()
+				return strings.Contains(said, "cannot look after incidents; the next look will try again") && strings.Contains(said, fails)
+			})
+			d.exec(test.mends)
+			r.expect("trigger")
+		})
 	}
 }

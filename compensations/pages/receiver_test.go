@@ -81,18 +81,3 @@ func cut(w http.ResponseWriter) {
 		connection.Close()
 	}
 }
-
-// eventually returns once the condition holds.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for !condition() {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			t.Fatalf("never happened: %s", what)
-		}
-	}
-}

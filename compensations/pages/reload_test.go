@@ -1,10 +1,12 @@
 package pages_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/agentoutbox/drainer/compensations/pages"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestAReloadTellsOtherChannels(t *testing.T) {
@@ -26,4 +28,21 @@ func TestAReloadTellsOtherChannels(t *testing.T) {
 		t.Errorf("the new channel got %s", m.body)
 	}
 	before.assertSilent()
+}
+
+func TestAPageUnderWayToAChannelThatIsGoneEnds(t *testing.T) {
+	t.Parallel()
+	d, down := newDesk(t), newReceiver(t)
+	down.answer = func(_ int64, w http.ResponseWriter) bool { cut(w); return false }
+	pager := d.work(quick(channel("gone", pages.NewSlack(down.server.URL))))
+	d.incident(pages.OutcomeUnknown)
+	drainertest.Eventually(t, "it is tried", func() bool { return down.tries.Load() > 0 })
+
+	pager.Use(nil, []string{"sim"})
+	d.looks() // which also waits for the page's job
+	tried := down.tries.Load()
+	d.looks()
+	if again := down.tries.Load(); again != tried {
+		t.Errorf("the channel that is gone was tried %d times more", again-tried)
+	}
 }

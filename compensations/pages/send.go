@@ -6,8 +6,14 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/agentoutbox/drainer/internal/failpoint"
+
 	"github.com/riverqueue/river"
 )
+
+// sendTimeout bounds a job: far more than the channel's answer and the database
+// take together.
+const sendTimeout = 30 * time.Second
 
 // recordTimeout lets a page that was delivered be recorded during a shutdown.
 const recordTimeout = 5 * time.Second
@@ -16,6 +22,9 @@ type sendWorker struct {
 	river.WorkerDefaults[sendArgs]
 	pager *Pager
 }
+
+// Timeout is how long a page may be under way.
+func (w *sendWorker) Timeout(*river.Job[sendArgs]) time.Duration { return sendTimeout }
 
 // NextRetry is the settings' policy.
 func (w *sendWorker) NextRetry(job *river.Job[sendArgs]) time.Time {
@@ -46,6 +55,7 @@ func (p *Pager) deliver(ctx context.Context, channel Channel, page Page) error {
 			"incident_id", page.IncidentID, "intent_id", page.IntentID, "error", err)
 		return fmt.Errorf("page through %s: %w", channel.Name, err)
 	}
+	failpoint.PageSent.Hit()
 	p.metrics.sent(channel.Name, delivered)
 	p.log.Info("paged", "channel", channel.Name, "incident_id", page.IncidentID, "intent_id", page.IntentID,
 		"kind", string(page.Kind), "state", string(page.State))

@@ -13,6 +13,8 @@ import (
 var (
 	//go:embed sql/due.sql
 	dueSQL string
+	//go:embed sql/under_way.sql
+	underWaySQL string
 	//go:embed sql/begin.sql
 	beginSQL string
 	//go:embed sql/told.sql
@@ -29,16 +31,16 @@ const unconfiguredAfter = 5 * time.Minute
 // store is what this package asks of the outbox.
 type store struct{ pool *pgxpool.Pool }
 
-// due lists what a channel is to be told, what is new to it first.
+// due lists what a channel is to be told and no job is about to tell it, what is
+// new to it first.
 func (s store) due(ctx context.Context, channel Channel, limit int) ([]Page, error) {
 	return s.pages(ctx, channel, nil, nil, limit)
 }
 
-// underWay counts the jobs that have still to tell the channel something.
+// underWay counts the jobs that have still to tell the channel something. One
+// that runs beyond its time is of a process that died, and keeps nobody out.
 func (s store) underWay(ctx context.Context, channel Channel) (jobs int, err error) {
-	err = s.pool.QueryRow(ctx, `SELECT count(*) FROM outbox.river_job
-		WHERE kind = $1 AND state IN ('available', 'pending', 'running', 'retryable', 'scheduled') AND args ->> 'channel' = $2`,
-		sendArgs{}.Kind(), channel.Name).Scan(&jobs)
+	err = s.pool.QueryRow(ctx, underWaySQL, sendArgs{}.Kind(), channel.Name, sendTimeout.Seconds()).Scan(&jobs)
 	if err != nil {
 		return 0, fmt.Errorf("count page jobs: %w", err)
 	}
@@ -55,10 +57,8 @@ func (s store) dueOf(ctx context.Context, channel Channel, incidentID int64, gen
 }
 
 func (s store) pages(ctx context.Context, channel Channel, incidentID *int64, generation *int, limit int) ([]Page, error) {
-	rows, err := s.pool.Query(ctx, dueSQL, channel.Name, channel.Repeat.Seconds(), incidentID, generation, limit)
-	if err != nil {
-		return nil, fmt.Errorf("look for due pages: %w", err)
-	}
+	// CollectRows returns the error too.
+	rows, _ := s.pool.Query(ctx, dueSQL, channel.Name, channel.Repeat.Seconds(), incidentID, generation, limit, sendArgs{}.Kind())
 	pages, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Page, err error) {
 		err = row.Scan(&p.IncidentID, &p.Generation, &p.State, &p.Kind, &p.IntentID, &p.ToolName, &p.IdempotencyKey,
 			&p.OpenedAt, &p.By, &p.Sends)

@@ -398,3 +398,35 @@ func TestAnImportedToolSendsWhatTheDocumentDescribes(t *testing.T) {
 		}
 	}
 }
+
+// Whatever a document declares, the configuration that is written of it loads,
+// and reads no secret.
+func FuzzWhatIsImportedLoads(f *testing.F) {
+	for _, file := range []string{"good.yaml", "good.json", "bad.yaml"} {
+		content, err := os.ReadFile(filepath.Join("../manifest/testdata", file))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(content, "billing")
+	}
+	for _, path := range []string{"/a", "'/a/{x}'", "'/a/${env:HOME}'", "'/{a.b}/%2e%2e/{ü}'", "'/a\"b: c #'", "/~", "'/{{}}'"} {
+		f.Add([]byte(head+keyed(path, "it", "header: Idempotency-Key", keyHeader)), "p")
+		f.Add([]byte(head+keyed(path, "'on'", "query: k", "[{in: query, name: k, schema: {type: string}}]")), "null")
+		f.Add([]byte(head+keyed(path, "'a: b'", "field: key", "[]")), "${env:HOME}")
+	}
+	f.Fuzz(func(t *testing.T, content []byte, name string) {
+		document, err := manifest.Parse(content)
+		if err != nil || name == "" || strings.Contains(name, "/") {
+			return
+		}
+		block, skipped := providerblock.From(document, name)
+		for _, operation := range skipped {
+			if operation.Path == "" || operation.Why == "" {
+				t.Errorf("left out without a word: %+v", operation)
+			}
+		}
+		if !block.Empty() {
+			configured(t, block)
+		}
+	})
+}

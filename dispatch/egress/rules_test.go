@@ -92,9 +92,24 @@ func TestAnAllowListNamesNamesAndBlocks(t *testing.T) {
 	}
 }
 
+// The sockets are ours to choose: who asks for another sort goes round the rules.
+func TestWhatTheRulesCannotReadIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, network := range []string{"udp", "unix", "ip", ""} {
+		if _, err := (Rules{}).Dial(t.Context(), network, listen(t)); !errors.Is(err, dispatch.ErrEgressRefused) {
+			t.Errorf("over %q: %v", network, err)
+		}
+	}
+	for _, resolved := range []string{"", "localhost:80", "1.1.1.1", "1.1.1.1:http"} {
+		if err := (Rules{}).check(resolved, true); !errors.Is(err, dispatch.ErrEgressRefused) {
+			t.Errorf("%q: %v", resolved, err)
+		}
+	}
+}
+
 func TestBadTargetsAreRefused(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "*", "*.", "a.*.com", "https://example.com", "example.com:0", "example.com:http", "example.com:70000", "user@example.com", "10.0.0.0/99", "a b"} {
+	for _, text := range []string{"", "*", "*.", "a.*.com", "https://example.com", "example.com:0", "example.com:http", "example.com:70000", "user@example.com", "a:b:1", "10.0.0.0/99", "a b"} {
 		if target, err := ParseTarget(text); err == nil {
 			t.Errorf("%q: %+v", text, target)
 		}

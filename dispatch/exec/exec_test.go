@@ -186,6 +186,15 @@ func TestWhatIsWrongWithTheSettingsIsSaidAtOnce(t *testing.T) {
 			t.Errorf("%s is missing from %v", want, err)
 		}
 	}
+	for settings, want := range map[string]string{
+		`command: ["tickets\0canary"]`:          "command: an argument holds a NUL",
+		`{command: [x], env: {A: "\0canary"}}`:  "env: the value of A holds a NUL",
+		`{command: [x], env: {"\0": "canary"}}`: "env: a name is empty, or holds a NUL or =",
+	} {
+		if _, err := exec.New(dispatch.Spec{Settings: block(settings)}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%s: %v, want %q", settings, err, want)
+		}
+	}
 	if _, err := exec.New(dispatch.Spec{}); err == nil || !strings.Contains(err.Error(), "command is missing") {
 		t.Errorf("%v", err)
 	}

@@ -48,6 +48,9 @@ func request(payload string) dispatch.Request {
 // spec is a provider whose child is this test binary.
 func spec(behaviour string, env map[string]string, settings ...string) dispatch.Spec {
 	all := map[string]string{"BEHAVIOUR": behaviour, "GORACE": "atexit_sleep_ms=0"}
+	if folder, measured := os.LookupEnv("GOCOVERDIR"); measured {
+		all["GOCOVERDIR"] = folder
+	}
 	for name, value := range env {
 		all[name] = value
 	}

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/url"
 	"strconv"
 
-	"github.com/agentoutbox/drainer/dispatch/internal/render"
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
@@ -34,11 +32,7 @@ var encodings = map[string]encoding{
 func encodeJSON(payload json.RawMessage, mapped *any, key field) ([]byte, error) {
 	body := []byte(payload)
 	if mapped != nil {
-		written, err := jq.Encode(*mapped)
-		if err != nil {
-			return nil, err
-		}
-		body = written
+		body = jq.Encode(*mapped)
 	}
 	if key.name == "" {
 		return body, nil
@@ -58,10 +52,7 @@ func insertField(object []byte, key field) ([]byte, error) {
 	if _, taken := fields[key.name]; taken {
 		return nil, errKeyField
 	}
-	entry, err := json.Marshal(map[string]string{key.name: key.value})
-	if err != nil {
-		return nil, fmt.Errorf("writing the key field: %w", err)
-	}
+	entry, _ := json.Marshal(map[string]string{key.name: key.value}) // strings always have a JSON form
 	if len(fields) == 0 {
 		return entry, nil
 	}
@@ -84,9 +75,7 @@ func encodeForm(payload json.RawMessage, mapped *any, key field) ([]byte, error)
 	}
 	form := url.Values{}
 	for name, value := range object {
-		if err := addField(form, name, value); err != nil {
-			return nil, err
-		}
+		addField(form, name, value)
 	}
 	if key.name != "" {
 		if form.Has(key.name) {
@@ -97,30 +86,21 @@ func encodeForm(payload json.RawMessage, mapped *any, key field) ([]byte, error)
 	return []byte(form.Encode()), nil
 }
 
-func addField(form url.Values, name string, value any) error {
+func addField(form url.Values, name string, value any) {
 	switch value := value.(type) {
 	case nil:
 		form.Add(name, "")
-		return nil
+	case string:
+		form.Add(name, value)
 	case map[string]any:
 		for inner, value := range value {
-			if err := addField(form, name+"["+inner+"]", value); err != nil {
-				return err
-			}
+			addField(form, name+"["+inner+"]", value)
 		}
-		return nil
 	case []any:
 		for i, value := range value {
-			if err := addField(form, name+"["+strconv.Itoa(i)+"]", value); err != nil {
-				return err
-			}
+			addField(form, name+"["+strconv.Itoa(i)+"]", value)
 		}
-		return nil
+	default:
+		form.Add(name, string(jq.Encode(value)))
 	}
-	text, err := render.Scalar(value)
-	if err != nil {
-		return err
-	}
-	form.Add(name, text)
-	return nil
 }

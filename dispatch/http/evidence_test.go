@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 func closedPort(t *testing.T) string {
@@ -36,6 +37,7 @@ func TestARequestThatNeverLeftIsNotSent(t *testing.T) {
 		"no such host":          {"http://provider.invalid", "dns"},
 		"untrusted certificate": {secure.URL, "tls"},
 		"no TLS there":          {"https://" + strings.TrimPrefix(rawServer(t, func(_ int, c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 400 no\r\n\r\n") }), "http://"), "tls"},
+		"handshake cut short":   {"https://" + strings.TrimPrefix(rawServer(t, func(_ int, c net.Conn) { _, _ = c.Read(make([]byte, 1)) }), "http://"), "tls"},
 		"silent handshake":      {"https://" + strings.TrimPrefix(mute, "http://"), "timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,6 +48,7 @@ func TestARequestThatNeverLeftIsNotSent(t *testing.T) {
 				s.Timeout = 500 * time.Millisecond
 			}
 			got := newAdapter(t, s).Dispatch(t.Context(), request(`{}`))
+			fault.Injected(t, 37, 1)
 			if got.Outcome != dispatch.NotSent || got.ErrorClass != test.class {
 				t.Errorf("got %+v, want not_sent, %s", got, test.class)
 			}
@@ -136,7 +139,9 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
 	t.Cleanup(elsewhere.Close)
-	for _, status := range []int{301, 302, 303, 307, 308} {
+	redirects := []int{301, 302, 303, 307, 308}
+	fault.Injected(t, 44, len(redirects))
+	for _, status := range redirects {
 		server := httptest.NewServer(http.RedirectHandler(elsewhere.URL, status))
 		t.Cleanup(server.Close)
 		got := newAdapter(t, spec(server.URL, "headers: {X-Api-Key: secret}", "{path: /}")).Dispatch(t.Context(), request(`{}`))

@@ -4,11 +4,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 func TestTheStatusDecides(t *testing.T) {
@@ -55,6 +57,9 @@ func TestTheStatusDecides(t *testing.T) {
 			}))
 			defer server.Close()
 			got := newAdapter(t, spec(server.URL, "", "path: /")).Dispatch(t.Context(), request(`{}`))
+			if slices.Contains([]int{409, 422, 429, 503}, test.status) {
+				fault.Injected(t, 41, 1)
+			}
 			if got.Outcome != test.want || got.HTTPStatus != test.status || got.RetryAfter != test.wait {
 				t.Errorf("got %+v, want %s after %s", got, test.want, test.wait)
 			}

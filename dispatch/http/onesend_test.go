@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 // dyingServer answers the first request of its first connection and closes
@@ -51,6 +52,7 @@ func TestARequestIsSentOnceThoughItsReusedConnectionDies(t *testing.T) {
 				t.Fatalf("first dispatch: %+v", first)
 			}
 			second := adapter.Dispatch(t.Context(), request(`{"a":2}`))
+			fault.Injected(t, 40, int(requests.Load())-1) // all but the first were reset
 			if second.Outcome != dispatch.Ambiguous || second.ErrorClass != "reset" {
 				t.Errorf("second dispatch: %+v, want ambiguous, reset", second)
 			}
@@ -105,11 +107,14 @@ func TestAConnectionIsReused(t *testing.T) {
 
 func TestAResetAfterTheBodyIsAmbiguous(t *testing.T) {
 	t.Parallel()
+	var resets atomic.Int64
 	baseURL := rawServer(t, func(_ int, conn net.Conn) {
 		_ = readRequest(bufio.NewReader(conn))
 		_ = conn.(*net.TCPConn).SetLinger(0)
+		resets.Add(1)
 	})
 	got := newAdapter(t, spec(baseURL, "", "{path: /}")).Dispatch(t.Context(), request(`{}`))
+	fault.Injected(t, 38, int(resets.Load()))
 	if got.Outcome != dispatch.Ambiguous || got.ErrorClass != "reset" {
 		t.Errorf("got %+v, want ambiguous, reset", got)
 	}

@@ -71,12 +71,9 @@ func (p path) below(ctx context.Context, base *url.URL, input any) (*url.URL, er
 	}
 	target := *base
 	target.RawPath = strings.TrimSuffix(base.EscapedPath(), "/") + strings.Join(written, "/")
-	plain, err := url.PathUnescape(target.RawPath)
-	if err != nil {
-		return nil, errUnsafeSegment
-	}
-	target.Path = plain
-	return &target, nil
+	var err error
+	target.Path, err = url.PathUnescape(target.RawPath)
+	return &target, err
 }
 
 func escapeSegment(text string) (string, error) { return url.PathEscape(text), nil }

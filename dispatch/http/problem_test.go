@@ -72,13 +72,17 @@ func TestOnlyProblemJSONIsReadAsAProblem(t *testing.T) {
 func FuzzProblemDetailsAreBoundedText(f *testing.F) {
 	for _, seed := range []string{
 		`{"type":"t","title":"T","detail":"D","retry_after":3}`, `{"title":"\u0000\ud800"}`, "{\"title\":\"\xff\"}",
-		`{"retry_after":-1e309}`, `{"retry_after":9223372036854775808}`, `[]`, `{"title":{}}`, `{"title":"a","title":7}`,
+		`{"retry_after":-1e309}`, `{"retry_after":9223372036854775808}`, `{"retry_after":0.0000000001}`, `{"retry_after":9e99,"retry_after":"1"}`, `[]`, `{"title":{}}`, `{"title":"a","title":7}`,
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		details := problemDetails(problemAnswer(string(body)))
-		if wait := details.retryAfter(); wait < 0 || wait > retryafter.Longest {
+		wait := details.retryAfter()
+		var said map[string]any
+		_ = json.Unmarshal(body, &said)
+		seconds, _ := said["retry_after"].(float64)
+		if wait < 0 || wait > retryafter.Longest || wait.Seconds() < min(seconds, retryafter.Longest.Seconds()) {
 			t.Errorf("retry after %s", wait)
 		}
 		problem := details.problem()

@@ -1,12 +1,15 @@
 package http
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"pgregory.net/rapid"
@@ -33,50 +36,117 @@ var ruleSets = []string{
 
 func TestNoResponseIsTakenForMoreThanItProves(t *testing.T) {
 	t.Parallel()
+	judges := newJudges(t)
 	rapid.Check(t, func(t *rapid.T) {
-		profile := rapid.SampledFrom(sortedKeys(profiles)).Draw(t, "profile")
-		rules := rapid.SampledFrom(ruleSets).Draw(t, "rules")
-		adapter, err := New(dispatch.Spec{
-			Settings: text("base_url: http://localhost\nmax_response_body: 64\nprofile: '" + profile + "'"),
-			Tools: map[string]dispatch.ToolSpec{"act": {
-				Class:    dispatch.ReadOnly,
-				Settings: text("{path: /, response: {ref: .id, rules: " + rules + "}}"),
-			}},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		response := anyResponse(t)
-		body, _ := io.ReadAll(response.Body)
-		response.Body = io.NopCloser(strings.NewReader(string(body)))
-		got := adapter.tools["act"].judge(t.Context(), response)
-
-		status := response.StatusCode
-		switch completed := got.Outcome == dispatch.Completed; {
-		case !slices.Contains(ruleOutcomes, got.Outcome):
-			t.Errorf("%s is none of an adapter's outcomes", got.Outcome)
-		case completed && (status < 200 || status > 499):
-			t.Errorf("a %d completed it", status)
-		case completed && rules == "[]" && status > 299:
-			t.Errorf("a %d completed it, and no rule said so", status)
-		case completed && len(body) > 64:
-			t.Error("a body that was not read completed it")
-		case completed && profile == "slack" && rules == "[]" && status == 200 && !strings.Contains(string(body), `"ok":true`):
-			t.Errorf("Slack did not say ok: %s", body)
-		case got.Outcome == dispatch.Absent && (status < 200 || status > 410):
-			t.Errorf("a %d proved absence", status)
-		case got.Outcome == dispatch.Absent && status == 200 && !json.Valid(body):
-			t.Errorf("%q proved absence", body)
-		case got.Final && got.Outcome != dispatch.Ambiguous:
-			t.Errorf("%s is final", got.Outcome)
-		case completed != (got.ErrorClass == "") || got.ErrorClass != "" && !className.MatchString(got.ErrorClass):
-			t.Errorf("%s with error class %q", got.Outcome, got.ErrorClass)
-		case got.RetryAfter < 0 || got.RetryAfter > retryafter.Longest:
-			t.Errorf("retry after %s", got.RetryAfter)
-		case status >= 500 && got.Replayed && !got.Final && got.Outcome != dispatch.Rejected && response.Header.Get("Stripe-Should-Retry") != "true":
-			t.Errorf("a saved %d is tried again: %+v", status, got)
-		}
+		by := judge{rapid.SampledFrom(sortedKeys(profiles)).Draw(t, "profile"), rapid.SampledFrom(ruleSets).Draw(t, "rules")}
+		checkVerdict(t, judges[by], by, anyResponse(t))
 	})
+}
+
+func FuzzNoResponseIsTakenForMoreThanItProves(f *testing.F) {
+	for _, seed := range []struct {
+		status       int
+		header, body string
+	}{
+		{200, "", ""},
+		{204, "Content-Type: application/json", "null"},
+		{200, "Content-Type: application/json", `{"ok": false, "error": "ratelimited"}`},
+		{200, "Content-Type: application/json", `{"ok": true, "ok": false}`},
+		{200, "Content-Type: application/json", `{"data": []}{`},
+		{200, "Content-Type: application/json", strings.Repeat("[", 12000)},
+		{302, "Location: http://169.254.169.254/", ""},
+		{403, "X-Ratelimit-Remaining: 0\nX-Ratelimit-Reset: 1e999\nDate: Tue, 01 Jan 2030 12:00:00 GMT", `{"message": "API Rate Limit"}`},
+		{409, "Retry-After: -5", ""},
+		{409, "Content-Type: application/problem+json", `{"title": "IN-FLIGHT", "retry_after": -1e309}`},
+		{409, "Content-Type: application/json", `{"name": "concurrent_idempotent_requests"}`},
+		{425, "", ""},
+		{500, "Idempotent-Replayed: true\nStripe-Should-Retry: false", `{"wait": 9223372036854775808}`},
+		{503, "Retry-After: 9223372036854775808\nStripe-Should-Retry: TRUE", ""},
+		{529, "Retry-After: Tue, 01 Jan 1980 12:00:00 GMT", "\xff\x00"},
+	} {
+		for profile := range len(profiles) {
+			f.Add(byte(profile), byte(profile), seed.status, seed.header, []byte(seed.body))
+		}
+	}
+	judges := newJudges(f)
+	f.Fuzz(func(t *testing.T, profile, rules byte, status int, header string, body []byte) {
+		if status < 100 || status > 999 {
+			return // which net/http hands to nobody
+		}
+		by := judge{sortedKeys(profiles)[int(profile)%len(profiles)], ruleSets[int(rules)%len(ruleSets)]}
+		response := &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(body))}
+		for line := range strings.Lines(header) {
+			name, value, _ := strings.Cut(line, ":")
+			response.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+		}
+		checkVerdict(t, judges[by], by, response)
+	})
+}
+
+// judge is who a response is judged by.
+type judge struct{ profile, rules string }
+
+func newJudges(t testing.TB) map[judge]*tool {
+	t.Helper()
+	judges := map[judge]*tool{}
+	for profile := range profiles {
+		for _, rules := range ruleSets {
+			adapter, err := New(dispatch.Spec{
+				Settings: text("base_url: http://localhost\nmax_response_body: 64\nprofile: '" + profile + "'"),
+				Tools: map[string]dispatch.ToolSpec{"act": {
+					Class:    dispatch.ReadOnly,
+					Settings: text("{path: /, response: {ref: .id, rules: " + rules + "}}"),
+				}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			judges[judge{profile, rules}] = adapter.tools["act"]
+		}
+	}
+	return judges
+}
+
+// checkVerdict holds a verdict to what the response says by itself.
+func checkVerdict(t rapid.TB, judging *tool, by judge, response *http.Response) {
+	body, _ := io.ReadAll(response.Body)
+	response.Body = io.NopCloser(bytes.NewReader(body))
+	got := judging.judge(context.Background(), response)
+
+	status := response.StatusCode
+	switch completed := got.Outcome == dispatch.Completed; {
+	case !slices.Contains(ruleOutcomes, got.Outcome):
+		t.Errorf("%s is none of an adapter's outcomes", got.Outcome)
+	case completed && (status < 200 || status > 499):
+		t.Errorf("a %d completed it", status)
+	case completed && by.rules == "[]" && status > 299:
+		t.Errorf("a %d completed it, and no rule said so", status)
+	case completed && len(body) > 64:
+		t.Errorf("a body that was not read completed it")
+	case completed && by.profile == "slack" && by.rules == "[]" && status == 200 && !saysOK(body):
+		t.Errorf("Slack did not say ok: %s", body)
+	case got.Outcome == dispatch.Absent && (status < 200 || status > 410):
+		t.Errorf("a %d proved absence", status)
+	case got.Outcome == dispatch.Absent && status == 200 && !json.Valid(body):
+		t.Errorf("%q proved absence", body)
+	case got.Final && got.Outcome != dispatch.Ambiguous:
+		t.Errorf("%s is final", got.Outcome)
+	case completed != (got.ErrorClass == "") || got.ErrorClass != "" && !className.MatchString(got.ErrorClass):
+		t.Errorf("%s with error class %q", got.Outcome, got.ErrorClass)
+	case got.RetryAfter < 0 || got.RetryAfter > retryafter.Longest:
+		t.Errorf("retry after %s", got.RetryAfter)
+	case !completed && got.RetryAfter < retryafter.Header(response.Header, retryafter.DateOf(response.Header, time.Now())):
+		t.Errorf("retry after %s, earlier than the header says", got.RetryAfter)
+	case status >= 500 && got.Replayed && !got.Final && got.Outcome != dispatch.Rejected && response.Header.Get("Stripe-Should-Retry") != "true":
+		t.Errorf("a saved %d is tried again: %+v", status, got)
+	case got.Response != nil && !json.Valid(got.Response):
+		t.Errorf("what is kept is no JSON: %q", got.Response)
+	}
+}
+
+func saysOK(body []byte) bool {
+	var answer map[string]any
+	return json.Unmarshal(body, &answer) == nil && answer["ok"] == true
 }
 
 func anyResponse(t *rapid.T) *http.Response {

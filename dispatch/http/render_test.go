@@ -48,6 +48,7 @@ func TestARequestIsRendered(t *testing.T) {
 		"payload octet for octet": {"", "{path: /c}", `{"b": 1.0, "a":9007199254740993,"a":2}`, "POST /base/c", `{"b": 1.0, "a":9007199254740993,"a":2}`},
 		"mapped, big integers":    {"", `{path: /c, map: "{amount: .payload.n, run: .agent_run_id}"}`, `{"n":9007199254740993}`, "POST /base/c", `{"amount":9007199254740993,"run":"run-001"}`},
 		"form":                    {"", "{path: /c, body: form}", `{"amount":5,"metadata":{"k":"a b"},"items":["x",true],"none":null}`, "POST /base/c", "amount=5&items%5B0%5D=x&items%5B1%5D=true&metadata%5Bk%5D=a+b&none="},
+		"mapped form":             {"", `{path: /c, body: form, map: "{amount: .payload.n}"}`, `{"n":5}`, "POST /base/c", "amount=5"},
 		"path value":              {"", "{path: '/c/{.payload.id}/x'}", `{"id":"a/b?c#d é"}`, "POST /base/c/a%2Fb%3Fc%23d%20%C3%A9/x", `{"id":"a/b?c#d é"}`},
 		"jq braces in path":       {"", `{path: '/c/{{x}}/{ {a: .payload.id} | .a }'}`, `{"id":7}`, "POST /base/c/{x}/7", `{"id":7}`},
 		"query":                   {"", "{path: /c, method: GET, query: {q: '{.payload.q}', fixed: '1'}}", `{"q":"a&b=c"}`, "GET /base/c?fixed=1&q=a%26b%3Dc", ""},
@@ -86,6 +87,9 @@ func TestAPayloadThatCannotBeRenderedIsRejectedUnsent(t *testing.T) {
 		"two results":              {"", "{path: /c, map: '.payload[]'}", `[1,2]`},
 		"form of an array":         {"", "{path: /c, body: form}", `[]`},
 		"agent sets the key field": {"idempotency_key: {field: ik}", "{path: /c}", `{"ik":"mine"}`},
+		"agent sets the parameter": {"idempotency_key: {field: ik}", "{path: /c, body: form}", `{"ik":"mine"}`},
+		"no text in the query":     {"", "{path: /c, method: GET, query: {q: '{.payload.q}'}}", `{"q":{}}`},
+		"no JSON":                  {"", "{path: '/c/{.payload.id}'}", `{`},
 		"key field in an array":    {"idempotency_key: {field: ik}", "{path: /c}", `[1]`},
 		"key field in null":        {"idempotency_key: {field: ik}", "{path: /c}", `null`},
 	} {
@@ -104,6 +108,18 @@ func TestAnEndlessExpressionSendsNothingAndRefusesNothing(t *testing.T) {
 	arrived, result := dispatchOnce(t, "", "{path: /c, map: 'last(repeat(1))'}", request(`{}`))
 	if arrived != nil || result.Outcome != dispatch.Throttled || result.ErrorClass != "slow_expression" || result.Overloaded() {
 		t.Errorf("arrived %v, result %+v", arrived, result)
+	}
+}
+
+func TestAKeyWithoutDigitsStaysItself(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"order-7", "idem_v1_00", "idem_v1_0123456789abcdef0123456789abcdeg"} {
+		own := request(`{}`)
+		own.IdempotencyKey = key
+		arrived, _ := dispatchOnce(t, "idempotency_key: {format: uuid}", "{path: /}", own)
+		if got := arrived.header.Get("Idempotency-Key"); got != key {
+			t.Errorf("%s became %s", key, got)
+		}
 	}
 }
 

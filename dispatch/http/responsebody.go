@@ -27,18 +27,13 @@ func readBody(body io.Reader, limit int64) ([]byte, error) {
 }
 
 func bodyClass(ctx context.Context, err error) string {
-	switch {
-	case errors.Is(err, errBodyTooLarge):
+	if errors.Is(err, errBodyTooLarge) {
 		return "body_too_large"
-	case ctx.Err() != nil:
-		return failure.Context(ctx)
-	case failure.IsTimeout(err):
-		return "timeout"
-	case failure.IsReset(err):
-		return "reset"
-	default:
-		return "malformed_body"
 	}
+	if class := failure.Sent(ctx, err); class != "protocol" {
+		return class
+	}
+	return "malformed_body"
 }
 
 // isMalformed reports a body that calls itself JSON and is not. No body at

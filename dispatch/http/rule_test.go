@@ -1,6 +1,8 @@
 package http_test
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +62,19 @@ func TestRulesDecide(t *testing.T) {
 				t.Errorf("got  %+v\nwant %+v", got, test.want)
 			}
 		})
+	}
+}
+
+// The time was up, so nobody can tell what the rule would have said.
+func TestAnAnswerThatNoRuleWasInTimeForLeavesDoubt(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	spec := spec(server.URL, "", "{path: /, response: {rules: [{when: last(repeat(true)), outcome: rejected}]}}")
+	spec.Timeout = 300 * time.Millisecond
+	got := newAdapter(t, spec).Dispatch(t.Context(), request(`{}`))
+	if got.Outcome != dispatch.Ambiguous || got.ErrorClass != "timeout" {
+		t.Errorf("got %+v, want ambiguous, timeout", got)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -19,16 +20,17 @@ import (
 
 // tool is Tool, checked and compiled.
 type tool struct {
-	provider  *provider
-	method    string
-	path      path
-	query     map[string]render.Template
-	headers   map[string]render.Template
-	body      encoding
-	mapping   *jq.Expression // nil sends the payload as it is
-	reference *jq.Expression // nil finds no reference
-	rules     rules          // the operator's
-	isAsked   bool           // whether an effect happened
+	provider    *provider
+	method      string
+	path        path
+	query       map[string]render.Template
+	headers     map[string]render.Template
+	body        encoding
+	mapping     *jq.Expression // nil sends the payload as it is
+	readsIntent bool           // for any of the four above
+	reference   *jq.Expression // nil finds no reference
+	rules       rules          // the operator's
+	isAsked     bool           // whether an effect happened
 }
 
 var (
@@ -48,13 +50,19 @@ func newTool(provider *provider, spec dispatch.ToolSpec) (*tool, error) {
 	if t.method == "" {
 		t.method = http.MethodPost
 	}
-	return t, errors.Join(
+	err := errors.Join(
 		t.compilePath(block.Path),
 		t.compileTemplates(block),
 		t.compileBody(block, spec.Class),
 		t.compileResponse(block.Response, spec.Class),
 		t.checkKey(spec),
 	)
+	t.readsIntent = t.mapping != nil || hasValue(t.path) || hasValue(slices.Collect(maps.Values(t.query))) || hasValue(slices.Collect(maps.Values(t.headers)))
+	return t, err
+}
+
+func hasValue(templates []render.Template) bool {
+	return slices.ContainsFunc(templates, render.Template.HasValue)
 }
 
 func (t *tool) compilePath(text string) (err error) {
@@ -164,7 +172,7 @@ func (t *tool) checkKey(spec dispatch.ToolSpec) error {
 // render makes the request that every attempt of the intent sends alike, but
 // for a signature.
 func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Request, error) {
-	input, err := render.Input(request)
+	input, err := t.input(request)
 	if err != nil {
 		return nil, err
 	}
@@ -191,6 +199,14 @@ func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Requ
 		rendered.ContentLength = int64(len(body))
 	}
 	return rendered, nil
+}
+
+// input is decoded for expressions alone: most tools have none.
+func (t *tool) input(request dispatch.Request) (any, error) {
+	if !t.readsIntent {
+		return nil, nil
+	}
+	return render.Input(request)
 }
 
 func (t *tool) target(ctx context.Context, input any, key string) (*url.URL, error) {

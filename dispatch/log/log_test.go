@@ -3,6 +3,7 @@ package log_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -162,6 +163,27 @@ func TestWhatCannotBeWrittenIsNotSent(t *testing.T) {
 	full := newAdapter(t, "to: /dev/full")
 	if got := full.Dispatch(t.Context(), request); got.Outcome != dispatch.NotSent || got.ErrorClass != "write" {
 		t.Errorf("a full disk: %+v", got)
+	}
+}
+
+func TestALineIsWrittenForAConfiguredToolInTimeOrNotAtAll(t *testing.T) {
+	t.Parallel()
+	over, end := context.WithCancel(t.Context())
+	end()
+	for want, test := range map[string]struct {
+		ctx  context.Context
+		tool string
+	}{
+		"unconfigured_tool": {t.Context(), "log/other"},
+		"cancelled":         {over, request.Tuple.ToolName},
+	} {
+		path := filepath.Join(t.TempDir(), "intents")
+		late := request
+		late.Tuple.ToolName = test.tool
+		got := newAdapter(t, "to: "+path).Dispatch(test.ctx, late)
+		if _, err := os.Stat(path); got.Outcome != dispatch.NotSent || got.ErrorClass != want || err == nil {
+			t.Errorf("got %+v, want not_sent, %s, and no file", got, want)
+		}
 	}
 }
 

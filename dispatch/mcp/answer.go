@@ -67,8 +67,12 @@ func (a *answer) readFlags(members map[string]json.RawMessage) error {
 		}
 	}
 	a.wants = len(inputs)
-	a.wantsInput = resultType == "input_required" || a.wants > 0
-	return nil
+	switch resultType {
+	case "", "complete", "input_required":
+		a.wantsInput = resultType == "input_required" || a.wants > 0
+		return nil
+	}
+	return errNoAnswer // a later protocol may say there what is no end yet
 }
 
 func present(value json.RawMessage) json.RawMessage {

@@ -57,6 +57,7 @@ func TestWhatAnAnswerProves(t *testing.T) {
 		"input wanted":           {how: resulting(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"message":"sure?"}}}}`), want: dispatch.Ambiguous, class: "input_required", final: true},
 		"input wanted by a name": {how: resulting(`{"resultType":"input_required","inputRequests":{}}`), want: dispatch.Ambiguous, class: "input_required"},
 
+		"a type of a later day":  {how: resulting(`{"resultType":"accepted","content":[]}`), want: dispatch.Ambiguous, class: "protocol"},
 		"no result":              {how: resulting(`{}`), want: dispatch.Ambiguous, class: "protocol"},
 		"a list":                 {how: resulting(`[]`), want: dispatch.Ambiguous, class: "protocol"},
 		"isError of no truth":    {how: resulting(`{"content":[],"isError":"no"}`), want: dispatch.Ambiguous, class: "protocol"},

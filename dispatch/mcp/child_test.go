@@ -220,14 +220,5 @@ func (n *nursery) kill(t *testing.T) {
 
 func awaitGone(t *testing.T, pid int) {
 	t.Helper()
-	eventually(t, "the child is gone", func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH })
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-	}
+	drainertest.Eventually(t, "the child is gone", func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH })
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/mcp"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestAChildInheritsNothingButThePath(t *testing.T) {
@@ -71,7 +72,7 @@ func TestADeadChildIsStartedAgain(t *testing.T) {
 		t.Errorf("a child that died of the call: %+v", got)
 	}
 	n.enter(t, dispatchtest.Answering)
-	eventually(t, "a new child answers", func() bool {
+	drainertest.Eventually(t, "a new child answers", func() bool {
 		return adapter.Dispatch(t.Context(), intent("3")).Outcome == dispatch.Completed
 	})
 }
@@ -110,7 +111,7 @@ func TestAChildThatKeepsDyingRests(t *testing.T) {
 	n.enter(t, dispatchtest.Severing)
 	adapter := adapterFor(t, n.settings(t, nil), "{}", dispatch.KeyIdempotent)
 	start := time.Now()
-	eventually(t, "four children have died", func() bool {
+	drainertest.Eventually(t, "four children have died", func() bool {
 		adapter.Dispatch(t.Context(), intent("1"))
 		return len(n.lines("pids")) == 4
 	})
@@ -133,7 +134,7 @@ func TestAChildThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 	n.enter(t, deaf)
 	ctx, cancel := context.WithCancel(t.Context())
 	go adapter.Dispatch(ctx, intent("1")) // it reads no further than this
-	eventually(t, "the child is deaf", func() bool { return len(n.calls()) == 2 })
+	drainertest.Eventually(t, "the child is deaf", func() bool { return len(n.calls()) == 2 })
 	cancel()
 	large := intent("2")
 	large.Payload = json.RawMessage(`{"text":"` + strings.Repeat("x", 200<<10) + `"}`)
@@ -143,7 +144,7 @@ func TestAChildThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 		t.Errorf("half a line: %+v", got)
 	}
 	n.enter(t, dispatchtest.Answering)
-	eventually(t, "a new child answers", func() bool {
+	drainertest.Eventually(t, "a new child answers", func() bool {
 		return adapter.Dispatch(t.Context(), intent("3")).Outcome == dispatch.Completed
 	})
 }

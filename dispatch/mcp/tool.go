@@ -95,9 +95,7 @@ func (t *tool) writeArguments(ctx context.Context, request dispatch.Request) (js
 		if err != nil {
 			return nil, err
 		}
-		if arguments, err = jq.Encode(mapped); err != nil {
-			return nil, err
-		}
+		arguments = jq.Encode(mapped)
 	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(arguments, &members); err != nil || members == nil {
@@ -109,10 +107,6 @@ func (t *tool) writeArguments(ctx context.Context, request dispatch.Request) (js
 	if _, taken := members[t.keyArgument]; taken {
 		return nil, errArguments
 	}
-	key, err := json.Marshal(request.IdempotencyKey)
-	if err != nil {
-		return nil, fmt.Errorf("writing the key argument: %w", err)
-	}
-	members[t.keyArgument] = key
+	members[t.keyArgument], _ = json.Marshal(request.IdempotencyKey) // a string always has a JSON form
 	return json.Marshal(members)
 }

@@ -1,7 +1,10 @@
 package payloadschema
 
 import (
+	"bytes"
 	"encoding/json"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -68,3 +71,53 @@ func TestASchemaIsWholeAndValid(t *testing.T) {
 		}
 	}
 }
+
+// Whatever schema and payload meet, the verdict is the same every time, and
+// what it says is the schema's own.
+func FuzzAVerdictQuotesNothingOfThePayload(f *testing.F) {
+	for _, payload := range []string{
+		`{"amount": "canary1", "currency": {"canary2": ["canary3"]}, "canary4": null}`, `{"mail": "canary@canary", "items": ["canary5", "canary5"]}`, `["canary6"]`, `"canary7"`,
+		`{"amount": 9007199254740994.5, "currency": "eur"}`, `{"amount": 1, "amount": 0, "currency": "eur"}`, `{"canary8"`, "{\"\xff\": \"\xff\"}", `{"a": "\ud800"}`, "",
+		strings.Repeat("[", 300) + strings.Repeat("]", 300), `{"proto": {"items": {"canary9": 1}}}`,
+	} {
+		for _, schema := range []string{
+			charge, `true`, `false`, `{"$ref": "#"}`, `{"items": {"$ref": "#"}, "uniqueItems": true, "contains": {"const": 1}}`, `{"propertyNames": {"pattern": "^a$"}, "minProperties": 2}`,
+			`{"anyOf": [{"type": "null"}, {"not": {}}], "if": {}, "then": {"dependentRequired": {"amount": ["canary"]}}}`, `{"$dynamicRef": "#a", "$dynamicAnchor": "a", "unevaluatedProperties": false}`,
+			`{"multipleOf": 0.01, "format": "uuid", "$schema": "http://json-schema.org/draft-07/schema#"}`, `{"type": "canary"}`, `{"$id": "http://other.example/", "$ref": "#/$defs/a"}`, `{`,
+		} {
+			f.Add([]byte(schema), []byte(payload))
+		}
+	}
+	f.Fuzz(func(t *testing.T, text, payload []byte) {
+		if hugeExponent.Match(text) || hugeExponent.Match(payload) {
+			return // numbers that jsonb writes out, and nobody else should
+		}
+		schema, err := Compile(text)
+		if err != nil {
+			if strings.Contains(err.Error(), address) {
+				t.Errorf("%q: %v", text, err)
+			}
+			return
+		}
+		violation := schema.Violation(payload)
+		if again := schema.Violation(payload); !reflect.DeepEqual(again, violation) {
+			t.Errorf("%q of %q: %v, then %v", text, payload, violation, again)
+		}
+		if violation == nil {
+			if !json.Valid(payload) {
+				t.Errorf("%q passes", payload)
+			}
+			return
+		}
+		for _, quoted := range words.FindAll(payload, -1) {
+			if !bytes.Contains(text, quoted) && strings.Contains(violation.Title+violation.Detail, string(quoted)) {
+				t.Errorf("%q of %q is said of %q", violation.Detail, payload, text)
+			}
+		}
+	})
+}
+
+var (
+	words        = regexp.MustCompile(`[a-z]{4,}[0-9]+`) // there is none in the verdict's own words
+	hugeExponent = regexp.MustCompile(`[eE][+-]?[0-9]{3}`)
+)

@@ -8,6 +8,7 @@ import (
 	"mime/multipart"
 	"mime/quotedprintable"
 	"net/textproto"
+	"strings"
 )
 
 const quotedPrintable = "quoted-printable"
@@ -46,9 +47,13 @@ func writeBody(out *bytes.Buffer, parts []part, boundary string) error {
 	return writer.Close()
 }
 
+// lineEnds are made one: behind a carriage return that stands alone, the encoder
+// loses the next line feed.
+var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n")
+
 func writeEncoded(out io.Writer, text string) error {
 	writer := quotedprintable.NewWriter(out)
-	if _, err := io.WriteString(writer, text); err != nil {
+	if _, err := lineEnds.WriteString(writer, text); err != nil {
 		return err
 	}
 	return writer.Close()

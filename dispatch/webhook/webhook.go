@@ -41,14 +41,10 @@ func New(spec dispatch.Spec) (*http.Adapter, error) {
 	return http.NewSigned(spec, receiver.sign)
 }
 
-// block hands settings on that were made here.
+// block hands settings on that were made here, to who decodes just these.
 type block[T any] struct{ settings T }
 
 func (b block[T]) Decode(into any) error {
-	target, ok := into.(*T)
-	if !ok {
-		return errors.New("a block was decoded into what it is not for")
-	}
-	*target = b.settings
+	*into.(*T) = b.settings
 	return nil
 }

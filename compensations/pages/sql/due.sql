@@ -1,6 +1,7 @@
 -- $1 channel, $2 seconds between two pages, $3 and $4 one incident and
--- generation, or null for all, $5 limit. What the channel is to be told: what is
--- open and new to it, or old news; and what it believes to be open and is not.
+-- generation, or null for all that no job of the kind $6 is about to tell, $5
+-- limit. What the channel is to be told: what is open and new to it, or old news;
+-- and what it believes to be open and is not.
 WITH due AS (
   SELECT i.id, i.generation, 'open' AS state, p.told_at, p.tried_at, coalesce(p.sends, 0) AS sends
   FROM outbox.incident i
@@ -19,7 +20,9 @@ WITH due AS (
     AND now_is.state <> 'open' AND now_is.state IS DISTINCT FROM p.told
 ), next AS (
   SELECT * FROM due
-  WHERE $3::bigint IS NULL OR (id = $3::bigint AND generation = $4::int)
+  WHERE CASE WHEN $3::bigint IS NOT NULL THEN id = $3::bigint AND generation = $4::int
+             ELSE NOT EXISTS (SELECT FROM outbox.river_job j WHERE j.kind = $6::text AND j.finalized_at IS NULL
+               AND j.args = jsonb_build_object('channel', $1::text, 'incident_id', due.id, 'generation', due.generation)) END
   -- what was tried least lately, so that pages which a channel refuses keep no others out; then news before repetitions
   ORDER BY tried_at NULLS FIRST, state = 'open', told_at NULLS FIRST, id LIMIT $5::int
 )

@@ -103,7 +103,7 @@ func (f *Form) writeBody(ctx context.Context, request dispatch.Request, input ma
 	if err != nil || value == nil {
 		return nil, err
 	}
-	return jq.Encode(value)
+	return jq.Encode(value), nil
 }
 
 func withoutControls(text string) (string, error) {

@@ -22,17 +22,15 @@ type Hello struct {
 
 // Greeting is the hello line of drainer, with its newline.
 func Greeting() []byte {
-	line, err := json.Marshal(Hello{Protocol: []int{version}, Name: "drainer"})
-	if err != nil {
-		panic(err) // a constant
-	}
+	line, _ := json.Marshal(Hello{Protocol: []int{version}, Name: "drainer"}) // a constant
 	return append(line, '\n')
 }
 
 // ParseHello reads an adapter's hello. One that is no use is named by its
 // error class: "invalid_hello" or "protocol_version".
 func ParseHello(text []byte) (hello Hello, class string) {
-	if err := json.Unmarshal(text, &hello); err != nil || !hello.isValid() {
+	mistakes, err := readObject(text, map[string]any{"protocol": &hello.Protocol, "name": &hello.Name, "operations": &hello.Operations})
+	if err != nil || len(mistakes) > 0 || !hello.isValid() {
 		return Hello{}, "invalid_hello"
 	}
 	if !slices.Contains(hello.Protocol, version) {

@@ -1,10 +1,8 @@
 package protocol
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"regexp"
 	"slices"
 	"time"
@@ -49,7 +47,7 @@ var (
 // ParseResult reads a result. With [ErrInvalid] it still tells the id.
 func ParseResult(text []byte) (Result, error) {
 	var result Result
-	mistakes, err := result.read(json.NewDecoder(bytes.NewReader(text)))
+	mistakes, err := readObject(text, result.fields())
 	switch {
 	case err != nil || result.ID == "" || slices.Contains(mistakes, "id"):
 		return Result{}, ErrUnaddressed
@@ -59,40 +57,6 @@ func ParseResult(text []byte) (Result, error) {
 	return result, nil
 }
 
-// read names the fields that are mistyped, or that stand there twice: which of
-// two outcomes is meant, or whose a result with two ids is, nobody can tell.
-// A field counts under its exact name; encoding/json would take "ID" for "id".
-func (r *Result) read(object *json.Decoder) (mistakes []string, err error) {
-	fields := r.fields()
-	seen := map[string]bool{}
-	if start, err := object.Token(); err != nil || start != json.Delim('{') {
-		return nil, ErrUnaddressed
-	}
-	for object.More() {
-		token, err := object.Token()
-		if err != nil {
-			return nil, ErrUnaddressed
-		}
-		name, _ := token.(string) // the decoder takes nothing else for a name
-		into, known := fields[name]
-		if !known || seen[name] {
-			into = &json.RawMessage{}
-		}
-		isMistake := known && seen[name]
-		seen[name] = true
-		if err := object.Decode(into); err != nil {
-			if !isMistyped(err) {
-				return nil, ErrUnaddressed
-			}
-			isMistake = true
-		}
-		if isMistake {
-			mistakes = append(mistakes, name)
-		}
-	}
-	return mistakes, atEnd(object)
-}
-
 // fields are where the values of a result go, by their names.
 func (r *Result) fields() map[string]any {
 	return map[string]any{
@@ -100,22 +64,6 @@ func (r *Result) fields() map[string]any {
 		"retry_after_ms": &r.RetryAfterMS, "replayed": &r.Replayed, "provider_ref": &r.ProviderRef,
 		"response": &r.Response, "problem": &r.Problem,
 	}
-}
-
-func isMistyped(err error) bool {
-	var mistyped *json.UnmarshalTypeError
-	return errors.As(err, &mistyped)
-}
-
-// atEnd sees to it that the object is whole, and that nothing follows it.
-func atEnd(object *json.Decoder) error {
-	if _, err := object.Token(); err != nil {
-		return ErrUnaddressed
-	}
-	if _, err := object.Token(); !errors.Is(err, io.EOF) {
-		return ErrUnaddressed
-	}
-	return nil
 }
 
 func (r Result) isValid() bool {

@@ -123,6 +123,7 @@ func TestTheSchemaKnowsAHelloAsDrainerDoes(t *testing.T) {
 		`{"protocol":[1],"name":"x","operations":{"open":"safe"}}`:        false,
 		`{"protocol":[1],"name":"x","operations":{"":"read_only"}}`:       false,
 		`{"protocol":[1],"name":"x","operations":["open"]}`:               false,
+		`{"Protocol":[1],"name":"x"}`:                                     false,
 	} {
 		if _, class := protocol.ParseHello([]byte(text)); (class == "") != valid {
 			t.Errorf("%s is read with %q", text, class)
@@ -131,37 +132,4 @@ func TestTheSchemaKnowsAHelloAsDrainerDoes(t *testing.T) {
 			t.Errorf("%s is published with %v", text, err)
 		}
 	}
-}
-
-// Nothing that an adapter may say makes a result that the engine cannot keep.
-func FuzzParseResult(f *testing.F) {
-	for _, seed := range []string{
-		`{"id":"1","outcome":"completed","response":{"a":"\u0000\ud800"},"provider_ref":"\u0000"}`,
-		`{"id":"1","outcome":"throttled","retry_after_ms":1e308}`,
-		`{"id":"1","outcome":"rejected","problem":{"title":"\ud800"}}`,
-		`{"id":"1","outcome":5}`, `null`, `[`, "",
-	} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		result, err := protocol.ParseResult(text)
-		if err != nil {
-			return
-		}
-		got := result.Evidence(dispatch.NonIdempotent)
-		switch {
-		case result.ID == "":
-			t.Error("a result of no request")
-		case got.Outcome == dispatch.InFlight:
-			t.Error("in flight, and not to be repeated")
-		case got.RetryAfter < 0:
-			t.Errorf("retry after %s", got.RetryAfter)
-		case (got.Outcome == dispatch.Completed) != (got.ErrorClass == ""):
-			t.Errorf("%s with error class %q", got.Outcome, got.ErrorClass)
-		case got.Response != nil && !json.Valid(got.Response):
-			t.Errorf("response %q", got.Response)
-		case bytes.ContainsRune([]byte(got.ProviderRef), 0):
-			t.Errorf("reference %q", got.ProviderRef)
-		}
-	})
 }

@@ -14,9 +14,5 @@ func Scalar(value any) (string, error) {
 	case nil, []any, map[string]any:
 		return "", errors.New("jq gave null, an array or an object where text belongs")
 	}
-	text, err := jq.Encode(value)
-	if err != nil {
-		return "", err
-	}
-	return string(text), nil
+	return string(jq.Encode(value)), nil
 }

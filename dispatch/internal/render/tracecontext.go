@@ -1,16 +1,21 @@
 package render
 
-import "strings"
+import (
+	"maps"
+	"slices"
+	"strings"
+)
 
 // TraceContext takes the W3C trace headers (https://www.w3.org/TR/trace-context,
 // https://www.w3.org/TR/baggage), and nothing else, from what the agent left
-// with the intent. Names are in lower case; values hold no control characters.
+// with the intent. Names are in lower case, and of several spellings the
+// standard's own counts, on every attempt alike; values hold no control characters.
 func TraceContext(from map[string]string) map[string]string {
 	kept := map[string]string{}
-	for name, value := range from {
-		switch name := strings.ToLower(name); name {
+	for _, written := range slices.Sorted(maps.Keys(from)) { // in which lower case is the last
+		switch name := strings.ToLower(written); name {
 		case "traceparent", "tracestate", "baggage":
-			if !strings.ContainsFunc(value, isControl) {
+			if value := from[written]; !strings.ContainsFunc(value, isControl) {
 				kept[name] = value
 			}
 		}

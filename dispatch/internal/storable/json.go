@@ -9,11 +9,12 @@ import (
 	"strings"
 )
 
+// What keeps within what jsonb can take, and its readers: it recurses on a
+// bounded stack and writes numbers out in full.
 const (
-	// maxDepth and maxExponent keep within what jsonb can take: it recurses on
-	// a bounded stack and writes numbers out in full.
-	maxDepth    = 500
-	maxExponent = 1000
+	maxDepth  = 500
+	maxDigits = 1000    // of one number
+	maxZeros  = 1 << 20 // that exponents stand for, all together
 )
 
 // JSON makes a response body fit for a jsonb column: JSON as it came, but
@@ -27,10 +28,7 @@ func JSON(body []byte, contentType string) json.RawMessage {
 			return cleaned
 		}
 	}
-	text, err := json.Marshal(Text(string(body)))
-	if err != nil {
-		return nil
-	}
+	text, _ := json.Marshal(Text(string(body))) // a string always has a JSON form
 	return text
 }
 
@@ -50,7 +48,7 @@ func opensLikeJSON(body []byte) bool {
 // up on nesting and numbers that jsonb cannot hold.
 func cleanJSON(text []byte) (json.RawMessage, bool) {
 	cleaned := make([]byte, 0, len(text))
-	depth, inString := 0, false
+	depth, zeros, inString := 0, 0, false
 	for i := 0; i < len(text); {
 		width := 1
 		switch c := text[i]; {
@@ -70,8 +68,11 @@ func cleanJSON(text []byte) (json.RawMessage, bool) {
 			}
 		case c == '}' || c == ']':
 			depth--
-		case c == 'e' || c == 'E':
-			if isHugeExponent(text[i+1:]) {
+		case c == '-' || '0' <= c && c <= '9':
+			number := leadingNumber(text[i:])
+			width = len(number)
+			zeros += zerosOf(number)
+			if width > maxDigits || zeros > maxZeros {
 				return nil, false
 			}
 		}
@@ -99,28 +100,28 @@ func escapeWidth(text []byte) int {
 	return 6
 }
 
+// codeUnit reads \uXXXX, of which valid JSON has four digits.
 func codeUnit(escape []byte) uint64 {
-	unit, err := strconv.ParseUint(string(escape[2:6]), 16, 16)
-	if err != nil {
-		return 0
-	}
+	unit, _ := strconv.ParseUint(string(escape[2:6]), 16, 16)
 	return unit
 }
 
 func isHigh(unit uint64) bool { return unit >= 0xd800 && unit <= 0xdbff }
 func isLow(unit uint64) bool  { return unit >= 0xdc00 && unit <= 0xdfff }
 
-// isHugeExponent looks at what follows an e outside a string. The e of true
-// and false is followed by no number.
-func isHugeExponent(text []byte) bool {
-	digits := bytes.TrimLeft(text, "+-")
-	end := 0
-	for end < len(digits) && '0' <= digits[end] && digits[end] <= '9' {
-		end++
+func leadingNumber(text []byte) []byte {
+	return text[:len(text)-len(bytes.TrimLeft(text, "+-.0123456789eE"))]
+}
+
+// zerosOf is how many zeros an exponent stands for.
+func zerosOf(number []byte) int {
+	_, power, found := bytes.Cut(bytes.ToLower(number), []byte("e"))
+	if !found {
+		return 0
 	}
-	if end == 0 {
-		return false
+	exponent, err := strconv.Atoi(string(power))
+	if err != nil || max(exponent, -exponent) > maxDigits {
+		return maxZeros + 1
 	}
-	exponent, err := strconv.Atoi(string(digits[:end]))
-	return err != nil || exponent > maxExponent
+	return max(exponent, -exponent)
 }

@@ -1,0 +1,61 @@
+package compensations
+
+import (
+	"math"
+	"math/big"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/jq"
+)
+
+// What passes for storable the outbox takes as an undo's payload, with every
+// number exact; what is plain passes.
+func FuzzTheOutboxTakesWhatPassesForStorable(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `{"charge": "ch_1", "amount": 9007199254740993.10}`, `{"a\u0000": 1}`, `{"a": "\u0000"}`, `{"a": "\ud800"}`, "{\"a\": \"\xff\"}", `{"a": [1e1000, 1E-1000, -0.0]}`, `{"a": 1e1001}`,
+		`{"a": 1e99999999999999999999}`, `{"a": ` + strings.Repeat("9", 1000) + `}`, `{"a": ` + strings.Repeat("9", 1001) + `}`, `{"a": "` + strings.Repeat("x", 1<<20-9) + `"}`, `{"a": "` + strings.Repeat("x", 1<<20-200) + `"}`,
+		`{"a": "` + strings.Repeat(`\u0001`, 200000) + `"}`, `{"a": "` + strings.Repeat(`\"`, 600000) + `"}`, `{"a": [` + strings.Repeat("1e999,", 1100) + `1]}`,
+		`{"a": ` + strings.Repeat("[", 498) + strings.Repeat("]", 498) + `}`, `{"a": ` + strings.Repeat("[", 600) + strings.Repeat("]", 600) + `}`, `{"a": [` + strings.Repeat("{},", 20000) + `{}]}`,
+	} {
+		f.Add([]byte(seed), 0.0, int64(0))
+	}
+	for _, number := range []float64{math.Inf(1), math.NaN(), math.MaxFloat64, math.SmallestNonzeroFloat64, 0.1, -1e21} {
+		f.Add([]byte(`{}`), number, int64(math.MinInt64))
+	}
+	db, err := pgxpool.New(f.Context(), drainertest.Database(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(db.Close)
+	f.Fuzz(func(t *testing.T, text []byte, number float64, factor int64) {
+		decoded, err := jq.Decode(text)
+		if err != nil {
+			return
+		}
+		power := new(big.Int).Exp(big.NewInt(factor), big.NewInt(40), nil)
+		object := map[string]any{"from": decoded, "number": number, "int": int(factor), "power": power}
+		if !isStorable(object) {
+			if len(text) < 1000 && !strings.ContainsAny(string(text), "\\eE") && !math.IsNaN(number) && !math.IsInf(number, 0) {
+				t.Errorf("%q is refused", text)
+			}
+			return
+		}
+		payload := jq.Encode(object)
+		tx, err := db.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(t.Context()) }()
+		var stored []byte
+		err = tx.QueryRow(t.Context(), `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
+			VALUES ('r', 'compensate:1', 'p/o', 's', $1::text::jsonb, 1) RETURNING payload::text`, string(payload)).Scan(&stored)
+		if err != nil || !dispatchtest.SameJSON(stored, payload) {
+			t.Errorf("%.200q is stored as %.200q, %v", payload, stored, err)
+		}
+	})
+}
