@@ -98,9 +98,9 @@ func printError(to io.Writer, err error) {
 	case err == nil:
 	case errors.As(err, &invalid):
 		for _, problem := range invalid.Problems {
-			fmt.Fprintf(to, "drainer: %s\n", problem)
+			fmt.Fprintf(to, "drainer: %s\n", printable(problem.Error()))
 		}
 	default:
-		fmt.Fprintf(to, "drainer: %s\n", strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
+		fmt.Fprintf(to, "drainer: %s\n", printable(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")))
 	}
 }

@@ -9,13 +9,15 @@ import (
 )
 
 // newLogger writes for whoever reads: a person at a terminal, or a collector.
-func newLogger() *slog.Logger {
-	logger := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+// Lines may wait in memory until flush.
+func newLogger() (logger *slog.Logger, flush func()) {
+	lines := newLogWriter(os.Stderr)
+	logger = slog.New(slog.NewJSONHandler(lines, nil))
 	if term.IsTerminal(int(os.Stderr.Fd())) {
-		logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+		logger = slog.New(slog.NewTextHandler(lines, nil))
 	}
 	quiet(logger)
-	return logger
+	return logger, lines.Close
 }
 
 // quiet takes the standard logger from the libraries that write to it.

@@ -61,7 +61,7 @@ func runRoot(t *testing.T, root *cobra.Command, args ...string) result {
 	return result{code, stdout.String(), stderr.String()}
 }
 
-func write(t *testing.T, name, content string) string {
+func write(t testing.TB, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -70,7 +70,7 @@ func write(t *testing.T, name, content string) string {
 	return path
 }
 
-func writeValid(t *testing.T) string {
+func writeValid(t testing.TB) string {
 	t.Helper()
 	return write(t, "drainer.yaml", strings.ReplaceAll(validConfig, "TOKEN", write(t, "token", "s3cret\n")))
 }
@@ -187,7 +187,7 @@ func TestVersionIsPrintedAsTableOrJSON(t *testing.T) {
 	}
 }
 
-func builtins(t *testing.T) dispatch.Registry {
+func builtins(t testing.TB) dispatch.Registry {
 	t.Helper()
 	registry, err := dispatch.NewRegistry(builtin.Kinds()...)
 	if err != nil {

@@ -57,6 +57,7 @@ intent.`,
 }
 
 func (o *options) run(command *cobra.Command, once bool) error {
+	collectLess()
 	hangups := o.hangups()
 	loaded, err := o.loadConfig(command)
 	if err != nil {
@@ -70,12 +71,13 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	if err := checkDatabase(ctx, url); err != nil {
 		return err
 	}
+	log, flush := newLogger()
+	defer flush() // last, when everything else has had its say
 	store, err := postgres.Open(ctx, url)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
-	log := newLogger()
 	logWarnings(log, loaded)
 	if once {
 		return drainOnce(ctx, store, loaded, log)

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"io"
+	"sync"
+	"time"
+)
+
+const (
+	// logLinger is for how long a line waits for company. A system call for each
+	// line would cost a busy daemon more than the line itself.
+	logLinger = 5 * time.Millisecond
+	// mostWaiting bounds, in octets, the lines that wait for a slow reader.
+	mostWaiting = 1 << 20
+)
+
+// logWriter writes many lines at once. A process that is killed loses the lines
+// of its last moment.
+type logWriter struct {
+	out    io.Writer
+	closed chan struct{}
+	done   chan struct{}
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	waiting []byte
+	isOver  bool
+}
+
+func newLogWriter(out io.Writer) *logWriter {
+	w := &logWriter{out: out, closed: make(chan struct{}), done: make(chan struct{})}
+	w.changed = sync.NewCond(&w.mu)
+	go w.run()
+	return w
+}
+
+// Write returns at once, unless the reader cannot keep up.
+func (w *logWriter) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.waiting) > mostWaiting && !w.isOver {
+		w.changed.Wait()
+	}
+	if w.isOver {
+		return w.out.Write(line)
+	}
+	w.waiting = append(w.waiting, line...)
+	w.changed.Broadcast()
+	return len(line), nil
+}
+
+// Close returns once every line is written. Later ones are written as they come.
+func (w *logWriter) Close() {
+	w.mu.Lock()
+	first := !w.isOver
+	w.isOver = true
+	w.changed.Broadcast()
+	w.mu.Unlock()
+	if first {
+		close(w.closed)
+	}
+	<-w.done
+}
+
+func (w *logWriter) run() {
+	defer close(w.done)
+	for w.awaitLines() {
+		select {
+		case <-time.After(logLinger):
+		case <-w.closed:
+		}
+		w.mu.Lock()
+		lines := w.waiting
+		w.waiting = nil
+		w.changed.Broadcast()
+		w.mu.Unlock()
+		_, _ = w.out.Write(lines) // there is nowhere to say that the log is gone
+	}
+}
+
+// awaitLines reports false once there will be none.
+func (w *logWriter) awaitLines() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.waiting) == 0 && !w.isOver {
+		w.changed.Wait()
+	}
+	return len(w.waiting) > 0
+}
