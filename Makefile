@@ -4,6 +4,13 @@
 GO ?= go
 LINTER := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 BENCH ?= .
+FUZZTIME ?= 10s
+SOAK ?= 1h
+
+# Whose coverage counts, and whose tests are run for it.
+COVERED := ./drainer/...,./dispatch/...,./compensations/...
+COVERING ?= ./drainer/... ./dispatch/... ./compensations/... ./cmd/... ./integration
+COVERAGE := $(CURDIR)/bin/coverage
 
 # An image of this name, for this machine's architecture unless ARCH says otherwise.
 IMAGE ?= drainer
@@ -13,7 +20,7 @@ CHART := deploy/helm/drainer
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 CA_CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 
-.PHONY: help build image chart-files demo test deploy-test lint bench generate
+.PHONY: help build image chart-files demo test models faults fuzz soak cover deploy-test lint bench generate
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -39,7 +46,30 @@ demo: build ## run the whole story on a throwaway Postgres, under a minute
 	./bin/drainer demo
 
 test: ## run every test, with the race detector, against a real Postgres
-	$(GO) test -race -timeout 10m ./...
+	$(GO) test -race -timeout 30m ./...
+	$(GO) test -race -tags failpoints ./internal/failpoint
+
+faults: ## break everything once and print a table; CASE=7 alone, MUTANT=fence_removed without that guard
+	DRAINER_MUTANT=$(MUTANT) $(GO) run ./integration/fault/report $(if $(CASE),-case $(CASE))
+
+soak: ## break whatever can break for an hour (SOAK=10m: ten minutes), and look for leaks
+	SOAK=$(SOAK) $(GO) test -count 1 -timeout 0 -v -run Hour ./integration/nemesis
+
+# Daemons in processes of their own report to the same folder as the tests.
+cover: ## list the code of engine, adapters and sagas that no test runs
+	@rm -rf $(COVERAGE) && mkdir -p $(COVERAGE)
+	$(GO) test -timeout 20m -covermode atomic -coverpkg $(COVERED) -exec 'env GOCOVERDIR=$(COVERAGE)' \
+	  $(COVERING) -args -test.gocoverdir=$(COVERAGE)
+	$(GO) tool covdata textfmt -i $(COVERAGE) -o $(COVERAGE)/profile
+	@$(GO) run ./internal/uncovered $(COVERAGE)/profile
+
+fuzz: ## run every fuzz target for FUZZTIME
+	@GO=$(GO) .ci/fuzz $(FUZZTIME)
+
+models: ## try every order of events in the models; show how each guard is missed
+	@mkdir -p bin
+	@$(GO) test -count 1 -v -run 'TestNoOrderOfEvents|TestEachGuard|TestOneOfTwo' ./model/row ./model/saga >bin/models.log || { cat bin/models.log; exit 1; }
+	@grep -Ev '^ *(===|---) ' bin/models.log
 
 # Uncached: what these tests build they build through another process.
 deploy-test: ## check the image, the Helm chart and the compose file
@@ -49,8 +79,9 @@ deploy-test: ## check the image, the Helm chart and the compose file
 lint: ## check style and the import rules
 	$(GO) run $(LINTER) run
 
-bench: ## measure the drain against a real Postgres
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 1x ./integration
+bench: ## measure every goal of docs/benchmarks.md, about 20 minutes
+	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 2h ./integration/bench | tee /dev/stderr | \
+	  $(GO) run ./integration/bench/goals -bench '$(BENCH)'
 
 generate: ## write drainer.schema.json anew
 	$(GO) generate ./...

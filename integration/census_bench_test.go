@@ -85,7 +85,7 @@ func sampleOnce(b *testing.B, pool *pgxpool.Pool, providers []census.Provider) (
 	ctx, stop := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- counting.Run(ctx) }()
-	eventually(b, "a sample", func() bool {
+	drainertest.Eventually(b, "a sample", func() bool {
 		took = gathered(b, registry, "drainer_census_duration_seconds")
 		return took > 0
 	})

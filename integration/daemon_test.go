@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 // daemon is a daemon in a process of its own.
@@ -104,7 +106,7 @@ func (d *daemon) awaitPause() {
 	case <-d.paused:
 	case <-d.ended:
 		d.t.Fatalf("the daemon ended before it came to the pause point: %v", d.err)
-	case <-time.After(patience):
+	case <-time.After(drainertest.Patience):
 		d.t.Fatal("the daemon never came to the pause point")
 	}
 }
@@ -135,7 +137,7 @@ func (d *daemon) exitCode() int {
 	d.t.Helper()
 	select {
 	case <-d.ended:
-	case <-time.After(patience):
+	case <-time.After(drainertest.Patience):
 		d.t.Fatal("the daemon did not end")
 	}
 	return d.cmd.ProcessState.ExitCode()

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
@@ -136,7 +138,7 @@ func panelQueries(t *testing.T) (queries []panelQuery) {
 type busy struct {
 	t        *testing.T
 	db       *pgxpool.Pool
-	replicas []*programDaemon
+	replicas []*program.Daemon
 }
 
 func startBusy(t *testing.T) *busy {
@@ -148,19 +150,19 @@ func startBusy(t *testing.T) *busy {
 	_, lossy := dispatchtest.NewProvider(t, dispatchtest.Always(dispatchtest.ErrorAfter))
 	pager := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(pager.Close)
-	shell := newShell(t, url, "PROVIDER_URL="+healthy, "LOSSY_URL="+lossy, "PAGER_URL="+pager.URL, "PAGER_SECRET="+pagerSecret, "USER=on-call")
-	config := writeConfig(t, busyConfig)
+	shell := program.New(t, url, "PROVIDER_URL="+healthy, "LOSSY_URL="+lossy, "PAGER_URL="+pager.URL, "PAGER_SECRET="+pagerSecret, "USER=on-call")
+	config := program.WriteConfig(t, busyConfig)
 	b := &busy{t: t, db: connect(t, url)}
 	for range 2 {
-		b.replicas = append(b.replicas, shell.startDaemon(config))
+		b.replicas = append(b.replicas, shell.Start(config))
 	}
-	shell.run(0, "providers", "pause", "held", "--reason", "to be seen")
+	shell.Run(0, "providers", "pause", "held", "--reason", "to be seen")
 	b.enqueue(0)
-	eventually(t, "the first run is done", func() (done bool) { // what is in doubt when it goes back stays unknown
+	drainertest.Eventually(t, "the first run is done", func() (done bool) { // what is in doubt when it goes back stays unknown
 		err := b.db.QueryRow(t.Context(), `SELECT bool_and(status = 'completed') FROM outbox.status WHERE agent_run_id = 'run-0'`).Scan(&done)
 		return err == nil && done
 	})
-	shell.run(0, "compensate", "run-0", "--reason", "to be seen")
+	shell.Run(0, "compensate", "run-0", "--reason", "to be seen")
 	go b.keepBusy()
 	return b
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
@@ -15,7 +17,8 @@ import (
 // once: it has the effect and loses the answer. One attempt is all an intent
 // gets.
 type deadLetters struct {
-	*shell
+	*program.Program
+	t        *testing.T
 	provider *dispatchtest.SimulatedProvider
 	address  string // host and port of the provider
 	config   string
@@ -35,22 +38,23 @@ func newDeadLetters(t *testing.T, faults ...dispatchtest.Fault) *deadLetters {
 	}
 	t.Cleanup(func() { conn.Close(t.Context()) })
 	return &deadLetters{
-		shell: newShell(t, url, "BILLING_TOKEN=t", "USER=on-call"), provider: provider, conn: conn,
+		t:       t,
+		Program: program.New(t, url, "BILLING_TOKEN=t", "USER=on-call"), provider: provider, conn: conn,
 		address: strings.TrimPrefix(baseURL, "http://"),
-		config:  writeConfig(t, fmt.Sprintf(billingConfig, baseURL)+"        retry: {max_attempts: 1}\n"),
+		config:  program.WriteConfig(t, fmt.Sprintf(billingConfig, baseURL)+"        retry: {max_attempts: 1}\n"),
 	}
 }
 
 func (d *deadLetters) enqueue(steps ...string) {
 	d.t.Helper()
 	for _, step := range steps {
-		d.run(0, "enqueue", "--run", "run-001", "--step", step, "--tool", "billing/charge", "--scope", "invoice_442", "--payload", "{}")
+		d.Run(0, "enqueue", "--run", "run-001", "--step", step, "--tool", "billing/charge", "--scope", "invoice_442", "--payload", "{}")
 	}
 }
 
 func (d *deadLetters) drain() {
 	d.t.Helper()
-	d.run(0, "run", "--once", "--config", d.config)
+	d.Run(0, "run", "--once", "--config", d.config)
 }
 
 type shownIntent struct {
@@ -65,7 +69,7 @@ type shownIntent struct {
 func (d *deadLetters) assertStatus(intent, want string) {
 	d.t.Helper()
 	var shown shownIntent
-	d.runJSON(&shown, "intents", "show", intent)
+	d.RunJSON(&shown, "intents", "show", intent)
 	if shown.Status != want {
 		d.t.Errorf("intent %s is %s, want %s", intent, shown.Status, want)
 	}
@@ -74,7 +78,7 @@ func (d *deadLetters) assertStatus(intent, want string) {
 
 func (d *deadLetters) assertSays(exit int, want string, args ...string) {
 	d.t.Helper()
-	stdout, stderr := d.run(exit, args...)
+	stdout, stderr := d.Run(exit, args...)
 	if !strings.Contains(stdout+stderr, want) {
 		d.t.Errorf("drainer %s says\n%s%s\nwant %q in it", strings.Join(args, " "), stdout, stderr, want)
 	}
@@ -87,12 +91,12 @@ func TestADeadLetterIsFoundAndRetriedUnderItsKey(t *testing.T) {
 	d.drain()
 
 	var dead []shownIntent
-	d.runJSON(&dead, "intents", "list", "--dead")
+	d.RunJSON(&dead, "intents", "list", "--dead")
 	if len(dead) != 1 || dead[0].Status != "unknown" {
 		t.Fatalf("dead are %+v, want the unknown one", dead)
 	}
 	d.assertSays(1, "without --config nobody knows", "intents", "retry", "1", "--reason", "provider is back")
-	d.run(0, "intents", "retry", "1", "--reason", "provider is back", "--config", d.config)
+	d.Run(0, "intents", "retry", "1", "--reason", "provider is back", "--config", d.config)
 	d.assertStatus("1", "pending")
 	d.drain()
 	d.assertStatus("1", "completed")
@@ -114,7 +118,7 @@ func TestAnAcceptedDuplicateIsReallySent(t *testing.T) {
 	}
 	d.assertSays(1, "half of the key's ttl is 12h0m0s", "intents", "retry", "1", "--reason", "try", "--config", d.config)
 	d.assertStatus("1", "unknown")
-	d.run(0, "intents", "retry", "1", "--reason", "customer agrees", "--config", d.config, "--may-duplicate")
+	d.Run(0, "intents", "retry", "1", "--reason", "customer agrees", "--config", d.config, "--may-duplicate")
 	d.drain()
 	d.assertStatus("1", "completed")
 	if requests := d.provider.Ledger.Audit().TotalRequests(); requests != 2 {
@@ -127,14 +131,14 @@ func TestAnAcceptedDuplicateIsReallySent(t *testing.T) {
 func TestAnAcceptedDuplicateOfANonIdempotentToolIsSentOnce(t *testing.T) {
 	t.Parallel()
 	d := newDeadLetters(t, dispatchtest.ErrorAfter, dispatchtest.ErrorAfter)
-	d.config = writeConfig(t, strings.Replace(fmt.Sprintf(billingConfig, "http://"+d.address), "{class: key_idempotent, ttl: 24h, scope: account}", "{class: non_idempotent}", 1))
+	d.config = program.WriteConfig(t, strings.Replace(fmt.Sprintf(billingConfig, "http://"+d.address), "{class: key_idempotent, ttl: 24h, scope: account}", "{class: non_idempotent}", 1))
 	d.enqueue("step-1")
 	d.drain()
 	d.assertStatus("1", "unknown")
 	d.assertSays(1, "its tool is non_idempotent", "intents", "retry", "1", "--reason", "try", "--config", d.config)
 
 	for requests := 2; requests <= 3; requests++ {
-		d.run(0, "intents", "retry", "1", "--reason", "customer agrees", "--config", d.config, "--may-duplicate")
+		d.Run(0, "intents", "retry", "1", "--reason", "customer agrees", "--config", d.config, "--may-duplicate")
 		d.drain()
 		if got := d.provider.Ledger.Audit().TotalRequests(); got != requests {
 			t.Errorf("the provider saw %d requests, want %d", got, requests)
@@ -164,7 +168,7 @@ func TestABulkChangeShowsFirstAndThenDoesIt(t *testing.T) {
 			Refused  string
 		}
 	}
-	d.runJSON(&done, resolve...)
+	d.RunJSON(&done, resolve...)
 	if !done.DryRun || len(done.Intents) != 3 || done.Intents[0].After != "completed" || done.Intents[2].Refused == "" {
 		t.Errorf("the dry run says %+v", done)
 	}
@@ -172,7 +176,7 @@ func TestABulkChangeShowsFirstAndThenDoesIt(t *testing.T) {
 	for intent, want := range map[string]string{"1": "completed", "2": "completed", "3": "pending"} {
 		d.assertStatus(intent, want)
 	}
-	d.run(0, "intents", "cancel", "--run", "run-001", "--yes", "--reason", "no longer wanted")
+	d.Run(0, "intents", "cancel", "--run", "run-001", "--yes", "--reason", "no longer wanted")
 	d.assertStatus("3", "cancelled")
 	d.assertSays(0, "no such intents", "intents", "cancel", "--run", "run-001")
 	d.assertSays(0, `"intents": []`, "intents", "cancel", "--run", "run-001", "--yes", "--reason", "again", "-o", "json")
@@ -225,15 +229,15 @@ func TestAnOperatorWithoutANameIsAskedForIt(t *testing.T) {
 	t.Parallel()
 	d := newDeadLetters(t)
 	d.enqueue("step-1")
-	d.env = append(d.env, "USER=")
+	d.Env = append(d.Env, "USER=")
 	for want, args := range map[string][]string{
 		"drainer: --operator is empty and $USER is not set; add --operator NAME (see drainer intents cancel --help)\n":                                       {"--reason", "r"},
 		"drainer: --operator is empty and $USER is not set; add --operator NAME; --reason is empty; add --reason TEXT (see drainer intents cancel --help)\n": nil,
 	} {
-		if _, stderr := d.run(2, append([]string{"intents", "cancel", "1"}, args...)...); stderr != want {
+		if _, stderr := d.Run(2, append([]string{"intents", "cancel", "1"}, args...)...); stderr != want {
 			t.Errorf("%v: it says %q, want %q", args, stderr, want)
 		}
 	}
-	d.run(0, "intents", "cancel", "1", "--reason", "r", "--operator", "ann")
+	d.Run(0, "intents", "cancel", "1", "--reason", "r", "--operator", "ann")
 	d.assertSays(0, "operator:ann", "intents", "show", "1")
 }

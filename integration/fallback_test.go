@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/drainertest"
+
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainer"
@@ -16,7 +18,7 @@ func (w *world) withBackup() (providers []drainer.Provider, backup *dispatchtest
 	w.t.Helper()
 	backup, backupURL := dispatchtest.NewProvider(w.t, nil)
 	for _, setup := range []providerSetup{w.sim(dispatch.KeyIdempotent), {
-		Name: "backup", BaseURL: backupURL, Class: dispatch.KeyIdempotent, Concurrency: 8, MaxAttempts: 20, Timeout: patience,
+		Name: "backup", BaseURL: backupURL, Class: dispatch.KeyIdempotent, Concurrency: 8, MaxAttempts: 20, Timeout: drainertest.Patience,
 	}} {
 		provider, err := setup.build(func(adapter dispatch.Adapter) dispatch.Adapter { return adapter })
 		if err != nil {
@@ -71,7 +73,7 @@ func TestAFallbackNeverGetsWhatMayHaveBeenApplied(t *testing.T) {
 	providers, backup := w.withBackup()
 	w.enqueue("sim/act", 0, intents)
 	launch(t, w.url, providers...)
-	eventually(t, "the breaker is open and everything is in doubt", func() bool {
+	drainertest.Eventually(t, "the breaker is open and everything is in doubt", func() bool {
 		return stored[int](w, `SELECT count(*) FROM outbox.queue WHERE maybe_applied`) == intents &&
 			stored[string](w, `SELECT state FROM outbox.provider WHERE name = 'sim'`) != "closed"
 	})

@@ -7,11 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/drainertest"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/postgres"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 // scripted is a provider that answers the n-th request as it is told.
@@ -30,7 +33,7 @@ func (s *scripted) Dispatch(context.Context, dispatch.Request) dispatch.Result {
 
 func (s *scripted) as(name string, concurrency int) drainer.Provider {
 	return drainer.Provider{
-		Name: name, Adapter: s, Concurrency: concurrency, Timeout: patience,
+		Name: name, Adapter: s, Concurrency: concurrency, Timeout: drainertest.Patience,
 		Breaker: dispatch.BreakerPolicy{ConsecutiveFailures: 3, CoolDown: 50 * time.Millisecond},
 		Tools:   map[string]dispatch.Policy{"act": quickPolicy(dispatch.KeyIdempotent, 50)},
 	}
@@ -74,7 +77,7 @@ func TestAFallbackThatNothingElseUsesIsTriedAgain(t *testing.T) {
 	w.exec(`INSERT INTO outbox.provider (name) VALUES ('backup')`)
 	w.enqueue("sim/act", 0, intents)
 	launch(t, w.url, own, backup.as("backup", 8))
-	eventually(t, "the fallback's breaker is open", func() bool {
+	drainertest.Eventually(t, "the fallback's breaker is open", func() bool {
 		return stored[string](w, `SELECT state FROM outbox.provider WHERE name = 'backup'`) != "closed"
 	})
 	down.Store(false)
@@ -104,9 +107,9 @@ func TestAWorkerWithoutAShareGivesBackWhatItHolds(t *testing.T) {
 	provider := &scripted{}
 	w.enqueue("sim/act", 0, 2000)
 	launch(t, w.url, provider.as("sim", 1))
-	eventually(t, "it drains", func() bool { return provider.requests.Load() > 20 })
+	drainertest.Eventually(t, "it drains", func() bool { return provider.requests.Load() > 20 })
 	w.join(elder, "sim")
-	eventually(t, "it holds no row any more, and takes none", func() bool {
+	drainertest.Eventually(t, "it holds no row any more, and takes none", func() bool {
 		return stored[int](w, `SELECT count(*) FROM outbox.claim`) == 0
 	})
 	w.exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, elder)
@@ -133,7 +136,7 @@ func TestDrainingOnceWithoutAShareEnds(t *testing.T) {
 	defer store.Close()
 	settings := drainer.Settings{Worker: patientLease, Once: true}
 	daemon := drainer.New(store, []drainer.Provider{(&scripted{}).as("sim", 1)}, settings, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
 	defer cancel()
 	if err := daemon.Run(ctx); err != nil || ctx.Err() != nil {
 		t.Errorf("%v, %v; want it to end by itself: nothing is due", err, ctx.Err())
@@ -172,9 +175,10 @@ func TestAnOutageDoesNotUseARowUp(t *testing.T) {
 	provider.Tools["act"] = quickPolicy(dispatch.KeyIdempotent, 8)
 	w.enqueue("sim/act", 0, 1)
 	launch(t, w.url, provider)
-	eventually(t, "it was tried far more often than it has tries", func() bool { return outage.requests.Load() > 20 })
+	drainertest.Eventually(t, "it was tried far more often than it has tries", func() bool { return outage.requests.Load() > 20 })
 	down.Store(false)
 	w.awaitCount("completed", 1)
+	fault.Injected(t, 51, int(outage.requests.Load())-1) // the last one met no outage
 }
 
 func TestWhatWasClaimedAheadGoesBackWhenTheGateShuts(t *testing.T) {
@@ -190,9 +194,9 @@ func TestWhatWasClaimedAheadGoesBackWhenTheGateShuts(t *testing.T) {
 	w.enqueue("sim/act", 0, 400)
 	launch(t, w.url, busy.as("sim", 2))
 	defer close(hang)
-	eventually(t, "both slots hang", func() bool { return busy.requests.Load() == 42 })
+	drainertest.Eventually(t, "both slots hang", func() bool { return busy.requests.Load() == 42 })
 	w.exec(`UPDATE outbox.provider SET paused = true WHERE name = 'sim'`)
-	eventually(t, "only what was sent is in progress", func() bool { return w.count("in_progress") == 2 })
+	drainertest.Eventually(t, "only what was sent is in progress", func() bool { return w.count("in_progress") == 2 })
 }
 
 func TestStoppedRowsHideNoOthers(t *testing.T) {

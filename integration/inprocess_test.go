@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/drainertest"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/agentoutbox/drainer/drainer"
@@ -74,7 +76,7 @@ func (r *resident) end(t *testing.T) error {
 	select {
 	case <-r.ended:
 		return r.err
-	case <-time.After(patience):
+	case <-time.After(drainertest.Patience):
 		t.Fatal("the daemon did not end")
 		return nil
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
@@ -75,22 +77,22 @@ func p99(b *testing.B, crashing bool) float64 {
 	}
 	ctx, cancel := context.WithCancel(b.Context())
 	var loop sync.WaitGroup
-	program, err := filepath.Abs("../examples/adapters/python/tickets.py")
+	crashes, err := filepath.Abs("../examples/adapters/python/tickets.py")
 	if err != nil {
 		b.Fatal(err)
 	}
 	socket := filepath.Join(b.TempDir(), "s")
-	loop.Go(func() { crashAgainAndAgain(ctx, program, "--unix", socket) })
+	loop.Go(func() { crashAgainAndAgain(ctx, crashes, "--unix", socket) })
 	if crashing {
-		config += fmt.Sprintf(crashingLanes, socket, program)
+		config += fmt.Sprintf(crashingLanes, socket, crashes)
 	} else {
-		loop.Go(func() { crashAgainAndAgain(ctx, program) })
+		loop.Go(func() { crashAgainAndAgain(ctx, crashes) })
 	}
-	shell := newShell(b, url)
-	daemon := shell.startDaemon(writeConfig(b, config))
+	shell := program.New(b, url)
+	daemon := shell.Start(program.WriteConfig(b, config))
 	load(b, url, crashing)
 	var left int
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(drainertest.Patience); ; {
 		if err := db.QueryRow(b.Context(), `SELECT count(*) FROM outbox.status WHERE provider LIKE 'good%' AND status <> 'completed'`).Scan(&left); err != nil {
 			b.Fatal(err)
 		}
@@ -112,7 +114,7 @@ func p99(b *testing.B, crashing bool) float64 {
 	}
 	cancel()
 	loop.Wait()
-	daemon.kill()
+	daemon.Kill()
 	return milliseconds
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 const shortTTL = 2 * time.Second
@@ -36,6 +37,7 @@ func TestAKeyThatTheProviderMayHaveForgottenIsNotSentAgain(t *testing.T) {
 	w.enqueue("sim/act", 0, 1)
 	launch(t, w.url, forgetful(w))
 	w.awaitCount("unknown", 1)
+	fault.Injected(t, 43, w.count("unknown"))
 	w.assertOneIncident()
 
 	key := stored[string](w, `SELECT idempotency_key FROM outbox.status`)
@@ -46,7 +48,7 @@ func TestAKeyThatTheProviderMayHaveForgottenIsNotSentAgain(t *testing.T) {
 	if sending >= shortTTL.Seconds()/2 {
 		t.Errorf("it was sent for %.1f s, want less than half of the key's %s", sending, shortTTL)
 	}
-	eventually(t, "the provider forgets, and one request more is one effect more", func() bool {
+	drainertest.Eventually(t, "the provider forgets, and one request more is one effect more", func() bool {
 		w.sendAgain(key)
 		return w.provider.Ledger.Audit().Effects[key] == 2
 	})
@@ -61,6 +63,7 @@ func TestARowInDoubtThatWaitedPastItsKeyIsNotSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	drainOnce(t, w.url, forgetful(w))
+	fault.Injected(t, 43, 1)
 	if got := w.count("unknown"); got != 1 {
 		t.Errorf("%d intents are unknown, want 1", got)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 // moment is when a daemon is killed, and what the provider has seen by then.
@@ -95,6 +96,7 @@ func TestARowThatKillsEveryDaemonEndsAtMaxAttempts(t *testing.T) {
 		victim := start(t, with)
 		victim.awaitPause()
 		victim.kill()
+		fault.Injected(t, 14, 1)
 	}
 	start(t, with)
 	w.awaitCount("unknown", 1)

@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
@@ -35,21 +38,21 @@ func TestAPauseStopsAllReplicasUntilItIsResumed(t *testing.T) {
 	times := &arrivals{}
 	w := newWorld(t, times.plan)
 	beacon, beaconURL := dispatchtest.NewProvider(t, dispatchtest.Healthy())
-	shell := newShell(t, w.url)
-	config := writeConfig(t, fmt.Sprintf(twoProviders, perSecond, w.baseURL, beaconURL))
+	shell := program.New(t, w.url)
+	config := program.WriteConfig(t, fmt.Sprintf(twoProviders, perSecond, w.baseURL, beaconURL))
 	w.enqueue("sim/act", 0, intents)
-	replicas := []*programDaemon{shell.startDaemon(config), shell.startDaemon(config)}
+	replicas := []*program.Daemon{shell.Start(config), shell.Start(config)}
 	w.awaitRequests(10)
 
-	if _, stderr := shell.run(1, "providers", "pause", "simm", "--operator", "on-call", "--reason", "sends twice"); !strings.Contains(stderr, `there is no provider "simm"; did you mean "sim"?`) {
+	if _, stderr := shell.Run(1, "providers", "pause", "simm", "--operator", "on-call", "--reason", "sends twice"); !strings.Contains(stderr, `there is no provider "simm"; did you mean "sim"?`) {
 		t.Errorf("a name that nobody knows: %s", stderr)
 	}
-	shell.run(0, "providers", "pause", "sim", "--operator", "on-call", "--reason", "sends twice")
+	shell.Run(0, "providers", "pause", "sim", "--operator", "on-call", "--reason", "sends twice")
 	paused := time.Now()
 	for _, replica := range replicas {
-		replica.waitFor(`"msg":"provider paused"`)
+		replica.WaitFor(`"msg":"provider paused"`)
 	}
-	eventually(t, "what was in flight has ended", func() bool { return w.count("in_progress") == 0 })
+	drainertest.Eventually(t, "what was in flight has ended", func() bool { return w.count("in_progress") == 0 })
 	before := w.provider.Ledger.Audit().TotalRequests()
 	if late := times.last().Sub(paused); late > 5*time.Second { // a second, on a machine with time to spare
 		t.Errorf("the last request came %s after the pause", late)
@@ -68,18 +71,18 @@ func TestAPauseStopsAllReplicasUntilItIsResumed(t *testing.T) {
 		ChangedBy string `json:"changed_by"`
 		Reason    string
 	}
-	shell.runJSON(&providers, "providers", "list")
+	shell.RunJSON(&providers, "providers", "list")
 	if sim := providers[1]; sim.Provider != "sim" || !sim.Paused || sim.ChangedBy != "operator:on-call" || sim.Reason != "sends twice" {
 		t.Errorf("listed as %+v", sim)
 	}
 
-	shell.run(0, "providers", "resume", "sim", "--operator", "on-call", "--reason", "mended")
+	shell.Run(0, "providers", "resume", "sim", "--operator", "on-call", "--reason", "mended")
 	w.awaitCount("completed", intents+50)
 	if audit := w.provider.Ledger.Audit(); audit.TotalEffects() != intents || beacon.Ledger.Audit().TotalEffects() != 50 {
 		t.Errorf("%d effects, want one for each of %d", audit.TotalEffects(), intents)
 	}
 	for _, replica := range replicas {
-		replica.terminate()
+		replica.Terminate()
 	}
 }
 
@@ -118,13 +121,13 @@ func TestACancelledRunSendsNothingMoreThoughItWasClaimed(t *testing.T) {
 		return dispatchtest.None
 	})
 	t.Cleanup(w.provider.Release)
-	shell := newShell(t, w.url)
+	shell := program.New(t, w.url)
 	config := strings.Replace(fmt.Sprintf(twoProviders, 1, w.baseURL, w.baseURL), "    rate_limit: {per_second: 1}\n", "", 1)
 	w.enqueue("sim/act", 0, intents)
-	replica := shell.startDaemon(writeConfig(t, config))
+	replica := shell.Start(program.WriteConfig(t, config))
 	w.awaitRequests(answered + concurrency)
 	w.awaitCount("completed", answered)
-	eventually(t, "rows wait behind those that hang", func() bool { return w.count("in_progress") > concurrency })
+	drainertest.Eventually(t, "rows wait behind those that hang", func() bool { return w.count("in_progress") > concurrency })
 
 	var closed struct {
 		State      string
@@ -132,15 +135,15 @@ func TestACancelledRunSendsNothingMoreThoughItWasClaimed(t *testing.T) {
 		InProgress int `json:"in_progress"`
 		Completed  int
 	}
-	shell.runJSON(&closed, "runs", "cancel", "run-1", "--operator", "on-call", "--reason", "astray")
+	shell.RunJSON(&closed, "runs", "cancel", "run-1", "--operator", "on-call", "--reason", "astray")
 	if closed.State != "cancelled" || closed.Completed != answered || closed.InProgress <= concurrency || closed.Cancelled+closed.InProgress+answered != intents {
 		t.Errorf("the cancel says %+v", closed)
 	}
-	if _, says := shell.run(1, "enqueue", "--run", "run-1", "--step", "late", "--tool", "sim/act", "--scope", "s", "--payload", "{}"); !strings.Contains(says, "Start a new run") {
+	if _, says := shell.Run(1, "enqueue", "--run", "run-1", "--step", "late", "--tool", "sim/act", "--scope", "s", "--payload", "{}"); !strings.Contains(says, "Start a new run") {
 		t.Errorf("another step was refused with %q", says)
 	}
-	shell.run(0, "providers", "pause", "beacon", "--operator", "on-call", "--reason", "look")
-	replica.waitFor(`"msg":"provider paused"`)
+	shell.Run(0, "providers", "pause", "beacon", "--operator", "on-call", "--reason", "look")
+	replica.WaitFor(`"msg":"provider paused"`)
 	w.provider.Release()
 
 	w.awaitCount("cancelled", intents-answered-concurrency)
@@ -149,5 +152,5 @@ func TestACancelledRunSendsNothingMoreThoughItWasClaimed(t *testing.T) {
 		t.Errorf("%d requests, want no more than the %d that were under way", requests, answered+concurrency)
 	}
 	w.assertOneEffectEach()
-	replica.terminate()
+	replica.Terminate()
 }

@@ -58,7 +58,7 @@ func fleet(t *testing.T, w *world, size int, provider drainer.Provider) {
 	for range size {
 		launch(t, w.url, provider)
 	}
-	eventually(t, fmt.Sprintf("%d workers have joined", size), func() bool {
+	drainertest.Eventually(t, fmt.Sprintf("%d workers have joined", size), func() bool {
 		return stored[int](w, `SELECT count(*) FROM outbox.worker`) == size
 	})
 	w.exec(`UPDATE outbox.provider SET paused = false`)
@@ -70,12 +70,12 @@ func TestTheFleetKeepsTheProvidersConcurrency(t *testing.T) {
 	w := newWorld(t, nil)
 	c := &crowd{leave: make(chan struct{})}
 	provider := drainer.Provider{
-		Name: "sim", Adapter: c, Concurrency: limit, Timeout: patience,
+		Name: "sim", Adapter: c, Concurrency: limit, Timeout: drainertest.Patience,
 		Tools: map[string]dispatch.Policy{"act": quickPolicy(dispatch.KeyIdempotent, 5)},
 	}
 	w.enqueue("sim/act", 0, intents)
 	fleet(t, w, workers, provider)
-	eventually(t, "every worker has its share and the provider is full", func() bool {
+	drainertest.Eventually(t, "every worker has its share and the provider is full", func() bool {
 		return stored[int](w, `SELECT count(DISTINCT worker_id) FROM outbox.claim`) == workers && c.mostAtOnce() >= limit
 	})
 	if claimed := stored[int](w, `SELECT sum(cardinality(intent_ids)) FROM outbox.claim`); claimed != limit {
@@ -95,7 +95,7 @@ func TestTheFleetKeepsTheProvidersRate(t *testing.T) {
 	limit := dispatch.RateLimit{PerSecond: 100, Burst: 10}
 	w := newWorld(t, nil)
 	provider := drainer.Provider{
-		Name: "sim", Adapter: &crowd{}, Concurrency: 32, Timeout: patience, RateLimit: limit,
+		Name: "sim", Adapter: &crowd{}, Concurrency: 32, Timeout: drainertest.Patience, RateLimit: limit,
 		Tools: map[string]dispatch.Policy{"act": quickPolicy(dispatch.KeyIdempotent, 5)},
 	}
 	fleet(t, w, workers, provider)

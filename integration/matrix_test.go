@@ -50,9 +50,10 @@ func TestEveryClassMeetsEveryFaultAndEndsAsTheLedgerSays(t *testing.T) {
 	m := newMatrixWorld(t, cellsOf(matrix))
 	launch(t, m.url, m.drainerProviders()...)
 	m.releaseLateEffects()
-	eventually(t, "all is settled", func() bool {
+	drainertest.Eventually(t, "all is settled", func() bool {
 		return stored[int](m.world, `SELECT (SELECT count(*) FROM outbox.queue) + (SELECT count(*) FROM outbox.claim)`) == 0
 	})
+	m.reportInjected()
 	drainertest.AssertInvariant(t, m.db)
 	endings := m.endings()
 	for _, cell := range m.cells {

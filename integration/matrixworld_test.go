@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	matrixTimeout = time.Second
+	matrixTimeout = 3 * time.Second // nothing that answers takes so long, on a busy machine either
 	matrixMargin  = 2 * time.Second // in which a late effect is released, too
 )
 
@@ -173,8 +173,8 @@ func (m *matrixWorld) releaseLateEffects() {
 		return stored[int](m.world, `SELECT count(DISTINCT intent_id) FROM outbox.attempt JOIN outbox.intent ON id = intent_id
 			WHERE step_id = 'hang_before' AND $2 = CASE $1 WHEN 'error' THEN error ELSE outcome END`, column, value)
 	}
-	eventually(m.t, "the late ones time out", func() bool { return outcomes("error", "timeout") == late })
-	eventually(m.t, "the keyed ones are in flight", func() bool { return outcomes("outcome", "in_flight") == keyed })
+	drainertest.Eventually(m.t, "the late ones time out", func() bool { return outcomes("error", "timeout") == late })
+	drainertest.Eventually(m.t, "the keyed ones are in flight", func() bool { return outcomes("outcome", "in_flight") == keyed })
 	for _, provider := range m.providers {
 		provider.Release()
 	}

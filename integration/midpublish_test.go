@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats-server/v2/server"
@@ -45,22 +47,22 @@ func TestADaemonKilledWhileItPublishesLosesNothing(t *testing.T) {
 			url := drainertest.Database(t)
 			db := connect(t, url)
 			enqueue(t, db, "events/publish", 0, midPublish)
-			shell := newShell(t, url)
-			config := writeConfig(t, "version: 1\nserver: {listen: '127.0.0.1:0'}\n"+
+			shell := program.New(t, url)
+			config := program.WriteConfig(t, "version: 1\nserver: {listen: '127.0.0.1:0'}\n"+
 				"worker: {heartbeat: 200ms, lease: 1s}\nproviders:\n  events:\n    concurrency: 16\n"+recipient.provider+
 				"        idempotency: {class: key_idempotent, ttl: 90s, scope: consumers}\n        retry: {max_attempts: 50, base: 10ms, cap: 100ms}\n")
 
 			for kill := range killsMidPublish {
-				daemon := shell.startDaemon(config)
+				daemon := shell.Start(config)
 				wanted := (kill + 1) * midPublish / (killsMidPublish + 2)
-				eventually(t, fmt.Sprintf("%d intents arrived", wanted), func() bool { return len(recipient.received()) >= wanted })
-				daemon.kill()
+				drainertest.Eventually(t, fmt.Sprintf("%d intents arrived", wanted), func() bool { return len(recipient.received()) >= wanted })
+				daemon.Kill()
 			}
-			shell.startDaemon(config)
+			shell.Start(config)
 			w := &world{t: t, url: url, db: db}
 			w.awaitCount("completed", midPublish)
 
-			eventually(t, "every intent arrived", func() bool { return len(recipient.received()) >= midPublish })
+			drainertest.Eventually(t, "every intent arrived", func() bool { return len(recipient.received()) >= midPublish })
 			keys := stored[[]string](w, `SELECT array_agg(idempotency_key ORDER BY intent_id) FROM outbox.status`)
 			received := recipient.received()
 			for _, key := range keys {
@@ -120,7 +122,7 @@ func natsRecipient(t *testing.T) recipient {
 	}
 	go running.Start()
 	t.Cleanup(func() { running.Shutdown(); running.WaitForShutdown() })
-	if !running.ReadyForConnections(patience) {
+	if !running.ReadyForConnections(drainertest.Patience) {
 		t.Fatal("the NATS server does not start")
 	}
 	conn, err := nats.Connect(running.ClientURL())

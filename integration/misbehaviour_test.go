@@ -8,6 +8,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 // odd is an adapter that misbehaves at every tenth intent.
@@ -28,7 +29,7 @@ func (o odd) Dispatch(_ context.Context, request dispatch.Request) dispatch.Resu
 
 func (o odd) provider(class dispatch.Class) drainer.Provider {
 	return drainer.Provider{
-		Name: "sim", Adapter: o, Concurrency: 4, Timeout: patience,
+		Name: "sim", Adapter: o, Concurrency: 4, Timeout: drainertest.Patience,
 		Tools: map[string]dispatch.Policy{"act": quickPolicy(class, 2)},
 	}
 }
@@ -65,12 +66,14 @@ func TestAnAdapterThatPanicsIsAmbiguous(t *testing.T) {
 			for w.count("pending") > 0 {
 				drainOnce(t, w.url, daemon)
 			}
+			panics := stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE error = 'panic'`)
+			fault.Injected(t, 15, panics)
 			drainertest.AssertInvariant(t, w.db)
 			if done, unknown := w.count("completed"), w.count("unknown"); done != 90 || unknown != 10 {
 				t.Errorf("%d completed and %d unknown, want 90 and 10", done, unknown)
 			}
-			if got := stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE error = 'panic'`); got != want {
-				t.Errorf("%d attempts panicked, want %d", got, want)
+			if panics != want {
+				t.Errorf("%d attempts panicked, want %d", panics, want)
 			}
 		})
 	}

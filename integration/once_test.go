@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
@@ -56,21 +58,21 @@ func TestDrainingOnceFailsOnlyIfAShutGateLeavesDueRows(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close(t.Context())
-			shell := newShell(t, url, "BILLING_TOKEN=t")
+			shell := program.New(t, url, "BILLING_TOKEN=t")
 			text := fmt.Sprintf(billingConfig, baseURL)
 			if test.fallback {
 				text = strings.Replace(text, "    adapter: http\n", "    adapter: http\n    fallback: spare\n", 1) + fmt.Sprintf(spareConfig, baseURL)
 			}
-			config := writeConfig(t, text)
-			shell.run(0, "run", "--once", "--config", config) // announces the providers
-			shell.run(0, "enqueue", "--run", "r", "--step", "s", "--tool", test.tool, "--scope", "x", "--payload", "{}")
+			config := program.WriteConfig(t, text)
+			shell.Run(0, "run", "--once", "--config", config) // announces the providers
+			shell.Run(0, "enqueue", "--run", "r", "--step", "s", "--tool", test.tool, "--scope", "x", "--payload", "{}")
 			for _, statement := range test.setUp {
 				if _, err := conn.Exec(t.Context(), statement); err != nil {
 					t.Fatal(err)
 				}
 			}
 
-			_, stderr := shell.run(test.exit, "run", "--once", "--config", config)
+			_, stderr := shell.Run(test.exit, "run", "--once", "--config", config)
 			if want := "drainer: due rows are left, because"; strings.Contains(stderr, want) != (test.exit == 1) || (test.exit == 1 && !strings.HasSuffix(stderr, "(billing 1)\n")) {
 				t.Errorf("it says\n%s", stderr)
 			}
@@ -81,7 +83,7 @@ func TestDrainingOnceFailsOnlyIfAShutGateLeavesDueRows(t *testing.T) {
 			if left != test.left {
 				t.Errorf("%d rows are left, want %d", left, test.left)
 			}
-			if stdout, _ := shell.run(0, "status"); !hasRow(stdout, test.status) {
+			if stdout, _ := shell.Run(0, "status"); !hasRow(stdout, test.status) {
 				t.Errorf("the status is\n%s\nwant %s", stdout, test.status)
 			}
 			drainertest.AssertInvariant(t, conn)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/integration/pgproxy"
+
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
@@ -18,27 +20,27 @@ func TestOutcomesSurviveAnOutageLongerThanTheLease(t *testing.T) {
 	w.enqueue("sim/act", 0, 1)
 	with := w.setup(dispatch.NonIdempotent, shortLease)
 	with.PauseAt = afterReply
-	line := newProxy(t, w.url)
-	with.DatabaseURL = line.behind(t, w.url)
+	line := pgproxy.New(t, w.url)
+	with.DatabaseURL = line.Behind(t, w.url)
 	daemon := start(t, with)
 	w.awaitEffects(1)
 	w.provider.Release()
 	daemon.awaitPause() // the outcome is known, and nobody but this process knows it
 
-	line.takeDown()
+	line.TakeDown()
 	daemon.resume()
-	eventually(t, "the turn fails", func() bool { return daemon.logged("turn failed") == 1 })
-	eventually(t, "the lease is over", func() bool {
+	drainertest.Eventually(t, "the turn fails", func() bool { return daemon.logged("turn failed") == 1 })
+	drainertest.Eventually(t, "the lease is over", func() bool {
 		return stored[bool](w, `SELECT beat_at < now() - interval '1.5 seconds' FROM outbox.worker`)
 	})
 	if got := w.count("in_progress"); got != 1 {
 		t.Fatalf("%d intents in progress during the outage, want 1", got)
 	}
-	line.bringUp()
+	line.BringUp()
 
 	w.awaitCount("completed", 1)
 	w.assertHistory("completed")
-	eventually(t, "the daemon starts over", func() bool { return daemon.logged(`"msg":"joined"`) == 2 })
+	drainertest.Eventually(t, "the daemon starts over", func() bool { return daemon.logged(`"msg":"joined"`) == 2 })
 	w.enqueue("sim/act", 1, 2)
 	w.awaitCount("completed", 2)
 	w.assertOneEffectEach()
@@ -47,7 +49,7 @@ func TestOutcomesSurviveAnOutageLongerThanTheLease(t *testing.T) {
 	}
 }
 
-func TestACrashOfPostgresLosesAndDoublesNothing(t *testing.T) {
+func TestDaemonsWhosePostgresCrashesDrainEverythingOnce(t *testing.T) {
 	t.Parallel()
 	const intents = 3000
 	server, err := throwaway.Start(t.Context())
@@ -89,14 +91,14 @@ func TestALostCommitReplyLosesAndDoublesNothing(t *testing.T) {
 	const intents, cuts = 400, 5
 	w := newWorld(t, nil)
 	w.enqueue("sim/act", 0, intents)
-	line := newProxy(t, w.url)
-	line.cuts.Store(cuts)
+	line := pgproxy.New(t, w.url)
+	line.Cuts.Store(cuts)
 	with := w.setup(dispatch.KeyIdempotent, patientLease)
-	with.DatabaseURL = line.behind(t, w.url)
+	with.DatabaseURL = line.Behind(t, w.url)
 	daemon := start(t, with)
 	w.awaitCount("completed", intents)
 	w.assertOneEffectEach()
-	if left := line.cuts.Load(); left > 0 {
+	if left := line.Cuts.Load(); left > 0 {
 		t.Errorf("only %d of %d replies were lost", cuts-left, cuts)
 	}
 	if given := stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE outcome = 'released' AND error = 'reply_lost'`); given == 0 {

@@ -25,7 +25,7 @@ func TestAnOverloadedProviderIsLeftAloneByAllReplicas(t *testing.T) {
 	with.Providers[0].Breaker = dispatch.BreakerPolicy{ConsecutiveFailures: failures, CoolDown: coolDown}
 	daemons := []*daemon{start(t, with), start(t, with)}
 
-	eventually(t, "it is probed again and again", func() bool {
+	drainertest.Eventually(t, "it is probed again and again", func() bool {
 		drainertest.AssertInvariant(t, w.db)
 		return len(down.waves(coolDown)) > probes
 	})
@@ -38,7 +38,7 @@ func TestAnOverloadedProviderIsLeftAloneByAllReplicas(t *testing.T) {
 			t.Errorf("%d requests after cool-down %d, want one probe", requests, i+1)
 		}
 	}
-	eventually(t, "only what was sent before the breaker opened counts as a try", func() bool {
+	drainertest.Eventually(t, "only what was sent before the breaker opened counts as a try", func() bool {
 		requests := w.provider.Ledger.Audit().TotalRequests()
 		return stored[int](w, `SELECT coalesce(sum(tries), 0) FROM outbox.queue`) == waves[0] &&
 			stored[int](w, `SELECT coalesce(sum(attempts), 0) FROM outbox.status`) == requests &&

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/jackc/pgx/v5"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
@@ -64,7 +66,7 @@ func nextEvent(t *testing.T, events chan pagerEvent, want string) pagerEvent {
 			t.Fatalf("the pager is told %+v, want %s", event, want)
 		}
 		return event
-	case <-time.After(patience):
+	case <-time.After(drainertest.Patience):
 		t.Fatalf("the pager is never told %s", want)
 		return pagerEvent{}
 	}
@@ -75,23 +77,23 @@ func TestAnUnknownOutcomePagesUntilItIsResolved(t *testing.T) {
 	url := drainertest.Database(t)
 	_, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script(dispatchtest.ErrorAfter, dispatchtest.ErrorAfter))
 	pager, events := newPager(t)
-	shell := newShell(t, url, "BILLING_TOKEN=canary-token", "PAGER_SECRET="+pagerSecret, "USER=on-call")
-	config := writeConfig(t, fmt.Sprintf(billingConfig, baseURL)+"        retry: {max_attempts: 1}\n"+
+	shell := program.New(t, url, "BILLING_TOKEN=canary-token", "PAGER_SECRET="+pagerSecret, "USER=on-call")
+	config := program.WriteConfig(t, fmt.Sprintf(billingConfig, baseURL)+"        retry: {max_attempts: 1}\n"+
 		fmt.Sprintf("pages:\n  - {webhook: {url: %q, secret: \"${env:PAGER_SECRET}\"}}\n", pager+"/canary"))
-	daemon := shell.startDaemon(config)
+	daemon := shell.Start(config)
 
-	shell.run(0, "enqueue", "--run", "canary-run", "--step", "canary-step", "--tool", "billing/charge", "--scope", "canary-scope",
+	shell.Run(0, "enqueue", "--run", "canary-run", "--step", "canary-step", "--tool", "billing/charge", "--scope", "canary-scope",
 		"--payload", `{"card": "canary"}`)
 	opened := nextEvent(t, events, "incident.opened")
 	if opened.Data.Kind != "outcome_unknown" || opened.Data.IntentID != 1 {
 		t.Errorf("the pager is told %+v", opened)
 	}
 
-	shell.run(0, "incidents", "ack", strconv.FormatInt(opened.Data.IncidentID, 10), "--reason", "looking")
+	shell.Run(0, "incidents", "ack", strconv.FormatInt(opened.Data.IncidentID, 10), "--reason", "looking")
 	if acknowledged := nextEvent(t, events, "incident.acknowledged"); acknowledged.Data.By != "operator:on-call" {
 		t.Errorf("the pager is told %+v", acknowledged)
 	}
-	shell.run(0, "intents", "retry", "1", "--may-duplicate", "--reason", "try again", "--config", config)
+	shell.Run(0, "intents", "retry", "1", "--may-duplicate", "--reason", "try again", "--config", config)
 
 	// The retry ends as unknown as well: one incident is over, and there is another one.
 	dedup := map[string]string{}
@@ -107,16 +109,16 @@ func TestAnUnknownOutcomePagesUntilItIsResolved(t *testing.T) {
 		State      string
 		Generation int
 	}
-	shell.runJSON(&listed, "incidents", "list")
+	shell.RunJSON(&listed, "incidents", "list")
 	if len(listed) != 1 || listed[0].State != "open" || listed[0].Generation != 2 {
 		t.Errorf("listed are %+v, want one that is open for the second time", listed)
 	}
 	var metrics string
-	eventually(t, "four pages are counted", func() bool {
-		metrics = daemon.get("/metrics")
+	drainertest.Eventually(t, "four pages are counted", func() bool {
+		metrics = daemon.Get("/metrics")
 		return strings.Contains(metrics, `drainer_pages_total{channel="webhook",outcome="delivered"} 4`)
 	})
-	log := daemon.terminate()
+	log := daemon.Terminate()
 	for place, text := range map[string]string{"log": log, "metrics": metrics, "River": riverJobs(t, url)} {
 		if strings.Contains(text, "canary") || strings.Contains(text, pagerSecret) {
 			t.Errorf("the %s shows a secret:\n%s", place, text)
@@ -149,12 +151,12 @@ func TestIncidentsAreListedAndAcknowledgedFromTheCommandLine(t *testing.T) {
 	d.assertSays(0, "acknowledged", "incidents", "ack", "1", "--reason", "asking the provider")
 	d.assertSays(1, "operator:on-call acknowledged it before", "incidents", "ack", "1", "--reason", "mine")
 	d.assertSays(1, "not acknowledged: incident 4711: there is no such incident", "incidents", "ack", "4711", "--reason", "mine")
-	if stdout, _ := d.run(1, "incidents", "ack", "1", "4711", "--reason", "mine", "-o", "json"); !strings.Contains(stdout, `"state": "acknowledged"`) {
+	if stdout, _ := d.Run(1, "incidents", "ack", "1", "4711", "--reason", "mine", "-o", "json"); !strings.Contains(stdout, `"state": "acknowledged"`) {
 		t.Errorf("a refusal does not say where the incident stands:\n%s", stdout)
 	}
 	d.assertSays(0, "asking the provider", "incidents", "list")
-	d.run(0, "intents", "resolve", "1", "--as", "completed", "--reason", "found it")
-	if stdout, _ := d.run(0, "incidents", "list"); strings.Contains(stdout, "outcome_unknown") {
+	d.Run(0, "intents", "resolve", "1", "--as", "completed", "--reason", "found it")
+	if stdout, _ := d.Run(0, "incidents", "list"); strings.Contains(stdout, "outcome_unknown") {
 		t.Errorf("a resolved incident is still listed:\n%s", stdout)
 	}
 	d.assertSays(0, "resolved", "incidents", "list", "--all")

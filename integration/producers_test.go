@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/integration/docblock"
 )
 
 const producersPage = "docs/producers.md"
@@ -47,7 +48,7 @@ func TestThePythonProducerActsOnceAndIsToldOfEachRefusal(t *testing.T) {
 	python := pythonWithPsycopg2(t)
 	w := producerWorld(t)
 	folder := t.TempDir()
-	writeFile(t, folder, "outbox.py", blockOf(t, producersPage, "python"))
+	writeFile(t, folder, "outbox.py", docblock.First(t, producersPage, "python"))
 	writeFile(t, folder, "agent.py", producing)
 
 	output := w.runProducer(python, filepath.Join(folder, "agent.py"))
@@ -76,7 +77,7 @@ func TestTheTypeScriptProducerIsAnsweredWithTheResult(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(folder, "node_modules", "pg"), os.DirFS("testdata/pg")); err != nil {
 		t.Fatal(err)
 	}
-	program := blockOf(t, producersPage, "ts")
+	program := docblock.First(t, producersPage, "ts")
 	configured := strings.Replace(program, "stripe/create_charge", "sim/act", 1)
 	writeFile(t, folder, "agent.mjs", configured)
 	for _, created := range []string{"true pending idem_v1_", "false completed idem_v1_"} {
@@ -98,7 +99,7 @@ func TestTheGoProducerIsTheOneOfThePageAndToldOfEachRefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(source), blockOf(t, producersPage, "go")) {
+	if !strings.Contains(string(source), docblock.First(t, producersPage, "go")) {
 		t.Error(producersPage + " shows another Go producer than the one that is tested")
 	}
 	w := producerWorld(t)

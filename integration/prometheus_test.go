@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/program"
 )
 
 // prometheusProgram is Debian's, or another one on the PATH.
@@ -28,7 +31,7 @@ func findPrometheus(t *testing.T) prometheusProgram {
 // prometheusServer scrapes every second.
 type prometheusServer struct{ url string }
 
-func (program prometheusProgram) start(t *testing.T, replicas []*programDaemon) *prometheusServer {
+func (program prometheusProgram) start(t *testing.T, replicas []*program.Daemon) *prometheusServer {
 	t.Helper()
 	rules, err := filepath.Abs("../dashboards/alerts.yaml")
 	if err != nil {
@@ -36,7 +39,7 @@ func (program prometheusProgram) start(t *testing.T, replicas []*programDaemon) 
 	}
 	var targets []string
 	for _, replica := range replicas {
-		targets = append(targets, strings.TrimPrefix(replica.base, "http://"))
+		targets = append(targets, strings.TrimPrefix(replica.Base, "http://"))
 	}
 	folder := t.TempDir()
 	config := filepath.Join(folder, "prometheus.yaml")
@@ -64,7 +67,7 @@ scrape_configs:
 		}
 	})
 	server := &prometheusServer{url: "http://" + address}
-	eventually(t, "Prometheus is ready", func() bool {
+	drainertest.Eventually(t, "Prometheus is ready", func() bool {
 		response, err := http.Get(server.url + "/-/ready")
 		if err != nil {
 			return false
@@ -88,7 +91,7 @@ func freeAddress(t *testing.T) string {
 // await asks until there is an answer, and returns its number of series.
 func (p *prometheusServer) await(t *testing.T, what, query string) (series int) {
 	t.Helper()
-	eventually(t, what, func() bool {
+	drainertest.Eventually(t, what, func() bool {
 		var err error
 		if series, err = p.ask(query); err != nil {
 			t.Fatalf("%s: %v\n%s", what, err, query)

@@ -3,18 +3,18 @@ package integration_test
 import (
 	"os"
 	"os/exec"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/docblock"
 )
 
 // The README's Python example is what a producer copies, so it is what runs.
 func TestTheReadmesPythonExampleEnqueuesOnce(t *testing.T) {
 	t.Parallel()
 	python := pythonWithPsycopg2(t)
-	program := blockOf(t, "README.md", "python")
+	program := docblock.First(t, "README.md", "python")
 	url := drainertest.Database(t)
 
 	for _, want := range []string{"True pending idem_v1_", "False pending idem_v1_"} {
@@ -41,18 +41,4 @@ func pythonWithPsycopg2(t *testing.T) string {
 	}
 	t.Skip("no python3 with psycopg2 here; install Debian's python3-psycopg2 to run the README's example")
 	return ""
-}
-
-// blockOf is the first block of that language on a page.
-func blockOf(t *testing.T, page, language string) string {
-	t.Helper()
-	text, err := os.ReadFile("../" + page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindSubmatch(text)
-	if block == nil {
-		t.Fatalf("%s has no %s block", page, language)
-	}
-	return string(block[1])
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/integration/pgproxy"
+
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainer"
@@ -67,7 +69,7 @@ func (h *hold) Dispatch(ctx context.Context, _ dispatch.Request) dispatch.Result
 
 func (o *outlet) as(name string, concurrency int) drainer.Provider {
 	return drainer.Provider{
-		Name: name, Adapter: o, Concurrency: concurrency, Timeout: patience,
+		Name: name, Adapter: o, Concurrency: concurrency, Timeout: drainertest.Patience,
 		Tools: map[string]dispatch.Policy{"act": quickPolicy(dispatch.KeyIdempotent, 50)},
 	}
 }
@@ -115,7 +117,7 @@ func TestReloadsThatRaceUnderLoadLoseAndDoubleNothing(t *testing.T) {
 	racing.Wait()
 	w.awaitCount("completed", racers*reloads*batch)
 	w.assertOneEffectEach()
-	eventually(t, "only the last worker is left", func() bool {
+	drainertest.Eventually(t, "only the last worker is left", func() bool {
 		return stored[int](w, `SELECT count(*) FROM outbox.worker`) == 1
 	})
 	w.assertNoClaims()
@@ -147,7 +149,7 @@ func TestWhatIsInFlightAtAReloadEndsInItsOwnTime(t *testing.T) {
 	hasty.ShutdownTimeout = time.Millisecond
 	w.enqueue("sim/act", 0, 4)
 	daemon := launchWith(t, w.url, hasty, before.as("sim", 2))
-	eventually(t, "two are in flight", func() bool { return slow.entered.Load() == 2 })
+	drainertest.Eventually(t, "two are in flight", func() bool { return slow.entered.Load() == 2 })
 	worker := stored[string](w, `SELECT worker_id::text FROM outbox.worker`)
 
 	reload(t, daemon, after.as("sim", 4))
@@ -160,7 +162,7 @@ func TestWhatIsInFlightAtAReloadEndsInItsOwnTime(t *testing.T) {
 	}
 	close(slow.release)
 	w.awaitCount("completed", 4)
-	eventually(t, "the old worker has left", func() bool {
+	drainertest.Eventually(t, "the old worker has left", func() bool {
 		return stored[int](w, `SELECT count(*) FROM outbox.worker WHERE worker_id = $1::uuid`, worker) == 0 && before.closed.Load() == 1
 	})
 	if attempts := stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE worker = $1 AND attempt = 1 AND outcome = 'completed'`, worker); attempts != 2 {
@@ -182,7 +184,7 @@ func TestALongDrainStarvesNobodyAndBreaksNoLimit(t *testing.T) {
 	}
 	w.enqueue("slow/act", 0, 50)
 	daemon := launch(t, w.url, configuration()...)
-	eventually(t, "the slow provider is full", func() bool { return c.mostAtOnce() == limit })
+	drainertest.Eventually(t, "the slow provider is full", func() bool { return c.mostAtOnce() == limit })
 	for generation := range generations {
 		reload(t, daemon, configuration()...)
 		w.enqueue("sim/act", 100+10*generation, 110+10*generation)
@@ -196,7 +198,7 @@ func TestALongDrainStarvesNobodyAndBreaksNoLimit(t *testing.T) {
 	if most := c.mostAtOnce(); most != limit {
 		t.Errorf("%d dispatches were under way at once, want %d", most, limit)
 	}
-	eventually(t, "only the last worker is left", func() bool {
+	drainertest.Eventually(t, "only the last worker is left", func() bool {
 		return stored[int](w, `SELECT count(*) FROM outbox.worker`) == 1
 	})
 }
@@ -227,18 +229,18 @@ func TestReloadsKeepTheProvidersRate(t *testing.T) {
 func TestAReloadWaitsForTheDatabaseWhileTheOldProvidersStay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	line := newProxy(t, w.url)
+	line := pgproxy.New(t, w.url)
 	slow := newHold()
 	before, after := through(slow), through(&scripted{})
 	w.enqueue("sim/act", 0, 1)
-	daemon := launch(t, line.behind(t, w.url), before.as("sim", 1))
-	eventually(t, "one is in flight", func() bool { return slow.entered.Load() == 1 })
+	daemon := launch(t, line.Behind(t, w.url), before.as("sim", 1))
+	drainertest.Eventually(t, "one is in flight", func() bool { return slow.entered.Load() == 1 })
 
-	line.takeDown()
+	line.TakeDown()
 	done := make(chan error, 1)
 	go func() { done <- daemon.Reload([]drainer.Provider{after.as("sim", 1)}) }()
 	close(slow.release)
-	eventually(t, "the old adapter is free", func() bool { return before.present.Load() == 0 })
+	drainertest.Eventually(t, "the old adapter is free", func() bool { return before.present.Load() == 0 })
 	if err := daemon.Ready(); err != nil {
 		t.Errorf("the old worker gave up before another had joined: %v", err)
 	}
@@ -247,7 +249,7 @@ func TestAReloadWaitsForTheDatabaseWhileTheOldProvidersStay(t *testing.T) {
 		t.Fatalf("the reload ended without a database: %v", err)
 	default:
 	}
-	line.bringUp()
+	line.BringUp()
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +267,7 @@ func TestARowOfAWorkerBuriedWhileItDrainsGoesToItsSuccessor(t *testing.T) {
 	before, after := through(slow), through(&scripted{})
 	w.enqueue("sim/act", 0, 1)
 	daemon := launchWith(t, w.url, shortLease, before.as("sim", 1))
-	eventually(t, "one is in flight", func() bool { return slow.entered.Load() == 1 })
+	drainertest.Eventually(t, "one is in flight", func() bool { return slow.entered.Load() == 1 })
 	worker := stored[string](w, `SELECT worker_id::text FROM outbox.worker`)
 	reload(t, daemon, after.as("sim", 1))
 	w.exec(`DELETE FROM outbox.worker WHERE worker_id = $1::uuid`, worker)
@@ -274,7 +276,7 @@ func TestARowOfAWorkerBuriedWhileItDrainsGoesToItsSuccessor(t *testing.T) {
 	if history := w.history(); len(history) != 2 || history[1] != "completed" { // lost, or in doubt when it was cut off
 		t.Errorf("attempts ended %v, want a second one that is completed", history)
 	}
-	eventually(t, "the old adapter is closed", func() bool { return before.closed.Load() == 1 })
+	drainertest.Eventually(t, "the old adapter is closed", func() bool { return before.closed.Load() == 1 })
 	if after.served.Load() != 1 || after.closed.Load() != 0 {
 		t.Errorf("the new adapter served %d, and was closed %d times", after.served.Load(), after.closed.Load())
 	}
@@ -286,7 +288,7 @@ func TestAnAdapterThatLostItsLeaseIsUsedAgainAndClosedOnce(t *testing.T) {
 	o := through(&scripted{})
 	daemon := launchWith(t, w.url, shortLease, o.as("sim", 1))
 	for n := range 3 {
-		eventually(t, "a worker is there", func() bool { return stored[int](w, `SELECT count(*) FROM outbox.worker`) == 1 })
+		drainertest.Eventually(t, "a worker is there", func() bool { return stored[int](w, `SELECT count(*) FROM outbox.worker`) == 1 })
 		w.exec(`DELETE FROM outbox.worker`)
 		w.enqueue("sim/act", n, n+1)
 		w.awaitCount("completed", n+1)
@@ -308,7 +310,7 @@ func TestAStopDuringAHandoverIsBoundedForBoth(t *testing.T) {
 			reload(t, daemon, o.as("sim", 3))
 		}
 		w.enqueue("sim/act", n, n+1)
-		eventually(t, fmt.Sprintf("generation %d has one in flight", n), func() bool { return o.present.Load() == 1 })
+		drainertest.Eventually(t, fmt.Sprintf("generation %d has one in flight", n), func() bool { return o.present.Load() == 1 })
 	}
 	if err := daemon.end(t); err != nil {
 		t.Error(err)
@@ -357,7 +359,7 @@ func TestAnAdapterThatNeverReturnsIsNeverClosed(t *testing.T) {
 	other := through(&scripted{})
 	w.enqueue("deaf/act", 0, 1)
 	daemon := launchWith(t, w.url, hasty, deaf.as("deaf", 1), other.as("sim", 1))
-	eventually(t, "one is in flight", entered.Load)
+	drainertest.Eventually(t, "one is in flight", entered.Load)
 	daemon.stop()
 	<-daemon.ended
 	if daemon.err == nil || deaf.closed.Load() != 0 || other.closed.Load() != 1 {
@@ -383,9 +385,9 @@ func TestATightenedClassHoldsForRowsInDoubt(t *testing.T) {
 	}
 	w.enqueue("sim/act", 0, 1)
 	daemon := launch(t, w.url, of(dispatch.KeyIdempotent))
-	eventually(t, "one attempt in doubt", func() bool { return stored[int](w, `SELECT count(*) FROM outbox.queue WHERE maybe_applied`) == 1 })
+	drainertest.Eventually(t, "one attempt in doubt", func() bool { return stored[int](w, `SELECT count(*) FROM outbox.queue WHERE maybe_applied`) == 1 })
 	reload(t, daemon, of(dispatch.NonIdempotent))
-	eventually(t, "it is settled or sent again", func() bool {
+	drainertest.Eventually(t, "it is settled or sent again", func() bool {
 		return sends.Load() > 1 || stored[int](w, `SELECT count(*) FROM outbox.status WHERE status='unknown'`) == 1
 	})
 	if sends.Load() != 1 {

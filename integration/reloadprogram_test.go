@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -88,83 +90,82 @@ func (v *volume) config(baseURL string) string {
 	return strings.NewReplacer("%s", baseURL, "${env:BILLING_TOKEN}", "${file:"+v.path("token")+"}").Replace(billingConfig)
 }
 
-func (s *shell) charge(step string) {
-	s.t.Helper()
-	s.run(0, "enqueue", "--run", "run", "--step", step, "--tool", "billing/charge", "--scope", "invoice", "--payload", "{}")
+func charge(shell *program.Program, step string) {
+	shell.Run(0, "enqueue", "--run", "run", "--step", step, "--tool", "billing/charge", "--scope", "invoice", "--payload", "{}")
 }
 
-func (d *programDaemon) wantMetrics(wants ...string) {
-	d.t.Helper()
-	metrics := d.get("/metrics")
+func wantMetrics(t *testing.T, daemon *program.Daemon, wants ...string) {
+	t.Helper()
+	metrics := daemon.Get("/metrics")
 	for _, want := range wants {
 		if !strings.Contains(metrics, want+"\n") {
-			d.t.Errorf("the metrics lack %s", want)
+			t.Errorf("the metrics lack %s", want)
 		}
 	}
 }
 
 func TestAConfigurationIsReloadedAsAWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	shell, provider, volume := newShell(t, drainertest.Database(t)), newGatekeeper(t), newVolume(t)
+	shell, provider, volume := program.New(t, drainertest.Database(t)), newGatekeeper(t), newVolume(t)
 	valid := volume.config(provider.url)
 	volume.publish(map[string]string{"drainer.yaml": valid, "token": "canary-one\n"})
-	daemon := shell.startDaemon(volume.path("drainer.yaml"))
+	daemon := shell.Start(volume.path("drainer.yaml"))
 	serves := func(step, token string) {
 		t.Helper()
-		shell.charge(step)
+		charge(shell, step)
 		if got := <-provider.tokens; got != token {
 			t.Errorf("%s came with %q, want %q", step, got, token)
 		}
 	}
 	serves("first", "canary-one")
-	daemon.wantMetrics(`drainer_config_reloads_total{outcome="applied"} 0`, `drainer_config_reloads_total{outcome="rejected"} 0`, `drainer_config_last_reload_successful 1`)
+	wantMetrics(t, daemon, `drainer_config_reloads_total{outcome="applied"} 0`, `drainer_config_reloads_total{outcome="rejected"} 0`, `drainer_config_last_reload_successful 1`)
 
 	// A rotated secret.
 	volume.publish(map[string]string{"drainer.yaml": valid, "token": "canary-two\n"})
-	daemon.waitFor(`"msg":"configuration reloaded","cause":"change","changed":true`)
+	daemon.WaitFor(`"msg":"configuration reloaded","cause":"change","changed":true`)
 	serves("rotated", "canary-two")
 
 	// No change at all, but somebody asks.
-	daemon.signal(syscall.SIGHUP)
-	daemon.waitFor(`"msg":"configuration reloaded","cause":"signal","changed":false`)
+	daemon.Signal(syscall.SIGHUP)
+	daemon.WaitFor(`"msg":"configuration reloaded","cause":"signal","changed":false`)
 	serves("asked", "canary-two")
-	daemon.wantMetrics(`drainer_config_reloads_total{outcome="applied"} 2`)
+	wantMetrics(t, daemon, `drainer_config_reloads_total{outcome="applied"} 2`)
 
 	// Mistakes, one of them a secret in the wrong place.
 	broken := strings.Replace(valid, "adapter: http", "adapter: http\n    timeout: ${file:"+volume.path("token")+"}\n    retires: 3", 1)
 	volume.publish(map[string]string{"drainer.yaml": broken, "token": "canary-three\n"})
-	daemon.waitFor(`drainer.yaml:6:14: `)
-	daemon.waitFor(`drainer.yaml:7:5: `)
+	daemon.WaitFor(`drainer.yaml:6:14: `)
+	daemon.WaitFor(`drainer.yaml:7:5: `)
 	serves("broken", "canary-two")
-	daemon.wantMetrics(`drainer_config_reloads_total{outcome="rejected"} 1`, `drainer_config_last_reload_successful 0`)
+	wantMetrics(t, daemon, `drainer_config_reloads_total{outcome="rejected"} 1`, `drainer_config_last_reload_successful 0`)
 
 	// A file that is not there yet.
 	missing := strings.Replace(valid, volume.path("token"), volume.path("later"), 1)
 	volume.publish(map[string]string{"drainer.yaml": missing})
-	daemon.waitFor(`later cannot be read`)
+	daemon.WaitFor(`later cannot be read`)
 	volume.publish(map[string]string{"drainer.yaml": missing, "later": "canary-four\n"})
-	daemon.waitFor(`"msg":"configuration reloaded"`)
+	daemon.WaitFor(`"msg":"configuration reloaded"`)
 	serves("repaired", "canary-four")
-	daemon.wantMetrics(`drainer_config_reloads_total{outcome="applied"} 3`, `drainer_config_reloads_total{outcome="rejected"} 2`, `drainer_config_last_reload_successful 1`)
+	wantMetrics(t, daemon, `drainer_config_reloads_total{outcome="applied"} 3`, `drainer_config_reloads_total{outcome="rejected"} 2`, `drainer_config_last_reload_successful 1`)
 
 	// Another provider in the place of the first, and what no reload can change.
 	replaced := strings.NewReplacer("billing:", "ledger:", `"127.0.0.1:0"`, `"127.0.0.1:1"`).Replace(missing) + "worker: {shutdown_timeout: 9s}\n"
 	volume.publish(map[string]string{"drainer.yaml": replaced, "later": "canary-five\n"})
-	daemon.waitFor(`needs a restart; everything else is in force","cause":"change","block":"worker"`)
-	daemon.waitFor(`"block":"server"`)
-	shell.run(0, "enqueue", "--run", "run", "--step", "ledger", "--tool", "ledger/charge", "--scope", "invoice", "--payload", "{}")
+	daemon.WaitFor(`needs a restart; everything else is in force","cause":"change","block":"worker"`)
+	daemon.WaitFor(`"block":"server"`)
+	shell.Run(0, "enqueue", "--run", "run", "--step", "ledger", "--tool", "ledger/charge", "--scope", "invoice", "--payload", "{}")
 	if got := <-provider.tokens; got != "canary-five" {
 		t.Errorf("the new provider was called with %q", got)
 	}
-	daemon.waitFor(`"provider":"ledger"`)
-	daemon.wantMetrics(`drainer_dispatch_attempts_total{operation="charge",outcome="completed",provider="ledger"} 1`)
+	daemon.WaitFor(`"provider":"ledger"`)
+	wantMetrics(t, daemon, `drainer_dispatch_attempts_total{operation="charge",outcome="completed",provider="ledger"} 1`)
 
-	for place, text := range map[string]string{"metrics": daemon.get("/metrics"), "log": daemon.terminate()} {
+	for place, text := range map[string]string{"metrics": daemon.Get("/metrics"), "log": daemon.Terminate()} {
 		if strings.Contains(text, "canary") {
 			t.Errorf("the %s shows a secret:\n%s", place, text)
 		}
 	}
-	if rejections := strings.Count(daemon.log.String(), "configuration rejected"); rejections != 3 {
+	if rejections := strings.Count(daemon.Log(), "configuration rejected"); rejections != 3 {
 		t.Errorf("%d mistakes were logged, want each of the three once", rejections)
 	}
 }
@@ -172,29 +173,26 @@ func TestAConfigurationIsReloadedAsAWholeOrNotAtAll(t *testing.T) {
 func TestAStopDuringAHandoverEndsWell(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
-	shell, provider, volume := newShell(t, url), newGatekeeper(t), newVolume(t)
+	shell, provider, volume := program.New(t, url), newGatekeeper(t), newVolume(t)
 	volume.publish(map[string]string{"drainer.yaml": volume.config(provider.url), "token": "old"})
 	release := provider.holdBack()
-	daemon := shell.startDaemon(volume.path("drainer.yaml"))
-	shell.charge("old")
+	daemon := shell.Start(volume.path("drainer.yaml"))
+	charge(shell, "old")
 	<-provider.tokens
 	volume.publish(map[string]string{"drainer.yaml": volume.config(provider.url), "token": "new"})
-	daemon.signal(syscall.SIGHUP)
-	daemon.waitFor(`"msg":"configuration reloaded"`)
-	shell.charge("new")
+	daemon.Signal(syscall.SIGHUP)
+	daemon.WaitFor(`"msg":"configuration reloaded"`)
+	charge(shell, "new")
 	if got := <-provider.tokens; got != "new" {
 		t.Errorf("the second request came with the token %q", got)
 	}
-	daemon.signal(syscall.SIGTERM)
-	daemon.waitFor(`"msg":"shutting down"`)
-	daemon.waitFor(`"msg":"shutting down"`) // one worker each
+	daemon.Signal(syscall.SIGTERM)
+	daemon.WaitFor(`"msg":"shutting down"`)
+	daemon.WaitFor(`"msg":"shutting down"`) // one worker each
 	release()
-	for line := range daemon.lines {
-		daemon.log.WriteString(line + "\n")
-	}
-	<-daemon.ended
-	if code := daemon.command.ProcessState.ExitCode(); code != 0 {
-		t.Errorf("exit code %d\n%s", code, daemon.log.String())
+	daemon.AwaitEnd()
+	if code := daemon.ExitCode(); code != 0 {
+		t.Errorf("exit code %d\n%s", code, daemon.Log())
 	}
 	db := connect(t, url)
 	var completed, workers int
@@ -207,11 +205,11 @@ func TestAStopDuringAHandoverEndsWell(t *testing.T) {
 
 func TestDrainingOnceIgnoresAHangup(t *testing.T) {
 	t.Parallel()
-	shell, provider, volume := newShell(t, drainertest.Database(t)), newGatekeeper(t), newVolume(t)
+	shell, provider, volume := program.New(t, drainertest.Database(t)), newGatekeeper(t), newVolume(t)
 	volume.publish(map[string]string{"drainer.yaml": volume.config(provider.url), "token": "t"})
 	release := provider.holdBack()
-	shell.charge("only")
-	command := shell.command("run", "--once", "--config", volume.path("drainer.yaml"))
+	charge(shell, "only")
+	command := shell.Command("run", "--once", "--config", volume.path("drainer.yaml"))
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 func TestReplicasThatAreKilledDrainEverythingOnce(t *testing.T) {
@@ -33,6 +34,7 @@ func TestReplicasThatAreKilledDrainEverythingOnce(t *testing.T) {
 		drainertest.AssertInvariant(t, w.db)
 		replicas[victim] = start(t, with)
 	}
+	fault.Injected(t, 6, kills)
 	w.awaitEffects(intents)
 	w.awaitCount("completed", intents)
 	w.assertOneEffectEach()

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentoutbox/drainer/integration/docblock"
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
@@ -25,7 +28,7 @@ func TestADatabaseThatWentBackAsksBeforeItActsAgain(t *testing.T) {
 	r.drain(untold)
 	r.assertEffects("without a word to it", 1, 4) // so there is something to prevent
 
-	r.exec(past, blockOf(t, "docs/operations.md", "sql"))
+	r.exec(past, docblock.First(t, "docs/operations.md", "sql"))
 	r.drain(past)
 	r.assertEffects("having been told", 1, 4)
 	for tool, want := range map[string]string{
@@ -69,7 +72,7 @@ func newRestored(t *testing.T) restored {
 	var keyedURL string
 	r.keyed, keyedURL = dispatchtest.NewProvider(t, dispatchtest.Healthy())
 	r.unkeyed = &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger(), Plan: dispatchtest.Healthy(), IgnoreKeys: true}
-	r.config = writeConfig(t, fmt.Sprintf(restoredConfig, keyedURL, dispatchtest.Serve(t, r.unkeyed)))
+	r.config = program.WriteConfig(t, fmt.Sprintf(restoredConfig, keyedURL, dispatchtest.Serve(t, r.unkeyed)))
 	return r
 }
 
@@ -92,7 +95,7 @@ func (r restored) copyOf(url string) string {
 
 func (r restored) drain(url string) {
 	r.t.Helper()
-	newShell(r.t, url).run(0, "run", "--once", "--config", r.config)
+	program.New(r.t, url).Run(0, "run", "--once", "--config", r.config)
 }
 
 func (r restored) exec(url string, statements ...string) {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
@@ -33,11 +35,11 @@ func TestARollingRestartUnderLoadIsNotNoticed(t *testing.T) {
 			t.Parallel()
 			const replicas, rounds = 3, 2
 			w := newWorld(t, dispatchtest.Healthy())
-			shell := newShell(t, w.url)
-			config := writeConfig(t, fmt.Sprintf(rollingConfig, w.baseURL, declared))
-			var fleet [replicas]*programDaemon
+			shell := program.New(t, w.url)
+			config := program.WriteConfig(t, fmt.Sprintf(rollingConfig, w.baseURL, declared))
+			var fleet [replicas]*program.Daemon
 			for i := range fleet {
-				fleet[i] = shell.startDaemon(config)
+				fleet[i] = shell.Start(config)
 			}
 			stop := make(chan struct{})
 			enqueued := 0
@@ -45,8 +47,8 @@ func TestARollingRestartUnderLoadIsNotNoticed(t *testing.T) {
 			agents.Go(func() { enqueued = w.enqueueUntil(stop) })
 			for range rounds {
 				for i := range fleet {
-					next := shell.startDaemon(config)
-					fleet[i].terminate()
+					next := shell.Start(config)
+					fleet[i].Terminate()
 					fleet[i] = next
 				}
 			}

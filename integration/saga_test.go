@@ -4,11 +4,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
 	"github.com/agentoutbox/drainer/compensations"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 // fate is what becomes of a transaction whose daemon was killed.
@@ -61,7 +65,7 @@ func TestAKilledDaemonsSagaIsTakenOver(t *testing.T) {
 			} else {
 				stands.await()
 			}
-			victim.kill()
+			victim.Kill()
 			killed := time.Now()
 			w.provider.Release()
 			stands.end(moment.fate)
@@ -70,7 +74,7 @@ func TestAKilledDaemonsSagaIsTakenOver(t *testing.T) {
 			w.awaitSagaEnd()
 			took := time.Since(killed)
 			w.assertWentBack()
-			if heir.terminate(); took > takeover {
+			if heir.Terminate(); took > takeover {
 				t.Errorf("the saga ended %s after the kill, want within %s", took, takeover)
 			}
 			t.Logf("the saga ended %s after the kill", took.Round(time.Millisecond))
@@ -86,7 +90,7 @@ func TestASagaWhoseJobsRunTwiceUndoesOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	daemons := []*programDaemon{w.start(), w.start()}
+	daemons := []*program.Daemon{w.start(), w.start()}
 	w.enqueueRun()
 	for undone := range completedSteps {
 		w.awaitUndoRequests(undone)
@@ -97,11 +101,12 @@ func TestASagaWhoseJobsRunTwiceUndoesOnce(t *testing.T) {
 		}
 	}
 	w.awaitSagaEnd()
-	eventually(t, "every job is done", func() bool {
+	fault.Injected(t, 58, stored[int](w.world, `SELECT count(*) - 1 FROM outbox.river_job WHERE kind = 'saga_advance'`))
+	drainertest.Eventually(t, "every job is done", func() bool {
 		return stored[int](w.world, `SELECT count(*) FROM outbox.river_job WHERE kind = 'saga_advance' AND state <> 'completed'`) == 0
 	})
 	w.assertWentBack()
 	for _, daemon := range daemons {
-		daemon.terminate()
+		daemon.Terminate()
 	}
 }

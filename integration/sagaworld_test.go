@@ -8,8 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"testing"
+
+	"github.com/agentoutbox/drainer/integration/program"
 
 	"github.com/jackc/pgx/v5"
 
@@ -54,7 +55,7 @@ providers:
 // sagaWorld has a run of five orders, whose fifth is refused.
 type sagaWorld struct {
 	*world
-	shell  *shell
+	shell  *program.Program
 	config string
 	ledger string // the provider's, a file
 	orders []int64
@@ -66,7 +67,7 @@ func newSagaWorld(t *testing.T, fault dispatchtest.Fault) *sagaWorld {
 	url := drainertest.Database(t)
 	w := &sagaWorld{
 		world:  &world{t: t, url: url, db: connect(t, url)},
-		shell:  newShell(t, url),
+		shell:  program.New(t, url),
 		ledger: filepath.Join(t.TempDir(), "ledger"),
 	}
 	for n := range completedSteps + 1 {
@@ -81,14 +82,14 @@ func newSagaWorld(t *testing.T, fault dispatchtest.Fault) *sagaWorld {
 		w.orderKey(completedSteps):    {dispatchtest.Taken},
 		w.undoKey(completedSteps - 1): {fault},
 	})}
-	w.config = writeConfig(t, fmt.Sprintf(sagaConfig, dispatchtest.Serve(t, w.provider)))
+	w.config = program.WriteConfig(t, fmt.Sprintf(sagaConfig, dispatchtest.Serve(t, w.provider)))
 	t.Cleanup(w.provider.Release)
 	return w
 }
 
-func (w *sagaWorld) start() *programDaemon {
+func (w *sagaWorld) start() *program.Daemon {
 	w.t.Helper()
-	return w.shell.startDaemon(w.config)
+	return w.shell.Start(w.config)
 }
 
 // enqueueRun commits all five orders at once; the first four have happened
@@ -131,7 +132,7 @@ func (w *sagaWorld) awaitUndoRequests(want int) {
 
 func (w *sagaWorld) awaitSagaEnd() {
 	w.t.Helper()
-	eventually(w.t, "the saga ends", func() bool {
+	drainertest.Eventually(w.t, "the saga ends", func() bool {
 		drainertest.AssertInvariant(w.t, w.db)
 		return stored[int](w.world, `SELECT count(*) FROM outbox.saga WHERE state <> 'begun'`) == 1
 	})
@@ -227,7 +228,7 @@ func (w *sagaWorld) standAt(moment sagaMoment) *standstill {
 // await returns once the statement stands.
 func (s *standstill) await() {
 	s.w.t.Helper()
-	eventually(s.w.t, "the statement stands", func() bool { return len(s.standing()) > 0 })
+	drainertest.Eventually(s.w.t, "the statement stands", func() bool { return len(s.standing()) > 0 })
 }
 
 // standing lists the database's processes that stand.
@@ -249,16 +250,9 @@ func (s *standstill) end(with fate) {
 		for _, pid := range s.standing() {
 			s.w.exec(`SELECT pg_terminate_backend($1)`, pid)
 		}
-		eventually(s.w.t, "the transaction is rolled back", func() bool { return len(s.standing()) == 0 })
+		drainertest.Eventually(s.w.t, "the transaction is rolled back", func() bool { return len(s.standing()) == 0 })
 	}
 	if err := s.holder.Close(context.Background()); err != nil {
 		s.w.t.Fatal(err)
 	}
-}
-
-// kill is kill -9; it returns once the process is gone.
-func (d *programDaemon) kill() {
-	d.t.Helper()
-	d.signal(syscall.SIGKILL)
-	<-d.ended
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 func TestAShutdownFinishesWhatIsInFlightAndGivesBackTheRest(t *testing.T) {
@@ -19,11 +20,12 @@ func TestAShutdownFinishesWhatIsInFlightAndGivesBackTheRest(t *testing.T) {
 	with := w.setup(dispatch.KeyIdempotent, patientLease)
 	with.Providers[0].Concurrency = concurrency
 	leaving := start(t, with)
-	eventually(t, "more rows are claimed than are in flight", func() bool {
+	drainertest.Eventually(t, "more rows are claimed than are in flight", func() bool {
 		return w.hanging() == concurrency && w.count("in_progress") > concurrency
 	})
+	fault.Injected(t, 9, w.count("in_progress"))
 	leaving.signal(syscall.SIGTERM)
-	eventually(t, "what was not sent is back in the queue", func() bool {
+	drainertest.Eventually(t, "what was not sent is back in the queue", func() bool {
 		return w.count("in_progress") == concurrency
 	})
 	drainertest.AssertInvariant(t, w.db)

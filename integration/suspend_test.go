@@ -26,8 +26,8 @@ func TestADaemonSuspendedPastItsLeaseCannotSettle(t *testing.T) {
 
 	zombie.resume()
 	zombie.signal(syscall.SIGCONT)
-	eventually(t, "the late outcome is refused", func() bool { return zombie.logged(lateOutcome) == 1 })
-	eventually(t, "the zombie starts over", func() bool { return zombie.logged(`"msg":"joined"`) == 2 })
+	drainertest.Eventually(t, "the late outcome is refused", func() bool { return zombie.logged(lateOutcome) == 1 })
+	drainertest.Eventually(t, "the zombie starts over", func() bool { return zombie.logged(`"msg":"joined"`) == 2 })
 	if alive := stored[int](w, `SELECT count(*) FROM outbox.worker WHERE worker_id::text = $1`, first); alive != 0 {
 		t.Error("the zombie kept its old identity")
 	}
@@ -50,7 +50,7 @@ func TestADaemonSuspendedBeforeItSendsDoublesNothing(t *testing.T) {
 
 	zombie.resume()
 	zombie.signal(syscall.SIGCONT)
-	eventually(t, "the late outcome is refused", func() bool { return zombie.logged(lateOutcome) == 1 })
+	drainertest.Eventually(t, "the late outcome is refused", func() bool { return zombie.logged(lateOutcome) == 1 })
 	w.assertHistory("lost")
 	drainertest.AssertInvariant(t, w.db)
 	if got := w.provider.Ledger.Audit().TotalRequests(); got > 1 {

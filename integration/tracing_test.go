@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
@@ -38,7 +40,7 @@ func newTracedWorld(t *testing.T, plan dispatchtest.Plan) *tracedWorld {
 	t.Helper()
 	w := &tracedWorld{t: t, url: drainertest.Database(t), provider: &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger(), Plan: plan}}
 	w.db = connect(t, w.url)
-	w.config = writeConfig(t, fmt.Sprintf(billingConfig, dispatchtest.Serve(t, w)))
+	w.config = program.WriteConfig(t, fmt.Sprintf(billingConfig, dispatchtest.Serve(t, w)))
 	return w
 }
 
@@ -60,10 +62,10 @@ func (w *tracedWorld) sent(header string) (values []string) {
 }
 
 // shell runs the program with these variables and no other of OpenTelemetry's.
-func (w *tracedWorld) shell(variables ...string) *shell {
-	shell := newShell(w.t, w.url, "BILLING_TOKEN=canary-token")
-	shell.env = slices.DeleteFunc(shell.env, func(variable string) bool { return strings.HasPrefix(variable, "OTEL_") })
-	shell.env = append(shell.env, variables...)
+func (w *tracedWorld) shell(variables ...string) *program.Program {
+	shell := program.New(w.t, w.url, "BILLING_TOKEN=canary-token")
+	shell.Env = slices.DeleteFunc(shell.Env, func(variable string) bool { return strings.HasPrefix(variable, "OTEL_") })
+	shell.Env = append(shell.Env, variables...)
 	return shell
 }
 
@@ -86,10 +88,10 @@ func TestEveryAttemptIsInTheAgentsTraceAndGoesOnAtTheProvider(t *testing.T) {
 	w := newTracedWorld(t, dispatchtest.Script(dispatchtest.ErrorBefore, dispatchtest.DropBefore))
 	w.enqueue("canary-step", agentHeaders())
 	daemon := w.shell("OTEL_EXPORTER_OTLP_ENDPOINT="+collector.url, "OTEL_SERVICE_NAME=outbox",
-		"OTEL_EXPORTER_OTLP_HEADERS=x-token=canary-header", "OTEL_BSP_SCHEDULE_DELAY=50").startDaemon(w.config)
-	daemon.waitFor(`"status":"completed"`)
-	eventually(t, "the first export, while it drains", func() bool { return len(collector.byPhase("dispatch")) > 0 })
-	log := daemon.terminate() // which exports the rest
+		"OTEL_EXPORTER_OTLP_HEADERS=x-token=canary-header", "OTEL_BSP_SCHEDULE_DELAY=50").Start(w.config)
+	daemon.WaitFor(`"status":"completed"`)
+	drainertest.Eventually(t, "the first export, while it drains", func() bool { return len(collector.byPhase("dispatch")) > 0 })
+	log := daemon.Terminate() // which exports the rest
 
 	waits, dispatches, settles := collector.byPhase("wait"), collector.byPhase("dispatch"), collector.byPhase("settle")
 	if len(waits) != 3 || len(dispatches) != 3 || len(settles) != 3 {
@@ -155,7 +157,7 @@ func TestTracesAreOffUnlessTheEnvironmentNamesWhereTheyGo(t *testing.T) {
 			}
 		}()
 	}
-	w.shell().run(0, "run", "--once", "--config", w.config)
+	w.shell().Run(0, "run", "--once", "--config", w.config)
 
 	got := map[string]string{}
 	for i, traceparent := range w.sent("Traceparent") {
@@ -172,7 +174,7 @@ func TestTracesAreOffUnlessTheEnvironmentNamesWhereTheyGo(t *testing.T) {
 
 	for i, variables := range [][]string{{"OTEL_TRACES_EXPORTER=none"}, {"OTEL_SDK_DISABLED=true"}, {"OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}} {
 		w.enqueue(fmt.Sprint(i), `{}`)
-		w.shell(append(variables, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.url)...).run(0, "run", "--once", "--config", w.config)
+		w.shell(append(variables, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.url)...).Run(0, "run", "--once", "--config", w.config)
 	}
 	if collector.requests != 0 || w.provider.Ledger.Audit().TotalEffects() != 5 {
 		t.Errorf("the collector was asked %d times for %d effects, want 0 for 5", collector.requests, w.provider.Ledger.Audit().TotalEffects())
@@ -190,21 +192,21 @@ func TestACollectorThatNeverAnswersDelaysNoIntentAndNoShutdown(t *testing.T) {
 	t.Cleanup(func() { close(hang) })
 	w := newTracedWorld(t, nil)
 	daemon := w.shell("OTEL_EXPORTER_OTLP_ENDPOINT="+collector, "OTEL_BSP_SCHEDULE_DELAY=1", "OTEL_BSP_MAX_QUEUE_SIZE=4",
-		"OTEL_EXPORTER_OTLP_TIMEOUT=3600000", "OTEL_BSP_EXPORT_TIMEOUT=3600000").startDaemon(w.config)
+		"OTEL_EXPORTER_OTLP_TIMEOUT=3600000", "OTEL_BSP_EXPORT_TIMEOUT=3600000").Start(w.config)
 	w.enqueue("first", `{}`)
 	<-asked // and from now on no span leaves
 	const more = 50
 	for i := range more {
 		w.enqueue(fmt.Sprint(i), `{}`)
 	}
-	eventually(t, "all intents complete while the collector hangs", func() bool {
-		return w.provider.Ledger.Audit().TotalEffects() == more+1 && strings.Contains(daemon.get("/metrics"), `drainer_in_flight{provider="billing"} 0`)
+	drainertest.Eventually(t, "all intents complete while the collector hangs", func() bool {
+		return w.provider.Ledger.Audit().TotalEffects() == more+1 && strings.Contains(daemon.Get("/metrics"), `drainer_in_flight{provider="billing"} 0`)
 	})
-	metrics := daemon.get("/metrics")
+	metrics := daemon.Get("/metrics")
 	if strings.Contains(metrics, `drainer_trace_spans_total{outcome="dropped"} 0`) || !strings.Contains(metrics, `drainer_trace_spans_total{outcome="exported"} 0`) {
 		t.Error("the metrics do not show that spans were dropped and none was exported")
 	}
-	log := daemon.terminate() // whose flush ends although the collector does not answer
+	log := daemon.Terminate() // whose flush ends although the collector does not answer
 	for line, want := range map[string]int{"spans are dropped": 1, "still waiting to be exported": 1} {
 		if got := strings.Count(log, line); got != want {
 			t.Errorf("the log says %d times that %s, want %d", got, line, want)
@@ -220,14 +222,14 @@ func TestACollectorThatIsNotThereCostsOneLine(t *testing.T) {
 	}
 	_ = listener.Close()
 	w := newTracedWorld(t, nil)
-	daemon := w.shell("OTEL_EXPORTER_OTLP_ENDPOINT=http://canary:canary@"+listener.Addr().String(), "OTEL_BSP_SCHEDULE_DELAY=1").startDaemon(w.config)
+	daemon := w.shell("OTEL_EXPORTER_OTLP_ENDPOINT=http://canary:canary@"+listener.Addr().String(), "OTEL_BSP_SCHEDULE_DELAY=1").Start(w.config)
 	for i := range 3 {
 		w.enqueue(fmt.Sprint(i), `{}`)
-		eventually(t, "it drains and loses the spans", func() bool {
-			return strings.Contains(daemon.get("/metrics"), fmt.Sprintf(`drainer_trace_spans_total{outcome="failed"} %d`, 3*(i+1)))
+		drainertest.Eventually(t, "it drains and loses the spans", func() bool {
+			return strings.Contains(daemon.Get("/metrics"), fmt.Sprintf(`drainer_trace_spans_total{outcome="failed"} %d`, 3*(i+1)))
 		})
 	}
-	log := daemon.terminate()
+	log := daemon.Terminate()
 	if got := strings.Count(log, "spans cannot be exported"); got != 1 || strings.Contains(log, "canary") {
 		t.Errorf("the log says %d times that spans cannot be exported, want once and without the URL's password:\n%s", got, log)
 	}

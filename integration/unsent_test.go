@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentoutbox/drainer/integration/program"
+
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
@@ -42,16 +44,16 @@ func TestWhatTheConfigurationForbidsNeverLeaves(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			provider, baseURL := dispatchtest.NewProvider(t, dispatchtest.Healthy())
-			shell := newShell(t, drainertest.Database(t), "BILLING_TOKEN=t")
-			config := writeConfig(t, test.change(fmt.Sprintf(billingConfig, baseURL), baseURL))
-			shell.run(0, enqueueCharge(test.payload)...)
-			_, log := shell.run(0, "run", "--once", "--config", config)
+			shell := program.New(t, drainertest.Database(t), "BILLING_TOKEN=t")
+			config := program.WriteConfig(t, test.change(fmt.Sprintf(billingConfig, baseURL), baseURL))
+			shell.Run(0, enqueueCharge(test.payload)...)
+			_, log := shell.Run(0, "run", "--once", "--config", config)
 
 			var intent struct {
 				Status    string
 				LastError string `json:"last_error"`
 			}
-			shell.runJSON(&intent, append([]string{"intents", "show"}, chargeKey...)...)
+			shell.RunJSON(&intent, append([]string{"intents", "show"}, chargeKey...)...)
 			if intent.Status != test.status || intent.LastError != test.class {
 				t.Errorf("the intent is %+v, want %s by %s", intent, test.status, test.class)
 			}

@@ -16,7 +16,7 @@ func TestARowOfAnUnknownOperationWaitsAndHoldsNobodyUp(t *testing.T) {
 	w.enqueue("sim/act", 1, 2)
 	start(t, w.setup(dispatch.KeyIdempotent, patientLease))
 	w.awaitCount("completed", 1)
-	eventually(t, "the unknown one is released", func() bool {
+	drainertest.Eventually(t, "the unknown one is released", func() bool {
 		return stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE outcome = 'released' AND error = 'unconfigured_tool'`) == 1
 	})
 	if wait := stored[float64](w, `SELECT extract(epoch FROM next_attempt_at - now())::float8 FROM outbox.queue WHERE tries = 0`); wait < 30 {

@@ -6,6 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/integration/pgproxy"
+
+	"github.com/agentoutbox/drainer/drainertest"
+
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
@@ -16,12 +20,12 @@ func TestAnIdleLaneIsWokenByAnEnqueue(t *testing.T) {
 	t.Parallel()
 	const pickUps = 15
 	w := newWorld(t, nil)
-	line := newProxy(t, w.url)
+	line := pgproxy.New(t, w.url)
 	with := w.setup(dispatch.KeyIdempotent, patientLease)
-	with.DatabaseURL = line.behind(t, w.url)
+	with.DatabaseURL = line.Behind(t, w.url)
 	start(t, with)
 	delays := w.pickUps(pickUps)
-	if heard := line.heard.Load(); heard < pickUps {
+	if heard := line.Heard.Load(); heard < pickUps {
 		t.Errorf("%d notifications for %d enqueues of an idle lane", heard, pickUps)
 	}
 	// Polling alone would take 125 ms at the median.
@@ -33,10 +37,10 @@ func TestAnIdleLaneIsWokenByAnEnqueue(t *testing.T) {
 func TestPollingAloneFindsEveryRow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	line := newProxy(t, w.url)
-	line.muted.Store(true)
+	line := pgproxy.New(t, w.url)
+	line.Muted.Store(true)
 	with := w.setup(dispatch.KeyIdempotent, patientLease)
-	with.DatabaseURL = line.behind(t, w.url)
+	with.DatabaseURL = line.Behind(t, w.url)
 	start(t, with)
 	w.pickUps(5)
 	w.awaitCount("completed", 5)
@@ -70,7 +74,7 @@ func (w *world) pickUps(n int) (delays []time.Duration) {
 	w.t.Helper()
 	for i := range n {
 		w.awaitCount("completed", i)
-		eventually(w.t, "the lane waits for rows", func() bool { return stored[bool](w, waits) })
+		drainertest.Eventually(w.t, "the lane waits for rows", func() bool { return stored[bool](w, waits) })
 		w.enqueue("sim/act", i, i+1)
 		committed := time.Now()
 		w.awaitRequests(i + 1)

@@ -52,7 +52,7 @@ func (w *world) setup(class dispatch.Class, worker drainer.WorkerSettings) setup
 }
 
 func (w *world) sim(class dispatch.Class) providerSetup {
-	return providerSetup{Name: "sim", BaseURL: w.baseURL, Class: class, Concurrency: 8, MaxAttempts: 20, Timeout: patience}
+	return providerSetup{Name: "sim", BaseURL: w.baseURL, Class: class, Concurrency: 8, MaxAttempts: 20, Timeout: drainertest.Patience}
 }
 
 // enqueue commits intents of the tool, steps from to to-1 of one run.
@@ -102,7 +102,7 @@ func (w *world) count(status string) int {
 // awaitCount also checks the invariant at every look.
 func (w *world) awaitCount(status string, want int) {
 	w.t.Helper()
-	eventually(w.t, fmt.Sprintf("%d intents are %s", want, status), func() bool {
+	drainertest.Eventually(w.t, fmt.Sprintf("%d intents are %s", want, status), func() bool {
 		drainertest.AssertInvariant(w.t, w.db)
 		return w.count(status) == want
 	})
@@ -134,7 +134,7 @@ func (w *world) awaitRequests(want int) {
 
 func (w *world) awaitLedger(condition func(dispatchtest.Audit) bool) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), drainertest.Patience)
 	defer cancel()
 	if err := w.provider.Ledger.Wait(ctx, condition); err != nil {
 		w.t.Fatal(err)

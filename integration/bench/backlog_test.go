@@ -1,0 +1,140 @@
+package bench_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	deepBacklog    = 5_000_000
+	middleBacklog  = 1_000_000
+	shallowBacklog = 10_000
+)
+
+// BenchmarkBacklog asks what a daemon loses, and what memory it takes, when
+// millions wait.
+func BenchmarkBacklog(b *testing.B) {
+	deep, shallow := newOutbox(b), newOutbox(b)
+	sim := noop("sim")
+	deep.fill(rows(b, middleBacklog), sim)
+	_, middleMemory := drainSome(deep, rows(b, fullRows), sim)
+	deep.fill(rows(b, deepBacklog)-deep.backlog(), sim)
+	shallow.fill(rows(b, shallowBacklog), sim)
+	for b.Loop() {
+		claims := medians(
+			func() float64 { return claimMedian(shallow, sim) },
+			func() float64 { return claimMedian(deep, sim) },
+		)
+		b.ReportMetric(claims[0], "shallow-claim-p50-ms")
+		b.ReportMetric(claims[1], "claim-p50-ms")
+		b.ReportMetric(claims[1]/claims[0], "x-shallow-claim-p50")
+
+		var memory residence
+		rates := medians(
+			func() float64 { return drainRefills(shallow, rows(b, fullRows), sim) },
+			func() (rate float64) {
+				rate, memory = drainSome(deep, rows(b, fullRows), sim)
+				return rate
+			},
+		)
+		b.ReportMetric(rates[0], "shallow-rows/s")
+		b.ReportMetric(rates[1], "rows/s")
+		b.ReportMetric(rates[1]/rates[0], "x-shallow-rows")
+		b.ReportMetric(middleMemory.own, "MB-1M")
+		b.ReportMetric(memory.own, "MB-5M")
+		b.ReportMetric(memory.withProgram, "MB-5M-with-program")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// fill also does what vacuum would come to do in the middle of a round.
+func (o *outbox) fill(rows int, providers ...provider) {
+	o.b.Helper()
+	o.enqueue(rows, providers...)
+	o.exec(`VACUUM ANALYZE outbox.intent, outbox.queue`)
+}
+
+func (o *outbox) backlog() int { return read[int](o.database, `SELECT count(*) FROM outbox.queue`) }
+
+// drainSome takes that many off a backlog that stays deep.
+func drainSome(o *outbox, rows int, provider provider) (rate float64, memory residence) {
+	o.b.Helper()
+	since := o.now()
+	daemon := startDaemon(o.b, o.url, provider)
+	awaitCompleted(rows, daemon)
+	memory = daemon.memory()
+	daemon.end()
+	return o.attemptsPerSecond(since), memory
+}
+
+// drainRefills fills a shallow backlog up each time that it is empty, and
+// returns the median of what the daemon made of each.
+func drainRefills(o *outbox, total int, provider provider) float64 {
+	o.b.Helper()
+	refill := max(1, rows(o.b, shallowBacklog))
+	daemon := startDaemon(o.b, o.url, provider)
+	completed := o.backlog()
+	awaitCompleted(completed, daemon)
+	var rates []float64
+	for completed < total {
+		since := o.now()
+		o.enqueue(refill, provider)
+		completed += refill
+		awaitCompleted(completed, daemon)
+		o.awaitSettled(daemon)
+		rates = append(rates, o.attemptsPerSecond(since))
+	}
+	daemon.end()
+	return quantile(rates, 0.5)
+}
+
+// awaitSettled returns once nothing is queued or claimed.
+func (o *outbox) awaitSettled(daemon *daemon) {
+	o.b.Helper()
+	daemon.await("settled everything", func() bool {
+		return read[bool](o.database, `SELECT NOT EXISTS (SELECT FROM outbox.claim) AND NOT EXISTS (SELECT FROM outbox.queue)`)
+	})
+}
+
+// claimMedian is of the daemon's own statement, for a hundred rows, in
+// milliseconds. Each claim is undone, so that the next one finds the same.
+func claimMedian(o *outbox, provider provider) float64 {
+	o.b.Helper()
+	const claims, limit = 200, 100
+	statement, err := os.ReadFile(filepath.FromSlash("../../drainer/postgres/sql/claim.sql"))
+	if err != nil {
+		o.b.Fatal(err)
+	}
+	worker := uuid.New()
+	o.exec(`INSERT INTO outbox.worker (worker_id, providers) VALUES ($1, $2)`, worker, []string{provider.name})
+	defer o.exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, worker)
+	conn, err := o.Acquire(o.b.Context())
+	if err != nil {
+		o.b.Fatal(err)
+	}
+	defer conn.Release()
+	took := make([]float64, claims)
+	for i := range took {
+		tx, err := conn.Begin(o.b.Context())
+		if err != nil {
+			o.b.Fatal(err)
+		}
+		started := time.Now()
+		rows, _ := tx.Query(o.b.Context(), string(statement), worker, provider.name, limit, "-infinity", 0, provider.name, "", 0)
+		if claimed, err := pgx.CollectRows(rows, func(pgx.CollectableRow) (int, error) { return 1, nil }); err != nil || len(claimed) != limit {
+			o.b.Fatalf("claimed %d rows, want %d: %v", len(claimed), limit, err)
+		}
+		took[i] = milliseconds(time.Since(started))
+		if err := tx.Rollback(o.b.Context()); err != nil {
+			o.b.Fatal(err)
+		}
+	}
+	return quantile(took, 0.5)
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,0 +1,61 @@
+package bench_test
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// BenchmarkHTTP sends each intent to a server on the same machine. A client
+// that does nothing else is the most that any dispatcher could reach.
+func BenchmarkHTTP(b *testing.B) {
+	jobs := rows(b, fullRows/2)
+	provider := startProvider(b)
+	for b.Loop() {
+		rates := medians(
+			func() float64 { return callBarely(b, provider, jobs) },
+			func() float64 { return drain(b, jobs, served("sim", provider)).rate },
+			func() float64 { return callFromJobs(newRiverDatabase(b), provider, jobs) },
+		)
+		b.ReportMetric(rates[0], "bare-requests/s")
+		b.ReportMetric(rates[1], "rows/s")
+		b.ReportMetric(rates[2], "river-rows/s")
+		b.ReportMetric(rates[1]/rates[0], "x-bare")
+		b.ReportMetric(rates[1]/rates[2], "x-river")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// callBarely is a plain client with as many requests in flight.
+func callBarely(b testing.TB, provider string, requests int) float64 {
+	b.Helper()
+	client := newClient()
+	defer client.CloseIdleConnections()
+	body := fmt.Appendf(nil, `{"order": "order-1", "amount": 1, "currency": "eur", "note": "%s"}`, bytes.Repeat([]byte("x"), 430))
+	var left atomic.Int64
+	left.Store(int64(requests))
+	var callers sync.WaitGroup
+	started := time.Now()
+	for range inFlight {
+		callers.Go(func() {
+			for left.Add(-1) >= 0 {
+				if err := call(b.Context(), client, provider, body); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	callers.Wait()
+	return float64(requests) / time.Since(started).Seconds()
+}
+
+func callFromJobs(d *riverDatabase, provider string, jobs int) float64 {
+	d.b.Helper()
+	defer d.drop()
+	d.insert(jobs)
+	return d.jobsPerSecond(riverSetup{Jobs: jobs, ProviderURL: provider, MaxWorkers: riverHTTPWorkers, Connections: riverConnections})
+}

@@ -1,0 +1,97 @@
+package faults_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/cluster"
+	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/integration/history"
+	"github.com/agentoutbox/drainer/integration/world"
+	"github.com/agentoutbox/drainer/internal/throwaway"
+)
+
+// Data and write-ahead log share a disk that something else fills up. Postgres
+// refuses or crashes; with room it is started again if need be.
+func TestAFullDiskStopsSendingUntilThereIsRoom(t *testing.T) {
+	t.Parallel()
+	disk := smallDisk(t)
+	server := cluster.Start(t, throwaway.In(disk), throwaway.WithSettings(map[string]string{
+		"wal_recycle": "off", "max_wal_size": "32MB", "shared_buffers": "1MB",
+	}))
+	w := world.At(t, server.URL, nil)
+	w.Start()
+	w.Start()
+	stop := w.Agents(everyClass...)
+	w.AwaitMoreEffects(50)
+
+	filler := filepath.Join(disk, "filler")
+	fill(t, filler)
+	refusals := 0
+	drainertest.Eventually(t, "commits fail", func() bool {
+		if answer := w.Step(w.NewRun(), 1, world.Keyed); answer != history.Committed {
+			refusals++
+		}
+		fill(t, filler)
+		return refusals >= 20
+	})
+	stop()
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if conn, err := pgx.Connect(t.Context(), server.URL); err == nil {
+		conn.Close(t.Context())
+	} else {
+		cluster.Restart(t, server)
+	}
+	w.Enqueue(world.Keyed, 20)
+	w.AwaitRest()
+	fault.Injected(t, 30, refusals)
+	w.Check()
+	w.CheckClaimed()
+}
+
+// smallDisk is a file system of its own in memory.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	disk, err := os.MkdirTemp("", "drainer-disk-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(disk) })
+	if err := syscall.Mount("drainer-test", disk, "tmpfs", 0, "size=200m,mode=0777"); err != nil {
+		t.Skip("a disk of its own cannot be mounted here: ", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return disk
+}
+
+// fill takes what room there is.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	block := make([]byte, 64<<10)
+	for len(block) > 0 {
+		_, err := file.Write(block)
+		switch {
+		case errors.Is(err, syscall.ENOSPC):
+			block = block[:len(block)/2]
+		case err != nil:
+			t.Fatal(err)
+		}
+	}
+}

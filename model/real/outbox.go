@@ -1,0 +1,153 @@
+// Package real is an outbox that models are compared with: a database of its
+// own, the engine's store, an operator's console, and what a lane makes of an
+// attempt.
+package real
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/drainer/postgres"
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+// Outbox fails its test whenever the database fails.
+type Outbox struct {
+	T       *testing.T
+	DB      *pgxpool.Pool
+	Store   *postgres.Store
+	Console *operator.Console
+}
+
+// New is an empty outbox.
+func New(t *testing.T) *Outbox {
+	t.Helper()
+	o := &Outbox{T: t}
+	url := drainertest.Database(t)
+	var err error
+	if o.Store, err = postgres.Open(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(o.Store.Close)
+	if o.DB, err = pgxpool.New(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(o.DB.Close)
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Console = operator.Open(conn)
+	t.Cleanup(func() { o.Console.Close(context.Background()) })
+	return o
+}
+
+// Exec changes tables by hand: what time does, and no command.
+func (o *Outbox) Exec(sql string, args ...any) {
+	o.T.Helper()
+	if _, err := o.DB.Exec(o.T.Context(), sql, args...); err != nil {
+		o.T.Fatal(err)
+	}
+}
+
+// All is one column.
+func All[V any](o *Outbox, sql string, args ...any) []V {
+	o.T.Helper()
+	rows, err := o.DB.Query(o.T.Context(), sql, args...)
+	if err != nil {
+		o.T.Fatal(err)
+	}
+	values, err := pgx.CollectRows(rows, pgx.RowTo[V])
+	if err != nil {
+		o.T.Fatal(err)
+	}
+	return values
+}
+
+// Join is a new worker.
+func (o *Outbox) Join(provider string) (worker string) {
+	o.T.Helper()
+	worker = uuid.NewString()
+	if err := o.Store.Join(o.T.Context(), worker, []string{provider}); err != nil {
+		o.T.Fatal(err)
+	}
+	return worker
+}
+
+// Bury is the end of a worker that has not beaten for long.
+func (o *Outbox) Bury(worker string) {
+	o.T.Helper()
+	o.Exec(`UPDATE outbox.worker SET beat_at = now() - interval '1 hour' WHERE worker_id = $1`, worker)
+	if err := o.Store.Bury(o.T.Context(), time.Minute); err != nil {
+		o.T.Fatal(err)
+	}
+}
+
+// Turn is one round trip of a worker.
+func (o *Outbox) Turn(worker string, turn drainer.Turn) drainer.TurnReply {
+	o.T.Helper()
+	reply, err := o.Store.Turn(o.T.Context(), worker, turn)
+	if err != nil {
+		o.T.Fatal(err)
+	}
+	return reply
+}
+
+// Claim is a turn that claims.
+func (o *Outbox) Claim(worker, provider string, limit int) drainer.ClaimReply {
+	o.T.Helper()
+	return o.Turn(worker, drainer.Turn{Claims: []drainer.Claim{{Provider: provider, Server: provider, Limit: limit}}}).Claimed[0]
+}
+
+// Settle is a turn that settles, and reports whether that counted. finishes
+// deletes the claim.
+func (o *Outbox) Settle(worker string, settlement drainer.Settlement, finishes bool) bool {
+	o.T.Helper()
+	turn := drainer.Turn{Settle: []drainer.Settlement{settlement}}
+	if finishes {
+		turn.Finish = []int64{settlement.Row.ClaimID}
+	}
+	return len(o.Turn(worker, turn).Refused) == 0
+}
+
+// Ended is what a lane makes of an attempt that was started then; the zero time
+// is one that never was.
+func Ended(held *drainer.Row, policy dispatch.Policy, started time.Time, outcome dispatch.Outcome) drainer.Settlement {
+	result := dispatch.Result{Outcome: outcome}
+	decision := policy.Decide(held.History(started), result, 0)
+	return drainer.Settlement{
+		Row: held, StartedAt: started, FinishedAt: time.Now(), Result: result, Decision: decision,
+		Acts:       policy.Class != dispatch.ReadOnly,
+		BeginsSaga: policy.BeginsSaga && held.Undoes == nil && decision.Status == dispatch.StatusFailed,
+	}
+}
+
+// OnCall signs what operators do.
+var OnCall = operator.Signature{Operator: "on-call", Reason: "asked the provider"}
+
+// Change takes an action on an intent. It must be allowed.
+func (o *Outbox) Change(action operator.Action, intent int64) {
+	o.T.Helper()
+	verdicts, err := o.Console.Change(o.T.Context(), action, OnCall, []int64{intent})
+	if err != nil || len(verdicts) != 1 || verdicts[0].Refused != "" {
+		o.T.Fatalf("%T: %+v, %v", action, verdicts, err)
+	}
+}
+
+// Allows reports whether an action would be taken, and if not, why.
+func (o *Outbox) Allows(action operator.Action, intent int64) (allowed bool, refused string) {
+	o.T.Helper()
+	verdicts, err := o.Console.Preview(o.T.Context(), action, []int64{intent})
+	if err != nil || len(verdicts) != 1 {
+		o.T.Fatalf("%T: %d verdicts, %v", action, len(verdicts), err)
+	}
+	return verdicts[0].Refused == "", verdicts[0].Refused
+}

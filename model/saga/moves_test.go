@@ -1,0 +1,238 @@
+package saga_test
+
+import (
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/model/explore"
+	"github.com/agentoutbox/drainer/model/real"
+	"github.com/agentoutbox/drainer/model/saga"
+)
+
+// move takes a step of the model in the tables, for the run's step of that
+// number, from 0.
+type move func(r *run, i int)
+
+// moves are all the steps that there are, by what they say, without numbers.
+var moves = map[string]move{
+	"step is enqueued, and not committed yet": (*run).enqueues,
+	"step is committed":                       (*run).commits,
+	"step is about to be claimed":             inOneStatement,
+	"step is in a committed claim":            forward((*run).claims),
+	"step is claimed, to be asked about":      forward((*run).claims),
+	"step is claimed, to be stopped":          forward((*run).claims),
+	"step is stopped by a claim":              forward((*run).isStopped),
+	"step is halted":                          forward((*run).isHalted),
+
+	"step is found to be applied":                           forward(ends(dispatch.Completed)),
+	"step is found not to be applied":                       forward(ends(dispatch.Absent)),
+	"step cannot be found out by anybody":                   forward(endsAtLast),
+	"step is applied":                                       forward(ends(dispatch.Completed)),
+	"step is refused":                                       forward(ends(dispatch.Rejected)),
+	"step is given back":                                    forward(ends(dispatch.Released)),
+	"step is applied, and the reply is lost":                forward(ends(dispatch.Ambiguous)),
+	"step is lost on its way":                               forward(ends(dispatch.Ambiguous)),
+	"step loses its worker, which has not sent it":          forward((*run).losesWorker),
+	"step loses its worker, which knows that it is applied": forward((*run).losesWorker),
+	"step loses its worker, which has just sent it":         forward((*run).losesWorker),
+	"step is applied late":                                  elsewhere,
+	"step never arrives":                                    elsewhere,
+	"step is reported as applied, late":                     forward((*run).tellsLate),
+
+	"undo is claimed":                              undo((*run).claims),
+	"undo is applied":                              undo(ends(dispatch.Completed)),
+	"undo is refused":                              undo(ends(dispatch.Rejected)),
+	"undo is applied, and the reply is lost":       undo(ends(dispatch.Ambiguous)),
+	"undo loses its worker, which has not sent it": undo((*run).losesWorker),
+	"undo loses its worker, which had sent it":     undo((*run).losesWorker),
+	"undo is found to be applied":                  undo(ends(dispatch.Completed)),
+	"undo is found not to be applied":              undo(ends(dispatch.Absent)),
+	"undo cannot be found out by anybody":          undo(endsAtLast),
+	"undo cannot be asked about":                   undo(ends(dispatch.NotSent)),
+
+	"a pass reads: the newest effect is to be undone": inOneStatement,
+	"a pass reads: an undo is to be noted":            inOneStatement,
+	"a pass reads: a step cannot be undone":           inOneStatement,
+	"a pass reads: nothing is left to undo":           inOneStatement,
+	"a pass acts, and commits":                        (*run).passes,
+	"a pass dies":                                     inOneStatement,
+	"a pass stops what waits":                         (*run).passes,
+
+	"the operator guesses that step failed":                          forward(resolves(dispatch.StatusFailed)),
+	"the operator finds that step is applied":                        forward(resolves(dispatch.StatusCompleted)),
+	"the operator finds that step is not applied":                    forward(resolves(dispatch.StatusFailed)),
+	"the operator finds that undo is applied":                        undo(resolves(dispatch.StatusCompleted)),
+	"the operator finds that undo is not applied":                    undo(resolves(dispatch.StatusFailed)),
+	"the operator takes the run back":                                commands((*run).compensate),
+	"the operator takes the cancelled run back":                      commands((*run).compensate),
+	"the operator cancels the run":                                   commands((*run).cancel),
+	"the operator retries the saga":                                  commands((*run).retry),
+	"the operator undoes by hand what was not, and retries the saga": commands((*run).retryUndone),
+	"the operator resolves the saga":                                 commands((*run).resolve),
+}
+
+// elsewhere are steps that no table sees.
+func elsewhere(*run, int) {}
+
+// inOneStatement is with the step that commits.
+func inOneStatement(*run, int) {}
+
+var withoutNumber = strings.NewReplacer(" 1", "", " 2", "", " 3", "")
+
+// said is a step without its number.
+func said(step explore.Step[saga.State]) string { return withoutNumber.Replace(step.String()) }
+
+func (r *run) take(step explore.Step[saga.State]) {
+	r.T.Helper()
+	next, known := moves[said(step)]
+	if !known {
+		r.T.Fatalf("the tables have no move for: %s", step)
+	}
+	next(r, numberIn(r.T, step.String())-1)
+}
+
+func forward(next func(*run, *attempt)) move {
+	return func(r *run, i int) {
+		r.T.Helper()
+		next(r, &r.steps[i].forward)
+	}
+}
+
+// undo finds the intent that a pass has enqueued.
+func undo(next func(*run, *attempt)) move {
+	return func(r *run, i int) {
+		r.T.Helper()
+		undo := &r.steps[i].undo
+		if undo.id == 0 {
+			undo.id = real.All[int64](r.Outbox, `SELECT id FROM outbox.intent WHERE compensates = $1`, r.steps[i].forward.id)[0]
+		}
+		next(r, undo)
+	}
+}
+
+func (r *run) enqueues(i int) {
+	r.T.Helper()
+	agent, err := r.DB.Begin(r.T.Context())
+	if err != nil {
+		r.T.Fatal(err)
+	}
+	r.steps[i].agent = agent
+	if r.steps[i].forward.id, err = r.enqueue(agent, saga.Operation(i)); err != nil {
+		r.T.Fatal(err)
+	}
+}
+
+func (r *run) enqueue(agent pgx.Tx, operation string) (id int64, err error) {
+	err = agent.QueryRow(r.T.Context(), `SELECT intent_id FROM outbox.enqueue($1, $2, $3, 'scope', '{}')`,
+		r.provider, operation, r.provider+"/"+operation).Scan(&id)
+	return id, err
+}
+
+func (r *run) commits(i int) {
+	r.T.Helper()
+	if err := r.steps[i].agent.Commit(r.T.Context()); err != nil {
+		r.T.Fatal(err)
+	}
+	r.steps[i].agent = nil
+}
+
+func (r *run) claims(a *attempt) {
+	r.T.Helper()
+	if r.claim(a); a.row == nil {
+		r.T.Fatalf("intent %d is not claimed", a.id)
+	}
+}
+
+func (r *run) isStopped(a *attempt) {
+	r.T.Helper()
+	if found := r.claim(a); found != 1 || a.row != nil {
+		r.T.Fatalf("found %d rows and claimed %+v, want it found and stopped", found, a.row)
+	}
+}
+
+func (r *run) isHalted(a *attempt) {
+	r.T.Helper()
+	if !a.row.Closed {
+		r.T.Fatal("it is claimed, and not to be stopped")
+	}
+	halted := r.ended(a, dispatch.Released)
+	halted.Decision = r.policyOf(a.row).Halt(a.row.History(halted.StartedAt))
+	if !r.Settle(a.worker, halted, true) {
+		r.T.Fatal("that it is halted does not count")
+	}
+}
+
+func ends(outcome dispatch.Outcome) func(*run, *attempt) {
+	return func(r *run, a *attempt) {
+		r.T.Helper()
+		r.settle(a, outcome)
+	}
+}
+
+func endsAtLast(r *run, a *attempt) {
+	r.T.Helper()
+	a.row.Tries = saga.LastTry
+	r.settle(a, dispatch.Ambiguous)
+}
+
+// losesWorker leaves what that worker knows of the intent.
+func (r *run) losesWorker(a *attempt) {
+	r.T.Helper()
+	r.Bury(a.worker)
+	recovered, err := r.Store.Reap(r.T.Context(), []string{r.provider}, func(held *drainer.Row) (drainer.Settlement, bool) {
+		return real.Ended(r.answerable(held), r.policyOf(held), held.ClaimedAt, dispatch.Lost), true
+	})
+	if err != nil || len(recovered) != 1 {
+		r.T.Fatalf("%d rows were recovered, %v; want one", len(recovered), err)
+	}
+}
+
+func (r *run) tellsLate(a *attempt) {
+	r.T.Helper()
+	if r.Settle(a.worker, r.ended(a, dispatch.Completed), true) {
+		r.T.Fatal("the settlement of a lost row counts")
+	}
+}
+
+func (r *run) passes(int) {
+	r.T.Helper()
+	if err := r.saga.Advance(r.T.Context(), r.provider); err != nil {
+		r.T.Fatal(err)
+	}
+}
+
+func resolves(as dispatch.Status) func(*run, *attempt) {
+	return func(r *run, a *attempt) {
+		r.T.Helper()
+		r.Change(operator.Resolve{As: as}, a.id)
+	}
+}
+
+func commands(command func(*run) error) move {
+	return func(r *run, _ int) {
+		r.T.Helper()
+		if err := command(r); err != nil {
+			r.T.Fatal(err)
+		}
+	}
+}
+
+func (r *run) compensate() error { return r.Console.Compensate(r.T.Context(), r.provider, real.OnCall) }
+
+func (r *run) cancel() error {
+	_, err := r.Console.CancelRun(r.T.Context(), r.provider, false, real.OnCall)
+	return err
+}
+
+func (r *run) retry() error { return r.Console.RetrySaga(r.T.Context(), r.provider, nil, real.OnCall) }
+
+func (r *run) retryUndone() error {
+	stuck := real.All[int64](r.Outbox, `SELECT intent_id FROM outbox.status WHERE agent_run_id = $1 AND status = 'compensation_failed'`, r.provider)
+	return r.Console.RetrySaga(r.T.Context(), r.provider, stuck, real.OnCall)
+}
+
+func (r *run) resolve() error { return r.Console.ResolveSaga(r.T.Context(), r.provider, real.OnCall) }

@@ -1,0 +1,155 @@
+package saga_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentoutbox/drainer/compensations"
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/model/explore"
+	"github.com/agentoutbox/drainer/model/real"
+	"github.com/agentoutbox/drainer/model/saga"
+)
+
+func TestMain(m *testing.M) { drainertest.Main(m) }
+
+// A step of every kind is taken in the model and in real tables. After each,
+// these must show what the model says, and whatever the model has no step for
+// must be refused.
+func TestRealRunsTakeTheStepsOfTheModel(t *testing.T) {
+	t.Parallel()
+	var stored real.Outcomes
+	t.Run("of a tool that is", func(t *testing.T) {
+		for name, model := range map[string]saga.Model{
+			"key_idempotent":                 keyed,
+			"non_idempotent, with a lookup":  asked,
+			"non_idempotent, not reversible": irreversible,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				o, tried := real.New(t), map[visible]bool{}
+				for number, walk := range explore.Tour(undivided(model.Explored()), kindOf) {
+					if newRun(o, model, fmt.Sprintf("shop-%d", number)).follow(walk, tried); t.Failed() {
+						return
+					}
+				}
+				stored.Add(o)
+			})
+		}
+	})
+	stored.AssertAre(t, "completed", "rejected", "absent", "ambiguous", "not_sent", "released", "lost", "cancelled", "resolved",
+		"retried", "undone", "not_undone", "undone_by_hand", "undo_retried")
+}
+
+// follow takes the steps of a walk, and compares after each that commits.
+func (r *run) follow(walk []explore.Step[saga.State], tried map[visible]bool) {
+	r.T.Helper()
+	at, taken := saga.State{}, 0
+	defer func() {
+		r.rollBack()
+		if r.T.Failed() {
+			r.T.Logf("in the last of\n%s", explore.Told(walk[:taken]))
+		}
+	}()
+	for _, step := range walk {
+		if r.ahead && !isPass(step) {
+			return
+		}
+		taken++
+		if !r.ahead {
+			r.take(step)
+		}
+		r.ahead = r.goesOn(at, step)
+		at = step.To
+		if !r.ahead && !isUnderWay(at) {
+			r.assertShows(at, tried)
+		}
+		if r.T.Failed() {
+			return
+		}
+	}
+}
+
+// assertShows tries what the model has no step for once, wherever the tables
+// show the same.
+func (r *run) assertShows(s saga.State, tried map[visible]bool) {
+	r.T.Helper()
+	want := visibleOf(s)
+	if shown := r.see(); shown != want {
+		r.T.Fatalf("the tables show\n%+v, want\n%+v", shown, want)
+	}
+	if tried[want] {
+		return
+	}
+	tried[want] = true
+	r.assertRefusesTheRest(s)
+	if shown := r.see(); shown != want {
+		r.T.Errorf("what is refused leaves the tables at\n%+v, want\n%+v", shown, want)
+	}
+}
+
+// isUnderWay holds within a transaction that the tables take at once.
+func isUnderWay(s saga.State) bool {
+	return s.Passes[0].Acts || slices.ContainsFunc(s.Steps[:], func(step saga.Step) bool { return step.Place == saga.Claiming })
+}
+
+// goesOn reports whether a real pass goes on by itself after this step: it does
+// once it has noted an undo.
+func (r *run) goesOn(from saga.State, step explore.Step[saga.State]) bool {
+	if !isPass(step) {
+		return false
+	}
+	notes := strings.HasSuffix(step.What, "commits") && from.Passes[0].Plan == compensations.Mark
+	return (notes || r.ahead && step.To.Passes[0].Acts) && slices.ContainsFunc(r.model.Explored().Steps(step.To), isPass)
+}
+
+func isPass(step explore.Step[saga.State]) bool { return strings.HasSuffix(step.Who, "pass") }
+
+// rollBack frees what the walk left open.
+func (r *run) rollBack() {
+	for _, step := range r.steps {
+		if step.agent != nil {
+			step.agent.Rollback(r.T.Context())
+		}
+	}
+}
+
+// kind tells steps apart that the tables take differently.
+type kind struct {
+	said          string
+	from, to      string // the saga
+	before, after visibleStep
+}
+
+// kindOf leaves out what no table sees.
+func kindOf(from saga.State, step explore.Step[saga.State]) (kind, bool) {
+	before, after := visibleOf(from), visibleOf(step.To)
+	if before == after {
+		return kind{}, false
+	}
+	k := kind{said: said(step), from: before.Saga, to: after.Saga}
+	for i := range before.Steps {
+		if before.Steps[i] != after.Steps[i] {
+			k.before, k.after = before.Steps[i], after.Steps[i]
+		}
+	}
+	return k, true
+}
+
+// undivided takes a transaction of several steps at once.
+func undivided(m explore.Model[saga.State]) explore.Model[saga.State] {
+	every := m.Steps
+	m.Steps = func(s saga.State) []explore.Step[saga.State] {
+		steps := every(s)
+		goesOn := func(step explore.Step[saga.State]) bool {
+			return s.Passes[0].Acts && isPass(step) || step.What == "is in a committed claim"
+		}
+		if slices.ContainsFunc(steps, goesOn) {
+			steps = slices.DeleteFunc(steps, func(step explore.Step[saga.State]) bool { return !goesOn(step) })
+		}
+		return steps
+	}
+	return m
+}
