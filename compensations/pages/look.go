@@ -14,7 +14,8 @@ import (
 
 const (
 	// perLook bounds what a channel has to do: a thousand incidents of one
-	// outage must neither flood a pager nor, while it is down, the workers.
+	// outage must neither flood a pager nor, while it is down, the workers. Looks
+	// that overlap may each bring as many.
 	perLook = 10
 	// maxSends ends a job, not the page: a later look starts another, after those
 	// that were tried less lately. So pages that a channel refuses pass.
