@@ -159,7 +159,7 @@ func violationOf(row *Row, policy dispatch.Policy) *dispatch.Problem {
 func requestFor(row *Row, policy dispatch.Policy) dispatch.Request {
 	request := dispatch.Request{
 		Tuple:          row.Tuple,
-		IdempotencyKey: row.Tuple.IdempotencyKey(),
+		IdempotencyKey: row.idempotencyKey(),
 		Payload:        row.Payload,
 		Headers:        row.spans.continued(row.Headers),
 		Attempt:        row.Attempt,

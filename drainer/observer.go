@@ -75,8 +75,8 @@ func (o *observer) claimed(provider string, rows int) {
 // ended counts down for every claimed row, dispatched or released.
 func (o *observer) ended(provider string) { o.metrics.inFlight.WithLabelValues(provider).Dec() }
 
-// attempted is the one line an attempt gets. Released rows of a shutdown get
-// none: nothing was attempted.
+// attempted counts an attempt and gives it its line. Released rows of a shutdown
+// get none: nothing was attempted.
 //
 // operation is what was called: for a lookup, the tool that answers it.
 func (o *observer) attempted(s *Settlement, operation string) {
@@ -92,22 +92,7 @@ func (o *observer) attempted(s *Settlement, operation string) {
 		o.metrics.deliveryLatency.WithLabelValues(s.Row.Tuple.Provider()).Observe(latency.Seconds())
 	}
 	o.settled(s)
-	o.log.LogAttrs(context.Background(), levelOf(s.Decision), "attempt",
-		slog.String("provider", provider),
-		slog.String("operation", operation),
-		slog.Int64("intent_id", s.Row.IntentID),
-		slog.Int("attempt", s.Row.Attempt),
-		slog.String("idempotency_key", s.Row.Tuple.IdempotencyKey()),
-		slog.Bool("lookup", s.Row.Lookup),
-		slog.String("outcome", string(s.Result.Outcome)),
-		slog.String("status", string(s.Decision.Status)),
-		slog.Int("http_status", s.Result.HTTPStatus),
-		slog.String("error", s.Result.ErrorClass),
-		slog.Bool("replayed", s.Result.Replayed),
-		slog.String("provider_ref", s.Result.ProviderRef),
-		slog.Float64("took_seconds", took.Seconds()),
-		slog.Float64("retry_in_seconds", s.Decision.Delay.Seconds()),
-	)
+	o.line(s, operation)
 }
 
 // settled counts what no attempt follows.
@@ -149,17 +134,6 @@ func (o *observer) gate(before, now Gate) {
 	}
 }
 
-// levelOf calls for a human only where nobody else will find out.
-func levelOf(decision dispatch.Decision) slog.Level {
-	switch {
-	case decision.Status == dispatch.StatusUnknown && !decision.Lookup:
-		return slog.LevelError
-	case decision.Status == dispatch.StatusUnknown, decision.Status == dispatch.StatusFailed:
-		return slog.LevelWarn
-	}
-	return slog.LevelInfo
-}
-
 func (o *observer) unconfigured(provider string, row *Row) {
 	o.log.Warn("no tool is configured for a row's operation; it waits for a worker that knows it",
 		"provider", provider, "intent_id", row.IntentID)
@@ -176,7 +150,7 @@ func (o *observer) refused(provider string, refused []Settlement) {
 	for _, s := range refused {
 		o.log.Error("an outcome came after its lease was lost; it was not recorded",
 			"provider", provider, "intent_id", s.Row.IntentID, "attempt", s.Row.Attempt,
-			"idempotency_key", s.Row.Tuple.IdempotencyKey(), "outcome", string(s.Result.Outcome))
+			"idempotency_key", s.Row.idempotencyKey(), "outcome", string(s.Result.Outcome))
 	}
 }
 
@@ -187,7 +161,7 @@ func (o *observer) recovered(settlements []Settlement) {
 		o.settled(s)
 		o.metrics.attempts.WithLabelValues(provider, o.operation(s.Row.Tuple), string(dispatch.Lost)).Inc()
 		o.log.Log(context.Background(), max(slog.LevelWarn, levelOf(s.Decision)), "recovered a row of a dead worker", "provider", provider, "intent_id", s.Row.IntentID,
-			"attempt", s.Row.Attempt, "idempotency_key", s.Row.Tuple.IdempotencyKey(), "status", string(s.Decision.Status))
+			"attempt", s.Row.Attempt, "idempotency_key", s.Row.idempotencyKey(), "status", string(s.Decision.Status))
 	}
 }
 

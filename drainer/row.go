@@ -34,6 +34,7 @@ type Row struct {
 
 	ClaimedAt time.Time // by this process's clock, to continue the durations above
 
+	key   string        // once computed
 	spans *attemptSpans // of this attempt, from its dispatch on; nil where nothing is traced
 }
 
@@ -43,6 +44,14 @@ func (r *Row) server() string {
 		return r.Via
 	}
 	return r.Tuple.Provider()
+}
+
+// idempotencyKey is computed once an attempt: it costs a digest.
+func (r *Row) idempotencyKey() string {
+	if r.key == "" {
+		r.key = r.Tuple.IdempotencyKey()
+	}
+	return r.key
 }
 
 // History is what the row's past says now. It continues the durations that the

@@ -130,7 +130,7 @@ func attributesOf(row *Row, policy dispatch.Policy) []attribute.KeyValue {
 		attribute.String("drainer.class", string(policy.Class)),
 		attribute.Int64("drainer.intent_id", row.IntentID),
 		attribute.Int("drainer.attempt", row.Attempt),
-		attribute.String("drainer.idempotency_key", row.Tuple.IdempotencyKey()),
+		attribute.String("drainer.idempotency_key", row.idempotencyKey()),
 		attribute.Bool("drainer.lookup", row.Lookup),
 	}
 	if row.Undoes != nil {

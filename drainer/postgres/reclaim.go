@@ -114,7 +114,7 @@ func settleLeft(ctx context.Context, tx pgx.Tx, claims []heldClaim, left map[int
 			}
 		}
 		var refused []int // none can be: the claim is locked and its rows had no outcome
-		queueSettle(&batch, claim.Worker, settlements, &refused)
+		queueSettle(&batch, claim.Worker, settlements, false, &refused)
 		queueBreakers(&batch, claim.Worker, settlements)
 		if len(settlements) == len(left[claim.ID]) {
 			queueFinish(&batch, claim.Worker, []int64{claim.ID})
@@ -122,4 +122,11 @@ func settleLeft(ctx context.Context, tx pgx.Tx, claims []heldClaim, left map[int
 		all = append(all, settlements...)
 	}
 	return all, tx.SendBatch(ctx, &batch).Close()
+}
+
+func seconds(s *float64) time.Duration {
+	if s == nil {
+		return 0
+	}
+	return time.Duration(*s * float64(time.Second))
 }

@@ -1,13 +1,18 @@
 package postgres
 
 import (
+	_ "embed"
 	"encoding/json"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
-	"github.com/jackc/pgx/v5"
 )
+
+//go:embed sql/settle.sql
+var settleSQL string
 
 // settleColumns are the settlements turned on their side: one array a column.
 type settleColumns struct {
@@ -29,7 +34,6 @@ type settleColumns struct {
 	vias            []*string
 	beginsSaga      []*bool
 	undoes          []*int64
-	readOnly        []*bool
 
 	// So do these, of rows that go back to the queue.
 	delays          []*float64
@@ -40,9 +44,10 @@ type settleColumns struct {
 	lookups         []*bool
 }
 
-// queueSettle adds nothing for no settlements. refused gets the indices of
-// rows that were not accepted.
-func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settlement, refused *[]int) {
+// queueSettle adds nothing for no settlements. Unless they are said to be
+// repeated, a row that was settled before fails the batch. refused gets the
+// indices of rows that were not accepted.
+func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settlement, repeated bool, refused *[]int) {
 	if len(settlements) == 0 {
 		return
 	}
@@ -50,7 +55,7 @@ func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settleme
 	batch.Queue(settleSQL, worker, c.claims, c.intents, c.attempts, c.startedAgo, c.finishedAgo, c.outcomes, c.httpStatus,
 		c.errors, c.refs, c.responses, c.responseHeaders, c.replayed, c.problems, c.retryAfters, c.asked, c.vias,
 		c.status, c.delays, c.tries, c.firstAttempts, c.mayHaveBeenSent, c.maybeApplied, c.lookups,
-		c.beginsSaga, c.undoes, c.readOnly,
+		c.beginsSaga, c.undoes, repeated,
 	).Query(func(rows pgx.Rows) (err error) {
 		*refused, err = pgx.CollectRows(rows, pgx.RowTo[int])
 		return err
@@ -80,7 +85,6 @@ func (c *settleColumns) set(i int, s *drainer.Settlement, now time.Time) {
 	putIf(c, &c.asked, i, s.Row.Lookup)
 	putIf(c, &c.vias, i, s.Row.Via)
 	putIf(c, &c.beginsSaga, i, s.BeginsSaga)
-	putIf(c, &c.readOnly, i, !s.Acts)
 	if s.Row.Undoes != nil {
 		put(c, &c.undoes, i, *s.Row.Undoes)
 	}

@@ -24,6 +24,7 @@ type logWriter struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	waiting []byte
+	spare   []byte // the room of the lines before
 	isOver  bool
 }
 
@@ -71,7 +72,7 @@ func (w *logWriter) run() {
 		}
 		w.mu.Lock()
 		lines := w.waiting
-		w.waiting = nil
+		w.waiting, w.spare = w.spare[:0], lines
 		w.changed.Broadcast()
 		w.mu.Unlock()
 		_, _ = w.out.Write(lines) // there is nowhere to say that the log is gone

@@ -35,12 +35,11 @@ WITH probe AS MATERIALIZED (
                     AND NOT EXISTS (SELECT FROM outbox.intent u WHERE u.id = intent_id AND u.compensates IS NOT NULL)) END
     ORDER BY next_attempt_at, intent_id LIMIT $3::int
     FOR UPDATE SKIP LOCKED))
-  RETURNING *
+  RETURNING intent_id, next_attempt_at, attempt, tries, first_attempt_at, maybe_applied, lookup, via
 ), candidate AS (
   SELECT t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries, t.first_attempt_at, t.maybe_applied, t.lookup AS asks,
          coalesce(t.via, nullif($6::text, $2::text)) AS via,
-         i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.payload, i.headers, i.created_at,
-         i.compensates, i.compensates IS NULL AND NOT t.lookup AND s.agent_run_id IS NOT NULL AS closed,
+         i.compensates IS NULL AND NOT t.lookup AND s.agent_run_id IS NOT NULL AS closed,
          s.agent_run_id IS NOT NULL AS in_saga
   FROM taken t JOIN outbox.intent i ON i.id = t.intent_id LEFT JOIN outbox.saga s USING (agent_run_id)
 ), claimed AS (
@@ -57,14 +56,13 @@ WITH probe AS MATERIALIZED (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
   SELECT intent_id, attempt, 'saga', 'cancelled', 'cancelled' FROM candidate WHERE closed AND NOT maybe_applied
 )
--- a stopped row has no claim; it is returned for the cursor's sake
-SELECT CASE WHEN closed AND NOT maybe_applied THEN 0 ELSE claim_id END, intent_id, attempt, tries, first_attempt_at,
-       date_part('epoch', now() - first_attempt_at), date_part('epoch', now() - created_at),
-       date_part('epoch', now() - next_attempt_at),
-       maybe_applied, asks, closed, in_saga, coalesce(via, ''), compensates, agent_run_id, step_id, tool_name, business_scope, payload, headers,
+-- A stopped row has no claim; it is returned for the cursor's sake. Payloads are
+-- read here: carrying them through all of the above, or sorting them, takes longer.
+SELECT CASE WHEN closed AND NOT maybe_applied THEN 0 ELSE (SELECT claim_id FROM claimed) END,
+       intent_id, attempt, tries, first_attempt_at, now(), i.created_at, next_attempt_at,
+       maybe_applied, asks, closed, in_saga, coalesce(via, ''), i.compensates,
+       i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.payload, i.headers,
        -- only a lookup needs what an earlier attempt brought
        CASE WHEN asks THEN (SELECT provider_ref FROM outbox.attempt a
-         WHERE a.intent_id = candidate.intent_id AND provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1) END,
-       next_attempt_at
-FROM candidate LEFT JOIN claimed ON true
-ORDER BY next_attempt_at, intent_id;
+         WHERE a.intent_id = candidate.intent_id AND provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1) END
+FROM candidate JOIN outbox.intent i ON i.id = intent_id;

@@ -1,10 +1,10 @@
 -- $1 worker, then one element a row. A column that no row has anything in is
 -- null as a whole: unnest fills it up, and what needs it is not even begun. The
 -- fence is the claim itself: it is locked here, so that a reaper either comes
--- before, and nothing is written, or waits. Of a row settled before nothing is
--- written again. The check is no ON CONFLICT, which logs a second record a row: of
--- two turns that settle a row at the same moment one fails as a whole, and finds
--- the row settled when it comes again.
+-- before, and nothing is written, or waits. A row that was settled before fails
+-- the whole turn, which comes again with $27: then nothing of it is written. That
+-- is rare, and cheaper than to ask for each row, or than ON CONFLICT, which logs a
+-- second record a row.
 WITH fence AS MATERIALIZED (
   SELECT claim_id, provider FROM outbox.claim
   WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
@@ -15,24 +15,25 @@ WITH fence AS MATERIALIZED (
          -- clock_timestamp() is later than now(), so this turn's own claim cannot take the row it puts back
          clock_timestamp() + make_interval(secs => e.delay) AS next_attempt_at
   FROM unnest($2::bigint[], $3::bigint[], $4::int[], $5::float8[], $6::float8[], $7::text[], $8::int[], $9::text[],
-              $10::text[], $11::text[]::jsonb[], $12::text[]::jsonb[], $13::boolean[],
-              $14::text[]::jsonb[], $15::float8[], $16::boolean[], $17::text[],
+              $10::text[], $11::text[], $12::text[], $13::boolean[],
+              $14::text[], $15::float8[], $16::boolean[], $17::text[],
               $18::text[], $19::float8[], $20::int[], $21::timestamptz[], $22::boolean[], $23::boolean[], $24::boolean[],
-              $25::boolean[], $26::bigint[], $27::boolean[])
+              $25::boolean[], $26::bigint[])
     AS e (claim_id, intent_id, attempt, started_ago, finished_ago, outcome, http_status, error,
           provider_ref, response, response_headers, replayed,
           problem, retry_after_seconds, asked, via,
           status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied, lookup,
-          begins_saga, undoes, read_only)
+          begins_saga, undoes)
   JOIN fence USING (claim_id)
-  WHERE (SELECT a.attempt FROM outbox.attempt a WHERE (a.intent_id, a.attempt) = (e.intent_id, e.attempt)) IS NULL
+  WHERE NOT $27::boolean
+    OR (SELECT a.attempt FROM outbox.attempt a WHERE (a.intent_id, a.attempt) = (e.intent_id, e.attempt)) IS NULL
 ), appended AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, finished_at, outcome, status, next_attempt_at,
                               http_status, error, provider_ref, response, response_headers, replayed,
                               problem, retry_after_seconds, lookup, served_by)
   SELECT intent_id, attempt, $1::uuid::text, started_at, now() - make_interval(secs => finished_ago), outcome, status,
-         next_attempt_at, http_status, error, provider_ref, response, response_headers, coalesce(replayed, false),
-         problem, retry_after_seconds, coalesce(asked, false), CASE WHEN started_at IS NOT NULL THEN via END
+         next_attempt_at, http_status, error, provider_ref, response::jsonb, response_headers::jsonb, coalesce(replayed, false),
+         problem::jsonb, retry_after_seconds, coalesce(asked, false), CASE WHEN started_at IS NOT NULL THEN via END
   FROM ended
 ), requeued AS (
   INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
@@ -78,41 +79,9 @@ WITH fence AS MATERIALIZED (
   FROM undo WHERE status <> 'completed'
   ON CONFLICT (kind, intent_id) DO UPDATE
   SET detail = excluded.detail, opened_at = now()
-), refused AS MATERIALIZED (  -- the claim was gone, or the row settled before: almost never any
-  SELECT n, intent_id, started_ago, outcome, http_status, provider_ref, response, via, undoes, read_only
-  FROM unnest($3::bigint[], $4::int[], $5::float8[], $7::text[], $8::int[], $10::text[], $11::text[], $17::text[], $26::bigint[], $27::boolean[])
-    WITH ORDINALITY AS e (intent_id, attempt, started_ago, outcome, http_status, provider_ref, response, via, undoes, read_only, n)
-  -- IS NOT TRUE keeps this a hashed subplan; a join on the CTE would be quadratic
-  WHERE (SELECT count(*) FROM ended) < cardinality($3::bigint[]) AND ((intent_id, attempt) IN (SELECT intent_id, attempt FROM ended)) IS NOT TRUE
-), late AS (
-  -- a worker that lost its row knows of an effect that is on record as none, or as unknown
-  INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, http_status, provider_ref, response, error, served_by)
-  SELECT r.intent_id, newest.attempt + 1, $1::uuid::text, now() - make_interval(secs => r.started_ago), 'completed', 'completed',
-         r.http_status, r.provider_ref, r.response::jsonb, 'late', r.via
-  FROM refused r CROSS JOIN LATERAL (
-    SELECT attempt, status, next_attempt_at FROM outbox.attempt a
-    WHERE a.intent_id = r.intent_id ORDER BY a.attempt DESC LIMIT 1) newest
-  WHERE r.outcome = 'completed' AND r.undoes IS NULL
-    AND newest.status IN ('failed', 'cancelled', 'unknown') AND newest.next_attempt_at IS NULL
-  ON CONFLICT DO NOTHING RETURNING intent_id
-), found_out AS (
-  UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'evidence'
-  WHERE kind = 'outcome_unknown' AND resolved_at IS NULL AND intent_id = ANY (ARRAY(SELECT intent_id FROM late))
-), ending AS MATERIALIZED (
-  -- a pass that has read its steps by now has not seen the effect: this waits for it, and sees what it did
-  SELECT agent_run_id, state FROM outbox.saga
-  WHERE agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM outbox.intent WHERE id = ANY (ARRAY(SELECT intent_id FROM late))))
-  ORDER BY agent_run_id FOR UPDATE
-), astray AS (  -- effects that came after their run had gone back
-  SELECT i.id, i.agent_run_id FROM outbox.intent i JOIN ending s USING (agent_run_id)
-  WHERE s.state IN ('compensated', 'compensation_failed', 'resolved')
-    AND i.id = ANY (ARRAY(SELECT intent_id FROM late JOIN refused USING (intent_id) WHERE read_only IS NOT TRUE))
-), not_net_zero AS (
-  UPDATE outbox.saga SET state = 'compensation_failed'
-  WHERE agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM astray)) AND state <> 'compensation_failed'
-), told AS (
-  INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
-  SELECT 'compensation_failed', id, agent_run_id, 'late_effect' FROM astray
-  ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now()
 )
-SELECT (n - 1)::int AS refused FROM refused ORDER BY 1;
+SELECT (n - 1)::int AS refused
+FROM unnest($3::bigint[], $4::int[]) WITH ORDINALITY AS e (intent_id, attempt, n)
+-- IS NOT TRUE keeps this a hashed subplan; a join on the CTE would be quadratic
+WHERE ($27 OR NOT $2 <@ ARRAY(SELECT claim_id FROM fence)) AND ((intent_id, attempt) IN (SELECT intent_id, attempt FROM ended)) IS NOT TRUE
+ORDER BY n;

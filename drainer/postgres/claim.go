@@ -1,0 +1,103 @@
+package postgres
+
+import (
+	"cmp"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/agentoutbox/drainer/drainer"
+)
+
+//go:embed sql/claim.sql
+var claimSQL string
+
+func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *drainer.ClaimReply) {
+	if claim.Limit == 0 {
+		return
+	}
+	after := pgtype.Timestamptz{Time: claim.After.NextAttemptAt, Valid: true}
+	if claim.After.NextAttemptAt.IsZero() {
+		after.InfinityModifier = pgtype.NegativeInfinity
+	}
+	batch.Queue(claimSQL, worker, claim.Provider, claim.Limit, after, claim.After.IntentID,
+		claim.Server, claim.Fallback, claim.ProbeFor.Seconds(),
+	).Query(func(rows pgx.Rows) error {
+		found, err := pgx.CollectRows(rows, scanClaimed)
+		if err != nil {
+			return fmt.Errorf("claimed row: %w", err)
+		}
+		takeClaimed(reply, found, claim.ProbeFor > 0)
+		return nil
+	})
+}
+
+// claimedRow has its place in the queue, by which the next claim goes on.
+type claimedRow struct {
+	*drainer.Row
+
+	place drainer.Cursor
+}
+
+// takeClaimed puts rows into the order in which they were due: sorting them here
+// is cheaper than with their payloads in the database.
+func takeClaimed(reply *drainer.ClaimReply, found []claimedRow, probe bool) {
+	slices.SortFunc(found, func(a, b claimedRow) int {
+		return cmp.Or(a.place.NextAttemptAt.Compare(b.place.NextAttemptAt), cmp.Compare(a.IntentID, b.IntentID))
+	})
+	reply.Found = len(found)
+	reply.Rows = make([]*drainer.Row, 0, len(found))
+	for _, row := range found {
+		reply.Next = row.place
+		if row.ClaimID == 0 { // stopped: its run goes back
+			continue
+		}
+		row.Probe = probe
+		reply.Rows = append(reply.Rows, row.Row)
+	}
+}
+
+func scanClaimed(rows pgx.CollectableRow) (claimedRow, error) {
+	row := &drainer.Row{ClaimedAt: time.Now()}
+	var now, enqueued, due time.Time
+	var payload, headers []byte
+	var reference *string
+	err := rows.Scan(&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt, &now, &enqueued, &due,
+		&row.MaybeApplied, &row.Lookup, &row.Closed, &row.InSaga, &row.Via, &row.Undoes,
+		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
+		&payload, &headers, &reference)
+	if reference != nil {
+		row.ProviderRef = *reference
+	}
+	if row.FirstAttemptAt != nil {
+		row.SinceFirstSend = now.Sub(*row.FirstAttemptAt)
+	}
+	row.SinceEnqueue, row.SinceDue = now.Sub(enqueued), now.Sub(due)
+	row.Payload = payload
+	row.Headers = textValues(headers)
+	return claimedRow{row, drainer.Cursor{NextAttemptAt: due, IntentID: row.IntentID}}, err
+}
+
+// textValues keeps what can be a header; an agent's mistake in its headers is
+// no reason to hold its intent up.
+func textValues(headers []byte) map[string]string {
+	if headers == nil {
+		return nil
+	}
+	var values map[string]any
+	if json.Unmarshal(headers, &values) != nil {
+		return nil
+	}
+	texts := make(map[string]string, len(values))
+	for name, value := range values {
+		if text, is := value.(string); is {
+			texts[name] = text
+		}
+	}
+	return texts
+}
