@@ -7,6 +7,7 @@ import (
 
 // await returns once a turn is worth its round trip.
 func (l *lane) await(life lifetimes) {
+	l.gather() // before patience is asked: what is here already must not wait for more than linger
 	timer := time.NewTimer(l.patience(life.stop))
 	defer timer.Stop()
 	stopped := life.stop.Done()
@@ -35,16 +36,20 @@ func (l *lane) await(life lifetimes) {
 
 // turnIsDue reports whether waiting longer could not make the next turn better.
 func (l *lane) turnIsDue() bool {
+	l.gather()
+	return len(l.settled) >= fullTurn || (len(l.settled) > 0 && l.outstanding == 0)
+}
+
+// gather takes what has arrived, as far as one turn can use it.
+func (l *lane) gather() {
 	for len(l.settled) < fullTurn {
 		select {
 		case outcome := <-l.outcomes:
 			l.collect(outcome)
-			continue
 		default:
+			return
 		}
-		break
 	}
-	return len(l.settled) >= fullTurn || (len(l.settled) > 0 && l.outstanding == 0)
 }
 
 // patience is how long to wait for more outcomes before the next look.

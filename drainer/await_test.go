@@ -3,6 +3,7 @@ package drainer
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -35,4 +36,20 @@ func TestALaneWaitsOnlyForWhatMakesItsNextTurnBetter(t *testing.T) {
 			t.Errorf("%s: it waits %s, want %s", name, got, test.want)
 		}
 	}
+}
+
+// An outcome can come between two looks: it waits for company like any other.
+func TestAnOutcomeThatIsHereAlreadyDoesNotWaitForTheNextPoll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := laneTo(nil)
+		l.server.slots.resize(4)
+		l.scan, l.outstanding, l.outcomes = scan{hasBegun: true}, 2, make(chan Settlement, 2)
+		l.outcomes <- Settlement{Row: &Row{}}
+		began := time.Now()
+		l.await(lifetimes{stop: t.Context(), abort: t.Context(), giveUp: t.Context()})
+		if waited := time.Since(began); waited != linger {
+			t.Errorf("it waited %s, want %s", waited, linger)
+		}
+	})
 }

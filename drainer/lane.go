@@ -15,14 +15,14 @@ const (
 	// pollInterval bounds the wait for rows that no notification announced.
 	pollInterval = 250 * time.Millisecond
 	// fullTurn is a turn's worth of outcomes: more gain little.
-	fullTurn = 500
+	fullTurn = 1000
 	// maxTurnOctets bounds the responses that one turn stores for a lane.
 	maxTurnOctets = 4 << 20
 	// turnsOfWork are claimed ahead: dispatchers have one turn's worth left to do
 	// while the next turn, which fetches more, is under way.
 	turnsOfWork = 2
 	// maxPrefetch bounds the rows that wait in memory for a free dispatcher.
-	maxPrefetch = 1000
+	maxPrefetch = 2000
 	// reclaimInterval is how often a lane looks for claims whose reply it lost
 	// and whose commit came later than its first look.
 	reclaimInterval = 5 * time.Second

@@ -19,7 +19,7 @@ const (
 	lanesPerTurn = 12
 	turnTimeout  = 10 * time.Second
 	// worthTwo is how many outcomes are worth a connection of their own.
-	worthTwo = fullTurn / 5
+	worthTwo = fullTurn / 10
 )
 
 // turns lets lanes share commits: while every committer is busy, lanes queue

@@ -15,7 +15,7 @@ import (
 type answer struct {
 	status int
 	header http.Header
-	date   time.Time // when the provider answered, by its own clock if it told
+	readAt time.Time // by this process's clock
 
 	body       []byte // nil where unread
 	unreliable string // why the body proves nothing, as an error class; "" for a good one
@@ -25,7 +25,7 @@ type answer struct {
 }
 
 func read(ctx context.Context, response *http.Response, limit int64) *answer {
-	a := &answer{status: response.StatusCode, header: response.Header, date: retryafter.DateOf(response.Header, time.Now())}
+	a := &answer{status: response.StatusCode, header: response.Header, readAt: time.Now()}
 	body, err := readBody(response.Body, limit)
 	if err != nil {
 		a.unreliable = bodyClass(ctx, err)
@@ -37,6 +37,9 @@ func read(ctx context.Context, response *http.Response, limit int64) *answer {
 	}
 	return a
 }
+
+// date is when the provider answered, by its own clock if it told.
+func (a *answer) date() time.Time { return retryafter.DateOf(a.header, a.readAt) }
 
 func (a *answer) contentType() string { return a.header.Get("Content-Type") }
 
@@ -61,6 +64,6 @@ func (a *answer) view() map[string]any {
 		"status":  a.status,
 		"headers": headers,
 		"body":    a.json(),
-		"date":    int(a.date.Unix()),
+		"date":    int(a.date().Unix()),
 	}
 }

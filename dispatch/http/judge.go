@@ -33,7 +33,7 @@ func (t *tool) judge(ctx context.Context, response *http.Response) dispatch.Resu
 	}
 	details := problemDetails(a)
 	result.Problem = details.problem()
-	result.RetryAfter = max(v.retryAfter, retryafter.Header(a.header, a.date), details.retryAfter())
+	result.RetryAfter = max(v.retryAfter, retryafter.Header(a.header, a.readAt), details.retryAfter())
 	return result
 }
 

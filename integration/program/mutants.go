@@ -23,8 +23,10 @@ var Mutants = []Mutant{
 				Break: "SELECT intent_id, (SELECT coalesce(max(attempt), 0) + 1 FROM outbox.attempt a WHERE a.intent_id = ended.intent_id), $1::uuid::text, started_at,",
 			},
 			{
-				File:  "drainer/postgres/sql/settle.sql",
-				Guard: "  WHERE (SELECT a.attempt FROM outbox.attempt a WHERE (a.intent_id, a.attempt) = (e.intent_id, e.attempt)) IS NULL\n",
+				File: "drainer/postgres/sql/settle.sql",
+				Guard: `  WHERE NOT $27::boolean
+    OR (SELECT a.attempt FROM outbox.attempt a WHERE (a.intent_id, a.attempt) = (e.intent_id, e.attempt)) IS NULL
+`,
 			},
 		},
 	},
