@@ -22,7 +22,7 @@ import (
 // What made River fastest here.
 const (
 	riverWorkers     = 1000
-	riverHTTPWorkers = 256 // they share the connections to the provider
+	riverMoreWorkers = 256 // over HTTP: they share the connections to the provider
 	riverConnections = 10
 )
 
