@@ -59,3 +59,9 @@ func (l *lane) mayPrefetch() bool {
 }
 
 func (l *lane) isDetour() bool { return route{l.provider, l.server.provider.Name}.isDetour() }
+
+// worthPrefetching is how many rows to hold for dispatchers that ended so many in
+// one turn, if a payload has so many octets.
+func worthPrefetching(ended, heft int) int {
+	return min(turnsOfWork*ended, maxPrefetch, maxPrefetchOctets/max(1, heft))
+}

@@ -7,21 +7,21 @@ import (
 
 // await returns once a turn is worth its round trip.
 func (l *lane) await(life lifetimes) {
-	l.gather() // before patience is asked: what is here already must not wait for more than linger
 	timer := time.NewTimer(l.patience(life.stop))
 	defer timer.Stop()
+	lingers := len(l.settled) > 0
 	stopped := life.stop.Done()
 	if life.stop.Err() != nil {
 		stopped = nil
 	}
 	for !l.turnIsDue() {
-		pending := len(l.settled) > 0
+		if len(l.settled) > 0 && !lingers {
+			timer.Reset(linger)
+			lingers = true
+		}
 		select {
 		case outcome := <-l.outcomes:
 			l.collect(outcome)
-			if !pending {
-				timer.Reset(min(linger, l.patience(life.stop)))
-			}
 		case <-l.wake:
 			return
 		case <-stopped:

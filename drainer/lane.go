@@ -21,8 +21,10 @@ const (
 	// turnsOfWork are claimed ahead: dispatchers have one turn's worth left to do
 	// while the next turn, which fetches more, is under way.
 	turnsOfWork = 2
-	// maxPrefetch bounds the rows that wait in memory for a free dispatcher.
-	maxPrefetch = 2000
+	// maxPrefetch bounds the rows that wait in memory for a free dispatcher, and
+	// maxPrefetchOctets their payloads.
+	maxPrefetch       = 2000
+	maxPrefetchOctets = 16 << 20
 	// reclaimInterval is how often a lane looks for claims whose reply it lost
 	// and whose commit came later than its first look.
 	reclaimInterval = 5 * time.Second
@@ -60,6 +62,7 @@ type lane struct {
 	outstanding int           // rows in jobs, in dispatch or in outcomes
 	probes      int           // of these rows and the unconfirmed outcomes
 	prefetch    int
+	heft        int // octets of a payload, on average of the newest claim
 	scan        scan
 	idle        idleness
 	failures    int // turns in a row that the database failed

@@ -148,7 +148,7 @@ func (o *observer) panicked(provider string, row *Row, kind string, stack []byte
 func (o *observer) refused(provider string, refused []Settlement) {
 	o.metrics.leasesLost.WithLabelValues(provider).Add(float64(len(refused)))
 	for _, s := range refused {
-		o.log.Error("an outcome came after its lease was lost; it was not recorded",
+		o.log.Error("an outcome came after its lease was lost; its row had been taken over",
 			"provider", provider, "intent_id", s.Row.IntentID, "attempt", s.Row.Attempt,
 			"idempotency_key", s.Row.idempotencyKey(), "outcome", string(s.Result.Outcome))
 	}

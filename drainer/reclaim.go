@@ -40,6 +40,7 @@ func (l *lane) forget(row *Row) (Settlement, bool) {
 // channel's room meanwhile, and stay there until a turn confirms them.
 func (l *lane) backOff(life lifetimes, err error) {
 	l.failures++
+	l.prefetch = 0 // the next turn must not fail for being as large
 	if l.failures == 1 && !errors.Is(err, context.Canceled) {
 		l.log.Warn("turn failed; retrying with backoff, outcomes are kept", "error", err)
 	}

@@ -123,7 +123,7 @@ func (l *lane) confirm(share *laneTurn, reply laneReply) {
 	}
 	l.prefetch = 0
 	if l.mayPrefetch() {
-		l.prefetch = min(turnsOfWork*len(share.settle), maxPrefetch)
+		l.prefetch = worthPrefetching(len(share.settle), l.heft)
 	}
 	// The next turn's outcomes take the room of this one's, whose responses go.
 	left := copy(l.settled, l.settled[len(share.settle):])
@@ -143,7 +143,9 @@ func (l *lane) start(rows []*Row) {
 	if len(rows) > 0 {
 		failpoint.ClaimCommitted.Hit()
 	}
+	octets := 0
 	for _, row := range rows {
+		octets += len(row.Payload)
 		l.remembered[row.ClaimID]++
 		if row.Probe {
 			l.probes++
@@ -152,6 +154,9 @@ func (l *lane) start(rows []*Row) {
 			upstream.spend()
 		}
 		l.jobs <- row
+	}
+	if len(rows) > 0 {
+		l.heft = octets / len(rows)
 	}
 	l.outstanding += len(rows)
 	l.observer.claimed(l.provider, len(rows))

@@ -183,3 +183,20 @@ func TestALaneWithoutAShareHasNoRoomToPrefetch(t *testing.T) {
 		}
 	}
 }
+
+func TestALanePrefetchesAsMuchAsItEndsAndAsMemoryAllows(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ ended, heft, want int }{
+		{0, 500, 0},
+		{100, 500, 200},
+		{100, 0, 200},
+		{fullTurn, 500, maxPrefetch},
+		{fullTurn, 64 << 10, 256},
+		{fullTurn, 1 << 20, 16},
+		{fullTurn, 32 << 20, 0},
+	} {
+		if got := worthPrefetching(test.ended, test.heft); got != test.want {
+			t.Errorf("%d ended, of %d octets each: %d rows, want %d", test.ended, test.heft, got, test.want)
+		}
+	}
+}

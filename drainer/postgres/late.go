@@ -6,33 +6,76 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
 )
 
-//go:embed sql/late.sql
-var lateSQL string
+var (
+	//go:embed sql/doubted.sql
+	doubtedSQL string
+	//go:embed sql/late.sql
+	lateSQL string
+)
 
-// recordLate keeps the proof of effects whose settlement was refused. The lane
-// settles again until there was no error, and that ends here again.
+// recordLate keeps the proof of effects whose settlement was refused. After an
+// error the lane settles again, is refused again, and goes on from here.
 func (s *Store) recordLate(ctx context.Context, worker string, settled []drainer.Settlement, refused []int) error {
-	for _, i := range refused {
-		late := settled[i]
-		if late.Result.Outcome != dispatch.Completed || late.Row.Undoes != nil {
-			continue
-		}
-		err := s.recordEffect(ctx, worker, late)
-		if isDataError(err) {
-			err = s.recordEffect(ctx, worker, withoutBody(late))
-		}
-		if err != nil {
+	late, err := s.doubted(ctx, provenLate(settled, refused))
+	if err != nil {
+		return fmt.Errorf("look for late effects: %w", err)
+	}
+	for _, effect := range late {
+		if err := s.recordEffect(ctx, worker, effect); err != nil {
 			return fmt.Errorf("record a late effect: %w", err)
 		}
 	}
 	return nil
 }
 
+// provenLate are the refused outcomes that prove an effect. What an undo came to
+// is told to the step that it undoes.
+func provenLate(settled []drainer.Settlement, refused []int) []drainer.Settlement {
+	var proven []drainer.Settlement
+	for _, i := range refused {
+		if settled[i].Result.Outcome == dispatch.Completed && settled[i].Row.Undoes == nil {
+			proven = append(proven, settled[i])
+		}
+	}
+	return proven
+}
+
+// doubted leaves out what is on record: most often all of it, because the reply
+// to its settlement was lost.
+func (s *Store) doubted(ctx context.Context, proven []drainer.Settlement) ([]drainer.Settlement, error) {
+	if len(proven) == 0 {
+		return nil, nil
+	}
+	intents := make([]int64, len(proven))
+	for i := range proven {
+		intents[i] = proven[i].Row.IntentID
+	}
+	rows, _ := s.turns.Query(ctx, doubtedSQL, intents) // CollectRows returns the error too
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (drainer.Settlement, error) {
+		i, err := pgx.RowTo[int](row)
+		return proven[i], err
+	})
+}
+
+// recordEffect tries again where somebody appended an attempt at the same moment.
 func (s *Store) recordEffect(ctx context.Context, worker string, late drainer.Settlement) error {
+	err := s.appendEffect(ctx, worker, late)
+	if isUniqueViolation(err) {
+		err = s.appendEffect(ctx, worker, late)
+	}
+	if isDataError(err) {
+		err = s.appendEffect(ctx, worker, withoutBody(late))
+	}
+	return err
+}
+
+func (s *Store) appendEffect(ctx context.Context, worker string, late drainer.Settlement) error {
 	result := late.Result
 	_, err := s.turns.Exec(ctx, lateSQL, worker, late.Row.IntentID, time.Since(late.StartedAt).Seconds(),
 		orNull(int32(result.HTTPStatus)), orNull(result.ProviderRef), orNull(string(result.Response)), orNull(late.Row.Via), late.Acts)

@@ -80,13 +80,7 @@ func TestAnEffectThatIsKnownWhileItsSagaEndsIsTold(t *testing.T) {
 	turn := settling(dispatch.Completed, rows...)
 	turn.Settle[0].Acts = true
 	settled := o.inBackground(worker, turn)
-	for !stored[bool](o, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0)`) {
-		select {
-		case err := <-settled:
-			t.Fatalf("the turn did not wait for the pass: %v", err)
-		default:
-		}
-	}
+	o.awaitBlocked(settled)
 	if _, err := pass.Exec(t.Context(), `UPDATE outbox.saga SET state = 'compensated', ended_at = now()`); err != nil {
 		t.Fatal(err)
 	}
@@ -101,6 +95,48 @@ func TestAnEffectThatIsKnownWhileItsSagaEndsIsTold(t *testing.T) {
 	}
 	if !stored[bool](o, `SELECT EXISTS (SELECT FROM outbox.incident WHERE detail = 'late_effect')`) {
 		t.Error("nobody is told")
+	}
+}
+
+// An operator decides that nothing happened while the worker brings its proof.
+func TestAnEffectThatIsKnownWhileAnOperatorDeniesItIsRecorded(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	rows := o.claim(worker, 1)
+	const history = `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, $2, $3, $4, $5)`
+	o.exec(`DELETE FROM outbox.claim`)
+	o.exec(history, rows[0].IntentID, rows[0].Attempt, "another", "lost", "unknown")
+
+	operator, err := o.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { operator.Rollback(context.Background()) })
+	if _, err := operator.Exec(t.Context(), history, rows[0].IntentID, rows[0].Attempt+1, "operator:ann", "resolved", "failed"); err != nil {
+		t.Fatal(err)
+	}
+	settled := o.inBackground(worker, settling(dispatch.Completed, rows...))
+	o.awaitBlocked(settled)
+	if err := operator.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-settled; err != nil {
+		t.Fatal(err)
+	}
+	o.assertStatuses(map[string]int{"completed": 1})
+}
+
+// awaitBlocked returns once a session waits for another one's lock.
+func (o *outbox) awaitBlocked(settled <-chan error) {
+	o.t.Helper()
+	for !stored[bool](o, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0)`) {
+		select {
+		case err := <-settled:
+			o.t.Fatalf("the turn waited for nobody: %v", err)
+		default:
+		}
 	}
 }
 

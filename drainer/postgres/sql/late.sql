@@ -2,8 +2,8 @@
 -- $3 seconds since its attempt started, $4 HTTP status, $5 the provider's
 -- reference, $6 its response, $7 the fallback that was called, $8 whether the tool
 -- acts. Nothing is written unless the effect is on record as none, or as unknown.
--- A statement of its own, because it has to see what the reaper, or the operator,
--- that was waited for has written.
+-- Who appends an attempt at the same moment fails it: it is run again then, and
+-- sees what that one has written.
 WITH late AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, http_status, provider_ref, response, error, served_by)
   SELECT intent_id, attempt + 1, $1::uuid::text, now() - make_interval(secs => $3::float8), 'completed', 'completed',
@@ -11,7 +11,7 @@ WITH late AS (
   FROM (SELECT intent_id, attempt, status, next_attempt_at FROM outbox.attempt
         WHERE intent_id = $2::bigint ORDER BY attempt DESC LIMIT 1) newest
   WHERE status IN ('failed', 'cancelled', 'unknown') AND next_attempt_at IS NULL
-  ON CONFLICT DO NOTHING RETURNING intent_id
+  RETURNING intent_id
 ), found_out AS (
   UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'evidence'
   WHERE kind = 'outcome_unknown' AND resolved_at IS NULL AND intent_id = (SELECT intent_id FROM late)

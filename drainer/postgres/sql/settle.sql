@@ -83,5 +83,6 @@ WITH fence AS MATERIALIZED (
 SELECT (n - 1)::int AS refused
 FROM unnest($3::bigint[], $4::int[]) WITH ORDINALITY AS e (intent_id, attempt, n)
 -- IS NOT TRUE keeps this a hashed subplan; a join on the CTE would be quadratic
-WHERE ($27 OR NOT $2 <@ ARRAY(SELECT claim_id FROM fence)) AND ((intent_id, attempt) IN (SELECT intent_id, attempt FROM ended)) IS NOT TRUE
+WHERE ($27 OR (SELECT count(*) FROM fence) < (SELECT count(DISTINCT claim) FROM unnest($2) claim))
+  AND ((intent_id, attempt) IN (SELECT intent_id, attempt FROM ended)) IS NOT TRUE
 ORDER BY n;
