@@ -66,6 +66,9 @@ const sessionSQL = `
 
 func prepare(session string) func(context.Context, *pgx.Conn) error {
 	return func(ctx context.Context, conn *pgx.Conn) error {
+		// The pool goes on when nobody waits any more, and keeps the connection's place.
+		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
 		if err := conn.PgConn().Exec(ctx, session).Close(); err != nil {
 			return fmt.Errorf("prepare the database session: %w", err)
 		}

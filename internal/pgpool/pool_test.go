@@ -1,6 +1,7 @@
 package pgpool_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/agentoutbox/drainer/drainertest"
@@ -47,5 +48,18 @@ func TestAConnectionThatOnlyReadsIsNotKept(t *testing.T) {
 	}
 	if _, err := pool.Exec(t.Context(), write); err != nil {
 		t.Errorf("the connection was kept: %v", err)
+	}
+}
+
+// Whoever waits for the only connection can give up; the pool itself must, too.
+func TestAConnectionThatFallsSilentWhileItIsPreparedGivesItsPlaceUp(t *testing.T) {
+	t.Parallel()
+	pool, err := pgpool.Open(t.Context(), drainertest.Database(t), 1, `SELECT pg_sleep(3600)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if conn, err := pool.Acquire(t.Context()); err == nil || !strings.Contains(err.Error(), "prepare the database session") {
+		t.Errorf("got %v, %v, want that the session could not be prepared", conn, err)
 	}
 }
