@@ -43,8 +43,8 @@ func Open(ctx context.Context, databaseURL string) (store *Store, err error) {
 		connections int32
 		settings    []string
 	}{
-		{&store.turns, turnConnections, []string{planSQL}},
-		{&store.control, controlConnections, nil},
+		{&store.turns, turnConnections, []string{planSQL, transactionTimeout("10s")}},
+		{&store.control, controlConnections, []string{transactionTimeout("1min")}},
 		{&store.life, lifeConnections, nil},
 	} {
 		if *wanted.pool, err = pgpool.Open(ctx, databaseURL, wanted.connections, wanted.settings...); err != nil {
@@ -63,6 +63,14 @@ const planSQL = `
 	SET enable_seqscan = off;
 	SET enable_bitmapscan = off;
 	SET jit = off`
+
+// transactionTimeout ends a transaction whose statements stopped coming in the
+// middle of a batch: it holds the locks of its claims, is not idle by Postgres's
+// reckoning, and the end of a dead peer can lie behind a proxy that is alive.
+// Postgres has it from version 17 on.
+func transactionTimeout(longest string) string {
+	return `SELECT set_config('transaction_timeout', '` + longest + `', false) WHERE current_setting('transaction_timeout', true) IS NOT NULL`
+}
 
 // Close waits for connections in use.
 func (s *Store) Close() {
