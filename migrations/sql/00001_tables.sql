@@ -63,6 +63,9 @@ CREATE TABLE outbox.claim (
   autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0
 );
+-- A claim lives for moments: compressing it takes longer than writing it out.
+ALTER TABLE outbox.claim
+  ALTER intent_ids SET STORAGE EXTERNAL, ALTER attempts SET STORAGE EXTERNAL, ALTER tries SET STORAGE EXTERNAL;
 
 -- Append-only: what happened to each intent. The newest row is where it stands.
 CREATE TABLE outbox.attempt (
