@@ -17,11 +17,7 @@ import (
 // An undo of a step that is gone could never tell it how it ended.
 func TestAStepThatIsBeingPrunedIsNotUndone(t *testing.T) {
 	t.Parallel()
-	db, err := pgxpool.New(t.Context(), drainertest.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := drainertest.Connect(t, drainertest.Database(t))
 	for _, statement := range []string{
 		`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, created_at)
 		 VALUES ('run', 'step', 'sim/act', 'scope', '{}', now() - interval '100 days')`,

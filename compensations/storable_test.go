@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/internal/jq"
@@ -27,11 +25,7 @@ func FuzzTheOutboxTakesWhatPassesForStorable(f *testing.F) {
 	for _, number := range []float64{math.Inf(1), math.NaN(), math.MaxFloat64, math.SmallestNonzeroFloat64, 0.1, -1e21} {
 		f.Add([]byte(`{}`), number, int64(math.MinInt64))
 	}
-	db, err := pgxpool.New(f.Context(), drainertest.Database(f))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(db.Close)
+	db := drainertest.Connect(f, drainertest.Database(f))
 	f.Fuzz(func(t *testing.T, text []byte, number float64, factor int64) {
 		decoded, err := jq.Decode(text)
 		if err != nil {

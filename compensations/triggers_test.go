@@ -1,38 +1,18 @@
 package compensations_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/agentoutbox/drainer/compensations"
 	"github.com/agentoutbox/drainer/compensations/jobs"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// lines are what was logged so far, by whichever goroutine.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // triggering runs triggers until the test ends.
-func (w *world) triggering(said *lines) *compensations.Triggers {
+func (w *world) triggering(said *drainertest.Log) *compensations.Triggers {
 	w.t.Helper()
 	runner, err := jobs.New(w.db, slog.New(slog.DiscardHandler), w.saga)
 	if err != nil {
@@ -51,20 +31,6 @@ func (w *world) triggering(said *lines) *compensations.Triggers {
 	return triggers
 }
 
-func (w *world) await(what string, holds func() bool) {
-	w.t.Helper()
-	deadline := time.After(patience)
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for !holds() {
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			w.t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 func TestATriggerThatFailsIsMadeUpForByASweep(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ fails, breaks, mends string }{
@@ -76,13 +42,13 @@ func TestATriggerThatFailsIsMadeUpForByASweep(t *testing.T) {
 			w := newWorld(t)
 			w.rejected()
 			w.exec(test.breaks)
-			var said lines
+			var said drainertest.Log
 			w.triggering(&said)
-			w.await("it says what fails", func() bool {
+			drainertest.Eventually(t, "it says what fails", func() bool {
 				return strings.Contains(said.String(), `msg="cannot trigger sagas now; the next sweep will" error="`+test.fails)
 			})
 			w.exec(test.mends)
-			w.await("the saga is triggered", func() bool {
+			drainertest.Eventually(t, "the saga is triggered", func() bool {
 				return stored[int](w, `SELECT count(*) FROM outbox.river_job WHERE args = '{"agent_run_id": "run-1"}'`) > 0
 			})
 		})
@@ -96,10 +62,10 @@ func TestJobsOfASagaDoNotPileUpWhileNobodyWorksThemOff(t *testing.T) {
 	jobsOf := func(run string) int {
 		return stored[int](w, `SELECT count(*) FROM outbox.river_job WHERE args ->> 'agent_run_id' = $1`, run)
 	}
-	w.triggering(&lines{})
+	w.triggering(&drainertest.Log{})
 	for _, run := range []string{"run-1", "run-2", "run-3"} {
 		w.exec(`INSERT INTO outbox.saga (agent_run_id) VALUES ('` + run + `')`)
-		w.await("it is triggered", func() bool { return jobsOf(run) > 0 })
+		drainertest.Eventually(t, "it is triggered", func() bool { return jobsOf(run) > 0 })
 	}
 	if waiting := jobsOf("run-1"); waiting != 1 {
 		t.Errorf("%d jobs wait to take the first run further, want one", waiting)
@@ -109,11 +75,11 @@ func TestJobsOfASagaDoNotPileUpWhileNobodyWorksThemOff(t *testing.T) {
 func TestAMoveThatCannotBeTriggeredIsSaid(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	var said lines
+	var said drainertest.Log
 	triggers := w.triggering(&said) // there is no saga that a sweep could fail to trigger
 	w.exec(`ALTER TABLE outbox.river_job RENAME TO away`)
 	triggers.Moved("run-1")
-	w.await("it says what fails", func() bool { return strings.Contains(said.String(), `error="trigger a saga: `) })
+	drainertest.Eventually(t, "it says what fails", func() bool { return strings.Contains(said.String(), `error="trigger a saga: `) })
 }
 
 // The lanes say so right after a commit: they must not wait for River.

@@ -82,11 +82,7 @@ func newWorld(t *testing.T) *world {
 
 func connect(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := drainertest.Connect(t, url)
 	return pool
 }
 
@@ -232,36 +228,18 @@ func (w *world) resolve(as dispatch.Status, intent int64) {
 
 func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
-	if _, err := w.db.Exec(w.t.Context(), sql, args...); err != nil {
-		w.t.Fatal(err)
-	}
+	drainertest.Exec(w.t, w.db, sql, args...)
 }
 
 // stored is one column of one row.
 func stored[V any](w *world, sql string, args ...any) V {
 	w.t.Helper()
-	rows, err := w.db.Query(w.t.Context(), sql, args...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[V])
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return value
+	return drainertest.Value[V](w.t, w.db, sql, args...)
 }
 
 func all[V any](w *world, sql string, args ...any) []V {
 	w.t.Helper()
-	rows, err := w.db.Query(w.t.Context(), sql, args...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	values, err := pgx.CollectRows(rows, pgx.RowTo[V])
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return values
+	return drainertest.Column[V](w.t, w.db, sql, args...)
 }
 
 // statuses are those of the forward steps, in the order of their ids.

@@ -1,7 +1,6 @@
 package drainertest
 
 import (
-	"context"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -30,10 +29,7 @@ ORDER BY 1 LIMIT 10`
 
 // AssertInvariant fails the test unless every intent is in exactly one of
 // queue, claim or settled. It reads one snapshot, so it may run at any time.
-func AssertInvariant(t testing.TB, db interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-},
-) {
+func AssertInvariant(t testing.TB, db querier) {
 	t.Helper()
 	var (
 		intent int64

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentoutbox/drainer/integration/program"
+	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/agentoutbox/drainer/integration/program"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
@@ -22,7 +22,7 @@ type deadLetters struct {
 	provider *dispatchtest.SimulatedProvider
 	address  string // host and port of the provider
 	config   string
-	conn     *pgx.Conn
+	db       *pgxpool.Pool
 }
 
 func newDeadLetters(t *testing.T, faults ...dispatchtest.Fault) *deadLetters {
@@ -32,14 +32,9 @@ func newDeadLetters(t *testing.T, faults ...dispatchtest.Fault) *deadLetters {
 	}
 	url := drainertest.Database(t)
 	provider, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script(faults...))
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close(t.Context()) })
 	return &deadLetters{
 		t:       t,
-		Program: program.New(t, url, "BILLING_TOKEN=t", "USER=on-call"), provider: provider, conn: conn,
+		Program: program.New(t, url, "BILLING_TOKEN=t", "USER=on-call"), provider: provider, db: drainertest.Connect(t, url),
 		address: strings.TrimPrefix(baseURL, "http://"),
 		config:  program.WriteConfig(t, fmt.Sprintf(billingConfig, baseURL)+"        retry: {max_attempts: 1}\n"),
 	}
@@ -73,7 +68,7 @@ func (d *deadLetters) assertStatus(intent, want string) {
 	if shown.Status != want {
 		d.t.Errorf("intent %s is %s, want %s", intent, shown.Status, want)
 	}
-	drainertest.AssertInvariant(d.t, d.conn)
+	drainertest.AssertInvariant(d.t, d.db)
 }
 
 func (d *deadLetters) assertSays(exit int, want string, args ...string) {
@@ -113,7 +108,7 @@ func TestAnAcceptedDuplicateIsReallySent(t *testing.T) {
 	d := newDeadLetters(t)
 	d.enqueue("step-1")
 	d.drain()
-	if _, err := d.conn.Exec(t.Context(), `UPDATE outbox.attempt SET started_at = started_at - interval '12 hours'`); err != nil {
+	if _, err := d.db.Exec(t.Context(), `UPDATE outbox.attempt SET started_at = started_at - interval '12 hours'`); err != nil {
 		t.Fatal(err)
 	}
 	d.assertSays(1, "half of the key's ttl is 12h0m0s", "intents", "retry", "1", "--reason", "try", "--config", d.config)

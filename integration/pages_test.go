@@ -13,7 +13,6 @@ import (
 
 	"github.com/agentoutbox/drainer/integration/program"
 
-	"github.com/jackc/pgx/v5"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
@@ -126,17 +125,10 @@ func TestAnUnknownOutcomePagesUntilItIsResolved(t *testing.T) {
 	}
 }
 
-func riverJobs(t *testing.T, url string) (text string) {
+func riverJobs(t *testing.T, url string) string {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
-	if err := conn.QueryRow(t.Context(), `SELECT coalesce(string_agg(row_to_json(j)::text, ' '), '') FROM outbox.river_job j WHERE kind LIKE 'page%'`).Scan(&text); err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return drainertest.Value[string](t, drainertest.Connect(t, url),
+		`SELECT coalesce(string_agg(row_to_json(j)::text, ' '), '') FROM outbox.river_job j WHERE kind LIKE 'page%'`)
 }
 
 func TestIncidentsAreListedAndAcknowledgedFromTheCommandLine(t *testing.T) {

@@ -9,8 +9,6 @@ import (
 
 	"github.com/agentoutbox/drainer/integration/program"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
@@ -106,19 +104,12 @@ func TestBadInputGetsAClearErrorAndChangesNothing(t *testing.T) {
 		})
 	}
 
-	conn, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
-	var intents, queued int
-	if err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM outbox.intent), (SELECT count(*) FROM outbox.queue)`).Scan(&intents, &queued); err != nil {
-		t.Fatal(err)
-	}
+	db := drainertest.Connect(t, url)
+	intents, queued := drainertest.Value[int](t, db, `SELECT count(*) FROM outbox.intent`), drainertest.Value[int](t, db, `SELECT count(*) FROM outbox.queue`)
 	if intents != 1 || queued != 1 {
 		t.Errorf("there are %d intents and %d queued, want the one that was there before", intents, queued)
 	}
-	drainertest.AssertInvariant(t, conn)
+	drainertest.AssertInvariant(t, db)
 }
 
 // Canaries in every place that could leak; an attempt must still show its key's

@@ -112,17 +112,9 @@ func (r restored) exec(url string, statements ...string) {
 	}
 }
 
-func (r restored) status(url, tool string) (status string) {
+func (r restored) status(url, tool string) string {
 	r.t.Helper()
-	conn, err := pgx.Connect(r.t.Context(), url)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer conn.Close(r.t.Context())
-	if err := conn.QueryRow(r.t.Context(), `SELECT status FROM outbox.status WHERE tool_name = $1`, tool).Scan(&status); err != nil {
-		r.t.Fatal(err)
-	}
-	return status
+	return drainertest.Value[string](r.t, drainertest.Connect(r.t, url), `SELECT status FROM outbox.status WHERE tool_name = $1`, tool)
 }
 
 func (r restored) assertEffects(when string, keyed, unkeyed int) {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -75,22 +74,12 @@ func enqueue(t testing.TB, db *pgxpool.Pool, tool string, from, to int) {
 // stored is one column of one row; not finding it fails the test.
 func stored[V any](w *world, sql string, args ...any) V {
 	w.t.Helper()
-	rows, err := w.db.Query(context.Background(), sql, args...)
-	if err != nil {
-		w.t.Fatalf("asking the database: %v", err)
-	}
-	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[V])
-	if err != nil {
-		w.t.Fatalf("asking the database: %v", err)
-	}
-	return value
+	return drainertest.Value[V](w.t, w.db, sql, args...)
 }
 
 func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
-	if _, err := w.db.Exec(context.Background(), sql, args...); err != nil {
-		w.t.Fatalf("changing the database: %v", err)
-	}
+	drainertest.Exec(w.t, w.db, sql, args...)
 }
 
 // count is how many intents have that status.

@@ -15,11 +15,7 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 
 func connect(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := drainertest.Connect(t, url)
 	return pool
 }
 
@@ -41,11 +37,7 @@ type executor interface {
 
 func count(t *testing.T, pool *pgxpool.Pool, query string, args ...any) int {
 	t.Helper()
-	var n int
-	if err := pool.QueryRow(t.Context(), query, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-	return n
+	return drainertest.Value[int](t, pool, query, args...)
 }
 
 func sqlState(err error) string {

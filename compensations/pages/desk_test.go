@@ -1,11 +1,9 @@
 package pages_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,36 +23,14 @@ type desk struct {
 	url     string
 	db      *pgxpool.Pool
 	metrics *prometheus.Registry
-	log     logs
+	log     drainertest.Log
 }
 
 func newDesk(t *testing.T) *desk {
 	t.Helper()
 	d := &desk{t: t, url: drainertest.Database(t), metrics: prometheus.NewRegistry()}
-	var err error
-	if d.db, err = pgxpool.New(t.Context(), d.url); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(d.db.Close)
+	d.db = drainertest.Connect(t, d.url)
 	return d
-}
-
-// logs may be written to by several processes.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // quick looks and retries many times a second, and repeats nothing.
@@ -110,17 +86,12 @@ func (d *desk) incident(kind pages.Kind) int64 {
 
 func (d *desk) exec(sql string, args ...any) {
 	d.t.Helper()
-	if _, err := d.db.Exec(d.t.Context(), sql, args...); err != nil {
-		d.t.Fatal(err)
-	}
+	drainertest.Exec(d.t, d.db, sql, args...)
 }
 
-func one[V any](d *desk, sql string, args ...any) (value V) {
+func one[V any](d *desk, sql string, args ...any) V {
 	d.t.Helper()
-	if err := d.db.QueryRow(d.t.Context(), sql, args...).Scan(&value); err != nil {
-		d.t.Fatalf("%s: %v", sql, err)
-	}
-	return value
+	return drainertest.Value[V](d.t, d.db, sql, args...)
 }
 
 // looks waits until somebody has looked several times more, and all that was

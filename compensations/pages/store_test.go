@@ -21,19 +21,13 @@ type tables struct {
 
 func newTables(t *testing.T) tables {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), drainertest.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 	return tables{store{pool}, t}
 }
 
 func (o tables) exec(sql string, args ...any) {
 	o.t.Helper()
-	if _, err := o.pool.Exec(o.t.Context(), sql, args...); err != nil {
-		o.t.Fatal(err)
-	}
+	drainertest.Exec(o.t, o.pool, sql, args...)
 }
 
 func (o tables) must(err error) {

@@ -1,11 +1,9 @@
 package upkeep_test
 
 import (
-	"bytes"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -30,17 +28,13 @@ type outbox struct {
 	t       *testing.T
 	db      *pgxpool.Pool
 	metrics *prometheus.Registry
-	log     *logText
+	log     *drainertest.Log
 }
 
 func newOutbox(t *testing.T) *outbox {
 	t.Helper()
-	db, err := pgxpool.New(t.Context(), drainertest.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	return &outbox{t: t, db: db, metrics: prometheus.NewRegistry(), log: &logText{}}
+	db := drainertest.Connect(t, drainertest.Database(t))
+	return &outbox{t: t, db: db, metrics: prometheus.NewRegistry(), log: &drainertest.Log{}}
 }
 
 // settled commits intents of one run, steps from to to-1, that ended a hundred days ago.
@@ -55,17 +49,12 @@ func (o *outbox) settled(tool string, from, to int) {
 
 func (o *outbox) exec(sql string, args ...any) {
 	o.t.Helper()
-	if _, err := o.db.Exec(o.t.Context(), sql, args...); err != nil {
-		o.t.Fatal(err)
-	}
+	drainertest.Exec(o.t, o.db, sql, args...)
 }
 
-func (o *outbox) count(sql string) (n int) {
+func (o *outbox) count(sql string) int {
 	o.t.Helper()
-	if err := o.db.QueryRow(o.t.Context(), sql).Scan(&n); err != nil {
-		o.t.Fatal(err)
-	}
-	return n
+	return drainertest.Value[int](o.t, o.db, sql)
 }
 
 func (o *outbox) counted(metric string) float64 {
@@ -194,21 +183,4 @@ func TestARetentionThatForgetsAtOnceIsRefused(t *testing.T) {
 	if _, err := upkeep.New(nil, short, slog.Default(), prometheus.NewRegistry()); !errors.Is(err, upkeep.ErrRetention) {
 		t.Errorf("got %v, want %v", err, upkeep.ErrRetention)
 	}
-}
-
-type logText struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logText) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *logText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }

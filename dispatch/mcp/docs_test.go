@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainertest"
 )
@@ -16,11 +14,7 @@ import (
 // What the documentation tells servers to do is what this test runs.
 func TestTheServerOfTheDocumentationChargesOnceAKey(t *testing.T) {
 	t.Parallel()
-	db, err := pgxpool.New(t.Context(), drainertest.EmptyDatabase(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := drainertest.Connect(t, drainertest.EmptyDatabase(t))
 	if _, err := db.Exec(t.Context(), sqlOfTheDocumentation(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -35,11 +35,7 @@ type recipient struct {
 func newRecipient(t *testing.T, setup ...string) recipient {
 	t.Helper()
 	r := recipient{t: t, url: insecure(t, drainertest.EmptyDatabase(t))}
-	pool, err := pgxpool.New(t.Context(), r.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := drainertest.Connect(t, r.url)
 	r.Pool = pool
 	r.execute(inboxSQL(t))
 	r.execute("CREATE SCHEMA shop; CREATE TABLE shop.deed (key text NOT NULL, payload jsonb NOT NULL)")

@@ -239,7 +239,7 @@ func TestOutcomesHoldWhereverTheConnectionIsCut(t *testing.T) {
 // connection when it has.
 func settle(t *testing.T, proxy *proxy) {
 	t.Helper()
-	await(t, "the broker closes every connection", func() bool { return proxy.brokersLeft() == 0 })
+	drainertest.Eventually(t, "the broker closes every connection", func() bool { return proxy.brokersLeft() == 0 })
 }
 
 // Not parallel: the alarm holds for the whole broker.
@@ -261,7 +261,7 @@ func TestAnAlarmThrottlesAfterTheMessageThatFindsItOut(t *testing.T) {
 
 	broker.Control(t, "set_vm_memory_high_watermark", "0.4")
 	var last dispatch.Result
-	await(t, "the adapter publishes after the alarm", func() bool {
+	drainertest.Eventually(t, "the adapter publishes after the alarm", func() bool {
 		last = adapter.Dispatch(t.Context(), request(`{}`))
 		return last.Outcome == dispatch.Completed
 	})

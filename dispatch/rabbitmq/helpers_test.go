@@ -120,17 +120,6 @@ func request(payload string) dispatch.Request {
 	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
 }
 
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatal("in vain: ", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 func expect(t *testing.T, got dispatch.Result, outcome dispatch.Outcome, class string) {
 	t.Helper()
 	if got.Outcome != outcome || got.ErrorClass != class {

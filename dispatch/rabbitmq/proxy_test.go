@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 // proxy stands between an adapter and the broker. It understands just enough
@@ -53,7 +55,7 @@ func (p *proxy) open(t *testing.T) {
 		return
 	}
 	var listener net.Listener
-	await(t, "the port is free again", func() (listens bool) {
+	drainertest.Eventually(t, "the port is free again", func() (listens bool) {
 		var err error
 		listener, err = net.Listen("tcp", p.address)
 		return err == nil

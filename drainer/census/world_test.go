@@ -24,19 +24,13 @@ type outbox struct {
 func newOutbox(t *testing.T) *outbox {
 	t.Helper()
 	url := drainertest.Database(t)
-	db, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := drainertest.Connect(t, url)
 	return &outbox{t: t, url: url, db: db}
 }
 
 func (o *outbox) exec(sql string, args ...any) {
 	o.t.Helper()
-	if _, err := o.db.Exec(o.t.Context(), sql, args...); err != nil {
-		o.t.Fatal(err)
-	}
+	drainertest.Exec(o.t, o.db, sql, args...)
 }
 
 // enqueue commits intents of a run, steps from to to-1.

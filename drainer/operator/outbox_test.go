@@ -34,11 +34,7 @@ func newOutbox(t *testing.T) *outbox {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	db, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := drainertest.Connect(t, url)
 	o := &outbox{t: t, url: url, db: db, store: store}
 	o.worker = o.join()
 	return o
@@ -75,33 +71,19 @@ func (o *outbox) enqueue(run string, intents int) []int64 {
 
 func (o *outbox) exec(sql string, args ...any) {
 	o.t.Helper()
-	if _, err := o.db.Exec(o.t.Context(), sql, args...); err != nil {
-		o.t.Fatal(err)
-	}
+	drainertest.Exec(o.t, o.db, sql, args...)
 }
 
 // all is one column.
 func all[V any](o *outbox, sql string, args ...any) []V {
 	o.t.Helper()
-	rows, err := o.db.Query(o.t.Context(), sql, args...)
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	values, err := pgx.CollectRows(rows, pgx.RowTo[V])
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	return values
+	return drainertest.Column[V](o.t, o.db, sql, args...)
 }
 
 // one is one column of one row.
 func one[V any](o *outbox, sql string, args ...any) V {
 	o.t.Helper()
-	values := all[V](o, sql, args...)
-	if len(values) != 1 {
-		o.t.Fatalf("%s: %d rows, want one", sql, len(values))
-	}
-	return values[0]
+	return drainertest.Value[V](o.t, o.db, sql, args...)
 }
 
 func (o *outbox) claim() []*drainer.Row {

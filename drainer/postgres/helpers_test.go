@@ -34,11 +34,7 @@ func newOutbox(t testing.TB) *outbox {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	db, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := drainertest.Connect(t, url)
 	return &outbox{Store: store, t: t, db: db}
 }
 
@@ -69,9 +65,7 @@ func (o *outbox) bury(worker string) {
 
 func (o *outbox) exec(sql string, args ...any) {
 	o.t.Helper()
-	if _, err := o.db.Exec(o.t.Context(), sql, args...); err != nil {
-		o.t.Fatal(err)
-	}
+	drainertest.Exec(o.t, o.db, sql, args...)
 }
 
 // enqueue commits steps from to to-1 of one run.
@@ -149,15 +143,7 @@ func (o *outbox) reap() []drainer.Settlement {
 // stored is one column of one row.
 func stored[V any](o *outbox, sql string, args ...any) V {
 	o.t.Helper()
-	rows, err := o.db.Query(context.Background(), sql, args...)
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[V])
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	return value
+	return drainertest.Value[V](o.t, o.db, sql, args...)
 }
 
 func (o *outbox) statuses() map[string]int {

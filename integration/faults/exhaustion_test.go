@@ -32,9 +32,9 @@ func TestHeartbeatsNeedNoneOfTheConnectionsThatAreTaken(t *testing.T) {
 		waiting = w.Count(blocked)
 		return waiting >= 4
 	})
-	since := read[time.Time](t, w, `SELECT clock_timestamp()`)
+	since := drainertest.Value[time.Time](t, w.DB, `SELECT clock_timestamp()`)
 	drainertest.Eventually(t, "the worker has outlived its lease by heartbeats", func() bool {
-		return read[time.Time](t, w, `SELECT beat_at FROM outbox.worker`).Sub(since) > patientLease
+		return drainertest.Value[time.Time](t, w.DB, `SELECT beat_at FROM outbox.worker`).Sub(since) > patientLease
 	})
 	if err := locker.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -61,14 +61,6 @@ func patientConfig(t *testing.T, w *world.World) string {
 }
 
 // read is the only value of a query.
-func read[V any](t *testing.T, w *world.World, sql string) (value V) {
-	t.Helper()
-	if err := w.DB.QueryRow(t.Context(), sql).Scan(&value); err != nil {
-		t.Fatal(err)
-	}
-	return value
-}
-
 // Others take every connection that the server has, and the daemon has none left.
 func TestADaemonThatMayNotConnectWaitsItsTurn(t *testing.T) {
 	t.Parallel()

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
 	"github.com/agentoutbox/drainer/integration/history"
 	"github.com/agentoutbox/drainer/integration/pgproxy"
@@ -24,11 +23,7 @@ func TestALostReplyOfACommitIsNeitherForgottenNorRepeated(t *testing.T) {
 	daemons, agents := pgproxy.New(t, w.URL), pgproxy.New(t, w.URL)
 	daemons.Cuts.Store(claims)
 	daemons.LostCommits.Store(others)
-	db, err := pgxpool.New(t.Context(), agents.Behind(t, w.URL))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
+	db := drainertest.Connect(t, agents.Behind(t, w.URL))
 	enqueue := func(number int) history.Answer {
 		intent := dispatch.Tuple{AgentRunID: fmt.Sprint("run-", number), StepID: "step", ToolName: everyClass[number%len(everyClass)], BusinessScope: "order"}
 		return w.Clients.Enqueue(context.Background(), db, intent, json.RawMessage(`{"n": 1}`))

@@ -54,10 +54,7 @@ func takeBack(w *world.World, run string) {
 // awaitWorkOfEach returns once each replica has completed a few rows from now on.
 func awaitWorkOfEach(t *testing.T, w *world.World, replicas int) {
 	t.Helper()
-	var healed time.Time
-	if err := w.DB.QueryRow(t.Context(), `SELECT clock_timestamp()`).Scan(&healed); err != nil {
-		t.Fatal(err)
-	}
+	healed := drainertest.Value[time.Time](t, w.DB, `SELECT clock_timestamp()`)
 	drainertest.Eventually(t, "each replica completes a few rows", func() bool {
 		return w.Count(`
 			SELECT count(*) FROM outbox.worker w WHERE 5 <= (

@@ -1,7 +1,6 @@
 package faults_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -61,13 +60,10 @@ func TestNoSecretIsInAnyOutput(t *testing.T) {
 }
 
 // kept is what waits in the database to be shown to somebody.
-func kept(t *testing.T, w *world.World) (text string) {
+func kept(t *testing.T, w *world.World) string {
 	t.Helper()
 	const rows = `SELECT coalesce((SELECT string_agg(i::text, ' ') FROM outbox.incident i), '') || coalesce((SELECT string_agg(row_to_json(j)::text, ' ') FROM outbox.river_job j WHERE kind LIKE 'page%'), '')`
-	if err := w.DB.QueryRow(context.Background(), rows).Scan(&text); err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return drainertest.Value[string](t, w.DB, rows)
 }
 
 func assertLacks(t *testing.T, place, text string, words ...string) {

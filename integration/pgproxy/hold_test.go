@@ -99,9 +99,7 @@ func newKept(t *testing.T) *kept {
 	url := drainertest.EmptyDatabase(t)
 	proxy := pgproxy.New(t, url)
 	k := &kept{t: t, proxy: proxy, client: connect(t, proxy.Behind(t, url)), direct: connect(t, url)}
-	if _, err := k.direct.Exec(t.Context(), `CREATE TABLE kept (n int)`); err != nil {
-		t.Fatal(err)
-	}
+	drainertest.Exec(t, k.direct, `CREATE TABLE kept (n int)`)
 	return k
 }
 
@@ -122,10 +120,7 @@ func (k *kept) writers() int {
 	return k.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_xid IS NOT NULL`)
 }
 
-func (k *kept) count(sql string) (n int) {
+func (k *kept) count(sql string) int {
 	k.t.Helper()
-	if err := k.direct.QueryRow(k.t.Context(), sql).Scan(&n); err != nil {
-		k.t.Fatal(err)
-	}
-	return n
+	return drainertest.Value[int](k.t, k.direct, sql)
 }

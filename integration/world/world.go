@@ -129,16 +129,11 @@ func Intent(run string, number int, tool string) dispatch.Tuple {
 // Exec runs a statement for what it does.
 func (w *World) Exec(sql string, args ...any) {
 	w.t.Helper()
-	if _, err := w.DB.Exec(context.Background(), sql, args...); err != nil {
-		w.t.Fatalf("telling the database: %v", err)
-	}
+	drainertest.Exec(w.t, w.DB, sql, args...)
 }
 
 // Count is the number that a query gives.
-func (w *World) Count(sql string, args ...any) (count int) {
+func (w *World) Count(sql string, args ...any) int {
 	w.t.Helper()
-	if err := w.DB.QueryRow(context.Background(), sql, args...).Scan(&count); err != nil {
-		w.t.Fatalf("asking the database: %v", err)
-	}
-	return count
+	return drainertest.Value[int](w.t, w.DB, sql, args...)
 }

@@ -37,10 +37,7 @@ func New(t *testing.T) *Outbox {
 		t.Fatal(err)
 	}
 	t.Cleanup(o.Store.Close)
-	if o.DB, err = pgxpool.New(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(o.DB.Close)
+	o.DB = drainertest.Connect(t, url)
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -53,23 +50,13 @@ func New(t *testing.T) *Outbox {
 // Exec changes tables by hand: what time does, and no command.
 func (o *Outbox) Exec(sql string, args ...any) {
 	o.T.Helper()
-	if _, err := o.DB.Exec(o.T.Context(), sql, args...); err != nil {
-		o.T.Fatal(err)
-	}
+	drainertest.Exec(o.T, o.DB, sql, args...)
 }
 
 // All is one column.
 func All[V any](o *Outbox, sql string, args ...any) []V {
 	o.T.Helper()
-	rows, err := o.DB.Query(o.T.Context(), sql, args...)
-	if err != nil {
-		o.T.Fatal(err)
-	}
-	values, err := pgx.CollectRows(rows, pgx.RowTo[V])
-	if err != nil {
-		o.T.Fatal(err)
-	}
-	return values
+	return drainertest.Column[V](o.T, o.DB, sql, args...)
 }
 
 // Join is a new worker.

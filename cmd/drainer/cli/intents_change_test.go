@@ -42,11 +42,7 @@ func FuzzAnOperatorsCommandLine(f *testing.F) {
 	}
 	f.Setenv("USER", "")
 	url := drainertest.Database(f)
-	db, err := pgxpool.New(f.Context(), url)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(db.Close)
+	db := drainertest.Connect(f, url)
 	if _, err := db.Exec(f.Context(), `SELECT setval(pg_get_serial_sequence('outbox.intent', 'id'), 100)`); err != nil { // see restock
 		f.Fatal(err)
 	}

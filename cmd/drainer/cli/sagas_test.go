@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/drainertest"
 )
@@ -14,31 +14,20 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 
 // stuck is an outbox with a run of three steps: the first completed, the second
 // could not be undone, the third failed.
-func stuck(t *testing.T) (url string, db *pgx.Conn) {
+func stuck(t *testing.T) (url string, db *pgxpool.Pool) {
 	t.Helper()
 	t.Setenv("USER", "on-call")
 	url = drainertest.Database(t)
-	db, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close(t.Context()) })
-	exec(t, db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+	db = drainertest.Connect(t, url)
+	drainertest.Exec(t, db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
 		SELECT 'doomed', 'step-' || n, 'sim/act', 'scope', '{}' FROM generate_series(1, 3) n`)
-	exec(t, db, `DELETE FROM outbox.queue`)
-	exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES
+	drainertest.Exec(t, db, `DELETE FROM outbox.queue`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES
 		(1, 1, 'w', 'completed', 'completed'), (2, 1, 'w', 'completed', 'completed'), (3, 1, 'w', 'rejected', 'failed'),
 		(2, 2, 'saga', 'not_undone', 'compensation_failed')`)
-	exec(t, db, `INSERT INTO outbox.saga (agent_run_id, cause, state, ended_at) VALUES ('doomed', 3, 'compensation_failed', now())`)
-	exec(t, db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('compensation_failed', 2, 'doomed')`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.saga (agent_run_id, cause, state, ended_at) VALUES ('doomed', 3, 'compensation_failed', now())`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('compensation_failed', 2, 'doomed')`)
 	return url, db
-}
-
-func exec(t *testing.T, db *pgx.Conn, sql string) {
-	t.Helper()
-	if _, err := db.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestAPageLeadsToTheEndOfASaga(t *testing.T) {
@@ -60,7 +49,7 @@ func TestAPageLeadsToTheEndOfASaga(t *testing.T) {
 	says(exitFailed, "drainer sagas retry --intent 2", "intents", "retry", "2", "--reason", "again")
 	says(exitFailed, "intent 1: only a step", "sagas", "retry", "--intent", "2", "--undone", "2,1", "--reason", "by hand")
 	says(exitOK, "begun", "sagas", "retry", "--intent", "2", "--undone", "2", "--reason", "by hand")
-	exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES (3, 2, 'w', 'ambiguous', 'unknown')`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES (3, 2, 'w', 'ambiguous', 'unknown')`)
 	says(exitOK, "waits for intent 3 (unknown): drainer intents resolve 3", "sagas", "show", "doomed")
 	says(exitOK, "left as they are: intents 1\n", "sagas", "resolve", "doomed", "--reason", "settled")
 }
@@ -68,14 +57,14 @@ func TestAPageLeadsToTheEndOfASaga(t *testing.T) {
 func TestAStepResolvedAsFailedNamesTheWayBack(t *testing.T) {
 	url, db := stuck(t)
 	resolve := func() result {
-		exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
+		drainertest.Exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
 			SELECT 3, max(attempt) + 1, 'w', 'ambiguous', 'unknown' FROM outbox.attempt WHERE intent_id = 3`)
 		return run(t, "intents", "resolve", "3", "--as", "failed", "--reason", "no such charge", "--database-url", url)
 	}
 	if got := resolve(); got.code != exitOK || got.stderr != "" {
 		t.Errorf("in a run that goes back: %+v", got)
 	}
-	exec(t, db, `DELETE FROM outbox.saga`)
+	drainertest.Exec(t, db, `DELETE FROM outbox.saga`)
 	want := fmt.Sprintln("its run does not go back by itself: drainer compensate --intent 3")
 	if got := resolve(); got.code != exitOK || got.stderr != want {
 		t.Errorf("%+v, want %q", got, want)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/drainer/operator"
 	"github.com/agentoutbox/drainer/drainertest"
@@ -48,8 +49,8 @@ func watchStatus(t *testing.T, reading func(text string, interrupt func()), args
 func TestWatchingAppendsALineASecondUntilItIsInterrupted(t *testing.T) {
 	t.Parallel()
 	url, db := newOutbox(t)
-	exec(t, db, `SELECT outbox.enqueue('r', 's', 'bank/pay', 'b', '{}')`)
-	exec(t, db, `INSERT INTO outbox.provider (name, paused) VALUES ('shop', true)`)
+	drainertest.Exec(t, db, `SELECT outbox.enqueue('r', 's', 'bank/pay', 'b', '{}')`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.provider (name, paused) VALUES ('shop', true)`)
 	text, code := watchStatus(t, func(text string, interrupt func()) {
 		if strings.Count(text, "\n") == 2 {
 			interrupt()
@@ -92,18 +93,18 @@ func TestADatabaseThatGoesAwayIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer admin.Close(t.Context())
-	db.Close(t.Context())
+	db.Close()
 
 	gone, back := false, false
 	_, code := watchStatus(t, func(text string, interrupt func()) {
 		switch {
 		case !gone:
 			gone = true
-			exec(t, admin, fmt.Sprintf(`ALTER DATABASE %s ALLOW_CONNECTIONS false`, name))
-			exec(t, admin, fmt.Sprintf(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '%s'`, name))
+			drainertest.Exec(t, admin, fmt.Sprintf(`ALTER DATABASE %s ALLOW_CONNECTIONS false`, name))
+			drainertest.Exec(t, admin, fmt.Sprintf(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '%s'`, name))
 		case !back && strings.Contains(text, "the database cannot be reached"):
 			back = true
-			exec(t, admin, fmt.Sprintf(`ALTER DATABASE %s ALLOW_CONNECTIONS true`, name))
+			drainertest.Exec(t, admin, fmt.Sprintf(`ALTER DATABASE %s ALLOW_CONNECTIONS true`, name))
 		case back && strings.Contains(text[strings.LastIndex(text, "cannot be reached"):], "pending"):
 			interrupt()
 		}
@@ -138,13 +139,8 @@ func TestAScreenIsRedrawnInPlaceAndCutToFit(t *testing.T) {
 	}
 }
 
-func newOutbox(t *testing.T) (url string, db *pgx.Conn) {
+func newOutbox(t *testing.T) (url string, db *pgxpool.Pool) {
 	t.Helper()
 	url = drainertest.Database(t)
-	db, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close(context.Background()) })
-	return url, db
+	return url, drainertest.Connect(t, url)
 }

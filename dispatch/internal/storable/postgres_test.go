@@ -7,8 +7,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/internal/storable"
 	"github.com/agentoutbox/drainer/drainertest"
@@ -28,11 +26,7 @@ func FuzzPostgresTakesWhatAProviderSends(f *testing.F) {
 		f.Add([]byte(seed), true)
 		f.Add([]byte(seed), false)
 	}
-	db, err := pgxpool.New(f.Context(), drainertest.Database(f))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(db.Close)
+	db := drainertest.Connect(f, drainertest.Database(f))
 	f.Fuzz(func(t *testing.T, body []byte, isDeclared bool) {
 		contentType := "text/plain"
 		if isDeclared {
