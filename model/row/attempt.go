@@ -3,7 +3,7 @@ package row
 import "github.com/agentoutbox/drainer/dispatch"
 
 func (n *next) attempts(w int) {
-	worker := n.from.Workers[w]
+	worker := n.From.Workers[w]
 	n.ends(w, "gives it back unsent", dispatch.Released)
 	switch {
 	case worker.Buried && n.keeps(LeaseBeforeSend):
@@ -13,7 +13,7 @@ func (n *next) attempts(w int) {
 		n.ends(w, "must not send it any more", dispatch.NotSent)
 	default:
 		n.ends(w, "cannot send it", dispatch.NotSent)
-		n.add(workers[w], "sends it", func(s *State) {
+		n.Add(workers[w], "sends it", func(s *State) {
 			s.Workers[w].Phase, s.Workers[w].Began = Waiting, Fresh
 			n.send(&s.World)
 		})
@@ -21,16 +21,16 @@ func (n *next) attempts(w int) {
 }
 
 func (n *next) asks(w int) {
-	if n.from.World.Effects > 0 {
+	if n.From.World.Effects > 0 {
 		n.ends(w, "asks, and it was applied", dispatch.Completed)
 	} else {
-		n.add(workers[w], "asks, and it was not applied", func(s *State) {
+		n.Add(workers[w], "asks, and it was not applied", func(s *State) {
 			s.Workers[w].end(dispatch.Absent)
 			s.World.Unproven = 0
 		})
 	}
 	n.ends(w, "asks, and nobody can tell", dispatch.Ambiguous)
-	n.add(workers[w], "asks for the last time, and nobody can tell", func(s *State) {
+	n.Add(workers[w], "asks for the last time, and nobody can tell", func(s *State) {
 		s.Workers[w].Tries = LastTry
 		s.Workers[w].end(dispatch.Ambiguous)
 	})
@@ -38,28 +38,28 @@ func (n *next) asks(w int) {
 
 // hears is how a request and its reply can end.
 func (n *next) hears(w int) {
-	n.add(workers[w], "hears that it is applied", func(s *State) {
+	n.Add(workers[w], "hears that it is applied", func(s *State) {
 		n.apply(&s.World)
 		s.Workers[w].end(dispatch.Completed)
 	})
-	n.add(workers[w], "does not hear that it is applied", func(s *State) {
+	n.Add(workers[w], "does not hear that it is applied", func(s *State) {
 		n.apply(&s.World)
 		s.Workers[w].end(dispatch.Ambiguous)
 	})
 	n.isRefused(w, "hears a refusal", dispatch.Rejected)
 	n.isRefused(w, "hears that there is no room", dispatch.Throttled)
-	if n.Class == dispatch.KeyIdempotent && n.from.World.Flying > 0 {
+	if n.Class == dispatch.KeyIdempotent && n.From.World.Flying > 0 {
 		n.ends(w, "hears that an earlier request is under way", dispatch.InFlight)
 	}
 	n.ends(w, "hears nothing, for the request was lost", dispatch.Ambiguous)
-	n.add(workers[w], "stops waiting, and the request goes on", func(s *State) {
+	n.Add(workers[w], "stops waiting, and the request goes on", func(s *State) {
 		s.World.fly()
 		s.Workers[w].end(dispatch.Ambiguous)
 	})
 }
 
 func (n *next) isRefused(w int, what string, outcome dispatch.Outcome) {
-	n.add(workers[w], what, func(s *State) {
+	n.Add(workers[w], what, func(s *State) {
 		s.World.Unproven = max(s.World.Unproven-1, 0)
 		s.Workers[w].end(outcome)
 	})
@@ -67,7 +67,7 @@ func (n *next) isRefused(w int, what string, outcome dispatch.Outcome) {
 
 // ends is the end of an attempt, of which nobody else knows yet.
 func (n *next) ends(w int, what string, outcome dispatch.Outcome) {
-	n.add(workers[w], what, func(s *State) { s.Workers[w].end(outcome) })
+	n.Add(workers[w], what, func(s *State) { s.Workers[w].end(outcome) })
 }
 
 func (w *Worker) end(outcome dispatch.Outcome) { w.Phase, w.Outcome = Done, outcomeOf(outcome) }

@@ -6,17 +6,17 @@ const theClock = "the clock"
 
 // clock is what time alone brings.
 func (n *next) clock() {
-	if n.from.Queue.Waits && !n.from.isSending() {
-		n.add(theClock, "ends the wait for earlier sends", func(s *State) { s.Queue.Waits = false })
+	if n.From.Queue.Waits && !n.From.isSending() {
+		n.Add(theClock, "ends the wait for earlier sends", func(s *State) { s.Queue.Waits = false })
 	}
 	if n.Class != dispatch.KeyIdempotent {
 		return
 	}
-	if aged := n.from.aged(); aged != n.from {
-		n.add(theClock, "passes half of the key's life", func(s *State) { *s = aged })
+	if aged := n.From.aged(); aged != n.From {
+		n.Add(theClock, "passes half of the key's life", func(s *State) { *s = aged })
 	}
-	if n.from.World.Memory == Ages && !n.from.isSending() {
-		n.add(theProvider, "forgets the key", func(s *State) { s.World.Memory = Nothing })
+	if n.From.World.Memory == Ages && !n.From.isSending() {
+		n.Add(theProvider, "forgets the key", func(s *State) { s.World.Memory = Nothing })
 	}
 }
 

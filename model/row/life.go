@@ -3,17 +3,17 @@ package row
 import "github.com/agentoutbox/drainer/dispatch"
 
 func (n *next) livesAndDies(w int) {
-	worker := n.from.Workers[w]
-	if n.from.isBlank(w) {
+	worker := n.From.Workers[w]
+	if n.From.isBlank(w) {
 		return
 	}
 	if !worker.Buried {
-		n.chance(workers[w], "freezes, and is buried", func(s *State) { s.Workers[w].Buried = true })
+		n.Chance(workers[w], "freezes, and is buried", func(s *State) { s.Workers[w].Buried = true })
 	}
 	if worker.Phase == Idle && worker.Buried {
-		n.add(workers[w], "finds that it is buried, and starts over", func(s *State) { n.startOver(s, w) })
+		n.Add(workers[w], "finds that it is buried, and starts over", func(s *State) { n.startOver(s, w) })
 	}
-	n.chance(workers[w], "crashes", func(s *State) {
+	n.Chance(workers[w], "crashes", func(s *State) {
 		if worker.Phase == Waiting {
 			s.World.fly()
 		}

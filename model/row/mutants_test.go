@@ -5,6 +5,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/model/explore"
+	"github.com/agentoutbox/drainer/model/explore/exploretest"
 	"github.com/agentoutbox/drainer/model/row"
 )
 
@@ -54,14 +55,7 @@ func TestEachGuardKeepsAPromise(t *testing.T) {
 			t.Parallel()
 			model := mutant.of
 			model.Without = mutant.without
-			report := explore.Explore(model.Explored())
-			if report.Counterexample == nil {
-				t.Fatalf("nothing breaks in %d states", report.States)
-			}
-			t.Logf("without %s, %s", mutant.without, report.Counterexample)
-			if got := report.Counterexample.Property; got != mutant.breaks {
-				t.Errorf("it breaks %q, want %q", got, mutant.breaks)
-			}
+			exploretest.Breaks(t, model.Explored(), mutant.without.String(), mutant.breaks)
 		})
 	}
 	if needed != row.AllGuards() {
@@ -80,9 +74,7 @@ func TestOneOfTwoGuardsIsEnough(t *testing.T) {
 	} {
 		t.Run(model.Without.String()+" of "+string(model.Class), func(t *testing.T) {
 			t.Parallel()
-			if report := explore.Explore(model.Explored()); report.Counterexample != nil {
-				t.Error(report.Counterexample)
-			}
+			exploretest.Holds(t, model.Explored())
 		})
 	}
 }

@@ -28,13 +28,13 @@ var (
 
 // operator is a person who looks, and then acts on what was seen.
 func (n *next) operator() {
-	if plan := n.from.Operator.Plan; plan != None {
-		n.chance(theOperator, acts[plan], func(s *State) { n.carryOut(s) })
+	if plan := n.From.Operator.Plan; plan != None {
+		n.Chance(theOperator, acts[plan], func(s *State) { n.carryOut(s) })
 		return
 	}
 	for plan := Retry; plan <= ResolveFailed; plan++ {
-		if n.Allows(&n.from, plan) && n.isWise(&n.from, plan) {
-			n.chance(theOperator, decides[plan], func(s *State) { s.Operator = Operator{Plan: plan, Queued: s.Queue.Is} })
+		if n.Allows(&n.From, plan) && n.isWise(&n.From, plan) {
+			n.Chance(theOperator, decides[plan], func(s *State) { s.Operator = Operator{Plan: plan, Queued: s.Queue.Is} })
 		}
 	}
 }

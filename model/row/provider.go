@@ -33,12 +33,12 @@ func (m Model) apply(w *World) {
 }
 
 func (n *next) provider() {
-	if n.from.World.Flying == 0 {
+	if n.From.World.Flying == 0 {
 		return
 	}
-	n.add(theProvider, "applies a request that nobody waits for", func(s *State) {
+	n.Add(theProvider, "applies a request that nobody waits for", func(s *State) {
 		s.World.Flying--
 		n.apply(&s.World)
 	})
-	n.add(theProvider, "never gets a request that nobody waits for", func(s *State) { s.World.Flying-- })
+	n.Add(theProvider, "never gets a request that nobody waits for", func(s *State) { s.World.Flying-- })
 }

@@ -7,19 +7,19 @@ const aReaper = "a reaper"
 // reaper is any worker that is alive. Its transaction locks a claim first, and
 // then reads and settles what is in it.
 func (n *next) reaper() {
-	for slot, claim := range n.from.Claims {
+	for slot, claim := range n.From.Claims {
 		reap := func(s *State) { n.reap(s, slot) }
 		switch {
 		case claim.Locked:
-			n.add(aReaper, "settles as lost what it locked", reap)
-			n.chance(aReaper, "dies, and its lock with it", func(s *State) { s.Claims[slot].Locked = false })
+			n.Add(aReaper, "settles as lost what it locked", reap)
+			n.Chance(aReaper, "dies, and its lock with it", func(s *State) { s.Claims[slot].Locked = false })
 		case claim.Seen:
-			n.add(aReaper, "settles as lost what it saw", reap)
-		case !n.from.isOrphan(claim) || !n.keeps(ReapsOrphans):
+			n.Add(aReaper, "settles as lost what it saw", reap)
+		case !n.From.isOrphan(claim) || !n.keeps(ReapsOrphans):
 		case n.keeps(LockBeforeRead):
-			n.add(aReaper, "locks the claim of a buried worker", func(s *State) { s.Claims[slot].Locked = true })
+			n.Add(aReaper, "locks the claim of a buried worker", func(s *State) { s.Claims[slot].Locked = true })
 		case !claim.Settled:
-			n.add(aReaper, "sees the claim of a buried worker", func(s *State) { s.Claims[slot].Seen = true })
+			n.Add(aReaper, "sees the claim of a buried worker", func(s *State) { s.Claims[slot].Seen = true })
 		}
 	}
 }

@@ -13,7 +13,7 @@ const (
 func owner(w int) Owner { return Owner(w + 1) }
 
 func (n *next) worker(w int) {
-	switch n.from.Workers[w].Phase {
+	switch n.From.Workers[w].Phase {
 	case Idle:
 		n.claims(w)
 	case Holding:
@@ -23,7 +23,7 @@ func (n *next) worker(w int) {
 	case Done:
 		n.settles(w)
 	}
-	for slot, claim := range n.from.Claims {
+	for slot, claim := range n.From.Claims {
 		if claim.Owner == owner(w) && !claim.Locked {
 			n.reclaims(w, slot)
 			n.settlesTheRest(w, slot)
@@ -33,17 +33,17 @@ func (n *next) worker(w int) {
 }
 
 func (n *next) claims(w int) {
-	slot, free := n.from.freeSlot()
-	isTwin := w > 0 && n.from.isBlank(0) // what it can do, the first worker can
-	if !n.from.IsDue() || n.from.Workers[w].Buried || !free || isTwin {
+	slot, free := n.From.freeSlot()
+	isTwin := w > 0 && n.From.isBlank(0) // what it can do, the first worker can
+	if !n.From.IsDue() || n.From.Workers[w].Buried || !free || isTwin {
 		return
 	}
-	n.add(workers[w], "claims", func(s *State) { s.claim(w, slot).hold(w, slot) })
+	n.Add(workers[w], "claims", func(s *State) { s.claim(w, slot).hold(w, slot) })
 	if !n.Heard {
-		n.chance(workers[w], "claims, and the reply is lost", func(s *State) { s.claim(w, slot) })
+		n.Chance(workers[w], "claims, and the reply is lost", func(s *State) { s.claim(w, slot) })
 	}
-	if n.Batched && n.from.Newest.Is() == "" {
-		n.chance(workers[w], "claims it with another row", func(s *State) {
+	if n.Batched && n.From.Newest.Is() == "" {
+		n.Chance(workers[w], "claims it with another row", func(s *State) {
 			s.claim(w, slot).hold(w, slot)
 			s.Claims[slot].Rest = true
 		})
@@ -69,16 +69,16 @@ func (s *State) hold(w, slot int) {
 }
 
 func (n *next) settles(w int) {
-	claim := n.from.Workers[w].Claim
-	if claim != 0 && n.from.Claims[claim-1].Locked {
+	claim := n.From.Workers[w].Claim
+	if claim != 0 && n.From.Claims[claim-1].Locked {
 		return // until the reaper has committed
 	}
-	n.add(workers[w], settles, func(s *State) {
+	n.Add(workers[w], settles, func(s *State) {
 		n.turn(s, w)
 		s.Workers[w] = Worker{Buried: s.Workers[w].Buried}
 	})
 	if !n.Heard {
-		n.chance(workers[w], settlesUnheard, func(s *State) { n.turn(s, w) })
+		n.Chance(workers[w], settlesUnheard, func(s *State) { n.turn(s, w) })
 	}
 }
 
@@ -101,23 +101,23 @@ func (m Model) turn(s *State, w int) {
 
 // reclaims gives back what a worker claimed and never heard of.
 func (n *next) reclaims(w, slot int) {
-	claim := n.from.Claims[slot]
+	claim := n.From.Claims[slot]
 	isForgotten := !claim.Known || !n.keeps(KeepsRemembered)
 	if !isForgotten || claim.Settled || !n.keeps(ReclaimsForgotten) {
 		return
 	}
-	n.add(workers[w], "gives back what it never heard of", func(s *State) {
+	n.Add(workers[w], "gives back what it never heard of", func(s *State) {
 		n.settle(s, uint8(slot+1), ended{past: claim.Past, outcome: dispatch.Released})
 		s.finish(slot)
 	})
 }
 
 func (n *next) settlesTheRest(w, slot int) {
-	claim := n.from.Claims[slot]
+	claim := n.From.Claims[slot]
 	if !claim.Rest {
 		return
 	}
-	n.add(workers[w], "settles the other row", func(s *State) {
+	n.Add(workers[w], "settles the other row", func(s *State) {
 		s.Claims[slot].Rest = false
 		if claim.Settled {
 			s.finish(slot)

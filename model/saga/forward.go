@@ -5,16 +5,16 @@ import "github.com/agentoutbox/drainer/dispatch"
 var forwardNames = [Steps]string{"step 1", "step 2", "step 3"}
 
 func (n *next) forwardStep(i int) {
-	step := &n.from.Steps[i]
+	step := &n.From.Steps[i]
 	switch step.Place {
 	case Absent:
 		n.enqueues(i)
 	case Committing:
-		n.add(forwardNames[i], "is committed", func(s *State) { s.Steps[i].Place = Queued })
+		n.Add(forwardNames[i], "is committed", func(s *State) { s.Steps[i].Place = Queued })
 	case Queued:
 		n.isClaimed(i)
 	case Claiming:
-		n.add(forwardNames[i], "is in a committed claim", func(s *State) { s.Steps[i].claim() })
+		n.Add(forwardNames[i], "is in a committed claim", func(s *State) { s.Steps[i].claim() })
 	case Claimed:
 		n.isAttempted(i)
 	case Settled:
@@ -27,43 +27,43 @@ func (n *next) forwardStep(i int) {
 
 // arrives is the end of a request that nobody waits for.
 func (n *next) arrives(i int) {
-	n.add(forwardNames[i], "is applied late", func(s *State) { s.Steps[i].Flying, s.Steps[i].Effect = false, true })
-	n.add(forwardNames[i], "never arrives", func(s *State) { s.Steps[i].Flying, s.Steps[i].Witness = false, false })
+	n.Add(forwardNames[i], "is applied late", func(s *State) { s.Steps[i].Flying, s.Steps[i].Effect = false, true })
+	n.Add(forwardNames[i], "never arrives", func(s *State) { s.Steps[i].Flying, s.Steps[i].Witness = false, false })
 }
 
 // enqueues has the agent take its steps in order.
 func (n *next) enqueues(i int) {
-	isNext := i == 0 || n.from.Steps[i-1].Place != Absent
-	if isNext && (n.from.Saga == Open || !n.keeps(EnqueueLooks)) {
-		n.chance(forwardNames[i], "is enqueued, and not committed yet", func(s *State) { s.Steps[i].Place = Committing })
+	isNext := i == 0 || n.From.Steps[i-1].Place != Absent
+	if isNext && (n.From.Saga == Open || !n.keeps(EnqueueLooks)) {
+		n.Chance(forwardNames[i], "is enqueued, and not committed yet", func(s *State) { s.Steps[i].Place = Committing })
 	}
 }
 
 // isClaimed follows the saga as the claim's snapshot shows it.
 func (n *next) isClaimed(i int) {
-	step := n.from.Steps[i]
-	isClosed := n.from.Saga != Open && n.keeps(ClaimLooks)
+	step := n.From.Steps[i]
+	isClosed := n.From.Saga != Open && n.keeps(ClaimLooks)
 	switch {
 	case step.Asks && step.Flying: // a lookup waits until all sends are over
 	case step.Asks:
-		n.add(forwardNames[i], "is claimed, to be asked about", func(s *State) { s.Steps[i].claim() })
+		n.Add(forwardNames[i], "is claimed, to be asked about", func(s *State) { s.Steps[i].claim() })
 	case !isClosed:
-		n.add(forwardNames[i], "is about to be claimed", func(s *State) { s.Steps[i].Place = Claiming })
+		n.Add(forwardNames[i], "is about to be claimed", func(s *State) { s.Steps[i].Place = Claiming })
 	case step.Maybe && n.keeps(ClaimAsks):
-		n.add(forwardNames[i], "is claimed, to be stopped", func(s *State) {
+		n.Add(forwardNames[i], "is claimed, to be stopped", func(s *State) {
 			s.Steps[i].claim()
 			s.Steps[i].Closed = true
 		})
 	default:
-		n.add(forwardNames[i], "is stopped by a claim", func(s *State) { s.Steps[i].cancel() })
+		n.Add(forwardNames[i], "is stopped by a claim", func(s *State) { s.Steps[i].cancel() })
 	}
 }
 
 func (n *next) isAttempted(i int) {
-	step := &n.from.Steps[i]
+	step := &n.From.Steps[i]
 	switch {
 	case step.Closed:
-		n.add(forwardNames[i], "is halted", func(s *State) { n.settle(s, i, n.forward(i).Halt(step.history())) })
+		n.Add(forwardNames[i], "is halted", func(s *State) { n.settle(s, i, n.forward(i).Halt(step.history())) })
 	case step.Asks:
 		n.isAskedAbout(i)
 	default:
@@ -72,7 +72,7 @@ func (n *next) isAttempted(i int) {
 }
 
 func (n *next) isAskedAbout(i int) {
-	if n.from.Steps[i].Effect {
+	if n.From.Steps[i].Effect {
 		n.ends(i, "is found to be applied", dispatch.Completed, func(*Step) {})
 	} else {
 		n.ends(i, "is found not to be applied", dispatch.Absent, func(*Step) {})
@@ -93,7 +93,7 @@ func (n *next) isSent(i int) {
 
 // ends settles the attempt of a claimed step, after what it did.
 func (n *next) ends(i int, what string, outcome dispatch.Outcome, did func(*Step)) {
-	n.add(forwardNames[i], what, func(s *State) {
+	n.Add(forwardNames[i], what, func(s *State) {
 		did(&s.Steps[i])
 		n.settle(s, i, s.Steps[i].decide(n.forward(i), outcome))
 	})
@@ -110,10 +110,10 @@ func (m Model) settle(s *State, i int, decision dispatch.Decision) {
 
 // isTold is what is heard of a settled step afterwards.
 func (n *next) isTold(i int) {
-	step := &n.from.Steps[i]
+	step := &n.From.Steps[i]
 	denied := step.Status == failed || step.Status == cancelled || step.Status == unknown
-	if step.Witness && step.Effect && denied && (!n.keeps(LateWaits) || !n.from.isActing()) {
-		n.chance(forwardNames[i], "is reported as applied, late", func(s *State) { n.hearLate(s, i) })
+	if step.Witness && step.Effect && denied && (!n.keeps(LateWaits) || !n.From.isActing()) {
+		n.Chance(forwardNames[i], "is reported as applied, late", func(s *State) { n.hearLate(s, i) })
 	}
 	if step.Status == unknown && !n.Unattended {
 		n.isResolved(i)
@@ -132,13 +132,13 @@ func (s *State) isActing() bool { return s.Passes[0].Acts || s.Passes[1].Acts }
 
 // isResolved is an operator who found out, or who did not.
 func (n *next) isResolved(i int) {
-	step := &n.from.Steps[i]
+	step := &n.From.Steps[i]
 	if step.Effect {
-		n.chance(theOperator, "finds that "+forwardNames[i]+" is applied", func(s *State) { s.Steps[i].Status = completed })
+		n.Chance(theOperator, "finds that "+forwardNames[i]+" is applied", func(s *State) { s.Steps[i].Status = completed })
 	}
 	if step.Effect || step.Flying {
-		n.chance(theOperator, "guesses that "+forwardNames[i]+" failed", func(s *State) { s.Steps[i].Status, s.Steps[i].Guessed = failed, true })
+		n.Chance(theOperator, "guesses that "+forwardNames[i]+" failed", func(s *State) { s.Steps[i].Status, s.Steps[i].Guessed = failed, true })
 		return
 	}
-	n.chance(theOperator, "finds that "+forwardNames[i]+" is not applied", func(s *State) { s.Steps[i].Status = failed })
+	n.Chance(theOperator, "finds that "+forwardNames[i]+" is not applied", func(s *State) { s.Steps[i].Status = failed })
 }

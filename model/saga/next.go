@@ -8,12 +8,11 @@ import (
 // next collects the steps that can be taken from a state.
 type next struct {
 	Model
-	from  State
-	steps []explore.Step[State]
+	explore.Steps[State]
 }
 
 func (m Model) steps(from State) []explore.Step[State] {
-	n := &next{Model: m, from: from}
+	n := &next{m, explore.Steps[State]{From: from, Forget: m.forget}}
 	for i := range from.Steps {
 		n.forwardStep(i)
 		n.undoStep(i)
@@ -24,20 +23,7 @@ func (m Model) steps(from State) []explore.Step[State] {
 	if !n.Unattended {
 		n.operator()
 	}
-	return n.steps
-}
-
-func (n *next) add(who, what string, change func(*State)) {
-	to := n.from
-	change(&to)
-	n.forget(&to)
-	n.steps = append(n.steps, explore.Step[State]{Who: who, What: what, To: to})
-}
-
-// chance adds what nobody can count on.
-func (n *next) chance(who, what string, change func(*State)) {
-	n.add(who, what, change)
-	n.steps[len(n.steps)-1].Chance = true
+	return n.Taken
 }
 
 // forget drops what makes no difference any more.

@@ -4,23 +4,23 @@ const theOperator = "the operator"
 
 // operator is a person, whose every change is one commit here.
 func (n *next) operator() {
-	switch n.from.Saga {
+	switch n.From.Saga {
 	case Open:
-		if n.from.Steps[0].Place > Committing {
-			n.chance(theOperator, "takes the run back", func(s *State) { s.Saga = Begun })
-			n.chance(theOperator, "cancels the run", func(s *State) {
+		if n.From.Steps[0].Place > Committing {
+			n.Chance(theOperator, "takes the run back", func(s *State) { s.Saga = Begun })
+			n.Chance(theOperator, "cancels the run", func(s *State) {
 				s.Saga = Cancelled
 				s.halt()
 				s.endHalt((*Row).cancel)
 			})
 		}
 	case Cancelled:
-		n.chance(theOperator, "takes the cancelled run back", func(s *State) { s.Saga = Begun })
+		n.Chance(theOperator, "takes the cancelled run back", func(s *State) { s.Saga = Begun })
 	case Begun:
 		n.resolvesSaga()
 	case Failed:
-		n.chance(theOperator, "retries the saga", func(s *State) { s.retry(false) })
-		n.chance(theOperator, "undoes by hand what was not, and retries the saga", func(s *State) { s.retry(true) })
+		n.Chance(theOperator, "retries the saga", func(s *State) { s.retry(false) })
+		n.Chance(theOperator, "undoes by hand what was not, and retries the saga", func(s *State) { s.retry(true) })
 		n.resolvesSaga()
 	}
 }
@@ -48,10 +48,10 @@ func (s *State) retry(byHand bool) {
 // resolvesSaga is refused while an undo is under way; one that waits is not
 // sent any more.
 func (n *next) resolvesSaga() {
-	if n.keeps(OnePass) && n.from.isActing() {
+	if n.keeps(OnePass) && n.From.isActing() {
 		return
 	}
-	resolved := n.from
+	resolved := n.From
 	resolved.Saga = Resolved
 	for i := range resolved.Steps {
 		step := &resolved.Steps[i]
@@ -63,5 +63,5 @@ func (n *next) resolvesSaga() {
 			return
 		}
 	}
-	n.chance(theOperator, "resolves the saga", func(s *State) { *s = resolved })
+	n.Chance(theOperator, "resolves the saga", func(s *State) { *s = resolved })
 }

@@ -9,25 +9,25 @@ var passNames = [2]string{"a pass", "another pass"}
 
 // pass reads and acts in one transaction. In between others may commit.
 func (n *next) pass(p int) {
-	if n.from.Passes[p].Acts {
+	if n.From.Passes[p].Acts {
 		n.acts(p)
 		return
 	}
-	isTwin := p > 0 && !n.from.Passes[0].Acts // what it can do, the first one can
-	if n.from.Saga != Begun || isTwin || (n.keeps(OnePass) && n.from.isActing()) || n.haltWaits() {
+	isTwin := p > 0 && !n.From.Passes[0].Acts // what it can do, the first one can
+	if n.From.Saga != Begun || isTwin || (n.keeps(OnePass) && n.From.isActing()) || n.haltWaits() {
 		return
 	}
-	halted := n.from
+	halted := n.From
 	halted.halt()
 	plan := n.plan(&halted)
 	switch {
 	case plan.Action != compensations.Wait:
-		n.add(passNames[p], "reads: "+plans[plan.Action], func(s *State) {
+		n.Add(passNames[p], "reads: "+plans[plan.Action], func(s *State) {
 			*s = halted
 			s.Passes[p] = Pass{Acts: true, Plan: plan.Action, Step: int8(n.idOf(int(plan.Step.IntentID)))}
 		})
-	case halted != n.from:
-		n.add(passNames[p], "stops what waits", func(s *State) {
+	case halted != n.From:
+		n.Add(passNames[p], "stops what waits", func(s *State) {
 			*s = halted
 			s.endHalt((*Row).cancel)
 		})
@@ -41,7 +41,7 @@ var plans = [...]string{
 
 // haltWaits reports whether somebody holds a row that a pass must not miss.
 func (n *next) haltWaits() bool {
-	for _, step := range n.from.Steps {
+	for _, step := range n.From.Steps {
 		if step.Place == Halting || (step.Place == Claiming && n.keeps(HaltWaits)) {
 			return true
 		}
@@ -113,13 +113,13 @@ func (m Model) statusOf(step Step) dispatch.Status {
 }
 
 func (n *next) acts(p int) {
-	pass := n.from.Passes[p]
-	n.add(passNames[p], "acts, and commits", func(s *State) {
+	pass := n.From.Passes[p]
+	n.Add(passNames[p], "acts, and commits", func(s *State) {
 		s.Passes[p] = Pass{}
 		s.endHalt((*Row).cancel)
 		n.act(s, pass)
 	})
-	n.chance(passNames[p], "dies", func(s *State) {
+	n.Chance(passNames[p], "dies", func(s *State) {
 		s.Passes[p] = Pass{}
 		s.endHalt((*Row).putBack)
 	})

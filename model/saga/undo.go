@@ -6,10 +6,10 @@ var undoNames = [Steps]string{"undo 1", "undo 2", "undo 3"}
 
 // undoStep is the undo's own journey: it is an intent like any other.
 func (n *next) undoStep(i int) {
-	undo := n.from.Steps[i].Undo
+	undo := n.From.Steps[i].Undo
 	switch {
 	case undo.Place == Queued:
-		n.add(undoNames[i], "is claimed", func(s *State) { s.Steps[i].Undo.claim() })
+		n.Add(undoNames[i], "is claimed", func(s *State) { s.Steps[i].Undo.claim() })
 	case undo.Place == Claimed && !n.answerable(undo).Asks:
 		n.undoIsSent(i)
 	case undo.Place == Claimed && n.undo().Lookup == nil:
@@ -38,7 +38,7 @@ func (n *next) undoIsSent(i int) {
 }
 
 func (n *next) undoIsAskedAbout(i int) {
-	if n.from.Steps[i].Undone > 0 {
+	if n.From.Steps[i].Undone > 0 {
 		n.undoEnds(i, "is found to be applied", dispatch.Completed, 0)
 	} else {
 		n.undoEnds(i, "is found not to be applied", dispatch.Absent, 0)
@@ -49,12 +49,12 @@ func (n *next) undoIsAskedAbout(i int) {
 // undoEnds is one commit: the undo's end, and what it means for the step and
 // the saga. Who fails the saga waits for a pass that has it.
 func (n *next) undoEnds(i int, what string, outcome dispatch.Outcome, applied int8) {
-	ended := n.from
+	ended := n.From
 	n.endUndo(&ended, i, outcome, applied)
-	if ended.Saga != n.from.Saga && n.keeps(OnePass) && n.from.isActing() {
+	if ended.Saga != n.From.Saga && n.keeps(OnePass) && n.From.isActing() {
 		return
 	}
-	n.add(undoNames[i], what, func(s *State) { *s = ended })
+	n.Add(undoNames[i], what, func(s *State) { *s = ended })
 }
 
 func (m Model) endUndo(s *State, i int, outcome dispatch.Outcome, applied int8) {
@@ -95,8 +95,8 @@ func (m Model) noteUndo(s *State, i int) {
 
 func (n *next) undoIsResolved(i int) {
 	status, what := failed, "finds that "+undoNames[i]+" is not applied"
-	if n.from.Steps[i].Undone > 0 {
+	if n.From.Steps[i].Undone > 0 {
 		status, what = completed, "finds that "+undoNames[i]+" is applied"
 	}
-	n.chance(theOperator, what, func(s *State) { s.Steps[i].Undo.settle(status) })
+	n.Chance(theOperator, what, func(s *State) { s.Steps[i].Undo.settle(status) })
 }
