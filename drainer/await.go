@@ -14,7 +14,7 @@ func (l *lane) await(life lifetimes) {
 	if life.stop.Err() != nil {
 		stopped = nil
 	}
-	for !l.turnIsDue() {
+	for l.gather(); !l.turnIsDue(); l.gather() {
 		if len(l.settled) > 0 && !lingers {
 			timer.Reset(linger)
 			lingers = true
@@ -36,7 +36,6 @@ func (l *lane) await(life lifetimes) {
 
 // turnIsDue reports whether waiting longer could not make the next turn better.
 func (l *lane) turnIsDue() bool {
-	l.gather()
 	return len(l.settled) >= fullTurn || (len(l.settled) > 0 && l.outstanding == 0)
 }
 
