@@ -113,7 +113,7 @@ func gathered(b *testing.B, registry *prometheus.Registry, name string) float64 
 // fillOutbox writes the tables directly, as years of work would leave them.
 func fillOutbox(b *testing.B, url string) {
 	b.Helper()
-	db := connect(b, url)
+	db := drainertest.Connect(b, url)
 	for _, sql := range []string{
 		`SET session_replication_role = replica`, // no trigger queues what is settled already
 		`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, created_at)

@@ -152,7 +152,7 @@ func startBusy(t *testing.T) *busy {
 	t.Cleanup(pager.Close)
 	shell := program.New(t, url, "PROVIDER_URL="+healthy, "LOSSY_URL="+lossy, "PAGER_URL="+pager.URL, "PAGER_SECRET="+pagerSecret, "USER=on-call")
 	config := program.WriteConfig(t, busyConfig)
-	b := &busy{t: t, db: connect(t, url)}
+	b := &busy{t: t, db: drainertest.Connect(t, url)}
 	for range 2 {
 		b.replicas = append(b.replicas, shell.Start(config))
 	}

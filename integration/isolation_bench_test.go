@@ -69,7 +69,7 @@ func BenchmarkLanesBesideACrashLoop(b *testing.B) {
 func p99(b *testing.B, crashing bool) float64 {
 	b.Helper()
 	url := drainertest.Database(b)
-	db := connect(b, url)
+	db := drainertest.Connect(b, url)
 	ledger := dispatchtest.NewLedger()
 	config := lanesOfConfig
 	for n := range goodLanes {
@@ -136,7 +136,7 @@ func assertCrashes(b *testing.B, db *pgxpool.Pool) {
 // load enqueues at a steady pace, whatever becomes of it.
 func load(b *testing.B, url string, crashing bool) {
 	b.Helper()
-	db := connect(b, url)
+	db := drainertest.Connect(b, url)
 	ticker := time.NewTicker(betweenLoads)
 	defer ticker.Stop()
 	for step := range int(loadLasts / betweenLoads) {

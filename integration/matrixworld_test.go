@@ -36,7 +36,7 @@ func newMatrixWorld(t *testing.T, cells []cell) *matrixWorld {
 	t.Helper()
 	url := drainertest.Database(t)
 	m := &matrixWorld{
-		world:     &world{t: t, url: url, db: connect(t, url)},
+		world:     &world{t: t, url: url, db: drainertest.Connect(t, url)},
 		cells:     cells,
 		providers: map[dispatch.Class]*dispatchtest.SimulatedProvider{},
 		baseURLs:  map[dispatch.Class]string{},

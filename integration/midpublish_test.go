@@ -45,7 +45,7 @@ func TestADaemonKilledWhileItPublishesLosesNothing(t *testing.T) {
 			t.Parallel()
 			recipient := start(t)
 			url := drainertest.Database(t)
-			db := connect(t, url)
+			db := drainertest.Connect(t, url)
 			enqueue(t, db, "events/publish", 0, midPublish)
 			shell := program.New(t, url)
 			config := program.WriteConfig(t, "version: 1\nserver: {listen: '127.0.0.1:0'}\n"+
@@ -160,7 +160,7 @@ func natsRecipient(t *testing.T) recipient {
 
 func postgresRecipient(t *testing.T) recipient {
 	url := drainertest.EmptyDatabase(t)
-	db := connect(t, url)
+	db := drainertest.Connect(t, url)
 	plain, err := neturl.Parse(url)
 	if err != nil {
 		t.Fatal(err)

@@ -194,7 +194,7 @@ func TestAStopDuringAHandoverEndsWell(t *testing.T) {
 	if code := daemon.ExitCode(); code != 0 {
 		t.Errorf("exit code %d\n%s", code, daemon.Log())
 	}
-	db := connect(t, url)
+	db := drainertest.Connect(t, url)
 	var completed, workers int
 	err := db.QueryRow(t.Context(), `SELECT count(*), count(DISTINCT worker) FROM outbox.attempt WHERE outcome = 'completed' AND attempt = 1`).Scan(&completed, &workers)
 	if err != nil || completed != 2 || workers != 2 {

@@ -66,7 +66,7 @@ func newSagaWorld(t *testing.T, fault dispatchtest.Fault) *sagaWorld {
 	t.Helper()
 	url := drainertest.Database(t)
 	w := &sagaWorld{
-		world:  &world{t: t, url: url, db: connect(t, url)},
+		world:  &world{t: t, url: url, db: drainertest.Connect(t, url)},
 		shell:  program.New(t, url),
 		ledger: filepath.Join(t.TempDir(), "ledger"),
 	}

@@ -39,7 +39,7 @@ type tracedWorld struct {
 func newTracedWorld(t *testing.T, plan dispatchtest.Plan) *tracedWorld {
 	t.Helper()
 	w := &tracedWorld{t: t, url: drainertest.Database(t), provider: &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger(), Plan: plan}}
-	w.db = connect(t, w.url)
+	w.db = drainertest.Connect(t, w.url)
 	w.config = program.WriteConfig(t, fmt.Sprintf(billingConfig, dispatchtest.Serve(t, w)))
 	return w
 }

@@ -32,17 +32,7 @@ func newWorld(t *testing.T, plan dispatchtest.Plan) *world {
 func worldAt(t *testing.T, url string, plan dispatchtest.Plan) *world {
 	t.Helper()
 	provider, baseURL := dispatchtest.NewProvider(t, plan)
-	return &world{t: t, url: url, db: connect(t, url), provider: provider, baseURL: baseURL}
-}
-
-func connect(t testing.TB, url string) *pgxpool.Pool {
-	t.Helper()
-	pool, err := pgxpool.New(context.Background(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
+	return &world{t: t, url: url, db: drainertest.Connect(t, url), provider: provider, baseURL: baseURL}
 }
 
 // setup has one provider, "sim", of that class.
@@ -62,13 +52,10 @@ func (w *world) enqueue(tool string, from, to int) {
 
 func enqueue(t testing.TB, db *pgxpool.Pool, tool string, from, to int) {
 	t.Helper()
-	_, err := db.Exec(context.Background(), `
+	drainertest.Exec(t, db, `
 		INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
 		SELECT 'run-1', 'step-' || n, $1::text, 'order-' || n, jsonb_build_object('n', n)
 		FROM generate_series($2::int, $3::int - 1) n`, tool, from, to)
-	if err != nil {
-		t.Fatalf("enqueueing: %v", err)
-	}
 }
 
 // stored is one column of one row; not finding it fails the test.
