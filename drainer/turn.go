@@ -15,7 +15,7 @@ func (l *lane) turn(life lifetimes) error {
 		return err
 	}
 	settle := firstOctets(l.settled, maxTurnOctets)
-	share := &laneTurn{settle: settle, finish: l.ended(settle), claim: l.nextClaim(life.stop)}
+	share := &laneTurn{settle: settle, finish: l.ended(settle), claim: l.nextClaim(life.stop), ahead: l.mayPrefetch()}
 	if len(share.settle) == 0 && share.claim.Limit == 0 {
 		l.reached()
 		return nil

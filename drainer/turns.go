@@ -37,6 +37,7 @@ type laneTurn struct {
 	settle []Settlement
 	finish []int64
 	claim  Claim
+	ahead  bool // what it claims may wait: should this worker die first, nobody is called for it
 	reply  chan laneReply
 }
 
@@ -109,7 +110,7 @@ func (t *turns) commit(ctx context.Context, shares []*laneTurn) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
 	started := time.Now()
-	reply, err := t.carryOut(ctx, merge(shares))
+	reply, err := t.carryOut(ctx, merge(shares), claimAhead(shares))
 	if err == nil {
 		err = failpoint.TurnReply.Fail()
 	}
@@ -120,9 +121,10 @@ func (t *turns) commit(ctx context.Context, shares []*laneTurn) {
 // carryOut settles and claims on two connections where there is much to settle:
 // one commit saves little then, and the database has more than one core. Where
 // only one of them succeeds the lanes settle again, which changes nothing, and
-// reclaim what they do not know of.
-func (t *turns) carryOut(ctx context.Context, turn Turn) (TurnReply, error) {
-	if len(turn.Settle) < worthTwo || !turn.claims() {
+// reclaim what they do not know of. Claimed rows then wait for settlements that
+// may take long, so all of them must be such as can be claimed ahead.
+func (t *turns) carryOut(ctx context.Context, turn Turn, ahead bool) (TurnReply, error) {
+	if len(turn.Settle) < worthTwo || !turn.claims() || !ahead {
 		return t.store.Turn(ctx, t.worker, turn)
 	}
 	var settled, claimed TurnReply
@@ -141,6 +143,10 @@ func (t *turns) carryOut(ctx context.Context, turn Turn) (TurnReply, error) {
 
 func (t Turn) claims() bool {
 	return slices.ContainsFunc(t.Claims, func(c Claim) bool { return c.Limit > 0 })
+}
+
+func claimAhead(shares []*laneTurn) bool {
+	return !slices.ContainsFunc(shares, func(s *laneTurn) bool { return s.claim.Limit > 0 && !s.ahead })
 }
 
 func merge(shares []*laneTurn) Turn {

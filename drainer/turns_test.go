@@ -65,6 +65,24 @@ func TestEveryLaneGetsItsPartOfASharedTurn(t *testing.T) {
 	}
 }
 
+func TestOneLaneThatMayNotClaimAheadKeepsTheWholeTurnTogether(t *testing.T) {
+	idle := &laneTurn{}
+	ahead, atOnce := &laneTurn{claim: Claim{Limit: 1}, ahead: true}, &laneTurn{claim: Claim{Limit: 1}}
+	for _, test := range []struct {
+		shares []*laneTurn
+		want   bool
+	}{
+		{[]*laneTurn{ahead}, true},
+		{[]*laneTurn{atOnce}, false},
+		{[]*laneTurn{ahead, atOnce}, false},
+		{[]*laneTurn{idle, ahead}, true},
+	} {
+		if got := claimAhead(test.shares); got != test.want {
+			t.Errorf("%v, want %v", got, test.want)
+		}
+	}
+}
+
 func TestAFailedTurnFailsForAllItsLanes(t *testing.T) {
 	failure := errors.New("no database")
 	shares := []*laneTurn{{reply: make(chan laneReply, 1)}, {reply: make(chan laneReply, 1)}}
@@ -81,11 +99,13 @@ func TestALargeTurnSettlesAndClaimsAtOnce(t *testing.T) {
 	claims := []Claim{{Provider: "a", Limit: 1}}
 	for name, test := range map[string]struct {
 		turn  Turn
+		ahead bool
 		turns int
 	}{
-		"much to settle, and rows to claim":    {Turn{Settle: many, Finish: []int64{7}, Claims: claims}, 2},
-		"much to settle, and nothing to claim": {Turn{Settle: many, Finish: []int64{7}, Claims: []Claim{{Provider: "a"}}}, 1},
-		"little to settle":                     {Turn{Settle: many[1:], Finish: []int64{7}, Claims: claims}, 1},
+		"much to settle, and rows to claim":      {Turn{Settle: many, Finish: []int64{7}, Claims: claims}, true, 2},
+		"much to settle, and nothing to claim":   {Turn{Settle: many, Finish: []int64{7}, Claims: []Claim{{Provider: "a"}}}, true, 1},
+		"much to settle, and rows of one chance": {Turn{Settle: many, Finish: []int64{7}, Claims: claims}, false, 1},
+		"little to settle":                       {Turn{Settle: many[1:], Finish: []int64{7}, Claims: claims}, true, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, failing := range []bool{false, true} {
@@ -107,7 +127,7 @@ func TestALargeTurnSettlesAndClaimsAtOnce(t *testing.T) {
 						}
 						return reply, err
 					}), "worker", nil)
-					reply, err := turns.carryOut(t.Context(), test.turn)
+					reply, err := turns.carryOut(t.Context(), test.turn, test.ahead)
 					if failed := err != nil; failed != (failing && test.turns == 2) {
 						t.Errorf("the turn ended with %v", err)
 					}
