@@ -23,7 +23,7 @@ func TestAPassThatFailsChangesNothingAndIsMadeAgain(t *testing.T) {
 		{"lock the saga", `ALTER TABLE outbox.saga RENAME TO away`, `ALTER TABLE outbox.away RENAME TO saga`},
 		{"stop what waits", `ALTER TABLE outbox.queue RENAME TO away`, `ALTER TABLE outbox.away RENAME TO queue`},
 		{"read the run's steps", `ALTER VIEW outbox.status RENAME TO away`, `ALTER VIEW outbox.away RENAME TO status`},
-		{"hold the step", `ALTER FUNCTION outbox.hold RENAME TO away`, `ALTER FUNCTION outbox.away RENAME TO hold`},
+		{"hold the steps", `ALTER FUNCTION outbox.hold RENAME TO away`, `ALTER FUNCTION outbox.away RENAME TO hold`},
 		{"enqueue an undo", `ALTER TABLE outbox.intent RENAME headers TO away`, `ALTER TABLE outbox.intent RENAME away TO headers`},
 	} {
 		t.Run(test.fails, func(t *testing.T) {

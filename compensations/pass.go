@@ -45,6 +45,9 @@ func (s *Saga) pass(ctx context.Context, agentRunID string) (took Decision, err 
 			return err
 		}
 		failpoint.SagaLocked.Hit()
+		if err := run.hold(ctx); err != nil {
+			return err
+		}
 		if err := run.halt(ctx); err != nil {
 			return err
 		}
@@ -84,11 +87,6 @@ func (s *Saga) act(ctx context.Context, run run, decided Decision) error {
 		return nil
 	case Finish:
 		return run.finish(ctx)
-	}
-	if held, err := run.hold(ctx, decided.Step); err != nil || !held {
-		return err // pruned in between: the next pass plans without it
-	}
-	switch decided.Action {
 	case Undo:
 		err := run.undo(ctx, decided)
 		failpoint.UndoWritten.Hit()

@@ -44,6 +44,12 @@ func lock(ctx context.Context, tx pgx.Tx, agentRunID string) (run, bool, error) 
 	return run{tx, agentRunID}, state == "begun", nil
 }
 
+// hold keeps the steps from being pruned, and late evidence of an effect from
+// coming between what is read of them and what follows from it.
+func (r run) hold(ctx context.Context) error {
+	return r.execute(ctx, "hold the steps", `SELECT outbox.hold(ARRAY(SELECT id FROM outbox.intent WHERE agent_run_id = $1))`, r.id)
+}
+
 func (r run) halt(ctx context.Context) error { return r.execute(ctx, "stop what waits", haltSQL, r.id) }
 
 func (r run) steps(ctx context.Context) ([]Step, error) {
@@ -64,16 +70,6 @@ func (r run) steps(ctx context.Context) ([]Step, error) {
 		return nil, fmt.Errorf("read the run's steps: %w", err)
 	}
 	return steps, nil
-}
-
-// hold keeps a step from being pruned while its history grows. It reports false
-// for one that is gone.
-func (r run) hold(ctx context.Context, step Step) (held bool, err error) {
-	err = r.tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.hold(ARRAY[$1::bigint]))`, step.IntentID).Scan(&held)
-	if err != nil {
-		return false, fmt.Errorf("hold the step: %w", err)
-	}
-	return held, nil
 }
 
 func (r run) undo(ctx context.Context, decided Decision) error {

@@ -43,6 +43,7 @@ func TestAnAgentMayOnlyEnqueueAndReadStatus(t *testing.T) {
 		"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, created_at) VALUES ('r', '3', 't', 'b', '{}', '-infinity')":   forbidden,
 		"SELECT * FROM outbox.prune(0, 10, 7776000)": forbidden,
 		"SELECT outbox.hold('{1}')":                  forbidden,
+		"SELECT outbox.hold_alone(1)":                forbidden,
 		"SELECT * FROM outbox.operation":             forbidden,
 	})
 }
@@ -72,6 +73,7 @@ func TestTheDrainerCannotChangeWhatWasCommittedOrRecorded(t *testing.T) {
 		"INSERT INTO outbox.watermark VALUES ('w', 1) ON CONFLICT (name) DO UPDATE SET value = 2":                                                                                                                       "",
 		"SELECT * FROM outbox.prune(0, 10, 7776000)": "",
 		"SELECT outbox.hold('{1}')":                  "",
+		"SELECT outbox.hold_alone(1)":                "",
 		"INSERT INTO outbox.operation (operator, action, provider, reason) VALUES ('o', 'pause', 'p', 'r')": "",
 		"UPDATE outbox.operation SET reason = 'another'":                                                    forbidden,
 		"DELETE FROM outbox.operation":                                                                      forbidden,

@@ -17,6 +17,8 @@ var (
 	doubtedSQL string
 	//go:embed sql/late.sql
 	lateSQL string
+	//go:embed sql/astray.sql
+	astraySQL string
 )
 
 // recordLate keeps the proof of effects whose settlement was refused. After an
@@ -63,23 +65,46 @@ func (s *Store) doubted(ctx context.Context, proven []drainer.Settlement) ([]dra
 	})
 }
 
-// recordEffect tries again where somebody appended an attempt at the same moment.
 func (s *Store) recordEffect(ctx context.Context, worker string, late drainer.Settlement) error {
 	err := s.appendEffect(ctx, worker, late)
-	if isUniqueViolation(err) {
-		err = s.appendEffect(ctx, worker, late)
-	}
 	if isDataError(err) {
 		err = s.appendEffect(ctx, worker, withoutBody(late))
 	}
 	return err
 }
 
+// appendEffect holds the intent alone first, as operators and passes of a saga
+// hold theirs: whoever was quicker has committed, and each statement from there
+// on sees what came of that. A row that is claimed again is left to its new
+// worker.
 func (s *Store) appendEffect(ctx context.Context, worker string, late drainer.Settlement) error {
+	return pgx.BeginTxFunc(ctx, s.turns, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		var held bool
+		err := tx.QueryRow(ctx, `SELECT outbox.hold_alone($1)`, late.Row.IntentID).Scan(&held)
+		if err != nil || !held { // it has been forgotten
+			return err
+		}
+		waited, err := tx.Exec(ctx, `DELETE FROM outbox.queue WHERE intent_id = $1`, late.Row.IntentID)
+		if err != nil {
+			return err
+		}
+		var appended bool
+		err = tx.QueryRow(ctx, lateSQL, append(evidence(worker, late), waited.RowsAffected() > 0)...).Scan(&appended)
+		if err != nil || !appended || !late.Acts {
+			return err
+		}
+		_, err = tx.Exec(ctx, astraySQL, late.Row.IntentID)
+		return err
+	})
+}
+
+// evidence is passed in the order of late.sql.
+func evidence(worker string, late drainer.Settlement) []any {
 	result := late.Result
-	_, err := s.turns.Exec(ctx, lateSQL, worker, late.Row.IntentID, time.Since(late.StartedAt).Seconds(),
-		orNull(int32(result.HTTPStatus)), orNull(result.ProviderRef), orNull(string(result.Response)), orNull(late.Row.Via), late.Acts)
-	return err
+	return []any{
+		worker, late.Row.IntentID, time.Since(late.StartedAt).Seconds(),
+		orNull(int32(result.HTTPStatus)), orNull(result.ProviderRef), orNull(string(result.Response)), orNull(late.Row.Via),
+	}
 }
 
 // orNull leaves out what is the type's zero.

@@ -2,10 +2,14 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 // A worker that lost its row may still learn that the effect happened.
@@ -56,45 +60,80 @@ func TestAnEffectThatIsKnownLateIsRecorded(t *testing.T) {
 	}
 }
 
-// The pass that ends a saga has read its steps before: what it cannot have seen
-// must wait for it.
-func TestAnEffectThatIsKnownWhileItsSagaEndsIsTold(t *testing.T) {
+// What waits to be tried again, or looked up, has not been sent again yet.
+func TestAnEffectThatIsKnownBeforeItsRowIsTriedAgainTakesItOutOfTheQueue(t *testing.T) {
+	t.Parallel()
+	for _, lookup := range []bool{false, true} {
+		o := newOutbox(t)
+		worker := o.join()
+		o.enqueue("run", 0, 1)
+		rows := o.claim(worker, 1)
+		o.bury(worker)
+		o.reap()
+		o.exec(`UPDATE outbox.queue SET lookup = $1`, lookup)
+		o.turn(o.join(), settling(dispatch.Completed, rows...))
+		if got := stored[string](o, `SELECT status || ' ' || history FROM outbox.status, LATERAL (SELECT string_agg(outcome, ' ' ORDER BY attempt) AS history FROM outbox.attempt) a`); got != "completed lost completed" {
+			t.Errorf("lookup %t: the intent is %s", lookup, got)
+		}
+		if waiting := stored[int](o, `SELECT count(*) FROM outbox.queue`); waiting != 0 {
+			t.Errorf("lookup %t: it still waits", lookup)
+		}
+	}
+}
+
+// Once it is claimed again it is for whoever did that to say what it came to.
+func TestAnEffectThatIsKnownWhileItsRowIsTriedAgainIsLeftToThatAttempt(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	worker := o.join()
+	lost, other := o.join(), o.join()
 	o.enqueue("run", 0, 1)
-	rows := o.claim(worker, 1)
-	o.exec(`DELETE FROM outbox.claim`)
-	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, $2, 'operator:ann', 'resolved', 'failed')`,
-		rows[0].IntentID, rows[0].Attempt)
-	o.exec(`INSERT INTO outbox.saga (agent_run_id) VALUES ('run')`)
+	rows := o.claim(lost, 1)
+	o.bury(lost)
+	o.reap()
+	again := o.claim(other, 1)
+	o.turn(o.join(), settling(dispatch.Completed, rows...))
+	if got := stored[string](o, `SELECT status FROM outbox.status`); got != "in_progress" {
+		t.Errorf("the intent is %s, want it in progress", got)
+	}
+	if reply := o.turn(other, settling(dispatch.Completed, again...)); len(reply.Refused) != 0 {
+		t.Error("the attempt under way is refused")
+	}
+}
 
-	pass, err := o.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { pass.Rollback(context.Background()) })
-	if _, err := pass.Exec(t.Context(), `SELECT FROM outbox.saga WHERE agent_run_id = 'run' FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
-	turn := settling(dispatch.Completed, rows...)
-	turn.Settle[0].Acts = true
-	settled := o.inBackground(worker, turn)
-	o.awaitBlocked(settled)
-	if _, err := pass.Exec(t.Context(), `UPDATE outbox.saga SET state = 'compensated', ended_at = now()`); err != nil {
-		t.Fatal(err)
-	}
-	if err := pass.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-settled; err != nil {
-		t.Fatal(err)
-	}
-	if state := stored[string](o, `SELECT state FROM outbox.saga`); state != "compensation_failed" {
-		t.Errorf("the saga is %s although its step is applied", state)
-	}
-	if !stored[bool](o, `SELECT EXISTS (SELECT FROM outbox.incident WHERE detail = 'late_effect')`) {
-		t.Error("nobody is told")
+// The pass that ends a saga has read its steps before: what it cannot have seen
+// waits for it, also where the saga was not there yet a moment ago.
+func TestAnEffectThatIsKnownWhileItsRunGoesBackIsTold(t *testing.T) {
+	t.Parallel()
+	for name, begunBefore := range map[string]bool{"the saga was there": true, "the saga was not there": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			worker := o.join()
+			o.enqueue("run", 0, 1)
+			rows := o.claim(worker, 1)
+			o.exec(`DELETE FROM outbox.claim`)
+			o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, $2, 'operator:ann', 'resolved', 'failed')`,
+				rows[0].IntentID, rows[0].Attempt)
+			const begin = `INSERT INTO outbox.saga (agent_run_id) VALUES ('run')`
+			if begunBefore {
+				o.exec(begin)
+			}
+			pass := o.begin()
+			if !begunBefore {
+				drainertest.Exec(t, pass, begin)
+			}
+			drainertest.Exec(t, pass, `SELECT FROM outbox.saga FOR UPDATE`)
+			drainertest.Exec(t, pass, holdAll)
+			turn := settling(dispatch.Completed, rows...)
+			turn.Settle[0].Acts = true
+			o.settleBehind(pass, worker, turn, `UPDATE outbox.saga SET state = 'compensated', ended_at = now()`)
+			if state := stored[string](o, `SELECT state FROM outbox.saga`); state != "compensation_failed" {
+				t.Errorf("the saga is %s although its step is applied", state)
+			}
+			if !stored[bool](o, `SELECT EXISTS (SELECT FROM outbox.incident WHERE detail = 'late_effect')`) {
+				t.Error("nobody is told")
+			}
+		})
 	}
 }
 
@@ -105,27 +144,43 @@ func TestAnEffectThatIsKnownWhileAnOperatorDeniesItIsRecorded(t *testing.T) {
 	worker := o.join()
 	o.enqueue("run", 0, 1)
 	rows := o.claim(worker, 1)
-	const history = `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, $2, $3, $4, $5)`
 	o.exec(`DELETE FROM outbox.claim`)
-	o.exec(history, rows[0].IntentID, rows[0].Attempt, "another", "lost", "unknown")
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, $2, 'another', 'lost', 'unknown')`,
+		rows[0].IntentID, rows[0].Attempt)
+	operator := o.begin()
+	drainertest.Exec(t, operator, holdAll)
+	o.settleBehind(operator, worker, settling(dispatch.Completed, rows...), fmt.Sprintf(
+		`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES (%d, %d, 'operator:ann', 'resolved', 'failed')`,
+		rows[0].IntentID, rows[0].Attempt+1))
+	o.assertStatuses(map[string]int{"completed": 1})
+}
 
-	operator, err := o.db.Begin(t.Context())
+// holdAll is how operators and passes begin.
+const holdAll = `SELECT outbox.hold(ARRAY(SELECT id FROM outbox.intent))`
+
+func (o *outbox) begin() pgx.Tx {
+	o.t.Helper()
+	tx, err := o.db.Begin(o.t.Context())
 	if err != nil {
-		t.Fatal(err)
+		o.t.Fatal(err)
 	}
-	t.Cleanup(func() { operator.Rollback(context.Background()) })
-	if _, err := operator.Exec(t.Context(), history, rows[0].IntentID, rows[0].Attempt+1, "operator:ann", "resolved", "failed"); err != nil {
-		t.Fatal(err)
-	}
-	settled := o.inBackground(worker, settling(dispatch.Completed, rows...))
+	o.t.Cleanup(func() { tx.Rollback(context.Background()) })
+	return tx
+}
+
+// settleBehind has a turn wait for a transaction, which then does something more
+// and commits.
+func (o *outbox) settleBehind(first pgx.Tx, worker string, turn drainer.Turn, then string) {
+	o.t.Helper()
+	settled := o.inBackground(worker, turn)
 	o.awaitBlocked(settled)
-	if err := operator.Commit(t.Context()); err != nil {
-		t.Fatal(err)
+	drainertest.Exec(o.t, first, then)
+	if err := first.Commit(o.t.Context()); err != nil {
+		o.t.Fatal(err)
 	}
 	if err := <-settled; err != nil {
-		t.Fatal(err)
+		o.t.Fatal(err)
 	}
-	o.assertStatuses(map[string]int{"completed": 1})
 }
 
 // awaitBlocked returns once a session waits for another one's lock.

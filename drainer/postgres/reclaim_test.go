@@ -98,10 +98,10 @@ func TestAReaperLeavesWhatItCannotJudge(t *testing.T) {
 		t.Fatalf("%d rows settled, %v; want the 2 odd ones", len(settled), err)
 	}
 	o.assertStatuses(map[string]int{"pending": 2, "in_progress": 2})
-	if refused := o.settle(dead, dispatch.Completed, rows...).Refused; !slices.Equal(refused, []int{0, 2}) {
+	if refused := o.settle(dead, dispatch.Rejected, rows...).Refused; !slices.Equal(refused, []int{0, 2}) {
 		t.Errorf("the late outcomes were refused for %v, want the two that were taken away", refused)
 	}
-	o.assertStatuses(map[string]int{"pending": 2, "completed": 2})
+	o.assertStatuses(map[string]int{"pending": 2, "failed": 2})
 }
 
 func TestReapingLeavesOtherProvidersToOthers(t *testing.T) {

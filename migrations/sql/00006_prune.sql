@@ -17,6 +17,15 @@ $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
+-- Waits for everybody who holds the intent, and keeps others from it until the
+-- transaction ends. False for one that was pruned.
+CREATE FUNCTION outbox.hold_alone(intent bigint) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER SET search_path = '' AS $$
+  SELECT count(*) = 1 FROM (SELECT FROM outbox.intent WHERE id = $1 FOR UPDATE) held
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
 -- Forgets settled intents, with all that was kept of them, among the next
 -- looks intents after an id: those that have been settled for that many
 -- seconds, or for their own tool's. next is where to go on; null at the end.
@@ -80,11 +89,11 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
-REVOKE ALL ON FUNCTION outbox.hold, outbox.prune FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION outbox.hold, outbox.prune TO outbox_drainer;
+REVOKE ALL ON FUNCTION outbox.hold, outbox.hold_alone, outbox.prune FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox.hold, outbox.hold_alone, outbox.prune TO outbox_drainer;
 
 -- +goose Down
-DROP FUNCTION outbox.prune, outbox.hold;
+DROP FUNCTION outbox.prune, outbox.hold_alone, outbox.hold;
 ALTER TABLE outbox.attempt RESET (autovacuum_vacuum_scale_factor);
 ALTER TABLE outbox.intent RESET (autovacuum_vacuum_scale_factor);
 DROP INDEX outbox.duplicate_intent, outbox.incident_intent;

@@ -2,7 +2,7 @@
 // that crash, freeze and lose replies, reapers, an operator, the clock, and a
 // provider that has its effect now, late or never.
 //
-//	        an operator cancels or resolves it
+//	        an operator cancels or resolves it, or it is known late
 //	  ┌───────────────────────────────────────────────────┐
 //	  │  ┌────────────────────────────────────────────┐   │
 //	  │  ▼          an operator retries it            │   ▼

@@ -46,11 +46,14 @@ func (m Model) end(s *State, e ended) {
 	s.Incident = s.Newest == unknown && m.keeps(UnknownIsTold)
 }
 
-// hearLate records an effect of which a refused settlement knows.
+// hearLate records an effect of which a refused settlement knows, unless the
+// row is claimed again.
 func (m Model) hearLate(s *State, outcome dispatch.Outcome) {
-	if m.keeps(LateEvidence) && outcome == dispatch.Completed && s.Settled && s.Newest != completed {
+	isOpen := s.Queue.Is || s.Settled && s.Newest != completed
+	if m.keeps(LateEvidence) && outcome == dispatch.Completed && isOpen {
+		s.Queue = Queued{}
 		s.append(completed)
-		s.Incident = false
+		s.Settled, s.Incident = true, false
 	}
 }
 

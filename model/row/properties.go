@@ -11,7 +11,7 @@ const (
 	OnePlace       = "an intent is in the queue, in a claim or settled: in one of them"
 	DoubtIsTold    = "an incident is open as long as the outcome is unknown"
 	SettledStays   = "what is settled changes by an operator, or by late evidence of its effect"
-	EvidenceCounts = "a settlement that knows of the effect leaves nothing on record against it"
+	EvidenceCounts = "a settlement that knows of the effect leaves nothing on record against it, nor the row waiting"
 )
 
 var properties = []explore.Property[State]{
@@ -52,12 +52,14 @@ func settledStays(from State, step explore.Step[State]) bool {
 	return step.To.Settled && (step.To.Newest == from.Newest || isLate)
 }
 
+func (s *State) leavesDoubt() bool { return s.Queue.Is || s.Settled && s.Newest != completed }
+
 func evidenceCounts(from State, step explore.Step[State]) bool {
 	if step.What != settles && step.What != settlesUnheard {
 		return true
 	}
 	for w := range from.Workers {
-		if step.Who == workers[w] && from.Workers[w].knowsEffect() && step.To.Settled && step.To.Newest != completed {
+		if step.Who == workers[w] && from.Workers[w].knowsEffect() && step.To.leavesDoubt() {
 			return false
 		}
 	}
