@@ -15,20 +15,26 @@ func (l *lane) turn(life lifetimes) error {
 		return err
 	}
 	settle := firstOctets(l.settled, maxTurnOctets)
-	share := &laneTurn{settle: settle, finish: l.ended(settle), claim: l.nextClaim(life.stop), ahead: l.mayPrefetch()}
+	share := newLaneTurn(settle, l.ended(settle), l.nextClaim(life.stop))
 	if len(share.settle) == 0 && share.claim.Limit == 0 {
 		l.reached()
 		return nil
 	}
 	started := time.Now()
-	reply := l.turns.take(life.giveUp, share)
-	if reply.err != nil {
-		return reply.err
+	if err := l.turns.take(life.giveUp, share); err != nil {
+		return err
 	}
-	l.confirm(share, reply)
-	l.plan(share.claim, reply.claimed, time.Since(started))
-	l.start(reply.claimed.Rows)
-	return nil
+	claimed, claimErr := hear(life.giveUp, share.claimed)
+	if claimErr == nil {
+		l.plan(share.claim, claimed, time.Since(started))
+		l.start(claimed.Rows)
+	}
+	refused, err := hear(life.giveUp, share.refused)
+	if err != nil {
+		return err
+	}
+	l.confirm(share, refused)
+	return claimErr
 }
 
 func (l *lane) plan(claim Claim, reply ClaimReply, took time.Duration) {
@@ -97,13 +103,13 @@ func (l *lane) ended(settle []Settlement) []int64 {
 	return ended
 }
 
-func (l *lane) confirm(share *laneTurn, reply laneReply) {
+func (l *lane) confirm(share *laneTurn, refused []Settlement) {
 	if l.failures == 0 {
 		// After a failed turn a refusal may be the echo of a settlement that was
 		// committed although its reply was lost.
-		l.observer.refused(l.provider, reply.refused)
-		for i := range reply.refused {
-			reply.refused[i].Row.spans.refused()
+		l.observer.refused(l.provider, refused)
+		for i := range refused {
+			refused[i].Row.spans.refused()
 		}
 	}
 	l.reached()

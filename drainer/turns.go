@@ -32,19 +32,23 @@ type turns struct {
 	requests chan *laneTurn
 }
 
-// laneTurn is one lane's share of a turn.
+// laneTurn is one lane's share of a turn. It gets two replies, each as soon as
+// that much is committed.
 type laneTurn struct {
-	settle []Settlement
-	finish []int64
-	claim  Claim
-	ahead  bool // what it claims may wait: should this worker die first, nobody is called for it
-	reply  chan laneReply
+	settle  []Settlement
+	finish  []int64
+	claim   Claim
+	claimed chan reply[ClaimReply]
+	refused chan reply[[]Settlement] // of what it settled
 }
 
-type laneReply struct {
-	refused []Settlement
-	claimed ClaimReply
-	err     error
+type reply[T any] struct {
+	of  T
+	err error
+}
+
+func newLaneTurn(settle []Settlement, finish []int64, claim Claim) *laneTurn {
+	return &laneTurn{settle, finish, claim, make(chan reply[ClaimReply], 1), make(chan reply[[]Settlement], 1)}
 }
 
 func newTurns(store turnStore, worker string, observe func(time.Duration, error)) *turns {
@@ -71,25 +75,29 @@ func (t *turns) run(ctx context.Context) {
 
 var errNoCommitter = errors.New("the turns of other lanes take too long")
 
-// take hands one lane's share to a committer and waits for its part of the reply.
-// It waits for a committer as long as for a turn: behind many others the wait
-// would add up.
-func (t *turns) take(ctx context.Context, share *laneTurn) laneReply {
-	share.reply = make(chan laneReply, 1)
+// take hands one lane's share to a committer. It waits for that as long as for
+// a turn: behind many others the wait would add up.
+func (t *turns) take(ctx context.Context, share *laneTurn) error {
 	queueing := time.NewTimer(turnTimeout)
 	defer queueing.Stop()
 	select {
 	case t.requests <- share:
+		return nil
 	case <-queueing.C:
-		return laneReply{err: errNoCommitter}
+		return errNoCommitter
 	case <-ctx.Done():
-		return laneReply{err: context.Cause(ctx)}
+		return context.Cause(ctx)
 	}
+}
+
+// hear waits for a reply.
+func hear[T any](ctx context.Context, replies <-chan reply[T]) (T, error) {
 	select {
-	case reply := <-share.reply:
-		return reply
+	case reply := <-replies:
+		return reply.of, reply.err
 	case <-ctx.Done():
-		return laneReply{err: context.Cause(ctx)}
+		var none T
+		return none, context.Cause(ctx)
 	}
 }
 
@@ -110,43 +118,48 @@ func (t *turns) commit(ctx context.Context, shares []*laneTurn) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
 	started := time.Now()
-	reply, err := t.carryOut(ctx, merge(shares), claimAhead(shares))
-	if err == nil {
-		err = failpoint.TurnReply.Fail()
-	}
+	err := t.carryOut(ctx, shares)
 	t.observe(time.Since(started), err)
-	split(shares, reply, err)
 }
 
 // carryOut settles and claims on two connections where there is much to settle:
-// one commit saves little then, and the database has more than one core. Where
-// only one of them succeeds the lanes settle again, which changes nothing, and
-// reclaim what they do not know of. Claimed rows then wait for settlements that
-// may take long, so all of them must be such as can be claimed ahead.
-func (t *turns) carryOut(ctx context.Context, turn Turn, ahead bool) (TurnReply, error) {
-	if len(turn.Settle) < worthTwo || !turn.claims() || !ahead {
-		return t.store.Turn(ctx, t.worker, turn)
+// one commit saves little then, and the database has more than one core. What is
+// claimed does not wait for what is settled: it would count as sent if this
+// worker died meanwhile. Where only the settling fails the lanes settle again,
+// which changes nothing; where the claiming does, they reclaim what they do not
+// know of.
+func (t *turns) carryOut(ctx context.Context, shares []*laneTurn) error {
+	turn := merge(shares)
+	if len(turn.Settle) < worthTwo || !turn.claims() {
+		reply, err := t.turn(ctx, turn)
+		tellClaimed(shares, reply.Claimed, err)
+		tellRefused(shares, reply.Refused, err)
+		return err
 	}
-	var settled, claimed TurnReply
 	var halves errgroup.Group
-	halves.Go(func() (err error) {
-		settled, err = t.store.Turn(ctx, t.worker, Turn{Settle: turn.Settle, Finish: turn.Finish})
+	halves.Go(func() error {
+		reply, err := t.turn(ctx, Turn{Settle: turn.Settle, Finish: turn.Finish})
+		tellRefused(shares, reply.Refused, err)
 		return err
 	})
-	halves.Go(func() (err error) {
-		claimed, err = t.store.Turn(ctx, t.worker, Turn{Claims: turn.Claims})
+	halves.Go(func() error {
+		reply, err := t.turn(ctx, Turn{Claims: turn.Claims})
+		tellClaimed(shares, reply.Claimed, err)
 		return err
 	})
-	err := halves.Wait()
-	return TurnReply{Refused: settled.Refused, Claimed: claimed.Claimed}, err
+	return halves.Wait()
+}
+
+func (t *turns) turn(ctx context.Context, turn Turn) (TurnReply, error) {
+	reply, err := t.store.Turn(ctx, t.worker, turn)
+	if err == nil {
+		err = failpoint.TurnReply.Fail()
+	}
+	return reply, err
 }
 
 func (t Turn) claims() bool {
 	return slices.ContainsFunc(t.Claims, func(c Claim) bool { return c.Limit > 0 })
-}
-
-func claimAhead(shares []*laneTurn) bool {
-	return !slices.ContainsFunc(shares, func(s *laneTurn) bool { return s.claim.Limit > 0 && !s.ahead })
 }
 
 func merge(shares []*laneTurn) Turn {
@@ -163,18 +176,25 @@ func merge(shares []*laneTurn) Turn {
 	return turn
 }
 
-func split(shares []*laneTurn, reply TurnReply, err error) {
-	first, refused := 0, reply.Refused
+func tellClaimed(shares []*laneTurn, claimed []ClaimReply, err error) {
 	for i, share := range shares {
-		answer := laneReply{err: err}
+		told := reply[ClaimReply]{err: err}
 		if err == nil {
-			answer.claimed = reply.Claimed[i]
-			for len(refused) > 0 && refused[0] < first+len(share.settle) {
-				answer.refused = append(answer.refused, share.settle[refused[0]-first])
-				refused = refused[1:]
-			}
+			told.of = claimed[i]
+		}
+		share.claimed <- told
+	}
+}
+
+func tellRefused(shares []*laneTurn, refused []int, err error) {
+	first := 0
+	for _, share := range shares {
+		told := reply[[]Settlement]{err: err}
+		for len(refused) > 0 && refused[0] < first+len(share.settle) {
+			told.of = append(told.of, share.settle[refused[0]-first])
+			refused = refused[1:]
 		}
 		first += len(share.settle)
-		share.reply <- answer
+		share.refused <- told
 	}
 }

@@ -32,112 +32,144 @@ func intentsOf(settlements []Settlement) (intents []int64) {
 	return intents
 }
 
+// whole takes a turn and waits for both of its replies.
+func whole(ctx context.Context, turns *turns, share *laneTurn) error {
+	if err := turns.take(ctx, share); err != nil {
+		return err
+	}
+	_, claiming := hear(ctx, share.claimed)
+	_, settling := hear(ctx, share.refused)
+	return errors.Join(claiming, settling)
+}
+
 func TestEveryLaneGetsItsPartOfASharedTurn(t *testing.T) {
 	shares := []*laneTurn{
-		{settle: ofIntents(1, 2), claim: Claim{Provider: "a"}},
-		{claim: Claim{Provider: "b"}},
-		{settle: ofIntents(3), finish: []int64{7}, claim: Claim{Provider: "c"}},
-		{settle: ofIntents(4, 5, 6), finish: []int64{8, 9}, claim: Claim{Provider: "d"}},
+		newLaneTurn(ofIntents(1, 2), nil, Claim{Provider: "a"}),
+		newLaneTurn(nil, nil, Claim{Provider: "b"}),
+		newLaneTurn(ofIntents(3), []int64{7}, Claim{Provider: "c"}),
+		newLaneTurn(ofIntents(4, 5, 6), []int64{8, 9}, Claim{Provider: "d"}),
 	}
-	for _, share := range shares {
-		share.reply = make(chan laneReply, 1)
-	}
-	turn := merge(shares)
-	if got := intentsOf(turn.Settle); !slices.Equal(got, []int64{1, 2, 3, 4, 5, 6}) {
-		t.Errorf("settles %v", got)
-	}
-	if !slices.Equal(turn.Finish, []int64{7, 8, 9}) {
-		t.Errorf("finishes %v", turn.Finish)
-	}
-	claimed := make([]ClaimReply, len(turn.Claims))
-	for i, claim := range turn.Claims {
-		claimed[i].Next.IntentID = int64(claim.Provider[0])
-	}
-	split(shares, TurnReply{Refused: []int{1, 3, 5}, Claimed: claimed}, nil)
-	for i, want := range [][]int64{{2}, nil, nil, {4, 6}} {
-		reply := <-shares[i].reply
-		if got := intentsOf(reply.refused); !slices.Equal(got, want) {
-			t.Errorf("lane %d: refused %v, want %v", i, got, want)
+	turns := newTurns(turnFunc(func(_ context.Context, turn Turn) (TurnReply, error) {
+		if got := intentsOf(turn.Settle); !slices.Equal(got, []int64{1, 2, 3, 4, 5, 6}) {
+			t.Errorf("settles %v", got)
 		}
-		if got := reply.claimed.Next.IntentID; got != int64("abcd"[i]) {
+		if !slices.Equal(turn.Finish, []int64{7, 8, 9}) {
+			t.Errorf("finishes %v", turn.Finish)
+		}
+		claimed := make([]ClaimReply, len(turn.Claims))
+		for i, claim := range turn.Claims {
+			claimed[i].Next.IntentID = int64(claim.Provider[0])
+		}
+		return TurnReply{Refused: []int{1, 3, 5}, Claimed: claimed}, nil
+	}), "worker", nil)
+	if err := turns.carryOut(t.Context(), shares); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][]int64{{2}, nil, nil, {4, 6}} {
+		if refused := <-shares[i].refused; !slices.Equal(intentsOf(refused.of), want) {
+			t.Errorf("lane %d: refused %v, want %v", i, intentsOf(refused.of), want)
+		}
+		if claimed := <-shares[i].claimed; claimed.of.Next.IntentID != int64("abcd"[i]) {
 			t.Errorf("lane %d got another lane's rows", i)
 		}
 	}
 }
 
-func TestOneLaneThatMayNotClaimAheadKeepsTheWholeTurnTogether(t *testing.T) {
-	idle := &laneTurn{}
-	ahead, atOnce := &laneTurn{claim: Claim{Limit: 1}, ahead: true}, &laneTurn{claim: Claim{Limit: 1}}
-	for _, test := range []struct {
-		shares []*laneTurn
-		want   bool
-	}{
-		{[]*laneTurn{ahead}, true},
-		{[]*laneTurn{atOnce}, false},
-		{[]*laneTurn{ahead, atOnce}, false},
-		{[]*laneTurn{idle, ahead}, true},
-	} {
-		if got := claimAhead(test.shares); got != test.want {
-			t.Errorf("%v, want %v", got, test.want)
-		}
-	}
-}
-
 func TestAFailedTurnFailsForAllItsLanes(t *testing.T) {
-	failure := errors.New("no database")
-	shares := []*laneTurn{{reply: make(chan laneReply, 1)}, {reply: make(chan laneReply, 1)}}
-	split(shares, TurnReply{}, failure)
+	shares := []*laneTurn{newLaneTurn(nil, nil, Claim{}), newLaneTurn(nil, nil, Claim{})}
+	turns := newTurns(turnFunc(func(context.Context, Turn) (TurnReply, error) { return TurnReply{}, errAway }), "worker", nil)
+	if err := turns.carryOut(t.Context(), shares); !errors.Is(err, errAway) {
+		t.Errorf("it says %v", err)
+	}
 	for i, share := range shares {
-		if reply := <-share.reply; !errors.Is(reply.err, failure) {
-			t.Errorf("lane %d: %v", i, reply.err)
+		if reply := <-share.claimed; !errors.Is(reply.err, errAway) {
+			t.Errorf("lane %d hears %v of its claim", i, reply.err)
+		}
+		if reply := <-share.refused; !errors.Is(reply.err, errAway) {
+			t.Errorf("lane %d hears %v of what it settled", i, reply.err)
 		}
 	}
 }
 
 func TestALargeTurnSettlesAndClaimsAtOnce(t *testing.T) {
 	many := ofIntents(make([]int64, worthTwo)...)
-	claims := []Claim{{Provider: "a", Limit: 1}}
+	some := Claim{Provider: "a", Limit: 1}
 	for name, test := range map[string]struct {
-		turn  Turn
-		ahead bool
-		turns int
+		settle []Settlement
+		claim  Claim
+		turns  int
 	}{
-		"much to settle, and rows to claim":      {Turn{Settle: many, Finish: []int64{7}, Claims: claims}, true, 2},
-		"much to settle, and nothing to claim":   {Turn{Settle: many, Finish: []int64{7}, Claims: []Claim{{Provider: "a"}}}, true, 1},
-		"much to settle, and rows of one chance": {Turn{Settle: many, Finish: []int64{7}, Claims: claims}, false, 1},
-		"little to settle":                       {Turn{Settle: many[1:], Finish: []int64{7}, Claims: claims}, true, 1},
+		"much to settle, and rows to claim":    {many, some, 2},
+		"much to settle, and nothing to claim": {many, Claim{Provider: "a"}, 1},
+		"little to settle":                     {many[1:], some, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, failing := range []bool{false, true} {
-				synctest.Test(t, func(t *testing.T) {
-					var made atomic.Int32
-					both := make(chan struct{})
-					turns := newTurns(turnFunc(func(_ context.Context, turn Turn) (reply TurnReply, err error) {
-						if int(made.Add(1)) == test.turns {
-							close(both)
-						}
-						<-both // waits for ever unless they are under way at the same time
-						if len(turn.Settle) > 0 {
-							reply.Refused = []int{len(turn.Finish)}
-						}
-						if len(turn.Claims) > 0 {
-							reply.Claimed = []ClaimReply{{Found: 1}}
-						} else if failing {
-							err = errors.New("no database")
-						}
-						return reply, err
-					}), "worker", nil)
-					reply, err := turns.carryOut(t.Context(), test.turn, test.ahead)
-					if failed := err != nil; failed != (failing && test.turns == 2) {
-						t.Errorf("the turn ended with %v", err)
+			synctest.Test(t, func(t *testing.T) {
+				var made atomic.Int32
+				all := make(chan struct{})
+				turns := newTurns(turnFunc(func(context.Context, Turn) (TurnReply, error) {
+					if int(made.Add(1)) == test.turns {
+						close(all)
 					}
-					if err == nil && (!slices.Equal(reply.Refused, []int{1}) || len(reply.Claimed) != 1) {
-						t.Errorf("the halves came to %+v", reply)
-					}
-				})
-			}
+					<-all // waits for ever unless they are under way at the same time
+					return TurnReply{Claimed: []ClaimReply{{}}}, nil
+				}), "worker", nil)
+				if err := turns.carryOut(t.Context(), []*laneTurn{newLaneTurn(test.settle, nil, test.claim)}); err != nil {
+					t.Error(err)
+				}
+			})
 		})
 	}
+}
+
+// A claimed row counts as sent once its worker dies, so it must not wait for
+// anything that can take long.
+func TestOfALargeTurnEachHalfIsHeardOfAsSoonAsItHasEnded(t *testing.T) {
+	settling := func(turn Turn) bool { return len(turn.Settle) > 0 }
+	t.Run("the settling hangs", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			share, fail := largeTurnWhere(t, settling)
+			if claimed := <-share.claimed; claimed.err != nil || claimed.of.Found != 1 {
+				t.Errorf("it has claimed %+v, %v, while the settling hangs", claimed.of, claimed.err)
+			}
+			fail()
+			if refused := <-share.refused; !errors.Is(refused.err, errAway) {
+				t.Errorf("the settling ended with %v", refused.err)
+			}
+		})
+	})
+	t.Run("the claiming hangs", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			share, fail := largeTurnWhere(t, Turn.claims)
+			if refused := <-share.refused; refused.err != nil || len(refused.of) != 1 {
+				t.Errorf("%d are refused, %v, while the claiming hangs", len(refused.of), refused.err)
+			}
+			fail()
+			if claimed := <-share.claimed; !errors.Is(claimed.err, errAway) {
+				t.Errorf("the claiming ended with %v", claimed.err)
+			}
+		})
+	})
+}
+
+// largeTurnWhere is under way while one half of it hangs, until that fails.
+func largeTurnWhere(t *testing.T, hangs func(Turn) bool) (share *laneTurn, fail func()) {
+	t.Helper()
+	failed := make(chan struct{})
+	turns := newTurns(turnFunc(func(_ context.Context, turn Turn) (TurnReply, error) {
+		if hangs(turn) {
+			<-failed
+			return TurnReply{}, errAway
+		}
+		return TurnReply{Refused: []int{len(turn.Finish)}, Claimed: []ClaimReply{{Found: 1}}}, nil
+	}), "worker", nil)
+	share = newLaneTurn(ofIntents(make([]int64, worthTwo)...), []int64{7}, Claim{Limit: 1})
+	go func() {
+		if err := turns.carryOut(t.Context(), []*laneTurn{share}); !errors.Is(err, errAway) {
+			t.Errorf("the turn ended with %v", err)
+		}
+	}()
+	return share, func() { close(failed) }
 }
 
 func TestLanesShareATurnOnlyWhileEveryCommitterIsBusy(t *testing.T) {
@@ -157,11 +189,11 @@ func TestLanesShareATurnOnlyWhileEveryCommitterIsBusy(t *testing.T) {
 		var services, group sync.WaitGroup
 		services.Go(func() { turns.run(ctx) })
 		for range committers {
-			group.Go(func() { turns.take(ctx, &laneTurn{}) })
+			group.Go(func() { _ = whole(ctx, turns, newLaneTurn(nil, nil, Claim{})) })
 			synctest.Wait()
 		}
 		for range lanes - committers {
-			group.Go(func() { turns.take(ctx, &laneTurn{}) })
+			group.Go(func() { _ = whole(ctx, turns, newLaneTurn(nil, nil, Claim{})) })
 		}
 		group.Wait()
 		stop()
@@ -187,8 +219,8 @@ func TestAskingForATurnEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
 	turns := newTurns(turnFunc(nil), "worker", nil)
-	if reply := turns.take(ctx, &laneTurn{}); !errors.Is(reply.err, cause) {
-		t.Errorf("%v, want the cause", reply.err)
+	if err := whole(ctx, turns, newLaneTurn(nil, nil, Claim{})); !errors.Is(err, cause) {
+		t.Errorf("%v, want the cause", err)
 	}
 }
 
@@ -204,12 +236,12 @@ func TestALaneDoesNotWaitForAReplyBeyondItsContext(t *testing.T) {
 		running, stop := context.WithCancel(t.Context())
 		var services sync.WaitGroup
 		services.Go(func() { turns.run(running) })
-		reply := make(chan laneReply)
-		go func() { reply <- turns.take(ctx, &laneTurn{}) }()
+		ended := make(chan error)
+		go func() { ended <- whole(ctx, turns, newLaneTurn(nil, nil, Claim{})) }()
 		synctest.Wait() // the store has it
 		cancel(cause)
-		if got := <-reply; !errors.Is(got.err, cause) {
-			t.Errorf("%v, want the cause", got.err)
+		if err := <-ended; !errors.Is(err, cause) {
+			t.Errorf("%v, want the cause", err)
 		}
 		stop()
 		close(release)
@@ -232,7 +264,7 @@ func TestNoLaneWaitsForLongBehindOthersWhileTheDatabaseHangs(t *testing.T) {
 		began := time.Now()
 		for range 20 * committers * lanesPerTurn {
 			lanes.Go(func() {
-				if reply := turns.take(ctx, &laneTurn{}); reply.err == nil {
+				if whole(ctx, turns, newLaneTurn(nil, nil, Claim{})) == nil {
 					t.Error("a turn that nothing came of succeeded")
 				}
 			})
