@@ -80,7 +80,7 @@ func (p *process) awaitLog(pattern string) string {
 func (p *process) await(what string, condition func() bool) {
 	p.b.Helper()
 	deadline := time.After(patience)
-	ticker := time.NewTicker(200 * time.Millisecond)
+	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for !condition() {
 		select {
