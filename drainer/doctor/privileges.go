@@ -54,7 +54,7 @@ var daemonNeeds = join(
 	columns("INSERT", "intent", "agent_run_id", "step_id", "tool_name", "business_scope", "payload", "headers", "not_before", "compensates"),
 	columns("UPDATE", "queue", "provider"),
 	columns("UPDATE", "claim", "provider"),
-	functions("idempotency_key", "prune", "hold", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
+	functions("idempotency_key", "prune", "hold", "hold_alone", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 )
 
 // agentsNeed is what the migrations grant to outbox_agent.
