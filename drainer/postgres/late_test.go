@@ -34,12 +34,7 @@ func TestAnEffectThatIsKnownLateIsRecorded(t *testing.T) {
 		{"undone already", "compensated", "compensated", true, "compensated", "compensated", false},
 	} {
 		o := newOutbox(t)
-		worker := o.join()
-		o.enqueue("run", 0, 1)
-		rows := o.claim(worker, 1)
-		o.exec(`DELETE FROM outbox.claim`)
-		o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, $2, 'another', 'lost', $3)`,
-			rows[0].IntentID, rows[0].Attempt, test.onRecord)
+		worker, rows := o.losing(test.onRecord)
 		if test.saga != "" {
 			o.exec(`INSERT INTO outbox.saga (agent_run_id, state) VALUES ('run', $1)`, test.saga)
 		}
@@ -108,12 +103,7 @@ func TestAnEffectThatIsKnownWhileItsRunGoesBackIsTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t)
-			worker := o.join()
-			o.enqueue("run", 0, 1)
-			rows := o.claim(worker, 1)
-			o.exec(`DELETE FROM outbox.claim`)
-			o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, $2, 'operator:ann', 'resolved', 'failed')`,
-				rows[0].IntentID, rows[0].Attempt)
+			worker, rows := o.losing("failed")
 			const begin = `INSERT INTO outbox.saga (agent_run_id) VALUES ('run')`
 			if begunBefore {
 				o.exec(begin)
@@ -141,18 +131,25 @@ func TestAnEffectThatIsKnownWhileItsRunGoesBackIsTold(t *testing.T) {
 func TestAnEffectThatIsKnownWhileAnOperatorDeniesItIsRecorded(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	worker := o.join()
-	o.enqueue("run", 0, 1)
-	rows := o.claim(worker, 1)
-	o.exec(`DELETE FROM outbox.claim`)
-	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, $2, 'another', 'lost', 'unknown')`,
-		rows[0].IntentID, rows[0].Attempt)
+	worker, rows := o.losing("unknown")
 	operator := o.begin()
 	drainertest.Exec(t, operator, holdAll)
 	o.settleBehind(operator, worker, settling(dispatch.Completed, rows...), fmt.Sprintf(
 		`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES (%d, %d, 'operator:ann', 'resolved', 'failed')`,
 		rows[0].IntentID, rows[0].Attempt+1))
 	o.assertStatuses(map[string]int{"completed": 1})
+}
+
+// losing is a worker whose row somebody else has settled like that.
+func (o *outbox) losing(onRecord string) (worker string, rows []*drainer.Row) {
+	o.t.Helper()
+	worker = o.join()
+	o.enqueue("run", 0, 1)
+	rows = o.claim(worker, 1)
+	o.exec(`DELETE FROM outbox.claim`)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, $2, 'another', 'lost', $3)`,
+		rows[0].IntentID, rows[0].Attempt, onRecord)
+	return worker, rows
 }
 
 // holdAll is how operators and passes begin.
