@@ -15,8 +15,7 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 
 func connect(t *testing.T, url string) *pgxpool.Pool {
 	t.Helper()
-	pool := drainertest.Connect(t, url)
-	return pool
+	return drainertest.Connect(t, url)
 }
 
 func newDatabase(t *testing.T) *pgxpool.Pool {

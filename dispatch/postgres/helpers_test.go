@@ -35,8 +35,7 @@ type recipient struct {
 func newRecipient(t *testing.T, setup ...string) recipient {
 	t.Helper()
 	r := recipient{t: t, url: insecure(t, drainertest.EmptyDatabase(t))}
-	pool := drainertest.Connect(t, r.url)
-	r.Pool = pool
+	r.Pool = drainertest.Connect(t, r.url)
 	r.execute(inboxSQL(t))
 	r.execute("CREATE SCHEMA shop; CREATE TABLE shop.deed (key text NOT NULL, payload jsonb NOT NULL)")
 	for _, sql := range setup {
