@@ -46,7 +46,7 @@ func TestTheInvariantIsSeenToBreak(t *testing.T) {
 		"queued and claimed":       {[]string{claim}, true},
 		"queued and settled":       {[]string{settle}, true},
 		"claimed twice":            {[]string{"DELETE FROM outbox.queue", claim, claim}, true},
-		"queued from nowhere":      {[]string{"INSERT INTO outbox.queue VALUES ('tool', now(), 99)"}, true},
+		"queued from nowhere":      {[]string{"INSERT INTO outbox.queue VALUES ('tool', now(), 99, 'run')"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -123,8 +123,8 @@ func fillOutbox(b *testing.B, url string) {
 			SELECT n, 1, 'worker', now(), 'completed', 'completed', 200, '{"id": "eff_1"}' FROM generate_series(1, 5000000) n`,
 		`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
 			SELECT 'late-' || n, 'step', CASE n % 2 WHEN 0 THEN 'sim/act' ELSE 'other/act' END, 'scope', '{}' FROM generate_series(1, 100000) n`,
-		`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, first_attempt_at, maybe_applied)
-			SELECT provider, now() + (id % 200 - 100) * interval '1 second', id, now() - interval '10 hours', id % 10 = 0
+		`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, first_attempt_at, maybe_applied)
+			SELECT provider, now() + (id % 200 - 100) * interval '1 second', id, agent_run_id, now() - interval '10 hours', id % 10 = 0
 			FROM outbox.intent WHERE agent_run_id LIKE 'late-%'`,
 		`INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at)
 			SELECT 'outcome_unknown', n, 'run', now() - interval '1 hour' FROM generate_series(1, 50000) n`,

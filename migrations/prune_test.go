@@ -88,11 +88,11 @@ func TestOnlyWhatNobodyNeedsAnyMoreIsPruned(t *testing.T) {
 			VALUES ($1, 2, 'operator:on-call', 'resolved', 'completed')`)},
 		"pending": {kept: true, change: func(a aged, intent int64) {
 			execute(t, a.pool, `DELETE FROM outbox.attempt WHERE intent_id = $1`, intent)
-			execute(t, a.pool, `INSERT INTO outbox.queue (provider, next_attempt_at, intent_id) VALUES ('noop', now(), $1)`, intent)
+			execute(t, a.pool, `INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id) VALUES ('noop', now(), $1, 'run')`, intent)
 		}},
 		"to be retried": {kept: true, change: func(a aged, intent int64) {
 			execute(t, a.pool, `UPDATE outbox.attempt SET status = 'pending', next_attempt_at = now() WHERE intent_id = $1`, intent)
-			execute(t, a.pool, `INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt) VALUES ('noop', now(), $1, 1)`, intent)
+			execute(t, a.pool, `INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt) VALUES ('noop', now(), $1, 'run', 1)`, intent)
 		}},
 		"listed in a claim that has not ended": {kept: true, change: do(`INSERT INTO outbox.claim
 			(worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)

@@ -56,7 +56,7 @@ func TestARetriedIntentIsPendingWithItsLastOutcome(t *testing.T) {
 		VALUES ($1, 1, 'w', null, 'released', 'pending', now(), null, null),
 		       ($1, 2, 'w', now(), 'throttled', 'pending', now() + interval '1 minute', 429, 'too many')`, intent.IntentID)
 	execute(t, pool, "DELETE FROM outbox.queue")
-	execute(t, pool, "INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt, tries) SELECT 'noop', next_attempt_at, intent_id, 2, 1 FROM outbox.attempt WHERE attempt = 2")
+	execute(t, pool, "INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries) SELECT 'noop', next_attempt_at, intent_id, 'run', 2, 1 FROM outbox.attempt WHERE attempt = 2")
 
 	assertStatus(t, pool, intent.IntentID, "pending")
 	if n := count(t, pool, `SELECT count(*) FROM outbox.status WHERE attempts = 1 AND last_outcome = 'throttled'

@@ -39,8 +39,8 @@ func TestNoStatementReadsATableWhole(t *testing.T) {
 	const rows = 3 * countLimit
 	o.exec(`ALTER TABLE outbox.intent DISABLE TRIGGER USER`)
 	o.enqueue("run", "sim/act", 0, rows)
-	o.exec(`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, first_attempt_at, maybe_applied)
-		SELECT 'sim', now() + CASE WHEN id % 2 = 0 THEN -1 ELSE 1 END * interval '1 hour', id, now() - interval '1 day', id % 2 = 0 FROM outbox.intent`)
+	o.exec(`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, first_attempt_at, maybe_applied)
+		SELECT 'sim', now() + CASE WHEN id % 2 = 0 THEN -1 ELSE 1 END * interval '1 hour', id, agent_run_id, now() - interval '1 day', id % 2 = 0 FROM outbox.intent`)
 	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, next_attempt_at)
 		SELECT id, 1, 'w', 'ambiguous', 'pending', now() FROM outbox.intent`)
 	o.exec(`INSERT INTO outbox.duplicate (intent_id, seen_at) SELECT id, now() - interval '1 day' FROM outbox.intent`)

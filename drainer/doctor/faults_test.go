@@ -169,7 +169,7 @@ var faults = map[string]struct {
 	"a table that should be nearly empty is full of dead rows": {
 		func(w *world) {
 			w.Limits.DeadTuples = 10
-			w.owner("INSERT INTO outbox.queue (provider, next_attempt_at, intent_id) SELECT 'p', now(), n FROM generate_series(1, 50) n")
+			w.owner("INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id) SELECT 'p', now(), n, 'run' FROM generate_series(1, 50) n")
 			w.owner("DELETE FROM outbox.queue")
 			w.owner("ANALYZE outbox.queue")
 		},

@@ -17,7 +17,7 @@ func TestRatesTellWhatSettledFromWhatWasPutBack(t *testing.T) {
 	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, 1, 'w', 'completed', 'completed'), ($2, 1, 'w', 'rejected', 'failed')`, ids[0], ids[1])
 	o.exec(`DELETE FROM outbox.queue WHERE intent_id = ANY ($1)`, ids[:3])
 	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, next_attempt_at) VALUES ($1, 1, 'w', 'throttled', 'pending', now())`, ids[2])
-	o.exec(`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id) VALUES ('sim', now(), $1)`, ids[2])
+	o.exec(`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id) VALUES ('sim', now(), $1, 'run')`, ids[2])
 
 	var enqueued, attempts, settled float64
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {

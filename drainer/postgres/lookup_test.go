@@ -96,7 +96,7 @@ func TestAnIncidentThatComesBackIsOpenAgain(t *testing.T) {
 	unknown(row)
 	o.exec(`UPDATE outbox.incident SET acknowledged_at = now(), acknowledged_by = 'on-call'`)
 	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, next_attempt_at) VALUES ($1, $2, 'operator:on-call', 'retried', 'pending', now())`, row.IntentID, row.Attempt+1)
-	o.exec(`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt) VALUES ('sim', now(), $1, $2)`, row.IntentID, row.Attempt+1)
+	o.exec(`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt) VALUES ('sim', now(), $1, $2, $3)`, row.IntentID, row.Tuple.AgentRunID, row.Attempt+1)
 	unknown(o.claim(worker, 1)[0])
 	if o.openIncidents() != 1 {
 		t.Error("the second unknown outcome pages nobody")

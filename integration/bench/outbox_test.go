@@ -34,8 +34,8 @@ func (o *outbox) enqueue(rows int, providers ...provider) {
 			return err
 		}
 		_, err := tx.Exec(o.b.Context(), `
-			INSERT INTO outbox.queue (provider, next_attempt_at, intent_id)
-			SELECT provider, created_at, id FROM outbox.intent WHERE id > (SELECT coalesce(before, 0) FROM added)`)
+			INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id)
+			SELECT provider, created_at, id, agent_run_id FROM outbox.intent WHERE id > (SELECT coalesce(before, 0) FROM added)`)
 		return err
 	})
 }

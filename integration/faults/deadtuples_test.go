@@ -30,8 +30,8 @@ func TestClaimsPassByTheDeadRowsThatASnapshotHolds(t *testing.T) {
 	if _, err := w.DB.Exec(t.Context(), `
 		BEGIN;
 		SET LOCAL session_replication_role = replica;
-		INSERT INTO outbox.queue (provider, next_attempt_at, intent_id)
-		SELECT 'keyed', now() - interval '1 hour' + n * interval '1 millisecond', -n FROM generate_series(1, 100000) n;
+		INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id)
+		SELECT 'keyed', now() - interval '1 hour' + n * interval '1 millisecond', -n, 'run' FROM generate_series(1, 100000) n;
 		DELETE FROM outbox.queue;
 		COMMIT`); err != nil {
 		t.Fatal(err)

@@ -84,8 +84,8 @@ ORDER BY claim_id LIMIT 20 FOR UPDATE SKIP LOCKED;
     AND claim_id > $2::bigint
   ORDER BY claim_id LIMIT 20 FOR UPDATE
 ), back AS (
-  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
-  SELECT o.provider, clock_timestamp(), r.intent_id, r.attempt, r.tries, coalesce(r.first_attempt_at, o.claimed_at), true, r.lookup, r.via
+  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
+  SELECT o.provider, clock_timestamp(), r.intent_id, (SELECT agent_run_id FROM outbox.intent WHERE id = r.intent_id), r.attempt, r.tries, coalesce(r.first_attempt_at, o.claimed_at), true, r.lookup, r.via
   FROM orphan o CROSS JOIN unnest(o.intent_ids, o.attempts, o.tries, o.first_attempt_ats, o.lookups, o.vias)
     AS r (intent_id, attempt, tries, first_attempt_at, lookup, via)
   WHERE NOT EXISTS (SELECT FROM outbox.attempt a WHERE a.intent_id = r.intent_id AND a.attempt = r.attempt)
@@ -152,7 +152,7 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 		Edits: []Edit{
 			{
 				File:  "drainer/postgres/sql/claim.sql",
-				Guard: "i.compensates IS NULL AND NOT t.lookup AND s.agent_run_id IS NOT NULL AS closed,",
+				Guard: "s.agent_run_id IS NOT NULL AND NOT t.lookup\n           AND NOT EXISTS (SELECT FROM outbox.intent u WHERE u.id = t.intent_id AND u.compensates IS NOT NULL) AS closed,",
 				Break: "false AS closed,",
 			},
 			{

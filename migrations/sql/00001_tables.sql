@@ -30,6 +30,7 @@ CREATE TABLE outbox.queue (
   provider         text COLLATE "C" NOT NULL,
   next_attempt_at  timestamptz NOT NULL,
   intent_id        bigint NOT NULL UNIQUE,
+  agent_run_id     text COLLATE "C" NOT NULL,  -- its intent's, so that a claim need not look there whether the run goes back
   attempt          int NOT NULL DEFAULT 0,  -- the last number used; it only ever grows
   tries            int NOT NULL DEFAULT 0,  -- what max_attempts is compared with
   first_attempt_at timestamptz,             -- null until something may have been sent

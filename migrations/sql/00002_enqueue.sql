@@ -77,8 +77,8 @@ BEGIN
     RAISE EXCEPTION 'outbox: this agent run is closed: it is, or was, compensated or cancelled'
       USING ERRCODE = 'OB002', HINT = 'Start a new run.';
   END IF;
-  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id)
-  SELECT provider, greatest(created_at, not_before), id FROM added;
+  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id)
+  SELECT provider, greatest(created_at, not_before), id, agent_run_id FROM added;
   PERFORM pg_notify('outbox', name) FROM outbox.provider
   WHERE idle_until > clock_timestamp() AND name IN (SELECT provider FROM added);
   RETURN NULL;

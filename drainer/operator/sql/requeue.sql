@@ -12,8 +12,8 @@ WITH asked AS (
   ORDER BY intent_id  -- two operators meet in one order, so neither waits for the other in a circle
   ON CONFLICT DO NOTHING RETURNING intent_id, attempt, next_attempt_at
 ), requeued AS (
-  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt, first_attempt_at, maybe_applied, via, lookup)
-  SELECT i.provider, p.next_attempt_at, p.intent_id, p.attempt, a.first_attempt_at, a.maybe_applied, nullif(a.via, ''), a.lookup
+  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, first_attempt_at, maybe_applied, via, lookup)
+  SELECT i.provider, p.next_attempt_at, p.intent_id, i.agent_run_id, p.attempt, a.first_attempt_at, a.maybe_applied, nullif(a.via, ''), a.lookup
   FROM appended p JOIN asked a USING (intent_id) JOIN outbox.intent i ON i.id = p.intent_id
 ), decided AS (
   UPDATE outbox.incident SET resolved_at = now(), resolved_by = $1::text

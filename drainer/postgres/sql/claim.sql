@@ -35,13 +35,14 @@ WITH probe AS MATERIALIZED (
                     AND NOT EXISTS (SELECT FROM outbox.intent u WHERE u.id = intent_id AND u.compensates IS NOT NULL)) END
     ORDER BY next_attempt_at, intent_id LIMIT $3::int
     FOR UPDATE SKIP LOCKED))
-  RETURNING intent_id, next_attempt_at, attempt, tries, first_attempt_at, maybe_applied, lookup, via
+  RETURNING intent_id, agent_run_id, next_attempt_at, attempt, tries, first_attempt_at, maybe_applied, lookup, via
 ), candidate AS (
   SELECT t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries, t.first_attempt_at, t.maybe_applied, t.lookup AS asks,
          coalesce(t.via, nullif($6::text, $2::text)) AS via,
-         i.compensates IS NULL AND NOT t.lookup AND s.agent_run_id IS NOT NULL AS closed,
+         s.agent_run_id IS NOT NULL AND NOT t.lookup
+           AND NOT EXISTS (SELECT FROM outbox.intent u WHERE u.id = t.intent_id AND u.compensates IS NOT NULL) AS closed,
          s.agent_run_id IS NOT NULL AS in_saga
-  FROM taken t JOIN outbox.intent i ON i.id = t.intent_id LEFT JOIN outbox.saga s USING (agent_run_id)
+  FROM taken t LEFT JOIN outbox.saga s USING (agent_run_id)
 ), claimed AS (
   INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
   SELECT $1::uuid, $2::text, $6::text, array_agg(intent_id), array_agg(attempt), array_agg(tries),

@@ -36,8 +36,8 @@ WITH fence AS MATERIALIZED (
          problem::jsonb, retry_after_seconds, coalesce(asked, false), CASE WHEN started_at IS NOT NULL THEN via END
   FROM ended
 ), requeued AS (
-  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
-  SELECT provider, next_attempt_at, intent_id, attempt, tries,
+  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
+  SELECT provider, next_attempt_at, intent_id, (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), attempt, tries,
          coalesce(first_attempt_at, CASE WHEN may_have_been_sent THEN started_at END),
          coalesce(maybe_applied, false), coalesce(lookup, false),
          CASE WHEN maybe_applied THEN via END
