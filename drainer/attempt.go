@@ -66,14 +66,15 @@ func (l *lane) send(ctx context.Context, upstream *upstream, policy dispatch.Pol
 	if ctx.Err() != nil && result.Outcome == dispatch.NotSent {
 		return l.withdraw(row, 0, "")
 	}
-	history := row.History(started)
+	finished := time.Now()
+	history := row.History(started, finished)
 	if row.Probe && result.Overloaded() && !result.Outcome.LeavesDoubt() {
 		history.Tries-- // trying the provider was the fleet's errand: an outage must not use its rows up
 	}
 	settlement := Settlement{
 		Row:        row,
 		StartedAt:  started,
-		FinishedAt: time.Now(),
+		FinishedAt: finished,
 		Result:     result,
 		Decision:   policy.Decide(history, result, rand.Float64()),
 		Breaker:    change,
@@ -106,7 +107,7 @@ func answerable(row *Row, policy dispatch.Policy) *Row {
 	}
 	acting := *row
 	acting.Lookup = false
-	if !policy.MayStillSend(acting.History(time.Time{})) {
+	if !policy.MayStillSend(acting.History(time.Time{}, time.Now())) {
 		return row
 	}
 	return &acting
@@ -128,7 +129,7 @@ func (l *lane) dispatch(ctx context.Context, upstream *upstream, policy dispatch
 		result := dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "payload_schema", Problem: violation}
 		return result, upstream.breaker.unproven(row)
 	}
-	result, panicked := l.call(ctx, upstream.provider, requestFor(row, policy), row)
+	result, panicked := l.call(ctx, &upstream.provider, requestFor(row, policy), row)
 	if panicked || ctx.Err() != nil { // our own doing: that says nothing of the provider
 		return result, upstream.breaker.unproven(row)
 	}
@@ -140,7 +141,7 @@ func refusal(row *Row, policy dispatch.Policy) string {
 	switch {
 	case row.Lookup && policy.Lookup == nil:
 		return "lookup_unconfigured"
-	case row.Lookup || policy.MayStillSend(row.History(time.Time{})):
+	case row.Lookup || policy.MayStillSend(row.History(time.Time{}, time.Now())):
 		return ""
 	case policy.Class == dispatch.NonIdempotent:
 		return "not_repeatable"
@@ -179,7 +180,7 @@ func operationFor(row *Row, policy dispatch.Policy) string {
 	return row.Tuple.Operation()
 }
 
-func (l *lane) call(ctx context.Context, provider Provider, request dispatch.Request, row *Row) (result dispatch.Result, panicked bool) {
+func (l *lane) call(ctx context.Context, provider *Provider, request dispatch.Request, row *Row) (result dispatch.Result, panicked bool) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			l.observer.panicked(provider.Name, row, fmt.Sprintf("%T", cause), debug.Stack())

@@ -3,7 +3,6 @@ package drainer
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +18,7 @@ type observer struct {
 	metrics   *metrics
 	log       *slog.Logger
 	providers atomic.Pointer[map[string]Provider] // of the newest configuration
+	tallies   tallies
 
 	mu          sync.Mutex
 	generations map[string]int // that have not ended, by provider
@@ -80,25 +80,20 @@ func (o *observer) ended(provider string) { o.metrics.inFlight.WithLabelValues(p
 //
 // operation is what was called: for a lookup, the tool that answers it.
 func (o *observer) attempted(s *Settlement, operation string) {
-	provider := s.Row.server()
-	took := s.FinishedAt.Sub(s.StartedAt)
-	o.metrics.attempts.WithLabelValues(provider, operation, string(s.Result.Outcome)).Inc()
-	o.metrics.dispatchDuration.WithLabelValues(provider).Observe(took.Seconds())
 	if s.Result.Replayed {
-		o.metrics.replays.WithLabelValues(provider).Inc()
+		o.metrics.replays.WithLabelValues(s.Row.server()).Inc()
 	}
-	if s.Decision.Status == dispatch.StatusCompleted {
-		latency := s.Row.SinceEnqueue + time.Since(s.Row.ClaimedAt)
-		o.metrics.deliveryLatency.WithLabelValues(s.Row.Tuple.Provider()).Observe(latency.Seconds())
-	}
-	o.settled(s)
-	o.line(s, operation)
+	o.tallies.of(o.ending(s, operation), o.findTally).count(s)
 }
 
-// settled counts what no attempt follows.
-func (o *observer) settled(s *Settlement) {
-	if slices.Contains(settledStatuses, s.Decision.Status) && !s.Decision.Lookup {
-		o.metrics.settled.WithLabelValues(o.label(s.Row.Tuple.Provider()), string(s.Decision.Status)).Inc()
+func (o *observer) ending(s *Settlement, operation string) ending {
+	return ending{
+		provider:  o.label(s.Row.Tuple.Provider()),
+		server:    s.Row.server(),
+		operation: operation,
+		outcome:   s.Result.Outcome,
+		status:    s.Decision.Status,
+		looksUp:   s.Decision.Lookup,
 	}
 }
 
@@ -157,11 +152,15 @@ func (o *observer) refused(provider string, refused []Settlement) {
 func (o *observer) recovered(settlements []Settlement) {
 	for i := range settlements {
 		s := &settlements[i]
-		provider := s.Row.server()
-		o.settled(s)
-		o.metrics.attempts.WithLabelValues(provider, o.operation(s.Row.Tuple), string(dispatch.Lost)).Inc()
-		o.log.Log(context.Background(), max(slog.LevelWarn, levelOf(s.Decision)), "recovered a row of a dead worker", "provider", provider, "intent_id", s.Row.IntentID,
-			"attempt", s.Row.Attempt, "idempotency_key", s.Row.idempotencyKey(), "status", string(s.Decision.Status))
+		ended := o.ending(s, o.operation(s.Row.Tuple))
+		ended.outcome = dispatch.Lost
+		tally := o.tallies.of(ended, o.findTally)
+		tally.attempts.Inc()
+		if tally.settled != nil {
+			tally.settled.Inc()
+		}
+		o.log.Log(context.Background(), max(slog.LevelWarn, tally.line.level), "recovered a row of a dead worker", "provider", ended.server, "intent_id", s.Row.IntentID,
+			"attempt", s.Row.Attempt, "idempotency_key", s.Row.idempotencyKey(), "status", string(ended.status))
 	}
 }
 

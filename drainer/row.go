@@ -54,21 +54,21 @@ func (r *Row) idempotencyKey() string {
 	return r.key
 }
 
-// History is what the row's past says now. It continues the durations that the
-// database measured by this process's own clock, and never compares the two
-// machines' clocks. startedAt counts as the first send if none came before.
-func (r *Row) History(startedAt time.Time) dispatch.History {
+// History is what the row's past says at that time. It continues the durations
+// that the database measured by this process's own clock, and never compares the
+// two machines' clocks. startedAt counts as the first send if none came before.
+func (r *Row) History(startedAt, at time.Time) dispatch.History {
 	// Doubt without a first send is what retrying with --may-duplicate leaves.
 	accepted := r.MaybeApplied && r.FirstAttemptAt == nil
 	history := dispatch.History{Tries: r.Tries, MaybeApplied: r.MaybeApplied, Accepted: accepted, Lookup: r.Lookup}
 	if !startedAt.IsZero() {
-		history.SinceStart = elapsed(startedAt)
+		history.SinceStart = between(startedAt, at)
 	}
 	switch {
 	case r.FirstAttemptAt != nil:
-		history.SinceFirstSend = r.SinceFirstSend + elapsed(r.ClaimedAt)
+		history.SinceFirstSend = r.SinceFirstSend + between(r.ClaimedAt, at)
 	case !startedAt.IsZero():
-		history.SinceFirstSend = elapsed(startedAt)
+		history.SinceFirstSend = history.SinceStart
 	}
 	return history
 }

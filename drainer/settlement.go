@@ -19,11 +19,12 @@ func (l *lane) withdraw(row *Row, delay time.Duration, class string) Settlement 
 // release ends an attempt that was none: it costs none of the row's tries.
 func release(row *Row, delay time.Duration, class string) Settlement {
 	result := dispatch.Result{Outcome: dispatch.Released, RetryAfter: delay, ErrorClass: class}
+	now := time.Now()
 	return Settlement{
 		Row:        row,
-		FinishedAt: time.Now(),
+		FinishedAt: now,
 		Result:     result,
-		Decision:   dispatch.Policy{}.Decide(row.History(time.Time{}), result, 0),
+		Decision:   dispatch.Policy{}.Decide(row.History(time.Time{}, now), result, 0),
 	}
 }
 
@@ -31,12 +32,13 @@ func release(row *Row, delay time.Duration, class string) Settlement {
 // claimed.
 func lose(row *Row, policy dispatch.Policy) Settlement {
 	result := dispatch.Result{Outcome: dispatch.Lost, ErrorClass: "worker_lost"}
+	now := time.Now()
 	settlement := Settlement{
 		Row:        row,
 		StartedAt:  row.ClaimedAt,
-		FinishedAt: time.Now(),
+		FinishedAt: now,
 		Result:     result,
-		Decision:   policy.Decide(row.History(row.ClaimedAt), result, rand.Float64()),
+		Decision:   policy.Decide(row.History(row.ClaimedAt, now), result, rand.Float64()),
 	}
 	settlement.BeginsSaga = beginsSaga(&settlement, policy)
 	return settlement
@@ -46,7 +48,7 @@ func lose(row *Row, policy dispatch.Policy) Settlement {
 // any more, but what may have been applied must be known before it is undone.
 func (l *lane) halt(row *Row, policy dispatch.Policy) Settlement {
 	halted := l.withdraw(row, 0, "run_compensating")
-	halted.Decision = policy.Halt(row.History(time.Time{}))
+	halted.Decision = policy.Halt(row.History(time.Time{}, halted.FinishedAt))
 	return halted
 }
 

@@ -28,7 +28,8 @@ func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *dra
 	batch.Queue(claimSQL, worker, claim.Provider, claim.Limit, after, claim.After.IntentID,
 		claim.Server, claim.Fallback, claim.ProbeFor.Seconds(),
 	).Query(func(rows pgx.Rows) error {
-		found, err := pgx.CollectRows(rows, scanClaimed)
+		at := time.Now()
+		found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (claimedRow, error) { return scanClaimed(row, at) })
 		if err != nil {
 			return fmt.Errorf("claimed row: %w", err)
 		}
@@ -62,8 +63,8 @@ func takeClaimed(reply *drainer.ClaimReply, found []claimedRow, probe bool) {
 	}
 }
 
-func scanClaimed(rows pgx.CollectableRow) (claimedRow, error) {
-	row := &drainer.Row{ClaimedAt: time.Now()}
+func scanClaimed(rows pgx.CollectableRow, at time.Time) (claimedRow, error) {
+	row := &drainer.Row{ClaimedAt: at}
 	var now, enqueued, due time.Time
 	var payload, headers []byte
 	var reference *string

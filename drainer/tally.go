@@ -1,0 +1,88 @@
+package drainer
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// ending is how an attempt ended, as far as counters and lines tell it apart.
+// There are few: rows bring none of it that is not configured.
+type ending struct {
+	provider  string // whose row
+	server    string // who was called
+	operation string // what was called: for a lookup, the tool that answers it
+	outcome   dispatch.Outcome
+	status    dispatch.Status
+	looksUp   bool // a lookup follows
+}
+
+func (e ending) isSettled() bool {
+	switch e.status {
+	case dispatch.StatusCompleted, dispatch.StatusFailed, dispatch.StatusUnknown:
+		return !e.looksUp
+	}
+	return false
+}
+
+// tally is what an ending counts in, found once: to find a series by its labels
+// takes longer than to count.
+type tally struct {
+	line     attemptLine
+	attempts prometheus.Counter
+	took     prometheus.Observer
+	settled  prometheus.Counter  // nil while an attempt is to follow
+	latency  prometheus.Observer // nil unless it completed
+}
+
+type tallies struct {
+	mu  sync.RWMutex
+	all map[ending]*tally
+}
+
+func (t *tallies) of(e ending, found func(ending) *tally) *tally {
+	t.mu.RLock()
+	known := t.all[e]
+	t.mu.RUnlock()
+	if known != nil {
+		return known
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all == nil {
+		t.all = map[ending]*tally{}
+	}
+	if t.all[e] == nil {
+		t.all[e] = found(e)
+	}
+	return t.all[e]
+}
+
+func (o *observer) findTally(e ending) *tally {
+	found := &tally{
+		line:     newAttemptLine(o.log.Handler(), e),
+		attempts: o.metrics.attempts.WithLabelValues(e.server, e.operation, string(e.outcome)),
+		took:     o.metrics.dispatchDuration.WithLabelValues(e.server),
+	}
+	if e.isSettled() {
+		found.settled = o.metrics.settled.WithLabelValues(e.provider, string(e.status))
+	}
+	if e.status == dispatch.StatusCompleted {
+		found.latency = o.metrics.deliveryLatency.WithLabelValues(e.provider)
+	}
+	return found
+}
+
+func (t *tally) count(s *Settlement) {
+	t.attempts.Inc()
+	t.took.Observe(s.FinishedAt.Sub(s.StartedAt).Seconds())
+	if t.settled != nil {
+		t.settled.Inc()
+	}
+	if t.latency != nil {
+		t.latency.Observe((s.Row.SinceEnqueue + s.FinishedAt.Sub(s.Row.ClaimedAt)).Seconds())
+	}
+	t.line.write(s)
+}
