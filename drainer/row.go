@@ -20,11 +20,11 @@ type Row struct {
 	SinceDue       time.Duration // at the moment of the claim
 	MaybeApplied   bool
 	Lookup         bool   // ask whether it was applied, do not act
-	Via            string // the fallback that is to serve it; empty for its own provider
 	Probe          bool   // the one row that may pass a half-open breaker
-	Undoes         *int64 // the intent whose effect this one undoes; nil for a forward step
 	Closed         bool   // its run is being compensated: it must not be sent any more
 	InSaga         bool   // its run is being compensated, or was
+	Via            string // the fallback that is to serve it; empty for its own provider
+	Undoes         *int64 // the intent whose effect this one undoes; nil for a forward step
 
 	Tuple   dispatch.Tuple
 	Payload json.RawMessage

@@ -109,7 +109,7 @@ func (o *Outbox) Settle(worker string, settlement drainer.Settlement, finishes b
 // is one that never was.
 func Ended(held *drainer.Row, policy dispatch.Policy, started time.Time, outcome dispatch.Outcome) drainer.Settlement {
 	result := dispatch.Result{Outcome: outcome}
-	decision := policy.Decide(held.History(started), result, 0)
+	decision := policy.Decide(held.History(started, time.Now()), result, 0)
 	return drainer.Settlement{
 		Row: held, StartedAt: started, FinishedAt: time.Now(), Result: result, Decision: decision,
 		Acts:       policy.Class != dispatch.ReadOnly,

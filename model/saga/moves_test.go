@@ -160,7 +160,7 @@ func (r *run) isHalted(a *attempt) {
 		r.T.Fatal("it is claimed, and not to be stopped")
 	}
 	halted := r.ended(a, dispatch.Released)
-	halted.Decision = r.policyOf(a.row).Halt(a.row.History(halted.StartedAt))
+	halted.Decision = r.policyOf(a.row).Halt(a.row.History(halted.StartedAt, halted.FinishedAt))
 	if !r.Settle(a.worker, halted, true) {
 		r.T.Fatal("that it is halted does not count")
 	}
