@@ -53,12 +53,14 @@ func (l *lane) room() int {
 	return max(0, slots+l.prefetch-l.outstanding)
 }
 
-// mayPrefetch is no for rows that could soon be barred, or served by another.
+// mayPrefetch is no as well for rows that could soon be barred.
 func (l *lane) mayPrefetch() bool {
-	return !l.isDetour() && l.server.provider.mayPrefetch() && l.server.breaker.passage() == passRows
+	return l.way().mayPrefetch(l.server) && l.server.breaker.passage() == passRows
 }
 
-func (l *lane) isDetour() bool { return route{l.provider, l.server.provider.Name}.isDetour() }
+func (l *lane) isDetour() bool { return l.way().isDetour() }
+
+func (l *lane) way() route { return route{l.provider, l.server.provider.Name} }
 
 // worthPrefetching is how many rows to hold for dispatchers that ended so many in
 // one turn, if a payload has so many octets.

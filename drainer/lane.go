@@ -73,7 +73,10 @@ type lane struct {
 
 func newLane(route route, session *session) *lane {
 	own, server := session.upstreams[route.provider], session.upstreams[route.server]
-	room := server.provider.Concurrency + maxPrefetch
+	room := server.provider.Concurrency
+	if route.mayPrefetch(server) {
+		room += maxPrefetch
+	}
 	return &lane{
 		provider:   route.provider,
 		server:     server,
@@ -101,6 +104,11 @@ func newLane(route route, session *session) *lane {
 type route struct{ provider, server string }
 
 func (r route) isDetour() bool { return r.provider != r.server }
+
+// mayPrefetch is no for rows that could soon be served by another.
+func (r route) mayPrefetch(server *upstream) bool {
+	return !r.isDetour() && server.provider.mayPrefetch()
+}
 
 // lifetimes are the three ends a lane heeds, each later than the one before:
 // stop ends claiming, abort cancels what is in flight, giveUp ends settling.
