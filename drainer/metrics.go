@@ -33,7 +33,8 @@ type metrics struct {
 }
 
 func newObserver(providers []Provider, log *slog.Logger, registerer prometheus.Registerer) *observer {
-	o := &observer{metrics: newMetrics(registerer), log: log, generations: map[string]int{}}
+	metrics := newMetrics(registerer)
+	o := &observer{metrics: metrics, log: log, tallies: newTallies(metrics, log.Handler()), generations: map[string]int{}}
 	o.serve(providers)
 	o.metrics.announce(Provider{Name: unconfigured})
 	return o

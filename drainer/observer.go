@@ -18,7 +18,7 @@ type observer struct {
 	metrics   *metrics
 	log       *slog.Logger
 	providers atomic.Pointer[map[string]Provider] // of the newest configuration
-	tallies   tallies
+	tallies   *tallies
 
 	mu          sync.Mutex
 	generations map[string]int // that have not ended, by provider
@@ -83,7 +83,7 @@ func (o *observer) attempted(s *Settlement, operation string) {
 	if s.Result.Replayed {
 		o.metrics.replays.WithLabelValues(s.Row.server()).Inc()
 	}
-	o.tallies.of(o.ending(s, operation), o.findTally).count(s)
+	o.tallies.of(o.ending(s, operation)).count(s)
 }
 
 func (o *observer) ending(s *Settlement, operation string) ending {
@@ -154,7 +154,7 @@ func (o *observer) recovered(settlements []Settlement) {
 		s := &settlements[i]
 		ended := o.ending(s, o.operation(s.Row.Tuple))
 		ended.outcome = dispatch.Lost
-		tally := o.tallies.of(ended, o.findTally)
+		tally := o.tallies.of(ended)
 		tally.attempts.Inc()
 		if tally.settled != nil {
 			tally.settled.Inc()

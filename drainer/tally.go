@@ -1,6 +1,8 @@
 package drainer
 
 import (
+	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,13 +21,7 @@ type ending struct {
 	looksUp   bool // a lookup follows
 }
 
-func (e ending) isSettled() bool {
-	switch e.status {
-	case dispatch.StatusCompleted, dispatch.StatusFailed, dispatch.StatusUnknown:
-		return !e.looksUp
-	}
-	return false
-}
+func (e ending) isSettled() bool { return slices.Contains(settledStatuses, e.status) && !e.looksUp }
 
 // tally is what an ending counts in, found once: to find a series by its labels
 // takes longer than to count.
@@ -37,12 +33,20 @@ type tally struct {
 	latency  prometheus.Observer // nil unless it completed
 }
 
+// tallies are those of all endings so far.
 type tallies struct {
+	metrics *metrics
+	lines   slog.Handler
+
 	mu  sync.RWMutex
 	all map[ending]*tally
 }
 
-func (t *tallies) of(e ending, found func(ending) *tally) *tally {
+func newTallies(metrics *metrics, lines slog.Handler) *tallies {
+	return &tallies{metrics: metrics, lines: lines, all: map[ending]*tally{}}
+}
+
+func (t *tallies) of(e ending) *tally {
 	t.mu.RLock()
 	known := t.all[e]
 	t.mu.RUnlock()
@@ -51,26 +55,23 @@ func (t *tallies) of(e ending, found func(ending) *tally) *tally {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.all == nil {
-		t.all = map[ending]*tally{}
-	}
 	if t.all[e] == nil {
-		t.all[e] = found(e)
+		t.all[e] = t.find(e)
 	}
 	return t.all[e]
 }
 
-func (o *observer) findTally(e ending) *tally {
+func (t *tallies) find(e ending) *tally {
 	found := &tally{
-		line:     newAttemptLine(o.log.Handler(), e),
-		attempts: o.metrics.attempts.WithLabelValues(e.server, e.operation, string(e.outcome)),
-		took:     o.metrics.dispatchDuration.WithLabelValues(e.server),
+		line:     newAttemptLine(t.lines, e),
+		attempts: t.metrics.attempts.WithLabelValues(e.server, e.operation, string(e.outcome)),
+		took:     t.metrics.dispatchDuration.WithLabelValues(e.server),
 	}
 	if e.isSettled() {
-		found.settled = o.metrics.settled.WithLabelValues(e.provider, string(e.status))
+		found.settled = t.metrics.settled.WithLabelValues(e.provider, string(e.status))
 	}
 	if e.status == dispatch.StatusCompleted {
-		found.latency = o.metrics.deliveryLatency.WithLabelValues(e.provider)
+		found.latency = t.metrics.deliveryLatency.WithLabelValues(e.provider)
 	}
 	return found
 }
