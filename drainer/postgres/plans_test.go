@@ -18,19 +18,52 @@ func TestAQueueThatGrewUnseenIsNotReadWhole(t *testing.T) {
 	if claimed := o.claimAgainAndAgain(worker, claims, each); claimed != claims*each {
 		t.Fatalf("claimed %d rows, want %d", claimed, claims*each)
 	}
-	o.Close() // the sessions tell what they read when they end
-	deadline := time.Now().Add(patience)
-	read := 0
-	for read == 0 && time.Now().Before(deadline) {
-		if err := o.db.QueryRow(t.Context(), `
-			SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables
-			WHERE relid = 'outbox.queue'::regclass`).Scan(&read); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if read < claims*each || read > queued {
+	if read := o.read("outbox.queue", claims*each); read > queued {
 		t.Errorf("to claim %d of %d rows, %d were read", claims*each, queued, read)
 	}
+}
+
+// Most outboxes have never seen an undo when a provider fails, and thousands of
+// runs go back.
+func TestOfManyUndosOnlyThoseThatAreClaimedAreRead(t *testing.T) {
+	t.Parallel()
+	const undos, claims, each = 5_000, 10, 10
+	o := newOutbox(t)
+	o.exec(`ALTER TABLE outbox.intent SET (autovacuum_enabled = off)`)
+	o.exec(`ALTER TABLE outbox.queue SET (autovacuum_enabled = off)`)
+	o.enqueue("run", 0, 1000)
+	o.exec(`ANALYZE outbox.intent`)
+	worker := o.join()
+	o.claimAgainAndAgain(worker, claims, each)
+	o.exec(`DELETE FROM outbox.queue`)
+	o.exec(`INSERT INTO outbox.saga (agent_run_id) VALUES ('back')`)
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
+		SELECT 'back', 'compensate:' || n, 'sim/act', 'scope', '{}', -n FROM generate_series(1, $1::int) n`, undos)
+	if claimed := o.claimAgainAndAgain(worker, claims, each); claimed != claims*each {
+		t.Fatalf("claimed %d undos, want %d", claimed, claims*each)
+	}
+	if read := o.read("outbox.intent", claims*each); read > undos {
+		t.Errorf("to claim %d of %d undos, %d intents were read", claims*each, undos, read)
+	}
+}
+
+// read is how many rows of the table were read, once that is at least so many:
+// the sessions tell it when they end.
+func (o *outbox) read(table string, atLeast int) (read int) {
+	o.t.Helper()
+	o.Close()
+	deadline := time.Now().Add(patience)
+	for read < atLeast {
+		if time.Now().After(deadline) {
+			o.t.Fatalf("%d rows of %s were read, want at least %d", read, table, atLeast)
+		}
+		if err := o.db.QueryRow(o.t.Context(), `
+			SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables
+			WHERE relid = $1::text::regclass`, table).Scan(&read); err != nil {
+			o.t.Fatal(err)
+		}
+	}
+	return read
 }
 
 // claimAgainAndAgain looks at nothing but what it claims: the statistics count

@@ -32,7 +32,7 @@ WITH probe AS MATERIALIZED (
       AND CASE WHEN $6::text = $2::text THEN via IS NULL OR (via <> $7::text AND $8::float8 = 0)
                ELSE via = $6::text OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT (SELECT closed FROM gate)
                     -- an undo goes to whoever had the effect, or to nobody
-                    AND NOT EXISTS (SELECT FROM outbox.intent u WHERE u.id = intent_id AND u.compensates IS NOT NULL)) END
+                    AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = intent_id)) END
     ORDER BY next_attempt_at, intent_id LIMIT $3::int
     FOR UPDATE SKIP LOCKED))
   RETURNING intent_id, agent_run_id, next_attempt_at, attempt, tries, first_attempt_at, maybe_applied, lookup, via
@@ -40,7 +40,8 @@ WITH probe AS MATERIALIZED (
   SELECT t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries, t.first_attempt_at, t.maybe_applied, t.lookup AS asks,
          coalesce(t.via, nullif($6::text, $2::text)) AS via,
          s.agent_run_id IS NOT NULL AND NOT t.lookup
-           AND NOT EXISTS (SELECT FROM outbox.intent u WHERE u.id = t.intent_id AND u.compensates IS NOT NULL) AS closed,
+           -- no EXISTS: that could be planned as one look at every undo there is
+           AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = t.intent_id) AS closed,
          s.agent_run_id IS NOT NULL AS in_saga
   FROM taken t LEFT JOIN outbox.saga s USING (agent_run_id)
 ), claimed AS (
