@@ -53,14 +53,12 @@ func (l *lane) room() int {
 	return max(0, slots+l.prefetch-l.outstanding)
 }
 
-// mayPrefetch is no as well for rows that could soon be barred.
+// mayPrefetch is no for rows that could soon be barred.
 func (l *lane) mayPrefetch() bool {
-	return l.way().mayPrefetch(l.server) && l.server.breaker.passage() == passRows
+	return l.prefetches && l.server.breaker.passage() == passRows
 }
 
-func (l *lane) isDetour() bool { return l.way().isDetour() }
-
-func (l *lane) way() route { return route{l.provider, l.server.provider.Name} }
+func (l *lane) isDetour() bool { return route{l.provider, l.server.provider.Name}.isDetour() }
 
 // worthPrefetching is how many rows to hold for dispatchers that ended so many in
 // one turn, if a payload has so many octets.

@@ -36,21 +36,22 @@ var databaseBackoff = dispatch.Backoff{Base: 200 * time.Millisecond, Cap: 5 * ti
 // lane drains one provider, through itself or through its fallback. Its goroutine alone reads and writes the fields
 // below the line; dispatchers meet it only through jobs and outcomes.
 type lane struct {
-	provider  string               // whose rows
-	server    *upstream            // who serves them: the provider, or its fallback
-	fallback  string               // whose rows this lane leaves alone; empty for nobody's
-	upstreams map[string]*upstream // of all providers
-	closings  *closings
-	worker    string
-	turns     *turns
-	claims    claimStore
-	lease     *lease
-	observer  *observer
-	tracing   *tracing
-	log       *slog.Logger
-	sagaMoved func(Settlement)
-	once      bool          // stop when nothing is due
-	wake      chan struct{} // capacity 1; written by the listener
+	provider   string               // whose rows
+	server     *upstream            // who serves them: the provider, or its fallback
+	fallback   string               // whose rows this lane leaves alone; empty for nobody's
+	upstreams  map[string]*upstream // of all providers
+	closings   *closings
+	worker     string
+	turns      *turns
+	claims     claimStore
+	lease      *lease
+	observer   *observer
+	tracing    *tracing
+	log        *slog.Logger
+	sagaMoved  func(Settlement)
+	prefetches bool          // rows may wait here for a free dispatcher
+	once       bool          // stop when nothing is due
+	wake       chan struct{} // capacity 1; written by the listener
 
 	jobs     chan *Row       // claimed, not started; its capacity is all that may be outstanding
 	outcomes chan Settlement // of the same capacity, so that no dispatcher waits for a turn
@@ -73,8 +74,9 @@ type lane struct {
 
 func newLane(route route, session *session) *lane {
 	own, server := session.upstreams[route.provider], session.upstreams[route.server]
+	prefetches := !route.isDetour() && server.provider.mayPrefetch() // what takes a detour could soon be served by another
 	room := server.provider.Concurrency
-	if route.mayPrefetch(server) {
+	if prefetches {
 		room += maxPrefetch
 	}
 	return &lane{
@@ -91,6 +93,7 @@ func newLane(route route, session *session) *lane {
 		tracing:    session.tracing,
 		log:        session.log.With("provider", route.provider, "server", route.server),
 		sagaMoved:  session.sagaMoved,
+		prefetches: prefetches,
 		once:       session.settings.Once,
 		wake:       make(chan struct{}, 1),
 		jobs:       make(chan *Row, room),
@@ -104,11 +107,6 @@ func newLane(route route, session *session) *lane {
 type route struct{ provider, server string }
 
 func (r route) isDetour() bool { return r.provider != r.server }
-
-// mayPrefetch is no for rows that could soon be served by another.
-func (r route) mayPrefetch(server *upstream) bool {
-	return !r.isDetour() && server.provider.mayPrefetch()
-}
 
 // lifetimes are the three ends a lane heeds, each later than the one before:
 // stop ends claiming, abort cancels what is in flight, giveUp ends settling.
@@ -141,7 +139,9 @@ func (l *lane) dispatchAll(life lifetimes) {
 	life.abort, done = context.WithCancel(life.abort)
 	defer done()
 	for row := range l.jobs {
-		l.outcomes <- l.attempt(life, row)
+		outcome := l.attempt(life, row)
+		outcome.Row.forgetIntent()
+		l.outcomes <- outcome
 	}
 }
 
@@ -193,6 +193,7 @@ func (l *lane) giveBack(delay time.Duration, class string) {
 				l.jobs <- row
 				continue
 			}
+			row.forgetIntent()
 			l.collect(l.withdraw(row, delay, class))
 		default:
 			return
@@ -212,9 +213,7 @@ func (l *lane) unsettled() bool {
 	return l.outstanding > 0 || len(l.settled) > 0 || l.failures > 0
 }
 
-// collect keeps nothing of what was sent: outcomes may have to wait for long.
 func (l *lane) collect(outcome Settlement) {
-	outcome.Row.Payload, outcome.Row.Headers = nil, nil
 	l.outstanding--
 	l.observer.ended(l.provider)
 	l.settled = append(l.settled, outcome)

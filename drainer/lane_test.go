@@ -2,8 +2,10 @@ package drainer
 
 import (
 	"bytes"
+	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
 )
@@ -55,5 +57,49 @@ func TestAClaimEndsOnlyWithItsLastRow(t *testing.T) {
 	}
 	if got := l.ended(all); !slices.Equal(got, []int64{2, 1}) {
 		t.Errorf("a turn of five rows ends %v, want claims 2 and 1, and not 3", got)
+	}
+}
+
+// Whoever writes into a full channel waits: a dispatcher for the next turn, and
+// the lane for ever.
+func TestALaneHasRoomForAllThatItMayClaim(t *testing.T) {
+	t.Parallel()
+	keyed := map[string]dispatch.Policy{"act": {Class: dispatch.KeyIdempotent}}
+	for name, test := range map[string]struct {
+		provider Provider
+		route    route
+		want     int
+	}{
+		"it may hold rows back":            {Provider{Tools: keyed}, route{"sim", "sim"}, 3 + maxPrefetch},
+		"its rows could be sent elsewhere": {Provider{Tools: keyed}, route{"other", "sim"}, 3},
+		"a rate limits it":                 {Provider{Tools: keyed, RateLimit: dispatch.RateLimit{PerSecond: 1}}, route{"sim", "sim"}, 3},
+		"a lost row would need a human":    {Provider{Tools: map[string]dispatch.Policy{"act": {Class: dispatch.NonIdempotent}}}, route{"sim", "sim"}, 3},
+	} {
+		test.provider.Name, test.provider.Concurrency = "sim", 3
+		l := laneOn(test.route, test.provider)
+		if cap(l.jobs) != test.want || cap(l.outcomes) != test.want {
+			t.Errorf("%s: room for %d rows and %d outcomes, want %d", name, cap(l.jobs), cap(l.outcomes), test.want)
+		}
+		l.prefetch = maxPrefetch
+		if !l.mayPrefetch() {
+			l.prefetch = 0
+		}
+		if room := l.room(); room != test.want {
+			t.Errorf("%s: it claims %d, and has room for %d", name, room, test.want)
+		}
+	}
+}
+
+func TestAnOutcomeThatWaitsKeepsNothingOfWhatWasSent(t *testing.T) {
+	t.Parallel()
+	l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { return healthy }))
+	l.jobs <- &Row{
+		ClaimedAt: time.Now(), Tuple: dispatch.Tuple{ToolName: "sim/act"},
+		Payload: []byte(`{}`), Headers: map[string]string{"baggage": "b"},
+	}
+	close(l.jobs)
+	l.dispatchAll(lifetimes{stop: t.Context(), abort: t.Context()})
+	if waits := <-l.outcomes; waits.Result.Outcome != dispatch.Completed || waits.Row.Payload != nil || waits.Row.Headers != nil {
+		t.Errorf("%+v of %+v waits for the database", waits.Result, waits.Row)
 	}
 }

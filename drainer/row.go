@@ -46,6 +46,10 @@ func (r *Row) server() string {
 	return r.Tuple.Provider()
 }
 
+// forgetIntent lets go of what was to be sent: outcomes may have to wait for a
+// database that is away.
+func (r *Row) forgetIntent() { r.Payload, r.Headers = nil, nil }
+
 // idempotencyKey is computed once an attempt: it costs a digest.
 func (r *Row) idempotencyKey() string {
 	if r.key == "" {

@@ -22,9 +22,13 @@ func laneTo(adapter dispatch.Adapter) *lane {
 		Breaker: dispatch.BreakerPolicy{ConsecutiveFailures: 3, CoolDown: time.Minute},
 		Tools:   map[string]dispatch.Policy{"act": {Class: dispatch.KeyIdempotent, KeyTTL: time.Minute, MaxAttempts: 3}},
 	}
-	observer, _ := observing(sim)
-	return newLane(route{"sim", "sim"}, &session{
-		upstreams: map[string]*upstream{"sim": newUpstream(sim)},
+	return laneOn(route{"sim", "sim"}, sim)
+}
+
+func laneOn(way route, server Provider) *lane {
+	observer, _ := observing(server)
+	return newLane(way, &session{
+		upstreams: map[string]*upstream{way.provider: newUpstream(server), way.server: newUpstream(server)},
 		closings:  &closings{},
 		lease:     newLease(beatFunc(nil), "worker", timing, time.Now()),
 		observer:  observer,
