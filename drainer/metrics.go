@@ -2,6 +2,7 @@ package drainer
 
 import (
 	"log/slog"
+	"slices"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +15,11 @@ const unconfigured = "unconfigured"
 // settledStatuses are what may become of an intent here. Operators and sagas
 // give it others.
 var settledStatuses = []dispatch.Status{dispatch.StatusCompleted, dispatch.StatusFailed, dispatch.StatusUnknown}
+
+// isSettled holds for an intent that no attempt follows.
+func isSettled(status dispatch.Status, looksUp bool) bool {
+	return slices.Contains(settledStatuses, status) && !looksUp
+}
 
 type metrics struct {
 	turnDuration     prometheus.Histogram

@@ -83,18 +83,7 @@ func (o *observer) attempted(s *Settlement, operation string) {
 	if s.Result.Replayed {
 		o.metrics.replays.WithLabelValues(s.Row.server()).Inc()
 	}
-	o.tallies.of(o.ending(s, operation)).count(s)
-}
-
-func (o *observer) ending(s *Settlement, operation string) ending {
-	return ending{
-		provider:  o.label(s.Row.Tuple.Provider()),
-		server:    s.Row.server(),
-		operation: operation,
-		outcome:   s.Result.Outcome,
-		status:    s.Decision.Status,
-		looksUp:   s.Decision.Lookup,
-	}
+	o.tallies.of(endingOf(s, operation, o.label(s.Row.Tuple.Provider()))).count(s)
 }
 
 func (o *observer) label(provider string) string {
@@ -152,15 +141,13 @@ func (o *observer) refused(provider string, refused []Settlement) {
 func (o *observer) recovered(settlements []Settlement) {
 	for i := range settlements {
 		s := &settlements[i]
-		ended := o.ending(s, o.operation(s.Row.Tuple))
-		ended.outcome = dispatch.Lost
-		tally := o.tallies.of(ended)
-		tally.attempts.Inc()
-		if tally.settled != nil {
-			tally.settled.Inc()
+		provider, status := s.Row.server(), s.Decision.Status
+		o.metrics.attempts.WithLabelValues(provider, o.operation(s.Row.Tuple), string(dispatch.Lost)).Inc()
+		if isSettled(status, s.Decision.Lookup) {
+			o.metrics.settled.WithLabelValues(o.label(s.Row.Tuple.Provider()), string(status)).Inc()
 		}
-		o.log.Log(context.Background(), max(slog.LevelWarn, tally.line.level), "recovered a row of a dead worker", "provider", ended.server, "intent_id", s.Row.IntentID,
-			"attempt", s.Row.Attempt, "idempotency_key", s.Row.idempotencyKey(), "status", string(ended.status))
+		o.log.Log(context.Background(), max(slog.LevelWarn, levelOf(status, s.Decision.Lookup)), "recovered a row of a dead worker", "provider", provider, "intent_id", s.Row.IntentID,
+			"attempt", s.Row.Attempt, "idempotency_key", s.Row.idempotencyKey(), "status", string(status))
 	}
 }
 

@@ -71,6 +71,41 @@ func TestOnlyWhatNobodyWillFindOutIsAnError(t *testing.T) {
 	}
 }
 
+func TestAnAttemptHasOneLine(t *testing.T) {
+	t.Parallel()
+	started := time.Now()
+	row := &Row{IntentID: 7, Attempt: 2, Tuple: dispatch.Tuple{ToolName: "sim/act"}, Via: "spare", Lookup: true}
+	o, said := observing(Provider{Name: "sim"}, Provider{Name: "spare"})
+	o.attempted(&Settlement{
+		Row: row, StartedAt: started, FinishedAt: started.Add(1500 * time.Microsecond),
+		Result:   dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 429, ErrorClass: "http_429", Replayed: true, ProviderRef: "r1"},
+		Decision: dispatch.Decision{Status: dispatch.StatusPending, Delay: 2 * time.Second},
+	}, "find")
+	want := "level=INFO msg=attempt provider=spare operation=find outcome=throttled status=pending intent_id=7 attempt=2 idempotency_key=" +
+		row.Tuple.IdempotencyKey() + " took_us=1500 lookup=true http_status=429 error=http_429 replayed=true provider_ref=r1 retry_in_us=2000000\n"
+	if said.String() != want {
+		t.Errorf("it says\n%swant\n%s", said, want)
+	}
+}
+
+func TestWhatEndsAfterItsProviderWasTakenOutIsCountedUnderItsName(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	o := newObserver([]Provider{{Name: "sim"}}, slog.New(slog.DiscardHandler), registry)
+	ended := &Settlement{Row: &Row{Tuple: dispatch.Tuple{ToolName: "sim/act"}}, Result: dispatch.Result{Outcome: dispatch.Completed}, Decision: dispatch.Decision{Status: dispatch.StatusCompleted}}
+	o.attempted(ended, "act")
+	o.serve([]Provider{{Name: "another"}})
+	o.attempted(ended, "act")
+	got := values(t, registry)
+	for series, want := range map[string]float64{
+		"dispatch_attempts_total act completed sim": 2, "settled_total sim completed": 1, "settled_total unconfigured completed": 1,
+	} {
+		if got[series] != want {
+			t.Errorf("%s is %v, want %v", series, got[series], want)
+		}
+	}
+}
+
 // gauges lists the providers of every gauge that has a series of theirs.
 func gauges(t *testing.T, registry *prometheus.Registry) map[string][]string {
 	t.Helper()

@@ -2,7 +2,6 @@ package drainer
 
 import (
 	"log/slog"
-	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,9 +10,10 @@ import (
 )
 
 // ending is how an attempt ended, as far as counters and lines tell it apart.
-// There are few: rows bring none of it that is not configured.
+// There are few: an attempt is made of configured tools only.
 type ending struct {
 	provider  string // whose row
+	settledAs string // the label of what became of it: its provider, while that is configured
 	server    string // who was called
 	operation string // what was called: for a lookup, the tool that answers it
 	outcome   dispatch.Outcome
@@ -21,7 +21,17 @@ type ending struct {
 	looksUp   bool // a lookup follows
 }
 
-func (e ending) isSettled() bool { return slices.Contains(settledStatuses, e.status) && !e.looksUp }
+func endingOf(s *Settlement, operation, settledAs string) ending {
+	return ending{
+		provider:  s.Row.Tuple.Provider(),
+		settledAs: settledAs,
+		server:    s.Row.server(),
+		operation: operation,
+		outcome:   s.Result.Outcome,
+		status:    s.Decision.Status,
+		looksUp:   s.Decision.Lookup,
+	}
+}
 
 // tally is what an ending counts in, found once: to find a series by its labels
 // takes longer than to count.
@@ -67,8 +77,8 @@ func (t *tallies) find(e ending) *tally {
 		attempts: t.metrics.attempts.WithLabelValues(e.server, e.operation, string(e.outcome)),
 		took:     t.metrics.dispatchDuration.WithLabelValues(e.server),
 	}
-	if e.isSettled() {
-		found.settled = t.metrics.settled.WithLabelValues(e.provider, string(e.status))
+	if isSettled(e.status, e.looksUp) {
+		found.settled = t.metrics.settled.WithLabelValues(e.settledAs, string(e.status))
 	}
 	if e.status == dispatch.StatusCompleted {
 		found.latency = t.metrics.deliveryLatency.WithLabelValues(e.provider)
