@@ -34,7 +34,7 @@ func BenchmarkPickUp(b *testing.B) {
 }
 
 // ended waits until an intent has had its attempt.
-func (o *outbox) ended() (of func(intent int64)) {
+func (o *outbox) ended() (wait func(intent int64)) {
 	o.b.Helper()
 	o.exec(`CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('ended', NEW.intent_id::text); RETURN NULL; END $$`)
 	o.exec(`CREATE TRIGGER tell AFTER INSERT ON outbox.attempt FOR EACH ROW EXECUTE FUNCTION tell()`)
