@@ -27,14 +27,19 @@ func TestARunThatIsTakenBackThriceGoesBackOnce(t *testing.T) {
 	}
 	w.AwaitRest()
 	first.Terminate()
-	for run := range runs {
-		w.Step(name(run), 3, world.Declined)
-		w.Step(name(run), 4, world.Declined)
-	}
 
 	heard := w.Provider.Ledger.Audit().TotalRequests()
-	daemons := []*program.Daemon{w.Start(arm("after_reply=hold@*")), w.Start(arm("after_reply=hold@*"))}
+	daemons := []*program.Daemon{w.Start(arm("after_reply=hold@*"))}
+	for run := range runs {
+		w.Step(name(run), 3, world.Declined)
+	}
+	w.Enqueue(world.Order, runs) // what one daemon alone may have under way is full: the rest is the other's
 	awaitRequests(t, w, heard+2*runs)
+	daemons = append(daemons, w.Start(arm("after_reply=hold@*")))
+	for run := range runs {
+		w.Step(name(run), 4, world.Declined)
+	}
+	awaitRequests(t, w, heard+3*runs)
 	var operators sync.WaitGroup
 	for run := range runs {
 		operators.Go(func() {
@@ -59,7 +64,7 @@ func TestARunThatIsTakenBackThriceGoesBackOnce(t *testing.T) {
 	w.Check()
 }
 
-func name(run int) string { return fmt.Sprintf("run-%d", run+1) }
+func name(run int) string { return fmt.Sprintf("purchase-%d", run+1) }
 
 // sagaMoment is when, in the way back of a run, something else happens.
 type sagaMoment struct {
