@@ -26,7 +26,7 @@ func (l *lane) allowance(stop context.Context) allowance {
 		if wait == 0 {
 			wait = pollInterval
 		}
-		return allowance{rows: min(l.room(), budget), wait: min(wait, pollInterval)}
+		return allowance{rows: min(l.room(), max(0, budget-l.pending.rows())), wait: min(wait, pollInterval)}
 	}
 	if l.probes > 0 {
 		return nothingAllowed
@@ -50,7 +50,7 @@ func (l *lane) room() int {
 	if slots == 0 {
 		return 0
 	}
-	return max(0, slots+l.prefetch-l.outstanding)
+	return max(0, slots+l.prefetch-l.outstanding-l.pending.rows())
 }
 
 // mayPrefetch is no for rows that could soon be barred.

@@ -5,38 +5,61 @@ import (
 	"time"
 )
 
-// await returns once a turn is worth its round trip.
-func (l *lane) await(life lifetimes) {
+// await returns once a turn is worth its round trip or, reporting false, once it
+// has heard of one.
+func (l *lane) await(life lifetimes) (isDue bool) {
 	timer := time.NewTimer(l.patience(life.stop))
 	defer timer.Stop()
-	lingers := len(l.settled) > 0
+	wake, lingers := l.wake, len(l.settled) > 0
+	if l.pending.any() {
+		wake, lingers = nil, true // it keeps: a claim under way may have looked before what it tells of
+	}
 	stopped := life.stop.Done()
 	if life.stop.Err() != nil {
 		stopped = nil
 	}
-	for l.gather(); !l.turnIsDue(); l.gather() {
+	for l.gather(); !l.turnIsDue(life.stop); l.gather() {
 		if len(l.settled) > 0 && !lingers {
 			timer.Reset(linger)
 			lingers = true
 		}
 		select {
-		case outcome := <-l.outcomes:
+		case outcome := <-l.collectable():
 			l.collect(outcome)
-		case <-l.wake:
-			return
+		case news := <-l.pending.claimed:
+			l.hearClaimed(news)
+			return false
+		case news := <-l.pending.confirmed:
+			l.hearSettled(news)
+			return false
+		case <-wake:
+			return true
 		case <-stopped:
-			return
+			return true
 		case <-life.giveUp.Done():
-			return
+			return true
 		case <-timer.C:
-			return
+			return true
 		}
 	}
+	return true
 }
 
 // turnIsDue reports whether waiting longer could not make the next turn better.
-func (l *lane) turnIsDue() bool {
+func (l *lane) turnIsDue(stop context.Context) bool {
+	if l.pending.any() {
+		return l.maySettle() || l.mayClaim(stop)
+	}
 	return len(l.settled) >= fullTurn || (len(l.settled) > 0 && l.outstanding == 0)
+}
+
+// collectable is nobody's while a turn's worth of outcomes waits: what is not
+// collected is outstanding, and so bounds what is claimed.
+func (l *lane) collectable() <-chan Settlement {
+	if len(l.settled) >= fullTurn {
+		return nil
+	}
+	return l.outcomes
 }
 
 // gather takes what has arrived, as far as one turn can use it.
@@ -55,7 +78,9 @@ func (l *lane) gather() {
 func (l *lane) patience(stop context.Context) time.Duration {
 	allowed := l.allowance(stop)
 	switch {
-	case len(l.settled) > 0:
+	case l.pending.any():
+		return pollInterval
+	case len(l.settled) > 0 || len(l.emptied) > 0:
 		return linger
 	case allowed.rows == 0:
 		return allowed.wait

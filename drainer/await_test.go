@@ -53,3 +53,49 @@ func TestAnOutcomeThatIsHereAlreadyDoesNotWaitForTheNextPoll(t *testing.T) {
 		}
 	})
 }
+
+// A claim under way may have looked before there was anything to see.
+func TestANotificationIsKeptWhileATurnIsUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := laneTo(nil)
+		l.pending.add(&laneTurn{claim: Claim{Limit: 1}})
+		l.wake <- struct{}{}
+		l.await(lifetimes{stop: t.Context(), abort: t.Context(), giveUp: t.Context()})
+		if len(l.wake) == 0 {
+			t.Error("it is lost")
+		}
+	})
+}
+
+func TestALaneThatGivesUpDoesNotWaitToHearOfItsTurns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := laneTo(nil)
+		l.pending.add(&laneTurn{settle: ofIntents(1)})
+		over, end := context.WithCancel(t.Context())
+		end()
+		began := time.Now()
+		l.await(lifetimes{stop: over, abort: over, giveUp: over})
+		if waited := time.Since(began); waited > 0 {
+			t.Errorf("it waited %s", waited)
+		}
+	})
+}
+
+// Whatever is collected makes room for another claim.
+func TestALaneCollectsNoMoreThanATurnsWorthOfOutcomes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := laneTo(nil)
+		l.outcomes = make(chan Settlement, 2*fullTurn)
+		for range cap(l.outcomes) {
+			l.outcomes <- Settlement{Row: &Row{}}
+		}
+		l.pending.settling = []*laneTurn{{}, {}}
+		l.await(lifetimes{stop: t.Context(), abort: t.Context(), giveUp: t.Context()})
+		if len(l.settled) != fullTurn {
+			t.Errorf("it collected %d, want %d", len(l.settled), fullTurn)
+		}
+	})
+}

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// stuckAfter is well above what one round of a lane's loop can take: three turn
-// timeouts, for what was lost, for a committer and for the turn, and the longest
-// backoff.
+// stuckAfter is well above what one round of a lane's loop can take: a turn's
+// timeout, for what was lost, and the longest backoff. A round counts as none while
+// a turn is overdue.
 const stuckAfter = time.Minute
 
 // pulse is when a loop last went round: nothing before it has begun, and after it

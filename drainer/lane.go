@@ -23,7 +23,7 @@ const (
 	turnsOfWork = 2
 	// maxPrefetch bounds the rows that wait in memory for a free dispatcher, and
 	// maxPrefetchOctets their payloads.
-	maxPrefetch       = 2000
+	maxPrefetch       = 1750
 	maxPrefetchOctets = 16 << 20
 	// reclaimInterval is how often a lane looks for claims whose reply it lost
 	// and whose commit came later than its first look.
@@ -58,7 +58,11 @@ type lane struct {
 	pulse    pulse           // beats with every round of the loop
 
 	// ----
-	settled     []Settlement  // outcomes that no commit has confirmed yet
+	settled     []Settlement // outcomes that no turn has taken yet
+	pending     pending      // turns that have begun
+	failed      error        // why one of these failed
+	emptied     []int64      // claims to finish: their rows are settled
+	shelf       shelf
 	remembered  map[int64]int // claim id → rows of it that no commit has settled yet
 	outstanding int           // rows in jobs, in dispatch or in outcomes
 	probes      int           // of these rows and the unconfirmed outcomes
@@ -96,6 +100,7 @@ func newLane(route route, session *session) *lane {
 		prefetches: prefetches,
 		once:       session.settings.Once,
 		wake:       make(chan struct{}, 1),
+		pending:    newPending(),
 		jobs:       make(chan *Row, room),
 		outcomes:   make(chan Settlement, room),
 		remembered: map[int64]int{},
@@ -146,7 +151,7 @@ func (l *lane) dispatchAll(life lifetimes) {
 }
 
 func (l *lane) round(life lifetimes) {
-	if !l.hangs(life) {
+	if !l.hangs(life) && !l.pending.overdue() {
 		l.pulse.beat()
 	}
 	switch {
@@ -155,9 +160,11 @@ func (l *lane) round(life lifetimes) {
 	case l.barred():
 		l.giveBack(fleetInterval, "provider_shut")
 	}
-	l.await(life)
-	if err := l.turn(life); err != nil {
-		l.backOff(life, err)
+	if l.await(life) {
+		l.begin(life)
+	}
+	if l.failed != nil && !l.pending.any() {
+		l.backOff(life)
 	}
 }
 
@@ -210,7 +217,7 @@ func (l *lane) finished(stop context.Context) bool {
 
 // unsettled includes a turn in doubt: it may have claimed rows.
 func (l *lane) unsettled() bool {
-	return l.outstanding > 0 || len(l.settled) > 0 || l.failures > 0
+	return l.outstanding > 0 || len(l.settled) > 0 || len(l.emptied) > 0 || l.pending.any() || l.failures > 0
 }
 
 func (l *lane) collect(outcome Settlement) {

@@ -12,7 +12,7 @@ import (
 // reclaim gives back rows that a turn claimed without its reply arriving. Only
 // the lane itself may do so, between turns, when it knows what it remembers.
 func (l *lane) reclaim(life lifetimes) error {
-	if l.failures == 0 && time.Now().Before(l.reclaimAt) {
+	if l.failures == 0 && !l.reclaimIsDue() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(life.giveUp, turnTimeout)
@@ -29,6 +29,8 @@ func (l *lane) reclaim(life lifetimes) error {
 	return nil
 }
 
+func (l *lane) reclaimIsDue() bool { return !time.Now().Before(l.reclaimAt) }
+
 // forget gives back a row whose claim this lane never heard of. It may have
 // been claimed as the probe: then the turn to try the provider passes on.
 func (l *lane) forget(row *Row) (Settlement, bool) {
@@ -38,7 +40,9 @@ func (l *lane) forget(row *Row) (Settlement, bool) {
 
 // backOff waits out a failing database. Outcomes keep arriving in the
 // channel's room meanwhile, and stay there until a turn confirms them.
-func (l *lane) backOff(life lifetimes, err error) {
+func (l *lane) backOff(life lifetimes) {
+	err := l.failed
+	l.failed = nil
 	l.failures++
 	l.prefetch = 0 // the next turn must not fail for being as large
 	if l.failures == 1 && !errors.Is(err, context.Canceled) {

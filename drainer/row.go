@@ -87,6 +87,7 @@ type Settlement struct {
 	Breaker    *BreakerChange // what it means for the provider's breaker; nil for nothing
 	BeginsSaga bool           // its run goes back from here
 	Acts       bool           // its tool has an effect
+	Repeats    bool           // a turn that failed may have settled it
 }
 
 // MayHaveSent reports whether the first-send time starts to count.

@@ -1,6 +1,7 @@
 package drainer
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
@@ -88,6 +89,13 @@ type Claim struct {
 type Cursor struct {
 	NextAttemptAt time.Time
 	IntentID      int64
+}
+
+func (c Cursor) isZero() bool { return c == Cursor{} }
+
+// Compare orders cursors as rows are claimed.
+func (c Cursor) Compare(other Cursor) int {
+	return cmp.Or(c.NextAttemptAt.Compare(other.NextAttemptAt), cmp.Compare(c.IntentID, other.IntentID))
 }
 
 // IdleMark tells producers whether to notify this provider's lanes.

@@ -1,50 +1,63 @@
 package drainer
 
-import (
-	"context"
-	"time"
+import "context"
 
-	"github.com/agentoutbox/drainer/internal/failpoint"
-)
-
-// turn settles what finished and claims what fits, most often in one commit. After an
-// error nothing is forgotten: the commit may or may not have happened, and
-// settling again is harmless.
-func (l *lane) turn(life lifetimes) error {
-	if err := l.reclaim(life); err != nil {
-		return err
-	}
-	settle := firstOctets(l.settled, maxTurnOctets)
-	share := newLaneTurn(settle, l.ended(settle), l.nextClaim(life.stop))
-	if len(share.settle) == 0 && share.claim.Limit == 0 {
-		l.reached()
-		return nil
-	}
-	started := time.Now()
-	if err := l.turns.take(life.giveUp, share); err != nil {
-		return err
-	}
-	claimed, claimErr := hear(life.giveUp, share.claimed)
-	if claimErr == nil {
-		l.plan(share.claim, claimed, time.Since(started))
-		l.start(claimed.Rows)
-	}
-	refused, err := hear(life.giveUp, share.refused)
-	if err != nil {
-		return err
-	}
-	l.confirm(share, refused)
-	return claimErr
-}
-
-func (l *lane) plan(claim Claim, reply ClaimReply, took time.Duration) {
-	if claim.Limit == 0 {
+// begin settles what finished and claims what fits, most often in one commit, and
+// does not wait for it.
+func (l *lane) begin(life lifetimes) {
+	if !l.mayBegin() {
 		return
 	}
-	l.scan.looked(claim.Limit, reply, took)
-	if !l.isDetour() && l.idle.looked(claim.Idle, reply.Found) {
-		l.scan.owe()
+	if err := l.reclaim(life); err != nil {
+		l.fail(err)
+		return
 	}
+	share := l.nextTurn(life.stop)
+	if !share.settles() && !share.claims() {
+		l.heard()
+		return
+	}
+	l.pending.add(share)
+	l.turns.take(life.giveUp, share)
+}
+
+// mayBegin keeps a turn from beginning beside another one where the lane has to
+// know first what became of that.
+func (l *lane) mayBegin() bool {
+	return !l.pending.any() || (l.failed == nil && l.failures == 0 && !l.reclaimIsDue())
+}
+
+// maySettle and mayClaim let a turn begin beside another one only if it is worth
+// that: what is less is better off in the next.
+func (l *lane) maySettle() bool {
+	if !l.pending.any() {
+		return true
+	}
+	return l.mayBegin() && len(l.pending.settling) < turnsAtOnce && len(l.settled) >= fullTurn
+}
+
+func (l *lane) mayClaim(stop context.Context) bool {
+	if !l.pending.any() {
+		return true
+	}
+	return l.mayBegin() && len(l.pending.claiming) < turnsAtOnce && l.scan.hungry && l.allowance(stop).rows >= fullTurn/2
+}
+
+func (l *lane) nextTurn(stop context.Context) *laneTurn {
+	share := newLaneTurn(&l.pending)
+	settles, claims, isAlone := l.maySettle(), l.mayClaim(stop), !l.pending.any()
+	if settles {
+		share.settle = l.takeSettled()
+		share.finish = append(l.ended(share.settle), l.emptied...)
+		l.emptied = nil
+	}
+	if claims {
+		share.claim = l.nextClaim(stop)
+	}
+	if isAlone && len(share.settle) == 0 {
+		l.prefetch = 0 // nobody has ended a row since the last turn
+	}
+	return share
 }
 
 func (l *lane) nextClaim(stop context.Context) Claim {
@@ -70,6 +83,15 @@ func (l *lane) nextCursor(claim Claim) Cursor {
 		return l.scan.everywhere()
 	}
 	return l.scan.from()
+}
+
+// takeSettled halves what it takes as long as turns fail: it may be too much for
+// the time that a turn has.
+func (l *lane) takeSettled() []Settlement {
+	most := min(len(l.settled), max(1, fullTurn>>l.failures))
+	taken := firstOctets(l.settled[:most], maxTurnOctets)
+	l.settled = append(l.shelf.take(), l.settled[len(taken):]...)
+	return taken
 }
 
 // firstOctets takes as many settlements as one turn can carry: at least one,
@@ -103,67 +125,18 @@ func (l *lane) ended(settle []Settlement) []int64 {
 	return ended
 }
 
-func (l *lane) confirm(share *laneTurn, refused []Settlement) {
-	if l.failures == 0 {
-		// After a failed turn a refusal may be the echo of a settlement that was
-		// committed although its reply was lost.
-		l.observer.refused(l.provider, refused)
-		for i := range refused {
-			refused[i].Row.spans.refused()
-		}
+// shelf keeps room for outcomes, to be used again.
+type shelf [][]Settlement
+
+func (s *shelf) take() (room []Settlement) {
+	if last := len(*s) - 1; last >= 0 {
+		room, *s = (*s)[last], (*s)[:last]
 	}
-	l.reached()
-	if len(share.settle) > 0 {
-		failpoint.SettleCommitted.Hit()
-	}
-	for i := range share.settle {
-		l.remembered[share.settle[i].Row.ClaimID]--
-		l.sagaMoved(share.settle[i])
-		share.settle[i].Row.spans.settled()
-		if share.settle[i].Row.Probe {
-			l.probes--
-		}
-	}
-	for _, claim := range share.finish {
-		delete(l.remembered, claim)
-	}
-	l.prefetch = 0
-	if l.mayPrefetch() {
-		l.prefetch = worthPrefetching(len(share.settle), l.heft)
-	}
-	// The next turn's outcomes take the room of this one's, whose responses go.
-	left := copy(l.settled, l.settled[len(share.settle):])
-	clear(l.settled[left:])
-	l.settled = l.settled[:left]
+	return room
 }
 
-// reached notes that the database answered and no turn is in doubt any more.
-func (l *lane) reached() {
-	if l.failures > 0 {
-		l.log.Info("database is back", "failed_turns", l.failures)
-	}
-	l.failures = 0
-}
-
-func (l *lane) start(rows []*Row) {
-	if len(rows) > 0 {
-		failpoint.ClaimCommitted.Hit()
-	}
-	octets := 0
-	for _, row := range rows {
-		octets += len(row.Payload)
-		l.remembered[row.ClaimID]++
-		if row.Probe {
-			l.probes++
-		}
-		if upstream, configured := l.upstreams[row.server()]; configured {
-			upstream.spend()
-		}
-		l.jobs <- row
-	}
-	if len(rows) > 0 {
-		l.heft = octets / len(rows)
-	}
-	l.outstanding += len(rows)
-	l.observer.claimed(l.provider, len(rows))
+// put lets go of what the room held: it can be large.
+func (s *shelf) put(room []Settlement) {
+	clear(room[:cap(room)])
+	*s = append(*s, room[:0])
 }

@@ -32,23 +32,49 @@ type turns struct {
 	requests chan *laneTurn
 }
 
-// laneTurn is one lane's share of a turn. It gets two replies, each as soon as
-// that much is committed.
+// laneTurn is one lane's share of a turn. The lane hears of each half that it has,
+// as soon as that much is committed.
 type laneTurn struct {
-	settle  []Settlement
-	finish  []int64
-	claim   Claim
-	claimed chan reply[ClaimReply]
-	refused chan reply[[]Settlement] // of what it settled
+	settle    []Settlement
+	finish    []int64
+	claim     Claim
+	begunAt   time.Time
+	claimed   chan<- claimNews
+	confirmed chan<- settleNews
 }
 
-type reply[T any] struct {
-	of  T
-	err error
+// claimNews and settleNews tell what became of one half of a lane's turn.
+type (
+	claimNews struct {
+		of    *laneTurn
+		reply ClaimReply
+		took  time.Duration
+		err   error
+	}
+	settleNews struct {
+		of      *laneTurn
+		refused []Settlement
+		err     error
+	}
+)
+
+func newLaneTurn(of *pending) *laneTurn {
+	return &laneTurn{begunAt: time.Now(), claimed: of.claimed, confirmed: of.confirmed}
 }
 
-func newLaneTurn(settle []Settlement, finish []int64, claim Claim) *laneTurn {
-	return &laneTurn{settle, finish, claim, make(chan reply[ClaimReply], 1), make(chan reply[[]Settlement], 1)}
+func (t *laneTurn) claims() bool  { return t.claim.Limit > 0 }
+func (t *laneTurn) settles() bool { return len(t.settle) > 0 || len(t.finish) > 0 }
+
+func (t *laneTurn) tellClaimed(reply ClaimReply, took time.Duration, err error) {
+	if t.claims() {
+		t.claimed <- claimNews{t, reply, took, err}
+	}
+}
+
+func (t *laneTurn) tellConfirmed(refused []Settlement, err error) {
+	if t.settles() {
+		t.confirmed <- settleNews{t, refused, err}
+	}
 }
 
 func newTurns(store turnStore, worker string, observe func(time.Duration, error)) *turns {
@@ -75,30 +101,31 @@ func (t *turns) run(ctx context.Context) {
 
 var errNoCommitter = errors.New("the turns of other lanes take too long")
 
-// take hands one lane's share to a committer. It waits for that as long as for
-// a turn: behind many others the wait would add up.
-func (t *turns) take(ctx context.Context, share *laneTurn) error {
-	queueing := time.NewTimer(turnTimeout)
-	defer queueing.Stop()
+// take hands one lane's share to a committer. The lane does not wait for that: what
+// it has claimed meanwhile must be sent.
+func (t *turns) take(ctx context.Context, share *laneTurn) {
 	select {
 	case t.requests <- share:
-		return nil
-	case <-queueing.C:
-		return errNoCommitter
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	default:
+		go t.queue(ctx, share)
 	}
 }
 
-// hear waits for a reply.
-func hear[T any](ctx context.Context, replies <-chan reply[T]) (T, error) {
+// queue waits for a committer as long as for a turn: behind many others the wait
+// would add up.
+func (t *turns) queue(ctx context.Context, share *laneTurn) {
+	queueing := time.NewTimer(turnTimeout)
+	defer queueing.Stop()
+	err := errNoCommitter
 	select {
-	case reply := <-replies:
-		return reply.of, reply.err
+	case t.requests <- share:
+		return
+	case <-queueing.C:
 	case <-ctx.Done():
-		var none T
-		return none, context.Cause(ctx)
+		err = context.Cause(ctx)
 	}
+	share.tellClaimed(ClaimReply{}, 0, err)
+	share.tellConfirmed(nil, err)
 }
 
 func (t *turns) gather(first *laneTurn) []*laneTurn {
@@ -129,22 +156,22 @@ func (t *turns) commit(ctx context.Context, shares []*laneTurn) {
 // which changes nothing; where the claiming does, they reclaim what they do not
 // know of.
 func (t *turns) carryOut(ctx context.Context, shares []*laneTurn) error {
-	turn := merge(shares)
+	turn, started := merge(shares), time.Now()
 	if len(turn.Settle) < worthTwo || !turn.claims() {
 		reply, err := t.turn(ctx, turn)
-		tellClaimed(shares, reply.Claimed, err)
-		tellRefused(shares, reply.Refused, err)
+		tellClaimed(shares, reply.Claimed, time.Since(started), err)
+		tellConfirmed(shares, reply.Refused, err)
 		return err
 	}
 	var halves errgroup.Group
 	halves.Go(func() error {
 		reply, err := t.turn(ctx, Turn{Settle: turn.Settle, Finish: turn.Finish})
-		tellRefused(shares, reply.Refused, err)
+		tellConfirmed(shares, reply.Refused, err)
 		return err
 	})
 	halves.Go(func() error {
 		reply, err := t.turn(ctx, Turn{Claims: turn.Claims})
-		tellClaimed(shares, reply.Claimed, err)
+		tellClaimed(shares, reply.Claimed, time.Since(started), err)
 		return err
 	})
 	return halves.Wait()
@@ -176,25 +203,25 @@ func merge(shares []*laneTurn) Turn {
 	return turn
 }
 
-func tellClaimed(shares []*laneTurn, claimed []ClaimReply, err error) {
+func tellClaimed(shares []*laneTurn, claimed []ClaimReply, took time.Duration, err error) {
 	for i, share := range shares {
-		told := reply[ClaimReply]{err: err}
+		var reply ClaimReply
 		if err == nil {
-			told.of = claimed[i]
+			reply = claimed[i]
 		}
-		share.claimed <- told
+		share.tellClaimed(reply, took, err)
 	}
 }
 
-func tellRefused(shares []*laneTurn, refused []int, err error) {
+func tellConfirmed(shares []*laneTurn, refused []int, err error) {
 	first := 0
 	for _, share := range shares {
-		told := reply[[]Settlement]{err: err}
+		var own []Settlement
 		for len(refused) > 0 && refused[0] < first+len(share.settle) {
-			told.of = append(told.of, share.settle[refused[0]-first])
+			own = append(own, share.settle[refused[0]-first])
 			refused = refused[1:]
 		}
 		first += len(share.settle)
-		share.refused <- told
+		share.tellConfirmed(own, err)
 	}
 }

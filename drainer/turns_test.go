@@ -32,22 +32,39 @@ func intentsOf(settlements []Settlement) (intents []int64) {
 	return intents
 }
 
-// whole takes a turn and waits for both of its replies.
-func whole(ctx context.Context, turns *turns, share *laneTurn) error {
-	if err := turns.take(ctx, share); err != nil {
-		return err
-	}
-	_, claiming := hear(ctx, share.claimed)
-	_, settling := hear(ctx, share.refused)
-	return errors.Join(claiming, settling)
+// share is a lane's, which has room for what it will hear.
+func share(settle []Settlement, finish []int64, claim Claim) (*laneTurn, *pending) {
+	of := newPending()
+	turn := newLaneTurn(&of)
+	turn.settle, turn.finish, turn.claim = settle, finish, claim
+	return turn, &of
+}
+
+// claiming is a share that does nothing else.
+func claiming() (*laneTurn, *pending) { return share(nil, nil, Claim{Limit: 1}) }
+
+// claimed takes a turn that claims, and waits for its news.
+func claimed(ctx context.Context, turns *turns) error {
+	turn, hears := claiming()
+	turns.take(ctx, turn)
+	return (<-hears.claimed).err
 }
 
 func TestEveryLaneGetsItsPartOfASharedTurn(t *testing.T) {
-	shares := []*laneTurn{
-		newLaneTurn(ofIntents(1, 2), nil, Claim{Provider: "a"}),
-		newLaneTurn(nil, nil, Claim{Provider: "b"}),
-		newLaneTurn(ofIntents(3), []int64{7}, Claim{Provider: "c"}),
-		newLaneTurn(ofIntents(4, 5, 6), []int64{8, 9}, Claim{Provider: "d"}),
+	var shares []*laneTurn
+	var lanes []*pending
+	for _, lane := range []struct {
+		settle []Settlement
+		finish []int64
+		claim  Claim
+	}{
+		{ofIntents(1, 2), nil, Claim{Provider: "a", Limit: 1}},
+		{nil, nil, Claim{Provider: "b", Limit: 1}},
+		{ofIntents(3), []int64{7}, Claim{Provider: "c", Limit: 1}},
+		{ofIntents(4, 5, 6), []int64{8, 9}, Claim{Provider: "d", Limit: 1}},
+	} {
+		turn, hears := share(lane.settle, lane.finish, lane.claim)
+		shares, lanes = append(shares, turn), append(lanes, hears)
 	}
 	turns := newTurns(turnFunc(func(_ context.Context, turn Turn) (TurnReply, error) {
 		if got := intentsOf(turn.Settle); !slices.Equal(got, []int64{1, 2, 3, 4, 5, 6}) {
@@ -66,28 +83,32 @@ func TestEveryLaneGetsItsPartOfASharedTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range [][]int64{{2}, nil, nil, {4, 6}} {
-		if refused := <-shares[i].refused; !slices.Equal(intentsOf(refused.of), want) {
-			t.Errorf("lane %d: refused %v, want %v", i, intentsOf(refused.of), want)
+		if shares[i].settles() {
+			if news := <-lanes[i].confirmed; news.of != shares[i] || !slices.Equal(intentsOf(news.refused), want) {
+				t.Errorf("lane %d: refused %v, want %v", i, intentsOf(news.refused), want)
+			}
 		}
-		if claimed := <-shares[i].claimed; claimed.of.Next.IntentID != int64("abcd"[i]) {
+		if news := <-lanes[i].claimed; news.of != shares[i] || news.reply.Next.IntentID != int64("abcd"[i]) {
 			t.Errorf("lane %d got another lane's rows", i)
 		}
 	}
 }
 
 func TestAFailedTurnFailsForAllItsLanes(t *testing.T) {
-	shares := []*laneTurn{newLaneTurn(nil, nil, Claim{}), newLaneTurn(nil, nil, Claim{})}
+	settles, first := share(ofIntents(1), nil, Claim{})
+	claims, second := claiming()
 	turns := newTurns(turnFunc(func(context.Context, Turn) (TurnReply, error) { return TurnReply{}, errAway }), "worker", nil)
-	if err := turns.carryOut(t.Context(), shares); !errors.Is(err, errAway) {
+	if err := turns.carryOut(t.Context(), []*laneTurn{settles, claims}); !errors.Is(err, errAway) {
 		t.Errorf("it says %v", err)
 	}
-	for i, share := range shares {
-		if reply := <-share.claimed; !errors.Is(reply.err, errAway) {
-			t.Errorf("lane %d hears %v of its claim", i, reply.err)
-		}
-		if reply := <-share.refused; !errors.Is(reply.err, errAway) {
-			t.Errorf("lane %d hears %v of what it settled", i, reply.err)
-		}
+	if news := <-first.confirmed; !errors.Is(news.err, errAway) {
+		t.Errorf("the lane that settles hears %v", news.err)
+	}
+	if news := <-second.claimed; !errors.Is(news.err, errAway) {
+		t.Errorf("the lane that claims hears %v", news.err)
+	}
+	if len(first.claimed) > 0 || len(second.confirmed) > 0 {
+		t.Error("a lane hears of what it has not asked for")
 	}
 }
 
@@ -114,7 +135,8 @@ func TestALargeTurnSettlesAndClaimsAtOnce(t *testing.T) {
 					<-all // waits for ever unless they are under way at the same time
 					return TurnReply{Claimed: []ClaimReply{{}}}, nil
 				}), "worker", nil)
-				if err := turns.carryOut(t.Context(), []*laneTurn{newLaneTurn(test.settle, nil, test.claim)}); err != nil {
+				turn, _ := share(test.settle, nil, test.claim)
+				if err := turns.carryOut(t.Context(), []*laneTurn{turn}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -128,32 +150,32 @@ func TestOfALargeTurnEachHalfIsHeardOfAsSoonAsItHasEnded(t *testing.T) {
 	settling := func(turn Turn) bool { return len(turn.Settle) > 0 }
 	t.Run("the settling hangs", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			share, fail := largeTurnWhere(t, settling)
-			if claimed := <-share.claimed; claimed.err != nil || claimed.of.Found != 1 {
-				t.Errorf("it has claimed %+v, %v, while the settling hangs", claimed.of, claimed.err)
+			hears, fail := largeTurnWhere(t, settling)
+			if news := <-hears.claimed; news.err != nil || news.reply.Found != 1 {
+				t.Errorf("it has claimed %+v, %v, while the settling hangs", news.reply, news.err)
 			}
 			fail()
-			if refused := <-share.refused; !errors.Is(refused.err, errAway) {
-				t.Errorf("the settling ended with %v", refused.err)
+			if news := <-hears.confirmed; !errors.Is(news.err, errAway) {
+				t.Errorf("the settling ended with %v", news.err)
 			}
 		})
 	})
 	t.Run("the claiming hangs", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			share, fail := largeTurnWhere(t, Turn.claims)
-			if refused := <-share.refused; refused.err != nil || len(refused.of) != 1 {
-				t.Errorf("%d are refused, %v, while the claiming hangs", len(refused.of), refused.err)
+			hears, fail := largeTurnWhere(t, Turn.claims)
+			if news := <-hears.confirmed; news.err != nil || len(news.refused) != 1 {
+				t.Errorf("%d are refused, %v, while the claiming hangs", len(news.refused), news.err)
 			}
 			fail()
-			if claimed := <-share.claimed; !errors.Is(claimed.err, errAway) {
-				t.Errorf("the claiming ended with %v", claimed.err)
+			if news := <-hears.claimed; !errors.Is(news.err, errAway) {
+				t.Errorf("the claiming ended with %v", news.err)
 			}
 		})
 	})
 }
 
 // largeTurnWhere is under way while one half of it hangs, until that fails.
-func largeTurnWhere(t *testing.T, hangs func(Turn) bool) (share *laneTurn, fail func()) {
+func largeTurnWhere(t *testing.T, hangs func(Turn) bool) (hears *pending, fail func()) {
 	t.Helper()
 	failed := make(chan struct{})
 	turns := newTurns(turnFunc(func(_ context.Context, turn Turn) (TurnReply, error) {
@@ -163,13 +185,13 @@ func largeTurnWhere(t *testing.T, hangs func(Turn) bool) (share *laneTurn, fail 
 		}
 		return TurnReply{Refused: []int{len(turn.Finish)}, Claimed: []ClaimReply{{Found: 1}}}, nil
 	}), "worker", nil)
-	share = newLaneTurn(ofIntents(make([]int64, worthTwo)...), []int64{7}, Claim{Limit: 1})
+	turn, hears := share(ofIntents(make([]int64, worthTwo)...), []int64{7}, Claim{Limit: 1})
 	go func() {
-		if err := turns.carryOut(t.Context(), []*laneTurn{share}); !errors.Is(err, errAway) {
+		if err := turns.carryOut(t.Context(), []*laneTurn{turn}); !errors.Is(err, errAway) {
 			t.Errorf("the turn ended with %v", err)
 		}
 	}()
-	return share, func() { close(failed) }
+	return hears, func() { close(failed) }
 }
 
 func TestLanesShareATurnOnlyWhileEveryCommitterIsBusy(t *testing.T) {
@@ -189,11 +211,11 @@ func TestLanesShareATurnOnlyWhileEveryCommitterIsBusy(t *testing.T) {
 		var services, group sync.WaitGroup
 		services.Go(func() { turns.run(ctx) })
 		for range committers {
-			group.Go(func() { _ = whole(ctx, turns, newLaneTurn(nil, nil, Claim{})) })
+			group.Go(func() { _ = claimed(ctx, turns) })
 			synctest.Wait()
 		}
 		for range lanes - committers {
-			group.Go(func() { _ = whole(ctx, turns, newLaneTurn(nil, nil, Claim{})) })
+			group.Go(func() { _ = claimed(ctx, turns) })
 		}
 		group.Wait()
 		stop()
@@ -219,34 +241,9 @@ func TestAskingForATurnEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
 	turns := newTurns(turnFunc(nil), "worker", nil)
-	if err := whole(ctx, turns, newLaneTurn(nil, nil, Claim{})); !errors.Is(err, cause) {
+	if err := claimed(ctx, turns); !errors.Is(err, cause) {
 		t.Errorf("%v, want the cause", err)
 	}
-}
-
-func TestALaneDoesNotWaitForAReplyBeyondItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cause := errors.New("gave up")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		release := make(chan struct{})
-		turns := newTurns(turnFunc(func(context.Context, Turn) (TurnReply, error) {
-			<-release
-			return TurnReply{}, errors.New("too late")
-		}), "worker", func(time.Duration, error) {})
-		running, stop := context.WithCancel(t.Context())
-		var services sync.WaitGroup
-		services.Go(func() { turns.run(running) })
-		ended := make(chan error)
-		go func() { ended <- whole(ctx, turns, newLaneTurn(nil, nil, Claim{})) }()
-		synctest.Wait() // the store has it
-		cancel(cause)
-		if err := <-ended; !errors.Is(err, cause) {
-			t.Errorf("%v, want the cause", err)
-		}
-		stop()
-		close(release)
-		services.Wait()
-	})
 }
 
 // A lane is stuck after a minute. However many lanes there are, an outage must
@@ -264,7 +261,7 @@ func TestNoLaneWaitsForLongBehindOthersWhileTheDatabaseHangs(t *testing.T) {
 		began := time.Now()
 		for range 20 * committers * lanesPerTurn {
 			lanes.Go(func() {
-				if whole(ctx, turns, newLaneTurn(nil, nil, Claim{})) == nil {
+				if claimed(ctx, turns) == nil {
 					t.Error("a turn that nothing came of succeeded")
 				}
 			})
@@ -275,5 +272,22 @@ func TestNoLaneWaitsForLongBehindOthersWhileTheDatabaseHangs(t *testing.T) {
 		}
 		cancel()
 		running.Wait()
+	})
+}
+
+// What it has claimed by then would count as sent if this worker died.
+func TestALaneDoesNotWaitForACommitter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := newTurns(turnFunc(nil), "w", nil)
+		turn, hears := claiming()
+		began := time.Now()
+		turns.take(t.Context(), turn)
+		if waited := time.Since(began); waited > 0 {
+			t.Errorf("it waited %s", waited)
+		}
+		if news := <-hears.claimed; !errors.Is(news.err, errNoCommitter) || time.Since(began) != turnTimeout {
+			t.Errorf("after %s it hears %v", time.Since(began), news.err)
+		}
 	})
 }

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -48,9 +47,7 @@ type claimedRow struct {
 // takeClaimed puts rows into the order in which they were due: sorting them here
 // is cheaper than with their payloads in the database.
 func takeClaimed(reply *drainer.ClaimReply, found []claimedRow, probe bool) {
-	slices.SortFunc(found, func(a, b claimedRow) int {
-		return cmp.Or(a.place.NextAttemptAt.Compare(b.place.NextAttemptAt), cmp.Compare(a.IntentID, b.IntentID))
-	})
+	slices.SortFunc(found, func(a, b claimedRow) int { return a.place.Compare(b.place) })
 	reply.Found = len(found)
 	reply.Rows = make([]*drainer.Row, 0, len(found))
 	for _, row := range found {

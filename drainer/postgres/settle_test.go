@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestSettlingTwiceIsHarmless(t *testing.T) {
@@ -73,6 +74,72 @@ func TestARepeatedSettlementBesideANewerOneWritesNothing(t *testing.T) {
 	if again := o.claim(worker, 1); len(again) != 0 {
 		t.Errorf("a completed intent was claimed again: %+v", again[0])
 	}
+}
+
+// The client of its first try has given that up, and the lane settles the same again.
+func TestATurnThatIsRepeatedWaitsForItsFirstTry(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 2)
+	rows := o.claim(worker, 2)
+	slow, err := o.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Rollback(t.Context())
+	// whoever settles waits here, with the first of the two settled and nothing finished
+	if _, err := slow.Exec(t.Context(), `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
+		VALUES ($1, 1, 'w', 'completed', 'completed')`, rows[1].IntentID); err != nil {
+		t.Fatal(err)
+	}
+	tries := make(chan error)
+	for waiting := 1; waiting <= 2; waiting++ {
+		turn := settling(dispatch.Completed, rows...)
+		turn.Settle[0].Repeats = waiting == 2
+		go func() {
+			_, err := o.Turn(t.Context(), worker, turn)
+			tries <- err
+		}()
+		drainertest.Eventually(t, "it waits for a lock", func() bool {
+			return waiting == stored[int](o, `SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted
+				AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`)
+		})
+	}
+	if err := slow.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := <-tries; err != nil {
+			t.Error(err)
+		}
+	}
+	o.assertStatuses(map[string]int{"completed": 2})
+}
+
+// A busy lane has two turns under way, and their rows can be of one claim.
+func TestATurnSettlesBesideAnotherOneThatHoldsTheSameClaim(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 2)
+	rows := o.claim(worker, 2)
+	other, err := o.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Rollback(t.Context())
+	if _, err := other.Exec(t.Context(), `SELECT FROM outbox.claim WHERE claim_id = $1 FOR KEY SHARE`, rows[0].ClaimID); err != nil {
+		t.Fatal(err)
+	}
+	if refused := o.turn(worker, drainer.Turn{Settle: []drainer.Settlement{ended(rows[1], dispatch.Completed)}}).Refused; len(refused) != 0 {
+		t.Errorf("its row was refused: %v", refused)
+	}
+	o.bury(worker)
+	if lost := o.reap(); len(lost) != 0 {
+		t.Errorf("%d rows were reaped from under the other turn", len(lost))
+	}
+	o.assertStatuses(map[string]int{"completed": 1, "in_progress": 1})
 }
 
 func TestOneRowOfAClaimSettlesWithoutTheOthers(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -15,6 +16,8 @@ import (
 var (
 	//go:embed sql/finish.sql
 	finishSQL string
+	//go:embed sql/hold.sql
+	holdSQL string
 	//go:embed sql/idle.sql
 	idleSQL string
 )
@@ -49,6 +52,7 @@ func (s *Store) turn(ctx context.Context, worker string, turn drainer.Turn) (dra
 func (s *Store) turnOnce(ctx context.Context, worker string, turn drainer.Turn, repeated bool) (drainer.TurnReply, error) {
 	reply := drainer.TurnReply{Claimed: make([]drainer.ClaimReply, len(turn.Claims))}
 	var batch pgx.Batch
+	queueHold(&batch, worker, turn)
 	queueSettle(&batch, worker, turn.Settle, repeated, &reply.Refused)
 	queueFinish(&batch, worker, turn.Finish)
 	queueBreakers(&batch, worker, turn.Settle)
@@ -65,6 +69,12 @@ func (s *Store) turnOnce(ctx context.Context, worker string, turn drainer.Turn, 
 func isUniqueViolation(err error) bool {
 	var refusal *pgconn.PgError
 	return errors.As(err, &refusal) && refusal.Code == "23505"
+}
+
+func queueHold(batch *pgx.Batch, worker string, turn drainer.Turn) {
+	if slices.ContainsFunc(turn.Settle, func(s drainer.Settlement) bool { return s.Repeats }) {
+		batch.Queue(holdSQL, worker, turn.Finish)
+	}
 }
 
 func queueFinish(batch *pgx.Batch, worker string, claims []int64) {

@@ -11,7 +11,7 @@ var Mutants = []Mutant{
 				File: "drainer/postgres/sql/settle.sql",
 				Guard: `  SELECT claim_id, provider FROM outbox.claim
   WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
-  ORDER BY claim_id FOR UPDATE
+  ORDER BY claim_id FOR KEY SHARE
 `,
 				Break: `  SELECT DISTINCT e.claim_id, i.provider
   FROM unnest($2::bigint[], $3::bigint[]) AS e (claim_id, intent_id) JOIN outbox.intent i ON i.id = e.intent_id
