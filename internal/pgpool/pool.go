@@ -23,6 +23,9 @@ const (
 	// lastWords is how long a connection that was given up may keep its place in
 	// the pool, so that the server hears of it.
 	lastWords = 2 * time.Second
+	// statements is far above what a daemon prepares on one connection, and each
+	// connection makes room for as many.
+	statements = 64
 )
 
 // dialer notices a dead host about as soon as the server notices a dead daemon.
@@ -43,6 +46,8 @@ func Open(ctx context.Context, databaseURL string, connections int32, settings .
 	config.BeforeClose = takeLeave
 	config.ConnConfig.ConnectTimeout = connectTimeout
 	config.ConnConfig.DialFunc = dialer.DialContext
+	config.ConnConfig.StatementCacheCapacity = min(config.ConnConfig.StatementCacheCapacity, statements)
+	config.ConnConfig.DescriptionCacheCapacity = min(config.ConnConfig.DescriptionCacheCapacity, statements)
 	config.ConnConfig.Tracer = patience{}
 	config.AfterConnect = prepare(strings.Join(append([]string{sessionSQL}, settings...), ";"))
 	leaveReadOnly(&config.ConnConfig.Config)

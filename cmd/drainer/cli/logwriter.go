@@ -10,6 +10,9 @@ const (
 	// logLinger is for how long a line waits for company. A system call for each
 	// line would cost a busy daemon more than the line itself.
 	logLinger = 5 * time.Millisecond
+	// enoughLines, in octets, wait for no more company: a larger write saves
+	// little, and its room would stay.
+	enoughLines = 64 << 10
 	// mostWaiting bounds, in octets, the lines that wait for a slow reader.
 	mostWaiting = 1 << 20
 )
@@ -18,6 +21,7 @@ const (
 // of its last moment.
 type logWriter struct {
 	out    io.Writer
+	enough chan struct{} // capacity 1; lines that need not wait
 	closed chan struct{}
 	done   chan struct{}
 
@@ -29,7 +33,7 @@ type logWriter struct {
 }
 
 func newLogWriter(out io.Writer) *logWriter {
-	w := &logWriter{out: out, closed: make(chan struct{}), done: make(chan struct{})}
+	w := &logWriter{out: out, enough: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{})}
 	w.changed = sync.NewCond(&w.mu)
 	go w.run()
 	return w
@@ -45,8 +49,16 @@ func (w *logWriter) Write(line []byte) (int, error) {
 	if w.isOver {
 		return w.out.Write(line)
 	}
+	if len(w.waiting) == 0 {
+		w.changed.Broadcast()
+	}
 	w.waiting = append(w.waiting, line...)
-	w.changed.Broadcast()
+	if len(w.waiting) >= enoughLines {
+		select {
+		case w.enough <- struct{}{}:
+		default:
+		}
+	}
 	return len(line), nil
 }
 
@@ -68,6 +80,7 @@ func (w *logWriter) run() {
 	for w.awaitLines() {
 		select {
 		case <-time.After(logLinger):
+		case <-w.enough:
 		case <-w.closed:
 		}
 		w.mu.Lock()

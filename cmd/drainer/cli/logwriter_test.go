@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 func TestEveryLineIsWrittenOnceAndWhole(t *testing.T) {
@@ -48,6 +49,23 @@ func TestALineComesThoughNoOtherFollows(t *testing.T) {
 		t.Errorf("read %q, %v", octets[:n], err)
 	}
 	lines.Close()
+}
+
+func TestManyLinesWaitForNoMore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reader, out := io.Pipe()
+		lines := newLogWriter(out)
+		began := time.Now()
+		go func() { _, _ = lines.Write(make([]byte, enoughLines)) }()
+		if _, err := io.ReadFull(reader, make([]byte, enoughLines)); err != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(began); waited > 0 {
+			t.Errorf("they waited %s for company", waited)
+		}
+		lines.Close()
+	})
 }
 
 func TestALogThatNobodyReadsHoldsItsWritersUp(t *testing.T) {
