@@ -1,8 +1,6 @@
 package bench_test
 
 import (
-	"bytes"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,7 +37,7 @@ func callBarely(b testing.TB, provider string, requests int) float64 {
 	b.Helper()
 	client := newClient()
 	defer client.CloseIdleConnections()
-	body := fmt.Appendf(nil, `{"order": "order-1", "amount": 1, "currency": "eur", "note": "%s"}`, bytes.Repeat([]byte("x"), 430))
+	body := []byte(payloadText)
 	var left atomic.Int64
 	left.Store(int64(requests))
 	var callers sync.WaitGroup

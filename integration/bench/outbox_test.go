@@ -1,13 +1,23 @@
 package bench_test
 
 import (
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// payload is about 500 octets of JSON, as an expression over n.
-const payload = `jsonb_build_object('order', 'order-' || n, 'amount', n, 'currency', 'eur', 'note', repeat('x', 430))`
+// payload is an order of about 500 octets of JSON, as an expression over n.
+const payload = `jsonb_build_object(
+  'order', 'order-' || n, 'amount', n, 'currency', 'eur', 'capture', true, 'customer', 'customer-' || n % 5000,
+  'items', jsonb_build_array(jsonb_build_object('sku', 'sku-' || n % 700, 'quantity', 1 + n % 3),
+                             jsonb_build_object('sku', 'sku-' || n % 900, 'quantity', 1)),
+  'note', repeat('Leave it at the door. ', 14))`
+
+// payloadText is one such order.
+var payloadText = `{"order": "order-1", "amount": 1, "currency": "eur", "capture": true, "customer": "customer-1", ` +
+	`"items": [{"sku": "sku-1", "quantity": 2}, {"sku": "sku-1", "quantity": 1}], ` +
+	`"note": "` + strings.Repeat("Leave it at the door. ", 14) + `"}`
 
 // outbox is a database with the drainer's schema.
 type outbox struct{ *database }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,9 +20,6 @@ const (
 	callEnqueue  = `SELECT * FROM outbox.enqueue($1, $2, 'sim/act', 'order', $3)`
 	notification = `PERFORM pg_notify\([^;]*;`
 )
-
-// payloadText is what producers enqueue.
-var payloadText = fmt.Sprintf(`{"order": "order-1", "amount": 1, "currency": "eur", "note": "%s"}`, strings.Repeat("x", 430))
 
 // BenchmarkProducers asks what notifying costs those who enqueue while a daemon
 // drains: against the same trigger, which notifies nobody.

@@ -80,10 +80,18 @@ func workJobs(ctx context.Context, setup riverSetup) error {
 }
 
 type jobArgs struct {
-	Order    string `json:"order"`
-	Amount   int    `json:"amount"`
-	Currency string `json:"currency"`
-	Note     string `json:"note"`
+	Order    string    `json:"order"`
+	Amount   int       `json:"amount"`
+	Currency string    `json:"currency"`
+	Capture  bool      `json:"capture"`
+	Customer string    `json:"customer"`
+	Items    []jobItem `json:"items"`
+	Note     string    `json:"note"`
+}
+
+type jobItem struct {
+	SKU      string `json:"sku"`
+	Quantity int    `json:"quantity"`
 }
 
 func (jobArgs) Kind() string { return "act" }
