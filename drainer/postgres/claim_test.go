@@ -226,6 +226,29 @@ func TestLanesShareATurnAndKeepTheirRowsApart(t *testing.T) {
 	}
 }
 
+// A lane's second claim, and that of a detour, can share a turn with its first.
+func TestClaimsOfOneProviderShareATurnAndNoRow(t *testing.T) {
+	t.Parallel()
+	const rows = 5
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, rows)
+	claim := drainer.Claim{Provider: "sim", Server: "sim", Limit: 2}
+	reply := o.turn(worker, drainer.Turn{Claims: []drainer.Claim{claim, claim, {Provider: "other", Server: "other", Limit: 2}, claim}})
+	claimed := map[int64]bool{}
+	for i, want := range []int{2, 2, 0, 1} {
+		if got := len(reply.Claimed[i].Rows); got != want || reply.Claimed[i].Found != want {
+			t.Errorf("claim %d: %d rows of %d, want %d", i, got, reply.Claimed[i].Found, want)
+		}
+		for _, row := range reply.Claimed[i].Rows {
+			claimed[row.IntentID] = true
+		}
+	}
+	if len(claimed) != rows {
+		t.Errorf("%d intents claimed, want %d", len(claimed), rows)
+	}
+}
+
 func TestProducersNotifyOnlyWhileALaneWaits(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -57,9 +57,7 @@ func (s *Store) turnOnce(ctx context.Context, worker string, turn drainer.Turn, 
 	queueFinish(&batch, worker, turn.Finish)
 	queueBreakers(&batch, worker, turn.Settle)
 	queueIdle(&batch, turn.Claims)
-	for i, claim := range turn.Claims {
-		queueClaim(&batch, worker, claim, &reply.Claimed[i])
-	}
+	queueClaims(&batch, worker, turn.Claims, reply.Claimed)
 	if err := s.turns.SendBatch(ctx, &batch).Close(); err != nil {
 		return drainer.TurnReply{}, fmt.Errorf("turn: %w", err)
 	}
