@@ -80,12 +80,14 @@ func TestTheLimitHoldsUnderABadPlan(t *testing.T) {
 			}
 			o.db.Reset() // who is connected keeps the settings of before
 			o.enqueue("run", 0, rows)
+			o.enqueueTool("other/act", "run", rows)
 			if claimed := o.claimPlainly(limit); claimed <= limit {
 				t.Fatalf("the plan is not bad: the plain claim took %d rows", claimed)
 			}
 			fault.Injected(t, 28, 1)
-			if claimed := o.claim(o.join(), limit); len(claimed) != limit {
-				t.Errorf("claimed %d rows, want %d", len(claimed), limit)
+			reply := o.turn(o.join(), drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit}, {Provider: "other", Server: "other", Limit: 2 * limit}}})
+			if own, others := len(reply.Claimed[0].Rows), len(reply.Claimed[1].Rows); own != limit || others != 2*limit {
+				t.Errorf("claimed %d and %d rows, want %d and %d", own, others, limit, 2*limit)
 			}
 		})
 	}
@@ -198,55 +200,6 @@ func TestForwardRowsOfACompensatedRunAreStopped(t *testing.T) {
 		t.Errorf("claimed %+v, want what may have been applied, not to be sent, and the other run's", rows)
 	}
 	o.assertStatuses(map[string]int{"cancelled": 1, "in_progress": 2})
-}
-
-func TestLanesShareATurnAndKeepTheirRowsApart(t *testing.T) {
-	t.Parallel()
-	o := newOutbox(t)
-	worker := o.join()
-	o.enqueue("run", 0, 3)
-	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
-		SELECT 'run', 'other-' || n, 'other/act', 'scope', '{}' FROM generate_series(1, 2) n`)
-	settled := o.claim(worker, 1)
-	turn := settling(dispatch.Completed, settled...)
-	turn.Settle = append(turn.Settle, ended(&drainer.Row{ClaimID: 999, IntentID: settled[0].IntentID, Attempt: 7}, dispatch.Completed))
-	turn.Claims = []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 10}, {Provider: "idle", Server: "idle"}, {Provider: "other", Server: "other", Limit: 10}}
-	reply := o.turn(worker, turn)
-	counts := []int{len(reply.Claimed[0].Rows), len(reply.Claimed[1].Rows), len(reply.Claimed[2].Rows)}
-	if !slices.Equal(counts, []int{2, 0, 2}) {
-		t.Errorf("claimed %v rows, want 2, 0 and 2", counts)
-	}
-	for _, row := range reply.Claimed[2].Rows {
-		if row.Tuple.Provider() != "other" {
-			t.Errorf("a row of %s in the reply to other", row.Tuple.Provider())
-		}
-	}
-	if stored[int](o, `SELECT count(*) FROM outbox.claim`) != 2 {
-		t.Error("each provider's rows want a claim of their own, and the settled one none")
-	}
-}
-
-// A lane's second claim, and that of a detour, can share a turn with its first.
-func TestClaimsOfOneProviderShareATurnAndNoRow(t *testing.T) {
-	t.Parallel()
-	const rows = 5
-	o := newOutbox(t)
-	worker := o.join()
-	o.enqueue("run", 0, rows)
-	claim := drainer.Claim{Provider: "sim", Server: "sim", Limit: 2}
-	reply := o.turn(worker, drainer.Turn{Claims: []drainer.Claim{claim, claim, {Provider: "other", Server: "other", Limit: 2}, claim}})
-	claimed := map[int64]bool{}
-	for i, want := range []int{2, 2, 0, 1} {
-		if got := len(reply.Claimed[i].Rows); got != want || reply.Claimed[i].Found != want {
-			t.Errorf("claim %d: %d rows of %d, want %d", i, got, reply.Claimed[i].Found, want)
-		}
-		for _, row := range reply.Claimed[i].Rows {
-			claimed[row.IntentID] = true
-		}
-	}
-	if len(claimed) != rows {
-		t.Errorf("%d intents claimed, want %d", len(claimed), rows)
-	}
 }
 
 func TestProducersNotifyOnlyWhileALaneWaits(t *testing.T) {

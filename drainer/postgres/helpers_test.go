@@ -76,6 +76,13 @@ func (o *outbox) enqueue(run string, from, to int) {
 		run, from, to)
 }
 
+// enqueueTool commits steps of one run that call that tool.
+func (o *outbox) enqueueTool(tool, run string, steps int) {
+	o.t.Helper()
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		SELECT $1, $2 || n, $2, 'scope', '{}' FROM generate_series(1, $3::int) n`, run, tool, steps)
+}
+
 func (o *outbox) turn(worker string, turn drainer.Turn) drainer.TurnReply {
 	o.t.Helper()
 	ctx, cancel := context.WithTimeout(o.t.Context(), patience)

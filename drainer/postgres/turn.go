@@ -57,7 +57,9 @@ func (s *Store) turnOnce(ctx context.Context, worker string, turn drainer.Turn, 
 	queueFinish(&batch, worker, turn.Finish)
 	queueBreakers(&batch, worker, turn.Settle)
 	queueIdle(&batch, turn.Claims)
-	queueClaims(&batch, worker, turn.Claims, reply.Claimed)
+	for i, claim := range turn.Claims {
+		queueClaim(&batch, worker, claim, &reply.Claimed[i])
+	}
 	if err := s.turns.SendBatch(ctx, &batch).Close(); err != nil {
 		return drainer.TurnReply{}, fmt.Errorf("turn: %w", err)
 	}
