@@ -35,6 +35,7 @@ func TestATurnBeginsBesideAnotherOneOnlyWithAsMuchAsATurnCarries(t *testing.T) {
 		"there is no room for so many": {0, func(l *lane) { l.pending.add(settling); l.outstanding = 4 * fullTurn }, false, false},
 		"one of them has failed":       {fullTurn, func(l *lane) { l.pending.add(settling); l.fail(errAway) }, false, false},
 		"the database just failed":     {fullTurn, func(l *lane) { l.pending.add(settling); l.failures = 1 }, false, false},
+		"others serve the provider":    {fullTurn, func(l *lane) { l.pending.add(settling); l.server.learn(Gate{Workers: 2}) }, false, false},
 		"a reply may have been lost":   {fullTurn, func(l *lane) { l.pending.add(settling); l.reclaimAt = time.Now() }, false, false},
 	} {
 		l := laneTo(nil)

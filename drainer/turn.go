@@ -22,9 +22,10 @@ func (l *lane) begin(life lifetimes) {
 }
 
 // mayBegin keeps a turn from beginning beside another one where the lane has to
-// know first what became of that.
+// know first what became of that, or where the workers that share the provider's
+// rows keep the database busy: more claims at once pass over each other's rows.
 func (l *lane) mayBegin() bool {
-	return !l.pending.any() || (l.failed == nil && l.failures == 0 && !l.reclaimIsDue())
+	return !l.pending.any() || (l.failed == nil && l.failures == 0 && !l.reclaimIsDue() && !l.server.shared.Load())
 }
 
 // maySettle and mayClaim let a turn begin beside another one only if it is worth

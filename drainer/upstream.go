@@ -1,6 +1,7 @@
 package drainer
 
 import (
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -14,6 +15,7 @@ type upstream struct {
 	breaker  *breaker
 	slots    *slots
 	pace     *rate.Limiter
+	shared   atomic.Bool // other workers send there as well
 }
 
 func newUpstream(provider Provider) *upstream {
@@ -45,6 +47,7 @@ func perSecond(provider Provider) rate.Limit {
 // learn takes over what the fleet knows, with this worker's share of what all
 // may do together, and returns what was known before.
 func (u *upstream) learn(gate Gate) (before Gate) {
+	u.shared.Store(gate.Workers > 1)
 	u.slots.resize(gate.share(u.provider.Concurrency))
 	if limit := perSecond(u.provider); limit != rate.Inf {
 		u.pace.SetLimit(limit / rate.Limit(max(1, gate.Workers)))
