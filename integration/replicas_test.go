@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
@@ -24,7 +23,6 @@ func TestReplicasThatAreKilledDrainEverythingOnce(t *testing.T) {
 	}))
 	w.enqueue("sim/act", 0, intents)
 	with := w.setup(dispatch.KeyIdempotent, shortLease)
-	with.Worker.Lease = 3 * time.Second // three daemons and the provider share this machine
 	with.Providers[0].Concurrency = 32
 	replicas := []*daemon{start(t, with), start(t, with), start(t, with)}
 	for _, effects := range moreAndMore(random, kills, intents*9/10) {

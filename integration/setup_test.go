@@ -35,10 +35,10 @@ type providerSetup struct {
 	Breaker     dispatch.BreakerPolicy
 }
 
-// Short leases where losing one is the subject; patient ones where a slow
-// machine must not lose any.
+// Short leases where losing one is the subject, though not so short that daemons
+// who share a busy machine lose theirs unasked; patient ones where none must be lost.
 var (
-	shortLease   = drainer.WorkerSettings{Heartbeat: 200 * time.Millisecond, Lease: time.Second, ShutdownTimeout: 10 * time.Second}
+	shortLease   = drainer.WorkerSettings{Heartbeat: 200 * time.Millisecond, Lease: 3 * time.Second, ShutdownTimeout: 10 * time.Second}
 	patientLease = drainer.WorkerSettings{Heartbeat: time.Second, Lease: 15 * time.Second, ShutdownTimeout: 10 * time.Second}
 )
 
