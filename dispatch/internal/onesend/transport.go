@@ -63,7 +63,7 @@ type Failure struct {
 // response's body. A request with a body must have no GetBody: with one, the
 // standard transport could send it again.
 func (t *Transport) Send(request *http.Request) (*http.Response, *Failure) {
-	ctx, evidence, stop := watch(request.Context())
+	ctx, evidence, stop := watch(request.Context(), request.URL.Scheme == "https")
 	response, err := t.roundTripper.RoundTrip(request.WithContext(ctx))
 	if err != nil {
 		defer stop()
