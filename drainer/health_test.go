@@ -57,7 +57,7 @@ func TestALaneThatHasEndedIsNotStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop, stopNow := context.WithCancel(t.Context())
 		stopNow()
-		ended := &lane{server: newUpstream(Provider{Name: "idle", Concurrency: 1}), jobs: make(chan *Row)}
+		ended := &lane{server: newUpstream(Provider{Name: "idle", Concurrency: 1})}
 		ended.pulse.beat()
 		var daemon Daemon
 		daemon.roster.enter(&session{lanes: map[route]*lane{{"idle", "idle"}: ended}})

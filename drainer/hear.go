@@ -72,7 +72,7 @@ func (l *lane) start(rows []*Row) {
 		if upstream, configured := l.upstreams[row.server()]; configured {
 			upstream.spend()
 		}
-		l.jobs <- row
+		l.dispatchers.hand(row)
 	}
 	if len(rows) > 0 {
 		l.heft = octets / len(rows)

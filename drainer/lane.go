@@ -3,7 +3,6 @@ package drainer
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -53,9 +52,9 @@ type lane struct {
 	once       bool          // stop when nothing is due
 	wake       chan struct{} // capacity 1; written by the listener
 
-	jobs     chan *Row       // claimed, not started; its capacity is all that may be outstanding
-	outcomes chan Settlement // of the same capacity, so that no dispatcher waits for a turn
-	pulse    pulse           // beats with every round of the loop
+	dispatchers dispatchers
+	outcomes    chan Settlement // with room for all that may be outstanding, so that no dispatcher waits for a turn
+	pulse       pulse           // beats with every round of the loop
 
 	// ----
 	settled     []Settlement // outcomes that no turn has taken yet
@@ -84,27 +83,27 @@ func newLane(route route, session *session) *lane {
 		room += maxPrefetch
 	}
 	return &lane{
-		provider:   route.provider,
-		server:     server,
-		fallback:   own.provider.Fallback,
-		upstreams:  session.upstreams,
-		closings:   session.closings,
-		worker:     session.worker,
-		turns:      session.turns,
-		claims:     session.store,
-		lease:      session.lease,
-		observer:   session.observer,
-		tracing:    session.tracing,
-		log:        session.log.With("provider", route.provider, "server", route.server),
-		sagaMoved:  session.sagaMoved,
-		prefetches: prefetches,
-		once:       session.settings.Once,
-		wake:       make(chan struct{}, 1),
-		pending:    newPending(),
-		jobs:       make(chan *Row, room),
-		outcomes:   make(chan Settlement, room),
-		remembered: map[int64]int{},
-		reclaimAt:  time.Now().Add(reclaimInterval),
+		provider:    route.provider,
+		server:      server,
+		fallback:    own.provider.Fallback,
+		upstreams:   session.upstreams,
+		closings:    session.closings,
+		worker:      session.worker,
+		turns:       session.turns,
+		claims:      session.store,
+		lease:       session.lease,
+		observer:    session.observer,
+		tracing:     session.tracing,
+		log:         session.log.With("provider", route.provider, "server", route.server),
+		sagaMoved:   session.sagaMoved,
+		prefetches:  prefetches,
+		once:        session.settings.Once,
+		wake:        make(chan struct{}, 1),
+		pending:     newPending(),
+		dispatchers: dispatchers{jobs: make(chan *Row, room)},
+		outcomes:    make(chan Settlement, room),
+		remembered:  map[int64]int{},
+		reclaimAt:   time.Now().Add(reclaimInterval),
 	}
 }
 
@@ -121,18 +120,14 @@ type lifetimes struct{ stop, abort, giveUp context.Context }
 // The error says that it had to give up with outcomes unsettled.
 func (l *lane) run(life lifetimes) error {
 	defer l.pulse.end() // its session may last for long yet, for the sake of other lanes
-	var dispatchers sync.WaitGroup
-	for range l.server.provider.Concurrency {
-		dispatchers.Go(func() { l.dispatchAll(life) })
-	}
+	l.dispatchers.assemble(l.server.provider.Concurrency, func() { l.dispatchAll(life) })
 	for !l.finished(life.stop) && life.giveUp.Err() == nil {
 		l.round(life)
 	}
-	close(l.jobs)
 	if l.unsettled() {
 		return context.Cause(life.giveUp) // without waiting for an adapter that ignores its context
 	}
-	dispatchers.Wait()
+	l.dispatchers.all.Wait()
 	l.shut = l.isShut(life.stop)
 	return nil
 }
@@ -143,7 +138,7 @@ func (l *lane) dispatchAll(life lifetimes) {
 	var done context.CancelFunc
 	life.abort, done = context.WithCancel(life.abort)
 	defer done()
-	for row := range l.jobs {
+	for row := l.dispatchers.next(); row != nil; row = l.dispatchers.next() {
 		outcome := l.attempt(life, row)
 		outcome.Row.forgetIntent()
 		l.outcomes <- outcome
@@ -193,11 +188,11 @@ func (l *lane) longestDispatch() (longest time.Duration) {
 // giveBack withdraws what no dispatcher has begun: others need not wait until
 // what is under way is done here. A probe stays: it is to pass the shut gate.
 func (l *lane) giveBack(delay time.Duration, class string) {
-	for range len(l.jobs) {
+	for range len(l.dispatchers.jobs) {
 		select {
-		case row := <-l.jobs:
+		case row := <-l.dispatchers.jobs:
 			if row.Probe && class != "" {
-				l.jobs <- row
+				l.dispatchers.hand(row)
 				continue
 			}
 			row.forgetIntent()

@@ -77,8 +77,8 @@ func TestALaneHasRoomForAllThatItMayClaim(t *testing.T) {
 	} {
 		test.provider.Name, test.provider.Concurrency = "sim", 3
 		l := laneOn(test.route, test.provider)
-		if cap(l.jobs) != test.want || cap(l.outcomes) != test.want {
-			t.Errorf("%s: room for %d rows and %d outcomes, want %d", name, cap(l.jobs), cap(l.outcomes), test.want)
+		if cap(l.dispatchers.jobs) != test.want || cap(l.outcomes) != test.want {
+			t.Errorf("%s: room for %d rows and %d outcomes, want %d", name, cap(l.dispatchers.jobs), cap(l.outcomes), test.want)
 		}
 		l.prefetch = maxPrefetch
 		if !l.mayPrefetch() {
@@ -93,11 +93,10 @@ func TestALaneHasRoomForAllThatItMayClaim(t *testing.T) {
 func TestAnOutcomeThatWaitsKeepsNothingOfWhatWasSent(t *testing.T) {
 	t.Parallel()
 	l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { return healthy }))
-	l.jobs <- &Row{
+	l.dispatchers.jobs <- &Row{
 		ClaimedAt: time.Now(), Tuple: dispatch.Tuple{ToolName: "sim/act"},
 		Payload: []byte(`{}`), Headers: map[string]string{"baggage": "b"},
 	}
-	close(l.jobs)
 	l.dispatchAll(lifetimes{stop: t.Context(), abort: t.Context()})
 	if waits := <-l.outcomes; waits.Result.Outcome != dispatch.Completed || waits.Row.Payload != nil || waits.Row.Headers != nil {
 		t.Errorf("%+v of %+v waits for the database", waits.Result, waits.Row)

@@ -158,14 +158,14 @@ func TestAShutGateGivesBackAllThatWaitsButTheProbe(t *testing.T) {
 	} {
 		l := laneTo(nil)
 		for n := range int64(3) {
-			l.jobs <- &Row{IntentID: n, Probe: n == 1, Tuple: dispatch.Tuple{ToolName: "sim/act"}}
+			l.dispatchers.jobs <- &Row{IntentID: n, Probe: n == 1, Tuple: dispatch.Tuple{ToolName: "sim/act"}}
 		}
 		l.outstanding = 3
 		l.giveBack(0, test.class)
-		if len(l.jobs) != test.stays || l.outstanding != test.stays || len(l.settled) != 3-test.stays {
-			t.Errorf("%s: %d stay, %d are outstanding and %d are given back", name, len(l.jobs), l.outstanding, len(l.settled))
+		if len(l.dispatchers.jobs) != test.stays || l.outstanding != test.stays || len(l.settled) != 3-test.stays {
+			t.Errorf("%s: %d stay, %d are outstanding and %d are given back", name, len(l.dispatchers.jobs), l.outstanding, len(l.settled))
 		}
-		if test.stays == 1 && !(<-l.jobs).Probe {
+		if test.stays == 1 && !(<-l.dispatchers.jobs).Probe {
 			t.Errorf("%s: another than the probe stays", name)
 		}
 	}
