@@ -5,7 +5,8 @@ import "sync"
 // dispatchers come as there is work for them, and leave when there is none. Whoever
 // brings a row, or takes one and leaves more behind, calls for another; while one is
 // on the way, nobody else is called. So whoever is held up has others beside him,
-// and where nothing holds them up few do it all: many would only wake each other.
+// and where nothing holds them up about as many as there are processors do it all:
+// more would only wake each other.
 type dispatchers struct {
 	jobs     chan *Row // claimed, not started; its capacity is all that may be outstanding
 	most     int       // 0 until there may be any
@@ -25,19 +26,28 @@ func (d *dispatchers) hand(row *Row) {
 	d.call()
 }
 
-// next is for dispatchers. It is nil where no row waits.
-func (d *dispatchers) next() *Row {
+// waiting is how many rows nobody has begun.
+func (d *dispatchers) waiting() int { return len(d.jobs) }
+
+// takeBack is nil where no row waits.
+func (d *dispatchers) takeBack() *Row {
 	select {
 	case row := <-d.jobs:
-		d.call()
 		return row
 	default:
 		return nil
 	}
 }
 
+// next is for dispatchers. It is nil where no row waits.
+func (d *dispatchers) next() *Row {
+	row := d.takeBack()
+	d.call()
+	return row
+}
+
 func (d *dispatchers) call() {
-	if len(d.jobs) == 0 {
+	if d.waiting() == 0 {
 		return
 	}
 	d.mu.Lock()

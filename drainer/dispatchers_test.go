@@ -3,6 +3,7 @@ package drainer
 import (
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -64,15 +65,22 @@ func TestARowNeverWaitsBehindOneThatIsHeldUp(t *testing.T) {
 
 func TestNoMoreDispatchAtOnceThanMay(t *testing.T) {
 	t.Parallel()
-	const rows = 50
-	h := holdUp(t)
-	for range rows {
-		h.hand(&Row{})
-	}
-	h.awaitBegun(dispatchersThere)
-	close(h.release)
-	h.awaitBegun(rows - dispatchersThere)
-	h.all.Wait()
+	synctest.Test(t, func(t *testing.T) {
+		const rows = 50
+		h := holdUp(t)
+		for range rows {
+			h.hand(&Row{})
+		}
+		synctest.Wait()
+		if h.busy.Load() != dispatchersThere || h.waiting() != rows-dispatchersThere {
+			t.Errorf("%d dispatch and %d rows wait, want %d and %d", h.busy.Load(), h.waiting(), dispatchersThere, rows-dispatchersThere)
+		}
+		close(h.release)
+		h.all.Wait()
+		if h.waiting() != 0 {
+			t.Errorf("%d rows wait, and nobody is there", h.waiting())
+		}
+	})
 }
 
 // The only dispatcher there may be has seen that there is no row, and has not left

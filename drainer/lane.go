@@ -33,7 +33,7 @@ const (
 var databaseBackoff = dispatch.Backoff{Base: 200 * time.Millisecond, Cap: 5 * time.Second}
 
 // lane drains one provider, through itself or through its fallback. Its goroutine alone reads and writes the fields
-// below the line; dispatchers meet it only through jobs and outcomes.
+// below the line; dispatchers meet it only through their rows and outcomes.
 type lane struct {
 	provider   string               // whose rows
 	server     *upstream            // who serves them: the provider, or its fallback
@@ -120,7 +120,9 @@ type lifetimes struct{ stop, abort, giveUp context.Context }
 // The error says that it had to give up with outcomes unsettled.
 func (l *lane) run(life lifetimes) error {
 	defer l.pulse.end() // its session may last for long yet, for the sake of other lanes
-	l.dispatchers.assemble(l.server.provider.Concurrency, func() { l.dispatchAll(life) })
+	abort, done := context.WithCancel(life.abort)
+	defer done()
+	l.dispatchers.assemble(l.server.provider.Concurrency, func() { l.dispatchAll(lifetimes{life.stop, abort, life.giveUp}) })
 	for !l.finished(life.stop) && life.giveUp.Err() == nil {
 		l.round(life)
 	}
@@ -132,8 +134,8 @@ func (l *lane) run(life lifetimes) error {
 	return nil
 }
 
-// dispatchAll is one dispatcher. It has a context of its own: below a common one
-// all attempts would wait for each other's lock, twice each.
+// dispatchAll is one dispatcher. While it stays it has a context of its own: below
+// a common one all attempts would wait for each other's lock, twice each.
 func (l *lane) dispatchAll(life lifetimes) {
 	var done context.CancelFunc
 	life.abort, done = context.WithCancel(life.abort)
@@ -188,17 +190,16 @@ func (l *lane) longestDispatch() (longest time.Duration) {
 // giveBack withdraws what no dispatcher has begun: others need not wait until
 // what is under way is done here. A probe stays: it is to pass the shut gate.
 func (l *lane) giveBack(delay time.Duration, class string) {
-	for range len(l.dispatchers.jobs) {
-		select {
-		case row := <-l.dispatchers.jobs:
-			if row.Probe && class != "" {
-				l.dispatchers.hand(row)
-				continue
-			}
+	for range l.dispatchers.waiting() {
+		row := l.dispatchers.takeBack()
+		switch {
+		case row == nil:
+			return
+		case row.Probe && class != "":
+			l.dispatchers.hand(row)
+		default:
 			row.forgetIntent()
 			l.collect(l.withdraw(row, delay, class))
-		default:
-			return
 		}
 	}
 }
