@@ -23,8 +23,8 @@ func holdUp(t *testing.T) *heldUp {
 	t.Helper()
 	h := &heldUp{t: t, begun: make(chan struct{}, 100), release: make(chan struct{})}
 	h.jobs = make(chan *Row, 100)
-	h.assemble(dispatchersThere, func() {
-		for row := h.next(); row != nil; row = h.next() {
+	h.assemble(dispatchersThere, func(next func() *Row) {
+		for row := next(); row != nil; row = next() {
 			if h.busy.Add(1) > dispatchersThere {
 				t.Errorf("more than %d dispatch at once", dispatchersThere)
 			}
@@ -54,12 +54,13 @@ func TestARowNeverWaitsBehindOneThatIsHeldUp(t *testing.T) {
 		h.hand(&Row{})
 	}
 	h.awaitBegun(dispatchersThere)
-	for range 10_000 { // one leaves or goes on while a row comes
+	for range 10_000 { // one lies down or goes on while a row comes
 		go func() { h.release <- struct{}{} }()
 		h.hand(&Row{})
 		h.awaitBegun(1)
 	}
 	close(h.release)
+	h.dismiss()
 	h.all.Wait()
 }
 
@@ -75,31 +76,41 @@ func TestNoMoreDispatchAtOnceThanMay(t *testing.T) {
 		if h.busy.Load() != dispatchersThere || h.waiting() != rows-dispatchersThere {
 			t.Errorf("%d dispatch and %d rows wait, want %d and %d", h.busy.Load(), h.waiting(), dispatchersThere, rows-dispatchersThere)
 		}
+		h.dismiss()
 		close(h.release)
 		h.all.Wait()
-		if h.waiting() != 0 {
-			t.Errorf("%d rows wait, and nobody is there", h.waiting())
+		if begun := len(h.begun); begun != rows || h.waiting() != 0 {
+			t.Errorf("of %d rows handed out before they were dismissed %d were begun and %d wait", rows, begun, h.waiting())
 		}
 	})
 }
 
-// The only dispatcher there may be has seen that there is no row, and has not left
-// yet: nobody else can be called for the one that comes now.
-func TestARowThatComesWhileTheLastDispatcherLeavesIsDispatched(t *testing.T) {
+// The only dispatcher there may be has seen that there is no row, and does not rest
+// yet: nobody can be called for the one that comes now.
+func TestARowThatComesWhileTheLastDispatcherLiesDownIsDispatched(t *testing.T) {
 	t.Parallel()
-	d := dispatchers{jobs: make(chan *Row, 2)}
-	dispatched := 0
-	d.assemble(1, func() {
-		for d.next() != nil {
-			dispatched++
-		}
-		if dispatched == 1 {
-			d.hand(&Row{})
+	synctest.Test(t, func(t *testing.T) {
+		d := dispatchers{jobs: make(chan *Row, 1), most: 1, present: 1}
+		d.hand(&Row{})
+		if !d.rest(make(chan struct{}, 1)) {
+			t.Error("it was dismissed")
 		}
 	})
-	d.hand(&Row{})
-	d.all.Wait()
-	if dispatched != 2 {
-		t.Errorf("%d of 2 rows were dispatched", dispatched)
+}
+
+func TestTheLastToRestIsTheFirstToBeCalled(t *testing.T) {
+	t.Parallel()
+	first, last := make(chan struct{}, 1), make(chan struct{}, 1)
+	d := dispatchers{jobs: make(chan *Row, 2), most: 3, present: 2, resting: []chan struct{}{first, last}}
+	for range cap(d.jobs) {
+		d.hand(&Row{})
+	}
+	if len(first) != 0 || len(last) != 1 || d.present != 2 {
+		t.Errorf("%d and %d calls, and %d are present; want one call, of the last", len(first), len(last), d.present)
+	}
+	d.arrive()
+	d.call()
+	if len(first) != 1 {
+		t.Error("once it has arrived, nobody is called for the other row")
 	}
 }

@@ -120,12 +120,11 @@ type lifetimes struct{ stop, abort, giveUp context.Context }
 // The error says that it had to give up with outcomes unsettled.
 func (l *lane) run(life lifetimes) error {
 	defer l.pulse.end() // its session may last for long yet, for the sake of other lanes
-	abort, done := context.WithCancel(life.abort)
-	defer done()
-	l.dispatchers.assemble(l.server.provider.Concurrency, func() { l.dispatchAll(lifetimes{life.stop, abort, life.giveUp}) })
+	l.dispatchers.assemble(l.server.provider.Concurrency, func(next func() *Row) { l.dispatchAll(life, next) })
 	for !l.finished(life.stop) && life.giveUp.Err() == nil {
 		l.round(life)
 	}
+	l.dispatchers.dismiss()
 	if l.unsettled() {
 		return context.Cause(life.giveUp) // without waiting for an adapter that ignores its context
 	}
@@ -134,13 +133,13 @@ func (l *lane) run(life lifetimes) error {
 	return nil
 }
 
-// dispatchAll is one dispatcher. While it stays it has a context of its own: below
-// a common one all attempts would wait for each other's lock, twice each.
-func (l *lane) dispatchAll(life lifetimes) {
+// dispatchAll is one dispatcher. It has a context of its own: below a common one
+// all attempts would wait for each other's lock, twice each.
+func (l *lane) dispatchAll(life lifetimes, next func() *Row) {
 	var done context.CancelFunc
 	life.abort, done = context.WithCancel(life.abort)
 	defer done()
-	for row := l.dispatchers.next(); row != nil; row = l.dispatchers.next() {
+	for row := next(); row != nil; row = next() {
 		outcome := l.attempt(life, row)
 		outcome.Row.forgetIntent()
 		l.outcomes <- outcome
