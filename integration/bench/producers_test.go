@@ -14,18 +14,19 @@ import (
 )
 
 const (
-	producers    = 32
-	produceFor   = 5 * time.Second
-	plainInsert  = `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ($1, $2, 'sim/act', 'order', $3)`
-	callEnqueue  = `SELECT * FROM outbox.enqueue($1, $2, 'sim/act', 'order', $3)`
-	notification = `PERFORM pg_notify\([^;]*;`
+	producers      = 32
+	produceFor     = 2 * time.Second
+	producerRounds = 9
+	plainInsert    = `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ($1, $2, 'sim/act', 'order', $3)`
+	callEnqueue    = `SELECT * FROM outbox.enqueue($1, $2, 'sim/act', 'order', $3)`
+	notification   = `PERFORM pg_notify\([^;]*;`
 )
 
 // BenchmarkProducers asks what notifying costs those who enqueue while a daemon
 // drains: against the same trigger, which notifies nobody.
 func BenchmarkProducers(b *testing.B) {
 	for b.Loop() {
-		rates := medians(
+		rates := mediansOf(producerRounds,
 			func() float64 { return produceBesideDaemon(b, false) },
 			func() float64 { return produceBesideDaemon(b, true) },
 		)
@@ -40,7 +41,7 @@ func BenchmarkProducers(b *testing.B) {
 // that race, against a plain INSERT.
 func BenchmarkEnqueue(b *testing.B) {
 	for b.Loop() {
-		rates := medians(
+		rates := mediansOf(producerRounds,
 			func() float64 { return produceAlone(b, plainInsert) },
 			func() float64 { return produceAlone(b, callEnqueue) },
 		)
