@@ -34,8 +34,8 @@ func (d *dispatchers) hand(row *Row) {
 // waiting is how many rows nobody has begun.
 func (d *dispatchers) waiting() int { return len(d.jobs) }
 
-// takeBack is nil where no row waits.
-func (d *dispatchers) takeBack() *Row {
+// take is nil where no row waits.
+func (d *dispatchers) take() *Row {
 	select {
 	case row := <-d.jobs:
 		return row
@@ -44,7 +44,7 @@ func (d *dispatchers) takeBack() *Row {
 	}
 }
 
-// dismiss lets them end what was handed to them, and go. Nothing more is handed out.
+// dismiss lets them end what was handed to them, and go. Nobody may hand out more.
 func (d *dispatchers) dismiss() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,15 +81,15 @@ func (d *dispatchers) serve() {
 	d.dispatch(func() *Row { return d.next(called) })
 }
 
-// next is nil for those who were dismissed.
+// next is nil for those who were dismissed, once no row waits.
 func (d *dispatchers) next(called chan struct{}) *Row {
 	for {
-		if row := d.takeBack(); row != nil {
+		if row := d.take(); row != nil {
 			d.call()
 			return row
 		}
 		if !d.rest(called) {
-			return nil
+			return d.take() // what came before they were dismissed
 		}
 	}
 }

@@ -98,6 +98,32 @@ func TestARowThatComesWhileTheLastDispatcherLiesDownIsDispatched(t *testing.T) {
 	})
 }
 
+func TestDispatchersWhoAreDismissedGoOnceNoRowWaits(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ before, meanwhile int }{
+		"while they rest":     {1, 0},
+		"as one finds no row": {1, 1},
+		"before they came":    {0, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h := holdUp(t)
+			close(h.release)
+			for range test.before {
+				h.hand(&Row{})
+			}
+			synctest.Wait()
+			for range test.meanwhile {
+				h.jobs <- &Row{} // nobody could be called for it
+			}
+			h.dismiss()
+			h.all.Wait()
+			if begun := len(h.begun); begun != test.before+test.meanwhile {
+				t.Errorf("%s: %d rows were begun, want %d", name, begun, test.before+test.meanwhile)
+			}
+		})
+	}
+}
+
 func TestTheLastToRestIsTheFirstToBeCalled(t *testing.T) {
 	t.Parallel()
 	first, last := make(chan struct{}, 1), make(chan struct{}, 1)

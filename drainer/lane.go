@@ -190,7 +190,7 @@ func (l *lane) longestDispatch() (longest time.Duration) {
 // what is under way is done here. A probe stays: it is to pass the shut gate.
 func (l *lane) giveBack(delay time.Duration, class string) {
 	for range l.dispatchers.waiting() {
-		row := l.dispatchers.takeBack()
+		row := l.dispatchers.take()
 		switch {
 		case row == nil:
 			return

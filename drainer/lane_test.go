@@ -97,7 +97,7 @@ func TestAnOutcomeThatWaitsKeepsNothingOfWhatWasSent(t *testing.T) {
 		ClaimedAt: time.Now(), Tuple: dispatch.Tuple{ToolName: "sim/act"},
 		Payload: []byte(`{}`), Headers: map[string]string{"baggage": "b"},
 	}
-	l.dispatchAll(lifetimes{stop: t.Context(), abort: t.Context()}, l.dispatchers.takeBack)
+	l.dispatchAll(lifetimes{stop: t.Context(), abort: t.Context()}, l.dispatchers.take)
 	if waits := <-l.outcomes; waits.Result.Outcome != dispatch.Completed || waits.Row.Payload != nil || waits.Row.Headers != nil {
 		t.Errorf("%+v of %+v waits for the database", waits.Result, waits.Row)
 	}
