@@ -29,7 +29,7 @@ func TestOutcomesSurviveAnOutageLongerThanTheLease(t *testing.T) {
 	joined := daemon.logged(joinedLine)
 	line.TakeDown()
 	daemon.resume()
-	drainertest.Eventually(t, "the turn fails", func() bool { return daemon.logged("turn failed") > 0 })
+	drainertest.Eventually(t, "the turn fails", func() bool { return daemon.logged("turn failed") == 1 })
 	drainertest.Eventually(t, "the lease is over", func() bool {
 		return stored[bool](w, `SELECT beat_at < now() - interval '3.5 seconds' FROM outbox.worker`)
 	})
