@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
@@ -31,13 +32,13 @@ func TestARequestThatNeverLeftIsNotSent(t *testing.T) {
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	secure.Config.ErrorLog = nil
 	t.Cleanup(secure.Close)
-	mute := rawServer(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	mute := dispatchtest.ServeConns(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	for name, test := range map[string]struct{ baseURL, class string }{
 		"refused":               {"http://" + closedPort(t), "dial"},
 		"no such host":          {"http://provider.invalid", "dns"},
 		"untrusted certificate": {secure.URL, "tls"},
-		"no TLS there":          {"https://" + strings.TrimPrefix(rawServer(t, func(_ int, c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 400 no\r\n\r\n") }), "http://"), "tls"},
-		"handshake cut short":   {"https://" + strings.TrimPrefix(rawServer(t, func(_ int, c net.Conn) { _, _ = c.Read(make([]byte, 1)) }), "http://"), "tls"},
+		"no TLS there":          {"https://" + strings.TrimPrefix(dispatchtest.ServeConns(t, func(_ int, c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 400 no\r\n\r\n") }), "http://"), "tls"},
+		"handshake cut short":   {"https://" + strings.TrimPrefix(dispatchtest.ServeConns(t, func(_ int, c net.Conn) { _, _ = c.Read(make([]byte, 1)) }), "http://"), "tls"},
 		"silent handshake":      {"https://" + strings.TrimPrefix(mute, "http://"), "timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,14 +73,14 @@ func TestWhatWasSentWithoutAReadableAnswerIsAmbiguous(t *testing.T) {
 	t.Parallel()
 	reply := func(text string) func(int, net.Conn) {
 		return func(_ int, conn net.Conn) {
-			_ = readRequest(bufio.NewReader(conn))
+			_ = dispatchtest.ReadRequest(bufio.NewReader(conn))
 			_, _ = io.WriteString(conn, text)
 		}
 	}
 	hold := func(text string) func(int, net.Conn) {
 		return func(_ int, conn net.Conn) {
 			reader := bufio.NewReader(conn)
-			_ = readRequest(reader)
+			_ = dispatchtest.ReadRequest(reader)
 			_, _ = io.WriteString(conn, text)
 			_, _ = io.Copy(io.Discard, reader)
 		}
@@ -101,7 +102,7 @@ func TestWhatWasSentWithoutAReadableAnswerIsAmbiguous(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := spec(rawServer(t, test.serve), "max_response_body: 1000", "{path: /}")
+			s := spec(dispatchtest.ServeConns(t, test.serve), "max_response_body: 1000", "{path: /}")
 			if test.class == "timeout" {
 				s.Timeout = 300 * time.Millisecond
 			}

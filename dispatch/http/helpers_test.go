@@ -1,10 +1,8 @@
 package http_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -69,40 +67,4 @@ func answer(t *testing.T, reply reply, settings string, tool dispatch.ToolSpec) 
 	spec := spec(server.URL, settings, "")
 	spec.Tools["charge"] = tool
 	return newAdapter(t, spec).Dispatch(t.Context(), request(`{}`))
-}
-
-// rawServer hands every connection to serve, with its number from 0.
-func rawServer(t *testing.T, serve func(number int, conn net.Conn)) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for number := 0; ; number++ {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				serve(number, conn)
-			}()
-		}
-	}()
-	return "http://" + listener.Addr().String()
-}
-
-// readRequest reads one whole request from a connection.
-func readRequest(reader *bufio.Reader) error {
-	request, err := http.ReadRequest(reader)
-	if err != nil {
-		return err
-	}
-	buffer := make([]byte, 512)
-	for err == nil {
-		_, err = request.Body.Read(buffer)
-	}
-	return nil
 }

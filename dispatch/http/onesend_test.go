@@ -2,17 +2,15 @@ package http_test
 
 import (
 	"bufio"
-	"context"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
@@ -20,9 +18,9 @@ import (
 // that connection once it has read the second: where the standard transport
 // sends again by itself.
 func dyingServer(t *testing.T, requests *atomic.Int64) string {
-	return rawServer(t, func(number int, conn net.Conn) {
+	return dispatchtest.ServeConns(t, func(number int, conn net.Conn) {
 		reader := bufio.NewReader(conn)
-		for i := 0; readRequest(reader) == nil; i++ {
+		for i := 0; dispatchtest.ReadRequest(reader) == nil; i++ {
 			requests.Add(1)
 			if number == 0 && i == 1 {
 				return
@@ -89,27 +87,11 @@ func TestTheStandardTransportSendsTwice(t *testing.T) {
 	}
 }
 
-func TestAConnectionIsReused(t *testing.T) {
-	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	defer server.Close()
-	adapter := newAdapter(t, spec(server.URL, "", "{path: /}"))
-	var reused atomic.Bool
-	ctx := httptrace.WithClientTrace(context.Background(), &httptrace.ClientTrace{
-		GotConn: func(info httptrace.GotConnInfo) { reused.Store(info.Reused) },
-	})
-	adapter.Dispatch(ctx, request(`{}`))
-	adapter.Dispatch(ctx, request(`{}`))
-	if !reused.Load() {
-		t.Error("the second request opened a connection of its own")
-	}
-}
-
 func TestAResetAfterTheBodyIsAmbiguous(t *testing.T) {
 	t.Parallel()
 	var resets atomic.Int64
-	baseURL := rawServer(t, func(_ int, conn net.Conn) {
-		_ = readRequest(bufio.NewReader(conn))
+	baseURL := dispatchtest.ServeConns(t, func(_ int, conn net.Conn) {
+		_ = dispatchtest.ReadRequest(bufio.NewReader(conn))
 		_ = conn.(*net.TCPConn).SetLinger(0)
 		resets.Add(1)
 	})

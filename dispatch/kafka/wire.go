@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"sync"
+
+	"github.com/agentoutbox/drainer/dispatch/internal/peek"
 )
 
 var (
@@ -73,7 +75,7 @@ func (c *watchedConn) Write(octets []byte) (int, error) {
 	if !isProduce(octets) {
 		return c.Conn.Write(octets)
 	}
-	if hasEnded(c.raw) {
+	if peek.At(c.raw) == peek.Ended {
 		return 0, errPeerLeft // the client connects anew, for nothing was written
 	}
 	if err := c.wire.admit(); err != nil {

@@ -30,16 +30,16 @@ type evidence struct {
 }
 
 // watch begins to gather evidence. stop releases the context once the
-// response was read. Only a secure connection speaks HTTP/2.
-func watch(ctx context.Context, secure bool) (_ context.Context, _ *evidence, stop func()) {
+// response was read.
+func watch(ctx context.Context) (_ context.Context, _ *evidence, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	e := &evidence{cancel: cancel}
-	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { e.gotConn(info.Conn) }}
-	if secure {
-		trace.TLSHandshakeDone = func(_ tls.ConnectionState, err error) { e.handshakeDone(err) }
-		trace.WroteHeaderField = func(string, []string) { e.headerBegins() }
-	}
-	return httptrace.WithClientTrace(ctx, trace), e, func() { cancel(nil) }
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:          func(info httptrace.GotConnInfo) { e.gotConn(info.Conn) },
+		TLSHandshakeDone: func(_ tls.ConnectionState, err error) { e.handshakeDone(err) },
+		WroteHeaderField: func(string, []string) { e.headerBegins() },
+	})
+	return ctx, e, func() { cancel(nil) }
 }
 
 func (e *evidence) gotConn(conn net.Conn) {

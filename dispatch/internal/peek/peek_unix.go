@@ -1,0 +1,42 @@
+//go:build unix
+
+package peek
+
+import (
+	"net"
+	"syscall"
+)
+
+// At does not wait and consumes nothing. A connection that is not the
+// kernel's, as one over TLS, is Quiet: what the kernel holds of it says little.
+func At(conn net.Conn) State {
+	socket, ok := conn.(syscall.Conn)
+	if !ok {
+		return Quiet
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return Ended
+	}
+	state := Quiet
+	err = raw.Read(func(descriptor uintptr) bool {
+		state = look(int(descriptor))
+		return true
+	})
+	if err != nil {
+		return Ended
+	}
+	return state
+}
+
+func look(descriptor int) State {
+	var octet [1]byte
+	n, _, err := syscall.Recvfrom(descriptor, octet[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	switch {
+	case err == syscall.EAGAIN, err == syscall.EINTR:
+		return Quiet
+	case err != nil || n == 0:
+		return Ended
+	}
+	return Unread
+}
