@@ -89,5 +89,5 @@ func (l *lane) patience(stop context.Context) time.Duration {
 	case l.scan.again():
 		return 0
 	}
-	return pollInterval
+	return l.idle.patience()
 }

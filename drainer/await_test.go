@@ -38,6 +38,16 @@ func TestALaneWaitsOnlyForWhatMakesItsNextTurnBetter(t *testing.T) {
 	}
 }
 
+func TestALaneLooksForItselfWhileAStreamRests(t *testing.T) {
+	t.Parallel()
+	l := laneTo(nil)
+	l.server.slots.resize(4)
+	l.scan, l.idle = scan{hasBegun: true}, idleness{found: busyRows, foundAt: time.Now()}
+	if got := l.patience(t.Context()); got != streamLooks {
+		t.Errorf("it waits %s, want %s", got, streamLooks)
+	}
+}
+
 // An outcome can come between two looks: it waits for company like any other.
 func TestAnOutcomeThatIsHereAlreadyDoesNotWaitForTheNextPoll(t *testing.T) {
 	t.Parallel()

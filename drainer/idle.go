@@ -2,16 +2,24 @@ package drainer
 
 import "time"
 
-// busyRows is a stream of work, found by one look or by several in a row.
-// Notifications would only slow its producers down, who commit one after the
-// other while they notify: where a commit takes long, no single look would find
-// many.
-const busyRows = 8
+const (
+	// busyRows is a stream of work, found by one look or by several in a row.
+	// Notifications would only slow its producers down, who commit one after the
+	// other while they notify: where a commit takes long, no single look would find
+	// many.
+	busyRows = 8
+	// streamRests is how long a stream may bring nothing and go on: its producers
+	// may all be waiting for the disk. Until then the lane looks for itself.
+	streamRests = 20 * time.Millisecond
+	// streamLooks is how often.
+	streamLooks = 2 * time.Millisecond
+)
 
 // idleness keeps producers informed whether this lane waits for them.
 type idleness struct {
-	until time.Time // when producers stop notifying, by this process's clock
-	found int       // since the last look that found nothing
+	until   time.Time // when producers stop notifying, by this process's clock
+	found   int       // since the last look that found nothing, or in a stream
+	foundAt time.Time // when a look found something last
 }
 
 func (i *idleness) mark() IdleMark {
@@ -27,6 +35,14 @@ func (i *idleness) mark() IdleMark {
 
 func (i *idleness) isStream() bool { return i.found >= busyRows }
 
+// patience is how long the next look may be put off where this one found nothing.
+func (i *idleness) patience() time.Duration {
+	if i.isStream() {
+		return streamLooks
+	}
+	return pollInterval
+}
+
 // looked notes what a claim with that mark found. It reports whether one more
 // look is owed: while the mark was not standing yet, a producer may have
 // committed unseen by the claim and without a notification. So it may after a
@@ -39,9 +55,16 @@ func (i *idleness) looked(mark IdleMark, found int) (owed bool) {
 	case IdleBusy:
 		i.until = time.Time{}
 	}
-	i.found += found
-	if found == 0 {
+	i.count(found)
+	return (mark == IdleWaiting && !wasStanding) || (wasStream && !i.isStream())
+}
+
+func (i *idleness) count(found int) {
+	switch {
+	case found > 0:
+		i.found += found
+		i.foundAt = time.Now()
+	case !i.isStream() || time.Since(i.foundAt) >= streamRests:
 		i.found = 0
 	}
-	return (mark == IdleWaiting && !wasStanding) || (wasStream && !i.isStream())
 }

@@ -44,8 +44,28 @@ func TestAStreamOfWorkStopsTheNotifications(t *testing.T) {
 		if i.mark() != IdleUnchanged {
 			t.Error("want no notifications while the stream trickles")
 		}
+		time.Sleep(streamRests)
 		if owed := i.looked(IdleUnchanged, 0); !owed || i.mark() != IdleWaiting {
 			t.Error("want notifications again once the stream is over, and a look without a wait that asks for them")
+		}
+		if i.patience() != pollInterval {
+			t.Error("want the lane to wait for notifications")
+		}
+	})
+}
+
+func TestAStreamThatRestsForAMomentGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var i idleness
+		i.looked(IdleWaiting, 0)
+		i.looked(IdleUnchanged, busyRows)
+		i.looked(IdleBusy, 0)
+		for range 10 {
+			time.Sleep(streamRests - time.Millisecond)
+			if owed := i.looked(IdleUnchanged, 0); owed || i.mark() != IdleUnchanged || i.patience() != streamLooks {
+				t.Fatal("want no notifications, and a lane that soon looks for itself")
+			}
+			i.looked(IdleUnchanged, 1)
 		}
 	})
 }
@@ -54,7 +74,7 @@ func TestLooksThatEachFindALittleAreAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var i idleness
 		i.looked(IdleWaiting, 0)
-		for range busyRows - 1 {
+		for range 3 * busyRows {
 			i.looked(IdleUnchanged, 1)
 			i.looked(IdleUnchanged, 0)
 		}
