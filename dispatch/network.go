@@ -26,7 +26,9 @@ type Network struct {
 }
 
 // NewNetwork makes a way out of a dialer and of the settings that every TLS
-// session begins with; either may be nil.
+// session begins with; either may be nil. A connection that is wrapped should still
+// be a [syscall.Conn]: without a look at the socket, HTTP without TLS cannot know
+// whether it is good for another request, and makes a new one for each.
 func NewNetwork(dial func(ctx context.Context, network, address string) (net.Conn, error), tls *tls.Config) Network {
 	return Network{dial: dial, tls: tls}
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/agentoutbox/drainer/dispatch"
 )
@@ -38,4 +39,9 @@ type trackedConn struct {
 func (c *trackedConn) Close() error {
 	defer c.closed()
 	return c.Conn.Close()
+}
+
+// SyscallConn lets adapters look at the socket, as they can in production.
+func (c *trackedConn) SyscallConn() (syscall.RawConn, error) {
+	return c.Conn.(syscall.Conn).SyscallConn()
 }

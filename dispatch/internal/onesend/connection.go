@@ -21,6 +21,7 @@ type connection struct {
 	reader   *bufio.Reader
 	writer   *bufio.Writer
 	sent     bool  // an octet of the present request was handed to the kernel
+	lost     bool  // the kernel told of an end, or of a failure
 	readable int64 // octets that may still be read
 	idleAt   time.Time
 }
@@ -35,6 +36,7 @@ func newConnection(conn net.Conn, address string) *connection {
 func (c *connection) Write(octets []byte) (int, error) {
 	n, err := c.Conn.Write(octets)
 	c.sent = c.sent || n > 0
+	c.lost = c.lost || err != nil
 	return n, err
 }
 
@@ -45,6 +47,7 @@ func (c *connection) Read(octets []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(octets)
 	c.readable -= int64(n)
+	c.lost = c.lost || err != nil
 	return n, err
 }
 
@@ -79,14 +82,24 @@ func (c *connection) readHeader(request *http.Request) (*http.Response, error) {
 	defer func() { c.readable = math.MaxInt64 }()
 	for {
 		response, err := http.ReadResponse(c.reader, request)
-		if err != nil || response.StatusCode >= 200 || response.StatusCode == http.StatusSwitchingProtocols {
+		if err != nil || !isInterim(response.StatusCode) {
 			return response, err
 		}
 	}
 }
 
+func isInterim(status int) bool {
+	return 100 <= status && status <= 199 && status != http.StatusSwitchingProtocols
+}
+
 // abandon closes it, and wakes whoever reads or writes.
 func (c *connection) abandon() { _ = c.Close() }
+
+// age goes by the wall clock where that tells of more: the other one stands still
+// while a machine sleeps.
+func (c *connection) age() time.Duration {
+	return max(time.Since(c.idleAt), time.Now().Round(0).Sub(c.idleAt))
+}
 
 // isDrained reports that nothing was read beyond the response.
 func (c *connection) isDrained() bool { return c.reader.Buffered() == 0 }
@@ -95,5 +108,9 @@ func (c *connection) failure(ctx context.Context, err error) *Failure {
 	if !c.sent {
 		return &Failure{Class: failure.Unsent(ctx, err)}
 	}
-	return &Failure{Sent: true, Class: failure.Sent(ctx, err)}
+	class := failure.Sent(ctx, err)
+	if class == "protocol" && c.lost {
+		class = "reset"
+	}
+	return &Failure{Sent: true, Class: class}
 }

@@ -2,6 +2,7 @@ package onesend
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"sync"
@@ -38,7 +39,8 @@ func (e *exchange) end(reusable bool) {
 type answerBody struct {
 	io.ReadCloser
 	exchange *exchange
-	keeps    bool // the provider keeps the connection open
+	keeps    bool  // the provider keeps the connection open
+	err      error // the first, and from then on the only one
 	ended    atomic.Bool
 }
 
@@ -48,12 +50,16 @@ func newAnswerBody(response *http.Response, exchange *exchange) *answerBody {
 	return b
 }
 
-func (b *answerBody) Read(octets []byte) (int, error) {
-	n, err := b.ReadCloser.Read(octets)
-	if err == io.EOF {
+// Read goes on failing: a body that broke off says only once that it did.
+func (b *answerBody) Read(octets []byte) (n int, err error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	n, b.err = b.ReadCloser.Read(octets)
+	if errors.Is(b.err, io.EOF) {
 		b.ended.Store(true)
 	}
-	return n, err
+	return n, b.err
 }
 
 func (b *answerBody) Close() error {

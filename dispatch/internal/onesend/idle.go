@@ -16,11 +16,13 @@ type idleConnections struct {
 	sweep  *time.Timer // runs while any is open
 }
 
-// take finds a connection to the address on which the provider has been silent.
+// take finds a connection to the address on which the provider has been silent,
+// but not for too long: while a machine sleeps nothing is swept, and nobody hears
+// that the peer is gone.
 func (i *idleConnections) take(address string) *connection {
 	for {
 		conn := i.pop(address)
-		if conn == nil || peek.At(conn.Conn) == peek.Quiet {
+		if conn == nil || (conn.age() < idleTimeout && peek.At(conn.Conn) == peek.Quiet) {
 			return conn
 		}
 		conn.abandon()
@@ -39,10 +41,11 @@ func (i *idleConnections) pop(address string) *connection {
 	return nil
 }
 
-// put closes the connection where there is no room for it.
+// put closes the connection where there is no room for it, or no telling later
+// whether it is still good.
 func (i *idleConnections) put(conn *connection) {
 	conn.idleAt = time.Now()
-	if !i.push(conn) {
+	if !peek.Possible(conn.Conn) || !i.push(conn) {
 		conn.abandon()
 	}
 }
@@ -65,7 +68,7 @@ func (i *idleConnections) closeOld() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	old := 0
-	for ; old < len(i.open) && time.Since(i.open[old].idleAt) >= idleTimeout; old++ {
+	for ; old < len(i.open) && i.open[old].age() >= idleTimeout; old++ {
 		i.open[old].abandon()
 	}
 	i.open = append(i.open[:0], i.open[old:]...)
@@ -73,7 +76,7 @@ func (i *idleConnections) closeOld() {
 		i.sweep = nil
 		return
 	}
-	i.sweep.Reset(idleTimeout - time.Since(i.open[0].idleAt))
+	i.sweep.Reset(idleTimeout - i.open[0].age())
 }
 
 func (i *idleConnections) close() {

@@ -2,6 +2,7 @@ package onesend_test
 
 import (
 	"bufio"
+	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
@@ -172,8 +173,26 @@ func piped(t *testing.T, serve func(net.Conn)) (transport *onesend.Transport, en
 			serve(theirs)
 			ended <- struct{}{}
 		}()
-		return ours, nil
+		return quiet(t, ours), nil
 	}), ended
+}
+
+// quietPipe seems to be a socket of which the kernel holds nothing.
+type quietPipe struct {
+	net.Conn
+	socket *net.UDPConn
+}
+
+func (p quietPipe) SyscallConn() (syscall.RawConn, error) { return p.socket.SyscallConn() }
+
+func quiet(t *testing.T, pipe net.Conn) net.Conn {
+	t.Helper()
+	socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Error(err)
+	}
+	t.Cleanup(func() { _ = socket.Close() })
+	return quietPipe{pipe, socket}
 }
 
 func serveAll(conn net.Conn) {
@@ -349,7 +368,7 @@ func TestAConnectionServesItsOwnAddress(t *testing.T) {
 					fmt.Fprintf(theirs, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(address), address)
 				}
 			}()
-			return ours, nil
+			return quiet(t, ours), nil
 		})
 		for range 2 {
 			for to, want := range map[string]string{
@@ -455,20 +474,24 @@ func TestALongRequestToAProviderThatDoesNotReadIsAnswered(t *testing.T) {
 		<-leave
 	})
 	defer close(leave)
+	long := strings.Repeat("x", 16<<20)
 	for name, test := range map[string]struct {
-		octets  int
-		unknown bool // beforehand
+		query, header, body string
+		unknown             bool // the body's length, beforehand
 	}{
-		"as long as may be": {octets: 32 << 10},
-		"one octet longer":  {octets: 32<<10 + 1},
-		"very long":         {octets: 16 << 20},
-		"of unknown length": {octets: 16 << 20, unknown: true},
+		"short":                    {body: long[:3<<10]},
+		"a little longer":          {body: long[:5<<10]},
+		"with a long body":         {body: long},
+		"with a body without end":  {body: long, unknown: true},
+		"with a long query":        {query: "?" + long},
+		"with a long header value": {header: long},
 	} {
 		t.Run(name, func(t *testing.T) {
-			request := post(t, t.Context(), to, strings.Repeat("x", test.octets))
+			request := post(t, t.Context(), to+"/"+test.query, test.body)
 			if test.unknown {
 				request.ContentLength = -1
 			}
+			request.Header.Set("X-Long", test.header)
 			response, failed := over(t, nil).Send(request)
 			if failed != nil {
 				t.Fatalf("%+v", failed)
@@ -479,6 +502,113 @@ func TestALongRequestToAProviderThatDoesNotReadIsAnswered(t *testing.T) {
 			response.Body.Close()
 		})
 	}
+}
+
+func TestAConnectionThatCannotBeLookedAtServesOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan struct{}, 2)
+		transport := over(t, func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			go func() {
+				serveAll(theirs)
+				ended <- struct{}{}
+			}()
+			return ours, nil
+		})
+		for requests := 1; requests <= 2; requests++ {
+			if _, failed := exchange(t, transport, nowhere, "x"); failed != nil {
+				t.Fatalf("%+v", failed)
+			}
+			synctest.Wait()
+			if len(ended) != requests {
+				t.Errorf("%d connections ended after %d requests", len(ended), requests)
+			}
+		}
+	})
+}
+
+func TestAHeaderThatCannotBeSentAsItIsIsNotSent(t *testing.T) {
+	t.Parallel()
+	to := dispatchtest.Serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }))
+	for name, value := range map[string]string{"X-Key": "a\r\nb", "X-Nul": "a\x00b", "X Space": "a"} {
+		request := post(t, t.Context(), to, "x")
+		request.Header[name] = []string{"good", value}
+		if _, failed := over(t, nil).Send(request); failed == nil || failed.Sent {
+			t.Errorf("%s: %+v", name, failed)
+		}
+	}
+}
+
+func TestABodyThatBrokeOffGoesOnFailing(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{
+		"cut short":    "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok",
+		"no gzip":      "HTTP/1.0 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + strings.Repeat("gzip", 1024) + zipped("ok"),
+		"broken chunk": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\nx\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var requests atomic.Int64
+			to := dispatchtest.ServeConns(t, func(_ int, conn net.Conn) {
+				if dispatchtest.ReadRequest(bufio.NewReader(conn)) == nil {
+					requests.Add(1)
+					_, _ = io.WriteString(conn, answer)
+				}
+			})
+			response, failed := over(t, nil).Send(post(t, t.Context(), to, "x"))
+			if failed != nil {
+				t.Fatalf("%+v", failed)
+			}
+			defer response.Body.Close()
+			for range 3 {
+				if _, err := io.Copy(io.Discard, response.Body); err == nil {
+					t.Error("half a body was read to its end")
+				}
+			}
+		})
+	}
+}
+
+func zipped(text string) string {
+	var octets strings.Builder
+	writer := gzip.NewWriter(&octets)
+	_, _ = io.WriteString(writer, text)
+	_ = writer.Close()
+	return octets.String()
+}
+
+// failingConn fails to read as a network does that lost its way.
+type failingConn struct{ net.Conn }
+
+func (failingConn) Read([]byte) (int, error) { return 0, syscall.EHOSTUNREACH }
+
+func TestWhatANetworkLosesIsReset(t *testing.T) {
+	t.Parallel()
+	to := dispatchtest.Serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	transport := over(t, func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dispatch.PlainDialer().DialContext(ctx, network, address)
+		return failingConn{conn}, err
+	})
+	_, failed := exchange(t, transport, to, "x")
+	if failed == nil || *failed != (onesend.Failure{Sent: true, Class: "reset"}) {
+		t.Errorf("%+v, want reset", failed)
+	}
+}
+
+func TestAStatusBelowAllOthersIsAnAnswer(t *testing.T) {
+	t.Parallel()
+	to := dispatchtest.ServeConns(t, func(_ int, conn net.Conn) {
+		reader := bufio.NewReader(conn)
+		_ = dispatchtest.ReadRequest(reader)
+		_, _ = io.WriteString(conn, "HTTP/1.1 099 What\r\nContent-Length: 0\r\n\r\n")
+		_, _ = io.Copy(io.Discard, reader)
+	})
+	response, failed := over(t, nil).Send(post(t, t.Context(), to, "x"))
+	if failed != nil || response.StatusCode != 99 {
+		t.Fatalf("%+v %+v", response, failed)
+	}
+	response.Body.Close()
 }
 
 func TestInterimAnswersWithoutEndAreNoAnswer(t *testing.T) {

@@ -17,7 +17,7 @@ const (
 	// idleTimeout is shorter than what servers commonly allow, so that a
 	// connection is rarely closed under a request.
 	idleTimeout        = 30 * time.Second
-	maxIdleConnections = 256
+	maxIdleConnections = 256 // of each of the two ways
 	maxHeaderOctets    = 64 << 10
 )
 

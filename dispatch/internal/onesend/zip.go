@@ -32,15 +32,15 @@ func unzip(response *http.Response) {
 type unzippedBody struct {
 	io.ReadCloser // as it came
 	unzipped      io.Reader
+	err           error // of the beginning
 }
 
 func (b *unzippedBody) Read(octets []byte) (int, error) {
-	if b.unzipped == nil {
-		unzipped, err := gzip.NewReader(b.ReadCloser)
-		if err != nil {
-			return 0, err
-		}
-		b.unzipped = unzipped
+	if b.unzipped == nil && b.err == nil {
+		b.unzipped, b.err = gzip.NewReader(b.ReadCloser)
+	}
+	if b.err != nil {
+		return 0, b.err
 	}
 	return b.unzipped.Read(octets)
 }

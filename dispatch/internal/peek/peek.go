@@ -7,7 +7,8 @@ package peek
 type State int
 
 const (
-	Quiet  State = iota // nothing
-	Unread              // octets, of which the last may be followed by the end
-	Ended               // the end: the peer has closed or reset it
+	Unknown State = iota // it is not [Possible] to tell
+	Quiet                // nothing
+	Unread               // octets, of which the last may be followed by the end
+	Ended                // the end: the peer has closed or reset it
 )

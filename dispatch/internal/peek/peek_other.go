@@ -4,6 +4,8 @@ package peek
 
 import "net"
 
-// At cannot tell here. A request to a peer that has left is then written, and
-// ends as ambiguous.
-func At(net.Conn) State { return Quiet }
+// Possible reports that nothing can be told here.
+func Possible(net.Conn) bool { return false }
+
+// At is Unknown.
+func At(net.Conn) State { return Unknown }

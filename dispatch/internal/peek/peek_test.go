@@ -42,6 +42,17 @@ func TestAConnectionSaysWhatItHoldsUnread(t *testing.T) {
 	}
 }
 
+func TestAWrappedConnectionDoesNotTell(t *testing.T) {
+	t.Parallel()
+	ours, _ := connected(t)
+	if wrapped := (struct{ net.Conn }{ours}); peek.Possible(wrapped) || peek.At(wrapped) != peek.Unknown {
+		t.Error("what cannot be known is told")
+	}
+	if !peek.Possible(ours) {
+		t.Error("a socket can tell")
+	}
+}
+
 func TestAConnectionClosedHereHasEnded(t *testing.T) {
 	t.Parallel()
 	ours, _ := connected(t)

@@ -7,12 +7,18 @@ import (
 	"syscall"
 )
 
-// At does not wait and consumes nothing. A connection that is not the
-// kernel's, as one over TLS, is Quiet: what the kernel holds of it says little.
+// Possible reports whether it can be told what a connection holds: one that is
+// wrapped, or that encrypts, has to hand through what the kernel holds.
+func Possible(conn net.Conn) bool {
+	_, ok := conn.(syscall.Conn)
+	return ok
+}
+
+// At does not wait and consumes nothing.
 func At(conn net.Conn) State {
 	socket, ok := conn.(syscall.Conn)
 	if !ok {
-		return Quiet
+		return Unknown
 	}
 	raw, err := socket.SyscallConn()
 	if err != nil {
