@@ -10,7 +10,7 @@ WITH fence AS MATERIALIZED (
   WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
   ORDER BY claim_id FOR KEY SHARE
 ), ended AS MATERIALIZED (
-  SELECT fence.provider, e.*,
+  SELECT e.*,
          now() - make_interval(secs => e.started_ago) AS started_at,
          -- clock_timestamp() is later than now(), so this turn's own claim cannot take the row it puts back
          clock_timestamp() + make_interval(secs => e.delay) AS next_attempt_at
@@ -24,9 +24,10 @@ WITH fence AS MATERIALIZED (
           problem, retry_after_seconds, asked, via,
           status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied, lookup,
           begins_saga, undoes)
-  JOIN fence USING (claim_id)
-  WHERE NOT $27::boolean
-    OR (SELECT a.attempt FROM outbox.attempt a WHERE (a.intent_id, a.attempt) = (e.intent_id, e.attempt)) IS NULL
+  -- IS TRUE keeps this a hashed subplan, as below
+  WHERE (claim_id IN (SELECT claim_id FROM fence)) IS TRUE
+    AND (NOT $27::boolean
+      OR (SELECT a.attempt FROM outbox.attempt a WHERE (a.intent_id, a.attempt) = (e.intent_id, e.attempt)) IS NULL)
 ), appended AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, finished_at, outcome, status, next_attempt_at,
                               http_status, error, provider_ref, response, response_headers, replayed,
@@ -37,7 +38,8 @@ WITH fence AS MATERIALIZED (
   FROM ended
 ), requeued AS (
   INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
-  SELECT provider, next_attempt_at, intent_id, (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), attempt, tries,
+  SELECT (SELECT provider FROM fence WHERE fence.claim_id = ended.claim_id), next_attempt_at, intent_id,
+         (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), attempt, tries,
          coalesce(first_attempt_at, CASE WHEN may_have_been_sent THEN started_at END),
          coalesce(maybe_applied, false), coalesce(lookup, false),
          CASE WHEN maybe_applied THEN via END
