@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
+	"text/template"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,7 +16,17 @@ import (
 )
 
 //go:embed sql/claim.sql
-var claimSQL string
+var claimTemplate string
+
+var claimSQL, probeSQL = claimStatement(false), claimStatement(true)
+
+func claimStatement(probe bool) string {
+	var statement strings.Builder
+	if err := template.Must(template.New("claim.sql").Parse(claimTemplate)).Execute(&statement, struct{ Probe bool }{probe}); err != nil {
+		panic(err) // it is constant
+	}
+	return statement.String()
+}
 
 func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *drainer.ClaimReply) {
 	if claim.Limit == 0 {
@@ -24,7 +36,11 @@ func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *dra
 	if claim.After.NextAttemptAt.IsZero() {
 		after.InfinityModifier = pgtype.NegativeInfinity
 	}
-	batch.Queue(claimSQL, worker, claim.Provider, claim.Limit, after, claim.After.IntentID,
+	statement := claimSQL
+	if claim.ProbeFor > 0 {
+		statement = probeSQL
+	}
+	batch.Queue(statement, worker, claim.Provider, claim.Limit, after, claim.After.IntentID,
 		claim.Server, claim.Fallback, claim.ProbeFor.Seconds(),
 	).Query(func(rows pgx.Rows) error {
 		at := time.Now()

@@ -1,9 +1,10 @@
 package bench_test
 
 import (
-	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"text/template"
 	"time"
 
 	"github.com/google/uuid"
@@ -108,8 +109,9 @@ func (o *outbox) awaitSettled(daemon *daemon) {
 func claimMedian(o *outbox, provider provider) float64 {
 	o.b.Helper()
 	const claims, limit = 200, 100
-	statement, err := os.ReadFile(filepath.FromSlash("../../drainer/postgres/sql/claim.sql"))
-	if err != nil {
+	claim := template.Must(template.ParseFiles(filepath.FromSlash("../../drainer/postgres/sql/claim.sql")))
+	var statement strings.Builder
+	if err := claim.Execute(&statement, struct{ Probe bool }{}); err != nil {
 		o.b.Fatal(err)
 	}
 	worker := uuid.New()
@@ -127,7 +129,7 @@ func claimMedian(o *outbox, provider provider) float64 {
 			o.b.Fatal(err)
 		}
 		started := time.Now()
-		rows, _ := tx.Query(o.b.Context(), string(statement), worker, provider.name, limit, "-infinity", 0, provider.name, "", 0)
+		rows, _ := tx.Query(o.b.Context(), statement.String(), worker, provider.name, limit, "-infinity", 0, provider.name, "", 0)
 		if claimed, err := pgx.CollectRows(rows, func(pgx.CollectableRow) (int, error) { return 1, nil }); err != nil || len(claimed) != limit {
 			o.b.Fatalf("claimed %d rows, want %d: %v", len(claimed), limit, err)
 		}

@@ -10,17 +10,20 @@
 --                        |                                        | is open, its fallback
 --   via is the fallback  | the fallback                           | (a row keeps via only with its doubt)
 --   via is another       | its provider's lane, which hands it to the one named, if that is configured
-WITH probe AS MATERIALIZED (
+--
+-- What only a probe needs is left out of all other claims (text/template): Postgres would begin it each time.
+WITH {{if .Probe}}probe AS MATERIALIZED (
   SELECT 1 FROM outbox.provider
-  WHERE $8::float8 > 0 AND name = $6::text AND NOT paused
+  WHERE name = $6::text AND NOT paused
     AND ((state <> 'closed' AND open_until <= clock_timestamp())
       OR (state = 'half_open' AND NOT EXISTS (SELECT FROM outbox.worker w WHERE w.worker_id = prober)))
   FOR UPDATE SKIP LOCKED  -- one prober in the fleet, and nobody waits for it
-), gate AS MATERIALIZED (
+), {{end}}gate AS MATERIALIZED (
   SELECT coalesce(bool_or(paused) FILTER (WHERE name = $2::text), false) AS paused,
          coalesce(bool_and(state = 'closed') FILTER (WHERE name = $2::text), true) AS closed,
-         CASE WHEN $8::float8 > 0 THEN EXISTS (SELECT FROM probe)
-              ELSE coalesce(bool_and(state = 'closed' AND NOT paused) FILTER (WHERE name = $6::text), true) END AS lets_through
+         {{if .Probe}}EXISTS (SELECT FROM probe)
+         {{else}}coalesce(bool_and(state = 'closed' AND NOT paused) FILTER (WHERE name = $6::text), true)
+         {{end}}AS lets_through
   FROM outbox.provider WHERE name IN ($2::text, $6::text)
 ), taken AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
@@ -50,11 +53,11 @@ WITH probe AS MATERIALIZED (
          array_agg(first_attempt_at), array_agg(maybe_applied), array_agg(asks OR closed), array_agg(via)
   FROM candidate WHERE NOT closed OR maybe_applied HAVING count(*) > 0
   RETURNING claim_id
-), probed AS (
+){{if .Probe}}, probed AS (
   UPDATE outbox.provider
   SET state = 'half_open', prober = $1::uuid, open_until = clock_timestamp() + make_interval(secs => $8::float8)
-  WHERE $8::float8 > 0 AND name = $6::text AND EXISTS (SELECT FROM claimed)
-), stopped AS (
+  WHERE name = $6::text AND EXISTS (SELECT FROM claimed)
+){{end}}, stopped AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
   SELECT intent_id, attempt, 'saga', 'cancelled', 'cancelled' FROM candidate WHERE closed AND NOT maybe_applied
 )
