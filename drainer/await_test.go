@@ -42,9 +42,9 @@ func TestALaneLooksForItselfWhileAStreamRests(t *testing.T) {
 	t.Parallel()
 	l := laneTo(nil)
 	l.server.slots.resize(4)
-	l.scan, l.idle = scan{hasBegun: true}, idleness{found: busyRows, foundAt: time.Now()}
-	if got := l.patience(t.Context()); got != streamLooks {
-		t.Errorf("it waits %s, want %s", got, streamLooks)
+	l.scan, l.idle = scan{hasBegun: true}, idleness{rests: true}
+	if got := l.patience(t.Context()); got != streamLookInterval {
+		t.Errorf("it waits %s, want %s", got, streamLookInterval)
 	}
 }
 

@@ -15,7 +15,7 @@ func (l *lane) hearClaimed(news claimNews) {
 		l.fail(news.err)
 		return
 	}
-	l.plan(news.of.claim, news.reply, news.took)
+	l.plan(news.of, news.reply, news.took)
 	l.start(news.reply.Rows)
 	l.heard()
 }
@@ -51,9 +51,9 @@ func (l *lane) heard() {
 	l.failures = 0
 }
 
-func (l *lane) plan(claim Claim, reply ClaimReply, took time.Duration) {
-	l.scan.looked(claim, reply, took)
-	if !l.isDetour() && l.idle.looked(claim.Idle, reply.Found) {
+func (l *lane) plan(turn *laneTurn, reply ClaimReply, took time.Duration) {
+	l.scan.looked(turn.claim, reply, took)
+	if !l.isDetour() && l.idle.looked(turn.claim.Idle, turn.begunAt, reply.Found) {
 		l.scan.owe()
 	}
 }

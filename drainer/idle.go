@@ -8,18 +8,19 @@ const (
 	// other while they notify: where a commit takes long, no single look would find
 	// many.
 	busyRows = 8
-	// streamRests is how long a stream may bring nothing and go on: its producers
+	// streamRest is how long a stream may bring nothing and go on: its producers
 	// may all be waiting for the disk. Until then the lane looks for itself.
-	streamRests = 20 * time.Millisecond
-	// streamLooks is how often.
-	streamLooks = 2 * time.Millisecond
+	streamRest = 20 * time.Millisecond
+	// streamLookInterval spaces the looks at a stream that rests.
+	streamLookInterval = 2 * time.Millisecond
 )
 
 // idleness keeps producers informed whether this lane waits for them.
 type idleness struct {
-	until   time.Time // when producers stop notifying, by this process's clock
-	found   int       // since the last look that found nothing, or in a stream
-	foundAt time.Time // when a look found something last
+	until  time.Time // when producers stop notifying, by this process's clock
+	found  int       // since the last look that found nothing
+	busyAt time.Time // when the last look in a stream found something
+	rests  bool      // the stream brought nothing since, but not for long
 }
 
 func (i *idleness) mark() IdleMark {
@@ -33,21 +34,21 @@ func (i *idleness) mark() IdleMark {
 	return IdleWaiting
 }
 
-func (i *idleness) isStream() bool { return i.found >= busyRows }
+func (i *idleness) isStream() bool { return i.found >= busyRows || i.rests }
 
-// patience is how long the next look may be put off where this one found nothing.
+// patience is how long to wait for the next look if nothing asks for one.
 func (i *idleness) patience() time.Duration {
 	if i.isStream() {
-		return streamLooks
+		return streamLookInterval
 	}
 	return pollInterval
 }
 
-// looked notes what a claim with that mark found. It reports whether one more
-// look is owed: while the mark was not standing yet, a producer may have
-// committed unseen by the claim and without a notification. So it may after a
-// stream, until that look's mark stands.
-func (i *idleness) looked(mark IdleMark, found int) (owed bool) {
+// looked notes what a claim with that mark, begun then, has found. It reports
+// whether one more look is owed: while the mark was not standing yet, a producer
+// may have committed unseen by the claim and without a notification. So it may
+// after a stream, until that look's mark stands.
+func (i *idleness) looked(mark IdleMark, begun time.Time, found int) (owed bool) {
 	wasStanding, wasStream := time.Now().Before(i.until), i.isStream()
 	switch mark {
 	case IdleWaiting:
@@ -55,16 +56,19 @@ func (i *idleness) looked(mark IdleMark, found int) (owed bool) {
 	case IdleBusy:
 		i.until = time.Time{}
 	}
-	i.count(found)
+	i.count(begun, found)
 	return (mark == IdleWaiting && !wasStanding) || (wasStream && !i.isStream())
 }
 
-func (i *idleness) count(found int) {
-	switch {
-	case found > 0:
-		i.found += found
-		i.foundAt = time.Now()
-	case !i.isStream() || time.Since(i.foundAt) >= streamRests:
+// count lets a stream rest only once it has brought many: a trickle that followed
+// it would keep the lane looking for ever.
+func (i *idleness) count(begun time.Time, found int) {
+	if found == 0 {
+		i.rests = i.isStream() && begun.Sub(i.busyAt) < streamRest
 		i.found = 0
+		return
+	}
+	if i.found += found; i.found >= busyRows {
+		i.busyAt, i.rests = time.Now(), false
 	}
 }

@@ -12,7 +12,7 @@ func TestALaneThatBeginsToWaitOwesOneMoreLook(t *testing.T) {
 		if i.mark() != IdleWaiting {
 			t.Fatal("want a lane that begins to ask for notifications")
 		}
-		if !i.looked(IdleWaiting, 0) {
+		if !i.looked(IdleWaiting, time.Now(), 0) {
 			t.Error("a row may have been committed before the mark stood: one more look is owed")
 		}
 		if i.mark() != IdleUnchanged {
@@ -22,7 +22,7 @@ func TestALaneThatBeginsToWaitOwesOneMoreLook(t *testing.T) {
 		if i.mark() != IdleWaiting {
 			t.Error("want the mark renewed before it runs out")
 		}
-		if i.looked(IdleWaiting, 0) {
+		if i.looked(IdleWaiting, time.Now(), 0) {
 			t.Error("a renewed mark leaves no gap to look into")
 		}
 	})
@@ -31,21 +31,21 @@ func TestALaneThatBeginsToWaitOwesOneMoreLook(t *testing.T) {
 func TestAStreamOfWorkStopsTheNotifications(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var i idleness
-		i.looked(IdleWaiting, 0)
-		i.looked(IdleUnchanged, busyRows)
+		i.looked(IdleWaiting, time.Now(), 0)
+		i.looked(IdleUnchanged, time.Now(), busyRows)
 		if i.mark() != IdleBusy {
 			t.Error("want producers told to stop")
 		}
-		i.looked(IdleBusy, busyRows)
+		i.looked(IdleBusy, time.Now(), busyRows)
 		if i.mark() != IdleUnchanged {
 			t.Error("want it told once")
 		}
-		i.looked(IdleUnchanged, 1)
+		i.looked(IdleUnchanged, time.Now(), 1)
 		if i.mark() != IdleUnchanged {
 			t.Error("want no notifications while the stream trickles")
 		}
-		time.Sleep(streamRests)
-		if owed := i.looked(IdleUnchanged, 0); !owed || i.mark() != IdleWaiting {
+		time.Sleep(streamRest)
+		if owed := i.looked(IdleUnchanged, time.Now(), 0); !owed || i.mark() != IdleWaiting {
 			t.Error("want notifications again once the stream is over, and a look without a wait that asks for them")
 		}
 		if i.patience() != pollInterval {
@@ -57,32 +57,51 @@ func TestAStreamOfWorkStopsTheNotifications(t *testing.T) {
 func TestAStreamThatRestsForAMomentGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var i idleness
-		i.looked(IdleWaiting, 0)
-		i.looked(IdleUnchanged, busyRows)
-		i.looked(IdleBusy, 0)
+		i.looked(IdleWaiting, time.Now(), 0)
+		i.looked(IdleUnchanged, time.Now(), busyRows)
+		i.looked(IdleBusy, time.Now(), 0)
 		for range 10 {
-			time.Sleep(streamRests - time.Millisecond)
-			if owed := i.looked(IdleUnchanged, 0); owed || i.mark() != IdleUnchanged || i.patience() != streamLooks {
+			time.Sleep(streamRest - time.Millisecond)
+			begun := time.Now()
+			time.Sleep(time.Second) // the look itself may take long
+			if owed := i.looked(IdleUnchanged, begun, 0); owed || i.mark() != IdleUnchanged || i.patience() != streamLookInterval {
 				t.Fatal("want no notifications, and a lane that soon looks for itself")
 			}
-			i.looked(IdleUnchanged, 1)
+			i.looked(IdleUnchanged, time.Now(), busyRows)
 		}
+	})
+}
+
+func TestATrickleAfterAStreamIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var i idleness
+		i.looked(IdleWaiting, time.Now(), 0)
+		i.looked(IdleUnchanged, time.Now(), busyRows)
+		i.looked(IdleBusy, time.Now(), 0)
+		for range busyRows - 1 {
+			time.Sleep(streamRest / 4)
+			i.looked(IdleUnchanged, time.Now(), 1)
+			if i.looked(IdleUnchanged, time.Now(), 0) {
+				return
+			}
+		}
+		t.Error("the lane looks for itself as long as there is a row now and then")
 	})
 }
 
 func TestLooksThatEachFindALittleAreAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var i idleness
-		i.looked(IdleWaiting, 0)
+		i.looked(IdleWaiting, time.Now(), 0)
 		for range 3 * busyRows {
-			i.looked(IdleUnchanged, 1)
-			i.looked(IdleUnchanged, 0)
+			i.looked(IdleUnchanged, time.Now(), 1)
+			i.looked(IdleUnchanged, time.Now(), 0)
 		}
 		if i.mark() != IdleUnchanged {
 			t.Fatal("rows that come one by one are worth a notification each")
 		}
 		for range busyRows {
-			i.looked(IdleUnchanged, 1)
+			i.looked(IdleUnchanged, time.Now(), 1)
 		}
 		if i.mark() != IdleBusy {
 			t.Error("want producers told to stop: they keep up with every look")
@@ -93,9 +112,9 @@ func TestLooksThatEachFindALittleAreAStream(t *testing.T) {
 func TestAMarkThatRanOutOwesALookAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var i idleness
-		i.looked(IdleWaiting, 0)
+		i.looked(IdleWaiting, time.Now(), 0)
 		time.Sleep(IdleFor)
-		if !i.looked(IdleWaiting, 0) {
+		if !i.looked(IdleWaiting, time.Now(), 0) {
 			t.Error("while no mark stood, a producer may have committed in silence")
 		}
 	})

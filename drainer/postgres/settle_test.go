@@ -189,6 +189,27 @@ func TestAnotherWorkersIdDoesNotSettle(t *testing.T) {
 	o.assertStatuses(map[string]int{"in_progress": 1})
 }
 
+// Lanes share a turn: what one of them lost must not cost the others anything,
+// and each row goes back to its own lane.
+func TestATurnSettlesOfSeveralClaimsThoseThatItHolds(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueueTool("sim/act", "run", 3)
+	o.enqueueTool("other/act", "run", 2)
+	worker, lost := o.join(), o.join()
+	rows := append(o.claim(worker, 1), o.claim(lost, 1)...)
+	rows = append(rows, o.claim(worker, 1)...)
+	others := drainer.Turn{Claims: []drainer.Claim{{Provider: "other", Server: "other", Limit: 2}}}
+	rows = append(rows, o.turn(worker, others).Claimed[0].Rows...)
+	if refused := o.settle(worker, dispatch.Throttled, rows...).Refused; !slices.Equal(refused, []int{1}) {
+		t.Errorf("refused %v, want the row of the claim that is another's", refused)
+	}
+	o.assertStatuses(map[string]int{"pending": 4, "in_progress": 1})
+	if astray := stored[int](o, `SELECT count(*) FROM outbox.queue q JOIN outbox.intent i ON i.id = q.intent_id WHERE q.provider <> i.provider`); astray > 0 {
+		t.Errorf("%d rows went back to a lane that is not theirs", astray)
+	}
+}
+
 func TestSettlingRacesReapingOneOfThemWins(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -24,8 +24,8 @@ var Mutants = []Mutant{
 			},
 			{
 				File: "drainer/postgres/sql/settle.sql",
-				Guard: `  WHERE NOT $27::boolean
-    OR (SELECT a.attempt FROM outbox.attempt a WHERE (a.intent_id, a.attempt) = (e.intent_id, e.attempt)) IS NULL
+				Guard: `    AND (NOT $27::boolean
+      OR (SELECT a.attempt FROM outbox.attempt a WHERE (a.intent_id, a.attempt) = (e.intent_id, e.attempt)) IS NULL)
 `,
 			},
 		},

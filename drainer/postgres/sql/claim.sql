@@ -11,7 +11,8 @@
 --   via is the fallback  | the fallback                           | (a row keeps via only with its doubt)
 --   via is another       | its provider's lane, which hands it to the one named, if that is configured
 --
--- What only a probe needs is left out of all other claims (text/template): Postgres would begin it each time.
+-- claim.go renders this twice: for a probe, which tries a provider whose breaker
+-- opened, and for all other claims, of which Postgres would begin the probe's parts each time.
 WITH {{if .Probe}}probe AS MATERIALIZED (
   SELECT 1 FROM outbox.provider
   WHERE name = $6::text AND NOT paused

@@ -24,7 +24,7 @@ WITH fence AS MATERIALIZED (
           problem, retry_after_seconds, asked, via,
           status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied, lookup,
           begins_saga, undoes)
-  -- IS TRUE keeps this a hashed subplan, as below
+  -- IS TRUE keeps this a hashed subplan: as a join it would compare each row with each claim
   WHERE (claim_id IN (SELECT claim_id FROM fence)) IS TRUE
     AND (NOT $27::boolean
       OR (SELECT a.attempt FROM outbox.attempt a WHERE (a.intent_id, a.attempt) = (e.intent_id, e.attempt)) IS NULL)
