@@ -61,7 +61,9 @@ func TestWhatAProviderSaysUnaskedIsNotLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer adapter.Close()
-	got := adapter.Dispatch(t.Context(), dispatch.Request{Tuple: dispatch.Tuple{ToolName: "bank/pay"}, Payload: json.RawMessage(`{}`)})
+	// Long enough for the standard transport, which logs what it did not ask for.
+	payload := json.RawMessage(`{"reference": "` + strings.Repeat("x", 8<<10) + `"}`)
+	got := adapter.Dispatch(t.Context(), dispatch.Request{Tuple: dispatch.Tuple{ToolName: "bank/pay"}, Payload: payload})
 	if got.Outcome != dispatch.Completed {
 		t.Fatalf("got %+v", got)
 	}
