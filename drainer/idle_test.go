@@ -54,12 +54,17 @@ func TestAStreamOfWorkStopsTheNotifications(t *testing.T) {
 	})
 }
 
+// restingStream brought many rows, of which producers heard, and then none.
+func restingStream() (i idleness) {
+	i.looked(IdleWaiting, time.Now(), 0)
+	i.looked(IdleUnchanged, time.Now(), busyRows)
+	i.looked(IdleBusy, time.Now(), 0)
+	return i
+}
+
 func TestAStreamThatRestsForAMomentGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var i idleness
-		i.looked(IdleWaiting, time.Now(), 0)
-		i.looked(IdleUnchanged, time.Now(), busyRows)
-		i.looked(IdleBusy, time.Now(), 0)
+		i := restingStream()
 		for range 10 {
 			time.Sleep(streamRest - time.Millisecond)
 			begun := time.Now()
@@ -74,10 +79,7 @@ func TestAStreamThatRestsForAMomentGoesOn(t *testing.T) {
 
 func TestATrickleAfterAStreamIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var i idleness
-		i.looked(IdleWaiting, time.Now(), 0)
-		i.looked(IdleUnchanged, time.Now(), busyRows)
-		i.looked(IdleBusy, time.Now(), 0)
+		i := restingStream()
 		for range busyRows - 1 {
 			time.Sleep(streamRest / 4)
 			i.looked(IdleUnchanged, time.Now(), 1)
