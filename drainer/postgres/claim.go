@@ -43,8 +43,7 @@ func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *dra
 	batch.Queue(statement, worker, claim.Provider, claim.Limit, after, claim.After.IntentID,
 		claim.Server, claim.Fallback, claim.ProbeFor.Seconds(),
 	).Query(func(rows pgx.Rows) error {
-		at := time.Now()
-		found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (claimedRow, error) { return scanClaimed(row, at) })
+		found, err := pgx.CollectRows(rows, newClaimedScan(time.Now()).row)
 		if err != nil {
 			return fmt.Errorf("claimed row: %w", err)
 		}
@@ -76,25 +75,37 @@ func takeClaimed(reply *drainer.ClaimReply, found []claimedRow, probe bool) {
 	}
 }
 
-func scanClaimed(rows pgx.CollectableRow, at time.Time) (claimedRow, error) {
-	row := &drainer.Row{ClaimedAt: at}
-	var now, enqueued, due time.Time
-	var payload, headers []byte
-	var reference *string
-	err := rows.Scan(&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt, &now, &enqueued, &due,
+// claimedScan reads the rows of one claim into one place, because all that a scan is
+// told of lives on the heap.
+type claimedScan struct {
+	next               drainer.Row
+	now, enqueued, due time.Time
+	payload, headers   []byte
+	reference          pgtype.Text
+	columns            []any // in the order of claim.sql
+}
+
+func newClaimedScan(at time.Time) *claimedScan {
+	s := &claimedScan{next: drainer.Row{ClaimedAt: at}}
+	row := &s.next
+	s.columns = []any{
+		&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt, &s.now, &s.enqueued, &s.due,
 		&row.MaybeApplied, &row.Lookup, &row.Closed, &row.InSaga, &row.Via, &row.Undoes,
 		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
-		&payload, &headers, &reference)
-	if reference != nil {
-		row.ProviderRef = *reference
+		&s.payload, &s.headers, &s.reference,
 	}
+	return s
+}
+
+func (s *claimedScan) row(rows pgx.CollectableRow) (claimedRow, error) {
+	err := rows.Scan(s.columns...)
+	row := s.next
 	if row.FirstAttemptAt != nil {
-		row.SinceFirstSend = now.Sub(*row.FirstAttemptAt)
+		row.SinceFirstSend = s.now.Sub(*row.FirstAttemptAt)
 	}
-	row.SinceEnqueue, row.SinceDue = now.Sub(enqueued), now.Sub(due)
-	row.Payload = payload
-	row.Headers = textValues(headers)
-	return claimedRow{row, drainer.Cursor{NextAttemptAt: due, IntentID: row.IntentID}}, err
+	row.SinceEnqueue, row.SinceDue = s.now.Sub(s.enqueued), s.now.Sub(s.due)
+	row.Payload, row.Headers, row.ProviderRef = s.payload, textValues(s.headers), s.reference.String
+	return claimedRow{&row, drainer.Cursor{NextAttemptAt: s.due, IntentID: row.IntentID}}, err
 }
 
 // textValues keeps what can be a header; an agent's mistake in its headers is

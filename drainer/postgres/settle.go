@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
@@ -14,34 +15,34 @@ import (
 //go:embed sql/settle.sql
 var settleSQL string
 
-// settleColumns are the settlements turned on their side: one array a column.
+// settleColumns are the settlements turned on their side: one array a column. A
+// completed attempt leaves outcome and status out.
 type settleColumns struct {
-	claims, intents  []int64
-	attempts         []int32
-	finishedAgo      []float64
-	outcomes, status []string
+	rows             int
+	claims, intents  column[pgtype.Int8]
+	attempts         column[pgtype.Int4]
+	startedAgo       column[pgtype.Float8]
+	finishedAgo      column[pgtype.Float8]
+	outcomes, status column[pgtype.Text]
+	httpStatus       column[pgtype.Int4]
+	errors, refs     column[pgtype.Text]
+	responses        column[pgtype.Text]
+	responseHeaders  column[pgtype.Text]
+	replayed         column[pgtype.Bool]
+	problems         column[pgtype.Text]
+	retryAfters      column[pgtype.Float8]
+	asked            column[pgtype.Bool]
+	vias             column[pgtype.Text]
+	beginsSaga       column[pgtype.Bool]
+	undoes           column[pgtype.Int8]
 
-	// These stay nil until a row has something there: see put.
-	startedAgo      []*float64
-	httpStatus      []*int32
-	errors, refs    []*string
-	responses       []*string
-	responseHeaders []*string
-	replayed        []*bool
-	problems        []*string
-	retryAfters     []*float64
-	asked           []*bool
-	vias            []*string
-	beginsSaga      []*bool
-	undoes          []*int64
-
-	// So do these, of rows that go back to the queue.
-	delays          []*float64
-	tries           []*int32
-	firstAttempts   []*time.Time
-	mayHaveBeenSent []*bool
-	maybeApplied    []*bool
-	lookups         []*bool
+	// Of rows that go back to the queue.
+	delays          column[pgtype.Float8]
+	tries           column[pgtype.Int4]
+	firstAttempts   column[pgtype.Timestamptz]
+	mayHaveBeenSent column[pgtype.Bool]
+	maybeApplied    column[pgtype.Bool]
+	lookups         column[pgtype.Bool]
 }
 
 // queueSettle adds nothing for no settlements. Unless they are said to be
@@ -52,10 +53,11 @@ func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settleme
 		return
 	}
 	c := columns(settlements) // passed in the order of settle.sql's unnest
-	batch.Queue(settleSQL, worker, c.claims, c.intents, c.attempts, c.startedAgo, c.finishedAgo, c.outcomes, c.httpStatus,
-		c.errors, c.refs, c.responses, c.responseHeaders, c.replayed, c.problems, c.retryAfters, c.asked, c.vias,
-		c.status, c.delays, c.tries, c.firstAttempts, c.mayHaveBeenSent, c.maybeApplied, c.lookups,
-		c.beginsSaga, c.undoes, repeated,
+	batch.Queue(settleSQL, worker, c.claims.array, c.intents.array, c.attempts.array, c.startedAgo.array, c.finishedAgo.array,
+		c.outcomes.array, c.httpStatus.array, c.errors.array, c.refs.array, c.responses.array, c.responseHeaders.array, c.replayed.array,
+		c.problems.array, c.retryAfters.array, c.asked.array, c.vias.array,
+		c.status.array, c.delays.array, c.tries.array, c.firstAttempts.array, c.mayHaveBeenSent.array, c.maybeApplied.array, c.lookups.array,
+		c.beginsSaga.array, c.undoes.array, repeated,
 	).Query(func(rows pgx.Rows) (err error) {
 		*refused, err = pgx.CollectRows(rows, pgx.RowTo[int])
 		return err
@@ -63,12 +65,7 @@ func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settleme
 }
 
 func columns(settlements []drainer.Settlement) *settleColumns {
-	n := len(settlements)
-	c := &settleColumns{
-		claims: make([]int64, n), intents: make([]int64, n), attempts: make([]int32, n),
-		finishedAgo: make([]float64, n), outcomes: make([]string, n), status: make([]string, n),
-	}
-	now := time.Now()
+	c, now := &settleColumns{rows: len(settlements)}, time.Now()
 	for i := range settlements {
 		c.set(i, &settlements[i], now)
 	}
@@ -76,17 +73,22 @@ func columns(settlements []drainer.Settlement) *settleColumns {
 }
 
 func (c *settleColumns) set(i int, s *drainer.Settlement, now time.Time) {
-	c.claims[i], c.intents[i], c.attempts[i] = s.Row.ClaimID, s.Row.IntentID, int32(s.Row.Attempt)
+	c.claims.put(c.rows, i, bigint(s.Row.ClaimID))
+	c.intents.put(c.rows, i, bigint(s.Row.IntentID))
+	c.attempts.put(c.rows, i, integer(s.Row.Attempt))
 	if !s.StartedAt.IsZero() {
-		put(c, &c.startedAgo, i, now.Sub(s.StartedAt).Seconds())
+		c.startedAgo.put(c.rows, i, float(now.Sub(s.StartedAt).Seconds()))
 	}
-	c.finishedAgo[i], c.status[i] = now.Sub(s.FinishedAt).Seconds(), string(s.Decision.Status)
+	c.finishedAgo.put(c.rows, i, float(now.Sub(s.FinishedAt).Seconds()))
+	if s.Decision.Status != dispatch.StatusCompleted {
+		c.status.put(c.rows, i, text(string(s.Decision.Status)))
+	}
 	c.setResult(i, s.Result)
-	putIf(c, &c.asked, i, s.Row.Lookup)
-	putIf(c, &c.vias, i, s.Row.Via)
-	putIf(c, &c.beginsSaga, i, s.BeginsSaga)
+	c.putTrue(&c.asked, i, s.Row.Lookup)
+	c.putText(&c.vias, i, s.Row.Via)
+	c.putTrue(&c.beginsSaga, i, s.BeginsSaga)
 	if s.Row.Undoes != nil {
-		put(c, &c.undoes, i, *s.Row.Undoes)
+		c.undoes.put(c.rows, i, bigint(*s.Row.Undoes))
 	}
 	if s.Decision.Back() {
 		c.setNext(i, s)
@@ -94,49 +96,48 @@ func (c *settleColumns) set(i int, s *drainer.Settlement, now time.Time) {
 }
 
 func (c *settleColumns) setResult(i int, result dispatch.Result) {
-	c.outcomes[i] = string(result.Outcome)
-	putIf(c, &c.replayed, i, result.Replayed)
-	putIf(c, &c.httpStatus, i, int32(result.HTTPStatus))
-	putIf(c, &c.errors, i, result.ErrorClass)
-	putIf(c, &c.refs, i, result.ProviderRef)
-	putIf(c, &c.responses, i, string(result.Response))
+	if result.Outcome != dispatch.Completed {
+		c.outcomes.put(c.rows, i, text(string(result.Outcome)))
+	}
+	c.putTrue(&c.replayed, i, result.Replayed)
+	if result.HTTPStatus != 0 {
+		c.httpStatus.put(c.rows, i, integer(result.HTTPStatus))
+	}
+	c.putText(&c.errors, i, result.ErrorClass)
+	c.putText(&c.refs, i, result.ProviderRef)
+	c.putText(&c.responses, i, string(result.Response))
 	if len(result.ResponseHeaders) > 0 {
-		put(c, &c.responseHeaders, i, jsonText(result.ResponseHeaders))
+		c.responseHeaders.put(c.rows, i, text(jsonText(result.ResponseHeaders)))
 	}
 	if result.Problem != nil {
-		put(c, &c.problems, i, jsonText(result.Problem))
+		c.problems.put(c.rows, i, text(jsonText(result.Problem)))
 	}
 	if result.RetryAfter > 0 && result.Outcome != dispatch.Released {
-		put(c, &c.retryAfters, i, result.RetryAfter.Seconds())
+		c.retryAfters.put(c.rows, i, float(result.RetryAfter.Seconds()))
 	}
 }
 
 // setNext is what a row takes back into the queue.
 func (c *settleColumns) setNext(i int, s *drainer.Settlement) {
-	put(c, &c.delays, i, s.Decision.Delay.Seconds())
-	put(c, &c.tries, i, int32(s.Decision.Tries))
+	c.delays.put(c.rows, i, float(s.Decision.Delay.Seconds()))
+	c.tries.put(c.rows, i, integer(s.Decision.Tries))
 	if s.Row.FirstAttemptAt != nil {
-		put(c, &c.firstAttempts, i, *s.Row.FirstAttemptAt)
+		c.firstAttempts.put(c.rows, i, pgtype.Timestamptz{Time: *s.Row.FirstAttemptAt, Valid: true})
 	}
-	putIf(c, &c.mayHaveBeenSent, i, s.MayHaveSent())
-	putIf(c, &c.maybeApplied, i, s.Decision.MaybeApplied)
-	putIf(c, &c.lookups, i, s.Decision.Lookup)
+	c.putTrue(&c.mayHaveBeenSent, i, s.MayHaveSent())
+	c.putTrue(&c.maybeApplied, i, s.Decision.MaybeApplied)
+	c.putTrue(&c.lookups, i, s.Decision.Lookup)
 }
 
-// put begins a column with its first value. One that no row needs costs nothing
-// on the way to the database, nor in it.
-func put[T any](c *settleColumns, column *[]*T, i int, value T) {
-	if *column == nil {
-		*column = make([]*T, len(c.intents))
+func (c *settleColumns) putText(of *column[pgtype.Text], i int, value string) {
+	if value != "" {
+		of.put(c.rows, i, text(value))
 	}
-	(*column)[i] = &value
 }
 
-// putIf puts what is not the type's zero.
-func putIf[T comparable](c *settleColumns, column *[]*T, i int, value T) {
-	var zero T
-	if value != zero {
-		put(c, column, i, value)
+func (c *settleColumns) putTrue(of *column[pgtype.Bool], i int, value bool) {
+	if value {
+		of.put(c.rows, i, pgtype.Bool{Bool: true, Valid: true})
 	}
 }
 

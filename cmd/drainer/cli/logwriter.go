@@ -14,7 +14,7 @@ const (
 	// little, and its room would stay.
 	enoughLines = 64 << 10
 	// mostWaiting bounds, in octets, the lines that wait for a slow reader.
-	mostWaiting = 1 << 20
+	mostWaiting = 256 << 10
 )
 
 // logWriter writes many lines at once. A process that is killed loses the lines

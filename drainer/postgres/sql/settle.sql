@@ -1,5 +1,6 @@
 -- $1 worker, then one element a row. A column that no row has anything in is
--- null as a whole: unnest fills it up, and what needs it is not even begun. The
+-- null as a whole: unnest fills it up, and what needs it is not even begun. Null is
+-- what most attempts come to, 'completed', where an outcome or a status is asked for. The
 -- fence is the claim itself: it is locked here, so that a reaper either comes
 -- before, and nothing is written, or waits. Several turns may share the lock, each
 -- with rows of its own. A row that was settled before fails the whole turn, which
@@ -11,6 +12,7 @@ WITH fence AS MATERIALIZED (
   ORDER BY claim_id FOR KEY SHARE
 ), ended AS MATERIALIZED (
   SELECT e.*,
+         coalesce(e.other_outcome, 'completed') AS outcome, coalesce(e.other_status, 'completed') AS status,
          now() - make_interval(secs => e.started_ago) AS started_at,
          -- clock_timestamp() is later than now(), so this turn's own claim cannot take the row it puts back
          clock_timestamp() + make_interval(secs => e.delay) AS next_attempt_at
@@ -19,10 +21,10 @@ WITH fence AS MATERIALIZED (
               $14::text[], $15::float8[], $16::boolean[], $17::text[],
               $18::text[], $19::float8[], $20::int[], $21::timestamptz[], $22::boolean[], $23::boolean[], $24::boolean[],
               $25::boolean[], $26::bigint[])
-    AS e (claim_id, intent_id, attempt, started_ago, finished_ago, outcome, http_status, error,
+    AS e (claim_id, intent_id, attempt, started_ago, finished_ago, other_outcome, http_status, error,
           provider_ref, response, response_headers, replayed,
           problem, retry_after_seconds, asked, via,
-          status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied, lookup,
+          other_status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied, lookup,
           begins_saga, undoes)
   -- IS TRUE keeps this a hashed subplan: as a join it would compare each row with each claim
   WHERE (claim_id IN (SELECT claim_id FROM fence)) IS TRUE
