@@ -1,6 +1,7 @@
 package drainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -149,32 +150,30 @@ func (t *turns) commit(ctx context.Context, shares []*laneTurn) {
 	t.observe(time.Since(started), err)
 }
 
-// carryOut settles and claims on two connections where there is much to settle:
-// one commit saves little then, and the database has more than one core. What is
+// carryOut settles and claims on two connections where a lane alone has much to settle:
+// one commit saves little then, and the database has more than one core. Lanes that
+// share a turn have kept all committers busy, and each has its connection. What is
 // claimed does not wait for what is settled: it would count as sent if this
 // worker died meanwhile. Where only the settling fails the lanes settle again,
 // which changes nothing; where the claiming does, they reclaim what they do not
 // know of.
 func (t *turns) carryOut(ctx context.Context, shares []*laneTurn) error {
 	turn, started := merge(shares), time.Now()
-	if len(turn.Settle) < worthTwo || !turn.claims() {
+	if len(shares) > 1 || len(turn.Settle) < worthTwo || !turn.claims() {
 		reply, err := t.turn(ctx, turn)
 		tellClaimed(shares, reply.Claimed, time.Since(started), err)
 		tellConfirmed(shares, reply.Refused, err)
 		return err
 	}
-	var halves errgroup.Group
-	halves.Go(func() error {
+	var settling errgroup.Group
+	settling.Go(func() error {
 		reply, err := t.turn(ctx, Turn{Settle: turn.Settle, Finish: turn.Finish})
 		tellConfirmed(shares, reply.Refused, err)
 		return err
 	})
-	halves.Go(func() error {
-		reply, err := t.turn(ctx, Turn{Claims: turn.Claims})
-		tellClaimed(shares, reply.Claimed, time.Since(started), err)
-		return err
-	})
-	return halves.Wait()
+	reply, err := t.turn(ctx, Turn{Claims: turn.Claims})
+	tellClaimed(shares, reply.Claimed, time.Since(started), err)
+	return cmp.Or(settling.Wait(), err)
 }
 
 func (t *turns) turn(ctx context.Context, turn Turn) (TurnReply, error) {

@@ -112,17 +112,19 @@ func TestAFailedTurnFailsForAllItsLanes(t *testing.T) {
 	}
 }
 
-func TestALargeTurnSettlesAndClaimsAtOnce(t *testing.T) {
+func TestALargeTurnOfOneLaneSettlesAndClaimsAtOnce(t *testing.T) {
 	many := ofIntents(make([]int64, worthTwo)...)
 	some := Claim{Provider: "a", Limit: 1}
 	for name, test := range map[string]struct {
 		settle []Settlement
 		claim  Claim
+		lanes  int
 		turns  int
 	}{
-		"much to settle, and rows to claim":    {many, some, 2},
-		"much to settle, and nothing to claim": {many, Claim{Provider: "a"}, 1},
-		"little to settle":                     {many[1:], some, 1},
+		"much to settle, and rows to claim":    {many, some, 1, 2},
+		"much to settle, and nothing to claim": {many, Claim{Provider: "a"}, 1, 1},
+		"little to settle":                     {many[1:], some, 1, 1},
+		"much to settle, by several lanes":     {many, some, 2, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -133,10 +135,13 @@ func TestALargeTurnSettlesAndClaimsAtOnce(t *testing.T) {
 						close(all)
 					}
 					<-all // waits for ever unless they are under way at the same time
-					return TurnReply{Claimed: []ClaimReply{{}}}, nil
+					return TurnReply{Claimed: make([]ClaimReply, test.lanes)}, nil
 				}), "worker", nil)
-				turn, _ := share(test.settle, nil, test.claim)
-				if err := turns.carryOut(t.Context(), []*laneTurn{turn}); err != nil {
+				shares := make([]*laneTurn, test.lanes)
+				for i := range shares {
+					shares[i], _ = share(test.settle, nil, test.claim)
+				}
+				if err := turns.carryOut(t.Context(), shares); err != nil {
 					t.Error(err)
 				}
 			})
