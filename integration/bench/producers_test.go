@@ -15,7 +15,7 @@ import (
 
 const (
 	producers      = 32
-	produceFor     = 2 * time.Second
+	produceFor     = 4 * time.Second
 	producerRounds = 9
 	plainInsert    = `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ($1, $2, 'sim/act', 'order', $3)`
 	callEnqueue    = `SELECT * FROM outbox.enqueue($1, $2, 'sim/act', 'order', $3)`
