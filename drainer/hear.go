@@ -2,7 +2,6 @@ package drainer
 
 import (
 	"slices"
-	"time"
 
 	"github.com/agentoutbox/drainer/internal/failpoint"
 )
@@ -15,7 +14,7 @@ func (l *lane) hearClaimed(news claimNews) {
 		l.fail(news.err)
 		return
 	}
-	l.plan(news.of, news.reply, news.took)
+	l.plan(news.of, news.reply)
 	l.start(news.reply.Rows)
 	l.heard()
 }
@@ -51,8 +50,8 @@ func (l *lane) heard() {
 	l.failures = 0
 }
 
-func (l *lane) plan(turn *laneTurn, reply ClaimReply, took time.Duration) {
-	l.scan.looked(turn.claim, reply, took)
+func (l *lane) plan(turn *laneTurn, reply ClaimReply) {
+	l.scan.looked(turn.claim, reply)
 	if !l.isDetour() && l.idle.looked(turn.claim.Idle, turn.begunAt, reply.Found) {
 		l.scan.owe()
 	}

@@ -43,10 +43,10 @@ func (s *scan) from() Cursor {
 	return s.cursor
 }
 
-func (s *scan) looked(claim Claim, reply ClaimReply, took time.Duration) {
+func (s *scan) looked(claim Claim, reply ClaimReply) {
 	isFull := claim.After.isZero()
 	if isFull {
-		pause := min(fullScanShare*took, maxScanPause)
+		pause := min(fullScanShare*reply.Took, maxScanPause)
 		s.allowed = time.Now().Add(pause)
 		s.overdue = time.Now().Add(max(fullScanInterval, pause))
 	}

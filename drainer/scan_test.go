@@ -16,7 +16,9 @@ func found(n int) ClaimReply {
 
 // look begins one and is told what it found.
 func look(s *scan, limit, rows int, took time.Duration) {
-	s.looked(Claim{Limit: limit, After: s.from()}, found(rows), took)
+	claim, reply := Claim{Limit: limit, After: s.from()}, found(rows)
+	reply.Took = took
+	s.looked(claim, reply)
 }
 
 func TestTheFirstLookIsAFullScan(t *testing.T) {
@@ -108,7 +110,7 @@ func TestALookThatBeganBeforePaysNoDebt(t *testing.T) {
 	look(&s, 5, 0, time.Millisecond)
 	earlier := Claim{Limit: 5, After: s.from()}
 	s.owe()
-	s.looked(earlier, found(0), time.Millisecond)
+	s.looked(earlier, found(0))
 	if !s.again() {
 		t.Error("the look that is owed has not begun")
 	}
@@ -132,7 +134,7 @@ func TestLooksThatBeganTogetherPassNothingOver(t *testing.T) {
 		s := scan{cursor: test.cursor}
 		for i, claim := range test.looks {
 			claim.Limit = 1
-			s.looked(claim, ClaimReply{Found: 1, Next: from(test.ends[i])}, 0)
+			s.looked(claim, ClaimReply{Found: 1, Next: from(test.ends[i])})
 		}
 		if s.cursor != test.want {
 			t.Errorf("%s: it goes on from %v, want %v", name, s.cursor, test.want)

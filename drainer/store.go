@@ -121,6 +121,7 @@ type ClaimReply struct {
 	Rows  []*Row
 	Found int // rows that it took, with those that it stopped: their run goes back
 	Next  Cursor
+	Took  time.Duration // of a turn's first claim, with all that the turn settled
 }
 
 // DueLimit is where counting due rows stops.

@@ -1,7 +1,6 @@
 package drainer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -49,7 +48,6 @@ type (
 	claimNews struct {
 		of    *laneTurn
 		reply ClaimReply
-		took  time.Duration
 		err   error
 	}
 	settleNews struct {
@@ -66,9 +64,9 @@ func newLaneTurn(of *pending) *laneTurn {
 func (t *laneTurn) claims() bool  { return t.claim.Limit > 0 }
 func (t *laneTurn) settles() bool { return len(t.settle) > 0 || len(t.finish) > 0 }
 
-func (t *laneTurn) tellClaimed(reply ClaimReply, took time.Duration, err error) {
+func (t *laneTurn) tellClaimed(reply ClaimReply, err error) {
 	if t.claims() {
-		t.claimed <- claimNews{t, reply, took, err}
+		t.claimed <- claimNews{t, reply, err}
 	}
 }
 
@@ -125,7 +123,7 @@ func (t *turns) queue(ctx context.Context, share *laneTurn) {
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	share.tellClaimed(ClaimReply{}, 0, err)
+	share.tellClaimed(ClaimReply{}, err)
 	share.tellConfirmed(nil, err)
 }
 
@@ -151,17 +149,16 @@ func (t *turns) commit(ctx context.Context, shares []*laneTurn) {
 }
 
 // carryOut settles and claims on two connections where a lane alone has much to settle:
-// one commit saves little then, and the database has more than one core. Lanes that
-// share a turn have kept all committers busy, and each has its connection. What is
+// one commit saves little then, and the database has more than one core. What is
 // claimed does not wait for what is settled: it would count as sent if this
 // worker died meanwhile. Where only the settling fails the lanes settle again,
 // which changes nothing; where the claiming does, they reclaim what they do not
 // know of.
 func (t *turns) carryOut(ctx context.Context, shares []*laneTurn) error {
-	turn, started := merge(shares), time.Now()
-	if len(shares) > 1 || len(turn.Settle) < worthTwo || !turn.claims() {
+	turn := merge(shares)
+	if !turn.claims() || !turn.isWorthTwo(len(shares)) {
 		reply, err := t.turn(ctx, turn)
-		tellClaimed(shares, reply.Claimed, time.Since(started), err)
+		tellClaimed(shares, reply.Claimed, err)
 		tellConfirmed(shares, reply.Refused, err)
 		return err
 	}
@@ -172,8 +169,15 @@ func (t *turns) carryOut(ctx context.Context, shares []*laneTurn) error {
 		return err
 	})
 	reply, err := t.turn(ctx, Turn{Claims: turn.Claims})
-	tellClaimed(shares, reply.Claimed, time.Since(started), err)
-	return cmp.Or(settling.Wait(), err)
+	tellClaimed(shares, reply.Claimed, err)
+	return errors.Join(err, settling.Wait())
+}
+
+// isWorthTwo is false for lanes that share a turn, since they do where all committers
+// are busy. What was settled before may take a look at what became of it, for which no
+// claim should wait once it is committed.
+func (t Turn) isWorthTwo(lanes int) bool {
+	return (lanes == 1 && len(t.Settle) >= worthTwo) || slices.ContainsFunc(t.Settle, func(s Settlement) bool { return s.Repeats })
 }
 
 func (t *turns) turn(ctx context.Context, turn Turn) (TurnReply, error) {
@@ -202,13 +206,13 @@ func merge(shares []*laneTurn) Turn {
 	return turn
 }
 
-func tellClaimed(shares []*laneTurn, claimed []ClaimReply, took time.Duration, err error) {
+func tellClaimed(shares []*laneTurn, claimed []ClaimReply, err error) {
 	for i, share := range shares {
 		var reply ClaimReply
 		if err == nil {
 			reply = claimed[i]
 		}
-		share.tellClaimed(reply, took, err)
+		share.tellClaimed(reply, err)
 	}
 }
 

@@ -112,7 +112,7 @@ func TestAFailedTurnFailsForAllItsLanes(t *testing.T) {
 	}
 }
 
-func TestALargeTurnOfOneLaneSettlesAndClaimsAtOnce(t *testing.T) {
+func TestALargeTurnOfOneLaneOrOneThatRepeatsSettlesAndClaimsAtOnce(t *testing.T) {
 	many := ofIntents(make([]int64, worthTwo)...)
 	some := Claim{Provider: "a", Limit: 1}
 	for name, test := range map[string]struct {
@@ -125,6 +125,7 @@ func TestALargeTurnOfOneLaneSettlesAndClaimsAtOnce(t *testing.T) {
 		"much to settle, and nothing to claim": {many, Claim{Provider: "a"}, 1, 1},
 		"little to settle":                     {many[1:], some, 1, 1},
 		"much to settle, by several lanes":     {many, some, 2, 1},
+		"little, but some of it once more":     {[]Settlement{{Row: &Row{}, Repeats: true}}, some, 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

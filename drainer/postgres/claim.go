@@ -28,7 +28,8 @@ func claimStatement(probe bool) string {
 	return statement.String()
 }
 
-func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *drainer.ClaimReply) {
+// queueClaim takes the time since the claim before it.
+func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *drainer.ClaimReply, before *time.Time) {
 	if claim.Limit == 0 {
 		return
 	}
@@ -48,6 +49,7 @@ func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *dra
 			return fmt.Errorf("claimed row: %w", err)
 		}
 		takeClaimed(reply, found, claim.ProbeFor > 0)
+		reply.Took, *before = time.Since(*before), time.Now()
 		return nil
 	})
 }

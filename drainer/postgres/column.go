@@ -6,16 +6,22 @@ import "github.com/jackc/pgx/v5/pgtype"
 // stays null as a whole and costs nothing, neither on the way to the database nor
 // in it.
 type column[V any] struct {
-	values []V
-	array  pgtype.FlatArray[*V] // of pointers: pgx would copy each value to the heap
+	values []V                  // a zero value is null
+	array  pgtype.FlatArray[*V] // of pointers, because pgx would copy each value to the heap
 }
 
 func (c *column[V]) put(rows, i int, value V) {
 	if c.array == nil {
-		c.values, c.array = make([]V, rows), make(pgtype.FlatArray[*V], rows)
+		c.begin(rows)
 	}
 	c.values[i] = value
-	c.array[i] = &c.values[i]
+}
+
+func (c *column[V]) begin(rows int) {
+	c.values, c.array = make([]V, rows), make(pgtype.FlatArray[*V], rows)
+	for i := range c.values {
+		c.array[i] = &c.values[i]
+	}
 }
 
 func bigint(value int64) pgtype.Int8    { return pgtype.Int8{Int64: value, Valid: true} }

@@ -29,13 +29,18 @@ type outbox struct {
 func newOutbox(t testing.TB) *outbox {
 	t.Helper()
 	url := drainertest.Database(t)
-	store, err := postgres.Open(t.Context(), url)
+	return openOutbox(t, url, url)
+}
+
+// openOutbox lets the store reach the database at an address of its own.
+func openOutbox(t testing.TB, url, storeURL string) *outbox {
+	t.Helper()
+	store, err := postgres.Open(t.Context(), storeURL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	db := drainertest.Connect(t, url)
-	return &outbox{Store: store, t: t, db: db}
+	return &outbox{Store: store, t: t, db: drainertest.Connect(t, url)}
 }
 
 // join is a new worker with a heartbeat.

@@ -15,8 +15,8 @@ import (
 //go:embed sql/settle.sql
 var settleSQL string
 
-// settleColumns are the settlements turned on their side: one array a column. A
-// completed attempt leaves outcome and status out.
+// settleColumns are the settlements turned on their side: one array a column. Where
+// outcome or status are 'completed' they are left out.
 type settleColumns struct {
 	rows             int
 	claims, intents  column[pgtype.Int8]
@@ -100,8 +100,8 @@ func (c *settleColumns) setResult(i int, result dispatch.Result) {
 		c.outcomes.put(c.rows, i, text(string(result.Outcome)))
 	}
 	c.putTrue(&c.replayed, i, result.Replayed)
-	if result.HTTPStatus != 0 {
-		c.httpStatus.put(c.rows, i, integer(result.HTTPStatus))
+	if status := integer(result.HTTPStatus); status.Int32 != 0 {
+		c.httpStatus.put(c.rows, i, status)
 	}
 	c.putText(&c.errors, i, result.ErrorClass)
 	c.putText(&c.refs, i, result.ProviderRef)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -57,8 +58,9 @@ func (s *Store) turnOnce(ctx context.Context, worker string, turn drainer.Turn, 
 	queueFinish(&batch, worker, turn.Finish)
 	queueBreakers(&batch, worker, turn.Settle)
 	queueIdle(&batch, turn.Claims)
+	before := time.Now()
 	for i, claim := range turn.Claims {
-		queueClaim(&batch, worker, claim, &reply.Claimed[i])
+		queueClaim(&batch, worker, claim, &reply.Claimed[i], &before)
 	}
 	if err := s.turns.SendBatch(ctx, &batch).Close(); err != nil {
 		return drainer.TurnReply{}, fmt.Errorf("turn: %w", err)

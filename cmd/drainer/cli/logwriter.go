@@ -13,7 +13,8 @@ const (
 	// enoughLines, in octets, wait for no more company: a larger write saves
 	// little, and its room would stay.
 	enoughLines = 64 << 10
-	// mostWaiting bounds, in octets, the lines that wait for a slow reader.
+	// mostWaiting bounds, in octets, the lines that wait for a slow reader. Their room
+	// stays, twice: a quarter of a megabyte is a thousand attempts.
 	mostWaiting = 256 << 10
 )
 

@@ -62,10 +62,11 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
   SELECT intent_id, attempt, 'saga', 'cancelled', 'cancelled' FROM candidate WHERE closed AND NOT maybe_applied
 )
--- A stopped row has no claim; it is returned for the cursor's sake. Payloads are
+-- A stopped row has no claim; it is returned for the cursor's sake. The clock is asked,
+-- for settling may have taken a part of this transaction's time. Payloads are
 -- read here: carrying them through all of the above, or sorting them, takes longer.
 SELECT CASE WHEN closed AND NOT maybe_applied THEN 0 ELSE (SELECT claim_id FROM claimed) END,
-       intent_id, attempt, tries, first_attempt_at, now(), i.created_at, next_attempt_at,
+       intent_id, attempt, tries, first_attempt_at, clock_timestamp(), i.created_at, next_attempt_at,
        maybe_applied, asks, closed, in_saga, coalesce(via, ''), i.compensates,
        i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.payload, i.headers,
        -- only a lookup needs what an earlier attempt brought

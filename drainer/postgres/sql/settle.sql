@@ -1,6 +1,6 @@
 -- $1 worker, then one element a row. A column that no row has anything in is
--- null as a whole: unnest fills it up, and what needs it is not even begun. Null is
--- what most attempts come to, 'completed', where an outcome or a status is asked for. The
+-- null as a whole: unnest fills it up, and what needs it is not even begun. No outcome
+-- and no status stand for 'completed', which most attempts are. The
 -- fence is the claim itself: it is locked here, so that a reaper either comes
 -- before, and nothing is written, or waits. Several turns may share the lock, each
 -- with rows of its own. A row that was settled before fails the whole turn, which
@@ -12,7 +12,8 @@ WITH fence AS MATERIALIZED (
   ORDER BY claim_id FOR KEY SHARE
 ), ended AS MATERIALIZED (
   SELECT e.*,
-         coalesce(e.other_outcome, 'completed') AS outcome, coalesce(e.other_status, 'completed') AS status,
+         coalesce(e.other_outcome, 'completed') AS outcome,
+         coalesce(e.other_status, CASE WHEN e.delay IS NULL THEN 'completed' END) AS status,
          now() - make_interval(secs => e.started_ago) AS started_at,
          -- clock_timestamp() is later than now(), so this turn's own claim cannot take the row it puts back
          clock_timestamp() + make_interval(secs => e.delay) AS next_attempt_at
