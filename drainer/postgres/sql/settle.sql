@@ -1,11 +1,11 @@
 -- $1 worker, then one element a row. A column that no row has anything in is
--- null as a whole: unnest fills it up, and what needs it is not even begun. No outcome
--- and no status stand for 'completed', which most attempts are. The
--- fence is the claim itself: it is locked here, so that a reaper either comes
--- before, and nothing is written, or waits. Several turns may share the lock, each
--- with rows of its own. A row that was settled before fails the whole turn, which
--- comes again with $27: then nothing of it is written. That is rare, and cheaper
--- than to ask for each row, or than ON CONFLICT, which logs a second record a row.
+-- null as a whole: unnest fills it up, and what needs it is not even begun. No
+-- outcome and no status stand for 'completed', which most attempts are. The fence
+-- is the claim itself: it is locked here, so that a reaper either comes before, and
+-- nothing is written, or waits. Several turns may share the lock, each with rows of
+-- its own. A row that was settled before fails the whole turn, which comes again
+-- with $27: then nothing of it is written. That is rare, and cheaper than to ask
+-- for each row, or than ON CONFLICT, which logs a second record a row.
 WITH fence AS MATERIALIZED (
   SELECT claim_id, provider FROM outbox.claim
   WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
