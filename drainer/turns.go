@@ -148,36 +148,47 @@ func (t *turns) commit(ctx context.Context, shares []*laneTurn) {
 	t.observe(time.Since(started), err)
 }
 
-// carryOut settles and claims on two connections where a lane alone has much to settle:
-// one commit saves little then, and the database has more than one core. What is
-// claimed does not wait for what is settled: it would count as sent if this
-// worker died meanwhile. Where only the settling fails the lanes settle again,
+// carryOut settles and claims in one commit, or on two connections where a lane alone
+// has much to settle: one commit saves little then, and the database has more than one
+// core. What is claimed does not wait for what is settled: it would count as sent if
+// this worker died meanwhile. Where only the settling fails the lanes settle again,
 // which changes nothing; where the claiming does, they reclaim what they do not
-// know of.
+// know of. Who settles again claims after that: nothing more is sent as long as
+// nothing can be settled, and what became of a row may have to be looked up first.
 func (t *turns) carryOut(ctx context.Context, shares []*laneTurn) error {
 	turn := merge(shares)
-	if !turn.claims() || !turn.isWorthTwo(len(shares)) {
-		reply, err := t.turn(ctx, turn)
-		tellClaimed(shares, reply.Claimed, err)
-		tellConfirmed(shares, reply.Refused, err)
-		return err
+	switch {
+	case turn.claims() && turn.repeats():
+		if err := t.settle(ctx, shares, turn); err != nil {
+			tellClaimed(shares, nil, err)
+			return err
+		}
+		return t.claim(ctx, shares, turn)
+	case turn.claims() && len(shares) == 1 && len(turn.Settle) >= worthTwo:
+		var settling errgroup.Group
+		settling.Go(func() error { return t.settle(ctx, shares, turn) })
+		return errors.Join(t.claim(ctx, shares, turn), settling.Wait())
 	}
-	var settling errgroup.Group
-	settling.Go(func() error {
-		reply, err := t.turn(ctx, Turn{Settle: turn.Settle, Finish: turn.Finish})
-		tellConfirmed(shares, reply.Refused, err)
-		return err
-	})
-	reply, err := t.turn(ctx, Turn{Claims: turn.Claims})
+	reply, err := t.turn(ctx, turn)
 	tellClaimed(shares, reply.Claimed, err)
-	return errors.Join(err, settling.Wait())
+	tellConfirmed(shares, reply.Refused, err)
+	return err
 }
 
-// isWorthTwo is false for lanes that share a turn, since they do where all committers
-// are busy. What was settled before may take a look at what became of it, for which no
-// claim should wait once it is committed.
-func (t Turn) isWorthTwo(lanes int) bool {
-	return (lanes == 1 && len(t.Settle) >= worthTwo) || slices.ContainsFunc(t.Settle, func(s Settlement) bool { return s.Repeats })
+func (t *turns) settle(ctx context.Context, shares []*laneTurn, turn Turn) error {
+	reply, err := t.turn(ctx, Turn{Settle: turn.Settle, Finish: turn.Finish})
+	tellConfirmed(shares, reply.Refused, err)
+	return err
+}
+
+func (t *turns) claim(ctx context.Context, shares []*laneTurn, turn Turn) error {
+	reply, err := t.turn(ctx, Turn{Claims: turn.Claims})
+	tellClaimed(shares, reply.Claimed, err)
+	return err
+}
+
+func (t Turn) repeats() bool {
+	return slices.ContainsFunc(t.Settle, func(s Settlement) bool { return s.Repeats })
 }
 
 func (t *turns) turn(ctx context.Context, turn Turn) (TurnReply, error) {

@@ -112,7 +112,7 @@ func TestAFailedTurnFailsForAllItsLanes(t *testing.T) {
 	}
 }
 
-func TestALargeTurnOfOneLaneOrOneThatRepeatsSettlesAndClaimsAtOnce(t *testing.T) {
+func TestALargeTurnOfOneLaneSettlesAndClaimsAtOnce(t *testing.T) {
 	many := ofIntents(make([]int64, worthTwo)...)
 	some := Claim{Provider: "a", Limit: 1}
 	for name, test := range map[string]struct {
@@ -125,7 +125,6 @@ func TestALargeTurnOfOneLaneOrOneThatRepeatsSettlesAndClaimsAtOnce(t *testing.T)
 		"much to settle, and nothing to claim": {many, Claim{Provider: "a"}, 1, 1},
 		"little to settle":                     {many[1:], some, 1, 1},
 		"much to settle, by several lanes":     {many, some, 2, 1},
-		"little, but some of it once more":     {[]Settlement{{Row: &Row{}, Repeats: true}}, some, 2, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -146,6 +145,30 @@ func TestALargeTurnOfOneLaneOrOneThatRepeatsSettlesAndClaimsAtOnce(t *testing.T)
 					t.Error(err)
 				}
 			})
+		})
+	}
+}
+
+// As long as nothing can be settled, nothing more may be sent.
+func TestATurnThatRepeatsClaimsOnlyOnceItHasSettled(t *testing.T) {
+	for name, failure := range map[string]error{"it settles": nil, "it fails again": errAway} {
+		t.Run(name, func(t *testing.T) {
+			var claims int
+			turns := newTurns(turnFunc(func(_ context.Context, turn Turn) (TurnReply, error) {
+				if len(turn.Settle) > 0 {
+					return TurnReply{}, failure
+				}
+				claims++
+				return TurnReply{Claimed: make([]ClaimReply, len(turn.Claims))}, nil
+			}), "worker", nil)
+			turn, hears := share([]Settlement{{Row: &Row{}, Repeats: true}}, nil, Claim{Provider: "a", Limit: 1})
+			if err := turns.carryOut(t.Context(), []*laneTurn{turn}); !errors.Is(err, failure) {
+				t.Errorf("it says %v", err)
+			}
+			settled, claimed := <-hears.confirmed, <-hears.claimed
+			if !errors.Is(settled.err, failure) || !errors.Is(claimed.err, failure) || (claims == 1) != (failure == nil) {
+				t.Errorf("settled: %v, claimed: %v, after %d claims", settled.err, claimed.err, claims)
+			}
 		})
 	}
 }
