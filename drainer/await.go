@@ -24,8 +24,7 @@ func (l *lane) await(life lifetimes) (isDue bool) {
 			lingers = true
 		}
 		select {
-		case outcome := <-l.collectable():
-			l.collect(outcome)
+		case <-l.outcomes.await(l.worthWaking(lingers)):
 		case news := <-l.pending.claimed:
 			l.hearClaimed(news)
 			return false
@@ -53,24 +52,23 @@ func (l *lane) turnIsDue(stop context.Context) bool {
 	return len(l.settled) >= fullTurn || (len(l.settled) > 0 && l.outstanding == 0)
 }
 
-// collectable is nobody's while a turn's worth of outcomes waits: what is not
-// collected is outstanding, and so bounds what is claimed.
-func (l *lane) collectable() <-chan Settlement {
-	if len(l.settled) >= fullTurn {
-		return nil
+// worthWaking is how many outcomes change something for the lane: the first of all
+// begins to linger, and the last, or many, may make a turn due. It is 0 while a
+// turn's worth waits: what is not collected is outstanding, and so bounds what is
+// claimed.
+func (l *lane) worthWaking(lingers bool) int {
+	if !lingers {
+		return 1
 	}
-	return l.outcomes
+	return max(0, min(l.outstanding, fullTurn-len(l.settled), manyOutcomes))
 }
 
 // gather takes what has arrived, as far as one turn can use it.
 func (l *lane) gather() {
-	for len(l.settled) < fullTurn {
-		select {
-		case outcome := <-l.outcomes:
-			l.collect(outcome)
-		default:
-			return
-		}
+	before := len(l.settled)
+	l.settled = l.outcomes.take(l.settled, max(0, fullTurn-before))
+	if arrived := len(l.settled) - before; arrived > 0 {
+		l.collected(arrived)
 	}
 }
 

@@ -54,8 +54,8 @@ func TestAnOutcomeThatIsHereAlreadyDoesNotWaitForTheNextPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := laneTo(nil)
 		l.server.slots.resize(4)
-		l.scan, l.outstanding, l.outcomes = scan{hasBegun: true}, 2, make(chan Settlement, 2)
-		l.outcomes <- Settlement{Row: &Row{}}
+		l.scan, l.outstanding = scan{hasBegun: true}, 2
+		l.outcomes.put(Settlement{Row: &Row{}})
 		began := time.Now()
 		l.await(lifetimes{stop: t.Context(), abort: t.Context(), giveUp: t.Context()})
 		if waited := time.Since(began); waited != linger {
@@ -98,14 +98,17 @@ func TestALaneCollectsNoMoreThanATurnsWorthOfOutcomes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := laneTo(nil)
-		l.outcomes = make(chan Settlement, 2*fullTurn)
-		for range cap(l.outcomes) {
-			l.outcomes <- Settlement{Row: &Row{}}
+		l.outstanding = 2 * fullTurn
+		for range l.outstanding {
+			l.outcomes.put(Settlement{Row: &Row{}})
 		}
 		l.pending.settling = []*laneTurn{{}, {}}
 		l.await(lifetimes{stop: t.Context(), abort: t.Context(), giveUp: t.Context()})
 		if len(l.settled) != fullTurn {
 			t.Errorf("it collected %d, want %d", len(l.settled), fullTurn)
+		}
+		if l.outstanding != fullTurn {
+			t.Errorf("%d are outstanding, want the %d that it did not collect", l.outstanding, fullTurn)
 		}
 	})
 }

@@ -22,7 +22,7 @@ func TestALaneHangsOnlyOnceItsDispatchesShouldHaveEnded(t *testing.T) {
 				"sim":    newUpstream(Provider{Name: "sim", Timeout: time.Second}),
 				"backup": newUpstream(Provider{Name: "backup", Timeout: 10 * time.Minute}),
 			},
-			outstanding: 1, outcomes: make(chan Settlement, 1),
+			outstanding: 1, outcomes: newOutcomes(),
 		}
 		for _, step := range []struct {
 			name string
@@ -33,9 +33,9 @@ func TestALaneHangsOnlyOnceItsDispatchesShouldHaveEnded(t *testing.T) {
 			{"it drains", stopNow, false},
 			{"the longest dispatch may still be under way", func() { time.Sleep(10 * time.Minute) }, false},
 			{"every dispatch should have ended", func() { time.Sleep(time.Second) }, true},
-			{"it did, and its outcome waits for the database", func() { l.outcomes <- Settlement{} }, false},
+			{"it did, and its outcome waits for the database", func() { l.outcomes.put(Settlement{}) }, false},
 			{"another has not", func() { l.outstanding++ }, true},
-			{"nothing is left", func() { l.outstanding, l.outcomes = 0, nil }, false},
+			{"nothing is left", func() { l.outstanding, l.outcomes = 0, newOutcomes() }, false},
 		} {
 			step.do()
 			if got := l.hangs(life); got != step.want {

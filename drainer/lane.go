@@ -15,6 +15,8 @@ const (
 	pollInterval = 250 * time.Millisecond
 	// fullTurn is a turn's worth of outcomes: more gain little.
 	fullTurn = 1000
+	// manyOutcomes are worth a look whether enough has come for a turn.
+	manyOutcomes = 64
 	// maxTurnOctets bounds the responses that one turn stores for a lane.
 	maxTurnOctets = 4 << 20
 	// turnsOfWork are claimed ahead: dispatchers have one turn's worth left to do
@@ -53,8 +55,8 @@ type lane struct {
 	wake       chan struct{} // capacity 1; written by the listener
 
 	dispatchers dispatchers
-	outcomes    chan Settlement // with room for all that may be outstanding, so that no dispatcher waits for a turn
-	pulse       pulse           // beats with every round of the loop
+	outcomes    *outcomes
+	pulse       pulse // beats with every round of the loop
 
 	// ----
 	settled     []Settlement // outcomes that no turn has taken yet
@@ -101,7 +103,7 @@ func newLane(route route, session *session) *lane {
 		wake:        make(chan struct{}, 1),
 		pending:     newPending(),
 		dispatchers: dispatchers{jobs: make(chan *Row, room)},
-		outcomes:    make(chan Settlement, room),
+		outcomes:    newOutcomes(),
 		remembered:  map[int64]int{},
 		reclaimAt:   time.Now().Add(reclaimInterval),
 	}
@@ -142,7 +144,7 @@ func (l *lane) dispatchAll(life lifetimes, next func() *Row) {
 	for row := next(); row != nil; row = next() {
 		outcome := l.attempt(life, row)
 		outcome.Row.forgetIntent()
-		l.outcomes <- outcome
+		l.outcomes.put(outcome)
 	}
 }
 
@@ -175,7 +177,7 @@ func (l *lane) hangs(life lifetimes) bool {
 		l.stoppedAt = time.Now()
 	}
 	isOver := life.abort.Err() != nil || time.Since(l.stoppedAt) > l.longestDispatch()
-	return isOver && l.outstanding > len(l.outcomes)
+	return isOver && l.outstanding > l.outcomes.len()
 }
 
 // longestDispatch is of all providers: a lane also hands rows to fallbacks.
@@ -198,7 +200,8 @@ func (l *lane) giveBack(delay time.Duration, class string) {
 			l.dispatchers.hand(row)
 		default:
 			row.forgetIntent()
-			l.collect(l.withdraw(row, delay, class))
+			l.settled = append(l.settled, l.withdraw(row, delay, class))
+			l.collected(1)
 		}
 	}
 }
@@ -215,8 +218,7 @@ func (l *lane) unsettled() bool {
 	return l.outstanding > 0 || len(l.settled) > 0 || len(l.emptied) > 0 || l.pending.any() || l.failures > 0
 }
 
-func (l *lane) collect(outcome Settlement) {
-	l.outstanding--
-	l.observer.ended(l.provider)
-	l.settled = append(l.settled, outcome)
+func (l *lane) collected(outcomes int) {
+	l.outstanding -= outcomes
+	l.observer.ended(l.provider, outcomes)
 }

@@ -60,8 +60,7 @@ func TestAClaimEndsOnlyWithItsLastRow(t *testing.T) {
 	}
 }
 
-// Whoever writes into a full channel waits: a dispatcher for the next turn, and
-// the lane for ever.
+// The lane itself hands rows out: at a full channel it would wait for ever.
 func TestALaneHasRoomForAllThatItMayClaim(t *testing.T) {
 	t.Parallel()
 	keyed := map[string]dispatch.Policy{"act": {Class: dispatch.KeyIdempotent}}
@@ -77,8 +76,8 @@ func TestALaneHasRoomForAllThatItMayClaim(t *testing.T) {
 	} {
 		test.provider.Name, test.provider.Concurrency = "sim", 3
 		l := laneOn(test.route, test.provider)
-		if cap(l.dispatchers.jobs) != test.want || cap(l.outcomes) != test.want {
-			t.Errorf("%s: room for %d rows and %d outcomes, want %d", name, cap(l.dispatchers.jobs), cap(l.outcomes), test.want)
+		if cap(l.dispatchers.jobs) != test.want {
+			t.Errorf("%s: room for %d rows, want %d", name, cap(l.dispatchers.jobs), test.want)
 		}
 		l.prefetch = maxPrefetch
 		if !l.mayPrefetch() {
@@ -98,7 +97,7 @@ func TestAnOutcomeThatWaitsKeepsNothingOfWhatWasSent(t *testing.T) {
 		Payload: []byte(`{}`), Headers: map[string]string{"baggage": "b"},
 	}
 	l.dispatchAll(lifetimes{stop: t.Context(), abort: t.Context()}, l.dispatchers.take)
-	if waits := <-l.outcomes; waits.Result.Outcome != dispatch.Completed || waits.Row.Payload != nil || waits.Row.Headers != nil {
+	if waits := l.outcomes.take(nil, 1)[0]; waits.Result.Outcome != dispatch.Completed || waits.Row.Payload != nil || waits.Row.Headers != nil {
 		t.Errorf("%+v of %+v waits for the database", waits.Result, waits.Row)
 	}
 }

@@ -72,8 +72,10 @@ func (o *observer) claimed(provider string, rows int) {
 	o.metrics.inFlight.WithLabelValues(provider).Add(float64(rows))
 }
 
-// ended counts down for every claimed row, dispatched or released.
-func (o *observer) ended(provider string) { o.metrics.inFlight.WithLabelValues(provider).Dec() }
+// ended counts down for claimed rows, dispatched or released.
+func (o *observer) ended(provider string, rows int) {
+	o.metrics.inFlight.WithLabelValues(provider).Sub(float64(rows))
+}
 
 // attempted counts an attempt and gives it its line. Released rows of a shutdown
 // get none: nothing was attempted.

@@ -141,7 +141,7 @@ func TestGaugesOfAProviderThatIsNoLongerConfiguredDoNotLie(t *testing.T) {
 	if got := gauges(t, registry)["removed"]; !slices.Equal(got, []string{"drainer_in_flight"}) {
 		t.Errorf("while it drains it is shown by %v, want only what is in flight", got)
 	}
-	o.ended("removed")
+	o.ended("removed", 1)
 	o.forget([]Provider{kept, removed})
 	if got := gauges(t, registry); got["removed"] != nil || len(got["kept"]) == 0 {
 		t.Errorf("after it drained the gauges are %v", got)

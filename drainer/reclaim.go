@@ -38,8 +38,8 @@ func (l *lane) forget(row *Row) (Settlement, bool) {
 	return l.withdraw(row, 0, "reply_lost"), true
 }
 
-// backOff waits out a failing database. Outcomes keep arriving in the
-// channel's room meanwhile, and stay there until a turn confirms them.
+// backOff waits out a failing database. Outcomes keep arriving meanwhile, and
+// wait until a turn confirms them.
 func (l *lane) backOff(life lifetimes) {
 	err := l.failed
 	l.failed = nil
