@@ -2,7 +2,6 @@ package http
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"strings"
 	"time"
@@ -45,12 +44,10 @@ func (a *answer) contentType() string { return a.header.Get("Content-Type") }
 
 // json is the body as a JSON value, nil where it is none.
 func (a *answer) json() any {
-	if !a.decoded && json.Valid(a.body) {
-		if value, err := jq.Decode(a.body); err == nil {
-			a.value = value
-		}
+	if !a.decoded {
+		a.value, _ = jq.Decode(a.body)
+		a.decoded = true
 	}
-	a.decoded = true
 	return a.value
 }
 

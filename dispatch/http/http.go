@@ -53,6 +53,11 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	if err := errors.Join(err, toolsErr); err != nil {
 		return nil, err
 	}
+	for operation, tool := range tools {
+		if err := tool.prepare(); err != nil {
+			return nil, &dispatch.ToolError{Operation: operation, Err: err}
+		}
+	}
 	return &Adapter{provider: provider, tools: tools, transport: onesend.New(spec.Network), timeout: spec.Timeout}, nil
 }
 
@@ -78,7 +83,7 @@ func (a *Adapter) Close() error {
 }
 
 func (a *Adapter) send(ctx context.Context, tool *tool, request *http.Request) dispatch.Result {
-	response, failure := a.transport.Send(request.WithContext(ctx))
+	response, failure := a.transport.Send(request)
 	if failure != nil {
 		return unanswered(failure)
 	}

@@ -28,6 +28,8 @@ type tool struct {
 	body        encoding
 	mapping     *jq.Expression // nil sends the payload as it is
 	readsIntent bool           // for any of the four above
+	address     *url.URL       // where all intents go alike; nil where they do not
+	fixed       http.Header    // the headers that all intents have alike
 	reference   *jq.Expression // nil finds no reference
 	rules       rules          // the operator's
 	isAsked     bool           // whether an effect happened
@@ -57,8 +59,33 @@ func newTool(provider *provider, spec dispatch.ToolSpec) (*tool, error) {
 		t.compileResponse(block.Response, spec.Class),
 		t.checkKey(spec),
 	)
-	t.readsIntent = t.mapping != nil || hasValue(t.path) || hasValue(slices.Collect(maps.Values(t.query))) || hasValue(slices.Collect(maps.Values(t.headers)))
+	t.readsIntent = t.mapping != nil || t.isAddressed() || hasValue(slices.Collect(maps.Values(t.headers)))
 	return t, err
+}
+
+// isAddressed reports that intents go to places of their own.
+func (t *tool) isAddressed() bool {
+	return hasValue(t.path) || hasValue(slices.Collect(maps.Values(t.query)))
+}
+
+// prepare makes once what all intents have alike, of a tool whose provider is known
+// to be good.
+func (t *tool) prepare() (err error) {
+	t.fixed = t.fixedHeader()
+	if !t.isAddressed() && t.provider.key.query == "" {
+		t.address, err = t.target(context.Background(), nil, "")
+	}
+	return err
+}
+
+// fixedHeader leaves it to the provider's own headers to say otherwise.
+func (t *tool) fixedHeader() http.Header {
+	header := http.Header{"User-Agent": {"drainer"}}
+	if t.body.contentType != "" {
+		header.Set("Content-Type", t.body.contentType)
+	}
+	maps.Copy(header, t.provider.headers)
+	return header
 }
 
 func hasValue(templates []render.Template) bool {
@@ -192,7 +219,7 @@ func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Requ
 	if t.provider.sign != nil {
 		t.provider.sign(header, body)
 	}
-	rendered := &http.Request{Method: t.method, URL: target, Host: target.Host, Header: header}
+	rendered := (&http.Request{Method: t.method, URL: target, Host: target.Host, Header: header}).WithContext(ctx)
 	if len(body) > 0 {
 		// No GetBody: without it the transport cannot send the body twice.
 		rendered.Body = io.NopCloser(bytes.NewReader(body))
@@ -210,6 +237,9 @@ func (t *tool) input(request dispatch.Request) (any, error) {
 }
 
 func (t *tool) target(ctx context.Context, input any, key string) (*url.URL, error) {
+	if t.address != nil {
+		return t.address, nil
+	}
 	target, err := t.path.below(ctx, t.provider.base, input)
 	if err != nil {
 		return nil, err
@@ -230,15 +260,11 @@ func (t *tool) target(ctx context.Context, input any, key string) (*url.URL, err
 }
 
 func (t *tool) header(ctx context.Context, input any, request dispatch.Request, key string) (http.Header, error) {
-	header := http.Header{"User-Agent": {"drainer"}}
-	if t.body.contentType != "" {
-		header.Set("Content-Type", t.body.contentType)
-	}
+	header := maps.Clone(t.fixed)
 	for name, value := range render.TraceContext(request.Headers) {
-		header.Set(name, value)
-	}
-	for name, values := range t.provider.headers {
-		header[name] = values
+		if header.Get(name) == "" {
+			header.Set(name, value)
+		}
 	}
 	for name, template := range t.headers {
 		value, err := template.Render(ctx, input, headerValue)
