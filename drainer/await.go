@@ -6,8 +6,14 @@ import (
 )
 
 // await returns once a turn is worth its round trip or, reporting false, once it
-// has heard of one.
+// has heard of one. It brings the outcomes along for which alone it was not woken.
 func (l *lane) await(life lifetimes) (isDue bool) {
+	isDue = l.sleep(life)
+	l.gather()
+	return isDue
+}
+
+func (l *lane) sleep(life lifetimes) (isDue bool) {
 	timer := time.NewTimer(l.patience(life.stop))
 	defer timer.Stop()
 	wake, lingers := l.wake, len(l.settled) > 0
@@ -24,7 +30,7 @@ func (l *lane) await(life lifetimes) (isDue bool) {
 			lingers = true
 		}
 		select {
-		case <-l.outcomes.await(l.worthWaking(lingers)):
+		case <-l.outcomes.whenThere(l.worthWaking(lingers)):
 		case news := <-l.pending.claimed:
 			l.hearClaimed(news)
 			return false

@@ -218,7 +218,7 @@ func (l *lane) unsettled() bool {
 	return l.outstanding > 0 || len(l.settled) > 0 || len(l.emptied) > 0 || l.pending.any() || l.failures > 0
 }
 
-func (l *lane) collected(outcomes int) {
-	l.outstanding -= outcomes
-	l.observer.ended(l.provider, outcomes)
+func (l *lane) collected(rows int) {
+	l.outstanding -= rows
+	l.observer.ended(l.provider, rows)
 }

@@ -6,7 +6,7 @@ import "sync"
 // one down, and the lane is woken only for as many as it says: being woken for each
 // would cost both sides more than the outcome itself.
 type outcomes struct {
-	enough chan struct{} // capacity 1; may be left over from a number that counts no more
+	enough chan struct{} // capacity 1; what it holds may answer an earlier question
 
 	mu      sync.Mutex
 	waiting []Settlement
@@ -22,8 +22,8 @@ func (o *outcomes) put(outcome Settlement) {
 	o.tell()
 }
 
-// await tells once so many wait.
-func (o *outcomes) await(wanted int) <-chan struct{} {
+// whenThere tells once so many wait, and forgets what was asked before.
+func (o *outcomes) whenThere(wanted int) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.wanted = wanted

@@ -24,12 +24,45 @@ func TestALaneIsToldOfAsManyOutcomesAsItWants(t *testing.T) {
 		for range test.before {
 			o.put(Settlement{})
 		}
-		enough := o.await(test.wanted)
+		enough := o.whenThere(test.wanted)
 		for range test.after {
 			o.put(Settlement{})
 		}
 		if got := len(enough) == 1; got != test.want {
 			t.Errorf("%s: it is told %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+func TestOnlyTheLastQuestionIsAnswered(t *testing.T) {
+	t.Parallel()
+	o := newOutcomes()
+	o.whenThere(1)
+	enough := o.whenThere(3)
+	for waiting := 1; waiting <= 4; waiting++ {
+		o.put(Settlement{})
+		if told := len(enough) == 1; told != (waiting == 3) {
+			t.Errorf("with %d waiting it is told %v", waiting, told)
+		}
+		for len(enough) > 0 {
+			<-enough
+		}
+	}
+}
+
+func TestOutcomesThatWereTakenAreLetGoOf(t *testing.T) {
+	t.Parallel()
+	o := newOutcomes()
+	for _, outcome := range ofIntents(1, 2, 3) {
+		o.put(outcome)
+	}
+	o.take(nil, 2)
+	if o.waiting[0].Row.IntentID != 3 {
+		t.Fatalf("intent %d is left", o.waiting[0].Row.IntentID)
+	}
+	for i, outcome := range o.waiting[:3][1:] {
+		if outcome.Row != nil {
+			t.Errorf("place %d still holds intent %d", i+1, outcome.Row.IntentID)
 		}
 	}
 }
@@ -98,4 +131,40 @@ func TestALaneSleepsWhileItsTurnIsUnderWay(t *testing.T) {
 			t.Errorf("it left %d outcomes", waiting)
 		}
 	})
+}
+
+// One that takes long must not keep those back that came while it did.
+func TestATurnTakesTheOutcomesThatWokeNobodyAlong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := laneTo(nil)
+		l.server.slots.resize(4)
+		l.scan, l.outstanding = scan{hasBegun: true}, 4
+		go func() {
+			for range 3 {
+				l.outcomes.put(Settlement{Row: &Row{}})
+				time.Sleep(linger / 5)
+			}
+		}()
+		if due := l.await(lifetimes{stop: t.Context(), abort: t.Context(), giveUp: t.Context()}); !due {
+			t.Error("the turn is not due")
+		}
+		if len(l.settled) != 3 || l.outstanding != 1 {
+			t.Errorf("it has %d outcomes, and waits for %d, want 3 and 1", len(l.settled), l.outstanding)
+		}
+	})
+}
+
+// What a failed turn brought back can be more than one turn takes.
+func TestALaneThatHasTooMuchForATurnIsNotWoken(t *testing.T) {
+	t.Parallel()
+	l := laneTo(nil)
+	l.settled, l.outstanding = make([]Settlement, fullTurn+1), 1
+	l.outcomes.put(Settlement{Row: &Row{}})
+	if got := l.worthWaking(true); got != 0 {
+		t.Errorf("%d outcomes are worth waking it, want none ever", got)
+	}
+	if l.gather(); len(l.settled) != fullTurn+1 {
+		t.Errorf("it has %d, want the %d that it had", len(l.settled), fullTurn+1)
+	}
 }

@@ -44,10 +44,10 @@ func (a *answer) contentType() string { return a.header.Get("Content-Type") }
 
 // json is the body as a JSON value, nil where it is none.
 func (a *answer) json() any {
-	if !a.decoded {
+	if !a.decoded && len(a.body) > 0 {
 		a.value, _ = jq.Decode(a.body)
-		a.decoded = true
 	}
+	a.decoded = true
 	return a.value
 }
 

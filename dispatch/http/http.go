@@ -53,10 +53,8 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	if err := errors.Join(err, toolsErr); err != nil {
 		return nil, err
 	}
-	for operation, tool := range tools {
-		if err := tool.prepare(); err != nil {
-			return nil, &dispatch.ToolError{Operation: operation, Err: err}
-		}
+	for _, tool := range tools {
+		tool.prepare()
 	}
 	return &Adapter{provider: provider, tools: tools, transport: onesend.New(spec.Network), timeout: spec.Timeout}, nil
 }

@@ -155,6 +155,32 @@ func TestHeadersAreSent(t *testing.T) {
 	}
 }
 
+// Requests of one tool share what they have alike.
+func TestWhatOneIntentBringsStaysOutOfTheNext(t *testing.T) {
+	t.Parallel()
+	var arrived []http.Header
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { arrived = append(arrived, r.Header) }))
+	defer server.Close()
+	settings := "headers: {Baggage: ours, Tracestate: ''}\nidempotency_key: {header: X-Key}"
+	adapter := newAdapter(t, spec(server.URL, settings, "{path: /, headers: {X-Who: '{.payload.who}'}}"))
+	first := request(`{"who":"me"}`)
+	first.IdempotencyKey = "first"
+	first.Headers = map[string]string{"traceparent": "00-ab", "tracestate": "s=1", "baggage": "theirs"}
+	second := request(`{"who":"you"}`)
+	second.IdempotencyKey = "second"
+	for _, request := range []dispatch.Request{first, second} {
+		adapter.Dispatch(t.Context(), request)
+	}
+	for name, want := range map[string][2]string{
+		"X-Who": {"me", "you"}, "X-Key": {"first", "second"}, "Traceparent": {"00-ab", ""},
+		"Baggage": {"ours", "ours"}, "Tracestate": {"", ""}, "Content-Type": {"application/json", "application/json"},
+	} {
+		if got := [2]string{arrived[0].Get(name), arrived[1].Get(name)}; got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestTheKeyIsWrittenAsTheProviderWantsIt(t *testing.T) {
 	t.Parallel()
 	key := tuple.IdempotencyKey()

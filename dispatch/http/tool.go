@@ -28,8 +28,8 @@ type tool struct {
 	body        encoding
 	mapping     *jq.Expression // nil sends the payload as it is
 	readsIntent bool           // for any of the four above
-	address     *url.URL       // where all intents go alike; nil where they do not
-	fixed       http.Header    // the headers that all intents have alike
+	address     *url.URL       // where all intents go; nil where each has a place of its own
+	fixed       http.Header    // what all intents have, before their own
 	reference   *jq.Expression // nil finds no reference
 	rules       rules          // the operator's
 	isAsked     bool           // whether an effect happened
@@ -61,31 +61,6 @@ func newTool(provider *provider, spec dispatch.ToolSpec) (*tool, error) {
 	)
 	t.readsIntent = t.mapping != nil || t.isAddressed() || hasValue(slices.Collect(maps.Values(t.headers)))
 	return t, err
-}
-
-// isAddressed reports that intents go to places of their own.
-func (t *tool) isAddressed() bool {
-	return hasValue(t.path) || hasValue(slices.Collect(maps.Values(t.query)))
-}
-
-// prepare makes once what all intents have alike, of a tool whose provider is known
-// to be good.
-func (t *tool) prepare() (err error) {
-	t.fixed = t.fixedHeader()
-	if !t.isAddressed() && t.provider.key.query == "" {
-		t.address, err = t.target(context.Background(), nil, "")
-	}
-	return err
-}
-
-// fixedHeader leaves it to the provider's own headers to say otherwise.
-func (t *tool) fixedHeader() http.Header {
-	header := http.Header{"User-Agent": {"drainer"}}
-	if t.body.contentType != "" {
-		header.Set("Content-Type", t.body.contentType)
-	}
-	maps.Copy(header, t.provider.headers)
-	return header
 }
 
 func hasValue(templates []render.Template) bool {
@@ -262,7 +237,7 @@ func (t *tool) target(ctx context.Context, input any, key string) (*url.URL, err
 func (t *tool) header(ctx context.Context, input any, request dispatch.Request, key string) (http.Header, error) {
 	header := maps.Clone(t.fixed)
 	for name, value := range render.TraceContext(request.Headers) {
-		if header.Get(name) == "" {
+		if header.Values(name) == nil {
 			header.Set(name, value)
 		}
 	}

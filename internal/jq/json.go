@@ -11,6 +11,10 @@ import (
 	"github.com/itchyny/gojq"
 )
 
+// maxKeptOctets is the longest text after which a decoder, and the room that it made
+// for the text, is kept.
+const maxKeptOctets = 64 << 10
+
 // decoder reads one text after the other.
 type decoder struct {
 	text bytes.Reader
@@ -38,8 +42,10 @@ func Decode(text []byte) (any, error) {
 	if _, err := d.json.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("decoding JSON: something follows the value")
 	}
-	d.text.Reset(nil)
-	decoders.Put(d)
+	if len(text) <= maxKeptOctets {
+		d.text.Reset(nil)
+		decoders.Put(d)
+	}
 	return value, nil
 }
 
