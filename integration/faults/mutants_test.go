@@ -25,6 +25,10 @@ var caught = map[string]struct {
 	"saga_not_asked":           {stepSlipsIn, history.BackToNothing},
 }
 
+// plays is how often a scenario may be played: which of two statements Postgres
+// takes up first is not always in its hand.
+const plays = 3
+
 // What passes with the program must not pass with a program that lacks a guard:
 // else it would show nothing.
 func TestEachMutantIsCaughtByAScenarioThatTheProgramPasses(t *testing.T) {
@@ -36,9 +40,12 @@ func TestEachMutantIsCaughtByAScenarioThatTheProgramPasses(t *testing.T) {
 			if !known {
 				t.Fatal("no scenario is to catch it")
 			}
-			if !by.scenario.breaks(t, mutant.Name, by.invariant) {
-				t.Errorf("it was not seen to break this: %s", by.invariant)
+			for range plays {
+				if by.scenario.breaks(t, mutant.Name, by.invariant) {
+					return
+				}
 			}
+			t.Errorf("it was not seen to break this in %d plays: %s", plays, by.invariant)
 		})
 	}
 }
