@@ -3,18 +3,21 @@
 -- What agents committed. Rows are never changed.
 CREATE TABLE outbox.intent (
   id             bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
-  agent_run_id   text COLLATE "C" NOT NULL CHECK (octet_length(agent_run_id) BETWEEN 1 AND 255),
-  step_id        text COLLATE "C" NOT NULL CHECK (octet_length(step_id) BETWEEN 1 AND 255),
-  tool_name      text COLLATE "C" NOT NULL CHECK (octet_length(tool_name) BETWEEN 1 AND 255),
-  business_scope text COLLATE "C" NOT NULL CHECK (octet_length(business_scope) BETWEEN 1 AND 255),
-  provider       text COLLATE "C" NOT NULL GENERATED ALWAYS AS (split_part(tool_name, '/', 1)) STORED
-                 CHECK (provider <> ''),
+  agent_run_id   text COLLATE "C" NOT NULL,
+  step_id        text COLLATE "C" NOT NULL,
+  tool_name      text COLLATE "C" NOT NULL,
+  business_scope text COLLATE "C" NOT NULL,
+  provider       text COLLATE "C" NOT NULL GENERATED ALWAYS AS (split_part(tool_name, '/', 1)) STORED,
   payload        jsonb NOT NULL,
   headers        jsonb,
   not_before     timestamptz,
   compensates    bigint,  -- the intent that this one undoes
   created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
   PRIMARY KEY (agent_run_id, step_id, tool_name, business_scope),
+  -- Postgres reads the text of each constraint again for every INSERT: few words are quick.
+  CONSTRAINT intent_parts_not_empty CHECK ('' <> ALL (ARRAY[agent_run_id, step_id, provider, business_scope])),
+  CONSTRAINT intent_parts_size CHECK (greatest(octet_length(agent_run_id), octet_length(step_id),
+                                               octet_length(tool_name), octet_length(business_scope)) <= 255),
   -- What its readers cannot take would hold up each of them: a few octets of jsonb can be 130 kB of text.
   CONSTRAINT intent_payload_size CHECK (octet_length(payload::text) <= 1048576),
   CONSTRAINT intent_headers_size CHECK (octet_length(headers::text) <= 65536),

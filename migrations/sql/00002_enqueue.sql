@@ -71,11 +71,13 @@ CREATE TRIGGER catch_duplicate BEFORE INSERT ON outbox.intent FOR EACH ROW
 CREATE FUNCTION outbox.queue_intents() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = '' AS $$
 BEGIN
-  IF outbox.proposed() > (SELECT count(*) FROM added) THEN  -- a twin committed in between: compare with it
-    RAISE EXCEPTION 'outbox: another transaction committed the same key at the same moment'
-      USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction, or call outbox.enqueue, which waits and compares.';
+  IF outbox.proposed() > 0 THEN
+    IF outbox.proposed() > (SELECT count(*) FROM added) THEN  -- a twin committed in between: compare with it
+      RAISE EXCEPTION 'outbox: another transaction committed the same key at the same moment'
+        USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction, or call outbox.enqueue, which waits and compares.';
+    END IF;
+    PERFORM set_config('outbox.proposed', '', true);
   END IF;
-  PERFORM set_config('outbox.proposed', '', true);
   IF EXISTS (SELECT FROM added a JOIN outbox.saga s USING (agent_run_id) WHERE a.compensates IS NULL) THEN
     RAISE EXCEPTION 'outbox: this agent run is closed: it is, or was, compensated or cancelled'
       USING ERRCODE = 'OB002', HINT = 'Start a new run.';
@@ -93,7 +95,7 @@ CREATE TRIGGER queue_intents AFTER INSERT ON outbox.intent REFERENCING NEW TABLE
 
 -- +goose StatementBegin
 CREATE FUNCTION outbox.check_part(name text, value text) RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = '' AS $$
+LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
   IF octet_length(value) BETWEEN 1 AND 255 THEN
     RETURN;
