@@ -79,7 +79,7 @@ deploy-test: ## check the image, the Helm chart and the compose file
 lint: ## check style and the import rules
 	$(GO) run $(LINTER) run
 
-bench: ## measure every goal of docs/benchmarks.md, 15 to 30 minutes
+bench: ## measure every goal of docs/benchmarks.md, 20 to 40 minutes
 	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 2h ./integration/bench | tee /dev/stderr | \
 	  $(GO) run ./integration/bench/goals -bench '$(BENCH)'
 

@@ -11,7 +11,7 @@ const lanes = 50
 // BenchmarkLanes splits the same work among many providers that take 32 at a
 // time: without idempotency, a lane holds no more than it can send at once.
 func BenchmarkLanes(b *testing.B) {
-	jobs := rows(b, fullRows)
+	jobs := rows(b, fullRows/2)
 	small := noops(lanes)
 	for i := range small {
 		small[i].concurrency, small[i].promise = 32, "class: non_idempotent"
@@ -31,7 +31,7 @@ func BenchmarkLanes(b *testing.B) {
 // BenchmarkHangingLane looks at what all others drain while one provider
 // answers nothing.
 func BenchmarkHangingLane(b *testing.B) {
-	jobs := rows(b, fullRows)
+	jobs := rows(b, fullRows/2)
 	for b.Loop() {
 		rates := medians(
 			func() float64 { return drainBeside(b, jobs, false) },

@@ -3,7 +3,7 @@ package bench_test
 import "slices"
 
 // rounds is how often each contender runs.
-const rounds = 3
+const rounds = 5
 
 // medians lets the contenders take turns and returns each one's median.
 func medians(contenders ...func() float64) []float64 { return mediansOf(rounds, contenders...) }
