@@ -27,25 +27,25 @@ func BenchmarkBacklog(b *testing.B) {
 	deep.fill(rows(b, deepBacklog)-deep.backlog(), sim)
 	shallow.fill(rows(b, shallowBacklog), sim)
 	for b.Loop() {
-		claims := medians(
+		claims := race(rounds,
 			func() float64 { return claimMedian(shallow, sim) },
 			func() float64 { return claimMedian(deep, sim) },
 		)
-		b.ReportMetric(claims[0], "shallow-claim-p50-ms")
-		b.ReportMetric(claims[1], "claim-p50-ms")
-		b.ReportMetric(claims[1]/claims[0], "x-shallow-claim-p50")
+		b.ReportMetric(claims[0].median(), "shallow-claim-p50-ms")
+		b.ReportMetric(claims[1].median(), "claim-p50-ms")
+		b.ReportMetric(claims[1].times(claims[0]), "x-shallow-claim-p50")
 
 		var memory residence
-		rates := medians(
+		rates := race(rounds,
 			func() float64 { return drainRefills(shallow, rows(b, fullRows), sim) },
 			func() (rate float64) {
 				rate, memory = drainSome(deep, rows(b, fullRows), sim)
 				return rate
 			},
 		)
-		b.ReportMetric(rates[0], "shallow-rows/s")
-		b.ReportMetric(rates[1], "rows/s")
-		b.ReportMetric(rates[1]/rates[0], "x-shallow-rows")
+		b.ReportMetric(rates[0].median(), "shallow-rows/s")
+		b.ReportMetric(rates[1].median(), "rows/s")
+		b.ReportMetric(rates[1].times(rates[0]), "x-shallow-rows")
 		if memory.own > 0 { // else nobody knows, which must not look like a goal that holds
 			b.ReportMetric(middleMemory.own, "MB-1M")
 			b.ReportMetric(memory.own, "MB-5M")

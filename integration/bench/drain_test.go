@@ -8,16 +8,16 @@ import "testing"
 func BenchmarkDrain(b *testing.B) {
 	jobs := rows(b, fullRows)
 	for b.Loop() {
-		rates := medians(
+		rates := race(rounds,
 			func() float64 { return drain(b, jobs, noop("sim")).rate },
 			func() float64 { return workNothing(newRiverDatabase(b), jobs) },
 			func() float64 { return workNothing(newRiverDatabase(b).withoutGIN(), jobs) },
 		)
-		b.ReportMetric(rates[0], "rows/s")
-		b.ReportMetric(rates[1], "river-rows/s")
-		b.ReportMetric(rates[2], "river-without-gin-rows/s")
-		b.ReportMetric(rates[0]/rates[1], "x-river")
-		b.ReportMetric(rates[0]/rates[2], "x-river-without-gin")
+		b.ReportMetric(rates[0].median(), "rows/s")
+		b.ReportMetric(rates[1].median(), "river-rows/s")
+		b.ReportMetric(rates[2].median(), "river-without-gin-rows/s")
+		b.ReportMetric(rates[0].times(rates[1]), "x-river")
+		b.ReportMetric(rates[0].times(rates[2]), "x-river-without-gin")
 	}
 	b.ReportMetric(0, "ns/op")
 }

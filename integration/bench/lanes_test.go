@@ -11,19 +11,19 @@ const lanes = 50
 // BenchmarkLanes splits the same work among many providers that take 32 at a
 // time: without idempotency, a lane holds no more than it can send at once.
 func BenchmarkLanes(b *testing.B) {
-	jobs := rows(b, fullRows/2)
+	jobs := rows(b, fullRows)
 	small := noops(lanes)
 	for i := range small {
 		small[i].concurrency, small[i].promise = 32, "class: non_idempotent"
 	}
 	for b.Loop() {
-		rates := medians(
+		rates := race(manyRounds,
 			func() float64 { return drain(b, jobs, noop("sim")).rate },
 			func() float64 { return drain(b, jobs, small...).rate },
 		)
-		b.ReportMetric(rates[0], "one-lane-rows/s")
-		b.ReportMetric(rates[1], "rows/s")
-		b.ReportMetric(rates[1]/rates[0], "x-one-lane")
+		b.ReportMetric(rates[0].median(), "one-lane-rows/s")
+		b.ReportMetric(rates[1].median(), "rows/s")
+		b.ReportMetric(rates[1].times(rates[0]), "x-one-lane")
 	}
 	b.ReportMetric(0, "ns/op")
 }
@@ -33,13 +33,13 @@ func BenchmarkLanes(b *testing.B) {
 func BenchmarkHangingLane(b *testing.B) {
 	jobs := rows(b, fullRows/2)
 	for b.Loop() {
-		rates := medians(
+		rates := race(manyRounds,
 			func() float64 { return drainBeside(b, jobs, false) },
 			func() float64 { return drainBeside(b, jobs, true) },
 		)
-		b.ReportMetric(rates[0], "alone-rows/s")
-		b.ReportMetric(rates[1], "rows/s")
-		b.ReportMetric(rates[1]/rates[0], "x-alone")
+		b.ReportMetric(rates[0].median(), "alone-rows/s")
+		b.ReportMetric(rates[1].median(), "rows/s")
+		b.ReportMetric(rates[1].times(rates[0]), "x-alone")
 	}
 	b.ReportMetric(0, "ns/op")
 }

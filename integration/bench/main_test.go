@@ -2,8 +2,9 @@
 // of its own, with its metrics, its log and a durable Postgres.
 //
 // Most goals are ratios: whoever is compared takes turns with the other one on
-// the same machine, and the medians of their rounds are divided. Rates are
-// reported beside them; they are this machine's, the ratio is the program's.
+// the same machine, each round has its ratio, and the median of those counts.
+// Median rates are reported beside them; they are this machine's, the ratio is
+// the program's.
 // WAL, pick-up, status and memory have no other side.
 package bench_test
 

@@ -12,17 +12,21 @@ import (
 // BenchmarkPickUp looks how long it takes from the call of enqueue to the start of
 // the attempt: enqueued, notified, claimed and handed to a dispatcher. The lane
 // waits each time. One agent enqueues an intent every 20 ms, and in between the
-// machine goes to sleep; another one does so in turn, as soon as it hears that its
-// last one has ended.
+// machine goes to sleep; then another one does so in turn, as soon as it hears that
+// its last one has ended, and so on.
 func BenchmarkPickUp(b *testing.B) {
-	const samples, pace = 1000, 20 * time.Millisecond
+	const times, samples, pace = 10, 100, 20 * time.Millisecond
 	for b.Loop() {
 		outbox := newOutbox(b)
 		daemon := startDaemon(b, outbox.url, noop("sim"))
-		ticker := time.NewTicker(pace)
-		apart := outbox.pickUps(daemon, rows(b, samples), func(int64) { <-ticker.C })
-		ticker.Stop()
-		inTurn := outbox.pickUps(daemon, rows(b, samples), outbox.ended())
+		ended := outbox.ended()
+		var apart, inTurn []float64
+		for range times {
+			ticker := time.NewTicker(pace)
+			apart = append(apart, outbox.pickUps(daemon, rows(b, samples), func(int64) { <-ticker.C })...)
+			ticker.Stop()
+			inTurn = append(inTurn, outbox.pickUps(daemon, rows(b, samples), ended)...)
+		}
 		b.ReportMetric(quantile(inTurn, 0.5), "in-turn-p50-ms")
 		b.ReportMetric(quantile(inTurn, 0.99), "in-turn-p99-ms")
 		b.ReportMetric(quantile(apart, 0.5), "20ms-apart-p50-ms")

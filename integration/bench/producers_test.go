@@ -15,102 +15,118 @@ import (
 
 const (
 	producers      = 32
-	produceFor     = 4 * time.Second
-	producerRounds = 9
+	producerRounds = 31
+	produceFor     = time.Second // a round
 	plainInsert    = `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ($1, $2, 'sim/act', 'order', $3)`
 	callEnqueue    = `SELECT * FROM outbox.enqueue($1, $2, 'sim/act', 'order', $3)`
 	notification   = `PERFORM pg_notify\([^;]*;`
 )
 
 // BenchmarkProducers asks what notifying costs those who enqueue while a daemon
-// drains: against the same trigger, which notifies nobody.
+// drains: the trigger is exchanged beneath them for one that notifies nobody, and
+// back again.
 func BenchmarkProducers(b *testing.B) {
 	for b.Loop() {
-		rates := mediansOf(producerRounds,
-			func() float64 { return produceBesideDaemon(b, false) },
-			func() float64 { return produceBesideDaemon(b, true) },
+		outbox := newOutbox(b)
+		notifying := read[string](outbox.database, `SELECT pg_get_functiondef('outbox.queue_intents'::regproc)`)
+		silent := silenced(b, notifying)
+		daemon := startDaemon(b, outbox.url, noop("sim"))
+		crew := outbox.produce(plainInsert)
+		rates := race(producerRounds,
+			func() float64 { outbox.exec(silent); return crew.rate() },
+			func() float64 { outbox.exec(notifying); return crew.rate() },
 		)
-		b.ReportMetric(rates[0], "silent-tx/s")
-		b.ReportMetric(rates[1], "tx/s")
-		b.ReportMetric(rates[1]/rates[0], "x-silent")
+		crew.rest()
+		daemon.end()
+		outbox.drop()
+		b.ReportMetric(rates[0].median(), "silent-tx/s")
+		b.ReportMetric(rates[1].median(), "tx/s")
+		b.ReportMetric(rates[1].times(rates[0]), "x-silent")
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+// silenced takes the notification out of the trigger.
+func silenced(b testing.TB, trigger string) string {
+	b.Helper()
+	silent := regexp.MustCompile(notification).ReplaceAllString(trigger, "")
+	if silent == trigger {
+		b.Fatal("the trigger outbox.queue_intents has no notification to take out")
+	}
+	return silent
 }
 
 // BenchmarkEnqueue asks what the function costs, which looks after duplicates
 // that race, against a plain INSERT.
 func BenchmarkEnqueue(b *testing.B) {
 	for b.Loop() {
-		rates := mediansOf(producerRounds,
-			func() float64 { return produceAlone(b, plainInsert) },
-			func() float64 { return produceAlone(b, callEnqueue) },
+		outbox := newOutbox(b)
+		crew := outbox.produce(plainInsert)
+		rates := race(producerRounds,
+			func() float64 { crew.turnTo(plainInsert); return crew.rate() },
+			func() float64 { crew.turnTo(callEnqueue); return crew.rate() },
 		)
-		b.ReportMetric(rates[0], "insert-tx/s")
-		b.ReportMetric(rates[1], "tx/s")
-		b.ReportMetric(rates[1]/rates[0], "x-insert")
+		crew.rest()
+		outbox.drop()
+		b.ReportMetric(rates[0].median(), "insert-tx/s")
+		b.ReportMetric(rates[1].median(), "tx/s")
+		b.ReportMetric(rates[1].times(rates[0]), "x-insert")
 	}
 	b.ReportMetric(0, "ns/op")
 }
 
-func produceBesideDaemon(b testing.TB, notifies bool) float64 {
-	b.Helper()
-	outbox := newOutbox(b)
-	defer outbox.drop()
-	if !notifies {
-		outbox.silence()
-	}
-	daemon := startDaemon(b, outbox.url, noop("sim"))
-	rate := produce(outbox, plainInsert)
-	daemon.end()
-	return rate
+// crew are producers at work, each on a connection of its own.
+type crew struct {
+	statement atomic.Pointer[string]
+	committed atomic.Int64
+	resting   atomic.Bool
+	working   sync.WaitGroup
 }
 
-func produceAlone(b testing.TB, statement string) float64 {
-	b.Helper()
-	outbox := newOutbox(b)
-	defer outbox.drop()
-	return produce(outbox, statement)
-}
-
-// silence takes the notification out of the trigger.
-func (o *outbox) silence() {
+// produce commits intents, one a transaction, until the crew is to rest.
+func (o *outbox) produce(statement string) *crew {
 	o.b.Helper()
-	trigger := read[string](o.database, `SELECT pg_get_functiondef('outbox.queue_intents'::regproc)`)
-	silent := regexp.MustCompile(notification).ReplaceAllString(trigger, "")
-	if silent == trigger {
-		o.b.Fatal("the trigger outbox.queue_intents has no notification to take out")
-	}
-	o.exec(silent)
-}
-
-// produce is how many transactions a second the producers commit together, one
-// intent each.
-func produce(o *outbox, statement string) float64 {
-	o.b.Helper()
+	crew := &crew{}
+	crew.turnTo(statement)
 	conns := make([]*pgx.Conn, producers)
 	for i := range conns {
 		conn, err := pgx.Connect(o.b.Context(), o.url)
 		if err != nil {
 			o.b.Fatal(err)
 		}
-		defer conn.Close(context.Background())
 		conns[i] = conn
 	}
-	var committed atomic.Int64
-	var producing sync.WaitGroup
-	started := time.Now()
 	for i, conn := range conns {
-		producing.Go(func() {
-			run := fmt.Sprintf("run-%d", i)
-			for n := 0; time.Since(started) < produceFor; n++ {
-				if _, err := conn.Exec(o.b.Context(), statement, run, fmt.Sprintf("step-%d", n), payloadText); err != nil {
-					o.b.Error(errors.Join(errors.New("enqueueing"), err))
-					return
-				}
-				committed.Add(1)
+		crew.working.Go(func() {
+			defer conn.Close(context.Background())
+			if err := crew.work(o.b.Context(), conn, fmt.Sprintf("run-%d", i)); err != nil {
+				o.b.Error(err)
 			}
 		})
 	}
-	producing.Wait()
-	return float64(committed.Load()) / time.Since(started).Seconds()
+	return crew
+}
+
+func (c *crew) work(ctx context.Context, conn *pgx.Conn, run string) error {
+	for n := 0; !c.resting.Load(); n++ {
+		if _, err := conn.Exec(ctx, *c.statement.Load(), run, fmt.Sprintf("step-%d", n), payloadText); err != nil {
+			return errors.Join(errors.New("enqueueing"), err)
+		}
+		c.committed.Add(1)
+	}
+	return nil
+}
+
+func (c *crew) turnTo(statement string) { c.statement.Store(&statement) }
+
+// rate is how many transactions a second they commit together from now on.
+func (c *crew) rate() float64 {
+	started, before := time.Now(), c.committed.Load()
+	time.Sleep(produceFor)
+	return float64(c.committed.Load()-before) / time.Since(started).Seconds()
+}
+
+func (c *crew) rest() {
+	c.resting.Store(true)
+	c.working.Wait()
 }

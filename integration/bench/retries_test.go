@@ -20,11 +20,11 @@ func BenchmarkRetries(b *testing.B) {
 				return d.rate
 			}
 		}
-		rates := medians(throttled(0), throttled(10), throttled(50))
-		b.ReportMetric(rates[0], "attempts/s-0")
-		b.ReportMetric(rates[1], "attempts/s-10")
-		b.ReportMetric(rates[2], "attempts/s-50")
-		b.ReportMetric(rates[2]/rates[0], "x-50-of-0")
+		rates := race(rounds, throttled(0), throttled(10), throttled(50))
+		b.ReportMetric(rates[0].median(), "attempts/s-0")
+		b.ReportMetric(rates[1].median(), "attempts/s-10")
+		b.ReportMetric(rates[2].median(), "attempts/s-50")
+		b.ReportMetric(rates[2].times(rates[0]), "x-50-of-0")
 		for percent, octets := range wal {
 			b.ReportMetric(octets, fmt.Sprintf("WAL-B/row-%d", percent))
 		}

@@ -2,26 +2,38 @@ package bench_test
 
 import "slices"
 
-// rounds is how often each contender runs.
-const rounds = 5
+const (
+	// rounds is how often each contender runs.
+	rounds = 5
+	// manyRounds are for what differs more from one to the next.
+	manyRounds = 11
+)
 
-// medians lets the contenders take turns and returns each one's median.
-func medians(contenders ...func() float64) []float64 { return mediansOf(rounds, contenders...) }
+// series is what one contender came to in each round.
+type series []float64
 
-// mediansOf is for what each commit's wait for the disk decides: it takes many short
-// rounds to even that out.
-func mediansOf(rounds int, contenders ...func() float64) []float64 {
-	results := make([][]float64, len(contenders))
+// race lets the contenders take turns.
+func race(rounds int, contenders ...func() float64) []series {
+	results := make([]series, len(contenders))
 	for range rounds {
 		for i, run := range contenders {
 			results[i] = append(results[i], run())
 		}
 	}
-	middles := make([]float64, len(contenders))
-	for i := range results {
-		middles[i] = quantile(results[i], 0.5)
+	return results
+}
+
+func (s series) median() float64 { return quantile(s, 0.5) }
+
+// times is the median of how many times the other one's result each round's was.
+// A machine that others share is twice as fast in one minute as in the next; who ran
+// in the same round met nearly the same one.
+func (s series) times(other series) float64 {
+	ratios := make(series, len(s))
+	for round := range s {
+		ratios[round] = s[round] / other[round]
 	}
-	return middles
+	return ratios.median()
 }
 
 // quantile is the sample below which that share of them lies.
