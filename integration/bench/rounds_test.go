@@ -26,7 +26,7 @@ func race(rounds int, contenders ...func() float64) []series {
 func (s series) median() float64 { return quantile(s, 0.5) }
 
 // times is the median of how many times the other one's result each round's was.
-// A machine that others share is twice as fast in one minute as in the next; who ran
+// A machine that others share is not as fast in one second as in the next; who ran
 // in the same round met nearly the same one.
 func (s series) times(other series) float64 {
 	ratios := make(series, len(s))
