@@ -22,9 +22,9 @@ const (
 func BenchmarkBacklog(b *testing.B) {
 	deep, shallow := newOutbox(b), newOutbox(b)
 	sim := noop("sim")
-	deep.fill(rows(b, middleBacklog), sim)
+	deep.fill(rows(b, middleBacklog+fullRows), sim)
 	_, middleMemory := drainSome(deep, rows(b, fullRows), sim)
-	deep.fill(rows(b, deepBacklog)-deep.backlog(), sim)
+	deep.fill(rows(b, deepBacklog+rounds*fullRows)-deep.backlog(), sim)
 	shallow.fill(rows(b, shallowBacklog), sim)
 	for b.Loop() {
 		claims := race(rounds,
