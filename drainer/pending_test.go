@@ -48,6 +48,39 @@ func TestATurnBeginsBesideAnotherOneOnlyWithAsMuchAsATurnCarries(t *testing.T) {
 	}
 }
 
+func TestARowIsNotGivenBackWhileAReplyMayBringIt(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		given    func(*lane)
+		reclaims bool
+	}{
+		"it is due":                      {func(l *lane) { l.reclaimAt = time.Now() }, true},
+		"it is not due":                  {func(*lane) {}, false},
+		"a turn failed":                  {func(l *lane) { l.failures = 1 }, true},
+		"due since a turn was let begin": {func(l *lane) { l.pending.add(&laneTurn{claim: Claim{Limit: 1}}); l.reclaimAt = time.Now() }, false},
+	} {
+		l, outbox := laneTo(nil), &reclaimCounter{}
+		l.claims = outbox
+		test.given(l)
+		if err := l.reclaim(lifetimes{giveUp: t.Context()}); err != nil {
+			t.Error(err)
+		}
+		if reclaims := outbox.reclaimed == 1; reclaims != test.reclaims {
+			t.Errorf("%s: it reclaims %v, want %v", name, reclaims, test.reclaims)
+		}
+	}
+}
+
+type reclaimCounter struct {
+	claimStore
+	reclaimed int
+}
+
+func (c *reclaimCounter) Reclaim(context.Context, string, string, string, []int64, Judge) ([]Settlement, error) {
+	c.reclaimed++
+	return nil, nil
+}
+
 func TestWhatTurnsUnderWayMayBringIsNotClaimedAgain(t *testing.T) {
 	t.Parallel()
 	l := laneTo(nil)

@@ -12,7 +12,7 @@ import (
 // reclaim gives back rows that a turn claimed without its reply arriving. Only
 // the lane itself may do so, between turns, when it knows what it remembers.
 func (l *lane) reclaim(life lifetimes) error {
-	if l.failures == 0 && !l.reclaimIsDue() {
+	if !l.mayReclaim() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(life.giveUp, turnTimeout)
@@ -27,6 +27,12 @@ func (l *lane) reclaim(life lifetimes) error {
 	}
 	l.reclaimAt = time.Now().Add(reclaimInterval)
 	return nil
+}
+
+// mayReclaim keeps rows that a turn under way has claimed: it has not lost them.
+// mayBegin does not rule that out, for it looked at an earlier time.
+func (l *lane) mayReclaim() bool {
+	return !l.pending.any() && (l.failures > 0 || l.reclaimIsDue())
 }
 
 func (l *lane) reclaimIsDue() bool { return !time.Now().Before(l.reclaimAt) }

@@ -24,7 +24,7 @@ const (
 
 // BenchmarkProducers asks what notifying costs those who enqueue while a daemon
 // drains: the trigger is exchanged beneath them for one that notifies nobody, and
-// back again.
+// back again. The lane is awake by then; waking it is not in the rates.
 func BenchmarkProducers(b *testing.B) {
 	for b.Loop() {
 		outbox := newOutbox(b)
