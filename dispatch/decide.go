@@ -115,7 +115,7 @@ func (p Policy) giveUp(h History) Decision {
 	case p.Lookup == nil:
 		return Decision{Status: StatusUnknown, Tries: h.Tries, MaybeApplied: true}
 	}
-	return Decision{Status: StatusUnknown, Delay: p.untilDrained(h), Tries: h.Tries, MaybeApplied: true, Lookup: true}
+	return Decision{Status: StatusUnknown, Delay: p.UntilDrained(h), Tries: h.Tries, MaybeApplied: true, Lookup: true}
 }
 
 // later adds without overflow: a delay for ever must not look like one that

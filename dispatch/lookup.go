@@ -11,10 +11,10 @@ type Lookup struct {
 	Margin    time.Duration // added to the deadline of the last send, after which absence is believed
 }
 
-// untilDrained is how long a request may still be on its way: to the deadline
+// UntilDrained is how long a request may still be on its way: to the deadline
 // of the last attempt, and the margin after it. A lookup that comes earlier
-// could take a late effect for none.
-func (p Policy) untilDrained(h History) time.Duration {
+// could take a late effect for none. It must be a policy with a lookup.
+func (p Policy) UntilDrained(h History) time.Duration {
 	return later(max(0, p.Timeout-max(0, h.SinceStart)), p.Lookup.Margin)
 }
 

@@ -21,17 +21,18 @@ func (l *lane) isShut(stop context.Context) bool {
 // countLeft tells lanes that found their gate shut from those that had nothing
 // to send anyway.
 func (s *session) countLeft(stop context.Context) error {
-	shut := map[string]bool{}
-	for route, lane := range s.lanes {
-		if lane.shut {
-			shut[route.provider] = true
-		}
-	}
-	if len(shut) == 0 {
+	if !s.settings.Once || stop.Err() != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(stop, turnTimeout)
 	defer cancel()
+	shut, err := s.shutProviders(ctx)
+	if err != nil {
+		return err
+	}
+	if len(shut) == 0 {
+		return nil
+	}
 	due, err := s.store.Due(ctx, slices.Sorted(maps.Keys(shut)))
 	if err != nil {
 		return fmt.Errorf("count the due rows that are left: %w", err)
@@ -46,4 +47,26 @@ func (s *session) countLeft(stop context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("%w (%s)", ErrRowsLeft, strings.Join(left, ", "))
+}
+
+// shutProviders asks the database too: a claim heeds a gate that others have just shut
+// before its lane has heard of that, and finds nothing.
+func (s *session) shutProviders(ctx context.Context) (map[string]bool, error) {
+	gates, err := s.store.Gates(ctx, s.worker)
+	if err != nil {
+		return nil, fmt.Errorf("look whether a provider is shut: %w", err)
+	}
+	shut := map[string]bool{}
+	for _, gate := range gates {
+		_, own := s.upstreams[gate.Provider]
+		if own && (gate.Paused || gate.Breaker != BreakerClosed) {
+			shut[gate.Provider] = true
+		}
+	}
+	for route, lane := range s.lanes {
+		if lane.shut {
+			shut[route.provider] = true
+		}
+	}
+	return shut, nil
 }

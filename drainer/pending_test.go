@@ -71,6 +71,29 @@ func TestARowIsNotGivenBackWhileAReplyMayBringIt(t *testing.T) {
 	}
 }
 
+func TestWhatBecameAQuestionInALostReplyWaitsForTheLastSend(t *testing.T) {
+	t.Parallel()
+	asked := dispatch.Policy{Class: dispatch.KeyIdempotent, Timeout: time.Minute, Lookup: &dispatch.Lookup{Margin: time.Second}}
+	for name, test := range map[string]struct {
+		row    Row
+		policy dispatch.Policy
+		want   time.Duration
+	}{
+		"a question":                {Row{Lookup: true, MaybeApplied: true}, asked, time.Minute + time.Second},
+		"an act":                    {Row{MaybeApplied: true}, asked, 0},
+		"a question nobody answers": {Row{Lookup: true, MaybeApplied: true}, dispatch.Policy{Class: dispatch.KeyIdempotent}, 0},
+	} {
+		l := laneTo(nil)
+		l.server.provider.Tools = map[string]dispatch.Policy{"act": test.policy}
+		row := test.row
+		row.Tuple = dispatch.Tuple{ToolName: "sim/act"}
+		given, judged := l.forget(&row)
+		if !judged || given.Decision.Delay != test.want || given.Decision.Lookup != row.Lookup {
+			t.Errorf("%s: it is given back as %+v, want a delay of %v", name, given.Decision, test.want)
+		}
+	}
+}
+
 type reclaimCounter struct {
 	claimStore
 	reclaimed int

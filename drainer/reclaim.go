@@ -41,7 +41,17 @@ func (l *lane) reclaimIsDue() bool { return !time.Now().Before(l.reclaimAt) }
 // been claimed as the probe: then the turn to try the provider passes on.
 func (l *lane) forget(row *Row) (Settlement, bool) {
 	row.Probe = l.probes == 0
-	return l.withdraw(row, 0, "reply_lost"), true
+	return l.withdraw(row, l.untilAnswerable(row), "reply_lost"), true
+}
+
+// untilAnswerable makes a question wait for the last send: the claim that was lost may
+// be what made one of the row, because its run goes back, and its reply would have had
+// it wait.
+func (l *lane) untilAnswerable(row *Row) time.Duration {
+	if _, policy, configured := l.route(row); configured && row.Lookup && policy.Lookup != nil {
+		return policy.UntilDrained(row.History(time.Time{}, time.Now()))
+	}
+	return 0
 }
 
 // backOff waits out a failing database. Outcomes keep arriving meanwhile, and

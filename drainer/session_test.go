@@ -48,7 +48,7 @@ func TestWhatTheWorkersShareIsLearntWholeOrNotAtAll(t *testing.T) {
 func TestDrainingOnceFailsIfNobodyCanTellWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	shut, open := &lane{shut: true}, &lane{}
-	s := &session{store: awayStore{}, lanes: map[route]*lane{{"sim", "sim"}: shut}}
+	s := &session{settings: Settings{Once: true}, store: awayStore{}, lanes: map[route]*lane{{"sim", "sim"}: shut}}
 	if err := s.countLeft(t.Context()); !errors.Is(err, errAway) {
 		t.Errorf("%v, want that the database is away", err)
 	}

@@ -55,6 +55,24 @@ func TestAReaperPassesOverWhatAnotherHolds(t *testing.T) {
 	}
 }
 
+// Whoever joins counts its lease from the call that succeeded. One before it may have
+// been committed without a reply.
+func TestJoiningAgainIsASignOfLife(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.exec(`UPDATE outbox.worker SET beat_at = now() - interval '10 seconds'`)
+	if err := o.Join(t.Context(), worker, []string{"sim"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Bury(t.Context(), 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if alive, err := o.Beat(t.Context(), worker); !alive || err != nil {
+		t.Error("it was buried as if it had joined before", err)
+	}
+}
+
 func TestOnlyTheSilentAreBuried(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
