@@ -11,16 +11,20 @@ const (
 	// streamRest is how long a stream may bring nothing and go on: its producers
 	// may all be waiting for the disk. Until then the lane looks for itself.
 	streamRest = 20 * time.Millisecond
-	// streamLookInterval spaces the looks at a stream that rests.
-	streamLookInterval = 2 * time.Millisecond
+	// lookInterval spaces the looks at a stream that rests.
+	lookInterval = 2 * time.Millisecond
+	// wakeEcho is how long one notification speaks for several producers: who
+	// enqueued while its sender was about to commit sent none, and may commit later.
+	wakeEcho = 20 * time.Millisecond
 )
 
 // idleness keeps producers informed whether this lane waits for them.
 type idleness struct {
-	until  time.Time // when producers stop notifying, by this process's clock
-	found  int       // since the last look that found nothing
-	busyAt time.Time // when the last look in a stream found something
-	rests  bool      // the stream brought nothing since, but not for long
+	until   time.Time // when producers stop notifying, by this process's clock
+	found   int       // since the last look that found nothing
+	busyAt  time.Time // when the last look in a stream found something
+	rests   bool      // the stream brought nothing since, but not for long
+	wokenAt time.Time // by a notification
 }
 
 func (i *idleness) mark() IdleMark {
@@ -39,10 +43,15 @@ func (i *idleness) isStream() bool { return i.found >= busyRows || i.rests }
 // patience is how long to wait for the next look if nothing asks for one.
 func (i *idleness) patience() time.Duration {
 	if i.isStream() {
-		return streamLookInterval
+		return lookInterval
+	}
+	if since := time.Since(i.wokenAt); since < wakeEcho {
+		return max(lookInterval, since)
 	}
 	return pollInterval
 }
+
+func (i *idleness) woken() { i.wokenAt = time.Now() }
 
 // looked notes what a claim with that mark, begun then, has found. It reports
 // whether one more look is owed: while the mark was not standing yet, a producer

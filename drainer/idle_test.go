@@ -69,7 +69,7 @@ func TestAStreamThatRestsForAMomentGoesOn(t *testing.T) {
 			time.Sleep(streamRest - time.Millisecond)
 			begun := time.Now()
 			time.Sleep(time.Second) // the look itself may take long
-			if owed := i.looked(IdleUnchanged, begun, 0); owed || i.mark() != IdleUnchanged || i.patience() != streamLookInterval {
+			if owed := i.looked(IdleUnchanged, begun, 0); owed || i.mark() != IdleUnchanged || i.patience() != lookInterval {
 				t.Fatal("want no notifications, and a lane that soon looks for itself")
 			}
 			i.looked(IdleUnchanged, time.Now(), busyRows)

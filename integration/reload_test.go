@@ -124,7 +124,7 @@ func TestReloadsThatRaceUnderLoadLoseAndDoubleNothing(t *testing.T) {
 	if lost := stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE outcome = 'lost'`); lost > 0 {
 		t.Errorf("%d attempts were lost", lost)
 	}
-	if workers := stored[int](w, `SELECT count(DISTINCT worker) FROM outbox.attempt WHERE outcome = 'completed'`); workers < reloads {
+	if workers := stored[int](w, `SELECT count(DISTINCT worker) FROM outbox.attempt WHERE outcome = 'completed'`); workers <= racers {
 		t.Errorf("%d workers completed anything; the reloads did not meet the load", workers)
 	}
 	if err := daemon.end(t); err != nil {

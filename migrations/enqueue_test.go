@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -380,19 +381,61 @@ func TestOnlyAnIdleProviderIsNotified(t *testing.T) {
 	t.Parallel()
 	pool := newDatabase(t)
 	execute(t, pool, "INSERT INTO outbox.provider (name, idle_until) VALUES ('idle', now() + interval '1 hour'), ('busy', '-infinity')")
-	listener, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Release()
-	execute(t, listener, "LISTEN outbox")
-
+	notified := drainertest.Listen(t, pool, "outbox")
 	for _, tool := range []string{"unknown/x", "busy/x", "idle/x"} {
 		execute(t, pool, callEnqueue, "r", "s", tool, "b", "{}")
 	}
-	notification, err := listener.Conn().WaitForNotification(t.Context())
-	if err != nil || notification.Payload != "idle" {
-		t.Errorf("the first notification is %+v (%v), want one for the idle provider", notification, err)
+	if got := notified(); !slices.Equal(got, []string{"idle"}) {
+		t.Errorf("notified %q, want the idle provider alone", got)
+	}
+}
+
+// beginTogether begins two transactions of which one may notify for both.
+func beginTogether(t *testing.T, pool *pgxpool.Pool) (one, other pgx.Tx) {
+	t.Helper()
+	drainertest.Eventually(t, "two transactions begin within the same 5 ms", func() bool {
+		if one != nil {
+			_, _ = one.Rollback(t.Context()), other.Rollback(t.Context())
+		}
+		one, other = begin(t, pool), begin(t, pool)
+		const moment = "SELECT extract(milliseconds FROM now())::int / 5"
+		return drainertest.Value[int](t, one, moment) == drainertest.Value[int](t, other, moment)
+	})
+	return one, other
+}
+
+func TestOfProducersThatBeginTogetherOneNotifies(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	execute(t, pool, "INSERT INTO outbox.provider (name, idle_until) VALUES ('idle', now() + interval '1 hour'), ('other', now() + interval '1 hour')")
+	notified := drainertest.Listen(t, pool, "outbox")
+	one, other := beginTogether(t, pool)
+	execute(t, one, callEnqueue, "r", "s1", "idle/x", "b", "{}")
+	execute(t, other, callEnqueue, "r", "s2", "idle/x", "b", "{}")
+	execute(t, other, callEnqueue, "r", "s3", "other/x", "b", "{}")
+	for _, tx := range []pgx.Tx{other, one} {
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := notified(), []string{"other", "idle"}; !slices.Equal(got, want) {
+		t.Errorf("notified %q, want %q", got, want)
+	}
+}
+
+func TestATransactionThatStaysOpenSilencesNobodyWhoBeginsLater(t *testing.T) {
+	t.Parallel()
+	pool := newDatabase(t)
+	execute(t, pool, "INSERT INTO outbox.provider (name, idle_until) VALUES ('idle', now() + interval '1 hour')")
+	notified := drainertest.Listen(t, pool, "outbox")
+	open := begin(t, pool)
+	execute(t, open, callEnqueue, "r", "s1", "idle/x", "b", "{}")
+	drainertest.Eventually(t, "5 ms have passed since it began", func() bool {
+		return drainertest.Value[bool](t, open, "SELECT clock_timestamp() >= now() + interval '5 ms'")
+	})
+	execute(t, pool, callEnqueue, "r", "s2", "idle/x", "b", "{}")
+	if got := notified(); !slices.Equal(got, []string{"idle"}) {
+		t.Errorf("notified %q, want the lane to hear of what was committed", got)
 	}
 }
 

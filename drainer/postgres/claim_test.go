@@ -5,10 +5,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
@@ -206,14 +205,7 @@ func TestProducersNotifyOnlyWhileALaneWaits(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	worker := o.join()
-	listener, err := o.db.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Release()
-	if _, err := listener.Exec(t.Context(), "LISTEN outbox"); err != nil {
-		t.Fatal(err)
-	}
+	notified := drainertest.Listen(t, o.db, "outbox")
 	mark := func(mark drainer.IdleMark) {
 		o.turn(worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 1, Idle: mark}}})
 	}
@@ -222,21 +214,7 @@ func TestProducersNotifyOnlyWhileALaneWaits(t *testing.T) {
 	o.enqueue("run", 1, 2)
 	mark(drainer.IdleBusy)
 	o.enqueue("run", 2, 3)
-	o.exec(`SELECT pg_notify('outbox', 'end')`)
-	var heard []string
-	for !slices.Contains(heard, "end") {
-		heard = append(heard, awaitNotification(t, listener.Conn()))
+	if got := notified(); !slices.Equal(got, []string{"sim"}) {
+		t.Errorf("notified %q, want one of sim", got)
 	}
-	if !slices.Equal(heard, []string{"sim", "end"}) {
-		t.Errorf("heard %v, want one sim", heard)
-	}
-}
-
-func awaitNotification(t *testing.T, conn *pgx.Conn) string {
-	t.Helper()
-	notification, err := conn.WaitForNotification(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return notification.Payload
 }

@@ -21,7 +21,7 @@ const (
 	enqueueFor    = time.Second
 	plainInsert   = `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ($1, $2, 'sim/act', 'order', $3)`
 	callEnqueue   = `SELECT * FROM outbox.enqueue($1, $2, 'sim/act', 'order', $3)`
-	notification  = `PERFORM pg_notify\([^;]*;`
+	notification  = `IF EXISTS \(SELECT FROM outbox.provider[^;]*;\s*END IF;`
 )
 
 // BenchmarkProducers asks what notifying costs those who enqueue while a daemon

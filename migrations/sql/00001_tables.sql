@@ -121,6 +121,8 @@ CREATE TABLE outbox.provider (
   prober     uuid          -- the worker that tries a half-open provider
 ) WITH (fillfactor = 10);
 
+CREATE INDEX provider_idle_until ON outbox.provider (idle_until);
+
 -- Append-only: a key that was enqueued again.
 CREATE TABLE outbox.duplicate (
   intent_id    bigint NOT NULL,
