@@ -38,7 +38,6 @@ func (l *lane) sleep(life lifetimes) (isDue bool) {
 			l.hearSettled(news)
 			return false
 		case <-wake:
-			l.idle.woken()
 			return true
 		case <-stopped:
 			return true

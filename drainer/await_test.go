@@ -2,7 +2,6 @@ package drainer
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,26 +46,6 @@ func TestALaneLooksForItselfWhileAStreamRests(t *testing.T) {
 	if got := l.patience(t.Context()); got != lookInterval {
 		t.Errorf("it waits %s, want %s", got, lookInterval)
 	}
-}
-
-func TestALaneThatIsWokenLooksOutForThoseWhoKeptSilent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := laneTo(nil)
-		l.server.slots.resize(4)
-		l.scan = scan{hasBegun: true}
-		l.wake <- struct{}{}
-		life := lifetimes{stop: t.Context(), abort: t.Context(), giveUp: t.Context()}
-		var looks []time.Duration
-		for began := time.Now(); len(looks) < 7; looks = append(looks, time.Since(began)) {
-			l.await(life)
-		}
-		const ms = time.Millisecond
-		want := []time.Duration{0, 2 * ms, 4 * ms, 8 * ms, 16 * ms, 32 * ms, 32*ms + pollInterval}
-		if !slices.Equal(looks, want) {
-			t.Errorf("it looks at %s, want %s", looks, want)
-		}
-	})
 }
 
 // An outcome can come between two looks: it waits for company like any other.

@@ -4,18 +4,18 @@ import "time"
 
 const (
 	// busyRows is a stream of work, found by one look or by several in a row.
-	// Notifications would only slow its producers down, who commit one after the
-	// other while they notify: where a commit takes long, no single look would find
-	// many.
+	// Notifications would only slow its producers down. Where a commit takes long, no
+	// single look would find many.
 	busyRows = 8
 	// streamRest is how long a stream may bring nothing and go on: its producers
 	// may all be waiting for the disk. Until then the lane looks for itself.
 	streamRest = 20 * time.Millisecond
-	// lookInterval spaces the looks at a stream that rests.
+	// lookInterval spaces the looks at a stream that rests, and is the first of a lookout.
 	lookInterval = 2 * time.Millisecond
-	// wakeEcho is how long one notification speaks for several producers: who
-	// enqueued while its sender was about to commit sent none, and may commit later.
-	wakeEcho = 20 * time.Millisecond
+	// lookout is how long a lane that found something looks again, at growing
+	// distances: of producers who commit at once one notifies, and others may be a
+	// moment later.
+	lookout = 10 * time.Millisecond
 )
 
 // idleness keeps producers informed whether this lane waits for them.
@@ -24,7 +24,7 @@ type idleness struct {
 	found   int       // since the last look that found nothing
 	busyAt  time.Time // when the last look in a stream found something
 	rests   bool      // the stream brought nothing since, but not for long
-	wokenAt time.Time // by a notification
+	foundAt time.Time // when the last look found something
 }
 
 func (i *idleness) mark() IdleMark {
@@ -45,13 +45,11 @@ func (i *idleness) patience() time.Duration {
 	if i.isStream() {
 		return lookInterval
 	}
-	if since := time.Since(i.wokenAt); since < wakeEcho {
+	if since := time.Since(i.foundAt); since < lookout {
 		return max(lookInterval, since)
 	}
 	return pollInterval
 }
-
-func (i *idleness) woken() { i.wokenAt = time.Now() }
 
 // looked notes what a claim with that mark, begun then, has found. It reports
 // whether one more look is owed: while the mark was not standing yet, a producer
@@ -77,7 +75,8 @@ func (i *idleness) count(begun time.Time, found int) {
 		i.found = 0
 		return
 	}
+	i.foundAt = time.Now()
 	if i.found += found; i.found >= busyRows {
-		i.busyAt, i.rests = time.Now(), false
+		i.busyAt, i.rests = i.foundAt, false
 	}
 }

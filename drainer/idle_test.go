@@ -28,6 +28,25 @@ func TestALaneThatBeginsToWaitOwesOneMoreLook(t *testing.T) {
 	})
 }
 
+func TestALaneLooksOutForThoseWhoCommitAMomentLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var i idleness
+		i.looked(IdleWaiting, time.Now(), 0)
+		if i.patience() != pollInterval {
+			t.Error("want a lane that found nothing to wait")
+		}
+		i.looked(IdleUnchanged, time.Now(), 1)
+		const ms = time.Millisecond
+		for _, want := range []time.Duration{2 * ms, 2 * ms, 4 * ms, 8 * ms, pollInterval} {
+			if got := i.patience(); got != want {
+				t.Errorf("it waits %s, want %s", got, want)
+			}
+			time.Sleep(i.patience())
+			i.looked(IdleUnchanged, time.Now(), 0)
+		}
+	})
+}
+
 func TestAStreamOfWorkStopsTheNotifications(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var i idleness

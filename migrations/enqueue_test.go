@@ -390,53 +390,97 @@ func TestOnlyAnIdleProviderIsNotified(t *testing.T) {
 	}
 }
 
-// beginTogether begins two transactions of which one may notify for both.
-func beginTogether(t *testing.T, pool *pgxpool.Pool) (one, other pgx.Tx) {
-	t.Helper()
-	drainertest.Eventually(t, "two transactions begin within the same 5 ms", func() bool {
-		if one != nil {
-			_, _ = one.Rollback(t.Context()), other.Rollback(t.Context())
-		}
-		one, other = begin(t, pool), begin(t, pool)
-		const moment = "SELECT extract(milliseconds FROM now())::int / 5"
-		return drainertest.Value[int](t, one, moment) == drainertest.Value[int](t, other, moment)
-	})
-	return one, other
+func TestALaneHearsOfNothingThatIsNotDueYet(t *testing.T) {
+	t.Parallel()
+	pool := withIdleLanes(t)
+	notified := drainertest.Listen(t, pool, "outbox")
+	const later = "SELECT outbox.enqueue($1, $2, $3, $4, $5, now() + interval '1 hour')"
+	execute(t, pool, later, "r", "s", "idle/x", "b", "{}")
+	if got := notified(); got != nil {
+		t.Errorf("notified %q", got)
+	}
 }
 
-func TestOfProducersThatBeginTogetherOneNotifies(t *testing.T) {
-	t.Parallel()
-	pool := newDatabase(t)
-	execute(t, pool, "INSERT INTO outbox.provider (name, idle_until) VALUES ('idle', now() + interval '1 hour'), ('other', now() + interval '1 hour')")
-	notified := drainertest.Listen(t, pool, "outbox")
-	one, other := beginTogether(t, pool)
-	execute(t, one, callEnqueue, "r", "s1", "idle/x", "b", "{}")
-	execute(t, other, callEnqueue, "r", "s2", "idle/x", "b", "{}")
-	execute(t, other, callEnqueue, "r", "s3", "other/x", "b", "{}")
-	for _, tx := range []pgx.Tx{other, one} {
-		if err := tx.Commit(t.Context()); err != nil {
+// commitSlowly holds commits up, as a slow disk does, until it is told to let go.
+func commitSlowly(t *testing.T, pool *pgxpool.Pool) (letGo func()) {
+	t.Helper()
+	execute(t, pool, `
+		CREATE TABLE disk (); CREATE TABLE commits ();
+		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN LOCK disk; RETURN NULL; END';
+		CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON commits DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`)
+	disk := begin(t, pool)
+	execute(t, disk, "LOCK disk")
+	return func() {
+		t.Helper()
+		if err := disk.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got, want := notified(), []string{"other", "idle"}; !slices.Equal(got, want) {
-		t.Errorf("notified %q, want %q", got, want)
+}
+
+func TestOfProducersThatCommitAtOnceOneNotifies(t *testing.T) {
+	t.Parallel()
+	pool := withIdleLanes(t)
+	letGo := commitSlowly(t, pool)
+	notified := drainertest.Listen(t, pool, "outbox")
+	first := begin(t, pool)
+	execute(t, first, callEnqueue, "r", "s1", "idle/x", "b", "{}")
+	execute(t, first, "INSERT INTO commits DEFAULT VALUES")
+	committed := make(chan error)
+	go func() { committed <- first.Commit(t.Context()) }()
+	awaitBlocked(t, pool)
+	execute(t, pool, callEnqueue, "r", "s2", "idle/x", "b", "{}")
+	execute(t, pool, callEnqueue, "r", "s3", "other/x", "b", "{}")
+	if got := notified(); !slices.Equal(got, []string{"other"}) {
+		t.Errorf("notified %q beside a commit that is to notify the idle lane, want the other one alone", got)
+	}
+	letGo()
+	if err := <-committed; err != nil {
+		t.Fatal(err)
+	}
+	if got := notified(); !slices.Equal(got, []string{"idle"}) {
+		t.Errorf("notified %q, want the idle lane", got)
 	}
 }
 
-func TestATransactionThatStaysOpenSilencesNobodyWhoBeginsLater(t *testing.T) {
+func TestATransactionThatStaysOpenSilencesNobody(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
-	execute(t, pool, "INSERT INTO outbox.provider (name, idle_until) VALUES ('idle', now() + interval '1 hour')")
+	pool := withIdleLanes(t)
 	notified := drainertest.Listen(t, pool, "outbox")
 	open := begin(t, pool)
 	execute(t, open, callEnqueue, "r", "s1", "idle/x", "b", "{}")
-	drainertest.Eventually(t, "5 ms have passed since it began", func() bool {
-		return drainertest.Value[bool](t, open, "SELECT clock_timestamp() >= now() + interval '5 ms'")
-	})
 	execute(t, pool, callEnqueue, "r", "s2", "idle/x", "b", "{}")
 	if got := notified(); !slices.Equal(got, []string{"idle"}) {
 		t.Errorf("notified %q, want the lane to hear of what was committed", got)
 	}
+}
+
+func TestWakingALaneLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	pool := withIdleLanes(t)
+	execute(t, pool, callEnqueue, "r", "s", "idle/x", "b", "{}")
+	if left := count(t, pool, "SELECT count(*) FROM outbox.wake_up"); left != 0 {
+		t.Errorf("%d rows are left", left)
+	}
+}
+
+// Whoever forbids sequential scans, as outbox.enqueue does, would otherwise have
+// this compiled (JIT) each time, which takes longer than all the rest.
+func TestWhetherALaneWaitsIsReadFromAnIndex(t *testing.T) {
+	t.Parallel()
+	tx := begin(t, withIdleLanes(t))
+	execute(t, tx, "SET LOCAL enable_seqscan = off")
+	plan := strings.Join(drainertest.Column[string](t, tx, "EXPLAIN SELECT FROM outbox.provider WHERE idle_until > now()"), "\n")
+	if !strings.Contains(plan, "provider_idle_until") || strings.Contains(plan, "JIT") {
+		t.Error(plan)
+	}
+}
+
+func withIdleLanes(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	pool := newDatabase(t)
+	execute(t, pool, "INSERT INTO outbox.provider (name, idle_until) SELECT unnest('{idle,other}'::text[]), now() + interval '1 hour'")
+	return pool
 }
 
 // A plan made while the table was empty would make this quadratic.

@@ -121,7 +121,11 @@ CREATE TABLE outbox.provider (
   prober     uuid          -- the worker that tries a half-open provider
 ) WITH (fillfactor = 10);
 
+-- Every enqueue asks whether any lane waits: at the cost of HOT updates for marks, which are rare.
 CREATE INDEX provider_idle_until ON outbox.provider (idle_until);
+
+-- Rows live no longer than the enqueue that adds them: they are there for their trigger, at its commit.
+CREATE UNLOGGED TABLE outbox.wake_up (provider text NOT NULL);
 
 -- Append-only: a key that was enqueued again.
 CREATE TABLE outbox.duplicate (
@@ -212,7 +216,7 @@ CREATE TABLE outbox.watermark (
 );
 
 -- +goose Down
-DROP TABLE outbox.watermark, outbox.page, outbox.incident, outbox.saga, outbox.duplicate, outbox.provider, outbox.worker,
+DROP TABLE outbox.wake_up, outbox.watermark, outbox.page, outbox.incident, outbox.saga, outbox.duplicate, outbox.provider, outbox.worker,
            outbox.attempt, outbox.claim, outbox.queue, outbox.intent;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
 DROP FUNCTION outbox.reopen_incident;

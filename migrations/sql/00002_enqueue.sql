@@ -70,6 +70,9 @@ CREATE TRIGGER catch_duplicate BEFORE INSERT ON outbox.intent FOR EACH ROW
 -- +goose StatementBegin
 CREATE FUNCTION outbox.queue_intents() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = '' AS $$
+DECLARE
+  waiting text;
+  place tid;
 BEGIN
   IF outbox.proposed() > 0 THEN
     IF outbox.proposed() > (SELECT count(*) FROM added) THEN  -- a twin committed in between: compare with it
@@ -85,13 +88,12 @@ BEGIN
   INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id)
   SELECT provider, greatest(created_at, not_before), id, agent_run_id FROM added;
   IF EXISTS (SELECT FROM outbox.provider WHERE idle_until > now()) THEN
-    -- Until its commit is on disk, who notifies holds up all others that do. So of transactions
-    -- that begin within 5 ms one does, and the lane it wakes looks out for the rest. The others
-    -- do not rely on it: it may stay open for long.
-    PERFORM CASE WHEN pg_try_advisory_xact_lock(hashtext(name), extract(milliseconds FROM now())::int / 5)
-                 THEN pg_notify('outbox', name) END
-    FROM outbox.provider
-    WHERE idle_until > now() AND name IN (SELECT provider FROM added);
+    FOR waiting IN SELECT name FROM outbox.provider
+      WHERE idle_until > now() AND name IN (SELECT provider FROM added WHERE coalesce(not_before <= now(), true))
+    LOOP
+      INSERT INTO outbox.wake_up VALUES (waiting) RETURNING ctid INTO place;
+      DELETE FROM outbox.wake_up WHERE ctid = place;  -- its trigger still comes at commit
+    END LOOP;
   END IF;
   RETURN NULL;
 END $$;
@@ -99,6 +101,23 @@ END $$;
 
 CREATE TRIGGER queue_intents AFTER INSERT ON outbox.intent REFERENCING NEW TABLE AS added
   FOR EACH STATEMENT EXECUTE FUNCTION outbox.queue_intents();
+
+-- +goose StatementBegin
+-- Postgres lets those who notify commit one after the other, each once the one before is on
+-- disk. So of those who commit at once one does, and the lane it wakes looks out for the others.
+CREATE FUNCTION outbox.wake_lane() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = '' AS $$
+BEGIN
+  IF pg_try_advisory_xact_lock(hashtextextended('outbox/wake/' || NEW.provider, 0)) THEN
+    PERFORM pg_notify('outbox', NEW.provider);
+  END IF;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+
+-- Deferred, lest a transaction that stays open, or rolls back, keep others from waking the lane.
+CREATE CONSTRAINT TRIGGER wake_lane AFTER INSERT ON outbox.wake_up DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW EXECUTE FUNCTION outbox.wake_lane();
 
 -- +goose StatementBegin
 CREATE FUNCTION outbox.check_part(name text, value text) RETURNS void
@@ -170,6 +189,7 @@ END $$;
 
 -- +goose Down
 DROP FUNCTION outbox.enqueue, outbox.check_part;
+DROP TRIGGER wake_lane ON outbox.wake_up;
 DROP TRIGGER queue_intents ON outbox.intent;
 DROP TRIGGER catch_duplicate ON outbox.intent;
-DROP FUNCTION outbox.queue_intents, outbox.catch_duplicate, outbox.proposed, outbox.record_duplicate, outbox.idempotency_key;
+DROP FUNCTION outbox.wake_lane, outbox.queue_intents, outbox.catch_duplicate, outbox.proposed, outbox.record_duplicate, outbox.idempotency_key;
