@@ -38,6 +38,7 @@ func (l *lane) sleep(life lifetimes) (isDue bool) {
 			l.hearSettled(news)
 			return false
 		case <-wake:
+			l.idle.woken()
 			return true
 		case <-stopped:
 			return true

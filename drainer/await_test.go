@@ -48,6 +48,26 @@ func TestALaneLooksForItselfWhileAStreamRests(t *testing.T) {
 	}
 }
 
+// Another replica may have taken what it was woken for.
+func TestALaneThatWasWokenForNothingLooksAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := laneTo(nil)
+		l.server.slots.resize(4)
+		l.scan = scan{hasBegun: true}
+		l.wake <- struct{}{}
+		life := lifetimes{stop: t.Context(), abort: t.Context(), giveUp: t.Context()}
+		const ms = time.Millisecond
+		began := time.Now()
+		for _, want := range []time.Duration{0, 2 * ms, 4 * ms, 8 * ms, 16 * ms, 16*ms + pollInterval} {
+			l.await(life)
+			if at := time.Since(began); at != want {
+				t.Errorf("it looks after %s, want %s", at, want)
+			}
+		}
+	})
+}
+
 // An outcome can come between two looks: it waits for company like any other.
 func TestAnOutcomeThatIsHereAlreadyDoesNotWaitForTheNextPoll(t *testing.T) {
 	t.Parallel()

@@ -12,19 +12,19 @@ const (
 	streamRest = 20 * time.Millisecond
 	// lookInterval spaces the looks at a stream that rests, and is the first of a lookout.
 	lookInterval = 2 * time.Millisecond
-	// lookout is how long a lane that found something looks again, at growing
-	// distances: of producers who commit at once one notifies, and others may be a
-	// moment later.
+	// lookout is how long a lane that was woken, or found something, looks again, at
+	// growing distances: of producers who commit at once one notifies, and others may
+	// be a moment later. The last look is less than twice as far off.
 	lookout = 10 * time.Millisecond
 )
 
 // idleness keeps producers informed whether this lane waits for them.
 type idleness struct {
-	until   time.Time // when producers stop notifying, by this process's clock
-	found   int       // since the last look that found nothing
-	busyAt  time.Time // when the last look in a stream found something
-	rests   bool      // the stream brought nothing since, but not for long
-	foundAt time.Time // when the last look found something
+	until    time.Time // when producers stop notifying, by this process's clock
+	found    int       // since the last look that found nothing
+	busyAt   time.Time // when the last look in a stream found something
+	rests    bool      // the stream brought nothing since, but not for long
+	activeAt time.Time // when a notification or a look last told of work
 }
 
 func (i *idleness) mark() IdleMark {
@@ -45,11 +45,15 @@ func (i *idleness) patience() time.Duration {
 	if i.isStream() {
 		return lookInterval
 	}
-	if since := time.Since(i.foundAt); since < lookout {
+	if since := time.Since(i.activeAt); since < lookout {
 		return max(lookInterval, since)
 	}
 	return pollInterval
 }
+
+// woken notes a notification. What it tells of may be another replica's by now, and
+// what is still to come this one's.
+func (i *idleness) woken() { i.activeAt = time.Now() }
 
 // looked notes what a claim with that mark, begun then, has found. It reports
 // whether one more look is owed: while the mark was not standing yet, a producer
@@ -75,8 +79,8 @@ func (i *idleness) count(begun time.Time, found int) {
 		i.found = 0
 		return
 	}
-	i.foundAt = time.Now()
+	i.activeAt = time.Now()
 	if i.found += found; i.found >= busyRows {
-		i.busyAt, i.rests = i.foundAt, false
+		i.busyAt, i.rests = i.activeAt, false
 	}
 }

@@ -5,14 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -377,112 +375,6 @@ func TestAClosedRunTakesNoFurtherStep(t *testing.T) {
 	drainertest.AssertInvariant(t, pool)
 }
 
-func TestOnlyAnIdleProviderIsNotified(t *testing.T) {
-	t.Parallel()
-	pool := newDatabase(t)
-	execute(t, pool, "INSERT INTO outbox.provider (name, idle_until) VALUES ('idle', now() + interval '1 hour'), ('busy', '-infinity')")
-	notified := drainertest.Listen(t, pool, "outbox")
-	for _, tool := range []string{"unknown/x", "busy/x", "idle/x"} {
-		execute(t, pool, callEnqueue, "r", "s", tool, "b", "{}")
-	}
-	if got := notified(); !slices.Equal(got, []string{"idle"}) {
-		t.Errorf("notified %q, want the idle provider alone", got)
-	}
-}
-
-func TestALaneHearsOfNothingThatIsNotDueYet(t *testing.T) {
-	t.Parallel()
-	pool := withIdleLanes(t)
-	notified := drainertest.Listen(t, pool, "outbox")
-	const later = "SELECT outbox.enqueue($1, $2, $3, $4, $5, now() + interval '1 hour')"
-	execute(t, pool, later, "r", "s", "idle/x", "b", "{}")
-	if got := notified(); got != nil {
-		t.Errorf("notified %q", got)
-	}
-}
-
-// commitSlowly holds commits up, as a slow disk does, until it is told to let go.
-func commitSlowly(t *testing.T, pool *pgxpool.Pool) (letGo func()) {
-	t.Helper()
-	execute(t, pool, `
-		CREATE TABLE disk (); CREATE TABLE commits ();
-		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN LOCK disk; RETURN NULL; END';
-		CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON commits DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`)
-	disk := begin(t, pool)
-	execute(t, disk, "LOCK disk")
-	return func() {
-		t.Helper()
-		if err := disk.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-func TestOfProducersThatCommitAtOnceOneNotifies(t *testing.T) {
-	t.Parallel()
-	pool := withIdleLanes(t)
-	letGo := commitSlowly(t, pool)
-	notified := drainertest.Listen(t, pool, "outbox")
-	first := begin(t, pool)
-	execute(t, first, callEnqueue, "r", "s1", "idle/x", "b", "{}")
-	execute(t, first, "INSERT INTO commits DEFAULT VALUES")
-	committed := make(chan error)
-	go func() { committed <- first.Commit(t.Context()) }()
-	awaitBlocked(t, pool)
-	execute(t, pool, callEnqueue, "r", "s2", "idle/x", "b", "{}")
-	execute(t, pool, callEnqueue, "r", "s3", "other/x", "b", "{}")
-	if got := notified(); !slices.Equal(got, []string{"other"}) {
-		t.Errorf("notified %q beside a commit that is to notify the idle lane, want the other one alone", got)
-	}
-	letGo()
-	if err := <-committed; err != nil {
-		t.Fatal(err)
-	}
-	if got := notified(); !slices.Equal(got, []string{"idle"}) {
-		t.Errorf("notified %q, want the idle lane", got)
-	}
-}
-
-func TestATransactionThatStaysOpenSilencesNobody(t *testing.T) {
-	t.Parallel()
-	pool := withIdleLanes(t)
-	notified := drainertest.Listen(t, pool, "outbox")
-	open := begin(t, pool)
-	execute(t, open, callEnqueue, "r", "s1", "idle/x", "b", "{}")
-	execute(t, pool, callEnqueue, "r", "s2", "idle/x", "b", "{}")
-	if got := notified(); !slices.Equal(got, []string{"idle"}) {
-		t.Errorf("notified %q, want the lane to hear of what was committed", got)
-	}
-}
-
-func TestWakingALaneLeavesNothingBehind(t *testing.T) {
-	t.Parallel()
-	pool := withIdleLanes(t)
-	execute(t, pool, callEnqueue, "r", "s", "idle/x", "b", "{}")
-	if left := count(t, pool, "SELECT count(*) FROM outbox.wake_up"); left != 0 {
-		t.Errorf("%d rows are left", left)
-	}
-}
-
-// Whoever forbids sequential scans, as outbox.enqueue does, would otherwise have
-// this compiled (JIT) each time, which takes longer than all the rest.
-func TestWhetherALaneWaitsIsReadFromAnIndex(t *testing.T) {
-	t.Parallel()
-	tx := begin(t, withIdleLanes(t))
-	execute(t, tx, "SET LOCAL enable_seqscan = off")
-	plan := strings.Join(drainertest.Column[string](t, tx, "EXPLAIN SELECT FROM outbox.provider WHERE idle_until > now()"), "\n")
-	if !strings.Contains(plan, "provider_idle_until") || strings.Contains(plan, "JIT") {
-		t.Error(plan)
-	}
-}
-
-func withIdleLanes(t *testing.T) *pgxpool.Pool {
-	t.Helper()
-	pool := newDatabase(t)
-	execute(t, pool, "INSERT INTO outbox.provider (name, idle_until) SELECT unnest('{idle,other}'::text[]), now() + interval '1 hour'")
-	return pool
-}
-
 // A plan made while the table was empty would make this quadratic.
 func TestABulkInsertIntoAnEmptyAnalyzedTableIsQuick(t *testing.T) {
 	t.Parallel()
@@ -492,24 +384,4 @@ func TestABulkInsertIntoAnEmptyAnalyzedTableIsQuick(t *testing.T) {
 	execute(t, tx, "SET LOCAL statement_timeout = '20s'")
 	execute(t, tx, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
 		SELECT 'run', n::text, 'noop/x', 'scope', '{}' FROM generate_series(1, 30000) n`)
-}
-
-func begin(t *testing.T, pool *pgxpool.Pool) pgx.Tx {
-	t.Helper()
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	return tx
-}
-
-// awaitBlocked waits until some statement of this database waits for a lock.
-func awaitBlocked(t *testing.T, pool *pgxpool.Pool) {
-	t.Helper()
-	for count(t, pool, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 0 {
-		if t.Context().Err() != nil {
-			t.Fatal("nothing ever waited")
-		}
-	}
 }

@@ -125,7 +125,8 @@ CREATE TABLE outbox.provider (
 CREATE INDEX provider_idle_until ON outbox.provider (idle_until);
 
 -- Rows live no longer than the enqueue that adds them: they are there for their trigger, at its commit.
-CREATE UNLOGGED TABLE outbox.wake_up (provider text NOT NULL);
+-- Empty for vacuum each time, it would be cut short each time, under a lock that producers wait for.
+CREATE UNLOGGED TABLE outbox.wake_up (provider text NOT NULL) WITH (vacuum_truncate = off);
 
 -- Append-only: a key that was enqueued again.
 CREATE TABLE outbox.duplicate (

@@ -68,6 +68,13 @@ CREATE TRIGGER catch_duplicate BEFORE INSERT ON outbox.intent FOR EACH ROW
   EXECUTE FUNCTION outbox.catch_duplicate();
 
 -- +goose StatementBegin
+-- The lanes that the running transaction wakes as it commits.
+CREATE FUNCTION outbox.wakes() RETURNS text[] LANGUAGE sql STABLE AS $$
+  SELECT coalesce(nullif(current_setting('outbox.wakes', true), '')::text[], '{}')
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
 CREATE FUNCTION outbox.queue_intents() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = '' AS $$
 DECLARE
@@ -89,8 +96,10 @@ BEGIN
   SELECT provider, greatest(created_at, not_before), id, agent_run_id FROM added;
   IF EXISTS (SELECT FROM outbox.provider WHERE idle_until > now()) THEN
     FOR waiting IN SELECT name FROM outbox.provider
-      WHERE idle_until > now() AND name IN (SELECT provider FROM added WHERE coalesce(not_before <= now(), true))
+      WHERE idle_until > now() AND name <> ALL (outbox.wakes())
+        AND name IN (SELECT provider FROM added WHERE coalesce(not_before <= clock_timestamp(), true))
     LOOP
+      PERFORM set_config('outbox.wakes', (outbox.wakes() || waiting)::text, true);
       INSERT INTO outbox.wake_up VALUES (waiting) RETURNING ctid INTO place;
       DELETE FROM outbox.wake_up WHERE ctid = place;  -- its trigger still comes at commit
     END LOOP;
@@ -105,10 +114,12 @@ CREATE TRIGGER queue_intents AFTER INSERT ON outbox.intent REFERENCING NEW TABLE
 -- +goose StatementBegin
 -- Postgres lets those who notify commit one after the other, each once the one before is on
 -- disk. So of those who commit at once one does, and the lane it wakes looks out for the others.
+-- It speaks for 50 ms and no longer: its commit may wait for a standby, or for another check.
 CREATE FUNCTION outbox.wake_lane() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = '' AS $$
 BEGIN
-  IF pg_try_advisory_xact_lock(hashtextextended('outbox/wake/' || NEW.provider, 0)) THEN
+  IF pg_try_advisory_xact_lock(hashtextextended(
+       'outbox/wake/' || NEW.provider || floor(20 * extract(epoch FROM clock_timestamp())), 0)) THEN
     PERFORM pg_notify('outbox', NEW.provider);
   END IF;
   RETURN NULL;
@@ -192,4 +203,4 @@ DROP FUNCTION outbox.enqueue, outbox.check_part;
 DROP TRIGGER wake_lane ON outbox.wake_up;
 DROP TRIGGER queue_intents ON outbox.intent;
 DROP TRIGGER catch_duplicate ON outbox.intent;
-DROP FUNCTION outbox.wake_lane, outbox.queue_intents, outbox.catch_duplicate, outbox.proposed, outbox.record_duplicate, outbox.idempotency_key;
+DROP FUNCTION outbox.wake_lane, outbox.queue_intents, outbox.wakes, outbox.catch_duplicate, outbox.proposed, outbox.record_duplicate, outbox.idempotency_key;
