@@ -28,58 +28,108 @@ func claimStatement(probe bool) string {
 	return statement.String()
 }
 
+// queueClaims lets one statement claim for several lanes: it has a price of its own,
+// about that of eleven rows.
+func queueClaims(batch *pgx.Batch, worker string, claims []drainer.Claim, replies []drainer.ClaimReply) {
+	before := time.Now()
+	for _, lanes := range together(claims) {
+		queueClaim(batch, worker, claims, lanes, replies, &before)
+	}
+}
+
+// together groups claims by their indices: those that one statement can make. Twice
+// for one provider it would take a row twice. A probe goes alone, and a full scan:
+// its time is measured, and may be long.
+func together(claims []drainer.Claim) (groups [][]int) {
+	for i, claim := range claims {
+		if claim.Limit == 0 {
+			continue
+		}
+		joins := func(group []int) bool {
+			return !slices.ContainsFunc(group, func(other int) bool {
+				return claims[other].Provider == claim.Provider || goesAlone(claims[other]) || goesAlone(claim)
+			})
+		}
+		if at := slices.IndexFunc(groups, joins); at >= 0 {
+			groups[at] = append(groups[at], i)
+		} else {
+			groups = append(groups, []int{i})
+		}
+	}
+	return groups
+}
+
+func goesAlone(claim drainer.Claim) bool {
+	return claim.ProbeFor > 0 || claim.After == (drainer.Cursor{})
+}
+
 // queueClaim takes the time since the claim before it.
-func queueClaim(batch *pgx.Batch, worker string, claim drainer.Claim, reply *drainer.ClaimReply, before *time.Time) {
-	if claim.Limit == 0 {
-		return
+func queueClaim(batch *pgx.Batch, worker string, claims []drainer.Claim, lanes []int, replies []drainer.ClaimReply, before *time.Time) {
+	var (
+		providers, servers, fallbacks = make([]string, len(lanes)), make([]string, len(lanes)), make([]string, len(lanes))
+		limits, intents               = make([]int, len(lanes)), make([]int64, len(lanes))
+		times                         = make([]pgtype.Timestamptz, len(lanes))
+		statement, probeFor           = claimSQL, claims[lanes[0]].ProbeFor
+	)
+	for n, lane := range lanes {
+		claim := &claims[lane]
+		providers[n], servers[n], fallbacks[n] = claim.Provider, claim.Server, claim.Fallback
+		limits[n], times[n], intents[n] = claim.Limit, timeOf(claim.After), claim.After.IntentID
 	}
-	after := pgtype.Timestamptz{Time: claim.After.NextAttemptAt, Valid: true}
-	if claim.After.NextAttemptAt.IsZero() {
-		after.InfinityModifier = pgtype.NegativeInfinity
-	}
-	statement := claimSQL
-	if claim.ProbeFor > 0 {
+	if probeFor > 0 {
 		statement = probeSQL
 	}
-	batch.Queue(statement, worker, claim.Provider, claim.Limit, after, claim.After.IntentID,
-		claim.Server, claim.Fallback, claim.ProbeFor.Seconds(),
-	).Query(func(rows pgx.Rows) error {
+	batch.Queue(statement, worker, providers, limits, times, intents, servers, fallbacks, probeFor.Seconds()).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, newClaimedScan(time.Now()).row)
 		if err != nil {
 			return fmt.Errorf("claimed row: %w", err)
 		}
-		takeClaimed(reply, found, claim.ProbeFor > 0)
-		reply.Took, *before = time.Since(*before), time.Now()
+		slices.SortFunc(found, func(a, b claimedRow) int { return a.place.Compare(b.place) })
+		took := time.Since(*before)
+		for _, lane := range lanes {
+			replies[lane] = drainer.ClaimReply{Took: took, Rows: make([]*drainer.Row, 0, min(claims[lane].Limit, len(found)))}
+		}
+		for _, row := range found {
+			takeClaimed(&replies[lanes[row.lane-1]], row, probeFor > 0)
+		}
+		*before = time.Now()
 		return nil
 	})
+}
+
+// timeOf is before all others for the zero cursor.
+func timeOf(cursor drainer.Cursor) pgtype.Timestamptz {
+	at := pgtype.Timestamptz{Time: cursor.NextAttemptAt, Valid: true}
+	if cursor.NextAttemptAt.IsZero() {
+		at.InfinityModifier = pgtype.NegativeInfinity
+	}
+	return at
 }
 
 // claimedRow has its place in the queue, by which the next claim goes on.
 type claimedRow struct {
 	*drainer.Row
 
+	lane  int // counted from one, of those that the statement claimed for
 	place drainer.Cursor
 }
 
-// takeClaimed puts rows into the order in which they were due: sorting them here
+// takeClaimed is told rows in the order in which they were due: sorting them here
 // is cheaper than with their payloads in the database.
-func takeClaimed(reply *drainer.ClaimReply, found []claimedRow, probe bool) {
-	slices.SortFunc(found, func(a, b claimedRow) int { return a.place.Compare(b.place) })
-	reply.Found = len(found)
-	reply.Rows = make([]*drainer.Row, 0, len(found))
-	for _, row := range found {
-		reply.Next = row.place
-		if row.ClaimID == 0 { // stopped: its run goes back
-			continue
-		}
-		row.Probe = probe
-		reply.Rows = append(reply.Rows, row.Row)
+func takeClaimed(reply *drainer.ClaimReply, row claimedRow, probe bool) {
+	reply.Found++
+	reply.Next = row.place
+	if row.ClaimID == 0 { // stopped: its run goes back
+		return
 	}
+	row.Probe = probe
+	reply.Rows = append(reply.Rows, row.Row)
 }
 
 // claimedScan reads the rows of one claim into one place, because all that a scan is
 // told of lives on the heap.
 type claimedScan struct {
+	lane               int
 	next               drainer.Row
 	now, enqueued, due time.Time
 	payload, headers   []byte
@@ -91,7 +141,7 @@ func newClaimedScan(at time.Time) *claimedScan {
 	s := &claimedScan{next: drainer.Row{ClaimedAt: at}}
 	row := &s.next
 	s.columns = []any{
-		&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt, &s.now, &s.enqueued, &s.due,
+		&s.lane, &row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt, &s.now, &s.enqueued, &s.due,
 		&row.MaybeApplied, &row.Lookup, &row.Closed, &row.InSaga, &row.Via, &row.Undoes,
 		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
 		&s.payload, &s.headers, &s.reference,
@@ -107,7 +157,7 @@ func (s *claimedScan) row(rows pgx.CollectableRow) (claimedRow, error) {
 	}
 	row.SinceEnqueue, row.SinceDue = s.now.Sub(s.enqueued), s.now.Sub(s.due)
 	row.Payload, row.Headers, row.ProviderRef = s.payload, textValues(s.headers), s.reference.String
-	return claimedRow{&row, drainer.Cursor{NextAttemptAt: s.due, IntentID: row.IntentID}}, err
+	return claimedRow{&row, s.lane, drainer.Cursor{NextAttemptAt: s.due, IntentID: row.IntentID}}, err
 }
 
 // textValues keeps what can be a header; an agent's mistake in its headers is

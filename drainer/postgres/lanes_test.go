@@ -9,16 +9,39 @@ import (
 	"github.com/agentoutbox/drainer/drainer"
 )
 
-func TestLanesShareATurnAndKeepTheirRowsApart(t *testing.T) {
+// together lets lanes claim with a statement each, as full scans do, and with one
+// for all, as they do where they follow their cursors.
+func together(t *testing.T, test func(t *testing.T, o *outbox, begin drainer.Cursor)) {
+	t.Helper()
 	t.Parallel()
-	o := newOutbox(t)
+	for name, begin := range map[string]drainer.Cursor{
+		"one statement each": {},
+		"one statement":      {NextAttemptAt: time.Unix(1, 0)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newOutbox(t), begin)
+		})
+	}
+}
+
+func TestLanesShareATurnAndKeepTheirRowsApart(t *testing.T) {
+	together(t, lanesShareATurnAndKeepTheirRowsApart)
+}
+
+func lanesShareATurnAndKeepTheirRowsApart(t *testing.T, o *outbox, begin drainer.Cursor) {
+	t.Helper()
 	worker := o.join()
 	o.enqueue("run", 0, 3)
 	o.enqueueTool("other/act", "run", 2)
 	settled := o.claim(worker, 1)
 	turn := settling(dispatch.Completed, settled...)
 	turn.Settle = append(turn.Settle, ended(&drainer.Row{ClaimID: 999, IntentID: settled[0].IntentID, Attempt: 7}, dispatch.Completed))
-	turn.Claims = []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 10}, {Provider: "idle", Server: "idle"}, {Provider: "other", Server: "other", Limit: 10}}
+	turn.Claims = []drainer.Claim{
+		{Provider: "sim", Server: "sim", Limit: 10, After: begin},
+		{Provider: "idle", Server: "idle"},
+		{Provider: "other", Server: "other", Limit: 10, After: begin},
+	}
 	reply := o.turn(worker, turn)
 	counts := []int{len(reply.Claimed[0].Rows), len(reply.Claimed[1].Rows), len(reply.Claimed[2].Rows)}
 	if !slices.Equal(counts, []int{2, 0, 2}) {
@@ -36,13 +59,17 @@ func TestLanesShareATurnAndKeepTheirRowsApart(t *testing.T) {
 
 // A lane's second claim, and that of a detour, can share a turn with its first.
 func TestClaimsOfOneProviderShareATurnAndNoRow(t *testing.T) {
-	t.Parallel()
+	together(t, claimsOfOneProviderShareATurnAndNoRow)
+}
+
+func claimsOfOneProviderShareATurnAndNoRow(t *testing.T, o *outbox, begin drainer.Cursor) {
+	t.Helper()
 	const rows = 5
-	o := newOutbox(t)
 	worker := o.join()
 	o.enqueue("run", 0, rows)
-	claim := drainer.Claim{Provider: "sim", Server: "sim", Limit: 2}
-	reply := o.turn(worker, drainer.Turn{Claims: []drainer.Claim{claim, claim, {Provider: "other", Server: "other", Limit: 2}, claim}})
+	claim := drainer.Claim{Provider: "sim", Server: "sim", Limit: 2, After: begin}
+	other := drainer.Claim{Provider: "other", Server: "other", Limit: 2, After: begin}
+	reply := o.turn(worker, drainer.Turn{Claims: []drainer.Claim{claim, claim, other, claim}})
 	claimed := map[int64]bool{}
 	for i, want := range []int{2, 2, 0, 1} {
 		if got := len(reply.Claimed[i].Rows); got != want || reply.Claimed[i].Found != want {
@@ -59,8 +86,11 @@ func TestClaimsOfOneProviderShareATurnAndNoRow(t *testing.T) {
 
 // The last row that a lane finds tells where its next claim goes on.
 func TestEachLaneOfATurnHasItsOwnGateLimitCursorAndClaim(t *testing.T) {
-	t.Parallel()
-	o := newOutbox(t)
+	together(t, eachLaneOfATurnHasItsOwnGateLimitCursorAndClaim)
+}
+
+func eachLaneOfATurnHasItsOwnGateLimitCursorAndClaim(t *testing.T, o *outbox, begin drainer.Cursor) {
+	t.Helper()
 	worker := o.join()
 	o.enqueueTool("paused/act", "run", 2)  // 1 and 2
 	o.enqueueTool("down/act", "run", 3)    // 3 to 5
@@ -78,11 +108,11 @@ func TestEachLaneOfATurnHasItsOwnGateLimitCursorAndClaim(t *testing.T) {
 		via    string
 		cursor int64
 	}{
-		{drainer.Claim{Provider: "paused", Server: "paused", Limit: 9}, 0, nil, "", 0},
-		{drainer.Claim{Provider: "down", Server: "backup", Fallback: "backup", Limit: 2}, 2, []int64{3, 4}, "backup", 4},
-		{drainer.Claim{Provider: "none", Server: "none", Limit: 9}, 0, nil, "", 0},
+		{drainer.Claim{Provider: "paused", Server: "paused", Limit: 9, After: begin}, 0, nil, "", 0},
+		{drainer.Claim{Provider: "down", Server: "backup", Fallback: "backup", Limit: 2, After: begin}, 2, []int64{3, 4}, "backup", 4},
+		{drainer.Claim{Provider: "none", Server: "none", Limit: 9, After: begin}, 0, nil, "", 0},
 		{drainer.Claim{Provider: "backup", Server: "backup", Limit: 9, After: o.placeOf(6)}, 2, []int64{7, 8}, "", 8},
-		{drainer.Claim{Provider: "busy", Server: "busy", Limit: 2}, 2, []int64{10}, "", 10}, // and 9, which is stopped
+		{drainer.Claim{Provider: "busy", Server: "busy", Limit: 2, After: begin}, 2, []int64{10}, "", 10}, // and 9, which is stopped
 	}
 	var turn drainer.Turn
 	for _, lane := range lanes {

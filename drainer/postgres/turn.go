@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -58,10 +57,7 @@ func (s *Store) turnOnce(ctx context.Context, worker string, turn drainer.Turn, 
 	queueFinish(&batch, worker, turn.Finish)
 	queueBreakers(&batch, worker, turn.Settle)
 	queueIdle(&batch, turn.Claims)
-	before := time.Now()
-	for i, claim := range turn.Claims {
-		queueClaim(&batch, worker, claim, &reply.Claimed[i], &before)
-	}
+	queueClaims(&batch, worker, turn.Claims, reply.Claimed)
 	if err := s.turns.SendBatch(ctx, &batch).Close(); err != nil {
 		return drainer.TurnReply{}, fmt.Errorf("turn: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const (
@@ -129,7 +130,8 @@ func claimMedian(o *outbox, provider provider) float64 {
 			o.b.Fatal(err)
 		}
 		started := time.Now()
-		rows, _ := tx.Query(o.b.Context(), statement.String(), worker, provider.name, limit, "-infinity", 0, provider.name, "", 0)
+		rows, _ := tx.Query(o.b.Context(), statement.String(), worker,
+			[]string{provider.name}, []int{limit}, []pgtype.Timestamptz{{Valid: true, InfinityModifier: pgtype.NegativeInfinity}}, []int64{0}, []string{provider.name}, []string{""}, 0)
 		if claimed, err := pgx.CollectRows(rows, func(pgx.CollectableRow) (int, error) { return 1, nil }); err != nil || len(claimed) != limit {
 			o.b.Fatalf("claimed %d rows, want %d: %v", len(claimed), limit, err)
 		}

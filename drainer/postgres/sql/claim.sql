@@ -1,7 +1,8 @@
--- $1 worker, $2 provider whose rows, $3 limit, $4 and $5 cursor, $6 server that
--- is to serve them, $7 the provider's fallback or '', $8 for how many seconds
--- if this is a probe, else 0. Rows and claim change place in one statement. A
--- buried worker and a paused provider claim nothing. A forward row of a run
+-- $1 worker, then one element a lane: $2 the provider whose rows, each once, $3
+-- limit, $4 and $5 cursor, $6 server that is to serve them, $7 the provider's
+-- fallback or ''; and $8 for how many seconds if this is a probe, of one lane, else
+-- 0. Rows and claims change place in one statement. A buried
+-- worker and a paused provider claim nothing. A forward row of a run
 -- under compensation is stopped instead of claimed, or, where something may
 -- have been applied, claimed to be looked up and never to be sent.
 --
@@ -15,34 +16,39 @@
 -- opened, and for all other claims, of which Postgres would begin the probe's parts each time.
 WITH {{if .Probe}}probe AS MATERIALIZED (
   SELECT 1 FROM outbox.provider
-  WHERE name = $6::text AND NOT paused
+  WHERE name = ANY ($6::text[]) AND NOT paused
     AND ((state <> 'closed' AND open_until <= clock_timestamp())
       OR (state = 'half_open' AND NOT EXISTS (SELECT FROM outbox.worker w WHERE w.worker_id = prober)))
   FOR UPDATE SKIP LOCKED  -- one prober in the fleet, and nobody waits for it
-), {{end}}gate AS MATERIALIZED (
-  SELECT coalesce(bool_or(paused) FILTER (WHERE name = $2::text), false) AS paused,
-         coalesce(bool_and(state = 'closed') FILTER (WHERE name = $2::text), true) AS closed,
-         {{if .Probe}}EXISTS (SELECT FROM probe)
-         {{else}}coalesce(bool_and(state = 'closed' AND NOT paused) FILTER (WHERE name = $6::text), true)
-         {{end}}AS lets_through
-  FROM outbox.provider WHERE name IN ($2::text, $6::text)
+), {{end}}lane AS MATERIALIZED (
+  SELECT l.*, coalesce(own.state = 'closed', true) AS closed
+  FROM unnest($2::text[], $3::int[], $4::timestamptz[], $5::bigint[], $6::text[], $7::text[])
+    AS l (provider, room, after_time, after_intent, server, fallback)
+  LEFT JOIN outbox.provider own ON own.name = l.provider
+  {{if not .Probe}}LEFT JOIN outbox.provider upstream ON upstream.name = l.server
+  {{end}}WHERE NOT coalesce(own.paused, false)
+    AND {{if .Probe}}EXISTS (SELECT FROM probe){{else}}coalesce(upstream.state = 'closed' AND NOT upstream.paused, true){{end}}
+    AND EXISTS (SELECT FROM outbox.worker WHERE worker_id = $1::uuid)
 ), taken AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM outbox.queue
-    WHERE provider = $2::text AND next_attempt_at <= now()
-      AND (next_attempt_at, intent_id) > ($4::timestamptz, $5::bigint)
-      AND EXISTS (SELECT FROM outbox.worker WHERE worker_id = $1::uuid)
-      AND (SELECT lets_through AND NOT paused FROM gate)
-      AND CASE WHEN $6::text = $2::text THEN via IS NULL OR (via <> $7::text AND $8::float8 = 0)
-               ELSE via = $6::text OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT (SELECT closed FROM gate)
-                    -- an undo goes to whoever had the effect, or to nobody
-                    AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = intent_id)) END
-    ORDER BY next_attempt_at, intent_id LIMIT $3::int
-    FOR UPDATE SKIP LOCKED))
-  RETURNING intent_id, agent_run_id, next_attempt_at, attempt, tries, first_attempt_at, maybe_applied, lookup, via
+    SELECT due.ctid FROM lane l CROSS JOIN LATERAL (
+      SELECT ctid FROM (
+        SELECT ctid FROM outbox.queue
+        WHERE provider = l.provider AND next_attempt_at <= now()
+          AND (next_attempt_at, intent_id) > (l.after_time, l.after_intent)
+          AND CASE WHEN l.server = l.provider THEN via IS NULL OR (via <> l.fallback AND $8::float8 = 0)
+                   ELSE via = l.server OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT l.closed
+                        -- an undo goes to whoever had the effect, or to nobody
+                        AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = intent_id)) END
+        ORDER BY next_attempt_at, intent_id
+        LIMIT 12000  -- for the planner, who cannot know l.room: which is never that much
+        FOR UPDATE SKIP LOCKED) few
+      LIMIT l.room) due))
+  RETURNING array_position($2::text[], provider) AS n,
+            intent_id, agent_run_id, next_attempt_at, attempt, tries, first_attempt_at, maybe_applied, lookup, via
 ), candidate AS (
-  SELECT t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries, t.first_attempt_at, t.maybe_applied, t.lookup AS asks,
-         coalesce(t.via, nullif($6::text, $2::text)) AS via,
+  SELECT t.n, t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries, t.first_attempt_at,
+         t.maybe_applied, t.lookup AS asks, coalesce(t.via, nullif(($6::text[])[t.n], ($2::text[])[t.n])) AS via,
          s.agent_run_id IS NOT NULL AND NOT t.lookup
            -- no EXISTS: that could be planned as one look at every undo there is
            AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = t.intent_id) AS closed,
@@ -50,14 +56,14 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
   FROM taken t LEFT JOIN outbox.saga s USING (agent_run_id)
 ), claimed AS (
   INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
-  SELECT $1::uuid, $2::text, $6::text, array_agg(intent_id), array_agg(attempt), array_agg(tries),
+  SELECT $1::uuid, ($2::text[])[n], ($6::text[])[n], array_agg(intent_id), array_agg(attempt), array_agg(tries),
          array_agg(first_attempt_at), array_agg(maybe_applied), array_agg(asks OR closed), array_agg(via)
-  FROM candidate WHERE NOT closed OR maybe_applied HAVING count(*) > 0
-  RETURNING claim_id
+  FROM candidate WHERE NOT closed OR maybe_applied GROUP BY n
+  RETURNING claim_id, provider
 ){{if .Probe}}, probed AS (
   UPDATE outbox.provider
   SET state = 'half_open', prober = $1::uuid, open_until = clock_timestamp() + make_interval(secs => $8::float8)
-  WHERE name = $6::text AND EXISTS (SELECT FROM claimed)
+  WHERE name = ANY ($6::text[]) AND EXISTS (SELECT FROM claimed)
 ){{end}}, stopped AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
   SELECT intent_id, attempt, 'saga', 'cancelled', 'cancelled' FROM candidate WHERE closed AND NOT maybe_applied
@@ -65,7 +71,9 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
 -- A stopped row has no claim; it is returned for the cursor's sake. The clock is asked,
 -- for settling may have taken a part of this transaction's time. Payloads are
 -- read here: carrying them through all of the above, or sorting them, takes longer.
-SELECT CASE WHEN closed AND NOT maybe_applied THEN 0 ELSE (SELECT claim_id FROM claimed) END,
+SELECT n, CASE WHEN closed AND NOT maybe_applied THEN 0 ELSE
+         (SELECT array_agg(claim_id ORDER BY lane)
+          FROM unnest($2::text[]) WITH ORDINALITY AS l (provider, lane) LEFT JOIN claimed USING (provider))[n] END,
        intent_id, attempt, tries, first_attempt_at, clock_timestamp(), i.created_at, next_attempt_at,
        maybe_applied, asks, closed, in_saga, coalesce(via, ''), i.compensates,
        i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.payload, i.headers,
