@@ -1,10 +1,10 @@
 -- $1 worker, then one element a lane: $2 the provider whose rows, each once, $3
 -- limit, $4 and $5 cursor, $6 server that is to serve them, $7 the provider's
 -- fallback or ''; and $8 for how many seconds if this is a probe, of one lane, else
--- 0. Rows and claims change place in one statement. A buried
--- worker and a paused provider claim nothing. A forward row of a run
--- under compensation is stopped instead of claimed, or, where something may
--- have been applied, claimed to be looked up and never to be sent.
+-- 0. Rows and claims change place in one statement. A buried worker and a paused
+-- provider claim nothing. A forward row of a run under compensation is stopped
+-- instead of claimed, or, where something may have been applied, claimed to be
+-- looked up and never to be sent.
 --
 --   who takes a row      | may have been applied, or is looked up | nobody may have applied it
 --   via is null          | its provider                           | its provider; while that one's breaker
