@@ -15,25 +15,34 @@ func TestClaimersNeverShareARowNorPassTheLimit(t *testing.T) {
 	t.Parallel()
 	const rows, claimers, limit = 500, 4, 7
 	o := newOutbox(t)
-	o.enqueue("run", 0, rows)
+	o.enqueue("run", 0, rows/2)
+	o.enqueueTool("other/act", "run", rows/2)
 	var mu sync.Mutex
 	owners := map[int64]int{}
 	var group sync.WaitGroup
-	for range claimers {
+	for i := range claimers {
 		worker := o.join()
+		claims := []drainer.Claim{
+			{Provider: "sim", Server: "sim", Limit: limit, After: beginning},
+			{Provider: "other", Server: "other", Limit: limit, After: beginning},
+		}
+		if i%2 > 0 {
+			slices.Reverse(claims)
+		}
 		group.Go(func() {
 			for {
-				reply, err := o.Turn(t.Context(), worker, claimOf(limit))
+				reply, err := o.Turn(t.Context(), worker, drainer.Turn{Claims: claims})
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				claimed := reply.Claimed[0].Rows
+				one, other := reply.Claimed[0].Rows, reply.Claimed[1].Rows
+				if len(one) > limit || len(other) > limit {
+					t.Errorf("claimed %d and %d rows, over the limit of %d", len(one), len(other), limit)
+				}
+				claimed := slices.Concat(one, other)
 				if len(claimed) == 0 {
 					return
-				}
-				if len(claimed) > limit {
-					t.Errorf("claimed %d rows, over the limit of %d", len(claimed), limit)
 				}
 				mu.Lock()
 				for _, row := range claimed {
@@ -84,7 +93,7 @@ func TestTheLimitHoldsUnderABadPlan(t *testing.T) {
 				t.Fatalf("the plan is not bad: the plain claim took %d rows", claimed)
 			}
 			fault.Injected(t, 28, 1)
-			reply := o.turn(o.join(), drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit}, {Provider: "other", Server: "other", Limit: 2 * limit}}})
+			reply := o.turn(o.join(), drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit, After: beginning}, {Provider: "other", Server: "other", Limit: 2 * limit, After: beginning}}})
 			if own, others := len(reply.Claimed[0].Rows), len(reply.Claimed[1].Rows); own != limit || others != 2*limit {
 				t.Errorf("claimed %d and %d rows, want %d and %d", own, others, limit, 2*limit)
 			}

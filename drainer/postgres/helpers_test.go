@@ -105,6 +105,10 @@ func (o *outbox) claim(worker string, limit int) []*drainer.Row {
 	return o.turn(worker, claimOf(limit)).Claimed[0].Rows
 }
 
+// beginning is before all rows, and still a cursor: a claim that follows one is no
+// full scan, and shares its statement with others.
+var beginning = drainer.Cursor{NextAttemptAt: time.Unix(1, 0)}
+
 func claimOf(limit int) drainer.Turn {
 	return drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit}}}
 }

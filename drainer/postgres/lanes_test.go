@@ -16,7 +16,7 @@ func together(t *testing.T, test func(t *testing.T, o *outbox, begin drainer.Cur
 	t.Parallel()
 	for name, begin := range map[string]drainer.Cursor{
 		"one statement each": {},
-		"one statement":      {NextAttemptAt: time.Unix(1, 0)},
+		"one statement":      beginning,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -16,7 +16,7 @@
 -- opened, and for all other claims, of which Postgres would begin the probe's parts each time.
 WITH {{if .Probe}}probe AS MATERIALIZED (
   SELECT 1 FROM outbox.provider
-  WHERE name = ANY ($6::text[]) AND NOT paused
+  WHERE name = ($6::text[])[1] AND NOT paused
     AND ((state <> 'closed' AND open_until <= clock_timestamp())
       OR (state = 'half_open' AND NOT EXISTS (SELECT FROM outbox.worker w WHERE w.worker_id = prober)))
   FOR UPDATE SKIP LOCKED  -- one prober in the fleet, and nobody waits for it
@@ -63,7 +63,7 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
 ){{if .Probe}}, probed AS (
   UPDATE outbox.provider
   SET state = 'half_open', prober = $1::uuid, open_until = clock_timestamp() + make_interval(secs => $8::float8)
-  WHERE name = ANY ($6::text[]) AND EXISTS (SELECT FROM claimed)
+  WHERE name = ($6::text[])[1] AND EXISTS (SELECT FROM claimed)
 ){{end}}, stopped AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
   SELECT intent_id, attempt, 'saga', 'cancelled', 'cancelled' FROM candidate WHERE closed AND NOT maybe_applied
