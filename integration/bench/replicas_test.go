@@ -2,12 +2,15 @@ package bench_test
 
 import "testing"
 
+// replicaRounds are many: from one to the next the ratio differs by a tenth.
+const replicaRounds = 21
+
 // BenchmarkReplicas drains one queue with several daemons. On a machine that
 // one of them keeps busy, more can only get in each other's way.
 func BenchmarkReplicas(b *testing.B) {
-	jobs := rows(b, fullRows/2)
+	jobs := rows(b, fullRows)
 	for b.Loop() {
-		rates := race(manyRounds,
+		rates := race(replicaRounds,
 			func() float64 { return drainTogether(b, jobs, 1) },
 			func() float64 { return drainTogether(b, jobs, 2) },
 			func() float64 { return drainTogether(b, jobs, 3) },
