@@ -23,6 +23,17 @@ func TestAQueueThatGrewUnseenIsNotReadWhole(t *testing.T) {
 	}
 }
 
+// claim.sql has a limit of its own, for the planner's sake.
+func TestTheLargestLaneClaimsAllItHasRoomForAtOnce(t *testing.T) {
+	t.Parallel()
+	const concurrency, prefetched = 10_000, 1_750 // the most that a file may ask for, and that wait for a dispatcher
+	o := newOutbox(t)
+	o.enqueue("run", 0, concurrency+prefetched)
+	if claimed := o.claimAgainAndAgain(o.join(), 1, concurrency+prefetched); claimed != concurrency+prefetched {
+		t.Errorf("claimed %d rows, want %d", claimed, concurrency+prefetched)
+	}
+}
+
 // Most outboxes have never seen an undo when a provider fails, and thousands of
 // runs go back.
 func TestOfManyUndosOnlyThoseThatAreClaimedAreRead(t *testing.T) {
