@@ -75,7 +75,7 @@ func New(pool *pgxpool.Pool, log *slog.Logger, parts ...Part) (*Runner, error) {
 		Queues:                      queues(),
 		Workers:                     all,
 		PeriodicJobs:                periodic,
-		Logger:                      log,
+		Logger:                      slog.New(quiet{log.Handler()}),
 		JobTimeout:                  timeout,
 		CompletedJobRetentionPeriod: time.Hour,
 		DiscardedJobRetentionPeriod: time.Hour,

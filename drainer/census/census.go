@@ -139,7 +139,7 @@ func (c *Census) remind(sample *Sample) {
 	}
 	if waiting > 0 && time.Since(c.reminded) >= reminderInterval {
 		c.reminded = time.Now()
-		c.log.Warn("rows wait for a provider that is not configured here; drainer status names it", "rows", waiting)
+		c.log.Warn("rows wait for a provider that is not configured here; drainer doctor names it", "rows", waiting)
 	}
 }
 

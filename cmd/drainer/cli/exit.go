@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -101,6 +102,15 @@ func printError(to io.Writer, err error) {
 			fmt.Fprintf(to, "drainer: %s\n", printable(problem.Error()))
 		}
 	default:
-		fmt.Fprintf(to, "drainer: %s\n", printable(strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")))
+		fmt.Fprintf(to, "drainer: %s\n", printable(oneLine(err.Error())))
 	}
+}
+
+// oneLine keeps once what a driver says of the same server with TLS and without.
+func oneLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return strings.ReplaceAll(strings.Join(slices.Compact(lines), "; "), ":; ", ": ")
 }

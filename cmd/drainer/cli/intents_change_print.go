@@ -29,7 +29,7 @@ func (c changes) refused() (refused int) {
 
 func (o *options) printChanges(command *cobra.Command, c changes) error {
 	if len(c.Intents) == 0 && o.output == table {
-		fmt.Fprintln(command.OutOrStdout(), "There are no such intents.")
+		fmt.Fprintln(command.OutOrStdout(), "There are no such intents that could change. What a run has settled that went back stays as it is: see drainer intents list.")
 		return nil
 	}
 	if c.Intents == nil {

@@ -159,11 +159,24 @@ func TestExitCodesFollowTheError(t *testing.T) {
 
 func TestAnErrorIsOneLine(t *testing.T) {
 	t.Parallel()
-	root := newRoot(builtins(t))
-	failure := errors.Join(errors.New("this"), errors.New("and that"))
-	root.AddCommand(&cobra.Command{Use: "try", RunE: func(*cobra.Command, []string) error { return failure }})
-	if got, want := runRoot(t, root, "try"), (result{exitFailed, "", "drainer: this; and that\n"}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
+	for name, test := range map[string]struct {
+		failure error
+		want    string
+	}{
+		"of one line":                {errors.New("host: port"), "host: port"},
+		"of several":                 {errors.Join(errors.New("this"), errors.New("and that")), "this; and that"},
+		"of a driver that indents":   {errors.New("no connection:\n\tfirst\n\tsecond"), "no connection: first; second"},
+		"of one server, tried twice": {errors.New("no connection:\n\trefused\n\trefused"), "no connection: refused"},
+		"with a terminal's signs":    {errors.New("a\x1b[2Jb"), `a\x1b[2Jb`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := newRoot(builtins(t))
+			root.AddCommand(&cobra.Command{Use: "try", RunE: func(*cobra.Command, []string) error { return test.failure }})
+			if got, want := runRoot(t, root, "try"), (result{exitFailed, "", "drainer: " + test.want + "\n"}); got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
+		})
 	}
 }
 

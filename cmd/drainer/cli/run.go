@@ -37,8 +37,9 @@ is logged. database, worker and server need a restart.
 
 With --once it reloads nothing. Exit 0 says that nothing is due any more at the
 providers of the configuration, and 1 that due rows are left because a provider
-is paused or its circuit breaker is open. What waits for other providers is not
-looked at.
+is paused or its circuit breaker is open. An intent that failed for now is due
+later. What waits for other providers is not looked at, no run is taken back and
+nobody is paged: that needs a daemon.
 
 OTEL_EXPORTER_OTLP_ENDPOINT switches traces on, as docs/tracing.md describes: spans
 of every attempt, sent to that collector in the trace that the agent left with its

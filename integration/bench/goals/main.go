@@ -107,19 +107,32 @@ func (g goal) judge(figures []float64) (measured, verdict string, holds bool) {
 	figure := figures[len(figures)/2]
 	switch {
 	case !g.limit.holds(figure, g.gate):
-		return g.show(figure), "**does not hold**", false
+		return g.showApart(figure), "**does not hold**", false
 	case g.limit.holds(figure, g.stretch):
-		return g.show(figure), "holds, and stretch", true
+		return g.showApart(figure), "holds, and stretch", true
 	}
-	return g.show(figure), "holds", true
+	return g.showApart(figure), "holds", true
+}
+
+// showApart tells a figure from the bound that it would be rounded to.
+func (g goal) showApart(figure float64) string {
+	for _, bound := range []float64{g.gate, g.stretch} {
+		if figure != bound && g.show(figure) == g.show(bound) {
+			return g.showTo(4, figure)
+		}
+	}
+	return g.show(figure)
 }
 
 // show keeps as many digits as the noise leaves a meaning.
 func (g goal) show(figure float64) string {
-	precision := 2
 	if figure >= 100 {
-		precision = 0
+		return g.showTo(0, figure)
 	}
+	return g.showTo(2, figure)
+}
+
+func (g goal) showTo(precision int, figure float64) string {
 	text := strconv.FormatFloat(figure, 'f', precision, 64)
 	if strings.Contains(text, ".") {
 		text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
