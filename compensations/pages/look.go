@@ -17,8 +17,8 @@ const (
 	// outage must neither flood a pager nor, while it is down, the workers. Looks
 	// that overlap may each bring as many.
 	perLook = 10
-	// maxSends ends a job, not the page: a later look starts another, after those
-	// that were tried less lately. So pages that a channel refuses pass.
+	// maxSends ends a job, not the page: a later look starts another, and pages
+	// that a channel refuses make room meanwhile.
 	maxSends = 3
 )
 

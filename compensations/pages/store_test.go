@@ -143,20 +143,50 @@ func TestTwoSendersThatMeetLeaveThePageToBeSentAgain(t *testing.T) {
 	}
 }
 
-func TestNewsComesBeforeRepetitions(t *testing.T) {
+func TestEachKindOfPageHasItsShare(t *testing.T) {
 	t.Parallel()
-	o := newTables(t)
-	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) SELECT 'outcome_unknown', n, 'run' FROM generate_series(1, 3) n`)
-	o.exec(`INSERT INTO outbox.page (incident_id, generation, channel, told, told_at) SELECT n, 1, 'pager', 'open', now() - interval '2 hours' FROM generate_series(1, 2) n`)
-	o.exec(`UPDATE outbox.incident SET resolved_at = now() WHERE id = 2`)
-	due, err := o.due(t.Context(), pager, 3)
-	o.must(err)
-	var order []int64
-	for _, page := range due {
-		order = append(order, page.IncidentID)
-	}
-	if !slices.Equal(order, []int64{2, 3, 1}) {
-		t.Errorf("in the order %v, want the end of 2, then 3 for the first time, then 1 again", order)
+	const (
+		resolved = `UPDATE outbox.incident SET resolved_at = now() WHERE id = `
+		fresh    = `INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at)
+			SELECT 'outcome_unknown', n, 'run', now() - interval '3 hours' + n * interval '1 minute' FROM generate_series(1, 10) n`
+		// pages tells the channel of some of them, and says when it was tried and told last.
+		pages    = `INSERT INTO outbox.page (incident_id, generation, channel, tried_at, told, told_at) SELECT n, 1, 'pager', `
+		missed   = pages + `now() - interval '1 hour' + n * interval '1 minute', NULL, NULL FROM generate_series(%d, %d) n`
+		told     = pages + `now() - interval '3 hours', 'open', now() - interval '2 hours' + n * interval '1 minute' FROM generate_series(%d, %d) n`
+		retold   = pages + `now() - n * interval '1 minute', 'open', now() - interval '2 hours' FROM generate_series(%d, %d) n`
+		doubtful = pages + `now() - interval '2 hours', NULL, now() - interval '1 hour' FROM generate_series(%d, %d) n`
+	)
+	for name, test := range map[string]struct {
+		pages []string
+		want  []int64
+	}{
+		"new ones, the oldest first":                  {nil, []int64{1, 2, 3, 4, 5, 6, 7}},
+		"news before a repetition":                    {[]string{fmt.Sprintf(told, 1, 9)}, []int64{10, 1, 2, 3, 4, 5, 6}},
+		"missed ones beside new ones":                 {[]string{fmt.Sprintf(missed, 7, 10)}, []int64{1, 7, 2, 3, 8, 4, 5}},
+		"missed ones before repetitions":              {[]string{fmt.Sprintf(told, 1, 8), fmt.Sprintf(missed, 9, 10)}, []int64{9, 1, 10, 2, 3, 4, 5}},
+		"all":                                         {[]string{fmt.Sprintf(told, 1, 3), fmt.Sprintf(missed, 4, 6)}, []int64{7, 4, 8, 9, 1, 5, 10}},
+		"the end of one that was told is new":         {[]string{fmt.Sprintf(told, 1, 9), resolved + "5"}, []int64{5, 10, 1, 2, 3, 4, 6}},
+		"one whose senders met is new":                {[]string{fmt.Sprintf(told, 1, 8), fmt.Sprintf(doubtful, 9, 9)}, []int64{10, 9, 1, 2, 3, 4, 5}},
+		"repetitions, what was tried least lately":    {[]string{fmt.Sprintf(retold, 1, 10)}, []int64{10, 9, 8, 7, 6, 5, 4}},
+		"the end of one whose repetition was refused": {[]string{fmt.Sprintf(retold, 1, 9), resolved + "1"}, []int64{10, 1, 9, 8, 7, 6, 5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newTables(t)
+			o.exec(fresh)
+			for _, statement := range test.pages {
+				o.exec(statement)
+			}
+			due, err := o.due(t.Context(), pager, 7)
+			o.must(err)
+			var order []int64
+			for _, page := range due {
+				order = append(order, page.IncidentID)
+			}
+			if !slices.Equal(order, test.want) {
+				t.Errorf("in the order %v, want %v", order, test.want)
+			}
+		})
 	}
 }
 

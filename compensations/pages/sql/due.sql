@@ -3,14 +3,14 @@
 -- limit. What the channel is to be told: what is open and new to it, or old news;
 -- and what it believes to be open and is not.
 WITH due AS (
-  SELECT i.id, i.generation, 'open' AS state, p.told_at, p.tried_at, coalesce(p.sends, 0) AS sends
+  SELECT i.id, i.generation, 'open' AS state, p.told, p.told_at, p.tried_at, i.opened_at, coalesce(p.sends, 0) AS sends
   FROM outbox.incident i
   LEFT JOIN outbox.page p ON p.channel = $1::text AND p.incident_id = i.id AND p.generation = i.generation
                          AND p.told IS DISTINCT FROM 'resolved'  -- which an open one never was; it is the index's condition
   WHERE i.resolved_at IS NULL AND i.acknowledged_at IS NULL
     AND (p.told IS DISTINCT FROM 'open' OR p.told_at <= now() - make_interval(secs => $2::float8))
   UNION ALL
-  SELECT p.incident_id, p.generation, now_is.state, p.told_at, p.tried_at, p.sends
+  SELECT p.incident_id, p.generation, now_is.state, p.told, p.told_at, p.tried_at, i.opened_at, p.sends
   FROM outbox.page p JOIN outbox.incident i ON i.id = p.incident_id
   CROSS JOIN LATERAL (SELECT CASE
     WHEN i.generation > p.generation OR i.resolved_at IS NOT NULL THEN 'resolved'
@@ -18,17 +18,24 @@ WITH due AS (
     ELSE 'open' END AS state) now_is
   WHERE p.channel = $1::text AND p.told IS DISTINCT FROM 'resolved'
     AND now_is.state <> 'open' AND now_is.state IS DISTINCT FROM p.told
-), next AS (
-  SELECT * FROM due
+), waiting AS (
+  SELECT *, CASE WHEN told = state THEN 4                                 -- a repetition
+                 WHEN tried_at > coalesce(told_at, '-infinity') THEN 2    -- news that was tried in vain
+                 ELSE 1 END AS spacing
+  FROM due
   WHERE CASE WHEN $3::bigint IS NOT NULL THEN id = $3::bigint AND generation = $4::int
              ELSE NOT EXISTS (SELECT FROM outbox.river_job j WHERE j.kind = $6::text AND j.finalized_at IS NULL
                AND j.args = jsonb_build_object('channel', $1::text, 'incident_id', due.id, 'generation', due.generation)) END
-  -- what was tried least lately, so that pages which a channel refuses keep no others out; then news before repetitions
-  ORDER BY tried_at NULLS FIRST, state = 'open', told_at NULLS FIRST, id LIMIT $5::int
+), next AS (
+  -- Each kind has its share, four sevenths what is new. In a strict order one that never ends would
+  -- keep out the next: new incidents what the channel missed, pages that it refuses every repetition.
+  SELECT *, spacing * row_number() OVER (PARTITION BY spacing ORDER BY coalesce(tried_at, opened_at), id) AS turn
+  FROM waiting
+  ORDER BY turn, spacing DESC LIMIT $5::int
 )
 SELECT n.id, n.generation, n.state, i.kind, i.intent_id, coalesce(t.tool_name, ''),
        coalesce(outbox.idempotency_key(t.agent_run_id, t.step_id, t.tool_name, t.business_scope), ''), i.opened_at,
        CASE n.state WHEN 'resolved' THEN coalesce(i.resolved_by, '') WHEN 'acknowledged' THEN coalesce(i.acknowledged_by, '') ELSE '' END,
        n.sends
 FROM next n JOIN outbox.incident i USING (id) LEFT JOIN outbox.intent t ON t.id = i.intent_id
-ORDER BY n.tried_at NULLS FIRST, n.state = 'open', n.told_at NULLS FIRST, n.id;
+ORDER BY n.turn, n.spacing DESC;
