@@ -14,8 +14,9 @@ type configuration struct {
 }
 
 // newConfiguration adds to a world's file what it has not: credentials and a
-// pager. Breakers and rows that cannot succeed end sooner, so that rest comes
-// soon. Absence is believed later than any suspended daemon may still send.
+// pager, who is told so often that repetitions compete with news. Breakers and
+// rows that cannot succeed end sooner, so that rest comes soon. Absence is
+// believed later than any suspended daemon may still send.
 func newConfiguration(t testing.TB, path, pagerURL string) *configuration {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -28,7 +29,7 @@ func newConfiguration(t testing.TB, path, pagerURL string) *configuration {
 		"max_attempts: 50", "max_attempts: 8",
 		"margin: 500ms", "margin: 1500ms",
 	).Replace(string(text))
-	c := &configuration{path: path, text: replaced + fmt.Sprintf("pages:\n  - webhook: {url: %q, secret: \"${env:PAGER_SECRET}\"}\n", pagerURL)}
+	c := &configuration{path: path, text: replaced + fmt.Sprintf("page_repeat: 1m\npages:\n  - webhook: {url: %q, secret: \"${env:PAGER_SECRET}\"}\n", pagerURL)}
 	if err := c.limit(16); err != nil {
 		t.Fatal(err)
 	}
