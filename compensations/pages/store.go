@@ -31,9 +31,9 @@ const unconfiguredAfter = 5 * time.Minute
 // store is what this package asks of the outbox.
 type store struct{ pool *pgxpool.Pool }
 
-// due lists what a channel is to be told and no job is about to tell it. Of seven
-// pages four are new to it, two it missed before, and one is a repetition, as long
-// as there are such.
+// due lists what a channel is to be told and no job is about to tell it. Of nine
+// pages about four are new to it, two it missed before, two are ends, and one is a
+// repetition, as long as there are such.
 func (s store) due(ctx context.Context, channel Channel, limit int) ([]Page, error) {
 	return s.pages(ctx, channel, nil, nil, limit)
 }

@@ -143,51 +143,73 @@ func TestTwoSendersThatMeetLeaveThePageToBeSentAgain(t *testing.T) {
 	}
 }
 
-func TestEachKindOfPageHasItsShare(t *testing.T) {
+func TestOfAKindOfPageComesFirstWhatWasTriedLeastLately(t *testing.T) {
 	t.Parallel()
-	const (
-		resolved = `UPDATE outbox.incident SET resolved_at = now() WHERE id = `
-		fresh    = `INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at)
-			SELECT 'outcome_unknown', n, 'run', now() - interval '3 hours' + n * interval '1 minute' FROM generate_series(1, 10) n`
-		// pages tells the channel of some of them, and says when it was tried and told last.
-		pages    = `INSERT INTO outbox.page (incident_id, generation, channel, tried_at, told, told_at) SELECT n, 1, 'pager', `
-		missed   = pages + `now() - interval '1 hour' + n * interval '1 minute', NULL, NULL FROM generate_series(%d, %d) n`
-		told     = pages + `now() - interval '3 hours', 'open', now() - interval '2 hours' + n * interval '1 minute' FROM generate_series(%d, %d) n`
-		retold   = pages + `now() - n * interval '1 minute', 'open', now() - interval '2 hours' FROM generate_series(%d, %d) n`
-		doubtful = pages + `now() - interval '2 hours', NULL, now() - interval '1 hour' FROM generate_series(%d, %d) n`
-	)
+	const resolve = `; UPDATE outbox.incident SET resolved_at = now()`
 	for name, test := range map[string]struct {
-		pages []string
-		want  []int64
+		page string // tried_at, told and told_at of incident n; empty: none was begun
+		then string
+		want []int64
 	}{
-		"new ones, the oldest first":                  {nil, []int64{1, 2, 3, 4, 5, 6, 7}},
-		"news before a repetition":                    {[]string{fmt.Sprintf(told, 1, 9)}, []int64{10, 1, 2, 3, 4, 5, 6}},
-		"missed ones beside new ones":                 {[]string{fmt.Sprintf(missed, 7, 10)}, []int64{1, 7, 2, 3, 8, 4, 5}},
-		"missed ones before repetitions":              {[]string{fmt.Sprintf(told, 1, 8), fmt.Sprintf(missed, 9, 10)}, []int64{9, 1, 10, 2, 3, 4, 5}},
-		"all":                                         {[]string{fmt.Sprintf(told, 1, 3), fmt.Sprintf(missed, 4, 6)}, []int64{7, 4, 8, 9, 1, 5, 10}},
-		"the end of one that was told is new":         {[]string{fmt.Sprintf(told, 1, 9), resolved + "5"}, []int64{5, 10, 1, 2, 3, 4, 6}},
-		"one whose senders met is new":                {[]string{fmt.Sprintf(told, 1, 8), fmt.Sprintf(doubtful, 9, 9)}, []int64{10, 9, 1, 2, 3, 4, 5}},
-		"repetitions, what was tried least lately":    {[]string{fmt.Sprintf(retold, 1, 10)}, []int64{10, 9, 8, 7, 6, 5, 4}},
-		"the end of one whose repetition was refused": {[]string{fmt.Sprintf(retold, 1, 9), resolved + "1"}, []int64{10, 1, 9, 8, 7, 6, 5}},
+		"new":         {"", "", []int64{1, 2, 3, 4}},
+		"missed":      {"now() - n * interval '1 minute', NULL, NULL", "", []int64{4, 3, 2, 1}},
+		"doubtful":    {"now() - n * interval '1 minute', NULL, now()", "", []int64{4, 3, 2, 1}},
+		"repetitions": {"now() - n * interval '1 minute', 'open', now() - interval '2 hours'", "", []int64{4, 3, 2, 1}},
+		"ends":        {"now() - n * interval '1 minute', 'open', now()", resolve, []int64{4, 3, 2, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := newTables(t)
-			o.exec(fresh)
-			for _, statement := range test.pages {
-				o.exec(statement)
+			o.openIncidents(4)
+			if test.page != "" {
+				o.exec(`INSERT INTO outbox.page (incident_id, generation, channel, tried_at, told, told_at)
+					SELECT n, 1, 'pager', ` + test.page + ` FROM generate_series(1, 4) n` + test.then)
 			}
-			due, err := o.due(t.Context(), pager, 7)
-			o.must(err)
-			var order []int64
-			for _, page := range due {
-				order = append(order, page.IncidentID)
-			}
-			if !slices.Equal(order, test.want) {
+			if order := o.order(4); !slices.Equal(order, test.want) {
 				t.Errorf("in the order %v, want %v", order, test.want)
 			}
 		})
 	}
+}
+
+// Four kinds of page wait, of each far more than are asked for, and never get fewer.
+func TestNoKindOfPageKeepsAnotherOut(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.openIncidents(40)
+	o.exec(`INSERT INTO outbox.page (incident_id, generation, channel, tried_at, told, told_at)
+		SELECT n, 1, 'pager', now() - interval '2 hours', CASE WHEN n > 20 THEN 'open' END, now() - interval '2 hours' FROM generate_series(11, 40) n`)
+	o.exec(`UPDATE outbox.incident SET resolved_at = now() WHERE id > 30`)
+	const looks = 900
+	for _, limit := range []int{1, 9} {
+		counts := map[string]int{}
+		for range looks / limit {
+			for _, id := range o.order(limit) {
+				counts[[]string{"new", "missed", "repetition", "end"}[(id-1)/10]]++
+			}
+		}
+		// A ninth of what is asked for, at least half of that where chance decides alone.
+		if counts["repetition"] < looks/20 || counts["missed"] < looks/10 || counts["end"] < looks/10 || counts["new"] < looks*3/9 {
+			t.Errorf("%d at a time: %v", limit, counts)
+		}
+	}
+}
+
+func (o tables) openIncidents(count int) {
+	o.t.Helper()
+	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at)
+		SELECT 'outcome_unknown', n, 'run', now() - interval '3 hours' + n * interval '1 minute' FROM generate_series(1, $1::int) n`, count)
+}
+
+// order is that in which the channel is to be told of incidents.
+func (o tables) order(limit int) (incidents []int64) {
+	o.t.Helper()
+	due, err := o.due(o.t.Context(), pager, limit)
+	o.must(err)
+	for _, page := range due {
+		incidents = append(incidents, page.IncidentID)
+	}
+	return incidents
 }
 
 func TestACollisionOpensOneIncident(t *testing.T) {

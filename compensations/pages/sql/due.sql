@@ -19,23 +19,26 @@ WITH due AS (
   WHERE p.channel = $1::text AND p.told IS DISTINCT FROM 'resolved'
     AND now_is.state <> 'open' AND now_is.state IS DISTINCT FROM p.told
 ), waiting AS (
-  SELECT *, CASE WHEN told = state THEN 4                                 -- a repetition
-                 WHEN tried_at > coalesce(told_at, '-infinity') THEN 2    -- news that was tried in vain
-                 ELSE 1 END AS spacing
+  SELECT *, CASE WHEN tried_at IS NULL THEN 'new'
+                 WHEN told IS NULL THEN 'missed'  -- or two senders met
+                 WHEN told = state THEN 'repetition'
+                 ELSE 'end' END AS kind
   FROM due
   WHERE CASE WHEN $3::bigint IS NOT NULL THEN id = $3::bigint AND generation = $4::int
              ELSE NOT EXISTS (SELECT FROM outbox.river_job j WHERE j.kind = $6::text AND j.finalized_at IS NULL
                AND j.args = jsonb_build_object('channel', $1::text, 'incident_id', due.id, 'generation', due.generation)) END
 ), next AS (
-  -- Each kind has its share, four sevenths what is new. In a strict order one that never ends would
-  -- keep out the next: new incidents what the channel missed, pages that it refuses every repetition.
-  SELECT *, spacing * row_number() OVER (PARTITION BY spacing ORDER BY coalesce(tried_at, opened_at), id) AS turn
+  -- Each kind has its share. In a strict order one that never ends would keep out the next: new
+  -- incidents what the channel missed, pages that it refuses every repetition. Chance gives each
+  -- its turn also where a single page is asked for, time after time.
+  SELECT *, CASE kind WHEN 'new' THEN 1 WHEN 'repetition' THEN 4 ELSE 2 END
+            * (row_number() OVER (PARTITION BY kind ORDER BY coalesce(tried_at, opened_at), id) - random()) AS turn
   FROM waiting
-  ORDER BY turn, spacing DESC LIMIT $5::int
+  ORDER BY turn LIMIT $5::int
 )
 SELECT n.id, n.generation, n.state, i.kind, i.intent_id, coalesce(t.tool_name, ''),
        coalesce(outbox.idempotency_key(t.agent_run_id, t.step_id, t.tool_name, t.business_scope), ''), i.opened_at,
        CASE n.state WHEN 'resolved' THEN coalesce(i.resolved_by, '') WHEN 'acknowledged' THEN coalesce(i.acknowledged_by, '') ELSE '' END,
        n.sends
 FROM next n JOIN outbox.incident i USING (id) LEFT JOIN outbox.intent t ON t.id = i.intent_id
-ORDER BY n.turn, n.spacing DESC;
+ORDER BY n.turn;
