@@ -20,7 +20,7 @@ CHART := deploy/helm/drainer
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 CA_CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 
-.PHONY: help build image chart-files demo test models faults fuzz soak cover deploy-test lint bench generate
+.PHONY: help build image chart-files demo test models faults figures fuzz soak cover deploy-test lint bench generate clients-test
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -52,6 +52,15 @@ test: ## run every test, with the race detector, against a real Postgres
 faults: ## break everything once and print a table; CASE=7 alone, MUTANT=fence_removed without that guard
 	DRAINER_MUTANT=$(MUTANT) $(GO) run ./integration/fault/report $(if $(CASE),-case $(CASE))
 
+# A figure names the commit that it was measured on, as "on commit 1234567".
+figures: ## say which figures of the documents are older than the code
+	@for commit in $$(grep -ohE 'on commit [0-9a-f]{7,}' docs/proof.md docs/benchmarks.md | cut -d' ' -f3 | sort -u); do \
+	  files=$$(git diff --name-only $$commit HEAD -- . ':!docs' ':!*.md' | wc -l) || exit 1; \
+	  pages=$$(grep -lE "on commit $$commit" docs/proof.md docs/benchmarks.md | tr '\n' ' '); \
+	  if [ $$files -eq 0 ]; then echo "$$commit  current  $$pages"; \
+	  else echo "$$commit  older    $$pages ($$files files have changed that are no documents)"; fi; \
+	done
+
 soak: ## break whatever can break for an hour (SOAK=10m: ten minutes), and look for leaks
 	SOAK=$(SOAK) $(GO) test -count 1 -timeout 0 -v -run Hour ./integration/nemesis
 
@@ -66,6 +75,11 @@ cover: ## list the code of engine, adapters and sagas that no test runs
 fuzz: ## run every fuzz target for FUZZTIME
 	@GO=$(GO) .ci/fuzz $(FUZZTIME)
 
+clients-test: ## test the packages for Python, TypeScript and Go; what is not installed is skipped
+	$(GO) test -count 1 -v ./clients/...
+	cd producer && $(GO) test -count 1 ./...
+	cd producer/tests && $(GO) test -count 1 ./...
+
 models: ## try every order of events in the models; show how each guard is missed
 	@mkdir -p bin
 	@$(GO) test -count 1 -v -run 'TestNoOrderOfEvents|TestEachGuard|TestOneOfTwo' ./model/row ./model/saga >bin/models.log || { cat bin/models.log; exit 1; }
@@ -76,8 +90,9 @@ deploy-test: ## check the image, the Helm chart and the compose file
 	cd deploy && $(GO) test -count 1 ./...
 	cd deploy && $(GO) run $(LINTER) run
 
-lint: ## check style and the import rules
+lint: ## check style, the import rules and the words of texts
 	$(GO) run $(LINTER) run
+	$(GO) run ./internal/plainwords
 
 bench: ## measure every goal of docs/benchmarks.md, 20 to 40 minutes
 	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 2h ./integration/bench | tee /dev/stderr | \

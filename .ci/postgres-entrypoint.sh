@@ -19,6 +19,12 @@ if [ "${1:-}" = postgres ]; then
     if [ "$database" != postgres ]; then
       echo "CREATE DATABASE \"$database\"" | $as_postgres postgres --single -j postgres
     fi
+    # Like the official image: set up by a first server that listens on its socket alone.
+    $as_postgres pg_ctl -w start -o "-c listen_addresses='' -c unix_socket_directories=/tmp"
+    for script in /docker-entrypoint-initdb.d/*.sql; do
+      [ ! -e "$script" ] || env -u PGHOST $as_postgres psql -v ON_ERROR_STOP=1 -h /tmp -U "$user" -d "$database" -f "$script"
+    done
+    $as_postgres pg_ctl -w -m fast stop
   fi
   exec $as_postgres "$@" -c listen_addresses='*' -c unix_socket_directories=/tmp
 fi

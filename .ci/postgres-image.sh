@@ -5,7 +5,8 @@
 set -eu
 
 wanted=${TEST_POSTGRES_IMAGE:-postgres:17-alpine}
-made=drainer-postgres:17
+entrypoint=$(dirname "$0")/postgres-entrypoint.sh
+made=drainer-postgres:17-$(cksum <"$entrypoint" | cut -d" " -f1) # a changed entrypoint makes another image
 
 present() { docker image inspect "$1" >/dev/null 2>&1; }
 
@@ -29,7 +30,7 @@ command -v debootstrap >/dev/null || {
 root=$(mktemp -d)
 trap '$sudo rm -rf "$root"' EXIT
 $sudo debootstrap --variant=minbase --include=postgresql-17 trixie "$root" >&2
-$sudo install -m 755 "$(dirname "$0")/postgres-entrypoint.sh" "$root/usr/local/bin/docker-entrypoint.sh"
+$sudo install -m 755 "$entrypoint" "$root/usr/local/bin/docker-entrypoint.sh"
 $sudo rm -rf "$root"/var/cache/apt "$root"/var/lib/apt/lists "$root"/var/lib/postgresql/17
 $sudo tar -C "$root" --exclude=./proc --exclude=./sys --exclude=./dev -c . | docker import \
   -c 'ENV PATH=/usr/lib/postgresql/17/bin:/usr/local/bin:/usr/bin:/bin' \

@@ -2,97 +2,461 @@ package compensations
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"github.com/agentoutbox/drainer/internal/failpoint"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
-// Saga takes runs back, one action at a time.
+const (
+	// sweepInterval bounds how long a saga that can move stands still when another
+	// process has marked it.
+	sweepInterval = 500 * time.Millisecond
+	// lease is how long sagas stand still whose process died in a pass; a pass that
+	// is slower than three quarters of it gives up.
+	lease = 12 * time.Second
+	// batch is how many sagas are taken at once, and portion how many steps a plan has.
+	batch, portion = 500, 1000
+	// maxBytes bounds what is read of effects at once, and what is made of them;
+	// a single step may be larger.
+	maxBytes = 4 << 20
+	// maxReady bounds in bytes what a pass makes ready of the undos that follow one, and
+	// readyFor how long it counts: an undo may wait, and the configuration may change.
+	maxReady, readyFor = 16 << 10, time.Minute
+	// patience is how long payloads are made before what is decided is written down. An evaluation may take
+	// seconds, and a pass that ends before that has moved nothing.
+	patience    = lease / 12
+	connections = 2
+	// unknownDelay leaves a saga to a process that knows its tool.
+	unknownDelay = 2 * time.Second
+)
+
+// Saga undoes what runs have completed, one step at a time.
 type Saga struct {
 	pool     *pgxpool.Pool
 	tools    atomic.Pointer[tools] // as configured now; a pass heeds one configuration throughout
 	observer *observer
 	log      *slog.Logger
+	marked   chan struct{}
+	apart    sync.RWMutex // held alone for a saga that an earlier pass has left behind
 }
 
-// Advance takes a run back as far as it can go now. It may be called at any
-// time, more than once, and by several processes.
-func (s *Saga) Advance(ctx context.Context, agentRunID string) error {
+// tools are policies, ready to be used.
+type tools struct {
+	policies    Policies
+	mappings    map[string]*Mapping // by the expression
+	withoutUndo []string
+}
+
+// OpenPool connects lazily, with the connections that passes need.
+func OpenPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
+	return pgpool.Open(ctx, databaseURL, connections)
+}
+
+// New does nothing before [Saga.Run]. The pool is the caller's. It fails for a
+// reversal whose payload does not compile.
+func New(pool *pgxpool.Pool, policies Policies, log *slog.Logger, registerer prometheus.Registerer) (*Saga, error) {
+	s := &Saga{pool: pool, log: log, marked: make(chan struct{}, 1)}
+	use, err := s.Prepare(policies)
+	if err != nil {
+		return nil, err
+	}
+	use()
+	s.observer = newObserver(log, registerer)
+	return s, nil
+}
+
+// Prepare readies other policies, and fails where New would. They count once
+// use is called.
+func (s *Saga) Prepare(policies Policies) (use func(), err error) {
+	mappings := map[string]*Mapping{}
+	for provider, operations := range policies {
+		for operation, policy := range operations {
+			if mappings[policy.Reversal.Payload], err = CompileMapping(policy.Reversal.Payload); err != nil {
+				return nil, fmt.Errorf("%s/%s: %w", provider, operation, err)
+			}
+		}
+	}
+	return func() { s.tools.Store(&tools{policies, mappings, policies.withoutUndo()}) }, nil
+}
+
+// Settled says what a settlement meant for sagas: that it marked some, and how many
+// undos it enqueued and how many sagas it ended by what a pass had made ready. It never
+// waits, as the lanes must not.
+func (s *Saga) Settled(marked bool, undos, compensated int) {
+	s.observer.outcomes.WithLabelValues(outcomes[Undo]).Add(float64(undos))
+	s.observer.outcomes.WithLabelValues(outcomes[Finish]).Add(float64(compensated))
+	if compensated > 0 { // many may end at once
+		s.log.Info("sagas", "outcome", outcomes[Finish], "runs", compensated)
+	}
+	if !marked {
+		return
+	}
+	select {
+	case s.marked <- struct{}{}:
+	default:
+	}
+}
+
+// Run moves sagas until ctx ends. Each process does so by itself: if one is killed,
+// the others do not wait for anything.
+func (s *Saga) Run(ctx context.Context) error {
+	var passes sync.WaitGroup
+	for range connections {
+		passes.Go(func() { s.sweep(ctx) })
+	}
+	passes.Wait()
+	return nil
+}
+
+// sweep is one of several: while one waits for the database, another one reads or
+// makes payloads. No saga is taken by two.
+func (s *Saga) sweep(ctx context.Context) {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
 	for {
-		took, err := s.pass(ctx, agentRunID)
-		if err != nil {
-			return err
+		err := s.Advance(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("cannot move sagas now; the next sweep will", "error", err)
 		}
-		s.observer.took(took)
-		if took.Action != Mark {
-			return nil
+		marked := s.marked
+		if err != nil {
+			marked = nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-marked:
+		case <-ticker.C:
 		}
 	}
 }
 
-// pass takes one action in one transaction, and says which. Reading and acting
-// are statements of their own after the stop, so that the plan is made from
-// what the stop has waited for.
-func (s *Saga) pass(ctx context.Context, agentRunID string) (took Decision, err error) {
-	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		run, begun, err := lock(ctx, tx, agentRunID)
-		if err != nil || !begun {
+// Advance moves the sagas that are marked, or these runs' at any rate, until there
+// is none left that can move. It may be called at any time, and by several
+// processes.
+func (s *Saga) Advance(ctx context.Context, runs ...string) error {
+	if len(runs) > 0 {
+		untaken := make([]taken, len(runs))
+		for i, run := range runs {
+			untaken[i].run = run
+		}
+		if err := s.release(ctx, untaken); err != nil {
 			return err
 		}
-		failpoint.SagaLocked.Hit()
-		if err := run.hold(ctx); err != nil {
-			return err
-		}
-		if err := run.halt(ctx); err != nil {
-			return err
-		}
-		steps, err := run.steps(ctx)
+	}
+	looked := time.Now()
+	for {
+		s.apart.RLock()
+		fresh, err := s.pass(ctx, batch, runs, false)
+		s.apart.RUnlock()
 		if err != nil {
 			return err
 		}
-		if took, err = s.decide(ctx, steps); err != nil {
+		if fresh > 0 && time.Since(looked) < sweepInterval {
+			continue
+		}
+		// A saga that killed a process would take others with it again: it comes alone.
+		s.apart.Lock()
+		again, err := s.pass(ctx, 1, runs, true)
+		s.apart.Unlock()
+		if err != nil || fresh+again == 0 {
 			return err
 		}
-		return s.act(ctx, run, took)
+		looked = time.Now()
+	}
+}
+
+// pass takes sagas, and moves each of them one step. It returns how many there were.
+func (s *Saga) pass(ctx context.Context, limit int, runs []string, again bool) (int, error) {
+	sagas, err := s.take(ctx, limit, runs, again)
+	if err != nil || len(sagas) == 0 {
+		return 0, err
+	}
+	count, tools, deadline := len(sagas), s.tools.Load(), time.Now().Add(lease*3/4)
+	failpoint.SagaLocked.Hit()
+	sagas = slices.DeleteFunc(sagas, func(t taken) bool {
+		if t.pass == 0 {
+			s.observer.stalled(t.run)
+		}
+		return t.pass == 0
 	})
-	return took, err
+	var failures []error
+	for _, part := range parts(sagas) {
+		failures = append(failures, s.alone(ctx, part, func(ctx context.Context, part []taken) error {
+			return s.advance(ctx, part, tools, deadline)
+		}))
+	}
+	return count, errors.Join(failures...)
 }
 
-// decide also makes the undo's payload: an undo that cannot be made fails the
-// saga like one that is refused.
-func (s *Saga) decide(ctx context.Context, steps []Step) (Decision, error) {
-	tools := s.tools.Load()
-	decided := Plan(steps, tools.policies)
-	if decided.Action != Undo {
-		return decided, nil
+// parts keeps sagas together as long as they have few steps to be planned.
+func parts(sagas []taken) (parts [][]taken) {
+	steps := 0
+	for i, t := range sagas {
+		if steps += t.steps; i == 0 || steps > portion {
+			parts, steps = append(parts, nil), t.steps
+		}
+		parts[len(parts)-1] = append(parts[len(parts)-1], t)
 	}
-	policy, _ := tools.policies.of(decided.Step)
-	payload, err := tools.mappings[policy.Reversal.Payload].Payload(ctx, decided.Step.Effect)
-	var unmappable MappingError
-	if errors.As(err, &unmappable) {
-		return Decision{Action: Fail, Step: decided.Step, why: failure(unmappable)}, nil
-	}
-	decided.payload = payload
-	return decided, err
+	return parts
 }
 
-func (s *Saga) act(ctx context.Context, run run, decided Decision) error {
-	switch decided.Action {
-	case Wait:
+// alone tries each saga for itself where all of them together fail: one may be what
+// fails the others. What this process could not move it gives back.
+func (s *Saga) alone(ctx context.Context, sagas []taken, advance func(context.Context, []taken) error) error {
+	err := advance(ctx, sagas)
+	switch {
+	case err == nil:
 		return nil
-	case Finish:
-		return run.finish(ctx)
-	case Undo:
-		err := run.undo(ctx, decided)
-		failpoint.UndoWritten.Hit()
-		return err
-	case Mark:
-		return run.mark(ctx, decided.Step)
+	case len(sagas) > 1 && ctx.Err() == nil && s.pool.Ping(ctx) == nil:
+		var failures []error
+		for _, t := range sagas {
+			failures = append(failures, s.alone(ctx, []taken{t}, advance))
+		}
+		return errors.Join(failures...)
+	case len(sagas) == 1 && isOfTheData(err):
+		return err // it stays taken: after three such passes a human has to look
 	}
-	return run.fail(ctx, decided.Step, decided.why)
+	giveBack, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	return errors.Join(err, s.release(giveBack, sagas))
+}
+
+// isOfTheData recognises errors that the next pass would meet again: the classes 22, "data
+// exception", 23, "integrity constraint violation", and 54, "program limit exceeded".
+func isOfTheData(err error) bool {
+	var refusal *pgconn.PgError
+	return errors.As(err, &refusal) && slices.ContainsFunc([]string{"22", "23", "54"}, func(class string) bool { return strings.HasPrefix(refusal.Code, class) })
+}
+
+// advance is the second and the third part of a pass, for sagas that are taken.
+func (s *Saga) advance(ctx context.Context, sagas []taken, tools *tools, deadline time.Time) error {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	left := map[string]taken{}
+	var unplanned []taken
+	for _, t := range sagas {
+		if left[t.run] = t; !t.planned {
+			unplanned = append(unplanned, t)
+			delete(left, t.run)
+		}
+	}
+	var stale []taken // there was news of them
+	if len(unplanned) > 0 {
+		planned, err := s.plan(ctx, unplanned, tools.withoutUndo)
+		if err != nil {
+			return err
+		}
+		for _, t := range unplanned {
+			version, known := planned[t.run]
+			if !known {
+				stale = append(stale, t)
+			} else if version != "" {
+				t.version = version
+				left[t.run] = t
+			}
+		}
+	}
+	for len(left) > 0 {
+		places, err := s.next(ctx, slices.Collect(maps.Values(left)))
+		if err != nil {
+			return err
+		}
+		moves, err := s.decide(ctx, places, tools)
+		if err != nil {
+			return err
+		}
+		moved, err := s.move(ctx, moves)
+		if err != nil {
+			return err
+		}
+		for i := range moves {
+			if moved[moves[i].run] {
+				s.observer.took(moves[i].decided)
+				delete(left, moves[i].run)
+			}
+		}
+		if len(moved) == 0 {
+			stale = slices.AppendSeq(stale, maps.Values(left))
+			clear(left)
+		}
+	}
+	if len(stale) == 0 {
+		return nil
+	}
+	return s.release(ctx, stale)
+}
+
+// decide also makes the undos' payloads, until they are many bytes or have taken long: an undo that
+// cannot be made fails the saga like one that is refused.
+func (s *Saga) decide(ctx context.Context, places []place, tools *tools) (moves []move, err error) {
+	never, now, later := (*float64)(nil), new(float64), unknownDelay.Seconds()
+	bytes, began := 0, time.Now()
+	for _, p := range places {
+		m := move{place: p, state: "begun", delay: now}
+		switch {
+		case p.step.IntentID != 0:
+			m.decided = Decide(p.step, tools.policies)
+		case p.at > p.planned && p.planned < portion && p.forgotten:
+			m.decided = Decision{Action: Fail, why: stepsForgotten}
+		case p.at > p.planned && p.planned < portion:
+			m.decided.Action = Finish
+		default:
+			m.decided.Action, m.replan = Skip, p.at > p.planned
+		}
+		if m.decided.Action == Undo {
+			payload, err := tools.payload(ctx, p.step)
+			var unmappable MappingError
+			if errors.As(err, &unmappable) {
+				m.decided = Decision{Action: Fail, Step: p.step, why: failure(unmappable)}
+			} else if err != nil {
+				return nil, err
+			}
+			m.decided.payload = payload
+		}
+		switch m.decided.Action {
+		case Wait:
+			if m.delay = never; m.decided.why == unknownTool {
+				m.delay = &later
+			}
+		case Undo:
+			m.delay = never // its settlement marks the saga, or goes on by itself
+			if m.ready, err = ahead(ctx, p, tools, began.Add(patience)); err != nil {
+				return nil, err
+			}
+		case Skip:
+			if p.step.IntentID != 0 {
+				m.at++
+			}
+		case Fail:
+			m.state = "compensation_failed"
+		case Finish:
+			m.state = "compensated"
+		}
+		moves = append(moves, m)
+		if bytes += len(m.decided.payload); bytes > maxBytes || time.Since(began) > patience {
+			break
+		}
+	}
+	return moves, nil
+}
+
+// readyStep is the decision of a pass on a place of the plan that comes later: an undo, or,
+// without a tool, that the saga ends there as compensated. Until is in seconds since
+// 1970, by the database's clock.
+type readyStep struct {
+	Step    string          `json:"step,omitempty"` // the undo's step_id
+	Tool    string          `json:"tool,omitempty"`
+	Payload json.RawMessage `json:"payload,omitempty"`
+	Until   float64         `json:"until"`
+}
+
+// ahead decides the places that follow an undo, as JSON by their number; null if it decides none.
+// It stops at the first that needs a look of its own, or that comes late.
+func ahead(ctx context.Context, p place, tools *tools, end time.Time) (*string, error) {
+	ready, bytes, latest := map[string]readyStep{}, 0, p.now+readyFor.Seconds()
+	at, isLast := p.at, p.isLast
+	for _, following := range p.following {
+		if isLast = false; following.at != at+1 || !following.isRead || time.Now().After(end) {
+			break
+		}
+		decided := Decide(following.step, tools.policies)
+		if decided.Action != Undo {
+			break
+		}
+		payload, err := tools.payload(ctx, following.step)
+		var unmappable MappingError
+		if errors.As(err, &unmappable) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		if bytes += len(payload); bytes > maxReady {
+			break
+		}
+		until := latest
+		if policy, _ := tools.policies.of(following.step); policy.Reversal.Window > 0 {
+			until = min(until, following.now+(policy.Reversal.Window-following.step.Age).Seconds())
+		}
+		at, isLast = following.at, following.isLast
+		ready[strconv.Itoa(at)] = readyStep{following.step.undoStep(), decided.undo, payload, until}
+	}
+	if isLast && at == p.planned && p.planned < portion && !p.forgotten {
+		ready[strconv.Itoa(at+1)] = readyStep{Until: latest}
+	}
+	if len(ready) == 0 {
+		return nil, nil
+	}
+	encoded, err := json.Marshal(ready)
+	if err != nil {
+		return nil, fmt.Errorf("make the next undos ready: %w", err)
+	}
+	text := string(encoded)
+	return &text, nil
+}
+
+func (t *tools) payload(ctx context.Context, step Step) (json.RawMessage, error) {
+	policy, _ := t.policies.of(step)
+	return t.mappings[policy.Reversal.Payload].Payload(ctx, step.Effect)
+}
+
+// observer shows what sagas come to. Each action is counted by the process
+// that took it, so that the fleet's counters add up.
+type observer struct {
+	outcomes *prometheus.CounterVec
+	log      *slog.Logger
+	unknown  rate.Sometimes // a saga is looked at again every other second
+}
+
+// outcomes name the actions that are counted and logged.
+var outcomes = map[Action]string{Undo: "undo_enqueued", Fail: "compensation_failed", Finish: "compensated"}
+
+func newObserver(log *slog.Logger, registerer prometheus.Registerer) *observer {
+	o := &observer{log: log, unknown: rate.Sometimes{First: 1, Interval: time.Minute}, outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "drainer", Name: "compensations_total", Help: "What sagas came to, and the undos that they enqueued.",
+	}, []string{"outcome"})}
+	for _, outcome := range append(slices.Collect(maps.Values(outcomes)), "stalled") {
+		o.outcomes.WithLabelValues(outcome)
+	}
+	registerer.MustRegister(o.outcomes)
+	return o
+}
+
+func (o *observer) took(decided Decision) {
+	if decided.why == unknownTool {
+		o.unknown.Do(func() {
+			o.log.Warn("a saga waits for a process that knows a tool which is not configured here", "intent_id", decided.Step.IntentID)
+		})
+	}
+	outcome, notable := outcomes[decided.Action]
+	if !notable {
+		return
+	}
+	o.outcomes.WithLabelValues(outcome).Inc()
+	level := slog.LevelInfo
+	if decided.Action == Fail {
+		level = slog.LevelError
+	}
+	o.log.Log(context.Background(), level, "saga", "outcome", outcome, "intent_id", decided.Step.IntentID, "error", string(decided.why))
+}
+
+func (o *observer) stalled(run string) {
+	o.outcomes.WithLabelValues("stalled").Inc()
+	o.log.Error("a saga is left to a human: three passes did not end", "agent_run_id", run)
 }

@@ -1,14 +1,27 @@
 package compensations_test
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/agentoutbox/drainer/compensations"
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
@@ -17,7 +30,7 @@ func (w *world) assertSaga(want string) {
 	if got := stored[string](w, `SELECT state FROM outbox.saga WHERE agent_run_id = 'run-1'`); got != want {
 		w.t.Errorf("the saga is %s, want %s", got, want)
 	}
-	ended := stored[bool](w, `SELECT ended_at IS NOT NULL FROM outbox.saga`)
+	ended := stored[bool](w, `SELECT ended_at IS NOT NULL FROM outbox.saga WHERE agent_run_id = 'run-1'`)
 	if ended != (want != "begun") {
 		w.t.Errorf("a saga that is %s has an end: %t", want, ended)
 	}
@@ -35,7 +48,7 @@ func (w *world) assertUndone(tool string, steps ...int64) {
 	w.t.Helper()
 	var want []string
 	for _, step := range steps {
-		want = append(want, undoKey(step, tool))
+		want = append(want, w.undoKey(step, tool))
 	}
 	if got := w.shop.called(tool); !slices.Equal(got, want) {
 		w.t.Errorf("%s was called with the keys %v, want %v", tool, got, want)
@@ -69,9 +82,9 @@ func TestARunIsUndoneInReverseOnceHoweverManyTakeItBack(t *testing.T) {
 	w := newWorld(t)
 	steps := w.completed("shop/order", 4)
 	w.rejected()
-	other := newSaga(t, connect(t, w.url))
-	for len(w.shop.called("shop/cancel")) < len(steps) {
-		before := len(w.shop.called("shop/cancel"))
+	other := newSaga(t, drainertest.Connect(t, w.url))
+	store := w.open()
+	for undone := range steps {
 		var jobs sync.WaitGroup
 		for _, saga := range slices.Repeat([]func() error{
 			func() error { return w.saga.Advance(t.Context(), "run-1") },
@@ -85,21 +98,33 @@ func TestARunIsUndoneInReverseOnceHoweverManyTakeItBack(t *testing.T) {
 		}
 		jobs.Wait()
 		w.assertSaga("begun")
-		w.drain()
-		if now := len(w.shop.called("shop/cancel")); now != before+1 {
-			t.Fatalf("%d undos were sent after %d, want one at a time", now, before)
+		worker, rows := w.claim(store)
+		if len(rows) != 1 {
+			t.Fatalf("%d undos wait after %d, want one at a time", len(rows), undone)
 		}
-		if undone := stored[int](w, `SELECT count(*) FROM outbox.status WHERE status = 'compensated'`); undone != before+1 {
-			t.Errorf("%d steps are compensated with the commit of undo %d", undone, before+1)
+		if step := *rows[0].Undoes; step != steps[len(steps)-1-undone] {
+			t.Errorf("step %d is undone as number %d", step, undone+1)
+		}
+		// The passes of the next round race this settlement, which goes on by itself.
+		jobs.Go(func() {
+			if err := other.Advance(t.Context(), "run-1"); err != nil {
+				t.Error(err)
+			}
+		})
+		w.batch(store, worker, settling(rows, dispatch.Completed))
+		jobs.Wait()
+		if compensated := stored[int](w, `SELECT count(*) FROM outbox.status WHERE status = 'compensated'`); compensated != undone+1 {
+			t.Errorf("%d steps are compensated with the commit of undo %d", compensated, undone+1)
 		}
 	}
 	w.advance()
 	w.assertSaga("compensated")
-	w.assertUndone("shop/cancel", steps[3], steps[2], steps[1], steps[0])
 	w.assertStatuses("compensated", "compensated", "compensated", "compensated", "failed")
 	w.assertIncidents()
 	w.advance() // and once it has ended, nothing more happens
-	w.assertUndone("shop/cancel", steps[3], steps[2], steps[1], steps[0])
+	if undos := stored[int](w, `SELECT count(*) FROM outbox.intent WHERE compensates IS NOT NULL`); undos != len(steps) {
+		t.Errorf("%d undos of %d steps", undos, len(steps))
+	}
 }
 
 func TestAnUndoIsMadeOfItsStepAndPointsToIt(t *testing.T) {
@@ -203,7 +228,7 @@ func TestAStepInDoubtIsWaitedForAndThenUndoneIfItHappened(t *testing.T) {
 			w.enqueue("rejected", "shop/order")
 			store := w.open()
 			worker, rows := w.claim(store)
-			w.turn(store, worker, settling(rows, dispatch.Ambiguous, dispatch.Rejected))
+			w.batch(store, worker, settling(rows, dispatch.Ambiguous, dispatch.Rejected))
 			for range 3 {
 				w.advance()
 			}
@@ -245,10 +270,55 @@ func TestAStepInFlightIsWaitedForAndUndoneFirst(t *testing.T) {
 	w.assertNoUndos()
 	settle := settling(rows, dispatch.Completed)
 	settle.Settle[0].Result.Response = []byte(`{"id": "eff_flying"}`)
-	w.turn(store, worker, settle)
+	w.batch(store, worker, settle)
 	w.goBack()
 	w.assertSaga("compensated")
 	w.assertUndone("shop/cancel", flying, older)
+}
+
+// A step that was enqueued first may complete last, and what came after may build on it.
+func TestUndosGoByCompletionAndNotByEnqueueing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	slow := w.enqueue("slow", "shop/order")
+	store := w.open()
+	worker, rows := w.claim(store)
+	quick := w.completed("shop/order", 1)[0]
+	settle := settling(rows, dispatch.Completed)
+	settle.Settle[0].Result.Response = []byte(`{"id": "eff_slow"}`)
+	w.batch(store, worker, settle)
+	w.rejected()
+	w.goBack()
+	w.assertSaga("compensated")
+	w.assertUndone("shop/cancel", slow, quick)
+}
+
+// A database that lost its newest WAL, or was restored, gives ids again. The provider still has
+// the key of an undo that it was sent before.
+func TestTheKeyOfAnUndoIsOfItsStepAndNotOfItsNumber(t *testing.T) {
+	t.Parallel()
+	undoing := func(firstID int, step string) (id int64, key string) {
+		w := newWorld(t)
+		w.exec(fmt.Sprintf(`ALTER SEQUENCE outbox.intent_id_seq RESTART %d`, firstID))
+		id = w.enqueue(step, "shop/order")
+		w.drain()
+		w.rejected()
+		w.goBack()
+		w.assertSaga("compensated")
+		return id, w.shop.called("shop/cancel")[0]
+	}
+	before, sent := undoing(100, "one")
+	reused, other := undoing(100, "two")
+	moved, again := undoing(200, "one")
+	if reused != before || moved == before {
+		t.Fatalf("the steps have the ids %d, %d and %d, want the first two alike", before, reused, moved)
+	}
+	if other == sent {
+		t.Error("another step with the id of the first is undone under its key: the provider would answer it from memory")
+	}
+	if again != sent {
+		t.Error("the same step with another id is undone under another key: the provider would undo it twice")
+	}
 }
 
 func TestWhatWaitsForItsTimeIsStopped(t *testing.T) {
@@ -282,7 +352,7 @@ func TestWhatMayHaveBeenAppliedIsNotSentAgain(t *testing.T) {
 			w.enqueue("rejected", "shop/order")
 			store := w.open()
 			worker, rows := w.claim(store)
-			w.turn(store, worker, settling(rows, dispatch.Ambiguous, dispatch.Rejected))
+			w.batch(store, worker, settling(rows, dispatch.Ambiguous, dispatch.Rejected))
 			w.advance()
 			w.assertStatuses("pending", "failed") // only its lane can ask
 			w.drain()
@@ -298,7 +368,7 @@ func TestWhatMayHaveBeenAppliedIsNotSentAgain(t *testing.T) {
 }
 
 // A claimed row of such a run is on record as a question: if its worker dies,
-// nobody takes it for one that may be sent again.
+// no worker takes it for one that may be sent again.
 func TestWhatMayHaveBeenAppliedIsNotSentAgainThoughItsWorkerDies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -306,7 +376,7 @@ func TestWhatMayHaveBeenAppliedIsNotSentAgainThoughItsWorkerDies(t *testing.T) {
 	w.enqueue("rejected", "shop/order")
 	store := w.open()
 	worker, rows := w.claim(store)
-	w.turn(store, worker, settling(rows, dispatch.Ambiguous, dispatch.Rejected))
+	w.batch(store, worker, settling(rows, dispatch.Ambiguous, dispatch.Rejected))
 	dying, closed := w.claim(store)
 	if len(closed) != 1 || !closed[0].Closed || closed[0].Lookup {
 		t.Fatalf("%d rows were claimed, want the one that is closed", len(closed))
@@ -412,7 +482,7 @@ func TestAnEffectThatComesLateIsAnIncident(t *testing.T) {
 			w.assertStatuses(status, "failed")
 			w.assertIncidents()
 			for range 2 { // a lane repeats itself until the database has heard it
-				if reply := w.turn(store, worker, settling(rows, dispatch.Completed)); len(reply.Refused) != 1 {
+				if reply := w.batch(store, worker, settling(rows, dispatch.Completed)); len(reply.Refused) != 1 {
 					t.Fatal("the settlement was not refused")
 				}
 				fault.Injected(t, 57, 1)
@@ -424,7 +494,7 @@ func TestAnEffectThatComesLateIsAnIncident(t *testing.T) {
 	}
 }
 
-// An operator can be quicker than the undo's own settlement; then nobody has
+// An operator can be quicker than the undo's own settlement; then no process has
 // written down that the step is undone.
 func TestAnUndoThatNobodyWroteDownIsWrittenDownByThePass(t *testing.T) {
 	t.Parallel()
@@ -436,7 +506,7 @@ func TestAnUndoThatNobodyWroteDownIsWrittenDownByThePass(t *testing.T) {
 	w.advance()
 	store := w.open()
 	worker, rows := w.claim(store)
-	w.turn(store, worker, settling(rows, dispatch.Ambiguous)) // the undo is to be looked up
+	w.batch(store, worker, settling(rows, dispatch.Ambiguous)) // the undo is to be looked up
 	w.advance()
 	w.resolve(dispatch.StatusCompleted, w.undoOf(newest))
 	w.assertStatuses("completed", "completed", "failed")
@@ -454,8 +524,8 @@ func TestARefusedSettlementMovesNoSaga(t *testing.T) {
 	step := w.enqueue("step-1", "shop/order")
 	store := w.open()
 	worker, rows := w.claim(store)
-	w.turn(store, worker, drainer.Turn{Settle: settling(rows, dispatch.Completed).Settle})
-	w.turn(store, worker, settling(rows, dispatch.Rejected))
+	w.batch(store, worker, drainer.Batch{Settle: settling(rows, dispatch.Completed).Settle})
+	w.batch(store, worker, settling(rows, dispatch.Rejected))
 	if sagas := stored[int](w, `SELECT count(*) FROM outbox.saga`); sagas != 0 {
 		t.Error("a refused settlement began a saga")
 	}
@@ -463,9 +533,516 @@ func TestARefusedSettlementMovesNoSaga(t *testing.T) {
 	w.rejected()
 	w.advance()
 	worker, rows = w.claim(store)
-	w.turn(store, worker, drainer.Turn{Settle: settling(rows, dispatch.Completed).Settle})
-	w.turn(store, worker, settling(rows, dispatch.Rejected))
-	w.assertSaga("begun")
+	w.batch(store, worker, drainer.Batch{Settle: settling(rows, dispatch.Completed).Settle})
+	w.batch(store, worker, settling(rows, dispatch.Rejected))
+	w.assertSaga("compensated")
 	w.assertStatuses("compensated", "failed")
 	w.assertIncidents()
+}
+
+// A refund by hand must not be followed by another one, nor stand in the way of older steps.
+func TestASagaGoesOnBeyondAStepThatWasUndoneByHand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	steps := w.completed("shop/order", 2)
+	w.rejected()
+	w.shop.answer("shop/cancel", dispatch.Rejected)
+	w.goBack()
+	w.assertSaga("compensation_failed")
+
+	conn, err := pgx.Connect(t.Context(), w.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	console := operator.Open(conn)
+	defer console.Close(t.Context())
+	if err := console.RetrySaga(t.Context(), "run-1", steps[1:], operator.Signature{Operator: "ann", Reason: "refunded by hand"}); err != nil {
+		t.Fatal(err)
+	}
+	w.shop.answer("shop/cancel", dispatch.Completed)
+	w.goBack()
+	w.assertSaga("compensated")
+	w.assertStatuses("compensated", "compensated", "failed")
+	w.assertUndone("shop/cancel", steps[1], steps[0])
+	w.assertIncidents()
+}
+
+func TestASagaGoesByThePoliciesThatAreInForceAtItsPass(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.completed("shop/order", 1)
+	w.rejected()
+	other := maps.Clone(tools)
+	other["order"] = keyed(dispatch.Reversal{Tool: "shop/cancel", Payload: "{reason: \"reloaded\"}"})
+	use, err := w.saga.Prepare(compensations.Policies{"shop": other})
+	if err != nil {
+		t.Fatal(err)
+	}
+	use()
+	w.goBack()
+	w.assertSaga("compensated")
+	if undo := w.shop.calls[len(w.shop.calls)-1]; string(undo.Payload) != `{"reason": "reloaded"}` {
+		t.Errorf("the undo's payload is %s, want that of the newer policies", undo.Payload)
+	}
+}
+
+func TestPoliciesThatAreOnlyPreparedOrDoNotCompileChangeNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.completed("shop/order", 1)
+	w.rejected()
+	if _, err := w.saga.Prepare(nil); err != nil {
+		t.Fatal(err)
+	}
+	broken := compensations.Policies{"shop": {"order": keyed(dispatch.Reversal{Tool: "shop/cancel", Payload: "{"})}}
+	if _, err := w.saga.Prepare(broken); err == nil {
+		t.Error("a payload that does not compile was taken")
+	}
+	w.goBack()
+	w.assertSaga("compensated")
+}
+
+// An undo of a step that is gone could never tell it how it ended.
+func TestAStepThatIsBeingPrunedIsNotUndone(t *testing.T) {
+	t.Parallel()
+	db := drainertest.Connect(t, drainertest.Database(t))
+	for _, statement := range []string{
+		`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, created_at)
+		 VALUES ('run', 'step', 'sim/act', 'scope', '{}', now() - interval '100 days')`,
+		`INSERT INTO outbox.attempt (intent_id, attempt, worker, finished_at, outcome, status)
+		 SELECT id, 1, 'w', now() - interval '100 days', 'completed', 'completed' FROM outbox.intent`,
+		`DELETE FROM outbox.queue`,
+	} {
+		if _, err := db.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	undoable := compensations.Policies{"sim": {"act": dispatch.Policy{Reversal: dispatch.Reversal{Tool: "sim/undo"}}}}
+	saga, err := compensations.New(db, undoable, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	pruning, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pruning.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := pruning.Exec(t.Context(), `SELECT outbox.prune(0, 10, 7776000)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.saga (agent_run_id) VALUES ('run')`); err != nil {
+		t.Fatal(err)
+	}
+	advanced := make(chan error, 1)
+	go func() { advanced <- saga.Advance(t.Context(), "run") }()
+	drainertest.AwaitBlocked(t, db)
+	if err := pruning.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-advanced; err != nil {
+		t.Fatal(err)
+	}
+	drainertest.AssertInvariant(t, db)
+	var undos int
+	if err := db.QueryRow(t.Context(), `SELECT count(*) FROM outbox.intent`).Scan(&undos); err != nil || undos != 0 {
+		t.Errorf("%d undos of a step that is gone (%v)", undos, err)
+	}
+}
+
+// A pass that fails is made again, so a payload that it cannot repeat would keep its run from ever ending.
+func TestAnUndoRepeatsAnyPayloadThatAnAgentCanEnqueue(t *testing.T) {
+	t.Parallel()
+	for _, payload := range []string{`null`, `"text"`, `0`, `[]`, `{"a": "<&>\u2028"}`, `1e131071`} {
+		t.Run(payload, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.finished(1, 2, `'`+payload+`'`)
+			w.goBack()
+			w.assertSaga("compensated")
+			if repeated := stored[int](w, `SELECT count(*) FROM outbox.intent u JOIN outbox.intent i ON i.id = u.compensates AND i.payload = u.payload`); repeated != 2 {
+				t.Errorf("%d undos have the payload of their step, want 2", repeated)
+			}
+		})
+	}
+}
+
+// As deep as an INSERT may be nested is deeper than a longer statement may be: its stack has less room.
+func TestAnUndoRepeatsAPayloadThatIsNestedAsDeepAsPostgresReads(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	deepest, tooDeep := 1000, 100_000
+	for tooDeep-deepest > 1 {
+		depth := (deepest + tooDeep) / 2
+		_, err := w.db.Exec(t.Context(), `SELECT FROM outbox.enqueue('run-' || $1::text, 'step', 'shop/reserve', 'order-1', $2)`,
+			strconv.Itoa(depth), strings.Repeat("[", depth)+strings.Repeat("]", depth))
+		if err == nil {
+			deepest = depth
+		} else if tooDeep = depth; sqlState(err) != "54001" {
+			t.Fatal(err)
+		}
+	}
+	w.drain()
+	run := "run-" + strconv.Itoa(deepest)
+	w.exec(`INSERT INTO outbox.saga (agent_run_id) VALUES ($1)`, run)
+	if err := w.saga.Advance(t.Context(), run); err != nil {
+		t.Fatal(err)
+	}
+	if undos := w.undos(); len(undos) != 1 {
+		t.Errorf("the undos are of the steps %v, want one", undos)
+	}
+}
+
+// The operator decided before there was a saga, and commits after its run was looked at.
+func TestAResolutionThatHasNotSeenTheSagaIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	store := w.open()
+	w.completed("shop/hold", 1)
+	found := w.enqueue("found", "shop/hold")
+	worker, rows := w.claim(store)
+	dead := settling(rows, dispatch.Rejected)
+	dead.Settle[0].BeginsSaga = false
+	w.batch(store, worker, dead)
+
+	w.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('refused_intent', $1, 'run-1')`, found)
+	slow, err := w.db.Begin(t.Context()) // keeps the operator from the end of its statement
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := slow.Exec(t.Context(), `SELECT FROM outbox.incident FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	resolving := make(chan struct{})
+	go func() {
+		defer close(resolving)
+		conn, err := pgx.Connect(t.Context(), w.url)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		console := operator.Open(conn)
+		defer console.Close(t.Context())
+		by := operator.Signature{Operator: "ann", Reason: "asked the shop"}
+		if _, err := console.Change(t.Context(), operator.Resolve{As: dispatch.StatusCompleted}, by, []int64{found}); err != nil {
+			t.Error(err)
+		}
+	}()
+	drainertest.AwaitBlocked(t, w.db)
+	w.rejected()
+	advanced := make(chan error, 1)
+	go func() { advanced <- w.saga.Advance(t.Context(), "run-1") }()
+	drainertest.Eventually(t, "the pass waits, or has planned", func() bool {
+		return stored[bool](w, `SELECT (SELECT plan IS NOT NULL FROM outbox.saga)
+			OR (SELECT count(*) > 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`)
+	})
+	if err := slow.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-resolving
+	if err := <-advanced; err != nil {
+		t.Fatal(err)
+	}
+	w.drain()
+	w.goBack()
+	w.assertStatuses("compensated", "compensated", "failed")
+}
+
+// Each evaluation takes long, and all of them together longer than a pass may.
+func TestSlowExpressionsOfManyRunsKeepNoPassFromMovingSome(t *testing.T) {
+	t.Parallel()
+	const runs = 300
+	w := newWorld(t)
+	w.finished(runs, 1, `(SELECT jsonb_build_object('a', jsonb_agg(n), 'b', jsonb_agg(-n)) FROM generate_series(1, 2500) n)`)
+	slow := compensations.Policies{"shop": {
+		"reserve": keyed(dispatch.Reversal{Tool: "shop/release", Payload: "{n: (.payload.a - .payload.b | length)}"}),
+		"release": keyed(dispatch.Reversal{None: true}),
+	}}
+	saga, err := compensations.New(w.db, slow, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fault.Injected(t, 74, runs)
+	err = saga.Advance(t.Context())
+	if left := stored[int](w, `SELECT count(*) FROM outbox.saga WHERE moves_at <= now() AND state = 'begun'`); left == runs {
+		t.Errorf("a pass over %d runs moved none (%.200v)", runs, err)
+	}
+}
+
+var charge = compensations.Effect{
+	Tuple:       dispatch.Tuple{AgentRunID: "run-001", StepID: "step-1", ToolName: "stripe/create_charge", BusinessScope: "invoice_442"},
+	Payload:     json.RawMessage(`{"amount": 10.10,  "order": 12345678901234567890, "note": null}`),
+	Response:    json.RawMessage(`{"id": "ch_1", "account": 98765432109876543210, "lines": [{"id": 1}, {"id": 2}]}`),
+	ProviderRef: "ch_1",
+}
+
+func TestAnUndoIsMadeOfWhatTheStepLeftBehind(t *testing.T) {
+	t.Parallel()
+	unanswered := charge
+	unanswered.Response, unanswered.ProviderRef = nil, ""
+	answeredNull := charge
+	answeredNull.Response = json.RawMessage("null")
+	listed := charge
+	listed.Payload = json.RawMessage(`[1]`)
+	for _, test := range []struct {
+		source string
+		effect compensations.Effect
+		want   string
+	}{
+		{"", charge, string(charge.Payload)},
+		{"", listed, "[1]"},
+		{"{charge: .response.id}", charge, `{"charge":"ch_1"}`},
+		{"{charge: .provider_ref, amount: .payload.amount}", charge, `{"amount":10.10,"charge":"ch_1"}`},
+		{"{order: .payload.order, account: .response.account}", charge, `{"account":98765432109876543210,"order":12345678901234567890}`},
+		{"{next: (.payload.order + 1)}", charge, `{"next":12345678901234567891}`},
+		{"{key, agent_run_id, step_id, tool_name, business_scope}", charge, `{"agent_run_id":"run-001","business_scope":"invoice_442","key":"` +
+			charge.Tuple.IdempotencyKey() + `","step_id":"step-1","tool_name":"stripe/create_charge"}`},
+		{"{lines: [.response.lines[].id]}", charge, `{"lines":[1,2]}`},
+		{"{deep: {note: .payload.note}}", charge, `{"deep":{"note":null}}`},
+		{".payload | map_values(values)", charge, `{"amount":10.10,"order":12345678901234567890}`},
+		{"{charge: (.response.id // .payload.order)}", unanswered, `{"charge":12345678901234567890}`},
+		{"{charge: (.response.id // .key)}", answeredNull, `{"charge":"` + charge.Tuple.IdempotencyKey() + `"}`},
+		{"{}", unanswered, "{}"},
+	} {
+		got, err := compile(t, test.source).Payload(t.Context(), test.effect)
+		if err != nil || string(got) != test.want {
+			t.Errorf("%s: got %s, %v, want %s", test.source, got, err, test.want)
+		}
+	}
+}
+
+func TestAnUndoOfNothingIsNone(t *testing.T) {
+	t.Parallel()
+	unanswered := charge
+	unanswered.Response, unanswered.ProviderRef = nil, ""
+	unreadable := charge
+	unreadable.Response = json.RawMessage(`{"id": `)
+	for _, test := range []struct {
+		source string
+		effect compensations.Effect
+		want   compensations.MappingError
+	}{
+		{"null", charge, compensations.ErrNoObject},
+		{".response", unanswered, compensations.ErrNoObject},
+		{".response.gone", charge, compensations.ErrNoObject},
+		{".response.id", charge, compensations.ErrNoObject},
+		{"[.response.id]", charge, compensations.ErrNoObject},
+		{"{charge: .response.id}", unanswered, compensations.ErrIncomplete},
+		{"{charge: .provider_ref}", unanswered, compensations.ErrIncomplete},
+		{"{charge: .response.charge}", charge, compensations.ErrIncomplete},
+		{".payload", charge, compensations.ErrIncomplete},
+		{"empty", charge, compensations.ErrMapping},
+		{"{id: .response.lines[].id}", charge, compensations.ErrMapping},
+		{"{charge: (.response.charge // error)}", charge, compensations.ErrMapping},
+		{".response.id | {charge: .id}", charge, compensations.ErrMapping},
+		{"{charge: .response.id}", unreadable, compensations.ErrMapping},
+	} {
+		got, err := compile(t, test.source).Payload(t.Context(), test.effect)
+		if err != test.want || got != nil { //nolint:errorlint // it is not wrapped
+			t.Errorf("%s: got %s, %v, want %v", test.source, got, err, test.want)
+		}
+	}
+}
+
+func TestAnUndoThatCannotBeStoredIsNone(t *testing.T) {
+	t.Parallel()
+	for _, source := range []string{
+		`{a: "\u0000"}`,
+		`{"\u0000": 1}`,
+		`{a: nan}`,
+		`{a: [infinite]}`,
+		`{a: ("1e400000" | fromjson)}`,
+		`{a: ("1E-400000" | fromjson)}`,
+		`{a: ("x" * 1048570)}`,
+		`{a: reduce range(600) as $i (1; [.])}`,
+		`{a: reduce range(200) as $i (1; [., .])}`,
+		`{a: ("1" * 1001 | fromjson)}`,
+		`{a: reduce range(120) as $i (1; . * 1000000000)}`,
+		`{a: [range(1100) | "1" * 1000 | fromjson]}`,
+	} {
+		got, err := compile(t, source).Payload(t.Context(), charge)
+		if !errors.Is(err, compensations.ErrUnstorable) || got != nil {
+			t.Errorf("%s: got %d octets, %v", source, len(got), err)
+		}
+	}
+}
+
+func TestASlowExpressionIsGivenUp(t *testing.T) {
+	t.Parallel()
+	if _, err := compile(t, "def f: f; f").Payload(t.Context(), charge); !errors.Is(err, compensations.ErrSlow) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What is cut short must be done again, not given up.
+func TestAnEndedContextIsNoFaultOfTheExpression(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := compile(t, "def f: f; f").Payload(ctx, charge)
+	var refused compensations.MappingError
+	if !errors.Is(err, context.Canceled) || errors.As(err, &refused) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAMappingErrorRepeatsNothing(t *testing.T) {
+	t.Parallel()
+	secret := charge
+	secret.Payload = json.RawMessage(`{"card": "4242424242424242"}`)
+	for _, source := range []string{".payload | error", ".payload.card | keys", ".payload.card", ".payload.card | halt_error"} {
+		_, err := compile(t, source).Payload(t.Context(), secret)
+		if err == nil || strings.Contains(err.Error(), "4242") {
+			t.Errorf("%s: got %v", source, err)
+		}
+	}
+}
+
+func TestAMappingIsSharedByManySagas(t *testing.T) {
+	t.Parallel()
+	mapping := compile(t, "{order: .payload.order, lines: [.response.lines[].id]}")
+	var sagas sync.WaitGroup
+	for range 8 {
+		sagas.Go(func() {
+			for range 50 {
+				got, err := mapping.Payload(t.Context(), charge)
+				if err != nil || string(got) != `{"lines":[1,2],"order":12345678901234567890}` {
+					t.Errorf("got %s, %v", got, err)
+					return
+				}
+			}
+		})
+	}
+	sagas.Wait()
+}
+
+func TestAMappingMustCompile(t *testing.T) {
+	t.Parallel()
+	for _, source := range []string{"{charge: .response.id", "{at: now}", "{home: input}"} {
+		if _, err := compensations.CompileMapping(source); err == nil || !strings.HasPrefix(err.Error(), "payload of an undo: ") {
+			t.Errorf("%s: got %v", source, err)
+		}
+	}
+}
+
+func compile(t *testing.T, source string) *compensations.Mapping {
+	t.Helper()
+	mapping, err := compensations.CompileMapping(source)
+	if err != nil {
+		t.Fatalf("%s: %v", source, err)
+	}
+	return mapping
+}
+
+func TestAnExpressionSeesJustWhatConfigurationsMayRead(t *testing.T) {
+	t.Parallel()
+	mapping, err := compensations.CompileMapping("{names: keys}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, err := mapping.Payload(t.Context(), charge)
+	var seen struct{ Names []string }
+	if err := errors.Join(err, json.Unmarshal(payload, &seen)); err != nil {
+		t.Fatal(err)
+	}
+	if want := slices.Sorted(slices.Values(dispatch.ReversalInput)); !slices.Equal(seen.Names, want) {
+		t.Errorf("it sees %q, want %q", seen.Names, want)
+	}
+}
+
+func TestAPassThatFailsChangesNothingAndIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		fails         string
+		breaks, mends string
+	}{
+		{"take sagas", `ALTER TABLE outbox.saga RENAME cause TO away`, `ALTER TABLE outbox.saga RENAME away TO cause`},
+		{"stop what waits", `ALTER TABLE outbox.queue RENAME TO away`, `ALTER TABLE outbox.away RENAME TO queue`},
+		{"read the next steps", `ALTER VIEW outbox.status RENAME TO away`, `ALTER VIEW outbox.away RENAME TO status`},
+		{"hold the steps", `ALTER FUNCTION outbox.hold RENAME TO away`, `ALTER FUNCTION outbox.away RENAME TO hold`},
+		{"move sagas", `ALTER TABLE outbox.intent RENAME headers TO away`, `ALTER TABLE outbox.intent RENAME away TO headers`},
+	} {
+		t.Run(test.fails, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.completed("shop/order", 1)
+			w.exec(`UPDATE outbox.queue SET next_attempt_at = now() + interval '1 hour' WHERE intent_id = $1`, w.enqueue("waiting", "shop/find"))
+			w.rejected()
+			w.exec(test.breaks)
+			if err := w.saga.Advance(t.Context(), "run-1"); err == nil || !strings.Contains(err.Error(), test.fails+": ") {
+				t.Errorf("it says %v, want that it could not %s", err, test.fails)
+			}
+			w.exec(test.mends)
+			w.assertSaga("begun")
+			w.goBack()
+			w.assertSaga("compensated")
+		})
+	}
+}
+
+// A process that stops in the middle of a slow mapping has not found it wrong.
+func TestAPayloadThatIsCutOffFailsNoSaga(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.completed("shop/order", 1)
+	w.rejected()
+	endless := compensations.Policies{"shop": {"order": keyed(dispatch.Reversal{Tool: "shop/cancel", Payload: "last(repeat(1))"})}}
+	use, err := w.saga.Prepare(endless)
+	if err != nil {
+		t.Fatal(err)
+	}
+	use()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	for range 100 { // of which one runs at a time: the pass waits for longer than it has
+		others := compile(t, "last(repeat(1))")
+		go func() { _, _ = others.Payload(ctx, charge) }()
+	}
+	if err := w.saga.Advance(ctx, "run-1"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it says %v, want that the time was up", err)
+	}
+	w.assertSaga("begun")
+	w.assertIncidents()
+}
+
+func TestASagaOfAnUnknownToolWaitsAndSaysSoOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	step := w.completed("shop/order", 1)[0]
+	w.rejected()
+	var said strings.Builder
+	saga, err := compensations.New(w.db, nil, slog.New(slog.NewTextHandler(&said, nil)), prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := saga.Advance(t.Context(), "run-1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.assertSaga("begun")
+	if lines := strings.Count(said.String(), "\n"); lines != 1 || !strings.Contains(said.String(), "a saga waits for a process that knows a tool") {
+		t.Errorf("in 3 passes over step %d it says\n%s", step, said.String())
+	}
+	w.goBack() // by a process that knows the tool
+	w.assertSaga("compensated")
+}
+
+func TestAReversalThatDoesNotCompileIsRefusedByItsTool(t *testing.T) {
+	t.Parallel()
+	broken := compensations.Policies{"shop": {"order": keyed(dispatch.Reversal{Tool: "shop/cancel", Payload: "{"})}}
+	_, err := compensations.New(nil, broken, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err == nil || !strings.HasPrefix(err.Error(), "shop/order: payload of an undo: ") {
+		t.Errorf("it says %v", err)
+	}
+}
+
+func TestARunWithoutASagaIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.completed("shop/order", 1)
+	w.enqueue("waiting", "shop/order")
+	w.advance()
+	w.assertStatuses("completed", "pending")
 }

@@ -3,95 +3,217 @@ package compensations
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/failpoint"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 var (
+	//go:embed sql/take.sql
+	takeSQL string
 	//go:embed sql/halt.sql
 	haltSQL string
-	//go:embed sql/steps.sql
-	stepsSQL string
-	//go:embed sql/undo.sql
-	undoSQL string
-	//go:embed sql/mark.sql
-	markSQL string
-	//go:embed sql/fail.sql
-	failSQL string
+	//go:embed sql/plan.sql
+	planSQL string
+	//go:embed sql/next.sql
+	nextSQL string
+	//go:embed sql/move.sql
+	moveSQL string
+	//go:embed sql/release.sql
+	releaseSQL string
 )
 
-// run is an agent run whose saga this transaction has locked.
-type run struct {
-	tx pgx.Tx
-	id string
+// passing begins a transaction of a pass. Plans go by the indexes, whatever the statistics say: where
+// they were gathered before there were sagas, a join would compare each saga with each.
+var passing = pgx.TxOptions{BeginQuery: pgpool.Transaction.BeginQuery +
+	`; SELECT pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('jit', 'off', true)`}
+
+// query collects the rows of one statement, in a transaction of its own.
+func query[T any](ctx context.Context, s *Saga, sql string, scan pgx.RowToFunc[T], args ...any) (all []T, err error) {
+	err = pgx.BeginTxFunc(ctx, s.pool, passing, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, sql, args...) // CollectRows returns the error too
+		all, err = pgx.CollectRows(rows, scan)
+		return err
+	})
+	return all, err
 }
 
-// lock takes the saga for this transaction alone. It reports false for a run
-// that has none under way.
-func lock(ctx context.Context, tx pgx.Tx, agentRunID string) (run, bool, error) {
-	var state string
-	err := tx.QueryRow(ctx, `SELECT state FROM outbox.saga WHERE agent_run_id = $1 FOR UPDATE`, agentRunID).Scan(&state)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return run{}, false, nil
-	}
+// taken is a saga that this process alone moves, for a while.
+type taken struct {
+	run     string
+	version string // of the saga's row: it changes with every write
+	pass    int    // its number since the last that ended; 0: the saga has stalled
+	planned bool
+	steps   int // of the run, where there is no plan yet; counted to 1000
+}
+
+// take commits that a pass begins of each of these sagas.
+func (s *Saga) take(ctx context.Context, limit int, runs []string, again bool) ([]taken, error) {
+	all, err := query(ctx, s, takeSQL, func(row pgx.CollectableRow) (t taken, err error) {
+		err = row.Scan(&t.run, &t.version, &t.pass, &t.planned, &t.steps)
+		return t, err
+	}, limit, lease.Seconds(), runs, again)
 	if err != nil {
-		return run{}, false, fmt.Errorf("lock the saga: %w", err)
+		return nil, fmt.Errorf("take sagas: %w", err)
 	}
-	return run{tx, agentRunID}, state == "begun", nil
+	return all, nil
 }
 
-// hold keeps the steps from being pruned, and late evidence of an effect from
-// coming between what is read of them and what follows from it.
-func (r run) hold(ctx context.Context) error {
-	return r.execute(ctx, "hold the steps", `SELECT outbox.hold(ARRAY(SELECT id FROM outbox.intent WHERE agent_run_id = $1))`, r.id)
-}
-
-func (r run) halt(ctx context.Context) error { return r.execute(ctx, "stop what waits", haltSQL, r.id) }
-
-func (r run) steps(ctx context.Context) ([]Step, error) {
-	rows, _ := r.tx.Query(ctx, stepsSQL, r.id) // CollectRows returns the error too
-	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Step, error) {
-		var step Step
-		var age float64
-		var response *json.RawMessage
-		err := row.Scan(&step.IntentID, &step.Tuple.AgentRunID, &step.Tuple.StepID, &step.Tuple.ToolName, &step.Tuple.BusinessScope,
-			&step.Payload, &response, &step.ProviderRef, &step.ServedBy, &step.Status, &age, &step.Undo, &step.UndoEnded)
-		step.Age = time.Duration(age * float64(time.Second))
-		if response != nil {
-			step.Response = *response
+// plan stops what waits in the queue, and writes down what is to be undone. It
+// returns the versions of the sagas afterwards, empty for those that have to wait. A
+// saga of which there was news is missing.
+//
+// Holding a run's intents waits for a prune, for the operators and for late
+// evidence that have not seen the saga. What comes later sees it.
+func (s *Saga) plan(ctx context.Context, sagas []taken, withoutUndo []string) (planned map[string]string, err error) {
+	runs, versions := columnsOf(sagas)
+	planned = map[string]string{}
+	err = pgx.BeginTxFunc(ctx, s.pool, passing, func(tx pgx.Tx) error {
+		hold := `SELECT count(*) FROM outbox.hold(ARRAY(SELECT id FROM outbox.intent WHERE agent_run_id = ANY ($1::text[])))`
+		if _, err := tx.Exec(ctx, hold, runs); err != nil {
+			return fmt.Errorf("hold the steps: %w", err)
 		}
-		return step, err
+		if _, err := tx.Exec(ctx, haltSQL, runs); err != nil {
+			return fmt.Errorf("stop what waits: %w", err)
+		}
+		rows, _ := tx.Query(ctx, planSQL, runs, versions, withoutUndo, portion)
+		var run, version string
+		_, err := pgx.ForEachRow(rows, []any{&run, &version}, func() error {
+			planned[run] = version
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("plan the undos: %w", err)
+		}
+		return nil
+	})
+	return planned, err
+}
+
+// place is where a saga is in its plan.
+type place struct {
+	run, version string
+	at, planned  int
+	step         Step    // without an intent where no step stands here
+	forgotten    bool    // pruning took a completed step of the run
+	isLast       bool    // no step stands behind it in the plan
+	isRead       bool    // with payload and response, which an undo is made of
+	now          float64 // seconds since 1970, by the database's clock
+	following    []place
+}
+
+// next reads the next steps of each plan, until it has read enough bytes.
+func (s *Saga) next(ctx context.Context, sagas []taken) ([]place, error) {
+	runs, versions := columnsOf(sagas)
+	var places []place
+	_, err := query(ctx, s, nextSQL, func(row pgx.CollectableRow) (_ struct{}, err error) {
+		var p place
+		var age float64
+		var follows bool
+		var key dispatch.Qualifiers
+		var payload, response []byte // a pointer to a json.RawMessage could not tell JSON's null from none
+		err = row.Scan(&p.run, &p.version, &p.at, &p.planned, &p.step.IntentID, &p.step.Tuple.StepID, &p.step.Tuple.ToolName, &p.step.Tuple.BusinessScope,
+			&payload, &response, &p.step.ProviderRef, &p.step.ServedBy, &age, &p.step.Undo, &p.step.UndoEnded, &key.Namespace, &key.Generation, &p.forgotten,
+			&follows, &p.isLast, &p.isRead, &p.now)
+		p.step.Tuple.AgentRunID = p.run
+		p.step.Key = p.step.Tuple.QualifiedKey(key)
+		p.step.Age = time.Duration(age * float64(time.Second))
+		p.step.Payload, p.step.Response = payload, response
+		if !follows {
+			places = append(places, p)
+		} else if first := &places[len(places)-1]; first.run == p.run {
+			first.following = append(first.following, p)
+		}
+		return struct{}{}, err
+	}, runs, versions, maxBytes, maxReady/4)
+	if err != nil {
+		return nil, fmt.Errorf("read the next steps: %w", err)
+	}
+	return places, nil
+}
+
+// move is one element of move.sql.
+type move struct {
+	place
+	decided Decision
+	state   string
+	replan  bool
+	delay   *float64 // null: until it is marked
+	ready   *string  // JSON: what is decided of the places that follow an undo
+}
+
+// move returns the runs that it moved: those of which there was no news.
+func (s *Saga) move(ctx context.Context, moves []move) (moved map[string]bool, err error) {
+	n := len(moves)
+	runs, versions, states, places := make([]string, n), make([]string, n), make([]string, n), make([]*int, n)
+	delays, steps, tools, payloads := make([]*float64, n), make([]*int64, n), make([]*string, n), make([]*string, n)
+	told, why, incidents, ready, undoSteps := make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
+	for i := range moves {
+		m := &moves[i]
+		runs[i], versions[i], states[i], delays[i] = m.run, m.version, m.state, m.delay
+		ready[i] = m.ready
+		if !m.replan {
+			places[i] = &m.at
+		}
+		if m.decided.Step.IntentID != 0 {
+			steps[i] = &m.decided.Step.IntentID
+		}
+		switch m.decided.Action {
+		case Undo:
+			step := m.decided.Step.undoStep()
+			tools[i], undoSteps[i] = &m.decided.undo, &step
+			if payload := string(m.decided.payload); payload != string(m.decided.Step.Payload) {
+				payloads[i] = &payload
+			}
+		case Mark:
+			status := "compensated"
+			told[i] = &status
+		case Fail:
+			status, reason, incident := "compensation_failed", string(m.decided.why), m.decided.why.incident()
+			if why[i], incidents[i] = &reason, &incident; steps[i] != nil {
+				told[i] = &status
+			}
+		}
+	}
+	err = pgx.BeginTxFunc(ctx, s.pool, passing, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, moveSQL, runs, versions, states, places, delays, steps, tools, payloads, told, why, incidents, ready, undoSteps)
+		done, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		moved = map[string]bool{}
+		for _, run := range done {
+			moved[run] = true
+		}
+		failpoint.UndoWritten.Hit()
+		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the run's steps: %w", err)
+		return nil, fmt.Errorf("move sagas: %w", err)
 	}
-	return steps, nil
+	return moved, nil
 }
 
-func (r run) undo(ctx context.Context, decided Decision) error {
-	return r.execute(ctx, "enqueue an undo", undoSQL, decided.Step.IntentID, decided.undo, decided.payload)
-}
-
-func (r run) mark(ctx context.Context, step Step) error {
-	return r.execute(ctx, "mark a step as undone", markSQL, step.IntentID)
-}
-
-func (r run) fail(ctx context.Context, step Step, why failure) error {
-	return r.execute(ctx, "fail the saga", failSQL, step.IntentID, string(why), why.incident())
-}
-
-func (r run) finish(ctx context.Context) error {
-	return r.execute(ctx, "finish the saga",
-		`UPDATE outbox.saga SET state = 'compensated', ended_at = now() WHERE agent_run_id = $1`, r.id)
-}
-
-func (r run) execute(ctx context.Context, what, sql string, args ...any) error {
-	if _, err := r.tx.Exec(ctx, sql, args...); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+// release gives sagas back that are not moved now.
+func (s *Saga) release(ctx context.Context, sagas []taken) error {
+	runs, passes := make([]string, len(sagas)), make([]int, len(sagas))
+	for i, t := range sagas {
+		runs[i], passes[i] = t.run, t.pass
+	}
+	if _, err := s.pool.Exec(ctx, releaseSQL, runs, passes); err != nil {
+		return fmt.Errorf("release sagas: %w", err)
 	}
 	return nil
+}
+
+func columnsOf(sagas []taken) (runs, versions []string) {
+	for _, t := range sagas {
+		runs, versions = append(runs, t.run), append(versions, t.version)
+	}
+	return runs, versions
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +23,8 @@ import (
 	"github.com/agentoutbox/drainer/drainer/postgres"
 	"github.com/agentoutbox/drainer/drainertest"
 )
+
+func TestMain(m *testing.M) { drainertest.Main(m) }
 
 // patience ends a wait for a lock that should not have been waited for.
 const patience = 30 * time.Second
@@ -75,15 +79,9 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, url: drainertest.Database(t), shop: &provider{answers: map[string]dispatch.Result{}}}
-	w.db = connect(t, w.url)
+	w.db = drainertest.Connect(t, w.url)
 	w.saga = newSaga(t, w.db)
 	return w
-}
-
-func connect(t *testing.T, url string) *pgxpool.Pool {
-	t.Helper()
-	pool := drainertest.Connect(t, url)
-	return pool
 }
 
 func newSaga(t *testing.T, pool *pgxpool.Pool) *compensations.Saga {
@@ -116,8 +114,8 @@ func (w *world) completed(tool string, steps int) (intents []int64) {
 	w.t.Helper()
 	for n := range steps {
 		intents = append(intents, w.enqueue(fmt.Sprintf("step-%d", n+1), tool))
+		w.drain() // each completes after the one before
 	}
-	w.drain()
 	return intents
 }
 
@@ -139,9 +137,9 @@ func (w *world) drain() {
 		w.t.Fatal(err)
 	}
 	defer store.Close()
-	shop := drainer.Provider{Name: "shop", Adapter: w.shop, Concurrency: 8, Timeout: patience, Tools: tools}
+	shop := dispatch.Provider{Name: "shop", Adapter: w.shop, Concurrency: 8, Timeout: patience, Tools: tools}
 	settings := drainer.Settings{Once: true, Worker: drainer.WorkerSettings{Heartbeat: time.Second, Lease: patience, ShutdownTimeout: patience}}
-	daemon := drainer.New(store, []drainer.Provider{shop}, settings, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	daemon := drainer.New(store, []dispatch.Provider{shop}, settings, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err := daemon.Run(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
@@ -173,18 +171,18 @@ func (w *world) goBack() {
 func (w *world) claim(store *postgres.Store) (worker string, rows []*drainer.Row) {
 	w.t.Helper()
 	worker = uuid.NewString()
-	if err := store.Join(w.t.Context(), worker, []string{"shop"}); err != nil {
+	if err := store.Join(w.t.Context(), worker, []string{"shop"}, nil); err != nil {
 		w.t.Fatal(err)
 	}
-	reply := w.turn(store, worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "shop", Server: "shop", Limit: 100}}})
+	reply := w.batch(store, worker, drainer.Batch{Claims: []drainer.Claim{{Provider: "shop", Server: "shop", Limit: 100}}})
 	return worker, reply.Claimed[0].Rows
 }
 
-func (w *world) turn(store *postgres.Store, worker string, turn drainer.Turn) drainer.TurnReply {
+func (w *world) batch(store *postgres.Store, worker string, batch drainer.Batch) drainer.BatchReply {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
-	reply, err := store.Turn(ctx, worker, turn)
+	reply, err := store.Commit(ctx, worker, batch)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -193,12 +191,12 @@ func (w *world) turn(store *postgres.Store, worker string, turn drainer.Turn) dr
 }
 
 // settling ends the rows of one claim, as a lane would.
-func settling(rows []*drainer.Row, outcomes ...dispatch.Outcome) (turn drainer.Turn) {
+func settling(rows []*drainer.Row, outcomes ...dispatch.Outcome) (batch drainer.Batch) {
 	for i, row := range rows {
-		turn.Settle = append(turn.Settle, ended(row, dispatch.Result{Outcome: outcomes[i]}))
+		batch.Settle = append(batch.Settle, ended(row, dispatch.Result{Outcome: outcomes[i]}))
 	}
-	turn.Finish = []int64{rows[0].ClaimID}
-	return turn
+	batch.Finish = []int64{rows[0].ClaimID}
+	return batch
 }
 
 func ended(row *drainer.Row, result dispatch.Result) drainer.Settlement {
@@ -211,7 +209,7 @@ func ended(row *drainer.Row, result dispatch.Result) drainer.Settlement {
 	}
 }
 
-// resolve is an operator who found out what nobody could tell.
+// resolve is an operator who found out what no process could.
 func (w *world) resolve(as dispatch.Status, intent int64) {
 	w.t.Helper()
 	conn, err := pgx.Connect(w.t.Context(), w.url)
@@ -255,8 +253,9 @@ func (w *world) undoOf(intent int64) int64 {
 }
 
 // undoKey is the key under which a step of run-1 is undone.
-func undoKey(intent int64, tool string) string {
-	return dispatch.Tuple{AgentRunID: "run-1", StepID: fmt.Sprintf("compensate:%d", intent), ToolName: tool, BusinessScope: "order-1"}.IdempotencyKey()
+func (w *world) undoKey(intent int64, tool string) string {
+	forward := stored[string](w, `SELECT idempotency_key FROM outbox.status WHERE intent_id = $1`, intent)
+	return dispatch.Tuple{AgentRunID: "run-1", StepID: "compensate:" + forward, ToolName: tool, BusinessScope: "order-1"}.IdempotencyKey()
 }
 
 func sqlState(err error) string {
@@ -265,4 +264,51 @@ func sqlState(err error) string {
 		return ""
 	}
 	return refusal.Code
+}
+
+// provider is an adapter that keeps every call. It answers as a test says, and
+// with success where none says anything.
+type provider struct {
+	mu      sync.Mutex
+	calls   []dispatch.Request
+	answers map[string]dispatch.Result // by step and by tool
+}
+
+func (p *provider) Dispatch(_ context.Context, request dispatch.Request) dispatch.Result {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls = append(p.calls, request)
+	for _, name := range []string{request.Tuple.StepID, request.Tuple.ToolName} {
+		if answer, said := p.answers[name]; said {
+			return answer
+		}
+	}
+	id := fmt.Sprintf("eff_%d", len(p.calls))
+	return dispatch.Result{Outcome: dispatch.Completed, ProviderRef: id, Response: []byte(`{"id": "` + id + `"}`)}
+}
+
+// answer sets the reply to a step, or else to a tool, from now on.
+func (p *provider) answer(name string, outcome dispatch.Outcome) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers[name] = dispatch.Result{Outcome: outcome, ErrorClass: "test_" + string(outcome)}
+}
+
+// called lists the calls of a tool by their keys, in order.
+func (p *provider) called(tool string) (keys []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, call := range p.calls {
+		if call.Tuple.ToolName == tool {
+			keys = append(keys, call.IdempotencyKey)
+		}
+	}
+	return keys
+}
+
+// wasCalled reports whether the step was sent, or asked about.
+func (p *provider) wasCalled(step string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(p.calls, func(call dispatch.Request) bool { return call.Tuple.StepID == step })
 }

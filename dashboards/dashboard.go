@@ -1,4 +1,21 @@
+// Package dashboards is the list of what the Grafana dashboards show.
+//
+// To change a dashboard, change overview.go or provider.go, then write the JSON anew:
+//
+//	go test ./dashboards -args -update
+//
+// A panel says what it shows, in which unit, and what to do about it. Its queries are
+// written with two placeholders for the dashboard's variables: {<job>} is everything of
+// the chosen namespaces and jobs, {<provider>} also heeds the chosen providers.
+//
+// Alert rules and their unit tests are kept by hand, in alerts.yaml and alerts.test.yaml.
 package dashboards
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+)
 
 // Dashboard is a page of rows.
 type Dashboard struct {
@@ -66,3 +83,154 @@ func quantiles(histogram, filter, by, legend string, of ...string) (queries []Qu
 	}
 	return queries
 }
+
+const (
+	pageWidth    = 24
+	numberWidth  = 3
+	numberHeight = 4
+	graphWidth   = 8
+	graphHeight  = 8
+	// schemaVersion is Grafana 10's, which later ones migrate by themselves.
+	schemaVersion = 39
+)
+
+// JSON is what Grafana imports.
+func (d Dashboard) JSON() ([]byte, error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	err := encoder.Encode(object{
+		"uid": d.UID, "title": d.Title, "description": d.Description, "tags": []string{"drainer"},
+		"schemaVersion": schemaVersion, "version": 1, "editable": true, "refresh": "30s", "timezone": "browser",
+		"time":         object{"from": "now-3h", "to": "now"},
+		"graphTooltip": 1, // one cross hair on all graphs
+		"annotations":  object{"list": []object{}},
+		"links": []object{{
+			"title": "drainer", "type": "dashboards", "tags": []string{"drainer"},
+			"asDropdown": false, "includeVars": true, "keepTime": true, "icon": "external link", "targetBlank": false, "tooltip": "", "url": "",
+		}},
+		"templating": object{"list": d.variables()},
+		"panels":     d.layout(),
+	})
+	return text.Bytes(), err
+}
+
+type object = map[string]any
+
+var datasource = object{"type": "prometheus", "uid": "${datasource}"}
+
+func (d Dashboard) variables() []object {
+	return []object{
+		{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0, "refresh": 1, "regex": "", "multi": false, "includeAll": false},
+		variable("namespace", "Namespace", `label_values(drainer_build_info, namespace)`, true),
+		variable("job", "Job", `label_values(drainer_build_info{namespace=~"$namespace"}, job)`, true),
+		variable("provider", "Provider", `label_values(drainer_claimed_rows_total{namespace=~"$namespace", job=~"$job"}, provider)`, !d.OneProvider),
+	}
+}
+
+// variable offers a label's values. All of them match a label that is not there, too.
+func variable(name, label, query string, many bool) object {
+	v := object{
+		"name": name, "label": label, "type": "query", "datasource": datasource, "definition": query,
+		"query": object{"query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
+		"hide":  0, "refresh": 2, "regex": "", "sort": 1, "multi": many, "includeAll": many,
+	}
+	if many {
+		v["allValue"] = ".*"
+		v["current"] = object{"selected": true, "text": []string{"All"}, "value": []string{"$__all"}}
+	}
+	return v
+}
+
+// layout places rows below one another, and their panels from left to right.
+func (d Dashboard) layout() (panels []object) {
+	at := position{}
+	for _, row := range d.Rows {
+		at.newLine()
+		panels = append(panels, object{
+			"id": len(panels) + 1, "type": "row", "title": row.Title, "collapsed": false, "panels": []object{},
+			"gridPos": at.take(pageWidth, 1),
+		})
+		for _, panel := range row.Panels {
+			width, height := graphWidth, graphHeight
+			if panel.Number {
+				width, height = numberWidth, numberHeight
+			}
+			panels = append(panels, panel.object(len(panels)+1, at.take(width, height)))
+		}
+	}
+	return panels
+}
+
+// position is where the next panel goes.
+type position struct{ x, y, lineHeight int }
+
+func (p *position) take(width, height int) object {
+	if p.x+width > pageWidth || (p.lineHeight > 0 && height != p.lineHeight) {
+		p.newLine()
+	}
+	place := object{"x": p.x, "y": p.y, "w": width, "h": height}
+	p.x += width
+	p.lineHeight = height
+	return place
+}
+
+func (p *position) newLine() {
+	p.x, p.y, p.lineHeight = 0, p.y+p.lineHeight, 0
+}
+
+func (p Panel) object(id int, place object) object {
+	kind, options, custom := "timeseries", object{
+		"legend":  object{"displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": []string{}},
+		"tooltip": object{"mode": "multi", "sort": "desc"},
+	}, object{"lineWidth": 1, "fillOpacity": 10, "showPoints": "never", "spanNulls": false}
+	if p.Number {
+		kind, custom = "stat", object{}
+		options = object{
+			"reduceOptions": object{"calcs": []string{"lastNotNull"}, "fields": "", "values": false},
+			"colorMode":     "value", "graphMode": "area", "textMode": "auto", "justifyMode": "auto", "orientation": "auto",
+		}
+	}
+	return object{
+		"id": id, "type": kind, "title": p.Title, "description": p.Description, "datasource": datasource,
+		"gridPos": place, "options": options, "targets": p.targets(),
+		"fieldConfig": object{"defaults": object{
+			"unit": string(p.Unit), "min": 0, "custom": custom, "color": object{"mode": p.colorMode()},
+			"thresholds": object{"mode": "absolute", "steps": p.steps()},
+		}, "overrides": []object{}},
+	}
+}
+
+func (p Panel) colorMode() string {
+	if p.Number {
+		return "thresholds"
+	}
+	return "palette-classic"
+}
+
+func (p Panel) steps() []object {
+	steps := []object{{"color": "green", "value": nil}}
+	if p.Warn > 0 {
+		steps = append(steps, object{"color": "orange", "value": p.Warn})
+	}
+	if p.Alarm > 0 {
+		steps = append(steps, object{"color": "red", "value": p.Alarm})
+	}
+	return steps
+}
+
+func (p Panel) targets() (targets []object) {
+	for i, query := range p.Queries {
+		targets = append(targets, object{
+			"refId": string(rune('A' + i)), "datasource": datasource, "expr": filters.Replace(query.Expr),
+			"legendFormat": query.Legend, "range": true, "instant": false, "editorMode": "code",
+		})
+	}
+	return targets
+}
+
+var filters = strings.NewReplacer(
+	"<job>", `namespace=~"$namespace", job=~"$job"`,
+	"<provider>", `namespace=~"$namespace", job=~"$job", provider=~"$provider"`,
+)

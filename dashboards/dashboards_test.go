@@ -4,9 +4,16 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/agentoutbox/drainer/dashboards"
 )
@@ -157,4 +164,196 @@ func read(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+type alert struct {
+	Alert       string
+	Expr        string
+	Labels      struct{ Severity string }
+	Annotations struct {
+		Summary, Description string
+		RunbookURL           string `yaml:"runbook_url"`
+	}
+}
+
+func alerts(t *testing.T) (all []alert) {
+	t.Helper()
+	var file struct {
+		Groups []struct {
+			Name  string
+			Rules []alert
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "alerts.yaml")), &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range file.Groups {
+		all = append(all, group.Rules...)
+	}
+	if len(all) == 0 {
+		t.Fatal("there are no rules")
+	}
+	return all
+}
+
+const runbooks = "https://github.com/agentoutbox/drainer/blob/main/docs/runbooks/"
+
+func runbookFile(alert string) string { return "../docs/runbooks/" + alert + ".md" }
+
+func TestEveryAlertIsExplainedInItsRunbook(t *testing.T) {
+	t.Parallel()
+	overview := read(t, "../docs/alerts.md")
+	var named []string
+	for _, alert := range alerts(t) {
+		named = append(named, filepath.Base(runbookFile(alert.Alert)))
+		if !slices.Contains([]string{"critical", "warning"}, alert.Labels.Severity) {
+			t.Errorf("%s has the severity %q", alert.Alert, alert.Labels.Severity)
+		}
+		if alert.Annotations.Summary == "" || alert.Annotations.Description == "" {
+			t.Errorf("%s says too little", alert.Alert)
+		}
+		if alert.Annotations.RunbookURL != runbooks+alert.Alert+".md" {
+			t.Errorf("%s: its runbook is %s", alert.Alert, alert.Annotations.RunbookURL)
+		}
+		page := read(t, runbookFile(alert.Alert))
+		for _, part := range []string{"# " + alert.Alert + "\n", "\n## Look\n", "\n## Do\n", "\n## Safe to ignore\n"} {
+			if !strings.Contains(page, part) {
+				t.Errorf("the runbook of %s lacks %q", alert.Alert, part)
+			}
+		}
+		if !strings.Contains(overview, "[`"+alert.Alert+"`](runbooks/"+alert.Alert+".md) | "+alert.Labels.Severity+" |") {
+			t.Errorf("docs/alerts.md does not list %s as %s", alert.Alert, alert.Labels.Severity)
+		}
+	}
+	pages, err := os.ReadDir("../docs/runbooks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		if !slices.Contains(named, page.Name()) {
+			t.Errorf("no alert links to %s", page.Name())
+		}
+	}
+}
+
+func TestEveryAlertAsksForWhatThereIs(t *testing.T) {
+	t.Parallel()
+	metrics := registered(t)
+	for _, alert := range alerts(t) {
+		metrics.check(t, alert.Alert, alert.Expr)
+	}
+}
+
+// One test must see the alert fire, and one must see it silent.
+func TestEveryAlertIsTestedFiringAndNotFiring(t *testing.T) {
+	t.Parallel()
+	var file struct {
+		Tests []struct {
+			Expectations []struct {
+				Expr    string
+				Samples []any `yaml:"exp_samples"`
+			} `yaml:"promql_expr_test"`
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "alerts.test.yaml")), &file); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]map[bool]bool{}
+	name := regexp.MustCompile(`^ALERTS\{alertname="(\w+)", alertstate="firing"\}$`)
+	for _, test := range file.Tests {
+		for _, expectation := range test.Expectations {
+			match := name.FindStringSubmatch(expectation.Expr)
+			if match == nil {
+				t.Fatalf("%s asks for no alert", expectation.Expr)
+			}
+			if seen[match[1]] == nil {
+				seen[match[1]] = map[bool]bool{}
+			}
+			seen[match[1]][len(expectation.Samples) > 0] = true
+		}
+	}
+	for _, alert := range alerts(t) {
+		if !seen[alert.Alert][true] || !seen[alert.Alert][false] {
+			t.Errorf("%s is tested firing: %v, not firing: %v", alert.Alert, seen[alert.Alert][true], seen[alert.Alert][false])
+		}
+	}
+}
+
+func TestTheRulesDoWhatTheirTestsSay(t *testing.T) {
+	t.Parallel()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("no promtool here; install Debian's prometheus to check the alert rules")
+	}
+	for _, arguments := range [][]string{{"check", "rules", "--lint-fatal", "alerts.yaml"}, {"test", "rules", "alerts.test.yaml"}} {
+		if output, err := exec.CommandContext(t.Context(), promtool, arguments...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(arguments, " "), err, output)
+		}
+	}
+}
+
+// metrics are the labels of what the program registers, by name.
+type metrics map[string][]string
+
+// registered reads the documentation, which a test of the program keeps to what
+// it registers, and asks for the runtime's metrics.
+func registered(t *testing.T) metrics {
+	t.Helper()
+	found := metrics{"up": nil, "ALERTS": {"alertname", "alertstate"}}
+	row := regexp.MustCompile("(?m)^\\| `(drainer_\\w+)` \\| \\w+ \\| ([^|]*) \\|")
+	for _, match := range row.FindAllStringSubmatch(read(t, "../docs/metrics.md"), -1) {
+		found[match[1]] = strings.FieldsFunc(match[2], func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	if len(found) < 30 {
+		t.Fatalf("docs/metrics.md lists only %v", found)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		found[family.GetName()] = nil
+	}
+	return found
+}
+
+var (
+	anyMetric  = regexp.MustCompile(`\b(?:drainer|go|process)_\w+|\b(?:up|ALERTS)\b`)
+	selector   = regexp.MustCompile(`(\w+)\{([^}]*)\}`)
+	matcher    = regexp.MustCompile(`(\w+)\s*[=!]`)
+	quoted     = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+	fromScrape = []string{"namespace", "job", "instance", "le"}
+)
+
+// check refuses a query that asks for a metric, or a label of one, that is not there.
+func (m metrics) check(t *testing.T, where, query string) {
+	t.Helper()
+	query = quoted.ReplaceAllString(query, `""`)
+	names := anyMetric.FindAllString(query, -1)
+	if len(names) == 0 {
+		t.Errorf("%s: %q asks for nothing", where, query)
+	}
+	for _, name := range names {
+		if _, is := m.labels(name); !is {
+			t.Errorf("%s: %s is not registered", where, name)
+		}
+	}
+	for _, selected := range selector.FindAllStringSubmatch(query, -1) {
+		labels, _ := m.labels(selected[1])
+		for _, match := range matcher.FindAllStringSubmatch(selected[2], -1) {
+			if !slices.Contains(labels, match[1]) && !slices.Contains(fromScrape, match[1]) {
+				t.Errorf("%s: %s has no label %s", where, selected[1], match[1])
+			}
+		}
+	}
+}
+
+func (m metrics) labels(name string) (labels []string, is bool) {
+	if labels, is = m[name]; is {
+		return labels, true
+	}
+	labels, is = m[strings.TrimSuffix(name, "_bucket")]
+	return labels, is
 }

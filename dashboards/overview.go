@@ -188,6 +188,14 @@ func sagasAndPages() Row {
 			Queries:     one(`sum by (channel, outcome) (increase(drainer_pages_total{<job>}[$__rate_interval]))`, "{{channel}} {{outcome}}"),
 		},
 		{
+			Title: "Jobs that wait", Unit: Seconds, Warn: 60, Alarm: 120,
+			Description: "How long the oldest job has been due, and how long ago the last look for incidents began. Pages and compensations may stand still: runbook DrainerJobsStuck.",
+			Queries: []Query{
+				{`max by (kind) (drainer_oldest_job_age_seconds{<job>})`, "{{kind}}"},
+				{`max(drainer_page_look_age_seconds{<job>})`, "last look"},
+			},
+		},
+		{
 			Title: "Sagas", Unit: Count,
 			Description: "Agent runs that go back, and those that could not. `drainer sagas list --state compensation_failed`; runbook DrainerCompensationFailed.",
 			Queries:     one(`max by (state) (drainer_sagas{<job>})`, "{{state}}"),
@@ -210,12 +218,12 @@ func database() Row {
 		{
 			Title: "Turn duration", Unit: Seconds, Warn: 0.1,
 			Description: "One settle-and-claim commit. Slow: the disk, a pinned snapshot, or too many connections. Look at dead rows.",
-			Queries:     quantiles("drainer_turn_duration_seconds", "<job>", "", "", "0.50", "0.99"),
+			Queries:     quantiles("drainer_batch_duration_seconds", "<job>", "", "", "0.50", "0.99"),
 		},
 		{
 			Title: "Turns failed", Unit: Count, Alarm: 1,
-			Description: "The database is away or too slow. Run `drainer doctor`; do not restart drainers. Runbook DrainerTurnsFailing.",
-			Queries:     one(`sum by (instance) (increase(drainer_turn_failures_total{<job>}[$__rate_interval]))`, "{{instance}}"),
+			Description: "The database is away or too slow. Run `drainer doctor`; do not restart drainers. Runbook DrainerBatchesFailing.",
+			Queries:     one(`sum by (instance) (increase(drainer_batch_failures_total{<job>}[$__rate_interval]))`, "{{instance}}"),
 		},
 		{
 			Title: "Counting", Unit: Seconds, Warn: 0.05,

@@ -1,13 +1,21 @@
 package demo
 
 import (
+	"context"
+	_ "embed"
 	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-// facts are what both sides say, before anybody judges.
+// facts are the accounts of both sides, before they are judged.
 type facts struct {
 	wanted    int             // intents that the agents meant to commit
 	trips     map[string]trip // that they meant to take, by run
@@ -67,7 +75,7 @@ type Report struct {
 	Effects            int                        `json:"effects"`              // in the provider's ledger, undos too
 	DuplicateEffects   int                        `json:"duplicate_effects"`    // beyond the first of an intent
 	Lost               int                        `json:"lost"`                 // intents that ended otherwise than they should, or than the ledger says
-	PhantomEffects     int                        `json:"phantom_effects"`      // effects that nobody committed
+	PhantomEffects     int                        `json:"phantom_effects"`      // effects without a committed intent
 	Misplaced          int                        `json:"misplaced"`            // intents not in exactly one place
 	HalfCommitted      int                        `json:"half_committed"`       // agents' states without intent, or the reverse
 	Attempts           int                        `json:"attempts"`
@@ -109,7 +117,7 @@ func judge(f facts) Report {
 	return r
 }
 
-// add takes one intent off what is counted as belonging to nobody.
+// add takes one intent off what is counted as belonging to no intent.
 func (r *Report) add(i intent, ending string, effects int) {
 	if !i.isTrue(ending, effects) {
 		r.Lost++
@@ -152,7 +160,7 @@ func (r *Report) violations(wanted int) (violations []string) {
 		{r.Misplaced, "intents are not in exactly one of queue, claim and settled"},
 		{r.HalfCommitted, "agents' states and intents were committed one without the other"},
 		{r.KeyCollisions, "enqueues used the key of another payload"},
-		{r.Sagas.Astray, "runs did not end as they should: paid, compensated, or failed to compensate"},
+		{r.Sagas.WrongEnd, "runs did not end as they should: paid, compensated, or failed to compensate"},
 		{r.Sagas.NetEffects, "effects of compensated runs were not undone exactly once"},
 		{r.Sagas.OutOfOrder, "runs were not undone newest step first, each step once"},
 		{r.Sagas.Unpaged, "failed compensations did not page exactly once"},
@@ -163,4 +171,238 @@ func (r *Report) violations(wanted int) (violations []string) {
 		}
 	}
 	return violations
+}
+
+// Sagas is the audit of the runs that were rolled back. Fields count.
+type Sagas struct {
+	Compensated int `json:"compensated"`         // runs
+	UndoEffects int `json:"undo_effects"`        // in the provider's ledger
+	NetEffects  int `json:"net_effects"`         // of compensated runs: effects not undone exactly once
+	OutOfOrder  int `json:"out_of_order"`        // runs not undone newest step first
+	Failed      int `json:"compensation_failed"` // runs
+	WrongEnd    int `json:"wrong_end"`           // runs that ended otherwise than they should
+	Pages       int `json:"pages"`               // received
+	Unpaged     int `json:"unpaged"`             // failed runs without exactly one page
+	FalseAlarms int `json:"false_alarms"`        // pages and incidents about anything else
+}
+
+// saga is a run that is compensated, as the outbox says.
+type saga struct {
+	Run   string
+	State string
+}
+
+// journey is a run as the provider's ledger knows it: ids of effects.
+type journey struct {
+	made   []string // in the order of the run's steps
+	undone []string // in the ledger's order
+}
+
+func judgeSagas(f facts) (s Sagas) {
+	states := map[string]string{}
+	for _, saga := range f.sagas {
+		states[saga.Run] = saga.State
+		if _, planned := f.trips[saga.Run]; !planned {
+			s.WrongEnd++
+		}
+	}
+	journeys := f.journeys()
+	for run, trip := range f.trips {
+		s.add(trip, states[run], journeys[run])
+	}
+	s.judgePages(f)
+	return s
+}
+
+func (s *Sagas) add(t trip, state string, j journey) {
+	s.UndoEffects += len(j.undone)
+	if state != t.saga() {
+		s.WrongEnd++
+	}
+	if !slices.Equal(j.undone, t.toUndo(j.made)) {
+		s.OutOfOrder++
+	}
+	switch state {
+	case compensated:
+		s.Compensated++
+		s.NetEffects += j.net()
+	case compensationFailed:
+		s.Failed++
+	}
+}
+
+// toUndo lists what must be undone of what was made, in this order: down to what
+// cannot be undone.
+func (t trip) toUndo(made []string) []string {
+	if t.saga() == "" {
+		return nil
+	}
+	kept := slices.Index(t.kinds, ferry) + 1
+	undone := slices.Clone(made[min(kept, len(made)):])
+	slices.Reverse(undone)
+	return undone
+}
+
+// net counts what stands, and what was undone more than once.
+func (j journey) net() (effects int) {
+	for _, id := range j.made {
+		times := 0
+		for _, undone := range j.undone {
+			if undone == id {
+				times++
+			}
+		}
+		if times != 1 {
+			effects++
+		}
+	}
+	return effects
+}
+
+// journeys reads what was undone from the ledger alone: the path of a
+// cancellation names the effect.
+func (f facts) journeys() map[string]journey {
+	journeys, runs := f.made()
+	for _, effect := range f.effects {
+		if booking, cancels := strings.CutSuffix(effect.Path, "/cancel"); cancels {
+			id := path.Base(booking)
+			j := journeys[runs[id]]
+			j.undone = append(j.undone, id)
+			journeys[runs[id]] = j
+		}
+	}
+	return journeys
+}
+
+// made also returns the run of each effect.
+func (f facts) made() (journeys map[string]journey, runs map[string]string) {
+	ids := map[string][]string{} // by key
+	for _, effect := range f.effects {
+		ids[effect.Key] = append(ids[effect.Key], effect.ID)
+	}
+	journeys, runs = map[string]journey{}, map[string]string{}
+	for _, intent := range f.intents {
+		if intent.Undoes != 0 {
+			continue
+		}
+		j := journeys[intent.Run]
+		j.made = append(j.made, ids[intent.Key]...)
+		journeys[intent.Run] = j
+		for _, id := range ids[intent.Key] {
+			runs[id] = intent.Run
+		}
+	}
+	return journeys, runs
+}
+
+// judgePages expects one page about each step that cannot be undone.
+func (s *Sagas) judgePages(f facts) {
+	stuck := map[page]int{} // pages by what they should be about
+	for _, intent := range f.intents {
+		if f.trips[intent.Run].ending(intent.Step) == compensationFailed {
+			stuck[page{Kind: compensationFailed, IntentID: intent.ID}] = 0
+		}
+	}
+	for _, incident := range f.incidents {
+		if _, due := stuck[incident]; !due {
+			s.FalseAlarms++
+		}
+	}
+	for _, received := range f.pages {
+		s.Pages++
+		if _, due := stuck[received]; due {
+			stuck[received]++
+		} else {
+			s.FalseAlarms++
+		}
+	}
+	for _, times := range stuck {
+		if times != 1 {
+			s.Unpaged++
+		}
+	}
+}
+
+var (
+	//go:embed sql/progress.sql
+	progressSQL string
+	//go:embed sql/held.sql
+	heldSQL string
+	//go:embed sql/intents.sql
+	intentsSQL string
+	//go:embed sql/counts.sql
+	countsSQL string
+)
+
+func readProgress(ctx context.Context, pool *pgxpool.Pool) (p Progress, err error) {
+	err = pool.QueryRow(ctx, progressSQL).Scan(&p.Enqueued, &p.Settled, &p.InProgress, &p.Retries, &p.Recovered,
+		&p.Trips.Paid, &p.Trips.GoingBack, &p.Trips.Undone, &p.Trips.Stuck)
+	if err != nil {
+		return p, fmt.Errorf("reading the progress: %w", err)
+	}
+	return p, nil
+}
+
+// heldBy counts the intents that a worker claimed and has not settled.
+func heldBy(ctx context.Context, pool *pgxpool.Pool, worker string) (held int, err error) {
+	if err = pool.QueryRow(ctx, heldSQL, worker).Scan(&held); err != nil {
+		return 0, fmt.Errorf("reading what a drainer holds: %w", err)
+	}
+	return held, nil
+}
+
+// workers lists those that are not known yet.
+func workers(ctx context.Context, pool *pgxpool.Pool, known []string) ([]string, error) {
+	rows, err := pool.Query(ctx, `SELECT worker_id::text FROM outbox.worker
+		WHERE worker_id::text <> ALL (coalesce($1::text[], '{}'))`, known)
+	if err != nil {
+		return nil, fmt.Errorf("reading the workers: %w", err)
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// collect reads the outbox, and the provider's ledger from its file.
+func (s *stage) collect(ctx context.Context) (facts, error) {
+	if err := s.provider.finish(ctx); err != nil {
+		return facts{}, err
+	}
+	f, err := readOutbox(ctx, s.database.pool)
+	if err != nil {
+		return facts{}, err
+	}
+	ledger, err := dispatchtest.ReadLedger(s.provider.ledgerPath)
+	if err != nil {
+		return facts{}, err
+	}
+	f.wanted, f.trips = s.wanted(), trips()
+	f.ledger, f.effects = ledger.Audit(), ledger.Effects()
+	f.pages = s.pager.received()
+	return f, nil
+}
+
+func readOutbox(ctx context.Context, pool *pgxpool.Pool) (f facts, err error) {
+	if f.intents, err = readAll[intent](ctx, pool, intentsSQL); err != nil {
+		return f, fmt.Errorf("reading the intents: %w", err)
+	}
+	if f.sagas, err = readAll[saga](ctx, pool, `SELECT agent_run_id, state FROM outbox.saga`); err != nil {
+		return f, fmt.Errorf("reading the sagas: %w", err)
+	}
+	if f.incidents, err = readAll[page](ctx, pool, `SELECT kind, intent_id FROM outbox.incident`); err != nil {
+		return f, fmt.Errorf("reading the incidents: %w", err)
+	}
+	all, err := readAll[counts](ctx, pool, countsSQL)
+	if err != nil {
+		return f, fmt.Errorf("reading the attempts: %w", err)
+	}
+	f.counts = all[0]
+	return f, nil
+}
+
+// readAll reads rows whose columns are T's fields, in their order.
+func readAll[T any](ctx context.Context, pool *pgxpool.Pool, sql string) ([]T, error) {
+	rows, err := pool.Query(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 }

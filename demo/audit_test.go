@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,7 +63,7 @@ func TestAuditCatches(t *testing.T) {
 			func(f *facts) { f.intents[2].Answered = false },
 			func(r Report) int { return r.Lost }, "stored response",
 		},
-		"an effect that nobody committed": {
+		"an effect without a committed intent": {
 			func(f *facts) { f.ledger.Effects["d"] = 1 },
 			func(r Report) int { return r.PhantomEffects }, "no committed intent",
 		},
@@ -105,6 +106,170 @@ func TestAuditCatches(t *testing.T) {
 			}
 			if got := c.count(r); got != 1 {
 				t.Errorf("counted %d, want 1", got)
+			}
+		})
+	}
+}
+
+// wentBack is a trip that was taken back, and one that stopped at its ferry.
+func wentBack() facts {
+	f := facts{
+		wanted: 7,
+		trips: map[string]trip{
+			"back":  {run: "back", kinds: []string{"flight", "hotel"}, card: expiredCard},
+			"stuck": {run: "stuck", kinds: []string{"flight", ferry, "hotel"}, card: expiredCard},
+		},
+		intents: []intent{
+			{ID: 1, Run: "back", Step: "book-flight", Key: "back flight", Status: "compensated", Answered: true},
+			{ID: 2, Run: "back", Step: "book-hotel", Key: "back hotel", Status: "compensated", Answered: true},
+			{ID: 3, Run: "back", Step: "pay", Key: "back pay", Status: "failed"},
+			{ID: 4, Run: "stuck", Step: "book-flight", Key: "stuck flight", Status: "completed", Answered: true},
+			{ID: 5, Run: "stuck", Step: "book-ferry", Key: "stuck ferry", Status: "compensation_failed", Answered: true},
+			{ID: 6, Run: "stuck", Step: "book-hotel", Key: "stuck hotel", Status: "compensated", Answered: true},
+			{ID: 7, Run: "stuck", Step: "pay", Key: "stuck pay", Status: "failed"},
+			{ID: 8, Run: "back", Step: "compensate:2", Key: "back undo hotel", Status: "completed", Answered: true, Undoes: 2},
+			{ID: 9, Run: "stuck", Step: "compensate:6", Key: "stuck undo hotel", Status: "completed", Answered: true, Undoes: 6},
+			{ID: 10, Run: "back", Step: "compensate:1", Key: "back undo flight", Status: "completed", Answered: true, Undoes: 1},
+			{ID: 11, Run: "stuck", Step: "compensate:5", Key: "stuck undo ferry", Status: "failed", Undoes: 5},
+		},
+		sagas:     []saga{{"back", "compensated"}, {"stuck", "compensation_failed"}},
+		incidents: []page{{"compensation_failed", 5}},
+		pages:     []page{{"compensation_failed", 5}},
+		ledger:    dispatchtest.Audit{Effects: map[string]int{}},
+		counts:    counts{States: 7},
+	}
+	for i := range f.intents {
+		f.intents[i].Places, f.intents[i].HasState = 1, f.intents[i].Undoes == 0
+	}
+	f.happened("stuck flight", "/flight/bookings", "e1")
+	f.happened("back hotel", "/hotel/bookings", "e2") // before the flight, which is the earlier step
+	f.happened("back flight", "/flight/bookings", "e3")
+	f.happened("stuck ferry", "/ferry/bookings", "e4")
+	f.happened("stuck hotel", "/hotel/bookings", "e5")
+	f.happened("back undo hotel", "/hotel/bookings/e2/cancel", "e6")
+	f.happened("stuck undo hotel", "/hotel/bookings/e5/cancel", "e7")
+	f.happened("back undo flight", "/flight/bookings/e3/cancel", "e8")
+	return f
+}
+
+func (f *facts) happened(key, path, id string) {
+	f.effects = append(f.effects, dispatchtest.Entry{Key: key, Path: path, ID: id})
+	f.ledger.Effects[key]++
+}
+
+// never takes an effect out of the ledger.
+func (f *facts) never(key string) {
+	f.effects = slices.DeleteFunc(f.effects, func(e dispatchtest.Entry) bool { return e.Key == key })
+	delete(f.ledger.Effects, key)
+}
+
+func (f *facts) effect(key string) *dispatchtest.Entry {
+	return &f.effects[slices.IndexFunc(f.effects, func(e dispatchtest.Entry) bool { return e.Key == key })]
+}
+
+func TestAuditPassesWhereWhatWentBackIsUndone(t *testing.T) {
+	t.Parallel()
+	r := judge(wentBack())
+	if !r.Passed {
+		t.Errorf("failed: %v", r.Violations)
+	}
+	if want := (Sagas{Compensated: 1, UndoEffects: 3, Failed: 1, Pages: 1}); r.Sagas != want {
+		t.Errorf("counted %+v, want %+v", r.Sagas, want)
+	}
+	if r.Intents != 7 || r.Completed != 1 || r.Effects != 8 {
+		t.Errorf("miscounted: %+v", r)
+	}
+}
+
+func TestAuditCatchesWhatIsNotUndone(t *testing.T) {
+	t.Parallel()
+	const (
+		lost     = "ended otherwise than they should"
+		phantom  = "belong to no committed intent"
+		wrongEnd = "did not end as they should"
+		net      = "not undone exactly once"
+		disorder = "newest step first"
+		unpaged  = "page exactly once"
+		alarm    = "nothing that needs a human"
+	)
+	for name, c := range map[string]struct {
+		spoil func(*facts)
+		wants []string
+	}{
+		"an undo without an effect": {
+			func(f *facts) { f.never("back undo flight") },
+			[]string{lost, net, disorder},
+		},
+		"an undo that failed": {
+			func(f *facts) { f.never("back undo flight"); f.intents[0].Status = "compensation_failed" },
+			[]string{lost, net, disorder},
+		},
+		"undos in the order of the steps": {
+			func(f *facts) {
+				hotel, flight := f.effect("back undo hotel"), f.effect("back undo flight")
+				*hotel, *flight = *flight, *hotel
+			},
+			[]string{disorder},
+		},
+		"an undo of something else": {
+			func(f *facts) { f.effect("back undo flight").Path = "/flight/bookings/e99/cancel" },
+			[]string{net, disorder},
+		},
+		"a booking that was cancelled twice": {
+			func(f *facts) { f.happened("nobody", "/hotel/bookings/e2/cancel", "e9") },
+			[]string{phantom, net, disorder},
+		},
+		"an undo beyond what cannot be undone": {
+			func(f *facts) { f.happened("nobody", "/flight/bookings/e1/cancel", "e9") },
+			[]string{phantom, disorder},
+		},
+		"a refused payment that was taken": {
+			func(f *facts) { f.happened("back pay", "/cards/expired/charges", "e9") },
+			[]string{lost, net, disorder},
+		},
+		"a compensated run with a step that is not": {
+			func(f *facts) { f.intents[0].Status = "completed" },
+			[]string{lost},
+		},
+		"a run still going back": {
+			func(f *facts) { f.sagas[0].State = "begun" },
+			[]string{wrongEnd},
+		},
+		"a run that was never rolled back": {
+			func(f *facts) { f.sagas = f.sagas[1:] },
+			[]string{wrongEnd},
+		},
+		"a run that was rolled back without a reason": {
+			func(f *facts) { f.sagas = append(f.sagas, saga{"run-00001", "compensated"}) },
+			[]string{wrongEnd},
+		},
+		"a failed compensation without a page": {
+			func(f *facts) { f.pages = nil },
+			[]string{unpaged},
+		},
+		"a failed compensation that paged twice": {
+			func(f *facts) { f.pages = append(f.pages, f.pages[0]) },
+			[]string{unpaged},
+		},
+		"a page about a step that was undone": {
+			func(f *facts) { f.pages = append(f.pages, page{"compensation_failed", 1}) },
+			[]string{alarm},
+		},
+		"an incident of another kind": {
+			func(f *facts) { f.incidents = append(f.incidents, page{"outcome_unknown", 5}) },
+			[]string{alarm},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			spoilt := wentBack()
+			c.spoil(&spoilt)
+			r := judge(spoilt)
+			missing := slices.DeleteFunc(slices.Clone(c.wants), func(want string) bool {
+				return slices.ContainsFunc(r.Violations, func(violation string) bool { return strings.Contains(violation, want) })
+			})
+			if r.Passed || len(missing) > 0 || len(r.Violations) != len(c.wants) {
+				t.Errorf("passed %t with %q, want %q", r.Passed, r.Violations, c.wants)
 			}
 		})
 	}

@@ -7,19 +7,29 @@ package demo
 
 import (
 	"context"
+	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/agentoutbox/drainer/dispatch"
 )
 
 const (
 	// limit is how long the story may take once the stage stands. What is not
 	// settled by then fails the audit.
 	limit = 50 * time.Second
-	// stopTimeout is what is left for ending processes after an interrupt.
+	// stopTimeout is the time left for ending processes after an interrupt.
 	stopTimeout = 5 * time.Second
 )
 
@@ -85,7 +95,7 @@ func Run(ctx context.Context, options Options) (report Report, err error) {
 func (s *stage) play(ctx context.Context, agents *agents) error {
 	timely, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := s.fleet.watch(timely, func(ctx context.Context) error { return s.tell(ctx, agents) })
+	err := s.fleet.watch(timely, func(ctx context.Context) error { return s.perform(ctx, agents) })
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		s.Screen.Say(fmt.Sprintf("Time is up after %s", limit))
 		err = nil
@@ -96,8 +106,8 @@ func (s *stage) play(ctx context.Context, agents *agents) error {
 	return s.fleet.stop()
 }
 
-// tell is the story itself.
-func (s *stage) tell(ctx context.Context, agents *agents) error {
+// perform starts the drainers and the agents, and kills a drainer half-way.
+func (s *stage) perform(ctx context.Context, agents *agents) error {
 	first, err := s.fleet.start(ctx, s.database.pool)
 	if err != nil {
 		return err
@@ -152,4 +162,297 @@ func (s *stage) killHolding(ctx context.Context, victim *drainer) (held int, err
 		return err != nil
 	})
 	return held, errors.Join(err, victim.kill())
+}
+
+// drainerConfig is the configuration of both drainers. Addresses come from
+// their environment.
+//
+//go:embed drainer.yaml
+var drainerConfig []byte
+
+// stage is everything that a demo starts and must end again.
+type stage struct {
+	Options
+	dir      string
+	database *database
+	provider *provider
+	pager    *pager
+	fleet    *fleet
+}
+
+// build returns a stage to clear even where it fails.
+func build(ctx context.Context, options Options) (*stage, error) {
+	s := &stage{Options: options, fleet: &fleet{program: options.Drainer}}
+	var err error
+	if s.dir, err = os.MkdirTemp("", "drainer-demo-"); err != nil {
+		return s, err
+	}
+	if options.DatabaseURL == "" {
+		s.Screen.Say("Starting a throwaway Postgres")
+	} else {
+		s.Screen.Say("Creating a database of its own on your server")
+	}
+	if s.database, err = openDatabase(ctx, options.DatabaseURL); err != nil {
+		return s, err
+	}
+	if s.provider, err = serveProvider(filepath.Join(s.dir, "ledger.jsonl"), options.Seed); err != nil {
+		return s, err
+	}
+	s.Screen.Say("A provider runs that is slow, throttles, fails and hangs up, before and after it acted")
+	if s.pager, err = servePager(func(summary string) { s.Screen.Say("A page: " + summary) }); err != nil {
+		return s, err
+	}
+	s.fleet.logs, s.fleet.config = s.dir, filepath.Join(s.dir, "drainer.yaml")
+	s.fleet.environment = []string{
+		"DATABASE_URL=" + s.database.url, "DEMO_PROVIDER_URL=" + s.provider.url,
+		"DEMO_PAGER_URL=" + s.pager.url, "DEMO_PAGER_SECRET=" + s.pager.secret,
+	}
+	return s, os.WriteFile(s.fleet.config, drainerConfig, 0o600)
+}
+
+// clear ends what was started, the newest first.
+func (s *stage) clear() error {
+	problems := []error{s.fleet.kill()}
+	if s.pager != nil {
+		problems = append(problems, s.pager.close())
+	}
+	if s.provider != nil {
+		problems = append(problems, s.provider.close())
+	}
+	if s.database != nil {
+		problems = append(problems, s.database.close())
+	}
+	if s.dir != "" {
+		problems = append(problems, os.RemoveAll(s.dir))
+	}
+	return errors.Join(problems...)
+}
+
+const stepsPerRun = 5
+
+// step is an agent's decision at one point of its run.
+type step struct {
+	tuple   dispatch.Tuple
+	payload map[string]any
+}
+
+// stepNumber invents the n-th step of the demo; the same number again is the
+// same step.
+func stepNumber(n int) step {
+	s := step{tuple: dispatch.Tuple{
+		AgentRunID: fmt.Sprintf("run-%05d", n/stepsPerRun),
+		StepID:     fmt.Sprintf("step-%d", n%stepsPerRun+1),
+	}}
+	switch n % 3 {
+	case 0:
+		s.tuple.ToolName, s.tuple.BusinessScope = "payments/charge", fmt.Sprintf("invoice_%05d", n)
+		s.payload = map[string]any{"amount": 1000 + n, "currency": "eur"}
+	case 1:
+		s.tuple.ToolName, s.tuple.BusinessScope = "mail/send", fmt.Sprintf("customer_%05d", n)
+		s.payload = map[string]any{"to": fmt.Sprintf("customer-%05d@example.com", n), "template": "receipt"}
+	default:
+		s.tuple.ToolName, s.tuple.BusinessScope = "tickets/open", fmt.Sprintf("order_%05d", n)
+		s.payload = map[string]any{"queue": "returns eu", "title": fmt.Sprintf("Order %d", n)}
+	}
+	return s
+}
+
+// write keeps the agent's own state and enqueues the intent, in one transaction.
+func (s step) write(ctx context.Context, tx pgx.Tx) error {
+	payload, err := json.Marshal(s.payload)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `INSERT INTO agent_state VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
+		s.tuple.AgentRunID, s.tuple.StepID, s.tuple.ToolName); err != nil {
+		return fmt.Errorf("keep the step: %w", err)
+	}
+	if _, err := tx.Exec(ctx, `SELECT outbox.enqueue($1, $2, $3, $4, $5)`,
+		s.tuple.AgentRunID, s.tuple.StepID, s.tuple.ToolName, s.tuple.BusinessScope, payload); err != nil {
+		return fmt.Errorf("enqueue: %w", err)
+	}
+	return nil
+}
+
+// What undoing makes of a step and of its run.
+const (
+	compensated        = "compensated"
+	compensationFailed = "compensation_failed"
+)
+
+// saga is how the trip's saga ends, or "" if it has none.
+func (t trip) saga() string {
+	switch {
+	case t.card != expiredCard:
+		return ""
+	case slices.Contains(t.kinds, ferry):
+		return compensationFailed
+	}
+	return compensated
+}
+
+// ending is how a step of the trip ends. Bookings are undone from the newest
+// on, down to what cannot be undone. The zero trip completes whatever it does.
+func (t trip) ending(step string) string {
+	position := slices.IndexFunc(t.kinds, func(kind string) bool { return bookStep(kind) == step })
+	switch stuck := slices.Index(t.kinds, ferry); {
+	case t.saga() == "" || position >= 0 && position < stuck:
+		return string(dispatch.StatusCompleted)
+	case step == payStep:
+		return string(dispatch.StatusFailed)
+	case step == bookStep(ferry):
+		return compensationFailed
+	}
+	return compensated
+}
+
+const progressPoll = 100 * time.Millisecond
+
+// Progress is how far a demo has come. Numbers count the agents' intents, unless
+// they say otherwise.
+type Progress struct {
+	Wanted     int // that the agents mean to commit
+	Enqueued   int
+	Settled    int
+	InProgress int
+	Effects    int // in the provider's ledger
+	Retries    int // attempts that are to be repeated
+	Recovered  int // taken over from the dead
+	Trips      Trips
+}
+
+// halfWay comes while there is enough left to lose, of intents and of trips.
+func (p Progress) halfWay() bool { return 2*p.Settled >= p.Wanted || 2*p.Trips.ended() >= tripCount }
+
+// over comes when every intent is settled, every trip that cannot be paid is
+// taken back as far as it can be, and a page was sent for what cannot.
+func (p Progress) over() bool {
+	return p.Settled >= p.Wanted && p.Trips.ended() >= tripCount && p.Trips.Pages >= p.Trips.Stuck
+}
+
+// Trips counts trips by how far they have come.
+type Trips struct {
+	Paid      int
+	GoingBack int
+	Undone    int
+	Stuck     int
+	Pages     int // received by now
+}
+
+func (t Trips) ended() int { return t.Paid + t.Undone + t.Stuck }
+
+// String is one line for the screen.
+func (t Trips) String() string {
+	return fmt.Sprintf("trips: %d paid, %d going back, %d undone, %d stuck, %d paged", t.Paid, t.GoingBack, t.Undone, t.Stuck, t.Pages)
+}
+
+// await shows the progress until it satisfies the condition.
+func (s *stage) await(ctx context.Context, enough func(Progress) bool) error {
+	poll := time.NewTicker(progressPoll)
+	defer poll.Stop()
+	for {
+		progress, err := readProgress(ctx, s.database.pool)
+		if err != nil {
+			return err
+		}
+		progress.Wanted = s.wanted()
+		progress.Effects = s.provider.ledger.Audit().TotalEffects()
+		progress.Trips.Pages = len(s.pager.received())
+		s.Screen.Show(progress)
+		if enough(progress) {
+			return nil
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+const (
+	barWidth  = 32
+	lineEvery = time.Second // where nothing can be redrawn
+)
+
+// Screen shows what happens: on a terminal with a block that is
+// redrawn, elsewhere line by line.
+type Screen struct {
+	out      io.Writer
+	terminal bool
+	started  time.Time
+
+	mu       sync.Mutex
+	progress *Progress // what the block shows; nil before the first
+	drawn    int       // lines of the block
+	shown    time.Time
+}
+
+// NewScreen writes to out.
+func NewScreen(out io.Writer, terminal bool) *Screen {
+	return &Screen{out: out, terminal: terminal, started: time.Now()}
+}
+
+// Say prints one event.
+func (s *Screen) Say(event string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	fmt.Fprintf(s.out, "%5.1fs  %s\n", time.Since(s.started).Seconds(), event)
+	s.draw()
+}
+
+// Show prints the progress.
+func (s *Screen) Show(progress Progress) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.progress = &progress
+	if s.terminal {
+		s.erase()
+		s.draw()
+		return
+	}
+	if time.Since(s.shown) >= lineEvery {
+		s.shown = time.Now()
+		fmt.Fprintf(s.out, "%5.1fs  enqueued %d, settled %d of %d, in progress %d, effects %d, retries %d, recovered %d; %s\n",
+			time.Since(s.started).Seconds(), progress.Enqueued, progress.Settled, progress.Wanted,
+			progress.InProgress, progress.Effects, progress.Retries, progress.Recovered, progress.Trips)
+	}
+}
+
+// Close removes the block and leaves what was said.
+func (s *Screen) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	s.progress = nil
+}
+
+func (s *Screen) erase() {
+	if s.drawn > 0 {
+		fmt.Fprintf(s.out, "\x1b[%dA\x1b[J", s.drawn)
+		s.drawn = 0
+	}
+}
+
+func (s *Screen) draw() {
+	if !s.terminal || s.progress == nil {
+		return
+	}
+	p := s.progress
+	lines := []string{
+		"",
+		bar("enqueued", p.Enqueued, p.Wanted),
+		bar("effects", p.Effects, p.Wanted),
+		bar("settled", p.Settled, p.Wanted),
+		fmt.Sprintf("  in progress %-5d retries %-6d recovered %d", p.InProgress, p.Retries, p.Recovered),
+		"  " + p.Trips.String(),
+	}
+	fmt.Fprintln(s.out, strings.Join(lines, "\n"))
+	s.drawn = len(lines)
+}
+
+func bar(name string, count, all int) string {
+	full := min(barWidth, barWidth*count/max(1, all))
+	return fmt.Sprintf("  %-9s %s%s %6d", name, strings.Repeat("█", full), strings.Repeat("░", barWidth-full), count)
 }

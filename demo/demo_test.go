@@ -36,7 +36,7 @@ func TestNothingIsLostOrDoubledThoughADrainerIsKilled(t *testing.T) {
 		t.Errorf("%d intents, %d effects, %d completed, want 500, 557 and 402", report.Intents, report.Effects, report.Completed)
 	}
 	if want := (demo.Sagas{Compensated: 19, UndoEffects: 77, Failed: 1, Pages: 1}); report.Sagas != want {
-		t.Errorf("of the runs that went back: %+v, want %+v", report.Sagas, want)
+		t.Errorf("of the runs that were rolled back: %+v, want %+v", report.Sagas, want)
 	}
 	if report.Retries == 0 || report.DuplicatesAbsorbed == 0 || report.Rollbacks == 0 {
 		t.Errorf("%d retries, %d duplicates, %d rollbacks: nothing went wrong, so nothing is shown",

@@ -2,16 +2,27 @@ package demo
 
 import (
 	"context"
+	cryptorand "crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/agentoutbox/drainer/internal/child"
+	"github.com/agentoutbox/drainer/internal/throwaway"
+	"github.com/agentoutbox/drainer/migrations"
 )
 
 const (
@@ -128,4 +139,255 @@ func awaitJoin(ctx context.Context, pool *pgxpool.Pool, known []string) (string,
 			return "", fmt.Errorf("waiting for a drainer to join: %w", ctx.Err())
 		}
 	}
+}
+
+// drainer is one process.
+type drainer struct {
+	worker  string // under which it joined
+	process *child.Process
+	log     *os.File
+	asked   atomic.Bool // to end
+}
+
+// spawn starts a process, and calls unasked if it ends without being stopped.
+func spawn(command *exec.Cmd, log *os.File, unasked func(error)) (*drainer, error) {
+	process, err := child.Start(command, syscall.SIGKILL)
+	if err != nil {
+		_ = log.Close()
+		return nil, err
+	}
+	d := &drainer{log: log, process: process}
+	go func() {
+		_ = process.Failure()
+		_ = log.Close()
+		if !d.asked.Load() {
+			unasked(fmt.Errorf("drainer %d ended by itself: %s", process.Pid(), command.ProcessState))
+		}
+	}()
+	return d, nil
+}
+
+func (d *drainer) freeze() error { return d.process.Signal(syscall.SIGSTOP) }
+func (d *drainer) thaw() error   { return d.process.Signal(syscall.SIGCONT) }
+
+// kill gives the process no chance to do anything more.
+func (d *drainer) kill() error {
+	d.asked.Store(true)
+	err := d.process.Signal(syscall.SIGKILL)
+	<-d.process.Ended()
+	return err
+}
+
+// stop shuts the process down, and fails if it does not end well.
+func (d *drainer) stop() error {
+	if d.asked.Swap(true) {
+		return nil
+	}
+	if err := d.process.End(syscall.SIGTERM, stopTimeout); err != nil {
+		return err
+	}
+	if err := d.process.Failure(); err != nil {
+		return fmt.Errorf("drainer %d did not shut down well: %w", d.process.Pid(), err)
+	}
+	return nil
+}
+
+const (
+	agentCount = 8
+	// commitTime is how long the agents take for all their intents, so that
+	// drainers work while agents commit.
+	commitTime = 4 * time.Second
+)
+
+// agents decide on steps, and commit each with its intent.
+type agents struct {
+	pool      *pgxpool.Pool
+	intents   int
+	seed      uint64
+	rollbacks atomic.Int64
+}
+
+func newAgents(pool *pgxpool.Pool, options Options) *agents {
+	return &agents{pool: pool, intents: options.Intents, seed: options.Seed}
+}
+
+// work returns when every intent is committed.
+func (a *agents) work(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for number := range agentCount {
+		group.Go(func() error { return a.workAs(ctx, number) })
+	}
+	return group.Wait()
+}
+
+// workAs is one agent; its number says which steps are its own.
+func (a *agents) workAs(ctx context.Context, number int) error {
+	luck := rand.New(rand.NewPCG(a.seed, uint64(number)))
+	pause := commitTime * agentCount / time.Duration(a.intents)
+	for n := number; n < a.intents; n += agentCount {
+		if err := a.take(ctx, stepNumber(n), luck.Float64()); err != nil {
+			return fmt.Errorf("an agent cannot commit: %w", err)
+		}
+		if err := think(ctx, time.Duration(luck.Float64()*float64(2*pause))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func think(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// take commits a step, with what can go wrong on the agent's side.
+func (a *agents) take(ctx context.Context, s step, luck float64) error {
+	switch {
+	case luck < 0.05: // changes its mind half-way, then takes the step after all
+		return errors.Join(a.abandon(ctx, s, pgx.Tx.Rollback), a.commit(ctx, s))
+	case luck < 0.10: // dies half-way; its successor takes the step again
+		return errors.Join(a.abandon(ctx, s, cutConnection), a.commit(ctx, s))
+	case luck < 0.20: // dies after its commit; its successor does not know
+		return errors.Join(a.commit(ctx, s), a.commit(ctx, s))
+	case luck < 0.25: // was thought dead, so that two of it run
+		return a.commitTwice(ctx, s)
+	default:
+		return a.commit(ctx, s)
+	}
+}
+
+func (a *agents) commitTwice(ctx context.Context, s step) error {
+	var twins errgroup.Group
+	for range 2 {
+		twins.Go(func() error { return a.commit(ctx, s) })
+	}
+	return twins.Wait()
+}
+
+func (a *agents) commit(ctx context.Context, s step) error {
+	return pgx.BeginFunc(ctx, a.pool, func(tx pgx.Tx) error { return s.write(ctx, tx) })
+}
+
+// abandon writes the step and then ends the transaction without a commit.
+func (a *agents) abandon(ctx context.Context, s step, end func(pgx.Tx, context.Context) error) error {
+	tx, err := a.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(ctx) }() // gives the connection back, whole or not
+	if err := s.write(ctx, tx); err != nil {
+		return err
+	}
+	a.rollbacks.Add(1)
+	return end(tx, ctx)
+}
+
+// cutConnection ends the connection like a process that dies.
+func cutConnection(tx pgx.Tx, _ context.Context) error { return tx.Conn().PgConn().Conn().Close() }
+
+// agentState is the agents' own table; an intent is committed with its row or
+// not at all.
+const agentState = `CREATE TABLE agent_state (
+	agent_run_id text, step_id text, decided text NOT NULL, PRIMARY KEY (agent_run_id, step_id))`
+
+// database is a migrated database that goes when it is closed.
+type database struct {
+	url  string
+	pool *pgxpool.Pool
+	drop func() error // ends what holds the database: it, or its whole server
+}
+
+// openDatabase returns a migrated database of its own: on the server at
+// serverURL, or on a throwaway one where that is empty.
+func openDatabase(ctx context.Context, serverURL string) (*database, error) {
+	d := &database{}
+	var err error
+	if serverURL == "" {
+		err = d.startServer(ctx)
+	} else {
+		err = d.create(ctx, serverURL)
+	}
+	if err == nil {
+		err = d.prepare(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+func (d *database) startServer(ctx context.Context) error {
+	server, err := throwaway.Start(ctx)
+	if err != nil {
+		return fmt.Errorf("%w\nor name a server that runs: drainer demo --database-url URL", err)
+	}
+	d.url, d.drop = server.URL, server.Stop
+	return nil
+}
+
+func (d *database) create(ctx context.Context, serverURL string) error {
+	name := "drainer_demo_" + strings.ToLower(cryptorand.Text()[:10])
+	if err := execOnce(ctx, serverURL, "CREATE DATABASE "+name); err != nil {
+		return fmt.Errorf("creating the demo's own database: %w", err)
+	}
+	d.url = withDatabase(serverURL, name)
+	d.drop = func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		if err := execOnce(ctx, serverURL, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+			return fmt.Errorf("dropping database %s: %w", name, err)
+		}
+		return nil
+	}
+	return nil
+}
+
+func (d *database) prepare(ctx context.Context) error {
+	if _, err := migrations.Up(ctx, d.url); err != nil {
+		return err
+	}
+	var err error
+	if d.pool, err = pgxpool.New(ctx, d.url); err != nil {
+		return fmt.Errorf("connecting to the demo's database: %w", err)
+	}
+	if _, err := d.pool.Exec(ctx, agentState); err != nil {
+		return fmt.Errorf("creating the agents' table: %w", err)
+	}
+	return nil
+}
+
+func (d *database) close() error {
+	if d.pool != nil {
+		d.pool.Close()
+	}
+	if d.drop == nil {
+		return nil
+	}
+	return d.drop()
+}
+
+func execOnce(ctx context.Context, databaseURL, sql string) error {
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	_, err = conn.Exec(ctx, sql)
+	return err
+}
+
+// withDatabase points a URL, or a list of keywords, to another database.
+func withDatabase(server, name string) string {
+	parsed, err := url.Parse(server)
+	if err != nil || !strings.HasPrefix(parsed.Scheme, "postgres") {
+		return server + " dbname=" + name
+	}
+	parsed.Path = "/" + name
+	return parsed.String()
 }

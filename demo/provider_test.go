@@ -4,7 +4,13 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
 func TestTheProviderIsServedAloneUntilToldToStop(t *testing.T) {
@@ -29,4 +35,63 @@ func TestTheProviderIsServedAloneUntilToldToStop(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+func TestThePagerHearsEachSignedMessageOnce(t *testing.T) {
+	t.Parallel()
+	var heard []string
+	pager, err := servePager(func(summary string) { heard = append(heard, summary) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pager.close() }()
+	const first, second = `{"data":{"kind":"compensation_failed","intent_id":5,"summary":"one"}}`,
+		`{"data":{"kind":"compensation_failed","intent_id":6,"summary":"two"}}`
+	for _, c := range []struct {
+		message, secret, body string
+		status                int
+	}{
+		{"m1", pager.secret, first, http.StatusOK},
+		{"m1", pager.secret, first, http.StatusOK},
+		{"m2", newSecret(), first, http.StatusUnauthorized},
+		{"m3", pager.secret, second, http.StatusOK},
+	} {
+		if got := sendPage(t, pager.url, c.message, c.secret, c.body); got != c.status {
+			t.Errorf("%+v: status %d", c, got)
+		}
+	}
+	if !slices.Equal(heard, []string{"one", "two"}) {
+		t.Errorf("heard %q", heard)
+	}
+	received := pager.received()
+	slices.SortFunc(received, func(a, b page) int { return int(a.IntentID - b.IntentID) })
+	if want := []page{{"compensation_failed", 5}, {"compensation_failed", 6}}; !slices.Equal(received, want) {
+		t.Errorf("received %v, want %v", received, want)
+	}
+}
+
+func sendPage(t *testing.T, url, message, secret, body string) int {
+	t.Helper()
+	signer, err := standardwebhooks.NewWebhook(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	signature, err := signer.Sign(message, now, []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set(standardwebhooks.HeaderWebhookID, message)
+	request.Header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
+	request.Header.Set(standardwebhooks.HeaderWebhookSignature, signature)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	return response.StatusCode
 }

@@ -1,8 +1,13 @@
 package demo
 
 import (
+	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/agentoutbox/drainer/dispatch"
 )
@@ -16,7 +21,7 @@ const (
 )
 
 // trip is an agent run that makes its bookings and then pays. A trip whose card
-// is refused goes back: what it booked is cancelled.
+// is refused is compensated: what it booked is cancelled.
 type trip struct {
 	run   string
 	kinds []string // what is booked, in this order
@@ -75,5 +80,54 @@ func (t trip) payment() step {
 	return step{
 		tuple:   dispatch.Tuple{AgentRunID: t.run, StepID: payStep, ToolName: "cards/charge", BusinessScope: t.run},
 		payload: map[string]any{"card": t.card, "amount": 120000, "currency": "eur"},
+	}
+}
+
+const bookedPoll = 200 * time.Millisecond
+
+// travel returns when every trip has committed its payment.
+func (a *agents) travel(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for n := range tripCount {
+		luck := rand.New(rand.NewPCG(a.seed, uint64(agentCount+n)))
+		group.Go(func() error { return a.takeTrip(ctx, tripNumber(n), luck) })
+	}
+	return group.Wait()
+}
+
+// takeTrip starts some time while the other agents commit, and takes each step
+// once the one before has completed.
+func (a *agents) takeTrip(ctx context.Context, t trip, luck *rand.Rand) error {
+	if err := think(ctx, time.Duration(luck.Float64()*float64(commitTime))); err != nil {
+		return err
+	}
+	for n, booking := range t.bookings() {
+		if err := a.take(ctx, booking, luck.Float64()); err != nil {
+			return fmt.Errorf("an agent cannot book: %w", err)
+		}
+		if err := a.awaitBooked(ctx, t, n+1); err != nil {
+			return err
+		}
+	}
+	if err := a.take(ctx, t.payment(), luck.Float64()); err != nil {
+		return fmt.Errorf("an agent cannot pay: %w", err)
+	}
+	return nil
+}
+
+// awaitBooked reads what became of the bookings as any agent can.
+func (a *agents) awaitBooked(ctx context.Context, t trip, bookings int) error {
+	for {
+		var booked int
+		err := a.pool.QueryRow(ctx, `SELECT count(*) FROM outbox.status WHERE agent_run_id = $1 AND status = 'completed'`, t.run).Scan(&booked)
+		if err != nil {
+			return fmt.Errorf("an agent cannot read its bookings: %w", err)
+		}
+		if booked == bookings {
+			return nil
+		}
+		if err := think(ctx, bookedPoll); err != nil {
+			return err
+		}
 	}
 }

@@ -1,7 +1,9 @@
 package demo
 
 import (
+	"bytes"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -26,6 +28,24 @@ func TestATripEndsAsFarBackAsItCanBeTaken(t *testing.T) {
 		}
 		if len(endings) != stepsOfTrip {
 			t.Errorf("trip %d takes %d steps, want %d", c.number, len(endings), stepsOfTrip)
+		}
+	}
+}
+
+func TestScreenRedrawsItsBlockOnATerminalOnly(t *testing.T) {
+	t.Parallel()
+	for _, terminal := range []bool{true, false} {
+		var out bytes.Buffer
+		screen := NewScreen(&out, terminal)
+		screen.Show(Progress{Wanted: 100, Enqueued: 50})
+		screen.Say("half-way")
+		screen.Show(Progress{Wanted: 100, Enqueued: 100})
+		screen.Close()
+		if redrawn := strings.Contains(out.String(), "\x1b["); redrawn != terminal {
+			t.Errorf("terminal %t: redrawn %t", terminal, redrawn)
+		}
+		if !strings.Contains(out.String(), "half-way\n") || !strings.Contains(out.String(), "50") {
+			t.Errorf("terminal %t: said %q", terminal, out.String())
 		}
 	}
 }

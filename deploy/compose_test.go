@@ -42,6 +42,11 @@ func TestTheComposeFileIsWhatComposeReads(t *testing.T) {
 		}
 	}
 	drainer := project.Services["drainer"]
+	for name, login := range map[string]string{"drainer": "drainer", "migrate": "outbox_owner"} {
+		if url := project.Services[name].Environment["DATABASE_URL"]; url == nil || !strings.HasPrefix(*url, "postgres://"+login+":") {
+			t.Errorf("%s does not log in as %s, and may do what it need not", name, login)
+		}
+	}
 	if drainer.GetScale() != 2 || !drainer.ReadOnly || time.Duration(*drainer.StopGracePeriod) <= 25*time.Second {
 		t.Errorf("the drainers: %d of them, read-only %t, stopped after %s", drainer.GetScale(), drainer.ReadOnly, drainer.StopGracePeriod)
 	}

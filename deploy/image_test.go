@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// confined is what the chart demands of Kubernetes, in Docker's words.
+// confined holds the chart's security context, as options of Docker.
 var confined = []string{"--read-only", "--user", "65532", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"}
 
 func TestTheImageHoldsTheProgramAndWhatItNeeds(t *testing.T) {

@@ -17,15 +17,16 @@ type Request struct {
 	ProviderRef    string            // for a lookup: what an earlier attempt brought, if it did
 }
 
-// Result is what an adapter saw. Everything in it is stored and shown to
-// operators, so ErrorClass names the kind of a failure and never carries a
-// payload, a URL or a credential.
+// Result is the adapter's report of one attempt. Everything in it is stored and
+// shown to operators, so ErrorClass names the kind of a failure and never
+// carries a payload, a URL or a credential.
 type Result struct {
 	Outcome         Outcome
 	Final           bool          // no repetition under this key can bring another answer, e.g. a replayed 500
 	HTTPStatus      int           // 0 where the protocol has none
 	ErrorClass      string        // short and stable, e.g. "timeout", "dial", "http_503"
 	RetryAfter      time.Duration // the provider's wish; a floor for the delay
+	Unsent          bool          // this side refused what the intent asks for, and wrote no byte of it: no provider said no
 	Healthy         bool          // the trouble is this intent's alone: the provider could serve others
 	Replayed        bool          // the provider said it had seen the key before
 	ProviderRef     string        // the provider's own id of the effect
@@ -34,7 +35,8 @@ type Result struct {
 	Problem         *Problem // the provider's own words for a failure, where it has any
 }
 
-// Problem is what of RFC 9457 Problem Details is kept on an attempt.
+// Problem holds the fields of RFC 9457 Problem Details that are kept on an
+// attempt.
 type Problem struct {
 	Type   string `json:"type,omitempty"`
 	Title  string `json:"title,omitempty"`

@@ -13,9 +13,10 @@ type Backoff struct {
 	Cap  time.Duration
 }
 
-// Delay is how long to wait after the given try (1 for the first). fraction
-// is a random number in [0, 1). retryAfter is a floor: the jitter comes on
-// top, so that a fleet told the same second does not return in the same one.
+// Delay is how long to wait after the given try (1 for the first). fraction is
+// a random number in [0, 1). retryAfter is a floor: the jitter comes on top, so
+// that a fleet which got the same Retry-After does not return in the same
+// second.
 func (b Backoff) Delay(try int, retryAfter time.Duration, fraction float64) time.Duration {
 	ceiling := b.ceiling(try)
 	jitter := min(time.Duration(fraction*float64(ceiling)), ceiling)

@@ -6,26 +6,29 @@ import (
 	"time"
 )
 
-// Policy is what a tool's configuration promises about repeating it.
+// Policy holds the promises of a tool's configuration about repeating it.
 type Policy struct {
-	Class       Class
-	Timeout     time.Duration // the longest one attempt may take
-	Lookup      *Lookup       // nil: nobody can be asked
-	Reversal    Reversal
-	KeyTTL      time.Duration // how long the provider remembers a key; only for KeyIdempotent
-	BeginsSaga  bool          // its failure compensates what its agent run has completed
-	MaxAttempts int
-	Backoff     Backoff
-	Payload     PayloadSchema // nil demands nothing
+	Class             Class
+	Timeout           time.Duration // the longest one attempt may take
+	Lookup            *Lookup       // nil: there is no lookup
+	Reversal          Reversal
+	KeyTTL            time.Duration // how long the provider remembers a key; only for KeyIdempotent
+	BeginsSaga        bool          // its failure compensates what its agent run has completed
+	RefusalBeginsSaga bool          // and so does a refusal on this side, of which no provider knows
+	FirstReplayOpens  bool          // an answer from memory to the first attempt is an incident
+	MaxAttempts       int
+	Backoff           Backoff
+	MaxWait           time.Duration // the longest wait that a provider may ask for; 0 bounds nothing
+	Payload           PayloadSchema // nil demands nothing
 }
 
-// PayloadSchema is what a payload must be before anything is sent.
+// PayloadSchema validates a payload before anything is sent.
 type PayloadSchema interface {
 	// Violation is nil for a good payload. It repeats nothing of a bad one.
 	Violation(payload json.RawMessage) *Problem
 }
 
-// History is what the row's past says at the moment of deciding.
+// History is the row's past at the moment of deciding.
 type History struct {
 	Tries          int           // including the attempt that just ended
 	SinceFirstSend time.Duration // since something may first have been sent
@@ -33,9 +36,10 @@ type History struct {
 	MaybeApplied   bool          // an earlier attempt may have had its effect
 	Accepted       bool          // and an operator accepts a second one; nothing was sent since
 	Lookup         bool          // the attempt asked, it did not act
+	OlderDoubt     bool          // what may have been applied was sent under an older key, too
 }
 
-// Decision is what follows from an attempt. Delay has a meaning only where the
+// Decision is the consequence of an attempt. Delay has a meaning only where the
 // row goes [Decision.Back].
 type Decision struct {
 	Status       Status
@@ -45,8 +49,8 @@ type Decision struct {
 	Lookup       bool // the next attempt asks, it does not act
 }
 
-// Back reports whether the row goes back to the queue: to act again, or to ask
-// while its status is unknown.
+// Back reports whether the row is requeued: to act again, or to look up its
+// effect while its status is unknown.
 func (d Decision) Back() bool { return d.Status == StatusPending || d.Lookup }
 
 // MayStillSend reports whether a row may be sent again: of a request that may
@@ -89,11 +93,20 @@ func (p Policy) decideAttempt(h History, result Result, fraction float64) Decisi
 	case Lost:
 		h.SinceStart = 0 // a worker that was only frozen may have sent it just now
 	}
-	delay := p.Backoff.Delay(h.Tries, result.RetryAfter, fraction)
+	delay := p.Backoff.Delay(h.Tries, p.Believed(result.RetryAfter), fraction)
 	if result.Final || h.Tries >= p.MaxAttempts || !p.mayRepeat(h, delay) {
 		return p.giveUp(h)
 	}
 	return Decision{Status: StatusPending, Delay: delay, Tries: h.Tries, MaybeApplied: h.MaybeApplied}
+}
+
+// Believed bounds the wait that a provider asked for. A slip there, a year for
+// a minute, must not park an intent or an undo.
+func (p Policy) Believed(retryAfter time.Duration) time.Duration {
+	if p.MaxWait > 0 {
+		return min(retryAfter, p.MaxWait)
+	}
+	return retryAfter
 }
 
 // mayRepeat reports whether another request after the delay can do no harm.
@@ -102,7 +115,7 @@ func (p Policy) mayRepeat(h History, delay time.Duration) bool {
 	return p.MayStillSend(h)
 }
 
-// Halt ends the attempts from outside: of a step whose run goes back.
+// Halt ends the attempts of a step whose run is rolled back.
 func (p Policy) Halt(h History) Decision { return p.giveUp(h) }
 
 // giveUp ends the attempts. It keeps ambiguity sticky: a refusal after a

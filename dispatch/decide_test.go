@@ -28,8 +28,9 @@ const (
 	unknown   = dispatch.StatusUnknown
 )
 
-// Each row is one outcome after a first try, and after a try that may have
-// been applied. repeatable is what the three safe classes do.
+// Each row is one outcome after a first try, and after a try that may have been
+// applied. repeatable is the status after each outcome for the three safe
+// classes.
 func TestTheOutcomeTable(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -192,4 +193,33 @@ func TestMayStillSend(t *testing.T) {
 			t.Errorf("%+v: %v, want %v", test.history, got, test.want)
 		}
 	}
+}
+
+// A year for a minute is a slip that providers make. Neither an intent nor an undo
+// nor a question is to be parked by it.
+func TestNoProviderParksARowForLongerThanMaxWait(t *testing.T) {
+	t.Parallel()
+	bounded := 0
+	rapid.Check(t, func(t *rapid.T) {
+		policy := policy(rapid.SampledFrom(dispatch.Classes()).Draw(t, "class"))
+		policy.MaxWait = time.Duration(rapid.Int64Range(1, int64(48*time.Hour)).Draw(t, "maxWait"))
+		policy.Lookup = &dispatch.Lookup{Operation: "find"}
+		history := dispatch.History{Tries: rapid.IntRange(1, 10).Draw(t, "tries"), Lookup: rapid.Bool().Draw(t, "lookup")}
+		history.MaybeApplied = history.Lookup
+		result := dispatch.Result{
+			Outcome:    rapid.SampledFrom(dispatch.Outcomes()).Draw(t, "outcome"),
+			RetryAfter: policy.MaxWait + time.Duration(rapid.Int64Range(1, math.MaxInt64-int64(policy.MaxWait)).Draw(t, "too long")),
+		}
+		if result.Outcome == dispatch.Released {
+			return // the engine's own delay
+		}
+		got := policy.Decide(history, result, rapid.Float64Range(0, almostOne).Draw(t, "fraction"))
+		if got.Back() && got.Delay > policy.MaxWait+policy.Backoff.Cap {
+			t.Fatalf("a Retry-After of %s parks it for %s, max_wait is %s", result.RetryAfter, got.Delay, policy.MaxWait)
+		}
+		if got.Back() && got.Delay >= policy.MaxWait {
+			bounded++
+		}
+	})
+	fault.Injected(t, 80, bounded)
 }

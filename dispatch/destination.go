@@ -1,9 +1,8 @@
 package dispatch
 
-// Located is an [Adapter] that knows where its connections lead, so that
-// somebody can find out whether they get there without sending anything. An
-// adapter that does not know, because a program of its own connects, has no
-// such method.
+// Located is an [Adapter] that knows the destinations of its connections, so
+// that drainer doctor can try them without sending anything. An adapter whose
+// child program connects does not know them and has no such method.
 type Located interface {
 	Destinations() []Destination
 }
@@ -21,6 +20,6 @@ type TLSUse string
 // The uses. Of an upgrade only the protocol's own client knows how to ask.
 const (
 	PlainText   TLSUse = ""
-	ImplicitTLS TLSUse = "implicit" // with its first octet
+	ImplicitTLS TLSUse = "implicit" // with its first byte
 	UpgradedTLS TLSUse = "upgraded" // after both sides agreed to
 )

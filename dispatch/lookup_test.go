@@ -86,10 +86,10 @@ func TestALookupDecides(t *testing.T) {
 		{"absent, and may be repeated", dispatch.KeyIdempotent, 3, dispatch.Absent, dispatch.Decision{Status: pending, Delay: 2 * time.Second, Tries: 3}},
 		{"absent, and was the last try", dispatch.KeyIdempotent, 9, dispatch.Absent, dispatch.Decision{Status: failed, Tries: 9}},
 		{"absent, and must not be repeated", dispatch.NonIdempotent, 2, dispatch.Absent, dispatch.Decision{Status: failed, Tries: 2}},
-		{"cannot tell", dispatch.NonIdempotent, 2, dispatch.Throttled, dispatch.Decision{Status: unknown, Delay: time.Second, Tries: 2, MaybeApplied: true, Lookup: true}},
+		{"does not answer", dispatch.NonIdempotent, 2, dispatch.Throttled, dispatch.Decision{Status: unknown, Delay: time.Second, Tries: 2, MaybeApplied: true, Lookup: true}},
 		{"refused", dispatch.NonIdempotent, 2, dispatch.Rejected, dispatch.Decision{Status: unknown, Delay: time.Second, Tries: 2, MaybeApplied: true, Lookup: true}},
 		{"given back", dispatch.NonIdempotent, 2, dispatch.Released, dispatch.Decision{Status: unknown, Tries: 1, MaybeApplied: true, Lookup: true}},
-		{"cannot tell for long", dispatch.NonIdempotent, 16, dispatch.Ambiguous, dispatch.Decision{Status: unknown, Delay: 30 * time.Second, Tries: 16, MaybeApplied: true}},
+		{"does not answer for long", dispatch.NonIdempotent, 16, dispatch.Ambiguous, dispatch.Decision{Status: unknown, Delay: 30 * time.Second, Tries: 16, MaybeApplied: true}},
 	} {
 		history := dispatch.History{Tries: test.tries, MaybeApplied: true, Lookup: true}
 		if got := asking(test.class).Decide(history, dispatch.Result{Outcome: test.outcome}, 0.5); got != test.want {
@@ -116,6 +116,6 @@ func TestALostLookupIsAskedAgainOnceTheLastSendHasLanded(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if got := policy(dispatch.NonIdempotent).Decide(history, lost, 0); got.Status != unknown || got.Lookup || !got.MaybeApplied {
-		t.Errorf("nobody can be asked any more, and it goes on with %+v", got)
+		t.Errorf("there is no lookup any more, and it goes on with %+v", got)
 	}
 }

@@ -62,5 +62,5 @@ const (
 	StatusPending   Status = "pending" // back in the queue
 	StatusCompleted Status = "completed"
 	StatusFailed    Status = "failed"
-	StatusUnknown   Status = "unknown" // nobody can tell whether it was applied
+	StatusUnknown   Status = "unknown" // it may or may not have been applied
 )

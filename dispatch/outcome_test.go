@@ -21,8 +21,8 @@ func TestOnlyTheProvidersOwnTroubleCountsTowardsItsBreaker(t *testing.T) {
 		"it is still at an earlier try":    {Result{Outcome: InFlight}, false},
 		"it takes it":                      {Result{Outcome: Completed}, false},
 		"it says that there is no such":    {Result{Outcome: Absent}, false},
-		"nobody asked it":                  {Result{Outcome: Released}, false},
-		"whoever asked it died":            {Result{Outcome: Lost}, false},
+		"it was not sent":                  {Result{Outcome: Released}, false},
+		"its worker died":                  {Result{Outcome: Lost}, false},
 		"out of reach, whatever it claims": {Result{Outcome: NotSent, Healthy: true}, true},
 	} {
 		if got := test.result.Overloaded(); got != test.overloaded {

@@ -13,7 +13,7 @@ type Block interface {
 	Decode(into any) error
 }
 
-// Spec is what an adapter is built from.
+// Spec holds the settings from which an adapter is built.
 type Spec struct {
 	Provider string
 	Timeout  time.Duration // the longest one dispatch may take
@@ -30,8 +30,8 @@ type ToolSpec struct {
 	Settings       Block         // the tool's block, named like the adapter
 }
 
-// ToolError is what is wrong with the settings of one tool. An adapter reports
-// it from [Kind.New], so that it is shown where that tool stands in the file.
+// ToolError is an error in the settings of one tool. An adapter reports it from
+// [Kind.New], so that the message points at that tool in the file.
 type ToolError struct {
 	Operation string
 	Err       error
@@ -41,6 +41,20 @@ func (e *ToolError) Error() string { return "tool " + e.Operation + ": " + e.Err
 
 // Unwrap gives what is wrong, which may be several errors joined.
 func (e *ToolError) Unwrap() error { return e.Err }
+
+// Provider is one provider of the configuration, with its adapter built.
+type Provider struct {
+	Name        string
+	Adapter     Adapter
+	Network     Network       // that Adapter was built with; doctor tries the same connections
+	Concurrency int           // requests in flight at once, over all workers together
+	Timeout     time.Duration // the longest one dispatch may take
+	RateLimit   RateLimit
+	Breaker     BreakerPolicy
+	Fallback    string            // the provider that serves while the breaker is open; empty for none
+	Namespace   string            // part of the keys of its intents; empty uses the outbox's own
+	Tools       map[string]Policy // by operation
+}
 
 // Kind is one sort of adapter: how to build it, and the shapes of its blocks
 // for the published configuration schema.

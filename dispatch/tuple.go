@@ -10,9 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// MaxPartOctets bounds each part of a tuple: a longer primary key would fail
+// MaxPartBytes bounds each part of a tuple: a longer primary key would fail
 // the agent's own transaction at the index.
-const MaxPartOctets = 255
+const MaxPartBytes = 255
 
 // ErrInvalidTuple says that a four-tuple cannot identify an intent.
 var ErrInvalidTuple = errors.New("invalid intent key")
@@ -42,20 +42,46 @@ func (t Tuple) Operation() string {
 	return operation
 }
 
-// IdempotencyKey derives the key that every attempt carries upstream: the
-// first 32 hex digits of SHA-256 over the parts as netstrings (D. J.
-// Bernstein, 1997), which no two different tuples share. The SQL function
-// outbox.idempotency_key computes the same.
-func (t Tuple) IdempotencyKey() string {
+// Qualifiers make keys differ where the same tuple means another effect. What is
+// zero does not enter a key.
+type Qualifiers struct {
+	Namespace  string // of the outbox, or of the provider: two outboxes may use one account
+	Tenant     string
+	Generation int // 2 after the first time that an operator asked for a new key
+}
+
+// IdempotencyKey derives the key that an attempt carries upstream: the first 32 hex
+// digits of SHA-256 over the parts as netstrings (D. J. Bernstein, 1997), which no
+// two different tuples share. The SQL function outbox.idempotency_key computes the same.
+func (t Tuple) IdempotencyKey() string { return t.QualifiedKey(Qualifiers{}) }
+
+// QualifiedKey appends a netstring for each qualifier that is set, in the order of
+// the fields: ns=NAMESPACE, tenant=TENANT, gen=GENERATION. The four parts come first
+// and are always four, so no part can pass for a qualifier.
+func (t Tuple) QualifiedKey(q Qualifiers) string {
 	netstrings := make([]byte, 0, 256) // on the stack: it is computed for every attempt
 	for _, part := range t.parts() {
-		netstrings = strconv.AppendInt(netstrings, int64(len(part.value)), 10)
-		netstrings = append(netstrings, ':')
-		netstrings = append(netstrings, part.value...)
-		netstrings = append(netstrings, ',')
+		netstrings = appendNetstring(netstrings, "", part.value)
+	}
+	if q.Namespace != "" {
+		netstrings = appendNetstring(netstrings, "ns=", q.Namespace)
+	}
+	if q.Tenant != "" {
+		netstrings = appendNetstring(netstrings, "tenant=", q.Tenant)
+	}
+	if q.Generation > 1 {
+		netstrings = appendNetstring(netstrings, "gen=", strconv.Itoa(q.Generation))
 	}
 	digest := sha256.Sum256(netstrings)
 	return "idem_v1_" + hex.EncodeToString(digest[:16])
+}
+
+func appendNetstring(to []byte, tag, value string) []byte {
+	to = strconv.AppendInt(to, int64(len(tag)+len(value)), 10)
+	to = append(to, ':')
+	to = append(to, tag...)
+	to = append(to, value...)
+	return append(to, ',')
 }
 
 // Validate reports every part that is empty, too long or not valid text,
@@ -88,8 +114,8 @@ func (p part) problem() string {
 	switch {
 	case p.value == "":
 		return "is empty"
-	case len(p.value) > MaxPartOctets:
-		return fmt.Sprintf("is %d octets long; at most %d are allowed", len(p.value), MaxPartOctets)
+	case len(p.value) > MaxPartBytes:
+		return fmt.Sprintf("is %d bytes long; at most %d are allowed", len(p.value), MaxPartBytes)
 	case !utf8.ValidString(p.value) || strings.ContainsRune(p.value, 0):
 		return "is not valid UTF-8 text without NUL"
 	}

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -27,6 +28,9 @@ func TestIdempotencyKeyMatchesTheVectors(t *testing.T) {
 		StepID         string `json:"step_id"`
 		ToolName       string `json:"tool_name"`
 		BusinessScope  string `json:"business_scope"`
+		Namespace      string `json:"namespace"`
+		Tenant         string `json:"tenant"`
+		Generation     int    `json:"generation"`
 		IdempotencyKey string `json:"idempotency_key"`
 	}
 	if err := json.Unmarshal(raw, &vectors); err != nil {
@@ -34,8 +38,8 @@ func TestIdempotencyKeyMatchesTheVectors(t *testing.T) {
 	}
 	for _, v := range vectors {
 		tuple := Tuple{v.AgentRunID, v.StepID, v.ToolName, v.BusinessScope}
-		if got := tuple.IdempotencyKey(); got != v.IdempotencyKey {
-			t.Errorf("%+v has the key %s, want %s", tuple, got, v.IdempotencyKey)
+		if got := tuple.QualifiedKey(Qualifiers{v.Namespace, v.Tenant, v.Generation}); got != v.IdempotencyKey {
+			t.Errorf("%+v has the key %s, want %s", v, got, v.IdempotencyKey)
 		}
 	}
 }
@@ -61,7 +65,7 @@ func TestATupleThatIdentifiesNothingIsInvalid(t *testing.T) {
 		says  string
 	}{
 		"empty part":        {Tuple{"", "s", "p/o", "b"}, "agent_run_id is empty"},
-		"256 octets":        {Tuple{"r", strings.Repeat("é", 128), "p/o", "b"}, "step_id is 256 octets long"},
+		"256 bytes":         {Tuple{"r", strings.Repeat("é", 128), "p/o", "b"}, "step_id is 256 bytes long"},
 		"not UTF-8":         {Tuple{"r", "s", "p/o", "\xff"}, "business_scope is not valid UTF-8"},
 		"NUL":               {Tuple{"r", "s\x00", "p/o", "b"}, "step_id is not valid UTF-8 text without NUL"},
 		"no provider":       {Tuple{"r", "s", "/o", "b"}, "tool_name starts with a slash"},
@@ -72,13 +76,13 @@ func TestATupleThatIdentifiesNothingIsInvalid(t *testing.T) {
 			t.Errorf("%s: got %v, want it to say %q", name, err, c.says)
 		}
 	}
-	if err := (Tuple{"r", strings.Repeat("é", 127), "p/o", strings.Repeat("b", MaxPartOctets)}).Validate(); err != nil {
-		t.Errorf("parts of up to 255 octets: %v", err)
+	if err := (Tuple{"r", strings.Repeat("é", 127), "p/o", strings.Repeat("b", MaxPartBytes)}).Validate(); err != nil {
+		t.Errorf("parts of up to 255 bytes: %v", err)
 	}
 }
 
-// Cutting one list of words in two ways is what a plain join confuses, where
-// the words hold what it joins with.
+// A plain join gives two lists the same key if their words contain the
+// separator.
 func TestTwoTuplesShareAKeyOnlyIfTheyAreTheSame(t *testing.T) {
 	t.Parallel()
 	cut := func(t *rapid.T, words []string, with, label string) Tuple {
@@ -118,7 +122,7 @@ func TestAKeyIsStableAndFitsEveryHeader(t *testing.T) {
 // Whatever agents write into a key: two tuples share one only if they are the
 // same, it is a header's value as it is, and no error repeats a part of it.
 func FuzzAKeyTellsTuplesApart(f *testing.F) {
-	long := strings.Repeat("é", 150) // 300 octets
+	long := strings.Repeat("é", 150) // 300 bytes
 	for _, seed := range [][]string{
 		{"run", "step", "p/o", "scope", "run", "step", "p/o", "scope"},
 		{"a", "bc", "p/o", "d", "ab", "c", "p/o", "d"},
@@ -144,7 +148,7 @@ func FuzzAKeyTellsTuplesApart(f *testing.F) {
 		err := one.Validate()
 		identifies := one.Provider() != ""
 		for _, part := range one.parts() {
-			identifies = identifies && part.value != "" && len(part.value) <= MaxPartOctets && utf8.ValidString(part.value) && !strings.Contains(part.value, "\x00")
+			identifies = identifies && part.value != "" && len(part.value) <= MaxPartBytes && utf8.ValidString(part.value) && !strings.Contains(part.value, "\x00")
 			if err != nil && len(part.value) > 60 && strings.Contains(err.Error(), part.value) {
 				t.Errorf("the error repeats %s: %v", part.name, err)
 			}
@@ -153,4 +157,27 @@ func FuzzAKeyTellsTuplesApart(f *testing.F) {
 			t.Errorf("%q: %v", one, err)
 		}
 	})
+}
+
+// Two outboxes, two tenants or two generations never share a key by chance, nor by the text
+// of a part.
+func TestAKeyTellsQualifiersApart(t *testing.T) {
+	t.Parallel()
+	tuple := Tuple{"run", "step", "p/o", "scope"}
+	seen := map[string]string{}
+	for _, namespace := range []string{"", "a", "tenant=a", "a,8:tenant=a", "gen=2", "2"} {
+		for _, tenant := range []string{"", "a", "gen=2", "a,5:gen=2", "ns=a"} {
+			for _, generation := range []int{0, 2, 22} {
+				q := Qualifiers{namespace, tenant, generation}
+				key := tuple.QualifiedKey(q)
+				if other, taken := seen[key]; taken {
+					t.Errorf("%+v has the key of %s", q, other)
+				}
+				seen[key] = fmt.Sprintf("%+v", q)
+			}
+		}
+	}
+	if tuple.QualifiedKey(Qualifiers{Generation: 1}) != tuple.IdempotencyKey() {
+		t.Error("the first generation has another key than one without a number")
+	}
 }

@@ -40,7 +40,7 @@ func drawPolicy(t *rapid.T) dispatch.Policy {
 	return p
 }
 
-// step takes one attempt and reports whether the row goes back for another.
+// step takes one attempt and reports whether the row is requeued for another.
 func (w *walk) step(t *rapid.T) bool {
 	w.history.Tries++
 	w.history.SinceStart = time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "took"))

@@ -1,115 +1,95 @@
 package drainer
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/failpoint"
 )
 
 const (
-	// linger gathers outcomes for a turn while others are still on their way.
-	linger = 5 * time.Millisecond
-	// pollInterval bounds the wait for rows that no notification announced.
-	pollInterval = 250 * time.Millisecond
-	// fullTurn is a turn's worth of outcomes: more gain little.
-	fullTurn = 1000
-	// manyOutcomes are worth a look whether enough has come for a turn.
+	// manyOutcomes are worth a look whether enough has come for a batch.
 	manyOutcomes = 64
-	// maxTurnOctets bounds the responses that one turn stores for a lane.
-	maxTurnOctets = 4 << 20
-	// turnsOfWork are claimed ahead: dispatchers have one turn's worth left to do
-	// while the next turn, which fetches more, is under way.
-	turnsOfWork = 2
-	// maxPrefetch bounds the rows that wait in memory for a free dispatcher, and
-	// maxPrefetchOctets their payloads.
-	maxPrefetch       = 1750
-	maxPrefetchOctets = 16 << 20
+	// maxBatchBytes bounds the responses that one batch stores for a lane.
+	maxBatchBytes = 4 << 20
+	// stalledAfter is several batches that failed, each after its timeout and a backoff.
+	stalledAfter = time.Minute
 	// reclaimInterval is how often a lane looks for claims whose reply it lost
 	// and whose commit came later than its first look.
 	reclaimInterval = 5 * time.Second
 )
 
-// databaseBackoff spaces a lane's turns while the database fails.
+// databaseBackoff spaces a lane's batches while the database fails.
 var databaseBackoff = dispatch.Backoff{Base: 200 * time.Millisecond, Cap: 5 * time.Second}
 
-// lane drains one provider, through itself or through its fallback. Its goroutine alone reads and writes the fields
-// below the line; dispatchers meet it only through their rows and outcomes.
+// lane drains one provider, through itself or through its fallback. It is a loop of one
+// goroutine: its planner says what to claim and when, the committer settles and claims, and
+// its pool sends the rows. That goroutine alone reads and writes the fields below the line.
 type lane struct {
-	provider   string               // whose rows
-	server     *upstream            // who serves them: the provider, or its fallback
-	fallback   string               // whose rows this lane leaves alone; empty for nobody's
-	upstreams  map[string]*upstream // of all providers
-	closings   *closings
-	worker     string
-	turns      *turns
-	claims     claimStore
-	lease      *lease
-	observer   *observer
-	tracing    *tracing
-	log        *slog.Logger
-	sagaMoved  func(Settlement)
-	prefetches bool          // rows may wait here for a free dispatcher
-	once       bool          // stop when nothing is due
-	wake       chan struct{} // capacity 1; written by the listener
-
-	dispatchers dispatchers
-	outcomes    *outcomes
-	pulse       pulse // beats with every round of the loop
+	route     route
+	server    *upstream // of the provider that serves the rows
+	committer *committer
+	claims    claimStore
+	pool      *pool
+	observer  *observer
+	log       *slog.Logger
+	once      bool          // stop when nothing is due
+	wake      chan struct{} // capacity 1; written by the listener
+	pulse     pulse         // beats with every round of the loop
+	stalled   atomic.Bool
 
 	// ----
-	settled     []Settlement // outcomes that no turn has taken yet
-	pending     pending      // turns that have begun
-	failed      error        // why one of these failed
+	planner     planner
+	inFlight    inFlight
+	settled     []Settlement // outcomes that no batch has taken yet
 	emptied     []int64      // claims to finish: their rows are settled
-	shelf       shelf
+	spare       spareRoom
 	remembered  map[int64]int // claim id → rows of it that no commit has settled yet
-	outstanding int           // rows in jobs, in dispatch or in outcomes
+	outstanding int           // rows in the pool: they wait, are being sent, or have an outcome
 	probes      int           // of these rows and the unconfirmed outcomes
-	prefetch    int
-	heft        int // octets of a payload, on average of the newest claim
-	scan        scan
-	idle        idleness
-	failures    int // turns in a row that the database failed
+	failed      error         // why a batch failed; others may still be under way
+	failures    int           // batches in a row that the database failed
 	reclaimAt   time.Time
+	claimFails  time.Time // when the first claim began that failed since one succeeded; zero while they succeed
+	settleFails time.Time // the same of settlements
 	stoppedAt   time.Time // when it first saw that it is to stop
 	shut        bool      // it drained once, and ended at a shut gate
 }
 
 func newLane(route route, session *session) *lane {
 	own, server := session.upstreams[route.provider], session.upstreams[route.server]
-	prefetches := !route.isDetour() && server.provider.mayPrefetch() // what takes a detour could soon be served by another
+	planner := newPlanner(route, own.provider, server.provider)
 	room := server.provider.Concurrency
-	if prefetches {
+	if planner.prefetches {
 		room += maxPrefetch
 	}
 	return &lane{
-		provider:    route.provider,
-		server:      server,
-		fallback:    own.provider.Fallback,
-		upstreams:   session.upstreams,
-		closings:    session.closings,
-		worker:      session.worker,
-		turns:       session.turns,
-		claims:      session.store,
-		lease:       session.lease,
-		observer:    session.observer,
-		tracing:     session.tracing,
-		log:         session.log.With("provider", route.provider, "server", route.server),
-		sagaMoved:   session.sagaMoved,
-		prefetches:  prefetches,
-		once:        session.settings.Once,
-		wake:        make(chan struct{}, 1),
-		pending:     newPending(),
-		dispatchers: dispatchers{jobs: make(chan *Row, room)},
-		outcomes:    newOutcomes(),
-		remembered:  map[int64]int{},
-		reclaimAt:   time.Now().Add(reclaimInterval),
+		route:      route,
+		server:     server,
+		committer:  session.committer,
+		claims:     session.store,
+		pool:       newPool(route, room, session),
+		observer:   session.observer,
+		log:        session.log.With("provider", route.provider, "server", route.server),
+		once:       session.settings.Once,
+		wake:       make(chan struct{}, 1),
+		planner:    planner,
+		inFlight:   newInFlight(),
+		remembered: map[int64]int{},
+		reclaimAt:  time.Now().Add(reclaimInterval),
 	}
 }
 
-// route is whose rows go where.
+// route pairs the provider that owns the rows with the one that serves them. They
+// differ for a fallback.
 type route struct{ provider, server string }
 
 func (r route) isDetour() bool { return r.provider != r.server }
@@ -122,85 +102,384 @@ type lifetimes struct{ stop, abort, giveUp context.Context }
 // The error says that it had to give up with outcomes unsettled.
 func (l *lane) run(life lifetimes) error {
 	defer l.pulse.end() // its session may last for long yet, for the sake of other lanes
-	l.dispatchers.assemble(l.server.provider.Concurrency, func(next func() *Row) { l.dispatchAll(life, next) })
+	defer l.stall(false)
+	l.pool.start(life)
 	for !l.finished(life.stop) && life.giveUp.Err() == nil {
 		l.round(life)
 	}
-	l.dispatchers.dismiss()
+	l.pool.dismiss()
 	if l.unsettled() {
 		return context.Cause(life.giveUp) // without waiting for an adapter that ignores its context
 	}
-	l.dispatchers.all.Wait()
+	l.pool.all.Wait()
 	l.shut = l.isShut(life.stop)
 	return nil
 }
 
-// dispatchAll is one dispatcher. It has a context of its own: below a common one
-// all attempts would wait for each other's lock, twice each.
-func (l *lane) dispatchAll(life lifetimes, next func() *Row) {
-	var done context.CancelFunc
-	life.abort, done = context.WithCancel(life.abort)
-	defer done()
-	for row := next(); row != nil; row = next() {
-		outcome := l.attempt(life, row)
-		outcome.Row.forgetIntent()
-		l.outcomes.put(outcome)
-	}
-}
-
 func (l *lane) round(life lifetimes) {
-	if !l.hangs(life) && !l.pending.overdue() {
+	if !l.adapterHangs(life) && !l.inFlight.overdue() {
 		l.pulse.beat()
 	}
+	l.stall(l.isStalled())
 	switch {
 	case life.stop.Err() != nil:
-		l.giveBack(0, "")
-	case l.barred():
-		l.giveBack(fleetInterval, "provider_shut")
+		l.releaseWaiting(0, "")
+	case l.pool.isBarred():
+		l.releaseWaiting(fleetInterval, "provider_shut")
 	}
 	if l.await(life) {
 		l.begin(life)
 	}
-	if l.failed != nil && !l.pending.any() {
+	if l.failed != nil && !l.inFlight.any() {
 		l.backOff(life)
 	}
 }
 
-// hangs reports that an adapter ignores its context, which was cancelled or has
-// run out: only a restart ends that. Outcomes that wait for the database to
-// come back are no such case.
-func (l *lane) hangs(life lifetimes) bool {
-	if life.stop.Err() == nil {
-		return false
+// load is the planner's input, as of now.
+func (l *lane) load(stop context.Context) load {
+	budget, budgetIn := l.server.budget()
+	return load{
+		now:          time.Now(),
+		stopping:     stop.Err() != nil,
+		outstanding:  l.outstanding,
+		settled:      len(l.settled),
+		emptied:      len(l.emptied),
+		claiming:     len(l.inFlight.claiming),
+		claimingRows: l.inFlight.rows(),
+		settling:     len(l.inFlight.settling),
+		isShared:     l.server.shared.Load(),
+		isFailing:    l.failed != nil || l.failures > 0,
+		reclaimsNext: l.reclaimIsDue(),
+		isBarred:     l.pool.isBarred(),
+		passage:      l.server.breaker.passage(),
+		isProbed:     l.probes > 0,
+		probeFor:     l.server.provider.Timeout + batchTimeout,
+		slots:        l.server.slots.size(),
+		budget:       budget,
+		budgetIn:     budgetIn,
 	}
-	if l.stoppedAt.IsZero() {
-		l.stoppedAt = time.Now()
-	}
-	isOver := life.abort.Err() != nil || time.Since(l.stoppedAt) > l.longestDispatch()
-	return isOver && l.outstanding > l.outcomes.len()
 }
 
-// longestDispatch is of all providers: a lane also hands rows to fallbacks.
-func (l *lane) longestDispatch() (longest time.Duration) {
-	for _, upstream := range l.upstreams {
-		longest = max(longest, upstream.provider.Timeout)
-	}
-	return longest
+// await returns once a batch is worth its round trip or, reporting false, once one under
+// way has ended. It brings along the outcomes for which alone it was not woken.
+func (l *lane) await(life lifetimes) (isDue bool) {
+	isDue = l.sleep(life)
+	l.gather()
+	return isDue
 }
 
-// giveBack withdraws what no dispatcher has begun: others need not wait until
-// what is under way is done here. A probe stays: it is to pass the shut gate.
-func (l *lane) giveBack(delay time.Duration, class string) {
-	for range l.dispatchers.waiting() {
-		row := l.dispatchers.take()
+func (l *lane) sleep(life lifetimes) (isDue bool) {
+	timer := time.NewTimer(l.planner.wait(l.load(life.stop)))
+	defer timer.Stop()
+	wake, lingers := l.wake, len(l.settled) > 0
+	var wakesAgain <-chan time.Time
+	if l.inFlight.any() {
+		wake, lingers = nil, true // a notification keeps: a claim under way may have looked before its row was committed
+	} else if ignored := l.planner.idle.ignoresFor(time.Now()); ignored > 0 {
+		wake, wakesAgain = nil, time.After(ignored)
+	}
+	stopped := life.stop.Done()
+	if life.stop.Err() != nil {
+		stopped = nil
+	}
+	for l.gather(); !l.planner.isBatchDue(l.load(life.stop)); l.gather() {
+		if len(l.settled) > 0 && !lingers {
+			timer.Reset(linger)
+			lingers = true
+		}
+		select {
+		case <-l.pool.outcomes.whenThere(l.worthWaking(lingers)):
+		case result := <-l.inFlight.claimed:
+			l.onClaimed(result)
+			return false
+		case result := <-l.inFlight.settled:
+			l.onSettled(result)
+			return false
+		case <-wakesAgain:
+			wake = l.wake
+		case <-wake:
+			l.planner.idle.woken(time.Now())
+			return true
+		case <-stopped:
+			return true
+		case <-life.giveUp.Done():
+			return true
+		case <-timer.C:
+			return true
+		}
+	}
+	return true
+}
+
+// worthWaking is how many outcomes change something for the lane: the first of all
+// begins to linger, and the last, or many, may make a batch due. It is 0 while a full
+// batch waits: what is not collected is outstanding, and so bounds what is claimed.
+func (l *lane) worthWaking(lingers bool) int {
+	if !lingers {
+		return 1
+	}
+	return max(0, min(l.outstanding, fullBatch-len(l.settled), manyOutcomes))
+}
+
+// gather takes the outcomes that have arrived, as far as one batch can use them.
+func (l *lane) gather() {
+	before := len(l.settled)
+	l.settled = l.pool.outcomes.take(l.settled, max(0, fullBatch-before))
+	if arrived := len(l.settled) - before; arrived > 0 {
+		l.collected(arrived)
+	}
+}
+
+func (l *lane) collected(rows int) {
+	l.outstanding -= rows
+	l.observer.ended(l.route.provider, rows)
+}
+
+// begin settles what finished and claims what fits, most often in one commit, and
+// does not wait for it.
+func (l *lane) begin(life lifetimes) {
+	if !l.load(life.stop).mayBegin() {
+		return
+	}
+	begun := time.Now()
+	if err := l.reclaim(life); err != nil {
+		l.claimFails = cmp.Or(l.claimFails, begun)
+		l.fail(err)
+		return
+	}
+	share := l.nextShare(life.stop)
+	if !share.settles() && !share.claims() {
+		l.succeeded()
+		return
+	}
+	l.inFlight.add(share)
+	l.committer.take(life.giveUp, share)
+}
+
+func (l *lane) nextShare(stop context.Context) *share {
+	share, load := newShare(&l.inFlight), l.load(stop)
+	if l.planner.maySettle(load) {
+		share.settle = l.takeSettled()
+		share.finish = append(l.ended(share.settle), l.emptied...)
+		l.emptied = nil
+	}
+	if l.planner.mayClaim(load) {
+		share.claim = l.planner.nextClaim(load)
+	}
+	if load.isQuiet() && len(share.settle) == 0 {
+		l.planner.prefetch = 0 // no row has ended since the last batch
+	}
+	return share
+}
+
+// takeSettled halves what it takes as long as batches fail: it may be too much for
+// the time that a batch has.
+func (l *lane) takeSettled() []Settlement {
+	most := min(len(l.settled), max(1, fullBatch>>l.failures))
+	taken := firstBytes(l.settled[:most], maxBatchBytes)
+	l.settled = append(l.spare.take(), l.settled[len(taken):]...)
+	return taken
+}
+
+// firstBytes takes as many settlements as one batch can carry: at least one,
+// and not more bytes of responses than reach the database well within its
+// timeout.
+func firstBytes(settled []Settlement, limit int) []Settlement {
+	bytes := 0
+	for i := range settled {
+		bytes += len(settled[i].Result.Response)
+		if bytes > limit && i > 0 {
+			return settled[:i]
+		}
+	}
+	return settled
+}
+
+// ended lists the claims of which these settlements are the last.
+func (l *lane) ended(settle []Settlement) []int64 {
+	var ended []int64
+	left := map[int64]int{}
+	for i := range settle {
+		claim := settle[i].Row.ClaimID
+		if _, counted := left[claim]; !counted {
+			left[claim] = l.remembered[claim]
+		}
+		left[claim]--
+		if left[claim] == 0 {
+			ended = append(ended, claim)
+		}
+	}
+	return ended
+}
+
+// onClaimed hands the claimed rows to the pool.
+func (l *lane) onClaimed(result claimResult) {
+	l.inFlight.claiming = without(l.inFlight.claiming, result.of)
+	if result.err != nil {
+		l.planner.claimFailed(result.of.claim)
+		l.claimFails = cmp.Or(l.claimFails, result.of.begunAt)
+		l.fail(result.err)
+		return
+	}
+	l.claimFails = time.Time{}
+	l.planner.claimed(result.of.claim, result.of.begunAt, time.Now(), result.reply)
+	rows := result.reply.Rows
+	if len(rows) > 0 {
+		failpoint.ClaimCommitted.Hit()
+	}
+	for _, row := range rows {
+		l.remembered[row.ClaimID]++
+		if row.Probe {
+			l.probes++
+		}
+		l.pool.spend(row)
+		l.pool.hand(row)
+	}
+	l.outstanding += len(rows)
+	l.observer.claimed(l.route.provider, len(rows))
+	l.succeeded()
+}
+
+// onSettled forgets what a batch settled. After an error nothing is forgotten:
+// the commit may or may not have happened, and settling again is harmless.
+func (l *lane) onSettled(result settleResult) {
+	share := result.of
+	l.inFlight.settling = without(l.inFlight.settling, share)
+	if result.err != nil {
+		for i := range share.settle {
+			share.settle[i].Repeats = true
+		}
+		l.settled = append(share.settle, l.settled...) // before what came later
+		for _, claim := range share.finish {
+			if l.remembered[claim] == 0 { // other batches settled its rows
+				l.emptied = append(l.emptied, claim)
+			}
+		}
+		l.settleFails = cmp.Or(l.settleFails, share.begunAt)
+		l.fail(result.err)
+		return
+	}
+	l.settleFails = time.Time{}
+	l.confirm(share, result.refused)
+	l.succeeded()
+}
+
+func (l *lane) confirm(share *share, refused []Settlement) {
+	// A refusal may be the echo of a settlement that was committed although its
+	// reply was lost.
+	refused = slices.DeleteFunc(refused, func(s Settlement) bool { return s.Repeats })
+	l.observer.refused(l.route.provider, refused)
+	for i := range refused {
+		refused[i].Row.spans.refused()
+	}
+	if len(share.settle) > 0 {
+		failpoint.SettleCommitted.Hit()
+	}
+	for i := range share.settle {
+		l.forgetRow(share.settle[i].Row, share.finish)
+		share.settle[i].Row.spans.settled()
+	}
+	for _, claim := range share.finish {
+		delete(l.remembered, claim)
+	}
+	l.planner.settled(len(share.settle), l.server.breaker.passage())
+	l.spare.put(share.settle)
+}
+
+// forgetRow leaves a claim to the next batch where the last of its rows were settled
+// by several: none of these could know that the others would succeed.
+func (l *lane) forgetRow(row *Row, finished []int64) {
+	if row.Probe {
+		l.probes--
+	}
+	l.remembered[row.ClaimID]--
+	if l.remembered[row.ClaimID] == 0 && !slices.Contains(finished, row.ClaimID) {
+		l.emptied = append(l.emptied, row.ClaimID)
+	}
+}
+
+// fail keeps batches from beginning until all that have begun are known.
+func (l *lane) fail(err error) {
+	if l.failed == nil {
+		l.failed = err
+	}
+}
+
+// succeeded notes, where no batch is in doubt any more, that the database answers.
+func (l *lane) succeeded() {
+	if l.inFlight.any() || l.failed != nil {
+		return
+	}
+	if l.failures > 0 {
+		l.log.Info("database is back", "failed_batches", l.failures)
+	}
+	l.failures = 0
+}
+
+// backOff waits out a failing database. Outcomes keep arriving meanwhile, and
+// wait until a batch confirms them.
+func (l *lane) backOff(life lifetimes) {
+	err := l.failed
+	l.failed = nil
+	l.failures++
+	l.planner.prefetch = 0 // the next batch must not fail for being as large
+	if l.failures == 1 && !errors.Is(err, context.Canceled) {
+		l.log.Warn("batch failed; retrying with backoff, outcomes are kept", "error", err)
+	}
+	pause(life.giveUp, databaseBackoff.Delay(l.failures, databaseBackoff.Base/2, rand.Float64()))
+}
+
+// reclaim releases rows that a batch claimed without its reply arriving. Only
+// the lane itself may do so, between batches, when it knows what it remembers.
+func (l *lane) reclaim(life lifetimes) error {
+	// A batch under way may have claimed rows: they are not lost. mayBegin does not rule
+	// that out, because it looked at an earlier time.
+	if l.inFlight.any() || (l.failures == 0 && !l.reclaimIsDue()) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(life.giveUp, batchTimeout)
+	defer cancel()
+	remembered := slices.Collect(maps.Keys(l.remembered))
+	released, err := l.claims.Reclaim(ctx, l.committer.worker, l.route.provider, l.route.server, remembered, l.releaseLost)
+	if err != nil {
+		return err
+	}
+	if len(released) > 0 {
+		l.log.Warn("gave back rows whose claim's reply was lost", "rows", len(released))
+		l.planner.scan.owe()
+	}
+	l.reclaimAt = time.Now().Add(reclaimInterval)
+	return nil
+}
+
+func (l *lane) reclaimIsDue() bool { return !time.Now().Before(l.reclaimAt) }
+
+// releaseLost releases a row of a claim whose reply the lane never had. The row may have
+// been claimed as the probe: then another worker may try the provider. A lookup waits for
+// the last send: the lost claim may have made a lookup of the row, because its run is rolled
+// back, and its reply would have had it wait.
+func (l *lane) releaseLost(row *Row) (Settlement, bool) {
+	row.Probe = l.probes == 0
+	var delay time.Duration
+	if _, policy, configured := l.pool.find(row); configured && row.Lookup && policy.Lookup != nil {
+		delay = policy.UntilDrained(row.History(time.Time{}, time.Now()))
+	}
+	return l.pool.release(row, delay, "reply_lost"), true
+}
+
+// releaseWaiting releases the rows that no dispatcher has begun: other workers need not wait
+// until what is under way is done here. A probe stays: it is to pass the shut gate.
+func (l *lane) releaseWaiting(delay time.Duration, class string) {
+	for range l.pool.waiting() {
+		row := l.pool.take()
 		switch {
 		case row == nil:
 			return
 		case row.Probe && class != "":
-			l.dispatchers.hand(row)
+			l.pool.hand(row)
 		default:
 			row.forgetIntent()
-			l.settled = append(l.settled, l.withdraw(row, delay, class))
+			l.settled = append(l.settled, l.pool.release(row, delay, class))
 			l.collected(1)
 		}
 	}
@@ -210,15 +489,101 @@ func (l *lane) finished(stop context.Context) bool {
 	if l.unsettled() {
 		return false
 	}
-	return stop.Err() != nil || (l.once && (l.scan.nothing || l.barred()))
+	return stop.Err() != nil || (l.once && (l.planner.scan.nothing || l.pool.isBarred()))
 }
 
-// unsettled includes a turn in doubt: it may have claimed rows.
+// unsettled includes a batch in doubt: it may have claimed rows.
 func (l *lane) unsettled() bool {
-	return l.outstanding > 0 || len(l.settled) > 0 || len(l.emptied) > 0 || l.pending.any() || l.failures > 0
+	return l.outstanding > 0 || len(l.settled) > 0 || len(l.emptied) > 0 || l.inFlight.any() || l.failures > 0
 }
 
-func (l *lane) collected(rows int) {
-	l.outstanding -= rows
-	l.observer.ended(l.provider, rows)
+// isShut reports, of a lane that drains once and has ended, whether rows may be
+// due that it was not allowed to send.
+func (l *lane) isShut(stop context.Context) bool {
+	return l.once && stop.Err() == nil && (!l.planner.scan.nothing || l.server.breaker.passage() != passRows)
+}
+
+// stall says whether the lane makes no progress: heartbeats may reach the database although
+// its batches do not.
+func (l *lane) stall(stalled bool) {
+	if l.stalled.Swap(stalled) != stalled {
+		l.observer.stalled(l.route.provider, stalled)
+	}
+}
+
+func (l *lane) isStalled() bool {
+	lasts := func(since time.Time) bool { return !since.IsZero() && time.Since(since) > stalledAfter }
+	return lasts(l.claimFails) || lasts(l.settleFails)
+}
+
+// adapterHangs reports that an adapter ignores its context, which was cancelled or has
+// run out: only a restart ends that. Outcomes that wait for the database to
+// come back are no such case.
+func (l *lane) adapterHangs(life lifetimes) bool {
+	if life.stop.Err() == nil {
+		return false
+	}
+	if l.stoppedAt.IsZero() {
+		l.stoppedAt = time.Now()
+	}
+	isOver := life.abort.Err() != nil || time.Since(l.stoppedAt) > l.pool.longestDispatch()
+	return isOver && l.outstanding > l.pool.outcomes.len()
+}
+
+// inFlight are the batches of a lane of which not all results have come: one may have
+// claimed already and still be settling.
+type inFlight struct {
+	claiming, settling []*share
+	claimed            chan claimResult
+	settled            chan settleResult
+}
+
+func newInFlight() inFlight {
+	return inFlight{claimed: make(chan claimResult, batchesAtOnce), settled: make(chan settleResult, batchesAtOnce)}
+}
+
+func (f *inFlight) any() bool { return len(f.claiming) > 0 || len(f.settling) > 0 }
+
+func (f *inFlight) add(share *share) {
+	if share.claims() {
+		f.claiming = append(f.claiming, share)
+	}
+	if share.settles() {
+		f.settling = append(f.settling, share)
+	}
+}
+
+func without(shares []*share, ended *share) []*share {
+	return slices.DeleteFunc(shares, func(s *share) bool { return s == ended })
+}
+
+// rows is how many the claims under way may bring.
+func (f *inFlight) rows() (rows int) {
+	for _, share := range f.claiming {
+		rows += share.claim.Limit
+	}
+	return rows
+}
+
+// overdue holds where a batch was begun so long ago that no committer can still work on it.
+func (f *inFlight) overdue() bool {
+	return slices.ContainsFunc(slices.Concat(f.claiming, f.settling), func(s *share) bool {
+		return time.Since(s.begunAt) > 2*batchTimeout // for a committer, and for the batch
+	})
+}
+
+// spareRoom keeps slices of settled outcomes, to be used again.
+type spareRoom [][]Settlement
+
+func (s *spareRoom) take() (room []Settlement) {
+	if last := len(*s) - 1; last >= 0 {
+		room, *s = (*s)[last], (*s)[:last]
+	}
+	return room
+}
+
+// put lets go of what the room held: it can be large.
+func (s *spareRoom) put(room []Settlement) {
+	clear(room[:cap(room)])
+	*s = append(*s, room[:0])
 }

@@ -5,24 +5,25 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-func settlement(claim int64, octets int) Settlement {
+func settlement(claim int64, size int) Settlement {
 	return Settlement{
 		Row:    &Row{ClaimID: claim},
-		Result: dispatch.Result{Response: bytes.Repeat([]byte("x"), octets)},
+		Result: dispatch.Result{Response: bytes.Repeat([]byte("x"), size)},
 	}
 }
 
 func TestATurnTakesNoMoreOctetsThanItCanCarry(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		octets []int
-		limit  int
-		want   int
+		bytes []int
+		limit int
+		want  int
 	}{
 		"nothing":                          {nil, 10, 0},
 		"all that fits":                    {[]int{4, 6}, 10, 2},
@@ -35,10 +36,10 @@ func TestATurnTakesNoMoreOctetsThanItCanCarry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var settled []Settlement
-			for _, octets := range test.octets {
-				settled = append(settled, settlement(1, octets))
+			for _, bytes := range test.bytes {
+				settled = append(settled, settlement(1, bytes))
 			}
-			if got := len(firstOctets(settled, test.limit)); got != test.want {
+			if got := len(firstBytes(settled, test.limit)); got != test.want {
 				t.Errorf("took %d settlements, want %d", got, test.want)
 			}
 		})
@@ -65,25 +66,25 @@ func TestALaneHasRoomForAllThatItMayClaim(t *testing.T) {
 	t.Parallel()
 	keyed := map[string]dispatch.Policy{"act": {Class: dispatch.KeyIdempotent}}
 	for name, test := range map[string]struct {
-		provider Provider
+		provider dispatch.Provider
 		route    route
 		want     int
 	}{
-		"it may hold rows back":            {Provider{Tools: keyed}, route{"sim", "sim"}, 3 + maxPrefetch},
-		"its rows could be sent elsewhere": {Provider{Tools: keyed}, route{"other", "sim"}, 3},
-		"a rate limits it":                 {Provider{Tools: keyed, RateLimit: dispatch.RateLimit{PerSecond: 1}}, route{"sim", "sim"}, 3},
-		"a lost row would need a human":    {Provider{Tools: map[string]dispatch.Policy{"act": {Class: dispatch.NonIdempotent}}}, route{"sim", "sim"}, 3},
+		"it may hold rows back":            {dispatch.Provider{Tools: keyed}, route{"sim", "sim"}, 3 + maxPrefetch},
+		"its rows could be sent elsewhere": {dispatch.Provider{Tools: keyed}, route{"other", "sim"}, 3},
+		"a rate limits it":                 {dispatch.Provider{Tools: keyed, RateLimit: dispatch.RateLimit{PerSecond: 1}}, route{"sim", "sim"}, 3},
+		"a lost row would need a human":    {dispatch.Provider{Tools: map[string]dispatch.Policy{"act": {Class: dispatch.NonIdempotent}}}, route{"sim", "sim"}, 3},
 	} {
 		test.provider.Name, test.provider.Concurrency = "sim", 3
 		l := laneOn(test.route, test.provider)
-		if cap(l.dispatchers.jobs) != test.want {
-			t.Errorf("%s: room for %d rows, want %d", name, cap(l.dispatchers.jobs), test.want)
+		if cap(l.pool.jobs) != test.want {
+			t.Errorf("%s: room for %d rows, want %d", name, cap(l.pool.jobs), test.want)
 		}
-		l.prefetch = maxPrefetch
-		if !l.mayPrefetch() {
-			l.prefetch = 0
+		l.planner.prefetch = maxPrefetch
+		if !l.planner.prefetches {
+			l.planner.prefetch = 0
 		}
-		if room := l.room(); room != test.want {
+		if room := l.planner.room(l.load(t.Context())); room != test.want {
 			t.Errorf("%s: it claims %d, and has room for %d", name, room, test.want)
 		}
 	}
@@ -92,12 +93,346 @@ func TestALaneHasRoomForAllThatItMayClaim(t *testing.T) {
 func TestAnOutcomeThatWaitsKeepsNothingOfWhatWasSent(t *testing.T) {
 	t.Parallel()
 	l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { return healthy }))
-	l.dispatchers.jobs <- &Row{
+	l.pool.jobs <- &Row{
 		ClaimedAt: time.Now(), Tuple: dispatch.Tuple{ToolName: "sim/act"},
 		Payload: []byte(`{}`), Headers: map[string]string{"baggage": "b"},
 	}
-	l.dispatchAll(lifetimes{stop: t.Context(), abort: t.Context()}, l.dispatchers.take)
-	if waits := l.outcomes.take(nil, 1)[0]; waits.Result.Outcome != dispatch.Completed || waits.Row.Payload != nil || waits.Row.Headers != nil {
+	l.pool.dispatchAll(lifetimes{stop: t.Context(), abort: t.Context()}, l.pool.take)
+	if waits := l.pool.outcomes.take(nil, 1)[0]; waits.Result.Outcome != dispatch.Completed || waits.Row.Payload != nil || waits.Row.Headers != nil {
 		t.Errorf("%+v of %+v waits for the database", waits.Result, waits.Row)
+	}
+}
+
+func TestALaneThatBeginsToWaitOwesOneMoreLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var i idleness
+		if i.mark(time.Now()) != IdleWaiting {
+			t.Fatal("want a lane that begins to ask for notifications")
+		}
+		if !i.looked(IdleWaiting, time.Now(), time.Now(), 0) {
+			t.Error("a row may have been committed before the mark stood: one more look is owed")
+		}
+		if i.mark(time.Now()) != IdleUnchanged {
+			t.Error("the mark stands and need not be written again")
+		}
+		time.Sleep(IdleFor/2 + time.Millisecond)
+		if i.mark(time.Now()) != IdleWaiting {
+			t.Error("want the mark renewed before it runs out")
+		}
+		if i.looked(IdleWaiting, time.Now(), time.Now(), 0) {
+			t.Error("a renewed mark leaves no gap to look into")
+		}
+	})
+}
+
+func TestALaneLooksOutForThoseWhoCommitAMomentLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var i idleness
+		i.looked(IdleWaiting, time.Now(), time.Now(), 0)
+		if i.wait(time.Now()) != pollInterval {
+			t.Error("want a lane that found nothing to wait")
+		}
+		i.looked(IdleUnchanged, time.Now(), time.Now(), 1)
+		const ms = time.Millisecond
+		for _, want := range []time.Duration{2 * ms, 2 * ms, 4 * ms, 8 * ms, pollInterval} {
+			if got := i.wait(time.Now()); got != want {
+				t.Errorf("it waits %s, want %s", got, want)
+			}
+			time.Sleep(i.wait(time.Now()))
+			i.looked(IdleUnchanged, time.Now(), time.Now(), 0)
+		}
+	})
+}
+
+func TestAStreamOfWorkStopsTheNotifications(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var i idleness
+		i.looked(IdleWaiting, time.Now(), time.Now(), 0)
+		i.looked(IdleUnchanged, time.Now(), time.Now(), busyRows)
+		if i.mark(time.Now()) != IdleBusy {
+			t.Error("want producers told to stop")
+		}
+		i.looked(IdleBusy, time.Now(), time.Now(), busyRows)
+		if i.mark(time.Now()) != IdleUnchanged {
+			t.Error("want it told once")
+		}
+		i.looked(IdleUnchanged, time.Now(), time.Now(), 1)
+		if i.mark(time.Now()) != IdleUnchanged {
+			t.Error("want no notifications while the stream trickles")
+		}
+		time.Sleep(streamRest)
+		if owed := i.looked(IdleUnchanged, time.Now(), time.Now(), 0); !owed || i.mark(time.Now()) != IdleWaiting {
+			t.Error("want notifications again once the stream is over, and a look without a wait that asks for them")
+		}
+		if i.wait(time.Now()) != pollInterval {
+			t.Error("want the lane to wait for notifications")
+		}
+	})
+}
+
+// restingStream brought many rows, of which producers heard, and then none.
+func restingStream() (i idleness) {
+	i.looked(IdleWaiting, time.Now(), time.Now(), 0)
+	i.looked(IdleUnchanged, time.Now(), time.Now(), busyRows)
+	i.looked(IdleBusy, time.Now(), time.Now(), 0)
+	return i
+}
+
+func TestAStreamThatRestsForAMomentGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := restingStream()
+		for range 10 {
+			time.Sleep(streamRest - time.Millisecond)
+			begun := time.Now()
+			time.Sleep(time.Second) // the look itself may take long
+			if owed := i.looked(IdleUnchanged, begun, time.Now(), 0); owed || i.mark(time.Now()) != IdleUnchanged || i.wait(time.Now()) != lookInterval {
+				t.Fatal("want no notifications, and a lane that soon looks for itself")
+			}
+			i.looked(IdleUnchanged, time.Now(), time.Now(), busyRows)
+		}
+	})
+}
+
+func TestATrickleAfterAStreamIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := restingStream()
+		for range busyRows - 1 {
+			time.Sleep(streamRest / 4)
+			i.looked(IdleUnchanged, time.Now(), time.Now(), 1)
+			if i.looked(IdleUnchanged, time.Now(), time.Now(), 0) {
+				return
+			}
+		}
+		t.Error("the lane looks for itself as long as there is a row now and then")
+	})
+}
+
+func TestLooksThatEachFindALittleAreAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var i idleness
+		i.looked(IdleWaiting, time.Now(), time.Now(), 0)
+		for range 3 * busyRows {
+			i.looked(IdleUnchanged, time.Now(), time.Now(), 1)
+			i.looked(IdleUnchanged, time.Now(), time.Now(), 0)
+		}
+		if i.mark(time.Now()) != IdleUnchanged {
+			t.Fatal("rows that come one by one are worth a notification each")
+		}
+		for range busyRows {
+			i.looked(IdleUnchanged, time.Now(), time.Now(), 1)
+		}
+		if i.mark(time.Now()) != IdleBusy {
+			t.Error("want producers told to stop: they keep up with every look")
+		}
+	})
+}
+
+func TestAMarkThatRanOutOwesALookAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var i idleness
+		i.looked(IdleWaiting, time.Now(), time.Now(), 0)
+		time.Sleep(IdleFor)
+		if !i.looked(IdleWaiting, time.Now(), time.Now(), 0) {
+			t.Error("while no mark stood, a producer may have committed in silence")
+		}
+	})
+}
+
+// dispatchFunc is an adapter in a few lines.
+type dispatchFunc func(context.Context) dispatch.Result
+
+func (f dispatchFunc) Dispatch(ctx context.Context, _ dispatch.Request) dispatch.Result {
+	return f(ctx)
+}
+
+// laneTo is a lane of the provider "sim", whose tool "act" takes keys.
+func laneTo(adapter dispatch.Adapter) *lane {
+	sim := dispatch.Provider{
+		Name: "sim", Adapter: adapter, Concurrency: 1, Timeout: time.Second,
+		Breaker: dispatch.BreakerPolicy{ConsecutiveFailures: 3, CoolDown: time.Minute},
+		Tools:   map[string]dispatch.Policy{"act": {Class: dispatch.KeyIdempotent, KeyTTL: time.Minute, MaxAttempts: 3}},
+	}
+	return laneOn(route{"sim", "sim"}, sim)
+}
+
+func laneOn(way route, server dispatch.Provider) *lane {
+	observer, _ := observing(server)
+	return newLane(way, &session{
+		upstreams: map[string]*upstream{way.provider: newUpstream(server), way.server: newUpstream(server)},
+		closed:    &closedRuns{},
+		lease:     newLease(beatFunc(nil), "worker", timing, time.Now()),
+		observer:  observer,
+		log:       observer.log,
+		committer: newCommitter(nil, "worker", nil, nil),
+	})
+}
+
+func TestARowThatMustNotBeSentNowIsGivenBackUnsentAndUncounted(t *testing.T) {
+	t.Parallel()
+	fleet := func(gate Gate) func(*lane, *Row) {
+		return func(l *lane, _ *Row) {
+			gate.Provider, gate.Workers = "sim", 1
+			l.server.learn(gate)
+		}
+	}
+	longAgo := time.Now().Add(-time.Hour)
+	for name, test := range map[string]struct {
+		given func(*lane, *Row)
+		class string
+		delay time.Duration
+	}{
+		"no provider of its name": {func(_ *lane, row *Row) { row.Tuple.ToolName = "another/act" }, "unconfigured_tool", time.Minute},
+		"no tool of its name":     {func(_ *lane, row *Row) { row.Tuple.ToolName = "sim/other" }, "unconfigured_tool", time.Minute},
+		"no fallback of its name": {func(_ *lane, row *Row) { row.Via = "another" }, "unconfigured_tool", time.Minute},
+		"nobody can look it up": {func(_ *lane, row *Row) {
+			row.Lookup, row.MaybeApplied, row.FirstAttemptAt, row.SinceFirstSend = true, true, &longAgo, 2*time.Minute
+		}, "lookup_unconfigured", time.Minute},
+		"no share of the limit":      {func(l *lane, _ *Row) { l.server.slots.resize(0) }, "no_share", fleetInterval},
+		"the lease may be over":      {func(l *lane, _ *Row) { l.pool.lease.renew(longAgo) }, "", 0},
+		"the provider is paused":     {fleet(Gate{Breaker: BreakerClosed, Paused: true}), "provider_paused", fleetInterval},
+		"the provider is overloaded": {fleet(Gate{Breaker: BreakerOpen, OpenFor: time.Minute}), "circuit_open", fleetInterval},
+		"its run was closed":         {func(l *lane, row *Row) { l.pool.closed.learn([]string{row.Tuple.AgentRunID}) }, "run_closed", 0},
+		"another run goes back":      {func(l *lane, _ *Row) { l.pool.closed.learn([]string{"another"}) }, "sent", 0},
+		"it may be the probe": {func(l *lane, row *Row) {
+			fleet(Gate{Breaker: BreakerOpen, OpenFor: time.Minute})(l, row)
+			row.Probe = true
+		}, "sent", 0},
+		"nothing holds it back at all": {func(*lane, *Row) {}, "sent", 0},
+	} {
+		sent := false
+		l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { sent = true; return healthy }))
+		row := &Row{Tries: 2, ClaimedAt: time.Now(), Tuple: dispatch.Tuple{AgentRunID: "run", ToolName: "sim/act"}}
+		test.given(l, row)
+		got := l.pool.attempt(lifetimes{stop: t.Context(), abort: t.Context()}, row)
+		if want := test.class == "sent"; sent != want {
+			t.Errorf("%s: it was sent %v, want %v", name, sent, want)
+		}
+		if sent {
+			continue
+		}
+		if got.Result.Outcome != dispatch.Released || got.Result.ErrorClass != test.class || got.Decision.Delay != test.delay || got.Decision.Tries != 1 {
+			t.Errorf("%s: %s %q after %d tries, due again in %s; want it released as %q after 1, due in %s", name,
+				got.Result.Outcome, got.Result.ErrorClass, got.Decision.Tries, got.Decision.Delay, test.class, test.delay)
+		}
+		if l.server.slots.inUse() != 0 {
+			t.Errorf("%s: it keeps its slot", name)
+		}
+	}
+}
+
+func TestAStepOfARunThatGoesBackIsNotSentButEnded(t *testing.T) {
+	t.Parallel()
+	for inDoubt, want := range map[bool]dispatch.Status{false: dispatch.StatusFailed, true: dispatch.StatusUnknown} {
+		l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { t.Error("it was sent"); return healthy }))
+		row := &Row{Tries: 2, MaybeApplied: inDoubt, Closed: true, ClaimedAt: time.Now(), Tuple: dispatch.Tuple{ToolName: "sim/act"}}
+		got := l.pool.attempt(lifetimes{stop: t.Context(), abort: t.Context()}, row)
+		if got.Result.ErrorClass != "run_compensating" || got.Decision.Status != want {
+			t.Errorf("in doubt %v: %q, %s; want it %s", inDoubt, got.Result.ErrorClass, got.Decision.Status, want)
+		}
+	}
+}
+
+func TestNothingIsSentOnceTheWorkerStops(t *testing.T) {
+	t.Parallel()
+	over, end := context.WithCancel(t.Context())
+	end()
+	for name, life := range map[string]lifetimes{
+		"it claims nothing more":    {stop: over, abort: t.Context()},
+		"what is in flight was cut": {stop: t.Context(), abort: over},
+	} {
+		l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { t.Errorf("%s: and sends", name); return healthy }))
+		got := l.pool.attempt(life, &Row{Tuple: dispatch.Tuple{ToolName: "sim/act"}})
+		if got.Result.Outcome != dispatch.Released || got.Decision.Delay != 0 {
+			t.Errorf("%s: %+v, want it given back at once", name, got.Decision)
+		}
+	}
+}
+
+// What was cut off before it was sent was no attempt; what may have been sent was.
+func TestBeingCutOffCostsATryOnlyOnceSomethingMayHaveBeenSent(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		cut     bool
+		saw     dispatch.Outcome
+		outcome dispatch.Outcome
+		tries   int
+	}{
+		{true, dispatch.NotSent, dispatch.Released, 1},
+		{true, dispatch.Ambiguous, dispatch.Ambiguous, 2},
+		{false, dispatch.NotSent, dispatch.NotSent, 2},
+	} {
+		abort, cut := context.WithCancel(t.Context())
+		defer cut()
+		l := laneTo(dispatchFunc(func(context.Context) dispatch.Result {
+			if test.cut {
+				cut()
+			}
+			return dispatch.Result{Outcome: test.saw}
+		}))
+		row := &Row{Tries: 2, ClaimedAt: time.Now(), Tuple: dispatch.Tuple{ToolName: "sim/act"}}
+		got := l.pool.attempt(lifetimes{stop: t.Context(), abort: abort}, row)
+		if got.Result.Outcome != test.outcome || got.Decision.Tries != test.tries {
+			t.Errorf("%s, cut off %v: %s after %d tries, want %s after %d", test.saw, test.cut, got.Result.Outcome, got.Decision.Tries, test.outcome, test.tries)
+		}
+	}
+}
+
+// A probe passes the shut gate; what a stop gives back includes it.
+func TestAShutGateGivesBackAllThatWaitsButTheProbe(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		class string
+		stays int
+	}{
+		"a shut gate": {"provider_shut", 1},
+		"a stop":      {"", 0},
+	} {
+		l := laneTo(nil)
+		for n := range int64(3) {
+			l.pool.jobs <- &Row{IntentID: n, Probe: n == 1, Tuple: dispatch.Tuple{ToolName: "sim/act"}}
+		}
+		l.outstanding = 3
+		l.releaseWaiting(0, test.class)
+		if len(l.pool.jobs) != test.stays || l.outstanding != test.stays || len(l.settled) != 3-test.stays {
+			t.Errorf("%s: %d stay, %d are outstanding and %d are given back", name, len(l.pool.jobs), l.outstanding, len(l.settled))
+		}
+		if test.stays == 1 && !(<-l.pool.jobs).Probe {
+			t.Errorf("%s: another than the probe stays", name)
+		}
+	}
+}
+
+func TestALaneWithoutAShareHasNoRoomToPrefetch(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ slots, prefetch, outstanding, want int }{
+		{4, 0, 0, 4},
+		{4, 10, 3, 11},
+		{4, 0, 5, 0},
+		{0, 10, 0, 0},
+	} {
+		l := laneTo(nil)
+		l.server.slots.resize(test.slots)
+		l.planner.prefetch, l.outstanding = test.prefetch, test.outstanding
+		if got := l.planner.room(l.load(t.Context())); got != test.want {
+			t.Errorf("%+v: room for %d", test, got)
+		}
+	}
+}
+
+func TestALanePrefetchesAsMuchAsItEndsAndAsMemoryAllows(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ ended, payloadBytes, want int }{
+		{0, 500, 0},
+		{100, 500, 200},
+		{100, 0, 200},
+		{fullBatch, 500, maxPrefetch},
+		{fullBatch, 64 << 10, 256},
+		{fullBatch, 1 << 20, 16},
+		{fullBatch, 32 << 20, 0},
+	} {
+		p := planner{prefetches: true, payloadBytes: test.payloadBytes}
+		if p.settled(test.ended, passRows); p.prefetch != test.want {
+			t.Errorf("%d ended, of %d bytes each: %d rows, want %d", test.ended, test.payloadBytes, p.prefetch, test.want)
+		}
 	}
 }

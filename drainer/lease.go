@@ -3,17 +3,21 @@ package drainer
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
 )
 
 var (
-	errBuried = errors.New("another worker declared this one dead; starting over under a new identity")
-	errMute   = errors.New("no heartbeat reached the database in time; starting over under a new identity")
+	errDeclaredDead = errors.New("another worker declared this one dead; starting over under a new identity")
+	errNoHeartbeat  = errors.New("no heartbeat reached the database in time; starting over under a new identity")
 )
 
 // lease is a worker's right to send. It is renewed by heartbeats and ends well
-// before others may bury the worker, so that a paused or cut-off process has
+// before others may declare the worker dead, so that a paused or cut-off process has
 // stopped sending by the time its rows are taken over.
 type lease struct {
 	store    workerStore
@@ -60,12 +64,154 @@ func (l *lease) beat(ctx context.Context) error {
 	alive, err := l.store.Beat(bounded, l.worker)
 	switch {
 	case err == nil && !alive:
-		return errBuried
+		return errDeclaredDead
 	case err == nil:
 		l.renew(started)
 		return nil
 	case ctx.Err() != nil || l.holds():
 		return nil
 	}
-	return errors.Join(errMute, err)
+	return errors.Join(errNoHeartbeat, err)
+}
+
+// reaper declares workers dead and recovers their rows. Every worker has one;
+// the store makes each death and each row one reaper's. A worker is dead if this
+// reaper saw its heartbeat stand still for a lease, by its own monotonic clock.
+// So a leap of the database's clock ends no lease, and a reaper that has just
+// started, or slept, has to look for a lease first.
+type reaper struct {
+	*session
+	seen map[string]sighting
+}
+
+// sighting is since when a worker's heartbeat has stood still, at the latest.
+type sighting struct {
+	beat  time.Time
+	since time.Time // after the heartbeat was read
+}
+
+func (s *session) newReaper() *reaper { return &reaper{session: s, seen: map[string]sighting{}} }
+
+// run reaps again and again.
+func (r *reaper) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		r.reap(ctx)
+		pause(ctx, r.untilNext())
+	}
+}
+
+// runOnce waits for the rows of workers that look dead by the database's clock,
+// until each has beaten or was declared dead: no other process may look after this worker.
+func (r *reaper) runOnce(ctx context.Context) {
+	started := time.Now()
+	for r.reap(ctx) && ctx.Err() == nil && time.Since(started) < 2*r.settings.Worker.Lease {
+		pause(ctx, r.untilNext())
+	}
+}
+
+// untilNext looks again as soon as a worker that is silent can be declared dead.
+// Jitter keeps a fleet that started together from reaping together.
+func (r *reaper) untilNext() time.Duration {
+	interval := r.settings.Worker.Lease / 3
+	next := interval/2 + time.Duration(rand.Float64()*float64(interval))
+	for _, last := range r.seen {
+		if left := r.settings.Worker.Lease - time.Since(last.since); left > 0 {
+			next = min(next, left)
+		}
+	}
+	return next
+}
+
+// reap reports whether a worker that lives may soon have to be declared dead.
+func (r *reaper) reap(ctx context.Context) (suspects bool) {
+	recovered, suspects, err := r.recoverLost(ctx)
+	r.observer.recovered(recovered)
+	r.markSagas(recovered)
+	if err != nil && ctx.Err() == nil {
+		r.log.Warn("cannot recover the rows of dead workers now", "error", err)
+	}
+	r.expire(ctx)
+	return suspects && err == nil
+}
+
+func (r *reaper) markSagas(settled []Settlement) {
+	if r.settings.Sagas != nil && slices.ContainsFunc(settled, func(s Settlement) bool { return s.ConcernsSaga() }) {
+		r.settings.Sagas(SagaNews{Marked: true})
+	}
+}
+
+// expire ends what no worker has known for so long.
+func (r *reaper) expire(ctx context.Context) {
+	if r.settings.UnconfiguredFailAfter <= 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	defer cancel()
+	expired, err := r.store.Expire(ctx, r.worker, r.providerNames(), r.settings.UnconfiguredFailAfter, unknownOperation)
+	r.observer.expired(expired)
+	r.markSagas(expired)
+	if err != nil && ctx.Err() == nil {
+		r.log.Warn("cannot end the rows of unknown operations now", "error", err)
+	}
+}
+
+func (r *reaper) recoverLost(ctx context.Context) (recovered []Settlement, suspects bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	defer cancel()
+	began := time.Now()
+	beats, err := r.store.Beats(ctx, r.settings.Worker.Lease)
+	if err != nil {
+		return nil, false, err
+	}
+	silent, suspects := r.look(beats, began, time.Now())
+	if len(silent) > 0 {
+		if err := r.store.DeclareDead(ctx, silent); err != nil {
+			return nil, false, err
+		}
+	}
+	recovered, err = r.store.Reap(ctx, r.providerNames(), r.judgeLost)
+	return recovered, suspects, err
+}
+
+// look compares the heartbeats with the last ones. A heartbeat may be as new as
+// the end of the look, and had to stand still for a lease when the look began.
+// Whatever time passes until the worker is declared dead, the store compares again.
+func (r *reaper) look(beats []Heartbeat, began, ended time.Time) (silent []Heartbeat, suspects bool) {
+	seen := make(map[string]sighting, len(beats))
+	for _, beat := range beats {
+		last, known := r.seen[beat.Worker]
+		if !known || !last.beat.Equal(beat.At) {
+			last = sighting{beat: beat.At, since: ended}
+		}
+		seen[beat.Worker] = last
+		if began.Sub(last.since) >= r.settings.Worker.Lease {
+			silent = append(silent, beat)
+		} else if beat.Overdue {
+			suspects = true
+		}
+	}
+	r.seen = seen
+	return silent, suspects
+}
+
+// forgottenAfter is how long a dead worker's row waits for a process that knows
+// the fallback that was to serve it.
+const forgottenAfter = 10 * time.Minute
+
+// judgeLost leaves a row of a tool that is not configured here to a worker that
+// knows its class.
+func (s *session) judgeLost(row *Row) (Settlement, bool) {
+	upstream, configured := s.upstreams[row.server()]
+	if !configured {
+		_, isOurs := s.upstreams[row.Tuple.Provider()]
+		if isOurs && elapsed(row.ClaimedAt) > forgottenAfter {
+			return lose(row, dispatch.Policy{Class: dispatch.NonIdempotent}), true // its effect is not known, and it must not be repeated
+		}
+		return Settlement{}, false
+	}
+	policy, configured := upstream.provider.Tools[row.Tuple.Operation()]
+	if !configured {
+		return Settlement{}, false
+	}
+	return lose(row, policy), true
 }

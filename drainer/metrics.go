@@ -1,18 +1,24 @@
 package drainer
 
 import (
+	"context"
 	"log/slog"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // unconfigured is the label of everything that the configuration does not
 // name: a row must never create a label.
 const unconfigured = "unconfigured"
 
-// settledStatuses are what may become of an intent here. Operators and sagas
+// settledStatuses are those that an intent may end in here. Operators and sagas
 // give it others.
 var settledStatuses = []dispatch.Status{dispatch.StatusCompleted, dispatch.StatusFailed, dispatch.StatusUnknown}
 
@@ -22,8 +28,8 @@ func isSettled(status dispatch.Status, looksUp bool) bool {
 }
 
 type metrics struct {
-	turnDuration     prometheus.Histogram
-	turnFailures     prometheus.Counter
+	batchDuration    prometheus.Histogram
+	batchFailures    prometheus.Counter
 	claimed          *prometheus.CounterVec
 	leasesLost       *prometheus.CounterVec
 	attempts         *prometheus.CounterVec
@@ -31,18 +37,20 @@ type metrics struct {
 	deliveryLatency  *prometheus.HistogramVec
 	settled          *prometheus.CounterVec
 	inFlight         *prometheus.GaugeVec
+	stalled          *prometheus.GaugeVec
 	replays          *prometheus.CounterVec
+	firstReplays     *prometheus.CounterVec
 	breakers         *prometheus.GaugeVec
 	paused           *prometheus.GaugeVec
 	timeout          *prometheus.GaugeVec
 	concurrency      *prometheus.GaugeVec
 }
 
-func newObserver(providers []Provider, log *slog.Logger, registerer prometheus.Registerer) *observer {
+func newObserver(providers []dispatch.Provider, log *slog.Logger, registerer prometheus.Registerer) *observer {
 	metrics := newMetrics(registerer)
-	o := &observer{metrics: metrics, log: log, tallies: newTallies(metrics, log.Handler()), generations: map[string]int{}}
+	o := &observer{metrics: metrics, log: log, tallies: newTallies(metrics, log.Handler()), generations: map[string]int{}, unknownTold: map[string]time.Time{}}
 	o.serve(providers)
-	o.metrics.announce(Provider{Name: unconfigured})
+	o.metrics.announce(dispatch.Provider{Name: unconfigured})
 	return o
 }
 
@@ -57,8 +65,8 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		return prometheus.HistogramOpts{Namespace: "drainer", Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(from, factor, count)}
 	}
 	m := &metrics{
-		turnDuration:     prometheus.NewHistogram(histogram("turn_duration_seconds", "One settle-and-claim commit.", 0.0005, 2, 15)),
-		turnFailures:     prometheus.NewCounter(prometheus.CounterOpts{Namespace: "drainer", Name: "turn_failures_total", Help: "Commits that failed: the database was away, or too slow."}),
+		batchDuration:    prometheus.NewHistogram(histogram("batch_duration_seconds", "One settle-and-claim commit.", 0.0005, 2, 15)),
+		batchFailures:    prometheus.NewCounter(prometheus.CounterOpts{Namespace: "drainer", Name: "batch_failures_total", Help: "Commits that failed: the database was away, or too slow."}),
 		claimed:          counter("claimed_rows_total", "Rows claimed.", "provider"),
 		leasesLost:       counter("leases_lost_total", "Outcomes refused because the row's claim was gone.", "provider"),
 		attempts:         counter("dispatch_attempts_total", "Attempts by how they ended.", "provider", "operation", "outcome"),
@@ -66,24 +74,27 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		deliveryLatency:  prometheus.NewHistogramVec(histogram("delivery_latency_seconds", "From enqueue to completion.", 0.002, 2.5, 16), []string{"provider"}),
 		settled:          counter("settled_total", "Intents by what became of them.", "provider", "status"),
 		inFlight:         gauge("in_flight", "Rows claimed by this process and not yet ended.", "provider"),
+		stalled:          gauge("lane_stalled", "Lanes of the provider whose batches have failed for over a minute.", "provider"),
 		replays:          counter("replays_total", "Answers that the provider gave from its memory of the key.", "provider"),
+		firstReplays:     counter("first_replays_total", "Completions of intents whose first attempt the provider answered from its memory of the key.", "provider"),
 		breakers:         gauge("circuit_breaker_state", "1 for the state that the provider's shared breaker is in.", "provider", "state"),
 		paused:           gauge("provider_paused", "1 while an operator has paused the provider.", "provider"),
 		timeout:          gauge("provider_timeout_seconds", "The longest that one dispatch may take, as configured.", "provider"),
 		concurrency:      gauge("provider_concurrency", "Dispatches that may be under way at once, over all replicas, as configured.", "provider"),
 	}
-	registerer.MustRegister(m.turnDuration, m.turnFailures, m.claimed, m.leasesLost,
-		m.attempts, m.dispatchDuration, m.deliveryLatency, m.settled, m.inFlight, m.replays, m.breakers, m.paused, m.timeout, m.concurrency)
+	registerer.MustRegister(m.batchDuration, m.batchFailures, m.claimed, m.leasesLost,
+		m.attempts, m.dispatchDuration, m.deliveryLatency, m.settled, m.inFlight, m.stalled, m.replays, m.firstReplays, m.breakers, m.paused, m.timeout, m.concurrency)
 	return m
 }
 
 // announce creates every series of a provider at zero, so that the first increase
 // is seen as one.
-func (m *metrics) announce(provider Provider) {
-	for _, counter := range []*prometheus.CounterVec{m.claimed, m.leasesLost, m.replays} {
+func (m *metrics) announce(provider dispatch.Provider) {
+	for _, counter := range []*prometheus.CounterVec{m.claimed, m.leasesLost, m.replays, m.firstReplays} {
 		counter.WithLabelValues(provider.Name)
 	}
 	m.inFlight.WithLabelValues(provider.Name)
+	m.stalled.WithLabelValues(provider.Name)
 	for _, status := range settledStatuses {
 		m.settled.WithLabelValues(provider.Name, string(status))
 	}
@@ -104,4 +115,358 @@ func (m *metrics) conceal(provider string) {
 	for _, gauge := range []*prometheus.GaugeVec{m.breakers, m.paused, m.timeout, m.concurrency} {
 		gauge.DeletePartialMatch(prometheus.Labels{"provider": provider})
 	}
+}
+
+// observer turns what happens into metrics and log lines. It is handed rows
+// and shows none of their payload, key parts or headers: an operation counts
+// under its configured name or not at all.
+type observer struct {
+	metrics   *metrics
+	log       *slog.Logger
+	providers atomic.Pointer[map[string]dispatch.Provider] // of the newest configuration
+	tallies   *tallies
+
+	mu          sync.Mutex
+	unknownTold map[string]time.Time // when an unknown operation was last logged, by provider: only configured ones come here
+	generations map[string]int       // that have not ended, by provider
+}
+
+// serve shows every series of what is configured from now on, and conceals the
+// gauges of what is not any more.
+func (o *observer) serve(providers []dispatch.Provider) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	configured := make(map[string]dispatch.Provider, len(providers))
+	for _, provider := range providers {
+		configured[provider.Name] = provider
+		o.generations[provider.Name]++
+		o.metrics.announce(provider)
+	}
+	o.providers.Store(&configured)
+	for name := range o.generations {
+		if _, is := configured[name]; !is {
+			o.metrics.conceal(name)
+		}
+	}
+}
+
+// forget is told of a generation's end: of a provider that none serves any more,
+// nothing can be in flight.
+func (o *observer) forget(providers []dispatch.Provider) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, provider := range providers {
+		o.generations[provider.Name]--
+		if o.generations[provider.Name] == 0 {
+			delete(o.generations, provider.Name)
+			o.metrics.conceal(provider.Name)
+			o.metrics.inFlight.DeleteLabelValues(provider.Name)
+			o.metrics.stalled.DeleteLabelValues(provider.Name)
+		}
+	}
+}
+
+func (o *observer) configured() map[string]dispatch.Provider { return *o.providers.Load() }
+
+func (o *observer) committed(took time.Duration, err error) {
+	o.metrics.batchDuration.Observe(took.Seconds())
+	if err != nil {
+		o.metrics.batchFailures.Inc()
+	}
+}
+
+func (o *observer) claimed(provider string, rows int) {
+	o.metrics.claimed.WithLabelValues(provider).Add(float64(rows))
+	o.metrics.inFlight.WithLabelValues(provider).Add(float64(rows))
+}
+
+// ended counts down for claimed rows, dispatched or released.
+func (o *observer) ended(provider string, rows int) {
+	o.metrics.inFlight.WithLabelValues(provider).Sub(float64(rows))
+}
+
+func (o *observer) stalled(provider string, is bool) {
+	if is {
+		o.metrics.stalled.WithLabelValues(provider).Inc()
+		o.log.Error("a lane makes no progress: its batches have failed for over a minute", "provider", provider)
+		return
+	}
+	o.metrics.stalled.WithLabelValues(provider).Dec()
+}
+
+// attempted counts an attempt and gives it its line. Released rows of a shutdown
+// get none: nothing was attempted.
+//
+// operation is the tool that was called: for a lookup, the tool that answers it.
+func (o *observer) attempted(s *Settlement, operation string) {
+	if s.Result.Replayed {
+		o.metrics.replays.WithLabelValues(s.Row.server()).Inc()
+	}
+	if s.firstReplay() {
+		o.metrics.firstReplays.WithLabelValues(s.Row.server()).Inc()
+	}
+	o.tallies.of(endingOf(s, operation, o.label(s.Row.Tuple.Provider()))).count(s)
+}
+
+func (o *observer) label(provider string) string {
+	if _, configured := o.configured()[provider]; configured {
+		return provider
+	}
+	return unconfigured
+}
+
+// gate shows where a provider's breaker stands; a change is worth a line.
+func (o *observer) gate(before, now Gate) {
+	for _, state := range []BreakerState{BreakerClosed, BreakerOpen, BreakerHalfOpen} {
+		value := 0.0
+		if now.Breaker == state {
+			value = 1
+		}
+		o.metrics.breakers.WithLabelValues(now.Provider, string(state)).Set(value)
+	}
+	o.metrics.paused.WithLabelValues(now.Provider).Set(0)
+	if now.Paused {
+		o.metrics.paused.WithLabelValues(now.Provider).Set(1)
+	}
+	log := o.log.With("provider", now.Provider)
+	switch {
+	case now.Paused && !before.Paused:
+		log.Warn("provider paused")
+	case before.Paused && !now.Paused:
+		log.Warn("provider resumed")
+	}
+	if now.Breaker != before.Breaker {
+		log.Warn("circuit breaker "+strings.ReplaceAll(string(now.Breaker), "_", " "), "open_for_seconds", now.OpenFor.Seconds())
+	}
+}
+
+// unconfigured says so once a minute: any agent can enqueue a million of them.
+func (o *observer) unconfigured(provider string, row *Row) {
+	o.mu.Lock()
+	due := time.Since(o.unknownTold[provider]) >= time.Minute
+	if due {
+		o.unknownTold[provider] = time.Now()
+	}
+	o.mu.Unlock()
+	if !due {
+		return
+	}
+	o.log.Warn("no tool is configured for a row's operation; it waits for a worker that knows it",
+		"provider", provider, "intent_id", row.IntentID)
+}
+
+// expired counts; one line stands for all of a provider.
+func (o *observer) expired(settlements []Settlement) {
+	rows := map[string]int{}
+	for i := range settlements {
+		provider := settlements[i].Row.Tuple.Provider()
+		rows[provider]++
+		o.metrics.settled.WithLabelValues(o.label(provider), string(settlements[i].Decision.Status)).Inc()
+	}
+	for provider, count := range rows {
+		o.log.Warn("intents have ended because no drainer knew their operation for so long", "provider", provider, "intents", count)
+	}
+}
+
+func (o *observer) panicked(provider string, row *Row, kind string, stack []byte) {
+	o.log.Error("adapter panicked; the attempt counts as ambiguous",
+		"provider", provider, "intent_id", row.IntentID, "panic_type", kind, "stack", string(stack))
+}
+
+// refused settlements belong to rows that another worker took over.
+func (o *observer) refused(provider string, refused []Settlement) {
+	o.metrics.leasesLost.WithLabelValues(provider).Add(float64(len(refused)))
+	for _, s := range refused {
+		o.log.Error("an outcome came after its lease was lost; its row had been taken over",
+			"provider", provider, "intent_id", s.Row.IntentID, "attempt", s.Row.Attempt,
+			"idempotency_key", s.Row.idempotencyKey(), "outcome", string(s.Result.Outcome))
+	}
+}
+
+func (o *observer) recovered(settlements []Settlement) {
+	for i := range settlements {
+		s := &settlements[i]
+		provider, status := s.Row.server(), s.Decision.Status
+		o.metrics.attempts.WithLabelValues(provider, o.operation(s.Row.Tuple), string(dispatch.Lost)).Inc()
+		if isSettled(status, s.Decision.Lookup) {
+			o.metrics.settled.WithLabelValues(o.label(s.Row.Tuple.Provider()), string(status)).Inc()
+		}
+		o.log.Log(context.Background(), max(slog.LevelWarn, levelOf(status, s.Decision.Lookup)), "recovered a row of a dead worker", "provider", provider, "intent_id", s.Row.IntentID,
+			"attempt", s.Row.Attempt, "idempotency_key", s.Row.idempotencyKey(), "status", string(status))
+	}
+}
+
+func (o *observer) operation(tuple dispatch.Tuple) string {
+	if _, configured := o.configured()[tuple.Provider()].Tools[tuple.Operation()]; configured {
+		return tuple.Operation()
+	}
+	return unconfigured
+}
+
+// ending is how an attempt ended, as far as counters and lines tell it apart.
+// There are few: an attempt is made of configured tools only.
+type ending struct {
+	provider  string // whose row
+	settledAs string // the label of what became of it: its provider, while that is configured
+	server    string // who was called
+	operation string // what was called: for a lookup, the tool that answers it
+	outcome   dispatch.Outcome
+	status    dispatch.Status
+	looksUp   bool // a lookup follows
+}
+
+func endingOf(s *Settlement, operation, settledAs string) ending {
+	return ending{
+		provider:  s.Row.Tuple.Provider(),
+		settledAs: settledAs,
+		server:    s.Row.server(),
+		operation: operation,
+		outcome:   s.Result.Outcome,
+		status:    s.Decision.Status,
+		looksUp:   s.Decision.Lookup,
+	}
+}
+
+// tally holds the series that an ending counts in, found once: to find a series by its labels
+// takes longer than to count.
+type tally struct {
+	line     attemptLine
+	attempts prometheus.Counter
+	took     prometheus.Observer
+	settled  prometheus.Counter  // nil while an attempt is to follow
+	latency  prometheus.Observer // nil unless it completed
+}
+
+// tallies are those of all endings so far.
+type tallies struct {
+	metrics *metrics
+	lines   slog.Handler
+
+	mu  sync.RWMutex
+	all map[ending]*tally
+}
+
+func newTallies(metrics *metrics, lines slog.Handler) *tallies {
+	return &tallies{metrics: metrics, lines: lines, all: map[ending]*tally{}}
+}
+
+func (t *tallies) of(e ending) *tally {
+	t.mu.RLock()
+	known := t.all[e]
+	t.mu.RUnlock()
+	if known != nil {
+		return known
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all[e] == nil {
+		t.all[e] = t.find(e)
+	}
+	return t.all[e]
+}
+
+func (t *tallies) find(e ending) *tally {
+	found := &tally{
+		line:     newAttemptLine(t.lines, e),
+		attempts: t.metrics.attempts.WithLabelValues(e.server, e.operation, string(e.outcome)),
+		took:     t.metrics.dispatchDuration.WithLabelValues(e.server),
+	}
+	if isSettled(e.status, e.looksUp) {
+		found.settled = t.metrics.settled.WithLabelValues(e.settledAs, string(e.status))
+	}
+	if e.status == dispatch.StatusCompleted {
+		found.latency = t.metrics.deliveryLatency.WithLabelValues(e.provider)
+	}
+	return found
+}
+
+func (t *tally) count(s *Settlement) {
+	t.attempts.Inc()
+	t.took.Observe(s.FinishedAt.Sub(s.StartedAt).Seconds())
+	if t.settled != nil {
+		t.settled.Inc()
+	}
+	if t.latency != nil {
+		t.latency.Observe((s.Row.SinceEnqueue + s.FinishedAt.Sub(s.Row.ClaimedAt)).Seconds())
+	}
+	t.line.write(s)
+}
+
+func elapsed(since time.Time) time.Duration { return between(since, time.Now()) }
+
+// between is how long it was from one time to another, by whichever of the two
+// clocks says more. The monotonic clock stops while a machine is suspended; the
+// wall clock can be set back. Leases and keys expire on the safe side of both.
+func between(from, to time.Time) time.Duration {
+	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
+}
+
+// attemptLine writes the one line that an attempt gets. What all attempts of its
+// ending have in common is rendered once. It passes the logger by, which would
+// look up where in the program this is: it is always here.
+type attemptLine struct {
+	level   slog.Level
+	handler slog.Handler
+}
+
+func newAttemptLine(handler slog.Handler, e ending) attemptLine {
+	return attemptLine{levelOf(e.status, e.looksUp), handler.WithAttrs([]slog.Attr{
+		slog.String("provider", e.server),
+		slog.String("operation", e.operation),
+		slog.String("outcome", string(e.outcome)),
+		slog.String("status", string(e.status)),
+	})}
+}
+
+// write leaves out what is zero or empty of all that not every attempt has. Its
+// numbers are whole: a fraction would take longer to write than the rest.
+func (l attemptLine) write(s *Settlement) {
+	level, parked := l.level, s.asksForTooLong()
+	if parked {
+		level = max(level, slog.LevelWarn)
+	}
+	ctx := context.Background()
+	if !l.handler.Enabled(ctx, level) {
+		return
+	}
+	line := slog.NewRecord(s.FinishedAt, level, "attempt", 0)
+	line.AddAttrs(
+		slog.Int64("intent_id", s.Row.IntentID),
+		slog.Int("attempt", s.Row.Attempt),
+		slog.String("idempotency_key", s.Row.idempotencyKey()),
+		slog.Int64("took_us", s.FinishedAt.Sub(s.StartedAt).Microseconds()),
+	)
+	if s.Row.Lookup {
+		line.AddAttrs(slog.Bool("lookup", true))
+	}
+	if s.Result.HTTPStatus != 0 {
+		line.AddAttrs(slog.Int("http_status", s.Result.HTTPStatus))
+	}
+	if s.Result.ErrorClass != "" {
+		line.AddAttrs(slog.String("error", s.Result.ErrorClass))
+	}
+	if s.Result.Replayed {
+		line.AddAttrs(slog.Bool("replayed", true))
+	}
+	if s.Result.ProviderRef != "" {
+		line.AddAttrs(slog.String("provider_ref", s.Result.ProviderRef))
+	}
+	if parked {
+		line.AddAttrs(slog.Int64("asked_to_wait_us", s.Result.RetryAfter.Microseconds()))
+	}
+	if s.Decision.Back() {
+		line.AddAttrs(slog.Int64("retry_in_us", s.Decision.Delay.Microseconds()))
+	}
+	_ = l.handler.Handle(ctx, line) // there is no other place to report it
+}
+
+// levelOf calls for a human only where no process will find out.
+func levelOf(status dispatch.Status, looksUp bool) slog.Level {
+	switch {
+	case status == dispatch.StatusUnknown && !looksUp:
+		return slog.LevelError
+	case status == dispatch.StatusUnknown, status == dispatch.StatusFailed:
+		return slog.LevelWarn
+	}
+	return slog.LevelInfo
 }

@@ -3,6 +3,8 @@ package drainer
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -11,9 +13,11 @@ import (
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// settleGrace is how long the last turns may take once sending was aborted.
+// settleGrace is how long the last batches may take once sending was aborted.
 const settleGrace = 3 * time.Second
 
 // session is the life of one worker identity: it joins, drains with one lane a
@@ -21,21 +25,21 @@ const settleGrace = 3 * time.Second
 type session struct {
 	roster    *roster
 	worker    string
-	providers []Provider
+	providers []dispatch.Provider
 	settings  Settings
 	store     Store
 	observer  *observer
 	tracing   *tracing
 	log       *slog.Logger
 	lease     *lease
-	turns     *turns
+	committer *committer
 	upstreams map[string]*upstream
-	closings  *closings
+	closed    *closedRuns
 	lanes     map[route]*lane
 	stopping  atomic.Bool // it claims nothing more
 }
 
-func newSession(d *Daemon, providers []Provider) *session {
+func newSession(d *Daemon, providers []dispatch.Provider) *session {
 	worker := uuid.NewString()
 	s := &session{
 		roster:    &d.roster,
@@ -46,9 +50,9 @@ func newSession(d *Daemon, providers []Provider) *session {
 		observer:  d.observer,
 		tracing:   d.tracing,
 		log:       d.log.With("worker", worker),
-		turns:     newTurns(d.store, worker, d.observer.turned),
+		committer: newCommitter(d.store, worker, d.observer.committed, d.settings.Sagas),
 		upstreams: map[string]*upstream{},
-		closings:  &closings{},
+		closed:    &closedRuns{},
 		lanes:     map[route]*lane{},
 	}
 	for _, provider := range providers {
@@ -70,7 +74,7 @@ func (s *session) run(stop, retired context.Context) error {
 	var services sync.WaitGroup
 	services.Go(func() { s.boundShutdown(stop, background, abort, giveUp) })
 	services.Go(func() { s.standAside(stop, retired, background) })
-	services.Go(func() { s.turns.run(background) })
+	services.Go(func() { s.committer.run(background) })
 	services.Go(func() { s.listen(claiming) })
 	services.Go(func() { s.watchFleet(claiming) })
 	context.AfterFunc(claiming, func() {
@@ -87,9 +91,9 @@ func (s *session) run(stop, retired context.Context) error {
 		}
 	})
 	if s.settings.Once {
-		s.reapOnce(claiming)
+		s.newReaper().runOnce(claiming)
 	} else {
-		services.Go(func() { s.reap(claiming) })
+		services.Go(func() { s.newReaper().run(claiming) })
 	}
 	drained := s.drain(lifetimes{stop: claiming, abort: sending, giveUp: settling})
 	if drained == nil {
@@ -98,7 +102,7 @@ func (s *session) run(stop, retired context.Context) error {
 	lost := leaseLoss(context.Cause(sending))
 	if stop.Err() != nil {
 		// Its share of the limits covers what retired sessions still send.
-		s.roster.awaitElders(settling, s)
+		s.roster.awaitEarlier(settling, s)
 	}
 	stopClaiming(nil)
 	endBackground()
@@ -121,7 +125,7 @@ func (s *session) boundShutdown(stop, background context.Context, abort, giveUp 
 	giveUp(errUnsettled)
 }
 
-// standAside leaves the limits to whoever took over from this session, which
+// standAside leaves the limits to the session that took over from this session, which
 // counts what is still under way here.
 func (s *session) standAside(stop, retired, background context.Context) {
 	select {
@@ -132,7 +136,7 @@ func (s *session) standAside(stop, retired, background context.Context) {
 		if failures == 1 {
 			s.log.Info("handing over to a new configuration; what is in flight ends first")
 		}
-		ctx, cancel := context.WithTimeout(background, turnTimeout)
+		ctx, cancel := context.WithTimeout(background, batchTimeout)
 		err := s.store.Retire(ctx, s.worker)
 		cancel()
 		if err == nil {
@@ -148,7 +152,7 @@ var (
 )
 
 func leaseLoss(cause error) error {
-	if errors.Is(cause, errBuried) || errors.Is(cause, errMute) {
+	if errors.Is(cause, errDeclaredDead) || errors.Is(cause, errNoHeartbeat) {
 		return cause
 	}
 	return nil
@@ -175,9 +179,16 @@ func (s *session) join(stop context.Context) bool {
 }
 
 func (s *session) joinOnce(stop context.Context) error {
-	ctx, cancel := context.WithTimeout(stop, turnTimeout)
+	ctx, cancel := context.WithTimeout(stop, batchTimeout)
 	defer cancel()
-	if err := s.store.Join(ctx, s.worker, s.providerNames()); err != nil {
+	namespaces := map[string]string{}
+	for _, provider := range s.providers {
+		namespaces[provider.Name] = provider.Namespace
+	}
+	if err := s.store.Publish(ctx, namespaces); err != nil {
+		return err
+	}
+	if err := s.store.Join(ctx, s.worker, s.providerNames(), s.tools()); err != nil {
 		return err
 	}
 	return s.readFleet(ctx)
@@ -203,12 +214,12 @@ func (s *session) drain(life lifetimes) error {
 	return group.Wait()
 }
 
-// leave spares the other workers the wait for this one's burial.
+// leave spares the other workers the wait until this one counts as dead.
 func (s *session) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), settleGrace)
 	defer cancel()
 	if err := s.store.Leave(ctx, s.worker); err != nil {
-		s.log.Warn("cannot say goodbye; the worker will be buried when its lease is over", "error", err)
+		s.log.Warn("cannot say goodbye; the worker will be declared dead when its lease is over", "error", err)
 		return
 	}
 	s.log.Info("left")
@@ -227,13 +238,6 @@ func (s *session) listen(ctx context.Context) {
 	}
 }
 
-// sagaMoved passes on what the commit of a settlement means for its run.
-func (s *session) sagaMoved(settlement Settlement) {
-	if s.settings.SagaMoved != nil && (settlement.BeginsSaga || settlement.Row.Undoes != nil) {
-		s.settings.SagaMoved(settlement.Row.Tuple.AgentRunID)
-	}
-}
-
 // busyWith reports whether an adapter is still called.
 func (s *session) busyWith(provider string) bool { return s.upstreams[provider].slots.inUse() > 0 }
 
@@ -247,6 +251,16 @@ func (s *session) wake(provider string) {
 		default:
 		}
 	}
+}
+
+// tools are all that this worker knows, as provider/operation.
+func (s *session) tools() (tools []string) {
+	for _, provider := range s.providers {
+		for operation := range provider.Tools {
+			tools = append(tools, provider.Name+"/"+operation)
+		}
+	}
+	return tools
 }
 
 func (s *session) providerNames() []string {
@@ -264,5 +278,134 @@ func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
+	}
+}
+
+// Gate is the state of a provider that all workers share: whether anything may be sent
+// to it, and how many of them send.
+type Gate struct {
+	Provider string
+	Paused   bool
+	Breaker  BreakerState
+	OpenFor  time.Duration // what is left of the cool-down or, half-open, of the prober's time
+	Workers  int           // that serve the provider, this one included
+	Rank     int           // how many of them come before this one, in an order that all agree on
+}
+
+// BreakerState is where a provider's circuit breaker stands (Nygard, "Release
+// It!", 2007).
+type BreakerState string
+
+const (
+	BreakerClosed   BreakerState = "closed"
+	BreakerOpen     BreakerState = "open"
+	BreakerHalfOpen BreakerState = "half_open" // one worker tries with one row
+)
+
+// BreakerChange is the effect of one attempt on the shared breaker. The store
+// heeds an opening while no worker probes, and a probe's verdict while its worker
+// is the prober.
+type BreakerChange struct {
+	Provider string
+	Open     bool
+	For      time.Duration // the cool-down, from the commit on
+	Probe    bool
+}
+
+// share divides a limit among the workers so that their shares add up to it
+// exactly: with more workers than limit some get none.
+func (g Gate) share(limit int) int {
+	workers := max(1, g.Workers)
+	share := limit / workers
+	if g.Rank < limit%workers {
+		share++
+	}
+	return share
+}
+
+// fleetInterval bounds how long an opened breaker, a pause, the end of a run or
+// another worker's arrival goes unnoticed by what was claimed before.
+const fleetInterval = 500 * time.Millisecond
+
+// watchFleet keeps gates and shares fresh. While the database is away the last
+// ones stand: nothing is claimed then anyway.
+func (s *session) watchFleet(ctx context.Context) {
+	for {
+		pause(ctx, fleetInterval)
+		if ctx.Err() != nil {
+			return
+		}
+		if err := s.readFleet(ctx); err != nil && ctx.Err() == nil {
+			s.log.Debug("cannot read what the workers share; the last known stands", "error", err)
+		}
+	}
+}
+
+func (s *session) readFleet(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	defer cancel()
+	gates, err := s.store.Gates(ctx, s.worker)
+	if err != nil {
+		return err
+	}
+	closed, err := s.store.Closed(ctx, s.worker)
+	if err != nil {
+		return err
+	}
+	s.closed.learn(closed)
+	if err := s.store.Unpark(ctx, s.tools()); err != nil {
+		return err
+	}
+	for _, gate := range gates {
+		if upstream, configured := s.upstreams[gate.Provider]; configured {
+			s.observer.gate(upstream.learn(gate), gate)
+		}
+	}
+	return nil
+}
+
+func (s *session) liftSlots() {
+	for _, upstream := range s.upstreams {
+		upstream.slots.lift()
+	}
+}
+
+// closeAdapters closes those that hold anything, all at once, and waits a while
+// for them. One that is still called, because it ignores that its time is over,
+// stays open: an adapter is closed after its last call returned, or never.
+func closeAdapters(providers []dispatch.Provider, isBusy func(provider string) bool, log *slog.Logger) {
+	var closing sync.WaitGroup
+	for _, provider := range providers {
+		log := log.With("provider", provider.Name)
+		closer, closes := provider.Adapter.(io.Closer)
+		switch {
+		case !closes:
+		case isBusy(provider.Name):
+			log.Warn("the adapter is still called although its time is over; it is not closed")
+		default:
+			closing.Go(func() { closeAdapter(closer, log) })
+		}
+	}
+	closed := make(chan struct{})
+	go func() {
+		closing.Wait()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(settleGrace):
+		log.Warn("closing the adapters takes long; going on without waiting for it")
+	}
+}
+
+// closeAdapter logs no adapter's own words: they could show an address.
+func closeAdapter(closer io.Closer, log *slog.Logger) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			log.Error("adapter panicked while it was closed", "panic_type", fmt.Sprintf("%T", cause))
+		}
+	}()
+	if err := closer.Close(); err != nil {
+		log.Warn("the adapter could not be closed in order", "error_type", fmt.Sprintf("%T", err))
 	}
 }

@@ -3,13 +3,16 @@ package drainer
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
 )
 
 // Store is the outbox as the engine needs it. All times are decided by the
 // store's own clock.
 type Store interface {
-	turnStore
+	batchStore
 	claimStore
 	workerStore
 	fleetStore
@@ -24,6 +27,9 @@ type dueStore interface {
 }
 
 type fleetStore interface {
+	// Publish tells producers the namespace of each provider, by name; it is empty
+	// for those without one of their own.
+	Publish(ctx context.Context, namespaces map[string]string) error
 	// Gates reads what the workers share of every provider.
 	Gates(ctx context.Context, worker string) ([]Gate, error)
 	// Closed reads the runs that take no further step, of those whose rows the
@@ -31,11 +37,11 @@ type fleetStore interface {
 	Closed(ctx context.Context, worker string) (runs []string, err error)
 }
 
-type turnStore interface {
-	// Turn does all of it in one commit, in this order: settle, finish, change
+type batchStore interface {
+	// Commit does all of it in one transaction, in this order: settle, finish, change
 	// breakers, mark idle providers, claim. Settling a row whose claim is gone writes nothing;
 	// so does settling twice.
-	Turn(ctx context.Context, worker string, turn Turn) (TurnReply, error)
+	Commit(ctx context.Context, worker string, batch Batch) (BatchReply, error)
 }
 
 // Judge decides what becomes of a row whose evidence is gone. It reports false
@@ -47,26 +53,41 @@ type claimStore interface {
 	// never waits for another reaper.
 	Reap(ctx context.Context, providers []string, judge Judge) ([]Settlement, error)
 
+	// Expire settles rows that were parked for so long, of operations that no worker knows.
+	Expire(ctx context.Context, worker string, providers []string, after time.Duration, judge Judge) ([]Settlement, error)
+
+	// Unpark gives parked rows of these tools back to their providers' lanes.
+	Unpark(ctx context.Context, tools []string) error
+
 	// Reclaim settles rows of the worker's own claims on a provider that it
-	// does not remember: those of a turn whose reply was lost.
+	// does not remember: those of a batch whose reply was lost.
 	Reclaim(ctx context.Context, worker, provider, server string, remembered []int64, judge Judge) ([]Settlement, error)
 }
 
 type workerStore interface {
 	// Join announces the worker and its providers; nothing can be claimed before.
-	Join(ctx context.Context, worker string, providers []string) error
-	// Beat reports false if the worker is buried: it must stop for good.
+	Join(ctx context.Context, worker string, providers, tools []string) error
+	// Beat reports false if the worker was declared dead: it must stop for good.
 	Beat(ctx context.Context, worker string) (alive bool, err error)
 	// Retire takes the worker out of the fleet that shares the limits. It still
 	// beats, settles and leaves like any other.
 	Retire(ctx context.Context, worker string) error
 	Leave(ctx context.Context, worker string) error
-	// Bury decides the death of every worker without a beat for that long.
-	Bury(ctx context.Context, after time.Duration) error
+	// Beats reads the last heartbeat of each worker.
+	Beats(ctx context.Context, lease time.Duration) ([]Heartbeat, error)
+	// DeclareDead decides the death of those workers whose last heartbeat is still that one.
+	DeclareDead(ctx context.Context, silent []Heartbeat) error
 }
 
-// Turn is one round trip: what several lanes settle and claim in one commit.
-type Turn struct {
+// Heartbeat is a worker's last one.
+type Heartbeat struct {
+	Worker  string
+	At      time.Time // by the store's clock: it is only compared with itself
+	Overdue bool      // by the store's clock, which may have leapt, it is older than a lease; and the worker holds rows
+}
+
+// Batch is one round trip: what several lanes settle and claim in one commit.
+type Batch struct {
 	Settle []Settlement
 	Finish []int64 // claims whose last row is settled by now
 	Claims []Claim
@@ -77,10 +98,11 @@ type Turn struct {
 type Claim struct {
 	Provider string
 	Limit    int // 0 claims nothing
+	Bytes    int // the row that reaches it is the last one; 0 for no limit
 	After    Cursor
 	Idle     IdleMark
 	Server   string        // who is to serve them: the provider, or its fallback
-	Fallback string        // whose rows the provider's own lane leaves alone; empty for nobody's
+	Fallback string        // whose rows the provider's own lane leaves alone; empty for none
 	ProbeFor time.Duration // over 0: claim one row for that long, to try the server after its cool-down
 }
 
@@ -110,19 +132,140 @@ const (
 // IdleFor is how long producers notify after a lane marked itself waiting.
 const IdleFor = 5 * time.Second
 
-// TurnReply is index-aligned with its Turn.
-type TurnReply struct {
-	Refused []int // indices into Turn.Settle: the claim was gone, or the row settled before
+// BatchReply is index-aligned with its Batch.
+type BatchReply struct {
+	Refused []int // indices into Batch.Settle: the claim was gone, or the row settled before
 	Claimed []ClaimReply
+	Sagas   SagaNews
+}
+
+// SagaNews counts what a batch did to sagas.
+type SagaNews struct {
+	Marked      bool // one began, or waits for a pass
+	Undos       int  // that the batch enqueued by itself
+	Compensated int  // sagas that it ended
 }
 
 // ClaimReply holds the rows of one Claim, all under one new claim id.
 type ClaimReply struct {
 	Rows  []*Row
-	Found int // rows that it took, with those that it stopped: their run goes back
+	Found int // rows that it took, with those that it stopped: their run is rolled back
+	Bytes int // of these rows, counted as for the claim's limit
 	Next  Cursor
-	Took  time.Duration // of a turn's first claim, with all that the turn settled
+	Took  time.Duration // of a batch's first claim, with all that the batch settled
 }
 
 // DueLimit is where counting due rows stops.
 const DueLimit = 100_000
+
+// Row is a claimed intent: what to do, and what its past says.
+type Row struct {
+	ClaimID  int64
+	IntentID int64
+	Attempt  int // the number of this attempt; only ever grows
+	Tries    int // what MaxAttempts counts, including this attempt
+
+	FirstAttemptAt *time.Time    // the database's clock; passed back untouched
+	SinceFirstSend time.Duration // at the moment of the claim
+	SinceEnqueue   time.Duration // at the moment of the claim
+	SinceDue       time.Duration // at the moment of the claim
+	MaybeApplied   bool
+	OlderDoubt     bool   // it may have been applied under an older key than it has now
+	Lookup         bool   // ask whether it was applied, do not act
+	Probe          bool   // the one row that may pass a half-open breaker
+	Closed         bool   // its run is being compensated: it must not be sent any more
+	InSaga         bool   // its run is being compensated, or was
+	Via            string // the fallback that is to serve it; empty for its own provider
+	Undoes         *int64 // the intent whose effect this one undoes; nil for a forward step
+
+	Tuple   dispatch.Tuple
+	Key     dispatch.Qualifiers // of its newest key, as the store has them: no configuration changes the key of a row
+	Payload json.RawMessage
+	Headers map[string]string
+
+	ProviderRef string // for a lookup: what an earlier attempt brought
+
+	ClaimedAt time.Time // by this process's clock, to continue the durations above
+
+	key   string        // once computed
+	spans *attemptSpans // of this attempt, from its dispatch on; nil where nothing is traced
+}
+
+// server is the provider that is to serve the row: its own, or its fallback.
+func (r *Row) server() string {
+	if r.Via != "" {
+		return r.Via
+	}
+	return r.Tuple.Provider()
+}
+
+// forgetIntent lets go of what was to be sent: outcomes may have to wait for a
+// database that is away.
+func (r *Row) forgetIntent() { r.Payload, r.Headers = nil, nil }
+
+// idempotencyKey is computed once an attempt: it costs a digest.
+func (r *Row) idempotencyKey() string {
+	if r.key == "" {
+		r.key = r.Tuple.QualifiedKey(r.Key)
+	}
+	return r.key
+}
+
+// History is the row's past at that time. It continues the durations
+// that the database measured by this process's own clock, and never compares the
+// two machines' clocks. startedAt counts as the first send if none came before.
+func (r *Row) History(startedAt, at time.Time) dispatch.History {
+	// Doubt without a first send is left by a retry with --may-duplicate.
+	accepted := r.MaybeApplied && r.FirstAttemptAt == nil
+	history := dispatch.History{Tries: r.Tries, MaybeApplied: r.MaybeApplied, Accepted: accepted, Lookup: r.Lookup}
+	history.OlderDoubt = r.MaybeApplied && r.OlderDoubt
+	if !startedAt.IsZero() {
+		history.SinceStart = between(startedAt, at)
+	}
+	switch {
+	case r.FirstAttemptAt != nil:
+		history.SinceFirstSend = r.SinceFirstSend + between(r.ClaimedAt, at)
+	case !startedAt.IsZero():
+		history.SinceFirstSend = history.SinceStart
+	}
+	return history
+}
+
+// Settlement is the end of one attempt: what was seen and what follows.
+type Settlement struct {
+	Row        *Row
+	StartedAt  time.Time // zero if the attempt never started
+	FinishedAt time.Time
+	Result     dispatch.Result
+	Decision   dispatch.Decision
+	Breaker    *BreakerChange // what it means for the provider's breaker; nil for nothing
+	BeginsSaga bool           // its run is rolled back from here
+	Park       string         // the lane where it waits for a worker that knows its operation; nothing is recorded then
+	Refused    bool           // it failed alone, with nothing sent: a human must know
+	Foreign    bool           // its effect may be that of another outbox's intent: a human must know
+	Acts       bool           // its tool has an effect
+	Repeats    bool           // a batch that failed may have settled it
+}
+
+// ConcernsSaga reports that its commit begins a saga, or that one may have waited for it.
+func (s *Settlement) ConcernsSaga() bool { return s.BeginsSaga || s.Row.InSaga || s.Row.Undoes != nil }
+
+// asksForTooLong reports that the provider wants to be left alone for longer than
+// retry.max_wait: what it asks for is otherwise the least delay.
+func (s *Settlement) asksForTooLong() bool {
+	honours := s.Decision.Status == dispatch.StatusPending || s.Row.Lookup // a first lookup waits for the last send instead
+	return honours && s.Decision.Back() && s.Result.RetryAfter > s.Decision.Delay
+}
+
+// firstReplay reports that the provider answered from its memory of a key that this
+// outbox had not sent before, as far as it remembers. An operator who accepted a
+// duplicate, and an undo that a retried saga makes anew, send a key again.
+func (s *Settlement) firstReplay() bool {
+	return s.Result.Outcome == dispatch.Completed && s.Result.Replayed && !s.Row.Lookup &&
+		s.Row.FirstAttemptAt == nil && !s.Row.MaybeApplied && s.Row.Undoes == nil
+}
+
+// MayHaveSent reports whether the first-send time starts to count.
+func (s *Settlement) MayHaveSent() bool {
+	return !s.Row.Lookup && !s.Result.Unsent && s.Result.Outcome != dispatch.NotSent && s.Result.Outcome != dispatch.Released
+}

@@ -41,7 +41,7 @@ type attemptSpans struct {
 	tool      string
 	common    []attribute.KeyValue // of all three; none where nothing is recorded
 	parent    context.Context
-	fromAgent bool // parent is what the agent was doing
+	fromAgent bool // parent is the agent's span
 	wait      trace.Span
 	dispatch  trace.Span
 	settle    trace.Span // nil until the attempt has an outcome
@@ -78,8 +78,8 @@ func (s *attemptSpans) start(phase string, options ...trace.SpanStartOption) (co
 	return s.tracer.Start(s.parent, phase+" "+s.tool, options...)
 }
 
-// continued is what goes to the provider in place of these headers: there the
-// trace goes on below the dispatch. What is not recorded is nobody's parent, so
+// continued goes to the provider in place of these headers: there the
+// trace goes on below the dispatch. What is not recorded is no span's parent, so
 // then the agent's own stays.
 func (s *attemptSpans) continued(headers map[string]string) map[string]string {
 	if s == nil || (s.fromAgent && !s.dispatch.IsRecording()) {
@@ -171,7 +171,7 @@ func waited(row *Row) time.Duration {
 	return row.SinceDue
 }
 
-// agentSpan is what the agent was doing when it left the intent; it is invalid
+// agentSpan is the agent's span when it left the intent; it is invalid
 // if the agent left none, or nothing that can be read.
 func agentSpan(headers map[string]string) trace.SpanContext {
 	left := propagation.MapCarrier{

@@ -296,15 +296,15 @@ func (instant) Dispatch(context.Context, dispatch.Request) dispatch.Result {
 
 // sender sends one row again and again, through all that an attempt passes.
 func sender(tracing *tracing) func() {
-	provider := Provider{
+	provider := dispatch.Provider{
 		Name: "sim", Adapter: instant{}, Concurrency: 1, Timeout: time.Minute,
 		Tools: map[string]dispatch.Policy{"act": {Class: dispatch.KeyIdempotent, KeyTTL: time.Hour, MaxAttempts: 3}},
 	}
 	upstream := newUpstream(provider)
-	l := &lane{observer: newObserver([]Provider{provider}, slog.New(slog.DiscardHandler), prometheus.NewRegistry()), tracing: tracing}
+	p := &pool{observer: newObserver([]dispatch.Provider{provider}, slog.New(slog.DiscardHandler), prometheus.NewRegistry()), tracing: tracing}
 	row := tracedRow(map[string]string{"traceparent": traceparent})
 	return func() {
-		settlement := l.send(context.Background(), upstream, provider.Tools["act"], row)
+		settlement := p.send(context.Background(), upstream, provider.Tools["act"], row)
 		settlement.Row.spans.settled()
 	}
 }

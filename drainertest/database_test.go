@@ -3,8 +3,6 @@ package drainertest_test
 import (
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/migrations"
 )
@@ -13,8 +11,8 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 
 func TestEachTestHasAMigratedDatabaseOfItsOwn(t *testing.T) {
 	t.Parallel()
-	one, other := newDatabase(t), newDatabase(t)
-	execute(t, one, "SELECT * FROM outbox.enqueue('run', 'step', 'tool', 'scope', '{}')")
+	one, other := drainertest.Connect(t, drainertest.Database(t)), drainertest.Connect(t, drainertest.Database(t))
+	drainertest.Exec(t, one, "SELECT * FROM outbox.enqueue('run', 'step', 'tool', 'scope', '{}')")
 
 	var intents int
 	if err := other.QueryRow(t.Context(), "SELECT count(*) FROM outbox.intent").Scan(&intents); err != nil || intents != 0 {
@@ -50,10 +48,10 @@ func TestTheInvariantIsSeenToBreak(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool := newDatabase(t)
-			execute(t, pool, "SELECT * FROM outbox.enqueue('run', 'step', 'tool', 'scope', '{}')")
+			pool := drainertest.Connect(t, drainertest.Database(t))
+			drainertest.Exec(t, pool, "SELECT * FROM outbox.enqueue('run', 'step', 'tool', 'scope', '{}')")
 			for _, step := range c.steps {
-				execute(t, pool, step)
+				drainertest.Exec(t, pool, step)
 			}
 			verdict := &recorder{TB: t}
 			drainertest.AssertInvariant(verdict, pool)
@@ -71,20 +69,3 @@ type recorder struct {
 }
 
 func (r *recorder) Errorf(string, ...any) { r.failed = true }
-
-func newDatabase(t *testing.T) *pgxpool.Pool {
-	t.Helper()
-	pool, err := pgxpool.New(t.Context(), drainertest.Database(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	return pool
-}
-
-func execute(t *testing.T, pool *pgxpool.Pool, sql string) {
-	t.Helper()
-	if _, err := pool.Exec(t.Context(), sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}

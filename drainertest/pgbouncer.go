@@ -92,7 +92,7 @@ func awaitPooler(t testing.TB, databaseURL string, running *child.Process) {
 	}
 }
 
-// pooledBy is somebody else than root, as whom pgbouncer refuses to run, and a
+// pooledBy is a user other than root, because pgbouncer refuses to run as root, and a
 // folder that he can read.
 func pooledBy(t testing.TB) (dir string, owner *syscall.Credential) {
 	t.Helper()

@@ -3,19 +3,22 @@ package integration_test
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/agentoutbox/drainer/integration/program"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/program"
 )
 
 // One provider that fails in many ways, one that is down, one that operators
@@ -83,7 +86,7 @@ func TestEveryPanelOfTheDashboardsShowsData(t *testing.T) {
 	}
 	t.Logf("%d queries\n%s", len(listed), strings.Join(listed, "\n"))
 
-	// What was made to happen is what is shown.
+	// The panels show the events that the test caused.
 	for _, query := range []string{
 		`sum(drainer_census_leader) == 1 and count(drainer_census_duration_seconds) == 1`,
 		`drainer_circuit_breaker_state{provider="down", state="closed"} == 0`,
@@ -158,7 +161,7 @@ func startBusy(t *testing.T) *busy {
 	}
 	shell.Run(0, "providers", "pause", "held", "--reason", "to be seen")
 	b.enqueue(0)
-	drainertest.Eventually(t, "the first run is done", func() (done bool) { // what is in doubt when it goes back stays unknown
+	drainertest.Eventually(t, "the first run is done", func() (done bool) { // a step in doubt when the rollback begins stays unknown
 		err := b.db.QueryRow(t.Context(), `SELECT bool_and(status = 'completed') FROM outbox.status WHERE agent_run_id = 'run-0'`).Scan(&done)
 		return err == nil && done
 	})
@@ -192,6 +195,118 @@ func (b *busy) enqueue(round int) {
 		`SELECT outbox.enqueue($1, '2', 'billing/charge', 'scope', '{"amount": 2}')`,
 		`SELECT outbox.enqueue('other-' || $1, tool, tool, 'scope', '{}') FROM unnest('{down/act, held/act, mail/send}'::text[]) tool`,
 	} {
-		_, _ = b.db.Exec(b.t.Context(), sql, run) // a collision is refused, and so is what a closed run goes on with
+		_, _ = b.db.Exec(b.t.Context(), sql, run) // a collision is refused, and so is a new step of a closed run
 	}
+}
+
+// prometheusProgram is Debian's, or another one on the PATH.
+type prometheusProgram string
+
+func findPrometheus(t *testing.T) prometheusProgram {
+	t.Helper()
+	path, err := exec.LookPath("prometheus")
+	if err != nil {
+		t.Skip("no prometheus here; install Debian's prometheus to see what the dashboards show")
+	}
+	return prometheusProgram(path)
+}
+
+// prometheusServer scrapes every second.
+type prometheusServer struct{ url string }
+
+func (program prometheusProgram) start(t *testing.T, replicas []*program.Daemon) *prometheusServer {
+	t.Helper()
+	rules, err := filepath.Abs("../dashboards/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var targets []string
+	for _, replica := range replicas {
+		targets = append(targets, strings.TrimPrefix(replica.Base, "http://"))
+	}
+	folder := t.TempDir()
+	config := filepath.Join(folder, "prometheus.yaml")
+	text := fmt.Sprintf(`global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [%q]
+scrape_configs:
+  - {job_name: drainer, static_configs: [{targets: [%s], labels: {namespace: test}}]}
+`, rules, `"`+strings.Join(targets, `", "`)+`"`)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := freeAddress(t)
+	var log strings.Builder
+	command := exec.Command(string(program), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(folder, "data"),
+		"--web.listen-address="+address, "--log.level=warn")
+	command.Stdout, command.Stderr = &log, &log
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
+	server := &prometheusServer{url: "http://" + address}
+	drainertest.Eventually(t, "Prometheus is ready", func() bool {
+		response, err := http.Get(server.url + "/-/ready")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+	return server
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// await asks until there is an answer, and returns its number of series.
+func (p *prometheusServer) await(t *testing.T, what, query string) (series int) {
+	t.Helper()
+	drainertest.Eventually(t, what, func() bool {
+		var err error
+		if series, err = p.ask(query); err != nil {
+			t.Fatalf("%s: %v\n%s", what, err, query)
+		}
+		return series > 0
+	})
+	return series
+}
+
+// ask counts the series that are a number now.
+func (p *prometheusServer) ask(query string) (series int, err error) {
+	response, err := http.Get(p.url + "/api/v1/query?query=" + url.QueryEscape(query))
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	var answer struct {
+		Status, Error string
+		Data          struct {
+			Result []struct{ Value [2]any }
+		}
+	}
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
+		return 0, err
+	}
+	if answer.Status != "success" {
+		return 0, fmt.Errorf("%s: %s", answer.Status, answer.Error)
+	}
+	for _, one := range answer.Data.Result {
+		if one.Value[1] != "NaN" {
+			series++
+		}
+	}
+	return series, nil
 }

@@ -2,11 +2,14 @@ package integration_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/agentoutbox/drainer/integration/fault"
 	"github.com/agentoutbox/drainer/integration/program"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
@@ -90,7 +93,7 @@ func TestADeadLetterIsFoundAndRetriedUnderItsKey(t *testing.T) {
 	if len(dead) != 1 || dead[0].Status != "unknown" {
 		t.Fatalf("dead are %+v, want the unknown one", dead)
 	}
-	d.assertSays(1, "without --config nobody knows", "intents", "retry", "1", "--reason", "provider is back")
+	d.assertSays(1, "without --config it is not known", "intents", "retry", "1", "--reason", "provider is back")
 	d.Run(0, "intents", "retry", "1", "--reason", "provider is back", "--config", d.config)
 	d.assertStatus("1", "pending")
 	d.drain()
@@ -173,7 +176,7 @@ func TestABulkChangeShowsFirstAndThenDoesIt(t *testing.T) {
 	}
 	d.Run(0, "intents", "cancel", "--run", "run-001", "--yes", "--reason", "no longer wanted")
 	d.assertStatus("3", "cancelled")
-	d.assertSays(0, "no such intents", "intents", "cancel", "--run", "run-001")
+	d.assertSays(0, "No selected intent can change.", "intents", "cancel", "--run", "run-001")
 	d.assertSays(0, `"intents": []`, "intents", "cancel", "--run", "run-001", "--yes", "--reason", "again", "-o", "json")
 }
 
@@ -193,10 +196,10 @@ func TestAChangeIsNamedAndSignedOrRefused(t *testing.T) {
 		"no part of a key":   {[]string{"show"}, 2, "by its id, or by --run, --step, --tool and --scope (see"},
 		"a run to show":      {[]string{"show", "--run", "run-001"}, 2, "--step, --tool and --scope are missing"},
 		"a key but a scope":  {[]string{"show", "--run", "run-001", "--step", "s", "--tool", "a/b"}, 2, "; --scope is missing"},
-		"not a tool":         {[]string{"show", "--run", "run-001", "--step", "s", "--tool", strings.Repeat("a", 256), "--scope", "x"}, 2, "256 octets"},
+		"not a tool":         {[]string{"show", "--run", "run-001", "--step", "s", "--tool", strings.Repeat("a", 256), "--scope", "x"}, 2, "256 bytes"},
 		"a name, unsigned":   {[]string{"cancel", "one"}, 2, "an intent's id is a number"},
 		"one and many":       {[]string{"cancel", "1", "--status", "pending", "--reason", "r"}, 2, "not both"},
-		"a wrong status":     {[]string{"retry", "--status", "completed"}, 2, "failed, unknown, cancelled only"},
+		"a wrong status":     {[]string{"retry", "--status", "completed"}, 2, "failed, unknown, cancelled, pending only"},
 		"no limit":           {[]string{"cancel", "--run", "run-001", "--limit", "0"}, 2, "--limit must be from 1"},
 		"too many":           {[]string{"cancel", "--run", "run-001", "--limit", "10001"}, 2, "to 10000"},
 		"no reason":          {[]string{"cancel", "1"}, 2, "--reason is empty; add --reason TEXT"},
@@ -219,7 +222,7 @@ func TestAChangeIsNamedAndSignedOrRefused(t *testing.T) {
 	d.assertStatus("1", "pending")
 }
 
-// As under kubectl exec, where nobody has set $USER.
+// As under kubectl exec, where no shell has set $USER.
 func TestAnOperatorWithoutANameIsAskedForIt(t *testing.T) {
 	t.Parallel()
 	d := newDeadLetters(t)
@@ -235,4 +238,209 @@ func TestAnOperatorWithoutANameIsAskedForIt(t *testing.T) {
 	}
 	d.Run(0, "intents", "cancel", "1", "--reason", "r", "--operator", "ann")
 	d.assertSays(0, "operator:ann", "intents", "show", "1")
+}
+
+// A provider that asks for a year, for a step and for what undoes one, is not
+// believed, and an operator need not even wait for a day.
+func TestABogusRetryAfterParksNeitherAnIntentNorAnUndo(t *testing.T) {
+	t.Parallel()
+	d := newDeadLetters(t)
+	provider, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script(dispatchtest.ThrottleFor))
+	provider.RetryAfter = 365 * 24 * time.Hour
+	provider.Declines = func(path string) bool { return path == "/declined" }
+	d.config = program.WriteConfig(t, fmt.Sprintf(`version: 1
+server: {listen: "127.0.0.1:0"}
+providers:
+  billing:
+    adapter: http
+    http: {base_url: %s}
+    tools:
+      charge:
+        http: {method: POST, path: /charges}
+        idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+        compensate_with: {tool: billing/refund}
+      refund:
+        http: {method: POST, path: /refunds}
+        idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+        retry: {max_wait: 1h}
+        compensation: none
+      declined:
+        http: {method: POST, path: /declined}
+        idempotency: {class: read_only}
+`, baseURL))
+	assertParked := func(most time.Duration) {
+		t.Helper()
+		until := drainertest.Value[time.Time](t, d.db, `SELECT next_attempt_at FROM outbox.queue`)
+		if wait := time.Until(until); wait < most-time.Minute || wait > most+11*time.Minute {
+			t.Errorf("it waits for %s, want about %s", wait, most)
+		}
+	}
+	d.enqueue("step-1")
+	d.drain()
+	assertParked(24 * time.Hour)
+	fault.Injected(t, 80, provider.Ledger.Audit().TotalRequests())
+	d.Run(0, "intents", "retry", "1", "--now", "--reason", "the provider erred")
+	d.drain()
+	d.assertStatus("1", "completed")
+
+	d.Run(0, "enqueue", "--run", "run-001", "--step", "step-2", "--tool", "billing/declined", "--scope", "invoice_442", "--payload", "{}")
+	d.drain()
+	d.Run(0, "intents", "retry", "2", "--now", "--reason", "the provider erred")
+	daemon := d.Start(d.config)
+	drainertest.Eventually(t, "the undo waits", func() bool {
+		return drainertest.Value[int](t, d.db, `SELECT count(*) FROM outbox.queue JOIN outbox.intent ON id = intent_id WHERE compensates IS NOT NULL AND attempt = 1`) == 1
+	})
+	assertParked(time.Hour)
+	d.assertSays(1, "drainer intents retry --now", "sagas", "retry", "run-001", "--reason", "the provider erred")
+	d.assertSays(0, "1 would change", "intents", "retry", "--now", "--run", "run-001")
+	d.Run(0, "intents", "retry", "--now", "--run", "run-001", "--reason", "the provider erred", "--yes")
+	drainertest.Eventually(t, "the run is compensated", func() bool {
+		return drainertest.Value[int](t, d.db, `SELECT count(*) FROM outbox.saga WHERE state = 'compensated'`) == 1
+	})
+	if log := daemon.Terminate(); !strings.Contains(log, "asked_to_wait_us") {
+		t.Errorf("the log does not say what the provider asked for:\n%s", log)
+	}
+}
+
+// The provider keeps the refusal with the key, whatever became of its cause.
+func TestANewKeyGetsPastARefusalThatTheProviderSaved(t *testing.T) {
+	t.Parallel()
+	d := newDeadLetters(t)
+	d.enqueue("step-1")
+	old := drainertest.Value[string](t, d.db, `SELECT idempotency_key FROM outbox.status`)
+	var seen []string
+	provider, baseURL := dispatchtest.NewProvider(t, func(key string, _ int) dispatchtest.Fault {
+		if key == old {
+			return dispatchtest.Taken
+		}
+		return dispatchtest.None
+	})
+	d.config = program.WriteConfig(t, fmt.Sprintf(billingConfig, baseURL)+"        on_failure: dead_letter\n")
+	d.drain()
+	d.assertStatus("1", "failed")
+	d.Run(0, "intents", "retry", "1", "--reason", "the customer has a new card", "--config", d.config)
+	d.drain()
+	d.assertStatus("1", "failed")
+	fault.Injected(t, 83, provider.Ledger.Audit().TotalRequests())
+
+	d.Run(0, "intents", "retry", "1", "--new-key", "--reason", "the provider saved its refusal")
+	d.drain()
+	d.assertStatus("1", "completed")
+	audit := provider.Ledger.Audit()
+	if audit.TotalRequests() != 3 || audit.TotalEffects() != 1 {
+		t.Errorf("%d requests had %d effects, want 3 with one", audit.TotalRequests(), audit.TotalEffects())
+	}
+	var shown struct {
+		IdempotencyKey string `json:"idempotency_key"`
+		History        []struct {
+			IdempotencyKey string `json:"idempotency_key"`
+		}
+	}
+	d.RunJSON(&shown, "intents", "show", "1")
+	for _, attempt := range shown.History {
+		seen = append(seen, attempt.IdempotencyKey)
+	}
+	if now := shown.IdempotencyKey; now == old || !slices.Equal(seen, []string{old, old, old, now, now}) {
+		t.Errorf("the key is %s, and the history has %v, want the old one %s three times", now, seen, old)
+	}
+	d.assertSays(0, old, "intents", "show", "1")
+}
+
+// Two outboxes whose agents chose the same words, and one account. Without a namespace
+// the second one's effect is the replay of the first one's.
+func TestTwoOutboxesOnOneAccountSwallowNoEffectOfEachOther(t *testing.T) {
+	t.Parallel()
+	for namespace, want := range map[string]int{"": 1, "shop": 2} {
+		var incidents []string
+		provider, baseURL := dispatchtest.NewProvider(t, nil)
+		for _, second := range []bool{false, true} {
+			d := newDeadLetters(t)
+			d.config = program.WriteConfig(t, fmt.Sprintf(billingConfig, baseURL))
+			if second && namespace != "" {
+				d.config = program.WriteConfig(t, strings.Replace(fmt.Sprintf(billingConfig, baseURL), "    tools:\n", "    idempotency: {namespace: "+namespace+"}\n    tools:\n", 1))
+			}
+			d.drain() // it publishes its namespace
+			d.enqueue("step-1")
+			d.drain()
+			d.assertStatus("1", "completed")
+			incidents = append(incidents, drainertest.Column[string](t, d.db, `SELECT kind FROM outbox.incident WHERE resolved_at IS NULL`)...)
+			if len(incidents) > 0 {
+				d.Run(0, "incidents", "ack", "1", "--reason", "informed the others")
+				incidents = append(incidents, drainertest.Column[string](t, d.db, `SELECT kind FROM outbox.incident WHERE resolved_at IS NULL`)...)
+			}
+		}
+		fault.Injected(t, 79, 1)
+		if kinds := strings.Join(incidents, " "); kinds != map[string]string{"": "first_replay"}[namespace] {
+			t.Errorf("namespace %q: the incidents are %q", namespace, kinds)
+		}
+		if audit := provider.Ledger.Audit(); audit.TotalRequests() != 2 || audit.TotalEffects() != want {
+			t.Errorf("namespace %q: %d requests had %d effects, want 2 with %d", namespace, audit.TotalRequests(), audit.TotalEffects(), want)
+		}
+	}
+}
+
+// The outboxes of this test share an account, and no namespace distinguishes their keys.
+func TestAReplayForAFirstAttemptIsCountedAndAnIncidentUnlessItsToolAcceptsIt(t *testing.T) {
+	t.Parallel()
+	provider, baseURL := dispatchtest.NewProvider(t, nil)
+	for number, accepts := range []bool{false, false, true} {
+		d := newDeadLetters(t)
+		config := fmt.Sprintf(billingConfig, baseURL)
+		if accepts {
+			config += "        on_first_replay: accept\n"
+		}
+		daemon := d.Start(program.WriteConfig(t, config))
+		d.enqueue("step-1")
+		drainertest.Eventually(t, "it is completed", func() bool {
+			return drainertest.Value[int](t, d.db, `SELECT count(*)::int FROM outbox.status WHERE status = 'completed'`) == 1
+		})
+		replays, incidents := 0, 0
+		if number > 0 {
+			replays = 1
+			if !accepts {
+				incidents = 1
+			}
+		}
+		wantMetrics(t, daemon, fmt.Sprintf(`drainer_first_replays_total{provider="billing"} %d`, replays))
+		if got := drainertest.Value[int](t, d.db, `SELECT count(*)::int FROM outbox.incident WHERE kind = 'first_replay'`); got != incidents {
+			t.Errorf("outbox %d: %d incidents, want %d", number, got, incidents)
+		}
+	}
+	if audit := provider.Ledger.Audit(); audit.TotalRequests() != 3 || audit.TotalEffects() != 1 {
+		t.Errorf("%d requests had %d effects, want 3 with one", audit.TotalRequests(), audit.TotalEffects())
+	}
+}
+
+// A start with another namespace, or without one, changes the keys of new intents only. A
+// waiting intent keeps its key, which the provider may know already.
+func TestAnotherNamespaceChangesNoKeyOfWhatWaits(t *testing.T) {
+	t.Parallel()
+	d := newDeadLetters(t)
+	provider, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script(dispatchtest.ErrorAfter))
+	named := func(namespace string) {
+		block := "    idempotency: {namespace: " + namespace + "}\n    tools:\n"
+		if namespace == "" {
+			block = "    tools:\n"
+		}
+		config := strings.Replace(fmt.Sprintf(billingConfig, baseURL), "    tools:\n", block, 1)
+		d.config = program.WriteConfig(t, config+"        retry: {base: 1h, cap: 1h}\n")
+	}
+	named("one")
+	d.drain()
+	d.enqueue("step-1")
+	before := drainertest.Value[string](t, d.db, `SELECT idempotency_key FROM outbox.status`)
+	d.drain() // it has its effect, loses the answer and waits
+	for _, namespace := range []string{"two", ""} {
+		named(namespace)
+		d.drain()
+		if key := drainertest.Value[string](t, d.db, `SELECT idempotency_key FROM outbox.status`); key != before {
+			t.Fatalf("with the namespace %q the key became %s, was %s", namespace, key, before)
+		}
+	}
+	d.Run(0, "intents", "retry", "1", "--now", "--reason", "try")
+	d.drain()
+	d.assertStatus("1", "completed")
+	if audit := provider.Ledger.Audit(); audit.TotalRequests() != 2 || audit.TotalEffects() != 1 {
+		t.Errorf("%d requests had %d effects, want 2 with one", audit.TotalRequests(), audit.TotalEffects())
+	}
 }

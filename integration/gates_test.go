@@ -2,22 +2,25 @@ package integration_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/agentoutbox/drainer/drainertest"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/postgres"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/integration/harness"
 )
 
-// scripted is a provider that answers the n-th request as it is told.
+// scripted is a provider that gives the n-th request the n-th answer.
 type scripted struct {
 	requests atomic.Int64
 	answer   func(n int64) dispatch.Result
@@ -31,8 +34,8 @@ func (s *scripted) Dispatch(context.Context, dispatch.Request) dispatch.Result {
 	return s.answer(n)
 }
 
-func (s *scripted) as(name string, concurrency int) drainer.Provider {
-	return drainer.Provider{
+func (s *scripted) as(name string, concurrency int) dispatch.Provider {
+	return dispatch.Provider{
 		Name: name, Adapter: s, Concurrency: concurrency, Timeout: drainertest.Patience,
 		Breaker: dispatch.BreakerPolicy{ConsecutiveFailures: 3, CoolDown: 50 * time.Millisecond},
 		Tools:   map[string]dispatch.Policy{"act": quickPolicy(dispatch.KeyIdempotent, 50)},
@@ -49,18 +52,18 @@ func always(result dispatch.Result) func(int64) dispatch.Result {
 	return func(int64) dispatch.Result { return result }
 }
 
-// elder is a worker that comes first in the order of shares.
-const elder = "00000000-0000-0000-0000-000000000001"
+// firstInOrder is a worker that comes first in the order of shares.
+const firstInOrder = "00000000-0000-0000-0000-000000000001"
 
-func (w *world) join(worker, provider string) {
-	w.t.Helper()
-	w.exec(`INSERT INTO outbox.worker (worker_id, providers, beat_at) VALUES ($1, ARRAY[$2], now() + interval '1 hour')`, worker, provider)
+func join(rig *harness.Rig, worker, provider string) {
+	rig.T.Helper()
+	rig.Exec(`INSERT INTO outbox.worker (worker_id, providers, beat_at) VALUES ($1, ARRAY[$2], now() + interval '1 hour')`, worker, provider)
 }
 
 func TestAFallbackThatNothingElseUsesIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	const intents = 30
-	w := newWorld(t, nil)
+	rig := harness.Plain(t, nil)
 	var down atomic.Bool
 	down.Store(true)
 	backup := &scripted{answer: func(n int64) dispatch.Result {
@@ -74,20 +77,20 @@ func TestAFallbackThatNothingElseUsesIsTriedAgain(t *testing.T) {
 	}}
 	own := (&scripted{answer: always(overload)}).as("sim", 8)
 	own.Fallback = "backup"
-	w.exec(`INSERT INTO outbox.provider (name) VALUES ('backup')`)
-	w.enqueue("sim/act", 0, intents)
-	launch(t, w.url, own, backup.as("backup", 8))
+	rig.Exec(`INSERT INTO outbox.provider (name) VALUES ('backup')`)
+	rig.EnqueueSteps("sim/act", 0, intents)
+	launch(t, rig.URL, own, backup.as("backup", 8))
 	drainertest.Eventually(t, "the fallback's breaker is open", func() bool {
-		return stored[string](w, `SELECT state FROM outbox.provider WHERE name = 'backup'`) != "closed"
+		return harness.Stored[string](rig, `SELECT state FROM outbox.provider WHERE name = 'backup'`) != "closed"
 	})
 	down.Store(false)
-	w.awaitCount("completed", intents)
+	rig.AwaitStatus("completed", intents)
 }
 
 func TestRowsInDoubtAtAFallbackDoNotWaitForTheirOwnProvider(t *testing.T) {
 	t.Parallel()
 	const intents = 10
-	w := newWorld(t, nil)
+	rig := harness.Plain(t, nil)
 	backup := &scripted{answer: func(n int64) dispatch.Result {
 		if n <= intents {
 			return doubtful
@@ -96,46 +99,46 @@ func TestRowsInDoubtAtAFallbackDoNotWaitForTheirOwnProvider(t *testing.T) {
 	}}
 	own := (&scripted{answer: always(overload)}).as("sim", 8)
 	own.Fallback = "backup"
-	w.enqueue("sim/act", 0, intents)
-	launch(t, w.url, own, backup.as("backup", 8))
-	w.awaitCount("completed", intents)
+	rig.EnqueueSteps("sim/act", 0, intents)
+	launch(t, rig.URL, own, backup.as("backup", 8))
+	rig.AwaitStatus("completed", intents)
 }
 
 func TestAWorkerWithoutAShareGivesBackWhatItHolds(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	rig := harness.Plain(t, nil)
 	provider := &scripted{}
-	w.enqueue("sim/act", 0, 2000)
-	launch(t, w.url, provider.as("sim", 1))
+	rig.EnqueueSteps("sim/act", 0, 2000)
+	launch(t, rig.URL, provider.as("sim", 1))
 	drainertest.Eventually(t, "it drains", func() bool { return provider.requests.Load() > 20 })
-	w.join(elder, "sim")
+	join(rig, firstInOrder, "sim")
 	drainertest.Eventually(t, "it holds no row any more, and takes none", func() bool {
-		return stored[int](w, `SELECT count(*) FROM outbox.claim`) == 0
+		return harness.Stored[int](rig, `SELECT count(*) FROM outbox.claim`) == 0
 	})
-	w.exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, elder)
-	w.awaitCount("completed", 2000)
+	rig.Exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, firstInOrder)
+	rig.AwaitStatus("completed", 2000)
 }
 
 func TestAWorkerThatServesOtherProvidersTakesNoShare(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
-	w.join(elder, "other")
-	w.enqueue("sim/act", 0, 5)
-	launch(t, w.url, (&scripted{}).as("sim", 1))
-	w.awaitCount("completed", 5)
+	rig := harness.Plain(t, nil)
+	join(rig, firstInOrder, "other")
+	rig.EnqueueSteps("sim/act", 0, 5)
+	launch(t, rig.URL, (&scripted{}).as("sim", 1))
+	rig.AwaitStatus("completed", 5)
 }
 
 func TestDrainingOnceWithoutAShareEnds(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
-	w.join(elder, "sim")
-	store, err := postgres.Open(t.Context(), w.url)
+	rig := harness.Plain(t, nil)
+	join(rig, firstInOrder, "sim")
+	store, err := postgres.Open(t.Context(), rig.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
 	settings := drainer.Settings{Worker: patientLease, Once: true}
-	daemon := drainer.New(store, []drainer.Provider{(&scripted{}).as("sim", 1)}, settings, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	daemon := drainer.New(store, []dispatch.Provider{(&scripted{}).as("sim", 1)}, settings, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
 	defer cancel()
 	if err := daemon.Run(ctx); err != nil || ctx.Err() != nil {
@@ -145,24 +148,24 @@ func TestDrainingOnceWithoutAShareEnds(t *testing.T) {
 
 func TestARowThatBreaksTheAdapterEndsAndShutsNobodyOff(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	rig := harness.Plain(t, nil)
 	poison := &scripted{answer: func(int64) dispatch.Result { panic("poison") }}
 	provider := poison.as("sim", 8)
 	provider.Tools["act"] = quickPolicy(dispatch.NaturallyIdempotent, 4)
-	w.enqueue("sim/act", 0, 1)
-	launch(t, w.url, provider)
-	w.awaitCount("unknown", 1)
+	rig.EnqueueSteps("sim/act", 0, 1)
+	launch(t, rig.URL, provider)
+	rig.AwaitStatus("unknown", 1)
 	if sent := poison.requests.Load(); sent != 4 {
 		t.Errorf("sent %d times, want its four tries", sent)
 	}
-	if state := stored[string](w, `SELECT state FROM outbox.provider WHERE name = 'sim'`); state != "closed" {
+	if state := harness.Stored[string](rig, `SELECT state FROM outbox.provider WHERE name = 'sim'`); state != "closed" {
 		t.Errorf("the breaker is %s: it was the adapter that broke, not the provider", state)
 	}
 }
 
 func TestAnOutageDoesNotUseARowUp(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	rig := harness.Plain(t, nil)
 	var down atomic.Bool
 	down.Store(true)
 	outage := &scripted{answer: func(int64) dispatch.Result {
@@ -173,17 +176,17 @@ func TestAnOutageDoesNotUseARowUp(t *testing.T) {
 	}}
 	provider := outage.as("sim", 8)
 	provider.Tools["act"] = quickPolicy(dispatch.KeyIdempotent, 8)
-	w.enqueue("sim/act", 0, 1)
-	launch(t, w.url, provider)
+	rig.EnqueueSteps("sim/act", 0, 1)
+	launch(t, rig.URL, provider)
 	drainertest.Eventually(t, "it was tried far more often than it has tries", func() bool { return outage.requests.Load() > 20 })
 	down.Store(false)
-	w.awaitCount("completed", 1)
+	rig.AwaitStatus("completed", 1)
 	fault.Injected(t, 51, int(outage.requests.Load())-1) // the last one met no outage
 }
 
 func TestWhatWasClaimedAheadGoesBackWhenTheGateShuts(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	rig := harness.Plain(t, nil)
 	hang := make(chan struct{})
 	busy := &scripted{answer: func(n int64) dispatch.Result {
 		if n > 40 {
@@ -191,22 +194,187 @@ func TestWhatWasClaimedAheadGoesBackWhenTheGateShuts(t *testing.T) {
 		}
 		return well
 	}}
-	w.enqueue("sim/act", 0, 400)
-	launch(t, w.url, busy.as("sim", 2))
+	rig.EnqueueSteps("sim/act", 0, 400)
+	launch(t, rig.URL, busy.as("sim", 2))
 	defer close(hang)
 	drainertest.Eventually(t, "both slots hang", func() bool { return busy.requests.Load() == 42 })
-	w.exec(`UPDATE outbox.provider SET paused = true WHERE name = 'sim'`)
-	drainertest.Eventually(t, "only what was sent is in progress", func() bool { return w.count("in_progress") == 2 })
+	rig.Exec(`UPDATE outbox.provider SET paused = true WHERE name = 'sim'`)
+	drainertest.Eventually(t, "only what was sent is in progress", func() bool { return rig.CountStatus("in_progress") == 2 })
 }
 
 func TestStoppedRowsHideNoOthers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
-	w.enqueue("sim/act", 0, 60)
-	w.exec(`INSERT INTO outbox.saga (agent_run_id) VALUES ('run-1')`)
-	w.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('run-2', 'step', 'sim/act', 'order', '{}')`)
-	drainOnce(t, w.url, (&scripted{}).as("sim", 8))
-	if cancelled, completed := w.count("cancelled"), w.count("completed"); cancelled != 60 || completed != 1 {
+	rig := harness.Plain(t, nil)
+	rig.EnqueueSteps("sim/act", 0, 60)
+	rig.Exec(`INSERT INTO outbox.saga (agent_run_id) VALUES ('run-1')`)
+	rig.Exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('run-2', 'step', 'sim/act', 'order', '{}')`)
+	drainOnce(t, rig.URL, (&scripted{}).as("sim", 8))
+	if cancelled, completed := rig.CountStatus("cancelled"), rig.CountStatus("completed"); cancelled != 60 || completed != 1 {
 		t.Errorf("%d cancelled and %d completed, want the 60 of the closed run and the other's one", cancelled, completed)
+	}
+}
+
+// crowd is a provider that knows how many are with it at once.
+type crowd struct {
+	mu      sync.Mutex
+	present int
+	most    int
+	sent    int
+	leave   chan struct{} // closed to let all requests go; nil never holds one
+}
+
+func (c *crowd) Dispatch(context.Context, dispatch.Request) dispatch.Result {
+	c.enter()
+	defer c.exit()
+	if c.leave != nil {
+		<-c.leave
+	}
+	return dispatch.Result{Outcome: dispatch.Completed}
+}
+
+func (c *crowd) enter() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent++
+	c.present++
+	c.most = max(c.most, c.present)
+}
+
+func (c *crowd) exit() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.present--
+}
+
+func (c *crowd) mostAtOnce() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.most
+}
+
+// fleet starts daemons that first work when each of them knows all the others:
+// they learn of one another and of the end of the pause in the same look.
+func fleet(t *testing.T, rig *harness.Rig, size int, provider dispatch.Provider) {
+	t.Helper()
+	rig.Exec(`INSERT INTO outbox.provider (name, paused) VALUES ($1, true)`, provider.Name)
+	for range size {
+		launch(t, rig.URL, provider)
+	}
+	drainertest.Eventually(t, fmt.Sprintf("%d workers have joined", size), func() bool {
+		return harness.Stored[int](rig, `SELECT count(*) FROM outbox.worker`) == size
+	})
+	rig.Exec(`UPDATE outbox.provider SET paused = false`)
+}
+
+func TestTheFleetKeepsTheProvidersConcurrency(t *testing.T) {
+	t.Parallel()
+	const limit, workers, intents = 10, 3, 200
+	rig := harness.Plain(t, nil)
+	c := &crowd{leave: make(chan struct{})}
+	provider := dispatch.Provider{
+		Name: "sim", Adapter: c, Concurrency: limit, Timeout: drainertest.Patience,
+		Tools: map[string]dispatch.Policy{"act": quickPolicy(dispatch.KeyIdempotent, 5)},
+	}
+	rig.EnqueueSteps("sim/act", 0, intents)
+	fleet(t, rig, workers, provider)
+	drainertest.Eventually(t, "every worker has its share and the provider is full", func() bool {
+		return harness.Stored[int](rig, `SELECT count(DISTINCT worker_id) FROM outbox.claim`) == workers && c.mostAtOnce() >= limit
+	})
+	if claimed := harness.Stored[int](rig, `SELECT sum(cardinality(intent_ids)) FROM outbox.claim`); claimed != limit {
+		t.Errorf("the workers took %d rows together, want %d", claimed, limit)
+	}
+	close(c.leave)
+	rig.AwaitStatus("completed", intents)
+	if most := c.mostAtOnce(); most != limit {
+		t.Errorf("%d dispatches were under way at once, want %d", most, limit)
+	}
+	drainertest.AssertInvariant(t, rig.DB)
+}
+
+func TestTheFleetKeepsTheProvidersRate(t *testing.T) {
+	t.Parallel()
+	const workers, intents = 3, 60
+	limit := dispatch.RateLimit{PerSecond: 100, Burst: 10}
+	rig := harness.Plain(t, nil)
+	provider := dispatch.Provider{
+		Name: "sim", Adapter: &crowd{}, Concurrency: 32, Timeout: drainertest.Patience, RateLimit: limit,
+		Tools: map[string]dispatch.Policy{"act": quickPolicy(dispatch.KeyIdempotent, 5)},
+	}
+	fleet(t, rig, workers, provider)
+	began := time.Now()
+	rig.EnqueueSteps("sim/act", 0, intents)
+	rig.AwaitStatus("completed", intents)
+	least := time.Duration(float64(intents-limit.Burst-workers) / limit.PerSecond * float64(time.Second))
+	if took := time.Since(began); took < least {
+		t.Errorf("%d dispatches took %s, at %v a second they take at least %s", intents, took, limit.PerSecond, least)
+	}
+}
+
+// withBackup is the rig's provider with a quick breaker and a fallback that
+// never fails.
+func withBackup(rig *harness.Rig) (providers []dispatch.Provider, backup *dispatchtest.SimulatedProvider) {
+	rig.T.Helper()
+	backup, backupURL := dispatchtest.NewProvider(rig.T, nil)
+	for _, setup := range []providerSetup{simOf(rig, dispatch.KeyIdempotent), {
+		Name: "backup", BaseURL: backupURL, Class: dispatch.KeyIdempotent, Concurrency: 8, MaxAttempts: 20, Timeout: drainertest.Patience,
+	}} {
+		providers = append(providers, setup.build(rig.T))
+	}
+	providers[0].Breaker = dispatch.BreakerPolicy{ConsecutiveFailures: 3, CoolDown: 50 * time.Millisecond}
+	providers[0].Fallback = "backup"
+	return providers, backup
+}
+
+func TestAFallbackServesWithTheSameKeys(t *testing.T) {
+	t.Parallel()
+	const intents = 100
+	rig := harness.Plain(t, func(string, int) dispatchtest.Fault { return dispatchtest.Overloaded })
+	providers, backup := withBackup(rig)
+	rig.EnqueueSteps("sim/act", 0, intents)
+	launch(t, rig.URL, providers...)
+	rig.AwaitStatus("completed", intents)
+
+	for key, effects := range backup.Ledger.Audit().Effects {
+		if effects != 1 {
+			t.Errorf("the fallback had %d effects under one key", effects)
+		}
+		if known := harness.Stored[int](rig, `SELECT count(*) FROM outbox.status WHERE idempotency_key = $1`, key); known != 1 {
+			t.Error("the fallback was called with a key that is no intent's")
+		}
+	}
+	if effects := rig.Provider.Ledger.Audit().TotalEffects(); effects != 0 {
+		t.Errorf("the overloaded provider had %d effects", effects)
+	}
+	served := harness.Stored[int](rig, `SELECT count(DISTINCT intent_id) FROM outbox.attempt WHERE served_by = 'backup' AND outcome = 'completed'`)
+	if served != intents {
+		t.Errorf("%d intents are recorded as served by the fallback, want all %d", served, intents)
+	}
+}
+
+func TestAFallbackNeverGetsWhatMayHaveBeenApplied(t *testing.T) {
+	t.Parallel()
+	const intents = 30
+	var well atomic.Bool
+	rig := harness.Plain(t, func(_ string, request int) dispatchtest.Fault {
+		switch {
+		case request == 1:
+			return dispatchtest.ErrorAfter // each has its effect, and the caller cannot know
+		case well.Load():
+			return dispatchtest.None
+		}
+		return dispatchtest.Overloaded
+	})
+	providers, backup := withBackup(rig)
+	rig.EnqueueSteps("sim/act", 0, intents)
+	launch(t, rig.URL, providers...)
+	drainertest.Eventually(t, "the breaker is open and everything is in doubt", func() bool {
+		return harness.Stored[int](rig, `SELECT count(*) FROM outbox.queue WHERE maybe_applied`) == intents &&
+			harness.Stored[string](rig, `SELECT state FROM outbox.provider WHERE name = 'sim'`) != "closed"
+	})
+	well.Store(true)
+	rig.AwaitStatus("completed", intents)
+	rig.AssertOneEffectEach()
+	if requests := backup.Ledger.Audit().TotalRequests(); requests != 0 {
+		t.Errorf("the fallback got %d requests for effects that its principal may have had", requests)
 	}
 }

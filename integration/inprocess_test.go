@@ -6,16 +6,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentoutbox/drainer/drainertest"
-
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/postgres"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 // drainOnce drains in this process until nothing is due.
-func drainOnce(t testing.TB, url string, providers ...drainer.Provider) {
+func drainOnce(t testing.TB, url string, providers ...dispatch.Provider) {
 	t.Helper()
 	store, err := postgres.Open(context.Background(), url)
 	if err != nil {
@@ -40,12 +40,12 @@ type resident struct {
 
 // launch drains in this process until the test ends, which fails if the daemon
 // cannot settle all.
-func launch(t *testing.T, url string, providers ...drainer.Provider) *resident {
+func launch(t *testing.T, url string, providers ...dispatch.Provider) *resident {
 	t.Helper()
 	return launchWith(t, url, patientLease, providers...)
 }
 
-func launchWith(t *testing.T, url string, worker drainer.WorkerSettings, providers ...drainer.Provider) *resident {
+func launchWith(t *testing.T, url string, worker drainer.WorkerSettings, providers ...dispatch.Provider) *resident {
 	t.Helper()
 	store, err := postgres.Open(context.Background(), url)
 	if err != nil {

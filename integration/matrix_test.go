@@ -1,20 +1,29 @@
 package integration_test
 
 import (
+	"context"
 	"fmt"
+	"math"
+	"net"
 	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/integration/harness"
 )
 
 // matrix says how an intent ends whose first request meets the fault, and how
 // many effects the ledger has of it then: status/effects. A column with +lookup
-// has a lookup that can tell; the others are run without one, and with one that
+// has a lookup that answers; the others are run without one, and with one that
 // always fails. A read has no effect to count, and only the provider of the
 // key_idempotent tools honours keys, so that only it saves errors under them.
 const matrix = `
@@ -47,14 +56,22 @@ const notSent dispatchtest.Fault = "not_sent"
 
 func TestEveryClassMeetsEveryFaultAndEndsAsTheLedgerSays(t *testing.T) {
 	t.Parallel()
-	m := newMatrixWorld(t, cellsOf(matrix))
-	launch(t, m.url, m.drainerProviders()...)
+	for _, wire := range dispatchtest.Wires() {
+		t.Run(string(wire), func(t *testing.T) {
+			everyClassMeetsEveryFault(t, wire)
+		})
+	}
+}
+
+func everyClassMeetsEveryFault(t *testing.T, wire dispatchtest.Wire) {
+	m := newMatrixRig(t, wire, cellsOf(matrix))
+	launch(t, m.URL, m.drainerProviders()...)
 	m.releaseLateEffects()
 	drainertest.Eventually(t, "all is settled", func() bool {
-		return stored[int](m.world, `SELECT (SELECT count(*) FROM outbox.queue) + (SELECT count(*) FROM outbox.claim)`) == 0
+		return harness.Stored[int](m.Rig, `SELECT (SELECT count(*) FROM outbox.queue) + (SELECT count(*) FROM outbox.claim)`) == 0
 	})
 	m.reportInjected()
-	drainertest.AssertInvariant(t, m.db)
+	drainertest.AssertInvariant(t, m.DB)
 	endings := m.endings()
 	for _, cell := range m.cells {
 		ending := endings[cell.key()]
@@ -70,7 +87,7 @@ func TestEveryClassMeetsEveryFaultAndEndsAsTheLedgerSays(t *testing.T) {
 	t.Log(m.table(endings))
 }
 
-// ending is what became of one intent, by the outbox and by the ledger.
+// ending is the result of one intent, by the outbox and by the ledger.
 type ending struct {
 	status            string
 	effects, requests int
@@ -87,7 +104,7 @@ func (c cell) broken(e ending) (promises []string) {
 	}
 	mustHold("completed means that it happened", e.status != "completed" || e.effects > 0 || c.class == dispatch.ReadOnly)
 	mustHold("failed means that it did not happen", e.status != "failed" || e.effects == 0)
-	mustHold("unknown is for what nobody can tell", e.status != "unknown" || c.lookup != telling)
+	mustHold("unknown is for effects that no lookup can find", e.status != "unknown" || c.lookup != telling)
 	mustHold("a key has one effect at most", e.effects <= 1)
 	mustHold("what must not be repeated is not", c.class != dispatch.NonIdempotent || e.requests <= 1 || c.refusedAtFirst())
 	mustHold("an error for good is asked for once", c.fault != dispatchtest.ErrorForGood || e.requests == 1)
@@ -96,7 +113,7 @@ func (c cell) broken(e ending) (promises []string) {
 }
 
 // table is the matrix as it was seen, with the requests that it took.
-func (m *matrixWorld) table(endings map[string]ending) string {
+func (m *matrixRig) table(endings map[string]ending) string {
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, column := range m.columns() {
@@ -118,7 +135,7 @@ func (m *matrixWorld) table(endings map[string]ending) string {
 }
 
 // columns are the cells of the first fault, which every class meets.
-func (m *matrixWorld) columns() (columns []cell) {
+func (m *matrixRig) columns() (columns []cell) {
 	for _, cell := range m.cells {
 		if cell.fault == m.cells[0].fault {
 			columns = append(columns, cell)
@@ -127,11 +144,320 @@ func (m *matrixWorld) columns() (columns []cell) {
 	return columns
 }
 
-func (m *matrixWorld) faults() (faults []dispatchtest.Fault) {
+func (m *matrixRig) faults() (faults []dispatchtest.Fault) {
 	for _, cell := range m.cells {
 		if !slices.Contains(faults, cell.fault) {
 			faults = append(faults, cell.fault)
 		}
 	}
 	return faults
+}
+
+// cell is one intent of the matrix.
+type cell struct {
+	fault  dispatchtest.Fault // of its first request
+	class  dispatch.Class
+	lookup lookup
+	want   string // status/effects
+}
+
+// lookup is whom an intent's tool can ask.
+type lookup string
+
+const (
+	none    lookup = "act"         // the operation without a lookup
+	failing lookup = "act_mute"    // one whose lookup always fails
+	telling lookup = "act_telling" // one whose lookup answers from the ledger
+)
+
+// cellsOf reads the matrix.
+func cellsOf(matrix string) (cells []cell) {
+	lines := strings.Split(strings.TrimSpace(matrix), "\n")
+	columns := strings.Fields(lines[0])[1:]
+	for _, line := range lines[1:] {
+		fields := strings.Fields(line)
+		for i, want := range fields[1:] {
+			class, asks, _ := strings.Cut(columns[i], "+")
+			for _, lookup := range lookupsOf(dispatch.Class(class), asks != "") {
+				if want != "-" {
+					cells = append(cells, cell{dispatchtest.Fault(fields[0]), dispatch.Class(class), lookup, want})
+				}
+			}
+		}
+	}
+	return cells
+}
+
+// lookupsOf returns the tools of one column: the one whose lookup answers, or
+// all others. Where repeating does no harm no lookup is needed, so there the
+// one that answers must change nothing.
+func lookupsOf(class dispatch.Class, asks bool) []lookup {
+	switch {
+	case asks:
+		return []lookup{telling}
+	case class == dispatch.ReadOnly || class == dispatch.NaturallyIdempotent:
+		return []lookup{none, failing, telling}
+	}
+	return []lookup{none, failing}
+}
+
+func (c cell) String() string { return fmt.Sprintf("%s %s meets %s", c.class, c.lookup, c.fault) }
+
+func (c cell) tuple() dispatch.Tuple {
+	return dispatch.Tuple{AgentRunID: "run-1", StepID: string(c.fault), ToolName: string(c.class) + "/" + string(c.lookup), BusinessScope: "matrix"}
+}
+
+func (c cell) key() string { return c.tuple().IdempotencyKey() }
+
+// script is the faults of its requests: only the first meets one.
+func (c cell) script() []dispatchtest.Fault {
+	if c.fault == notSent {
+		return nil
+	}
+	return []dispatchtest.Fault{c.fault}
+}
+
+// refusedAtFirst reports whether the first request proves that it had no
+// effect, so that another one repeats nothing.
+func (c cell) refusedAtFirst() bool {
+	return slices.ContainsFunc([]string{"throttle", "unavailable", "overloaded"},
+		func(refusal string) bool { return strings.HasPrefix(string(c.fault), refusal) })
+}
+
+// savesError reports whether a repetition brings the first request's error.
+func (c cell) savesError() bool {
+	return c.class == dispatch.KeyIdempotent && strings.HasPrefix(string(c.fault), "saved_error")
+}
+
+const (
+	matrixTimeout = 5 * time.Second // nothing that answers takes so long, on a busy machine either
+	matrixMargin  = 2 * time.Second // in which a late effect is released, too
+)
+
+// matrixRig is an outbox with one intent for each cell, and one provider for
+// each class, which honours keys only where the class says so.
+type matrixRig struct {
+	*harness.Rig
+	wire      dispatchtest.Wire
+	cells     []cell
+	providers map[dispatch.Class]*dispatchtest.SimulatedProvider
+	baseURLs  map[dispatch.Class]string
+	closed    string // where no provider is
+}
+
+func newMatrixRig(t *testing.T, wire dispatchtest.Wire, cells []cell) *matrixRig {
+	t.Helper()
+	m := &matrixRig{
+		Rig:       harness.Without(t),
+		wire:      wire,
+		cells:     cells,
+		providers: map[dispatch.Class]*dispatchtest.SimulatedProvider{},
+		baseURLs:  map[dispatch.Class]string{},
+		closed:    closedPort(t),
+	}
+	for _, class := range dispatch.Classes() {
+		provider := &dispatchtest.SimulatedProvider{
+			Ledger:     dispatchtest.NewLedger(),
+			Plan:       dispatchtest.ScriptKeys(m.scripts()),
+			LookupPlan: m.lookupPlan(),
+			IgnoreKeys: class != dispatch.KeyIdempotent,
+		}
+		m.providers[class], m.baseURLs[class] = provider, wire.Serve(t, provider)
+		t.Cleanup(provider.Release)
+	}
+	for _, cell := range cells {
+		tuple := cell.tuple()
+		_, err := m.DB.Exec(context.Background(), `SELECT outbox.enqueue($1, $2, $3, $4, '{}')`,
+			tuple.AgentRunID, tuple.StepID, tuple.ToolName, tuple.BusinessScope)
+		if err != nil {
+			t.Fatalf("enqueueing: %v", err)
+		}
+	}
+	return m
+}
+
+func closedPort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return "http://" + listener.Addr().String()
+}
+
+func (m *matrixRig) scripts() map[string][]dispatchtest.Fault {
+	scripts := map[string][]dispatchtest.Fault{}
+	for _, cell := range m.cells {
+		scripts[cell.key()] = cell.script()
+	}
+	return scripts
+}
+
+func (m *matrixRig) lookupPlan() dispatchtest.Plan {
+	silent := map[string]bool{}
+	for _, cell := range m.cells {
+		silent[cell.key()] = cell.lookup == failing
+	}
+	return func(key string, _ int) dispatchtest.Fault {
+		if silent[key] {
+			return dispatchtest.ErrorBefore
+		}
+		return dispatchtest.None
+	}
+}
+
+// drainerProviders are the same providers as the daemon knows them.
+func (m *matrixRig) drainerProviders() (providers []dispatch.Provider) {
+	for _, class := range dispatch.Classes() {
+		providers = append(providers, dispatch.Provider{
+			Name:        string(class),
+			Adapter:     absentAtFirst{there: m.adapter(class, m.baseURLs[class]), gone: m.adapter(class, m.closed)},
+			Concurrency: len(m.cells), // so that no row waits behind one that hangs
+			Timeout:     matrixTimeout,
+			Breaker:     dispatch.BreakerPolicy{ConsecutiveFailures: math.MaxInt, CoolDown: time.Second},
+			Tools: map[string]dispatch.Policy{
+				string(none):    matrixPolicy(class, nil),
+				string(failing): matrixPolicy(class, &dispatch.Lookup{Operation: "find", Margin: matrixMargin}),
+				string(telling): matrixPolicy(class, &dispatch.Lookup{Operation: "find", Margin: matrixMargin}),
+				"find":          matrixPolicy(dispatch.ReadOnly, nil),
+			},
+		})
+	}
+	return providers
+}
+
+func matrixPolicy(class dispatch.Class, lookup *dispatch.Lookup) dispatch.Policy {
+	policy := quickPolicy(class, 5)
+	policy.Timeout, policy.Lookup = matrixTimeout, lookup
+	return policy
+}
+
+var methods = map[dispatch.Class]string{
+	dispatch.ReadOnly:            "GET",
+	dispatch.NaturallyIdempotent: "PUT",
+	dispatch.KeyIdempotent:       "POST",
+	dispatch.NonIdempotent:       "POST",
+}
+
+func (m *matrixRig) adapter(class dispatch.Class, baseURL string) dispatch.Adapter {
+	act := dispatch.ToolSpec{Class: class, Settings: block(fmt.Sprintf("{method: %s, path: '/v1/{.key}', response: {ref: .id}}", methods[class]))}
+	find := dispatch.ToolSpec{
+		Class:    dispatch.ReadOnly,
+		Settings: block("{method: GET, path: '/effects/{.key}', response: {ref: .id, rules: [{when: .status == 404, outcome: absent}]}}"),
+	}
+	adapter, err := dispatchhttp.New(dispatch.Spec{
+		Provider: string(class),
+		Timeout:  matrixTimeout,
+		Network:  m.wire.Network(m.T),
+		Settings: block(fmt.Sprintf("{base_url: %q, should_retry_header: Stripe-Should-Retry}", baseURL)),
+		Tools:    map[string]dispatch.ToolSpec{string(none): act, string(failing): act, string(telling): act, "find": find},
+	})
+	if err != nil {
+		m.T.Fatal(err)
+	}
+	return adapter
+}
+
+// absentAtFirst finds the provider's port closed for the first attempt of
+// the intents that are to meet that.
+type absentAtFirst struct{ there, gone dispatch.Adapter }
+
+func (a absentAtFirst) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	if request.Tuple.StepID == string(notSent) && request.Attempt == 1 {
+		return a.gone.Dispatch(ctx, request)
+	}
+	return a.there.Dispatch(ctx, request)
+}
+
+// releaseLateEffects lets the effects happen whose answers no worker waits for
+// any more, once the key-idempotent ones were met by a retry: in flight.
+func (m *matrixRig) releaseLateEffects() {
+	m.T.Helper()
+	late, keyed := 0, 0
+	for _, cell := range m.cells {
+		if cell.fault == dispatchtest.HangBefore {
+			late++
+			if cell.class == dispatch.KeyIdempotent {
+				keyed++
+			}
+		}
+	}
+	outcomes := func(column, value string) int {
+		return harness.Stored[int](m.Rig, `SELECT count(DISTINCT intent_id) FROM outbox.attempt JOIN outbox.intent ON id = intent_id
+			WHERE step_id = 'hang_before' AND $2 = CASE $1 WHEN 'error' THEN error ELSE outcome END`, column, value)
+	}
+	drainertest.Eventually(m.T, "the late ones time out", func() bool { return outcomes("error", "timeout") == late })
+	drainertest.Eventually(m.T, "the keyed ones are in flight", func() bool { return outcomes("outcome", "in_flight") == keyed })
+	for _, provider := range m.providers {
+		provider.Release()
+	}
+}
+
+// endings returns the result of each key.
+func (m *matrixRig) endings() map[string]ending {
+	m.T.Helper()
+	audits := map[string]dispatchtest.Audit{}
+	for class, provider := range m.providers {
+		audits[string(class)] = provider.Ledger.Audit()
+	}
+	rows, _ := m.DB.Query(context.Background(), `SELECT provider, idempotency_key, status FROM outbox.status`)
+	endings := map[string]ending{}
+	var provider, key, status string
+	_, err := pgx.ForEachRow(rows, []any{&provider, &key, &status}, func() error {
+		endings[key] = ending{status, audits[provider].Effects[key], audits[provider].Requests[key]}
+		return nil
+	})
+	if err != nil {
+		m.T.Fatalf("asking the database: %v", err)
+	}
+	return endings
+}
+
+func (m *matrixRig) assertEveryUnknownIsAnIncident() {
+	m.T.Helper()
+	const silent = `SELECT count(*) FROM outbox.status s JOIN outbox.intent i USING (agent_run_id, step_id, tool_name, business_scope)
+		WHERE (s.status = 'unknown') <> EXISTS (SELECT FROM outbox.incident WHERE kind = 'outcome_unknown' AND intent_id = i.id)`
+	if got := harness.Stored[int](m.Rig, silent); got != 0 {
+		m.T.Errorf("%d intents are unknown without an incident, or the other way round", got)
+	}
+}
+
+func (m *matrixRig) assertRetryAfterWasHeeded() {
+	m.T.Helper()
+	const waits = `SELECT count(*) FILTER (WHERE waited < asked), count(*) FROM (
+		SELECT extract(epoch FROM lead(started_at) OVER following - finished_at)::float8 AS waited, retry_after_seconds AS asked
+		FROM outbox.attempt WINDOW following AS (PARTITION BY intent_id ORDER BY attempt)) w WHERE asked > 0`
+	var early, asked int
+	if err := m.DB.QueryRow(context.Background(), waits).Scan(&early, &asked); err != nil {
+		m.T.Fatal(err)
+	}
+	if early != 0 || asked == 0 {
+		m.T.Errorf("%d of %d attempts came before the Retry-After was over", early, asked)
+	}
+}
+
+// matrixCases are the faults of the matrix, by their number in the catalogue.
+var matrixCases = map[int][]dispatchtest.Fault{
+	38: {dispatchtest.DropBefore, dispatchtest.DropAfter},
+	39: {dispatchtest.HangBefore},
+	41: {dispatchtest.Throttle, dispatchtest.ThrottleFor, dispatchtest.ThrottleUntil, dispatchtest.Unavailable, dispatchtest.UnavailableFor, dispatchtest.UnavailableUntil, dispatchtest.Outstanding, dispatchtest.Taken},
+	42: {dispatchtest.SavedErrorBefore, dispatchtest.SavedErrorAfter, dispatchtest.ErrorForGood},
+}
+
+// reportInjected counts what the ledgers have of each fault. Who was not there
+// wrote no ledger.
+func (m *matrixRig) reportInjected() {
+	m.T.Helper()
+	for number, faults := range matrixCases {
+		met := 0
+		for _, provider := range m.providers {
+			audit := provider.Ledger.Audit()
+			for _, f := range faults {
+				met += audit.Faults[f]
+			}
+		}
+		fault.Injected(m.T, number, met)
+	}
+	fault.Injected(m.T, 37, harness.Stored[int](m.Rig, `SELECT count(*) FROM outbox.attempt WHERE outcome = 'not_sent'`))
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/integration/harness"
 	"github.com/agentoutbox/drainer/integration/program"
 
 	"github.com/jackc/pgx/v5"
@@ -34,7 +35,7 @@ const (
 	killsMidPublish = 3
 )
 
-// A consumer that tells messages apart by their key sees each intent once,
+// A consumer that distinguishes messages by their key sees each intent once,
 // whenever the daemon that published it was killed.
 func TestADaemonKilledWhileItPublishesLosesNothing(t *testing.T) {
 	t.Parallel()
@@ -44,10 +45,9 @@ func TestADaemonKilledWhileItPublishesLosesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			recipient := start(t)
-			url := drainertest.Database(t)
-			db := drainertest.Connect(t, url)
-			enqueue(t, db, "events/publish", 0, midPublish)
-			shell := program.New(t, url)
+			rig := harness.Without(t)
+			rig.EnqueueSteps("events/publish", 0, midPublish)
+			shell := program.New(t, rig.URL)
 			config := program.WriteConfig(t, "version: 1\nserver: {listen: '127.0.0.1:0'}\n"+
 				"worker: {heartbeat: 200ms, lease: 1s}\nproviders:\n  events:\n    concurrency: 16\n"+recipient.provider+
 				"        idempotency: {class: key_idempotent, ttl: 90s, scope: consumers}\n        retry: {max_attempts: 50, base: 10ms, cap: 100ms}\n")
@@ -59,11 +59,10 @@ func TestADaemonKilledWhileItPublishesLosesNothing(t *testing.T) {
 				daemon.Kill()
 			}
 			shell.Start(config)
-			w := &world{t: t, url: url, db: db}
-			w.awaitCount("completed", midPublish)
+			rig.AwaitStatus("completed", midPublish)
 
 			drainertest.Eventually(t, "every intent arrived", func() bool { return len(recipient.received()) >= midPublish })
-			keys := stored[[]string](w, `SELECT array_agg(idempotency_key ORDER BY intent_id) FROM outbox.status`)
+			keys := harness.Stored[[]string](rig, `SELECT array_agg(idempotency_key ORDER BY intent_id) FROM outbox.status`)
 			received := recipient.received()
 			for _, key := range keys {
 				if received[key] == 0 {
@@ -72,12 +71,12 @@ func TestADaemonKilledWhileItPublishesLosesNothing(t *testing.T) {
 				delete(received, key)
 			}
 			if len(received) > 0 {
-				t.Errorf("%d messages of nobody: %v", len(received), slices.Collect(maps.Keys(received)))
+				t.Errorf("%d messages of no intent: %v", len(received), slices.Collect(maps.Keys(received)))
 			}
-			if lost := stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE outcome = 'lost'`); lost == 0 {
+			if lost := harness.Stored[int](rig, `SELECT count(*) FROM outbox.attempt WHERE outcome = 'lost'`); lost == 0 {
 				t.Error("no kill met an attempt, so nothing was shown")
 			}
-			w.assertNoClaims()
+			rig.AssertNoClaims()
 		})
 	}
 }

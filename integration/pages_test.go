@@ -21,7 +21,7 @@ import (
 
 const pagerSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
-// pagerEvent is what the webhook of a test is told.
+// pagerEvent is an event that the webhook of a test receives.
 type pagerEvent struct {
 	Type string
 	Data struct {
@@ -62,11 +62,11 @@ func nextEvent(t *testing.T, events chan pagerEvent, want string) pagerEvent {
 	select {
 	case event := <-events:
 		if want != "" && event.Type != want {
-			t.Fatalf("the pager is told %+v, want %s", event, want)
+			t.Fatalf("the pager receives %+v, want %s", event, want)
 		}
 		return event
 	case <-time.After(drainertest.Patience):
-		t.Fatalf("the pager is never told %s", want)
+		t.Fatalf("the pager never receives %s", want)
 		return pagerEvent{}
 	}
 }
@@ -85,12 +85,12 @@ func TestAnUnknownOutcomePagesUntilItIsResolved(t *testing.T) {
 		"--payload", `{"card": "canary"}`)
 	opened := nextEvent(t, events, "incident.opened")
 	if opened.Data.Kind != "outcome_unknown" || opened.Data.IntentID != 1 {
-		t.Errorf("the pager is told %+v", opened)
+		t.Errorf("the pager receives %+v", opened)
 	}
 
 	shell.Run(0, "incidents", "ack", strconv.FormatInt(opened.Data.IncidentID, 10), "--reason", "looking")
 	if acknowledged := nextEvent(t, events, "incident.acknowledged"); acknowledged.Data.By != "operator:on-call" {
-		t.Errorf("the pager is told %+v", acknowledged)
+		t.Errorf("the pager receives %+v", acknowledged)
 	}
 	shell.Run(0, "intents", "retry", "1", "--may-duplicate", "--reason", "try again", "--config", config)
 
@@ -101,7 +101,7 @@ func TestAnUnknownOutcomePagesUntilItIsResolved(t *testing.T) {
 		dedup[event.Type] = event.Data.DedupKey
 	}
 	if dedup["incident.resolved"] != opened.Data.DedupKey || dedup["incident.opened"] == opened.Data.DedupKey || dedup["incident.opened"] == "" {
-		t.Errorf("the pager is told %v after %s", dedup, opened.Data.DedupKey)
+		t.Errorf("the pager receives %v after %s", dedup, opened.Data.DedupKey)
 	}
 
 	var listed []struct {
@@ -138,7 +138,7 @@ func TestIncidentsAreListedAndAcknowledgedFromTheCommandLine(t *testing.T) {
 	d.drain()
 	d.assertSays(0, "outcome_unknown", "incidents", "list")
 	d.assertSays(2, "no such kind", "incidents", "list", "--kind", "outcome")
-	d.assertSays(2, "who has it and why", "incidents", "ack", "1")
+	d.assertSays(2, "--reason is empty", "incidents", "ack", "1")
 	d.assertSays(2, "no incident's number", "incidents", "ack", "all", "--reason", "mine")
 	d.assertSays(0, "acknowledged", "incidents", "ack", "1", "--reason", "asking the provider")
 	d.assertSays(1, "operator:on-call acknowledged it before", "incidents", "ack", "1", "--reason", "mine")

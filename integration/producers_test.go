@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -15,12 +16,15 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/docblock"
+	"github.com/agentoutbox/drainer/integration/harness"
+	"github.com/agentoutbox/drainer/integration/program"
 )
 
 const producersPage = "docs/producers.md"
 
-// producing is a Python program beside the page's outbox.py.
+// producing is a Python program beside the example outbox.py.
 const producing = `
 import os, psycopg2, outbox
 
@@ -43,12 +47,22 @@ for arguments in [("closed", "charge", "sim/act", "x", {}), ("", "charge", "sim/
         print(type(refused).__name__)
 `
 
+// example is a file that a producer copies.
+func example(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "examples", "producers", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 func TestThePythonProducerActsOnceAndIsToldOfEachRefusal(t *testing.T) {
 	t.Parallel()
 	python := pythonWithPsycopg2(t)
-	w := producerWorld(t)
+	w := newProducers(t)
 	folder := t.TempDir()
-	writeFile(t, folder, "outbox.py", docblock.First(t, producersPage, "python"))
+	writeFile(t, folder, "outbox.py", example(t, "outbox.py"))
 	writeFile(t, folder, "agent.py", producing)
 
 	output := w.runProducer(python, filepath.Join(folder, "agent.py"))
@@ -56,10 +70,10 @@ func TestThePythonProducerActsOnceAndIsToldOfEachRefusal(t *testing.T) {
 	if output != want {
 		t.Errorf("the producer printed %q, want %q", output, want)
 	}
-	w.assertOneEffectEach()
+	w.AssertOneEffectEach()
 }
 
-// The page's block runs as it is, with a package pg that speaks to the real
+// The example runs as it is, with a package pg that speaks to the real
 // server; only the tool is one that is configured here.
 func TestTheTypeScriptProducerIsAnsweredWithTheResult(t *testing.T) {
 	t.Parallel()
@@ -67,8 +81,8 @@ func TestTheTypeScriptProducerIsAnsweredWithTheResult(t *testing.T) {
 	if err != nil {
 		t.Skip("no node here; install Debian's nodejs to run the TypeScript example")
 	}
-	w := producerWorld(t)
-	if target, err := neturl.Parse(w.url); err != nil || target.User == nil {
+	w := newProducers(t)
+	if target, err := neturl.Parse(w.URL); err != nil || target.User == nil {
 		t.Skip("the stand-in for pg wants a database URL with a user")
 	} else if _, asks := target.User.Password(); asks {
 		t.Skip("the stand-in for pg knows no passwords")
@@ -77,7 +91,7 @@ func TestTheTypeScriptProducerIsAnsweredWithTheResult(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(folder, "node_modules", "pg"), os.DirFS("testdata/pg")); err != nil {
 		t.Fatal(err)
 	}
-	program := docblock.First(t, producersPage, "ts")
+	program := example(t, "agent.mjs")
 	configured := strings.Replace(program, "stripe/create_charge", "sim/act", 1)
 	writeFile(t, folder, "agent.mjs", configured)
 	for _, created := range []string{"true pending idem_v1_", "false completed idem_v1_"} {
@@ -90,7 +104,7 @@ func TestTheTypeScriptProducerIsAnsweredWithTheResult(t *testing.T) {
 	if output := w.failProducer(node, filepath.Join(folder, "agent.mjs")); !strings.Contains(output, "stands for another payload") {
 		t.Errorf("with another payload it fails with %q", output)
 	}
-	w.assertOneEffectEach()
+	w.AssertOneEffectEach()
 }
 
 func TestTheGoProducerIsTheOneOfThePageAndToldOfEachRefusal(t *testing.T) {
@@ -102,9 +116,9 @@ func TestTheGoProducerIsTheOneOfThePageAndToldOfEachRefusal(t *testing.T) {
 	if !strings.Contains(string(source), docblock.First(t, producersPage, "go")) {
 		t.Error(producersPage + " shows another Go producer than the one that is tested")
 	}
-	w := producerWorld(t)
+	w := newProducers(t)
 	enqueued := func(run string, payload map[string]any) (created bool, err error) {
-		err = pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error {
+		err = pgx.BeginFunc(t.Context(), w.DB, func(tx pgx.Tx) error {
 			_, created, err = enqueueStep(t.Context(), tx, run, "charge", "sim/act", "invoice_442", payload)
 			return err
 		})
@@ -125,7 +139,7 @@ func TestTheGoProducerIsTheOneOfThePageAndToldOfEachRefusal(t *testing.T) {
 
 var (
 	errKeyTaken  = errors.New("this step stands for another payload already")
-	errRunClosed = errors.New("the run goes back, or was cancelled")
+	errRunClosed = errors.New("the run is rolled back, or was cancelled")
 )
 
 // enqueueStep commits an intent with tx. created is false for one that was there already.
@@ -144,38 +158,38 @@ func enqueueStep(ctx context.Context, tx pgx.Tx, run, step, tool, scope string, 
 	return intentID, created, err
 }
 
-// producers enqueue into a world that a daemon drains, and in which one run is closed.
-type producers struct{ *world }
+// producers enqueue into an outbox that a daemon drains, and in which one run is closed.
+type producers struct{ *harness.Rig }
 
-func producerWorld(t *testing.T) producers {
+func newProducers(t *testing.T) producers {
 	t.Helper()
-	w := newWorld(t, dispatchtest.Healthy())
-	w.exec(`INSERT INTO outbox.saga (agent_run_id, state, ended_at) VALUES ('closed', 'cancelled', now())`)
-	start(t, w.setup(dispatch.KeyIdempotent, patientLease))
-	return producers{w}
+	rig := harness.Plain(t, dispatchtest.Healthy())
+	rig.Exec(`INSERT INTO outbox.saga (agent_run_id, state, ended_at) VALUES ('closed', 'cancelled', now())`)
+	start(t, setupOf(rig, dispatch.KeyIdempotent, patientLease))
+	return producers{rig}
 }
 
 func (p producers) runProducer(program, file string) string {
-	p.t.Helper()
+	p.T.Helper()
 	output, err := p.producer(program, file)
 	if err != nil {
-		p.t.Fatalf("the example failed: %v\n%s", err, output)
+		p.T.Fatalf("the example failed: %v\n%s", err, output)
 	}
 	return output
 }
 
 func (p producers) failProducer(program, file string) string {
-	p.t.Helper()
+	p.T.Helper()
 	output, err := p.producer(program, file)
 	if err == nil {
-		p.t.Fatalf("the example did not fail:\n%s", output)
+		p.T.Fatalf("the example did not fail:\n%s", output)
 	}
 	return output
 }
 
 func (p producers) producer(program, file string) (string, error) {
-	command := exec.CommandContext(p.t.Context(), program, file)
-	command.Env = append(os.Environ(), "DATABASE_URL="+p.url)
+	command := exec.CommandContext(p.T.Context(), program, file)
+	command.Env = append(os.Environ(), "DATABASE_URL="+p.URL)
 	output, err := command.CombinedOutput()
 	return string(output), err
 }
@@ -185,4 +199,67 @@ func writeFile(t *testing.T, folder, name, text string) {
 	if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A newcomer copies these two blocks, and has a completed intent without any account.
+func TestTheReadmesQuickStartCompletesAnIntent(t *testing.T) {
+	t.Parallel()
+	drainer := program.New(t, drainertest.Database(t))
+	folder := t.TempDir()
+	if err := os.Mkdir(filepath.Join(folder, "bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(drainer.Command().Path, filepath.Join(folder, "bin", "drainer")); err != nil {
+		t.Fatal(err)
+	}
+	const shown, starting = "127.0.0.1:8080", "bin/drainer demo provider &\n"
+	address := freeAddress(t)
+	writeFile(t, folder, "drainer.yaml", strings.Replace(docblock.First(t, "README.md", "yaml"), shown, address, 1))
+	steps, isBuilt := strings.CutPrefix(docblock.First(t, "README.md", "sh"), "make build\n")
+	before, after, starts := strings.Cut(steps, starting)
+	if !isBuilt || !starts {
+		t.Fatalf("the quick start builds %v and starts its provider %v:\n%s", isBuilt, starts, steps)
+	}
+	host, port, _ := strings.Cut(address, ":")
+	started := "bin/drainer demo provider --listen " + address + " >provider.log 2>&1 &\ntrap \"kill $!\" EXIT\n" +
+		"until (exec 3<>/dev/tcp/" + host + "/" + port + ") 2>/dev/null; do kill -0 $! || exit 1; done\n"
+	command := exec.CommandContext(t.Context(), "bash", "-euc", before+started+after)
+	command.Dir, command.Env = folder, drainer.Env
+	output, err := command.CombinedOutput()
+	if err != nil || !strings.Contains(string(output), "eff_000001") || !regexp.MustCompile(`status +completed`).Match(output) {
+		t.Fatalf("the intent is not completed: %v\n%s", err, output)
+	}
+}
+
+// Producers copy the README's Python example, so this test runs it.
+func TestTheReadmesPythonExampleEnqueuesOnce(t *testing.T) {
+	t.Parallel()
+	python := pythonWithPsycopg2(t)
+	program := docblock.First(t, "README.md", "python")
+	url := drainertest.Database(t)
+
+	for _, want := range []string{"True pending idem_v1_", "False pending idem_v1_"} {
+		command := exec.CommandContext(t.Context(), python, "-c", program)
+		command.Env = append(os.Environ(), "DATABASE_URL="+url)
+		output, err := command.CombinedOutput()
+		if err != nil {
+			t.Fatalf("the example failed: %v\n%s", err, output)
+		}
+		if !strings.HasPrefix(string(output), want) {
+			t.Fatalf("the example printed %q, want %q first", output, want)
+		}
+	}
+}
+
+// pythonWithPsycopg2 finds the interpreter that Debian's python3-psycopg2
+// belongs to, which another python3 on the PATH may hide.
+func pythonWithPsycopg2(t *testing.T) string {
+	t.Helper()
+	for _, python := range []string{"python3", "/usr/bin/python3"} {
+		if exec.CommandContext(t.Context(), python, "-c", "import psycopg2").Run() == nil {
+			return python
+		}
+	}
+	t.Skip("no python3 with psycopg2 here; install Debian's python3-psycopg2 to run the README's example")
+	return ""
 }

@@ -6,11 +6,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
-	"github.com/agentoutbox/drainer/integration/program"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/program"
 )
 
 // These tests run the program as a person does.
@@ -91,7 +93,7 @@ func TestBadInputGetsAClearErrorAndChangesNothing(t *testing.T) {
 		"unreachable database": {program.New(t, "postgres://127.0.0.1:1/x", "BILLING_TOKEN=t"), []string{"run", "--config", config}, 4, "cannot be reached"},
 		"schema behind":        {program.New(t, drainertest.EmptyDatabase(t), "BILLING_TOKEN=t"), []string{"run", "--config", config}, 5, "drainer migrate up"},
 		"empty key part":       {current, []string{"enqueue", "--run", "", "--step", "s", "--tool", "t", "--scope", "x", "--payload", "{}"}, 2, "agent_run_id is empty"},
-		"long key part":        {current, []string{"enqueue", "--run", strings.Repeat("r", 256), "--step", "s", "--tool", "t", "--scope", "x", "--payload", "{}"}, 2, "256 octets"},
+		"long key part":        {current, []string{"enqueue", "--run", strings.Repeat("r", 256), "--step", "s", "--tool", "t", "--scope", "x", "--payload", "{}"}, 2, "256 bytes"},
 		"payload not JSON":     {current, enqueueCharge(`{amount}`), 2, "not valid JSON"},
 		"another payload":      {current, enqueueCharge(`{"amount": 9}`), 1, "another payload"},
 		"no such status":       {current, []string{"intents", "list", "--status", "stuck"}, 2, "no such status"},
@@ -165,4 +167,158 @@ func TestASecondSignalEndsTheProgramAtOnce(t *testing.T) {
 	if daemon.ExitCode() == 0 {
 		t.Error("an aborted program exits with 0, want anything else")
 	}
+}
+
+// What the configuration forbids must not leave, whatever an agent asks for.
+func TestWhatTheConfigurationForbidsNeverLeaves(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change  func(config, baseURL string) string
+		payload string
+		status  string
+		class   string
+	}{
+		"a payload against its schema": {
+			func(config, _ string) string {
+				return config + "        payload_schema: {type: object, properties: {amount: {type: integer}}}\n"
+			}, `{"amount": "canary"}`, "failed", "payload_schema",
+		},
+		"a private address where that is denied": {
+			func(config, _ string) string {
+				return "egress: {private: deny}\n" + oneTry(config)
+			}, `{"amount": 1}`, "failed", "egress_refused",
+		},
+		"a name that is not on the list": {
+			func(config, baseURL string) string {
+				return "egress: {allow: [api.example.com]}\n" + oneTry(strings.Replace(config, baseURL, strings.Replace(baseURL, "127.0.0.1", "localhost", 1), 1))
+			}, `{"amount": 1}`, "failed", "egress_refused",
+		},
+		"a cloud's metadata service": {
+			func(config, baseURL string) string {
+				return oneTry(strings.Replace(config, baseURL, "http://[::ffff:169.254.169.254]/latest", 1))
+			}, `{"amount": 1}`, "failed", "egress_refused",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			provider, baseURL := dispatchtest.NewProvider(t, dispatchtest.Healthy())
+			shell := program.New(t, drainertest.Database(t), "BILLING_TOKEN=t")
+			config := program.WriteConfig(t, test.change(fmt.Sprintf(billingConfig, baseURL), baseURL))
+			shell.Run(0, enqueueCharge(test.payload)...)
+			_, log := shell.Run(0, "run", "--once", "--config", config)
+
+			var intent struct {
+				Status    string
+				LastError string `json:"last_error"`
+			}
+			shell.RunJSON(&intent, append([]string{"intents", "show"}, chargeKey...)...)
+			if intent.Status != test.status || intent.LastError != test.class {
+				t.Errorf("the intent is %+v, want %s by %s", intent, test.status, test.class)
+			}
+			if got := provider.Ledger.Audit().TotalRequests(); got != 0 {
+				t.Errorf("%d requests left", got)
+			}
+			if strings.Contains(log, "canary") {
+				t.Errorf("the log shows the payload:\n%s", log)
+			}
+		})
+	}
+}
+
+// oneTry makes the first failure the last.
+func oneTry(config string) string {
+	return config + "        retry: {max_attempts: 1}\n"
+}
+
+// spareConfig goes behind billingConfig, whose fallback it is to be.
+const spareConfig = `  spare:
+    adapter: http
+    http: {base_url: %s}
+    tools:
+      charge:
+        http: {method: POST, path: /v1/charges}
+        idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+`
+
+func TestDrainingOnceFailsOnlyIfAShutGateLeavesDueRows(t *testing.T) {
+	t.Parallel()
+	const (
+		paused = `UPDATE outbox.provider SET paused = true WHERE name = 'billing'`
+		open   = `UPDATE outbox.provider SET state = 'open', open_until = now() + interval '1 hour' WHERE name = 'billing'`
+		doubt  = `UPDATE outbox.queue SET maybe_applied = true, tries = 1, attempt = 1, first_attempt_at = now()`
+		later  = `UPDATE outbox.queue SET next_attempt_at = now() + interval '1 hour'`
+	)
+	for name, test := range map[string]struct {
+		tool     string
+		setUp    []string
+		fallback bool
+		exit     int
+		left     int
+		status   string
+	}{
+		"nothing shut":                     {"billing/charge", nil, false, 0, 0, "billing 0 0 0 … … false closed"},
+		"paused":                           {"billing/charge", []string{paused}, false, 1, 1, "billing 1 1 0 … … true closed"},
+		"breaker open":                     {"billing/charge", []string{open}, false, 1, 1, "billing 1 1 0 … … false open …"},
+		"paused, nothing due":              {"billing/charge", []string{paused, later}, false, 0, 1, "billing 1 0 0 … … true closed"},
+		"breaker open, nothing due":        {"billing/charge", []string{open, later}, false, 0, 1, "billing 1 0 0 … … false open …"},
+		"breaker open, a fallback":         {"billing/charge", []string{open}, true, 0, 0, "billing 0 0 0 … … false open …"},
+		"breaker open, no fallback for it": {"billing/charge", []string{open, doubt}, true, 1, 1, "billing 1 1 0 … … false open …"},
+		"a provider that no file names":    {"nobody/charge", nil, false, 0, 1, "nobody 1 1 0 … … false not configured"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, baseURL := dispatchtest.NewProvider(t, nil)
+			url := drainertest.Database(t)
+			conn, err := pgx.Connect(t.Context(), url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(t.Context())
+			shell := program.New(t, url, "BILLING_TOKEN=t")
+			text := fmt.Sprintf(billingConfig, baseURL)
+			if test.fallback {
+				text = strings.Replace(text, "    adapter: http\n", "    adapter: http\n    fallback: spare\n", 1) + fmt.Sprintf(spareConfig, baseURL)
+			}
+			config := program.WriteConfig(t, text)
+			shell.Run(0, "run", "--once", "--config", config) // announces the providers
+			shell.Run(0, "enqueue", "--run", "r", "--step", "s", "--tool", test.tool, "--scope", "x", "--payload", "{}")
+			for _, statement := range test.setUp {
+				if _, err := conn.Exec(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			_, stderr := shell.Run(test.exit, "run", "--once", "--config", config)
+			if want := "drainer: due rows are left, because"; strings.Contains(stderr, want) != (test.exit == 1) || (test.exit == 1 && !strings.HasSuffix(stderr, "(billing 1)\n")) {
+				t.Errorf("it says\n%s", stderr)
+			}
+			var left int
+			if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM outbox.queue`).Scan(&left); err != nil {
+				t.Fatal(err)
+			}
+			if left != test.left {
+				t.Errorf("%d rows are left, want %d", left, test.left)
+			}
+			if stdout, _ := shell.Run(0, "status"); !hasRow(stdout, test.status) {
+				t.Errorf("the status is\n%s\nwant %s", stdout, test.status)
+			}
+			drainertest.AssertInvariant(t, conn)
+		})
+	}
+}
+
+// hasRow looks for a table's row, in which a duration is any.
+func hasRow(table, want string) bool {
+	for row := range strings.Lines(table) {
+		fields := strings.Fields(row)
+		for i, field := range fields {
+			if _, err := time.ParseDuration(field); err == nil && strings.HasSuffix(field, "s") {
+				fields[i] = "…"
+			}
+		}
+		if strings.Join(fields, " ") == want {
+			return true
+		}
+	}
+	return false
 }

@@ -8,12 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentoutbox/drainer/integration/pgproxy"
-
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
-	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/harness"
+	"github.com/agentoutbox/drainer/integration/pgproxy"
 )
 
 // outlet is an adapter of one configuration. It knows who is with it, and
@@ -49,7 +48,7 @@ type adapterFunc func(context.Context) dispatch.Result
 
 func (f adapterFunc) Dispatch(ctx context.Context, _ dispatch.Request) dispatch.Result { return f(ctx) }
 
-// hold keeps whoever comes until it is released, or until the context ends.
+// hold keeps every request until it is released, or until the context ends.
 type hold struct {
 	entered atomic.Int64
 	release chan struct{}
@@ -67,8 +66,8 @@ func (h *hold) Dispatch(ctx context.Context, _ dispatch.Request) dispatch.Result
 	}
 }
 
-func (o *outlet) as(name string, concurrency int) drainer.Provider {
-	return drainer.Provider{
+func (o *outlet) as(name string, concurrency int) dispatch.Provider {
+	return dispatch.Provider{
 		Name: name, Adapter: o, Concurrency: concurrency, Timeout: drainertest.Patience,
 		Tools: map[string]dispatch.Policy{"act": quickPolicy(dispatch.KeyIdempotent, 50)},
 	}
@@ -76,7 +75,7 @@ func (o *outlet) as(name string, concurrency int) drainer.Provider {
 
 func through(adapter dispatch.Adapter) *outlet { return &outlet{adapter: adapter} }
 
-func reload(t *testing.T, daemon *resident, providers ...drainer.Provider) {
+func reload(t *testing.T, daemon *resident, providers ...dispatch.Provider) {
 	t.Helper()
 	if err := daemon.Reload(providers); err != nil {
 		t.Errorf("reloading: %v", err)
@@ -86,45 +85,42 @@ func reload(t *testing.T, daemon *resident, providers ...drainer.Provider) {
 func TestReloadsThatRaceUnderLoadLoseAndDoubleNothing(t *testing.T) {
 	t.Parallel()
 	const racers, reloads, batch = 4, 12, 25
-	w := newWorld(t, dispatchtest.Random(7, map[dispatchtest.Fault]float64{dispatchtest.ErrorAfter: 0.1, dispatchtest.DropAfter: 0.05, dispatchtest.Slow: 0.01}))
+	rig := harness.Plain(t, dispatchtest.Random(7, map[dispatchtest.Fault]float64{dispatchtest.ErrorAfter: 0.1, dispatchtest.DropAfter: 0.05, dispatchtest.Slow: 0.01}))
 	var mu sync.Mutex
 	var outlets []*outlet
-	configure := func() drainer.Provider {
-		provider, err := w.sim(dispatch.KeyIdempotent).build(func(a dispatch.Adapter) dispatch.Adapter {
-			mu.Lock()
-			defer mu.Unlock()
-			outlets = append(outlets, through(a))
-			return outlets[len(outlets)-1]
-		})
-		if err != nil {
-			t.Error(err)
-		}
+	configure := func() dispatch.Provider {
+		provider := simOf(rig, dispatch.KeyIdempotent).build(t)
+		outlet := through(provider.Adapter)
+		provider.Adapter = outlet
+		mu.Lock()
+		defer mu.Unlock()
+		outlets = append(outlets, outlet)
 		return provider
 	}
-	daemon := launch(t, w.url, configure())
+	daemon := launch(t, rig.URL, configure())
 
 	var racing sync.WaitGroup
 	for racer := range racers {
 		racing.Go(func() {
 			for n := range reloads {
 				first := (racer*reloads + n) * batch
-				w.enqueue("sim/act", first, first+batch)
-				w.awaitRequests(n * racers * batch / 2) // so that each meets some load
+				rig.EnqueueSteps("sim/act", first, first+batch)
+				rig.AwaitRequests(n * racers * batch / 2) // so that each meets some load
 				reload(t, daemon, configure())
 			}
 		})
 	}
 	racing.Wait()
-	w.awaitCount("completed", racers*reloads*batch)
-	w.assertOneEffectEach()
+	rig.AwaitStatus("completed", racers*reloads*batch)
+	rig.AssertOneEffectEach()
 	drainertest.Eventually(t, "only the last worker is left", func() bool {
-		return stored[int](w, `SELECT count(*) FROM outbox.worker`) == 1
+		return harness.Stored[int](rig, `SELECT count(*) FROM outbox.worker`) == 1
 	})
-	w.assertNoClaims()
-	if lost := stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE outcome = 'lost'`); lost > 0 {
+	rig.AssertNoClaims()
+	if lost := harness.Stored[int](rig, `SELECT count(*) FROM outbox.attempt WHERE outcome = 'lost'`); lost > 0 {
 		t.Errorf("%d attempts were lost", lost)
 	}
-	if workers := stored[int](w, `SELECT count(DISTINCT worker) FROM outbox.attempt WHERE outcome = 'completed'`); workers <= racers {
+	if workers := harness.Stored[int](rig, `SELECT count(DISTINCT worker) FROM outbox.attempt WHERE outcome = 'completed'`); workers <= racers {
 		t.Errorf("%d workers completed anything; the reloads did not meet the load", workers)
 	}
 	if err := daemon.end(t); err != nil {
@@ -142,18 +138,18 @@ func TestReloadsThatRaceUnderLoadLoseAndDoubleNothing(t *testing.T) {
 
 func TestWhatIsInFlightAtAReloadEndsInItsOwnTime(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
-	slow, first := newHold(), w.db
+	rig := harness.Plain(t, nil)
+	slow, first := newHold(), rig.DB
 	before, after := through(slow), through(&scripted{})
 	hasty := patientLease
 	hasty.ShutdownTimeout = time.Millisecond
-	w.enqueue("sim/act", 0, 4)
-	daemon := launchWith(t, w.url, hasty, before.as("sim", 2))
+	rig.EnqueueSteps("sim/act", 0, 4)
+	daemon := launchWith(t, rig.URL, hasty, before.as("sim", 2))
 	drainertest.Eventually(t, "two are in flight", func() bool { return slow.entered.Load() == 2 })
-	worker := stored[string](w, `SELECT worker_id::text FROM outbox.worker`)
+	worker := harness.Stored[string](rig, `SELECT worker_id::text FROM outbox.worker`)
 
 	reload(t, daemon, after.as("sim", 4))
-	w.awaitCount("completed", 2) // by the new one, beside the two of the old one
+	rig.AwaitStatus("completed", 2) // by the new one, beside the two of the old one
 	if err := daemon.Ready(); err != nil {
 		t.Errorf("it claims, and says %v", err)
 	}
@@ -161,11 +157,11 @@ func TestWhatIsInFlightAtAReloadEndsInItsOwnTime(t *testing.T) {
 		t.Errorf("the old adapter was closed, or called %d times", slow.entered.Load())
 	}
 	close(slow.release)
-	w.awaitCount("completed", 4)
+	rig.AwaitStatus("completed", 4)
 	drainertest.Eventually(t, "the old worker has left", func() bool {
-		return stored[int](w, `SELECT count(*) FROM outbox.worker WHERE worker_id = $1::uuid`, worker) == 0 && before.closed.Load() == 1
+		return harness.Stored[int](rig, `SELECT count(*) FROM outbox.worker WHERE worker_id = $1::uuid`, worker) == 0 && before.closed.Load() == 1
 	})
-	if attempts := stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE worker = $1 AND attempt = 1 AND outcome = 'completed'`, worker); attempts != 2 {
+	if attempts := harness.Stored[int](rig, `SELECT count(*) FROM outbox.attempt WHERE worker = $1 AND attempt = 1 AND outcome = 'completed'`, worker); attempts != 2 {
 		t.Errorf("the old worker completed %d at its first attempt, want the 2 that it had begun", attempts)
 	}
 	drainertest.AssertInvariant(t, first)
@@ -176,30 +172,30 @@ func TestWhatIsInFlightAtAReloadEndsInItsOwnTime(t *testing.T) {
 func TestALongDrainStarvesNobodyAndBreaksNoLimit(t *testing.T) {
 	t.Parallel()
 	const generations, limit = 6, 3
-	w := newWorld(t, nil)
+	rig := harness.Plain(t, nil)
 	c := &crowd{leave: make(chan struct{})}
 	quick := &scripted{}
-	configuration := func() []drainer.Provider {
-		return []drainer.Provider{through(c).as("slow", limit), through(quick).as("sim", 1)}
+	configuration := func() []dispatch.Provider {
+		return []dispatch.Provider{through(c).as("slow", limit), through(quick).as("sim", 1)}
 	}
-	w.enqueue("slow/act", 0, 50)
-	daemon := launch(t, w.url, configuration()...)
+	rig.EnqueueSteps("slow/act", 0, 50)
+	daemon := launch(t, rig.URL, configuration()...)
 	drainertest.Eventually(t, "the slow provider is full", func() bool { return c.mostAtOnce() == limit })
 	for generation := range generations {
 		reload(t, daemon, configuration()...)
-		w.enqueue("sim/act", 100+10*generation, 110+10*generation)
-		w.awaitCount("completed", 10*(generation+1))
+		rig.EnqueueSteps("sim/act", 100+10*generation, 110+10*generation)
+		rig.AwaitStatus("completed", 10*(generation+1))
 	}
 	if most := c.mostAtOnce(); most != limit {
 		t.Errorf("%d dispatches were under way at once, want %d", most, limit)
 	}
 	close(c.leave)
-	w.awaitCount("completed", 50+10*generations)
+	rig.AwaitStatus("completed", 50+10*generations)
 	if most := c.mostAtOnce(); most != limit {
 		t.Errorf("%d dispatches were under way at once, want %d", most, limit)
 	}
 	drainertest.Eventually(t, "only the last worker is left", func() bool {
-		return stored[int](w, `SELECT count(*) FROM outbox.worker`) == 1
+		return harness.Stored[int](rig, `SELECT count(*) FROM outbox.worker`) == 1
 	})
 }
 
@@ -207,17 +203,17 @@ func TestReloadsKeepTheProvidersRate(t *testing.T) {
 	t.Parallel()
 	const intents = 15
 	limit := dispatch.RateLimit{PerSecond: 10, Burst: 1}
-	w := newWorld(t, nil)
-	configuration := func() drainer.Provider {
+	rig := harness.Plain(t, nil)
+	configuration := func() dispatch.Provider {
 		provider := through(&scripted{}).as("sim", 32)
 		provider.RateLimit = limit
 		return provider
 	}
-	daemon := launch(t, w.url, configuration())
+	daemon := launch(t, rig.URL, configuration())
 	began := time.Now()
-	w.enqueue("sim/act", 0, intents)
+	rig.EnqueueSteps("sim/act", 0, intents)
 	reloads := 0
-	for ; w.count("completed") < intents; reloads++ {
+	for ; rig.CountStatus("completed") < intents; reloads++ {
 		reload(t, daemon, configuration())
 	}
 	least := time.Duration(float64(intents-1-limit.Burst) / limit.PerSecond * float64(time.Second))
@@ -228,17 +224,17 @@ func TestReloadsKeepTheProvidersRate(t *testing.T) {
 
 func TestAReloadWaitsForTheDatabaseWhileTheOldProvidersStay(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
-	line := pgproxy.New(t, w.url)
+	rig := harness.Plain(t, nil)
+	line := pgproxy.New(t, rig.URL)
 	slow := newHold()
 	before, after := through(slow), through(&scripted{})
-	w.enqueue("sim/act", 0, 1)
-	daemon := launch(t, line.Behind(t, w.url), before.as("sim", 1))
+	rig.EnqueueSteps("sim/act", 0, 1)
+	daemon := launch(t, line.Behind(t, rig.URL), before.as("sim", 1))
 	drainertest.Eventually(t, "one is in flight", func() bool { return slow.entered.Load() == 1 })
 
 	line.TakeDown()
 	done := make(chan error, 1)
-	go func() { done <- daemon.Reload([]drainer.Provider{after.as("sim", 1)}) }()
+	go func() { done <- daemon.Reload([]dispatch.Provider{after.as("sim", 1)}) }()
 	close(slow.release)
 	drainertest.Eventually(t, "the old adapter is free", func() bool { return before.present.Load() == 0 })
 	if err := daemon.Ready(); err != nil {
@@ -253,27 +249,27 @@ func TestAReloadWaitsForTheDatabaseWhileTheOldProvidersStay(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	w.enqueue("sim/act", 1, 2)
-	w.awaitCount("completed", 2)
+	rig.EnqueueSteps("sim/act", 1, 2)
+	rig.AwaitStatus("completed", 2)
 	if before.served.Load() != 1 || after.served.Load() != 1 {
 		t.Errorf("the old adapter served %d and the new one %d, want one each", before.served.Load(), after.served.Load())
 	}
 }
 
-func TestARowOfAWorkerBuriedWhileItDrainsGoesToItsSuccessor(t *testing.T) {
+func TestARowOfAWorkerDeclaredDeadWhileItDrainsGoesToItsSuccessor(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	rig := harness.Plain(t, nil)
 	slow := newHold()
 	before, after := through(slow), through(&scripted{})
-	w.enqueue("sim/act", 0, 1)
-	daemon := launchWith(t, w.url, shortLease, before.as("sim", 1))
+	rig.EnqueueSteps("sim/act", 0, 1)
+	daemon := launchWith(t, rig.URL, shortLease, before.as("sim", 1))
 	drainertest.Eventually(t, "one is in flight", func() bool { return slow.entered.Load() == 1 })
-	worker := stored[string](w, `SELECT worker_id::text FROM outbox.worker`)
+	worker := harness.Stored[string](rig, `SELECT worker_id::text FROM outbox.worker`)
 	reload(t, daemon, after.as("sim", 1))
-	w.exec(`DELETE FROM outbox.worker WHERE worker_id = $1::uuid`, worker)
+	rig.Exec(`DELETE FROM outbox.worker WHERE worker_id = $1::uuid`, worker)
 
-	w.awaitCount("completed", 1)
-	if history := w.history(); len(history) != 2 || history[1] != "completed" { // lost, or in doubt when it was cut off
+	rig.AwaitStatus("completed", 1)
+	if history := rig.Outcomes(); len(history) != 2 || history[1] != "completed" { // lost, or in doubt when it was cut off
 		t.Errorf("attempts ended %v, want a second one that is completed", history)
 	}
 	drainertest.Eventually(t, "the old adapter is closed", func() bool { return before.closed.Load() == 1 })
@@ -284,14 +280,14 @@ func TestARowOfAWorkerBuriedWhileItDrainsGoesToItsSuccessor(t *testing.T) {
 
 func TestAnAdapterThatLostItsLeaseIsUsedAgainAndClosedOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	rig := harness.Plain(t, nil)
 	o := through(&scripted{})
-	daemon := launchWith(t, w.url, shortLease, o.as("sim", 1))
+	daemon := launchWith(t, rig.URL, shortLease, o.as("sim", 1))
 	for n := range 3 {
-		drainertest.Eventually(t, "a worker is there", func() bool { return stored[int](w, `SELECT count(*) FROM outbox.worker`) == 1 })
-		w.exec(`DELETE FROM outbox.worker`)
-		w.enqueue("sim/act", n, n+1)
-		w.awaitCount("completed", n+1)
+		drainertest.Eventually(t, "a worker is there", func() bool { return harness.Stored[int](rig, `SELECT count(*) FROM outbox.worker`) == 1 })
+		rig.Exec(`DELETE FROM outbox.worker`)
+		rig.EnqueueSteps("sim/act", n, n+1)
+		rig.AwaitStatus("completed", n+1)
 	}
 	if err := daemon.end(t); err != nil || o.closed.Load() != 1 || o.misuse.Load() != 0 {
 		t.Errorf("%v; the adapter was closed %d times and used wrongly %d times", err, o.closed.Load(), o.misuse.Load())
@@ -300,16 +296,16 @@ func TestAnAdapterThatLostItsLeaseIsUsedAgainAndClosedOnce(t *testing.T) {
 
 func TestAStopDuringAHandoverIsBoundedForBoth(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	rig := harness.Plain(t, nil)
 	hasty := patientLease
 	hasty.ShutdownTimeout = 50 * time.Millisecond
 	generations := []*outlet{through(newHold()), through(newHold()), through(newHold())}
-	daemon := launchWith(t, w.url, hasty, generations[0].as("sim", 3))
+	daemon := launchWith(t, rig.URL, hasty, generations[0].as("sim", 3))
 	for n, o := range generations {
 		if n > 0 {
 			reload(t, daemon, o.as("sim", 3))
 		}
-		w.enqueue("sim/act", n, n+1)
+		rig.EnqueueSteps("sim/act", n, n+1)
 		drainertest.Eventually(t, fmt.Sprintf("generation %d has one in flight", n), func() bool { return o.present.Load() == 1 })
 	}
 	if err := daemon.end(t); err != nil {
@@ -320,32 +316,32 @@ func TestAStopDuringAHandoverIsBoundedForBoth(t *testing.T) {
 			t.Errorf("generation %d: closed %d times, used wrongly %d times", n, o.closed.Load(), o.misuse.Load())
 		}
 	}
-	if workers := stored[int](w, `SELECT count(*) FROM outbox.worker`); workers != 0 {
+	if workers := harness.Stored[int](rig, `SELECT count(*) FROM outbox.worker`); workers != 0 {
 		t.Errorf("%d workers did not leave", workers)
 	}
-	if cut := stored[int](w, `SELECT count(*) FROM outbox.attempt WHERE outcome = 'ambiguous'`); cut != len(generations) {
+	if cut := harness.Stored[int](rig, `SELECT count(*) FROM outbox.attempt WHERE outcome = 'ambiguous'`); cut != len(generations) {
 		t.Errorf("%d dispatches were cut off, want %d", cut, len(generations))
 	}
-	w.assertNoClaims()
-	drainertest.AssertInvariant(t, w.db)
+	rig.AssertNoClaims()
+	drainertest.AssertInvariant(t, rig.DB)
 }
 
 func TestAReloadAfterTheEndIsRefusedAndItsAdaptersAreClosed(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
-	daemon := launch(t, w.url, through(&scripted{}).as("sim", 1))
+	rig := harness.Plain(t, nil)
+	daemon := launch(t, rig.URL, through(&scripted{}).as("sim", 1))
 	if err := daemon.end(t); err != nil {
 		t.Fatal(err)
 	}
 	late := through(&scripted{})
-	if err := daemon.Reload([]drainer.Provider{late.as("sim", 1)}); err == nil || late.closed.Load() != 1 {
+	if err := daemon.Reload([]dispatch.Provider{late.as("sim", 1)}); err == nil || late.closed.Load() != 1 {
 		t.Errorf("%v; its adapter was closed %d times", err, late.closed.Load())
 	}
 }
 
 func TestAnAdapterThatNeverReturnsIsNeverClosed(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	rig := harness.Plain(t, nil)
 	hasty := patientLease
 	hasty.ShutdownTimeout = time.Millisecond
 	release := make(chan struct{})
@@ -357,8 +353,8 @@ func TestAnAdapterThatNeverReturnsIsNeverClosed(t *testing.T) {
 		return well
 	}))
 	other := through(&scripted{})
-	w.enqueue("deaf/act", 0, 1)
-	daemon := launchWith(t, w.url, hasty, deaf.as("deaf", 1), other.as("sim", 1))
+	rig.EnqueueSteps("deaf/act", 0, 1)
+	daemon := launchWith(t, rig.URL, hasty, deaf.as("deaf", 1), other.as("sim", 1))
 	drainertest.Eventually(t, "one is in flight", entered.Load)
 	daemon.stop()
 	<-daemon.ended
@@ -368,27 +364,29 @@ func TestAnAdapterThatNeverReturnsIsNeverClosed(t *testing.T) {
 	daemon.err = nil // as it should be
 }
 
-// Whoever finds out that a provider forgets keys reloads to stop the repetitions.
+// An operator who finds out that a provider forgets keys reloads to stop the repetitions.
 func TestATightenedClassHoldsForRowsInDoubt(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil)
+	rig := harness.Plain(t, nil)
 	var sends atomic.Int64
 	acts := adapterFunc(func(context.Context) dispatch.Result {
 		sends.Add(1)
 		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "timeout", RetryAfter: 2 * time.Second}
 	})
-	of := func(class dispatch.Class) drainer.Provider {
+	of := func(class dispatch.Class) dispatch.Provider {
 		p := through(acts).as("sim", 1)
 		p.Tools = map[string]dispatch.Policy{"act": quickPolicy(class, 50)}
 		p.Breaker = dispatch.BreakerPolicy{ConsecutiveFailures: 1000, CoolDown: time.Second}
 		return p
 	}
-	w.enqueue("sim/act", 0, 1)
-	daemon := launch(t, w.url, of(dispatch.KeyIdempotent))
-	drainertest.Eventually(t, "one attempt in doubt", func() bool { return stored[int](w, `SELECT count(*) FROM outbox.queue WHERE maybe_applied`) == 1 })
+	rig.EnqueueSteps("sim/act", 0, 1)
+	daemon := launch(t, rig.URL, of(dispatch.KeyIdempotent))
+	drainertest.Eventually(t, "one attempt in doubt", func() bool {
+		return harness.Stored[int](rig, `SELECT count(*) FROM outbox.queue WHERE maybe_applied`) == 1
+	})
 	reload(t, daemon, of(dispatch.NonIdempotent))
 	drainertest.Eventually(t, "it is settled or sent again", func() bool {
-		return sends.Load() > 1 || stored[int](w, `SELECT count(*) FROM outbox.status WHERE status='unknown'`) == 1
+		return sends.Load() > 1 || harness.Stored[int](rig, `SELECT count(*) FROM outbox.status WHERE status='unknown'`) == 1
 	})
 	if sends.Load() != 1 {
 		t.Errorf("sent %d times", sends.Load())

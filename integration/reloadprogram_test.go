@@ -12,9 +12,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/agentoutbox/drainer/integration/program"
-
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/program"
 )
 
 // volume is a folder as Kubernetes mounts one: what it holds changes all at
@@ -53,7 +52,7 @@ func (v *volume) publish(contents map[string]string) {
 	must(os.Rename(v.path("..next"), v.path("..data")))
 }
 
-// gatekeeper is a provider that tells which token each request came with.
+// gatekeeper is a provider that reports which token each request came with.
 type gatekeeper struct {
 	url    string
 	tokens chan string
@@ -125,7 +124,7 @@ func TestAConfigurationIsReloadedAsAWholeOrNotAtAll(t *testing.T) {
 	daemon.WaitFor(`"msg":"configuration reloaded","cause":"change","changed":true`)
 	serves("rotated", "canary-two")
 
-	// No change at all, but somebody asks.
+	// No change at all, but a reload is asked for.
 	daemon.Signal(syscall.SIGHUP)
 	daemon.WaitFor(`"msg":"configuration reloaded","cause":"signal","changed":false`)
 	serves("asked", "canary-two")

@@ -1,21 +1,31 @@
 package integration_test
 
 import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/agentoutbox/drainer/drainertest"
-	"github.com/agentoutbox/drainer/integration/program"
-
-	"github.com/riverqueue/river"
-	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/agentoutbox/drainer/compensations"
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/integration/harness"
+	"github.com/agentoutbox/drainer/integration/program"
 )
 
-// fate is what becomes of a transaction whose daemon was killed.
+// fate is the end of a transaction whose daemon was killed.
 type fate string
 
 const (
@@ -53,7 +63,7 @@ func TestAKilledDaemonsSagaIsTakenOver(t *testing.T) {
 	for _, moment := range sagaMoments {
 		t.Run(moment.name, func(t *testing.T) {
 			t.Parallel()
-			w := newSagaWorld(t, moment.fault)
+			w := newSagaRig(t, moment.fault)
 			stands := w.standAt(moment)
 			w.enqueueRun()
 			victim := w.start()
@@ -64,43 +74,292 @@ func TestAKilledDaemonsSagaIsTakenOver(t *testing.T) {
 			}
 			victim.Kill()
 			killed := time.Now()
-			w.provider.Release()
+			w.Provider.Release()
 			stands.end(moment.fate)
 
-			heir := w.start()
+			next := w.start()
 			w.awaitSagaEnd()
 			t.Logf("the saga ended %s after the kill", time.Since(killed).Round(time.Millisecond))
 			w.assertWentBack()
-			heir.Terminate()
+			next.Terminate()
 		})
 	}
 }
 
-// River may run a job twice, here in two daemons.
-func TestASagaWhoseJobsRunTwiceUndoesOnce(t *testing.T) {
+// Two daemons move the saga, and two more that a test drives come to it again and
+// again.
+func TestASagaThatManyMoveAtOnceUndoesOnce(t *testing.T) {
 	t.Parallel()
-	w := newSagaWorld(t, dispatchtest.None)
-	client, err := river.NewClient(riverpgxv5.New(w.db), &river.Config{Schema: "outbox"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := newSagaRig(t, dispatchtest.None)
+	keyed := dispatch.Policy{Class: dispatch.KeyIdempotent}
+	order, cancel := keyed, keyed
+	order.Reversal = dispatch.Reversal{Tool: "refunds/cancel", Payload: "{order: .provider_ref}"}
+	cancel.Reversal.None = true
+	policies := compensations.Policies{"shop": {"order": order}, "refunds": {"cancel": cancel}}
 	daemons := []*program.Daemon{w.start(), w.start()}
 	w.enqueueRun()
 	for undone := range completedSteps {
 		w.awaitUndoRequests(undone)
-		for range 10 {
-			if err := compensations.Trigger(t.Context(), client, sagaRun); err != nil {
+		var others sync.WaitGroup
+		for range 2 {
+			saga, err := compensations.New(w.DB, policies, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+			if err != nil {
 				t.Fatal(err)
 			}
+			others.Go(func() {
+				for range 10 {
+					if err := saga.Advance(t.Context(), sagaRun); err != nil {
+						t.Error(err)
+					}
+				}
+			})
 		}
+		others.Wait()
+		fault.Injected(t, 58, 20)
 	}
 	w.awaitSagaEnd()
-	fault.Injected(t, 58, stored[int](w.world, `SELECT count(*) - 1 FROM outbox.river_job WHERE kind = 'saga_advance'`))
-	drainertest.Eventually(t, "every job is done", func() bool {
-		return stored[int](w.world, `SELECT count(*) FROM outbox.river_job WHERE kind = 'saga_advance' AND state <> 'completed'`) == 0
-	})
 	w.assertWentBack()
 	for _, daemon := range daemons {
 		daemon.Terminate()
+	}
+}
+
+const (
+	sagaRun        = "run-1"
+	completedSteps = 4 // and a fifth that is rejected
+)
+
+const sagaConfig = `version: 1
+server: {listen: "127.0.0.1:0"}
+worker: {heartbeat: 200ms, lease: 1s}
+providers:
+  shop:
+    adapter: http
+    concurrency: 1
+    timeout: 1s
+    http: {base_url: %[1]s}
+    tools:
+      order:
+        http: {method: POST, path: /v1/orders, response: {ref: .id}}
+        idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+        lookup: {tool: find_order, margin: 100ms} # a worker that dies takes a refusal with it
+        compensate_with: {tool: refunds/cancel, payload: "{order: .provider_ref}"}
+      find_order:
+        http: {method: GET, path: "/effects/{.key}", response: {ref: .id, rules: [{when: .status == 404, outcome: absent}]}}
+        idempotency: {class: read_only}
+  refunds:
+    adapter: http
+    http: {base_url: %[1]s}
+    tools:
+      cancel:
+        http: {method: POST, path: /v1/cancellations}
+        idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+        retry: {max_attempts: 20, base: 10ms, cap: 100ms}
+        compensation: none
+`
+
+// sagaRig has a run of five orders, whose fifth is refused.
+type sagaRig struct {
+	*harness.Rig
+	shell  *program.Program
+	config string
+	ledger string // the provider's, a file
+	orders []int64
+}
+
+// newSagaRig fails the first request for the newest order's cancellation.
+func newSagaRig(t *testing.T, fault dispatchtest.Fault) *sagaRig {
+	t.Helper()
+	w := &sagaRig{Rig: harness.Without(t)}
+	w.shell = program.New(t, w.URL)
+	w.ledger = filepath.Join(t.TempDir(), "ledger")
+	for n := range completedSteps + 1 {
+		w.orders = append(w.orders, int64(n+1)) // a new database numbers them so
+	}
+	ledger, err := dispatchtest.OpenLedger(w.ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ledger.Close() })
+	w.Provider = &dispatchtest.SimulatedProvider{Ledger: ledger, Plan: dispatchtest.ScriptKeys(map[string][]dispatchtest.Fault{
+		w.orderKey(completedSteps):    {dispatchtest.Taken},
+		w.undoKey(completedSteps - 1): {fault},
+	})}
+	w.config = program.WriteConfig(t, fmt.Sprintf(sagaConfig, dispatchtest.Serve(t, w.Provider)))
+	t.Cleanup(w.Provider.Release)
+	return w
+}
+
+func (w *sagaRig) start() *program.Daemon {
+	w.T.Helper()
+	return w.shell.Start(w.config)
+}
+
+// enqueueRun commits all five orders at once; the first four have happened
+// before the fifth is claimed.
+func (w *sagaRig) enqueueRun() {
+	w.T.Helper()
+	for n := range w.orders {
+		id := harness.Stored[int64](w.Rig, `SELECT intent_id FROM outbox.enqueue($1, $2, 'shop/order', 'order-1', '{}')`, sagaRun, step(n))
+		if id != w.orders[n] {
+			w.T.Fatalf("order %d is intent %d, want %d", n, id, w.orders[n])
+		}
+	}
+}
+
+func step(n int) string { return fmt.Sprintf("step-%d", n+1) }
+
+func (w *sagaRig) orderKey(n int) string {
+	return dispatch.Tuple{AgentRunID: sagaRun, StepID: step(n), ToolName: "shop/order", BusinessScope: "order-1"}.IdempotencyKey()
+}
+
+func (w *sagaRig) undoKey(n int) string {
+	return dispatch.Tuple{
+		AgentRunID: sagaRun, StepID: "compensate:" + w.orderKey(n), ToolName: "refunds/cancel", BusinessScope: "order-1",
+	}.IdempotencyKey()
+}
+
+// awaitUndoRequests returns once that many undos were asked for.
+func (w *sagaRig) awaitUndoRequests(want int) {
+	w.T.Helper()
+	w.AwaitLedger(func(audit dispatchtest.Audit) bool {
+		asked := 0
+		for n := range completedSteps {
+			if audit.Requests[w.undoKey(n)] > 0 {
+				asked++
+			}
+		}
+		return asked >= want
+	})
+}
+
+func (w *sagaRig) awaitSagaEnd() {
+	w.T.Helper()
+	drainertest.Eventually(w.T, "the saga ends", func() bool {
+		drainertest.AssertInvariant(w.T, w.DB)
+		return harness.Stored[int](w.Rig, `SELECT count(*) FROM outbox.saga WHERE state <> 'begun'`) == 1
+	})
+}
+
+// assertWentBack compares the ledger with the run: four orders, each undone
+// once under a key of its own, the last completed first, and nothing else.
+func (w *sagaRig) assertWentBack() {
+	w.T.Helper()
+	var orders, undos []string
+	for n := range completedSteps {
+		orders = append(orders, w.orderKey(n))
+	}
+	// All of them were waiting at once: the last completed is the one that the record says so of.
+	for _, id := range harness.Stored[[]int64](w.Rig, `SELECT array_agg(intent_id ORDER BY finished_at DESC, intent_id DESC) FROM outbox.attempt WHERE outcome IN ('completed', 'resolved')
+		AND intent_id IN (SELECT id FROM outbox.intent WHERE compensates IS NULL)`) {
+		undos = append(undos, w.undoKey(slices.Index(w.orders, id)))
+	}
+	made := w.effects("/v1/orders")
+	slices.Sort(orders)
+	slices.Sort(made)
+	if !slices.Equal(made, orders) {
+		w.T.Errorf("the orders made are %v, want %v", made, orders)
+	}
+	if cancelled := w.effects("/v1/cancellations"); !slices.Equal(cancelled, undos) {
+		w.T.Errorf("the orders cancelled are %v, want %v", cancelled, undos)
+	}
+	statuses := harness.Stored[[]string](w.Rig, `SELECT array_agg(status ORDER BY intent_id) FROM outbox.status WHERE step_id LIKE 'step-%'`)
+	if want := []string{"compensated", "compensated", "compensated", "compensated", "failed"}; !slices.Equal(statuses, want) {
+		w.T.Errorf("the steps are %v, want %v", statuses, want)
+	}
+	if state := harness.Stored[string](w.Rig, `SELECT state FROM outbox.saga`); state != "compensated" {
+		w.T.Errorf("the saga is %s, want compensated", state)
+	}
+	if incidents := harness.Stored[int](w.Rig, `SELECT count(*) FROM outbox.incident`); incidents != 0 {
+		w.T.Errorf("%d incidents, want none", incidents)
+	}
+	w.AssertNoClaims()
+}
+
+// effects are the keys of the effects at the path, in their order.
+func (w *sagaRig) effects(path string) (keys []string) {
+	w.T.Helper()
+	file, err := os.Open(w.ledger)
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var entry dispatchtest.Entry
+		if err := json.Unmarshal(lines.Bytes(), &entry); err != nil {
+			w.T.Fatal(err)
+		}
+		if entry.Kind == "effect" && entry.Path == path {
+			keys = append(keys, entry.Key)
+		}
+	}
+	return keys
+}
+
+// standstill holds a statement before its commit.
+type standstill struct {
+	w      *sagaRig
+	holder *pgx.Conn // nil: nothing stands
+}
+
+const standstillLock = 4711
+
+// standAt makes the moment's statement stand, for every daemon that comes to it, until
+// the standstill ends.
+func (w *sagaRig) standAt(moment sagaMoment) *standstill {
+	w.T.Helper()
+	if moment.event == "" {
+		return &standstill{w: w}
+	}
+	condition := ""
+	if moment.when != "" {
+		condition = "WHEN (" + moment.when + ")"
+	}
+	w.Exec(fmt.Sprintf(`CREATE FUNCTION public.stand() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+		  PERFORM pg_advisory_xact_lock_shared(%d);
+		  RETURN NEW;
+		END $$`, standstillLock))
+	w.Exec(fmt.Sprintf(`CREATE TRIGGER stand BEFORE %s FOR EACH ROW %s EXECUTE FUNCTION public.stand()`, moment.event, condition))
+	holder, err := pgx.Connect(context.Background(), w.URL)
+	if err != nil {
+		w.T.Fatal(err)
+	}
+	w.T.Cleanup(func() { holder.Close(context.Background()) })
+	if _, err := holder.Exec(context.Background(), `SELECT pg_advisory_lock($1)`, standstillLock); err != nil {
+		w.T.Fatal(err)
+	}
+	return &standstill{w: w, holder: holder}
+}
+
+// await returns once the statement stands.
+func (s *standstill) await() {
+	s.w.T.Helper()
+	drainertest.Eventually(s.w.T, "the statement stands", func() bool { return len(s.standing()) > 0 })
+}
+
+// standing lists the database's processes that stand.
+func (s *standstill) standing() []int {
+	s.w.T.Helper()
+	return harness.Stored[[]int](s.w.Rig, `
+		SELECT coalesce(array_agg(pid), '{}') FROM pg_locks
+		WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+}
+
+// end lets the statement go on: to its commit, if the database has received
+// one, or to nothing.
+func (s *standstill) end(with fate) {
+	s.w.T.Helper()
+	if s.holder == nil {
+		return
+	}
+	if with == rolledBack {
+		for _, pid := range s.standing() {
+			s.w.Exec(`SELECT pg_terminate_backend($1)`, pid)
+		}
+		drainertest.Eventually(s.w.T, "the transaction is rolled back", func() bool { return len(s.standing()) == 0 })
+	}
+	if err := s.holder.Close(context.Background()); err != nil {
+		s.w.T.Fatal(err)
 	}
 }

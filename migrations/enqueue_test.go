@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -50,43 +51,53 @@ func TestTheKeyIsComputedAsInGo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var vectors []map[string]string
+	var vectors []struct {
+		Run        string `json:"agent_run_id"`
+		Step       string `json:"step_id"`
+		Tool       string `json:"tool_name"`
+		Scope      string `json:"business_scope"`
+		Namespace  string
+		Tenant     string
+		Generation int
+		Key        string `json:"idempotency_key"`
+	}
 	if err := json.Unmarshal(raw, &vectors); err != nil {
 		t.Fatal(err)
 	}
-	pool := newDatabase(t)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 	for _, v := range vectors {
 		var got string
-		err := pool.QueryRow(t.Context(), "SELECT outbox.idempotency_key($1, $2, $3, $4)",
-			v["agent_run_id"], v["step_id"], v["tool_name"], v["business_scope"]).Scan(&got)
-		if err != nil || got != v["idempotency_key"] {
-			t.Errorf("%v has the key %s (%v)", v, got, err)
+		err := pool.QueryRow(t.Context(), "SELECT outbox.idempotency_key($1, $2, $3, $4, $5, $6, $7)",
+			v.Run, v.Step, v.Tool, v.Scope, v.Namespace, v.Tenant, v.Generation).Scan(&got)
+		if err != nil || got != v.Key {
+			t.Errorf("%+v has the key %s (%v)", v, got, err)
 		}
 	}
 }
 
 func TestTheKeyOfAnyTupleIsComputedAsInGo(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 	anything := rapid.Rune().Filter(func(r rune) bool { return r != 0 })
-	part := rapid.StringOfN(rapid.OneOf(rapid.RuneFrom([]rune("1:,/é")), anything), 1, -1, dispatch.MaxPartOctets)
+	part := rapid.StringOfN(rapid.OneOf(rapid.RuneFrom([]rune("1:,/é")), anything), 1, -1, dispatch.MaxPartBytes)
 	rapid.Check(t, func(rt *rapid.T) {
 		tuple := dispatch.Tuple{
 			AgentRunID: part.Draw(rt, "run"), StepID: part.Draw(rt, "step"),
 			ToolName: part.Draw(rt, "tool"), BusinessScope: part.Draw(rt, "scope"),
 		}
-		var got string
-		err := pool.QueryRow(t.Context(), "SELECT outbox.idempotency_key($1, $2, $3, $4)",
-			tuple.AgentRunID, tuple.StepID, tuple.ToolName, tuple.BusinessScope).Scan(&got)
-		if err != nil || got != tuple.IdempotencyKey() {
-			rt.Fatalf("%q has the key %s in SQL (%v), %s in Go", tuple, got, err, tuple.IdempotencyKey())
+		own := dispatch.Qualifiers{Namespace: part.Draw(rt, "namespace"), Tenant: part.Draw(rt, "tenant"), Generation: rapid.IntRange(0, 1<<31-1).Draw(rt, "generation")}
+		var unqualified, qualified string
+		err := pool.QueryRow(t.Context(), "SELECT outbox.idempotency_key($1, $2, $3, $4), outbox.idempotency_key($1, $2, $3, $4, $5, $6, $7)",
+			tuple.AgentRunID, tuple.StepID, tuple.ToolName, tuple.BusinessScope, own.Namespace, own.Tenant, own.Generation).Scan(&unqualified, &qualified)
+		if err != nil || unqualified != tuple.IdempotencyKey() || qualified != tuple.QualifiedKey(own) {
+			rt.Fatalf("%q has the keys %s and with %+v %s in SQL (%v), %s and %s in Go", tuple, unqualified, own, qualified, err, tuple.IdempotencyKey(), tuple.QualifiedKey(own))
 		}
 	})
 }
 
 func TestEnqueueCreatesOnceAndTellsOfTheDuplicate(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 
 	first, err := enqueue(t, pool, charge(`{"cents": 1000, "currency": "eur"}`)...)
 	if err != nil {
@@ -102,7 +113,7 @@ func TestEnqueueCreatesOnceAndTellsOfTheDuplicate(t *testing.T) {
 	if err != nil || again != want {
 		t.Errorf("again: %+v, want %+v (%v)", again, want, err)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM outbox.duplicate WHERE same_payload AND intent_id = $1", first.IntentID); n != 1 {
+	if n := drainertest.Value[int](t, pool, "SELECT count(*) FROM outbox.duplicate WHERE same_payload AND intent_id = $1", first.IntentID); n != 1 {
 		t.Errorf("%d duplicates were recorded, want 1", n)
 	}
 	drainertest.AssertInvariant(t, pool)
@@ -110,14 +121,14 @@ func TestEnqueueCreatesOnceAndTellsOfTheDuplicate(t *testing.T) {
 
 func TestEnqueueQueuesForItsProviderWhenDue(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
-	execute(t, pool, "SELECT * FROM outbox.enqueue('r', '1', 'stripe/refund', 's', '{}')")
-	execute(t, pool, "SELECT * FROM outbox.enqueue('r', '2', 'ping', 's', '{}', now() + interval '1 hour', '{\"traceparent\": \"00\"}')")
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	drainertest.Exec(t, pool, "SELECT * FROM outbox.enqueue('r', '1', 'stripe/refund', 's', '{}')")
+	drainertest.Exec(t, pool, "SELECT * FROM outbox.enqueue('r', '2', 'ping', 's', '{}', now() + interval '1 hour', '{\"traceparent\": \"00\"}')")
 
-	if n := count(t, pool, "SELECT count(*) FROM outbox.queue WHERE provider = 'stripe' AND next_attempt_at <= clock_timestamp()"); n != 1 {
+	if n := drainertest.Value[int](t, pool, "SELECT count(*) FROM outbox.queue WHERE provider = 'stripe' AND next_attempt_at <= clock_timestamp()"); n != 1 {
 		t.Error("the first is not due at its provider")
 	}
-	if n := count(t, pool, `SELECT count(*) FROM outbox.queue q JOIN outbox.intent i ON i.id = q.intent_id
+	if n := drainertest.Value[int](t, pool, `SELECT count(*) FROM outbox.queue q JOIN outbox.intent i ON i.id = q.intent_id
 		WHERE q.provider = 'ping' AND q.next_attempt_at = i.not_before AND i.headers ? 'traceparent'`); n != 1 {
 		t.Error("the second does not wait for not_before")
 	}
@@ -128,14 +139,14 @@ func TestAKeyCollisionIsRefusedAndStillCounted(t *testing.T) {
 	for name, statement := range map[string]string{"enqueue": callEnqueue, "plain insert": plainInsert} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool := newDatabase(t)
+			pool := drainertest.Connect(t, drainertest.Database(t))
 			first, err := enqueue(t, pool, charge(`{"cents": 1000}`)...)
 			if err != nil {
 				t.Fatal(err)
 			}
 
 			tx := begin(t, pool)
-			execute(t, tx, "SELECT * FROM outbox.enqueue('run-001', 'step-2', 'mail/send', 'invoice_442', '{}')")
+			drainertest.Exec(t, tx, "SELECT * FROM outbox.enqueue('run-001', 'step-2', 'mail/send', 'invoice_442', '{}')")
 			if _, err := tx.Exec(t.Context(), statement, charge(`{"cents": 1001}`)...); sqlState(err) != "OB001" {
 				t.Errorf("got %v, want OB001", err)
 			} else if strings.Contains(err.Error(), "1001") {
@@ -143,17 +154,17 @@ func TestAKeyCollisionIsRefusedAndStillCounted(t *testing.T) {
 			}
 			_ = tx.Rollback(t.Context())
 
-			if n := count(t, pool, "SELECT last_value FROM outbox.collisions"); n != 1 {
+			if n := drainertest.Value[int](t, pool, "SELECT last_value FROM outbox.collisions"); n != 1 {
 				t.Errorf("%d collisions were counted, want 1", n)
 			}
 			// log_cnt is how far ahead the write-ahead log is.
-			if n := count(t, pool, "SELECT last_value + log_cnt FROM outbox.collisions"); n != 1 {
+			if n := drainertest.Value[int](t, pool, "SELECT last_value + log_cnt FROM outbox.collisions"); n != 1 {
 				t.Errorf("after a crash, and on a standby, %d collisions are counted, want 1", n)
 			}
-			if n := count(t, pool, "SELECT last_value FROM outbox.last_collision"); n != int(first.IntentID) {
+			if n := drainertest.Value[int](t, pool, "SELECT last_value FROM outbox.last_collision"); n != int(first.IntentID) {
 				t.Errorf("the last collision names intent %d, want %d", n, first.IntentID)
 			}
-			if n := count(t, pool, "SELECT count(*) FROM outbox.intent"); n != 1 {
+			if n := drainertest.Value[int](t, pool, "SELECT count(*) FROM outbox.intent"); n != 1 {
 				t.Errorf("%d intents are left of the refused transaction, want only the first", n)
 			}
 		})
@@ -162,22 +173,22 @@ func TestAKeyCollisionIsRefusedAndStillCounted(t *testing.T) {
 
 func TestAFreshDatabaseHasCountedNoCollision(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
-	if n := count(t, pool, "SELECT c.last_value + l.last_value FROM outbox.collisions c, outbox.last_collision l"); n != 0 {
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	if n := drainertest.Value[int](t, pool, "SELECT c.last_value + l.last_value FROM outbox.collisions c, outbox.last_collision l"); n != 0 {
 		t.Errorf("the counters stand at %d", n)
 	}
 }
 
 func TestArgumentsThatMakeNoIntentAreRefusedByName(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 	for name, c := range map[string]struct {
 		args []any
 		says string
 	}{
 		"empty run":      {[]any{"", "s", "t", "b", "{}"}, "agent_run_id is empty"},
 		"null scope":     {[]any{"r", "s", "t", nil, "{}"}, "business_scope is empty"},
-		"256 octets":     {[]any{"r", strings.Repeat("é", 128), "t", "b", "{}"}, "step_id is 256 octets long"},
+		"256 bytes":      {[]any{"r", strings.Repeat("é", 128), "t", "b", "{}"}, "step_id is 256 bytes long"},
 		"no provider":    {[]any{"r", "s", "/op", "b", "{}"}, "tool_name begins with a slash"},
 		"an undo's step": {[]any{"r", "compensate:1", "t", "b", "{}"}, "kept for undos"},
 		"null payload":   {[]any{"r", "s", "t", "b", nil}, "payload is null"},
@@ -191,19 +202,19 @@ func TestArgumentsThatMakeNoIntentAreRefusedByName(t *testing.T) {
 			t.Errorf("%s, inserted plainly: got %v, want a violated constraint", name, err)
 		}
 	}
-	if n := count(t, pool, "SELECT count(*) FROM outbox.intent"); n != 0 {
+	if n := drainertest.Value[int](t, pool, "SELECT count(*) FROM outbox.intent"); n != 0 {
 		t.Errorf("%d intents were created", n)
 	}
 	if _, err := enqueue(t, pool, strings.Repeat("r", 255), strings.Repeat("é", 127), "t", "b", "null"); err != nil {
-		t.Errorf("parts of 255 octets and a JSON null: %v", err)
+		t.Errorf("parts of 255 bytes and a JSON null: %v", err)
 	}
 }
 
-// What is stored and cannot be read again would hold up whoever reads it: a
-// lane, a listing.
+// A stored value that cannot be read again would hold up its readers: a lane, a
+// listing.
 func TestWhatNobodyCouldReadAgainIsRefused(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 	for name, c := range map[string]struct{ payload, notBefore, headers, says string }{
 		"a long text":                       {`"` + strings.Repeat("x", 1<<20) + `"`, "now", "{}", "longer than 1 MiB"},
 		"short numbers that make long text": {"[" + strings.Repeat("1e131071,", 8) + "1]", "now", "{}", "longer than 1 MiB"},
@@ -223,39 +234,39 @@ func TestWhatNobodyCouldReadAgainIsRefused(t *testing.T) {
 		}
 	}
 	full := []any{"r", "s", "t", "b", `"` + strings.Repeat("x", 1<<20-4) + `"`, "9998-12-31", "{}"}
-	execute(t, pool, "SELECT FROM outbox.enqueue($1, $2, $3, $4, $5, $6::text::timestamptz, $7)", full...)
+	drainertest.Exec(t, pool, "SELECT FROM outbox.enqueue($1, $2, $3, $4, $5, $6::text::timestamptz, $7)", full...)
 }
 
 func TestARolledBackEnqueueLeavesNothing(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 	tx := begin(t, pool)
 	if _, err := enqueue(t, tx, charge(`{}`)...); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, tx, "SAVEPOINT inner_step")
-	execute(t, tx, plainInsert, "run-001", "step-2", "t", "b", "{}")
+	drainertest.Exec(t, tx, "SAVEPOINT inner_step")
+	drainertest.Exec(t, tx, plainInsert, "run-001", "step-2", "t", "b", "{}")
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := count(t, pool, "SELECT (SELECT count(*) FROM outbox.intent) + (SELECT count(*) FROM outbox.queue)"); n != 0 {
+	if n := drainertest.Value[int](t, pool, "SELECT (SELECT count(*) FROM outbox.intent) + (SELECT count(*) FROM outbox.queue)"); n != 0 {
 		t.Errorf("%d rows were left", n)
 	}
 }
 
 func TestAPlainInsertQueuesAndRecordsDuplicates(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 	const bulk = `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
 		SELECT 'run', n::text, 'noop/x', 'scope', '{}' FROM generate_series(1, $1::int) n ON CONFLICT DO NOTHING`
-	execute(t, pool, bulk, 3)
-	execute(t, pool, bulk, 5)
-	execute(t, pool, callEnqueue, "run", "4", "noop/x", "scope", "{}")
+	drainertest.Exec(t, pool, bulk, 3)
+	drainertest.Exec(t, pool, bulk, 5)
+	drainertest.Exec(t, pool, callEnqueue, "run", "4", "noop/x", "scope", "{}")
 
-	if n := count(t, pool, "SELECT count(*) FROM outbox.queue WHERE provider = 'noop'"); n != 5 {
+	if n := drainertest.Value[int](t, pool, "SELECT count(*) FROM outbox.queue WHERE provider = 'noop'"); n != 5 {
 		t.Errorf("%d rows are queued, want 5", n)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM outbox.duplicate"); n != 4 {
+	if n := drainertest.Value[int](t, pool, "SELECT count(*) FROM outbox.duplicate"); n != 4 {
 		t.Errorf("%d duplicates were recorded, want 4", n)
 	}
 	drainertest.AssertInvariant(t, pool)
@@ -263,20 +274,20 @@ func TestAPlainInsertQueuesAndRecordsDuplicates(t *testing.T) {
 
 func TestTwoOfAKeyInOnePlainInsert(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 	const twice = `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
 		VALUES ('r', 's', 't', 'b', '{"n": 1}'), ('r', 's', 't', 'b', $1) ON CONFLICT DO NOTHING`
 	if _, err := pool.Exec(t.Context(), twice, `{"n": 2}`); sqlState(err) != "OB001" {
 		t.Errorf("two payloads for one key: got %v, want OB001", err)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM outbox.intent"); n != 0 {
+	if n := drainertest.Value[int](t, pool, "SELECT count(*) FROM outbox.intent"); n != 0 {
 		t.Errorf("%d intents were created", n)
 	}
 }
 
 func TestOneOfManyRacingTwinsCreates(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 	const racers = 8
 	var (
 		race    sync.WaitGroup
@@ -307,7 +318,7 @@ func TestOneOfManyRacingTwinsCreates(t *testing.T) {
 	if created != 1 {
 		t.Errorf("%d racers created the intent, want 1", created)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM outbox.duplicate"); n != racers-1 {
+	if n := drainertest.Value[int](t, pool, "SELECT count(*) FROM outbox.duplicate"); n != racers-1 {
 		t.Errorf("%d duplicates were recorded, want %d", n, racers-1)
 	}
 }
@@ -324,9 +335,9 @@ func TestATwinThatCommitsInBetweenIsNeverLostInSilence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool := newDatabase(t)
+			pool := drainertest.Connect(t, drainertest.Database(t))
 			tx := begin(t, pool)
-			execute(t, tx, callEnqueue, charge(`{"n": 1}`)...)
+			drainertest.Exec(t, tx, callEnqueue, charge(`{"n": 1}`)...)
 
 			second := make(chan error, 1)
 			go func() {
@@ -334,7 +345,7 @@ func TestATwinThatCommitsInBetweenIsNeverLostInSilence(t *testing.T) {
 				second <- err
 			}()
 			if c.wantState != "" || c.statement == callEnqueue {
-				awaitBlocked(t, pool)
+				drainertest.AwaitBlocked(t, pool)
 			}
 			if err := tx.Commit(t.Context()); err != nil {
 				t.Fatal(err)
@@ -349,16 +360,16 @@ func TestATwinThatCommitsInBetweenIsNeverLostInSilence(t *testing.T) {
 
 func TestAClosedRunTakesNoFurtherStep(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 	first, err := enqueue(t, pool, charge(`{}`)...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	execute(t, pool, "INSERT INTO outbox.saga (agent_run_id, cause) VALUES ('run-001', $1)", first.IntentID)
+	drainertest.Exec(t, pool, "INSERT INTO outbox.saga (agent_run_id, cause) VALUES ('run-001', $1)", first.IntentID)
 
 	const want = "outbox: this agent run is closed: it is, or was, compensated or cancelled"
 	for _, state := range []string{"begun", "compensated", "compensation_failed", "resolved", "cancelled"} {
-		execute(t, pool, "UPDATE outbox.saga SET state = $1", state)
+		drainertest.Exec(t, pool, "UPDATE outbox.saga SET state = $1", state)
 		for name, statement := range map[string]string{"enqueue": callEnqueue, "plain insert": plainInsert} {
 			_, err := pool.Exec(t.Context(), statement, "run-001", "step-2", "t", "b", "{}")
 			var refused *pgconn.PgError
@@ -370,7 +381,7 @@ func TestAClosedRunTakesNoFurtherStep(t *testing.T) {
 	if again, err := enqueue(t, pool, charge(`{}`)...); err != nil || again.Created {
 		t.Errorf("what was already enqueued: %+v, %v", again, err)
 	}
-	execute(t, pool, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
+	drainertest.Exec(t, pool, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
 		VALUES ('run-001', 'compensate:1', 'stripe/refund', 'invoice_442', '{}', $1)`, first.IntentID)
 	drainertest.AssertInvariant(t, pool)
 }
@@ -378,10 +389,99 @@ func TestAClosedRunTakesNoFurtherStep(t *testing.T) {
 // A plan made while the table was empty would make this quadratic.
 func TestABulkInsertIntoAnEmptyAnalyzedTableIsQuick(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
-	execute(t, pool, "VACUUM ANALYZE outbox.intent")
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	drainertest.Exec(t, pool, "VACUUM ANALYZE outbox.intent")
 	tx := begin(t, pool)
-	execute(t, tx, "SET LOCAL statement_timeout = '20s'")
-	execute(t, tx, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+	drainertest.Exec(t, tx, "SET LOCAL statement_timeout = '20s'")
+	drainertest.Exec(t, tx, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
 		SELECT 'run', n::text, 'noop/x', 'scope', '{}' FROM generate_series(1, 30000) n`)
+}
+
+// Both ways in: the function and a plain INSERT. The key of
+// what waits stays as it was; who enqueues the same again is told that key.
+func TestANamespaceEntersTheKeysOfNewIntentsAlone(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	keyOf := func(step string) (key string) {
+		t.Helper()
+		if err := pool.QueryRow(t.Context(), `SELECT idempotency_key FROM outbox.status WHERE step_id = $1`, step).Scan(&key); err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	var told []string
+	seen := 0
+	add := func(tool, namespace string) {
+		t.Helper()
+		seen++
+		byFunction, byInsert := fmt.Sprintf("f%d", seen), fmt.Sprintf("i%d", seen)
+		receipt, err := enqueue(t, pool, "r", byFunction, tool, "b", "{}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		drainertest.Exec(t, pool, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('r', $1, $2, 'b', '{}')`, byInsert, tool)
+		if got := keyOf(byFunction); got != receipt.IdempotencyKey {
+			t.Errorf("enqueue told the key %s, the status has %s", receipt.IdempotencyKey, got)
+		}
+		for _, step := range []string{byFunction, byInsert} {
+			want := dispatch.Tuple{AgentRunID: "r", StepID: step, ToolName: tool, BusinessScope: "b"}.QualifiedKey(dispatch.Qualifiers{Namespace: namespace})
+			if got := keyOf(step); got != want {
+				t.Errorf("%s of %s has the key %s, want that with the namespace %q", step, tool, got, namespace)
+			}
+		}
+		told = append(told, receipt.IdempotencyKey)
+	}
+	add("stripe/charge", "")
+	drainertest.Exec(t, pool, `INSERT INTO outbox.setting VALUES ('namespace', '')`)
+	add("stripe/charge", "")
+	drainertest.Exec(t, pool, `UPDATE outbox.setting SET value = 'shop-eu'`)
+	add("stripe/charge", "shop-eu")
+	drainertest.Exec(t, pool, `INSERT INTO outbox.provider (name, namespace) VALUES ('stripe', 'cards'), ('mail', NULL)`)
+	add("stripe/charge", "cards")
+	add("mail/send", "shop-eu")
+	add("stripes", "shop-eu")
+	drainertest.Exec(t, pool, `UPDATE outbox.provider SET namespace = NULL; DELETE FROM outbox.setting`)
+	add("stripe/charge", "")
+	for i, key := range told {
+		if got := keyOf(fmt.Sprintf("f%d", i+1)); got != key {
+			t.Errorf("the key of what waits became %s, was %s", got, key)
+		}
+	}
+	again, err := enqueue(t, pool, "r", "f4", "stripe/charge", "b", "{}")
+	if err != nil || again.Created || again.IdempotencyKey != told[3] {
+		t.Errorf("enqueued again it is %+v (%v), want the key %s", again, err, told[3])
+	}
+}
+
+func TestAnIncidentThatOpensAgainIsANewGenerationOnlyIfItWasOver(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		before string
+		want   int
+	}{
+		"still open":   {"detail = 'nobody looked'", 1},
+		"acknowledged": {"acknowledged_at = now(), acknowledged_by = 'on-call', reason = 'mine'", 2},
+		"resolved":     {"resolved_at = now(), resolved_by = 'on-call'", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := drainertest.Connect(t, drainertest.Database(t))
+			drainertest.Exec(t, pool, "INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at) VALUES ('key_collision', 1, 'r', 'yesterday')")
+			drainertest.Exec(t, pool, "UPDATE outbox.incident SET "+test.before)
+			drainertest.Exec(t, pool, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 1, 'r')
+				ON CONFLICT (kind, intent_id) DO UPDATE SET opened_at = now()`)
+
+			var generation int
+			var open, sinceYesterday bool
+			err := pool.QueryRow(t.Context(), `SELECT generation, opened_at < now() - interval '1 hour',
+				num_nulls(acknowledged_at, acknowledged_by, reason, resolved_at, resolved_by) = 5 FROM outbox.incident`,
+			).Scan(&generation, &sinceYesterday, &open)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if generation != test.want || !open || sinceYesterday != (test.want == 1) {
+				t.Errorf("generation %d, open %t, since yesterday %t", generation, open, sinceYesterday)
+			}
+		})
+	}
 }

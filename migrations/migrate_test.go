@@ -1,21 +1,54 @@
 package migrations_test
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
 	"github.com/agentoutbox/drainer/migrations"
 )
+
+func TestMain(m *testing.M) { drainertest.Main(m) }
+
+func sqlState(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
+}
+
+func begin(t *testing.T, pool *pgxpool.Pool) pgx.Tx {
+	t.Helper()
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+func commit(t *testing.T, tx pgx.Tx) {
+	t.Helper()
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
 
 func TestUpDownUpLeavesAWorkingSchema(t *testing.T) {
 	t.Parallel()
 	url := drainertest.EmptyDatabase(t)
-	pool := connect(t, url)
+	pool := drainertest.Connect(t, url)
 
 	for range 2 {
 		changed, err := migrations.Up(t.Context(), url)
@@ -25,13 +58,13 @@ func TestUpDownUpLeavesAWorkingSchema(t *testing.T) {
 		if err := migrations.Check(t.Context(), pool); err != nil {
 			t.Fatal(err)
 		}
-		execute(t, pool, "SELECT * FROM outbox.enqueue('run', 'step', 'tool', 'scope', '{}')")
-		execute(t, pool, "SELECT count(*) FROM outbox.river_job")
+		drainertest.Exec(t, pool, "SELECT * FROM outbox.enqueue('run', 'step', 'tool', 'scope', '{}')")
+		drainertest.Exec(t, pool, "SELECT count(*) FROM outbox.river_job")
 
 		if changed, err = migrations.Down(t.Context(), url); err != nil || len(changed) == 0 {
 			t.Fatalf("down changed %v: %v", changed, err)
 		}
-		if n := count(t, pool, "SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'"); n != 0 {
+		if n := drainertest.Value[int](t, pool, "SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'"); n != 0 {
 			t.Fatal("down left the schema")
 		}
 	}
@@ -103,19 +136,19 @@ func TestDatabasesOfOneClusterMayMigrateAtOnce(t *testing.T) {
 func TestCheckTellsThatTheSchemaIsBehind(t *testing.T) {
 	t.Parallel()
 	url := drainertest.EmptyDatabase(t)
-	pool := connect(t, url)
+	pool := drainertest.Connect(t, url)
 	if err := migrations.Check(t.Context(), pool); !errors.Is(err, migrations.ErrBehind) {
 		t.Errorf("an empty database: %v", err)
 	}
-	if n := count(t, pool, "SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'"); n != 0 {
+	if n := drainertest.Value[int](t, pool, "SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'"); n != 0 {
 		t.Error("looking created the schema")
 	}
 
-	pool = newDatabase(t)
+	pool = drainertest.Connect(t, drainertest.Database(t))
 	if err := migrations.Check(t.Context(), pool); err != nil {
 		t.Errorf("a migrated database: %v", err)
 	}
-	execute(t, pool, "DELETE FROM outbox.river_migration WHERE version = (SELECT max(version) FROM outbox.river_migration)")
+	drainertest.Exec(t, pool, "DELETE FROM outbox.river_migration WHERE version = (SELECT max(version) FROM outbox.river_migration)")
 	if err := migrations.Check(t.Context(), pool); !errors.Is(err, migrations.ErrBehind) {
 		t.Errorf("River one step behind: %v", err)
 	}
@@ -124,13 +157,13 @@ func TestCheckTellsThatTheSchemaIsBehind(t *testing.T) {
 func TestDownRefusesToDropWhatOthersPutThere(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
-	pool := connect(t, url)
-	execute(t, pool, "CREATE TABLE outbox.theirs AS SELECT 1")
+	pool := drainertest.Connect(t, url)
+	drainertest.Exec(t, pool, "CREATE TABLE outbox.theirs AS SELECT 1")
 
 	if _, err := migrations.Down(t.Context(), url); sqlState(err) != "2BP01" {
 		t.Errorf("got %v, want a refusal because something depends on the schema", err)
 	}
-	execute(t, pool, "TABLE outbox.theirs")
+	drainertest.Exec(t, pool, "TABLE outbox.theirs")
 }
 
 func TestAnUnreachableDatabaseIsToldWithoutItsPassword(t *testing.T) {
@@ -143,5 +176,171 @@ func TestAnUnreachableDatabaseIsToldWithoutItsPassword(t *testing.T) {
 	}
 	if _, err := migrations.Up(t.Context(), "postgres://agent:hunter2@host:port/db?x=y"); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("a URL that cannot be read: %v", err)
+	}
+}
+
+// The number of an advisory lock is for any login to take.
+func TestAnAgentHoldsNoMigrationUp(t *testing.T) {
+	t.Parallel()
+	url := drainertest.EmptyDatabase(t)
+	pool := drainertest.Connect(t, url)
+	agent, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer agent.Release()
+	drainertest.Exec(t, agent, "SELECT pg_advisory_lock($1)", 0x6f7574626f78) // "outbox" in ASCII, which migrations took once
+	fault.Injected(t, 73, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
+	defer cancel()
+	if _, err := migrations.Up(ctx, url); err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range []string{"outbox_agent", "outbox_drainer"} {
+		asRole(t, pool, role, map[string]string{
+			"LOCK TABLE outbox.migration_lock IN ACCESS SHARE MODE": forbidden,
+			"DROP TABLE outbox.migration_lock":                      forbidden,
+		})
+	}
+}
+
+func TestAMigrationThatWaitsForAnotherSaysWhoThatIs(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	pool := drainertest.Connect(t, url)
+	tx := begin(t, pool)
+	drainertest.Exec(t, tx, "SET LOCAL application_name = 'the other migration'; LOCK TABLE outbox.migration_lock IN SHARE UPDATE EXCLUSIVE MODE")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	_, err := migrations.Up(ctx, url)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the other migration") || !strings.Contains(err.Error(), "pid ") {
+		t.Errorf("got %v, want that it gave up, and who holds the lock", err)
+	}
+}
+
+// What its owner put there would run as the one who migrates.
+func TestASchemaOfSomebodyElseIsNotMigrated(t *testing.T) {
+	t.Parallel()
+	url := drainertest.EmptyDatabase(t)
+	pool := drainertest.Connect(t, url)
+	squatter := strings.Replace(drainertest.Value[string](t, pool, "SELECT current_database()"), "drainertest", "squatter", 1)
+	drainertest.Exec(t, pool, "CREATE ROLE "+squatter+"; CREATE SCHEMA outbox AUTHORIZATION "+squatter)
+	t.Cleanup(func() { drainertest.Exec(t, pool, "DROP OWNED BY "+squatter+"; DROP ROLE "+squatter) })
+	if _, err := migrations.Up(t.Context(), url); sqlState(err) != forbidden || !strings.Contains(err.Error(), squatter) {
+		t.Errorf("got %v, want that the schema belongs to %s", err, squatter)
+	}
+}
+
+// Each case leads an intent, $1, to where the view should find it.
+func TestTheViewTellsWhereAnIntentStands(t *testing.T) {
+	t.Parallel()
+	const (
+		take = `WITH gone AS (DELETE FROM outbox.queue WHERE intent_id = $1 RETURNING *)
+			INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+			SELECT gen_random_uuid(), provider, provider, ARRAY[intent_id], ARRAY[attempt + 1], ARRAY[tries + 1],
+			       ARRAY[first_attempt_at], ARRAY[maybe_applied], ARRAY[lookup], ARRAY[NULL] FROM gone`
+		settle = `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, 1, 'w', 'seen', '`
+		finish = "DELETE FROM outbox.claim WHERE $1 = ANY (intent_ids)"
+		undone = `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, 2, 'saga', 'undone', '`
+	)
+	cases := map[string][]string{
+		"pending":             {},
+		"in_progress":         {take},
+		"completed":           {take, settle + "completed')", finish},
+		"failed":              {take, settle + "failed')", finish},
+		"unknown":             {take, settle + "unknown')", finish},
+		"cancelled":           {take, settle + "cancelled')", finish},
+		"compensated":         {take, settle + "completed')", finish, undone + "compensated')"},
+		"compensation_failed": {take, settle + "completed')", finish, undone + "compensation_failed')"},
+	}
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	for want, steps := range cases {
+		intent, err := enqueue(t, pool, "run", want, "noop/x", "scope", "{}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range steps {
+			drainertest.Exec(t, pool, step, intent.IntentID)
+		}
+		assertStatus(t, pool, intent.IntentID, want)
+	}
+	drainertest.AssertInvariant(t, pool)
+}
+
+func TestARetriedIntentIsPendingWithItsLastOutcome(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	intent, err := enqueue(t, pool, "run", "step", "noop/x", "scope", "{}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Given back unsent first, which is no attempt; then sent.
+	drainertest.Exec(t, pool, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, next_attempt_at, http_status, error)
+		VALUES ($1, 1, 'w', null, 'released', 'pending', now(), null, null),
+		       ($1, 2, 'w', now(), 'throttled', 'pending', now() + interval '1 minute', 429, 'too many')`, intent.IntentID)
+	drainertest.Exec(t, pool, "DELETE FROM outbox.queue")
+	drainertest.Exec(t, pool, "INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries) SELECT 'noop', next_attempt_at, intent_id, 'run', 2, 1 FROM outbox.attempt WHERE attempt = 2")
+
+	assertStatus(t, pool, intent.IntentID, "pending")
+	if n := drainertest.Value[int](t, pool, `SELECT count(*) FROM outbox.status WHERE attempts = 1 AND last_outcome = 'throttled'
+		AND last_error = 'too many' AND http_status = 429 AND next_attempt_at > now() AND finished_at IS NULL`); n != 1 {
+		t.Error("the view does not tell of the attempt")
+	}
+}
+
+func TestAnUnknownIntentStaysUnknownWhileItsLookupWaits(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	intent, err := enqueue(t, pool, "run", "step", "noop/x", "scope", "{}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	drainertest.Exec(t, pool, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, next_attempt_at)
+		VALUES ($1, 1, 'w', 'ambiguous', 'unknown', now())`, intent.IntentID)
+	assertStatus(t, pool, intent.IntentID, "unknown")
+	drainertest.AssertInvariant(t, pool)
+}
+
+func TestAnAttemptCannotSettleAsPending(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	_, err := pool.Exec(t.Context(), "INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES (1, 1, 'w', 'released', 'pending')")
+	if sqlState(err) != "23514" {
+		t.Errorf("got %v, want a violated check", err)
+	}
+}
+
+func assertStatus(t *testing.T, pool *pgxpool.Pool, intent int64, want string) {
+	t.Helper()
+	var got string
+	if err := pool.QueryRow(t.Context(), "SELECT status FROM outbox.status WHERE intent_id = $1", intent).Scan(&got); err != nil || got != want {
+		t.Errorf("the status is %q (%v), want %q", got, err, want)
+	}
+}
+
+func TestASchemaIsComparedBothWays(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	missing, newer, err := migrations.Compare(t.Context(), pool)
+	if err != nil || len(missing) > 0 || len(newer) > 0 {
+		t.Fatalf("of a schema that is current: missing %v, newer %v, %v", missing, newer, err)
+	}
+	drainertest.Exec(t, pool, "DELETE FROM outbox.goose_db_version WHERE version_id = 3")
+	drainertest.Exec(t, pool, "INSERT INTO outbox.goose_db_version (version_id, is_applied) VALUES (901, true), (900, true), (902, false)")
+	drainertest.Exec(t, pool, "INSERT INTO outbox.river_migration (line, version) VALUES ('main', 800), ('another', 801)")
+	missing, newer, err = migrations.Compare(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []migrations.Migration{{Set: migrations.SetOutbox, Version: 3, Name: "status"}}; !slices.Equal(missing, want) {
+		t.Errorf("missing %v, want %v", missing, want)
+	}
+	want := []migrations.Migration{
+		{Set: migrations.SetRiver, Version: 800, Applied: true},
+		{Set: migrations.SetOutbox, Version: 900, Applied: true},
+		{Set: migrations.SetOutbox, Version: 901, Applied: true},
+	}
+	if !slices.Equal(newer, want) {
+		t.Errorf("newer %v, want %v", newer, want)
 	}
 }

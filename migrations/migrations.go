@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -32,10 +34,7 @@ type Migration struct {
 // applied; after an error, what was applied before it. It waits for other
 // processes that are migrating.
 func Up(ctx context.Context, databaseURL string) ([]Migration, error) {
-	return migrate(ctx, databaseURL, func(ctx context.Context, pool *pgxpool.Pool) error {
-		if _, err := pool.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS outbox"); err != nil {
-			return fmt.Errorf("creating schema outbox: %w", err)
-		}
+	return migrate(ctx, databaseURL, func(ctx context.Context, pool *pgxpool.Pool, _ pgx.Tx) error {
 		if err := outboxUp(ctx, pool); err != nil {
 			return err
 		}
@@ -45,20 +44,25 @@ func Up(ctx context.Context, databaseURL string) ([]Migration, error) {
 
 // Down removes the schema with all that it holds, and returns the migrations
 // that were undone. The roles stay while another database needs them. It fails
-// if somebody else put objects into the schema.
+// if the schema holds objects that no migration made.
 func Down(ctx context.Context, databaseURL string) ([]Migration, error) {
-	return migrate(ctx, databaseURL, func(ctx context.Context, pool *pgxpool.Pool) error {
+	return migrate(ctx, databaseURL, func(ctx context.Context, pool *pgxpool.Pool, lock pgx.Tx) error {
 		var exists bool
-		if err := pool.QueryRow(ctx, "SELECT to_regnamespace('outbox') IS NOT NULL").Scan(&exists); err != nil || !exists {
+		if err := pool.QueryRow(ctx, "SELECT to_regclass('outbox.goose_db_version'::text) IS NOT NULL").Scan(&exists); err != nil {
 			return err
 		}
-		if err := riverDown(ctx, pool); err != nil {
-			return err
+		if exists {
+			if err := riverDown(ctx, pool); err != nil {
+				return err
+			}
+			if err := outboxDown(ctx, pool); err != nil {
+				return err
+			}
 		}
-		if err := outboxDown(ctx, pool); err != nil {
+		if err := pgx.BeginFunc(ctx, lock, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "DROP TABLE IF EXISTS outbox.goose_db_version; DROP TABLE outbox.migration_lock; DROP SCHEMA outbox")
 			return err
-		}
-		if _, err := pool.Exec(ctx, "DROP TABLE outbox.goose_db_version; DROP SCHEMA outbox"); err != nil {
+		}); err != nil {
 			return fmt.Errorf("dropping schema outbox: %w", err)
 		}
 		return nil
@@ -88,4 +92,99 @@ func Check(ctx context.Context, db Querier) error {
 			ErrBehind, all[missing].Set, all[missing].Version, all[missing].Name)
 	}
 	return nil
+}
+
+// Querier is a pool or a connection of pgx.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func status(ctx context.Context, db Querier) ([]Migration, error) {
+	outbox, err := outboxMigrations()
+	if err != nil {
+		return nil, err
+	}
+	river, err := riverMigrations()
+	if err != nil {
+		return nil, err
+	}
+	if err := markApplied(ctx, db, outbox, outboxVersions); err != nil {
+		return nil, err
+	}
+	if err := markApplied(ctx, db, river, riverVersions); err != nil {
+		return nil, err
+	}
+	return slices.Concat(outbox, river), nil
+}
+
+const (
+	outboxVersions = "SELECT version_id FROM outbox.goose_db_version WHERE is_applied"
+	riverVersions  = "SELECT version FROM outbox.river_migration WHERE line = 'main'"
+)
+
+func markApplied(ctx context.Context, db Querier, set []Migration, query string) error {
+	versions, err := appliedVersions(ctx, db, query)
+	if err != nil {
+		return err
+	}
+	for i := range set {
+		set[i].Applied = slices.Contains(versions, set[i].Version)
+	}
+	return nil
+}
+
+// appliedVersions is empty where there is no such table yet.
+func appliedVersions(ctx context.Context, db Querier, query string) ([]int64, error) {
+	rows, _ := db.Query(ctx, query) // CollectRows returns the error too
+	versions, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil && !isSQLState(err, undefinedTable, undefinedColumn) {
+		return nil, fmt.Errorf("reading the schema's version: %w", err)
+	}
+	return versions, nil
+}
+
+// SQLSTATE codes, PostgreSQL documentation, appendix A.
+const (
+	undefinedTable   = "42P01"
+	undefinedColumn  = "42703" // River's table before it knew of lines
+	undefinedObject  = "42704"
+	lockNotAvailable = "55P03"
+	uniqueViolation  = "23505"
+	undefinedSchema  = "3F000"
+	duplicateTable   = "42P07"
+	duplicateSchema  = "42P06"
+)
+
+func isSQLState(err error, codes ...string) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && slices.Contains(codes, pgErr.Code)
+}
+
+// Compare lists what the database lacks of this program's migrations, and what
+// a later version has applied to it, of which only set and version are known.
+// It takes a few short reads, which the role outbox_drainer may make.
+func Compare(ctx context.Context, db Querier) (missing, newer []Migration, err error) {
+	known, err := status(ctx, db)
+	if err != nil {
+		return nil, nil, err
+	}
+	for set, query := range map[string]string{SetOutbox: outboxVersions, SetRiver: riverVersions} {
+		versions, err := appliedVersions(ctx, db, query)
+		if err != nil {
+			return nil, nil, err
+		}
+		newer = append(newer, beyond(known, set, versions)...)
+	}
+	missing = slices.DeleteFunc(slices.Clone(known), func(m Migration) bool { return m.Applied })
+	slices.SortFunc(newer, func(a, b Migration) int { return int(a.Version - b.Version) })
+	return missing, newer, nil
+}
+
+func beyond(known []Migration, set string, versions []int64) (newer []Migration) {
+	for _, version := range versions {
+		if !slices.ContainsFunc(known, func(m Migration) bool { return m.Set == set && m.Version >= version }) {
+			newer = append(newer, Migration{Set: set, Version: version, Applied: true})
+		}
+	}
+	return newer
 }

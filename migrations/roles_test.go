@@ -1,18 +1,28 @@
 package migrations_test
 
 import (
+	"net/url"
+	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
 	"github.com/agentoutbox/drainer/migrations"
 )
 
-const forbidden = "42501"
+const (
+	forbidden      = "42501"
+	checkViolation = "23514"
+)
 
 func TestAnAgentMayOnlyEnqueueAndReadStatus(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 	asRole(t, pool, "outbox_agent", map[string]string{
 		"SELECT * FROM outbox.enqueue('r', '1', 'noop/x', 'b', '{}')":                                                                                    "",
 		"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('r', '2', 't', 'b', '{}') ON CONFLICT DO NOTHING": "",
@@ -33,7 +43,6 @@ func TestAnAgentMayOnlyEnqueueAndReadStatus(t *testing.T) {
 		"INSERT INTO outbox.saga (agent_run_id, cause) VALUES ('r', 1)":                     forbidden,
 		"SELECT nextval('outbox.collisions')":                                               forbidden,
 		"SELECT setval('outbox.collisions', 9)":                                             forbidden,
-		"SELECT outbox.check_part('x', 'y')":                                                forbidden,
 		"SELECT * FROM outbox.incident":                                                     forbidden,
 		"SELECT * FROM outbox.page":                                                         forbidden,
 		"SELECT * FROM outbox.river_job":                                                    forbidden,
@@ -45,13 +54,17 @@ func TestAnAgentMayOnlyEnqueueAndReadStatus(t *testing.T) {
 		"SELECT outbox.hold('{1}')":                  forbidden,
 		"SELECT outbox.hold_alone(1)":                forbidden,
 		"SELECT * FROM outbox.operation":             forbidden,
+		"SELECT * FROM outbox.setting":               forbidden,
+		"SELECT * FROM outbox.generation":            forbidden,
+		"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, namespace) VALUES ('r', '4', 't', 'b', '{}', 'another')": forbidden,
+		"INSERT INTO outbox.setting VALUES ('namespace', 'mine')": forbidden,
 	})
 }
 
 func TestTheDrainerCannotChangeWhatWasCommittedOrRecorded(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
-	execute(t, pool, callEnqueue, "r", "s", "noop/x", "b", "{}")
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	drainertest.Exec(t, pool, callEnqueue, "r", "s", "noop/x", "b", "{}")
 	asRole(t, pool, "outbox_drainer", map[string]string{
 		"SELECT * FROM outbox.queue FOR UPDATE SKIP LOCKED":                                                   "",
 		"SELECT * FROM outbox.claim FOR UPDATE":                                                               "",
@@ -74,37 +87,202 @@ func TestTheDrainerCannotChangeWhatWasCommittedOrRecorded(t *testing.T) {
 		"SELECT * FROM outbox.prune(0, 10, 7776000)": "",
 		"SELECT outbox.hold('{1}')":                  "",
 		"SELECT outbox.hold_alone(1)":                "",
-		"INSERT INTO outbox.operation (operator, action, provider, reason) VALUES ('o', 'pause', 'p', 'r')": "",
-		"UPDATE outbox.operation SET reason = 'another'":                                                    forbidden,
-		"DELETE FROM outbox.operation":                                                                      forbidden,
+		"INSERT INTO outbox.operation (operator, action, provider, reason) VALUES ('operator:o', 'pause', 'p', 'r')": forbidden,
+		"UPDATE outbox.operation SET reason = 'another'":                                                             forbidden,
+		"DELETE FROM outbox.operation":                                                                               forbidden,
 
-		"UPDATE outbox.intent SET payload = '{}'":                forbidden,
-		"DELETE FROM outbox.intent":                              forbidden,
-		"TRUNCATE outbox.intent":                                 forbidden,
-		"SELECT * FROM outbox.intent FOR UPDATE":                 forbidden,
-		"UPDATE outbox.queue SET attempt = 0":                    forbidden,
-		"UPDATE outbox.claim SET attempts = '{}'":                forbidden,
-		"UPDATE outbox.attempt SET status = 'failed'":            forbidden,
-		"DELETE FROM outbox.attempt":                             forbidden,
-		"DELETE FROM outbox.duplicate":                           forbidden,
-		"DELETE FROM outbox.saga":                                forbidden,
-		"DELETE FROM outbox.incident":                            forbidden,
-		"DELETE FROM outbox.page":                                forbidden,
-		"DELETE FROM outbox.goose_db_version":                    forbidden,
-		"SELECT * FROM outbox.enqueue('r', '9', 't', 'b', '{}')": forbidden,
-		"CREATE TABLE outbox.mine (x int)":                       forbidden,
+		"UPDATE outbox.intent SET payload = '{}'":                 forbidden,
+		"DELETE FROM outbox.intent":                               forbidden,
+		"TRUNCATE outbox.intent":                                  forbidden,
+		"SELECT * FROM outbox.intent FOR UPDATE":                  forbidden,
+		"UPDATE outbox.queue SET attempt = 0":                     forbidden,
+		"UPDATE outbox.claim SET attempts = '{}'":                 "",
+		"UPDATE outbox.claim SET worker_id = gen_random_uuid()":   forbidden,
+		"UPDATE outbox.attempt SET status = 'failed'":             forbidden,
+		"DELETE FROM outbox.attempt":                              forbidden,
+		"DELETE FROM outbox.duplicate":                            forbidden,
+		"SELECT * FROM outbox.setting":                            "",
+		"INSERT INTO outbox.setting VALUES ('namespace', 'mine')": forbidden,
+		"UPDATE outbox.setting SET value = '1 hour'":              forbidden,
+		"DELETE FROM outbox.setting":                              forbidden,
+		"DELETE FROM outbox.saga":                                 forbidden,
+		"DELETE FROM outbox.incident":                             forbidden,
+		"DELETE FROM outbox.page":                                 forbidden,
+		"DELETE FROM outbox.goose_db_version":                     forbidden,
+		"SELECT * FROM outbox.enqueue('r', '9', 't', 'b', '{}')":  forbidden,
+		"CREATE TABLE outbox.mine (x int)":                        forbidden,
 	})
+}
+
+// Each is an attempt to forge, erase or rewrite history, by the login of a daemon.
+func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
+	t.Parallel()
+	fault.Injected(t, 70, 1)
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	seedHistory(t, pool)
+	asRole(t, pool, "outbox_drainer", map[string]string{
+		// as an operator
+		"INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES (1, 9, 'operator:alice', 'resolved', 'completed')":   checkViolation,
+		"INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status) VALUES (1, 9, 'operator:alice', 'resolved', 'completed')": forbidden,
+		"INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, reason) VALUES (1, 9, 'w', 'resolved', 'completed', 'why')": forbidden,
+		"INSERT INTO outbox.attempt (intent_id, attempt, outcome, status) VALUES (1, 9, 'resolved', 'completed')":                             checkViolation,
+		"INSERT INTO outbox.operation (operator, action, provider, reason) VALUES ('operator:alice', 'pause', 'p', 'r')":                      forbidden,
+		"SELECT outbox.operate_provider('p', true, 'operator:alice', 'r')":                                                                    forbidden,
+		"SELECT outbox.operate_run('failed', 'resolve_saga', 'operator:alice', 'r')":                                                          forbidden,
+		"UPDATE outbox.provider SET paused = false":                                                                                           forbidden,
+		"DELETE FROM outbox.provider":                                                                                                     forbidden,
+		"INSERT INTO outbox.provider (name, paused) VALUES ('q', true)":                                                                   forbidden,
+		"UPDATE outbox.saga SET state = 'resolved'":                                                                                       forbidden,
+		"UPDATE outbox.saga SET state = 'cancelled'":                                                                                      forbidden,
+		"UPDATE outbox.saga SET changed_by = 'operator:alice'":                                                                            forbidden,
+		"UPDATE outbox.saga SET reason = 'another'":                                                                                       forbidden,
+		"UPDATE outbox.saga SET epoch = 7":                                                                                                forbidden,
+		"INSERT INTO outbox.saga (agent_run_id, state) VALUES ('other', 'resolved')":                                                      forbidden,
+		"INSERT INTO outbox.saga (agent_run_id, changed_by) VALUES ('other', 'operator:alice')":                                           forbidden,
+		"UPDATE outbox.incident SET acknowledged_by = 'operator:alice', acknowledged_at = now()":                                          forbidden,
+		"UPDATE outbox.incident SET resolved_by = 'operator:alice', resolved_at = now()":                                                  forbidden,
+		"INSERT INTO outbox.incident (kind, intent_id, agent_run_id, acknowledged_by) VALUES ('key_collision', 7, 'r', 'operator:alice')": forbidden,
+		// as another login
+		"INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, login) VALUES (1, 9, 'w', 'completed', 'completed', 'alice')": forbidden,
+		"INSERT INTO outbox.saga (agent_run_id, login) VALUES ('other', 'alice')":                                                               forbidden,
+		"UPDATE outbox.saga SET login = 'alice'":     forbidden,
+		"UPDATE outbox.incident SET login = 'alice'": forbidden,
+		"SET ROLE outbox_operator":                   forbidden,
+		// what was recorded
+		"UPDATE outbox.attempt SET status = 'failed'":                     forbidden,
+		"DELETE FROM outbox.attempt":                                      forbidden,
+		"TRUNCATE outbox.attempt":                                         forbidden,
+		"DELETE FROM outbox.operation":                                    forbidden,
+		"DELETE FROM outbox.saga":                                         forbidden,
+		"DELETE FROM outbox.incident":                                     forbidden,
+		"UPDATE outbox.incident SET kind = 'key_collision'":               forbidden,
+		"UPDATE outbox.incident SET reason = 'another'":                   forbidden,
+		"INSERT INTO outbox.duplicate (intent_id) VALUES (1)":             forbidden,
+		"DELETE FROM outbox.duplicate":                                    forbidden,
+		"SELECT setval('outbox.collisions', 0)":                           forbidden,
+		"DELETE FROM outbox.forgotten":                                    forbidden,
+		"INSERT INTO outbox.forgotten (agent_run_id) VALUES ('other')":    forbidden,
+		"INSERT INTO outbox.setting VALUES ('retention_floor', '1 hour')": forbidden,
+		"CREATE TRIGGER mine BEFORE INSERT ON outbox.attempt FOR EACH ROW EXECUTE FUNCTION outbox.sign_incident()": forbidden,
+		"ALTER TABLE outbox.attempt DISABLE TRIGGER ALL":                                                           forbidden,
+		// its own work
+		"UPDATE outbox.saga SET state = 'compensated', ended_at = now()":                    "",
+		"UPDATE outbox.incident SET resolved_by = 'evidence', resolved_at = now()":          "",
+		"UPDATE outbox.incident SET opened_at = now()":                                      "",
+		"UPDATE outbox.provider SET state = 'open', open_until = now(), idle_until = now()": "",
+	})
+	if login := drainertest.Value[string](t, pool, `SELECT string_agg(DISTINCT login, ',') FROM outbox.attempt`); login != drainertest.Value[string](t, pool, `SELECT session_user::text`) {
+		t.Errorf("the login on record is %s", login)
+	}
+}
+
+// Each is an attempt to forge, erase or rewrite history, by the login of an operator.
+func TestAnOperatorCannotForgeOrRewriteHistory(t *testing.T) {
+	t.Parallel()
+	fault.Injected(t, 70, 1)
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	seedHistory(t, pool)
+	asRole(t, pool, "outbox_operator", map[string]string{
+		// as a daemon
+		"INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES (1, 9, gen_random_uuid()::text, 'completed', 'completed')":                 forbidden,
+		"INSERT INTO outbox.attempt (intent_id, attempt, outcome, status) VALUES (1, 9, 'completed', 'completed')":                                                  checkViolation,
+		"INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, http_status) VALUES (1, 9, 'operator:a', 'completed', 'completed', 200)":        forbidden,
+		"INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, response) VALUES (1, 9, 'operator:a', 'completed', 'completed', '{}')":          forbidden,
+		"INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, started_at) VALUES (1, 9, 'operator:a', 'completed', 'completed', now())":       forbidden,
+		"INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, finished_at) VALUES (1, 9, 'operator:a', 'resolved', 'completed', '-infinity')": forbidden,
+		"INSERT INTO outbox.worker (worker_id, providers) VALUES (gen_random_uuid(), '{}')":                                                                         forbidden,
+		"DELETE FROM outbox.worker": forbidden,
+		"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('r', '7', 'a/b', 'c', '{}')": forbidden,
+		"SELECT * FROM outbox.enqueue('r', '7', 'a/b', 'c', '{}')":                                                                  forbidden,
+		"DELETE FROM outbox.claim":                                                                     forbidden,
+		"UPDATE outbox.saga SET state = 'compensated'":                                                 forbidden,
+		"UPDATE outbox.saga SET changed_by = 'operator:bob'":                                           forbidden,
+		"INSERT INTO outbox.saga (agent_run_id) VALUES ('other')":                                      forbidden,
+		"SELECT outbox.operate_run('failed', 'compensated', 'operator:a', 'r')":                        "20000",
+		"SELECT outbox.operate_run('failed', 'resolve_saga', 'drainer', 'r')":                          checkViolation,
+		"SELECT outbox.operate_run('failed', 'resolve_saga', 'operator:a', NULL)":                      "23502",
+		"UPDATE outbox.incident SET resolved_by = 'evidence', resolved_at = now()":                     forbidden,
+		"INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 7, 'r')": forbidden,
+		"UPDATE outbox.provider SET paused = true":                                                     forbidden,
+		"UPDATE outbox.provider SET state = 'open'":                                                    forbidden,
+		"INSERT INTO outbox.river_job (kind, args, max_attempts, queue) VALUES ('k', '{}', 1, 'q')":    forbidden,
+		// as another login
+		"INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, login) VALUES (1, 9, 'operator:a', 'resolved', 'completed', 'bob')": forbidden,
+		"INSERT INTO outbox.operation (operator, action, provider, reason) VALUES ('operator:a', 'pause', 'p', 'r')":                                    forbidden,
+		"UPDATE outbox.incident SET login = 'bob'": forbidden,
+		"SET ROLE outbox_drainer":                  forbidden,
+		// what was recorded
+		"SELECT * FROM outbox.prune(0, 10, 7776000)":                      forbidden,
+		"UPDATE outbox.attempt SET reason = 'another'":                    forbidden,
+		"DELETE FROM outbox.attempt":                                      forbidden,
+		"UPDATE outbox.operation SET reason = 'another'":                  forbidden,
+		"DELETE FROM outbox.operation":                                    forbidden,
+		"TRUNCATE outbox.operation":                                       forbidden,
+		"DELETE FROM outbox.saga":                                         forbidden,
+		"DELETE FROM outbox.incident":                                     forbidden,
+		"UPDATE outbox.incident SET opened_at = '-infinity'":              forbidden,
+		"DELETE FROM outbox.page":                                         forbidden,
+		"UPDATE outbox.page SET told = 'resolved'":                        forbidden,
+		"INSERT INTO outbox.setting VALUES ('retention_floor', '1 hour')": forbidden,
+		"UPDATE outbox.intent SET payload = '{}'":                         forbidden,
+		"UPDATE outbox.queue SET attempt = 0":                             forbidden,
+		// its own work
+		"INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, reason) VALUES (1, 9, 'operator:a', 'resolved', 'completed', 'why')": "",
+		"UPDATE outbox.incident SET resolved_by = 'operator:a', resolved_at = now()":                                                                     "",
+		"SELECT outbox.operate_run('failed', 'resolve_saga', 'operator:a', 'why')":                                                                       "",
+		"SELECT outbox.operate_provider('p', true, 'operator:a', 'why')":                                                                                 "",
+		"SELECT version FROM outbox.river_migration":                                                                                                     "",
+	})
+}
+
+// The name beside a decision is stated by the operator; the login is the
+// session's.
+func TestTheLoginOnRecordIsTheSessions(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	seedHistory(t, pool)
+	tx := begin(t, pool)
+	drainertest.Exec(t, tx, "SET LOCAL SESSION AUTHORIZATION outbox_operator")
+	drainertest.Exec(t, tx, "INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, reason) VALUES (1, 9, 'operator:bob', 'resolved', 'completed', 'why')")
+	drainertest.Exec(t, tx, "UPDATE outbox.incident SET acknowledged_by = 'operator:bob'")
+	drainertest.Exec(t, tx, "SELECT outbox.operate_run('failed', 'retry_saga', 'operator:bob', 'why')")
+	drainertest.Exec(t, tx, "SET LOCAL SESSION AUTHORIZATION outbox_drainer")
+	drainertest.Exec(t, tx, "INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES (1, 10, 'w', 'completed', 'completed')")
+	drainertest.Exec(t, tx, "UPDATE outbox.saga SET state = 'compensated', ended_at = now()")
+	drainertest.Exec(t, tx, "RESET SESSION AUTHORIZATION")
+	for query, want := range map[string]string{
+		"SELECT login FROM outbox.attempt WHERE attempt = 9":         "outbox_operator",
+		"SELECT login FROM outbox.attempt WHERE attempt = 10":        "outbox_drainer",
+		"SELECT login FROM outbox.incident":                          "outbox_operator",
+		"SELECT login FROM outbox.operation":                         "outbox_operator",
+		"SELECT login FROM outbox.saga WHERE changed_by IS NOT NULL": "outbox_operator", // also after the daemon ended it
+	} {
+		var login string
+		if err := tx.QueryRow(t.Context(), query).Scan(&login); err != nil || login != want {
+			t.Errorf("%s: %q, %v; want %s", query, login, err, want)
+		}
+	}
+}
+
+// seedHistory has something to change in each table.
+func seedHistory(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	drainertest.Exec(t, pool, callEnqueue, "failed", "s", "p/x", "b", "{}")
+	drainertest.Exec(t, pool, "INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES (1, 1, 'w', 'completed', 'completed')")
+	drainertest.Exec(t, pool, "INSERT INTO outbox.saga (agent_run_id, cause, state) VALUES ('failed', 1, 'compensation_failed')")
+	drainertest.Exec(t, pool, "INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('compensation_failed', 1, 'failed')")
+	drainertest.Exec(t, pool, "INSERT INTO outbox.provider (name) VALUES ('p')")
 }
 
 func TestTheDrainerMayCheckTheSchema(t *testing.T) {
 	t.Parallel()
-	pool := newDatabase(t)
+	pool := drainertest.Connect(t, drainertest.Database(t))
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	execute(t, conn, "SET ROLE outbox_drainer")
+	drainertest.Exec(t, conn, "SET ROLE outbox_drainer")
 	if err := migrations.Check(t.Context(), conn); err != nil {
 		t.Error(err)
 	}
@@ -118,12 +296,197 @@ func asRole(t *testing.T, pool *pgxpool.Pool, role string, statements map[string
 		if err != nil {
 			t.Fatal(err)
 		}
-		execute(t, tx, "SET LOCAL ROLE "+role)
+		drainertest.Exec(t, tx, "SET LOCAL SESSION AUTHORIZATION "+role)
 		if _, err := tx.Exec(t.Context(), statement); sqlState(err) != wantState || (err != nil && wantState == "") {
 			t.Errorf("%s: %s\n\tgot %v, want SQLSTATE %q", role, statement, err, wantState)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+const (
+	pinned = `SET search_path = pg_catalog, pg_temp`
+	// shadowTypes puts a domain over every type into the attacker's pg_temp.
+	shadowTypes = `DO $$
+	DECLARE shadowed name;
+	BEGIN
+	  FOR shadowed IN SELECT typname FROM pg_catalog.pg_type
+	    WHERE typnamespace = 'pg_catalog'::regnamespace AND typtype = 'b' AND typname NOT LIKE '\_%' LOOP
+	    EXECUTE format('CREATE DOMAIN pg_temp.%1$I AS pg_catalog.%1$I CHECK (public.attack())', shadowed);
+	  END LOOP;
+	END $$`
+)
+
+func TestEveryFunctionOfTheSchemaNamesItsSearchPath(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	if n := drainertest.Value[int](t, pool, `SELECT count(*) FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND proname LIKE 'river\_%'`); n == 0 {
+		t.Error("no function of River's was looked at")
+	}
+	fault.Injected(t, 64, drainertest.Value[int](t, pool, "SELECT count(*) FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace"))
+	for _, open := range drainertest.Column[string](t, pool, `SELECT oid::regprocedure::text FROM pg_proc
+		WHERE pronamespace = 'outbox'::regnamespace AND ('search_path=pg_catalog, pg_temp' = ANY (proconfig)) IS NOT TRUE`) {
+		t.Errorf("%s runs with the search_path of its caller, or with pg_temp before pg_catalog", open)
+	}
+}
+
+// An agent shadows what the bodies of the schema use: types in its pg_temp, functions and
+// operators in public, which it may create in and puts before pg_catalog.
+func TestAnAgentCannotRunCodeAsTheSchemaOwner(t *testing.T) {
+	t.Parallel()
+	database := drainertest.Database(t)
+	owner := drainertest.Connect(t, database)
+	login := "agent_" + strings.TrimPrefix(drainertest.Value[string](t, owner, "SELECT current_database()"), "drainertest_")
+	drainertest.Exec(t, owner, "CREATE ROLE "+login+" LOGIN PASSWORD 'agent' IN ROLE outbox_agent; GRANT CREATE ON SCHEMA public TO "+login)
+	t.Cleanup(func() {
+		drainertest.Exec(t, owner, "DROP OWNED BY "+login+" CASCADE; DROP ROLE "+login)
+	})
+
+	var attacks atomic.Int64
+	agent := listenTo(t, database, url.UserPassword(login, "agent"), &attacks)
+	drainertest.Exec(t, agent, `CREATE FUNCTION public.attack() RETURNS boolean LANGUAGE plpgsql `+pinned+` AS $$
+		BEGIN
+		  IF current_user <> '`+login+`' THEN RAISE WARNING 'the attack ran as %', current_user; END IF;
+		  RETURN true;
+		END $$`)
+	drainertest.Exec(t, agent, drainertest.ShadowRoutines)
+	drainertest.Exec(t, agent, shadowTypes)
+	drainertest.Exec(t, agent, "SET search_path = public, pg_catalog")
+
+	// The attack works where a body leaves it a way: in a function that names no path, and in one whose path is empty.
+	for name, path := range map[string]string{"the caller's path": "", "an empty path": "SET search_path = ''"} {
+		drainertest.Exec(t, owner, `CREATE OR REPLACE FUNCTION outbox.open_to_all() RETURNS text LANGUAGE plpgsql SECURITY DEFINER `+path+`
+			AS $$ DECLARE said text := 'a'; BEGIN RETURN said; END $$; GRANT EXECUTE ON FUNCTION outbox.open_to_all TO PUBLIC`)
+		before := attacks.Load()
+		if drainertest.Exec(t, agent, "SELECT outbox.open_to_all()"); attacks.Load() == before {
+			t.Errorf("the attack does not work with %s, so this test shows nothing", name)
+		}
+	}
+	drainertest.Exec(t, owner, "DROP FUNCTION outbox.open_to_all()")
+	drainertest.Exec(t, owner, "INSERT INTO outbox.provider (name, idle_until) VALUES ('stripe', 'infinity')")
+	fault.Injected(t, 64, int(attacks.Swap(0)))
+
+	const insert = "INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before) VALUES "
+	for _, entry := range []struct{ statement, wantState string }{
+		{"SELECT FROM outbox.enqueue('r', '1', 'stripe/charge', 'b', '{}')", ""},
+		{"SELECT FROM outbox.enqueue('r', '1', 'stripe/charge', 'b', '{}')", ""},
+		{`SELECT FROM outbox.enqueue('r', '1', 'stripe/charge', 'b', '{"other": 1}')`, "OB001"},
+		{"SELECT FROM outbox.enqueue('', '1', 'stripe/charge', 'b', '{}')", "OB003"},
+		{insert + "('r', '2', 'stripe/charge', 'b', '{}', '{}', NULL), ('r', '3', 'stripe/charge', 'b', '{}', '{}', '2020-01-01')", ""},
+		{insert + "('r', '2', 'stripe/charge', 'b', '{}', '{}', NULL) ON CONFLICT DO NOTHING", ""},
+		{insert + `('r', '2', 'stripe/charge', 'b', '{"other": 1}', '{}', NULL) ON CONFLICT DO NOTHING`, "OB001"},
+		{"SELECT outbox.idempotency_key('r', '1', 'stripe/charge', 'b')", ""},
+		{"SELECT * FROM outbox.status", ""},
+	} {
+		before := attacks.Load()
+		if _, err := agent.Exec(t.Context(), entry.statement); sqlState(err) != entry.wantState || (err != nil && entry.wantState == "") {
+			t.Errorf("%s: got %v, want SQLSTATE %q", entry.statement, err, entry.wantState)
+		}
+		if attacks.Load() != before {
+			t.Errorf("%s: the agent's code ran as the schema's owner", entry.statement)
+		}
+	}
+
+	// A superuser and the daemon's login read with public on their path, as is usual.
+	for _, role := range []string{"NONE", "outbox_drainer"} {
+		reader := listenTo(t, database, nil, &attacks)
+		drainertest.Exec(t, reader, "SET ROLE "+role)
+		for _, entry := range drainertest.Column[string](t, owner, `
+			SELECT format('SELECT * FROM %s', c.oid::regclass) FROM pg_class c
+			WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'v'
+			UNION ALL VALUES ('SELECT outbox.hold(ARRAY[1, 2]::bigint[])'), ('SELECT outbox.hold_alone(1)'),
+			  ('SELECT * FROM outbox.prune(0, 100, 7776000)'),
+			  ('INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES (''key_collision'', 1, ''r'') ON CONFLICT (kind, intent_id) DO UPDATE SET opened_at = now()'),
+			  ('UPDATE outbox.incident SET resolved_at = now()'),
+			  ('INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES (''key_collision'', 1, ''r'') ON CONFLICT (kind, intent_id) DO UPDATE SET opened_at = now()')`) {
+			before := attacks.Load()
+			if drainertest.Exec(t, reader, entry); attacks.Load() != before {
+				t.Errorf("%s as %s: the agent's code ran as the reader", entry, role)
+			}
+		}
+	}
+}
+
+// listenTo connects, as user if there is one, and counts the warnings of the attack.
+func listenTo(t *testing.T, database string, user *url.Userinfo, attacks *atomic.Int64) *pgx.Conn {
+	t.Helper()
+	address, err := url.Parse(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if user != nil {
+		address.User = user
+	}
+	config, err := pgx.ParseConfig(address.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.OnNotice = func(_ *pgconn.PgConn, notice *pgconn.Notice) {
+		if strings.HasPrefix(notice.Message, "the attack ran") {
+			attacks.Add(1)
+		}
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(t.Context()) })
+	return conn
+}
+
+// Any client can set outbox.enqueueing and outbox.proposed, and can leave them on a pooled connection.
+func TestASettingOfTheClientHidesNoCollision(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	if _, err := enqueue(t, pool, charge(`{"cents": 1000}`)...); err != nil {
+		t.Fatal(err)
+	}
+	for _, setting := range []string{"outbox.enqueueing = 'on'", "outbox.proposed = '-5'"} {
+		tx := begin(t, pool)
+		drainertest.Exec(t, tx, "SET LOCAL ROLE outbox_agent; SET LOCAL "+setting)
+		if _, err := tx.Exec(t.Context(), plainInsert, charge(`{"cents": 1001}`)...); sqlState(err) != "OB001" {
+			t.Errorf("with %s: got %v, want OB001", setting, err)
+		}
+		_ = tx.Rollback(t.Context())
+	}
+
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	drainertest.Exec(t, conn, "SET outbox.proposed = '-5'")
+	tx := begin(t, pool)
+	drainertest.Exec(t, tx, "SELECT FROM outbox.enqueue('twin', 's', 'stripe/charge', 'b', '{}')")
+	inserted := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(t.Context(), plainInsert, "twin", "s", "stripe/charge", "b", `{"other": 1}`)
+		inserted <- err
+	}()
+	drainertest.AwaitBlocked(t, pool)
+	commit(t, tx)
+	fault.Injected(t, 73, 1)
+	if err := <-inserted; sqlState(err) != "40001" {
+		t.Errorf("a twin that committed meanwhile, with outbox.proposed left by another client: got %v, want SQLSTATE 40001", err)
+	}
+}
+
+// What another client left in outbox.wakes does not keep an idle lane asleep.
+func TestASettingOfTheClientSilencesNoWakeUp(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	drainertest.Exec(t, pool, "INSERT INTO outbox.provider (name, idle_until) VALUES ('stripe', 'infinity')")
+	heard := drainertest.Listen(t, pool, "outbox")
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	drainertest.Exec(t, conn, "SET outbox.wakes = '{stripe}'")
+	drainertest.Exec(t, conn, "SELECT FROM outbox.enqueue('r', 's', 'stripe/charge', 'b', '{}')")
+	if got := heard(); len(got) != 1 || got[0] != "stripe" {
+		t.Errorf("heard %q, want stripe once", got)
 	}
 }

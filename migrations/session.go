@@ -7,9 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/jackc/pgx/v5/stdlib"
-	"github.com/pressly/goose/v3/lock"
 )
 
 const (
@@ -19,30 +18,31 @@ const (
 	lockTries   = 5
 	lockPause   = time.Second
 
-	// lockID is the advisory lock of all who migrate this schema: "outbox" in ASCII.
-	lockID = 0x6f7574626f78
-	// lockWait is how long, in seconds, one migration waits for another.
-	lockWait = 300
+	// lockWait is how long one migration waits for another.
+	lockWait = 5 * time.Minute
 )
 
 // migrate runs change alone, and reports which migrations it changed.
-func migrate(ctx context.Context, databaseURL string, change func(context.Context, *pgxpool.Pool) error) (changed []Migration, err error) {
+func migrate(ctx context.Context, databaseURL string, change func(context.Context, *pgxpool.Pool, pgx.Tx) error) (changed []Migration, err error) {
 	pool, err := connect(ctx, databaseURL)
 	if err != nil {
 		return nil, err
 	}
 	defer pool.Close()
-	unlock, err := acquireLock(ctx, pool)
+	lock, err := acquireLock(ctx, pool)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, unlock()) }()
+	defer func() { _ = lock.Rollback(context.WithoutCancel(ctx)) }()
 
 	before, err := status(ctx, pool)
 	if err != nil {
 		return nil, err
 	}
-	changeErr := retryLocks(ctx, func() error { return change(ctx, pool) })
+	changeErr := retryLocks(ctx, func() error { return change(ctx, pool, lock) })
+	if changeErr == nil {
+		changeErr = lock.Commit(ctx)
+	}
 	after, err := status(ctx, pool)
 	return difference(before, after), errors.Join(changeErr, err)
 }
@@ -53,7 +53,7 @@ func connect(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
 		// Only the cause: the whole error repeats the URL.
 		return nil, fmt.Errorf("reading the database URL (postgres://user@host:5432/name): %w", errors.Unwrap(err))
 	}
-	config.ConnConfig.RuntimeParams["search_path"] = "outbox" // goose looks for its table there
+	config.ConnConfig.RuntimeParams["search_path"] = "outbox, pg_temp" // goose looks for its table there
 	config.ConnConfig.RuntimeParams["lock_timeout"] = fmt.Sprint(lockTimeout.Milliseconds())
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -66,24 +66,68 @@ func connect(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// acquireLock keeps other migrations of this database out until unlock.
-func acquireLock(ctx context.Context, pool *pgxpool.Pool) (unlock func() error, err error) {
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(lockID), lock.WithLockTimeout(1, lockWait))
+// ensureLockTable creates what is locked. No one else has a privilege on the table, so no
+// one else can lock it: an advisory lock is for any login to take. Another login's schema
+// of this name could hold code that would run with the rights of the login that migrates.
+const ensureLockTable = `DO $$
+DECLARE
+  owner text := (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'outbox');
+BEGIN
+  IF owner IS NULL THEN
+    CREATE SCHEMA outbox;
+  ELSIF owner <> current_user THEN
+    RAISE EXCEPTION 'outbox: schema outbox belongs to %, and % is about to migrate it', owner, current_user
+      USING ERRCODE = 'insufficient_privilege', HINT = 'Migrate as its owner; or drop the schema if you did not create it.';
+  END IF;
+  CREATE TABLE IF NOT EXISTS outbox.migration_lock ();
+END $$`
+
+// acquireLock keeps other migrations of this database out until the transaction ends. It
+// waits in short steps, because the schema may be dropped meanwhile.
+func acquireLock(ctx context.Context, pool *pgxpool.Pool) (lock pgx.Tx, err error) {
+	waiting, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	for isTaken := false; ; {
+		if isTaken && waiting.Err() != nil {
+			return nil, fmt.Errorf("waited for another migration of this database (%s): %w", lockHolder(ctx, pool), errors.Join(waiting.Err(), err))
+		}
+		if _, err = pool.Exec(waiting, ensureLockTable); err == nil {
+			if lock, err = lockTable(ctx, waiting, pool); err == nil {
+				return lock, nil
+			}
+		}
+		// Others may create the schema, or drop it, at the same moment.
+		meanwhile := isSQLState(err, lockNotAvailable, uniqueViolation, undefinedTable, undefinedSchema, duplicateTable, duplicateSchema)
+		if !meanwhile && (!isTaken || waiting.Err() == nil) {
+			return nil, fmt.Errorf("taking the lock of migrations: %w", err)
+		}
+		isTaken = isTaken || isSQLState(err, lockNotAvailable)
+	}
+}
+
+// lockTable takes a lock that meets itself, until the transaction ends.
+func lockTable(ctx, waiting context.Context, pool *pgxpool.Pool) (pgx.Tx, error) {
+	tx, err := pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: `BEGIN ISOLATION LEVEL READ COMMITTED;
+		SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL lock_timeout = '1s'`})
 	if err != nil {
 		return nil, err
 	}
-	db := stdlib.OpenDBFromPool(pool)
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
+	if _, err := tx.Exec(waiting, "LOCK TABLE outbox.migration_lock IN SHARE UPDATE EXCLUSIVE MODE"); err != nil {
+		return nil, errors.Join(err, tx.Rollback(context.WithoutCancel(ctx)))
 	}
-	unlock = func() error {
-		return errors.Join(locker.SessionUnlock(context.WithoutCancel(ctx), conn), conn.Close(), db.Close())
-	}
-	if err := locker.SessionLock(ctx, conn); err != nil {
-		return nil, errors.Join(fmt.Errorf("waiting for another migration of this database to end: %w", err), conn.Close(), db.Close())
-	}
-	return unlock, nil
+	return tx, nil
+}
+
+func lockHolder(ctx context.Context, pool *pgxpool.Pool) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
+	defer cancel()
+	holder := "which has just ended"
+	const find = `SELECT pg_catalog.format('pid %s, user %s, application %s, from %s', a.pid, a.usename, quote_nullable(a.application_name),
+			coalesce(host(a.client_addr), 'this machine'))
+		FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+		WHERE l.relation = to_regclass('outbox.migration_lock'::text)::oid AND l.granted LIMIT 1`
+	_ = pool.QueryRow(ctx, find).Scan(&holder) // without it the message is still right
+	return holder
 }
 
 // retryLocks tries again where a busy table, or a role that another database

@@ -13,10 +13,12 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivertype"
@@ -26,7 +28,7 @@ import (
 )
 
 const (
-	connections = 6 // of which River keeps one for its notifications
+	connections = 6
 	workers     = 4
 	timeout     = time.Minute
 	stopTimeout = 5 * time.Second
@@ -35,15 +37,16 @@ const (
 	cooldown = 20 * time.Millisecond
 )
 
-// The queues of what must not wait for one another: a pager that is down holds
-// up no saga, and many sagas hold up no upkeep.
-const (
-	QueuePages = "pages"
-	QueueSagas = "sagas"
-)
+// QueuePages is apart, so that a pager that is down holds up no upkeep.
+const QueuePages = "pages"
+
+// KindLook is the job that shows that jobs come round: the fleet's leader starts
+// one every few seconds.
+const KindLook = "page_look"
 
 // Part is one kind of work: its workers, and the jobs that start it by the clock.
 type Part interface {
+	Kinds() []string // of the jobs that its workers take
 	Register(*river.Workers)
 	Periodic() []*river.PeriodicJob
 }
@@ -54,6 +57,7 @@ type Client = river.Client[pgx.Tx]
 // Runner is River with all parts registered.
 type Runner struct {
 	client *Client
+	watch  *watch
 	log    *slog.Logger
 }
 
@@ -62,15 +66,19 @@ func OpenPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
 	return pgpool.Open(ctx, databaseURL, connections)
 }
 
-// New runs nothing before [Runner.Run]. The pool is the caller's.
-func New(pool *pgxpool.Pool, log *slog.Logger, parts ...Part) (*Runner, error) {
+// New registers the metrics of jobs, and runs nothing before [Runner.Run]. The
+// pool is the caller's.
+func New(pool *pgxpool.Pool, log *slog.Logger, registerer prometheus.Registerer, parts ...Part) (*Runner, error) {
 	all := river.NewWorkers()
 	var periodic []*river.PeriodicJob
+	var kinds []string
 	for _, part := range parts {
 		part.Register(all)
-		periodic = append(periodic, part.Periodic()...)
+		periodic, kinds = append(periodic, part.Periodic()...), append(kinds, part.Kinds()...)
 	}
-	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+	watch := newWatch(pool, kinds, registerer)
+	client, err := river.NewClient[pgx.Tx](silent{riverpgxv5.New(pool), pool}, &river.Config{
+		PollOnly:                    true,
 		Schema:                      "outbox",
 		Queues:                      queues(),
 		Workers:                     all,
@@ -80,23 +88,27 @@ func New(pool *pgxpool.Pool, log *slog.Logger, parts ...Part) (*Runner, error) {
 		CompletedJobRetentionPeriod: time.Hour,
 		DiscardedJobRetentionPeriod: time.Hour,
 		FetchCooldown:               cooldown,
-		Middleware:                  []rivertype.Middleware{&dueByDatabase{}},
+		Middleware:                  []rivertype.Middleware{&dueByDatabase{}, watch},
 		// A job of a process that was killed counts as running until then.
 		RescueStuckJobsAfter: timeout + 30*time.Second,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("set up River: %w", err)
 	}
-	return &Runner{client, log}, nil
+	return &Runner{client, watch, log}, nil
 }
 
 func queues() map[string]river.QueueConfig {
 	queues := map[string]river.QueueConfig{}
-	for _, name := range []string{river.QueueDefault, QueuePages, QueueSagas} {
+	for _, name := range []string{river.QueueDefault, QueuePages} {
 		queues[name] = river.QueueConfig{MaxWorkers: workers}
 	}
 	return queues
 }
+
+// Ready reports why pages and compensations may wait. It never says so for the
+// first minute, and a restart cures some causes only.
+func (r *Runner) Ready() error { return r.watch.ready() }
 
 // Client inserts jobs.
 func (r *Runner) Client() *Client { return r.client }
@@ -123,6 +135,9 @@ func (r *Runner) start(ctx context.Context) bool {
 
 // Run works until ctx ends, then lets jobs under way finish for a few seconds.
 func (r *Runner) Run(ctx context.Context) error {
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { r.watch.run(ctx) })
 	if !r.start(ctx) {
 		return nil
 	}
@@ -138,3 +153,17 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// quiet passes on warnings and errors alone. Every few seconds River logs how
+// many jobs it has, and the lines of attempts would be lost between those.
+type quiet struct{ to slog.Handler }
+
+func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && q.to.Enabled(ctx, level)
+}
+
+func (q quiet) Handle(ctx context.Context, record slog.Record) error { return q.to.Handle(ctx, record) }
+
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.to.WithAttrs(attrs)} }
+
+func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.to.WithGroup(name)} }

@@ -7,10 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
 
 	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/pgproxy"
 )
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
@@ -28,6 +30,7 @@ type stubbornArgs struct{}
 func (stubbornArgs) Kind() string { return "stubborn" }
 
 func (s *stubborn) Register(workers *river.Workers) { river.AddWorker(workers, s) }
+func (s *stubborn) Kinds() []string                 { return []string{stubbornArgs{}.Kind()} }
 func (s *stubborn) Periodic() []*river.PeriodicJob  { return nil }
 
 func (s *stubborn) Work(ctx context.Context, _ *river.Job[stubbornArgs]) error {
@@ -45,7 +48,7 @@ func TestAJobThatDoesNotEndIsCutOffAtTheShutdown(t *testing.T) {
 	}
 	t.Cleanup(pool.Close)
 	part := &stubborn{began: make(chan struct{}), ended: make(chan struct{})}
-	runner, err := jobs.New(pool, silent, part)
+	runner, err := jobs.New(pool, silent, prometheus.NewRegistry(), part)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +77,96 @@ func TestWhatCannotRunSaysWhy(t *testing.T) {
 	if _, err := jobs.OpenPool(t.Context(), "postgres://ann:canary@h:no-port/db"); err == nil || !strings.HasPrefix(err.Error(), "database URL: ") || strings.Contains(err.Error(), "canary") {
 		t.Errorf("a URL without a port: %v", err)
 	}
-	if _, err := jobs.New(nil, silent); err == nil || !strings.HasPrefix(err.Error(), "set up River: ") {
+	if _, err := jobs.New(nil, silent, prometheus.NewRegistry()); err == nil || !strings.HasPrefix(err.Error(), "set up River: ") {
 		t.Errorf("no parts: %v", err)
+	}
+}
+
+// tick is a part whose only job, at the start, says that it ran.
+type tick struct {
+	river.WorkerDefaults[tickArgs]
+	ran chan struct{}
+}
+
+type tickArgs struct{}
+
+func (tickArgs) Kind() string { return "tick" }
+
+func (t *tick) Register(workers *river.Workers) { river.AddWorker(workers, t) }
+
+func (t *tick) Kinds() []string { return []string{tickArgs{}.Kind()} }
+
+func (t *tick) Periodic() []*river.PeriodicJob {
+	once := func() (river.JobArgs, *river.InsertOpts) { return tickArgs{}, nil }
+	return []*river.PeriodicJob{river.NewPeriodicJob(river.NeverSchedule(), once, &river.PeriodicJobOpts{RunOnStart: true})}
+}
+
+func (t *tick) Work(context.Context, *river.Job[tickArgs]) error {
+	close(t.ran)
+	return nil
+}
+
+// lines passes on what is logged.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	select {
+	case l <- string(line):
+	default:
+	}
+	return len(line), nil
+}
+
+func TestADatabaseThatIsAwayAtTheStartIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	line := pgproxy.New(t, url)
+	line.TakeDown()
+	pool, err := jobs.OpenPool(t.Context(), line.Behind(t, url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	logged, part := make(lines, 100), &tick{ran: make(chan struct{})}
+	runner, err := jobs.New(pool, slog.New(slog.NewTextHandler(logged, nil)), prometheus.NewRegistry(), part)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- runner.Run(ctx) }()
+	for !strings.Contains(<-logged, "cannot start jobs yet") {
+		continue
+	}
+	line.BringUp()
+	select {
+	case <-part.ran:
+	case err := <-ended:
+		t.Fatalf("it ended: %v", err)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAShutdownDoesNotWaitForTheDatabase(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	line := pgproxy.New(t, url)
+	line.TakeDown()
+	pool, err := jobs.OpenPool(t.Context(), line.Behind(t, url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	runner, err := jobs.New(pool, silent, prometheus.NewRegistry(), &tick{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := runner.Run(ctx); err != nil {
+		t.Error(err)
 	}
 }

@@ -3,15 +3,19 @@ package pages_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/agentoutbox/drainer/compensations/pages"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 const webhookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -44,16 +48,16 @@ const dedup = "outbox-incident-7-2-idem_v1_0123456789abcdef0123456789abcdef"
 const detailsOf = `{"incident_id":7,"generation":2,"dedup_key":"` + dedup + `","state":"%s","kind":"outcome_unknown",` +
 	`"provider":"stripe","operation":"create_charge","intent_id":42,"idempotency_key":"idem_v1_0123456789abcdef0123456789abcdef",` +
 	`"opened_at":"2026-03-01T11:00:00Z",%s` +
-	`"summary":"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)"%s}`
+	`"summary":"outcome_unknown: it is not known whether this effect happened (stripe/create_charge, intent 42)"%s}`
 
-// todoOf is what only a page of an open incident says.
+// todoOf is the text that only a page of an open incident says.
 const todoOf = `,"todo":["drainer intents show 42","drainer intents resolve 42 --as completed|failed --reason TEXT","drainer incidents ack 7 --reason TEXT"]`
 
 func TestPagerDutyIsTriggeredAcknowledgedAndResolvedUnderOneKey(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[pages.State]string{
 		pages.Open: `{"routing_key":"R0","event_action":"trigger","dedup_key":"` + dedup + `","client":"drainer","payload":{` +
-			`"summary":"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)",` +
+			`"summary":"outcome_unknown: it is not known whether this effect happened (stripe/create_charge, intent 42)",` +
 			`"source":"drainer","severity":"critical","timestamp":"2026-03-01T11:00:00Z","component":"stripe","class":"outcome_unknown",` +
 			`"custom_details":` + fmt.Sprintf(detailsOf, "open", "", todoOf) + `}}`,
 		pages.Acknowledged: `{"routing_key":"R0","event_action":"acknowledge","dedup_key":"` + dedup + `","client":"drainer"}`,
@@ -70,13 +74,13 @@ func TestSlackIsToldInWords(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[pages.State]string{
 		pages.Open: "*drainer: incident 7 is open*\n" +
-			"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)\n" +
+			"outcome_unknown: it is not known whether this effect happened (`stripe/create_charge`, intent 42)\n" +
 			"since 2026-03-01T11:00:00Z, key idem_v1_0123456789abcdef0123456789abcdef\n" +
 			"```drainer intents show 42\ndrainer intents resolve 42 --as completed|failed --reason TEXT\ndrainer incidents ack 7 --reason TEXT```",
-		pages.Acknowledged: "*drainer: incident 7 is acknowledged* by operator:on-call\n" +
-			"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)",
-		pages.Resolved: "*drainer: incident 7 is resolved* by operator:on-call\n" +
-			"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)",
+		pages.Acknowledged: "*drainer: incident 7 is acknowledged* by `operator:on-call`\n" +
+			"outcome_unknown: it is not known whether this effect happened (`stripe/create_charge`, intent 42)",
+		pages.Resolved: "*drainer: incident 7 is resolved* by `operator:on-call`\n" +
+			"outcome_unknown: it is not known whether this effect happened (`stripe/create_charge`, intent 42)",
 	} {
 		if got := slackText(t, somePage(state)); got != want {
 			t.Errorf("%s:\ngot  %s\nwant %s", state, got, want)
@@ -84,14 +88,39 @@ func TestSlackIsToldInWords(t *testing.T) {
 	}
 }
 
-// Who may enqueue writes tool names.
-func TestAToolsNameCannotWriteThePage(t *testing.T) {
+// Who may enqueue writes tool names, and who may acknowledge writes a name of their own.
+func TestAToolsNameWritesNoLinkAndNoMentionIntoAPage(t *testing.T) {
 	t.Parallel()
-	page := somePage(pages.Open)
-	page.ToolName = "x/<!channel>\n```all is well```"
-	got := slackText(t, page)
-	if !strings.Contains(got, "(x/&lt;!channel&gt;?'''all is well''', intent 42)\n") {
-		t.Errorf("got %s", got)
+	for name, want := range map[string]string{
+		"x/<!channel>\n```all is well```":       "x/??channel?????all?is?well???",
+		"pay/https://evil.example/login":        "pay/https?//evil·example/login",
+		"pay/evil.example":                      "pay/evil·example",
+		"pay/<https://evil.example|click here>": "pay/?https?//evil·example?click?here?",
+		"<@U123>/*bold*":                        "??U123?/?bold?",
+		"a\r\nSubject: paid/b\u202e":            "a??Subject??paid/b?",
+	} {
+		page := somePage(pages.Open)
+		page.ToolName = name
+		if got := page.Summary(); !strings.HasSuffix(got, " ("+want+", intent 42)") {
+			t.Errorf("%q: the summary is %s", name, got)
+		}
+		if got := slackText(t, page); !strings.Contains(got, "(`"+want+"`, intent 42)\n") {
+			t.Errorf("%q: Slack is told %s", name, got)
+		}
+		pagerDuty := told(t, func(url string) pages.Sender { return pages.NewPagerDuty(url, "R0") }, page)
+		alert := told(t, pages.NewAlertmanager, page)
+		webhook := told(t, func(url string) pages.Sender { return mustWebhook(t, url) }, page)
+		for _, body := range []string{pagerDuty.body, alert.body, webhook.body} {
+			if strings.Contains(body, "evil.") || strings.Contains(body, "://evil") || strings.Contains(body, "@U123") || strings.ContainsRune(body, '\u202e') {
+				t.Errorf("%q: told is %s", name, body)
+			}
+		}
+		fault.Injected(t, 73, 1)
+	}
+	page := somePage(pages.Acknowledged)
+	page.By = "operator:<!here>\n*https://evil.example*"
+	if got := slackText(t, page); !strings.Contains(got, "by `operator:&lt;!here&gt;??https://evil.example?`\n") {
+		t.Errorf("Slack is told %s", got)
 	}
 }
 
@@ -131,7 +160,7 @@ func TestAnAlertEndsInMinutesOrAtOnce(t *testing.T) {
 		rest, _ := json.Marshal(alerts[0])
 		if want := `{"annotations":{` + want.description +
 			`"idempotency_key":"idem_v1_0123456789abcdef0123456789abcdef",` +
-			`"summary":"outcome_unknown: nobody can tell whether this effect happened (stripe/create_charge, intent 42)"},` +
+			`"summary":"outcome_unknown: it is not known whether this effect happened (stripe/create_charge, intent 42)"},` +
 			`"labels":{"alertname":"DrainerIncident","dedup_key":"` + dedup + `","intent_id":"42","kind":"outcome_unknown",` +
 			`"operation":"create_charge","provider":"stripe","severity":"critical"},"startsAt":"2026-03-01T11:00:00Z"}`; string(rest) != want {
 			t.Errorf("%s:\ngot  %s\nwant %s", state, rest, want)
@@ -255,6 +284,10 @@ func TestEveryKindSaysWhatItMeansAndWhatToType(t *testing.T) {
 		pages.ReversalWindowExpired: saga,
 		pages.UnconfiguredProvider:  {"drainer status", "drainer intents cancel 42 --reason TEXT"},
 		pages.KeyCollision:          nil,
+		pages.UnknownOperation:      {"drainer status", "drainer intents cancel 42 --reason TEXT"},
+		pages.FirstReplay:           nil,
+		pages.RefusedIntent:         {"drainer intents retry 42 --config FILE --reason TEXT"},
+		pages.SagaStalled:           saga,
 	}
 	for _, kind := range pages.Kinds() {
 		page := somePage(pages.Open)
@@ -277,5 +310,78 @@ func TestAToolWithoutASlashIsItsOwnProvider(t *testing.T) {
 	got := told(t, func(url string) pages.Sender { return mustWebhook(t, url) }, page)
 	if !strings.Contains(got.body, `"provider":"mail","operation":"mail"`) {
 		t.Errorf("got %s", got.body)
+	}
+}
+
+// patience bounds every wait: far above what a slow machine needs.
+const patience = 60 * time.Second
+
+// receiver is the other side of a channel: a real server that keeps what it
+// accepted.
+type receiver struct {
+	t        *testing.T
+	server   *httptest.Server
+	accepted chan message
+	tries    atomic.Int64
+	answer   func(try int64, w http.ResponseWriter) bool // false: not accepted
+}
+
+type message struct {
+	header http.Header
+	path   string
+	body   string
+}
+
+func newReceiver(t *testing.T) *receiver {
+	t.Helper()
+	r := &receiver{t: t, accepted: make(chan message, 1000), answer: func(_ int64, w http.ResponseWriter) bool {
+		w.WriteHeader(http.StatusAccepted)
+		return true
+	}}
+	r.server = httptest.NewServer(r)
+	t.Cleanup(r.server.Close)
+	return r
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	body, err := io.ReadAll(request.Body)
+	if err != nil {
+		r.t.Error(err)
+	}
+	if request.Method != http.MethodPost || request.Header.Get("Content-Type") != "application/json" {
+		r.t.Errorf("got %s of %s", request.Method, request.Header.Get("Content-Type"))
+	}
+	if r.answer(r.tries.Add(1), w) {
+		r.accepted <- message{request.Header, request.URL.Path, string(body)}
+	}
+}
+
+// next waits for a message.
+func (r *receiver) next() message {
+	r.t.Helper()
+	select {
+	case m := <-r.accepted:
+		return m
+	case <-time.After(patience):
+		r.t.Fatal("nothing was received")
+		return message{}
+	}
+}
+
+// assertSilent fails if there is a message that no test waited for.
+func (r *receiver) assertSilent() {
+	r.t.Helper()
+	select {
+	case m := <-r.accepted:
+		r.t.Errorf("received %s", m.body)
+	default:
+	}
+}
+
+// cut ends the connection without an answer.
+func cut(w http.ResponseWriter) {
+	connection, _, err := w.(http.Hijacker).Hijack()
+	if err == nil {
+		connection.Close()
 	}
 }

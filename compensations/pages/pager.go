@@ -1,11 +1,34 @@
+// Package pages tells humans what only a human can decide.
+//
+//	incident opened ─▶ look, every few seconds: which channel has not heard of it?
+//	                     │ a page job for each
+//	                     ▼
+//	                   send ──▶ told: open ──▶ again every repeat, until …
+//	                     ▲                        acknowledged, then resolved
+//	                     └── the channel is down: later, as often as it takes
+//
+// A channel is brought up to date: it is told what an incident is now, whenever
+// that is not what it was told last. So a job may run twice or be cut off
+// anywhere, and what was missed while a channel was down is not repeated to it.
+// The row of the page says who is at it and when it is tried again, by the
+// database's clock; a job of River only starts it.
+//
+// The look also opens the incidents that no commit of the engine can: keys that
+// collided, whose transactions were rolled back, and providers that no daemon
+// serves.
 package pages
 
 import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
@@ -14,9 +37,9 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Settings are what a pager needs to know.
+// Settings configure a pager.
 type Settings struct {
-	Channels  []Channel // none: incidents are opened, and nobody is told
+	Channels  []Channel // none: incidents are opened, and no human is paged
 	Providers []string  // those that this process serves
 	Interval  time.Duration
 	Retry     func(failures int) time.Duration // how long a channel that failed is left alone
@@ -72,6 +95,9 @@ func (p *Pager) Use(channels []Channel, providers []string) {
 	p.audience.Store(&audience{channels, providers})
 }
 
+// Kinds are those of its jobs.
+func (p *Pager) Kinds() []string { return []string{lookArgs{}.Kind(), sendArgs{}.Kind()} }
+
 // Register adds the pager's workers.
 func (p *Pager) Register(workers *river.Workers) {
 	river.AddWorker(workers, &lookWorker{pager: p})
@@ -85,4 +111,223 @@ func (p *Pager) Periodic() []*river.PeriodicJob {
 		func() (river.JobArgs, *river.InsertOpts) { return lookArgs{}, nil },
 		&river.PeriodicJobOpts{RunOnStart: true},
 	)}
+}
+
+const (
+	// perLook bounds what a channel has to do: a thousand incidents of one
+	// outage must neither flood a pager nor, while it is down, the workers. Looks
+	// that overlap may each bring as many.
+	perLook = 10
+	// triesInRow is how often a page is tried before it makes room for others: a
+	// channel may refuse it for ever.
+	triesInRow = 3
+)
+
+// lookArgs is the leader's job that finds out who is to be told what.
+type lookArgs struct{}
+
+func (lookArgs) Kind() string { return jobs.KindLook }
+
+// InsertOpts leave out retries: the next look comes soon.
+func (lookArgs) InsertOpts() river.InsertOpts { return river.InsertOpts{MaxAttempts: 1} }
+
+type lookWorker struct {
+	river.WorkerDefaults[lookArgs]
+	pager *Pager
+}
+
+// Work takes its steps whether or not the one before failed: not being able to
+// notice one thing must not keep another from being told.
+func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
+	p, told := w.pager, w.pager.audience.Load()
+	errs := []error{p.store.notice(ctx, told.providers)}
+	for _, channel := range told.channels {
+		errs = append(errs, p.enqueue(ctx, channel))
+	}
+	err := errors.Join(errs...)
+	if err != nil && ctx.Err() == nil {
+		p.log.Error("cannot look after incidents; the next look will try again", "error", err)
+	}
+	return err
+}
+
+// enqueue inserts a job for each page, unless one waits. Looks that overlap may
+// insert two: the row of the page lets one of them send.
+func (p *Pager) enqueue(ctx context.Context, channel Channel) error {
+	underWay, err := p.store.underWay(ctx, channel)
+	if err != nil || underWay >= perLook {
+		return err
+	}
+	due, err := p.store.due(ctx, channel, perLook-underWay)
+	if err != nil || len(due) == 0 {
+		return err
+	}
+	inserts := make([]river.InsertManyParams, len(due))
+	for i, page := range due {
+		inserts[i] = river.InsertManyParams{Args: sendArgs{channel.Name, page.IncidentID, page.Generation}}
+	}
+	if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertMany(ctx, inserts); err != nil {
+		return fmt.Errorf("insert page jobs: %w", err)
+	}
+	return nil
+}
+
+// sendArgs is the job that tells one channel how one opening of an incident
+// stands.
+type sendArgs struct {
+	Channel    string `json:"channel"`
+	IncidentID int64  `json:"incident_id"`
+	Generation int    `json:"generation"`
+}
+
+func (sendArgs) Kind() string { return "page_send" }
+
+// InsertOpts leave repeating to the looks, which ask the database when a page is
+// due. River would ask the clock of the process that failed, and would take the job
+// of a process that was killed for one that runs.
+func (sendArgs) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: jobs.QueuePages, MaxAttempts: 1}
+}
+
+var (
+	//go:embed sql/due.sql
+	dueSQL string
+	//go:embed sql/under_way.sql
+	underWaySQL string
+	//go:embed sql/begin.sql
+	beginSQL string
+	//go:embed sql/missed.sql
+	missedSQL string
+	//go:embed sql/told.sql
+	toldSQL string
+	//go:embed sql/collided.sql
+	collidedSQL string
+	//go:embed sql/unknown_operation.sql
+	unknownOperationSQL string
+	//go:embed sql/unconfigured.sql
+	unconfiguredSQL string
+)
+
+// unconfiguredAfter leaves time to deploy the agent before its drainer.
+const unconfiguredAfter = 5 * time.Minute
+
+const (
+	// unknownAfter leaves time to roll a configuration out.
+	unknownAfter = 15 * time.Minute
+	// mostUnknown bounds what an agent can page for with made-up names.
+	mostUnknown = 20
+)
+
+// store has the questions of this package to the outbox.
+type store struct{ pool *pgxpool.Pool }
+
+// due lists what a channel is to be told and for which no job waits. Of nine
+// pages about four are new to it, two it missed before, two are ends, and one is a
+// repetition, as long as there are such.
+func (s store) due(ctx context.Context, channel Channel, limit int) ([]Page, error) {
+	return s.pages(ctx, channel, nil, nil, limit)
+}
+
+// underWay counts what the channel has still to be told and makes no room.
+func (s store) underWay(ctx context.Context, channel Channel) (pages int, err error) {
+	err = s.pool.QueryRow(ctx, underWaySQL, sendArgs{}.Kind(), channel.Name, triesInRow).Scan(&pages)
+	if err != nil {
+		return 0, fmt.Errorf("count page jobs: %w", err)
+	}
+	return pages, nil
+}
+
+// dueOf reports whether a channel is to be told anything of one incident.
+func (s store) dueOf(ctx context.Context, channel Channel, incidentID int64, generation int) (Page, bool, error) {
+	pages, err := s.pages(ctx, channel, &incidentID, &generation, 1)
+	if err != nil || len(pages) == 0 {
+		return Page{}, false, err
+	}
+	return pages[0], true, nil
+}
+
+func (s store) pages(ctx context.Context, channel Channel, incidentID *int64, generation *int, limit int) ([]Page, error) {
+	// CollectRows returns the error too.
+	rows, _ := s.pool.Query(ctx, dueSQL, channel.Name, channel.Repeat.Seconds(), incidentID, generation, limit, sendArgs{}.Kind())
+	pages, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Page, err error) {
+		err = row.Scan(&p.IncidentID, &p.Generation, &p.State, &p.Kind, &p.IntentID, &p.ToolName, &p.IdempotencyKey,
+			&p.OpenedAt, &p.By, &p.Sends)
+		return p, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for due pages: %w", err)
+	}
+	return pages, nil
+}
+
+// begin says that the channel may hear of the page from now on, and which try it
+// is. It reports 0 if another process is at it.
+func (s store) begin(ctx context.Context, channel string, page Page) (try int, err error) {
+	err = s.pool.QueryRow(ctx, beginSQL, channel, page.IncidentID, page.Generation, sendTimeout.Seconds(), page.Sends).Scan(&try)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("begin a page: %w", err)
+	}
+	return try, nil
+}
+
+// missed says that the channel did not take it, and how long to leave it alone.
+func (s store) missed(ctx context.Context, channel string, page Page, wait time.Duration) error {
+	return s.execute(ctx, "put a page off", missedSQL, channel, page.IncidentID, page.Generation, wait.Seconds())
+}
+
+// told says that it did.
+func (s store) told(ctx context.Context, channel string, page Page) error {
+	return s.execute(ctx, "record a page", toldSQL, channel, page.IncidentID, page.Generation, page.State, page.Sends)
+}
+
+// notice opens and resolves the incidents that no commit of the engine can.
+func (s store) notice(ctx context.Context, configured []string) error {
+	if err := s.execute(ctx, "look for key collisions", collidedSQL); err != nil {
+		return err
+	}
+	if err := s.execute(ctx, "look for unconfigured providers", unconfiguredSQL, configured, unconfiguredAfter.Seconds()); err != nil {
+		return err
+	}
+	return s.execute(ctx, "look for unknown operations", unknownOperationSQL, unknownAfter.Seconds(), mostUnknown)
+}
+
+func (s store) execute(ctx context.Context, what, sql string, args ...any) error {
+	if _, err := s.pool.Exec(ctx, sql, args...); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// outcome is how one try to send a page ended.
+type outcome string
+
+const (
+	delivered outcome = "delivered"
+	refused   outcome = "refused"
+	unreached outcome = "unreachable"
+)
+
+type metrics struct{ pages *prometheus.CounterVec }
+
+func newMetrics(registerer prometheus.Registerer) *metrics {
+	m := &metrics{
+		pages: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "drainer", Name: "pages_total", Help: "Tries to tell a channel of an incident, by how they ended.",
+		}, []string{"channel", "outcome"}),
+	}
+	registerer.MustRegister(m.pages)
+	return m
+}
+
+// announce counts for each channel from 0.
+func (m *metrics) announce(channels []Channel) {
+	for _, channel := range channels {
+		for _, outcome := range []outcome{delivered, refused, unreached} {
+			m.pages.WithLabelValues(channel.Name, string(outcome))
+		}
+	}
+}
+
+func (m *metrics) sent(channel string, ended outcome) {
+	m.pages.WithLabelValues(channel, string(ended)).Inc()
 }

@@ -2,14 +2,25 @@ package pages
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/riverqueue/river"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -118,13 +129,85 @@ func TestAChannelIsToldWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
+// mustBegin reports which try it is, 0 for none.
+func (o tables) mustBegin(page Page) (try int) {
+	o.t.Helper()
+	try, err := o.begin(o.t.Context(), pager.Name, page)
+	o.must(err)
+	return try
+}
+
+// What another process does, and when it failed, is told by the row and by the
+// database's clock. River's jobs are not asked.
+func TestAPageIsSentByOneProcessAtATimeAndTriedAgainByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 1, 'run')`)
+	o.exec(`INSERT INTO outbox.river_job (kind, state, args, attempt, max_attempts, attempted_at) VALUES
+		('page_send', 'running', '{"channel": "pager", "incident_id": 1, "generation": 1}', 1, 1, now())`)
+	page, _, err := o.dueOf(t.Context(), pager, 1, 1)
+	o.must(err)
+	assert := func(when string, try int) {
+		t.Helper()
+		due, err := o.due(t.Context(), pager, 10)
+		o.must(err)
+		again, found, err := o.dueOf(t.Context(), pager, 1, 1)
+		o.must(err)
+		if found {
+			page = again
+		}
+		if got := o.mustBegin(page); got != try || found != (try > 0) || len(due) == 1 != (try > 0) {
+			t.Errorf("%s: due is %v, of it alone %t, and it is try %d; want %d", when, due, found, got, try)
+		}
+	}
+	assert("new", 1)
+	assert("while it is sent", 0)
+	o.exec(`UPDATE outbox.page SET left_until = now()`)
+	assert("after its sender died", 2)
+	o.must(o.missed(t.Context(), pager.Name, page, time.Hour))
+	assert("soon after a failure", 0)
+	o.exec(`UPDATE outbox.page SET tried_at = tried_at + interval '30 minutes'`)
+	assert("after the database's clock was set back", 3)
+	o.must(o.missed(t.Context(), pager.Name, page, 0))
+	assert("after the wait", 4)
+	o.must(o.told(t.Context(), pager.Name, page))
+	if try := o.mustBegin(page); try > 0 {
+		t.Error("it is sent by a process that looked before it was told")
+	}
+	o.exec(`UPDATE outbox.page SET told_at = now() + interval '1 hour'`)
+	assert("as a repetition after the clock was set back", 1)
+}
+
+func TestAPageThatIsRefusedAgainAndAgainMakesRoom(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.openIncidents(3)
+	due, err := o.due(t.Context(), pager, 10)
+	o.must(err)
+	for tries := range triesInRow {
+		underWay, err := o.underWay(t.Context(), pager)
+		o.must(err)
+		if want := min(tries, 1) * len(due); underWay != want {
+			t.Errorf("after %d tries %d pages are under way, want %d", tries, underWay, want)
+		}
+		for _, page := range due {
+			o.exec(`UPDATE outbox.page SET left_until = NULL WHERE incident_id = $1`, page.IncidentID)
+			o.mustBegin(page)
+			o.must(o.missed(t.Context(), pager.Name, page, time.Hour))
+		}
+	}
+	if underWay, err := o.underWay(t.Context(), pager); err != nil || underWay != 0 {
+		t.Errorf("%d pages take up room (%v), want none", underWay, err)
+	}
+}
+
 func TestTwoSendersThatMeetLeaveThePageToBeSentAgain(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
 	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 1, 'run')`)
 	first, _, err := o.dueOf(t.Context(), pager, 1, 1)
 	o.must(err)
-	o.must(o.begin(t.Context(), pager.Name, first))
+	o.mustBegin(first)
 	o.exec(`UPDATE outbox.incident SET resolved_at = now()`)
 	second, _, err := o.dueOf(t.Context(), pager, 1, 1)
 	o.must(err)
@@ -255,6 +338,57 @@ func TestLooksThatRaceOpenACollisionOnce(t *testing.T) {
 	o.assertIncidents(KeyCollision, "1 1 open")
 }
 
+func TestAnOperationThatNoWorkerKnowsIsAnIncidentAfterAGrace(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.exec(`INSERT INTO outbox.provider (name) VALUES ('sim'), ('other') ON CONFLICT DO NOTHING`)
+	first, second := o.mustEnqueue("1", "sim/typo"), o.mustEnqueue("2", "sim/typo")
+	o.exec(`UPDATE outbox.queue SET provider = 'sim/typo'`) // as daemons of sim park it
+	notice := func() { o.must(o.notice(context.Background(), []string{"sim"})) }
+	age := func(minutes int) {
+		o.exec(`UPDATE outbox.queue SET next_attempt_at = next_attempt_at - make_interval(mins => $1)`, minutes)
+	}
+	age(14)
+	notice()
+	o.assertIncidents(UnknownOperation)
+	age(2)
+	o.exec(`INSERT INTO outbox.worker (worker_id, providers, tools) VALUES (gen_random_uuid(), '{sim}', '{sim/typo}')`)
+	notice()
+	o.assertIncidents(UnknownOperation) // its rows are on their way
+	o.exec(`DELETE FROM outbox.worker`)
+	notice()
+	notice()
+	o.assertIncidents(UnknownOperation, fmt.Sprintf("%d 1 open", first))
+	o.assertIncidents(UnconfiguredProvider) // the provider is configured
+
+	o.exec(`DELETE FROM outbox.queue WHERE intent_id = $1`, first)
+	notice()
+	o.assertIncidents(UnknownOperation, fmt.Sprintf("%d 1 open", first)) // the next one waits for the same reason
+	o.exec(`DELETE FROM outbox.queue WHERE intent_id = $1`, second)
+	notice()
+	o.assertIncidents(UnknownOperation, fmt.Sprintf("%d 1 resolved", first))
+}
+
+func TestMadeUpOperationsPageFewTimesAndHideNoProvider(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.exec(`INSERT INTO outbox.provider (name) VALUES ('sim') ON CONFLICT DO NOTHING`)
+	for n := range 30 {
+		o.mustEnqueue(fmt.Sprint(n), fmt.Sprintf("sim/made-up-%d", n))
+	}
+	o.exec(`UPDATE outbox.queue q SET provider = i.tool_name FROM outbox.intent i WHERE i.id = q.intent_id`)
+	typo, last := o.mustEnqueue("a", "sim-eu/act"), o.mustEnqueue("b", "sim0/act")
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() - interval '1 day'`)
+	o.must(o.notice(t.Context(), []string{"sim"}))
+	o.must(o.notice(t.Context(), []string{"sim"}))
+	var open int
+	o.must(o.pool.QueryRow(t.Context(), `SELECT count(*) FROM outbox.incident WHERE kind = 'unknown_operation'`).Scan(&open))
+	if open != 20 {
+		t.Errorf("%d incidents are open, want 20", open)
+	}
+	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 open", typo), fmt.Sprintf("%d 1 open", last))
+}
+
 func TestRowsThatWaitForAnUnconfiguredProviderAreOneIncident(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
@@ -355,10 +489,141 @@ func TestTheDrainersRoleIsEnough(t *testing.T) {
 	due, err := drainer.due(t.Context(), pager, 10)
 	o.must(err)
 	for _, page := range due {
-		o.must(drainer.begin(t.Context(), pager.Name, page))
+		_, err := drainer.begin(t.Context(), pager.Name, page)
+		o.must(err)
 		o.must(drainer.told(t.Context(), pager.Name, page))
 	}
 	if len(due) != 2 {
 		t.Errorf("%d pages were due, want two", len(due))
+	}
+}
+
+// The agent that enqueues chooses a tool's name. No page has another line, another
+// direction or another mention by it, and programs read what was said.
+func FuzzAToolsNameWritesNoPage(f *testing.F) {
+	for _, seed := range []string{
+		"stripe/create_charge", "", "/", "x/<!channel>\n```all is well```", "a\r\nb\u0085c\u2028d\u2029e\vf\fg", "\u202eegrahc\u202c/\u2066x", "&lt;!here&gt;", "`x`",
+		"pay/https://evil.example/login", "pay/evil.example", "@here/#ops", "pay/*paid* _all_ ~well~", "ann@evil.example", "שלום/x",
+		"\x1b[2J", "p/\x00", "p/\xff", "p/\ufeff\u200b", strings.Repeat("é/", 85), "```", "p/*bold*",
+	} {
+		f.Add(seed, "operator:on-call")
+		f.Add("p/o", seed)
+	}
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	f.Fuzz(func(t *testing.T, name, by string) {
+		for _, state := range []State{Open, Acknowledged, Resolved} {
+			page := Page{IncidentID: 7, Generation: 1, State: state, Kind: OutcomeUnknown, IntentID: 42, ToolName: name, OpenedAt: at, By: "ann"}
+			if state != Open && by != "" {
+				page.By = by
+			}
+			plain := page
+			plain.ToolName, plain.By = "p/o", "ann"
+			told, want := slackText(page), slackText(plain)
+			for _, mark := range []string{"\n", "`", "<", ">", "*"} {
+				if strings.Count(told, mark) != strings.Count(want, mark) {
+					t.Errorf("%q becomes %q", name, told)
+				}
+			}
+			alert := newAlert(page, at)
+			// What is no code in a client's eyes is a link, a mention or bold by these.
+			for _, text := range []string{page.Summary(), alert.Labels["provider"], alert.Labels["operation"], page.details().Operation, page.details().Provider} {
+				if strings.ContainsAny(strings.TrimPrefix(text, "outcome_unknown: "), ".:@#*~<>&`\\\"'") {
+					t.Errorf("%q becomes %q", name, text)
+				}
+			}
+			for _, line := range append(strings.Split(told, "\n"), page.Summary(), page.details().By, alert.Labels["provider"], alert.Labels["operation"], page.details().Operation) {
+				if strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsGraphic(r) }) {
+					t.Errorf("%q becomes %q", name, line)
+				}
+			}
+			var read details
+			if text, err := json.Marshal(page.details()); err != nil || json.Unmarshal(text, &read) != nil || read.IntentID != 42 || read.State != state {
+				t.Errorf("%q of %q is told as %s, %v", name, by, text, err)
+			}
+		}
+	})
+}
+
+func TestARequestThatDoesNotReachTheDatabaseSaysWhatItWas(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	over, end := context.WithCancel(t.Context())
+	end()
+	for want, ask := range map[string]func() error{
+		"count page jobs: ":         func() error { _, err := o.underWay(over, pager); return err },
+		"look for due pages: ":      func() error { _, err := o.due(over, pager, 1); return err },
+		"look for key collisions: ": func() error { return o.notice(over, nil) },
+		"begin a page: ":            func() error { _, err := o.begin(over, "pager", Page{}); return err },
+		"put a page off: ":          func() error { return o.missed(over, "pager", Page{}, 0) },
+		"record a page: ":           func() error { return o.told(over, "pager", Page{}) },
+	} {
+		if err := ask(); !errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want %q and the cause", err, want)
+		}
+	}
+}
+
+func TestAChannelThatDoesNotAnswerInTimeIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then does the server hear of the client's end
+		<-r.Context().Done()
+	}))
+	t.Cleanup(silent.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := NewSlack(silent.URL+"/canary").Send(ctx, Page{})
+	if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "canary") {
+		t.Errorf("it says %v, want that the time was up, without the address", err)
+	}
+}
+
+// JSON has no form for a time of more than four digits a year.
+func TestAPageThatCannotBeWrittenIsNotSent(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }))
+	t.Cleanup(server.Close)
+	webhook, err := NewWebhook(server.URL, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := Page{State: Open, OpenedAt: time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)}
+	for name, sender := range map[string]Sender{"pagerduty": NewPagerDuty(server.URL, "R0"), "webhook": webhook} {
+		if err := sender.Send(t.Context(), page); err == nil || !strings.HasPrefix(err.Error(), "write the page: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+type sent struct{ t *testing.T }
+
+func (s sent) Send(context.Context, Page) error {
+	s.t.Error("it was sent")
+	return nil
+}
+
+// No process could find out later that a channel may have heard of it.
+func TestAPageThatCannotBeNotedIsNotSent(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	over, end := context.WithCancel(t.Context())
+	end()
+	channel := Channel{Name: "pager", Sender: sent{t}}
+	p := New(o.pool, Defaults([]Channel{channel}, nil), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err := p.deliver(over, channel, Page{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("begun without a database: %v", err)
+	}
+	if err := (&sendWorker{pager: p}).Work(over, &river.Job[sendArgs]{Args: sendArgs{Channel: "pager"}}); !errors.Is(err, context.Canceled) {
+		t.Errorf("looked up without a database: %v", err)
+	}
+}
+
+func TestAPageReachesNoMetadataServiceAndNoAmbientProxy(t *testing.T) {
+	t.Parallel()
+	if err := post(t.Context(), "http://169.254.169.254/page", http.Header{}, nil); !errors.Is(err, dispatch.ErrEgressRefused) {
+		t.Errorf("%v, want a refusal by the egress rules", err)
+	}
+	if client.Transport.(*http.Transport).Proxy != nil {
+		t.Error("a variable of the environment names a proxy that sees every page")
 	}
 }

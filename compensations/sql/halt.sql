@@ -1,9 +1,9 @@
--- $1 run. Stops what waits and nobody may have applied. It waits for claims
+-- $1 runs. Stops what waits and was applied by no attempt. It waits for claims
 -- that have not seen the saga: once this returns, whatever can still act is in
 -- a committed claim. What may have been applied is for its lane to look up.
 WITH gone AS (
   DELETE FROM outbox.queue q USING outbox.intent i
-  WHERE i.agent_run_id = $1::text AND i.compensates IS NULL AND q.intent_id = i.id
+  WHERE i.agent_run_id = ANY ($1::text[]) AND i.compensates IS NULL AND q.intent_id = i.id
     AND NOT q.lookup AND NOT q.maybe_applied
   RETURNING q.intent_id, q.attempt
 )

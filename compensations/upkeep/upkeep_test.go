@@ -1,6 +1,7 @@
 package upkeep_test
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 
 const day = 24 * time.Hour
 
-var retention = upkeep.Retention{"noop/x": 90 * day, "noop/long": 900 * day, "noop/noop": 90 * day}
+var retention = upkeep.Retention{MaxRun: 95 * day, Tools: map[string]time.Duration{"noop/x": 90 * day, "noop/long": 900 * day, "noop/noop": 90 * day}}
 
 // outbox is a real one, with River beside it.
 type outbox struct {
@@ -163,10 +164,10 @@ func TestAReloadedRetentionCounts(t *testing.T) {
 	o := newOutbox(t)
 	o.settled("noop/long", 0, 20)
 	part := o.upkeep()
-	if _, err := part.Prepare(upkeep.Retention{"noop/long": time.Minute}); !errors.Is(err, upkeep.ErrRetention) {
+	if _, err := part.Prepare(upkeep.Retention{MaxRun: day, Tools: map[string]time.Duration{"noop/long": time.Minute}}); !errors.Is(err, upkeep.ErrRetention) {
 		t.Errorf("got %v, want %v", err, upkeep.ErrRetention)
 	}
-	use, err := part.Prepare(upkeep.Retention{"noop/long": 90 * day})
+	use, err := part.Prepare(upkeep.Retention{MaxRun: 95 * day, Tools: map[string]time.Duration{"noop/long": 90 * day}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,8 +180,63 @@ func TestAReloadedRetentionCounts(t *testing.T) {
 
 func TestARetentionThatForgetsAtOnceIsRefused(t *testing.T) {
 	t.Parallel()
-	short := upkeep.Retention{"noop/x": time.Minute}
-	if _, err := upkeep.New(nil, short, slog.Default(), prometheus.NewRegistry()); !errors.Is(err, upkeep.ErrRetention) {
-		t.Errorf("got %v, want %v", err, upkeep.ErrRetention)
+	for _, short := range []upkeep.Retention{
+		{MaxRun: day, Tools: map[string]time.Duration{"noop/x": time.Minute}}, {MaxRun: time.Minute},
+	} {
+		if _, err := upkeep.New(nil, short, slog.Default(), prometheus.NewRegistry()); !errors.Is(err, upkeep.ErrRetention) {
+			t.Errorf("got %v, want %v", err, upkeep.ErrRetention)
+		}
+	}
+}
+
+func TestADaemonSaysWhereTheOwnersRetentionIsLonger(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`INSERT INTO outbox.setting VALUES ('retention_floor', '120 days'), ('retention_floor/noop/noop', '30 days'), ('retention_floor/noop', '30 days')`)
+	o.settled("noop/x", 0, 20)
+	part := o.upkeep()
+	o.run(part)
+	o.run(part)
+	if left := o.count(`SELECT count(*) FROM outbox.intent`); left != 20 {
+		t.Errorf("%d intents are left, want all 20", left)
+	}
+	text := o.log.String()
+	if n := strings.Count(text, "the schema's owner says so"); n != 1 || !strings.Contains(text, `"tools":1,"such_as":"noop/x","at_least_seconds":10368000`) {
+		t.Errorf("it was said %d times, want once: %s", n, text)
+	}
+}
+
+func TestAPruneThatFailsSaysWhatFailed(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.settled("noop/x", 0, 20)
+	part := o.upkeep()
+	part.Hurry(3)
+	for want, metadata := range map[string]string{
+		"read where the prune was: ": `{"output": "nowhere"}`,
+		"note where the prune is: ":  `{}`, // which takes a job of River's
+	} {
+		if err := part.Work(t.Context(), metadata); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("with %s it says %v, want %q", metadata, err, want)
+		}
+	}
+	o.exec(`ALTER FUNCTION outbox.prune RENAME TO away`)
+	before := o.count(`SELECT count(*) FROM outbox.intent`)
+	if err := part.Work(t.Context(), `{}`); err == nil || !strings.HasPrefix(err.Error(), "prune: ") {
+		t.Errorf("it says %v, want that it could not prune", err)
+	}
+	if left := o.count(`SELECT count(*) FROM outbox.intent`); left != before {
+		t.Errorf("%d intents are left of %d", left, before)
+	}
+}
+
+func TestARestEndsWithItsJob(t *testing.T) {
+	t.Parallel()
+	over, end := context.WithCancel(t.Context())
+	end()
+	began := time.Now()
+	upkeep.Rest(over, time.Hour)
+	if took := time.Since(began); took > time.Minute {
+		t.Errorf("it rested for %s", took)
 	}
 }

@@ -4,10 +4,107 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
+
+// Extension is the name under which an operation declares itself.
+const Extension = "x-agent-idempotency"
+
+// Declaration holds an operation's promises about being repeated. A promise
+// that could not be read is zero, and a violation.
+type Declaration struct {
+	Class          dispatch.Class
+	Key            Key
+	TTL            time.Duration // how long the provider remembers a key
+	Scope          string        // within what keys are unique
+	Replay         Marker
+	ConflictStatus int    // for a key that was used with another payload
+	InFlightStatus int    // for a key whose first call is not finished; 0 where nothing is declared
+	Absent         string // of a read: a jq condition over {status, headers, body} that nothing was found
+	Reversal       string
+	Lookup         string
+	ReversalWindow time.Duration // for how long the reversal works; 0 where nothing is declared
+
+	present map[string]bool // the fields that were written, well or badly
+}
+
+// HasClass reports whether the class is one of the four.
+func (d *Declaration) HasClass() bool { return slices.Contains(dispatch.Classes(), d.Class) }
+
+// Key says where the idempotency key goes; one of the fields is set.
+type Key struct{ Header, Query, Field string }
+
+// Marker is the response header that marks a replay.
+type Marker struct{ Header, Value string }
+
+func (o *Operation) readDeclaration() {
+	value, written := o.spec.Extensions[Extension]
+	if !written || value == nil {
+		return
+	}
+	o.Declaration = &Declaration{}
+	values, ok := value.(map[string]any)
+	if !ok {
+		o.violates(RuleMalformed, Extension, "write fields, the first of them class", "it is no object")
+		return
+	}
+	fields := &object{operation: o, place: Extension, values: values}
+	*o.Declaration = Declaration{
+		Class:          dispatch.Class(fields.text("class")),
+		Key:            o.readKey(fields.child("key")),
+		TTL:            fields.duration("ttl", "the shortest time for which the provider remembers a key"),
+		Scope:          fields.text("scope"),
+		Replay:         o.readMarker(fields.child("replay")),
+		ConflictStatus: fields.refusal("conflict_status"),
+		InFlightStatus: fields.refusal("in_flight_status"),
+		Absent:         fields.text("absent"),
+		Reversal:       fields.text("reversal"),
+		Lookup:         fields.text("lookup"),
+		ReversalWindow: fields.duration("reversal_window", "the time for which the reversal surely works"),
+		present:        fields.present(),
+	}
+	fields.end()
+}
+
+func (o *Operation) readKey(fields *object) Key {
+	if fields == nil {
+		return Key{}
+	}
+	key := Key{Header: fields.text("header"), Query: fields.text("query"), Field: fields.text("field")}
+	fields.end()
+	if written := len(fields.present()); written != 1 {
+		o.violates(RuleKeyPlace, fields.place, "write one of header, query and field", "it names %s for the key", places(written))
+	}
+	return key
+}
+
+func places(count int) string {
+	if count == 0 {
+		return "no place"
+	}
+	return "several places"
+}
+
+func (o *Operation) readMarker(fields *object) Marker {
+	if fields == nil {
+		return Marker{}
+	}
+	marker := Marker{Header: fields.text("header"), Value: fields.text("value")}
+	fields.end()
+	var missing []string
+	for _, name := range []string{"header", "value"} {
+		if !fields.present()[name] {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		o.violates(RuleMissingField, fields.place, `write both: replay: {header: Idempotency-Replay, value: "true"}`, "it has no %s", strings.Join(missing, " and no "))
+	}
+	return marker
+}
 
 // fieldNames lists every field but class, in the order in which they are
 // asserted.
@@ -95,8 +192,7 @@ func (o *Operation) assertFields() {
 	}
 }
 
-// assertPage holds the declaration against what the rest of the operation
-// tells its readers.
+// assertPage compares the declaration with the rest of the operation.
 func (o *Operation) assertPage() {
 	if o.Declaration == nil {
 		return
@@ -177,4 +273,46 @@ func list(classes []dispatch.Class) string {
 		names[i] = string(class)
 	}
 	return strings.Join(names, ", ")
+}
+
+// Rule names a kind of violation, for programs.
+type Rule string
+
+const (
+	RuleUndeclared         Rule = "undeclared"          // a write without x-agent-idempotency
+	RuleMalformed          Rule = "malformed"           // a value that is no object, text or whole number where one belongs
+	RuleUnknownField       Rule = "unknown_field"       // most often a typo
+	RuleUnknownClass       Rule = "unknown_class"       // none of the four classes
+	RuleReadWithEffect     Rule = "read_with_effect"    // a GET that is declared to be more than a read
+	RuleMissingField       Rule = "missing_field"       // its class needs it
+	RuleMisplacedField     Rule = "misplaced_field"     // it has no meaning in its class
+	RuleVagueDuration      Rule = "vague_duration"      // forever, a number without a unit, nothing at all
+	RuleKeyPlace           Rule = "key_place"           // the key goes nowhere, or to several places
+	RuleImpossibleStatus   Rule = "impossible_status"   // a refusal that is no 4xx
+	RuleUndocumentedKey    Rule = "undocumented_key"    // the key is no parameter and no body field of the operation
+	RuleUndocumentedMarker Rule = "undocumented_marker" // no success carries the replay header
+	RuleUndocumentedStatus Rule = "undocumented_status" // a status that is none of the responses
+	RuleUnknownOperation   Rule = "unknown_operation"   // no operation has that operationId
+	RuleLookupActs         Rule = "lookup_acts"         // a lookup that is more than a read
+	RuleFutileReversal     Rule = "futile_reversal"     // a reversal that has no effect, or is the operation itself
+	RuleDuplicateID        Rule = "duplicate_operation" // two operations with one operationId
+)
+
+// Violation is one broken assertion.
+type Violation struct {
+	Method      string `json:"method"`
+	Path        string `json:"path"`
+	OperationID string `json:"operation_id,omitempty"`
+	Line        int    `json:"line,omitempty"` // of the operation, from 1; 0 if unknown
+	Place       string `json:"place"`          // within the operation: x-agent-idempotency.ttl
+	Rule        Rule   `json:"rule"`
+	Problem     string `json:"problem"`
+	Cure        string `json:"cure"`
+}
+
+func (o *Operation) violates(rule Rule, place, cure, problem string, args ...any) {
+	o.Violations = append(o.Violations, Violation{
+		Method: o.Method, Path: o.Path, OperationID: o.ID, Line: o.Line,
+		Place: place, Rule: rule, Problem: fmt.Sprintf(problem, args...), Cure: cure,
+	})
 }

@@ -43,7 +43,7 @@ func parse(t *testing.T, text string) *manifest.Document {
 }
 
 // configured loads what was written as a drainer would.
-func configured(t *testing.T, block *providerblock.Block) config.Provider {
+func configured(t *testing.T, block *providerblock.Block) dispatch.Provider {
 	t.Helper()
 	content, err := block.YAML()
 	if err != nil {
@@ -97,7 +97,7 @@ func TestAGoodDocumentBecomesAConfigurationThatLoads(t *testing.T) {
 		t.Errorf("send_letter is %+v, want all that makes it safe for agents", letter)
 	}
 	if _, imported := tools["rates"]; imported {
-		t.Error("a read that nobody declared and nobody needs was imported")
+		t.Error("a read that is neither declared nor needed was imported")
 	}
 }
 
@@ -329,7 +329,7 @@ func TestIntentsAreKeptAsLongAsTheirKeys(t *testing.T) {
 	}
 }
 
-// sent is what the provider received.
+// sent is a request as the provider received it.
 type sent struct{ Method, Target, ContentType, Version, Key, Body string }
 
 func TestAnImportedToolSendsWhatTheDocumentDescribes(t *testing.T) {
@@ -376,8 +376,8 @@ func TestAnImportedToolSendsWhatTheDocumentDescribes(t *testing.T) {
 		t.Fatalf("left out: %+v", skipped)
 	}
 	adapter := configured(t, block).Adapter
-	payload := `{"customer-id": "a/b", "note": "n", "format": "md", "q'\"\\(1)": "x y", "X-Version": 7, "text": "hello", "big": 12345678901234567890}`
-	const target = "/api/customers/a%2Fb/notes/n.md?q%27%22%5C%281%29=x+y"
+	payload := `{"customer-id": "a b", "note": "n", "format": "md", "q'\"\\(1)": "x y", "X-Version": 7, "text": "hello", "big": 12345678901234567890}`
+	const target = "/api/customers/a%20b/notes/n.md?q%27%22%5C%281%29=x+y"
 
 	for operation, want := range map[string]sent{
 		"note":   {"PUT", target, "application/vnd.api+json", "7", "the-key", `{"big":12345678901234567890,"note":"n","text":"hello"}`},

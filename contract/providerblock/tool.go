@@ -1,9 +1,11 @@
 package providerblock
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	nethttp "net/http"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -66,7 +68,7 @@ func (w *writer) checkKey(operation *manifest.Operation) error {
 	return nil
 }
 
-// usualRetention is how long a drainer keeps intents that nobody gives a
+// usualRetention is how long a drainer keeps intents that have no
 // retention, which must cover the life of their keys.
 const usualRetention = 90 * duration.Day
 
@@ -99,14 +101,14 @@ func (w *writer) toolOf(operation *manifest.Operation, request http.Tool) tool {
 	return written
 }
 
-// answers reports whether an operation can tell that an effect never was. One
+// answers reports whether an operation can show that an effect never happened. One
 // that cannot is no lookup: an empty list would be taken for the effect.
 func (w *writer) answers(id string) bool {
 	lookup := w.document.Find(id)
 	return lookup != nil && lookup.Declaration != nil && lookup.Declaration.Absent != ""
 }
 
-// rulesOf reads what the status alone does not tell.
+// rulesOf reads the assertions that look beyond the status code.
 func rulesOf(declaration *manifest.Declaration) []http.Rule {
 	switch {
 	case declaration == nil:
@@ -225,4 +227,67 @@ func merge(headers map[string]string, name, value string) map[string]string {
 		merged[other] = template
 	}
 	return merged
+}
+
+var (
+	placeholder = regexp.MustCompile(`\{([^{}]*)\}`)
+	identifier  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+// pathTemplate turns OpenAPI's {id} into the adapter's {.payload.id}.
+func pathTemplate(path string) string {
+	var template strings.Builder
+	end := 0
+	for _, at := range placeholder.FindAllStringSubmatchIndex(path, -1) {
+		template.WriteString(literal(path[end:at[0]]) + fromPayload(path[at[2]:at[3]]))
+		end = at[1]
+	}
+	return template.String() + literal(path[end:])
+}
+
+func literal(text string) string {
+	return strings.NewReplacer("{", "{{", "}", "}}").Replace(text)
+}
+
+func pathParameters(path string) []string {
+	var names []string
+	for _, match := range placeholder.FindAllStringSubmatch(path, -1) {
+		names = append(names, match[1])
+	}
+	return names
+}
+
+func templates(names []string) map[string]string {
+	filled := make(map[string]string, len(names))
+	for _, name := range names {
+		filled[name] = fromPayload(name)
+	}
+	return filled
+}
+
+func fromPayload(name string) string { return "{.payload" + index(name) + "}" }
+
+// withoutFields is the payload less what goes elsewhere; empty where all of it
+// is the body, which is then sent byte for byte.
+func withoutFields(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	paths := make([]string, len(names))
+	for i, name := range names {
+		paths[i] = "." + strings.TrimPrefix(index(name), ".")
+	}
+	return ".payload | del(" + strings.Join(paths, ", ") + ")"
+}
+
+// index is jq for a field: .id, or ["charge-id"] for what is no identifier.
+func index(name string) string {
+	if identifier.MatchString(name) {
+		return "." + name
+	}
+	quoted, err := json.Marshal(name)
+	if err != nil {
+		return "." // marshalling a string does not fail
+	}
+	return "[" + string(quoted) + "]"
 }

@@ -1,14 +1,32 @@
+// Package replay calls a provider to see whether it keeps its word about
+// repeated calls. The calls are real, and so are their effects.
+//
+//	one fresh key:      first ─▶ the same again ─▶ another payload
+//	another fresh key:  many at once
+//	                         │
+//	                         ▼ judge, by the class that the tool declares
+//	                       Report
+//
+// It goes through the configured adapter, so it tests what a drainer would
+// see. Bodies are compared as they would be stored: byte for byte, after
+// what a jsonb column cannot hold has been replaced.
 package replay
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/google/uuid"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
 // Subject is the tool to be tested.
@@ -61,7 +79,7 @@ func Run(ctx context.Context, subject Subject, plan Plan) (Report, error) {
 	return report(subject, seen), nil
 }
 
-// freshTuple identifies an intent that nobody had before.
+// freshTuple identifies a new intent.
 func freshTuple(tool, step string) dispatch.Tuple {
 	return dispatch.Tuple{AgentRunID: "verify-replay-" + uuid.NewString(), StepID: step, ToolName: tool, BusinessScope: "verify-replay"}
 }
@@ -91,4 +109,300 @@ func (s Subject) callAtOnce(ctx context.Context, plan Plan) []Call {
 	close(start)
 	group.Wait()
 	return calls
+}
+
+// keyedAtOnce lets one call act; the others are replays, or are asked to wait.
+func (e evidence) keyedAtOnce() Check {
+	check := e.harmlessAtOnce()
+	check.Expected = "one effect; the others replayed or in_flight"
+	if check.Verdict == Failed {
+		return check
+	}
+	if unmarked, nameless := unproven(e.atOnce); unmarked > 1 && nameless > 0 {
+		check.Verdict = Failed
+		check.Advice = "without a replay marker or a provider reference two effects look alike; set http.response.ref"
+	}
+	return check
+}
+
+// unproven counts the successes that may be effects of their own, and those of
+// them that do not even name one.
+func unproven(calls []Call) (unmarked, nameless int) {
+	for _, call := range calls {
+		if call.Outcome != dispatch.Completed || call.Replayed {
+			continue
+		}
+		unmarked++
+		if call.ProviderRef == "" {
+			nameless++
+		}
+	}
+	return unmarked, nameless
+}
+
+// harmlessAtOnce checks the harm that simultaneous calls must not do, with a
+// key or without.
+func (e evidence) harmlessAtOnce() Check {
+	check := Check{Name: "calls at once", Verdict: OK, Seen: summary(e.atOnce), Expected: "one effect; none rejected"}
+	by := count(e.atOnce)
+	switch effects := len(references(e.atOnce)); {
+	case len(e.atOnce) == 0:
+		check.Verdict, check.Advice = Skipped, "give --concurrent"
+	case effects > 1:
+		check.Verdict, check.Advice = Failed, fmt.Sprintf("the provider acted %d times", effects)
+	case by[dispatch.Rejected] > 0:
+		check.Verdict, check.Advice = Failed, "drainer would give up while the effect is under way; the refusal must be read as in_flight"
+	case by[dispatch.Completed] == 0:
+		check.Verdict, check.Advice = Failed, "none succeeded, which shows nothing; run it again"
+	case by[dispatch.Completed]+by[dispatch.InFlight] < len(e.atOnce):
+		check.Verdict, check.Advice = Warning, "some answers show nothing"
+	}
+	return check
+}
+
+// effects counts what the provider says it did.
+func (e evidence) effects() Check {
+	check := Check{Name: "provider references", Verdict: OK, Expected: "one a key"}
+	alone, together := len(references(e.alone())), len(references(e.atOnce))
+	check.Seen = fmt.Sprintf("%d under the first key, %d under the second", alone, together)
+	switch {
+	case alone > 1 || together > 1:
+		check.Verdict, check.Advice = Failed, "the provider acted more than once under one key"
+	case alone == 0:
+		check.Verdict, check.Seen, check.Advice = Warning, "none", "set http.response.ref, so that effects can be distinguished"
+	}
+	return check
+}
+
+func count(calls []Call) map[dispatch.Outcome]int {
+	by := map[dispatch.Outcome]int{}
+	for _, call := range calls {
+		by[call.Outcome]++
+	}
+	return by
+}
+
+// references are the effects that successes name.
+func references(calls []Call) map[string]bool {
+	distinct := map[string]bool{}
+	for _, call := range calls {
+		if call.Outcome == dispatch.Completed && call.ProviderRef != "" {
+			distinct[call.ProviderRef] = true
+		}
+	}
+	return distinct
+}
+
+// summary counts equal answers: "7 × completed, HTTP 200, replayed".
+func summary(calls []Call) string {
+	counts := map[string]int{}
+	for _, call := range calls {
+		counts[call.String()]++
+	}
+	var parts []string
+	for _, answer := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%d × %s", counts[answer], answer))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// String is an answer in a few words: "rejected, HTTP 409".
+func (c Call) String() string {
+	text := string(c.Outcome)
+	switch {
+	case c.HTTPStatus != 0:
+		text += fmt.Sprintf(", HTTP %d", c.HTTPStatus)
+	case c.Error != "":
+		text += ", " + c.Error
+	}
+	if c.Replayed {
+		text += ", replayed"
+	}
+	return text
+}
+
+// evidence is all that was seen; again is nil where the first call failed, and
+// other where nothing was asked.
+type evidence struct {
+	first        Call
+	again, other *Call
+	atOnce       []Call
+}
+
+// alone are the calls under the first key.
+func (e evidence) alone() []Call {
+	calls := []Call{e.first}
+	for _, call := range []*Call{e.again, e.other} {
+		if call != nil {
+			calls = append(calls, *call)
+		}
+	}
+	return calls
+}
+
+// judge asks what the class promises, and nothing more.
+func (e evidence) judge(class dispatch.Class) []Check {
+	checks := []Check{e.firstCall()}
+	if e.again == nil {
+		return checks
+	}
+	switch class {
+	case dispatch.KeyIdempotent:
+		return append(checks, e.sameCall(), e.marker(), e.body(), e.otherPayload(), e.keyedAtOnce(), e.effects())
+	case dispatch.NaturallyIdempotent:
+		return append(checks, e.repetition(), e.harmlessAtOnce(), e.effects())
+	default:
+		return append(checks, e.repetition())
+	}
+}
+
+// unavailable are first answers that show an outage, and nothing of a promise.
+var unavailable = []dispatch.Outcome{dispatch.Throttled, dispatch.NotSent, dispatch.Ambiguous, dispatch.InFlight}
+
+func (e evidence) firstCall() Check {
+	check := Check{Name: "first call", Verdict: OK, Seen: e.first.String(), Expected: "completed"}
+	switch {
+	case slices.Contains(unavailable, e.first.Outcome):
+		check.Verdict, check.Advice = NoVerdict, "the provider was not available; try again"
+	case e.first.Outcome != dispatch.Completed:
+		check.Verdict, check.Advice = Failed, "give a payload that the provider accepts; nothing else was called"
+	case e.first.Replayed:
+		check.Verdict, check.Advice = Failed, "a fresh key was answered as a replay: the provider takes different keys for one"
+	}
+	return check
+}
+
+// sameCall asks whether the key was recognised, which takes more than a
+// success: the provider must say so, or name the same effect.
+func (e evidence) sameCall() Check {
+	check := Check{Name: "same call again", Verdict: Failed, Seen: e.again.String(), Expected: "completed by the same effect"}
+	switch {
+	case e.again.Outcome != dispatch.Completed:
+		check.Advice = "the answer to a repeated call is not understood as a success"
+	case differ(e.first, *e.again):
+		check.Seen += ", another provider reference"
+		check.Advice = "the provider acted twice under one key; the tool is not key_idempotent"
+	case !recognised(e.first, *e.again):
+		check.Advice = "neither a replay marker nor a provider reference shows that the key was recognised; set http.response.ref"
+	default:
+		check.Verdict = OK
+	}
+	return check
+}
+
+func (e evidence) marker() Check {
+	check := Check{Name: "replay marker", Verdict: OK, Seen: "seen", Expected: "a header that marks the replay"}
+	if !e.again.Replayed {
+		check.Verdict, check.Seen, check.Advice = Warning, "not seen", "drainer cannot count replays of this provider"
+	}
+	return check
+}
+
+func (e evidence) body() Check {
+	check := Check{Name: "same body", Verdict: OK, Seen: "equal, byte for byte", Expected: "that of the first call"}
+	switch {
+	case !bytes.Equal(e.first.body, e.again.body):
+		check.Verdict, check.Seen, check.Advice = Failed, "different", "the provider does not answer with what it saved"
+	case len(e.first.body) == 0:
+		check.Seen = "both empty"
+	}
+	return check
+}
+
+func (e evidence) otherPayload() Check {
+	check := Check{Name: "another payload", Verdict: Failed, Expected: "rejected, without an effect"}
+	if e.other == nil {
+		check.Verdict, check.Seen, check.Advice = Skipped, "nothing", "give --other-payload"
+		return check
+	}
+	check.Seen = e.other.String()
+	switch {
+	case e.other.Outcome == dispatch.Rejected:
+		check.Verdict = OK
+	case e.other.Outcome == dispatch.InFlight:
+		check.Advice = "drainer would try again and again; let the two refusals differ"
+	case e.other.Outcome != dispatch.Completed:
+		check.Advice = "the answer shows nothing; run it again"
+	case !recognised(e.first, *e.other):
+		check.Advice = "the provider may have acted on the other payload"
+	default:
+		check.Verdict, check.Advice = Warning, "the provider answers for the first payload without a word; it will not notice a mistaken key"
+	}
+	return check
+}
+
+// repetition is all that a class without a key promises.
+func (e evidence) repetition() Check {
+	check := Check{Name: "same call again", Verdict: OK, Seen: e.again.String(), Expected: "completed"}
+	switch {
+	case e.again.Outcome != dispatch.Completed:
+		check.Verdict, check.Advice = Failed, "repeating the call is no success, as the class says it is"
+	case differ(e.first, *e.again):
+		check.Verdict, check.Seen = Failed, check.Seen+", another provider reference"
+		check.Advice = "the provider made something new; repeating the call is not harmless"
+	}
+	return check
+}
+
+// recognised reports whether an answer shows that it belongs to the effect of
+// an earlier one.
+func recognised(first, again Call) bool {
+	if first.ProviderRef != "" && again.ProviderRef != "" {
+		return first.ProviderRef == again.ProviderRef
+	}
+	return again.Replayed
+}
+
+// differ reports whether two answers name two effects.
+func differ(a, b Call) bool {
+	return a.ProviderRef != b.ProviderRef && a.ProviderRef != "" && b.ProviderRef != ""
+}
+
+// Report compares the provider's behaviour with the tool's declaration.
+type Report struct {
+	Tool   string         `json:"tool"`
+	Class  dispatch.Class `json:"class"`
+	Passed bool           `json:"passed"` // the provider could be asked, and no check failed
+	Checks []Check        `json:"checks"`
+	Calls  []Call         `json:"calls"`
+}
+
+// Check is one question and its answer.
+type Check = dispatchtest.Check
+
+// Verdict says what a check found.
+type Verdict = dispatchtest.Verdict
+
+const (
+	OK        = dispatchtest.OK
+	Warning   = dispatchtest.Warning   // not as it should be, but no effect is at risk
+	Failed    = dispatchtest.Failed    // the provider does not do what the tool declares
+	Skipped   = dispatchtest.Skipped   // nothing was asked about it
+	NoVerdict = dispatchtest.NoVerdict // the provider could not be asked
+)
+
+// Call is one request and its answer, without the answer's body.
+type Call struct {
+	Step        string           `json:"step"`
+	Outcome     dispatch.Outcome `json:"outcome"`
+	HTTPStatus  int              `json:"http_status,omitempty"`
+	Error       string           `json:"error,omitempty"`
+	Replayed    bool             `json:"replayed"`
+	ProviderRef string           `json:"provider_ref,omitempty"`
+
+	body json.RawMessage
+}
+
+func report(subject Subject, seen evidence) Report {
+	checks := seen.judge(subject.Class)
+	return Report{
+		Tool: subject.Tool, Class: subject.Class, Passed: dispatchtest.Passed(checks),
+		Checks: checks, Calls: append(seen.alone(), seen.atOnce...),
+	}
+}
+
+// Unavailable reports that the provider could not be asked, so that nothing
+// is known of what it promises.
+func (r Report) Unavailable() bool {
+	return slices.ContainsFunc(r.Checks, func(c Check) bool { return c.Verdict == NoVerdict })
 }

@@ -185,7 +185,7 @@ func TestNothingIsTakenForARecognisedKeyWithoutProof(t *testing.T) {
 	}
 }
 
-// The provider holds its first answer back until the other calls were told to
+// The provider holds its first answer back until the other calls were asked to
 // wait, so that at once really is at once.
 func TestCallsAtOnceAreToldToWait(t *testing.T) {
 	t.Parallel()
@@ -244,11 +244,11 @@ func TestStrangeAnswersAreNotTakenForAPromiseKept(t *testing.T) {
 		"a repetition refused":     {only(2), dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: 409}, 1, replay.Failed, "not understood as a success"},
 		"another payload ignored":  {only(3), dispatch.Result{Outcome: dispatch.Completed, Replayed: true}, 4, replay.Warning, "answers for the first payload"},
 		"another payload busy":     {only(3), dispatch.Result{Outcome: dispatch.InFlight}, 4, replay.Failed, "again and again"},
-		"another payload in doubt": {only(3), dispatch.Result{Outcome: dispatch.Ambiguous}, 4, replay.Failed, "tells nothing"},
-		"all told to wait":         {from(4), dispatch.Result{Outcome: dispatch.InFlight, HTTPStatus: 409}, 5, replay.Failed, "none succeeded"},
+		"another payload in doubt": {only(3), dispatch.Result{Outcome: dispatch.Ambiguous}, 4, replay.Failed, "shows nothing"},
+		"all asked to wait":        {from(4), dispatch.Result{Outcome: dispatch.InFlight, HTTPStatus: 409}, 5, replay.Failed, "none succeeded"},
 		"one refused":              {only(7), dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: 409}, 5, replay.Failed, "must be read as in_flight"},
-		"one throttled":            {only(7), dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 429}, 5, replay.Warning, "tell nothing"},
-		"two without a proof":      {from(10), dispatch.Result{Outcome: dispatch.Completed}, 5, replay.Failed, "tells the effects apart"},
+		"one throttled":            {only(7), dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 429}, 5, replay.Warning, "show nothing"},
+		"two without a proof":      {from(10), dispatch.Result{Outcome: dispatch.Completed}, 5, replay.Failed, "two effects look alike"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

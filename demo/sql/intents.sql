@@ -11,7 +11,8 @@ WITH held AS (
   SELECT DISTINCT intent_id FROM outbox.attempt WHERE status = 'completed' AND response IS NOT NULL
 )
 SELECT i.id, coalesce(i.compensates, 0), i.agent_run_id, i.step_id,
-       outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope),
+       outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.namespace, NULL,
+         (SELECT generation FROM outbox.generation g WHERE g.intent_id = i.id)),
        CASE WHEN n.settled THEN n.status ELSE '' END, ok.intent_id IS NOT NULL,
        (q.intent_id IS NOT NULL)::int + coalesce(h.places, 0) + coalesce(n.settled, false)::int,
        a.agent_run_id IS NOT NULL

@@ -152,9 +152,6 @@ func TestTheChartKnowsTheProgramsDefaults(t *testing.T) {
 					ShutdownTimeout struct{ Default string } `json:"shutdown_timeout"`
 				}
 			}
-			Server struct {
-				Properties struct{ Listen struct{ Default string } }
-			}
 		}
 	}
 	if err := json.Unmarshal(text, &schema); err != nil {
@@ -162,9 +159,6 @@ func TestTheChartKnowsTheProgramsDefaults(t *testing.T) {
 	}
 	if got := schema.Properties.Worker.Properties.ShutdownTimeout.Default; got != "25s" {
 		t.Errorf("shutdown_timeout is %q by default; change it in templates/_grace.tpl", got)
-	}
-	if got := schema.Properties.Server.Properties.Listen.Default; got != ":9464" {
-		t.Errorf("server.listen is %q by default; change port in values.yaml", got)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What the documentation shows is what people copy.
+// People copy the examples of the documentation.
 func TestTheValuesInTheDocumentationAreRendered(t *testing.T) {
 	t.Parallel()
 	blocks := 0

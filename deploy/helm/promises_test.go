@@ -172,7 +172,7 @@ func TestEveryMountHasItsVolume(t *testing.T) {
 	}
 }
 
-func TestSidecarsSurroundTheDaemonAndShareItsSockets(t *testing.T) {
+func TestSidecarsSurroundTheDaemonAndNoneSeesTheSocketOfAnother(t *testing.T) {
 	t.Parallel()
 	pod := find[apps.Deployment](t, scenario(t, "sidecars")).Spec.Template.Spec
 	var names []string
@@ -185,13 +185,22 @@ func TestSidecarsSurroundTheDaemonAndShareItsSockets(t *testing.T) {
 	if pod.InitContainers[0].RestartPolicy != nil {
 		t.Error("a migration that never ends holds up the daemon")
 	}
-	for _, container := range append(pod.InitContainers[1:], pod.Containers...) {
-		shares := slices.ContainsFunc(container.VolumeMounts, func(mount core.VolumeMount) bool {
-			return mount.Name == "sockets" && mount.MountPath == "/run/drainer" && !mount.ReadOnly
-		})
-		if !shares {
-			t.Errorf("container %s does not see the sockets", container.Name)
+	socketsOf := func(container core.Container) (folders []string) {
+		for _, mount := range container.VolumeMounts {
+			if strings.HasPrefix(mount.MountPath, "/run/drainer") {
+				folders = append(folders, mount.Name+" at "+mount.MountPath)
+			}
 		}
+		return folders
+	}
+	for i, want := range [][]string{{"sockets-tickets at /run/drainer/tickets"}, {"sockets-fax at /run/drainer/fax"}} {
+		if got := socketsOf(pod.InitContainers[1+i]); !slices.Equal(got, want) {
+			t.Errorf("%s sees %v, want %v alone", pod.InitContainers[1+i].Name, got, want)
+		}
+	}
+	want := []string{"sockets-tickets at /run/drainer/tickets", "sockets-fax at /run/drainer/fax"}
+	if got := socketsOf(pod.Containers[0]); !slices.Equal(got, want) {
+		t.Errorf("the daemon sees %v, want %v", got, want)
 	}
 	for _, sidecar := range pod.InitContainers[1:] {
 		if sidecar.RestartPolicy == nil || *sidecar.RestartPolicy != core.ContainerRestartPolicyAlways {

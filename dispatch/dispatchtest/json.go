@@ -14,7 +14,7 @@ import (
 // comes twice the last value counts, as in jsonb. What is no JSON is like
 // nothing else.
 func SameJSON(one, other []byte) bool {
-	return json.Valid(one) && json.Valid(other) && same(exactly(one), exactly(other))
+	return json.Valid(one) && json.Valid(other) && sameValue(exactly(one), exactly(other))
 }
 
 // exactly decodes valid JSON.
@@ -27,14 +27,14 @@ func exactly(text []byte) (value any) {
 	return value
 }
 
-func same(one, other any) bool {
+func sameValue(one, other any) bool {
 	switch one := one.(type) {
 	case map[string]any:
 		other, is := other.(map[string]any)
-		return is && maps.EqualFunc(one, other, same)
+		return is && maps.EqualFunc(one, other, sameValue)
 	case []any:
 		other, is := other.([]any)
-		return is && slices.EqualFunc(one, other, same)
+		return is && slices.EqualFunc(one, other, sameValue)
 	case json.Number:
 		other, is := other.(json.Number)
 		return is && decimalOf(one) == decimalOf(other)

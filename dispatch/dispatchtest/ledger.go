@@ -1,8 +1,14 @@
 package dispatchtest
 
 import (
+	"bufio"
+	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -41,7 +47,7 @@ func (e Entry) status() int {
 }
 
 // Ledger is the append-only truth about what a provider did. An effect is on
-// disk before anybody hears of it.
+// disk before it is answered.
 type Ledger struct {
 	file *os.File // nil keeps the ledger in memory alone
 
@@ -160,7 +166,7 @@ func (l *Ledger) Effects() []Entry {
 	return slices.Clone(l.effects)
 }
 
-// firstEffect is what a key did, if it did anything.
+// firstEffect returns the first effect of a key, if it had any.
 func (l *Ledger) firstEffect(key string) (Entry, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,10 +174,190 @@ func (l *Ledger) firstEffect(key string) (Entry, bool) {
 	return entry, found
 }
 
-// keptUnder is what a key brings again, if it was used before.
+// keptUnder returns the stored reply of a key, if it was used before.
 func (l *Ledger) keptUnder(key string) (Entry, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	entry, found := l.kept[key]
 	return entry, found
+}
+
+// OpenLedger continues the ledger in the file at path, one JSON object a
+// line, and creates it where there is none. A last line that a crash cut
+// short is dropped: its effect was never answered.
+func OpenLedger(path string) (*Ledger, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the ledger: %w", err)
+	}
+	ledger := NewLedger()
+	end, err := ledger.load(file)
+	if err == nil {
+		err = errors.Join(file.Truncate(end), seekTo(file, end))
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	ledger.file = file
+	return ledger, nil
+}
+
+// ReadLedger reads the ledger of a provider that may be running elsewhere.
+// The result records nothing.
+func ReadLedger(path string) (*Ledger, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening the ledger: %w", err)
+	}
+	defer file.Close()
+	ledger := NewLedger()
+	if _, err := ledger.load(file); err != nil {
+		return nil, err
+	}
+	return ledger, nil
+}
+
+// load reads every whole line and returns where the last of them ends.
+func (l *Ledger) load(from io.Reader) (end int64, err error) {
+	lines := bufio.NewReader(from)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return end, nil
+		}
+		if err != nil {
+			return end, fmt.Errorf("reading the ledger: %w", err)
+		}
+		var entry Entry
+		if err := json.Unmarshal(bytes.TrimSpace(line), &entry); err != nil {
+			return end, fmt.Errorf("reading the ledger at byte %d: %w", end, err)
+		}
+		l.count(entry)
+		end += int64(len(line))
+	}
+}
+
+func seekTo(file *os.File, offset int64) error {
+	_, err := file.Seek(offset, io.SeekStart)
+	return err
+}
+
+// Close closes the file.
+func (l *Ledger) Close() error {
+	if l.file == nil {
+		return nil
+	}
+	return l.file.Close()
+}
+
+func (l *Ledger) write(entry Entry) error {
+	if l.file == nil {
+		return nil
+	}
+	line, err := json.Marshal(entry)
+	if err != nil {
+		return err
+	}
+	_, err = l.file.Write(append(line, '\n'))
+	return err
+}
+
+// sync makes the first entries durable. A caller that waited while another
+// synced finds the work done: one fsync serves many effects.
+func (l *Ledger) sync(position int) error {
+	if l.file == nil {
+		return nil
+	}
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	if l.synced >= position {
+		return nil
+	}
+	l.mu.Lock()
+	written := l.entries
+	l.mu.Unlock()
+	if err := l.file.Sync(); err != nil {
+		return fmt.Errorf("syncing the ledger: %w", err)
+	}
+	l.synced = written
+	return nil
+}
+
+// Audit is a ledger in numbers. Requests and effects that carried no key
+// stand under "".
+type Audit struct {
+	Requests map[string]int // by key; lookups are not among them
+	Lookups  map[string]int // by the key asked about
+	Effects  map[string]int // by key
+	Faults   map[Fault]int  // requests by fault
+}
+
+func newAudit() Audit {
+	return Audit{map[string]int{}, map[string]int{}, map[string]int{}, map[Fault]int{}}
+}
+
+func (a Audit) count(entry Entry) {
+	switch entry.Kind {
+	case requestKind:
+		a.Requests[entry.Key]++
+		a.Faults[entry.Fault]++
+	case lookupKind:
+		a.Lookups[entry.Key]++
+	case effectKind:
+		a.Effects[entry.Key]++
+	}
+}
+
+// TotalRequests counts every request.
+func (a Audit) TotalRequests() int { return sum(a.Requests) }
+
+// TotalEffects counts every effect, duplicates too.
+func (a Audit) TotalEffects() int { return sum(a.Effects) }
+
+// DuplicateEffects counts the effects beyond the first of each key. Effects
+// without a key cannot be distinguished and are not counted.
+func (a Audit) DuplicateEffects() (duplicates int) {
+	for key, effects := range a.Effects {
+		if key != "" {
+			duplicates += max(effects-1, 0)
+		}
+	}
+	return duplicates
+}
+
+func sum(counts map[string]int) (total int) {
+	for _, count := range counts {
+		total += count
+	}
+	return total
+}
+
+// Audit counts what is recorded so far.
+func (l *Ledger) Audit() Audit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Audit{
+		Requests: maps.Clone(l.audit.Requests),
+		Lookups:  maps.Clone(l.audit.Lookups),
+		Effects:  maps.Clone(l.audit.Effects),
+		Faults:   maps.Clone(l.audit.Faults),
+	}
+}
+
+// Wait returns once the ledger satisfies the condition, or with the context's
+// error. The condition is checked at every new entry.
+func (l *Ledger) Wait(ctx context.Context, condition func(Audit) bool) error {
+	for {
+		l.mu.Lock()
+		changed := l.changed
+		l.mu.Unlock()
+		if condition(l.Audit()) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the ledger: %w", ctx.Err())
+		}
+	}
 }

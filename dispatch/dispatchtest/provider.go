@@ -1,11 +1,19 @@
 package dispatchtest
 
 import (
+	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
 	"io"
+	"math"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -13,11 +21,11 @@ import (
 
 const maxRequestBody = 8 << 20
 
-// SimulatedProvider answers every request with its effect's receipt, unless
-// the plan says otherwise. It honours Idempotency-Key on all but GET: the same
-// key again replays the stored reply octet for octet with Idempotency-Replay:
-// true; with another body it is refused, and while the first is busy it is
-// told so, both with 409.
+// SimulatedProvider answers every request with its effect's receipt, unless the
+// plan says otherwise. It honours Idempotency-Key on all but GET: the same key
+// again replays the stored reply byte for byte with Idempotency-Replay: true;
+// with another body it is refused, and while the first is busy it is refused as
+// well, both with 409.
 //
 // The fields are set before the first request and not changed afterwards.
 type SimulatedProvider struct {
@@ -61,7 +69,7 @@ func (p *SimulatedProvider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // admit records the request and chooses its fault. A key that is taken brings
-// somebody else's answer from now on, to a body that nobody here sends.
+// another client's answer from now on, to a body that is sent nowhere here.
 func (p *SimulatedProvider) admit(entry Entry) (Fault, error) {
 	fault, err := p.Ledger.addRequest(entry, p.planFor(entry.Path))
 	if err == nil && fault == Taken {
@@ -189,4 +197,332 @@ func (p *SimulatedProvider) reply(w http.ResponseWriter, answer Entry, fault Fau
 
 func unwritten(w http.ResponseWriter) {
 	writeReply(w, http.StatusInternalServerError, problem(http.StatusInternalServerError, "The ledger cannot be written"))
+}
+
+// honours reports whether the key protects from a second effect.
+func (p *SimulatedProvider) honours(entry Entry) bool {
+	return entry.Key != "" && !p.IgnoreKeys && entry.Method != http.MethodGet
+}
+
+// remembers returns the stored reply of a key, until its time is over.
+func (p *SimulatedProvider) remembers(key string) (Entry, bool) {
+	kept, found := p.Ledger.keptUnder(key)
+	forgotten := p.KeyTTL > 0 && p.now().Sub(kept.At) >= p.KeyTTL
+	return kept, found && !forgotten
+}
+
+func (p *SimulatedProvider) now() time.Time {
+	if p.Now == nil {
+		return time.Now()
+	}
+	return p.Now()
+}
+
+func (p *SimulatedProvider) begin(key string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy[key] {
+		return false
+	}
+	if p.busy == nil {
+		p.busy = map[string]bool{}
+	}
+	p.busy[key] = true
+	return true
+}
+
+func (p *SimulatedProvider) end(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.busy, key)
+}
+
+const effectsPath = "/effects/"
+
+// isLookup reports whether a request asks about an effect instead of for one.
+func isLookup(r *http.Request) bool {
+	return r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, effectsPath)
+}
+
+// lookup answers GET /effects/{key}: 200 with the receipt of the first effect
+// under the key, 404 where there is none. An effect that is still to come is
+// none yet.
+func (p *SimulatedProvider) lookup(w http.ResponseWriter, r *http.Request) {
+	key := strings.TrimPrefix(r.URL.Path, effectsPath)
+	fault, err := p.Ledger.addLookup(Entry{At: time.Now(), Key: key, Method: r.Method, Path: r.URL.Path}, orHealthy(p.LookupPlan))
+	if err != nil {
+		unwritten(w)
+		return
+	}
+	if p.failedBefore(w, fault) {
+		return
+	}
+	p.pause(r.Context(), fault, Slow, HangBefore)
+	effect, found := p.Ledger.firstEffect(key)
+	if !found {
+		writeReply(w, http.StatusNotFound, problem(http.StatusNotFound, "No effect under this key"))
+		return
+	}
+	writeReply(w, http.StatusOK, receipt(effect.Path)(effect.ID))
+}
+
+// gate holds hanging requests. Its zero value is closed.
+type gate struct {
+	built, opened sync.Once
+	way           chan struct{} // closed once the gate is open
+}
+
+func (g *gate) passage() chan struct{} {
+	g.built.Do(func() { g.way = make(chan struct{}) })
+	return g.way
+}
+
+func (g *gate) open() { g.opened.Do(func() { close(g.passage()) }) }
+
+// Release lets every hanging request go on, and every later one pass. It may
+// be called more than once.
+func (p *SimulatedProvider) Release() { p.hanging.open() }
+
+// pause waits if the fault is one of those named. A client that hangs up does
+// not end a hang, as it would not stop a real provider's work; but it need
+// not wait for a slow reply.
+func (p *SimulatedProvider) pause(ctx context.Context, fault Fault, among ...Fault) {
+	switch {
+	case !slices.Contains(among, fault):
+	case fault == Slow:
+		p.dawdle(ctx)
+	default:
+		<-p.hanging.passage()
+	}
+}
+
+func (p *SimulatedProvider) dawdle(ctx context.Context) {
+	timer := time.NewTimer(orASecond(p.SlowFor))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// refusal is an answer without an effect.
+type refusal struct {
+	status int
+	title  string
+	wish   wish
+}
+
+// wish writes a Retry-After; nil sends none.
+type wish func(now time.Time, wait time.Duration) string
+
+var refusals = map[Fault]refusal{
+	Throttle:         {http.StatusTooManyRequests, "Too many requests", nil},
+	ThrottleFor:      {http.StatusTooManyRequests, "Too many requests", inSeconds},
+	ThrottleUntil:    {http.StatusTooManyRequests, "Too many requests", asDate},
+	Unavailable:      {http.StatusServiceUnavailable, "Unavailable", nil},
+	UnavailableFor:   {http.StatusServiceUnavailable, "Unavailable", inSeconds},
+	UnavailableUntil: {http.StatusServiceUnavailable, "Unavailable", asDate},
+	Overloaded:       {529, "Overloaded", nil},
+	OverloadedFor:    {529, "Overloaded", inSeconds},
+	OverloadedUntil:  {529, "Overloaded", asDate},
+	Outstanding:      {http.StatusConflict, "A request is outstanding for this Idempotency-Key", inSeconds},
+	Taken:            {http.StatusConflict, "This Idempotency-Key was used with another payload", nil},
+	Declined:         {http.StatusUnprocessableEntity, "This will not be done", nil},
+	ErrorBefore:      {http.StatusInternalServerError, "Something went wrong", nil},
+}
+
+func (p *SimulatedProvider) refuse(w http.ResponseWriter, fault Fault) {
+	refusal := refusals[fault]
+	if refusal.wish != nil {
+		// Both headers come from one clock, as the date is read against the other.
+		now := time.Now()
+		w.Header().Set("Date", now.UTC().Format(http.TimeFormat))
+		w.Header().Set("Retry-After", refusal.wish(now, orASecond(p.RetryAfter)))
+	}
+	writeReply(w, refusal.status, problem(refusal.status, refusal.title))
+}
+
+func inSeconds(_ time.Time, wait time.Duration) string {
+	return strconv.Itoa(int(math.Ceil(wait.Seconds())))
+}
+
+// asDate rounds up: a date has no fraction of a second.
+func asDate(now time.Time, wait time.Duration) string {
+	return now.Add(wait + time.Second - 1).UTC().Format(http.TimeFormat)
+}
+
+func orASecond(wait time.Duration) time.Duration {
+	if wait == 0 {
+		return time.Second
+	}
+	return wait
+}
+
+// drop closes the connection without a reply.
+func drop() { panic(http.ErrAbortHandler) }
+
+// writeReply sends an answer; an error is a problem of RFC 9457.
+func writeReply(w http.ResponseWriter, status int, reply json.RawMessage) {
+	contentType := "application/json"
+	if status >= 400 {
+		contentType = "application/problem+json"
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	_, _ = w.Write(reply) // the client may be gone; the ledger knows
+}
+
+func receipt(path string) func(id string) json.RawMessage {
+	return func(id string) json.RawMessage {
+		return encode(struct {
+			ID     string `json:"id,omitempty"`
+			Object string `json:"object"`
+			Path   string `json:"path"`
+		}{id, "effect", path})
+	}
+}
+
+func problem(status int, title string) json.RawMessage {
+	return encode(struct {
+		Title  string `json:"title"`
+		Status int    `json:"status"`
+	}{title, status})
+}
+
+func encode(reply any) json.RawMessage {
+	encoded, err := json.Marshal(reply)
+	if err != nil {
+		panic(errors.New("dispatchtest: a reply cannot be written as JSON"))
+	}
+	return encoded
+}
+
+// Fault is a way in which a provider fails one request.
+type Fault string
+
+const (
+	None Fault = "none"
+	Slow Fault = "slow" // answers late
+
+	// Refused for now, without an effect: 429, 503 and 529 alone, with
+	// Retry-After in seconds, and with Retry-After as a date.
+	Throttle         Fault = "throttle"
+	ThrottleFor      Fault = "throttle_for"
+	ThrottleUntil    Fault = "throttle_until"
+	Unavailable      Fault = "unavailable"
+	UnavailableFor   Fault = "unavailable_for"
+	UnavailableUntil Fault = "unavailable_until"
+	Overloaded       Fault = "overloaded"
+	OverloadedFor    Fault = "overloaded_for"
+	OverloadedUntil  Fault = "overloaded_until"
+
+	// Refused for the sake of the key, without an effect.
+	Outstanding Fault = "busy"  // 409 with Retry-After: an earlier request is outstanding
+	Taken       Fault = "taken" // 409, from now on: another client used the key for another body
+
+	// Refused for what it asks, without an effect: 422. See SimulatedProvider.Declines.
+	Declined Fault = "declined"
+
+	// The answer is lost or an error, before the effect or after it.
+	ErrorBefore    Fault = "error_before"    // 500
+	ErrorAfter     Fault = "error_after"     // 500, though the effect happened
+	DropBefore     Fault = "drop_before"     // closes the connection
+	DropAfter      Fault = "drop_after"      // closes the connection after the effect
+	MalformedReply Fault = "malformed_reply" // the effect happened, the JSON is cut short
+
+	// A 500 that the key brings again and again, before the effect or after
+	// it. ErrorForGood says so itself: Stripe-Should-Retry: false.
+	SavedErrorBefore Fault = "saved_error_before"
+	SavedErrorAfter  Fault = "saved_error_after"
+	ErrorForGood     Fault = "error_for_good" // after the effect
+
+	// These wait for Release.
+	HangBefore Fault = "hang_before" // has the effect late; until then the key is busy
+	HangAfter  Fault = "hang_after"  // has the effect, and answers late
+)
+
+// Faults lists every way to fail, in the order of the constants. It leaves
+// out None and the two that wait for a test.
+func Faults() []Fault {
+	return []Fault{
+		Slow,
+		Throttle, ThrottleFor, ThrottleUntil,
+		Unavailable, UnavailableFor, UnavailableUntil,
+		Overloaded, OverloadedFor, OverloadedUntil,
+		Outstanding, Taken, Declined,
+		ErrorBefore, ErrorAfter, DropBefore, DropAfter, MalformedReply,
+		SavedErrorBefore, SavedErrorAfter, ErrorForGood,
+	}
+}
+
+// Plan chooses the fault of one request. request counts the requests with
+// the same key, from 1. A plan is called concurrently.
+type Plan func(key string, request int) Fault
+
+// Healthy never fails.
+func Healthy() Plan {
+	return func(string, int) Fault { return None }
+}
+
+// Always fails every request.
+func Always(fault Fault) Plan {
+	return func(string, int) Fault { return fault }
+}
+
+// Script fails the requests of every key by the list, first request first,
+// and none after its end.
+func Script(faults ...Fault) Plan {
+	return func(_ string, request int) Fault {
+		if request > len(faults) {
+			return None
+		}
+		return faults[request-1]
+	}
+}
+
+// ScriptKeys is a Script for each listed key; other keys never fail.
+func ScriptKeys(scripts map[string][]Fault) Plan {
+	return func(key string, request int) Fault { return Script(scripts[key]...)(key, request) }
+}
+
+// Random fails by probability. The choice depends on the seed, the key and
+// the number of the request alone, not on the order in which requests come.
+// It panics where a probability is outside [0, 1] or their sum over 1.
+func Random(seed uint64, odds map[Fault]float64) Plan {
+	faults := make([]Fault, 0, len(odds))
+	sum := 0.0
+	for fault, probability := range odds {
+		if !(probability >= 0 && probability <= 1) {
+			panic(fmt.Sprintf("dispatchtest: probability %v of fault %s is outside [0, 1]", probability, fault))
+		}
+		faults = append(faults, fault)
+		sum += probability
+	}
+	if sum > 1+1e-9 {
+		panic(fmt.Sprintf("dispatchtest: the probabilities add up to %v", sum))
+	}
+	slices.Sort(faults)
+	return func(key string, request int) Fault {
+		at := fraction(seed, key, request)
+		for _, fault := range faults {
+			if at -= odds[fault]; at < 0 {
+				return fault
+			}
+		}
+		return None
+	}
+}
+
+// fraction is a number in [0, 1) that looks random.
+func fraction(seed uint64, key string, request int) float64 {
+	hash := fnv.New64a()
+	var numbers [16]byte
+	binary.LittleEndian.PutUint64(numbers[:8], seed)
+	binary.LittleEndian.PutUint64(numbers[8:], uint64(request))
+	hash.Write(numbers[:])
+	hash.Write([]byte(key))
+	mixed := hash.Sum64()
+	mixed = (mixed ^ mixed>>33) * 0xff51afd7ed558ccd // FNV alone spreads its high bits badly
+	mixed ^= mixed >> 33
+	return float64(mixed>>11) / math.Exp2(53)
 }

@@ -6,8 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,7 +57,7 @@ func TestAReplayIsTheStoredReply(t *testing.T) {
 		t.Errorf("first reply: %+v", first)
 	}
 	if second.body != first.body || second.header.Get("Idempotency-Replay") != "true" {
-		t.Errorf("replay: %+v, want the octets of %+v", second, first)
+		t.Errorf("replay: %+v, want the bytes of %+v", second, first)
 	}
 	other := post(t, baseURL, "k", `{"other":1}`)
 	if other.status != 409 || other.header.Get("Retry-After") != "" {
@@ -259,5 +261,248 @@ func TestRandomFaultsAreTheSeedsOwn(t *testing.T) {
 	}
 	if differing == 0 {
 		t.Error("two seeds gave the same faults")
+	}
+}
+
+func TestAKeyIsForgottenAfterItsTime(t *testing.T) {
+	t.Parallel()
+	var now atomic.Pointer[time.Time]
+	set := func(at time.Time) { now.Store(&at) }
+	start := time.Now()
+	set(start)
+	provider := &dispatchtest.SimulatedProvider{
+		Ledger: dispatchtest.NewLedger(), KeyTTL: time.Hour, Now: func() time.Time { return *now.Load() },
+	}
+	baseURL := dispatchtest.Serve(t, provider)
+	for _, step := range []struct {
+		at      time.Duration
+		replay  string
+		effects int
+	}{
+		{0, "", 1},
+		{time.Hour - 1, "true", 1},
+		{time.Hour, "", 2},
+		{2*time.Hour - 1, "true", 2}, // remembered anew
+		{2 * time.Hour, "", 3},
+	} {
+		set(start.Add(step.at))
+		got := post(t, baseURL, "k", "{}").header.Get("Idempotency-Replay")
+		if effects := provider.Ledger.Audit().Effects["k"]; got != step.replay || effects != step.effects {
+			t.Errorf("after %s: replay %q and %d effects, want %q and %d", step.at, got, effects, step.replay, step.effects)
+		}
+	}
+}
+
+func TestASavedErrorIsReplayedEvenByARestartedProvider(t *testing.T) {
+	t.Parallel()
+	for fault, effects := range map[dispatchtest.Fault]int{
+		dispatchtest.SavedErrorBefore: 0, dispatchtest.SavedErrorAfter: 1, dispatchtest.ErrorForGood: 1,
+	} {
+		path := filepath.Join(t.TempDir(), "ledger.jsonl")
+		first := post(t, serveLedger(t, path, dispatchtest.Script(fault)), "k", "{}")
+		if first.status != 500 || first.header.Get("Idempotency-Replay") != "" {
+			t.Errorf("%s: first %+v", fault, first)
+		}
+		if final := first.header.Get("Stripe-Should-Retry"); (final == "false") != (fault == dispatchtest.ErrorForGood) {
+			t.Errorf("%s: Stripe-Should-Retry is %q", fault, final)
+		}
+		again := post(t, serveLedger(t, path, nil), "k", "{}")
+		if again.status != 500 || again.body != first.body || again.header.Get("Idempotency-Replay") != "true" {
+			t.Errorf("%s: again %+v, want a replay of %+v", fault, again, first)
+		}
+		ledger, err := dispatchtest.ReadLedger(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := ledger.Audit().Effects["k"]; got != effects {
+			t.Errorf("%s: %d effects, want %d", fault, got, effects)
+		}
+	}
+}
+
+func serveLedger(t *testing.T, path string, plan dispatchtest.Plan) string {
+	t.Helper()
+	ledger, err := dispatchtest.OpenLedger(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ledger.Close() })
+	return dispatchtest.Serve(t, &dispatchtest.SimulatedProvider{Ledger: ledger, Plan: plan})
+}
+
+func TestAnErrorInPlaceOfAReplayIsNone(t *testing.T) {
+	t.Parallel()
+	_, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script(dispatchtest.None, dispatchtest.ErrorAfter))
+	for i, want := range []struct {
+		status int
+		replay string
+	}{{200, ""}, {500, ""}, {200, "true"}} {
+		got := post(t, baseURL, "k", "{}")
+		if replay := got.header.Get("Idempotency-Replay"); got.status != want.status || replay != want.replay {
+			t.Errorf("request %d: status %d, replay %q, want %+v", i+1, got.status, replay, want)
+		}
+	}
+}
+
+func TestWhatIsSetAlreadyHasNoEffectAgainAndReadingHasNone(t *testing.T) {
+	t.Parallel()
+	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger(), IgnoreKeys: true}
+	baseURL := dispatchtest.Serve(t, provider)
+	for _, step := range []struct {
+		method, body string
+		effects      int
+	}{
+		{http.MethodGet, "", 0},
+		{http.MethodPut, "on", 1},
+		{http.MethodPut, "on", 1},
+		{http.MethodGet, "", 1},
+		{http.MethodPut, "off", 2},
+	} {
+		got := send(t, step.method, baseURL+"/v1/lamp", "k", step.body)
+		if effects := provider.Ledger.Audit().Effects["k"]; got.status != 200 || effects != step.effects {
+			t.Errorf("%s %s: %+v and %d effects, want %d", step.method, strings.TrimSpace(step.body), got, effects, step.effects)
+		}
+	}
+}
+
+func TestWhoIgnoresKeysSavesNoErrorUnderThem(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodPost} {
+		baseURL := dispatchtest.Serve(t, &dispatchtest.SimulatedProvider{
+			Ledger: dispatchtest.NewLedger(), Plan: dispatchtest.Script(dispatchtest.SavedErrorAfter), IgnoreKeys: true,
+		})
+		for i, want := range []int{500, 200} {
+			if got := send(t, method, baseURL+"/v1/lamp", "k", ""); got.status != want {
+				t.Errorf("%s %d: %+v, want status %d", method, i+1, got, want)
+			}
+		}
+	}
+}
+
+func lookUp(t *testing.T, baseURL, key string) reply {
+	t.Helper()
+	return send(t, http.MethodGet, baseURL+"/effects/"+key, "", "")
+}
+
+func TestALookupTellsWhetherTheKeyHadItsEffect(t *testing.T) {
+	t.Parallel()
+	provider, baseURL := dispatchtest.NewProvider(t, dispatchtest.ScriptKeys(map[string][]dispatchtest.Fault{
+		"after": {dispatchtest.DropAfter}, "before": {dispatchtest.DropBefore}, "saved": {dispatchtest.SavedErrorAfter}, "taken": {dispatchtest.Taken},
+	}))
+	for key, found := range map[string]bool{"after": true, "before": false, "saved": true, "taken": false, "never": false} {
+		if key != "never" {
+			post(t, baseURL, key, "{}")
+		}
+		got := lookUp(t, baseURL, key)
+		if found && (got.status != 200 || !strings.Contains(got.body, `"id":"eff_`)) {
+			t.Errorf("%s: %+v, want its effect", key, got)
+		}
+		if !found && (got.status != 404 || got.header.Get("Content-Type") != "application/problem+json") {
+			t.Errorf("%s: %+v, want a problem with status 404", key, got)
+		}
+		if audit := provider.Ledger.Audit(); audit.Lookups[key] != 1 || audit.Requests[key] > 1 {
+			t.Errorf("%s: the lookup is not counted as one: %+v", key, audit)
+		}
+	}
+}
+
+func TestAnEffectUnderWayIsNotFoundUntilItHappened(t *testing.T) {
+	t.Parallel()
+	provider, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script(dispatchtest.HangBefore))
+	var group sync.WaitGroup
+	group.Go(func() { post(t, baseURL, "k", "{}") })
+	if err := provider.Ledger.Wait(t.Context(), func(a dispatchtest.Audit) bool { return a.Requests["k"] == 1 }); err != nil {
+		t.Fatal(err)
+	}
+	if got := lookUp(t, baseURL, "k"); got.status != 404 {
+		t.Errorf("under way: %+v, want 404", got)
+	}
+	provider.Release()
+	group.Wait()
+	if got := lookUp(t, baseURL, "k"); got.status != 200 {
+		t.Errorf("after it happened: %+v, want 200", got)
+	}
+}
+
+func TestALookupFailsByAPlanOfItsOwn(t *testing.T) {
+	t.Parallel()
+	provider := &dispatchtest.SimulatedProvider{
+		Ledger: dispatchtest.NewLedger(), LookupPlan: dispatchtest.Script(dispatchtest.ErrorBefore, dispatchtest.DropBefore),
+	}
+	baseURL := dispatchtest.Serve(t, provider)
+	if got := post(t, baseURL, "k", "{}"); got.status != 200 {
+		t.Errorf("the request itself: %+v", got)
+	}
+	if got := lookUp(t, baseURL, "k"); got.status != 500 {
+		t.Errorf("first lookup: %+v, want 500", got)
+	}
+	if got := lookUp(t, baseURL, "k"); got.err == nil {
+		t.Errorf("second lookup: %+v, want no reply", got)
+	}
+	if got := lookUp(t, baseURL, "k"); got.status != 200 {
+		t.Errorf("third lookup: %+v, want 200", got)
+	}
+}
+
+func TestARetryAfterIsNeverShorterThanAskedFor(t *testing.T) {
+	t.Parallel()
+	const wait = 1200 * time.Millisecond
+	for fault, read := range map[dispatchtest.Fault]func(http.Header) time.Duration{
+		dispatchtest.OverloadedFor: func(header http.Header) time.Duration {
+			seconds, _ := strconv.Atoi(header.Get("Retry-After"))
+			return time.Duration(seconds) * time.Second
+		},
+		dispatchtest.OverloadedUntil: func(header http.Header) time.Duration {
+			until, _ := http.ParseTime(header.Get("Retry-After"))
+			from, _ := http.ParseTime(header.Get("Date"))
+			return until.Sub(from)
+		},
+	} {
+		baseURL := dispatchtest.Serve(t, &dispatchtest.SimulatedProvider{
+			Ledger: dispatchtest.NewLedger(), Plan: dispatchtest.Always(fault), RetryAfter: wait,
+		})
+		if got := read(post(t, baseURL, "k", "{}").header); got < wait || got > wait+2*time.Second {
+			t.Errorf("%s asks for %s, want %s in whole seconds", fault, got, wait)
+		}
+	}
+}
+
+func TestARefusalWithoutAWishHasNoRetryAfter(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []dispatchtest.Fault{dispatchtest.Throttle, dispatchtest.Unavailable, dispatchtest.Overloaded, dispatchtest.Taken} {
+		_, baseURL := dispatchtest.NewProvider(t, dispatchtest.Always(fault))
+		if got := post(t, baseURL, "k", "{}"); got.header.Get("Retry-After") != "" {
+			t.Errorf("%s: %+v", fault, got)
+		}
+	}
+}
+
+func TestTheSameJSONMayBeWrittenInManyWays(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		one, other string
+		want       bool
+	}{
+		{`{"a":1, "b":[true,null]}`, ` { "b" : [true, null], "a": 1 } `, true},
+		{`{"a":1,"a":2}`, `{"a":2}`, true},
+		{`{"a":1,"a":2}`, `{"a":1}`, false},
+		{`"\u00e9\/"`, `"é/"`, true},
+		{`9007199254740993`, `9007199254740992`, false},
+		{`1e400`, `10E+399`, true},
+		{`1e99999999999999999999`, `10e99999999999999999998`, true},
+		{`-0.10`, `-1e-1`, true},
+		{`-0`, `0.00e7`, true},
+		{`1`, `-1`, false},
+		{`1`, `"1"`, false},
+		{`100`, `1`, false},
+		{`{}`, `[]`, false},
+		{`[1]`, `[1,1]`, false},
+		{`{"a":null}`, `{}`, false},
+		{`{`, `{`, false},
+		{`1 2`, `1`, false},
+	} {
+		if got := dispatchtest.SameJSON([]byte(test.one), []byte(test.other)); got != test.want {
+			t.Errorf("%s and %s: %t", test.one, test.other, got)
+		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// behaviours are what the test binary does when it is started as a child. The
-// name of one is in the variable BEHAVIOUR.
+// behaviours are the ways in which the test binary acts as a child. The name of
+// one is in the variable BEHAVIOUR.
 var behaviours = map[string]func(*peer){
 	"echo":                   echo,
 	"does as it is directed": beDirected,

@@ -1,15 +1,16 @@
 package exec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
 )
 
@@ -18,10 +19,10 @@ const defaultStartTimeout = 10 * time.Second
 // Settings is the provider's `exec` block.
 type Settings struct {
 	Command      []string          `yaml:"command" jsonschema:"required,minItems=1" jsonschema_description:"The program and its arguments; no shell reads them. A program without a slash is looked for on the PATH, others are absolute."`
-	Env          map[string]string `yaml:"env,omitempty" jsonschema_description:"The program's environment, beside PATH, HOME, LANG, TMPDIR and TZ. Of drainer's own environment it sees nothing else."`
+	Env          map[string]string `yaml:"env,omitempty" jsonschema_description:"The program's environment, beside PATH, HOME, LANG, TMPDIR and TZ. It inherits nothing else: hand it secrets here."`
 	Directory    string            `yaml:"directory,omitempty" jsonschema_description:"Where the program runs, absolute. Left out, where drainer runs."`
 	StartTimeout time.Duration     `yaml:"start_timeout,omitempty" jsonschema:"default=10s" jsonschema_description:"How long the program may take until its hello."`
-	MaxMessage   int               `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest line that is read from the program, in octets. A longer one ends it."`
+	MaxMessage   int               `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest line that is read from the program, in bytes. A longer one ends it."`
 	Stderr       string            `yaml:"stderr,omitempty" jsonschema:"enum=pass,enum=discard,default=pass" jsonschema_description:"pass writes the program's stderr to drainer's, line by line, each with the provider's name before it."`
 }
 
@@ -31,24 +32,10 @@ type Tool struct{}
 
 func newSettings(spec dispatch.Spec) (Settings, error) {
 	var settings Settings
-	problems := []error{blocks.Decode(spec.Settings, &settings), settings.complete()}
-	for operation, tool := range spec.Tools {
-		if err := blocks.Decode(tool.Settings, &Tool{}); err != nil {
-			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
-		}
-	}
+	problems := protocol.Configure(spec, &settings)
+	settings.StartTimeout = cmp.Or(settings.StartTimeout, defaultStartTimeout)
+	problems = append(problems, protocol.CheckMaxMessage(&settings.MaxMessage), settings.checkCommand(), settings.checkEnv(), settings.checkRest())
 	return settings, errors.Join(problems...)
-}
-
-// complete checks the settings and fills in what was left out.
-func (s *Settings) complete() error {
-	if s.StartTimeout == 0 {
-		s.StartTimeout = defaultStartTimeout
-	}
-	if s.MaxMessage == 0 {
-		s.MaxMessage = protocol.DefaultMaxMessage
-	}
-	return errors.Join(s.checkCommand(), s.checkEnv(), s.checkRest())
 }
 
 func (s *Settings) checkCommand() error {
@@ -84,9 +71,6 @@ func (s *Settings) checkRest() error {
 	if s.StartTimeout < 0 {
 		problems = append(problems, errors.New("start_timeout is negative"))
 	}
-	if s.MaxMessage < 1024 {
-		problems = append(problems, errors.New("max_message is under 1024 octets"))
-	}
 	if s.Stderr != "" && s.Stderr != "pass" && s.Stderr != "discard" {
 		problems = append(problems, errors.New("stderr is neither pass nor discard"))
 	}
@@ -94,3 +78,25 @@ func (s *Settings) checkRest() error {
 }
 
 func holdsNUL(text string) bool { return strings.ContainsRune(text, 0) }
+
+// inherited are the variables that a program needs in order to start, and that
+// hold no secrets. DATABASE_URL, and what else drainer was given, is not the
+// program's business. That keeps it from passing on by accident what it could
+// read in /proc all the same.
+var inherited = []string{"PATH", "HOME", "LANG", "TMPDIR", "TZ"}
+
+// environment makes the program's environment. The configured variables come
+// last, where they win.
+func environment(configured map[string]string) []string {
+	variables := []string{}
+	for _, name := range inherited {
+		if value, set := os.LookupEnv(name); set {
+			variables = append(variables, name+"="+value)
+		}
+	}
+	for name, value := range configured {
+		variables = append(variables, name+"="+value)
+	}
+	slices.Sort(variables[len(variables)-len(configured):])
+	return variables
+}

@@ -69,7 +69,7 @@ func TestAChildThatFailsAfterTheRequestLeavesDoubt(t *testing.T) {
 		"no JSON":               {"says what it is told", "Traceback (most recent call last):", "protocol"},
 		"an empty line":         {"says what it is told", "", "protocol"},
 		"JSON that is no reply": {"says what it is told", "[]", "protocol"},
-		"nobody's id":           {"says what it is told", `{"id":"x","outcome":"completed"}`, "protocol"},
+		"an unknown id":         {"says what it is told", `{"id":"x","outcome":"completed"}`, "protocol"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -212,7 +212,7 @@ func TestAGigabyteOfNoiseIsNotKept(t *testing.T) {
 	expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "line_too_long")
 	runtime.ReadMemStats(&after)
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 64<<20 {
-		t.Errorf("%d octets more are held", grown)
+		t.Errorf("%d bytes more are held", grown)
 	}
 }
 
@@ -249,7 +249,7 @@ func TestWhatTheChildComplainsOfIsPassedOnWithinBounds(t *testing.T) {
 func TestTheChildDiesWithTheDaemon(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells a child of its parent's death")
+		t.Skip("only Linux notifies a child of its parent's death")
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

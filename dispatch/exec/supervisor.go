@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
+	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
 )
 
 // restarts is the wait before a child is replaced. One that lived for the cap
@@ -39,6 +40,14 @@ func supervise(launch func(context.Context) (*running, string)) *supervisor {
 	return &supervisor{launch: launch, ctx: ctx, cancel: cancel, why: down}
 }
 
+func (s *supervisor) reach(ctx context.Context) (protocol.Peer, dispatch.Result) {
+	child, refusal := s.serving(ctx)
+	if child == nil {
+		return nil, refusal
+	}
+	return child, dispatch.Result{}
+}
+
 // serving is the child, started if there is none, or the reason why the
 // request was not sent.
 func (s *supervisor) serving(ctx context.Context) (*running, dispatch.Result) {
@@ -49,7 +58,7 @@ func (s *supervisor) serving(ctx context.Context) (*running, dispatch.Result) {
 	select {
 	case <-generation.ready:
 	case <-ctx.Done():
-		return nil, notSent(failure.Context(ctx))
+		return nil, protocol.NotSent(evidence.Context(ctx))
 	}
 	if generation.child == nil {
 		return nil, s.refusal()
@@ -78,7 +87,7 @@ func (s *supervisor) refusal() dispatch.Result {
 
 // refusalLocked asks the engine not to come back before the next start.
 func (s *supervisor) refusalLocked() dispatch.Result {
-	refusal := notSent(s.why)
+	refusal := protocol.NotSent(s.why)
 	refusal.RetryAfter = max(0, time.Until(s.retryAt))
 	return refusal
 }
@@ -127,4 +136,120 @@ func (s *supervisor) close() error {
 	}
 	<-last.over
 	return err
+}
+
+// maxAbandoned bounds how many requests a child may have left unanswered.
+const maxAbandoned = 1000
+
+// calls are the requests that a child has not answered yet, by their ids.
+type calls struct {
+	mu        sync.Mutex
+	waiting   map[string]chan answer // nil where the dispatch has ended
+	abandoned int
+	closed    bool
+	heard     time.Time
+}
+
+// answer is the end of a request: a result, or the reason why there is none.
+type answer struct {
+	result protocol.Result
+	class  string
+}
+
+func (a answer) evidence(class dispatch.Class) dispatch.Result {
+	if a.class != "" {
+		return protocol.Ambiguous(a.class)
+	}
+	return a.result.Evidence(class)
+}
+
+func newCalls() *calls { return &calls{waiting: map[string]chan answer{}} }
+
+// begin reports false where the child takes no more requests. Just one answer
+// comes, unless the call is forgotten or abandoned before.
+func (c *calls) begin(id string) (answers <-chan answer, open bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, false
+	}
+	waiting := make(chan answer, 1)
+	c.waiting[id] = waiting
+	return waiting, true
+}
+
+// forget is for a request that the child cannot have read.
+func (c *calls) forget(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, id)
+}
+
+// abandon is for a request whose dispatch has ended; its answer will be
+// dropped. It reports false where the answer is there.
+func (c *calls) abandon(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, unanswered := c.waiting[id]; !unanswered {
+		return false
+	}
+	c.waiting[id] = nil
+	c.abandoned++
+	return true
+}
+
+func (c *calls) tooManyAbandoned() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.abandoned > maxAbandoned
+}
+
+func (c *calls) heardSince(since time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heard.After(since)
+}
+
+// settle gives an answer to the dispatch that waits for it. It reports false for one to
+// nothing that was asked, or that was answered before. An answer that breaks
+// the protocol otherwise leaves its own request in doubt and no other.
+func (c *calls) settle(line []byte) bool {
+	result, err := protocol.ParseResult(line)
+	settled := answer{result: result}
+	if err != nil {
+		settled.class = "invalid_result"
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	waiting, asked := c.waiting[result.ID]
+	if !asked {
+		return false
+	}
+	c.heard = time.Now()
+	delete(c.waiting, result.ID)
+	if waiting == nil {
+		c.abandoned--
+	} else {
+		waiting <- settled
+	}
+	return true
+}
+
+// close begins no more calls.
+func (c *calls) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+}
+
+// fail ends all calls under way: no answer will come.
+func (c *calls) fail(class string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, waiting := range c.waiting {
+		delete(c.waiting, id)
+		if waiting != nil {
+			waiting <- answer{class: class}
+		}
+	}
 }

@@ -1,16 +1,29 @@
 package exec
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"io"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
 )
 
-// starts counts how often a child is started while somebody asks for one as
-// soon as the adapter lets them.
+// NewImpatient is New with all patience cut to the given time.
+func NewImpatient(spec dispatch.Spec, patient time.Duration, stderr io.Writer) (*Adapter, error) {
+	return build(spec, patience{stalled: patient, silent: patient, leaving: patient, drained: patient}, stderr)
+}
+
+// starts counts how often a child is started while the test asks for one as
+// soon as the adapter allows it.
 func starts(t *testing.T, during time.Duration, launch func(context.Context) (*running, string)) (count int, longestWait time.Duration) {
 	children := supervise(func(ctx context.Context) (*running, string) {
 		count++
@@ -59,4 +72,89 @@ func TestAChildThatLivedLongIsReplacedSoon(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whatever bytes a child writes, each request gets exactly one answer, and is
+// completed only by a line that says so of this request.
+func FuzzAChildAnswersOnlyWhatItWasAsked(f *testing.F) {
+	for _, seed := range []string{
+		"", "\n", "no JSON\n", `{"id":"1","outcome":"completed"}` + "\n",
+		`{"id":"1","outcome":"completed"}` + "\n" + `{"id":"1","outcome":"rejected"}` + "\n",
+		`{"id":"2","outcome":"completed"}` + "\n" + `{"id":"1","outcome":"comp`,
+		`{"id":"1","outcome":"completed","id":"2"}` + "\n",
+		`{"id":"9","outcome":"completed"}` + "\n" + `{"id":"1","outcome":"completed"}` + "\n",
+		`{"id":"1","outcome":"completed"}{"id":"2","outcome":"completed"}` + "\n",
+		`{"id":"01","outcome":"completed"}` + "\n" + `{"id":1,"outcome":"completed"}` + "\n",
+		`{"id":"1","outcome":"lost"}` + "\n" + `{"id":"2","outcome":"in_flight"}` + "\n",
+		`{"id":"1","outcome":"completed","response":"` + "\x00\xff" + `"}` + "\r\n",
+	} {
+		f.Add([]byte(seed), uint8(2), uint8(0))
+		f.Add([]byte(seed), uint8(3), uint8(1))
+	}
+	f.Fuzz(func(t *testing.T, said []byte, asked, abandoned uint8) {
+		calls := newCalls()
+		waiting := map[string]<-chan answer{}
+		for number := range int(asked % 8) {
+			id := strconv.Itoa(number + 1)
+			waiting[id], _ = calls.begin(id)
+		}
+		left := strconv.Itoa(int(abandoned))
+		if waiting[left] != nil {
+			calls.abandon(left)
+			delete(waiting, left)
+		}
+		lines := protocol.Lines(bytes.NewReader(said), 256)
+		for lines.Scan() && calls.settle(lines.Bytes()) {
+			continue
+		}
+		calls.fail(died)
+		for id, answers := range waiting {
+			if len(answers) != 1 {
+				t.Fatalf("request %s has %d answers", id, len(answers))
+			}
+			if got := (<-answers).evidence(dispatch.NonIdempotent); got.Outcome == dispatch.Completed && !says(said, id, "completed") {
+				t.Errorf("%q completes request %s", said, id)
+			}
+		}
+		if len(calls.waiting) > 0 || calls.abandoned > 1 || calls.abandoned < 0 {
+			t.Errorf("%d requests are left, %d of them abandoned", len(calls.waiting), calls.abandoned)
+		}
+	})
+}
+
+// says reports whether a whole line is a result of the request.
+func says(text []byte, id, outcome string) bool {
+	for line := range bytes.Lines(text) {
+		var result map[string]any
+		if bytes.HasSuffix(line, []byte("\n")) && json.Unmarshal(line, &result) == nil && result["id"] == id && result["outcome"] == outcome {
+			return true
+		}
+	}
+	return false
+}
+
+// What a child writes to its stderr stands in drainer's log under its
+// provider's name, line by line, and commands no terminal.
+func FuzzAChildsLogCannotPassForDrainers(f *testing.F) {
+	for _, seed := range []string{
+		"", "\n", "one\ntwo", "a\r\n\tb\r", "\x1b[2J\x1b[Hdrainer: all is well", "\u0085other: \u009b2J", "\xff\xc2\n", "x\u2028y",
+		strings.Repeat("x", 2*longestLogged) + "\nnext\n", strings.Repeat("é", longestLogged) + "\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, said []byte) {
+		var log bytes.Buffer
+		relay(bytes.NewReader(said), &log, "desk")
+		if most := bytes.Count(said, []byte("\n")) + 1; bytes.Count(log.Bytes(), []byte("\n")) > most {
+			t.Errorf("%q becomes %q", said, log.String())
+		}
+		for line := range strings.Lines(log.String()) {
+			text, isOurs := strings.CutPrefix(line, "desk: ")
+			text, isWhole := strings.CutSuffix(text, "\n")
+			isControl := func(r rune) bool { return unicode.IsControl(r) && r != '\t' }
+			if !isOurs || !isWhole || utf8.RuneCountInString(text) > longestLogged || strings.ContainsFunc(text, isControl) {
+				t.Errorf("%q becomes %q", said, line)
+			}
+		}
+	})
 }

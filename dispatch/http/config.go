@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -11,7 +12,9 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
+	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
+	"github.com/agentoutbox/drainer/dispatch/internal/rules"
+	"golang.org/x/net/http/httpguts"
 )
 
 const defaultMaxResponseBody = 1 << 20
@@ -19,12 +22,12 @@ const defaultMaxResponseBody = 1 << 20
 // Settings is the provider's `http` block.
 type Settings struct {
 	BaseURL           string            `yaml:"base_url" jsonschema:"required,format=uri" jsonschema_description:"Where the provider lives, http or https, without query, credentials or fragment. Every request goes to this host."`
-	Profile           string            `yaml:"profile,omitempty" jsonschema:"enum=github,enum=ietf,enum=none,enum=resend,enum=sendgrid,enum=slack,enum=stripe" jsonschema_description:"What is known of the provider: where it wants the key, how long it remembers one, what its responses mean. Other settings go before it. ietf is for any API that follows the Idempotency-Key draft, none for one that knows no keys. docs/providers.md has the table."`
+	Profile           string            `yaml:"profile,omitempty" jsonschema:"enum=github,enum=ietf,enum=none,enum=resend,enum=sendgrid,enum=slack,enum=stripe" jsonschema_description:"Defaults for a provider: the place of the key, how long it is remembered, the meaning of responses. Other settings override it. ietf: any API that follows the Idempotency-Key draft. none: an API without keys. docs/providers.md has the table."`
 	Headers           map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of every request, sent as they are: the place for credentials."`
 	IdempotencyKey    KeySettings       `yaml:"idempotency_key,omitempty" jsonschema_description:"Where the provider wants the idempotency key, and how."`
-	ReplayHeader      string            `yaml:"replay_header,omitempty" jsonschema_description:"The response header that says true where the answer is that of an earlier request with the same key. Idempotency-Replay and Idempotent-Replayed are always understood."`
+	ReplayHeader      string            `yaml:"replay_header,omitempty" jsonschema_description:"The response header that is true on a replay. Idempotency-Replay and Idempotent-Replayed are always understood."`
 	ShouldRetryHeader string            `yaml:"should_retry_header,omitempty" jsonschema_description:"The response header by which the provider says true or false to another attempt."`
-	MaxResponseBody   int64             `yaml:"max_response_body,omitempty" jsonschema:"minimum=1,default=1048576" jsonschema_description:"The longest response body that is read, in octets after decompression."`
+	MaxResponseBody   int64             `yaml:"max_response_body,omitempty" jsonschema:"minimum=1,default=1048576" jsonschema_description:"The longest response body that is read, in bytes after decompression."`
 	CaptureHeaders    []string          `yaml:"capture_headers,omitempty" jsonschema_description:"Response headers to store with the attempt."`
 }
 
@@ -35,14 +38,31 @@ type Tool struct {
 	Query    map[string]string `yaml:"query,omitempty" jsonschema_description:"Query parameters; {jq} inserts a value."`
 	Headers  map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of this tool; {jq} inserts a value."`
 	Body     string            `yaml:"body,omitempty" jsonschema:"enum=json,enum=form,enum=none" jsonschema_description:"How the body is written. json by default; none for GET, HEAD and DELETE."`
-	Map      string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the body, over {payload, key, provider_ref, agent_run_id, step_id, tool_name, business_scope}; provider_ref is what an earlier attempt brought, for lookups, and null otherwise. Without it the payload is sent octet for octet."`
+	Map      string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the body, over {payload, key, provider_ref, agent_run_id, step_id, tool_name, business_scope}; provider_ref is the reference from an earlier attempt, for lookups, and null otherwise. Without it the payload is sent byte for byte."`
 	Response Response          `yaml:"response,omitempty" jsonschema_description:"How the response is understood."`
 }
 
 // Response says how a tool's responses are understood.
 type Response struct {
-	Ref   string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the response body that finds the provider's own id of the effect: .id. Where the tool answers lookups, an answer without it is not believed."`
-	Rules []Rule `yaml:"rules,omitempty" jsonschema_description:"What responses mean whose status does not tell. The first rule that matches decides; where none does, the profile decides, and then the status."`
+	Ref   string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the response body that finds the provider's own id of the effect: .id. In a lookup, an answer without it is not believed."`
+	Rules []Rule `yaml:"rules,omitempty" jsonschema_description:"The meaning of responses whose status alone is not enough. The first rule that matches decides; where none does, the profile decides, and then the status."`
+}
+
+// Rule gives the meaning of a response whose status alone is not enough.
+type Rule struct {
+	When       string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {status, headers, body, date}: header names in lower case, the body null where it is no JSON, the date in seconds since 1970 by the provider's clock. true matches, false and null do not; any other result or an error makes the response ambiguous."`
+	Outcome    string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"completed: the effect is there; never believed of a 5xx. throttled: not now, nothing has happened. rejected: refused for good, nothing has happened. in_flight: busy with an earlier attempt; not for non_idempotent tools. ambiguous: not known. absent: there is no such effect; only for read_only tools."`
+	RetryAfter string `yaml:"retry_after,omitempty" jsonschema_description:"A jq expression over the same, for the least number of seconds to wait. A longer Retry-After header counts."`
+	Error      string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure, stored with the attempt in place of http_<status>, or of absent."`
+}
+
+// ruleSettings are the rules as package rules takes them.
+func ruleSettings(written []Rule) []rules.Setting {
+	settings := make([]rules.Setting, len(written))
+	for i, rule := range written {
+		settings[i] = rules.Setting(rule)
+	}
+	return settings
 }
 
 // provider is Settings, checked, with its profile applied.
@@ -51,27 +71,27 @@ type provider struct {
 	headers     http.Header
 	key         keyPlacement
 	keyTTL      time.Duration // the longest that the profile vouches for; 0 where it does not say
-	rules       rules         // the profile's
+	rules       rules.Rules   // the profile's
 	replay      []string      // headers that mark a replay
 	shouldRetry string        // header that says whether to try again; "" where there is none
 	limit       int64
 	capture     []string
-	sign        Signer // nil where nobody asks for a signature
+	sign        Signer // nil where requests are not signed
 }
 
 func newProvider(block dispatch.Block) (*provider, error) {
 	var settings Settings
-	if err := blocks.Decode(block, &settings); err != nil {
+	if err := adapter.Decode(block, &settings); err != nil {
 		return nil, err
 	}
 	base, baseErr := parseBase(settings.BaseURL)
 	profile, profileErr := findProfile(settings.Profile)
 	key, keyErr := newKeyPlacement(settings.IdempotencyKey.over(profile.key))
-	rules, rulesErr := compileRules(profile.rules, "")
+	known, rulesErr := rules.Compile(ruleSettings(profile.rules), "", bareAnswers...)
 	p := &provider{
-		base: base, headers: http.Header{}, limit: settings.MaxResponseBody,
-		key: key, keyTTL: profile.keyTTL, rules: rules,
-		replay:      replayHeaders(settings.ReplayHeader),
+		base: base, headers: http.Header{}, limit: cmp.Or(settings.MaxResponseBody, defaultMaxResponseBody),
+		key: key, keyTTL: profile.keyTTL, rules: known,
+		replay:      []string{"Idempotency-Replay", "Idempotent-Replayed"}, // in common use
 		shouldRetry: cmp.Or(settings.ShouldRetryHeader, profile.shouldRetryHeader),
 	}
 	problems := []error{
@@ -79,18 +99,22 @@ func newProvider(block dispatch.Block) (*provider, error) {
 		checkHeaderField("replay_header", settings.ReplayHeader),
 		checkHeaderField("should_retry_header", settings.ShouldRetryHeader),
 	}
-	for _, name := range sortedKeys(settings.Headers) {
-		problems = append(problems, p.checkHeader(name, settings.Headers[name]))
+	for _, name := range slices.Sorted(maps.Keys(settings.Headers)) {
+		problem := p.checkHeaderName(name)
+		if problem == nil && !httpguts.ValidHeaderFieldValue(settings.Headers[name]) {
+			problem = fmt.Errorf("headers: the value of %s holds a control character (a trailing newline in a secret file?)", name)
+		}
+		problems = append(problems, problem)
 		p.headers.Set(name, settings.Headers[name])
+	}
+	if settings.ReplayHeader != "" {
+		p.replay = append(p.replay, settings.ReplayHeader)
 	}
 	for _, name := range settings.CaptureHeaders {
 		problems = append(problems, checkHeaderField("capture_headers", name))
 		p.capture = append(p.capture, http.CanonicalHeaderKey(name))
 	}
-	switch {
-	case p.limit == 0:
-		p.limit = defaultMaxResponseBody
-	case p.limit < 0:
+	if p.limit < 0 {
 		problems = append(problems, errors.New("max_response_body is negative"))
 	}
 	return p, errors.Join(problems...)
@@ -98,25 +122,15 @@ func newProvider(block dispatch.Block) (*provider, error) {
 
 // checkHeaderField takes a name that was left out for a good one.
 func checkHeaderField(field, name string) error {
-	if name != "" && !validHeaderName(name) {
+	if name != "" && !httpguts.ValidHeaderFieldName(name) {
 		return fmt.Errorf("%s: not a header name", field)
-	}
-	return nil
-}
-
-func (p *provider) checkHeader(name, value string) error {
-	if err := p.checkHeaderName(name); err != nil {
-		return err
-	}
-	if !validHeaderValue(value) {
-		return fmt.Errorf("headers: the value of %s holds a control character (a trailing newline in a secret file?)", name)
 	}
 	return nil
 }
 
 func (p *provider) checkHeaderName(name string) error {
 	switch canonical := http.CanonicalHeaderKey(name); {
-	case !validHeaderName(name):
+	case !httpguts.ValidHeaderFieldName(name):
 		return errors.New("headers: a name is not a valid header name")
 	case slices.Contains(reservedHeaders, canonical):
 		return fmt.Errorf("headers: %s is set by the adapter itself", canonical)
@@ -154,24 +168,78 @@ func parseBase(text string) (*url.URL, error) {
 	return base, nil
 }
 
-func validHeaderName(name string) bool {
-	const others = "!#$%&'*+-.^_`|~"
-	for _, c := range []byte(name) {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case strings.IndexByte(others, c) >= 0:
-		default:
-			return false
-		}
-	}
-	return name != ""
+// profile holds the known facts about a provider, as an operator would configure
+// them. docs/providers.md cites the sources.
+type profile struct {
+	key               KeySettings   // without a place the provider knows no keys
+	keyTTL            time.Duration // how long it says to remember a key; 0 where it does not say
+	shouldRetryHeader string
+	rules             []Rule
 }
 
-func validHeaderValue(value string) bool {
-	for _, c := range []byte(value) {
-		if (c < ' ' && c != '\t') || c == 0x7f {
-			return false
-		}
+func findProfile(name string) (profile, error) {
+	found, known := profiles[name]
+	if !known {
+		return profiles[""], fmt.Errorf("profile is none of %s", strings.Join(slices.Sorted(maps.Keys(profiles))[1:], ", "))
 	}
-	return true
+	return found, nil
 }
+
+const idempotencyKey = "Idempotency-Key"
+
+var profiles = map[string]profile{
+	"":     {key: KeySettings{Header: idempotencyKey}},
+	"none": {},
+	"ietf": {
+		key:   KeySettings{Header: idempotencyKey, Format: "quoted"},
+		rules: []Rule{{When: `.status == 409`, Outcome: "in_flight", Error: "key_in_flight"}},
+	},
+	"stripe": {
+		key:               KeySettings{Header: idempotencyKey},
+		keyTTL:            24 * time.Hour,
+		shouldRetryHeader: "Stripe-Should-Retry",
+		rules: []Rule{
+			{When: `.status == 409`, Outcome: "in_flight", Error: "key_in_flight"},
+			{When: `.status == 400 and .body.error.type == "idempotency_error"`, Outcome: "rejected", Error: "key_mismatch"},
+		},
+	},
+	"resend": {
+		key:    KeySettings{Header: idempotencyKey},
+		keyTTL: 24 * time.Hour,
+		rules: []Rule{
+			{When: `.status == 409 and .body.name == "concurrent_idempotent_requests"`, Outcome: "in_flight", Error: "key_in_flight"},
+			{When: `.status == 409 and .body.name == "invalid_idempotent_request"`, Outcome: "rejected", Error: "key_mismatch"},
+		},
+	},
+	"github": {
+		rules: []Rule{
+			{
+				When:       `(.status == 403 or .status == 429) and .headers["x-ratelimit-remaining"] == "0"`,
+				Outcome:    "throttled",
+				RetryAfter: untilRateLimitReset,
+				Error:      "rate_limited",
+			},
+			{When: `.status == 403 and .headers["retry-after"] != null`, Outcome: "throttled", Error: "rate_limited"},
+			{
+				When:       `.status == 429 or (.status == 403 and (.body | tostring | ascii_downcase | contains("rate limit")))`,
+				Outcome:    "throttled",
+				RetryAfter: `if .headers["retry-after"] then 0 else 60 end`,
+				Error:      "rate_limited",
+			},
+		},
+	},
+	"slack": {
+		rules: []Rule{
+			{When: `.status == 200 and (.body.error == "ratelimited" or .body.error == "rate_limited")`, Outcome: "throttled", Error: "rate_limited"},
+			{When: `.status == 200 and (.body.error == "internal_error" or .body.error == "fatal_error" or .body.error == "service_unavailable")`, Outcome: "ambiguous", Error: "not_ok"},
+			{When: `.status == 200 and .body.ok == false`, Outcome: "rejected", Error: "not_ok"},
+			{When: `.status == 200 and .body.ok != true`, Outcome: "ambiguous", Error: "not_ok"},
+		},
+	},
+	"sendgrid": {
+		rules: []Rule{{When: `.status == 429`, Outcome: "throttled", RetryAfter: untilRateLimitReset, Error: "rate_limited"}},
+	},
+}
+
+// untilRateLimitReset reads a time in seconds since 1970.
+const untilRateLimitReset = `(.headers["x-ratelimit-reset"] | tonumber) - .date`

@@ -68,8 +68,7 @@ func TestHTTP2IsSpoken(t *testing.T) {
 	}
 }
 
-// A refused stream is what the HTTP/2 transport repeats by itself, up to six
-// times over.
+// The HTTP/2 transport repeats a refused stream by itself, up to six times.
 func TestARefusedStreamIsSentOnce(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"GET", "POST", "DELETE"} {

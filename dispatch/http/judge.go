@@ -2,13 +2,20 @@ package http
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/render"
-	"github.com/agentoutbox/drainer/dispatch/internal/retryafter"
-	"github.com/agentoutbox/drainer/dispatch/internal/storable"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
+	"github.com/agentoutbox/drainer/dispatch/internal/rules"
+	"github.com/agentoutbox/drainer/internal/jq"
 )
 
 // judge reads a response and says what it proves.
@@ -16,24 +23,21 @@ func (t *tool) judge(ctx context.Context, response *http.Response) dispatch.Resu
 	a := read(ctx, response, t.provider.limit)
 	v := t.verdict(ctx, a)
 	result := dispatch.Result{
-		Outcome:         v.outcome,
-		Final:           v.final,
+		Outcome:         v.Outcome,
+		Final:           v.Final,
 		HTTPStatus:      a.status,
-		ErrorClass:      v.class,
+		ErrorClass:      v.Class,
 		Replayed:        t.provider.isReplay(a.header),
-		Response:        storable.JSON(a.body, a.contentType()),
+		Response:        evidence.JSON(a.body, a.header.Get("Content-Type")),
 		ResponseHeaders: t.provider.captured(a.header),
 	}
-	if v.outcome == dispatch.Completed {
-		result.ProviderRef = t.find(ctx, a)
-		if t.isAsked && t.reference != nil && result.ProviderRef == "" {
-			result.Outcome, result.ErrorClass = dispatch.Ambiguous, "no_reference" // it found something else, or nothing
-		}
+	if v.Outcome == dispatch.Completed {
+		t.reading.Refer(ctx, &result, a.json())
 		return result
 	}
 	details := problemDetails(a)
 	result.Problem = details.problem()
-	result.RetryAfter = max(v.retryAfter, retryafter.Header(a.header, a.readAt), details.retryAfter())
+	result.RetryAfter = max(v.RetryAfter, evidence.RetryAfter(a.header, a.readAt), details.retryAfter())
 	return result
 }
 
@@ -44,25 +48,259 @@ func (p *provider) captured(header http.Header) map[string]string {
 			if captured == nil {
 				captured = make(map[string]string, len(p.capture))
 			}
-			captured[name] = storable.Text(strings.Join(values, ", "))
+			captured[name] = evidence.Text(strings.Join(values, ", "))
 		}
 	}
 	return captured
 }
 
-// find looks for the provider's reference. An effect without one is still an
-// effect, so nothing that goes wrong here matters.
-func (t *tool) find(ctx context.Context, a *answer) string {
-	if t.reference == nil {
-		return ""
+// verdict takes the operator's rules first, then the provider's profile, and
+// last the meaning of the status.
+func (t *tool) verdict(ctx context.Context, a *answer) rules.Verdict {
+	v, known := a.ruled(ctx, t.reading.Rules)
+	if !known {
+		if v, known = a.ruled(ctx, t.provider.rules); !known {
+			v = byStatus(a)
+		}
+		v = t.provider.advised(v, a)
 	}
-	value, err := t.reference.Eval(ctx, a.json())
-	if err != nil {
-		return ""
+	// A server's failure that was stored with the key does not show whether the
+	// effect happened, and every retry would get it again. A provider that asks
+	// for a retry all the same is believed.
+	if a.status >= 500 && t.provider.isReplay(a.header) && !says(a.header, t.provider.shouldRetry, "true") {
+		return beyondRetry(v)
 	}
-	text, err := render.Scalar(value)
-	if err != nil {
-		return ""
+	return v
+}
+
+// answer is a response, read as far as it could be.
+type answer struct {
+	status int
+	header http.Header
+	readAt time.Time // by this process's clock
+
+	body       []byte // nil where it was not read
+	unreliable string // why the body proves nothing, as an error class; "" for a good one
+
+	decoded bool
+	value   any
+}
+
+var errBodyTooLarge = errors.New("response body is over max_response_body")
+
+func read(ctx context.Context, response *http.Response, limit int64) *answer {
+	a := &answer{status: response.StatusCode, header: response.Header, readAt: time.Now()}
+	body, err := readBody(response.Body, limit)
+	switch {
+	case errors.Is(err, errBodyTooLarge):
+		a.unreliable = "body_too_large"
+	case err != nil:
+		if a.unreliable = evidence.Sent(ctx, err); a.unreliable == "protocol" {
+			a.unreliable = "malformed_body"
+		}
+	default:
+		a.body = body
+		// Many providers send no body at all with a success, whatever its type.
+		if len(body) > 0 && evidence.DeclaresJSON(a.header.Get("Content-Type")) && !json.Valid(body) {
+			a.unreliable = "malformed_body"
+		}
 	}
-	return storable.Reference(text)
+	return a
+}
+
+// readBody reads at most limit bytes, counted after decompression.
+func readBody(body io.Reader, limit int64) ([]byte, error) {
+	read, err := io.ReadAll(io.LimitReader(body, limit+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("reading the response body: %w", err)
+	case int64(len(read)) > limit:
+		return nil, errBodyTooLarge
+	}
+	return read, nil
+}
+
+// json is the body as a JSON value, nil where it is none.
+func (a *answer) json() any {
+	if !a.decoded && len(a.body) > 0 {
+		a.value, _ = jq.Decode(a.body)
+		a.decoded = true
+	}
+	return a.value
+}
+
+// bareAnswers have no header and no body.
+var bareAnswers = []rules.Answer{&answer{status: 200}, &answer{status: 404}, &answer{status: 500}}
+
+// ruled asks rules. They need the body: where it is not reliable, nothing is
+// certain.
+func (a *answer) ruled(ctx context.Context, by rules.Rules) (v rules.Verdict, known bool) {
+	if len(by) > 0 && a.unreliable != "" {
+		return rules.Doubt(a.unreliable), true
+	}
+	return by.Judge(ctx, a)
+}
+
+// View implements [rules.Answer].
+func (a *answer) View() map[string]any {
+	headers := make(map[string]any, len(a.header))
+	for name, values := range a.header {
+		headers[strings.ToLower(name)] = strings.Join(values, ", ")
+	}
+	return map[string]any{
+		"status":  a.status,
+		"headers": headers,
+		"body":    a.json(),
+		"date":    int(evidence.DateOf(a.header, a.readAt).Unix()),
+	}
+}
+
+// Class implements [rules.Answer].
+func (a *answer) Class() string {
+	if a.status >= 300 && a.status <= 399 {
+		return "redirect"
+	}
+	return fmt.Sprintf("http_%d", a.status)
+}
+
+// CanProve implements [rules.Answer]. A server's error proves no effect. A
+// refusal to look, or a page that is not data, proves no absence.
+func (a *answer) CanProve(outcome dispatch.Outcome) bool {
+	switch outcome {
+	case dispatch.Completed:
+		return a.status >= 200 && a.status <= 499
+	case dispatch.Absent:
+		found := a.status >= 200 && a.status <= 299
+		return a.status == 404 || a.status == 410 || (found && a.json() != nil)
+	}
+	return true
+}
+
+// byStatus is the verdict where no rule knows better.
+func byStatus(a *answer) rules.Verdict {
+	switch outcome := outcomeOf(a); {
+	case outcome != dispatch.Completed:
+		return rules.Verdict{Outcome: outcome, Class: a.Class()}
+	case a.unreliable != "":
+		return rules.Doubt(a.unreliable)
+	}
+	return rules.Verdict{Outcome: dispatch.Completed}
+}
+
+func outcomeOf(a *answer) dispatch.Outcome {
+	switch status := a.status; {
+	case status >= 200 && status <= 299:
+		return dispatch.Completed
+	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable, status == 529: // 529: overloaded
+		return dispatch.Throttled
+	case status == http.StatusTooEarly:
+		return dispatch.InFlight
+	case status == http.StatusConflict && saysInFlight(a):
+		return dispatch.InFlight
+	case status == http.StatusRequestTimeout:
+		return dispatch.Ambiguous
+	case status >= 300 && status <= 499:
+		return dispatch.Rejected
+	}
+	return dispatch.Ambiguous
+}
+
+// saysInFlight distinguishes the two meanings of 409: still busy with this key,
+// or refused. Only the first is worth another attempt, and providers say so
+// with a Retry-After or in their problem details (RFC 9457). A 409 that does
+// not say is a refusal: on a first attempt nothing of ours is in flight, and
+// after an attempt in doubt a refusal does not end the doubt.
+func saysInFlight(a *answer) bool {
+	if a.header.Get("Retry-After") != "" {
+		return true
+	}
+	details := problemDetails(a)
+	words := strings.ToLower(strings.Join([]string{
+		details.text("type"), details.text("title"), details.text("detail"), details.text("code"),
+	}, " "))
+	words = strings.NewReplacer("-", " ", "_", " ").Replace(words)
+	return slices.ContainsFunc([]string{"outstanding", "in flight", "in progress", "in use", "being processed", "concurrent"},
+		func(phrase string) bool { return strings.Contains(words, phrase) })
+}
+
+func (p *provider) isReplay(header http.Header) bool {
+	return slices.ContainsFunc(p.replay, func(name string) bool { return says(header, name, "true") })
+}
+
+// advised follows the provider's advice about another attempt. It moves a
+// verdict towards doubt, with one exception: a provider that limits the rate
+// and wants no retry has refused, without an effect.
+func (p *provider) advised(v rules.Verdict, a *answer) rules.Verdict {
+	switch {
+	case says(a.header, p.shouldRetry, "true"):
+		if v.Outcome == dispatch.Rejected && a.status >= 400 {
+			v.Outcome = dispatch.InFlight
+		}
+	case says(a.header, p.shouldRetry, "false"):
+		if v.Outcome == dispatch.Throttled && a.status < 500 {
+			v.Outcome = dispatch.Rejected
+		}
+		return beyondRetry(v)
+	}
+	return v
+}
+
+// beyondRetry ends what would be tried again. After "not now" or "still busy"
+// without another attempt, the outcome stays unknown.
+func beyondRetry(v rules.Verdict) rules.Verdict {
+	switch v.Outcome {
+	case dispatch.Throttled, dispatch.InFlight, dispatch.Ambiguous:
+		v.Outcome, v.Final = dispatch.Ambiguous, true
+	}
+	return v
+}
+
+func says(header http.Header, name, word string) bool {
+	return name != "" && strings.EqualFold(strings.TrimSpace(header.Get(name)), word)
+}
+
+// The longest words of a provider that are kept, in characters.
+const (
+	maxProblemLine   = 255
+	maxProblemDetail = 1024
+)
+
+// details are the members of a Problem Details object (RFC 9457); nil where
+// the response has none. A member of the wrong type counts as left out, as
+// the RFC demands.
+type details map[string]any
+
+func problemDetails(a *answer) details {
+	media, _, err := mime.ParseMediaType(a.header.Get("Content-Type"))
+	if err != nil || media != "application/problem+json" {
+		return nil
+	}
+	object, _ := a.json().(map[string]any)
+	return object
+}
+
+func (d details) text(member string) string {
+	text, _ := d[member].(string)
+	return text
+}
+
+// retryAfter reads a member that RFC 9457 does not know. Cloudflare sends it in
+// front of any API that it protects.
+func (d details) retryAfter() time.Duration {
+	number, _ := d["retry_after"].(json.Number)
+	wait, _ := evidence.Seconds(number.String())
+	return wait
+}
+
+// problem keeps the readable members; nil where there are none.
+func (d details) problem() *dispatch.Problem {
+	kept := dispatch.Problem{
+		Type:   evidence.First(d.text("type"), maxProblemLine),
+		Title:  evidence.First(d.text("title"), maxProblemLine),
+		Detail: evidence.First(d.text("detail"), maxProblemDetail),
+	}
+	if kept == (dispatch.Problem{}) {
+		return nil
+	}
+	return &kept
 }

@@ -5,17 +5,21 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"pgregory.net/rapid"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/retryafter"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
 type text string
@@ -38,7 +42,7 @@ func TestNoResponseIsTakenForMoreThanItProves(t *testing.T) {
 	t.Parallel()
 	judges := newJudges(t)
 	rapid.Check(t, func(t *rapid.T) {
-		by := judge{rapid.SampledFrom(sortedKeys(profiles)).Draw(t, "profile"), rapid.SampledFrom(ruleSets).Draw(t, "rules")}
+		by := judge{rapid.SampledFrom(slices.Sorted(maps.Keys(profiles))).Draw(t, "profile"), rapid.SampledFrom(ruleSets).Draw(t, "rules")}
 		checkVerdict(t, judges[by], by, anyResponse(t))
 	})
 }
@@ -71,9 +75,9 @@ func FuzzNoResponseIsTakenForMoreThanItProves(f *testing.F) {
 	judges := newJudges(f)
 	f.Fuzz(func(t *testing.T, profile, rules byte, status int, header string, body []byte) {
 		if status < 100 || status > 999 {
-			return // which net/http hands to nobody
+			return // net/http never delivers these
 		}
-		by := judge{sortedKeys(profiles)[int(profile)%len(profiles)], ruleSets[int(rules)%len(ruleSets)]}
+		by := judge{slices.Sorted(maps.Keys(profiles))[int(profile)%len(profiles)], ruleSets[int(rules)%len(ruleSets)]}
 		response := &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(body))}
 		for line := range strings.Lines(header) {
 			name, value, _ := strings.Cut(line, ":")
@@ -82,6 +86,13 @@ func FuzzNoResponseIsTakenForMoreThanItProves(f *testing.F) {
 		checkVerdict(t, judges[by], by, response)
 	})
 }
+
+// The outcomes that an adapter may find in a response.
+var outcomes = []dispatch.Outcome{
+	dispatch.Completed, dispatch.Throttled, dispatch.Rejected, dispatch.InFlight, dispatch.Ambiguous, dispatch.Absent,
+}
+
+var className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
 // judge is who a response is judged by.
 type judge struct{ profile, rules string }
@@ -115,7 +126,7 @@ func checkVerdict(t rapid.TB, judging *tool, by judge, response *http.Response) 
 
 	status := response.StatusCode
 	switch completed := got.Outcome == dispatch.Completed; {
-	case !slices.Contains(ruleOutcomes, got.Outcome):
+	case !slices.Contains(outcomes, got.Outcome):
 		t.Errorf("%s is none of an adapter's outcomes", got.Outcome)
 	case completed && (status < 200 || status > 499):
 		t.Errorf("a %d completed it", status)
@@ -133,9 +144,9 @@ func checkVerdict(t rapid.TB, judging *tool, by judge, response *http.Response) 
 		t.Errorf("%s is final", got.Outcome)
 	case completed != (got.ErrorClass == "") || got.ErrorClass != "" && !className.MatchString(got.ErrorClass):
 		t.Errorf("%s with error class %q", got.Outcome, got.ErrorClass)
-	case got.RetryAfter < 0 || got.RetryAfter > retryafter.Longest:
+	case got.RetryAfter < 0 || got.RetryAfter > evidence.LongestWait:
 		t.Errorf("retry after %s", got.RetryAfter)
-	case !completed && got.RetryAfter < retryafter.Header(response.Header, retryafter.DateOf(response.Header, time.Now())):
+	case !completed && got.RetryAfter < evidence.RetryAfter(response.Header, evidence.DateOf(response.Header, time.Now())):
 		t.Errorf("retry after %s, earlier than the header says", got.RetryAfter)
 	case status >= 500 && got.Replayed && !got.Final && got.Outcome != dispatch.Rejected && response.Header.Get("Stripe-Should-Retry") != "true":
 		t.Errorf("a saved %d is tried again: %+v", status, got)
@@ -172,8 +183,101 @@ func anyResponse(t *rapid.T) *http.Response {
 			`{"data":[]}`, `{"wait":1e400}`, `{"wait":"x"}`, `{"title":7,"retry_after":1e9}`, `{"error":{"type":"idempotency_error"}}`,
 			`{"name":"concurrent_idempotent_requests"}`, `"` + strings.Repeat("x", 100) + `"`, "{\"id\":\"\xff\\ud800\\u0000\"}",
 		}),
-		rapid.Map(rapid.SliceOf(rapid.Byte()), func(octets []byte) string { return string(octets) }),
+		rapid.Map(rapid.SliceOf(rapid.Byte()), func(raw []byte) string { return string(raw) }),
 	).Draw(t, "body")
 	status := rapid.OneOf(rapid.SampledFrom([]int{200, 202, 302, 400, 403, 404, 409, 410, 422, 425, 429, 500, 503, 529}), rapid.IntRange(100, 999)).Draw(t, "status")
 	return &http.Response{StatusCode: status, Header: header, Body: io.NopCloser(strings.NewReader(body))}
+}
+
+func problemAnswer(body string) *answer {
+	return &answer{status: 400, header: http.Header{"Content-Type": {"application/problem+json; charset=utf-8"}}, body: []byte(body)}
+}
+
+func TestProblemDetailsAreKept(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("ü", 2000)
+	for name, test := range map[string]struct {
+		body string
+		want *dispatch.Problem
+		wait time.Duration
+	}{
+		"whole":               {`{"type":"https://e.com/p","title":"T","status":400,"detail":"D","instance":"/i"}`, &dispatch.Problem{Type: "https://e.com/p", Title: "T", Detail: "D"}, 0},
+		"partial":             {`{"detail":"D"}`, &dispatch.Problem{Detail: "D"}, 0},
+		"wrong types":         {`{"type":1,"title":["T"],"detail":{"a":1}}`, nil, 0},
+		"one wrong type":      {`{"type":null,"title":true,"detail":"D"}`, &dispatch.Problem{Detail: "D"}, 0},
+		"other capitals":      {`{"Title":"T"}`, nil, 0},
+		"NUL":                 {`{"title":"a\u0000b"}`, &dispatch.Problem{Title: "a\ufffdb"}, 0},
+		"lone surrogate":      {`{"title":"a\ud800b"}`, &dispatch.Problem{Title: "a\ufffdb"}, 0},
+		"bad UTF-8":           {"{\"title\":\"a\xffb\"}", &dispatch.Problem{Title: "a\ufffdb"}, 0},
+		"huge":                {`{"type":"` + long + `","title":"` + long + `","detail":"` + long + `"}`, &dispatch.Problem{Type: long[:2*255], Title: long[:2*255], Detail: long[:2*1024]}, 0},
+		"array":               {`[{"title":"T"}]`, nil, 0},
+		"text":                {`"T"`, nil, 0},
+		"null":                {`null`, nil, 0},
+		"empty":               {``, nil, 0},
+		"cut short":           {`{"title":"T"`, nil, 0},
+		"two values":          {`{"title":"T"}{}`, nil, 0},
+		"deep":                {`{"title":"T","x":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `}`, nil, 0},
+		"retry_after":         {`{"title":"T","retry_after":30}`, &dispatch.Problem{Title: "T"}, 30 * time.Second},
+		"retry_after, half":   {`{"retry_after":0.5}`, nil, 500 * time.Millisecond},
+		"retry_after, past":   {`{"retry_after":-5}`, nil, 0},
+		"retry_after, huge":   {`{"retry_after":1e300}`, nil, evidence.LongestWait},
+		"retry_after, huger":  {`{"retry_after":1e999}`, nil, evidence.LongestWait},
+		"retry_after, quoted": {`{"retry_after":"30"}`, nil, 0},
+	} {
+		details := problemDetails(problemAnswer(test.body))
+		if got := details.problem(); !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%s: %.200v, want %.200v", name, got, test.want)
+		}
+		if got := details.retryAfter(); got != test.wait {
+			t.Errorf("%s: retry after %s, want %s", name, got, test.wait)
+		}
+	}
+}
+
+func TestOnlyProblemJSONIsReadAsAProblem(t *testing.T) {
+	t.Parallel()
+	for _, contentType := range []string{"", "application/json", "text/plain", "application/problem+xml", "application/problem+json; ="} {
+		a := problemAnswer(`{"title":"T"}`)
+		a.header.Set("Content-Type", contentType)
+		if got := problemDetails(a).problem(); got != nil {
+			t.Errorf("%q: %v", contentType, got)
+		}
+	}
+}
+
+func FuzzProblemDetailsAreBoundedText(f *testing.F) {
+	for _, seed := range []string{
+		`{"type":"t","title":"T","detail":"D","retry_after":3}`, `{"title":"\u0000\ud800"}`, "{\"title\":\"\xff\"}",
+		`{"retry_after":-1e309}`, `{"retry_after":9223372036854775808}`, `{"retry_after":0.0000000001}`, `{"retry_after":9e99,"retry_after":"1"}`, `[]`, `{"title":{}}`, `{"title":"a","title":7}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		details := problemDetails(problemAnswer(string(body)))
+		wait := details.retryAfter()
+		var said map[string]any
+		_ = json.Unmarshal(body, &said)
+		seconds, _ := said["retry_after"].(float64)
+		if wait < 0 || wait > evidence.LongestWait || wait.Seconds() < min(seconds, evidence.LongestWait.Seconds()) {
+			t.Errorf("retry after %s", wait)
+		}
+		problem := details.problem()
+		if problem == nil {
+			return
+		}
+		if *problem == (dispatch.Problem{}) {
+			t.Error("an empty problem is kept")
+		}
+		for _, kept := range []struct {
+			text string
+			most int
+		}{{problem.Type, maxProblemLine}, {problem.Title, maxProblemLine}, {problem.Detail, maxProblemDetail}} {
+			if !utf8.ValidString(kept.text) || strings.ContainsRune(kept.text, 0) || utf8.RuneCountInString(kept.text) > kept.most {
+				t.Errorf("kept %q", kept.text)
+			}
+		}
+		if _, err := json.Marshal(problem); err != nil {
+			t.Error(err)
+		}
+	})
 }

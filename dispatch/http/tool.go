@@ -2,6 +2,7 @@ package http
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,9 +14,11 @@ import (
 	"strings"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
+	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
+	"github.com/agentoutbox/drainer/dispatch/internal/rules"
 	"github.com/agentoutbox/drainer/internal/jq"
+	"golang.org/x/net/http/httpguts"
 )
 
 // tool is Tool, checked and compiled.
@@ -27,12 +30,11 @@ type tool struct {
 	headers     map[string]render.Template
 	body        encoding
 	mapping     *jq.Expression // nil sends the payload as it is
-	readsIntent bool           // for any of the four above
-	address     *url.URL       // where all intents go; nil where each has a place of its own
-	fixed       http.Header    // what all intents have, before their own
-	reference   *jq.Expression // nil finds no reference
-	rules       rules          // the operator's
-	isAsked     bool           // whether an effect happened
+	readsIntent bool           // an expression needs the decoded intent
+	isAddressed bool           // the URL depends on the intent
+	address     *url.URL       // the URL of all intents; nil where it depends on the intent or the key
+	fixed       http.Header    // the headers of all intents, before their own
+	reading     rules.Reading  // of its responses
 }
 
 var (
@@ -41,59 +43,47 @@ var (
 	noBodyAllowed   = []string{"GET", "HEAD"}
 )
 
-// newTool reports every problem of the block, joined. provider is nil where
-// its own block was wrong.
+// newTool reports every problem of the block, joined. provider is nil where its
+// own block cannot be read.
 func newTool(provider *provider, spec dispatch.ToolSpec) (*tool, error) {
 	var block Tool
-	if err := blocks.Decode(spec.Settings, &block); err != nil {
+	if err := adapter.Decode(spec.Settings, &block); err != nil {
 		return nil, err
 	}
-	t := &tool{provider: provider, method: block.Method, isAsked: spec.AnswersLookups}
-	if t.method == "" {
-		t.method = http.MethodPost
+	t := &tool{provider: provider, method: cmp.Or(block.Method, http.MethodPost)}
+	var problems [4]error
+	if t.path, problems[0] = parsePath(block.Path); problems[0] != nil {
+		problems[0] = fmt.Errorf("path: %w", problems[0])
 	}
-	err := errors.Join(
-		t.compilePath(block.Path),
-		t.compileTemplates(block),
-		t.compileBody(block, spec.Class),
-		t.compileResponse(block.Response, spec.Class),
-		t.checkKey(spec),
-	)
-	t.readsIntent = t.mapping != nil || t.isAddressed() || hasValue(slices.Collect(maps.Values(t.headers)))
+	t.query, problems[1] = parseTemplates("query", block.Query)
+	t.headers, problems[2] = parseTemplates("headers", block.Headers)
+	t.reading, problems[3] = rules.NewReading(block.Response.Ref, ruleSettings(block.Response.Rules), spec, bareAnswers...)
+	hasValue := func(templates map[string]render.Template) bool {
+		return slices.ContainsFunc(slices.Collect(maps.Values(templates)), render.Template.HasValue)
+	}
+	t.isAddressed = slices.ContainsFunc(t.path, render.Template.HasValue) || hasValue(t.query)
+	err := errors.Join(errors.Join(problems[:3]...), t.compileBody(block, spec.Class), problems[3], t.checkKey(block, spec))
+	t.readsIntent = t.mapping != nil || t.isAddressed || hasValue(t.headers)
 	return t, err
 }
 
-func hasValue(templates []render.Template) bool {
-	return slices.ContainsFunc(templates, render.Template.HasValue)
-}
-
-func (t *tool) compilePath(text string) (err error) {
-	if t.path, err = parsePath(text); err != nil {
-		return fmt.Errorf("path: %w", err)
+// prepare makes once what all intents of the tool have in common. The provider
+// has been checked by then. Its own headers win over the usual ones.
+func (t *tool) prepare() {
+	t.fixed = http.Header{"User-Agent": {"drainer"}}
+	if t.body.contentType != "" {
+		t.fixed.Set("Content-Type", t.body.contentType)
 	}
-	return nil
-}
-
-func (t *tool) compileTemplates(block Tool) error {
-	var problems []error
-	if t.provider != nil {
-		for _, name := range sortedKeys(block.Headers) {
-			problems = append(problems, t.provider.checkHeaderName(name))
-		}
-		if _, taken := block.Query[t.provider.key.query]; taken && t.provider.key.query != "" {
-			problems = append(problems, errors.New("query: a parameter carries the idempotency key"))
-		}
+	maps.Copy(t.fixed, t.provider.headers)
+	if !t.isAddressed && t.provider.key.query == "" {
+		t.address, _ = t.target(context.Background(), nil, "") // an error here refuses each intent
 	}
-	query, queryErr := parseTemplates("query", block.Query)
-	headers, headersErr := parseTemplates("headers", block.Headers)
-	t.query, t.headers = query, headers
-	return errors.Join(append(problems, queryErr, headersErr)...)
 }
 
 func parseTemplates(field string, texts map[string]string) (map[string]render.Template, error) {
 	parsed := make(map[string]render.Template, len(texts))
 	var problems []error
-	for _, name := range sortedKeys(texts) {
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		template, err := render.ParseTemplate(texts[name])
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s.%s: %w", field, name, err))
@@ -126,68 +116,65 @@ func (t *tool) compileBody(block Tool, class dispatch.Class) error {
 	case name == "none" && class == dispatch.KeyIdempotent && t.provider != nil && t.provider.key.field != "":
 		problems = append(problems, errors.New("body is none, but idempotency_key.field puts the key into the body"))
 	}
-	mapping, err := optional("map", block.Map)
+	mapping, err := render.Expression("map", block.Map)
 	t.body, t.mapping = body, mapping
 	return errors.Join(append(problems, err)...)
 }
 
-func optional(field, source string) (*jq.Expression, error) {
-	if source == "" {
-		return nil, nil
-	}
-	compiled, err := jq.Compile(source)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", field, err)
-	}
-	return compiled, nil
-}
-
-func (t *tool) compileResponse(block Response, class dispatch.Class) error {
-	reference, refErr := optional("response.ref", block.Ref)
-	rules, rulesErr := compileRules(block.Rules, class)
-	t.reference, t.rules = reference, rules
-	return errors.Join(refErr, rulesErr, t.checkAnswers())
-}
-
-// checkAnswers keeps a lookup from taking an empty list for an effect.
-func (t *tool) checkAnswers() error {
-	if t.isAsked && !slices.ContainsFunc(t.rules, func(r rule) bool { return r.outcome == dispatch.Absent }) {
-		return errors.New("response.rules: this tool answers lookups, so it must say what finding nothing looks like; add a rule with outcome: absent")
-	}
-	return nil
-}
-
-// checkKey holds what the tool promises of its key against what is known of
-// the provider.
-func (t *tool) checkKey(spec dispatch.ToolSpec) error {
-	switch {
-	case t.provider == nil || spec.Class != dispatch.KeyIdempotent:
+// checkKey compares the tool's promise about its key with the provider, and
+// keeps the places that the adapter fills in free.
+func (t *tool) checkKey(block Tool, spec dispatch.ToolSpec) error {
+	if t.provider == nil {
 		return nil
-	case !t.provider.key.isSent():
-		return errors.New("the class is key_idempotent, but the provider's profile knows no keys; choose another class, or say with idempotency_key where the key goes")
-	case t.provider.keyTTL > 0 && spec.KeyTTL > t.provider.keyTTL:
-		return fmt.Errorf("idempotency.ttl is longer than the %s for which the provider's profile vouches; a retry after that could act twice", t.provider.keyTTL)
 	}
-	return nil
+	var problems []error
+	for _, name := range slices.Sorted(maps.Keys(block.Headers)) {
+		problems = append(problems, t.provider.checkHeaderName(name))
+	}
+	key := t.provider.key
+	if _, taken := block.Query[key.query]; taken && key.query != "" {
+		problems = append(problems, errors.New("query: a parameter carries the idempotency key"))
+	}
+	switch {
+	case spec.Class != dispatch.KeyIdempotent:
+	case key.header == "" && key.query == "" && key.field == "":
+		problems = append(problems, errors.New("the class is key_idempotent, but the provider's profile knows no keys; choose another class, or say with idempotency_key where the key goes"))
+	case t.provider.keyTTL > 0 && spec.KeyTTL > t.provider.keyTTL:
+		problems = append(problems, fmt.Errorf("idempotency.ttl is longer than the %s for which the provider's profile vouches; a retry after that could act twice", t.provider.keyTTL))
+	}
+	return errors.Join(problems...)
 }
 
-// render makes the request that every attempt of the intent sends alike, but
-// for a signature.
+// render makes the request. Every attempt of the intent sends the same, but for
+// a signature.
 func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Request, error) {
-	input, err := t.input(request)
-	if err != nil {
-		return nil, err
+	var input any
+	var err error
+	if t.readsIntent { // most tools have no expressions
+		if input, err = render.Input(request); err != nil {
+			return nil, err
+		}
 	}
 	key := t.provider.key.format(request.IdempotencyKey)
-	target, err := t.target(ctx, input, key)
-	if err != nil {
-		return nil, err
+	target := t.address
+	if target == nil {
+		if target, err = t.target(ctx, input, key); err != nil {
+			return nil, err
+		}
 	}
 	header, err := t.header(ctx, input, request, key)
 	if err != nil {
 		return nil, err
 	}
-	body, err := t.write(ctx, input, request.Payload, key)
+	var mapped *any
+	if t.mapping != nil {
+		value, err := t.mapping.Eval(ctx, input)
+		if err != nil {
+			return nil, err
+		}
+		mapped = &value
+	}
+	body, err := t.body.encode(request.Payload, mapped, field{t.provider.key.field, key})
 	if err != nil {
 		return nil, err
 	}
@@ -203,18 +190,7 @@ func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Requ
 	return rendered, nil
 }
 
-// input is decoded for expressions alone: most tools have none.
-func (t *tool) input(request dispatch.Request) (any, error) {
-	if !t.readsIntent {
-		return nil, nil
-	}
-	return render.Input(request)
-}
-
 func (t *tool) target(ctx context.Context, input any, key string) (*url.URL, error) {
-	if t.address != nil {
-		return t.address, nil
-	}
 	target, err := t.path.below(ctx, t.provider.base, input)
 	if err != nil {
 		return nil, err
@@ -242,7 +218,10 @@ func (t *tool) header(ctx context.Context, input any, request dispatch.Request, 
 		}
 	}
 	for name, template := range t.headers {
-		value, err := template.Render(ctx, input, headerValue)
+		value, err := template.Render(ctx, input, render.AsIs)
+		if err == nil && !httpguts.ValidHeaderFieldValue(value) {
+			err = errors.New("a header value holds a control character")
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -255,23 +234,4 @@ func (t *tool) header(ctx context.Context, input any, request dispatch.Request, 
 		header.Set(tupleHeader, tupleOf(request.Tuple))
 	}
 	return header, nil
-}
-
-func headerValue(text string) (string, error) {
-	if !validHeaderValue(text) {
-		return "", errors.New("a header value holds a control character")
-	}
-	return text, nil
-}
-
-func (t *tool) write(ctx context.Context, input any, payload []byte, key string) ([]byte, error) {
-	var mapped *any
-	if t.mapping != nil {
-		value, err := t.mapping.Eval(ctx, input)
-		if err != nil {
-			return nil, err
-		}
-		mapped = &value
-	}
-	return t.body.encode(payload, mapped, field{t.provider.key.field, key})
 }

@@ -1,6 +1,8 @@
 package kafka
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -12,26 +14,27 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
+	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
 // Settings is the provider's `kafka` block.
 type Settings struct {
 	Brokers  []string `yaml:"brokers" jsonschema:"required,minItems=1" jsonschema_description:"Some of the cluster's brokers, host:port. The others are learned from them."`
 	TLS      bool     `yaml:"tls,omitempty" jsonschema_description:"Speak TLS to every broker, with the provider's tls settings."`
-	SASL     *SASL    `yaml:"sasl,omitempty" jsonschema_description:"How to log in; without it nobody does."`
+	SASL     *SASL    `yaml:"sasl,omitempty" jsonschema_description:"How to log in; without it there is no login."`
 	ClientID string   `yaml:"client_id,omitempty" jsonschema:"default=drainer" jsonschema_description:"The name that the brokers see in their logs and quotas."`
 }
 
 // SASL is a login.
 type SASL struct {
-	Mechanism string `yaml:"mechanism" jsonschema:"required,enum=plain,enum=scram-sha-256,enum=scram-sha-512" jsonschema_description:"plain shows the password to whoever reads the connection: set tls with it."`
+	Mechanism string `yaml:"mechanism" jsonschema:"required,enum=plain,enum=scram-sha-256,enum=scram-sha-512" jsonschema_description:"plain sends the password as it is: set tls with it."`
 	Username  string `yaml:"username" jsonschema:"required"`
 	Password  string `yaml:"password" jsonschema:"required"`
 }
 
 func readSettings(block dispatch.Block) (settings Settings, err error) {
-	if err := blocks.Decode(block, &settings); err != nil {
+	if err := adapter.Decode(block, &settings); err != nil {
 		return settings, err
 	}
 	return settings, settings.check()
@@ -76,4 +79,89 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 		return scram.Auth{User: s.Username, Pass: s.Password}.AsSha512Mechanism(), nil
 	}
 	return nil, errors.New("sasl.mechanism is none of plain, scram-sha-256 and scram-sha-512")
+}
+
+const (
+	keyHeader = "idempotency-key"
+
+	// The key of an intent as record key: an intent's own partition, where a
+	// record that comes twice comes to the same consumer, and its own line in
+	// a compacted topic.
+	defaultKey = "{.key}"
+
+	maxTopicName = 249
+)
+
+// Tool is a tool's `kafka` block.
+type Tool struct {
+	Topic   string            `yaml:"topic" jsonschema:"required" jsonschema_description:"The topic, which must exist. It is not taken from the payload."`
+	Key     string            `yaml:"key,omitempty" jsonschema:"default={.key}" jsonschema_description:"The record key, which decides the partition; {jq} inserts a value. {.business_scope} brings all records of a business object to one partition."`
+	Headers map[string]string `yaml:"headers,omitempty" jsonschema_description:"Record headers; {jq} inserts a value. idempotency-key and the trace context are always there."`
+	Map     string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the value, over {payload, key, agent_run_id, step_id, tool_name, business_scope}. Without it the payload is sent byte for byte; null makes a tombstone."`
+}
+
+// tool is Tool, checked and compiled.
+type tool struct {
+	topic string
+	key   render.Template
+	form  *adapter.Form
+}
+
+// record is the message of one intent; every attempt makes the same.
+type record struct {
+	topic   string
+	key     []byte
+	value   []byte // nil is a tombstone
+	headers []adapter.Header
+}
+
+func newTool(spec dispatch.ToolSpec) (*tool, error) {
+	var block Tool
+	if err := adapter.Decode(spec.Settings, &block); err != nil {
+		return nil, err
+	}
+	var problems []error
+	if spec.AnswersLookups {
+		problems = append(problems, errors.New("this tool answers lookups, but a topic cannot be asked for a record"))
+	}
+	key, keyErr := render.ParseTemplate(cmp.Or(block.Key, defaultKey))
+	if keyErr != nil {
+		keyErr = fmt.Errorf("key: %w", keyErr)
+	}
+	form, formErr := adapter.CompileForm(block.Headers, block.Map, keyHeader)
+	problems = append(problems, checkTopic(block.Topic), keyErr, formErr)
+	return &tool{topic: block.Topic, key: key, form: form}, errors.Join(problems...)
+}
+
+// checkTopic knows the names that brokers accept.
+func checkTopic(name string) error {
+	switch {
+	case name == "":
+		return errors.New("topic is missing")
+	case len(name) > maxTopicName, name == ".", name == "..", strings.ContainsFunc(name, isNoTopicRune):
+		return fmt.Errorf("topic is no name of up to %d letters, digits, dots, dashes and underscores", maxTopicName)
+	}
+	return nil
+}
+
+func isNoTopicRune(r rune) bool {
+	letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+	return !letter && (r < '0' || r > '9') && !strings.ContainsRune("._-", r)
+}
+
+func (t *tool) record(ctx context.Context, request dispatch.Request) (record, error) {
+	input, err := render.Input(request)
+	if err != nil {
+		return record{}, err
+	}
+	key, err := t.key.Render(ctx, input, render.AsIs)
+	if err != nil {
+		return record{}, err
+	}
+	written, err := t.form.Write(ctx, request, input)
+	if err != nil {
+		return record{}, err
+	}
+	headers := append([]adapter.Header{{Name: keyHeader, Value: request.IdempotencyKey}}, written.Headers...)
+	return record{topic: t.topic, key: []byte(key), value: written.Body, headers: headers}, nil
 }

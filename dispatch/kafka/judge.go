@@ -10,15 +10,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/storable"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
 const maxDetail = 500 // characters of a broker's own words
 
 // refusals are the errors that a leader answers before it appends anything
 // (https://kafka.apache.org/protocol#protocol_error_codes). Every other error
-// may come after: NOT_LEADER_OR_FOLLOWER, too, is what a leader says that took
-// the record and lost its office while it waited for the replicas.
+// may come after: NOT_LEADER_OR_FOLLOWER, too, can come from a leader that
+// appended the record and lost its leadership while it waited for the replicas.
 var refusals = map[int16]dispatch.Outcome{
 	kerr.CorruptMessage.Code:              dispatch.Throttled, // damaged on its way
 	kerr.MessageTooLarge.Code:             dispatch.Rejected,
@@ -77,7 +77,7 @@ func refused(answer *kmsg.ProduceResponseTopicPartition) dispatch.Result {
 		result.ErrorClass = className(known)
 	}
 	if answer.ErrorMessage != nil && *answer.ErrorMessage != "" {
-		result.Problem = &dispatch.Problem{Title: result.ErrorClass, Detail: storable.First(*answer.ErrorMessage, maxDetail)}
+		result.Problem = &dispatch.Problem{Title: result.ErrorClass, Detail: evidence.First(*answer.ErrorMessage, maxDetail)}
 	}
 	return result
 }
@@ -85,7 +85,7 @@ func refused(answer *kmsg.ProduceResponseTopicPartition) dispatch.Result {
 // className is Kafka's own name of an error, in our spelling.
 func className(err *kerr.Error) string { return strings.ToLower(err.Message) }
 
-// position is what is stored of an effect.
+// position is the stored response of an effect.
 type position struct {
 	Topic     string    `json:"topic"`
 	Partition int32     `json:"partition"`
@@ -104,7 +104,7 @@ func stored(topic string, partition int32, created time.Time, answer *kmsg.Produ
 	}
 	return dispatch.Result{
 		Outcome:     dispatch.Completed,
-		ProviderRef: storable.Reference(fmt.Sprintf("%s/%d/%d", topic, partition, answer.BaseOffset)),
+		ProviderRef: evidence.Reference(fmt.Sprintf("%s/%d/%d", topic, partition, answer.BaseOffset)),
 		Response:    response,
 	}
 }

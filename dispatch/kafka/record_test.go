@@ -11,7 +11,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-func TestARecordCarriesThePayloadOctetForOctetAndTheKey(t *testing.T) {
+func TestARecordCarriesThePayloadByteForByteAndTheKey(t *testing.T) {
 	t.Parallel()
 	cluster := start(t)
 	traced := request("{\"b\": 1.0,\n  \"a\": 12345678901234567890}")

@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -13,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
 // retryPause is between one broker that cannot be reached and the next.
@@ -92,4 +96,135 @@ func encrypt(ctx context.Context, conn net.Conn, config *tls.Config, address str
 		return nil, fmt.Errorf("TLS handshake with a broker: %w", err)
 	}
 	return encrypted, nil
+}
+
+// sessions keeps those that no dispatch uses; there are never more than
+// dispatches have run at once.
+type sessions struct {
+	open func() (*session, error)
+
+	mu      sync.Mutex
+	idle    []*session
+	closing sync.WaitGroup
+}
+
+func (s *sessions) take() (*session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last := len(s.idle) - 1; last >= 0 {
+		taken := s.idle[last]
+		s.idle = s.idle[:last]
+		return taken, nil
+	}
+	return s.open()
+}
+
+// giveBack takes a session on whose connections nothing is under way.
+func (s *sessions) giveBack(session *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idle = append(s.idle, session)
+}
+
+// discard ends a session that may still wait for something. It does not let
+// the caller wait with it.
+func (s *sessions) discard(session *session) {
+	s.closing.Go(session.client.Close)
+}
+
+func (s *sessions) close() {
+	s.mu.Lock()
+	idle := s.idle
+	s.idle = nil
+	s.mu.Unlock()
+	for _, session := range idle {
+		s.discard(session)
+	}
+	s.closing.Wait()
+}
+
+var (
+	errSealed     = errors.New("the dispatch is over; its record is not sent any more")
+	errSecondSend = errors.New("the record may already have been sent; it is not sent again")
+	errPeerLeft   = errors.New("the broker has closed the connection")
+)
+
+// wire is the evidence of one dispatch at a time: whether a Produce request
+// went out over the connections of its session. It is also the guard that at
+// most one does, and none once the dispatch is over.
+type wire struct {
+	mu     sync.Mutex
+	sent   bool
+	sealed bool
+}
+
+// unseal begins a dispatch.
+func (w *wire) unseal() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sent, w.sealed = false, false
+}
+
+// seal ends the dispatch and reports whether an byte of the Produce request
+// may have been written.
+func (w *wire) seal() (sent bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sealed = true
+	return w.sent
+}
+
+// admit lets a Produce request out. It counts before the write and corrects
+// afterwards, so that a question in between counts too much rather than
+// too little.
+func (w *wire) admit() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.sealed:
+		return errSealed
+	case w.sent:
+		return errSecondSend
+	}
+	w.sent = true
+	return nil
+}
+
+func (w *wire) withdraw() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sent = false
+}
+
+// watchedConn is a connection whose Produce requests the wire admits. Over
+// TLS it stands above the encryption.
+type watchedConn struct {
+	net.Conn
+	wire *wire
+	raw  net.Conn // the TCP connection beneath
+}
+
+// Write relies on the client writing each request with one call.
+func (c *watchedConn) Write(data []byte) (int, error) {
+	if !isProduce(data) {
+		return c.Conn.Write(data)
+	}
+	if evidence.Peek(c.raw) == evidence.Ended {
+		return 0, errPeerLeft // the client connects anew, for nothing was written
+	}
+	if err := c.wire.admit(); err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Write(data)
+	if n == 0 && err != nil {
+		c.wire.withdraw()
+	}
+	return n, err
+}
+
+// isProduce reads the head of a request, https://kafka.apache.org/protocol:
+// four bytes of length, then the API key, which is 0 for Produce.
+func isProduce(request []byte) bool {
+	const apiKeyStartsFrom = 4
+	return len(request) < apiKeyStartsFrom+2 || binary.BigEndian.Uint16(request[apiKeyStartsFrom:]) == 0
 }

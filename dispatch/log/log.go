@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
-	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
 const fileMode = 0o600 // payloads may be secret
@@ -53,12 +53,12 @@ type Adapter struct {
 // New builds the adapter, or reports what is wrong with its configuration.
 func New(spec dispatch.Spec) (*Adapter, error) {
 	a := &Adapter{tools: spec.Tools, settings: Settings{To: "stdout"}}
-	problems := []error{blocks.Decode(spec.Settings, &a.settings)}
+	problems := []error{adapter.Decode(spec.Settings, &a.settings)}
 	if to := a.settings.To; to != "stdout" && to != "stderr" && !filepath.IsAbs(to) {
 		problems = append(problems, errors.New("to is neither stdout nor stderr nor an absolute path"))
 	}
 	for operation, tool := range spec.Tools {
-		if err := blocks.Decode(tool.Settings, &Tool{}); err != nil {
+		if err := adapter.Decode(tool.Settings, &Tool{}); err != nil {
 			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
 		}
 	}
@@ -75,12 +75,12 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	}
 	line, err := a.line(request)
 	if err != nil {
-		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "malformed_payload"}
+		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "malformed_payload", Unsent: true}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if ctx.Err() != nil {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Context(ctx)}
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: evidence.Context(ctx)}
 	}
 	if err := a.open(); err != nil {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "open"}
@@ -157,3 +157,6 @@ func (a *Adapter) line(request dispatch.Request) ([]byte, error) {
 	text, err := json.Marshal(record)
 	return append(text, '\n'), err
 }
+
+// Destinations are none: nothing is sent anywhere.
+func (a *Adapter) Destinations() []dispatch.Destination { return nil }

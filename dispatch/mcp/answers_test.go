@@ -74,11 +74,11 @@ func TestWhatAnAnswerProves(t *testing.T) {
 		"a rule reads data": {tool: rules, how: replying(func(id json.RawMessage) string {
 			return `{"jsonrpc":"2.0","id":` + string(id) + `,"error":{"code":-32000,"message":"x","data":{"retry":true}}}`
 		}), want: dispatch.Throttled, class: "quota"},
-		"a rule reads text":         {tool: rules, how: resulting(`{"isError":true,"content":[{"type":"text","text":"insufficient funds"}]}`), want: dispatch.Rejected, class: "no_funds"},
-		"a rule reads structure":    {tool: rules, how: resulting(`{"content":[],"structuredContent":{"state":"pending"}}`), want: dispatch.InFlight, class: "in_flight"},
-		"a rule that fails":         {tool: rules, how: resulting(`{"content":[],"structuredContent":{"broken":7}}`), want: dispatch.Ambiguous, class: "rule_failed"},
-		"no rule matches":           {tool: rules, how: resulting(`{"content":[],"structuredContent":{}}`), want: dispatch.Completed},
-		"rules do not hear of HTTP": {tool: rules, how: status(403), want: dispatch.Rejected, class: "http_403"},
+		"a rule reads text":      {tool: rules, how: resulting(`{"isError":true,"content":[{"type":"text","text":"insufficient funds"}]}`), want: dispatch.Rejected, class: "no_funds"},
+		"a rule reads structure": {tool: rules, how: resulting(`{"content":[],"structuredContent":{"state":"pending"}}`), want: dispatch.InFlight, class: "in_flight"},
+		"a rule that fails":      {tool: rules, how: resulting(`{"content":[],"structuredContent":{"broken":7}}`), want: dispatch.Ambiguous, class: "rule_failed"},
+		"no rule matches":        {tool: rules, how: resulting(`{"content":[],"structuredContent":{}}`), want: dispatch.Completed},
+		"rules do not see HTTP":  {tool: rules, how: status(403), want: dispatch.Rejected, class: "http_403"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -171,9 +171,9 @@ type restated struct {
 	status int
 }
 
-func (w *restated) Write(octets []byte) (int, error) {
+func (w *restated) Write(raw []byte) (int, error) {
 	w.WriteHeader(w.status)
-	return w.ResponseWriter.Write(octets)
+	return w.ResponseWriter.Write(raw)
 }
 
 func TestAServerErrorIsDoubtWhateverItsBodySays(t *testing.T) {

@@ -299,7 +299,7 @@ func TestTheEndOfADispatchCancelsTheCall(t *testing.T) {
 	select {
 	case <-cancelled:
 	case <-time.After(10 * time.Second):
-		t.Error("the server was not told")
+		t.Error("the server was not notified")
 	}
 	if !slices.Contains(e.methods(), "notifications/cancelled") {
 		t.Errorf("methods %v", e.methods())

@@ -1,16 +1,20 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 	"github.com/agentoutbox/drainer/internal/child"
 )
 
@@ -52,7 +56,7 @@ func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
 	command := exec.Command(p.command[0], p.command[1:]...)
 	command.Env = append([]string{"PATH=" + os.Getenv("PATH")}, p.env...)
 	command.Dir = p.directory
-	command.Stdin, command.Stdout = theirs.in, theirs.out // its stderr is nobody's: it may hold payloads
+	command.Stdin, command.Stdout = theirs.in, theirs.out // stderr is dropped: it may hold payloads
 	process, err := child.Start(command, syscall.SIGKILL)
 	theirs.close()
 	if err != nil {
@@ -126,3 +130,161 @@ func pipes() (theirs, ours ends, err error) {
 	}
 	return theirs, ours, err
 }
+
+const (
+	firstRest = 100 * time.Millisecond
+	longRest  = 30 * time.Second
+	// steady is how long a child lives that does not die of being started.
+	steady = 10 * time.Second
+)
+
+// restarts spaces out the starts of a child that keeps dying. The first
+// restart is at once.
+type restarts struct {
+	mu    sync.Mutex
+	rest  time.Duration
+	start time.Time // not before
+}
+
+// await waits for leave to start the child, unless ctx ends before it comes.
+func (r *restarts) await(ctx context.Context) error {
+	r.mu.Lock()
+	rest := time.Until(r.start)
+	r.mu.Unlock()
+	if rest <= 0 {
+		return nil
+	}
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < rest {
+		return &startError{"child_backoff"}
+	}
+	timer := time.NewTimer(rest)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// ended takes note of a child that lived for so long.
+func (r *restarts) ended(lived time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case lived >= steady:
+		r.rest = 0
+	default:
+		r.start = time.Now().Add(r.rest)
+		r.rest = min(max(2*r.rest, firstRest), longRest)
+	}
+}
+
+// pipe speaks to a child. The library reads; writing needs evidence, and an
+// end where the child does not read.
+type pipe struct {
+	sdk.Connection // reads only
+	input          *os.File
+	turn           chan struct{} // held while writing
+	onClose        func()
+}
+
+// newPipe calls onClose once, after the child's input was closed.
+func newPipe(ours ends, limit int64, onClose func()) (*pipe, error) {
+	transport := &sdk.IOTransport{
+		Reader:        &lineReader{file: ours.out, limit: limit},
+		Writer:        ours.in,
+		MaxLineLength: -1, // lineReader's, whose error can be distinguished from others
+	}
+	connection, err := transport.Connect(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return &pipe{Connection: connection, input: ours.in, turn: make(chan struct{}, 1), onClose: sync.OnceFunc(onClose)}, nil
+}
+
+// Close closes both ends, and leaves it to onClose to wait for the child: the
+// library holds a lock meanwhile.
+func (p *pipe) Close() error {
+	err := p.Connection.Close()
+	p.onClose()
+	return err
+}
+
+// Write writes a message as one line.
+func (p *pipe) Write(ctx context.Context, message jsonrpc.Message) error {
+	line, err := jsonrpc.EncodeMessage(message)
+	if err != nil {
+		return err
+	}
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	c := writtenCall(ctx)
+	if c != nil && !c.begin() {
+		return errSecondCall
+	}
+	written, err := p.write(ctx, append(line, '\n'))
+	if err != nil && c != nil {
+		c.fail(written > 0, writeClass(ctx, written, err))
+	}
+	if err != nil && written > 0 {
+		_ = p.Close() // half a line has gone out, and the next message would be read as its rest
+	}
+	return err
+}
+
+// write gives up when ctx ends. That takes a deadline, which the next write
+// must not inherit.
+func (p *pipe) write(ctx context.Context, line []byte) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	hurried := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(hurried)
+		_ = p.input.SetWriteDeadline(time.Now())
+	})
+	defer func() {
+		if !stop() {
+			<-hurried
+			_ = p.input.SetWriteDeadline(time.Time{})
+		}
+	}()
+	return p.input.Write(line)
+}
+
+func writeClass(ctx context.Context, written int, err error) string {
+	switch {
+	case ctx.Err() != nil:
+		return evidence.Context(ctx)
+	case written == 0:
+		return "child_gone"
+	}
+	return evidence.Sent(ctx, err)
+}
+
+// lineReader bounds the length of a line.
+type lineReader struct {
+	file  *os.File
+	limit int64
+	line  int64
+}
+
+func (r *lineReader) Read(into []byte) (int, error) {
+	n, err := r.file.Read(into)
+	if last := bytes.LastIndexByte(into[:n], '\n'); last >= 0 {
+		r.line = int64(n - last - 1)
+	} else if r.line += int64(n); r.line > r.limit {
+		return 0, errTooLarge
+	}
+	if os.IsTimeout(err) {
+		err = io.EOF // the child has ended
+	}
+	return n, err
+}
+
+func (r *lineReader) Close() error { return r.file.Close() }

@@ -7,13 +7,15 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
+	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
 const defaultMaxResponseBody = 1 << 20
@@ -22,12 +24,12 @@ const defaultMaxResponseBody = 1 << 20
 type Settings struct {
 	URL             string            `yaml:"url,omitempty" jsonschema:"format=uri" jsonschema_description:"The server's endpoint, http or https, for streamable HTTP. Either this or command."`
 	Headers         map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of every request to url, sent as they are: the place for credentials."`
-	Command         []string          `yaml:"command,omitempty" jsonschema_description:"The server's program and its arguments, started as a child that is spoken to over stdin and stdout. It ends with the daemon. Either this or url."`
+	Command         []string          `yaml:"command,omitempty" jsonschema_description:"The server's program and its arguments, started as a child that speaks over stdin and stdout. Either this or url."`
 	Env             map[string]string `yaml:"env,omitempty" jsonschema_description:"The environment of command: these variables and the daemon's PATH, nothing else."`
 	Directory       string            `yaml:"directory,omitempty" jsonschema_description:"Where command is started; the daemon's own directory by default."`
-	IdempotencyKey  KeySettings       `yaml:"idempotency_key,omitempty" jsonschema_description:"How the server is told the idempotency key."`
-	ReplayedMeta    string            `yaml:"replayed_meta,omitempty" jsonschema:"default=io.github.agentoutbox/replayed" jsonschema_description:"The name in a result's _meta that is true where the result is that of an earlier call with the same key."`
-	MaxResponseBody int64             `yaml:"max_response_body,omitempty" jsonschema:"minimum=1,default=1048576" jsonschema_description:"The longest answer to a call that is read, in octets."`
+	IdempotencyKey  KeySettings       `yaml:"idempotency_key,omitempty" jsonschema_description:"How the idempotency key is sent to the server."`
+	ReplayedMeta    string            `yaml:"replayed_meta,omitempty" jsonschema:"default=io.github.agentoutbox/replayed" jsonschema_description:"The name in a result's _meta that is true on a replay."`
+	MaxResponseBody int64             `yaml:"max_response_body,omitempty" jsonschema:"minimum=1,default=1048576" jsonschema_description:"The longest answer to a call that is read, in bytes."`
 }
 
 // KeySettings says how the idempotency key is sent.
@@ -39,16 +41,23 @@ type KeySettings struct {
 // Tool is a tool's `mcp` block.
 type Tool struct {
 	Name        string   `yaml:"name,omitempty" jsonschema_description:"The tool's name at the server; the operation by default."`
-	Arguments   string   `yaml:"arguments,omitempty" jsonschema_description:"A jq expression that makes the arguments, an object, over {payload, key, provider_ref, agent_run_id, step_id, tool_name, business_scope}; provider_ref is what an earlier attempt brought, for lookups, and null otherwise. Without it the payload is sent as it is."`
+	Arguments   string   `yaml:"arguments,omitempty" jsonschema_description:"A jq expression that makes the arguments, an object, over {payload, key, provider_ref, agent_run_id, step_id, tool_name, business_scope}; provider_ref is the reference from an earlier attempt, for lookups, and null otherwise. Without it the payload is sent as it is."`
 	KeyArgument string   `yaml:"key_argument,omitempty" jsonschema_description:"The argument that carries the idempotency key, for servers that look there."`
 	Response    Response `yaml:"response,omitempty" jsonschema_description:"How the answer is understood."`
 }
 
 // Response says how a tool's answers are understood.
 type Response struct {
-	Ref     string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over what rules see that finds the server's own id of the effect: .structured.id. Where the tool answers lookups, an answer without it is not believed."`
-	IsError string `yaml:"is_error,omitempty" jsonschema:"enum=ambiguous,enum=rejected,default=ambiguous" jsonschema_description:"What a result with isError means. rejected promises that the tool fails before it has any effect."`
-	Rules   []Rule `yaml:"rules,omitempty" jsonschema_description:"What results and JSON-RPC errors mean that do not tell by themselves. The first rule that matches decides."`
+	Ref     string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the input of rules that finds the server's own id of the effect: .structured.id. In a lookup, an answer without it is not believed."`
+	IsError string `yaml:"is_error,omitempty" jsonschema:"enum=ambiguous,enum=rejected,default=ambiguous" jsonschema_description:"The meaning of a result with isError. rejected promises that the tool fails before it has any effect."`
+	Rules   []Rule `yaml:"rules,omitempty" jsonschema_description:"The meaning of results and JSON-RPC errors that do not show their outcome. The first rule that matches decides."`
+}
+
+// Rule gives the meaning of an answer that does not show its outcome.
+type Rule struct {
+	When    string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {is_error, text, structured, content, code, message, data}: text is the text content joined by newlines; structured and content may be null; code, message and data are of a JSON-RPC error, and null for a result. true matches, false and null do not; any other result or an error makes the answer ambiguous."`
+	Outcome string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"completed: the effect is there. throttled: not now, nothing has happened. rejected: refused for good, nothing has happened. in_flight: busy with an earlier attempt; not for non_idempotent tools. ambiguous: not known. absent: there is no such effect; only for read_only tools, and only believed of a result."`
+	Error   string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure, stored with the attempt."`
 }
 
 // provider is Settings, checked.
@@ -66,7 +75,7 @@ type provider struct {
 
 func newProvider(block dispatch.Block) (*provider, error) {
 	var settings Settings
-	if err := blocks.Decode(block, &settings); err != nil {
+	if err := adapter.Decode(block, &settings); err != nil {
 		return nil, err
 	}
 	p := &provider{
@@ -166,3 +175,75 @@ func (p *provider) setEnv(env map[string]string) error {
 }
 
 func hasNUL(text string) bool { return strings.Contains(text, "\x00") }
+
+// The protocol has no name of its own for an idempotency key, so these stand
+// under a prefix of ours, as it asks for.
+const (
+	namespace           = "io.github.agentoutbox/"
+	defaultKeyMeta      = namespace + "idempotency-key"
+	defaultReplayedMeta = namespace + "replayed"
+	tupleMeta           = namespace + "idempotency-tuple"
+)
+
+var (
+	metaLabel = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
+	metaLeaf  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+
+	// Names without a prefix that the protocol gives a meaning.
+	takenMeta = []string{"progressToken", "traceparent", "tracestate", "baggage"}
+)
+
+// checkMetaName holds a name against the protocol's grammar
+// (https://modelcontextprotocol.io/specification, "_meta").
+func checkMetaName(field, name string) error {
+	prefix, leaf, prefixed := strings.Cut(name, "/")
+	if !prefixed {
+		prefix, leaf = "", name
+	}
+	if !metaLeaf.MatchString(leaf) || (prefixed && !isPrefix(prefix)) {
+		return fmt.Errorf("%s: not a name for _meta; write it like com.example/name", field)
+	}
+	if isReserved(prefix) || slices.Contains(takenMeta, name) {
+		return fmt.Errorf("%s: MCP keeps that name for itself", field)
+	}
+	if name == tupleMeta {
+		return fmt.Errorf("%s: that name is the tuple's", field)
+	}
+	return nil
+}
+
+func isPrefix(text string) bool {
+	return !slices.ContainsFunc(strings.Split(text, "."), func(label string) bool { return !metaLabel.MatchString(label) })
+}
+
+// isReserved goes by both rules that revisions of the protocol have had.
+func isReserved(prefix string) bool {
+	labels := strings.Split(prefix, ".")
+	for i, label := range labels {
+		if (label == "mcp" || label == "modelcontextprotocol") && (i == 1 || i < len(labels)-1) {
+			return true
+		}
+	}
+	return false
+}
+
+// meta makes the _meta of a call. The trace context goes by its bare
+// names (https://modelcontextprotocol.io/seps/414).
+func (p *provider) meta(request dispatch.Request) map[string]any {
+	meta := make(map[string]any)
+	for name, value := range render.TraceContext(request.Headers) {
+		meta[name] = value
+	}
+	if p.keyMeta != "" {
+		meta[p.keyMeta] = request.IdempotencyKey
+	}
+	if p.tuple {
+		meta[tupleMeta] = map[string]any{
+			"agent_run_id":   request.Tuple.AgentRunID,
+			"step_id":        request.Tuple.StepID,
+			"tool_name":      request.Tuple.ToolName,
+			"business_scope": request.Tuple.BusinessScope,
+		}
+	}
+	return meta
+}

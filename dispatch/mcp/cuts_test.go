@@ -15,8 +15,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// cuttingProxy cuts each connection after as many octets, in either direction,
-// as budget says.
+// cuttingProxy cuts each connection after budget bytes, in either direction.
 type cuttingProxy struct {
 	target string
 	budget func() int64

@@ -1,7 +1,10 @@
 package mcp
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
 type text string
@@ -66,13 +70,13 @@ func FuzzNoAnswerIsTakenForMoreThanItProves(f *testing.F) {
 			return
 		}
 		judging := tools[int(rules)%len(tools)]
-		got := judging.judge(t.Context(), evidence{sent: true, status: status, inSession: true, answer: response}, hints{})
+		got := judging.judge(t.Context(), callEvidence{sent: true, status: status, inSession: true, answer: response}, hints{})
 
 		var members map[string]any
 		_ = json.Unmarshal(response.Result, &members)
-		hasRules := len(judging.rules) > 0
+		hasRules := len(judging.reading.Rules) > 0
 		switch completed := got.Outcome == dispatch.Completed; {
-		case !slices.Contains(ruleOutcomes, got.Outcome):
+		case !slices.Contains(outcomes, got.Outcome):
 			t.Errorf("%s is none of an adapter's outcomes", got.Outcome)
 		case completed && (status == 408 || status == 425 || status == 429 || status >= 500):
 			t.Errorf("a %d completed it", status)
@@ -94,7 +98,158 @@ func FuzzNoAnswerIsTakenForMoreThanItProves(f *testing.F) {
 	})
 }
 
+// The outcomes that an adapter may find in an answer.
+var outcomes = []dispatch.Outcome{
+	dispatch.Completed, dispatch.Throttled, dispatch.Rejected, dispatch.InFlight, dispatch.Ambiguous, dispatch.Absent,
+}
+
+var className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+
 func has(members map[string]any, name string) bool {
 	_, is := members[name]
 	return is
+}
+
+// Whatever a server streams, the library sees whole sound events and then an
+// end, little is read ahead, and only an answer to this call ends it.
+func FuzzAStreamAnswersItsOwnCallAlone(f *testing.F) {
+	const answer = `data: {"jsonrpc":"2.0","id":7,"result":{"content":[]}}`
+	for _, seed := range []string{
+		"", "\n", "\r\n\r\n", answer, answer + "\n", answer + "\n\n", "event: message\r\nid: 1\r\n" + answer + "\r\n\r\n",
+		strings.Replace(answer, "7", "8", 1) + "\n\n" + answer + "\n\n", strings.Replace(answer, "7", `"7"`, 1) + "\n\n",
+		"event: other\n" + strings.Replace(answer, "7", "8", 1) + "\n\n" + answer + "\n\n",
+		"event: other\nevent: message\n" + strings.Replace(answer, "7", "8", 1) + "\n\n",
+		"data: {\"jsonrpc\":\"2.0\",\ndata: \"id\":7,\"result\":{}}\n\n", ": comment\nretry: 1\n\n" + answer + "\n\n", "no colon\n\n" + answer + "\n\n",
+		"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\n" + answer + "\n\n", "data: " + strings.Repeat("x", 2000) + "\n\n" + answer + "\n\n",
+		strings.Repeat("data:\n", 500) + "\n", answer + "\n\n" + strings.Replace(answer, "[]", "[1]", 1) + "\n\n", "data: \x00\xff\n\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	own, err := jsonrpc.MakeID(7.0)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, said []byte) {
+		const limit, readAhead = 1024, 4096
+		c := &call{}
+		c.number(own)
+		server := &counted{from: bytes.NewReader(said)}
+		stream := guard(t.Context(), io.NopCloser(server), c, limit)
+		var passed []byte
+		for raw := make([]byte, 100); ; {
+			n, err := stream.Read(raw)
+			passed = append(passed, raw[:n]...)
+			if server.count > len(passed)+limit+2*readAhead {
+				t.Fatalf("%d bytes were read of which %d are passed on", server.count, len(passed))
+			}
+			if err != nil {
+				break
+			}
+		}
+		if !bytes.HasPrefix(said, passed) || len(passed) > 0 && !bytes.HasSuffix(passed, []byte("\n")) {
+			t.Errorf("%q is passed on as %q", said, passed)
+		}
+		if again, err := stream.Read(make([]byte, 1)); again != 0 || err == nil {
+			t.Error("there is more behind the end")
+		}
+		answered := false
+		for _, data := range messagesIn(passed) {
+			message, err := jsonrpc.DecodeMessage(data)
+			if err != nil {
+				t.Errorf("%q is passed on", data)
+			}
+			if response, is := message.(*jsonrpc.Response); is {
+				answered = true
+				if response.ID != own {
+					t.Errorf("an answer to another call is passed on: %q", data)
+				}
+			}
+		}
+		if c.hasAnswer() != answered && c.seen.class == "" {
+			t.Errorf("%q: answered is %t", said, c.hasAnswer())
+		}
+	})
+}
+
+// messagesIn are the data of the events that carry messages.
+func messagesIn(stream []byte) (messages [][]byte) {
+	for _, event := range strings.Split(strings.ReplaceAll(string(stream), "\r\n", "\n"), "\n\n") {
+		kind, data := "message", ""
+		for line := range strings.Lines(event) {
+			name, value, _ := strings.Cut(strings.TrimRight(line, "\r\n"), ":")
+			switch name {
+			case "event":
+				kind = strings.TrimSpace(value)
+			case "data":
+				data += strings.TrimSpace(value) + "\n"
+			}
+		}
+		if kind == "message" && strings.TrimSpace(data) != "" {
+			messages = append(messages, []byte(data))
+		}
+	}
+	return messages
+}
+
+// counted counts what was read of it.
+type counted struct {
+	from  io.Reader
+	count int
+}
+
+func (c *counted) Read(raw []byte) (int, error) {
+	n, err := c.from.Read(raw)
+	c.count += n
+	return n, err
+}
+
+// A payload arrives as the arguments of the call, each number exact.
+func FuzzArgumentsCarryThePayloadExactly(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `{"n": 9007199254740993, "m": 1.0, "z": 1e400}`, `{"a": 1, "a": 9007199254740993}`, `{"key": 1}`, `{"k\u0065y": null}`, `{"s": "<&>\u2028\u0000\ud800"}`,
+		`[]`, `null`, `"text"`, `{`, "{\"\xff\": 1}", strings.Repeat(`{"a":`, 600) + "1" + strings.Repeat("}", 600),
+	} {
+		f.Add([]byte(seed))
+	}
+	plain, mapped, keyed := toolWith(f, "{}"), toolWith(f, "{arguments: .payload}"), toolWith(f, "{key_argument: key}")
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		var members map[string]json.RawMessage
+		isObject := json.Unmarshal(payload, &members) == nil && members != nil
+		for _, tool := range []*tool{plain, mapped} {
+			if got, sent := arguments(t, tool, payload); sent != isObject || sent && !dispatchtest.SameJSON(got, payload) {
+				t.Errorf("%q is sent as %q", payload, got)
+			}
+		}
+		_, taken := members["key"]
+		got, sent := arguments(t, keyed, payload)
+		if sent != (isObject && !taken) {
+			t.Errorf("%q with a key is sent as %q", payload, got)
+		}
+		if !sent {
+			return
+		}
+		members["key"] = json.RawMessage(`"idem_v1_1"`)
+		want, err := json.Marshal(members)
+		if err != nil || !dispatchtest.SameJSON(got, want) {
+			t.Errorf("%q with a key is sent as %q", payload, got)
+		}
+	})
+}
+
+// arguments are those of the call as it is written.
+func arguments(t *testing.T, tool *tool, payload []byte) (_ json.RawMessage, sent bool) {
+	t.Helper()
+	params, err := tool.render(t.Context(), dispatch.Request{IdempotencyKey: "idem_v1_1", Payload: payload})
+	if err != nil {
+		return nil, false
+	}
+	written, err := json.Marshal(params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read struct{ Arguments json.RawMessage }
+	if err := json.Unmarshal(written, &read); err != nil {
+		t.Fatal(err)
+	}
+	return read.Arguments, true
 }

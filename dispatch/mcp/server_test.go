@@ -72,7 +72,7 @@ type endpoint struct {
 	address string
 
 	mu       sync.Mutex
-	hangUp   func()           // nil while nobody is there
+	hangUp   func()           // nil while no client is connected
 	onCall   http.HandlerFunc // nil leaves calls to the server
 	messages []dispatchtest.Message
 	requests []*http.Request
@@ -84,7 +84,7 @@ type endpointOptions struct {
 	http     sdk.StreamableHTTPOptions
 }
 
-// stateless is what the current protocol is served by.
+// stateless serves the current protocol.
 var stateless = endpointOptions{http: sdk.StreamableHTTPOptions{Stateless: true}}
 
 func startEndpoint(t *testing.T, options endpointOptions) *endpoint {
@@ -114,7 +114,7 @@ func (e *endpoint) open(t *testing.T, address string) {
 	go func() { _ = server.Serve(listener) }()
 }
 
-// close cuts off whoever is connected.
+// close cuts all connections.
 func (e *endpoint) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -280,4 +280,100 @@ func (e *endpoint) adapter(t *testing.T, tool string, class dispatch.Class) *mcp
 func intent(step string) dispatch.Request {
 	tuple := dispatch.Tuple{AgentRunID: "run", StepID: step, ToolName: "till/act", BusinessScope: "s"}
 	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Attempt: 1, Payload: json.RawMessage(`{"amount":1}`)}
+}
+
+const token = "token-9d41c07e"
+
+var (
+	payload = json.RawMessage(`{"amount": 100, "memo": "canary-in-the-payload", "b": {"z": 1, "a": [2]}}`)
+	exact   = json.RawMessage(`{"amount": 123456789012345678901234567890, "rate": 0.1000000000000000055511151231257827}`)
+)
+
+const conformingTool = `{response: {ref: .structured.id, rules: [
+	{when: '.code == -32029', outcome: throttled, error: slow_down},
+	{when: '.code == -32010', outcome: in_flight, error: busy}]}}`
+
+func TestTheAdapterConformsOverHTTP(t *testing.T) {
+	for name, options := range map[string]endpointOptions{
+		"current protocol":            stateless,
+		"sessions":                    {versions: []string{legacy}},
+		"sessions, answering in JSON": {versions: []string{legacy}, http: sdk.StreamableHTTPOptions{JSONResponse: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dispatchtest.Conform(t, dispatchtest.Subject{
+				Kind:  mcp.Kind(),
+				Start: func(t *testing.T) dispatchtest.Counterpart { return endpointCounterpart(t, options) },
+			})
+		})
+	}
+}
+
+func endpointCounterpart(t *testing.T, options endpointOptions) dispatchtest.Counterpart {
+	e := startEndpoint(t, options)
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	return dispatchtest.Counterpart{
+		Settings: "{url: '" + e.url() + "', headers: {Authorization: Bearer " + token + "}}",
+		Tool:     conformingTool,
+		Payload:  payload,
+		Exact:    exact,
+		Secrets:  []string{token},
+		Received: e.calls,
+		Enter:    func(situation dispatchtest.Situation) { e.enter(t, situation, release) },
+	}
+}
+
+func (e *endpoint) enter(t *testing.T, situation dispatchtest.Situation, release <-chan struct{}) {
+	if situation == dispatchtest.Unreachable {
+		e.close()
+		return
+	}
+	if e.isClosed() {
+		e.open(t, e.address)
+	}
+	e.takeCalls(map[dispatchtest.Situation]http.HandlerFunc{
+		dispatchtest.Throttling: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) },
+		dispatchtest.Rejecting:  faulting(-32602, "no such account"),
+		dispatchtest.Severing:   sever,
+		dispatchtest.Busy:       faulting(busyCode, "still at it"),
+		dispatchtest.Silent: func(_ http.ResponseWriter, r *http.Request) {
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		},
+		dispatchtest.Babbling: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, "220 mail.example ESMTP\r\n")
+		},
+	}[situation])
+}
+
+func TestTheAdapterConformsOverStdio(t *testing.T) {
+	dispatchtest.Conform(t, dispatchtest.Subject{
+		Kind: mcp.Kind(),
+		Start: func(t *testing.T) dispatchtest.Counterpart {
+			n := newNursery(t)
+			return dispatchtest.Counterpart{
+				Settings: n.settings(t, nil),
+				Tool:     conformingTool,
+				Payload:  payload,
+				Exact:    exact,
+				Secrets:  []string{token},
+				Received: n.calls,
+				Enter:    func(situation dispatchtest.Situation) { n.enter(t, situation) },
+			}
+		},
+		Cannot: map[dispatchtest.Situation]string{dispatchtest.Forbidden: "the adapter connects to nothing; its child does"},
+	})
+}
+
+func TestAnUnknownOperationIsNotSent(t *testing.T) {
+	t.Parallel()
+	unknown := intent("1")
+	unknown.Tuple.ToolName = "till/refund"
+	got := adapterFor(t, "{url: 'http://127.0.0.1:1'}", "{}", dispatch.KeyIdempotent).Dispatch(t.Context(), unknown)
+	if got.Outcome != dispatch.NotSent || got.ErrorClass != "unconfigured_tool" {
+		t.Errorf("got %+v", got)
+	}
 }

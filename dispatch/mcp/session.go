@@ -2,16 +2,19 @@ package mcp
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"io"
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/agentoutbox/drainer/dispatch/internal/failure"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// closeWithin is how long a server may take to be told that nobody calls any
-// more.
+// closeWithin is how long a server may take to accept the end of the session.
 const closeWithin = time.Second
 
 // returnWithin is how long the library may take to notice that a call's
@@ -24,6 +27,8 @@ type session struct {
 	tap    *tap
 	gone   chan struct{} // closed when the connection has ended
 	abort  func()        // ends it without saying goodbye
+
+	closing sync.Once
 
 	mu    sync.Mutex
 	tools map[string]hints // as listed last
@@ -47,48 +52,51 @@ func newSession(ctx context.Context, t *tap, abort func()) (*session, error) {
 		_ = connected.Wait() // why it ended, the calls know
 	}()
 	if err := s.list(ctx); err != nil {
-		s.close()
+		s.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// close says goodbye, and soon is gone in any case.
-func (s *session) close() {
-	defer s.abort()
-	timer := time.AfterFunc(closeWithin, s.abort)
-	defer timer.Stop()
-	_ = s.client.Close() // the session is over, whether the server heard of it or not
-	<-s.gone
+// Close says goodbye. The session has ended soon afterwards in any case, whether
+// the server has answered or not.
+func (s *session) Close() {
+	s.closing.Do(func() {
+		defer s.abort()
+		timer := time.AfterFunc(closeWithin, s.abort)
+		defer timer.Stop()
+		_ = s.client.Close()
+		<-s.gone
+	})
 }
 
-func (s *session) hasEnded() bool {
+// Done implements [sharedconn.Conn].
+func (s *session) Done() <-chan struct{} { return s.gone }
+
+// Alive implements [sharedconn.Conn].
+func (s *session) Alive() bool {
 	select {
 	case <-s.gone:
-		return true
-	default:
 		return false
+	default:
+		return true
 	}
 }
 
 // find looks a tool up, and where it is not known asks the server once more:
 // servers change their lists.
 func (s *session) find(ctx context.Context, name string) (h hints, known bool, err error) {
-	if h, known := s.listed(name); known {
-		return h, true, nil
+	for asked := false; ; asked = true {
+		s.mu.Lock()
+		h, known = s.tools[name]
+		s.mu.Unlock()
+		if known || asked {
+			return h, known, nil
+		}
+		if err := s.list(ctx); err != nil {
+			return hints{}, false, err
+		}
 	}
-	if err := s.list(ctx); err != nil {
-		return hints{}, false, err
-	}
-	h, known = s.listed(name)
-	return h, known, nil
-}
-
-func (s *session) listed(name string) (hints, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	h, known := s.tools[name]
-	return h, known
 }
 
 // list reads every page, up to a number that no honest server has.
@@ -117,7 +125,7 @@ func (s *session) list(ctx context.Context) error {
 
 // call makes the one tools/call of a dispatch and returns what is known of it,
 // soon after ctx ends whatever the library does.
-func (s *session) call(ctx context.Context, params *sdk.CallToolParams) evidence {
+func (s *session) call(ctx context.Context, params *sdk.CallToolParams) callEvidence {
 	c := &call{}
 	held, release := holdOpen(ctx)
 	defer func() { release(c.hasAnswer()) }()
@@ -129,17 +137,26 @@ func (s *session) call(ctx context.Context, params *sdk.CallToolParams) evidence
 				c.interrupt("panic")
 			}
 		}()
-		_, _ = s.client.CallTool(withCall(held, c), params) // the tap and the transport know better
+		_, _ = s.client.CallTool(context.WithValue(held, dispatched{}, c), params) // the tap and the transport know better
 	}()
 	select {
 	case <-ended:
 	case <-ctx.Done():
-		wait(ended, returnWithin)
+		timer := time.NewTimer(returnWithin)
+		defer timer.Stop()
+		select {
+		case <-ended:
+		case <-timer.C:
+		}
 	}
 	s.tap.forget(c)
-	e := c.conclude(s.silence(ctx))
+	otherwise := "session_closed"
+	if ctx.Err() != nil {
+		otherwise = evidence.Context(ctx)
+	}
+	e := c.conclude(otherwise)
 	if e.class == "cancelled" && ctx.Err() != nil {
-		e.class = failure.Context(ctx) // held is cancelled, whatever ended ctx
+		e.class = evidence.Context(ctx) // held is cancelled, whatever ended ctx
 	}
 	return e
 }
@@ -158,19 +175,245 @@ func holdOpen(ctx context.Context) (held context.Context, release func(answered 
 	}
 }
 
-// silence is why there is no answer where nothing else is known.
-func (s *session) silence(ctx context.Context) string {
-	if ctx.Err() != nil {
-		return failure.Context(ctx)
-	}
-	return "session_closed"
+var errSecondCall = errors.New("a dispatch calls a tool once")
+
+// tap stands between the library and a transport, and ties every answer to
+// its call: what the library reports in the end is neither exact nor evidence.
+type tap struct {
+	transport sdk.Transport
+	sdk.Connection
+	onVersion func(string) // what the server chose; may be nil
+
+	mu        sync.Mutex
+	handshake jsonrpc.ID
+	calls     map[jsonrpc.ID]*call
 }
 
-func wait(ended <-chan struct{}, patience time.Duration) {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-ended:
-	case <-timer.C:
+func newTap(transport sdk.Transport, onVersion func(string)) *tap {
+	return &tap{transport: transport, onVersion: onVersion, calls: make(map[jsonrpc.ID]*call)}
+}
+
+// Connect implements the library's Transport.
+func (t *tap) Connect(ctx context.Context) (sdk.Connection, error) {
+	connection, err := t.transport.Connect(ctx)
+	if err != nil {
+		return nil, err
 	}
+	t.Connection = connection
+	return t, nil
+}
+
+// abandon closes the connection under the library, if there is one.
+func (t *tap) abandon() {
+	if t.Connection != nil {
+		_ = t.Close()
+	}
+}
+
+// Write marks the one message that is the call.
+func (t *tap) Write(ctx context.Context, message jsonrpc.Message) error {
+	request, _ := message.(*jsonrpc.Request)
+	if request != nil && request.Method == "initialize" {
+		t.mu.Lock()
+		t.handshake = request.ID
+		t.mu.Unlock()
+	}
+	c := callOf(ctx)
+	if c == nil || request == nil || request.Method != "tools/call" {
+		return t.Connection.Write(ctx, message)
+	}
+	if !c.number(request.ID) {
+		return errSecondCall
+	}
+	t.mu.Lock()
+	t.calls[request.ID] = c
+	t.mu.Unlock()
+	return t.Connection.Write(context.WithValue(ctx, onWire{}, c), message)
+}
+
+// Read hands every answer to its call before the library sees it.
+func (t *tap) Read(ctx context.Context) (jsonrpc.Message, error) {
+	message, err := t.Connection.Read(ctx)
+	if err != nil {
+		class := "protocol"
+		switch {
+		case errors.Is(err, errTooLarge):
+			class = "body_too_large"
+		case errors.Is(err, io.EOF):
+			class = "reset"
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		for _, c := range t.calls { // no answer will come to them
+			c.interrupt(class)
+		}
+		return nil, err
+	}
+	if response, ok := message.(*jsonrpc.Response); ok {
+		t.deliver(response)
+	}
+	return message, nil
+}
+
+func (t *tap) forget(c *call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.calls, c.id)
+}
+
+// deliver leaves alone what the library makes up for a call that it gave up:
+// only what came over the wire has an error of that type.
+func (t *tap) deliver(response *jsonrpc.Response) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.handshake.IsValid() && response.ID == t.handshake {
+		t.tellVersion(response.Result)
+		return
+	}
+	c := t.calls[response.ID]
+	if c == nil {
+		return
+	}
+	var fault *jsonrpc.Error
+	if response.Error == nil || errors.As(response.Error, &fault) {
+		c.answered(response)
+	} else {
+		c.interrupt("reset")
+	}
+}
+
+func (t *tap) tellVersion(result json.RawMessage) {
+	var chosen struct {
+		ProtocolVersion string `json:"protocolVersion"`
+	}
+	if t.onVersion != nil && json.Unmarshal(result, &chosen) == nil {
+		t.onVersion(chosen.ProtocolVersion)
+	}
+}
+
+// call is one tools/call and what is known of it. The library writes it from
+// one goroutine and reads its answer in another, while the one that
+// dispatched may have stopped waiting.
+type call struct {
+	mu       sync.Mutex
+	numbered bool
+	id       jsonrpc.ID
+	begun    bool // a byte may have been written
+	sealed   bool // none will be from now on
+	over     bool // what comes after this is not believed
+	seen     callEvidence
+}
+
+// callEvidence holds the known facts about a call at its end.
+type callEvidence struct {
+	sent       bool   // a byte of it may have left
+	class      string // why there is no answer
+	status     int    // of HTTP; 0 where there was none
+	retryAfter time.Duration
+	inSession  bool // it named a session
+	answer     *jsonrpc.Response
+}
+
+// number gives the call its id, once: a second message that calls a tool is
+// not this call, and must not be sent.
+func (c *call) number(id jsonrpc.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.numbered {
+		return false
+	}
+	c.numbered, c.id = true, id
+	return true
+}
+
+// begin asks for leave to write the call, which is given once.
+func (c *call) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.begun || c.sealed {
+		return false
+	}
+	c.begun, c.seen.sent = true, true
+	return true
+}
+
+// fail ends the call without an answer.
+func (c *call) fail(sent bool, class string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.over, c.seen.sent, c.seen.class = true, sent, class
+	}
+}
+
+// interrupt is a failure that an answer may yet make up for.
+func (c *call) interrupt(class string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over && c.seen.class == "" {
+		c.seen.class = class
+	}
+}
+
+// abandon ends the call without an answer, for whatever interrupted it.
+func (c *call) abandon(otherwise string) {
+	c.interrupt(otherwise)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+}
+
+// responded notes what HTTP says.
+func (c *call) responded(status int, retryAfter time.Duration, inSession bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen.status, c.seen.retryAfter, c.seen.inSession = status, retryAfter, inSession
+}
+
+// answered ends the call with the first answer to it.
+func (c *call) answered(response *jsonrpc.Response) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.over {
+		c.over, c.seen.answer = true, response
+	}
+}
+
+func (c *call) isOver() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over
+}
+
+func (c *call) hasAnswer() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen.answer != nil
+}
+
+// conclude prevents all further writes and returns the evidence so far.
+// otherwise is its error class if there is no other.
+func (c *call) conclude(otherwise string) callEvidence {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sealed, c.over = true, true
+	if c.seen.class == "" {
+		c.seen.class = otherwise
+	}
+	return c.seen
+}
+
+type (
+	dispatched struct{} // the key of the call that a context belongs to
+	onWire     struct{} // the same, for the one message that is the call
+)
+
+func callOf(ctx context.Context) *call {
+	c, _ := ctx.Value(dispatched{}).(*call)
+	return c
+}
+
+func writtenCall(ctx context.Context) *call {
+	c, _ := ctx.Value(onWire{}).(*call)
+	return c
 }

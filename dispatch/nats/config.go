@@ -1,20 +1,25 @@
 package nats
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
+	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
 // Settings is the provider's `nats` block. At most one way to log in is set.
 type Settings struct {
-	URLs        []string `yaml:"urls" jsonschema:"required,minItems=1" jsonschema_description:"The servers, nats://host:4222 or tls://host:4222, without credentials. Only these are connected to, never those that a server tells of."`
+	URLs        []string `yaml:"urls" jsonschema:"required,minItems=1" jsonschema_description:"The servers, nats://host:4222 or tls://host:4222, without credentials. Only these are connected to, never others that a server names."`
 	TLS         bool     `yaml:"tls,omitempty" jsonschema_description:"Insist on TLS, with the provider's tls settings. Without it TLS is spoken where the server wants it."`
 	Username    string   `yaml:"username,omitempty"`
 	Password    string   `yaml:"password,omitempty"`
@@ -26,7 +31,7 @@ type Settings struct {
 }
 
 func readSettings(block dispatch.Block) (settings Settings, err error) {
-	if err := blocks.Decode(block, &settings); err != nil {
+	if err := adapter.Decode(block, &settings); err != nil {
 		return settings, err
 	}
 	return settings, settings.check()
@@ -64,7 +69,7 @@ func checkURL(text string) error {
 	return nil
 }
 
-// login is what the server wants to know, nil where it asks for nothing.
+// login returns the credentials for the server, nil if it asks for none.
 func (s Settings) login() (nats.Option, error) {
 	switch s.ways() {
 	case 0:
@@ -115,4 +120,76 @@ func credentialsLogin(contents string) (nats.Option, error) {
 		return nil, errors.New("credentials hold no user seed")
 	}
 	return nats.UserCredentialBytes([]byte(contents)), nil
+}
+
+// Tool is a tool's `nats` block.
+type Tool struct {
+	Subject string            `yaml:"subject" jsonschema:"required" jsonschema_description:"The subject, without wildcards; a stream must listen on it. It is not taken from the payload."`
+	Stream  string            `yaml:"stream,omitempty" jsonschema_description:"The stream that must take the message; any other refuses it. Without it, any stream that listens."`
+	Headers map[string]string `yaml:"headers,omitempty" jsonschema_description:"Message headers; {jq} inserts a value. Nats-Msg-Id and the trace context are always there."`
+	Map     string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the message, over {payload, key, agent_run_id, step_id, tool_name, business_scope}. Without it the payload is sent byte for byte; null makes an empty message."`
+}
+
+// tool is Tool, checked and compiled.
+type tool struct {
+	subject string
+	stream  string // "" for any that listens
+	form    *adapter.Form
+	class   dispatch.Class
+	keyTTL  time.Duration
+}
+
+func newTool(spec dispatch.ToolSpec) (*tool, error) {
+	var block Tool
+	if err := adapter.Decode(spec.Settings, &block); err != nil {
+		return nil, err
+	}
+	var problems []error
+	if spec.AnswersLookups {
+		problems = append(problems, errors.New("this tool answers lookups, but a subject cannot be asked for a message"))
+	}
+	switch {
+	case block.Subject == "":
+		problems = append(problems, errors.New("subject is missing"))
+	case !isLiteralSubject(block.Subject):
+		problems = append(problems, errors.New("subject is not a subject without wildcards"))
+	}
+	if strings.ContainsAny(block.Stream, ".*> \t\r\n/\\") {
+		problems = append(problems, errors.New("stream is not the name of a stream"))
+	}
+	form, err := adapter.CompileForm(block.Headers, block.Map, jetstream.MsgIDHeader, jetstream.ExpectedStreamHeader)
+	tool := &tool{subject: block.Subject, stream: block.Stream, form: form, class: spec.Class, keyTTL: spec.KeyTTL}
+	return tool, errors.Join(append(problems, err)...)
+}
+
+// isLiteralSubject accepts what every server does: tokens of printable ASCII
+// between dots.
+func isLiteralSubject(subject string) bool {
+	for _, token := range strings.Split(subject, ".") {
+		if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' || r == '*' || r == '>' }) {
+			return false
+		}
+	}
+	return true
+}
+
+func (t *tool) message(ctx context.Context, request dispatch.Request) (*nats.Msg, error) {
+	input, err := render.Input(request)
+	if err != nil {
+		return nil, err
+	}
+	written, err := t.form.Write(ctx, request, input)
+	if err != nil {
+		return nil, err
+	}
+	rendered := nats.NewMsg(t.subject)
+	rendered.Data = written.Body
+	for _, header := range written.Headers {
+		rendered.Header.Set(header.Name, header.Value)
+	}
+	rendered.Header.Set(jetstream.MsgIDHeader, request.IdempotencyKey)
+	if t.stream != "" {
+		rendered.Header.Set(jetstream.ExpectedStreamHeader, t.stream)
+	}
+	return rendered, nil
 }

@@ -1,11 +1,22 @@
 package nats_test
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/nats"
 )
 
@@ -58,4 +69,158 @@ func TestASubjectCannotBeAskedForAMessage(t *testing.T) {
 	if !errors.As(err, &wrong) || wrong.Operation != "publish" {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestAnAdapterSaysWhereItConnectsTo(t *testing.T) {
+	t.Parallel()
+	for settings, want := range map[string][]dispatch.Destination{
+		"urls: [\"nats://a.example\", \"tls://b.example:5222\"]": {{Network: "tcp", Address: "a.example:4222"}, {Network: "tcp", Address: "b.example:5222", TLS: dispatch.UpgradedTLS}},
+		"{urls: [\"nats://[::1]:4222\"], tls: true}":             {{Network: "tcp", Address: "[::1]:4222", TLS: dispatch.UpgradedTLS}},
+	} {
+		adapter, err := nats.New(dispatch.Spec{Settings: dispatchtest.Block(settings)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = adapter.Close() })
+		if got := adapter.Destinations(); !slices.Equal(got, want) {
+			t.Errorf("%s: %+v", settings, got)
+		}
+	}
+}
+
+// Without a stream the server's "there is none" shows that it let us in.
+const letIn = "no_responders"
+
+func tryLogin(t *testing.T, c *counterpart, settings string) dispatch.Result {
+	t.Helper()
+	return newAdapter(t, ofClass(dispatch.NonIdempotent, spec(c.ClientURL(), settings, "subject: "+subject))).Dispatch(t.Context(), request(`{}`))
+}
+
+func TestALoginIsRightOrNothingIsSent(t *testing.T) {
+	t.Parallel()
+	user, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, _ := user.Seed()
+	public, _ := user.PublicKey()
+	other, _ := nkeys.CreateUser()
+	otherSeed, _ := other.Seed()
+	for name, test := range map[string]struct {
+		server       func(*server.Options)
+		right, wrong string
+	}{
+		"password": {
+			func(options *server.Options) { options.Username, options.Password = "drainer", "right" },
+			"username: drainer\npassword: right", "username: drainer\npassword: wrong",
+		},
+		"token": {func(options *server.Options) { options.Authorization = "right" }, "token: right", "token: wrong"},
+		"nkey": {
+			func(options *server.Options) { options.Nkeys = []*server.NkeyUser{{Nkey: public}} },
+			"nkey_seed: " + string(seed), "nkey_seed: " + string(otherSeed),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, test.server)
+			wants(t, tryLogin(t, c, test.right), dispatch.Throttled, letIn)
+			wants(t, tryLogin(t, c, test.wrong), dispatch.NotSent, "authorization")
+			wants(t, tryLogin(t, c, ""), dispatch.NotSent, "authorization")
+		})
+	}
+}
+
+func TestAUserLogsInByCredentials(t *testing.T) {
+	t.Parallel()
+	operator, _ := nkeys.CreateOperator()
+	account, _ := nkeys.CreateAccount()
+	user, _ := nkeys.CreateUser()
+	operatorPublic, _ := operator.PublicKey()
+	accountPublic, _ := account.PublicKey()
+	userPublic, _ := user.PublicKey()
+	accountJWT, err := jwt.NewAccountClaims(accountPublic).Encode(operator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	userClaims := jwt.NewUserClaims(userPublic)
+	userJWT, err := userClaims.Encode(account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed, _ := user.Seed()
+	credentials, err := jwt.FormatUserConfig(userJWT, seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolver := &server.MemAccResolver{}
+	if err := resolver.Store(accountPublic, accountJWT); err != nil {
+		t.Fatal(err)
+	}
+	c := start(t, func(options *server.Options) {
+		options.TrustedKeys, options.AccountResolver, options.JetStream = []string{operatorPublic}, resolver, false
+	})
+	indented := "  " + strings.ReplaceAll(string(credentials), "\n", "\n  ")
+	wants(t, tryLogin(t, c, "credentials: |\n"+indented), dispatch.Throttled, letIn)
+	wants(t, tryLogin(t, c, ""), dispatch.NotSent, "authorization")
+}
+
+// The documentation names these.
+func TestThesePermissionsAreEnough(t *testing.T) {
+	t.Parallel()
+	c := start(t, func(options *server.Options) {
+		options.Users = []*server.User{{Username: "admin", Password: "right"}, {
+			Username: "drainer", Password: "right",
+			Permissions: &server.Permissions{
+				Publish:   &server.SubjectPermission{Allow: []string{subject, "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.NAMES"}},
+				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
+			},
+		}}
+	})
+	c.look(t, natsgo.UserInfo("admin", "right"))
+	c.create(t)
+	for _, tool := range []string{"subject: " + subject, "{subject: " + subject + ", stream: " + stream + "}"} {
+		adapter := newAdapter(t, spec(c.ClientURL(), "username: drainer\npassword: right", tool))
+		wants(t, adapter.Dispatch(t.Context(), intent(tool)), dispatch.Completed, "")
+	}
+}
+
+func TestWhatAUserMayNotPublishIsNamed(t *testing.T) {
+	t.Parallel()
+	c := start(t, func(options *server.Options) {
+		options.Users = []*server.User{{
+			Username: "drainer", Password: "right",
+			Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{subject}}},
+		}}
+	})
+	limited := ofClass(dispatch.NonIdempotent, spec(c.ClientURL(), "username: drainer\npassword: right", "subject: "+subject))
+	limited.Timeout = limited.Timeout / 20
+	wants(t, newAdapter(t, limited).Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "permission_violation")
+}
+
+func TestTLSIsThatOfTheNetwork(t *testing.T) {
+	t.Parallel()
+	certified := httptest.NewUnstartedServer(nil)
+	certified.StartTLS()
+	defer certified.Close()
+	authority := x509.NewCertPool()
+	authority.AddCert(certified.Certificate())
+	c := start(t, func(options *server.Options) {
+		options.TLSConfig = &tls.Config{Certificates: certified.TLS.Certificates, MinVersion: tls.VersionTLS12}
+	})
+	for _, settings := range []string{"tls: true", ""} {
+		t.Run(fmt.Sprintf("settings %q", settings), func(t *testing.T) {
+			trusting := ofClass(dispatch.NonIdempotent, spec(c.ClientURL(), settings, "subject: "+subject))
+			trusting.Network = dispatch.NewNetwork(nil, &tls.Config{RootCAs: authority, MinVersion: tls.VersionTLS12})
+			wants(t, newAdapter(t, trusting).Dispatch(t.Context(), request(`{}`)), dispatch.Throttled, letIn)
+
+			wary := ofClass(dispatch.NonIdempotent, spec(c.ClientURL(), settings, "subject: "+subject))
+			wants(t, newAdapter(t, wary).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "tls")
+		})
+	}
+}
+
+func TestWhereTLSIsInsistedOnNothingIsSentInTheClear(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	wants(t, tryLogin(t, c, "tls: true"), dispatch.NotSent, "tls")
 }

@@ -27,8 +27,8 @@ func TestTheNATSAdapterConforms(t *testing.T) {
 
 const password = "password-51c2e0"
 
-// upstream is a server with a stream, behind a gate, and somebody who hears
-// every message whether or not the stream takes it.
+// upstream is a server with a stream, behind a gate, and a subscriber that
+// receives every message whether or not the stream takes it.
 type upstream struct {
 	*counterpart
 	gate *gate
@@ -43,7 +43,7 @@ func startUpstream(t *testing.T) dispatchtest.Counterpart {
 	c.look(t, natsgo.UserInfo("drainer", password))
 	c.create(t, func(config *jetstream.StreamConfig) { config.Discard = jetstream.DiscardNew })
 	u := &upstream{counterpart: c, gate: openGate(t, c.Addr().String()), situation: dispatchtest.Answering}
-	if _, err := c.conn.Subscribe(subject, u.hear); err != nil {
+	if _, err := c.conn.Subscribe(subject, u.receive); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.conn.Flush(); err != nil {
@@ -66,8 +66,8 @@ func (u *upstream) received() []dispatchtest.Message {
 	return slices.Clone(u.messages)
 }
 
-// enter lets the stream itself refuse where it can, and makes it deaf where
-// somebody else is to behave badly in its place.
+// enter lets the stream itself refuse where it can, and disconnects it where a
+// fake behaves badly in its place.
 func (u *upstream) enter(t *testing.T, situation dispatchtest.Situation) {
 	u.mu.Lock()
 	before := u.situation
@@ -95,7 +95,7 @@ func (u *upstream) enter(t *testing.T, situation dispatchtest.Situation) {
 	}
 }
 
-func (u *upstream) hear(message *natsgo.Msg) {
+func (u *upstream) receive(message *natsgo.Msg) {
 	u.mu.Lock()
 	u.messages = append(u.messages, dispatchtest.Message{Key: message.Header.Get("Nats-Msg-Id"), Body: message.Data})
 	situation := u.situation

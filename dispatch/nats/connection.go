@@ -2,99 +2,135 @@ package nats
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
 // connectTimeout bounds one attempt to connect where dispatches may take longer.
 const connectTimeout = 10 * time.Second
 
-// connection is the one link that all dispatches share, made when it is first
-// needed, and anew when it was lost.
+// connection is one connection to a server, until it is lost.
 type connection struct {
-	settings Settings
-	network  dispatch.Network
-	timeout  time.Duration // of a dispatch
-	ctx      context.Context
-	stop     context.CancelFunc
+	conn *nats.Conn
+	js   jetstream.JetStream
+	lost chan struct{} // closed when the connection is
+
+	// denied is set once the server has refused something for want of a
+	// permission. The server does not say which message it refused.
+	denied atomic.Bool
 
 	mu      sync.Mutex
-	current *link    // nil or lost: connect
-	attempt *attempt // nil while nobody connects
-	closed  bool
+	windows map[string]window // by subject and stream
 }
 
-// attempt is one try to connect, for all who wait for it.
-type attempt struct {
-	done chan struct{}
-	link *link
-	err  error
-}
-
-func newConnection(settings Settings, network dispatch.Network, timeout time.Duration) *connection {
-	ctx, stop := context.WithCancel(context.Background())
-	return &connection{settings: settings, network: network, timeout: timeout, ctx: ctx, stop: stop}
-}
-
-// get waits for a link no longer than the dispatch lasts; the attempt goes on
-// for those who come after.
-func (c *connection) get(ctx context.Context) (*link, error) {
-	c.mu.Lock()
-	if c.current != nil && c.current.isUp() {
-		defer c.mu.Unlock()
-		return c.current, nil
-	}
-	if c.attempt == nil {
-		c.attempt = &attempt{done: make(chan struct{})}
-		go c.try(c.attempt)
-	}
-	attempt := c.attempt
-	c.mu.Unlock()
-	select {
-	case <-attempt.done:
-		return attempt.link, attempt.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (c *connection) try(attempt *attempt) {
-	ctx, cancel := context.WithTimeout(c.ctx, c.limit())
-	defer cancel()
-	link, err := connect(ctx, c.settings, c.network, c.timeout)
-	attempt.link, attempt.err = link, err
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer close(attempt.done)
-	c.attempt = nil
+func connect(ctx context.Context, settings Settings, network dispatch.Network, timeout time.Duration) (*connection, error) {
+	login, err := settings.login()
 	if err != nil {
-		return
+		return nil, err
 	}
-	c.current = link
-	if c.closed {
-		link.close()
+	c := &connection{lost: make(chan struct{}), windows: map[string]window{}}
+	dialer := &dialer{ctx: ctx, network: network}
+	options := []nats.Option{
+		nats.Name("drainer"),
+		nats.SetCustomDialer(dialer),
+		nats.SkipHostLookup(),          // the network resolves names
+		nats.IgnoreDiscoveredServers(), // the configuration says where to connect
+		nats.NoReconnect(),             // what is written while disconnected would be sent later
+		nats.ClosedHandler(func(*nats.Conn) { close(c.lost) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			if errors.Is(err, nats.ErrPermissionViolation) {
+				c.denied.Store(true)
+			}
+		}),
+		func(options *nats.Options) error {
+			options.TLSConfig = network.TLSConfig() // also for a server that wants TLS where the configuration does not insist
+			options.Secure = settings.TLS
+			return nil
+		},
 	}
+	if deadline, ok := ctx.Deadline(); ok {
+		options = append(options, nats.Timeout(max(time.Until(deadline), time.Millisecond)))
+	}
+	if settings.InboxPrefix != "" {
+		options = append(options, nats.CustomInboxPrefix(settings.InboxPrefix))
+	}
+	if login != nil {
+		options = append(options, login)
+	}
+	if c.conn, err = nats.Connect(strings.Join(settings.URLs, ","), options...); err != nil {
+		return nil, errors.Join(err, dialer.failed)
+	}
+	dialer.release()
+	// The library forgets an acknowledgement after a while: no dispatch waits for it any more.
+	forget := jetstream.WithPublishAsyncTimeout(max(timeout, connectTimeout))
+	if settings.Domain != "" {
+		c.js, err = jetstream.NewWithDomain(c.conn, settings.Domain, forget)
+	} else {
+		c.js, err = jetstream.New(c.conn, forget)
+	}
+	if err != nil {
+		c.conn.Close()
+		return nil, fmt.Errorf("opening JetStream: %w", err)
+	}
+	return c, nil
 }
 
-func (c *connection) limit() time.Duration {
-	if c.timeout > 0 {
-		return min(c.timeout, connectTimeout)
+// Alive is for [sharedconn.Conn], as the next two.
+func (c *connection) Alive() bool           { return c.conn.IsConnected() }
+func (c *connection) Done() <-chan struct{} { return c.lost }
+func (c *connection) Close()                { c.conn.Close() }
+
+// silence says why no acknowledgement came.
+func (c *connection) silence(ctx context.Context) string {
+	switch {
+	case c.denied.Load():
+		return "permission_violation"
+	case ctx.Err() != nil:
+		return evidence.Context(ctx)
 	}
-	return connectTimeout
+	return "reset"
 }
 
-func (c *connection) close() {
-	c.stop()
-	c.mu.Lock()
-	c.closed = true
-	attempt, current := c.attempt, c.current
-	c.mu.Unlock()
-	if attempt != nil {
-		<-attempt.done
+// dialer gives the library's dials the context that the library does not know:
+// until the server has accepted us, the end of ctx ends the connection.
+type dialer struct {
+	ctx     context.Context
+	network dispatch.Network
+	failed  error       // of the last dial; the library hides some errors
+	release func() bool // lets the connection outlive ctx
+}
+
+// Dial is called by the library, one dial at a time.
+func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
+	conn, d.failed = d.network.DialContext(d.ctx, network, address)
+	if d.failed != nil {
+		return nil, d.failed
 	}
-	if current != nil {
-		current.close()
+	d.release = context.AfterFunc(d.ctx, func() { _ = conn.Close() })
+	return conn, nil
+}
+
+// unconnected is the result of a message for which there was no connection.
+func unconnected(ctx context.Context, err error) dispatch.Result {
+	class := evidence.Unsent(ctx, err)
+	for _, refusal := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired, nats.ErrPermissionViolation} {
+		if errors.Is(err, refusal) {
+			class = "authorization"
+		}
 	}
+	if errors.Is(err, nats.ErrSecureConnWanted) || errors.Is(err, nats.ErrSecureConnRequired) {
+		class = "tls"
+	}
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}
 }

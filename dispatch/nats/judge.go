@@ -9,12 +9,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/storable"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
 const maxDetail = 500 // characters of a server's own words
 
-// verdict is what an error of a stream proves.
+// verdict is the proof in an error of a stream.
 type verdict struct {
 	outcome dispatch.Outcome
 	class   string
@@ -46,7 +46,8 @@ var verdicts = map[jetstream.ErrorCode]verdict{
 }
 
 // fullStream are the words in which a stream that discards what is new says
-// that it holds as much as it may; no number tells them from a broken disk.
+// that it holds as much as it may; their error code is the same as that of a
+// broken disk.
 var fullStream = map[string]verdict{
 	"maximum messages exceeded":             {dispatch.Throttled, "stream_full"},
 	"maximum bytes exceeded":                {dispatch.Throttled, "stream_full"},
@@ -57,8 +58,8 @@ var fullStream = map[string]verdict{
 // judge says what the stream's refusal proves.
 func (t *tool) judge(err error) dispatch.Result {
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
-		// Nobody listened, so nobody has it. A stream without a leader is
-		// silent in the same way, and comes back.
+		// No stream listened, so none has the message. A stream without a
+		// leader is silent in the same way, and comes back.
 		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "no_responders"}
 	}
 	var refusal *jetstream.APIError
@@ -72,7 +73,7 @@ func (t *tool) judge(err error) dispatch.Result {
 	return dispatch.Result{
 		Outcome:    proven.outcome,
 		ErrorClass: proven.class,
-		Problem:    &dispatch.Problem{Title: proven.class, Detail: storable.First(refusal.Description, maxDetail)},
+		Problem:    &dispatch.Problem{Title: proven.class, Detail: evidence.First(refusal.Description, maxDetail)},
 	}
 }
 
@@ -97,7 +98,7 @@ func classOf(err error) string {
 	return "protocol"
 }
 
-// position is what is stored of an effect.
+// position is the stored response of an effect.
 type position struct {
 	Stream    string `json:"stream"`
 	Sequence  uint64 `json:"seq"`
@@ -110,7 +111,7 @@ func stored(ack *jetstream.PubAck) dispatch.Result {
 		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "protocol"}
 	}
 	response, err := json.Marshal(position{
-		Stream: storable.Text(ack.Stream), Sequence: ack.Sequence, Duplicate: ack.Duplicate, Domain: storable.Text(ack.Domain),
+		Stream: evidence.Text(ack.Stream), Sequence: ack.Sequence, Duplicate: ack.Duplicate, Domain: evidence.Text(ack.Domain),
 	})
 	if err != nil {
 		response = nil // the message is there all the same
@@ -118,7 +119,7 @@ func stored(ack *jetstream.PubAck) dispatch.Result {
 	return dispatch.Result{
 		Outcome:     dispatch.Completed,
 		Replayed:    ack.Duplicate,
-		ProviderRef: storable.Reference(fmt.Sprintf("%s/%d", ack.Stream, ack.Sequence)),
+		ProviderRef: evidence.Reference(fmt.Sprintf("%s/%d", ack.Stream, ack.Sequence)),
 		Response:    response,
 	}
 }

@@ -3,11 +3,14 @@ package nats_test
 import (
 	"encoding/json"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-func TestAMessageCarriesThePayloadOctetForOctetAndTheKey(t *testing.T) {
+func TestAMessageCarriesThePayloadByteForByteAndTheKey(t *testing.T) {
 	t.Parallel()
 	c := startWithStream(t)
 	traced := request("{\"b\": 1.0,\n  \"a\": 12345678901234567890}")
@@ -90,5 +93,35 @@ func TestWhatCannotBeRenderedIsRejectedAndNotSent(t *testing.T) {
 	}
 	if messages := c.stored(t); len(messages) != 0 {
 		t.Errorf("%d messages", len(messages))
+	}
+}
+
+func TestNothingIsSentToAStreamThatForgetsTheKeyTooSoon(t *testing.T) {
+	t.Parallel()
+	c := startWithStream(t, func(config *jetstream.StreamConfig) { config.Duplicates = 2 * time.Minute })
+	adapter := adapterFor(t, c)
+
+	wants(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "duplicate_window_too_short")
+	if messages := c.stored(t); len(messages) != 0 {
+		t.Errorf("%d messages", len(messages))
+	}
+
+	c.update(t, func(config *jetstream.StreamConfig) { config.Duplicates = 24 * time.Hour })
+	wants(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+}
+
+func TestTheWindowIsThatOfTheStreamThatIsNamed(t *testing.T) {
+	t.Parallel()
+	c := startWithStream(t)
+	wants(t, newAdapter(t, spec(c.ClientURL(), "", `{subject: charges.created, stream: OTHER}`)).Dispatch(t.Context(), request(`{}`)),
+		dispatch.NotSent, "stream_not_found")
+}
+
+func TestAToolWhoseKeyNobodyNeedsToRecogniseSendsWhateverTheWindow(t *testing.T) {
+	t.Parallel()
+	c := startWithStream(t, func(config *jetstream.StreamConfig) { config.Duplicates = time.Second })
+	for _, class := range []dispatch.Class{dispatch.NaturallyIdempotent, dispatch.NonIdempotent} {
+		adapter := newAdapter(t, ofClass(class, spec(c.ClientURL(), "", "subject: "+subject)))
+		wants(t, adapter.Dispatch(t.Context(), intent(string(class))), dispatch.Completed, "")
 	}
 }

@@ -3,8 +3,12 @@ package nats_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,7 +23,7 @@ func TestAStreamThatIsFullTakesItLater(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]func(*jetstream.StreamConfig){
 		"messages":             func(config *jetstream.StreamConfig) { config.MaxMsgs = 1 },
-		"octets":               func(config *jetstream.StreamConfig) { config.MaxBytes = 300 },
+		"bytes":                func(config *jetstream.StreamConfig) { config.MaxBytes = 300 },
 		"messages per subject": func(config *jetstream.StreamConfig) { config.MaxMsgsPerSubject, config.DiscardNewPerSubject = 1, true },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -137,7 +141,7 @@ func TestWhatAStreamSaysDecidesTheOutcome(t *testing.T) {
 		"a message that is wrong":     {failed(400, 10166, "per-message TTL is disabled"), dispatch.Rejected, "jetstream_10166"},
 		"a broken disk":               {failed(503, 10077, "write: input/output error"), dispatch.Ambiguous, "jetstream_10077"},
 		"a server's failure":          {failed(500, 10118, "stream is offline"), dispatch.Ambiguous, "jetstream_10118"},
-		"an error nobody knows":       {failed(503, 65000, "?"), dispatch.Ambiguous, "jetstream_65000"},
+		"an unknown error":            {failed(503, 65000, "?"), dispatch.Ambiguous, "jetstream_65000"},
 		"an empty answer":             {``, dispatch.Ambiguous, "protocol"},
 		"no JSON":                     {`OK`, dispatch.Ambiguous, "protocol"},
 		"no stream":                   {`{"seq":7}`, dispatch.Ambiguous, "protocol"},
@@ -249,4 +253,102 @@ func TestAnOperationThatIsNotConfiguredIsNotSent(t *testing.T) {
 	other := request(`{}`)
 	other.Tuple.ToolName = "events/other"
 	wants(t, adapterFor(t, startWithStream(t)).Dispatch(t.Context(), other), dispatch.NotSent, "unconfigured_tool")
+}
+
+// brittle stands between the adapter and a server. Each connection breaks
+// after a number of bytes in either direction, gently or not.
+func brittle(t *testing.T, server string) (url string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go carry(near, server)
+		}
+	}()
+	return "nats://" + listener.Addr().String()
+}
+
+func carry(near net.Conn, server string) {
+	far, err := net.Dial("tcp", server)
+	if err != nil {
+		_ = near.Close()
+		return
+	}
+	var once sync.Once
+	cut := func() {
+		once.Do(func() {
+			if rand.N(2) == 0 {
+				_ = near.(*net.TCPConn).SetLinger(0)
+			}
+			_ = near.Close()
+			_ = far.Close()
+		})
+	}
+	const most = 16000
+	go func() {
+		_, _ = io.CopyN(far, near, rand.N[int64](most))
+		cut()
+	}()
+	_, _ = io.CopyN(near, far, rand.N[int64](most))
+	cut()
+}
+
+// Whatever breaks and whenever: what is said to be stored is, what is said not
+// to be is not, and nothing is stored twice, not even when it is sent again.
+func TestOutcomesHoldWhereverTheConnectionBreaks(t *testing.T) {
+	t.Parallel()
+	const intents, atOnce = 600, 8
+	c := startWithStream(t)
+	adapter := newAdapter(t, spec(brittle(t, c.Addr().String()), "", "subject: "+subject))
+
+	outcomes := make([][]dispatch.Outcome, intents)
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range atOnce {
+		workers.Go(func() {
+			for i := next.Add(1) - 1; i < intents; i = next.Add(1) - 1 {
+				for range 2 {
+					got := adapter.Dispatch(t.Context(), intent(fmt.Sprint(i)))
+					outcomes[i] = append(outcomes[i], got.Outcome)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	_ = adapter.Close()
+
+	messages := map[string]int{}
+	for _, message := range c.stored(t) {
+		messages[message.Header.Get("Nats-Msg-Id")]++
+	}
+	seen := map[dispatch.Outcome]int{}
+	for i, attempts := range outcomes {
+		there := messages[intent(fmt.Sprint(i)).IdempotencyKey]
+		completed, doubtful := false, false
+		for _, outcome := range attempts {
+			seen[outcome]++
+			completed = completed || outcome == dispatch.Completed
+			doubtful = doubtful || outcome == dispatch.Ambiguous
+		}
+		switch {
+		case there > 1:
+			t.Errorf("intent %d: %d messages", i, there)
+		case completed && there != 1:
+			t.Errorf("intent %d: completed, but not there", i)
+		case !completed && !doubtful && there != 0:
+			t.Errorf("intent %d: %v, but there", i, attempts)
+		}
+	}
+	t.Logf("outcomes: %v", seen)
+	if seen[dispatch.Completed] < 10 || seen[dispatch.NotSent] < 10 || seen[dispatch.Ambiguous] < 10 {
+		t.Error("too few of a kind; this shows nothing")
+	}
 }

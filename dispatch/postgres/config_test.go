@@ -142,7 +142,7 @@ func TestTLSIsTheNetworks(t *testing.T) {
 	}{
 		"trusted":           {"example.com", &tls.Config{RootCAs: authority}, dispatch.Completed, ""},
 		"by another name":   {"db.invalid", &tls.Config{RootCAs: authority, ServerName: "example.com"}, dispatch.Completed, ""},
-		"of somebody else":  {"db.invalid", &tls.Config{RootCAs: authority}, dispatch.NotSent, "tls"},
+		"of another host":   {"db.invalid", &tls.Config{RootCAs: authority}, dispatch.NotSent, "tls"},
 		"unknown authority": {"example.com", nil, dispatch.NotSent, "tls"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func tlsFront(t *testing.T, databaseURL string, certificate tls.Certificate) str
 }
 
 // TestACancellationGoesWhereTheNameLeads keeps it within rules that know names
-// only: without it, the server goes on with what nobody waits for any more.
+// only: without it, the server goes on with a statement whose caller has gone.
 func TestACancellationGoesWhereTheNameLeads(t *testing.T) {
 	t.Parallel()
 	to := newRecipient(t)
@@ -220,7 +220,7 @@ func TestACancellationGoesWhereTheNameLeads(t *testing.T) {
 	to.awaitGone(pid) // while the lock is still held
 }
 
-// addresses is what a dialer was asked for.
+// addresses records the addresses that a dialer was asked for.
 type addresses struct {
 	mu    sync.Mutex
 	asked []string
@@ -236,4 +236,22 @@ func (a *addresses) all() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.asked)
+}
+
+func TestAnAdapterSaysWhichServersItConnectsTo(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string][]dispatch.Destination{
+		"postgres://u:canary@db.example.com/shop": {{Network: "tcp", Address: "db.example.com:5432", TLS: dispatch.UpgradedTLS}},
+		"postgres://u:canary@a.example.com:6000,b.example.com:6001/shop?sslmode=disable": {
+			{Network: "tcp", Address: "a.example.com:6000"}, {Network: "tcp", Address: "b.example.com:6001"},
+		},
+	} {
+		adapter, err := postgres.New(dispatch.Spec{Settings: dispatchtest.Block("url: " + url)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := adapter.Destinations(); !slices.Equal(got, want) {
+			t.Errorf("%s: %+v", url, got)
+		}
+	}
 }

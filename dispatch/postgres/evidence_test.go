@@ -35,9 +35,9 @@ func TestWithoutAConnectionNothingIsSent(t *testing.T) {
 	defer mute.Close()
 	elsewhere := func(host string) string { return changed(t, to.url, func(u *url.URL) { u.Host = host }) }
 	for name, test := range map[string]struct{ url, class string }{
-		"nobody listens":   {elsewhere(closed), "dial"},
+		"no listener":      {elsewhere(closed), "dial"},
 		"no such host":     {elsewhere("db.invalid"), "dns"},
-		"nobody answers":   {elsewhere(mute.Addr().String()), "timeout"},
+		"no answer":        {elsewhere(mute.Addr().String()), "timeout"},
 		"no such user":     {changed(t, to.url, func(u *url.URL) { u.User = url.User("nobody") }), "auth"},
 		"no such database": {changed(t, to.url, func(u *url.URL) { u.Path = "/none" }), "sqlstate_3d000"},
 		"no TLS there":     {strings.ReplaceAll(to.url, "sslmode=disable", "sslmode=verify-full"), "tls"},
@@ -122,7 +122,7 @@ func TestALostAnswerIsInDoubtOnlyFromTheCommitOn(t *testing.T) {
 }
 
 // TestNoOutcomeContradictsTheDatabase cuts connections after any number of
-// octets, and compares what the adapter said with what is there.
+// bytes, and compares what the adapter said with what is there.
 func TestNoOutcomeContradictsTheDatabase(t *testing.T) {
 	t.Parallel()
 	const inInbox, inShop = "SELECT step_id FROM inbox.message", "SELECT payload->>'step' FROM shop.deed"

@@ -29,7 +29,7 @@ func TestWhatARefusalProves(t *testing.T) {
 		"no such table":               {"ERROR", "42P01", dispatch.Throttled},
 		"a plan of an older table":    {"ERROR", "0A000", dispatch.Throttled},
 		"a pooler forgot a statement": {"ERROR", "26000", dispatch.Throttled},
-		"nobody knows":                {"ERROR", "40003", dispatch.Ambiguous},
+		"completion is unknown":       {"ERROR", "40003", dispatch.Ambiguous},
 		"a pooler lost the server":    {"FATAL", "08P01", dispatch.Ambiguous},
 		"the same, as an error":       {"ERROR", "08006", dispatch.Ambiguous},
 		"an internal error":           {"ERROR", "XX000", dispatch.Ambiguous},

@@ -1,14 +1,19 @@
 package rabbitmq
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
 	"strings"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
+	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 	"github.com/agentoutbox/drainer/internal/duration"
 )
 
@@ -20,16 +25,16 @@ const (
 
 // Settings is the provider's `rabbitmq` block.
 type Settings struct {
-	URL       string `yaml:"url" jsonschema:"required" jsonschema_description:"Where the broker is, with user, password and virtual host: amqps://user:password@host:5671/vhost. amqp is without TLS. The path is the virtual host, percent-encoded; without one it is /."`
-	Heartbeat string `yaml:"heartbeat,omitempty" jsonschema:"default=10s" jsonschema_description:"How often an idle connection is heard of, 1s to 60s. Without any sign for one and a half times as long, the connection counts as dead."`
+	URL       string `yaml:"url" jsonschema:"required" jsonschema_description:"The broker, with user, password and virtual host, percent-encoded: amqps://user:password@host:5671/vhost. amqp is without TLS. Without a path the virtual host is /."`
+	Heartbeat string `yaml:"heartbeat,omitempty" jsonschema:"default=10s" jsonschema_description:"Time between heartbeats of an idle connection, 1s to 60s. A connection is dead after one and a half times as long without one."`
 }
 
 // Tool is a tool's `rabbitmq` block.
 type Tool struct {
-	Exchange    string            `yaml:"exchange,omitempty" jsonschema:"maxLength=255" jsonschema_description:"The exchange to publish to. Without one it is the default exchange, whose routing keys are names of queues. It is never declared here."`
+	Exchange    string            `yaml:"exchange,omitempty" jsonschema:"maxLength=255" jsonschema_description:"The exchange, which must exist. By default the default exchange, whose routing keys are names of queues."`
 	RoutingKey  string            `yaml:"routing_key,omitempty" jsonschema:"maxLength=255" jsonschema_description:"The routing key, as it stands."`
 	Headers     map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of the message; {jq} inserts a value. Write {{ and }} for braces."`
-	Map         string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the body, over {payload, key, provider_ref, agent_run_id, step_id, tool_name, business_scope}. Without it the payload is published octet for octet."`
+	Map         string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the body, over {payload, key, provider_ref, agent_run_id, step_id, tool_name, business_scope}. Without it the payload is published byte for byte."`
 	ContentType string            `yaml:"content_type,omitempty" jsonschema:"default=application/json,maxLength=255" jsonschema_description:"The content type of the message. The body is JSON whatever this says."`
 }
 
@@ -41,7 +46,7 @@ type address struct {
 
 func newAddress(block dispatch.Block) (address, error) {
 	var settings Settings
-	if err := blocks.Decode(block, &settings); err != nil {
+	if err := adapter.Decode(block, &settings); err != nil {
 		return address{}, err
 	}
 	heartbeat, err := parseHeartbeat(settings.Heartbeat)
@@ -64,7 +69,7 @@ func checkURL(text string) error {
 	case parsed.RawQuery != "" || parsed.ForceQuery || parsed.Fragment != "":
 		return errors.New("url has a query or a fragment; heartbeat and tls are settings of their own")
 	}
-	if _, err := amqpURI(text); err != nil {
+	if _, err := amqp.ParseURI(text); err != nil {
 		return errors.New("url is no AMQP URI (https://www.rabbitmq.com/docs/uri-spec)")
 	}
 	return nil
@@ -82,4 +87,93 @@ func parseHeartbeat(text string) (time.Duration, error) {
 		return 0, errors.New("heartbeat is not a whole number of seconds from 1s to 60s")
 	}
 	return heartbeat, nil
+}
+
+const maxShortString = 255 // bytes, AMQP 0-9-1, 4.2.5.3
+
+// routed is the message that one dispatch publishes, the same on every attempt.
+type routed struct {
+	exchange   string
+	routingKey string
+	publishing amqp.Publishing
+}
+
+// tool is Tool, checked and compiled.
+type tool struct {
+	exchange    string
+	routingKey  string
+	form        *adapter.Form
+	contentType string
+}
+
+// byThem a sender changes where a message goes, or when, so they are not the
+// configuration's to give: CC and BCC add routing keys
+// (https://www.rabbitmq.com/docs/sender-selected), and what x-delay makes the
+// delayed message exchange keep for later is returned as unroutable meanwhile
+// (https://github.com/rabbitmq/rabbitmq-delayed-message-exchange): a return
+// would prove nothing any more.
+var byThem = []string{"CC", "BCC", "x-delay"}
+
+func newTool(block dispatch.Block) (*tool, error) {
+	var settings Tool
+	if err := adapter.Decode(block, &settings); err != nil {
+		return nil, err
+	}
+	form, err := adapter.CompileForm(settings.Headers, settings.Map, byThem...)
+	t := &tool{
+		exchange:    settings.Exchange,
+		routingKey:  settings.RoutingKey,
+		form:        form,
+		contentType: cmp.Or(settings.ContentType, "application/json"),
+	}
+	return t, errors.Join(
+		t.checkDestination(),
+		checkShort("content_type", t.contentType),
+		err,
+	)
+}
+
+func (t *tool) checkDestination() error {
+	if t.exchange == "" && t.routingKey == "" {
+		return errors.New("exchange and routing_key are both missing; for the default exchange, routing_key is the name of the queue")
+	}
+	return errors.Join(checkShort("exchange", t.exchange), checkShort("routing_key", t.routingKey))
+}
+
+func checkShort(field, text string) error {
+	if len(text) > maxShortString {
+		return fmt.Errorf("%s is longer than %d bytes", field, maxShortString)
+	}
+	return nil
+}
+
+func (t *tool) render(ctx context.Context, request dispatch.Request) (routed, error) {
+	input, err := render.Input(request)
+	if err != nil {
+		return routed{}, err
+	}
+	written, err := t.form.Write(ctx, request, input)
+	if err != nil {
+		return routed{}, err
+	}
+	return routed{
+		exchange:   t.exchange,
+		routingKey: t.routingKey,
+		publishing: amqp.Publishing{
+			MessageId:    request.IdempotencyKey,
+			AppId:        "drainer",
+			DeliveryMode: amqp.Persistent,
+			ContentType:  t.contentType,
+			Headers:      tableOf(written.Headers),
+			Body:         written.Body,
+		},
+	}, nil
+}
+
+func tableOf(headers []adapter.Header) amqp.Table {
+	table := make(amqp.Table, len(headers))
+	for _, header := range headers {
+		table[header.Name] = header.Value
+	}
+	return table
 }

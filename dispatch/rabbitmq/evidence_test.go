@@ -27,7 +27,7 @@ func TestTheBrokersRefusals(t *testing.T) {
 	}{
 		"no queue is bound":                 {`{}`, func(t *testing.T, o *topology) { o.unbind(t) }, dispatch.Throttled, "unroutable", false},
 		"there is no such exchange":         {`{}`, drop, dispatch.Throttled, "no_exchange", false},
-		"nobody may publish there":          {`{}`, func(t *testing.T, o *topology) { o.exchange(t, true) }, dispatch.Rejected, "access_refused", false},
+		"publishing there is not allowed":   {`{}`, func(t *testing.T, o *topology) { o.exchange(t, true) }, dispatch.Rejected, "access_refused", false},
 		"the body is too long":              {`"` + long(drainertest.MaxMessageSize) + `"`, nil, dispatch.Rejected, "precondition_failed", false},
 		"the queue is full, and refuses":    {`{}`, fill, dispatch.Ambiguous, "nacked", false},
 		"one queue is full, another is not": {`{}`, fillAnother, dispatch.Ambiguous, "nacked", true},
@@ -196,7 +196,7 @@ func TestOutcomesHoldWhereverTheConnectionIsCut(t *testing.T) {
 	outcomes := map[string]dispatch.Result{}
 	var mu sync.Mutex
 	for range 60 {
-		// A handshake takes about 450 octets of ours and 700 of the broker's.
+		// A handshake takes about 450 bytes of ours and 700 of the broker's.
 		proxy.cut(rand.Int64N(20_000), rand.Int64N(2_000))
 		adapter := newAdapter(t, specification)
 		var group sync.WaitGroup
@@ -253,7 +253,7 @@ func TestAnAlarmThrottlesAfterTheMessageThatFindsItOut(t *testing.T) {
 	t.Cleanup(func() { broker.Control(t, "set_vm_memory_high_watermark", "0.4") })
 	broker.Control(t, "set_vm_memory_high_watermark", "0.00000001")
 
-	// The broker tells a publisher of its alarm when it publishes.
+	// The broker notifies a publisher of its alarm when it publishes.
 	expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "blocked")
 	for range 3 {
 		expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Throttled, "blocked")

@@ -7,26 +7,25 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/storable"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// evidence is what became of one message, as far as the channel tells that it
-// had to itself.
-type evidence struct {
+// answer is the outcome of one message, as far as its own channel reported it.
+type answer struct {
 	acked      bool
 	returned   uint16      // the reply code of a return, or 0
 	ended      bool        // the channel is over
-	exception  *amqp.Error // why it is over; nil where nobody said
+	exception  *amqp.Error // why it is over; nil where the broker gave no reason
 	incomplete bool        // a frame of the message was never written
 	err        error       // from writing
 }
 
-// blocked is what an alarm of the broker's comes to: nothing is published.
+// blocked is the result during an alarm of the broker: nothing is published.
 var blocked = dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "blocked"}
 
 // judge says what the evidence proves. After a nack some of the queues may have
-// the message, and when a connection ends nobody can tell what the broker had done.
-func judge(e evidence, connectionEnded bool) dispatch.Result {
+// the message, and when a connection ends it is unknown what the broker had done.
+func judge(e answer, connectionEnded bool) dispatch.Result {
 	switch {
 	case e.returned != 0:
 		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "unroutable"}
@@ -52,7 +51,7 @@ func judgeException(exception *amqp.Error) dispatch.Result {
 	result := dispatch.Result{
 		Outcome:    dispatch.Ambiguous,
 		ErrorClass: exceptionClass(exception.Code),
-		Problem:    &dispatch.Problem{Title: strconv.Itoa(exception.Code), Detail: storable.Text(exception.Reason)},
+		Problem:    &dispatch.Problem{Title: strconv.Itoa(exception.Code), Detail: evidence.Text(exception.Reason)},
 	}
 	switch exception.Code {
 	case amqp.NotFound:

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -44,7 +45,7 @@ content_type: application/vnd.example+json`))
 	}
 }
 
-func TestThePayloadIsPublishedOctetForOctet(t *testing.T) {
+func TestThePayloadIsPublishedByteForByte(t *testing.T) {
 	t.Parallel()
 	broker := drainertest.RabbitMQ(t)
 	topology := declare(t, broker)
@@ -108,7 +109,7 @@ func TestNothingIsSentWithoutASession(t *testing.T) {
 	mute := listen(t, func(conn net.Conn) { _, _ = conn.Read(make([]byte, 1)); <-t.Context().Done() })
 	babbling := listen(t, func(conn net.Conn) { _, _ = conn.Write([]byte("220 mail.example.com ESMTP\r\n")) })
 	for name, test := range map[string]struct{ url, class string }{
-		"nobody listens":   {closed.url(broker.URL), "dial"},
+		"no listener":      {closed.url(broker.URL), "dial"},
 		"no such name":     {"amqp://host.invalid", "dns"},
 		"another password": {strings.Replace(broker.URL, "s3cret", "other", 1), "auth"},
 		"no such vhost":    {broker.URL + "/other", "amqp_530"},
@@ -130,24 +131,7 @@ func TestNothingIsSentWithoutASession(t *testing.T) {
 
 func listen(t *testing.T, serve func(net.Conn)) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				serve(conn)
-			}()
-		}
-	}()
-	return listener.Addr().String()
+	return strings.TrimPrefix(dispatchtest.ServeConns(t, func(_ int, conn net.Conn) { serve(conn) }), "http://")
 }
 
 type counter struct {

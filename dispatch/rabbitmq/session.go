@@ -2,47 +2,79 @@ package rabbitmq
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-const closePatience = time.Second
+const (
+	connectTimeout = 30 * time.Second // where dispatches have no timeout
+	closeTimeout   = time.Second      // for the broker's answer to a close
+)
 
-// session is one open connection.
+// session is one open connection, which all dispatches share.
 type session struct {
 	connection *amqp.Connection
-	tcp        net.Conn             // below the library, which cannot be interrupted
+	tcp        net.Conn             // below the library, whose calls cannot be interrupted
 	alarms     <-chan amqp.Blocking // closed when the connection is over
-	retirement chan time.Duration
+	retired    chan time.Duration   // how long messages under way may still take
+	quit, over chan struct{}
 	blocked    atomic.Bool // the broker has an alarm and reads nothing from us
 
 	mu   sync.Mutex
 	idle []*publisher
 }
 
-func newSession(connection *amqp.Connection, tcp net.Conn) *session {
-	return &session{
+// connect is bounded by ctx; the session that it returns is not.
+func connect(ctx context.Context, address address, network dispatch.Network) (*session, error) {
+	var tcp net.Conn
+	release := func() bool { return true }
+	connection, err := amqp.DialConfig(address.url, amqp.Config{
+		Heartbeat:       address.heartbeat,
+		TLSClientConfig: network.TLSConfig(),
+		Properties:      amqp.Table{"product": "drainer"},
+		Dial: func(protocol, host string) (_ net.Conn, err error) {
+			if tcp, err = network.DialContext(ctx, protocol, host); err != nil {
+				return nil, err
+			}
+			release = context.AfterFunc(ctx, func() { _ = tcp.Close() })
+			return tcp, nil
+		},
+	})
+	if inTime := release(); !inTime || ctx.Err() != nil {
+		err = ctx.Err() // whatever the library made of it
+	}
+	if err != nil {
+		if tcp != nil {
+			_ = tcp.Close() // the library leaves it open after a failed handshake
+		}
+		return nil, err
+	}
+	s := &session{
 		connection: connection,
 		tcp:        tcp,
 		alarms:     connection.NotifyBlocked(make(chan amqp.Blocking, 1)),
-		retirement: make(chan time.Duration, 1),
+		retired:    make(chan time.Duration, 1),
+		quit:       make(chan struct{}),
+		over:       make(chan struct{}),
 	}
+	go s.watch()
+	return s, nil
 }
 
-func (s *session) ended() bool { return s.connection.IsClosed() }
-
-// closeAfter may be called once.
-func (s *session) closeAfter(grace time.Duration) { s.retirement <- grace }
-
-// watch notes alarms until the connection is over, and ends it when the
-// lifetime does or its retirement comes.
-func (s *session) watch(lifetime context.Context) {
+// watch notes the broker's alarms until the connection is over, and ends the
+// connection when it is closed or its retirement is over.
+func (s *session) watch() {
+	defer close(s.over)
 	defer func() { _ = s.tcp.Close() }()
-	var retired <-chan time.Time
+	var end <-chan time.Time
 	for {
 		select {
 		case alarm, open := <-s.alarms:
@@ -50,18 +82,27 @@ func (s *session) watch(lifetime context.Context) {
 				return
 			}
 			s.blocked.Store(alarm.Active)
-		case grace := <-s.retirement:
-			retired = time.After(grace)
-		case <-retired:
+		case grace := <-s.retired:
+			end = time.After(grace)
+		case <-end:
 			return
-		case <-lifetime.Done():
-			_ = s.connection.CloseDeadline(time.Now().Add(closePatience))
+		case <-s.quit:
+			_ = s.connection.CloseDeadline(time.Now().Add(closeTimeout))
 			return
 		}
 	}
 }
 
-// acquire gives a publisher to one message.
+// Alive is for [sharedconn.Conn], as the next two.
+func (s *session) Alive() bool           { return !s.connection.IsClosed() }
+func (s *session) Done() <-chan struct{} { return s.over }
+
+func (s *session) Close() {
+	close(s.quit)
+	<-s.over
+}
+
+// acquire gives a channel to one message.
 func (s *session) acquire() (*publisher, error) {
 	s.mu.Lock()
 	for len(s.idle) > 0 {
@@ -76,8 +117,9 @@ func (s *session) acquire() (*publisher, error) {
 	return newPublisher(s.connection)
 }
 
-// release takes a publisher back after the answer to its message. A channel
-// without its answer never comes back: a late one would be taken for another's.
+// release takes a channel back after the answer to its message. A channel that
+// still waits for its answer is never released: a late answer would be taken for
+// that of the next message.
 func (s *session) release(p *publisher) {
 	if p.ended() {
 		return
@@ -85,4 +127,19 @@ func (s *session) release(p *publisher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.idle = append(s.idle, p)
+}
+
+// connectFailure names why there is no session: nothing was published.
+func connectFailure(ctx context.Context, err error) string {
+	var refusal *amqp.Error
+	switch {
+	case ctx.Err() != nil || !errors.As(err, &refusal):
+		return evidence.Unsent(ctx, err)
+	case refusal.Code == amqp.AccessRefused:
+		return "auth"
+	case refusal.Server:
+		return exceptionClass(refusal.Code)
+	default:
+		return "protocol"
+	}
 }

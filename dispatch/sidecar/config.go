@@ -1,20 +1,24 @@
 package sidecar
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/blocks"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
 )
 
 // Settings is the provider's `sidecar` block.
 type Settings struct {
 	URL        string `yaml:"url" jsonschema:"required" jsonschema_description:"Where the sidecar listens: unix:///run/tickets.sock, or http on a loopback address: http://127.0.0.1:8090."`
-	Token      string `yaml:"token,omitempty" jsonschema_description:"Sent as Authorization: Bearer with every request, so that the sidecar can tell drainer from others on the machine. From a ${file:} or an ${env:}."`
-	MaxMessage int    `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest answer that is read, in octets."`
+	Token      string `yaml:"token,omitempty" jsonschema_description:"Sent as Authorization: Bearer with every request, so that the sidecar can distinguish drainer from other programs on the machine. From a ${file:} or an ${env:}."`
+	User       *int   `yaml:"user,omitempty" jsonschema:"minimum=0" jsonschema_description:"The number of the user that owns the sidecar's socket and listens on it. Left out: root, drainer's own user, or the owner of the socket's folder. Checked on Linux."`
+	MaxMessage int    `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest answer that is read, in bytes."`
 }
 
 // Tool is a tool's block: there is nothing to say in it. The operation's name
@@ -23,30 +27,16 @@ type Tool struct{}
 
 func newSettings(spec dispatch.Spec) (Settings, address, error) {
 	var settings Settings
-	problems := []error{blocks.Decode(spec.Settings, &settings)}
+	problems := protocol.Configure(spec, &settings)
 	address, err := parseAddress(settings.URL)
-	problems = append(problems, err, settings.complete())
-	for operation, tool := range spec.Tools {
-		if err := blocks.Decode(tool.Settings, &Tool{}); err != nil {
-			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
-		}
-	}
-	return settings, address, errors.Join(problems...)
-}
-
-// complete checks the settings and fills in what was left out.
-func (s *Settings) complete() error {
-	var problems []error
-	if strings.ContainsFunc(s.Token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+	problems = append(problems, err, protocol.CheckMaxMessage(&settings.MaxMessage))
+	if strings.ContainsFunc(settings.Token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 		problems = append(problems, errors.New("token holds a space, a control character or one beyond ASCII (a trailing newline in a secret file?)"))
 	}
-	if s.MaxMessage == 0 {
-		s.MaxMessage = protocol.DefaultMaxMessage
+	if settings.User != nil && *settings.User < 0 {
+		problems = append(problems, errors.New("user is under 0"))
 	}
-	if s.MaxMessage < 1024 {
-		problems = append(problems, errors.New("max_message is under 1024 octets"))
-	}
-	return errors.Join(problems...)
+	return settings, address, errors.Join(problems...)
 }
 
 func (s *Settings) header() http.Header {
@@ -55,4 +45,84 @@ func (s *Settings) header() http.Header {
 		header.Set("Authorization", "Bearer "+s.Token)
 	}
 	return header
+}
+
+// address is where a sidecar listens. It is never beyond this machine: what
+// passes is plain text, and the token is all that guards it.
+type address struct {
+	base   string // of the requests' URLs
+	socket string // the path of a Unix socket; empty for TCP
+}
+
+func parseAddress(text string) (address, error) {
+	if text == "" {
+		return address{}, errors.New("url is missing")
+	}
+	parsed, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return address{}, errors.New("url is not a URL") // the parser's error would repeat it
+	case parsed.User != nil:
+		return address{}, errors.New("url carries credentials; use token")
+	case parsed.RawQuery != "" || parsed.ForceQuery || strings.Contains(text, "#"):
+		return address{}, errors.New("url has a query or a fragment")
+	case parsed.Scheme == "unix":
+		return socketAddress(parsed)
+	case parsed.Scheme == "http":
+		return loopbackAddress(parsed)
+	}
+	return address{}, errors.New("url is neither unix nor http")
+}
+
+func socketAddress(parsed *url.URL) (address, error) {
+	if parsed.Host != "" || len(parsed.Path) < 2 {
+		return address{}, errors.New("url: a socket is unix:// and an absolute path, three slashes in all")
+	}
+	return address{base: "http://sidecar", socket: parsed.Path}, nil
+}
+
+func loopbackAddress(parsed *url.URL) (address, error) {
+	host := parsed.Hostname()
+	switch {
+	case host != "localhost" && !net.ParseIP(host).IsLoopback():
+		return address{}, errors.New("url: a sidecar is on this machine: 127.0.0.1, [::1] or localhost")
+	case parsed.Path != "" && parsed.Path != "/":
+		return address{}, errors.New("url has a path")
+	}
+	return address{base: "http://" + parsed.Host}, nil
+}
+
+// network connects to the address and to nothing else.
+func (a address) network(out dispatch.Network, user *int) dispatch.Network {
+	if a.socket == "" {
+		return dispatch.NewNetwork(stayingHome(out), nil)
+	}
+	return dispatch.NewNetwork(func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := dispatch.PlainDialer().DialContext(ctx, "unix", a.socket)
+		if err != nil {
+			return nil, err
+		}
+		if err := checkSocket(conn, a.socket, user); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		return conn, nil
+	}, nil)
+}
+
+var errAway = errors.New("localhost is not on this machine")
+
+// stayingHome sees where a name has led.
+func stayingHome(out dispatch.Network) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := out.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		if peer, ok := conn.RemoteAddr().(*net.TCPAddr); !ok || !peer.IP.IsLoopback() {
+			_ = conn.Close()
+			return nil, fmt.Errorf("connecting to the sidecar: %w", errAway)
+		}
+		return conn, nil
+	}
 }

@@ -16,6 +16,7 @@ import (
 	gosmtp "github.com/emersion/go-smtp"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
 // A server may say as much as it likes, and what is stored is bounded.
@@ -46,7 +47,7 @@ func TestEvidence(t *testing.T) {
 		{"connect", "421 too busy", dispatch.Throttled, "smtp_421"},
 		{"connect", "554 not here", dispatch.NotSent, "smtp_554"},
 		{"EHLO", cut, dispatch.NotSent, "reset"},
-		{"EHLO", "502 never heard of it", dispatch.Completed, ""}, // but of HELO
+		{"EHLO", "502 unknown command", dispatch.Completed, ""}, // but of HELO
 		{"MAIL", cut, dispatch.NotSent, "reset"},
 		{"MAIL", silence, dispatch.NotSent, "timeout"},
 		{"MAIL", babble, dispatch.NotSent, "protocol"},
@@ -83,7 +84,7 @@ func TestEvidence(t *testing.T) {
 			if test.step == "content" {
 				payload = strings.Replace(aPayload, "bye", strings.Repeat("more than the buffers hold ", 1<<15), 1)
 				specification.Network = dispatch.NewNetwork(dialSmall, nil)
-				specification.Timeout = 5 * time.Second // whoever waits for room notices a cut when it asks for it
+				specification.Timeout = 5 * time.Second // a connection that waits for room notices a cut when it asks for it
 			}
 			started := time.Now()
 			expect(t, newAdapter(t, specification).Dispatch(t.Context(), request(payload)), test.outcome, test.class)
@@ -158,24 +159,7 @@ func next(reader *bufio.Reader, step string) (string, error) {
 
 func listen(t *testing.T, serve func(net.Conn)) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				serve(conn)
-			}()
-		}
-	}()
-	return listener.Addr().String()
+	return strings.TrimPrefix(dispatchtest.ServeConns(t, func(_ int, conn net.Conn) { serve(conn) }), "http://")
 }
 
 // An error from writing the dot does not say how much of it has left.
@@ -249,7 +233,7 @@ func TestAnEndlessReplyIsNotRead(t *testing.T) {
 // mailbox.
 func TestOutcomesHoldWhereverTheConnectionIsCut(t *testing.T) {
 	t.Parallel()
-	// A dialogue takes up to 7000 octets of ours; what the server says takes
+	// A dialogue takes up to 7000 bytes of ours; what the server says takes
 	// more where it shows its certificate.
 	for security, said := range map[string]int64{"none": 500, "starttls": 4_000} {
 		t.Run(security, func(t *testing.T) {
@@ -301,7 +285,7 @@ func TestOutcomesHoldWhereverTheConnectionIsCut(t *testing.T) {
 	}
 }
 
-// cut passes so many octets in either direction, and returns when the server
+// cut passes so many bytes in either direction, and returns when the server
 // has closed the connection.
 func cut(client net.Conn, address string, toServer, toClient int64) {
 	server, err := net.Dial("tcp", address)
@@ -361,7 +345,8 @@ func TestTheServerIsTrustedAndLoggedInto(t *testing.T) {
 	}
 }
 
-// A server without STARTTLS, or somebody between who hides it, learns nothing.
+// A server without STARTTLS, or an attacker between who hides it, learns
+// nothing.
 func TestNothingIsSaidWithoutEncryptionThatWasAskedFor(t *testing.T) {
 	t.Parallel()
 	var heard strings.Builder
@@ -385,7 +370,7 @@ func TestNothingIsSaidWithoutEncryptionThatWasAskedFor(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if heard.String() != "EHLO drainer.example.org\r\n" {
-		t.Errorf("it heard %q", heard.String())
+		t.Errorf("it got %q", heard.String())
 	}
 }
 

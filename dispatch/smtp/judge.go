@@ -8,8 +8,7 @@ import (
 	"strconv"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/failure"
-	"github.com/agentoutbox/drainer/dispatch/internal/storable"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
 const maxDetail = 1024 // characters of a server's own words
@@ -20,7 +19,7 @@ var errAuthentication = errors.New("the server asks for more than a user and a p
 // end the same, unless it was time that ran out.
 func unrendered(ctx context.Context, err error) dispatch.Result {
 	if ctx.Err() != nil {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Context(ctx)}
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: evidence.Context(ctx), Unsent: true}
 	}
 	class := "unrenderable_request"
 	switch {
@@ -33,7 +32,7 @@ func unrendered(ctx context.Context, err error) dispatch.Result {
 	case errors.Is(err, errHeader):
 		class = "invalid_header"
 	}
-	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: class}
+	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: class, Unsent: true}
 }
 
 // notReady is the result of a server that did not get as far as a mail. Its
@@ -51,7 +50,7 @@ func notReady(ctx context.Context, step string, err error) dispatch.Result {
 	case reply != nil:
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: replyClass(reply.Code)}
 	}
-	class := failure.Sent(ctx, err)
+	class := evidence.Sent(ctx, err)
 	if step == "tls" && class == "protocol" {
 		class = "tls"
 	}
@@ -63,7 +62,7 @@ func notTaken(ctx context.Context, err error) dispatch.Result {
 	if result, refused := refusal(err); refused {
 		return result
 	}
-	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: failure.Sent(ctx, err)}
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: evidence.Sent(ctx, err)}
 }
 
 // inDoubt is the result of a mail whose end the server may have seen.
@@ -71,11 +70,11 @@ func inDoubt(ctx context.Context, err error) dispatch.Result {
 	if result, refused := refusal(err); refused {
 		return result
 	}
-	return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: failure.Sent(ctx, err)}
+	return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: evidence.Sent(ctx, err)}
 }
 
 // refusal reads a reply (RFC 5321, 4.2.1): 4yz may be taken another time, 5yz
-// never. Any other that nobody expected is none.
+// never. Any other unexpected reply is no refusal.
 func refusal(err error) (dispatch.Result, bool) {
 	var reply *textproto.Error
 	if !errors.As(err, &reply) || reply.Code < 400 || reply.Code > 599 {
@@ -84,7 +83,7 @@ func refusal(err error) (dispatch.Result, bool) {
 	result := dispatch.Result{
 		Outcome:    dispatch.Rejected,
 		ErrorClass: replyClass(reply.Code),
-		Problem:    &dispatch.Problem{Title: strconv.Itoa(reply.Code), Detail: storable.First(reply.Msg, maxDetail)},
+		Problem:    &dispatch.Problem{Title: strconv.Itoa(reply.Code), Detail: evidence.First(reply.Msg, maxDetail)},
 	}
 	if isTemporary(reply.Code) {
 		result.Outcome = dispatch.Throttled
@@ -93,8 +92,8 @@ func refusal(err error) (dispatch.Result, bool) {
 	return result, true
 }
 
-// isOfRecipient tells a mailbox that is busy or greylisted from a server that
-// has no room or is going down (RFC 5321, 4.2.3).
+// isOfRecipient distinguishes a mailbox that is busy or greylisted from a
+// server that has no room or is going down (RFC 5321, 4.2.3).
 func isOfRecipient(code int) bool { return code == 450 || code == 451 }
 
 func isTemporary(code int) bool { return code >= 400 && code <= 499 }
@@ -102,12 +101,12 @@ func isTemporary(code int) bool { return code >= 400 && code <= 499 }
 func replyClass(code int) string { return "smtp_" + strconv.Itoa(code) }
 
 func taken(text string) dispatch.Result {
-	result := dispatch.Result{Outcome: dispatch.Completed, Response: storable.JSON([]byte(storable.First(text, maxDetail)), "text/plain")}
+	result := dispatch.Result{Outcome: dispatch.Completed, Response: evidence.JSON([]byte(evidence.First(text, maxDetail)), "text/plain")}
 	if found := queueID.FindStringSubmatch(text); found != nil {
-		result.ProviderRef = storable.Reference(found[1])
+		result.ProviderRef = evidence.Reference(found[1])
 	}
 	return result
 }
 
-// queueID is what Postfix, Sendmail's kin and Exim call a mail by.
+// queueID finds the queue id in the answers of Postfix, Sendmail and Exim.
 var queueID = regexp.MustCompile(`(?:\bqueued as |\bid=)([A-Za-z0-9][A-Za-z0-9._-]*)`)

@@ -15,8 +15,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-// Whatever a model writes into a mail, it has no header but its own, goes to
-// nobody who is not allowed, and says just that.
+// Whatever a model writes into a mail, the mail has no header but its own, goes
+// to allowed recipients only, and says just that.
 func FuzzALetterSaysWhatItIsToldAndNoMore(f *testing.F) {
 	for _, seed := range [][4]string{
 		{"Ada", "ada@example.com", "Invoice 442", "Dear Ada,\n.\nbye"},
@@ -99,7 +99,7 @@ var headersOf = []string{
 	"Message-Id", "From", "To", "Reply-To", "Subject", "X-Note", "Mime-Version", "Content-Type", "Content-Transfer-Encoding",
 }
 
-// looksEncoded finds what readers take for an encoded word, whoever wrote it.
+// looksEncoded finds text that mail readers take for an encoded word.
 func looksEncoded(text string) bool { return strings.Contains(text, "=?") }
 
 // asLines ends every line as mails do, whichever way it was ended.

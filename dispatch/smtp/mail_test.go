@@ -73,7 +73,7 @@ headers: {X-Order: "{.payload.n}", X-Note: "Größe"}`, intent)
 		t.Errorf("date %s, %v", date, err)
 	}
 	if strings.Contains(got.data, "carol") {
-		t.Error("the mail tells of a hidden recipient")
+		t.Error("the mail shows a hidden recipient")
 	}
 	parts := partsOf(t, message)
 	if want := strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\n", "\r\n"); len(parts) != 2 || parts[0] != want {
@@ -84,7 +84,7 @@ headers: {X-Order: "{.payload.n}", X-Note: "Größe"}`, intent)
 	}
 	for _, line := range strings.Split(got.data, "\r\n") {
 		if len(line) > 78 || strings.ContainsAny(line, "\r\n") || strings.ContainsFunc(line, func(r rune) bool { return r > 126 }) {
-			t.Errorf("not a line of 7-bit text, up to 78 octets: %q", line)
+			t.Errorf("not a line of 7-bit text, up to 78 bytes: %q", line)
 		}
 	}
 }
@@ -175,7 +175,7 @@ func TestWhatNoMailCanHoldIsRejectedUnsent(t *testing.T) {
 		"not ASCII":              {`{to: ["{.payload}"]}`, `"jörg@example.com"`, "invalid_address"},
 		"no address":             {`{to: ["{.payload}"]}`, `"nobody"`, "invalid_address"},
 		"an object":              {`{to: ["{.payload}"]}`, `{}`, "unrenderable_request"},
-		"nobody":                 {`{to: ["{.payload}"]}`, `""`, "no_recipient"},
+		"no recipient":           {`{to: ["{.payload}"]}`, `""`, "no_recipient"},
 		"another domain":         {`{to: ["{.payload}"], allow_recipients: ["@example.com"]}`, `"eve@example.net"`, "recipient_not_allowed"},
 		"a domain below":         {`{to: ["{.payload}"], allow_recipients: ["@example.com"]}`, `"eve@x.example.com"`, "recipient_not_allowed"},
 		"a domain that ends so":  {`{to: ["{.payload}"], allow_recipients: ["@example.com"]}`, `"eve@anexample.com"`, "recipient_not_allowed"},

@@ -28,7 +28,7 @@ func spec(settings, tool string) dispatch.Spec {
 	}}
 }
 
-// message is what a receiver got.
+// message is a request as the receiver got it.
 type message struct {
 	address string
 	header  http.Header
@@ -142,6 +142,33 @@ func TestMistakesAreFoundBeforeAnythingIsSent(t *testing.T) {
 		_, err := webhook.New(spec(test.settings, test.tool))
 		if err == nil || !strings.Contains(err.Error(), test.message) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v, want %s", name, err, test.message)
+		}
+	}
+}
+
+func TestTheWebhookAdapterConforms(t *testing.T) {
+	for name, envelope := range map[string]string{
+		"bare":       "",
+		"CloudEvent": ", envelope: cloudevents, source: 'https://shop.example'",
+	} {
+		for _, wire := range dispatchtest.Wires() {
+			t.Run(name+" over "+string(wire), func(t *testing.T) {
+				dispatchtest.Conform(t, dispatchtest.Subject{
+					Kind: webhook.Kind(),
+					Start: func(t *testing.T) dispatchtest.Counterpart {
+						receiver := dispatchtest.StartHTTP(t, wire, "Webhook-Id")
+						return dispatchtest.Counterpart{
+							Settings: "{url: '" + receiver.URL + "/hooks', signing_secrets: [" + newSecret + ", " + oldSecret + "]" + envelope + "}",
+							Payload:  json.RawMessage(`{"amount": 100, "memo": "canary-in-the-payload"}`),
+							Exact:    json.RawMessage(`{"amount": 123456789012345678901234567890}`),
+							TLS:      wire.ClientTLS(t),
+							Secrets:  []string{oldSecret, newSecret},
+							Received: receiver.Received,
+							Enter:    receiver.Enter,
+						}
+					},
+				})
+			})
 		}
 	}
 }

@@ -1,24 +1,37 @@
+// Package census shows what the tables of the outbox hold: how much waits and
+// for how long, what is in progress, in doubt, open or undone, and what makes
+// the database slow.
+//
+// Of all processes one leads, by a row with a lease that it renews every other
+// second; it alone counts and shows, so that neither the database's work nor
+// the numbers grow with the replicas. Where it dies, another one takes over
+// within seconds. Where it cannot count any more, it soon shows nothing.
+//
+// A sample is a bounded number of index entries, however many rows there are:
+// what could be many is counted to a limit, and dead rows are known to the
+// database's own statistics.
+//
+// What only grows, duplicates and collisions, is counted once: how far is
+// written beside the lease, so that a successor goes on from there.
 package census
 
 import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-)
 
-// Provider is what a census knows of a configured provider.
-type Provider struct {
-	Name string
-	// RetryWindows is, by the full name of a tool such as stripe/create_charge, how
-	// long after the first send a row in doubt is still tried. A tool without an end has none.
-	RetryWindows map[string]time.Duration
-}
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/pgpool"
+)
 
 const (
 	// renewInterval is how often the leader renews its lease, and others try to
@@ -49,7 +62,7 @@ type Census struct {
 
 // New registers the census's metrics; nothing is counted before [Census.Run].
 // The pool is the caller's.
-func New(pool *pgxpool.Pool, providers []Provider, log *slog.Logger, registerer prometheus.Registerer) *Census {
+func New(pool *pgxpool.Pool, providers []dispatch.Provider, log *slog.Logger, registerer prometheus.Registerer) *Census {
 	c := &Census{
 		store:    store{pool: pool, process: uuid.NewString()},
 		counters: newCounters(),
@@ -66,7 +79,7 @@ func New(pool *pgxpool.Pool, providers []Provider, log *slog.Logger, registerer 
 }
 
 // Use shows another configuration from now on.
-func (c *Census) Use(providers []Provider) {
+func (c *Census) Use(providers []dispatch.Provider) {
 	configured := configurationOf(providers)
 	c.counters.announce(configured.labels)
 	c.configured.Store(configured)
@@ -78,7 +91,7 @@ func (c *Census) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	defer c.resign(ctx)
 	for {
-		c.turn(ctx)
+		c.round(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -87,8 +100,8 @@ func (c *Census) Run(ctx context.Context) error {
 	}
 }
 
-// turn renews the lease or tries to get it, and samples when it is time to.
-func (c *Census) turn(ctx context.Context) {
+// round renews the lease or tries to get it, and samples when it is time to.
+func (c *Census) round(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
 	defer cancel()
 	window, leads, err := c.store.lead(ctx)
@@ -99,7 +112,7 @@ func (c *Census) turn(ctx context.Context) {
 		}
 	}
 	if err != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
-		c.log.Warn("cannot count what the tables hold; its gauges end until somebody can", "error", err)
+		c.log.Warn("cannot count what the tables hold; its gauges are absent until a process can", "error", err)
 	}
 }
 
@@ -151,4 +164,269 @@ func (c *Census) resign(ctx context.Context) {
 	if err := c.store.resign(ctx); err != nil {
 		c.log.Warn("cannot hand over the counting; another process takes it when the lease is over", "error", err)
 	}
+}
+
+// unconfigured is the label of everything that the configuration does not
+// name: a row must never create a label.
+const unconfigured = "unconfigured"
+
+// configuration is the source of the labels.
+type configuration struct {
+	labels  []string                 // every provider, and unconfigured
+	windows map[string]time.Duration // by full name of a tool: how long after the first send a row in doubt is retried, where that ends
+}
+
+func configurationOf(providers []dispatch.Provider) *configuration {
+	c := &configuration{labels: []string{unconfigured}, windows: map[string]time.Duration{}}
+	for _, provider := range providers {
+		c.labels = append(c.labels, provider.Name)
+		for operation, policy := range provider.Tools {
+			if window, ends := policy.RetryWindow(); ends {
+				c.windows[provider.Name+"/"+operation] = window
+			}
+		}
+	}
+	return c
+}
+
+func (c *configuration) label(provider string) string {
+	if slices.Contains(c.labels, provider) {
+		return provider
+	}
+	return unconfigured
+}
+
+// nearEnd is the part of a tool's retries after which their end is near.
+const nearEnd = 0.75
+
+// nearEnds lists tools, and the seconds after a first send when the end of its
+// retries is near.
+func (c *configuration) nearEnds() (tools []string, seconds []float64) {
+	tools, seconds = []string{}, []float64{} // NULL would not be an empty list
+	for tool, window := range c.windows {
+		near := window.Seconds() * nearEnd
+		tools, seconds = append(tools, tool), append(seconds, near)
+		if provider, operation, slashed := strings.Cut(tool, "/"); slashed && provider == operation {
+			tools, seconds = append(tools, provider), append(seconds, near) // agents may leave out the slash
+		}
+	}
+	return tools, seconds
+}
+
+// boardLife is how long a sample is shown: another process may lead by the end
+// of it, and what this one knew must not stand beside that.
+const boardLife = lease + sampleInterval
+
+// unreadFor is how long counting waits until Prometheus has scraped the initial
+// zero of the counters. Otherwise rate() misses the first increase.
+const unreadFor = time.Minute
+
+// board is the collector of all gauges. It shows the last sample, whole, or
+// nothing.
+type board struct {
+	label  func(provider string) string
+	labels func() []string
+	made   time.Time
+	read   atomic.Bool
+
+	mu      sync.Mutex
+	sample  *Sample // nil while another process leads
+	took    time.Duration
+	shownAt time.Time
+}
+
+func newBoard(label func(string) string, labels func() []string) *board {
+	return &board{label: label, labels: labels, made: time.Now()}
+}
+
+func (b *board) show(sample *Sample, took time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sample, b.took, b.shownAt = sample, took, time.Now()
+}
+
+func (b *board) clear() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sample = nil
+}
+
+// wasRead reports whether the initial zero has been scraped, so that rate()
+// sees the next increase.
+func (b *board) wasRead() bool { return b.read.Load() || time.Since(b.made) > unreadFor }
+
+// IsGauge is for the list of metrics in the documentation.
+func (b *board) IsGauge() {}
+
+// Describe lists every gauge.
+func (b *board) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, gauge := range gauges {
+		descriptions <- gauge
+	}
+}
+
+// Collect shows nothing that is old.
+func (b *board) Collect(values chan<- prometheus.Metric) {
+	b.read.Store(true)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sample == nil || time.Since(b.shownAt) > boardLife {
+		return
+	}
+	set := func(gauge *prometheus.Desc, value float64, labels ...string) {
+		values <- prometheus.MustNewConstMetric(gauge, prometheus.GaugeValue, value, labels...)
+	}
+	set(duration, b.took.Seconds())
+	for label, rows := range b.byLabel() {
+		set(outboxRows, float64(rows.waiting+rows.due), label, "pending")
+		set(outboxRows, float64(rows.inProgress), label, "in_progress")
+		set(dueRows, float64(rows.due), label)
+		set(oldestDue, rows.oldestDue.Seconds(), label)
+		set(oldestInProgress, rows.oldestInProgress.Seconds(), label)
+		set(longRows, float64(rows.long), label)
+		set(nearEndRows, float64(rows.nearEnd), label)
+	}
+	b.sample.showShared(set)
+}
+
+// providerRows are those of one label.
+type providerRows struct {
+	waiting, due                int
+	inProgress, long, nearEnd   int64
+	oldestDue, oldestInProgress time.Duration
+}
+
+// byLabel has an entry for every configured provider, so that an emptied queue
+// shows as zero, and one for all the others together.
+func (b *board) byLabel() map[string]*providerRows {
+	rows := map[string]*providerRows{}
+	for _, label := range b.labels() {
+		rows[label] = &providerRows{}
+	}
+	of := func(provider string) *providerRows { return rows[b.label(provider)] }
+	for _, queued := range b.sample.Queues {
+		r := of(queued.Provider)
+		r.waiting += queued.Waiting
+		r.due += queued.Due
+		r.oldestDue = max(r.oldestDue, queued.Oldest)
+	}
+	for _, claims := range b.sample.Claims {
+		r := of(claims.Provider)
+		r.inProgress += claims.Rows
+		r.long += claims.Long
+		r.oldestInProgress = max(r.oldestInProgress, claims.Oldest)
+	}
+	for _, near := range b.sample.NearEnd {
+		of(near.Provider).nearEnd += near.Rows
+	}
+	return rows
+}
+
+// showShared shows what belongs to no provider.
+func (s *Sample) showShared(set func(gauge *prometheus.Desc, value float64, labels ...string)) {
+	set(sagas, float64(s.Sagas.Begun), "begun")
+	set(sagas, float64(s.Sagas.Failed), "compensation_failed")
+	set(oldestSaga, s.Sagas.OldestBegun.Seconds())
+	var untold time.Duration
+	for _, incidents := range s.Incidents {
+		set(incidentsOpen, float64(incidents.Open), incidents.Kind)
+		set(oldestIncident, incidents.Oldest.Seconds(), incidents.Kind)
+		untold = max(untold, incidents.OldestUntold)
+	}
+	set(oldestUntold, untold.Seconds())
+	for _, table := range s.Tables {
+		set(deadTuples, float64(table.DeadTuples), table.Name)
+		set(tableBytes, float64(table.Bytes), table.Name)
+	}
+	for holder, pin := range s.pinsByHolder() {
+		set(xminSeconds, pin.Held.Seconds(), holder)
+		set(xminTransactions, float64(pin.Transactions), holder)
+	}
+}
+
+// holders are the kinds of what can pin dead rows.
+var holders = []string{"transaction", "prepared_transaction", "replication_slot", "standby"}
+
+func (s *Sample) pinsByHolder() map[string]Pin {
+	pins := map[string]Pin{}
+	for _, holder := range holders {
+		pins[holder] = Pin{}
+	}
+	for _, pin := range s.Pins {
+		pins[pin.Holder] = pin
+	}
+	return pins
+}
+
+func gauge(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("drainer_"+name, help, labels, nil)
+}
+
+var (
+	outboxRows       = gauge("outbox_rows", "Rows by state, pending ones counted to 10,000 due and 10,000 not yet due.", "provider", "state")
+	dueRows          = gauge("outbox_due_rows", "Rows due now, counted to 10,000.", "provider")
+	oldestDue        = gauge("outbox_oldest_due_age_seconds", "How long the oldest due row has been due.", "provider")
+	oldestInProgress = gauge("outbox_oldest_in_progress_age_seconds", "How long the oldest claim has been in progress.", "provider")
+	longRows         = gauge("outbox_long_in_progress_rows", "Rows in progress for more than a minute.", "provider")
+	nearEndRows      = gauge("outbox_key_ttl_near_rows", "Rows that may have been applied, and are tried no more soon, because the provider may forget their key; looked for among the 500 oldest.", "provider")
+
+	sagas      = gauge("sagas", "Agent runs that go back, or could not, counted to 10,000.", "state")
+	oldestSaga = gauge("sagas_oldest_begun_age_seconds", "How long the oldest saga under way has been under way.")
+
+	incidentsOpen  = gauge("incidents_open", "Incidents that are neither acknowledged nor resolved, counted to 10,000.", "kind")
+	oldestIncident = gauge("incidents_oldest_open_age_seconds", "How long the oldest open incident has been open.", "kind")
+	oldestUntold   = gauge("incidents_oldest_untold_age_seconds", "Age of the oldest open incident that no paging channel was notified of.")
+
+	deadTuples       = gauge("postgres_dead_tuples", "Dead rows that vacuum has not removed, by the database's estimate.", "table")
+	tableBytes       = gauge("postgres_table_bytes", "Size on disk, indexes included.", "table")
+	xminSeconds      = gauge("postgres_oldest_xmin_age_seconds", "How long the holder of the oldest snapshot has kept dead rows from being removed, as far as that is known.", "holder")
+	xminTransactions = gauge("postgres_oldest_xmin_age_transactions", "How many transactions have begun since the oldest snapshot.", "holder")
+
+	duration = gauge("census_duration_seconds", "How long the last sample of all these took.")
+)
+
+var gauges = []*prometheus.Desc{
+	outboxRows, dueRows, oldestDue, oldestInProgress, longRows, nearEndRows,
+	sagas, oldestSaga, incidentsOpen, oldestIncident, oldestUntold,
+	deadTuples, tableBytes, xminSeconds, xminTransactions, duration,
+}
+
+// counters count each event once in the fleet: only the process that leads
+// counts, so the sum over all processes is the total.
+type counters struct {
+	duplicates *prometheus.CounterVec
+	collisions *prometheus.CounterVec
+}
+
+func newCounters() *counters {
+	counter := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "drainer", Name: name, Help: help}, []string{"provider"})
+	}
+	return &counters{
+		duplicates: counter("duplicates_total", "Enqueues of a key that was already there."),
+		collisions: counter("idempotency_key_collisions_total", "Enqueues refused because their key holds another payload; must stay zero."),
+	}
+}
+
+// announce counts each provider's from 0, so that the first increase is seen as one.
+func (c *counters) announce(labels []string) {
+	for _, label := range labels {
+		c.duplicates.WithLabelValues(label)
+		c.collisions.WithLabelValues(label)
+	}
+}
+
+func (c *counters) add(sample *Sample, configured *configuration) {
+	for _, duplicates := range sample.Duplicates {
+		c.duplicates.WithLabelValues(configured.label(duplicates.Provider)).Add(float64(duplicates.Rows))
+	}
+	if sample.Collisions.New > 0 {
+		c.collisions.WithLabelValues(configured.label(sample.Collisions.LastProvider)).Add(float64(sample.Collisions.New))
+	}
+}
+
+// OpenPool connects lazily, with the one connection that a census needs: a lease
+// that waited for others' work would be lost for nothing.
+func OpenPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
+	return pgpool.Open(ctx, databaseURL, 1)
 }

@@ -1,12 +1,18 @@
 package census
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/agentoutbox/drainer/compensations/pages"
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -17,7 +23,7 @@ func TestWhatWaitsIsShownByProvider(t *testing.T) {
 	o.enqueue("run", "canary/act", 0, 2)
 	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() + interval '1 hour' WHERE intent_id IN (SELECT id FROM outbox.intent WHERE step_id IN ('3', '4'))`)
 	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() - interval '90 seconds' WHERE intent_id = (SELECT min(intent_id) FROM outbox.queue)`)
-	p := o.process(sim, Provider{Name: "idle"})
+	p := o.process(sim, dispatch.Provider{Name: "idle"})
 	p.count()
 	p.assertShows(map[string]float64{
 		"outbox_rows sim pending": 5, "outbox_due_rows sim": 3,
@@ -32,7 +38,7 @@ func TestWhatWaitsIsShownByProvider(t *testing.T) {
 		}
 	}
 
-	p.Use([]Provider{{Name: "canary"}})
+	p.Use([]dispatch.Provider{{Name: "canary"}})
 	p.assertShows(map[string]float64{"outbox_rows canary pending": 2, "outbox_rows unconfigured pending": 5})
 }
 
@@ -148,7 +154,7 @@ func TestWhoeverPinsDeadRowsIsShownByItsKind(t *testing.T) {
 	if behind := p.shown()["postgres_oldest_xmin_age_transactions transaction"]; behind < 2 {
 		t.Errorf("%v transactions have begun since, want 2 at least", behind)
 	}
-	pinned := p.pins["transaction"] // another role's session: the database does not tell since when
+	pinned := p.pins["transaction"] // another role's session: the database does not show since when
 	pinned.since = time.Now().Add(-20 * time.Minute)
 	p.pins["transaction"] = pinned
 	p.count()
@@ -181,5 +187,301 @@ func TestRowsOfAProviderThatIsNotConfiguredAreWarnedOfOnceAMinute(t *testing.T) 
 	p.count()
 	if strings.Count(p.said.String(), "level=WARN") != 2 {
 		t.Errorf("a minute later it says %s", p.said)
+	}
+}
+
+// repeat enqueues what is there, long enough ago for its commit to be seen by all.
+func (o *outbox) repeat(times int) {
+	o.t.Helper()
+	o.exec(`INSERT INTO outbox.duplicate (intent_id, seen_at) SELECT 1, now() - interval '6 seconds' FROM generate_series(1, $1)`, times)
+}
+
+func (o *outbox) collide() {
+	o.t.Helper()
+	if _, err := o.db.Exec(o.t.Context(), `SELECT outbox.enqueue('run', '0', 'sim/act', 'scope', '{"another": 1}')`); err == nil {
+		o.t.Fatal("a collision was not refused")
+	}
+}
+
+func newCounted(t *testing.T) *outbox {
+	t.Helper()
+	o := newOutbox(t)
+	o.exec(`UPDATE outbox.census SET counted_until = now() - interval '1 minute'`)
+	o.enqueue("run", "sim/act", 0, 1)
+	return o
+}
+
+func TestCountersAreThereAtZeroOnEveryProcess(t *testing.T) {
+	t.Parallel()
+	newOutbox(t).process(sim).assertShows(map[string]float64{
+		"duplicates_total sim": 0, "duplicates_total unconfigured": 0,
+		"idempotency_key_collisions_total sim": 0, "idempotency_key_collisions_total unconfigured": 0,
+	})
+}
+
+func TestNothingIsCountedBeforeSomebodyHasReadTheZero(t *testing.T) {
+	t.Parallel()
+	o := newCounted(t)
+	o.repeat(3)
+	o.collide()
+	p := o.process(sim)
+	p.count()
+	p.assertShows(map[string]float64{"duplicates_total sim": 0, "idempotency_key_collisions_total sim": 0})
+	p.count()
+	p.assertShows(map[string]float64{"duplicates_total sim": 3, "idempotency_key_collisions_total sim": 1})
+}
+
+func TestASuccessorCountsOnFromWhereTheLeaderWas(t *testing.T) {
+	t.Parallel()
+	o := newCounted(t)
+	first, second := o.process(sim), o.process(sim)
+	first.shown()
+	second.shown()
+	o.repeat(3)
+	o.collide()
+	first.count()
+	o.expire()
+	second.count()
+	o.exec(`UPDATE outbox.census SET counted_until = counted_until - interval '1 second'`) // as if it were a second later
+	o.exec(`DELETE FROM outbox.duplicate`)
+	o.exec(`INSERT INTO outbox.duplicate (intent_id, seen_at) SELECT 1, counted_until + interval '1 millisecond' FROM outbox.census`)
+	o.collide()
+	second.count()
+	first.assertShows(map[string]float64{"duplicates_total sim": 3, "idempotency_key_collisions_total sim": 1})
+	second.assertShows(map[string]float64{"duplicates_total sim": 1, "idempotency_key_collisions_total sim": 1})
+}
+
+func TestALeaderThatWasReplacedMeanwhileCountsNothing(t *testing.T) {
+	t.Parallel()
+	o := newCounted(t)
+	slow, heir := o.process(sim), o.process(sim)
+	slow.shown()
+	heir.shown()
+	o.repeat(2)
+	window, leads, err := slow.store.lead(t.Context())
+	if err != nil || !leads {
+		t.Fatal(leads, err)
+	}
+	o.expire()
+	heir.count()
+	if err := slow.sample(t.Context(), window); err == nil {
+		t.Error("it counts what another one has counted")
+	}
+	slow.assertShows(map[string]float64{"duplicates_total sim": 0})
+	heir.assertShows(map[string]float64{"duplicates_total sim": 2})
+}
+
+func TestOneProcessShowsWhatTheTablesHold(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	first, second := o.process(sim), o.process(sim)
+	for range 2 {
+		first.count()
+		second.count()
+	}
+	first.assertShows(map[string]float64{"census_leader": 1, "outbox_due_rows sim": 0})
+	second.assertShows(map[string]float64{"census_leader": 0})
+	if !first.counts() || second.counts() {
+		t.Error("the wrong one shows what it counted")
+	}
+}
+
+func TestADeadLeaderIsReplacedWhenItsLeaseIsOver(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	dead, heir := o.process(sim), o.process(sim)
+	dead.count()
+	heir.count()
+	o.expire()
+	heir.count()
+	dead.count() // it was only asleep
+	if dead.counts() || !heir.counts() {
+		t.Error("the heir does not count alone")
+	}
+}
+
+func TestALeaderThatStopsHandsOverAtOnce(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	first, second := o.process(sim), o.process(sim)
+	stop := first.run()
+	drainertest.Eventually(t, "the first one counts", first.counts)
+	stop()
+	second.count()
+	if first.counts() || !second.counts() {
+		t.Error("the second one does not count alone")
+	}
+}
+
+func TestALeaderThatIsKilledIsReplacedWithinSeconds(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	killed, heir := o.process(sim), o.process(sim)
+	killed.count() // and never comes back
+	started := time.Now()
+	defer heir.run()()
+	drainertest.Eventually(t, "the heir counts", heir.counts)
+	if took := time.Since(started); took > lease+2*renewInterval {
+		t.Errorf("it took %v, want about %v", took, lease)
+	}
+}
+
+func TestAnOldSampleIsNotShown(t *testing.T) {
+	t.Parallel()
+	p := newOutbox(t).process(sim)
+	p.count()
+	p.board.shownAt = time.Now().Add(-boardLife - time.Second)
+	if p.counts() {
+		t.Error("it is shown")
+	}
+}
+
+// plan is a node of what EXPLAIN says.
+type plan struct {
+	Node      string  `json:"Node Type"`
+	Relation  string  `json:"Relation Name"`
+	Rows      float64 `json:"Actual Rows"`
+	Filtered  float64 `json:"Rows Removed by Filter"`
+	Rechecked float64 `json:"Rows Removed by Index Recheck"`
+	Loops     float64 `json:"Actual Loops"`
+	Plans     []plan
+}
+
+// visit adds the rows that each table was asked for.
+func (p plan) visit(add func(node, table string, rows float64)) {
+	if p.Relation != "" {
+		add(p.Node, p.Relation, (p.Rows+p.Filtered+p.Rechecked)*p.Loops)
+	}
+	for _, below := range p.Plans {
+		below.visit(add)
+	}
+}
+
+// whole may be read so: what the configuration bounds, and sequences of one row.
+var whole = map[string]bool{"claim": true, "collisions": true, "last_collision": true}
+
+func TestNoStatementReadsATableWhole(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	const rows = 3 * countLimit
+	o.exec(`ALTER TABLE outbox.intent DISABLE TRIGGER USER`)
+	o.enqueue("run", "sim/act", 0, rows)
+	o.exec(`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, first_attempt_at, maybe_applied)
+		SELECT 'sim', now() + CASE WHEN id % 2 = 0 THEN -1 ELSE 1 END * interval '1 hour', id, agent_run_id, now() - interval '1 day', id % 2 = 0 FROM outbox.intent`)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, next_attempt_at)
+		SELECT id, 1, 'w', 'ambiguous', 'pending', now() FROM outbox.intent`)
+	o.exec(`INSERT INTO outbox.duplicate (intent_id, seen_at) SELECT id, now() - interval '1 day' FROM outbox.intent`)
+	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) SELECT 'outcome_unknown', id, 'run' FROM outbox.intent`)
+	o.exec(`INSERT INTO outbox.saga (agent_run_id) SELECT id::text FROM outbox.intent`)
+	o.exec(`INSERT INTO outbox.page (incident_id, generation, channel, told) SELECT id, 1, 'pager', 'open' FROM outbox.incident`)
+	for _, statistics := range []string{"", "VACUUM ANALYZE"} { // a plan must not depend on them
+		if statistics != "" {
+			o.exec(statistics)
+		}
+		for table, read := range o.reads() {
+			if limit := 2.5 * countLimit; read > limit && !whole[table] {
+				t.Errorf("%q: a sample reads %.0f rows of %s, want at most %.0f of %d", statistics, read, table, limit, rows)
+			}
+		}
+	}
+}
+
+// reads explains every statement of a sample, and sums the rows that it looks
+// at by their table.
+func (o *outbox) reads() map[string]float64 {
+	o.t.Helper()
+	read := map[string]float64{}
+	err := pgx.BeginFunc(o.t.Context(), o.db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(o.t.Context(), planningSQL); err != nil {
+			return err
+		}
+		batch, sample := &pgx.Batch{}, &Sample{}
+		sample.queue(batch, configurationOf([]dispatch.Provider{sim}))
+		sample.queueOnce(batch, window{since: time.Now().Add(-10 * time.Second), until: time.Now()})
+		for _, query := range batch.QueuedQueries {
+			var explained []byte
+			explain := append([]any{pgx.QueryExecModeExec}, query.Arguments...)
+			if err := tx.QueryRow(o.t.Context(), `EXPLAIN (ANALYZE, FORMAT JSON) `+query.SQL, explain...).Scan(&explained); err != nil {
+				return fmt.Errorf("%w in %s", err, query.SQL)
+			}
+			var plans []struct{ Plan plan }
+			if err := json.Unmarshal(explained, &plans); err != nil {
+				return err
+			}
+			plans[0].Plan.visit(func(node, table string, rows float64) {
+				read[table] += rows
+				if node == "Seq Scan" && !whole[table] {
+					o.t.Errorf("%s is scanned whole by\n%s", table, query.SQL)
+				}
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return read
+}
+
+func TestACensusThatFailsSaysSoAndItsGaugesEnd(t *testing.T) {
+	t.Parallel()
+	for fails, breaks := range map[string]string{
+		"lead the census": `ALTER TABLE outbox.census RENAME TO away`,
+		"outbox.queue":    `ALTER TABLE outbox.queue RENAME TO away`,
+	} {
+		o := newOutbox(t)
+		p := o.process(sim)
+		p.count()
+		o.exec(breaks)
+		p.sampled = time.Time{}
+		p.round(t.Context())
+		if said := p.said.String(); !strings.Contains(said, "cannot count what the tables hold") || !strings.Contains(said, fails) {
+			t.Errorf("%s: it says %q", fails, said)
+		}
+		p.board.shownAt = p.board.shownAt.Add(-boardLife) // time passes
+		if p.counts() {
+			t.Errorf("%s: it still shows what it counted", fails)
+		}
+	}
+}
+
+func TestALeaderThatCannotResignSaysWhoTakesOver(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	p := o.process(sim)
+	p.count()
+	o.exec(`ALTER TABLE outbox.census RENAME TO away`)
+	p.resign(context.WithoutCancel(t.Context()))
+	if said := p.said.String(); !strings.Contains(said, "another process takes it when the lease is over") || p.counts() {
+		t.Errorf("it says %q, and shows what it counted: %v", said, p.counts())
+	}
+}
+
+func TestAnUnusableURLIsRefusedWithoutItsPassword(t *testing.T) {
+	t.Parallel()
+	if _, err := OpenPool(t.Context(), "postgres://ann:canary@h:no-port/db"); err == nil || strings.Contains(err.Error(), "canary") {
+		t.Errorf("it says %v", err)
+	}
+}
+
+// Agents may leave out the slash where provider and operation have one name.
+func TestAToolOfItsProvidersNameIsLookedForUnderBothNames(t *testing.T) {
+	t.Parallel()
+	windows := map[string]time.Duration{"sim/sim": time.Hour}
+	tools, seconds := (&configuration{windows: windows}).nearEnds()
+	if len(tools) != 2 || tools[0] != "sim/sim" || tools[1] != "sim" || seconds[0] != seconds[1] {
+		t.Errorf("%v with %v", tools, seconds)
+	}
+}
+
+func TestWhatIsNoNumberOfSecondsIsNotTakenForOne(t *testing.T) {
+	t.Parallel()
+	var d time.Duration
+	for value, want := range map[any]time.Duration{1.5: 1500 * time.Millisecond, "1.5": 0, nil: 0} {
+		d = 0
+		err := seconds{&d}.Scan(value)
+		if _, is := value.(float64); (err == nil) != is || d != want {
+			t.Errorf("%v: %s, %v", value, d, err)
+		}
 	}
 }

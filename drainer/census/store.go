@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 var (
@@ -45,7 +47,7 @@ const (
 	strangerLimit = 500
 	// lookLimit is how many of the oldest are looked at one by one.
 	lookLimit = 500
-	// longInProgress is what a dispatch takes only if something is wrong.
+	// longInProgress is longer than any healthy dispatch takes.
 	longInProgress = time.Minute
 	// windowLag is how long a duplicate's transaction may take to commit after it
 	// was seen, and still be counted.
@@ -56,23 +58,23 @@ const (
 var tables = []string{"queue", "claim", "intent", "attempt"}
 
 // kinds of incidents, as the table knows them.
-var kinds = []string{"outcome_unknown", "compensation_failed", "reversal_window_expired", "key_collision", "unconfigured_provider"}
+var kinds = []string{"outcome_unknown", "compensation_failed", "reversal_window_expired", "key_collision", "unconfigured_provider", "saga_stalled", "refused_intent", "unknown_operation", "first_replay"}
 
 type store struct {
 	pool    *pgxpool.Pool
 	process string
 }
 
-// window is what a leader has still to count of what is counted once.
+// window is the range of attempts that the leader has not yet counted.
 type window struct {
 	mark         time.Time // how far it was counted
 	since, until time.Time
 	collisions   int64 // that are counted
 }
 
-// lead renews the process's lease, or takes it over where nobody's is valid.
+// lead renews the process's lease, or takes it over if none is valid.
 func (s store) lead(ctx context.Context) (w window, leads bool, err error) {
-	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, s.pool, pgpool.Transaction, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, leadSQL, s.process, lease.Seconds(), windowLag.Seconds()).Scan(&w.mark, &w.since, &w.until, &w.collisions)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -96,13 +98,13 @@ var errReplaced = errors.New("another process leads the census by now")
 
 // planningSQL keeps the planner, whatever it believes of tables that were empty a
 // moment ago, from reading one whole, and from compiling what takes a moment.
-const planningSQL = `SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)`
+const planningSQL = `SELECT pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('jit', 'off', true)`
 
 // sample reads everything in one transaction. What is counted once is left to a
 // later sample unless counting.
 func (s store) sample(ctx context.Context, configured *configuration, w window, counting bool) (*Sample, error) {
 	sample := &Sample{}
-	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, s.pool, pgpool.Transaction, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
 		batch.Queue(planningSQL)
 		sample.queue(batch, configured)
@@ -181,4 +183,105 @@ func (s seconds) Scan(value any) error {
 	}
 	*s.Duration = time.Duration(number * float64(time.Second))
 	return nil
+}
+
+// Sample holds counts of the tables at one moment. Counts that could be large
+// stop at a limit.
+type Sample struct {
+	Queues     []Queue
+	Claims     []Claims
+	NearEnd    []ProviderCount // rows in doubt whose retries end soon
+	Sagas      Sagas
+	Incidents  []Incidents
+	Tables     []Table
+	Pins       []Pin
+	Duplicates []ProviderCount // since the sample before
+	Collisions Collisions
+}
+
+// Queue counts the rows that wait for one provider.
+type Queue struct {
+	Provider string
+	Waiting  int // for their time
+	Due      int
+	Oldest   time.Duration // how long the oldest due row has been due
+}
+
+// Claims counts the rows in progress for one provider.
+type Claims struct {
+	Provider string
+	Rows     int64
+	Oldest   time.Duration
+	Long     int64 // rows in progress for longer than a minute
+}
+
+// ProviderCount is a number of rows of one provider.
+type ProviderCount struct {
+	Provider string
+	Rows     int64
+}
+
+// Sagas are the agent runs that go back, or could not.
+type Sagas struct {
+	Begun, Failed int
+	OldestBegun   time.Duration
+}
+
+// Incidents counts those of one kind that are neither acknowledged nor
+// resolved.
+type Incidents struct {
+	Kind         string
+	Open         int
+	Oldest       time.Duration
+	OldestUntold time.Duration // of those that no channel was notified of
+}
+
+// Table is one of the tables that change much.
+type Table struct {
+	Name       string
+	DeadTuples int64
+	Bytes      int64
+}
+
+// Pin is, of one kind of holder, the one that has kept dead rows from being
+// removed for longest.
+type Pin struct {
+	Holder       string
+	XID          string
+	Transactions int64         // how many have begun since
+	Held         time.Duration // 0 where this role may not see it
+}
+
+// Collisions are refused enqueues of a known key with another payload.
+type Collisions struct {
+	New          int64 // since the sample before
+	LastProvider string
+}
+
+// pins remember since when each kind of holder has had its oldest transaction:
+// the database does not show that of replication slots and of other roles'
+// sessions.
+type pins map[string]pinned
+
+type pinned struct {
+	xid   string
+	since time.Time
+}
+
+// see completes how long each has been held, as far as this process saw it.
+func (p pins) see(seen []Pin, now time.Time) {
+	there := map[string]bool{}
+	for i := range seen {
+		pin := &seen[i]
+		there[pin.Holder] = true
+		if p[pin.Holder].xid != pin.XID {
+			p[pin.Holder] = pinned{pin.XID, now}
+		}
+		pin.Held = max(pin.Held, now.Sub(p[pin.Holder].since))
+	}
+	for holder := range p {
+		if !there[holder] {
+			delete(p, holder)
+		}
+	}
 }

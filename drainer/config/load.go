@@ -1,28 +1,279 @@
+// Package config reads drainer's YAML file: the providers and how to serve them.
+//
+//	bytes ──parse──▶ tree ──resolve secrets──▶ tree ──decode, validate──▶ Config
+//
+// Reading is strict and goes on after a mistake, so that one run reports all of them, each
+// with file, line and column. An adapter decodes its own blocks while the file is validated.
+//
+// Read load.go first (the file's shape), then source.go (the decoder), provider.go and
+// validate.go (the rules).
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"os"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/duration"
 )
 
-// Load reads a file, fills in defaults, expands secrets and builds the
-// adapters. Every mistake that it can find is in the *InvalidError it returns.
-// Either way it says which files it read.
+// Config is a valid configuration file with its defaults filled in, its
+// secrets expanded and its adapters built.
+type Config struct {
+	DatabaseURL  string // empty if the file leaves it to a flag or the environment
+	Worker       Worker
+	Server       Server
+	Retention    Retention
+	Unconfigured Unconfigured
+	Providers    []dispatch.Provider // in the order of the file
+	Pages        []Page              // in the order of the file
+	PageRepeat   time.Duration       // between two pages about one incident
+	Secrets      []string            // values of references, and of fields that are named like credentials; never to be shown
+	Files        []File              // every file that was read, the configuration file first
+}
+
+// Retentions returns the retention of each tool in the file, by full name.
+func (c *Config) Retentions() map[string]time.Duration {
+	kept := map[string]time.Duration{}
+	for tool := range c.Tools() {
+		kept[tool] = c.Retention.Default
+	}
+	maps.Copy(kept, c.Retention.Tools)
+	return kept
+}
+
+// Tools yields every tool with its full name: providers in the order of the file, their
+// operations in alphabetical order.
+func (c *Config) Tools() iter.Seq2[string, dispatch.Policy] {
+	return func(yield func(string, dispatch.Policy) bool) {
+		for _, provider := range c.Providers {
+			for _, operation := range slices.Sorted(maps.Keys(provider.Tools)) {
+				if !yield(fullName(provider.Name, operation), provider.Tools[operation]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Uncompensated lists the tools that act and have neither compensate_with nor
+// compensation: none. A run that used one of them cannot be rolled back. The list is empty
+// if no tool's failure rolls a run back.
+func (c *Config) Uncompensated() []string {
+	var silent []string
+	compensates := false
+	for name, policy := range c.Tools() {
+		compensates = compensates || policy.BeginsSaga || policy.RefusalBeginsSaga
+		if policy.Class != dispatch.ReadOnly && policy.Reversal.Tool == "" && !policy.Reversal.None {
+			silent = append(silent, name)
+		}
+	}
+	if !compensates {
+		return nil
+	}
+	return silent
+}
+
+// MissingSafeguards lists the fields that a tool needs before agents may use it without a
+// human. A non_idempotent tool needs a lookup, an undo, and the time in which it can be
+// undone. Other tools need none.
+func MissingSafeguards(policy dispatch.Policy) []string {
+	if policy.Class != dispatch.NonIdempotent {
+		return nil
+	}
+	var missing []string
+	if policy.Lookup == nil {
+		missing = append(missing, "lookup")
+	}
+	if policy.Reversal.Tool == "" {
+		missing = append(missing, "compensate_with")
+	}
+	if policy.Reversal.Window == 0 {
+		missing = append(missing, "reversal_window")
+	}
+	return missing
+}
+
+// Page is one channel that gets incidents.
+type Page struct {
+	Name   string // unique
+	Kind   PageKind
+	URL    string // a secret for Slack
+	Secret string // PagerDuty's routing key, or the key that signs a webhook's messages
+}
+
+// PageKind is the protocol of a channel.
+type PageKind string
+
+// The kinds, as the file names them.
+const (
+	PagerDuty    PageKind = "pagerduty"
+	Slack        PageKind = "slack"
+	Alertmanager PageKind = "alertmanager"
+	Webhook      PageKind = "webhook"
+)
+
+// PageKinds lists them all.
+func PageKinds() []PageKind { return []PageKind{PagerDuty, Slack, Alertmanager, Webhook} }
+
+// The following types are the file's shape: the decoder reads them, and [Schema] publishes
+// them. Lists of named blocks are decoded one by one.
+
+type rootBlock struct {
+	Version      int           `yaml:"version" jsonschema:"required,enum=1" jsonschema_description:"Version of this file's format."`
+	Database     databaseBlock `yaml:"database" jsonschema_description:"The Postgres database that holds the outbox."`
+	Worker       Worker        `yaml:"worker" jsonschema_description:"Heartbeats, lease and end of a process."`
+	Server       Server        `yaml:"server" jsonschema_description:"The HTTP listener of /metrics, /livez and /readyz."`
+	Egress       egressBlock   `yaml:"egress" jsonschema_description:"Allowed destinations of connections to providers; a provider's own egress overrides it, field by field."`
+	Unconfigured Unconfigured  `yaml:"unconfigured" jsonschema_description:"For intents of an operation that a provider of this file does not have."`
+	Retention    Retention     `yaml:"retention" jsonschema_description:"How long settled intents and their keys are kept: a duration, or a block. An intent that is enqueued again after that acts again."`
+	Providers    list          `yaml:"providers" jsonschema_description:"The upstreams by name: the part of a tool name before its first slash."`
+	Pages        []pageBlock   `yaml:"pages" jsonschema_description:"Channels that get every incident. With none, incidents are only listed and counted."`
+	PageRepeat   time.Duration `yaml:"page_repeat" jsonschema:"default=30m" jsonschema_description:"How often an open incident is paged again. Alertmanager gets it every minute, and repeats by its own settings."`
+}
+
+type databaseBlock struct {
+	URL    string `yaml:"url" jsonschema_description:"Connection URL, usually \"${env:DATABASE_URL}\". --database-url overrides it; left out, the DATABASE_URL environment variable is used."`
+	Schema string `yaml:"schema" jsonschema:"enum=outbox,default=outbox" jsonschema_description:"Schema of the outbox; it is always outbox."`
+}
+
+// Worker sets the heartbeats, the lease and the end of one process.
+type Worker struct {
+	Heartbeat       time.Duration `yaml:"heartbeat" jsonschema:"default=3s" jsonschema_description:"Time between two heartbeats."`
+	Lease           time.Duration `yaml:"lease" jsonschema:"default=15s" jsonschema_description:"Without a heartbeat for this long, the others declare a worker dead; at two thirds of it the worker stops sending. At least three times heartbeat."`
+	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" jsonschema:"default=25s" jsonschema_description:"Time for requests in flight to finish after SIGTERM. Keep it below the supervisor's time to SIGKILL."`
+}
+
+// Server is the HTTP listener of /metrics, /livez and /readyz.
+type Server struct {
+	Listen string `yaml:"listen" jsonschema_description:"host:port to listen on; without a host, on every address. Left out: $DRAINER_LISTEN, which the image sets to :9464; without that, 127.0.0.1:9464."`
+}
+
+// Unconfigured is about intents for an operation that a configured provider does not have.
+type Unconfigured struct {
+	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=7d" jsonschema_description:"Such an intent waits for a drainer that knows the operation, and is an incident after 15 minutes. After this time it fails, and its run goes on. Intents of a provider that no file names wait for ever."`
+}
+
+// Retention is how long settled intents are kept, and their keys recognised: an intent that
+// is enqueued again after that acts again. The file has it as a block, or as the default alone.
+type Retention struct {
+	Default time.Duration            `yaml:"default" jsonschema:"default=90d" jsonschema_description:"How long settled intents are kept, unless their tool has its own retention."`
+	MaxRun  time.Duration            `yaml:"max_run" jsonschema:"default=365d" jsonschema_description:"A run in use keeps its old intents for undos, for at most this long."`
+	Tools   map[string]time.Duration `yaml:"-"` // by full name, for tools that have a retention of their own
+}
+
+// pageBlock holds one channel.
+type pageBlock struct {
+	Name         string             `yaml:"name" jsonschema_description:"What metrics and logs call it; the channel's kind by default. Needed where two are of one kind."`
+	PagerDuty    *pagerDutyBlock    `yaml:"pagerduty" jsonschema_description:"PagerDuty, through its Events API v2."`
+	Slack        *slackBlock        `yaml:"slack" jsonschema_description:"A Slack incoming webhook."`
+	Alertmanager *alertmanagerBlock `yaml:"alertmanager" jsonschema_description:"An Alertmanager, through its API v2. It knows no acknowledgement: the alert ends with it."`
+	Webhook      *webhookBlock      `yaml:"webhook" jsonschema_description:"Any receiver of signed messages as Standard Webhooks specifies them."`
+}
+
+type pagerDutyBlock struct {
+	RoutingKey string `yaml:"routing_key" jsonschema:"required" jsonschema_description:"Integration key of a service, such as ${file:/run/secrets/pagerduty}."`
+	URL        string `yaml:"url" jsonschema:"default=https://events.pagerduty.com/v2/enqueue" jsonschema_description:"Where events go; https://events.eu.pagerduty.com/v2/enqueue for accounts in Europe."`
+}
+
+type slackBlock struct {
+	WebhookURL string `yaml:"webhook_url" jsonschema:"required" jsonschema_description:"The webhook's URL. It is a secret, such as ${env:SLACK_WEBHOOK}."`
+}
+
+type alertmanagerBlock struct {
+	URL string `yaml:"url" jsonschema:"required" jsonschema_description:"Its address, without /api/v2/alerts."`
+}
+
+type webhookBlock struct {
+	URL    string `yaml:"url" jsonschema:"required" jsonschema_description:"Where messages go."`
+	Secret string `yaml:"secret" jsonschema:"required" jsonschema_description:"The secret that signs them: whsec_ and 24 to 64 random bytes in base64."`
+}
+
+type providerBlock struct {
+	Adapter        string          `yaml:"adapter" jsonschema:"required" jsonschema_description:"The protocol that the provider speaks. Its settings stand in a block of the same name."`
+	Concurrency    int             `yaml:"concurrency" jsonschema:"minimum=1,maximum=10000,default=32" jsonschema_description:"Requests in flight at once, over all workers together."`
+	Timeout        time.Duration   `yaml:"timeout" jsonschema:"default=30s" jsonschema_description:"The longest one dispatch may take; after it the outcome is ambiguous."`
+	RateLimit      *rateLimitBlock `yaml:"rate_limit" jsonschema_description:"How many requests may start, over all workers together. Left out, any number."`
+	CircuitBreaker breakerBlock    `yaml:"circuit_breaker" jsonschema_description:"When all workers stop sending to an overloaded provider."`
+	Egress         egressBlock     `yaml:"egress" jsonschema_description:"Allowed destinations of connections to this provider."`
+	TLS            tlsBlock        `yaml:"tls" jsonschema_description:"Certificates in TLS sessions with this provider."`
+	Idempotency    namespaceBlock  `yaml:"idempotency" jsonschema_description:"Separates this outbox's keys from those of another one on the same account."`
+	Fallback       string          `yaml:"fallback" jsonschema_description:"The provider that serves while this one's circuit breaker is open, for intents of which nothing may have been applied. It has every operation of this one, with the same class, and no fallback."`
+	Tools          list            `yaml:"tools" jsonschema:"required" jsonschema_description:"The operations by name: the part of a tool name after its first slash."`
+}
+
+type rateLimitBlock struct {
+	PerSecond float64 `yaml:"per_second" jsonschema:"required,minimum=0.00001,maximum=1000000" jsonschema_description:"Requests a second in the long run; may be a fraction."`
+	Burst     *int    `yaml:"burst" jsonschema:"minimum=1,maximum=10000" jsonschema_description:"Requests that may start at once after a quiet time; per_second rounded up by default."`
+}
+
+type breakerBlock struct {
+	ConsecutiveFailures int           `yaml:"consecutive_failures" jsonschema:"minimum=1,maximum=10000,default=3" jsonschema_description:"Overloads in a row at one worker that open the breaker for all: 503, 529, no connection, no answer. It cannot be switched off; 10000 comes close."`
+	CoolDown            time.Duration `yaml:"cool_down" jsonschema:"default=10s" jsonschema_description:"Time until one request tries the provider again; a longer Retry-After counts."`
+}
+
+type namespaceBlock struct {
+	Namespace string `yaml:"namespace" jsonschema:"pattern=^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" jsonschema_description:"Part of the keys of intents that are enqueued after the daemon's start. Waiting intents keep their key. Left out, the namespace in outbox.setting counts."`
+}
+
+type toolBlock struct {
+	Idempotency    idempotencyBlock   `yaml:"idempotency" jsonschema:"required" jsonschema_description:"The effect of repeating a call; it decides whether an ambiguous failure may be retried."`
+	Retry          retryBlock         `yaml:"retry" jsonschema_description:"Retries: Full Jitter, with Retry-After as a floor."`
+	PayloadSchema  *payloadSchema     `yaml:"payload_schema" jsonschema_description:"A JSON Schema, as a block or as text such as ${file:/etc/drainer/charge.schema.json}. A payload that violates it is rejected and never sent."`
+	Lookup         *lookupBlock       `yaml:"lookup" jsonschema_description:"Asks the provider whether an attempt in doubt had its effect. Without it such an intent ends as unknown once it cannot be retried."`
+	CompensateWith *compensationBlock `yaml:"compensate_with" jsonschema_description:"The undo of the effect."`
+	Compensation   string             `yaml:"compensation" jsonschema:"enum=none" jsonschema_description:"none: there is nothing to undo. With neither this nor compensate_with, a run that needs an undo ends as compensation_failed."`
+	ReversalWindow *time.Duration     `yaml:"reversal_window" jsonschema_description:"How long after the effect it can still be undone, such as 72h."`
+	OnFailure      string             `yaml:"on_failure" jsonschema:"enum=compensate,enum=dead_letter,default=compensate" jsonschema_description:"What follows when an intent fails for good. compensate: its run is rolled back. dead_letter: nothing, until an operator decides."`
+	OnRefused      string             `yaml:"on_refused" jsonschema:"enum=dead_letter,enum=compensate,default=dead_letter" jsonschema_description:"What follows when drainer itself refuses an intent: its payload violates payload_schema, or no request can be made of it. dead_letter: that intent alone fails, with an incident. compensate: its run is rolled back; then any agent can have any run rolled back."`
+	OnFirstReplay  string             `yaml:"on_first_replay" jsonschema:"enum=incident,enum=accept" jsonschema_description:"What follows when the provider answers an intent's first attempt from its memory of the key: another sender used it. The intent is completed either way. incident, the default of key_idempotent tools: an incident is opened, because the effect may be another outbox's. accept: it is only counted."`
+	Retention      *time.Duration     `yaml:"retention" jsonschema_description:"How long settled intents of this tool are kept; not shorter than the ttl of its keys."`
+}
+
+type lookupBlock struct {
+	Tool   string         `yaml:"tool" jsonschema:"required" jsonschema_description:"A read_only operation of the same provider, called with the intent's own payload and key."`
+	Margin *time.Duration `yaml:"margin" jsonschema:"default=30s" jsonschema_description:"Added to the deadline of the last send; absence is believed only after that."`
+}
+
+type compensationBlock struct {
+	Tool    string `yaml:"tool" jsonschema:"required" jsonschema_description:"The full name, such as stripe/refund, also of another provider. An undo must be safe to repeat: a non_idempotent one needs a lookup."`
+	Payload string `yaml:"payload" jsonschema_description:"A jq expression that makes the undo's payload, an object without null fields, over {payload, response, provider_ref, key, agent_run_id, step_id, tool_name, business_scope} of the undone step; response and provider_ref may be null. Without it the step's payload is sent again."`
+}
+
+type idempotencyBlock struct {
+	Class dispatch.Class `yaml:"class" jsonschema:"required" jsonschema_description:"read_only: no effect. naturally_idempotent: repeating changes nothing. key_idempotent: the provider recognises the key. non_idempotent: repeating repeats the effect."`
+	TTL   time.Duration  `yaml:"ttl" jsonschema_description:"How long the provider remembers a key, at most 3650d; for key_idempotent only, and required there. No retry follows an ambiguous failure after half of it."`
+	Scope string         `yaml:"scope" jsonschema_description:"Where keys are unique, such as account; for key_idempotent only, and required there."`
+}
+
+type retryBlock struct {
+	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,maximum=10000,default=8" jsonschema_description:"Attempts in all, the first included."`
+	Base        time.Duration `yaml:"base" jsonschema:"default=500ms" jsonschema_description:"Upper bound of the first delay; it doubles with each attempt."`
+	Cap         time.Duration `yaml:"cap" jsonschema:"default=10m" jsonschema_description:"The most of that bound."`
+	MaxWait     time.Duration `yaml:"max_wait" jsonschema:"default=24h" jsonschema_description:"The longest wait that a provider may ask for. A longer request gets this, and a warning in the log."`
+}
+
+// Load reads a file, fills in defaults, expands secrets and builds the adapters. It returns
+// every mistake in one *InvalidError. Config and InvalidError list the files that were read.
 func Load(path string, registry dispatch.Registry) (*Config, error) {
 	return loadAll(path, registry, &sources{read: map[string]source{}})
 }
 
-// Reload is Load for a daemon that runs. It reads no pipe and no device: nobody
-// would notice that it waits.
+// Reload is Load for a running daemon. It reads no pipe and no device: that could block
+// without a notice.
 func Reload(path string, registry dispatch.Registry) (*Config, error) {
 	return loadAll(path, registry, &sources{read: map[string]source{}, noPipes: true})
 }
@@ -82,23 +333,117 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 	block := defaultRoot()
 	r.decode(f, reflect.ValueOf(&block).Elem())
 	r.checkRoot(block)
-	if _, ok := r.egress(path{"egress"}, block.Egress); !ok {
-		block.Egress = defaultRoot().Egress // reported once, not for each provider that inherits it
+	before := len(r.problems)
+	if r.egress(path{"egress"}, block.Egress); len(r.problems) > before {
+		block.Egress = defaultRoot().Egress // reported once, and not for each provider that inherits it
 	}
 	config := &Config{
-		DatabaseURL: block.Database.URL,
-		Worker:      Worker(block.Worker),
-		Server:      Server(block.Server),
-		Retention:   Retention{Default: block.Retention, Tools: map[string]time.Duration{}},
-		Pages:       r.pages(path{"pages"}, block.Pages),
-		PageRepeat:  block.PageRepeat,
-		Networks:    map[string]dispatch.Network{},
+		DatabaseURL:  block.Database.URL,
+		Worker:       block.Worker,
+		Server:       block.Server,
+		Unconfigured: block.Unconfigured,
+		Retention:    block.Retention,
+		Pages:        r.pages(path{"pages"}, block.Pages),
+		PageRepeat:   block.PageRepeat,
+		Providers:    []dispatch.Provider{}, // not nil: doctor tells no providers from no configuration
 	}
 	for _, child := range block.Providers {
-		provider, network := r.provider(child, registry, block, config.Retention)
-		config.Providers = append(config.Providers, provider)
-		config.Networks[provider.Name] = network
+		config.Providers = append(config.Providers, r.provider(child, registry, block, config.Retention))
 	}
 	r.checkReferences(config.Providers)
 	return config
+}
+
+// The defaults: a field that the file leaves out keeps this value.
+
+func defaultRoot() rootBlock {
+	return rootBlock{
+		Database:     databaseBlock{Schema: "outbox"},
+		Worker:       Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
+		Egress:       egressBlock{Private: allowPrivate},
+		Unconfigured: Unconfigured{FailAfter: 7 * duration.Day},
+		Retention:    Retention{Default: 90 * duration.Day, MaxRun: 365 * duration.Day, Tools: map[string]time.Duration{}},
+		PageRepeat:   30 * time.Minute,
+	}
+}
+
+func defaultProvider() providerBlock {
+	return providerBlock{
+		Concurrency:    32,
+		Timeout:        30 * time.Second,
+		CircuitBreaker: breakerBlock{ConsecutiveFailures: 3, CoolDown: 10 * time.Second},
+	}
+}
+
+func defaultTool() toolBlock {
+	return toolBlock{
+		Retry:     retryBlock{MaxAttempts: 8, Base: 500 * time.Millisecond, Cap: 10 * time.Minute, MaxWait: 24 * time.Hour},
+		OnFailure: compensate,
+		OnRefused: deadLetter,
+	}
+}
+
+// Error is one mistake and its place. Line and Column count from 1; both are 0 if the
+// mistake is the file itself.
+type Error struct {
+	File    string `json:"file"`
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
+	Message string `json:"message"`
+}
+
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %s", e.File, e.Message)
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
+}
+
+// InvalidError holds all mistakes of a file in the order of the file, and at least one.
+type InvalidError struct {
+	Problems []*Error
+	Files    []File // that were read, or could not be; a later version of one may be valid
+}
+
+// Error puts each mistake on a line of its own.
+func (e *InvalidError) Error() string {
+	lines := make([]string, len(e.Problems))
+	for i, problem := range e.Problems {
+		lines[i] = problem.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap lets errors.As find each mistake.
+func (e *InvalidError) Unwrap() []error {
+	errs := make([]error, len(e.Problems))
+	for i, problem := range e.Problems {
+		errs[i] = problem
+	}
+	return errs
+}
+
+func invalid(problems []*Error) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(problems, func(a, b *Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	problems = slices.CompactFunc(problems, func(a, b *Error) bool { return *a == *b })
+	return &InvalidError{Problems: problems}
+}
+
+// syntaxError keeps the place and the message of the library's error. It drops the excerpt of
+// the file, which may show a secret.
+func syntaxError(file string, err error) *Error {
+	var located yaml.Error
+	if !errors.As(err, &located) {
+		return &Error{File: file, Message: "is not YAML that can be read"}
+	}
+	problem := &Error{File: file, Message: located.GetMessage()}
+	if token := located.GetToken(); token != nil {
+		problem.Line, problem.Column = token.Position.Line, token.Position.Column
+	}
+	return problem
 }

@@ -1,11 +1,15 @@
 package config
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,7 +22,7 @@ version: 1
 database: {url: "${env:DATABASE_URL}", schema: outbox}
 worker: {heartbeat: 2s, lease: 12s, shutdown_timeout: 20s}
 server: {listen: "127.0.0.1:9000"}
-retention: 30d
+retention: {default: 30d, max_run: 300d}
 page_repeat: 5m
 pages:
   - {pagerduty: {routing_key: "${file:/run/secrets/token}"}}
@@ -47,7 +51,7 @@ providers:
       create_charge:
         fake: {path: /v1/charges}
         idempotency: {class: key_idempotent, ttl: 24h, scope: account}
-        retry: {max_attempts: 3, base: 1s, cap: 1d}
+        retry: {max_attempts: 3, base: 1s, cap: 1d, max_wait: 90m}
         compensation: none
         on_failure: dead_letter
         retention: 1d
@@ -91,14 +95,17 @@ func TestLoadReadsEveryField(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got.Networks = nil // dialers cannot be compared
+	for i := range got.Providers {
+		got.Providers[i].Network = dispatch.Network{} // dialers cannot be compared
+	}
 	want := &Config{
-		DatabaseURL: "postgres://app:hunter2@db/outbox",
-		Worker:      Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
-		Server:      Server{Listen: "127.0.0.1:9000"},
-		Retention:   Retention{Default: 30 * duration.Day, Tools: map[string]time.Duration{"stripe/create_charge": duration.Day}},
-		PageRepeat:  5 * time.Minute,
-		Secrets:     []string{"postgres://app:hunter2@db/outbox", "s3cret", "s3cret", "s3cret", "90s"},
+		DatabaseURL:  "postgres://app:hunter2@db/outbox",
+		Worker:       Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
+		Server:       Server{Listen: "127.0.0.1:9000"},
+		Unconfigured: Unconfigured{FailAfter: 7 * duration.Day},
+		Retention:    Retention{Default: 30 * duration.Day, MaxRun: 300 * duration.Day, Tools: map[string]time.Duration{"stripe/create_charge": duration.Day}},
+		PageRepeat:   5 * time.Minute,
+		Secrets:      []string{"postgres://app:hunter2@db/outbox", "s3cret", "s3cret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "s3cret", "Bearer s3cret", "90s"},
 		Pages: []Page{
 			{Name: "pagerduty", Kind: PagerDuty, URL: "https://events.pagerduty.com/v2/enqueue", Secret: "s3cret"},
 			{Name: "europe", Kind: PagerDuty, URL: "https://events.eu.pagerduty.com/v2/enqueue", Secret: "r"},
@@ -106,7 +113,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 			{Name: "alertmanager", Kind: Alertmanager, URL: "http://alertmanager:9093"},
 			{Name: "webhook", Kind: Webhook, URL: "https://ops.example/pages", Secret: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"},
 		},
-		Providers: []Provider{
+		Providers: []dispatch.Provider{
 			{
 				Name: "stripe", Concurrency: 4, Timeout: 5 * time.Second, Fallback: "spare",
 				RateLimit: dispatch.RateLimit{PerSecond: 2.5, Burst: 10},
@@ -122,16 +129,17 @@ func TestLoadReadsEveryField(t *testing.T) {
 				},
 				Tools: map[string]dispatch.Policy{
 					"create_charge": {
-						Class: dispatch.KeyIdempotent, Timeout: 5 * time.Second, KeyTTL: 24 * time.Hour, MaxAttempts: 3,
+						Class: dispatch.KeyIdempotent, Timeout: 5 * time.Second, KeyTTL: 24 * time.Hour, FirstReplayOpens: true, MaxAttempts: 3,
 						Backoff:  dispatch.Backoff{Base: time.Second, Cap: 24 * time.Hour},
+						MaxWait:  90 * time.Minute,
 						Reversal: dispatch.Reversal{None: true},
 					},
 					"refund": {
-						Class: dispatch.NonIdempotent, Timeout: 5 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff,
+						Class: dispatch.NonIdempotent, Timeout: 5 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff, MaxWait: 24 * time.Hour,
 						Lookup:   &dispatch.Lookup{Operation: "find", Margin: time.Minute},
 						Reversal: dispatch.Reversal{Tool: "stripe/create_charge", Payload: "{charge: .response.id}", Window: 72 * time.Hour},
 					},
-					"find": {Class: dispatch.ReadOnly, Timeout: 5 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff},
+					"find": {Class: dispatch.ReadOnly, Timeout: 5 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff, MaxWait: 24 * time.Hour},
 				},
 			},
 			{
@@ -141,20 +149,20 @@ func TestLoadReadsEveryField(t *testing.T) {
 					timeout: 30 * time.Second,
 				},
 				Tools: map[string]dispatch.Policy{
-					"create_charge": {Class: dispatch.KeyIdempotent, Timeout: 30 * time.Second, KeyTTL: time.Hour, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff},
+					"create_charge": {Class: dispatch.KeyIdempotent, Timeout: 30 * time.Second, KeyTTL: time.Hour, FirstReplayOpens: true, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff, MaxWait: 24 * time.Hour},
 					"refund": {
-						Class: dispatch.NonIdempotent, Timeout: 30 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff,
+						Class: dispatch.NonIdempotent, Timeout: 30 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff, MaxWait: 24 * time.Hour,
 						Lookup:   &dispatch.Lookup{Operation: "find", Margin: 30 * time.Second},
 						Reversal: dispatch.Reversal{Tool: "spare/create_charge"},
 					},
-					"find": {Class: dispatch.ReadOnly, Timeout: 30 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff},
+					"find": {Class: dispatch.ReadOnly, Timeout: 30 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff, MaxWait: 24 * time.Hour},
 				},
 			},
 			{
 				Name: "mail", Concurrency: 32, Timeout: 30 * time.Second, Breaker: defaultBreaker,
 				Adapter: &fakeAdapter{paths: map[string]string{"mail": "/"}, timeout: 30 * time.Second},
 				Tools: map[string]dispatch.Policy{
-					"mail": {Class: dispatch.ReadOnly, Timeout: 30 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff},
+					"mail": {Class: dispatch.ReadOnly, Timeout: 30 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff, MaxWait: 24 * time.Hour},
 				},
 			},
 		},
@@ -176,9 +184,11 @@ func TestLoadFillsInDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{
-		Worker: Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
-		Server: Server{Listen: ":9464"}, Retention: Retention{Default: 90 * duration.Day, Tools: map[string]time.Duration{}},
-		PageRepeat: 30 * time.Minute, Networks: map[string]dispatch.Network{},
+		Worker:       Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
+		Unconfigured: Unconfigured{FailAfter: 7 * duration.Day},
+		Retention:    Retention{Default: 90 * duration.Day, MaxRun: 365 * duration.Day, Tools: map[string]time.Duration{}},
+		PageRepeat:   30 * time.Minute,
+		Providers:    []dispatch.Provider{},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -281,5 +291,287 @@ providers:
 	}
 	if strings.Contains(err.Error(), "leak me") {
 		t.Errorf("the secret is shown: %v", err)
+	}
+}
+
+type fakeSettings struct {
+	Token   string            `yaml:"token"`
+	Wait    time.Duration     `yaml:"wait"`
+	Limit   int8              `yaml:"limit"`
+	Strict  bool              `yaml:"strict"`
+	Labels  map[string]string `yaml:"labels"`
+	Allowed []string          `yaml:"allowed"`
+	Extra   any               `yaml:"extra"`
+	Level   *level            `yaml:"level"`
+}
+
+type fakeTool struct {
+	Path string `yaml:"path" jsonschema:"required"`
+}
+
+// level refuses with a message that repeats the value, as careless types do.
+type level struct{ text string }
+
+func (l *level) UnmarshalText(text []byte) error {
+	if l.text = string(text); l.text != "high" && l.text != "low" {
+		return fmt.Errorf("unknown level %s", text)
+	}
+	return nil
+}
+
+type fakeAdapter struct {
+	settings fakeSettings
+	paths    map[string]string
+	timeout  time.Duration
+}
+
+func (*fakeAdapter) Dispatch(context.Context, dispatch.Request) dispatch.Result {
+	return dispatch.Result{Outcome: dispatch.Completed}
+}
+
+func newFake(spec dispatch.Spec) (dispatch.Adapter, error) {
+	adapter := &fakeAdapter{paths: map[string]string{}, timeout: spec.Timeout}
+	problems := []error{spec.Settings.Decode(&adapter.settings)}
+	if adapter.settings.Token == "leak me" {
+		problems = append(problems, fmt.Errorf("token %q is refused", adapter.settings.Token))
+	}
+	for operation, tool := range spec.Tools {
+		var settings fakeTool
+		err := tool.Settings.Decode(&settings)
+		if err == nil && settings.Path == "" {
+			err = errors.New("path is missing")
+		}
+		if err != nil {
+			problems = append(problems, &dispatch.ToolError{Operation: operation, Err: err})
+		}
+		adapter.paths[operation] = settings.Path
+	}
+	return adapter, errors.Join(problems...)
+}
+
+func fakeRegistry(t testing.TB) dispatch.Registry {
+	t.Helper()
+	registry, err := dispatch.NewRegistry(
+		dispatch.Kind{Name: "fake", New: newFake, Settings: fakeSettings{}, Tool: fakeTool{}},
+		dispatch.Kind{Name: "other", Classes: []dispatch.Class{dispatch.ReadOnly, dispatch.NaturallyIdempotent, dispatch.NonIdempotent}, New: newFake, Settings: fakeSettings{}, Tool: fakeTool{}},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return registry
+}
+
+func fakeSecrets() *secrets {
+	environment := map[string]string{
+		"DATABASE_URL": "postgres://app:hunter2@db/outbox",
+		"TOKEN":        "leak me",
+		"WAIT":         "90s",
+		"EMPTY":        "",
+		"NESTED":       "${env:TOKEN}",
+	}
+	files := map[string]string{
+		"/run/secrets/token": "s3cret\n",
+		"/run/secrets/two":   "line\n\n",
+		"/run/secrets/crlf":  "s3cret\r\n",
+		"/run/secrets/empty": "\n",
+	}
+	return &secrets{
+		lookupEnv: func(name string) (string, bool) {
+			value, set := environment[name]
+			return value, set
+		},
+		readFile: func(path string) ([]byte, error) {
+			content, exists := files[path]
+			if !exists {
+				return nil, &os.PathError{Op: "open", Path: path, Err: os.ErrNotExist}
+			}
+			return []byte(content), nil
+		},
+	}
+}
+
+func TestKeysInEveryNotationAreNamed(t *testing.T) {
+	t.Parallel()
+	mistakes{
+		"a number": {"version: 1\n7: x\n", []string{
+			`2:1: unknown field "7"; known here: database, egress, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
+		}},
+		"an explicit key": {"version: 1\n? workr\n: {}\n", []string{`2:1: unknown field "workr"; did you mean "worker"?`}},
+		"no operation": {provider("adapter: fake\ntools: {\"\": {fake: {path: /}, idempotency: {class: read_only}}}"), []string{
+			`5:13: providers.p.tools."": an operation's name is the part of a tool name after its first slash; it cannot be empty`,
+		}},
+	}.test(t)
+}
+
+func TestOnlyFieldsCanStandWhereFieldsBelong(t *testing.T) {
+	t.Parallel()
+	const want = "want a block of fields, one `name: value` a line"
+	mistakes{
+		"text":          {"version: 1\nproviders: p\n", []string{"2:12: providers: " + want}},
+		"a merged text": {"version: 1\nworker: {<<: 5}\n", []string{"2:1: worker: " + want}},
+		"a merged list": {"version: 1\nworker: {<<: [{}, 5]}\n", []string{"2:1: worker: " + want}},
+		"a schema with what JSON has not": {tool("fake: {path: /}\nidempotency: {class: read_only}\npayload_schema: {a: .nan}"), []string{
+			"9:9: providers.p.tools.t.payload_schema: holds something that JSON has not",
+		}},
+	}.test(t)
+}
+
+// folder holds a configuration whose database URL is in a file called secret,
+// named twice.
+func folder(t *testing.T, secret string) (path string) {
+	t.Helper()
+	dir := t.TempDir()
+	reference := "${file:" + filepath.Join(dir, "secret") + "}"
+	put(t, filepath.Join(dir, "drainer.yaml"), "version: 1\ndatabase: {url: \""+reference+"/"+reference+"\"}\n")
+	if secret != "" {
+		put(t, filepath.Join(dir, "secret"), secret)
+	}
+	return filepath.Join(dir, "drainer.yaml")
+}
+
+func put(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func names(files []File) (names []string) {
+	for _, file := range files {
+		names = append(names, filepath.Base(file.Path))
+	}
+	return names
+}
+
+func changed(files []File) (names []string) {
+	for _, file := range files {
+		if file.Current() != file.Version {
+			names = append(names, filepath.Base(file.Path))
+		}
+	}
+	return names
+}
+
+func TestAConfigurationKnowsTheFilesItWasReadFrom(t *testing.T) {
+	t.Parallel()
+	path := folder(t, "one")
+	loaded, err := Load(path, fakeRegistry(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := names(loaded.Files); !slices.Equal(got, []string{"drainer.yaml", "secret"}) {
+		t.Errorf("it was read from %v", got)
+	}
+	if got := changed(loaded.Files); got != nil {
+		t.Errorf("%v changed without a change", got)
+	}
+	put(t, filepath.Join(filepath.Dir(path), "secret"), "two")
+	if got := changed(loaded.Files); !slices.Equal(got, []string{"secret"}) {
+		t.Errorf("%v changed, want the secret", got)
+	}
+}
+
+func TestARejectedConfigurationKnowsTheFileThatWasMissing(t *testing.T) {
+	t.Parallel()
+	path := folder(t, "")
+	_, err := Load(path, fakeRegistry(t))
+	var mistakes *InvalidError
+	if !errors.As(err, &mistakes) || !slices.Equal(names(mistakes.Files), []string{"drainer.yaml", "secret"}) {
+		t.Fatalf("%v: it names the files %v", err, mistakes)
+	}
+	put(t, filepath.Join(filepath.Dir(path), "secret"), "here")
+	if got := changed(mistakes.Files); !slices.Equal(got, []string{"secret"}) {
+		t.Errorf("%v changed, want the secret", got)
+	}
+}
+
+func TestAFileThatIsNoYAMLIsKnown(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "drainer.yaml")
+	for _, content := range []string{"", "\tno: yaml"} {
+		if content != "" {
+			put(t, path, content)
+		}
+		_, err := Load(path, fakeRegistry(t))
+		var mistakes *InvalidError
+		if !errors.As(err, &mistakes) || len(mistakes.Files) != 1 || mistakes.Files[0].Path != path {
+			t.Errorf("%q: %v names the files %v", content, err, mistakes)
+		}
+	}
+}
+
+// Two references to a file that is being replaced must not mean two contents.
+func TestAFileIsReadOnceForAConfiguration(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "secret")
+	put(t, path, "one")
+	sources := &sources{read: map[string]source{}}
+	for _, next := range []string{"two", "three"} {
+		content, err := sources.readFile(path)
+		if err != nil || string(content) != "one" {
+			t.Errorf("%q, %v", content, err)
+		}
+		put(t, path, next)
+	}
+	if len(sources.files) != 1 {
+		t.Errorf("it counts as %d files", len(sources.files))
+	}
+}
+
+// Opening a pipe without a writer blocks for ever, and every later reload would wait too.
+func TestAPipeInThePlaceOfAFileIsRefusedAtAReload(t *testing.T) {
+	t.Parallel()
+	path := folder(t, "one")
+	loaded, err := Load(path, fakeRegistry(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := filepath.Join(filepath.Dir(path), "secret")
+	if err := errors.Join(os.Remove(secret), syscall.Mkfifo(secret, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if got := changed(loaded.Files); !slices.Equal(got, []string{"secret"}) {
+		t.Errorf("%v changed, want the secret", got)
+	}
+	_, err = Reload(path, fakeRegistry(t))
+	var mistakes *InvalidError
+	if !errors.As(err, &mistakes) || !strings.Contains(err.Error(), errIsPipe.Error()) {
+		t.Fatalf("%v, want a refusal of the pipe", err)
+	}
+	if got := changed(mistakes.Files); got != nil {
+		t.Errorf("%v changed since: it would be refused again and again", got)
+	}
+	if err := os.Remove(secret); err != nil {
+		t.Fatal(err)
+	}
+	put(t, secret, "two")
+	if got := changed(mistakes.Files); !slices.Equal(got, []string{"secret"}) {
+		t.Errorf("%v changed, want the secret, which is a file again", got)
+	}
+}
+
+func TestAFileThatNeverEndsIsNotReadForEver(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "drainer.yaml")
+	put(t, path, "version: 1\ndatabase: {url: \"${file:/dev/zero}\"}\n")
+	if _, err := Load(path, fakeRegistry(t)); err == nil || !strings.Contains(err.Error(), errHuge.Error()) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A pipe gives its content once, and reading it may wait for ever.
+func TestAPipeIsNeverReadAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = os.WriteFile(path, []byte("once"), 0o600) }()
+	sources := &sources{read: map[string]source{}}
+	if content, err := sources.readFile(path); err != nil || string(content) != "once" {
+		t.Fatalf("%q, %v", content, err)
+	}
+	if file := sources.files[0]; !file.OnlyOnce() || file.Current() != file.Version {
+		t.Errorf("a pipe is read again: %+v", file)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/agentoutbox/drainer/internal/duration"
 )
 
-// Schema is the JSON Schema of the whole file, with the blocks of every
-// registered adapter, for editors and reviews. Load checks more than it says.
+// Schema returns the JSON Schema of the whole file, with the blocks of every registered
+// adapter, for editors and reviews. Load also checks rules that the schema cannot express.
 func Schema(registry dispatch.Registry) ([]byte, error) {
 	tool := shape(toolBlock{})
 	provider := shape(providerBlock{})
@@ -51,12 +51,14 @@ func shape(of any) *jsonschema.Schema {
 	return schema
 }
 
-// scalarShape describes the types whose form in the file is not their form in
-// Go.
+// scalarShape describes the types that look different in the file than in Go.
 func scalarShape(of reflect.Type) *jsonschema.Schema {
 	switch of {
 	case reflect.TypeFor[time.Duration]():
 		return &jsonschema.Schema{Type: "string", Pattern: duration.Pattern + `|\$\{`}
+	case reflect.TypeFor[Retention]():
+		type block Retention // another type, because shape calls this function for Retention
+		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{scalarShape(reflect.TypeFor[time.Duration]()), shape(block{})}}
 	case reflect.TypeFor[dispatch.Class]():
 		return &jsonschema.Schema{Type: "string", Enum: anys(dispatch.Classes())}
 	case reflect.TypeFor[payloadSchema]():
@@ -85,7 +87,7 @@ func named(object, block *jsonschema.Schema, pattern string) {
 	object.AdditionalProperties = block
 }
 
-// oneOf wants just one of these properties.
+// oneOf requires exactly one of these properties.
 func oneOf[T ~string](object *jsonschema.Schema, names []T) {
 	for _, name := range names {
 		object.OneOf = append(object.OneOf, &jsonschema.Schema{Required: []string{string(name)}})

@@ -32,6 +32,8 @@ func TestSchemaListsWhatMayBeChosen(t *testing.T) {
 		"providers.*.tools.*.idempotency.class": {"read_only", "naturally_idempotent", "key_idempotent", "non_idempotent"},
 		"providers.*.tools.*.compensation":      {"none"},
 		"providers.*.tools.*.on_failure":        {"compensate", "dead_letter"},
+		"providers.*.tools.*.on_refused":        {"dead_letter", "compensate"},
+		"providers.*.tools.*.on_first_replay":   {"incident", "accept"},
 		"database.schema":                       {"outbox"},
 	} {
 		if got, _ := property(schema, at)["enum"].([]any); !slices.Equal(got, want) {

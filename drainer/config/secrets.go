@@ -5,16 +5,78 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/goccy/go-yaml/ast"
 )
+
+// resolver replaces aliases by their values and expands the secrets in every scalar. An
+// anchored value is resolved once, before its name is known. So an alias cannot form a
+// cycle, and a secret is not read twice.
+type resolver struct {
+	*reader
+	anchors map[string]ast.Node
+}
+
+func (r *resolver) resolve(node ast.Node) ast.Node {
+	switch node := node.(type) {
+	case *ast.MappingNode:
+		for _, entry := range node.Values {
+			entry.Value = r.resolve(entry.Value)
+			r.secrets.noteCredential(entry.Key.String(), entry.Value)
+		}
+	case *ast.MappingValueNode:
+		node.Value = r.resolve(node.Value)
+		r.secrets.noteCredential(node.Key.String(), node.Value)
+	case *ast.SequenceNode:
+		for i, element := range node.Values {
+			node.Values[i] = r.resolve(element)
+		}
+	case *ast.AnchorNode:
+		resolved := r.resolve(node.Value)
+		r.anchors[node.Name.GetToken().Value] = resolved
+		return resolved
+	case *ast.AliasNode:
+		return r.alias(node)
+	case *ast.TagNode:
+		r.report(*node.GetToken().Position, "YAML tags have no meaning here; leave it out")
+		return r.resolve(node.Value)
+	case *ast.StringNode:
+		node.Value = r.expand(node, node.Value)
+	case *ast.LiteralNode:
+		node.Value.Value = r.expand(node, node.Value.Value)
+	}
+	return node
+}
+
+func (r *resolver) alias(node *ast.AliasNode) ast.Node {
+	name := node.Value.GetToken().Value
+	target, known := r.anchors[name]
+	if !known {
+		r.report(*node.GetToken().Position, "alias *"+name+" has no anchor &"+name+" before it")
+		r.unresolved[node] = true
+		return node
+	}
+	return target
+}
+
+func (r *resolver) expand(node ast.Node, text string) string {
+	expanded, problems := r.secrets.expand(text)
+	for _, problem := range problems {
+		r.report(*node.GetToken().Position, problem.Error())
+		r.unresolved[node] = true
+	}
+	return expanded
+}
 
 var (
 	errUnclosed  = errors.New("a reference opened with ${ is not closed; add }, or write $${ for a literal ${")
 	errReference = errors.New("a reference is neither ${env:NAME} nor ${file:/path}; write $${ for a literal ${")
 )
 
-// secrets expands ${env:NAME} and ${file:/path} in a scalar, and remembers
-// what it put in, so that no message repeats it.
+// secrets expands ${env:NAME} and ${file:/path} in a scalar. It remembers the values, so
+// that no message repeats one.
 type secrets struct {
 	lookupEnv func(string) (string, bool)
 	readFile  func(string) ([]byte, error)
@@ -23,7 +85,7 @@ type secrets struct {
 
 // expand replaces every reference in text. $${ stands for a literal ${, and an
 // expanded value is not expanded again. Each error names a reference and its
-// cure, never a value.
+// cure, and never a value.
 func (s *secrets) expand(text string) (string, []error) {
 	var expanded strings.Builder
 	var problems []error
@@ -99,8 +161,7 @@ func (s *secrets) fromFile(path string) (string, error) {
 	return value, nil
 }
 
-// reason is the operating system's word, without the path that the message
-// already has.
+// reason leaves out the path of the operating system's error: the message already has it.
 func reason(err error) string {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
@@ -109,7 +170,24 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// redact is the last guard for messages written by others, an adapter's say.
+// noteCredential remembers a value that the file itself holds under the name of a credential.
+// It also remembers the part after a scheme such as Bearer.
+func (s *secrets) noteCredential(name string, value ast.Node) {
+	text, is := value.(*ast.StringNode)
+	name = strings.ToLower(name)
+	if !is || !slices.ContainsFunc([]string{"password", "secret", "token", "authorization", "api_key", "api-key", "apikey", "credential"},
+		func(word string) bool { return strings.Contains(name, word) }) {
+		return
+	}
+	if _, after, has := strings.Cut(text.Value, " "); has && len(after) >= 8 {
+		s.revealed = append(s.revealed, after)
+	}
+	if len(text.Value) >= 8 {
+		s.revealed = append(s.revealed, text.Value)
+	}
+}
+
+// redact removes secrets from messages that an adapter or a library wrote.
 func (s *secrets) redact(message string) string {
 	for _, value := range s.revealed {
 		message = strings.ReplaceAll(message, value, "[secret]")

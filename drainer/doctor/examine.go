@@ -1,15 +1,74 @@
+// Package doctor looks an installation over: the database that the daemon
+// would use, what lies in the outbox, and the way to each provider. It says
+// what is wrong and what to do about it, and changes nothing.
+//
+//	Patient ──Examine──▶ check, check, check … ──▶ Findings, each with its cure
+//
+// Checks run side by side, each within a time of its own; one that fails is a
+// finding too, and keeps no other from running. No finding shows a payload, a
+// run, a key or a password.
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/agentoutbox/drainer/dispatch"
 )
+
+// Verdict is the judgement of a check.
+type Verdict string
+
+// The verdicts. A warning can wait until the morning; a problem cannot.
+const (
+	OK         Verdict = "ok"
+	Warning    Verdict = "warning"
+	Problem    Verdict = "problem"
+	NotChecked Verdict = "not_checked"
+)
+
+// Finding is one thing that was looked at.
+type Finding struct {
+	Check   string  `json:"check"`
+	Verdict Verdict `json:"verdict"`
+	Seen    string  `json:"seen"`           // or why it was not checked
+	Cure    string  `json:"cure,omitempty"` // what to do or to type
+}
+
+// Count says how many findings have a verdict.
+func Count(findings []Finding, verdict Verdict) (n int) {
+	for _, finding := range findings {
+		if finding.Verdict == verdict {
+			n++
+		}
+	}
+	return n
+}
+
+func ok(format string, args ...any) Finding {
+	return Finding{Verdict: OK, Seen: fmt.Sprintf(format, args...)}
+}
+
+func warning(cure, format string, args ...any) Finding {
+	return Finding{Verdict: Warning, Seen: fmt.Sprintf(format, args...), Cure: cure}
+}
+
+func problem(cure, format string, args ...any) Finding {
+	return Finding{Verdict: Problem, Seen: fmt.Sprintf(format, args...), Cure: cure}
+}
+
+func notChecked(cure, format string, args ...any) Finding {
+	return Finding{Verdict: NotChecked, Seen: fmt.Sprintf(format, args...), Cure: cure}
+}
 
 const (
 	connectTimeout = 5 * time.Second
@@ -23,14 +82,40 @@ type examination struct {
 	pool *pgxpool.Pool
 }
 
-// check looks at one thing. An error means that it could not.
+// look returns its findings. An error means that it could not look.
+type look func(context.Context, *examination) ([]Finding, error)
+
+// check is a row of the tables: its name, how it looks, and what it reports
+// where it finds nothing. Verdict and cure are made where the look judges.
 type check struct {
 	name string
-	look func(context.Context, *examination) ([]Finding, error)
+	well string // empty where the look always finds something
+	look look
+}
+
+// each makes a look of one statement. judge sees each of its rows.
+func each[T any](sql string, judge func(*examination, T) []Finding, args ...func(*examination) any) look {
+	return func(ctx context.Context, x *examination) (found []Finding, err error) {
+		values := make([]any, len(args))
+		for i, arg := range args {
+			values[i] = arg(x)
+		}
+		rows, err := read[T](ctx, x, sql, values...)
+		for _, row := range rows {
+			found = append(found, judge(x, row)...)
+		}
+		return found, err
+	}
+}
+
+// checks are in the order in which they are reported: what explains others
+// comes first.
+func checks() []check {
+	return slices.Concat(serverChecks, schemaChecks, tableChecks, outboxChecks)
 }
 
 // Examine looks at everything that it can reach. The error is that of
-// connecting to the database; the findings tell of it, too.
+// connecting to the database; it is among the findings, too.
 func Examine(ctx context.Context, patient Patient) ([]Finding, error) {
 	patient.Limits = patient.Limits.orUsual()
 	fill(&patient.Lease, usualLease)
@@ -62,36 +147,6 @@ func examineDatabase(ctx context.Context, patient Patient) ([]Finding, error) {
 	return append(findings, x.run(ctx, checks())...), nil
 }
 
-// checks are in the order in which they are reported: what explains others
-// comes first.
-func checks() []check {
-	return []check{
-		{"tls", lookAtTLS},
-		{"server", lookAtServer},
-		{"round trip", lookAtRoundTrip},
-		{"clock", lookAtClock},
-		{"writable", lookWhetherWritable},
-		{"durability", lookAtDurability},
-		{"session limits", lookAtSessionLimits},
-		{"room", lookAtRoom},
-		{"pooler", lookAtPooler},
-		{"notifications", lookAtNotifications},
-		{SchemaCheck, lookAtSchema},
-		{"ownership", lookAtOwnership},
-		{"daemon's grants", lookAtDaemonGrants},
-		{"agents' grants", lookAtAgentGrants},
-		{"pinned xmin", lookAtPinnedXmin},
-		{"dead tuples", lookAtDeadTuples},
-		{"autovacuum", lookAtAutovacuum},
-		{"workers", lookAtWorkers},
-		{"claims", lookAtClaims},
-		{"unconfigured", lookForUnconfigured},
-		{"providers' gates", lookAtGates},
-		{"incidents", lookAtIncidents},
-		{"sagas", lookAtSagas},
-	}
-}
-
 func (x *examination) run(ctx context.Context, all []check) (findings []Finding) {
 	results := make([][]Finding, len(all))
 	var group errgroup.Group
@@ -113,8 +168,11 @@ func (x *examination) bounded(ctx context.Context, c check) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, x.Limits.Check)
 	defer cancel()
 	found, err := c.look(ctx, x)
-	if err != nil {
+	switch {
+	case err != nil:
 		return append(found, unable(ctx, err))
+	case len(found) == 0:
+		return []Finding{ok("%s", c.well)}
 	}
 	return found
 }
@@ -157,8 +215,53 @@ func read[T any](ctx context.Context, x *examination, sql string, args ...any) (
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 }
 
-// readOne reads a statement's only row.
-func readOne[T any](ctx context.Context, x *examination, sql string, args ...any) (T, error) {
-	rows, _ := x.pool.Query(ctx, sql, args...)
-	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[T])
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+
+// Patient is the installation that is examined.
+type Patient struct {
+	Database  *pgxpool.Config     // as the daemon connects; in particular, as the same role
+	Lease     time.Duration       // a worker without a heartbeat for this long is dead; 0: the usual
+	Providers []dispatch.Provider // nil: there is no configuration, and only the database is looked at
+	Now       func() time.Time    // this machine's clock; nil: the real one
+	Limits    Limits
+}
+
+// Limits are how much is too much. A field that is 0 stands for the usual.
+type Limits struct {
+	Check      time.Duration // a check may take this long
+	Pinned     time.Duration // a snapshot that is held longer than this keeps dead rows from being removed
+	DeadTuples int64         // in one hot table
+	SagaAge    time.Duration // a saga that is under way longer than this is stuck
+	JobAge     time.Duration // a job that has been due longer than this is worked by no drainer
+	NotifyFull float64       // how much of the queue of notifications may be in use
+	Notify     time.Duration // a notification that takes longer than this does not come
+}
+
+const usualLease = 15 * time.Second
+
+var usualLimits = Limits{
+	Check:      10 * time.Second,
+	Pinned:     time.Minute,
+	DeadTuples: 100_000,
+	SagaAge:    time.Hour,
+	JobAge:     time.Minute,
+	NotifyFull: 0.1,
+	Notify:     2 * time.Second,
+}
+
+func (l Limits) orUsual() Limits {
+	fill(&l.Check, usualLimits.Check)
+	fill(&l.Pinned, usualLimits.Pinned)
+	fill(&l.DeadTuples, usualLimits.DeadTuples)
+	fill(&l.SagaAge, usualLimits.SagaAge)
+	fill(&l.JobAge, usualLimits.JobAge)
+	l.NotifyFull = cmp.Or(l.NotifyFull, usualLimits.NotifyFull)
+	fill(&l.Notify, usualLimits.Notify)
+	return l
+}
+
+func fill[N ~int64](field *N, usual N) {
+	if *field == 0 {
+		*field = usual
+	}
 }

@@ -28,65 +28,87 @@ var faults = map[string]struct {
 	cure    string
 }{
 	"a grant is missing": {
-		func(w *world) { w.owner("REVOKE DELETE ON outbox.queue FROM outbox_drainer") },
+		by("REVOKE DELETE ON outbox.queue FROM outbox_drainer"),
 		Problem, "daemon's grants", "lacks DELETE on outbox.queue", "GRANT DELETE ON outbox.queue TO outbox_drainer;",
 	},
 	"a grant on a column is missing": {
-		func(w *world) {
-			w.owner("REVOKE INSERT ON outbox.intent FROM outbox_drainer; GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, headers, not_before, compensates) ON outbox.intent TO outbox_drainer")
-		},
+		by("REVOKE INSERT ON outbox.intent FROM outbox_drainer; GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, headers, not_before, compensates) ON outbox.intent TO outbox_drainer"),
 		Problem, "daemon's grants", "INSERT (payload) on outbox.intent", "GRANT INSERT (payload) ON outbox.intent TO outbox_drainer;",
 	},
 	"a grant on one of River's tables is missing": {
-		func(w *world) { w.owner("REVOKE UPDATE ON outbox.river_job FROM outbox_drainer") },
+		by("REVOKE UPDATE ON outbox.river_job FROM outbox_drainer"),
 		Problem, "daemon's grants", "UPDATE on outbox.river_job", "GRANT UPDATE ON outbox.river_job TO outbox_drainer;",
 	},
 	"the daemon's role inherits nothing": {
-		func(w *world) { w.owner("ALTER ROLE " + w.role + " NOINHERIT") },
+		by("ALTER ROLE {role} NOINHERIT"),
 		Problem, "daemon's grants", "lacks what the role outbox_drainer has", "GRANT outbox_drainer TO ",
 	},
+	"operators may not decide": {
+		by("REVOKE EXECUTE ON FUNCTION outbox.operate_run FROM outbox_operator"),
+		Problem, "operators' grants", "lacks EXECUTE on outbox.operate_run", "GRANT EXECUTE ON FUNCTION outbox.operate_run TO outbox_operator;",
+	},
+	"the daemon can write as an operator": {
+		by("GRANT outbox_operator TO {role}"),
+		Warning, "operators' grants", "the daemon can write history as an operator", "REVOKE outbox_operator FROM ",
+	},
 	"agents may not enqueue": {
-		func(w *world) { w.owner("REVOKE EXECUTE ON FUNCTION outbox.enqueue FROM outbox_agent") },
+		by("REVOKE EXECUTE ON FUNCTION outbox.enqueue FROM outbox_agent"),
 		Problem, "agents' grants", "lacks EXECUTE on outbox.enqueue", "GRANT EXECUTE ON FUNCTION outbox.enqueue TO outbox_agent;",
 	},
 	"agents may delete what waits": {
-		func(w *world) { w.owner("GRANT DELETE ON outbox.queue TO outbox_agent") },
+		by("GRANT DELETE ON outbox.queue TO outbox_agent"),
 		Problem, "agents' grants", "DELETE on outbox.queue", "REVOKE DELETE ON outbox.queue FROM outbox_agent, PUBLIC;",
 	},
-	"everybody may prune": {
-		func(w *world) { w.owner("GRANT EXECUTE ON FUNCTION outbox.prune TO PUBLIC") },
+	"all roles may prune": {
+		by("GRANT EXECUTE ON FUNCTION outbox.prune TO PUBLIC"),
 		Problem, "agents' grants", "EXECUTE on FUNCTION outbox.prune", "REVOKE EXECUTE ON FUNCTION outbox.prune FROM outbox_agent, PUBLIC;",
 	},
 	"agents may set what an intent undoes": {
-		func(w *world) { w.owner("GRANT INSERT (compensates) ON outbox.intent TO outbox_agent") },
+		by("GRANT INSERT (compensates) ON outbox.intent TO outbox_agent"),
 		Problem, "agents' grants", "INSERT (compensates) on outbox.intent", "REVOKE INSERT (compensates) ON outbox.intent",
 	},
 	"a migration is missing": {
-		func(w *world) { w.owner("DELETE FROM outbox.goose_db_version WHERE version_id = 7") },
+		by("DELETE FROM outbox.goose_db_version WHERE version_id = 7"),
 		Problem, "schema", "outbox 7 operations", "drainer migrate up",
 	},
 	"a migration is from the future": {
-		func(w *world) {
-			w.owner("INSERT INTO outbox.goose_db_version (version_id, is_applied) VALUES (900, true)")
-		},
+		by("INSERT INTO outbox.goose_db_version (version_id, is_applied) VALUES (900, true)"),
 		Warning, "schema", "outbox 900", "upgrade this drainer",
 	},
-	"a table belongs to somebody else": {
-		func(w *world) {
-			w.owner("GRANT CREATE ON SCHEMA outbox TO outbox_drainer; ALTER TABLE outbox.watermark OWNER TO outbox_drainer; REVOKE CREATE ON SCHEMA outbox FROM outbox_drainer")
-		},
+	"a table belongs to another role": {
+		by("GRANT CREATE ON SCHEMA outbox TO outbox_drainer; ALTER TABLE outbox.watermark OWNER TO outbox_drainer; REVOKE CREATE ON SCHEMA outbox FROM outbox_drainer"),
 		Warning, "ownership", "watermark", "OWNER TO",
 	},
+	"the schema's owner is a superuser": {
+		by("UPDATE pg_namespace SET nspowner = current_user::regrole WHERE nspname = 'outbox';UPDATE pg_class SET relowner = current_user::regrole WHERE relnamespace = 'outbox'::regnamespace;UPDATE pg_proc SET proowner = current_user::regrole WHERE pronamespace = 'outbox'::regnamespace"),
+		Warning, "ownership", "is a superuser", "docs/security.md",
+	},
+	"the daemon looks at schemas of others": {
+		by("ALTER ROLE {role} RESET search_path"),
+		Warning, "search path", "has no search_path of its own", "SET search_path = pg_catalog, pg_temp;",
+	},
+	"the daemon's path leads through public": {
+		by("ALTER ROLE {role} SET search_path = pg_catalog, public"),
+		Warning, "search path", "has no search_path of its own", "SET search_path = pg_catalog, pg_temp;",
+	},
+	"all logins may create temporary objects": {
+		by("GRANT TEMPORARY ON DATABASE {database} TO PUBLIC"),
+		Warning, "search path", "temporary objects", "REVOKE TEMPORARY ON DATABASE",
+	},
+	"agents may create in public": {
+		by("GRANT CREATE ON SCHEMA public TO outbox_agent"),
+		Warning, "search path", "in schema public", "REVOKE CREATE ON SCHEMA",
+	},
 	"the role only reads": {
-		func(w *world) { w.owner("ALTER ROLE " + w.role + " SET default_transaction_read_only = on") },
+		by("ALTER ROLE {role} SET default_transaction_read_only = on"),
 		Problem, "writable", "default_transaction_read_only is on", "RESET default_transaction_read_only;",
 	},
 	"the database only reads": {
-		func(w *world) { w.owner("ALTER DATABASE " + w.database + " SET default_transaction_read_only = on") },
+		by("ALTER DATABASE {database} SET default_transaction_read_only = on"),
 		Problem, "writable", "default_transaction_read_only is on", "ALTER DATABASE ",
 	},
 	"commits of the role may be forgotten": {
-		func(w *world) { w.owner("ALTER ROLE " + w.role + " SET synchronous_commit = off") },
+		by("ALTER ROLE {role} SET synchronous_commit = off"),
 		Problem, "durability", "synchronous_commit is off", "RESET synchronous_commit;",
 	},
 	"commits of the URL may be forgotten": {
@@ -94,66 +116,87 @@ var faults = map[string]struct {
 		Problem, "durability", "synchronous_commit is off", "take synchronous_commit out of the database URL",
 	},
 	"statements are cut off": {
-		func(w *world) { w.owner("ALTER ROLE " + w.role + " SET statement_timeout = '2s'") },
+		by("ALTER ROLE {role} SET statement_timeout = '2s'"),
 		Warning, "session limits", "statement_timeout is 2s", "RESET statement_timeout;",
 	},
 	"there is no room for another daemon": {
-		func(w *world) { w.owner("ALTER ROLE " + w.role + " CONNECTION LIMIT 12") },
+		by("ALTER ROLE {role} CONNECTION LIMIT 12"),
 		Warning, "room", "CONNECTION LIMIT leaves room for", "ALTER ROLE",
 	},
 	"autovacuum is off for a hot table": {
-		func(w *world) { w.owner("ALTER TABLE outbox.queue SET (autovacuum_enabled = false)") },
+		by("ALTER TABLE outbox.queue SET (autovacuum_enabled = false)"),
 		Problem, "autovacuum", "off for outbox.queue", "RESET (autovacuum_enabled);",
 	},
-	"rows wait for a provider that nobody knows": {
-		func(w *world) { w.owner("SELECT outbox.enqueue('r', 's', 'nobody/x', 'b', '{}')") },
+	"rows wait for a provider that is not configured": {
+		by("SELECT outbox.enqueue('r', 's', 'nobody/x', 'b', '{}')"),
 		Problem, "unconfigured", `1 row waits for the provider "nobody"`, `add "nobody" under providers`,
 	},
 	"rows want a tool that the provider does not have": {
-		func(w *world) { w.owner("SELECT outbox.enqueue('r', 's', 'p/y', 'b', '{}')") },
+		by("SELECT outbox.enqueue('r', 's', 'p/y', 'b', '{}')"),
 		Problem, "unconfigured", `the tool "p/y"`, `add "y" under providers.p.tools`,
 	},
-	"nobody drains": {
-		func(w *world) {
-			w.owner("DELETE FROM outbox.worker; SELECT outbox.enqueue('r', 's', 'p/x', 'b', '{}')")
-		},
-		Problem, "workers", "nobody drains, and intents are due", "start drainer run",
+	"a daemon has parked what its provider does not have": {
+		by("SELECT outbox.enqueue('r', 's', 'p/y', 'b', '{}'); UPDATE outbox.queue SET provider = 'p/y'"),
+		Problem, "unconfigured", `1 row wants the tool "p/y", which no living worker knows`, `add "y" under providers.p.tools`,
+	},
+	"no process drains": {
+		by("DELETE FROM outbox.worker; SELECT outbox.enqueue('r', 's', 'p/x', 'b', '{}')"),
+		Problem, "workers", "no process drains, and intents are due", "start drainer run",
 	},
 	"a dead worker's rows are not recovered": {
-		func(w *world) { w.owner(claimBy("gen_random_uuid()", "1 hour")) },
+		by(claimBy("gen_random_uuid()", "1 hour")),
 		Problem, "claims", "claimed by workers that are gone", "start a drainer",
 	},
 	"a request hangs": {
-		func(w *world) { w.owner(claimBy("(SELECT worker_id FROM outbox.worker)", "1 hour")) },
+		by(claimBy("(SELECT worker_id FROM outbox.worker)", "1 hour")),
 		Warning, "claims", "in progress for 1h0m", "restart the worker",
 	},
 	"a provider is paused": {
-		func(w *world) { w.owner("INSERT INTO outbox.provider (name, paused) VALUES ('p', true)") },
+		by("INSERT INTO outbox.provider (name, paused) VALUES ('p', true)"),
 		Warning, "providers' gates", `"p" is paused`, "drainer providers resume p",
 	},
 	"a circuit breaker is open": {
-		func(w *world) {
-			w.owner("INSERT INTO outbox.provider (name, state, open_until) VALUES ('p', 'open', now() + interval '1 minute')")
-		},
+		by("INSERT INTO outbox.provider (name, state, open_until) VALUES ('p', 'open', now() + interval '1 minute')"),
 		Warning, "providers' gates", `the circuit breaker of "p" is open`, "closes by itself",
 	},
-	"nobody has acknowledged an incident": {
-		func(w *world) {
-			w.owner("INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 1, 'r')")
-		},
+	"an incident is not acknowledged": {
+		by("INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 1, 'r')"),
 		Warning, "incidents", "1 of kind outcome_unknown", "drainer incidents ack",
 	},
 	"a saga is stuck": {
-		func(w *world) {
-			w.owner("INSERT INTO outbox.saga (agent_run_id, begun_at) VALUES ('r', now() - interval '3 hours')")
-		},
-		Warning, "sagas", "1 runs have been going back for more than 1h0m0s", "drainer sagas list --state begun",
+		by("INSERT INTO outbox.saga (agent_run_id, begun_at) VALUES ('r', now() - interval '3 hours')"),
+		Warning, "sagas", "1 runs have been rolling back for more than 1h0m0s", "drainer sagas list --state begun",
 	},
 	"a saga failed": {
+		by("INSERT INTO outbox.saga (agent_run_id, state) VALUES ('r', 'compensation_failed')"),
+		Warning, "sagas", "1 runs could not be rolled back", "drainer sagas list --state compensation_failed",
+	},
+	"River is paused": {
+		by("INSERT INTO outbox.river_queue (name, paused_at, updated_at) VALUES ('pages', now(), now())"),
+		Problem, "jobs", `River's queue "pages" is paused`, "UPDATE outbox.river_queue SET paused_at = NULL;",
+	},
+	"no drainer works a job": {
+		by("INSERT INTO outbox.river_job (kind, args, max_attempts, scheduled_at) VALUES ('page_send', '{}', 1, now() - interval '2 hours')"),
+		Problem, "jobs", "a job of kind page_send has been due for 2h0m", "/readyz",
+	},
+	"no drainer looks for incidents": {
+		by("UPDATE outbox.worker SET started_at = now() - interval '2 hours'"),
+		Warning, "jobs", "no drainer has looked for incidents to page for 2h0m", "restart one after the other",
+	},
+	"notifications pile up": {
 		func(w *world) {
-			w.owner("INSERT INTO outbox.saga (agent_run_id, state) VALUES ('r', 'compensation_failed')")
+			w.owner("LISTEN outbox; SELECT pg_notify('outbox', n || repeat('x', 7000)) FROM generate_series(1, 20) n")
+			w.Limits.NotifyFull = 1e-9
+			listener := w.connect()
+			if _, err := listener.Exec(w.t.Context(), "LISTEN outbox", pgx.QueryExecModeSimpleProtocol); err != nil {
+				w.t.Fatal(err)
+			}
+			if _, err := listener.Exec(w.t.Context(), "BEGIN", pgx.QueryExecModeSimpleProtocol); err != nil {
+				w.t.Fatal(err)
+			}
+			w.owner("SELECT pg_notify('outbox', n || repeat('x', 7000)) FROM generate_series(1, 20) n")
 		},
-		Warning, "sagas", "1 runs could not be taken back", "drainer sagas list --state compensation_failed",
+		Warning, "notifications", "of the server's queue of notifications is in use", "pg_terminate_backend(pid)",
 	},
 	"an open transaction pins xmin": {
 		func(w *world) {
@@ -188,7 +231,7 @@ var faults = map[string]struct {
 		Problem, "pinned xmin", "prepared transaction forgotten", "ROLLBACK PREPARED 'forgotten'",
 	},
 	"the role may not see what others do": {
-		func(w *world) { w.owner("REVOKE pg_read_all_stats FROM " + w.role) },
+		by("REVOKE pg_read_all_stats FROM {role}"),
 		NotChecked, "pinned xmin", "may not see", "GRANT pg_read_all_stats TO",
 	},
 	"the clock is minutes off": {
@@ -199,7 +242,7 @@ var faults = map[string]struct {
 		func(w *world) { w.Now = func() time.Time { return time.Now().Add(-5 * time.Second) } },
 		Warning, "clock", "behind the database", "start a time service",
 	},
-	"nobody listens at the provider": {
+	"the provider's port is closed": {
 		func(w *world) { w.Providers[0].Adapter = at("127.0.0.1:1") },
 		Problem, "provider p", "TCP: nothing listens at 127.0.0.1:1", "start what should listen there",
 	},
@@ -237,7 +280,15 @@ func TestAFaultIsNamedWithItsCureAndNothingElseIs(t *testing.T) {
 	}
 }
 
-// isSQL tells a cure that can be run as it stands: it cures.
+// by makes a fault of SQL that the owner runs. {role} and {database} are the
+// daemon's.
+func by(sql string) func(*world) {
+	return func(w *world) {
+		w.owner(strings.NewReplacer("{role}", w.role, "{database}", w.database).Replace(sql))
+	}
+}
+
+// isSQL reports whether a cure can be run as it stands.
 func isSQL(cure string) bool {
 	for _, word := range []string{"GRANT ", "REVOKE ", "SET ", "ALTER ROLE ", "ALTER DATABASE ", "ALTER TABLE "} {
 		if strings.HasPrefix(cure, word) && strings.HasSuffix(cure, ";") && !strings.Contains(cure, "if it is") && !strings.Contains(cure, "…") {

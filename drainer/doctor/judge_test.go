@@ -2,6 +2,9 @@ package doctor
 
 import (
 	"net/netip"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,9 +66,88 @@ func TestASkewIsBelievedBeyondTheRoundTripOnly(t *testing.T) {
 		{0, -time.Minute, Problem},
 		{time.Minute, 40 * time.Second, Warning},
 	} {
-		r := reading{asked: asked, heard: asked.Add(test.took), server: asked.Add(test.took/2 + test.behind)}
+		r := reading{asked: asked, answered: asked.Add(test.took), server: asked.Add(test.took/2 + test.behind)}
 		if got := judgeSkew(r); got.Verdict != test.want {
 			t.Errorf("%+v: %+v", test, got)
+		}
+	}
+}
+
+// It is a remark, not a fault: another outbox cannot be seen from here.
+func TestTheDoctorSaysWhetherKeysHaveANamespace(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	w.owner(`INSERT INTO outbox.provider (name, namespace) VALUES ('named', 'shop'), ('unnamed', NULL) ON CONFLICT DO NOTHING`)
+	says := func(want string) {
+		t.Helper()
+		for _, found := range w.examine() {
+			if found.Check == "namespace" && found.Verdict == OK && strings.Contains(found.Seen, want) {
+				return
+			}
+		}
+		t.Errorf("it does not say %q", want)
+	}
+	says("no namespace is set")
+	w.owner(`INSERT INTO outbox.setting VALUES ('namespace', 'shop-eu')`)
+	says("keys have the namespace shop-eu")
+	w.owner(`DELETE FROM outbox.setting; UPDATE outbox.provider SET namespace = 'shop'`)
+	says("every provider has a namespace of its own")
+}
+
+// granted lists the privileges that the migrations give to a role.
+const granted = `
+	SELECT p.action || ' on ' || o.name FROM (
+		SELECT 'outbox' AS name, nspacl AS acl FROM pg_namespace WHERE nspname = 'outbox'
+		UNION ALL
+		SELECT 'outbox.' || relname, relacl FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND (relname NOT LIKE 'river\_%' OR $1 <> 'outbox_drainer')
+		UNION ALL
+		SELECT 'outbox.' || proname, proacl FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND proname NOT LIKE 'river\_%'
+	) o CROSS JOIN LATERAL (SELECT privilege_type AS action FROM aclexplode(o.acl) WHERE grantee = $1::text::regrole) p
+	UNION ALL
+	SELECT p.privilege_type || ' (' || a.attname || ') on outbox.' || c.relname
+	FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid CROSS JOIN LATERAL aclexplode(a.attacl) p
+	WHERE c.relnamespace = 'outbox'::regnamespace AND p.grantee = $1::text::regrole
+	ORDER BY 1`
+
+func TestWhatARoleNeedsIsWhatTheMigrationsGrant(t *testing.T) {
+	t.Parallel()
+	conn := healthy(t).connect()
+	for role, needs := range map[string][]privilege{drainerRole: daemonNeeds, operatorRole: operatorsNeed, agentRole: agentsNeed} {
+		rows, _ := conn.Query(t.Context(), granted, role)
+		has, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wants []string
+		for _, need := range needs {
+			for _, action := range need.actions {
+				wants = append(wants, lack{Object: need.object, Column: need.column, Action: action}.String())
+			}
+		}
+		slices.Sort(has)
+		slices.Sort(wants)
+		for _, name := range wants {
+			if !slices.Contains(has, name) {
+				t.Errorf("%s is said to need %s, which no migration grants", role, name)
+			}
+		}
+		for _, name := range has {
+			if !slices.Contains(wants, name) {
+				t.Errorf("migrations grant %s to %s, which the doctor does not look at", name, role)
+			}
+		}
+	}
+}
+
+func TestThePageNamesEveryCheck(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/doctor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range append(checks(), check{name: "connection"}, check{name: "provider NAME"}) {
+		if !strings.Contains(string(page), "\n| "+c.name+" |") {
+			t.Errorf("docs/doctor.md has no row for %q", c.name)
 		}
 	}
 }

@@ -1,13 +1,236 @@
+// Package operator answers what people ask of an outbox, from the command line
+// or a console: which intents there are, their status, and why they wait. It
+// shares the tables with the engine, but no code.
+//
+// An operator's change is made like an attempt: read the intent's status, let
+// the [Action] judge it, append an entry under the next attempt number. The
+// number is the fence. The first process that appends it, or takes the queue
+// row, wins. The other one, a worker or an operator, gets an error.
 package operator
 
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
+
+// ErrNotFound says that no such intent is in the outbox.
+var ErrNotFound = errors.New("no such intent")
+
+// Console is one connection to an outbox; it serves one call at a time.
+type Console struct {
+	conn *pgx.Conn
+}
+
+// Open takes over a connection, which Close closes.
+func Open(conn *pgx.Conn) *Console { return &Console{conn: conn} }
+
+// Close ends the connection.
+func (c *Console) Close(ctx context.Context) error {
+	if err := c.conn.Close(ctx); err != nil {
+		return fmt.Errorf("close the database connection: %w", err)
+	}
+	return nil
+}
+
+// Signature is who changes something, and why. Both are kept for good, in the
+// history of every intent that is changed.
+type Signature struct {
+	Operator string
+	Reason   string
+}
+
+// ErrUnsigned says that a change has no usable name or reason.
+var ErrUnsigned = errors.New("a change needs a name and a reason")
+
+// Validate reports what is missing, or is not one line of text.
+func (s Signature) Validate() error {
+	return errors.Join(validateLine("the operator's name", s.Operator), validateLine("the reason", s.Reason))
+}
+
+func validateLine(what, text string) error {
+	switch {
+	case strings.TrimSpace(text) == "":
+		return fmt.Errorf("%w: %s is empty", ErrUnsigned, what)
+	case !isLine(text):
+		return fmt.Errorf("%w: %s is not one line of plain text", ErrUnsigned, what)
+	}
+	return nil
+}
+
+// isLine also knows the ends of a line that are no control characters.
+func isLine(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
+		return unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp)
+	})
+}
+
+// name is how the history names an operator. The database adds the login.
+func (s Signature) name() string { return "operator:" + s.Operator }
+
+//go:embed sql/select.sql
+var selectSQL string
+
+// Selection names the intents of a bulk change; what is empty does not narrow
+// it, but Statuses and Limit must be there.
+type Selection struct {
+	Statuses  []string
+	Provider  string
+	Run       string
+	OlderThan time.Duration // since they were enqueued
+	Waiting   bool          // only what waits for a time to come
+	Limit     int
+}
+
+// MaxSelection is the highest limit of a selection.
+const MaxSelection = 10_000
+
+// Select finds intents, the oldest first, and reports whether there are more
+// than the limit. It finds none that are completed or in progress, nor what a
+// saga that ended as compensated or resolved has settled.
+func (c *Console) Select(ctx context.Context, s Selection) (intents []int64, more bool, err error) {
+	// CollectRows returns the error too.
+	rows, _ := c.conn.Query(ctx, selectSQL, s.Statuses, s.Provider, s.Run, s.OlderThan.Seconds(), s.Limit+1, s.Waiting)
+	if intents, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
+		return nil, false, fmt.Errorf("select intents: %w", err)
+	}
+	return intents[:min(len(intents), s.Limit)], len(intents) > s.Limit, nil
+}
+
+// Find returns the id of the intent that the four-tuple is the key of.
+func (c *Console) Find(ctx context.Context, t dispatch.Tuple) (int64, error) {
+	var intent int64
+	err := c.conn.QueryRow(ctx, `SELECT id FROM outbox.intent
+		WHERE (agent_run_id, step_id, tool_name, business_scope) = ($1::text, $2::text, $3::text, $4::text)`,
+		t.AgentRunID, t.StepID, t.ToolName, t.BusinessScope).Scan(&intent)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, ErrNotFound
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find intent: %w", err)
+	}
+	return intent, nil
+}
+
+// RunOf returns the agent run that an intent, or an undo, is a step of.
+func (c *Console) RunOf(ctx context.Context, intentID int64) (string, error) {
+	var agentRunID string
+	err := c.conn.QueryRow(ctx, `SELECT agent_run_id FROM outbox.intent WHERE id = $1::bigint`, intentID).Scan(&agentRunID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", ErrNotFound
+	}
+	if err != nil {
+		return "", fmt.Errorf("find the intent's run: %w", err)
+	}
+	return agentRunID, nil
+}
+
+// Action is a change that an operator asks for: [Retry], [BringForward], [Cancel]
+// or [Resolve].
+type Action interface {
+	// judge is pure: it says what becomes of an intent, or why nothing does.
+	judge(standing) (change, refusal)
+}
+
+// standing is all that is known of one intent when an action is decided.
+type standing struct {
+	IntentID      int64
+	AgentRunID    string
+	StepID        string
+	ToolName      string
+	BusinessScope string
+	Status        string
+
+	Attempt      int  // the newest number used
+	Queued       bool // waits in the queue
+	Settled      bool // what is neither queued nor settled is in progress
+	Lookup       bool // what waits is a question to the provider
+	Asked        bool // the newest request was such a question
+	Due          bool // what waits need wait no longer
+	MaybeApplied bool
+	LastOutcome  string
+	ProviderRef  string
+	Saga         string // where that of its run stands; empty: there is none
+
+	Via               string     // the fallback that may have applied it; empty for its own provider
+	NotBefore         *time.Time // its agent's wish, while that lies ahead
+	FirstAttemptAt    *time.Time
+	SecondsSinceFirst float64
+}
+
+func (s standing) isUndo() bool { return strings.HasPrefix(s.StepID, undoPrefix) }
+
+func (s standing) inProgress() bool { return !s.Queued && !s.Settled }
+
+func (s standing) sinceFirst() time.Duration {
+	return time.Duration(s.SecondsSinceFirst * float64(time.Second))
+}
+
+// change is the entry that an action appends to an intent's history.
+type change struct {
+	outcome     string
+	status      string
+	providerRef string
+	forward     bool     // what waits becomes due, and nothing else changes
+	requeue     *requeue // nil, and not forward: the intent is settled
+}
+
+// requeue holds the values with which a row is requeued.
+type requeue struct {
+	firstAttemptAt *time.Time
+	maybeApplied   bool
+	via            string
+	lookup         bool // ask whether it was applied, before anything is sent
+	newKey         bool // send it under the next generation of its key
+}
+
+// refusal says why an action is not taken, and what can be done instead; empty
+// for none.
+type refusal string
+
+const refusedInProgress refusal = "it is in progress; wait until the attempt has ended, or pause its provider and try again then"
+
+// Verdict is the effect of an action on one intent; of a dry run, the effect
+// that it would have.
+type Verdict struct {
+	IntentID      int64  `json:"intent_id"`
+	AgentRunID    string `json:"agent_run_id"`
+	StepID        string `json:"step_id"`
+	ToolName      string `json:"tool_name"`
+	BusinessScope string `json:"business_scope"`
+	Before        string `json:"status_before"`
+	After         string `json:"status_after"` // as before, if refused
+	Outcome       string `json:"outcome,omitempty"`
+	Refused       string `json:"refused,omitempty"` // why nothing changes
+	Saga          string `json:"saga,omitempty"`    // where that of its run stands
+}
+
+func verdictOn(s standing, c change, r refusal) Verdict {
+	verdict := Verdict{
+		IntentID: s.IntentID, AgentRunID: s.AgentRunID, StepID: s.StepID, ToolName: s.ToolName, BusinessScope: s.BusinessScope,
+		Before: s.Status, After: c.status, Outcome: c.outcome, Saga: s.Saga,
+	}
+	if r != "" {
+		verdict.refuse(r)
+	}
+	return verdict
+}
+
+// IsUndo reports whether the intent is an undo, not a step that an agent took.
+func (v Verdict) IsUndo() bool { return strings.HasPrefix(v.StepID, undoPrefix) }
+
+func (v *Verdict) refuse(r refusal) { v.After, v.Outcome, v.Refused = v.Before, "", string(r) }
 
 //go:embed sql/standing.sql
 var standingSQL string
@@ -16,7 +239,7 @@ var standingSQL string
 // to a connection that breaks.
 const batchSize = 200
 
-const refusedRace refusal = "somebody else, a worker or another operator, was quicker; look at it again"
+const refusedRace refusal = "a worker or another operator was quicker; look at it again"
 
 // Preview says what an action would do to each of the intents that exist, in
 // the order of their ids, and changes nothing.
@@ -36,8 +259,8 @@ func (c *Console) Preview(ctx context.Context, action Action, intents []int64) (
 }
 
 // Change takes an action on the intents that exist, a bounded batch at a time,
-// each in a transaction of its own. After an error the verdicts tell what was
-// committed before it.
+// each in a transaction of its own. After an error, the verdicts are those that
+// were committed before it.
 func (c *Console) Change(ctx context.Context, action Action, by Signature, intents []int64) ([]Verdict, error) {
 	if err := by.Validate(); err != nil {
 		return nil, err
@@ -46,7 +269,7 @@ func (c *Console) Change(ctx context.Context, action Action, by Signature, inten
 	for batch := range slices.Chunk(intents, batchSize) {
 		var verdicts []Verdict
 		// The role's default could be stricter, and meeting a worker would then be an error.
-		err := pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
+		err := pgx.BeginTxFunc(ctx, c.conn, pgpool.Transaction, func(tx pgx.Tx) (err error) {
 			verdicts, err = changeBatch(ctx, tx, action, by, batch)
 			return err
 		})
@@ -112,4 +335,83 @@ func standingsOf(ctx context.Context, db querier, intents []int64) ([]standing, 
 		return nil, fmt.Errorf("read where the intents stand: %w", err)
 	}
 	return standings, nil
+}
+
+var (
+	//go:embed sql/settle.sql
+	settleSQL string
+	//go:embed sql/requeue.sql
+	requeueSQL string
+	//go:embed sql/forward.sql
+	forwardSQL string
+)
+
+// decisions are the changes that one action makes, in the order of the
+// intents' ids. One action settles intents, or requeues them, or brings them forward.
+type decisions []decision
+
+type decision struct {
+	standing standing
+	change   change
+}
+
+// carryOut returns the intents that changed: those that still stood as they
+// did when it was decided.
+func (d decisions) carryOut(ctx context.Context, tx pgx.Tx, by Signature) ([]int64, error) {
+	if len(d) == 0 {
+		return nil, nil
+	}
+	send := d.settle
+	switch {
+	case d[0].change.requeue != nil:
+		send = d.requeue
+	case d[0].change.forward:
+		send = d.bringForward
+	}
+	// CollectRows returns the error too.
+	rows, _ := send(ctx, tx, by)
+	won, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("append to the history: %w", err)
+	}
+	return won, nil
+}
+
+func (d decisions) settle(ctx context.Context, tx pgx.Tx, by Signature) (pgx.Rows, error) {
+	intents, attempts := d.fences()
+	queued := make([]bool, len(d))
+	for i := range d {
+		queued[i] = d[i].standing.Queued
+	}
+	same := d[0].change
+	return tx.Query(ctx, settleSQL, by.name(), same.outcome, same.status, same.providerRef, by.Reason, intents, attempts, queued)
+}
+
+func (d decisions) requeue(ctx context.Context, tx pgx.Tx, by Signature) (pgx.Rows, error) {
+	intents, attempts := d.fences()
+	outcomes := make([]string, len(d))
+	firstAttempts := make([]*time.Time, len(d))
+	maybeApplied := make([]bool, len(d))
+	vias, lookups, newKeys := make([]string, len(d)), make([]bool, len(d)), make([]bool, len(d))
+	for i := range d {
+		back := d[i].change.requeue
+		outcomes[i], firstAttempts[i], maybeApplied[i], vias[i] = d[i].change.outcome, back.firstAttemptAt, back.maybeApplied, back.via
+		lookups[i], newKeys[i] = back.lookup, back.newKey
+	}
+	return tx.Query(ctx, requeueSQL, by.name(), by.Reason, intents, attempts, outcomes, firstAttempts, maybeApplied, vias, lookups, newKeys)
+}
+
+func (d decisions) bringForward(ctx context.Context, tx pgx.Tx, by Signature) (pgx.Rows, error) {
+	intents, attempts := d.fences()
+	return tx.Query(ctx, forwardSQL, by.name(), by.Reason, intents, attempts)
+}
+
+// fences are the rows as they stood: a change is made only after just that
+// attempt.
+func (d decisions) fences() (intents []int64, attempts []int32) {
+	for i := range d {
+		intents = append(intents, d[i].standing.IntentID)
+		attempts = append(attempts, int32(d[i].standing.Attempt))
+	}
+	return intents, attempts
 }

@@ -1,13 +1,23 @@
 package operator_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestACancelledIntentIsNeverSentAndSaysWhoAndWhy(t *testing.T) {
@@ -104,7 +114,7 @@ func TestADoubtfulEffectStaysWithTheFallbackThatMayHaveHadIt(t *testing.T) {
 
 	o.mustChange(operator.Retry{MayDuplicate: true}, intent)
 	if via := one[string](o, `SELECT via FROM outbox.queue WHERE intent_id = $1`, intent); via != "spare" {
-		t.Errorf("the row goes back via %q, want spare", via)
+		t.Errorf("the row is requeued via %q, want spare", via)
 	}
 }
 
@@ -292,6 +302,584 @@ func TestABulkChangeGoesOnOverItsBatches(t *testing.T) {
 		t.Fatalf("%d verdicts, %v; want one for each intent that exists", len(verdicts), err)
 	}
 	if rows := o.claim(); len(rows) != len(intents) {
-		t.Errorf("%d rows went back, want all %d", len(rows), len(intents))
+		t.Errorf("%d rows were requeued, want all %d", len(rows), len(intents))
+	}
+}
+
+// A provider asked for a wait of a year. All but the wait stays: the number that is
+// next, the tries, the doubt and its age, and what was a question.
+func TestARowThatWaitsIsBroughtForwardAndNothingElseOfItChanges(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	intent := o.enqueue("run", 1)[0]
+	o.end(keyed, dispatch.Ambiguous)
+	const past = `SELECT tries || ' ' || first_attempt_at || ' ' || maybe_applied || ' ' || lookup FROM outbox.queue WHERE intent_id = $1`
+	before := one[string](o, past, intent)
+	o.assertRefused(operator.BringForward{}, intent) // it is due
+
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() + interval '1 year'`)
+	if rows := o.claim(); len(rows) != 0 {
+		t.Fatal("the test parks nothing")
+	}
+	o.mustChange(operator.BringForward{}, intent)
+	if after := one[string](o, past, intent); after != before {
+		t.Errorf("the row was %s and is %s", before, after)
+	}
+	rows := o.claim()
+	if len(rows) != 1 || rows[0].Attempt != 3 || rows[0].Tries != 2 || !rows[0].MaybeApplied {
+		t.Fatalf("claimed %+v, want attempt 3 as try 2, in doubt", rows)
+	}
+	o.assertRefused(operator.BringForward{}, intent) // it is in flight
+	o.settle(keyed, dispatch.Completed, rows...)
+	want := []string{"1 worker ambiguous pending", "2 operator:on-call brought_forward pending", "3 worker completed completed"}
+	if got := o.history(intent); !slices.Equal(got, want) {
+		t.Errorf("the history is %q, want %q", got, want)
+	}
+	if reason := one[string](o, `SELECT reason FROM outbox.attempt WHERE outcome = 'brought_forward'`); reason != "because" {
+		t.Errorf("the reason is %q", reason)
+	}
+}
+
+// Its first question waits until the send that is in doubt can no longer arrive.
+func TestAQuestionIsBroughtForwardOnlyOnceItWasAsked(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	intent := o.enqueue("run", 1)[0]
+	o.end(asked, dispatch.Ambiguous)
+	park := `UPDATE outbox.queue SET next_attempt_at = now() + interval '1 year'`
+	o.exec(park)
+	o.assertRefused(operator.BringForward{}, intent)
+
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now()`)
+	o.end(asked, dispatch.Throttled)
+	o.exec(park)
+	o.mustChange(operator.BringForward{}, intent)
+	o.assertStatus(intent, "unknown")
+	if rows := o.claim(); len(rows) != 1 || !rows[0].Lookup {
+		t.Errorf("claimed %+v, want the question", rows)
+	}
+}
+
+func TestManyAreBroughtForwardButNotWhatAgentsScheduled(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	waits := o.enqueue("waits", 2)
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() + interval '1 year'`)
+	due := o.enqueue("due", 1)[0]
+	later := one[int64](o, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, not_before)
+		VALUES ('later', 's', 'sim/act', 'b', '{}', now() + interval '1 day') RETURNING id`)
+	chosen, _, err := o.console().Select(t.Context(), operator.Selection{Statuses: []string{"pending", "unknown"}, Waiting: true, Limit: 10})
+	if err != nil || !slices.Equal(chosen, append(slices.Clone(waits), later)) {
+		t.Fatalf("chosen are %v (%v), want those that wait, without %d", chosen, err, due)
+	}
+	verdicts, err := o.console().Change(t.Context(), operator.BringForward{}, onCall, chosen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if refused := verdicts[2].Refused; refused == "" || verdicts[0].Refused+verdicts[1].Refused != "" {
+		t.Errorf("the verdicts are %+v, want only the scheduled one refused", verdicts)
+	}
+	o.mustChange(operator.BringForward{Scheduled: true}, later)
+	if rows := o.claim(); len(rows) != 4 {
+		t.Errorf("%d of 4 are due", len(rows))
+	}
+}
+
+// The provider saved the refusal with the key. All that follows goes under the new one,
+// through a release, a retry, a worker's death and another retry of an operator.
+func TestANewKeyIsKeptUntilAnOperatorAsksForTheNext(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	intent := o.enqueue("run", 1)[0]
+	first := o.key(intent)
+	o.end(keyed, dispatch.Rejected)
+	o.mustChange(operator.Retry{}, intent)
+	if o.key(intent) != first {
+		t.Error("a retry without --new-key changes the key")
+	}
+	o.end(keyed, dispatch.Rejected)
+	o.mustChange(operator.Retry{NewKey: true}, intent)
+	second := o.key(intent)
+	if second == first {
+		t.Fatal("the key is the same")
+	}
+	o.end(keyed, dispatch.Released)
+	o.end(keyed, dispatch.Throttled)
+	row := o.claim()[0]
+	if row.Key.Generation != 2 || row.OlderDoubt || row.FirstAttemptAt == nil {
+		t.Fatalf("claimed %+v, want the second generation, in no doubt", row)
+	}
+	if sent := one[bool](o, `SELECT $2 >= (SELECT finished_at FROM outbox.attempt WHERE intent_id = $1 AND outcome = 'retried_new_key')`, intent, *row.FirstAttemptAt); !sent {
+		t.Error("the clock of the new key began with the old one")
+	}
+	o.exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, o.worker)
+	o.worker = o.join()
+	if _, err := o.store.Reap(t.Context(), []string{"sim"}, func(row *drainer.Row) (drainer.Settlement, bool) {
+		if row.Key.Generation != 2 {
+			t.Errorf("the reaper reads %+v", row)
+		}
+		return settling(keyed, dispatch.Lost, row).Settle[0], true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if row = o.claim()[0]; row.Key.Generation != 2 || o.key(intent) != second {
+		t.Errorf("after its worker's death it is of generation %d", row.Key.Generation)
+	}
+	o.settle(keyed, dispatch.Rejected, row)
+	o.assertStatus(intent, "unknown") // what the dead worker sent may have been applied
+	o.assertRefused(operator.Retry{NewKey: true, PolicyOf: configured(keyed)}, intent)
+	o.mustChange(operator.Resolve{As: dispatch.StatusFailed}, intent)
+	o.mustChange(operator.Retry{NewKey: true}, intent)
+	if third := o.key(intent); third == first || third == second {
+		t.Errorf("the third key is %s again", third)
+	}
+	keys := map[string]int{}
+	dossier, err := o.console().Show(t.Context(), intent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, attempt := range dossier.History {
+		keys[attempt.IdempotencyKey]++
+	}
+	if len(keys) != 3 || keys[first] != 3 || keys[second] != 6 || keys[o.key(intent)] != 1 {
+		t.Errorf("the history has the keys %v, want 3 of the first and 6 of the second", keys)
+	}
+}
+
+// What was sent under the old key may still arrive, and a lookup by the new one cannot know.
+func TestANewKeyDoesNotSettleTheDoubtOfTheOldOne(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	intent := o.enqueue("run", 1)[0]
+	o.end(once, dispatch.Ambiguous)
+	o.assertRefused(operator.Retry{NewKey: true}, intent)
+	o.mustChange(operator.Retry{NewKey: true, MayDuplicate: true}, intent)
+	if want, got := "2 operator:on-call retried_new_key_may_duplicate pending", o.history(intent)[1]; got != want {
+		t.Errorf("the history has %q, want %q", got, want)
+	}
+	o.end(asked, dispatch.Rejected)
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now()`)
+	row := o.claim()[0]
+	if !row.Lookup || !row.OlderDoubt {
+		t.Fatalf("claimed %+v, want a question, in doubt since the old key", row)
+	}
+	history := row.History(time.Time{}, time.Now())
+	if got := asked.Decide(history, dispatch.Result{Outcome: dispatch.Absent}, 0); got.Status != dispatch.StatusUnknown || got.Lookup {
+		t.Errorf("absence under the new key makes it %+v, want it left unknown", got)
+	}
+}
+
+var actions = []operator.Action{
+	operator.Retry{PolicyOf: configured(keyed)},
+	operator.Retry{MayDuplicate: true},
+	operator.Cancel{},
+	operator.Resolve{As: dispatch.StatusCompleted},
+	operator.Resolve{As: dispatch.StatusFailed},
+}
+
+// Operators do anything to everything while workers drain it. Whatever the
+// order: every intent stays in one place, every change that was reported to an
+// operator is in the history once, and no attempt number is lost or doubled.
+func TestOperatorsAndWorkersMayMeetInAnyOrder(t *testing.T) {
+	t.Parallel()
+	const intents, operators, workers, rounds = 60, 3, 3, 40
+	o := newOutbox(t)
+	ids := o.enqueue("run", intents)
+
+	var changed atomic.Int64
+	var changing, draining sync.WaitGroup
+	done := make(chan struct{})
+	for range workers {
+		worker := o.join()
+		draining.Go(func() { o.drainUntil(done, worker) })
+	}
+	for range operators {
+		console := o.console()
+		changing.Go(func() {
+			for range rounds {
+				verdicts, err := console.Change(t.Context(), actions[rand.IntN(len(actions))], onCall, ids)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				changed.Add(accepted(verdicts))
+				drainertest.AssertInvariant(t, o.db)
+			}
+		})
+	}
+	changing.Wait()
+	close(done)
+	draining.Wait()
+
+	drainertest.AssertInvariant(t, o.db)
+	if recorded := one[int64](o, `SELECT count(*) FROM outbox.attempt WHERE operator IS NOT NULL`); recorded != changed.Load() {
+		t.Errorf("%d changes are recorded, and %d were reported to operators", recorded, changed.Load())
+	}
+	if changed.Load() < intents {
+		t.Errorf("only %d changes were made; the test did not meet much", changed.Load())
+	}
+	if gaps := one[int](o, `SELECT count(*) FROM (SELECT FROM outbox.attempt GROUP BY intent_id HAVING count(*) <> max(attempt)) g`); gaps != 0 {
+		t.Errorf("%d intents have gaps in their history", gaps)
+	}
+}
+
+func accepted(verdicts []operator.Verdict) (accepted int64) {
+	for _, verdict := range verdicts {
+		if verdict.Refused == "" {
+			accepted++
+		}
+	}
+	return accepted
+}
+
+// drainUntil is a worker whose provider answers anything.
+func (o *outbox) drainUntil(done <-chan struct{}, worker string) {
+	outcomes := []dispatch.Outcome{dispatch.Completed, dispatch.Rejected, dispatch.Ambiguous, dispatch.Throttled, dispatch.Absent}
+	policies := []dispatch.Policy{keyed, once, asked}
+	for {
+		reply, err := o.store.Commit(o.t.Context(), worker, drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 7}}})
+		if err != nil {
+			o.t.Error(err)
+			return
+		}
+		var settle drainer.Batch
+		for _, row := range reply.Claimed[0].Rows {
+			one := settling(policies[rand.IntN(len(policies))], outcomes[rand.IntN(len(outcomes))], row)
+			settle.Settle, settle.Finish = append(settle.Settle, one.Settle...), one.Finish
+		}
+		settled, err := o.store.Commit(o.t.Context(), worker, settle)
+		if err != nil || len(settled.Refused) > 0 {
+			o.t.Errorf("a worker was refused %v (%v)", settled.Refused, err)
+			return
+		}
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+}
+
+func TestOfTwoOperatorsOneWinsAndTheOtherIsTold(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	one, other := o.console(), o.console()
+	for range 30 {
+		ids := o.enqueue(time.Now().String(), 5)
+		o.end(keyed, dispatch.Rejected)
+		var first, second []operator.Verdict
+		var group sync.WaitGroup
+		group.Go(func() { first, _ = one.Change(t.Context(), operator.Retry{}, onCall, ids) })
+		group.Go(func() {
+			second, _ = other.Change(t.Context(), operator.Resolve{As: dispatch.StatusCompleted}, onCall, ids)
+		})
+		group.Wait()
+		for i, id := range ids {
+			if (first[i].Refused == "") == (second[i].Refused == "") {
+				t.Fatalf("intent %d: %q and %q, want one to win", id, first[i].Refused, second[i].Refused)
+			}
+		}
+		drainertest.AssertInvariant(t, o.db)
+		o.exec(`DELETE FROM outbox.queue`)
+		o.exec(`DELETE FROM outbox.attempt`)
+		o.exec(`DELETE FROM outbox.intent`)
+	}
+}
+
+// What was decided holds for the row as it stood, and for no later one.
+func TestAnIntentThatMovedSinceTheDecisionIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	claimed := func(o *outbox, _ int64) { o.claim() }
+	tried := func(o *outbox, _ int64) { o.end(keyed, dispatch.Throttled) }
+	doubted := func(o *outbox, _ int64) { o.end(keyed, dispatch.Ambiguous) }
+	waits := func(*outbox, int64) {}
+	completed := operator.Resolve{As: dispatch.StatusCompleted}
+
+	for name, test := range map[string]struct {
+		before    func(*outbox, int64)
+		action    operator.Action
+		meanwhile func(*outbox, int64)
+	}{
+		"cancelled while a worker claims": {waits, operator.Cancel{}, claimed},
+		"cancelled while a worker tries":  {waits, operator.Cancel{}, tried},
+		"resolved while a worker claims":  {doubted, completed, claimed},
+		"resolved while a worker tries":   {doubted, completed, doubted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			intent := o.enqueue("run", 1)[0]
+			test.before(o, intent)
+			var moved []string
+			verdict := o.change(operator.Meanwhile{Action: test.action, Do: func() {
+				test.meanwhile(o, intent)
+				moved = o.history(intent)
+			}}, intent)
+			if after := o.history(intent); verdict.Refused == "" || !slices.Equal(after, moved) {
+				t.Errorf("refused because %q; the history is %q, and was %q before", verdict.Refused, after, moved)
+			}
+		})
+	}
+}
+
+// The second one sees what the first one has decided.
+func TestOperatorsWhoDecideOnOneIntentTakeTurns(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		before func(*outbox)
+		action operator.Action
+	}{
+		"both retry":                {func(o *outbox) { o.end(keyed, dispatch.Rejected) }, operator.Retry{}},
+		"one resolves, one retries": {func(o *outbox) { o.end(once, dispatch.Ambiguous) }, operator.Resolve{As: dispatch.StatusCompleted}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			intent := o.enqueue("run", 1)[0]
+			test.before(o)
+			second, late := o.console(), make(chan []operator.Verdict, 1)
+			first := o.change(operator.Meanwhile{Action: test.action, Do: func() {
+				go func() {
+					verdicts, err := second.Change(t.Context(), operator.Retry{MayDuplicate: true}, onCall, []int64{intent})
+					if err != nil {
+						t.Error(err)
+					}
+					late <- verdicts
+				}()
+				o.awaitBlocked()
+			}}, intent)
+			if first.Refused != "" {
+				t.Errorf("the first was refused because %q", first.Refused)
+			}
+			if verdicts := <-late; len(verdicts) != 1 || verdicts[0].Refused == "" {
+				t.Errorf("the second got %+v, want a refusal", verdicts)
+			}
+		})
+	}
+}
+
+// A claim that has not committed yet holds the row; it may yet be given back.
+func TestAnOperatorDoesNotWaitForAClaim(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	intent := o.enqueue("run", 1)[0]
+	tx := o.begin()
+	if _, err := tx.Exec(t.Context(), `DELETE FROM outbox.queue WHERE intent_id = $1`, intent); err != nil {
+		t.Fatal(err)
+	}
+	o.assertRefused(operator.Cancel{}, intent)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o.mustChange(operator.Cancel{}, intent)
+}
+
+func TestAnOperatorThatWasWaitedForHasWon(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	intent := o.enqueue("run", 1)[0]
+	o.end(keyed, dispatch.Rejected)
+	tx := o.begin()
+	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status)
+		VALUES ($1, 2, 'operator:second', 'resolved', 'completed')`, intent); err != nil {
+		t.Fatal(err)
+	}
+	verdicts := make(chan []operator.Verdict, 1)
+	console := o.console()
+	go func() {
+		late, err := console.Change(t.Context(), operator.Retry{}, onCall, []int64{intent})
+		if err != nil {
+			t.Error(err)
+		}
+		verdicts <- late
+	}()
+	o.awaitBlocked()
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if late := <-verdicts; len(late) != 1 || late[0].Refused == "" {
+		t.Errorf("the later one got %+v", late)
+	}
+	o.assertStatus(intent, "completed")
+	drainertest.AssertInvariant(t, o.db)
+}
+
+// An intent that is being forgotten has no history to add to.
+func TestAnOperatorWhoMeetsAPruneFindsNoSuchIntent(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	intent := o.enqueue("run", 1)[0]
+	o.end(keyed, dispatch.Rejected)
+	o.exec(`UPDATE outbox.intent SET created_at = now() - interval '100 days'`)
+	o.exec(`UPDATE outbox.attempt SET finished_at = now() - interval '100 days'`)
+	tx := o.begin()
+	if _, err := tx.Exec(t.Context(), `SELECT outbox.prune(0, 10, 7776000)`); err != nil {
+		t.Fatal(err)
+	}
+	console := o.console()
+	verdicts := make(chan []operator.Verdict, 1)
+	go func() {
+		late, err := console.Change(t.Context(), operator.Retry{}, onCall, []int64{intent})
+		if err != nil {
+			t.Error(err)
+		}
+		verdicts <- late
+	}()
+	o.awaitBlocked()
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if late := <-verdicts; len(late) != 0 {
+		t.Errorf("it got %+v", late)
+	}
+	drainertest.AssertInvariant(t, o.db)
+}
+
+func (o *outbox) begin() pgx.Tx {
+	o.t.Helper()
+	tx, err := o.db.Begin(o.t.Context())
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	o.t.Cleanup(func() { tx.Rollback(context.Background()) })
+	return tx
+}
+
+// awaitBlocked returns once another session waits for a lock.
+func (o *outbox) awaitBlocked() {
+	o.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !one[bool](o, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0)`) {
+		if time.Now().After(deadline) {
+			o.t.Fatal("no session waits for the lock")
+		}
+	}
+}
+
+func TestARequestThatDoesNotReachTheDatabaseSaysWhatItWas(t *testing.T) {
+	t.Parallel()
+	c := newOutbox(t).console()
+	c.Close(t.Context())
+	ctx := t.Context()
+	tuple := dispatch.Tuple{AgentRunID: "run", StepID: "step", ToolName: "sim/act", BusinessScope: "scope"}
+	for want, ask := range map[string]func() error{
+		"enqueue: ":                      func() error { _, err := c.Enqueue(ctx, tuple, json.RawMessage(`{}`)); return err },
+		"list intents: ":                 func() error { _, err := c.List(ctx, operator.Filter{Limit: 1}); return err },
+		"show intent: ":                  func() error { _, err := c.Show(ctx, 1); return err },
+		"find intent: ":                  func() error { _, err := c.Find(ctx, tuple); return err },
+		"find the intent's run: ":        func() error { _, err := c.RunOf(ctx, 1); return err },
+		"select intents: ":               func() error { _, _, err := c.Select(ctx, operator.Selection{Limit: 1}); return err },
+		"read where the intents stand: ": func() error { _, err := c.Preview(ctx, operator.Cancel{}, []int64{1}); return err },
+		"change intents: ":               func() error { _, err := c.Change(ctx, operator.Cancel{}, onCall, []int64{1}); return err },
+		"list incidents: ":               func() error { _, err := c.Incidents(ctx, operator.IncidentFilter{Limit: 1}); return err },
+		"acknowledge incidents: ":        func() error { _, err := c.Acknowledge(ctx, onCall, []int64{1}); return err },
+		"list providers: ":               func() error { _, err := c.Provider(ctx, "sim"); return err },
+		"pause or resume a provider: ":   func() error { _, err := c.Pause(ctx, "sim", onCall); return err },
+		"read the overview: ":            func() error { _, err := c.Overview(ctx); return err },
+		"list sagas: ":                   func() error { _, err := c.Sagas(ctx, "", 1); return err },
+		"show the saga: ":                func() error { _, err := c.SagaOf(ctx, "run"); return err },
+		"change the saga: ":              func() error { return c.Compensate(ctx, "run", onCall) },
+	} {
+		if err := ask(); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("it says %v, want %q", err, want)
+		}
+	}
+}
+
+func TestAChangeThatFailsHalfWayChangesNothing(t *testing.T) {
+	t.Parallel()
+	for fails, breaks := range map[string]string{
+		"hold the intents":             `ALTER FUNCTION outbox.hold RENAME TO away`,
+		"read where the intents stand": `ALTER VIEW outbox.status RENAME TO away`,
+		"append to the history":        `ALTER TABLE outbox.attempt RENAME reason TO away`,
+	} {
+		t.Run(fails, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			intents := o.enqueue("run", 2)
+			o.exec(breaks)
+			if verdicts, err := o.console().Change(t.Context(), operator.Cancel{}, onCall, intents); err == nil || !strings.Contains(err.Error(), ": "+fails+": ") {
+				t.Errorf("%v, and it says %v, want that it could not %s", verdicts, err, fails)
+			}
+			if queued := one[int](o, `SELECT count(*) FROM outbox.queue`); queued != 2 {
+				t.Errorf("%d intents are left in the queue, want both", queued)
+			}
+		})
+	}
+}
+
+func TestTheRestOfAStoryThatCannotBeReadIsNotLeftOutInSilence(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	intent := o.enqueue("run", 1)[0]
+	o.exec(`INSERT INTO outbox.saga (agent_run_id) VALUES ('run')`)
+	o.exec(`ALTER TABLE outbox.attempt RENAME reason TO away`)
+	if dossier, err := o.console().Show(t.Context(), intent); err == nil || !strings.HasPrefix(err.Error(), "read the intent's history: ") {
+		t.Errorf("%+v, %v", dossier, err)
+	}
+	if story, err := o.console().SagaOf(t.Context(), "run"); err == nil || story != nil {
+		t.Errorf("%+v, %v", story, err)
+	}
+	o.exec(`ALTER VIEW outbox.status RENAME TO away`)
+	if story, err := o.console().SagaOf(t.Context(), "run"); err == nil || story != nil {
+		t.Errorf("%+v, %v", story, err)
+	}
+}
+
+func TestACancelThatClosedTheRunAndGotNoFurtherSaysSo(t *testing.T) {
+	t.Parallel()
+	for fails, breaks := range map[string]string{
+		"the run is closed, but take what waits out of the queue: ": `ALTER TABLE outbox.queue RENAME TO away`,
+		"the run is closed, but read where it stands: ":             `ALTER VIEW outbox.status RENAME TO away`,
+	} {
+		o := newOutbox(t)
+		o.enqueue("run", 1)
+		o.exec(breaks)
+		if _, err := o.console().CancelRun(t.Context(), "run", false, onCall); err == nil || !strings.HasPrefix(err.Error(), fails) {
+			t.Errorf("it says %v, want %q", err, fails)
+		}
+		if state := one[string](o, `SELECT state FROM outbox.saga WHERE agent_run_id = 'run'`); state != "cancelled" {
+			t.Errorf("the run is %s", state)
+		}
+	}
+}
+
+func TestASagaThatCannotGoOnStaysAsItWas(t *testing.T) {
+	t.Parallel()
+	retry := func(ctx context.Context, c *operator.Console) error { return c.RetrySaga(ctx, "run", nil, onCall) }
+	resolve := func(ctx context.Context, c *operator.Console) error { return c.ResolveSaga(ctx, "run", onCall) }
+	for _, test := range []struct {
+		fails, breaks string
+		do            func(context.Context, *operator.Console) error
+	}{
+		{"open its steps again: ", `ALTER TABLE outbox.attempt RENAME reason TO away`, retry},
+		{"find undos that ended badly: ", `ALTER TABLE outbox.intent RENAME compensates TO away`, retry},
+		{"look for an undo that is under way: ", `ALTER VIEW outbox.status RENAME finished_at TO away`, resolve},
+	} {
+		o := newOutbox(t)
+		o.enqueue("run", 1)
+		o.exec(`INSERT INTO outbox.saga (agent_run_id, state) VALUES ('run', 'compensation_failed')`)
+		o.exec(test.breaks)
+		if err := test.do(t.Context(), o.console()); err == nil || !strings.Contains(err.Error(), test.fails) {
+			t.Errorf("it says %v, want %q", err, test.fails)
+		}
+		if state := one[string](o, `SELECT state FROM outbox.saga WHERE agent_run_id = 'run'`); state != "compensation_failed" {
+			t.Errorf("%s: the saga is %s", test.fails, state)
+		}
+	}
+}
+
+func TestAnOverviewIsWholeOrAnError(t *testing.T) {
+	t.Parallel()
+	for _, missing := range []string{"worker", "collisions", "incident"} {
+		o := newOutbox(t)
+		kind := "TABLE"
+		if missing == "collisions" {
+			kind = "SEQUENCE"
+		}
+		o.exec(`ALTER ` + kind + ` outbox.` + missing + ` RENAME TO away`)
+		if overview, err := o.console().Overview(t.Context()); err == nil {
+			t.Errorf("without %s it is %+v", missing, overview)
+		}
 	}
 }

@@ -1,14 +1,18 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
-	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/agentoutbox/drainer/dispatch"
 )
 
 // Intent is a row of the view outbox.status.
@@ -41,9 +45,11 @@ var Statuses = []string{
 // did.
 type Attempt struct {
 	Attempt         int             `json:"attempt"`
-	Worker          string          `json:"worker"`
+	Worker          string          `json:"worker"` // a worker's id, saga, or operator:NAME as the operator says
+	Login           string          `json:"login"`  // that wrote it, as the database knows
 	StartedAt       *time.Time      `json:"started_at"`
 	FinishedAt      time.Time       `json:"finished_at"`
+	IdempotencyKey  string          `json:"idempotency_key"` // an operator may have asked for a new one
 	Outcome         string          `json:"outcome"`
 	Status          string          `json:"status"`
 	NextAttemptAt   *time.Time      `json:"next_attempt_at"`
@@ -75,27 +81,35 @@ type Filter struct {
 	Limit    int
 }
 
-// isDead leaves out the unknown whose lookup may still tell, and what a saga
-// that ended well has settled. A step that is unknown then still has its
-// incident.
+// isDead leaves out an unknown whose lookup may still find the outcome, and
+// steps that a saga has settled which ended well. A step that is unknown then
+// still has its incident.
 const isDead = ` AND status IN ('failed', 'unknown', 'compensation_failed') AND finished_at IS NOT NULL
 	AND intent_id IN (SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL
 		AND status <> 'completed' AND status IN ('failed', 'unknown', 'compensation_failed'))
-	AND ((status = 'unknown' AND NOT starts_with(step_id, 'compensate:')) OR NOT EXISTS (
+	AND ((status = 'unknown' AND NOT starts_with(step_id, 'compensate:'::text)) OR NOT EXISTS (
 		SELECT FROM outbox.saga g WHERE g.agent_run_id = status.agent_run_id AND g.state IN ('compensated', 'resolved')))`
 
 const statusColumns = `intent_id, agent_run_id, step_id, tool_name, business_scope, provider, idempotency_key, status,
 	attempts, next_attempt_at, last_outcome, last_error, http_status, response, provider_ref, created_at, finished_at`
 
+const (
+	listSQL = `SELECT ` + statusColumns + ` FROM outbox.status
+		WHERE ($1::text = '' OR status = $1::text) AND ($2::text = '' OR provider = $2::text) AND ($3::text = '' OR agent_run_id = $3::text)`
+	newestSQL    = ` ORDER BY intent_id DESC LIMIT $4`
+	showSQL      = `SELECT ` + statusColumns + ` FROM outbox.status WHERE intent_id = $1::bigint`
+	showTupleSQL = `SELECT ` + statusColumns + ` FROM outbox.status
+		WHERE (agent_run_id, step_id, tool_name, business_scope) = ($1::text, $2::text, $3::text, $4::text)`
+)
+
 // List returns the newest intents first.
 func (c *Console) List(ctx context.Context, filter Filter) ([]Intent, error) {
-	where := `($1::text = '' OR status = $1) AND ($2::text = '' OR provider = $2) AND ($3::text = '' OR agent_run_id = $3)`
+	statement := listSQL + newestSQL
 	if filter.Dead {
-		where += isDead
+		statement = listSQL + isDead + newestSQL
 	}
 	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status WHERE `+where+` ORDER BY intent_id DESC LIMIT $4`,
-		filter.Status, filter.Provider, filter.Run, filter.Limit)
+	rows, _ := c.conn.Query(ctx, statement, filter.Status, filter.Provider, filter.Run, filter.Limit)
 	intents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Intent])
 	if err != nil {
 		return nil, fmt.Errorf("list intents: %w", err)
@@ -105,17 +119,16 @@ func (c *Console) List(ctx context.Context, filter Filter) ([]Intent, error) {
 
 // Show finds an intent by its id.
 func (c *Console) Show(ctx context.Context, intentID int64) (*Dossier, error) {
-	return c.show(ctx, `intent_id = $1`, intentID)
+	return c.show(ctx, showSQL, intentID)
 }
 
 // ShowTuple finds an intent by its four-tuple.
 func (c *Console) ShowTuple(ctx context.Context, t dispatch.Tuple) (*Dossier, error) {
-	return c.show(ctx, `(agent_run_id, step_id, tool_name, business_scope) = ($1, $2, $3, $4)`,
-		t.AgentRunID, t.StepID, t.ToolName, t.BusinessScope)
+	return c.show(ctx, showTupleSQL, t.AgentRunID, t.StepID, t.ToolName, t.BusinessScope)
 }
 
-func (c *Console) show(ctx context.Context, where string, args ...any) (*Dossier, error) {
-	rows, _ := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status WHERE `+where, args...)
+func (c *Console) show(ctx context.Context, statement string, args ...any) (*Dossier, error) {
+	rows, _ := c.conn.Query(ctx, statement, args...)
 	intent, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Intent])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, ErrNotFound
@@ -133,7 +146,7 @@ func (c *Console) show(ctx context.Context, where string, args ...any) (*Dossier
 
 func (c *Console) payload(ctx context.Context, intentID int64) (json.RawMessage, error) {
 	var payload json.RawMessage
-	err := c.conn.QueryRow(ctx, `SELECT payload FROM outbox.intent WHERE id = $1`, intentID).Scan(&payload)
+	err := c.conn.QueryRow(ctx, `SELECT payload FROM outbox.intent WHERE id = $1::bigint`, intentID).Scan(&payload)
 	if err != nil {
 		return nil, fmt.Errorf("read the intent's payload: %w", err)
 	}
@@ -141,12 +154,269 @@ func (c *Console) payload(ctx context.Context, intentID int64) (json.RawMessage,
 }
 
 func (c *Console) history(ctx context.Context, intentID int64) ([]Attempt, error) {
-	rows, _ := c.conn.Query(ctx, `SELECT attempt, worker, started_at, finished_at, outcome, status, next_attempt_at,
+	rows, _ := c.conn.Query(ctx, `SELECT attempt, coalesce(operator, worker), login, started_at, finished_at,
+		outbox.idempotency_key(agent_run_id, step_id, tool_name, business_scope, namespace, NULL, 1 + (count(*) FILTER (
+			WHERE outcome IN ('retried_new_key', 'retried_new_key_may_duplicate')) OVER (ORDER BY attempt))::int),
+		outcome, status, a.next_attempt_at,
 		http_status, error, provider_ref, response, response_headers, replayed, problem, lookup, served_by, reason
-		FROM outbox.attempt WHERE intent_id = $1 ORDER BY attempt`, intentID)
+		FROM outbox.attempt a JOIN outbox.intent i ON i.id = a.intent_id WHERE intent_id = $1::bigint ORDER BY attempt`, intentID)
 	history, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])
 	if err != nil {
 		return nil, fmt.Errorf("read the intent's history: %w", err)
 	}
 	return history, nil
+}
+
+// Retry puts settled intents back into the queue, due now, under the same key
+// and with all their tries. An effect that may have happened already is
+// repeated only where the provider still recognises the key.
+type Retry struct {
+	// NewKey sends it under a new key: a provider that saved its refusal would
+	// repeat that under the old one. Evidence that nothing was applied allows it.
+	NewKey bool
+	// MayDuplicate accepts a second effect where nothing rules it out. The
+	// doubt stays: a refusal afterwards proves nothing about the first effect.
+	MayDuplicate bool
+	// PolicyOf finds what the configuration promises about a provider's
+	// operation; nil if there is no configuration.
+	PolicyOf func(provider, operation string) (dispatch.Policy, bool)
+}
+
+func (r Retry) judge(s standing) (change, refusal) {
+	switch {
+	case s.inProgress():
+		return change{}, refusedInProgress
+	case s.Queued && s.Lookup:
+		return change{}, "its lookup waits to ask the provider; let it, or resolve the intent"
+	case s.Queued:
+		return change{}, "it waits in the queue already"
+	case s.Saga != "":
+		return change{}, r.inSaga(s)
+	}
+	switch s.Status {
+	case "failed", "unknown", "cancelled":
+		return r.again(s)
+	case "completed":
+		return change{}, "it is completed; for a second effect enqueue it under another step_id or business_scope"
+	}
+	return change{}, refusal("it is " + s.Status + "; only failed, unknown and cancelled intents can be retried")
+}
+
+// inSaga names the way in which such an intent goes on.
+func (Retry) inSaga(s standing) refusal {
+	switch {
+	case s.Saga == "compensation_failed" && (s.isUndo() || s.Status == "compensation_failed"):
+		return refusal(fmt.Sprintf("its run is being compensated: drainer sagas retry --intent %d", s.IntentID))
+	case s.Saga == "begun" && s.Status == "unknown":
+		return refusal(fmt.Sprintf("its saga waits for it: resolve it, drainer intents resolve %d", s.IntentID))
+	case s.Saga == "cancelled":
+		return "its run was cancelled and stays closed; start a new run"
+	}
+	return "its run is being compensated, or was, and stays closed; start a new run"
+}
+
+func (r Retry) again(s standing) (change, refusal) {
+	back := change{outcome: "retried", status: "pending", requeue: &requeue{firstAttemptAt: s.FirstAttemptAt}}
+	if s.MaybeApplied {
+		back.requeue.maybeApplied, back.requeue.via = true, s.Via
+	}
+	if r.NewKey {
+		return r.underNewKey(s, back)
+	}
+	danger := r.danger(s)
+	switch {
+	case danger == "":
+		return back, ""
+	case !r.MayDuplicate:
+		return change{}, refusal("it may have been applied, and " + danger +
+			"; find out and resolve it, or accept a second effect with --may-duplicate")
+	}
+	// The engine sends what may have been applied only until half of the key's
+	// life is over. Accepting a duplicate starts that clock anew.
+	back.outcome, back.requeue.firstAttemptAt = "retried_may_duplicate", nil
+	return back, ""
+}
+
+// underNewKey starts the new key's clock anew. A doubt stays with the row: what was
+// sent under the old key may still arrive.
+func (r Retry) underNewKey(s standing, back change) (change, refusal) {
+	back.outcome, back.requeue.firstAttemptAt, back.requeue.newKey = "retried_new_key", nil, true
+	switch {
+	case s.Status == "cancelled":
+		return change{}, "no provider refused it; retry it under its key, without --new-key"
+	case s.MaybeApplied && !r.MayDuplicate:
+		return change{}, "it may have been applied under its key, and its provider cannot tell that another one is the same effect" +
+			"; find out and resolve it, or accept a second effect with --may-duplicate"
+	case s.MaybeApplied:
+		back.outcome = "retried_new_key_may_duplicate"
+	}
+	return back, ""
+}
+
+// danger says why repeating could have a second effect; empty if it cannot.
+func (r Retry) danger(s standing) string {
+	if !s.MaybeApplied {
+		return ""
+	}
+	if r.PolicyOf == nil {
+		return "without --config it is not known whether repeating it is safe"
+	}
+	tool := dispatch.Tuple{ToolName: s.ToolName}
+	policy, known := r.PolicyOf(cmp.Or(s.Via, tool.Provider()), tool.Operation())
+	switch {
+	case !known:
+		return "the configuration does not know its tool"
+	case policy.Class == dispatch.NonIdempotent:
+		return "its tool is non_idempotent: repeating does it again"
+	case !policy.MayStillSend(dispatch.History{MaybeApplied: true, SinceFirstSend: s.sinceFirst()}):
+		return fmt.Sprintf("its provider may have forgotten the key: it was first sent %s ago, and half of the key's ttl is %s",
+			s.sinceFirst().Round(time.Second), policy.KeyTTL/2)
+	}
+	return ""
+}
+
+// BringForward makes rows due that wait for a time to come: a provider asked for
+// a long wait, or an agent for a late start. Nothing else of a row changes, so it
+// costs no try and settles no doubt. An undo is a row like any other.
+type BringForward struct {
+	// Scheduled includes what an agent asked to be sent later. A choice of many
+	// leaves that alone.
+	Scheduled bool
+}
+
+func (f BringForward) judge(s standing) (change, refusal) {
+	switch {
+	case s.inProgress():
+		return change{}, refusedInProgress
+	case s.Settled:
+		return change{}, refusal("it is " + s.Status + " and waits for nothing; retry it without --now")
+	case s.Due:
+		return change{}, "it is due already; its provider may be paused, busy or away: see drainer providers list"
+	case s.NotBefore != nil && !f.Scheduled:
+		return change{}, refusal(fmt.Sprintf("its agent asked for it at %s; name it alone to send it before", s.NotBefore.UTC().Format(time.RFC3339)))
+	case s.Lookup && !s.Asked:
+		return change{}, "its lookup waits until no send of it can arrive any more; asked before that, its provider could miss one"
+	}
+	return change{outcome: "brought_forward", status: s.Status, forward: true}, ""
+}
+
+// Cancel ends intents that wait and of which nothing can have been applied:
+// cancelled is a promise that there was no effect.
+type Cancel struct{}
+
+func (Cancel) judge(s standing) (change, refusal) {
+	switch {
+	case s.inProgress():
+		return change{}, refusedInProgress
+	case s.Settled:
+		return change{}, refusal("it is " + s.Status + " already; only what waits in the queue can be cancelled")
+	case s.Saga != "" && s.isUndo():
+		return change{}, refusal(fmt.Sprintf("it takes a step of its run back; to end that: drainer sagas resolve --intent %d", s.IntentID))
+	case s.Saga != "":
+		return change{}, "its run takes no further step; what still waits is cancelled by itself"
+	case s.Lookup, s.MaybeApplied:
+		return change{}, "an attempt may have been applied, and cancelled would say that none was; find out, then resolve it as completed or failed"
+	}
+	return change{outcome: "cancelled", status: "cancelled"}, ""
+}
+
+// Resolve records an outcome that a human found out and the drainer cannot. It
+// does not overrule a provider that reported completion.
+type Resolve struct {
+	As          dispatch.Status // StatusCompleted or StatusFailed
+	ProviderRef string          // the effect's name at the provider, if known
+}
+
+// ErrResolution says that an intent cannot be resolved like that.
+var ErrResolution = errors.New("an intent is resolved as completed or as failed, and only a completed one has a provider reference, of one line of plain text")
+
+// Validate checks what does not depend on an intent.
+func (r Resolve) Validate() error {
+	switch {
+	case !isLine(r.ProviderRef):
+		return ErrResolution
+	case r.As == dispatch.StatusCompleted, r.As == dispatch.StatusFailed && r.ProviderRef == "":
+		return nil
+	}
+	return ErrResolution
+}
+
+const resolved = "resolved"
+
+func (r Resolve) judge(s standing) (change, refusal) {
+	resolution := change{outcome: resolved, status: string(r.As), providerRef: r.ProviderRef}
+	switch {
+	case s.inProgress():
+		return change{}, refusedInProgress
+	case s.Queued && !s.Lookup && !s.MaybeApplied:
+		return change{}, "it waits, and nothing of it can have been applied; cancel it instead"
+	case s.Saga != "" && s.Status != string(dispatch.StatusUnknown):
+		return change{}, r.refuseInSaga(s)
+	case s.Queued:
+		return resolution, ""
+	}
+	return resolution, r.refuseSettled(s)
+}
+
+func (Resolve) refuseInSaga(s standing) refusal {
+	switch {
+	case s.Status == "compensation_failed":
+		return refusal(fmt.Sprintf("its undo failed; if you undid it by hand: drainer sagas retry --intent %[1]d --undone %[1]d", s.IntentID))
+	case s.Saga == "cancelled":
+		return "its run was cancelled; of such a run only unknown intents can be resolved"
+	}
+	return "its run is being compensated, or was; of such a run only unknown intents can be resolved"
+}
+
+func (r Resolve) refuseSettled(s standing) refusal {
+	switch dispatch.Status(s.Status) {
+	case dispatch.StatusUnknown:
+		return ""
+	case r.As:
+		if s.LastOutcome == resolved && r.ProviderRef != "" && r.ProviderRef != s.ProviderRef {
+			return ""
+		}
+		return refusal("it is " + s.Status + " already")
+	case dispatch.StatusFailed:
+		return ""
+	case dispatch.StatusCompleted:
+		if s.LastOutcome == resolved {
+			return ""
+		}
+		return "its provider reported that it is completed; only what an operator resolved can be resolved otherwise"
+	}
+	return refusal("it is " + s.Status + "; only unknown and failed intents, and those that wait and may have been applied, can be resolved")
+}
+
+// Receipt is the result of outbox.enqueue.
+type Receipt struct {
+	IntentID       int64  `json:"intent_id"`
+	Created        bool   `json:"created"` // false: the key was there already
+	Status         string `json:"status"`
+	IdempotencyKey string `json:"idempotency_key"`
+}
+
+// Enqueue commits one intent in a transaction of its own.
+func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload json.RawMessage) (Receipt, error) {
+	var receipt Receipt
+	if err := tuple.Validate(); err != nil {
+		return receipt, err
+	}
+	err := c.conn.QueryRow(ctx, `SELECT intent_id, created, status, idempotency_key FROM outbox.enqueue($1, $2, $3, $4, $5)`,
+		tuple.AgentRunID, tuple.StepID, tuple.ToolName, tuple.BusinessScope, payload,
+	).Scan(&receipt.IntentID, &receipt.Created, &receipt.Status, &receipt.IdempotencyKey)
+	if err != nil {
+		return receipt, fmt.Errorf("enqueue: %w%s", err, hint(err))
+	}
+	return receipt, nil
+}
+
+// hint returns the hint of the schema's error; it carries no payload and no
+// key.
+func hint(err error) string {
+	var refusal *pgconn.PgError
+	if !errors.As(err, &refusal) || !strings.HasPrefix(refusal.Code, "OB") || refusal.Hint == "" {
+		return ""
+	}
+	return ". " + refusal.Hint
 }

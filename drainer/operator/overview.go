@@ -2,10 +2,14 @@ package operator
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/internal/pgpool"
+	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
 // Overview is the state of the outbox at a glance.
@@ -16,12 +20,12 @@ type Overview struct {
 	Attention
 }
 
-// Attention is what goes back or wants a human. Each stops counting at
-// CountLimit.
+// Attention counts what is being rolled back or needs a human. Each count stops
+// at CountLimit.
 type Attention struct {
 	SagasBegun    int64 `json:"sagas_begun"`
 	SagasFailed   int64 `json:"sagas_failed"`   // with an incident that is not resolved
-	IncidentsOpen int64 `json:"incidents_open"` // that nobody has acknowledged
+	IncidentsOpen int64 `json:"incidents_open"` // not acknowledged
 }
 
 // ProviderOverview says whether a provider is sent to, and counts what is not
@@ -36,8 +40,8 @@ type ProviderOverview struct {
 	InProgress          int64    `json:"in_progress"`
 	OldestDueAgeSeconds float64  `json:"oldest_due_age_seconds"`
 
-	// Of the oldest claim. Far over the provider's timeout it belongs to a dead
-	// worker, and nobody that lives has the provider in its configuration.
+	// Of the oldest claim. If it is far over the provider's timeout, its worker is
+	// dead and no live process has the provider in its configuration.
 	OldestInProgressAgeSeconds float64 `json:"oldest_in_progress_age_seconds"`
 }
 
@@ -81,18 +85,18 @@ const providersSQL = `
 		p.state, CASE WHEN p.state <> 'closed' THEN greatest(0, extract(epoch FROM p.open_until - now()))::float8 END,
 		(SELECT count(*) FROM (SELECT FROM outbox.queue WHERE provider = n.name LIMIT $1) q),
 		(SELECT count(*) FROM (SELECT FROM outbox.queue WHERE provider = n.name AND next_attempt_at <= now() LIMIT $1) q),
-		(SELECT coalesce(sum(cardinality(intent_ids)), 0)::bigint FROM outbox.claim WHERE provider = n.name),
+		(SELECT coalesce(sum(pg_catalog.cardinality(intent_ids)), 0)::bigint FROM outbox.claim WHERE provider = n.name),
 		coalesce((SELECT extract(epoch FROM now() - min(next_attempt_at)) FROM outbox.queue
 			WHERE provider = n.name AND next_attempt_at <= now()), 0)::float8,
 		coalesce((SELECT extract(epoch FROM now() - min(claimed_at)) FROM outbox.claim WHERE provider = n.name), 0)::float8
-	FROM (SELECT name FROM outbox.provider UNION SELECT provider FROM queued WHERE provider IS NOT NULL) n
+	FROM (SELECT name FROM outbox.provider UNION (SELECT provider FROM queued WHERE provider IS NOT NULL LIMIT 1000)) n -- agents make names up
 	LEFT JOIN outbox.provider p USING (name) ORDER BY n.name`
 
 // A saga that failed is found by its incident: there are few, and most sagas
 // ended well.
 const attentionSQL = `
 	SELECT (SELECT count(*) FROM (SELECT FROM outbox.saga WHERE state = 'begun' LIMIT $1) s),
-		(SELECT count(DISTINCT agent_run_id) FROM (SELECT agent_run_id FROM outbox.incident i JOIN outbox.saga s USING (agent_run_id)
+		(SELECT pg_catalog.count(DISTINCT agent_run_id) FROM (SELECT agent_run_id FROM outbox.incident i JOIN outbox.saga s USING (agent_run_id)
 			WHERE i.resolved_at IS NULL AND s.state = 'compensation_failed' LIMIT $1) f),
 		(SELECT count(*) FROM (SELECT FROM outbox.incident WHERE acknowledged_at IS NULL AND resolved_at IS NULL LIMIT $1) i)`
 
@@ -104,4 +108,166 @@ func collect[T any](ctx context.Context, c *Console, sql string, args ...any) ([
 		return nil, fmt.Errorf("read the overview: %w", err)
 	}
 	return all, nil
+}
+
+var (
+	//go:embed sql/incidents.sql
+	incidentsSQL string
+	//go:embed sql/acknowledge.sql
+	acknowledgeSQL string
+)
+
+// Incident is something that a human must decide. It is open, and pages; then
+// acknowledged, which ends the paging; and resolved once its cause is gone.
+type Incident struct {
+	IncidentID     int64      `json:"incident_id"`
+	Kind           string     `json:"kind"`
+	State          string     `json:"state"`
+	Generation     int        `json:"generation"` // how often it was opened
+	IntentID       int64      `json:"intent_id"`
+	AgentRunID     string     `json:"agent_run_id"`
+	ToolName       *string    `json:"tool_name"`
+	Detail         *string    `json:"detail"`
+	OpenedAt       time.Time  `json:"opened_at"`
+	PagedAt        *time.Time `json:"paged_at"` // when a channel was last notified of it
+	AcknowledgedAt *time.Time `json:"acknowledged_at"`
+	AcknowledgedBy *string    `json:"acknowledged_by"`
+	Reason         *string    `json:"reason"`
+	ResolvedAt     *time.Time `json:"resolved_at"`
+	ResolvedBy     *string    `json:"resolved_by"`
+}
+
+// IncidentFilter narrows a listing; what is empty does not.
+type IncidentFilter struct {
+	All   bool // the resolved ones as well
+	Kind  string
+	Limit int
+}
+
+// Incidents returns those opened last first.
+func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) ([]Incident, error) {
+	// CollectRows returns the error too.
+	rows, _ := c.conn.Query(ctx, incidentsSQL, filter.All, filter.Kind, filter.Limit)
+	incidents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Incident])
+	if err != nil {
+		return nil, fmt.Errorf("list incidents: %w", err)
+	}
+	return incidents, nil
+}
+
+// Acknowledgement is the result of acknowledging one incident.
+type Acknowledgement struct {
+	IncidentID int64  `json:"incident_id"`
+	Kind       string `json:"kind,omitempty"`    // empty, like the state, if there is no such incident
+	State      string `json:"state,omitempty"`   // from now on
+	Refused    string `json:"refused,omitempty"` // why nothing changed
+}
+
+// Acknowledge records that a human works on these incidents: no more pages are
+// sent for them, unless they are opened again. The results are in the order of
+// the ids.
+func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int64) ([]Acknowledgement, error) {
+	if err := by.Validate(); err != nil {
+		return nil, err
+	}
+	rows, _ := c.conn.Query(ctx, acknowledgeSQL, incidents, by.name(), by.Reason)
+	done, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Acknowledgement])
+	if err != nil {
+		return nil, fmt.Errorf("acknowledge incidents: %w", err)
+	}
+	return done, nil
+}
+
+//go:embed sql/providers.sql
+var gatesSQL string
+
+// UnknownProviderError says that no worker has announced such a provider, and
+// that no row waits for it.
+type UnknownProviderError struct {
+	Name  string
+	Known []string
+}
+
+func (e *UnknownProviderError) Error() string {
+	return fmt.Sprintf("there is no provider %q; %s", e.Name, spelling.Suggest(e.Name, e.Known))
+}
+
+// Provider is the state of one provider that all workers share.
+type Provider struct {
+	Provider  string     `json:"provider"`
+	Paused    bool       `json:"paused"`
+	Breaker   string     `json:"circuit_breaker"`
+	OpenUntil *time.Time `json:"open_until"` // while the breaker is not closed
+	ChangedAt *time.Time `json:"changed_at"` // when it was last paused or resumed, by whom and why
+	ChangedBy *string    `json:"changed_by"`
+	Reason    *string    `json:"reason"`
+}
+
+// Providers lists those that workers have announced, by name.
+func (c *Console) Providers(ctx context.Context) ([]Provider, error) { return c.gates(ctx, "") }
+
+// Provider finds one by its name.
+func (c *Console) Provider(ctx context.Context, name string) (Provider, error) {
+	found, err := c.gates(ctx, name)
+	switch {
+	case err != nil:
+		return Provider{}, err
+	case len(found) == 0:
+		return Provider{}, c.unknownProvider(ctx, name)
+	}
+	return found[0], nil
+}
+
+func (c *Console) unknownProvider(ctx context.Context, name string) error {
+	providers, err := c.Providers(ctx)
+	if err != nil {
+		return err
+	}
+	known := make([]string, len(providers))
+	for i, provider := range providers {
+		known[i] = provider.Provider
+	}
+	return &UnknownProviderError{Name: name, Known: known}
+}
+
+func (c *Console) gates(ctx context.Context, name string) ([]Provider, error) {
+	// CollectRows returns the error too.
+	rows, _ := c.conn.Query(ctx, gatesSQL, name)
+	providers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Provider])
+	if err != nil {
+		return nil, fmt.Errorf("list providers: %w", err)
+	}
+	return providers, nil
+}
+
+// Pause keeps every worker from claiming a provider's rows, from the commit
+// on. It reports false if the provider was paused already.
+func (c *Console) Pause(ctx context.Context, provider string, by Signature) (changed bool, err error) {
+	return c.setGate(ctx, provider, true, by)
+}
+
+// Resume ends a pause. It reports false if there was none.
+func (c *Console) Resume(ctx context.Context, provider string, by Signature) (changed bool, err error) {
+	return c.setGate(ctx, provider, false, by)
+}
+
+func (c *Console) setGate(ctx context.Context, provider string, paused bool, by Signature) (changed bool, err error) {
+	if err := by.Validate(); err != nil {
+		return false, err
+	}
+	known := true
+	err = pgx.BeginTxFunc(ctx, c.conn, pgpool.Transaction, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `SELECT outbox.operate_provider($1, $2, $3, $4)`, provider, paused, by.name(), by.Reason).Scan(&changed)
+		if err != nil || changed {
+			return err
+		}
+		return tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.provider WHERE name = $1::text)`, provider).Scan(&known)
+	})
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("pause or resume a provider: %w", err)
+	case !known:
+		return false, c.unknownProvider(ctx, provider)
+	}
+	return changed, nil
 }

@@ -3,14 +3,18 @@ package operator
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 var (
-	//go:embed sql/cancel_run.sql
-	cancelRunSQL string
 	//go:embed sql/stop_waiting.sql
 	stopWaitingSQL string
 	//go:embed sql/run_standing.sql
@@ -38,7 +42,7 @@ func (c *Console) CancelRun(ctx context.Context, agentRunID string, compensate b
 	if compensate {
 		sql = compensateSQL
 	}
-	if err := c.changeSaga(ctx, agentRunID, by, sql, "its run takes no further step already; see drainer sagas show", noteCancel); err != nil {
+	if err := c.changeSaga(ctx, agentRunID, by, sql, "its run takes no further step already; see drainer sagas show", nil); err != nil {
 		return ClosedRun{}, err
 	}
 	if err := c.stopWaiting(ctx, agentRunID, by); err != nil {
@@ -52,18 +56,12 @@ func (c *Console) CancelRun(ctx context.Context, agentRunID string, compensate b
 	return run, nil
 }
 
-func noteCancel(ctx context.Context, tx pgx.Tx, agentRunID string, by Signature) error {
-	_, err := tx.Exec(ctx, `INSERT INTO outbox.operation (operator, action, agent_run_id, reason) VALUES ($1, 'cancel_run', $2, $3)`,
-		by.worker(), agentRunID, by.Reason)
-	return err
-}
-
 // stopWaiting locks few rows at a time, and waits for none.
 func (c *Console) stopWaiting(ctx context.Context, agentRunID string, by Signature) error {
 	for {
 		var stopped int64
-		err := pgx.BeginTxFunc(ctx, c.conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, stopWaitingSQL, agentRunID, by.worker(), by.Reason, batchSize)
+		err := pgx.BeginTxFunc(ctx, c.conn, pgpool.Transaction, func(tx pgx.Tx) error {
+			tag, err := tx.Exec(ctx, stopWaitingSQL, agentRunID, by.name(), by.Reason, batchSize)
 			stopped = tag.RowsAffected()
 			return err
 		})
@@ -74,4 +72,321 @@ func (c *Console) stopWaiting(ctx context.Context, agentRunID string, by Signatu
 			return nil
 		}
 	}
+}
+
+// Saga is an agent run that is or was rolled back.
+type Saga struct {
+	AgentRunID string     `json:"agent_run_id"`
+	State      string     `json:"state"`
+	Epoch      int        `json:"epoch"` // raised by every retry
+	Cause      *int64     `json:"cause"` // the intent whose failure began it; null: an operator did
+	BegunAt    time.Time  `json:"begun_at"`
+	EndedAt    *time.Time `json:"ended_at"`
+	ChangedBy  *string    `json:"changed_by"`
+	Reason     *string    `json:"reason"`
+}
+
+// SagaStates lists where a saga can stand.
+var SagaStates = []string{"begun", "compensated", "compensation_failed", "resolved", "cancelled"}
+
+// SagaStory is a saga with all that its run did and undid.
+type SagaStory struct {
+	Saga
+	WaitsFor []Wait     `json:"waits_for"` // empty unless it is under way
+	Steps    []SagaStep `json:"steps"`     // in the order in which they were enqueued
+	Timeline []Event    `json:"timeline"`  // the attempts of steps and undos, as they ended
+}
+
+// SagaStep is a forward intent, and its undo if there is one.
+type SagaStep struct {
+	Intent
+	Undo *Intent `json:"undo"`
+}
+
+// Event is one attempt, and whose it was.
+type Event struct {
+	IntentID int64 `json:"intent_id"`
+	Attempt
+}
+
+// ErrNoSaga says that an agent run has no saga.
+var ErrNoSaga = errors.New("this agent run has no saga")
+
+const sagaColumns = `agent_run_id, state, epoch, cause, begun_at, ended_at, changed_by, reason`
+
+// Sagas lists the newest first; an empty state lists all.
+func (c *Console) Sagas(ctx context.Context, state string, limit int) ([]Saga, error) {
+	// CollectRows returns the error too.
+	rows, _ := c.conn.Query(ctx, `SELECT `+sagaColumns+` FROM outbox.saga
+		WHERE $1::text = '' OR state = $1::text ORDER BY begun_at DESC LIMIT $2`, state, limit)
+	sagas, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Saga])
+	if err != nil {
+		return nil, fmt.Errorf("list sagas: %w", err)
+	}
+	return sagas, nil
+}
+
+// SagaOf returns the state, the steps and the waits of one run.
+func (c *Console) SagaOf(ctx context.Context, agentRunID string) (*SagaStory, error) {
+	rows, _ := c.conn.Query(ctx, `SELECT `+sagaColumns+` FROM outbox.saga WHERE agent_run_id = $1::text`, agentRunID)
+	saga, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Saga])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, ErrNoSaga
+	}
+	if err != nil {
+		return nil, fmt.Errorf("show the saga: %w", err)
+	}
+	story := &SagaStory{Saga: saga}
+	if err := c.fill(ctx, story); err != nil {
+		return nil, err
+	}
+	return story, nil
+}
+
+func (c *Console) fill(ctx context.Context, story *SagaStory) error {
+	rows, _ := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status WHERE agent_run_id = $1::text ORDER BY intent_id`, story.AgentRunID)
+	intents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Intent])
+	if err != nil {
+		return fmt.Errorf("read the run's intents: %w", err)
+	}
+	rows, _ = c.conn.Query(ctx, `SELECT id, compensates FROM outbox.intent WHERE agent_run_id = $1::text AND compensates IS NOT NULL`, story.AgentRunID)
+	undoes := map[int64]int64{}
+	var undo, step int64
+	if _, err := pgx.ForEachRow(rows, []any{&undo, &step}, func() error {
+		undoes[undo] = step
+		return nil
+	}); err != nil {
+		return fmt.Errorf("read the run's undos: %w", err)
+	}
+	undos := map[int64]*Intent{} // by the step
+	for i := range intents {
+		undos[undoes[intents[i].IntentID]] = &intents[i]
+		history, err := c.history(ctx, intents[i].IntentID)
+		if err != nil {
+			return err
+		}
+		for _, attempt := range history {
+			story.Timeline = append(story.Timeline, Event{intents[i].IntentID, attempt})
+		}
+	}
+	slices.SortStableFunc(story.Timeline, func(a, b Event) int { return a.FinishedAt.Compare(b.FinishedAt) })
+	for _, intent := range intents {
+		if !isUndo(intent) {
+			story.Steps = append(story.Steps, SagaStep{intent, undos[intent.IntentID]})
+		}
+	}
+	story.WaitsFor = waitsFor(story.State, story.Steps)
+	return nil
+}
+
+// Wait is an intent whose end a saga waits for.
+type Wait struct {
+	IntentID int64  `json:"intent_id"`
+	Status   string `json:"status"`
+	Human    bool   `json:"needs_human"` // only a human can find out how it ended
+}
+
+// waitsFor follows the order of a rollback: steps end first, then one undo at a
+// time.
+func waitsFor(state string, steps []SagaStep) []Wait {
+	waits := []Wait{}
+	if state != "begun" {
+		return waits
+	}
+	for _, step := range steps {
+		switch step.Status {
+		case "pending", "in_progress", "unknown":
+			waits = append(waits, step.wait())
+		}
+	}
+	if len(waits) > 0 {
+		return waits
+	}
+	for _, step := range steps {
+		if step.Undo != nil && step.Undo.FinishedAt == nil {
+			waits = append(waits, step.Undo.wait())
+		}
+	}
+	return waits
+}
+
+func (i Intent) wait() Wait {
+	return Wait{IntentID: i.IntentID, Status: i.Status, Human: i.Status == "unknown" && i.FinishedAt != nil}
+}
+
+// Standing lists the steps whose effects are there and not undone.
+func (s *SagaStory) Standing() []int64 {
+	standing := []int64{}
+	for _, step := range s.Steps {
+		if step.Status == "completed" {
+			standing = append(standing, step.IntentID)
+		}
+	}
+	return standing
+}
+
+const undoPrefix = "compensate:"
+
+func isUndo(intent Intent) bool { return strings.HasPrefix(intent.StepID, undoPrefix) }
+
+var (
+	//go:embed sql/saga_retry.sql
+	sagaRetrySQL string
+	//go:embed sql/saga_resolve.sql
+	sagaResolveSQL string
+	//go:embed sql/reopen_steps.sql
+	reopenStepsSQL string
+	//go:embed sql/stuck_undos.sql
+	stuckUndosSQL string
+)
+
+// Where these return no row, nothing was changed: $1 run, $2 operator, $3 reason.
+const (
+	cancelRunSQL  = `SELECT WHERE outbox.operate_run($1::text, 'cancel_run', $2::text, $3::text)`
+	compensateSQL = `SELECT WHERE outbox.operate_run($1::text, 'compensate', $2::text, $3::text)`
+)
+
+// SagaError says why a saga is not changed, and what can be done instead.
+type SagaError struct{ State, Cure string }
+
+func (e *SagaError) Error() string {
+	return "the saga is " + e.State + "; " + e.Cure
+}
+
+// ErrNotStuck says that a step cannot have been undone by hand.
+var ErrNotStuck = errors.New("only a step of this run that is compensation_failed can be called undone; see drainer sagas show")
+
+// Compensate takes a run back although nothing failed. What is in flight
+// ends first; then completed steps are undone.
+func (c *Console) Compensate(ctx context.Context, agentRunID string, by Signature) error {
+	return c.changeSaga(ctx, agentRunID, by, compensateSQL, "a run is compensated once; see drainer sagas show", nil)
+}
+
+// RetrySaga lets a saga that failed go on, in a new epoch: undos that ended
+// otherwise than well are tried again, under their keys. Steps that people have
+// undone themselves become compensated instead, and older ones are next.
+func (c *Console) RetrySaga(ctx context.Context, agentRunID string, undone []int64, by Signature) error {
+	return c.retrySaga(ctx, agentRunID, undone, false, by)
+}
+
+// RetrySagaUnderNewKeys gives undos that failed a new key each: their providers may
+// have saved the refusal. What may have been applied keeps its key.
+func (c *Console) RetrySagaUnderNewKeys(ctx context.Context, agentRunID string, undone []int64, by Signature) error {
+	return c.retrySaga(ctx, agentRunID, undone, true, by)
+}
+
+func (c *Console) retrySaga(ctx context.Context, agentRunID string, undone []int64, newKeys bool, by Signature) error {
+	goOn := func(ctx context.Context, tx pgx.Tx, agentRunID string, by Signature) error {
+		if err := reopenSteps(ctx, tx, agentRunID, undone, by); err != nil {
+			return err
+		}
+		return requeueUndos(ctx, tx, agentRunID, newKeys, by)
+	}
+	return c.changeSaga(ctx, agentRunID, by, sagaRetrySQL, "only one whose compensation failed can be retried; an undo that waits is sent at once by drainer intents retry --now", goOn)
+}
+
+// ResolveSaga ends a saga that people have settled outside.
+func (c *Console) ResolveSaga(ctx context.Context, agentRunID string, by Signature) error {
+	return c.changeSaga(ctx, agentRunID, by, sagaResolveSQL, "only one that is under way or failed can be resolved", refuseWhileUndoing)
+}
+
+// refuseWhileUndoing looks after the undos that waited are gone. The statement
+// is newer than the locks: an undo that a worker took in between is seen.
+func refuseWhileUndoing(ctx context.Context, tx pgx.Tx, agentRunID string, _ Signature) error {
+	var open bool
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.intent u JOIN outbox.status s ON s.intent_id = u.id
+		WHERE u.agent_run_id = $1::text AND u.compensates IS NOT NULL AND s.finished_at IS NULL)`, agentRunID).Scan(&open)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look for an undo that is under way: %w", err)
+	case open:
+		return &SagaError{State: "under way", Cure: "an undo of it is on its way, or in doubt; see drainer sagas show"}
+	}
+	return nil
+}
+
+// changeSaga runs a statement that says whether it changed the saga, and what
+// must follow in the same transaction.
+func (c *Console) changeSaga(ctx context.Context, agentRunID string, by Signature, sql, cure string,
+	then func(context.Context, pgx.Tx, string, Signature) error,
+) error {
+	if err := by.Validate(); err != nil {
+		return err
+	}
+	err := pgx.BeginTxFunc(ctx, c.conn, pgpool.Transaction, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sql, agentRunID, by.name(), by.Reason)
+		switch {
+		case err != nil:
+			return err
+		case tag.RowsAffected() == 0:
+			return whyUnchanged(ctx, tx, agentRunID, cure)
+		case then == nil:
+			return nil
+		}
+		return then(ctx, tx, agentRunID, by)
+	})
+	if err != nil {
+		return fmt.Errorf("change the saga: %w", err)
+	}
+	return nil
+}
+
+func whyUnchanged(ctx context.Context, tx pgx.Tx, agentRunID, cure string) error {
+	var state *string
+	var known bool
+	err := tx.QueryRow(ctx, `SELECT (SELECT state FROM outbox.saga WHERE agent_run_id = $1::text),
+		EXISTS (SELECT FROM outbox.intent WHERE agent_run_id = $1::text)`, agentRunID).Scan(&state, &known)
+	switch {
+	case err != nil:
+		return err
+	case state != nil:
+		return &SagaError{State: *state, Cure: cure}
+	case known:
+		return ErrNoSaga
+	}
+	return fmt.Errorf("no agent run has this id: %w", ErrNotFound)
+}
+
+func reopenSteps(ctx context.Context, tx pgx.Tx, agentRunID string, undone []int64, by Signature) error {
+	// CollectRows returns the error too.
+	rows, _ := tx.Query(ctx, reopenStepsSQL, agentRunID, by.name(), by.Reason, undone)
+	stuck, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("open its steps again: %w", err)
+	}
+	for _, step := range undone {
+		if !slices.Contains(stuck, step) {
+			return fmt.Errorf("intent %d: %w", step, ErrNotStuck)
+		}
+	}
+	return nil
+}
+
+// requeueUndos sends undos again that ended otherwise than well. What may have
+// been applied is asked about first, or repeated where its tool says that this
+// is safe: the engine knows.
+func requeueUndos(ctx context.Context, tx pgx.Tx, agentRunID string, newKeys bool, by Signature) error {
+	rows, _ := tx.Query(ctx, stuckUndosSQL, agentRunID)
+	undos, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return fmt.Errorf("find undos that ended badly: %w", err)
+	}
+	standings, err := standingsOf(ctx, tx, undos)
+	if err != nil {
+		return err
+	}
+	var again decisions
+	for _, s := range standings {
+		back := &requeue{firstAttemptAt: s.FirstAttemptAt, maybeApplied: s.MaybeApplied, lookup: s.MaybeApplied}
+		if s.MaybeApplied {
+			back.via = s.Via
+		}
+		outcome := "retried"
+		if newKeys && s.Status == "failed" { // with evidence that nothing was applied
+			outcome, back.firstAttemptAt, back.newKey = "retried_new_key", nil, true
+		}
+		again = append(again, decision{s, change{outcome: outcome, status: "pending", requeue: back}})
+	}
+	_, err = again.carryOut(ctx, tx, by)
+	return err
 }

@@ -1,8 +1,12 @@
 package postgres
 
 import (
+	"cmp"
+	"context"
 	_ "embed"
+	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"text/template"
@@ -70,7 +74,7 @@ func queueClaim(batch *pgx.Batch, worker string, claims []drainer.Claim, lanes [
 		statement = probeSQL
 	}
 	c := newClaimColumns(claims, lanes)
-	batch.Queue(statement, worker, c.providers, c.limits, c.times, c.intents, c.servers, c.fallbacks, probeFor.Seconds()).Query(func(rows pgx.Rows) error {
+	batch.Queue(statement, worker, c.providers, c.limits, c.times, c.intents, c.servers, c.fallbacks, probeFor.Seconds(), c.bytes).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, newClaimedScan(time.Now()).row)
 		if err != nil {
 			return fmt.Errorf("claimed row: %w", err)
@@ -92,7 +96,7 @@ type claimColumns struct {
 	providers, servers, fallbacks []string
 	limits                        []int
 	times                         []pgtype.Timestamptz
-	intents                       []int64
+	intents, bytes                []int64
 }
 
 func newClaimColumns(claims []drainer.Claim, lanes []int) (c claimColumns) {
@@ -102,6 +106,7 @@ func newClaimColumns(claims []drainer.Claim, lanes []int) (c claimColumns) {
 		c.servers = append(c.servers, claim.Server)
 		c.fallbacks = append(c.fallbacks, claim.Fallback)
 		c.limits = append(c.limits, claim.Limit)
+		c.bytes = append(c.bytes, cmp.Or(int64(claim.Bytes), math.MaxInt64))
 		c.times = append(c.times, timeOf(claim.After))
 		c.intents = append(c.intents, claim.After.IntentID)
 	}
@@ -115,4 +120,105 @@ func timeOf(cursor drainer.Cursor) pgtype.Timestamptz {
 		at.InfinityModifier = pgtype.NegativeInfinity
 	}
 	return at
+}
+
+// columnBytes is how much claim.sql counts for the columns that are never large.
+const columnBytes = 512
+
+// claimedRow has its place in the queue, by which the next claim goes on.
+type claimedRow struct {
+	*drainer.Row
+
+	lane  int // counted from one, of those that the statement claimed for
+	bytes int // as the statement counts them
+	place drainer.Cursor
+}
+
+// inOrder is the order in which rows were due: sorting them here is cheaper than
+// with their payloads in the database.
+func inOrder(found []claimedRow) []claimedRow {
+	slices.SortFunc(found, func(a, b claimedRow) int { return a.place.Compare(b.place) })
+	return found
+}
+
+func takeClaimed(reply *drainer.ClaimReply, row claimedRow, probe bool) {
+	reply.Found++
+	reply.Bytes += row.bytes
+	reply.Next = row.place
+	if row.ClaimID == 0 { // stopped: its run is rolled back
+		return
+	}
+	row.Probe = probe
+	reply.Rows = append(reply.Rows, row.Row)
+}
+
+// claimedScan reads the rows of one claim into one place, because all that a scan is
+// told of lives on the heap.
+type claimedScan struct {
+	lane               int
+	next               drainer.Row
+	now, enqueued, due time.Time
+	payload, headers   []byte
+	reference          pgtype.Text
+	columns            []any // in the order of claim.sql
+}
+
+func newClaimedScan(at time.Time) *claimedScan {
+	s := &claimedScan{next: drainer.Row{ClaimedAt: at}}
+	row := &s.next
+	s.columns = []any{
+		&s.lane, &row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt, &s.now, &s.enqueued, &s.due,
+		&row.MaybeApplied, &row.Lookup, &row.Closed, &row.InSaga, &row.Via, &row.Undoes,
+		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
+		&s.payload, &s.headers, &s.reference, &row.Key.Namespace, &row.Key.Generation, &row.OlderDoubt,
+	}
+	return s
+}
+
+func (s *claimedScan) row(rows pgx.CollectableRow) (claimedRow, error) {
+	err := rows.Scan(s.columns...)
+	row := s.next
+	if row.FirstAttemptAt != nil {
+		row.SinceFirstSend = s.now.Sub(*row.FirstAttemptAt)
+	}
+	row.SinceEnqueue, row.SinceDue = s.now.Sub(s.enqueued), s.now.Sub(s.due)
+	row.Payload, row.Headers, row.ProviderRef = s.payload, textValues(s.headers), s.reference.String
+	return claimedRow{&row, s.lane, columnBytes + len(s.payload) + len(s.headers), drainer.Cursor{NextAttemptAt: s.due, IntentID: row.IntentID}}, err
+}
+
+// textValues keeps what can be a header; an agent's mistake in its headers is
+// no reason to hold its intent up.
+func textValues(headers []byte) map[string]string {
+	if headers == nil {
+		return nil
+	}
+	var values map[string]any
+	if json.Unmarshal(headers, &values) != nil {
+		return nil
+	}
+	texts := make(map[string]string, len(values))
+	for name, value := range values {
+		if text, is := value.(string); is {
+			texts[name] = text
+		}
+	}
+	return texts
+}
+
+//go:embed sql/due.sql
+var dueSQL string
+
+// Due counts each provider's due rows.
+func (s *Store) Due(ctx context.Context, providers []string) (map[string]int, error) {
+	rows, _ := s.control.Query(ctx, dueSQL, providers, drainer.DueLimit) // ForEachRow returns the error too
+	due := map[string]int{}
+	var provider string
+	var count int
+	if _, err := pgx.ForEachRow(rows, []any{&provider, &count}, func() error {
+		due[provider] = count
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("count due rows: %w", err)
+	}
+	return due, nil
 }

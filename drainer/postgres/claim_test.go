@@ -1,15 +1,52 @@
 package postgres_test
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/url"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
+
+// A few bytes of jsonb can be a megabyte of text, and a claim brings text.
+func TestAClaimIsBoundedInBytesAndBringsAtLeastOneRow(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers)
+		SELECT 'run', 'step-' || n, 'sim/act', 'scope', ('{"n": ' || CASE WHEN n <= 4 THEN '1e99999' ELSE '1' END || '}')::jsonb,
+		       CASE WHEN n = 5 THEN jsonb_build_object('baggage', repeat('x', 60000)) END
+		FROM generate_series(1, 9) n`)
+	o.settle(worker, dispatch.NotSent, o.claim(worker, 100)...) // what was requeued is counted like what is new
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now()`)
+	claim := func(bytes int) drainer.ClaimReply {
+		batch := claimOf(100)
+		batch.Claims[0].Bytes = bytes
+		return o.batch(worker, batch).Claimed[0]
+	}
+	for _, step := range []struct {
+		bytes int
+		found int
+	}{
+		{1, 1},             // a row that alone is more
+		{250_000, 3},       // the third one makes it more
+		{60_000, 1},        // for its headers
+		{2 * (512 + 8), 2}, // all that is small counts as well
+		{0, 2},             // no limit
+	} {
+		reply := claim(step.bytes)
+		if reply.Found != step.found || len(reply.Rows) != step.found || (step.bytes > 0 && reply.Bytes < step.bytes) {
+			t.Errorf("of %d bytes it brings %d rows with %d bytes, want %d", step.bytes, reply.Found, reply.Bytes, step.found)
+		}
+	}
+}
 
 func TestClaimersNeverShareARowNorPassTheLimit(t *testing.T) {
 	t.Parallel()
@@ -31,7 +68,7 @@ func TestClaimersNeverShareARowNorPassTheLimit(t *testing.T) {
 		}
 		group.Go(func() {
 			for {
-				reply, err := o.Turn(t.Context(), worker, drainer.Turn{Claims: claims})
+				reply, err := o.Commit(t.Context(), worker, drainer.Batch{Claims: claims})
 				if err != nil {
 					t.Error(err)
 					return
@@ -93,7 +130,7 @@ func TestTheLimitHoldsUnderABadPlan(t *testing.T) {
 				t.Fatalf("the plan is not bad: the plain claim took %d rows", claimed)
 			}
 			fault.Injected(t, 28, 1)
-			reply := o.turn(o.join(), drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit, After: beginning}, {Provider: "other", Server: "other", Limit: 2 * limit, After: beginning}}})
+			reply := o.batch(o.join(), drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit, After: beginning}, {Provider: "other", Server: "other", Limit: 2 * limit, After: beginning}}})
 			if own, others := len(reply.Claimed[0].Rows), len(reply.Claimed[1].Rows); own != limit || others != 2*limit {
 				t.Errorf("claimed %d and %d rows, want %d and %d", own, others, limit, 2*limit)
 			}
@@ -153,29 +190,29 @@ func TestRowsComeInTheOrderTheyAreDue(t *testing.T) {
 	o.enqueue("run", 0, 6)
 	o.exec(`SELECT outbox.enqueue('later', 'step', 'sim/act', 'scope', '{}', now() + interval '1 hour')`)
 	worker := o.join()
-	first := o.turn(worker, claimOf(4)).Claimed[0]
-	behind := drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 10, After: first.Next}}}
-	second := o.turn(worker, behind).Claimed[0]
+	first := o.batch(worker, claimOf(4)).Claimed[0]
+	behind := drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 10, After: first.Next}}}
+	second := o.batch(worker, behind).Claimed[0]
 	if got := slices.Concat(ids(first.Rows), ids(second.Rows)); len(got) != 6 || !slices.IsSorted(got) {
 		t.Errorf("claimed %v, want the six due ones in order", got)
 	}
 	o.settle(worker, dispatch.Released, first.Rows...)
-	if rows := o.turn(worker, behind).Claimed[0].Rows; len(rows) != 4 {
+	if rows := o.batch(worker, behind).Claimed[0].Rows; len(rows) != 4 {
 		t.Errorf("%d rows put back are behind the cursor", 4-len(rows))
 	}
 }
 
-func TestABuriedWorkerClaimsNothing(t *testing.T) {
+func TestAWorkerThatWasDeclaredDeadClaimsNothing(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	o.enqueue("run", 0, 1)
 	worker := o.join()
-	o.bury(worker)
+	o.declareDead(worker)
 	if claimed := o.claim(worker, 1); len(claimed) != 0 {
-		t.Error("a buried worker claimed a row")
+		t.Error("a dead worker claimed a row")
 	}
 	if alive, err := o.Beat(t.Context(), worker); alive || err != nil {
-		t.Errorf("a buried worker beats: %v, %v", alive, err)
+		t.Errorf("a dead worker beats: %v, %v", alive, err)
 	}
 	o.assertStatuses(map[string]int{"pending": 1})
 }
@@ -216,9 +253,9 @@ func TestProducersNotifyOnlyWhileALaneWaits(t *testing.T) {
 	worker := o.join()
 	notified := drainertest.Listen(t, o.db, "outbox")
 	mark := func(mark drainer.IdleMark) {
-		o.turn(worker, drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 1, Idle: mark}}})
+		o.batch(worker, drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 1, Idle: mark}}})
 	}
-	o.enqueue("run", 0, 1) // nobody waits yet
+	o.enqueue("run", 0, 1) // no lane waits yet
 	mark(drainer.IdleWaiting)
 	o.enqueue("run", 1, 2)
 	mark(drainer.IdleBusy)
@@ -226,4 +263,555 @@ func TestProducersNotifyOnlyWhileALaneWaits(t *testing.T) {
 	if got := notified(); !slices.Equal(got, []string{"sim"}) {
 		t.Errorf("notified %q, want one of sim", got)
 	}
+}
+
+// together lets lanes claim with a statement each, as full scans do, and with one
+// for all, as they do where they follow their cursors.
+func together(t *testing.T, test func(t *testing.T, o *outbox, begin drainer.Cursor)) {
+	t.Helper()
+	t.Parallel()
+	for name, begin := range map[string]drainer.Cursor{
+		"one statement each": {},
+		"one statement":      beginning,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newOutbox(t), begin)
+		})
+	}
+}
+
+func TestLanesShareATurnAndKeepTheirRowsApart(t *testing.T) {
+	together(t, lanesShareATurnAndKeepTheirRowsApart)
+}
+
+func lanesShareATurnAndKeepTheirRowsApart(t *testing.T, o *outbox, begin drainer.Cursor) {
+	t.Helper()
+	worker := o.join()
+	o.enqueue("run", 0, 3)
+	o.enqueueTool("other/act", "run", 2)
+	settled := o.claim(worker, 1)
+	batch := settling(dispatch.Completed, settled...)
+	batch.Settle = append(batch.Settle, ended(&drainer.Row{ClaimID: 999, IntentID: settled[0].IntentID, Attempt: 7}, dispatch.Completed))
+	batch.Claims = []drainer.Claim{
+		{Provider: "sim", Server: "sim", Limit: 10, After: begin},
+		{Provider: "idle", Server: "idle"},
+		{Provider: "other", Server: "other", Limit: 10, After: begin},
+	}
+	reply := o.batch(worker, batch)
+	counts := []int{len(reply.Claimed[0].Rows), len(reply.Claimed[1].Rows), len(reply.Claimed[2].Rows)}
+	if !slices.Equal(counts, []int{2, 0, 2}) {
+		t.Errorf("claimed %v rows, want 2, 0 and 2", counts)
+	}
+	for _, row := range reply.Claimed[2].Rows {
+		if row.Tuple.Provider() != "other" {
+			t.Errorf("a row of %s in the reply to other", row.Tuple.Provider())
+		}
+	}
+	if stored[int](o, `SELECT count(*) FROM outbox.claim`) != 2 {
+		t.Error("each provider's rows want a claim of their own, and the settled one none")
+	}
+}
+
+// A lane's second claim, and that of a detour, can share a batch with its first.
+func TestClaimsOfOneProviderShareATurnAndNoRow(t *testing.T) {
+	together(t, claimsOfOneProviderShareATurnAndNoRow)
+}
+
+func claimsOfOneProviderShareATurnAndNoRow(t *testing.T, o *outbox, begin drainer.Cursor) {
+	t.Helper()
+	const rows = 5
+	worker := o.join()
+	o.enqueue("run", 0, rows)
+	claim := drainer.Claim{Provider: "sim", Server: "sim", Limit: 2, After: begin}
+	other := drainer.Claim{Provider: "other", Server: "other", Limit: 2, After: begin}
+	reply := o.batch(worker, drainer.Batch{Claims: []drainer.Claim{claim, claim, other, claim}})
+	claimed := map[int64]bool{}
+	for i, want := range []int{2, 2, 0, 1} {
+		if got := len(reply.Claimed[i].Rows); got != want || reply.Claimed[i].Found != want {
+			t.Errorf("claim %d: %d rows of %d, want %d", i, got, reply.Claimed[i].Found, want)
+		}
+		for _, row := range reply.Claimed[i].Rows {
+			claimed[row.IntentID] = true
+		}
+	}
+	if len(claimed) != rows {
+		t.Errorf("%d intents claimed, want %d", len(claimed), rows)
+	}
+}
+
+// The last row that a lane finds tells where its next claim goes on.
+func TestEachLaneOfATurnHasItsOwnGateLimitCursorAndClaim(t *testing.T) {
+	together(t, eachLaneOfATurnHasItsOwnGateLimitCursorAndClaim)
+}
+
+func eachLaneOfATurnHasItsOwnGateLimitCursorAndClaim(t *testing.T, o *outbox, begin drainer.Cursor) {
+	t.Helper()
+	worker := o.join()
+	o.enqueueTool("paused/act", "run", 2)  // 1 and 2
+	o.enqueueTool("down/act", "run", 3)    // 3 to 5
+	o.enqueueTool("backup/act", "run", 3)  // 6 to 8
+	o.enqueueTool("busy/act", "doomed", 1) // 9
+	o.enqueueTool("busy/act", "run", 3)    // 10 to 12
+	o.exec(`INSERT INTO outbox.provider (name, paused) VALUES ('paused', true)`)
+	o.shutOff("down")
+	o.open("backup")
+	o.exec(`INSERT INTO outbox.saga (agent_run_id, cause) VALUES ('doomed', 9)`)
+	lanes := []struct {
+		claim  drainer.Claim
+		found  int
+		rows   []int64
+		via    string
+		cursor int64
+	}{
+		{drainer.Claim{Provider: "paused", Server: "paused", Limit: 9, After: begin}, 0, nil, "", 0},
+		{drainer.Claim{Provider: "down", Server: "backup", Fallback: "backup", Limit: 2, After: begin}, 2, []int64{3, 4}, "backup", 4},
+		{drainer.Claim{Provider: "none", Server: "none", Limit: 9, After: begin}, 0, nil, "", 0},
+		{drainer.Claim{Provider: "backup", Server: "backup", Limit: 9, After: o.placeOf(6)}, 2, []int64{7, 8}, "", 8},
+		{drainer.Claim{Provider: "busy", Server: "busy", Limit: 2, After: begin}, 2, []int64{10}, "", 10}, // and 9, which is stopped
+	}
+	var batch drainer.Batch
+	for _, lane := range lanes {
+		batch.Claims = append(batch.Claims, lane.claim)
+	}
+	reply := o.batch(worker, batch)
+	var claimed []*drainer.Row
+	for i, lane := range lanes {
+		got := reply.Claimed[i]
+		if got.Found != lane.found || !slices.Equal(ids(got.Rows), lane.rows) || got.Next.IntentID != lane.cursor {
+			t.Errorf("%s: found %d rows, claimed %v, up to %d, want %d, %v, %d",
+				lane.claim.Provider, got.Found, ids(got.Rows), got.Next.IntentID, lane.found, lane.rows, lane.cursor)
+		}
+		for _, row := range got.Rows {
+			if row.Via != lane.via {
+				t.Errorf("%s: intent %d goes to %q, want %q", lane.claim.Provider, row.IntentID, row.Via, lane.via)
+			}
+			if !stored[bool](o, `SELECT (provider, server) = ($2, $3) FROM outbox.claim WHERE claim_id = $1`, row.ClaimID, lane.claim.Provider, lane.claim.Server) {
+				t.Errorf("%s: intent %d stands in another lane's claim", lane.claim.Provider, row.IntentID)
+			}
+		}
+		claimed = append(claimed, got.Rows...)
+	}
+	if reply := o.settle(worker, dispatch.Completed, claimed...); len(reply.Refused) != 0 {
+		t.Errorf("outcomes %v are refused", reply.Refused)
+	}
+	o.assertStatuses(map[string]int{"completed": len(claimed), "cancelled": 1, "in_progress": 0})
+}
+
+// placeOf is where a queued intent stands.
+func (o *outbox) placeOf(intent int64) drainer.Cursor {
+	o.t.Helper()
+	return drainer.Cursor{IntentID: intent, NextAttemptAt: stored[time.Time](o, `SELECT next_attempt_at FROM outbox.queue WHERE intent_id = $1`, intent)}
+}
+
+// withFallback are the claims of a worker's two lanes, each for its server.
+func (o *outbox) withFallback(worker string) []*drainer.Row {
+	o.t.Helper()
+	reply := o.batch(worker, drainer.Batch{Claims: []drainer.Claim{
+		{Provider: "sim", Server: "sim", Fallback: "backup", Limit: 10},
+		{Provider: "sim", Server: "backup", Fallback: "backup", Limit: 10},
+	}})
+	return append(reply.Claimed[0].Rows, reply.Claimed[1].Rows...)
+}
+
+func (o *outbox) shutOff(provider string) {
+	o.t.Helper()
+	o.exec(`INSERT INTO outbox.provider (name, state, open_until) VALUES ($1, 'open', now() + interval '1 hour')
+		ON CONFLICT (name) DO UPDATE SET state = excluded.state, open_until = excluded.open_until`, provider)
+}
+
+func (o *outbox) open(provider string) {
+	o.t.Helper()
+	o.exec(`INSERT INTO outbox.provider (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET state = 'closed', open_until = NULL`, provider)
+}
+
+func TestAFallbackServesOnlyWhileTheBreakerIsOpen(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		prepare func(*outbox)
+		via     string
+		claimed int
+	}{
+		{"the provider is well", func(*outbox) {}, "", 1},
+		{"its breaker is open", func(o *outbox) { o.shutOff("sim") }, "backup", 1},
+		{"both are open", func(o *outbox) { o.shutOff("sim"); o.shutOff("backup") }, "", 0},
+		{"the fallback is paused", func(o *outbox) {
+			o.shutOff("sim")
+			o.exec(`UPDATE outbox.provider SET paused = true WHERE name = 'backup'`)
+		}, "", 0},
+		{"the provider is paused", func(o *outbox) {
+			o.shutOff("sim")
+			o.exec(`UPDATE outbox.provider SET paused = true WHERE name = 'sim'`)
+		}, "", 0},
+	} {
+		o := newOutbox(t)
+		worker := o.join()
+		o.open("backup")
+		o.enqueue("run", 0, 1)
+		test.prepare(o)
+		rows := o.withFallback(worker)
+		if len(rows) != test.claimed || (len(rows) > 0 && rows[0].Via != test.via) {
+			t.Errorf("%s: claimed %d rows, %+v", test.name, len(rows), rows)
+		}
+	}
+}
+
+func TestWhatMayHaveBeenAppliedDoesNotChangeHands(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.open("backup")
+	o.enqueue("own", 0, 1)
+	o.settle(worker, dispatch.Ambiguous, o.claim(worker, 1)...)
+	o.shutOff("sim")
+	o.enqueue("fallen", 0, 1)
+	fallen := o.withFallback(worker)
+	if len(fallen) != 1 || fallen[0].Tuple.AgentRunID != "fallen" {
+		t.Fatalf("the fallback got intents %v, want only the one that nobody may have applied", ids(fallen))
+	}
+	o.settle(worker, dispatch.Ambiguous, fallen...)
+
+	o.open("sim")
+	o.shutOff("backup")
+	if rows := o.withFallback(worker); len(rows) != 1 || rows[0].Via != "" || rows[0].Tuple.AgentRunID != "own" {
+		t.Errorf("its own provider got %+v, want what it may have applied itself", rows)
+	}
+	o.open("backup")
+	if rows := o.withFallback(worker); len(rows) != 1 || rows[0].Via != "backup" || rows[0].Tuple.AgentRunID != "fallen" {
+		t.Errorf("the fallback got %+v, want what it may have applied, although its own provider is well", rows)
+	}
+	if by := stored[string](o, `SELECT served_by FROM outbox.attempt WHERE served_by IS NOT NULL`); by != "backup" {
+		t.Errorf("the attempt says that %q served it", by)
+	}
+}
+
+func TestALostWorkerLeavesNoDoubtWhoServed(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.open("backup")
+	o.shutOff("sim")
+	o.enqueue("run", 0, 1)
+	o.withFallback(worker)
+	o.declareDead(worker)
+	o.successor()
+	if lost := o.reap(); len(lost) != 1 || lost[0].Row.Via != "backup" {
+		t.Fatalf("reaped %+v", lost)
+	}
+	o.open("sim")
+	if rows := o.withFallback(o.successor()); len(rows) != 1 || rows[0].Via != "backup" || !rows[0].MaybeApplied {
+		t.Errorf("claimed %+v, want the row back at the fallback", rows)
+	}
+}
+
+func TestAFallbackOfItsOwnIsProbedWithWhatItIsToServe(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.shutOff("sim")
+	o.open("backup")
+	o.exec(`UPDATE outbox.provider SET state = 'open', open_until = now() WHERE name = 'backup'`)
+	o.enqueue("run", 0, 3)
+	reply := o.batch(worker, drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "backup", Fallback: "backup", Limit: 1, ProbeFor: time.Hour}}})
+	if rows := reply.Claimed[0].Rows; len(rows) != 1 || !rows[0].Probe || rows[0].Via != "backup" {
+		t.Errorf("claimed %+v, want one row to try the fallback with", rows)
+	}
+}
+
+func TestWhatAForgottenFallbackMayHaveAppliedIsNotLeftLying(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	o.exec(`UPDATE outbox.queue SET via = 'removed', maybe_applied = true`)
+	if rows := o.withFallback(worker); len(rows) != 1 || rows[0].Via != "removed" {
+		t.Errorf("claimed %+v, want the row, for the provider's own lane to say what is missing", rows)
+	}
+}
+
+func TestAnUndoGoesToWhoeverHadTheEffect(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.open("backup")
+	o.shutOff("sim")
+	o.enqueue("run", 0, 1)
+	o.settle(worker, dispatch.Completed, o.withFallback(worker)...)
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
+		VALUES ('run', 'compensate:1', 'sim/undo', 'scope', '{}', 1)`)
+	if rows := o.withFallback(worker); len(rows) != 0 {
+		t.Errorf("claimed %+v, want the undo to wait for its own provider", rows)
+	}
+	o.open("sim")
+	if rows := o.withFallback(worker); len(rows) != 1 || rows[0].Via != "" {
+		t.Errorf("claimed %+v, want the undo at its own provider", rows)
+	}
+}
+
+// inDoubt settles a row so that it is looked up next.
+func (o *outbox) inDoubt(worker string, row *drainer.Row, reference string) {
+	o.t.Helper()
+	batch := settling(dispatch.Ambiguous, row)
+	batch.Settle[0].Result.ProviderRef = reference
+	batch.Settle[0].Decision = dispatch.Decision{Status: dispatch.StatusUnknown, Tries: row.Tries, MaybeApplied: true, Lookup: true}
+	o.batch(worker, batch)
+}
+
+func (o *outbox) openIncidents() int {
+	o.t.Helper()
+	return stored[int](o, `SELECT count(*)::int FROM outbox.incident WHERE kind = 'outcome_unknown' AND acknowledged_at IS NULL`)
+}
+
+func TestARowInDoubtComesBackToBeLookedUp(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	o.inDoubt(worker, o.claim(worker, 1)[0], "ch_1")
+	o.assertStatuses(map[string]int{"unknown": 1})
+
+	rows := o.claim(worker, 1)
+	if len(rows) != 1 || !rows[0].Lookup || rows[0].ProviderRef != "ch_1" {
+		t.Fatalf("claimed %+v, want a lookup with the earlier reference", rows)
+	}
+	o.assertStatuses(map[string]int{"unknown": 1})
+	o.settle(worker, dispatch.Completed, rows...)
+	o.assertStatuses(map[string]int{"completed": 1})
+	if attempts := stored[int](o, `SELECT attempts FROM outbox.status`); attempts != 1 || o.openIncidents() != 0 {
+		t.Errorf("%d attempts and %d incidents, want the lookup not to count and nobody to be called", attempts, o.openIncidents())
+	}
+}
+
+func TestALookupSurvivesItsWorkerAndItsRunsSaga(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	o.inDoubt(worker, o.claim(worker, 1)[0], "")
+	o.exec(`INSERT INTO outbox.saga (agent_run_id, cause) VALUES ('run', 1)`)
+	o.claim(worker, 1)
+	o.declareDead(worker)
+	lost, err := o.Reap(t.Context(), []string{"sim"}, func(row *drainer.Row) (drainer.Settlement, bool) {
+		settlement := ended(row, dispatch.Lost)
+		settlement.Decision = dispatch.Decision{Status: dispatch.StatusUnknown, MaybeApplied: true, Lookup: row.Lookup}
+		return settlement, true
+	})
+	if err != nil || len(lost) != 1 {
+		t.Fatalf("reaped %d rows: %v", len(lost), err)
+	}
+	if rows := o.claim(o.join(), 1); len(rows) != 1 || !rows[0].Lookup {
+		t.Errorf("claimed %+v, want the lookup again", rows)
+	}
+}
+
+func TestWhatNobodyCanTellIsAnIncidentInTheSameCommit(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 3)
+	rows := o.claim(worker, 3)
+	batch := settling(dispatch.Ambiguous, rows...)
+	batch.Settle[0].Decision = dispatch.Decision{Status: dispatch.StatusUnknown, MaybeApplied: true}
+	batch.Settle[1].Decision = dispatch.Decision{Status: dispatch.StatusFailed}
+	o.batch(worker, batch)
+	if o.openIncidents() != 1 {
+		t.Fatalf("%d incidents are open, want one, for the unknown row", o.openIncidents())
+	}
+	o.batch(worker, batch)
+	if o.openIncidents() != 1 {
+		t.Error("settling again opened another incident")
+	}
+}
+
+func TestAFirstReplayIsAnIncidentInTheSameCommit(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 2)
+	o.settle(worker, dispatch.Released, o.claim(worker, 2)...)
+	rows := o.claim(worker, 2)
+	batch := settling(dispatch.Completed, rows...)
+	for i, row := range rows {
+		if row.FirstAttemptAt != nil {
+			t.Errorf("intent %d was given back unsent, and counts as sent", row.IntentID)
+		}
+		batch.Settle[i].Result.Replayed = true
+	}
+	batch.Settle[0].Foreign = true
+	for range 2 { // settling again changes nothing
+		o.batch(worker, batch)
+		if got := drainertest.Column[string](t, o.db, `SELECT kind || ' ' || intent_id FROM outbox.incident WHERE acknowledged_at IS NULL`); len(got) != 1 || got[0] != fmt.Sprintf("first_replay %d", rows[0].IntentID) {
+			t.Errorf("open incidents are %v, want one, for intent %d", got, rows[0].IntentID)
+		}
+	}
+	if completed := drainertest.Value[int](t, o.db, `SELECT count(*)::int FROM outbox.status WHERE status = 'completed'`); completed != 2 {
+		t.Errorf("%d are completed, want both", completed)
+	}
+}
+
+func TestAnIncidentThatComesBackIsOpenAgain(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	unknown := func(row *drainer.Row) {
+		batch := settling(dispatch.Ambiguous, row)
+		batch.Settle[0].Decision = dispatch.Decision{Status: dispatch.StatusUnknown, MaybeApplied: true}
+		o.batch(worker, batch)
+	}
+	row := o.claim(worker, 1)[0]
+	unknown(row)
+	o.exec(`UPDATE outbox.incident SET acknowledged_at = now(), acknowledged_by = 'on-call'`)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, next_attempt_at) VALUES ($1, $2, 'operator:on-call', 'retried', 'pending', now())`, row.IntentID, row.Attempt+1)
+	o.exec(`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt) VALUES ('sim', now(), $1, $2, $3)`, row.IntentID, row.Tuple.AgentRunID, row.Attempt+1)
+	unknown(o.claim(worker, 1)[0])
+	if o.openIncidents() != 1 {
+		t.Error("the second unknown outcome pages nobody")
+	}
+}
+
+// Rows of one claim are read into one place, and settled as arrays: neither may
+// lend one row what another one has. Poolers need a protocol of their own.
+func TestRowsThatGoTogetherKeepWhatIsTheirOwn(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"cache_statement", "exec"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			o := newOutboxIn(t, mode)
+			worker := o.join()
+			o.enqueue("run", 0, 1)
+			o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers)
+				VALUES ('run', 'with headers', 'sim/act', 'scope', '{"n": 1}', '{"traceparent": "00-1"}')`)
+			o.enqueue("run", 2, 3)
+
+			rows := inOrder(o.claim(worker, 3))
+			batch := drainer.Batch{Finish: []int64{rows[0].ClaimID}, Settle: []drainer.Settlement{
+				ended(rows[0], dispatch.Ambiguous), ended(rows[1], dispatch.NotSent), ended(rows[2], dispatch.Completed),
+			}}
+			batch.Settle[0].Result.HTTPStatus, batch.Settle[0].Result.ErrorClass = 502, `http_"502"`
+			batch.Settle[2].Result.Response = json.RawMessage(`{"id": "eff, {1}"}`)
+			o.batch(worker, batch)
+			got := stored[string](o, `SELECT string_agg(concat_ws('|', outcome, status, http_status, error, response), ' ' ORDER BY intent_id) FROM outbox.attempt`)
+			if want := `ambiguous|pending|502|http_"502" not_sent|pending completed|completed|{"id": "eff, {1}"}`; got != want {
+				t.Errorf("settled as\n%s, want\n%s", got, want)
+			}
+
+			again := inOrder(o.claim(worker, 3))
+			if len(again) != 2 {
+				t.Fatalf("claimed %d rows again, want 2", len(again))
+			}
+			doubted, unsent := again[0], again[1]
+			if doubted.FirstAttemptAt == nil || !doubted.MaybeApplied || doubted.Headers != nil || string(doubted.Payload) != `{"n": 0}` {
+				t.Errorf("the row in doubt comes back as %+v", doubted)
+			}
+			if unsent.FirstAttemptAt != nil || unsent.MaybeApplied || unsent.Headers["traceparent"] != "00-1" || string(unsent.Payload) != `{"n": 1}` {
+				t.Errorf("the row that was not sent comes back as %+v", unsent)
+			}
+		})
+	}
+}
+
+func newOutboxIn(t *testing.T, mode string) *outbox {
+	t.Helper()
+	address := drainertest.Database(t)
+	parsed, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := parsed.Query()
+	query.Set("default_query_exec_mode", mode)
+	parsed.RawQuery = query.Encode()
+	return openOutbox(t, address, parsed.String())
+}
+
+func inOrder(rows []*drainer.Row) []*drainer.Row {
+	slices.SortFunc(rows, func(a, b *drainer.Row) int { return int(a.IntentID - b.IntentID) })
+	return rows
+}
+
+// A batch's plans are made once, here of an empty queue, and nothing tells the
+// planner that it grew.
+func TestAQueueThatGrewUnseenIsNotReadWhole(t *testing.T) {
+	t.Parallel()
+	const queued, claims, each = 20_000, 10, 10
+	o := newOutbox(t)
+	o.exec(`ALTER TABLE outbox.queue SET (autovacuum_enabled = off)`)
+	worker := o.join()
+	o.claimAgainAndAgain(worker, claims, each)
+	o.enqueue("run", 0, queued)
+	if claimed := o.claimAgainAndAgain(worker, claims, each); claimed != claims*each {
+		t.Fatalf("claimed %d rows, want %d", claimed, claims*each)
+	}
+	if read := o.read("outbox.queue", claims*each); read > queued {
+		t.Errorf("to claim %d of %d rows, %d were read", claims*each, queued, read)
+	}
+}
+
+// claim.sql has a limit of its own, for the planner's sake.
+func TestTheLargestLaneClaimsAllItHasRoomForAtOnce(t *testing.T) {
+	t.Parallel()
+	const concurrency, prefetched = 10_000, 1_750 // the most that a file may ask for, and that wait for a dispatcher
+	o := newOutbox(t)
+	o.enqueue("run", 0, concurrency+prefetched)
+	if claimed := o.claimAgainAndAgain(o.join(), 1, concurrency+prefetched); claimed != concurrency+prefetched {
+		t.Errorf("claimed %d rows, want %d", claimed, concurrency+prefetched)
+	}
+}
+
+// Most outboxes have never seen an undo when a provider fails, and thousands of
+// runs go back.
+func TestOfManyUndosOnlyThoseThatAreClaimedAreRead(t *testing.T) {
+	t.Parallel()
+	const undos, claims, each = 5_000, 10, 10
+	o := newOutbox(t)
+	o.exec(`ALTER TABLE outbox.intent SET (autovacuum_enabled = off)`)
+	o.exec(`ALTER TABLE outbox.queue SET (autovacuum_enabled = off)`)
+	o.enqueue("run", 0, 1000)
+	o.exec(`ANALYZE outbox.intent`)
+	worker := o.join()
+	o.claimAgainAndAgain(worker, claims, each)
+	o.exec(`DELETE FROM outbox.queue`)
+	o.exec(`INSERT INTO outbox.saga (agent_run_id) VALUES ('back')`)
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
+		SELECT 'back', 'compensate:' || n, 'sim/act', 'scope', '{}', -n FROM generate_series(1, $1::int) n`, undos)
+	if claimed := o.claimAgainAndAgain(worker, claims, each); claimed != claims*each {
+		t.Fatalf("claimed %d undos, want %d", claimed, claims*each)
+	}
+	if read := o.read("outbox.intent", claims*each); read > undos {
+		t.Errorf("to claim %d of %d undos, %d intents were read", claims*each, undos, read)
+	}
+}
+
+// read is how many rows of the table were read, once that is at least so many:
+// the sessions tell it when they end.
+func (o *outbox) read(table string, atLeast int) (read int) {
+	o.t.Helper()
+	o.Close()
+	deadline := time.Now().Add(patience)
+	for read < atLeast {
+		if time.Now().After(deadline) {
+			o.t.Fatalf("%d rows of %s were read, want at least %d", read, table, atLeast)
+		}
+		if err := o.db.QueryRow(o.t.Context(), `
+			SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables
+			WHERE relid = $1::text::regclass`, table).Scan(&read); err != nil {
+			o.t.Fatal(err)
+		}
+	}
+	return read
+}
+
+// claimAgainAndAgain looks at nothing but what it claims: the statistics count
+// every look.
+func (o *outbox) claimAgainAndAgain(worker string, claims, each int) (claimed int) {
+	o.t.Helper()
+	for range claims {
+		reply, err := o.Commit(o.t.Context(), worker, claimOf(each))
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		claimed += len(reply.Claimed[0].Rows)
+	}
+	return claimed
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
+func TestMain(m *testing.M) { drainertest.Main(m) }
+
 // patience ends a wait for a lock that should not have been waited for.
 const patience = 30 * time.Second
 
@@ -47,7 +49,7 @@ func openOutbox(t testing.TB, url, storeURL string) *outbox {
 func (o *outbox) join() string {
 	o.t.Helper()
 	worker := uuid.NewString()
-	if err := o.Join(o.t.Context(), worker, []string{"sim"}); err != nil {
+	if err := o.Join(o.t.Context(), worker, []string{"sim"}, nil); err != nil {
 		o.t.Fatal(err)
 	}
 	return worker
@@ -62,8 +64,8 @@ func (o *outbox) successor() string {
 	return o.takeover
 }
 
-// bury declares the worker dead, whenever it beat last.
-func (o *outbox) bury(worker string) {
+// declareDead declares the worker dead, whenever it beat last.
+func (o *outbox) declareDead(worker string) {
 	o.t.Helper()
 	o.exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, worker)
 }
@@ -88,11 +90,11 @@ func (o *outbox) enqueueTool(tool, run string, steps int) {
 		SELECT $1, $2 || n, $2, 'scope', '{}' FROM generate_series(1, $3::int) n`, run, tool, steps)
 }
 
-func (o *outbox) turn(worker string, turn drainer.Turn) drainer.TurnReply {
+func (o *outbox) batch(worker string, batch drainer.Batch) drainer.BatchReply {
 	o.t.Helper()
 	ctx, cancel := context.WithTimeout(o.t.Context(), patience)
 	defer cancel()
-	reply, err := o.Turn(ctx, worker, turn)
+	reply, err := o.Commit(ctx, worker, batch)
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -102,30 +104,30 @@ func (o *outbox) turn(worker string, turn drainer.Turn) drainer.TurnReply {
 
 func (o *outbox) claim(worker string, limit int) []*drainer.Row {
 	o.t.Helper()
-	return o.turn(worker, claimOf(limit)).Claimed[0].Rows
+	return o.batch(worker, claimOf(limit)).Claimed[0].Rows
 }
 
 // beginning is before all rows, and still a cursor: a claim that follows one is no
 // full scan, and shares its statement with others.
 var beginning = drainer.Cursor{NextAttemptAt: time.Unix(1, 0)}
 
-func claimOf(limit int) drainer.Turn {
-	return drainer.Turn{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit}}}
+func claimOf(limit int) drainer.Batch {
+	return drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit}}}
 }
 
 // settle ends every row alike and finishes their claims.
-func (o *outbox) settle(worker string, outcome dispatch.Outcome, rows ...*drainer.Row) drainer.TurnReply {
+func (o *outbox) settle(worker string, outcome dispatch.Outcome, rows ...*drainer.Row) drainer.BatchReply {
 	o.t.Helper()
-	return o.turn(worker, settling(outcome, rows...))
+	return o.batch(worker, settling(outcome, rows...))
 }
 
-func settling(outcome dispatch.Outcome, rows ...*drainer.Row) drainer.Turn {
-	var turn drainer.Turn
+func settling(outcome dispatch.Outcome, rows ...*drainer.Row) drainer.Batch {
+	var batch drainer.Batch
 	for _, row := range rows {
-		turn.Settle = append(turn.Settle, ended(row, outcome))
-		turn.Finish = append(turn.Finish, row.ClaimID)
+		batch.Settle = append(batch.Settle, ended(row, outcome))
+		batch.Finish = append(batch.Finish, row.ClaimID)
 	}
-	return turn
+	return batch
 }
 
 var policy = dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: time.Hour, MaxAttempts: 5}

@@ -1,19 +1,36 @@
 package postgres
 
 import (
+	"context"
 	_ "embed"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"text/template"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 //go:embed sql/settle.sql
-var settleSQL string
+var settleTemplate string
+
+var settleSQL, settleUndosSQL = settleStatement(false), settleStatement(true)
+
+func settleStatement(undos bool) string {
+	var statement strings.Builder
+	if err := template.Must(template.New("settle.sql").Parse(settleTemplate)).Execute(&statement, struct{ Undos bool }{undos}); err != nil {
+		panic(err) // it is constant
+	}
+	return statement.String()
+}
 
 // settleColumns are the settlements turned on their side: one array a column. Where
 // outcome or status are 'completed' they are left out.
@@ -34,6 +51,9 @@ type settleColumns struct {
 	asked            column[pgtype.Bool]
 	vias             column[pgtype.Text]
 	beginsSaga       column[pgtype.Bool]
+	refused          column[pgtype.Bool]
+	foreign          column[pgtype.Bool]
+	inSaga           column[pgtype.Bool]
 	undoes           column[pgtype.Int8]
 
 	// Of rows that go back to the queue.
@@ -46,20 +66,43 @@ type settleColumns struct {
 }
 
 // queueSettle adds nothing for no settlements. Unless they are said to be
-// repeated, a row that was settled before fails the batch. refused gets the
-// indices of rows that were not accepted.
-func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settlement, repeated bool, refused *[]int) {
+// repeated, a row that was settled before fails the batch. The reply gets the
+// indices of rows that were not accepted, and what the rest meant for sagas.
+func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settlement, repeated bool, reply *drainer.BatchReply) {
 	if len(settlements) == 0 {
 		return
 	}
 	c := columns(settlements) // passed in the order of settle.sql's unnest
-	batch.Queue(settleSQL, worker, c.claims.array, c.intents.array, c.attempts.array, c.startedAgo.array, c.finishedAgo.array,
+	statement := settleSQL
+	if c.undoes.array != nil {
+		statement = settleUndosSQL
+	}
+	batch.Queue(statement, worker, c.claims.array, c.intents.array, c.attempts.array, c.startedAgo.array, c.finishedAgo.array,
 		c.outcomes.array, c.httpStatus.array, c.errors.array, c.refs.array, c.responses.array, c.responseHeaders.array, c.replayed.array,
 		c.problems.array, c.retryAfters.array, c.asked.array, c.vias.array,
 		c.status.array, c.delays.array, c.tries.array, c.firstAttempts.array, c.mayHaveBeenSent.array, c.maybeApplied.array, c.lookups.array,
-		c.beginsSaga.array, c.undoes.array, repeated,
-	).Query(func(rows pgx.Rows) (err error) {
-		*refused, err = pgx.CollectRows(rows, pgx.RowTo[int])
+		c.beginsSaga.array, c.undoes.array, repeated, c.inSaga.array, c.refused.array, c.foreign.array,
+	).Query(func(rows pgx.Rows) error {
+		concerned := 0
+		for i := range settlements {
+			if settlements[i].ConcernsSaga() {
+				concerned++
+			}
+		}
+		var what string
+		var n int
+		_, err := pgx.ForEachRow(rows, []any{&what, &n}, func() error {
+			switch what {
+			case "refused":
+				reply.Refused = append(reply.Refused, n)
+			case "undos":
+				reply.Sagas.Undos = n
+			case "compensated":
+				reply.Sagas.Compensated = n
+			}
+			return nil
+		})
+		reply.Sagas.Marked = concerned > reply.Sagas.Undos+reply.Sagas.Compensated
 		return err
 	})
 }
@@ -87,6 +130,9 @@ func (c *settleColumns) set(i int, s *drainer.Settlement, now time.Time) {
 	c.putTrue(&c.asked, i, s.Row.Lookup)
 	c.putText(&c.vias, i, s.Row.Via)
 	c.putTrue(&c.beginsSaga, i, s.BeginsSaga)
+	c.putTrue(&c.refused, i, s.Refused)
+	c.putTrue(&c.foreign, i, s.Foreign)
+	c.putTrue(&c.inSaga, i, s.Row.InSaga && s.Row.Undoes == nil)
 	if s.Row.Undoes != nil {
 		c.undoes.put(c.rows, i, bigint(*s.Row.Undoes))
 	}
@@ -117,7 +163,7 @@ func (c *settleColumns) setResult(i int, result dispatch.Result) {
 	}
 }
 
-// setNext is what a row takes back into the queue.
+// setNext sets what a row takes back into the queue.
 func (c *settleColumns) setNext(i int, s *drainer.Settlement) {
 	c.delays.put(c.rows, i, float(s.Decision.Delay.Seconds()))
 	c.tries.put(c.rows, i, integer(s.Decision.Tries))
@@ -145,4 +191,158 @@ func (c *settleColumns) putTrue(of *column[pgtype.Bool], i int, value bool) {
 func jsonText(value any) string {
 	text, _ := json.Marshal(value)
 	return string(text)
+}
+
+var (
+	//go:embed sql/doubted.sql
+	doubtedSQL string
+	//go:embed sql/late.sql
+	lateSQL string
+	//go:embed sql/astray.sql
+	astraySQL string
+)
+
+// recordLate keeps the proof of effects whose settlement was refused. After an
+// error the lane settles again, is refused again, and goes on from here.
+func (s *Store) recordLate(ctx context.Context, worker string, settled []drainer.Settlement, refused []int) error {
+	late, err := s.doubted(ctx, provenLate(settled, refused))
+	if err != nil {
+		return fmt.Errorf("look for late effects: %w", err)
+	}
+	for _, effect := range late {
+		if err := s.recordEffect(ctx, worker, effect); err != nil {
+			return fmt.Errorf("record a late effect: %w", err)
+		}
+	}
+	return nil
+}
+
+// provenLate are the refused outcomes that prove an effect. What an undo came to
+// is told to the step that it undoes.
+func provenLate(settled []drainer.Settlement, refused []int) []drainer.Settlement {
+	var proven []drainer.Settlement
+	for _, i := range refused {
+		if settled[i].Result.Outcome == dispatch.Completed && settled[i].Row.Undoes == nil {
+			proven = append(proven, settled[i])
+		}
+	}
+	return proven
+}
+
+// doubted leaves out what is on record: most often all of it, because the reply
+// to its settlement was lost.
+func (s *Store) doubted(ctx context.Context, proven []drainer.Settlement) ([]drainer.Settlement, error) {
+	if len(proven) == 0 {
+		return nil, nil
+	}
+	intents := make([]int64, len(proven))
+	for i := range proven {
+		intents[i] = proven[i].Row.IntentID
+	}
+	rows, _ := s.batches.Query(ctx, doubtedSQL, intents) // CollectRows returns the error too
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (drainer.Settlement, error) {
+		i, err := pgx.RowTo[int](row)
+		return proven[i], err
+	})
+}
+
+func (s *Store) recordEffect(ctx context.Context, worker string, late drainer.Settlement) error {
+	err := s.appendEffect(ctx, worker, late)
+	if isDataError(err) {
+		err = s.appendEffect(ctx, worker, withoutBody(late))
+	}
+	return err
+}
+
+// appendEffect holds the intent alone first, as operators and passes of a saga
+// hold theirs: the quicker one has committed, and each statement from there
+// on sees what came of that. A row that is claimed again is left to its new
+// worker.
+func (s *Store) appendEffect(ctx context.Context, worker string, late drainer.Settlement) error {
+	return pgx.BeginTxFunc(ctx, s.batches, pgpool.Transaction, func(tx pgx.Tx) error {
+		var held bool
+		err := tx.QueryRow(ctx, `SELECT outbox.hold_alone($1)`, late.Row.IntentID).Scan(&held)
+		if err != nil || !held { // it has been forgotten
+			return err
+		}
+		waited, err := tx.Exec(ctx, `DELETE FROM outbox.queue WHERE intent_id = $1::bigint`, late.Row.IntentID)
+		if err != nil {
+			return err
+		}
+		var appended bool
+		err = tx.QueryRow(ctx, lateSQL, append(evidence(worker, late), waited.RowsAffected() > 0)...).Scan(&appended)
+		if err != nil || !appended {
+			return err
+		}
+		_, err = tx.Exec(ctx, astraySQL, late.Row.IntentID, late.Acts)
+		return err
+	})
+}
+
+// evidence is passed in the order of late.sql.
+func evidence(worker string, late drainer.Settlement) []any {
+	result := late.Result
+	return []any{
+		worker, late.Row.IntentID, time.Since(late.StartedAt).Seconds(),
+		orNull(int32(result.HTTPStatus)), orNull(result.ProviderRef), orNull(string(result.Response)), orNull(late.Row.Via),
+	}
+}
+
+// orNull leaves out what is the type's zero.
+func orNull[T comparable](value T) *T {
+	var zero T
+	if value == zero {
+		return nil
+	}
+	return &value
+}
+
+// commitAround settles around what cannot be stored, and then does the rest.
+func (s *Store) commitAround(ctx context.Context, worker string, batch drainer.Batch) (drainer.BatchReply, error) {
+	settled, err := s.settleAround(ctx, worker, batch.Settle)
+	if err != nil {
+		return drainer.BatchReply{}, err
+	}
+	reply, err := s.commit(ctx, worker, drainer.Batch{Finish: batch.Finish, Claims: batch.Claims})
+	reply.Refused, reply.Sagas = settled.Refused, settled.Sagas
+	return reply, err
+}
+
+// settleAround keeps one unstorable response from holding up all the others: it
+// halves the settlements until the offender is alone, and stores that one
+// without its body.
+func (s *Store) settleAround(ctx context.Context, worker string, settlements []drainer.Settlement) (drainer.BatchReply, error) {
+	reply, err := s.commit(ctx, worker, drainer.Batch{Settle: settlements})
+	if !isDataError(err) {
+		return reply, err
+	}
+	if len(settlements) == 1 {
+		return s.commit(ctx, worker, drainer.Batch{Settle: []drainer.Settlement{withoutBody(settlements[0])}})
+	}
+	middle := len(settlements) / 2
+	first, err := s.settleAround(ctx, worker, settlements[:middle])
+	if err != nil {
+		return drainer.BatchReply{}, err
+	}
+	second, err := s.settleAround(ctx, worker, settlements[middle:])
+	for _, refused := range second.Refused {
+		first.Refused = append(first.Refused, middle+refused)
+	}
+	first.Sagas.Marked = first.Sagas.Marked || second.Sagas.Marked
+	first.Sagas.Undos += second.Sagas.Undos
+	first.Sagas.Compensated += second.Sagas.Compensated
+	return first, err
+}
+
+// isDataError recognises the classes 22, "data exception", and 54, "program
+// limit exceeded": text that jsonb or UTF-8 cannot hold, or too much of it.
+func isDataError(err error) bool {
+	var refusal *pgconn.PgError
+	return errors.As(err, &refusal) && (strings.HasPrefix(refusal.Code, "22") || strings.HasPrefix(refusal.Code, "54"))
+}
+
+func withoutBody(s drainer.Settlement) drainer.Settlement {
+	s.Result.Response, s.Result.ResponseHeaders, s.Result.ProviderRef, s.Result.Problem = nil, nil, "", nil
+	s.Result.ErrorClass = "unstorable_response"
+	return s
 }

@@ -7,7 +7,15 @@ package postgres
 
 import (
 	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/drainer"
@@ -27,7 +35,7 @@ const (
 
 // Store implements [drainer.Store]. Create one with [Open].
 type Store struct {
-	turns   *pgxpool.Pool
+	batches *pgxpool.Pool
 	control *pgxpool.Pool
 	life    *pgxpool.Pool
 }
@@ -41,13 +49,12 @@ func Open(ctx context.Context, databaseURL string) (store *Store, err error) {
 	for _, wanted := range []struct {
 		pool        **pgxpool.Pool
 		connections int32
-		settings    []string
 	}{
-		{&store.turns, turnConnections, []string{planSQL, transactionTimeout("10s")}},
-		{&store.control, controlConnections, []string{transactionTimeout("1min")}},
-		{&store.life, lifeConnections, nil},
+		{&store.batches, turnConnections},
+		{&store.control, controlConnections},
+		{&store.life, lifeConnections},
 	} {
-		if *wanted.pool, err = pgpool.Open(ctx, databaseURL, wanted.connections, wanted.settings...); err != nil {
+		if *wanted.pool, err = pgpool.Open(ctx, databaseURL, wanted.connections); err != nil {
 			store.Close()
 			return nil, err
 		}
@@ -55,28 +62,195 @@ func Open(ctx context.Context, databaseURL string) (store *Store, err error) {
 	return store, nil
 }
 
-// planSQL plans each statement of a turn once, for planning takes longer than
+// planSQL begins a batch, whose settings last as long as its transaction: a pooler
+// gives the next one another connection.
+//
+// Each statement of a batch is planned once, for planning takes longer than
 // claiming a few rows. The plan may be made while the queue is empty and is kept
-// while it grows, so it has to go by the indexes. No turn is worth compiling.
-const planSQL = `
-	SET plan_cache_mode = force_generic_plan;
-	SET enable_seqscan = off;
-	SET enable_bitmapscan = off;
-	SET jit = off`
+// while it grows, so it has to go by the indexes. No batch is worth compiling.
+//
+// transaction_timeout, which Postgres has from version 17 on, ends a transaction
+// whose statements stopped coming in the middle of a batch. It holds the locks of
+// its claims and does not count as idle, and the end of a dead peer can lie
+// behind a proxy that is alive.
+const planSQL = `SELECT
+	pg_catalog.set_config('search_path', '` + pgpool.Path + `', true),
+	pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true), pg_catalog.set_config('enable_seqscan', 'off', true),
+	pg_catalog.set_config('enable_bitmapscan', 'off', true), pg_catalog.set_config('jit', 'off', true),
+	pg_catalog.set_config('idle_in_transaction_session_timeout', '10s', true), pg_catalog.set_config('tcp_user_timeout', '10s', true),
+	CASE WHEN pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL THEN pg_catalog.set_config('transaction_timeout', '10s', true) END`
 
-// transactionTimeout ends a transaction whose statements stopped coming in the
-// middle of a batch: it holds the locks of its claims, is not idle by Postgres's
-// reckoning, and the end of a dead peer can lie behind a proxy that is alive.
-// Postgres has it from version 17 on.
-func transactionTimeout(longest string) string {
-	return `SELECT set_config('transaction_timeout', '` + longest + `', false) WHERE current_setting('transaction_timeout', true) IS NOT NULL`
-}
+// recovery begins a transaction that may take longer than a batch.
+var recovery = pgx.TxOptions{BeginQuery: pgpool.Transaction.BeginQuery +
+	`; SELECT pg_catalog.set_config('transaction_timeout', '1min', true) WHERE pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL`}
 
 // Close waits for connections in use.
 func (s *Store) Close() {
-	for _, pool := range []*pgxpool.Pool{s.turns, s.control, s.life} {
+	for _, pool := range []*pgxpool.Pool{s.batches, s.control, s.life} {
 		if pool != nil {
 			pool.Close()
 		}
+	}
+}
+
+var (
+	//go:embed sql/finish.sql
+	finishSQL string
+	//go:embed sql/hold.sql
+	holdSQL string
+	//go:embed sql/idle.sql
+	idleSQL string
+	//go:embed sql/park.sql
+	parkSQL string
+)
+
+// Commit sends the whole batch in one round trip and one commit: without BEGIN, it is an
+// implicit transaction that commits or rolls back as a whole at its Sync. The rows it
+// returns are committed, so their caller may send them.
+func (s *Store) Commit(ctx context.Context, worker string, batch drainer.Batch) (drainer.BatchReply, error) {
+	reply, err := s.commit(ctx, worker, batch)
+	if isDataError(err) {
+		reply, err = s.commitAround(ctx, worker, batch)
+	}
+	if err == nil {
+		err = s.recordLate(ctx, worker, batch.Settle, reply.Refused)
+	}
+	if err != nil {
+		return drainer.BatchReply{}, err
+	}
+	return reply, nil
+}
+
+// commit expects that no row was settled before and that each undo that is ready can be
+// enqueued. Where a constraint says otherwise it looks which row was settled, and leaves
+// undos to a pass: a lane repeats a batch whose reply was lost.
+func (s *Store) commit(ctx context.Context, worker string, batch drainer.Batch) (drainer.BatchReply, error) {
+	reply, err := s.commitOnce(ctx, worker, batch, false)
+	if isViolation(err) {
+		reply, err = s.commitOnce(ctx, worker, batch, true)
+	}
+	return reply, err
+}
+
+func (s *Store) commitOnce(ctx context.Context, worker string, batch drainer.Batch, repeated bool) (drainer.BatchReply, error) {
+	reply := drainer.BatchReply{Claimed: make([]drainer.ClaimReply, len(batch.Claims))}
+	var queue pgx.Batch
+	queue.Queue(planSQL)
+	queueHold(&queue, worker, batch)
+	settled, places := queuePark(&queue, worker, batch.Settle)
+	queueSettle(&queue, worker, settled, repeated, &reply)
+	queueFinish(&queue, worker, batch.Finish)
+	queueBreakers(&queue, worker, batch.Settle)
+	queueIdle(&queue, batch.Claims)
+	queueClaims(&queue, worker, batch.Claims, reply.Claimed)
+	if err := s.batches.SendBatch(ctx, &queue).Close(); err != nil {
+		return drainer.BatchReply{}, fmt.Errorf("batch: %w", err)
+	}
+	for i, place := range reply.Refused {
+		if places != nil {
+			reply.Refused[i] = places[place]
+		}
+	}
+	return reply, nil
+}
+
+// isViolation recognises class 23, "integrity constraint violation", and the outbox's own.
+func isViolation(err error) bool {
+	var refusal *pgconn.PgError
+	return errors.As(err, &refusal) && (strings.HasPrefix(refusal.Code, "23") || strings.HasPrefix(refusal.Code, "OB"))
+}
+
+func queueHold(queue *pgx.Batch, worker string, batch drainer.Batch) {
+	if slices.ContainsFunc(batch.Settle, func(s drainer.Settlement) bool { return s.Repeats }) {
+		queue.Queue(holdSQL, worker, batch.Finish)
+	}
+}
+
+// queuePark takes out what is to be parked, and returns the rest with its places in the
+// batch; nil where nothing was taken out.
+func queuePark(queue *pgx.Batch, worker string, settlements []drainer.Settlement) (rest []drainer.Settlement, places []int) {
+	isParked := func(s drainer.Settlement) bool { return s.Park != "" }
+	if !slices.ContainsFunc(settlements, isParked) {
+		return settlements, nil
+	}
+	var claims, intents []int64
+	var lanes []string
+	places = []int{}
+	for i, s := range settlements {
+		if isParked(s) {
+			claims, intents, lanes = append(claims, s.Row.ClaimID), append(intents, s.Row.IntentID), append(lanes, s.Park)
+		} else {
+			rest, places = append(rest, s), append(places, i)
+		}
+	}
+	queue.Queue(parkSQL, worker, claims, intents, lanes)
+	return rest, places
+}
+
+func queueFinish(batch *pgx.Batch, worker string, claims []int64) {
+	if len(claims) > 0 {
+		batch.Queue(finishSQL, worker, claims)
+	}
+}
+
+func queueIdle(batch *pgx.Batch, claims []drainer.Claim) {
+	var providers []string
+	var waiting []bool
+	for _, claim := range claims {
+		if claim.Idle != drainer.IdleUnchanged {
+			providers = append(providers, claim.Provider)
+			waiting = append(waiting, claim.Idle == drainer.IdleWaiting)
+		}
+	}
+	if len(providers) > 0 {
+		batch.Queue(idleSQL, providers, waiting, drainer.IdleFor.Seconds())
+	}
+}
+
+// column is an array, null in each place where nothing was put. One that no row needs
+// stays null as a whole and costs nothing, neither on the way to the database nor
+// in it.
+type column[V any] struct {
+	values []V                  // a zero value is null
+	array  pgtype.FlatArray[*V] // of pointers, because pgx would copy each value to the heap
+}
+
+func (c *column[V]) put(rows, i int, value V) {
+	if c.array == nil {
+		c.begin(rows)
+	}
+	c.values[i] = value
+}
+
+func (c *column[V]) begin(rows int) {
+	c.values, c.array = make([]V, rows), make(pgtype.FlatArray[*V], rows)
+	for i := range c.values {
+		c.array[i] = &c.values[i]
+	}
+}
+
+func bigint(value int64) pgtype.Int8    { return pgtype.Int8{Int64: value, Valid: true} }
+func integer(value int) pgtype.Int4     { return pgtype.Int4{Int32: int32(value), Valid: true} }
+func float(value float64) pgtype.Float8 { return pgtype.Float8{Float64: value, Valid: true} }
+func text(value string) pgtype.Text     { return pgtype.Text{String: value, Valid: true} }
+
+// Listen wakes lanes by NOTIFY, on a connection of its own outside the pools.
+// Rows that came before it listened are found by polling.
+func (s *Store) Listen(ctx context.Context, wake func(provider string)) error {
+	pooled, err := s.control.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	conn := pooled.Hijack()
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, "LISTEN outbox"); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	for {
+		notification, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+		wake(notification.Payload)
 	}
 }

@@ -1,6 +1,15 @@
 package bench_test
 
-import "testing"
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
 
 // BenchmarkDrain is the outbox's own cost: the providers do nothing. River,
 // which does the same work for its jobs, is measured as it comes and without
@@ -22,10 +31,10 @@ func BenchmarkDrain(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// drained is what a whole drain came to.
+// drained holds the figures of a whole drain.
 type drained struct {
 	rate      float64 // attempts a second
-	walPerRow float64 // octets
+	walPerRow float64 // bytes
 }
 
 // drain lets one daemon settle intents of these providers.
@@ -49,4 +58,253 @@ func workNothing(d *riverDatabase, jobs int) float64 {
 	defer d.drop()
 	d.insert(jobs)
 	return d.jobsPerSecond(riverSetup{Jobs: jobs, MaxWorkers: riverWorkers, Connections: riverConnections})
+}
+
+// BenchmarkHTTP sends each intent to a server on the same machine, as many at
+// once as a client that does nothing else, which is the most that any dispatcher
+// could reach. River is faster with more workers than there are connections, so it
+// is measured with those as well.
+func BenchmarkHTTP(b *testing.B) {
+	jobs := rows(b, fullRows/4)
+	provider := startProvider(b, plain)
+	for b.Loop() {
+		rates := race(manyRounds,
+			func() float64 { return callBarely(b, provider, jobs) },
+			func() float64 { return drain(b, jobs, served("sim", provider)).rate },
+			func() float64 { return callFromJobs(newRiverDatabase(b), provider, jobs, inFlight) },
+			func() float64 { return callFromJobs(newRiverDatabase(b), provider, jobs, riverMoreWorkers) },
+		)
+		b.ReportMetric(rates[3].median(), "river-256-workers-rows/s")
+		b.ReportMetric(rates[1].times(rates[3]), "x-river-256-workers")
+		b.ReportMetric(rates[0].median(), "bare-requests/s")
+		b.ReportMetric(rates[1].median(), "rows/s")
+		b.ReportMetric(rates[2].median(), "river-rows/s")
+		b.ReportMetric(rates[1].times(rates[0]), "x-bare")
+		b.ReportMetric(rates[1].times(rates[2]), "x-river")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkHTTPS is the same over TLS, as users' providers are reached, by
+// HTTP/1.1 and by HTTP/2.
+func BenchmarkHTTPS(b *testing.B) {
+	jobs := rows(b, fullRows/4)
+	one, two := startProvider(b, tlsHTTP1), startProvider(b, tlsHTTP2)
+	for b.Loop() {
+		rates := race(manyRounds,
+			func() float64 { return callBarely(b, one, jobs) },
+			func() float64 { return drain(b, jobs, served("sim", one)).rate },
+			func() float64 { return callBarely(b, two, jobs) },
+			func() float64 { return drain(b, jobs, served("sim", two)).rate },
+		)
+		b.ReportMetric(rates[0].median(), "bare-h1-requests/s")
+		b.ReportMetric(rates[1].median(), "h1-rows/s")
+		b.ReportMetric(rates[2].median(), "bare-h2-requests/s")
+		b.ReportMetric(rates[3].median(), "h2-rows/s")
+		b.ReportMetric(rates[1].times(rates[0]), "x-bare-h1")
+		b.ReportMetric(rates[3].times(rates[2]), "x-bare-h2")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// callBarely is a plain client with as many requests in flight.
+func callBarely(b testing.TB, provider endpoint, requests int) float64 {
+	b.Helper()
+	client := newClient()
+	client.Transport.(*http.Transport).TLSClientConfig = provider.trust()
+	defer client.CloseIdleConnections()
+	body := []byte(payloadText)
+	var left atomic.Int64
+	left.Store(int64(requests))
+	var callers sync.WaitGroup
+	started := time.Now()
+	for range inFlight {
+		callers.Go(func() {
+			for left.Add(-1) >= 0 {
+				if err := call(b.Context(), client, provider.url, body); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	callers.Wait()
+	return float64(requests) / time.Since(started).Seconds()
+}
+
+func callFromJobs(d *riverDatabase, provider endpoint, jobs, workers int) float64 {
+	d.b.Helper()
+	defer d.drop()
+	d.insert(jobs)
+	return d.jobsPerSecond(riverSetup{Jobs: jobs, ProviderURL: provider.url, MaxWorkers: workers, Connections: riverConnections})
+}
+
+// lanes is how many providers share one daemon and its commits.
+const lanes = 50
+
+// BenchmarkLanes splits the same work among many providers that take 32 at a
+// time: without idempotency, a lane holds no more than it can send at once.
+func BenchmarkLanes(b *testing.B) {
+	jobs := rows(b, fullRows)
+	small := noops(lanes)
+	for i := range small {
+		small[i].concurrency, small[i].promise = 32, "class: non_idempotent"
+	}
+	for b.Loop() {
+		rates := race(manyRounds,
+			func() float64 { return drain(b, jobs, noop("sim")).rate },
+			func() float64 { return drain(b, jobs, small...).rate },
+		)
+		b.ReportMetric(rates[0].median(), "one-lane-rows/s")
+		b.ReportMetric(rates[1].median(), "rows/s")
+		b.ReportMetric(rates[1].times(rates[0]), "x-one-lane")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkHangingLane looks at what all others drain while one provider
+// answers nothing.
+func BenchmarkHangingLane(b *testing.B) {
+	jobs := rows(b, fullRows/2)
+	for b.Loop() {
+		rates := race(manyRounds,
+			func() float64 { return drainBeside(b, jobs, false) },
+			func() float64 { return drainBeside(b, jobs, true) },
+		)
+		b.ReportMetric(rates[0].median(), "alone-rows/s")
+		b.ReportMetric(rates[1].median(), "rows/s")
+		b.ReportMetric(rates[1].times(rates[0]), "x-alone")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+func noops(n int) []provider {
+	providers := make([]provider, n)
+	for i := range providers {
+		providers[i] = noop(fmt.Sprintf("sim%d", i))
+	}
+	return providers
+}
+
+// drainBeside is the rate of all lanes but one, which has work that hangs, or
+// nothing to do.
+func drainBeside(b testing.TB, jobs int, hangs bool) float64 {
+	b.Helper()
+	outbox := newOutbox(b)
+	defer outbox.drop()
+	hanging, others := noop("hanging"), noops(lanes-1)
+	hanging.settings = "hangs: true"
+	outbox.enqueue(jobs, others...)
+	if hangs {
+		outbox.enqueue(2*inFlight, hanging)
+	}
+	since := outbox.now()
+	daemon := startDaemon(b, outbox.url, append(others, hanging)...)
+	awaitCompleted(jobs, daemon)
+	daemon.end()
+	return outbox.attemptsPerSecond(since)
+}
+
+// replicaRounds are many: from one to the next the ratio differs by a tenth.
+const replicaRounds = 21
+
+// BenchmarkReplicas drains one queue with several daemons. On a machine that
+// one of them keeps busy, more can only get in each other's way.
+func BenchmarkReplicas(b *testing.B) {
+	jobs := rows(b, fullRows)
+	for b.Loop() {
+		rates := race(replicaRounds,
+			func() float64 { return drainTogether(b, jobs, 1) },
+			func() float64 { return drainTogether(b, jobs, 2) },
+			func() float64 { return drainTogether(b, jobs, 3) },
+		)
+		b.ReportMetric(rates[0].median(), "rows/s-1")
+		b.ReportMetric(rates[1].median(), "rows/s-2")
+		b.ReportMetric(rates[2].median(), "rows/s-3")
+		b.ReportMetric(rates[1].times(rates[0]), "x-alone-2")
+		b.ReportMetric(rates[2].times(rates[0]), "x-alone-3")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+func drainTogether(b testing.TB, jobs, replicas int) float64 {
+	b.Helper()
+	outbox := newOutbox(b)
+	defer outbox.drop()
+	since := outbox.now()
+	daemons := make([]*daemon, replicas)
+	for i := range daemons {
+		daemons[i] = startDaemon(b, outbox.url, noop("sim"))
+	}
+	outbox.enqueue(jobs, noop("sim"))
+	awaitCompleted(jobs, daemons...)
+	for _, daemon := range daemons {
+		daemon.end()
+	}
+	return outbox.attemptsPerSecond(since)
+}
+
+// BenchmarkRetries throttles a share of the intents once, and each of them
+// comes back for a second attempt.
+func BenchmarkRetries(b *testing.B) {
+	jobs := rows(b, fullRows)
+	for b.Loop() {
+		wal := map[int]float64{}
+		throttled := func(percent int) func() float64 {
+			return func() float64 {
+				provider := noop("sim")
+				provider.settings = fmt.Sprintf("throttled_percent: %d", percent)
+				d := drain(b, jobs, provider)
+				wal[percent] = d.walPerRow // hardly differs from round to round
+				return d.rate
+			}
+		}
+		rates := race(rounds, throttled(0), throttled(10), throttled(50))
+		b.ReportMetric(rates[0].median(), "attempts/s-0")
+		b.ReportMetric(rates[1].median(), "attempts/s-10")
+		b.ReportMetric(rates[2].median(), "attempts/s-50")
+		b.ReportMetric(rates[2].times(rates[0]), "x-50-of-0")
+		for percent, size := range wal {
+			b.ReportMetric(size, fmt.Sprintf("WAL-B/row-%d", percent))
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkPinnedSnapshot drains beside a transaction that a client left open:
+// vacuum can remove nothing of what was claimed, and every claim meets more
+// that is dead.
+func BenchmarkPinnedSnapshot(b *testing.B) {
+	jobs := rows(b, 300_000)
+	for b.Loop() {
+		middles := race(rounds, func() float64 { return drainPinned(b, jobs) })
+		b.ReportMetric(middles[0].median(), "last/first")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// drainPinned compares the rate of the last tenth with that of the first.
+func drainPinned(b *testing.B, jobs int) float64 {
+	b.Helper()
+	outbox := newOutbox(b)
+	defer outbox.drop()
+	outbox.enqueue(jobs, noop("sim"))
+	snapshot, err := outbox.BeginTx(b.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer snapshot.Rollback(b.Context())
+	if _, err := snapshot.Exec(b.Context(), `SELECT FROM outbox.queue LIMIT 1`); err != nil {
+		b.Fatal(err)
+	}
+	daemon := startDaemon(b, outbox.url, noop("sim"))
+	awaitCompleted(jobs, daemon)
+	daemon.end()
+	if err := snapshot.Rollback(b.Context()); err != nil { // the database is to be dropped
+		b.Fatal(err)
+	}
+	return read[float64](outbox.database, `
+		WITH ended AS (SELECT started_at, finished_at, ntile(10) OVER (ORDER BY finished_at) AS tenth FROM outbox.attempt),
+		     took AS (SELECT tenth, extract(epoch FROM max(finished_at) - min(finished_at))::float8 AS seconds FROM ended GROUP BY tenth)
+		SELECT (SELECT seconds FROM took WHERE tenth = 1) / (SELECT seconds FROM took WHERE tenth = 10)`)
 }

@@ -1,7 +1,7 @@
 // Package bench_test measures the drainer as it runs: the program in a process
 // of its own, with its metrics, its log and a durable Postgres.
 //
-// Most goals are ratios: whoever is compared takes turns with the other one on
+// Most goals are ratios: the two that are compared take turns on
 // the same machine, each round has its ratio, and the median of those counts.
 // Median rates are reported beside them; they are this machine's, the ratio is
 // the program's.
@@ -9,16 +9,38 @@
 package bench_test
 
 import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
 	"os"
+	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/internal/child"
+	"github.com/agentoutbox/drainer/internal/throwaway"
+	"github.com/agentoutbox/drainer/migrations"
 )
 
 // roleVariable says what a process of this binary is to be.
 const roleVariable = "BENCH_ROLE"
 
-// roles are what this binary starts itself again as.
+// roles are the programs that this binary becomes when it starts itself again.
 var roles = map[string]func() int{
 	"drainer":  drainerMain,
 	"river":    riverMain,
@@ -39,4 +61,327 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	shared.stop()
 	os.Exit(code)
+}
+
+// serverVariable names a server of yours to measure on.
+const serverVariable = "BENCH_DATABASE_URL"
+
+// settings are the server's for all contenders: durable, with room for what is
+// measured, and no checkpoint that one of them would pay for by chance.
+var settings = map[string]string{
+	"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on",
+	"shared_buffers": "2GB", "max_wal_size": "32GB", "checkpoint_timeout": "1h",
+	"max_connections": "200",
+}
+
+// shared is the server of this run.
+var shared server
+
+type server struct {
+	once      sync.Once
+	url       string
+	err       error
+	throwaway *throwaway.Server // nil where the server is yours
+}
+
+func (s *server) start() (string, error) {
+	s.once.Do(func() {
+		if s.url = os.Getenv(serverVariable); s.url != "" {
+			return
+		}
+		if s.throwaway, s.err = throwaway.Start(context.Background(), throwaway.WithSettings(settings)); s.err == nil {
+			s.url = s.throwaway.URL
+		}
+	})
+	return s.url, s.err
+}
+
+func (s *server) stop() {
+	if s.throwaway == nil {
+		return
+	}
+	if err := s.throwaway.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stopping Postgres:", err)
+	}
+}
+
+// database is one contender's for one round.
+type database struct {
+	*pgxpool.Pool
+
+	b    testing.TB
+	url  string
+	name string
+}
+
+// newDatabase is empty and is dropped by the caller.
+func newDatabase(b testing.TB) *database {
+	b.Helper()
+	serverURL, err := shared.start()
+	if err != nil {
+		b.Fatal(err)
+	}
+	d := &database{b: b, name: "drainerbench_" + strings.ToLower(rand.Text())}
+	if err := onServer("CREATE DATABASE " + d.name); err != nil {
+		b.Fatal(err)
+	}
+	u, err := url.Parse(serverURL)
+	if err != nil {
+		b.Fatal(errors.New(serverVariable + " is not a URL"))
+	}
+	u.Path = "/" + d.name
+	d.url = u.String()
+	if d.Pool, err = pgxpool.New(context.Background(), d.url); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(d.drop)
+	return d
+}
+
+// drop leaves nothing that vacuum would work on during the next round.
+// Dropping again does nothing.
+func (d *database) drop() {
+	d.b.Helper()
+	d.Close()
+	if err := onServer("DROP DATABASE IF EXISTS " + d.name + " WITH (FORCE)"); err != nil {
+		d.b.Error(err)
+	}
+}
+
+func onServer(sql string) error {
+	conn, err := pgx.Connect(context.Background(), shared.url)
+	if err != nil {
+		return fmt.Errorf("connecting to the server: %w", err)
+	}
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(context.Background(), sql)
+	return err
+}
+
+func (d *database) exec(sql string, arguments ...any) {
+	d.b.Helper()
+	if _, err := d.Exec(d.b.Context(), sql, arguments...); err != nil {
+		d.b.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// read is one value.
+func read[V any](d *database, sql string, arguments ...any) V {
+	d.b.Helper()
+	rows, err := d.Query(d.b.Context(), sql, arguments...)
+	if err != nil {
+		d.b.Fatalf("%s: %v", sql, err)
+	}
+	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[V])
+	if err != nil {
+		d.b.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}
+
+// walPosition is in bytes.
+func (d *database) walPosition() float64 {
+	return read[float64](d, `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8`)
+}
+
+// newOutbox is a database with the drainer's schema.
+func newOutbox(b testing.TB) *outbox {
+	b.Helper()
+	d := newDatabase(b)
+	if _, err := migrations.Up(b.Context(), d.url); err != nil {
+		b.Fatal(err)
+	}
+	return &outbox{d}
+}
+
+// setupVariable holds the setup of a process, as JSON.
+const setupVariable = "BENCH_SETUP"
+
+// patience bounds every wait: far above what a slow machine needs.
+const patience = 20 * time.Minute
+
+// process is this binary in another role. What it prints goes to a file, as a
+// collector of logs would have it.
+type process struct {
+	b     testing.TB
+	role  string
+	child *child.Process
+	log   string
+}
+
+// spawn starts a process that lives until it is ended, or the benchmark is.
+func spawn(b testing.TB, role string, setup any, arguments ...string) *process {
+	b.Helper()
+	encoded, err := json.Marshal(setup)
+	if err != nil {
+		b.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(b.TempDir(), "log"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer log.Close()
+	command := exec.Command(os.Args[0], arguments...)
+	command.Env = append(os.Environ(), roleVariable+"="+role, setupVariable+"="+string(encoded))
+	command.Stdout, command.Stderr = log, log
+	started, err := child.Start(command, syscall.SIGKILL)
+	if err != nil {
+		b.Fatalf("starting a %s: %v", role, err)
+	}
+	p := &process{b: b, role: role, child: started, log: log.Name()}
+	b.Cleanup(p.kill)
+	return p
+}
+
+// setupOf is the other end of spawn.
+func setupOf[S any]() (setup S, err error) {
+	err = json.Unmarshal([]byte(os.Getenv(setupVariable)), &setup)
+	return setup, err
+}
+
+// awaitLog returns what the pattern's group matches, once it is logged.
+func (p *process) awaitLog(pattern string) string {
+	p.b.Helper()
+	expression := regexp.MustCompile(pattern)
+	var found [][]byte
+	p.await("logs "+pattern, func() bool {
+		log, err := os.ReadFile(p.log)
+		if err != nil {
+			p.b.Fatal(err)
+		}
+		found = expression.FindSubmatch(log)
+		return found != nil
+	})
+	return string(found[len(found)-1])
+}
+
+// await returns once the condition holds, and fails if the process ends first.
+func (p *process) await(what string, condition func() bool) {
+	p.b.Helper()
+	deadline := time.After(patience)
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for !condition() {
+		select {
+		case <-ticker.C:
+		case <-p.child.Ended():
+			p.b.Fatalf("the %s ended before it %s: %v\n%s", p.role, what, p.child.Failure(), p.lastWords())
+		case <-deadline:
+			p.b.Fatalf("the %s never %s\n%s", p.role, what, p.lastWords())
+		}
+	}
+}
+
+func (p *process) lastWords() []byte {
+	log, err := os.ReadFile(p.log)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return bytes.TrimSpace(log[max(0, len(log)-2000):])
+}
+
+// end asks the process to finish, and waits.
+func (p *process) end() {
+	p.b.Helper()
+	if err := p.child.End(syscall.SIGTERM, time.Minute); err != nil {
+		p.b.Error(err)
+	}
+	if err := p.child.Failure(); err != nil {
+		p.b.Errorf("the %s ended badly: %v\n%s", p.role, err, p.lastWords())
+	}
+	_ = os.Remove(p.log) // hundreds of megabytes, in the way of the next round
+}
+
+func (p *process) kill() {
+	_ = p.child.Signal(syscall.SIGKILL)
+	<-p.child.Ended()
+}
+
+// complain is how a process in its role fails.
+func complain(role string, err error) int {
+	fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
+	return 1
+}
+
+// residence is resident memory, in megabytes.
+type residence struct {
+	own         float64 // of the process alone
+	withProgram float64 // and of the program's file, whose pages the kernel takes back as it likes
+}
+
+// memory is the memory of the process now. It is zero where there is no /proc.
+func (p *process) memory() residence {
+	p.b.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.child.Pid()))
+	if err != nil {
+		return residence{}
+	}
+	megabytes := func(field string) float64 {
+		found := regexp.MustCompile(field + `:\s+(\d+) kB`).FindSubmatch(status)
+		if found == nil {
+			return 0
+		}
+		kilobytes, _ := strconv.ParseFloat(string(found[1]), 64)
+		return kilobytes * 1024 / 1e6
+	}
+	return residence{own: megabytes("RssAnon"), withProgram: megabytes("VmRSS")}
+}
+
+const (
+	// rounds is how often each contender runs.
+	rounds = 5
+	// manyRounds are for what differs more from one to the next.
+	manyRounds = 11
+)
+
+// series holds the figure of one contender in each round.
+type series []float64
+
+// race lets the contenders take turns.
+func race(rounds int, contenders ...func() float64) []series {
+	results := make([]series, len(contenders))
+	for range rounds {
+		for i, run := range contenders {
+			results[i] = append(results[i], run())
+		}
+	}
+	return results
+}
+
+func (s series) median() float64 { return quantile(s, 0.5) }
+
+// times is the median of how many times the other one's result each round's was.
+// A machine that others share is not as fast in one second as in the next; who ran
+// in the same round met nearly the same one.
+func (s series) times(other series) float64 {
+	ratios := make(series, len(s))
+	for round := range s {
+		ratios[round] = s[round] / other[round]
+	}
+	return ratios.median()
+}
+
+// quantile is the sample below which that share of them lies.
+func quantile(samples []float64, share float64) float64 {
+	sorted := slices.Sorted(slices.Values(samples))
+	return sorted[min(len(sorted)-1, int(share*float64(len(sorted))))]
+}
+
+// sizeVariable makes everything smaller, or larger: the rows of one drain.
+const sizeVariable = "BENCH_ROWS"
+
+const fullRows = 200_000
+
+// rows scales what the goals are stated for.
+func rows(b testing.TB, full int) int {
+	b.Helper()
+	text, given := os.LookupEnv(sizeVariable)
+	if !given {
+		return full
+	}
+	size, err := strconv.Atoi(text)
+	if err != nil || size < 1 {
+		b.Fatalf("%s is %q; write the number of rows of one drain, such as 20000", sizeVariable, text)
+	}
+	return max(1, int(float64(full)*float64(size)/fullRows))
 }

@@ -26,7 +26,7 @@ const (
 	riverConnections = 10
 )
 
-// riverSetup is what a River process is told.
+// riverSetup is the setup of a River process.
 type riverSetup struct {
 	DatabaseURL string
 	Jobs        int    // after so many it says that it is done

@@ -1,5 +1,5 @@
-// Package docblock reads what the documentation tells people to run, so that tests
-// run just that.
+// Package docblock reads the commands in the documentation, so that tests run
+// exactly those.
 package docblock
 
 import (

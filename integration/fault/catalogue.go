@@ -1,4 +1,47 @@
+// Package fault is the catalogue of what may break a daemon, each case with
+// the tests that break it so. A test says with [Injected] how often it did;
+// the program in report runs them all and prints a table.
 package fault
+
+import (
+	"fmt"
+	"testing"
+)
+
+// Case is one way to break things.
+type Case struct {
+	Number  int
+	Fault   string
+	Checked string   // what must hold, and how it is seen
+	Open    bool     // the program does not survive it by itself, although its tests pass
+	Tests   []string // that inject it: folder and name, "integration/faults TestX"
+}
+
+func find(number int) (Case, bool) {
+	for _, c := range Catalogue {
+		if c.Number == number {
+			return c, true
+		}
+	}
+	return Case{}, false
+}
+
+// Attribute is the name of the attribute that holds a test's report.
+const Attribute = "fault"
+
+// Injected reports that a test met the case so many times, and fails it where
+// that is never: what was not broken shows nothing. It is called before the
+// checks, so that a case whose check fails counts as injected.
+func Injected(t testing.TB, number, times int) {
+	t.Helper()
+	if _, listed := find(number); !listed {
+		t.Fatalf("there is no case %d in the catalogue", number)
+	}
+	if times <= 0 {
+		t.Fatalf("case %d was not injected: the run shows nothing", number)
+	}
+	t.Attr(Attribute, fmt.Sprintf("%d %d", number, times))
+}
 
 // Catalogue is every case, in the order of a row's journey: worker, database,
 // time, provider, saga, operation.
@@ -34,10 +77,7 @@ var Catalogue = []Case{
 	{
 		Number: 6, Fault: "kill -9 at random, three replicas",
 		Checked: "agents at work, runs that go back; accounts agree; each replica works after",
-		Tests: []string{
-			"integration/faults TestReplicasThatAreKilledAtRandomLoseAndDoubleNothing",
-			"integration TestReplicasThatAreKilledDrainEverythingOnce",
-		},
+		Tests:   []string{"integration/faults TestReplicasThatAreKilledAtRandomLoseAndDoubleNothing"},
 	},
 	{
 		Number: 7, Fault: "stopped past the lease, then continued",
@@ -52,10 +92,7 @@ var Catalogue = []Case{
 	{
 		Number: 9, Fault: "SIGTERM with work in flight",
 		Checked: "what is in flight ends, the rest is given back and costs no try; exit 0; accounts agree",
-		Tests: []string{
-			"integration/faults TestATerminatedWorkerEndsWhatIsInFlightAndLeaves",
-			"integration TestAShutdownFinishesWhatIsInFlightAndGivesBackTheRest",
-		},
+		Tests:   []string{"integration/faults TestATerminatedWorkerEndsWhatIsInFlightAndLeaves"},
 	},
 	{
 		Number: 10, Fault: "a second SIGTERM while draining",
@@ -77,16 +114,13 @@ var Catalogue = []Case{
 	},
 	{
 		Number: 13, Fault: "a row is settled while it is being reaped",
-		Checked: "one of the two wins, whoever has the lock first; history has no second end",
+		Checked: "one of the two wins, the one that has the lock first; history has no second end",
 		Tests:   []string{"integration/faults TestARowThatIsSettledWhileItIsReapedEndsOnce"},
 	},
 	{
 		Number: 14, Fault: "a payload that kills every worker",
 		Checked: "unknown after max_attempts; all others pass; accounts agree",
-		Tests: []string{
-			"integration/faults TestAPayloadThatKillsEveryWorkerEndsAtItsLastTry",
-			"integration TestARowThatKillsEveryDaemonEndsAtMaxAttempts",
-		},
+		Tests:   []string{"integration/faults TestAPayloadThatKillsEveryWorkerEndsAtItsLastTry"},
 	},
 	{
 		Number: 15, Fault: "panic in an adapter",
@@ -108,7 +142,8 @@ var Catalogue = []Case{
 	},
 	{
 		Number: 18, Fault: "failover to a standby that was behind",
-		Checked: "once the documented SQL has run: no effect more; what can neither be repeated nor asked for is unknown; accounts agree",
+		Open:    true, // nothing notices by itself that commits are lost
+		Checked: "not survived by itself. Once the documented SQL has run: no effect more; what can neither be repeated nor asked for is unknown; accounts agree",
 		Tests:   []string{"integration/faults TestWhatAPromotedStandbyForgotIsNotDoneTwice"},
 	},
 	{
@@ -118,7 +153,7 @@ var Catalogue = []Case{
 	},
 	{
 		Number: 20, Fault: "the reply of a commit is lost",
-		Checked: "claims that nobody heard of are given back unsent; agents repeat themselves or not; accounts agree",
+		Checked: "claims without an answer are given back unsent; agents repeat themselves or not; accounts agree",
 		Tests:   []string{"integration/faults TestALostReplyOfACommitIsNeitherForgottenNorRepeated"},
 	},
 	{
@@ -132,7 +167,7 @@ var Catalogue = []Case{
 		Tests:   []string{"integration/faults TestRowsAreFoundWithoutAListener"},
 	},
 	{
-		Number: 23, Fault: "every turn waits for somebody's lock",
+		Number: 23, Fault: "every batch waits for a stranger's lock",
 		Checked: "heartbeats have a connection of their own; the lease is kept; accounts agree",
 		Tests:   []string{"integration/faults TestHeartbeatsNeedNoneOfTheConnectionsThatAreTaken"},
 	},
@@ -182,10 +217,11 @@ var Catalogue = []Case{
 	},
 	{
 		Number: 32, Fault: "the database's clock jumps",
-		Checked: "back by less than half of ttl, no key is used late; forward, doubt is unknown sooner; accounts agree",
+		Checked: "back by less than half of ttl, no key is used late; forward, doubt is unknown sooner; no live worker is declared dead; accounts agree",
 		Tests: []string{
 			"integration/faults TestNoKeyIsUsedLateThoughTheDatabasesClockJumps",
 			"integration/faults TestAClockThatJumpsUnderLoadLosesAndDoublesNothing",
+			"integration/faults TestALeapOfTheDatabasesClockDeclaresNoLiveWorkerDead",
 		},
 	},
 	{
@@ -195,9 +231,9 @@ var Catalogue = []Case{
 	},
 	{
 		Number: 34, Fault: "Retry-After that is negative, broken, huge, past, in three date forms",
-		Checked: "between 0 and a year; no retry is due before it",
+		Checked: "between 0 and a year; no retry is due before it, up to retry.max_wait",
 		Tests: []string{
-			"dispatch/internal/retryafter TestRetryAfterIsUnderstood",
+			"dispatch/internal/evidence TestRetryAfterIsUnderstood",
 			"dispatch TestARetryNeverPrecedesRetryAfter",
 		},
 	},
@@ -263,7 +299,7 @@ var Catalogue = []Case{
 	},
 	{
 		Number: 44, Fault: "redirects",
-		Checked: "rejected; the other host hears nothing",
+		Checked: "rejected; the other host gets no request",
 		Tests:   []string{"dispatch/http TestARedirectIsNotFollowed"},
 	},
 	{
@@ -282,7 +318,7 @@ var Catalogue = []Case{
 		Tests:   []string{"integration/faults TestAFailureIsRecordedWhateverItsWords"},
 	},
 	{
-		Number: 48, Fault: "key parts with CR LF, NUL, unicode, 300 octets",
+		Number: 48, Fault: "key parts with CR LF, NUL, unicode, 300 bytes",
 		Checked: "a safe key, or refused; no header injected; accounts agree",
 		Tests: []string{
 			"dispatch TestAKeyIsStableAndFitsEveryHeader",
@@ -291,8 +327,8 @@ var Catalogue = []Case{
 	},
 	{
 		Number: 49, Fault: "integers above 2^53, duplicate keys",
-		Checked: "numbers are kept, of two values the last; the same octets each try",
-		Tests:   []string{"integration/faults TestAPayloadKeepsItsNumbersAndItsOctetsFromTryToTry"},
+		Checked: "numbers are kept, of two values the last; the same bytes each try",
+		Tests:   []string{"integration/faults TestAPayloadKeepsItsNumbersAndItsBytesFromTryToTry"},
 	},
 	{
 		Number: 50, Fault: "a breaker's probe hangs or panics",
@@ -326,7 +362,7 @@ var Catalogue = []Case{
 		Tests:   []string{"integration/faults TestAStepThatEndsWhileItsSagaBeginsIsUndone"},
 	},
 	{
-		Number: 55, Fault: "an intent is enqueued while its run goes back",
+		Number: 55, Fault: "an intent is enqueued while its run is rolled back",
 		Checked: "refused, or cancelled and never sent",
 		Tests: []string{
 			"compensations TestARunThatGoesBackTakesNoFurtherStep",
@@ -335,12 +371,12 @@ var Catalogue = []Case{
 		},
 	},
 	{
-		Number: 56, Fault: "a step in doubt while its run goes back",
+		Number: 56, Fault: "a step in doubt while its run is rolled back",
 		Checked: "no undo before it is settled; then undone, or not",
 		Tests:   []string{"compensations TestAStepInDoubtIsWaitedForAndThenUndoneIfItHappened"},
 	},
 	{
-		Number: 57, Fault: "an effect that comes after the run went back",
+		Number: 57, Fault: "an effect that comes after the run was rolled back",
 		Checked: "compensation_failed, an incident, and a page that is received",
 		Tests: []string{
 			"compensations TestAnEffectThatComesLateIsAnIncident",
@@ -348,9 +384,9 @@ var Catalogue = []Case{
 		},
 	},
 	{
-		Number: 58, Fault: "River runs a job twice",
+		Number: 58, Fault: "a saga is moved by many at once",
 		Checked: "two daemons, each undo once, newest first",
-		Tests:   []string{"integration TestASagaWhoseJobsRunTwiceUndoesOnce"},
+		Tests:   []string{"integration TestASagaThatManyMoveAtOnceUndoesOnce"},
 	},
 	{
 		Number: 59, Fault: "no compensator is registered",
@@ -359,7 +395,7 @@ var Catalogue = []Case{
 	},
 	{
 		Number: 60, Fault: "the pager is down",
-		Checked: "paged until it was heard",
+		Checked: "paged until the pager has it",
 		Tests: []string{
 			"compensations/pages TestAPagerThatWasDownForTenTriesHearsOnceItIsBack",
 			"integration/faults TestAnEffectThatComesAfterTheRunWentBackIsPagedOncePagersAreUp",
@@ -379,5 +415,191 @@ var Catalogue = []Case{
 		Number: 63, Fault: "canary secrets in URL, headers, body and DSN",
 		Checked: "in no log, metric, span, page, incident, job, nor what any command prints",
 		Tests:   []string{"integration/faults TestNoSecretIsInAnyOutput"},
+	},
+	{
+		Number: 64, Fault: "an agent shadows types, functions and operators, in pg_temp and in public",
+		Checked: "nothing of it runs as the schema's owner or as a reader; every function pins its path, River's too",
+		Tests: []string{
+			"migrations TestAnAgentCannotRunCodeAsTheSchemaOwner",
+			"migrations TestEveryFunctionOfTheSchemaNamesItsSearchPath",
+		},
+	},
+	{
+		Number: 65, Fault: "an agent shadows functions and operators in a schema that daemon and operator have on their path",
+		Checked: "no statement of theirs calls one, directly and behind a pooler; River's neither",
+		Tests: []string{
+			"integration/faults TestWhatAnAgentCreatesInPublicRunsAsNoDaemonAndNoOperator",
+		},
+	},
+	{
+		Number: 66, Fault: "a stranger's NOTIFY on each channel that daemons or River know",
+		Checked: "pages and compensations go on; a lane looks at most once in 10 ms; no log line",
+		Tests: []string{
+			"integration/faults TestAStrangerWhoNotifiesStopsNoPageAndNoCompensation",
+			"integration/faults TestAStrangersNotificationsCostALaneFewLooks",
+		},
+	},
+	{
+		Number: 67, Fault: "another process puts its socket where a sidecar's was",
+		Checked: "nothing is sent to it, no token either",
+		Tests:   []string{"dispatch/sidecar TestASocketThatOthersCouldReplaceGetsNoToken"},
+	},
+	{
+		Number: 68, Fault: "an invalid intent under another one's run: against the schema, unrenderable, endless to render",
+		Checked: "it fails alone, with an incident; nothing of the run is undone; in doubt it stays unknown",
+		Tests: []string{
+			"integration TestAPayloadThatIsRefusedHereTakesNoRunBack",
+			"integration TestARefusalAfterASendInDoubtStaysUnknown",
+		},
+	},
+	{
+		Number: 70, Fault: "a daemon's login forgets early, and signs as an operator; an operator's as a daemon",
+		Checked: "nothing is forgotten before the owner's floor; refused; the login on record is the session's",
+		Tests: []string{
+			"migrations TestNoLoginPrunesBelowTheOwnersFloor",
+			"migrations TestADaemonCannotForgeOrRewriteHistory",
+			"migrations TestAnOperatorCannotForgeOrRewriteHistory",
+		},
+	},
+	{
+		Number: 69, Fault: "a provider that repeats the credential it was sent",
+		Checked: "in no response, header, error, problem or reference, whatever its form; also after a rotation",
+		Tests: []string{
+			"integration/faults TestACredentialThatAProviderRepeatsIsNotKept",
+			"drainer TestNoConfiguredSecretIsKeptOfAnAnswer",
+			"drainer TestARotatedSecretIsTakenOutToo",
+		},
+	},
+	{
+		Number: 71, Fault: "300 idle clients of the metrics port",
+		Checked: "deliveries, probes and scrapes go on; few files are taken; accounts agree",
+		Tests:   []string{"integration/faults TestIdleClientsOfTheMetricsPortStopNeitherDeliveriesNorScrapes"},
+	},
+	{
+		Number: 72, Fault: "expressions that ask for gigabytes",
+		Checked: "little is built, whatever they ask for; large ones one at a time; others get through; the intent alone is refused",
+		Tests: []string{
+			"internal/jq TestNoExpressionBuildsMoreThanItMay",
+			"internal/jq TestHeavyExpressionsRunOneAtATime",
+			"dispatch/http TestAPayloadThatAnExpressionBlowsUpIsRefused",
+		},
+	},
+	{
+		Number: 73, Fault: "small ways in: form fields of one name, an agent's locks and settings, a tool's name as a link",
+		Checked: "each attempt sends the same bytes under its key; migrations go on; collisions are seen; a page shows plain letters",
+		Tests: []string{
+			"dispatch/http TestAFormIsTheSameBytesEachTimeThoughTwoFieldsShareAName",
+			"migrations TestAnAgentHoldsNoMigrationUp",
+			"migrations TestASettingOfTheClientHidesNoCollision",
+			"compensations/pages TestAToolsNameWritesNoLinkAndNoMentionIntoAPage",
+		},
+	},
+	{
+		Number: 74, Fault: "one large run, whose passes kill a process",
+		Checked: "a pass reads one step; three that died are an incident, and cost their neighbours nothing",
+		Tests: []string{
+			"compensations TestAPassOfALargeRunReadsOneStep", "compensations TestAnUndoOfALongRunCostsAsMuchAsOfAShortOne",
+			"compensations TestNumbersThatAreLongOnlyAsTextDoNotGrowAPass",
+			"compensations TestSlowExpressionsOfManyRunsKeepNoPassFromMovingSome",
+			"compensations TestASagaWhosePassesDieIsLeftToAHumanAndItsNeighboursAreNot",
+			"integration/faults TestLargeRunsAreTakenBackInLittleMemoryAndHoldNobodyUp",
+		},
+	},
+	{
+		Number: 75, Fault: "a pass takes long, and its saga is settled meanwhile",
+		Checked: "the saga's row is free while a pass is under way",
+		Tests:   []string{"compensations TestASettlementDoesNotWaitForAPass"},
+	},
+	{
+		Number: 76, Fault: "very many runs fail at once, or wait for humans",
+		Checked: "many sagas move in one transaction, without a job; those that wait are not looked at",
+		Tests:   []string{"compensations TestManySagasAreMovedTogetherAndThoseThatWaitNotAtAll", "compensations TestAFewUndosReadNoOtherSagas"},
+	},
+	{
+		Number: 77, Fault: "a link too slow for all that is due",
+		Checked: "claims are bounded in bytes and halved on failure; accounts agree; a lane that gets nowhere is not ready",
+		Tests: []string{
+			"integration/faults TestALinkTooSlowForAllThatIsDueCarriesItInPieces",
+			"drainer TestAClaimThatFailsAsksForHalf",
+			"drainer TestALaneWhoseBatchesFailIsNotReady",
+		},
+	},
+	{
+		Number: 78, Fault: "a page was tried by a process whose clock is ahead, or that was killed",
+		Checked: "another try within seconds, or a lease of 20 s, by the database's clock",
+		Tests: []string{
+			"integration/faults TestAPageThatAProcessAheadOfTheDatabaseTriedComesWithinSeconds",
+			"integration/faults TestAPageThatAKilledProcessWasSendingIsSentByAnother",
+		},
+	},
+	{
+		Number: 79, Fault: "two outboxes whose agents use the same words on one account",
+		Checked: "with a namespace each has its effect; without, the replay for a first attempt is an incident in the commit that settles it; a reload changes no key of what waits",
+		Tests: []string{
+			"integration TestTwoOutboxesOnOneAccountSwallowNoEffectOfEachOther",
+			"integration TestAReplayForAFirstAttemptIsCountedAndAnIncidentUnlessItsToolAcceptsIt",
+			"drainer/postgres TestAFirstReplayIsAnIncidentInTheSameCommit",
+			"drainer/config TestTwoFilesThatReachOneAccountAreFound",
+		},
+	},
+	{
+		Number: 80, Fault: "Retry-After of a year, for an intent and for an undo",
+		Checked: "parked for retry.max_wait at most, logged; sent once an operator brings it forward",
+		Tests: []string{
+			"dispatch TestNoProviderParksARowForLongerThanMaxWait",
+			"integration TestABogusRetryAfterParksNeitherAnIntentNorAnUndo",
+		},
+	},
+	{
+		Number: 82, Fault: "a run outlives the retention of its tools, or the longest life of a run",
+		Checked: "a run in use keeps its steps; one that lost a step ends as compensation_failed, with an incident",
+		Tests: []string{
+			"migrations TestARunThatIsInUseKeepsItsOldSteps",
+			"migrations TestARunThatLostAStepToPruningSaysSo",
+			"compensations TestARunThatLostAStepToPruningIsNotCalledCompensated",
+		},
+	},
+	{
+		Number: 81, Fault: "an operation that its provider does not have, thousands of times",
+		Checked: "parked once, no attempt on record; one incident; failed in time, and no saga; known elsewhere: sent there",
+		Tests: []string{
+			"integration TestAnOperationThatItsProviderDoesNotHaveIsSeenAndEnds",
+			"integration TestAWorkerThatKnowsTheOperationGetsWhatAnotherReplicaParked",
+		},
+	},
+	{
+		Number: 83, Fault: "a refusal that the provider saved with the key",
+		Checked: "retried in vain under the key; sent once under a new one; the history has both",
+		Tests:   []string{"integration TestANewKeyGetsPastARefusalThatTheProviderSaved"},
+	},
+	{
+		Number: 84, Fault: "PgBouncer, which refuses settings at login",
+		Checked: "each transaction makes its own; none stays on the server connection",
+		Tests:   []string{"internal/pgpool TestNothingThatTheProgramSetsStaysOnAPooledConnection"},
+	},
+	{
+		Number: 85, Fault: "a reused connection dies under a request, over HTTP/1.1, TLS and HTTP/2",
+		Checked: "one request a dispatch, whatever net/http would repeat; accounts agree",
+		Tests:   []string{"integration/faults TestARequestWhoseReusedConnectionDiesIsSentOnceOnEveryWire"},
+	},
+	{
+		Number: 86, Fault: "the first try of a step is older than its reversal window, the last one is not",
+		Checked: "nothing is undone; an incident",
+		Tests:   []string{"integration/faults TestWhoDidAStepAndWhenDecidesHowItIsUndone"},
+	},
+	{
+		Number: 87, Fault: "a fallback throttles and goes away",
+		Checked: "its provider has the intent again; accounts agree",
+		Tests:   []string{"integration/faults TestWhoDidAStepAndWhenDecidesHowItIsUndone"},
+	},
+	{
+		Number: 88, Fault: "a run is closed by a transaction that began before a claim and commits after it",
+		Checked: "what was claimed is not sent",
+		Tests:   []string{"integration/faults TestWhoDidAStepAndWhenDecidesHowItIsUndone"},
+	},
+	{
+		Number: 89, Fault: "a run has news, or its time is over, between a pass that decided ahead and the end of the undo",
+		Checked: "the commit enqueues no undo; the next pass does",
+		Tests:   []string{"compensations TestAfterNewsAPassDecidesWhatFollowsAnUndo"},
 	},
 }

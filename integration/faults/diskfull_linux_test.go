@@ -12,8 +12,8 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/cluster"
 	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/integration/harness"
 	"github.com/agentoutbox/drainer/integration/history"
-	"github.com/agentoutbox/drainer/integration/world"
 	"github.com/agentoutbox/drainer/internal/throwaway"
 )
 
@@ -25,17 +25,17 @@ func TestAFullDiskStopsSendingUntilThereIsRoom(t *testing.T) {
 	server := cluster.Start(t, throwaway.In(disk), throwaway.WithSettings(map[string]string{
 		"wal_recycle": "off", "max_wal_size": "32MB", "shared_buffers": "1MB",
 	}))
-	w := world.At(t, server.URL, nil)
-	w.Start()
-	w.Start()
-	stop := w.Agents(everyClass...)
-	w.AwaitMoreEffects(50)
+	rig := harness.At(t, server.URL, nil)
+	rig.Start()
+	rig.Start()
+	stop := rig.Agents(everyClass...)
+	rig.AwaitMoreEffects(50)
 
 	filler := filepath.Join(disk, "filler")
 	fill(t, filler)
 	refusals := 0
 	drainertest.Eventually(t, "commits fail", func() bool {
-		if answer := w.Step(w.NewRun(), 1, world.Keyed); answer != history.Committed {
+		if answer := rig.Step(rig.NewRun(), 1, harness.Keyed); answer != history.Committed {
 			refusals++
 		}
 		fill(t, filler)
@@ -50,11 +50,11 @@ func TestAFullDiskStopsSendingUntilThereIsRoom(t *testing.T) {
 	} else {
 		cluster.Restart(t, server)
 	}
-	w.Enqueue(world.Keyed, 20)
-	w.AwaitRest()
+	rig.Enqueue(harness.Keyed, 20)
+	rig.AwaitRest()
 	fault.Injected(t, 30, refusals)
-	w.Check()
-	w.CheckClaimed()
+	rig.Check()
+	rig.CheckClaimed()
 }
 
 // smallDisk is a file system of its own in memory.

@@ -1,28 +1,43 @@
+// Package faults_test takes daemons of the real program apart, one fault after
+// the other, and holds three accounts of what happened against each other.
 package faults_test
 
 import (
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/integration/harness"
 	"github.com/agentoutbox/drainer/integration/history"
 	"github.com/agentoutbox/drainer/integration/program"
-	"github.com/agentoutbox/drainer/integration/world"
 )
 
-// caught is, for each mutant, the scenario that shows what it breaks.
+func TestMain(m *testing.M) { drainertest.Main(m) }
+
+// caught is, for each mutant, the scenario that shows what it breaks: an invariant, or
+// what the scenario itself sees.
 var caught = map[string]struct {
 	scenario  scenario
 	invariant history.Invariant
 }{
 	"fence_removed":            {suspendedWithReplies, history.ForGood},
 	"committed_after_the_send": {killedBeforeItsClaimWasCommitted, history.OneEffect},
-	"ambiguity_not_sticky":     {refusedAfterADeath(world.Keyed), history.True},
+	"ambiguity_not_sticky":     {refusedAfterADeath(harness.Keyed), history.True},
 	"reaped_in_one_statement":  {settledWhileItIsReaped, history.ForGood},
-	"doubt_repeated":           {killedHolding(world.Once), history.OneEffect},
-	"loss_taken_for_unsent":    {killedHolding(world.Once), history.OneEffect},
-	"panic_taken_for_unsent":   {panickedAfterSending(world.Once), history.OneEffect},
+	"doubt_repeated":           {killedHolding(harness.Once), history.OneEffect},
+	"loss_taken_for_unsent":    {killedHolding(harness.Once), history.OneEffect},
+	"panic_taken_for_unsent":   {panickedAfterSending(harness.Once), history.OneEffect},
 	"lease_not_asked":          {heartbeatHangs, history.True},
 	"named_after_its_host":     {hostRestarts, history.OneEffect},
 	"saga_not_asked":           {stepSlipsIn, history.BackToNothing},
+	"http1_not_guarded":        {reusedConnectionDies(dispatchtest.TLSHTTP1), history.OneEffect},
+	"window_from_the_last_try": {undoneTooLate, ""},
+	"done_by_the_last_word":    {undoConfiguredLater, ""},
+	"via_kept_without_doubt":   {fallbackThrottlesAndGoes, ""},
+	"closed_by_the_clock":      {closedBeforeAClaimThatDidNotSeeIt, ""},
 }
 
 // plays is how often a scenario may be played: which of two statements Postgres
@@ -48,4 +63,69 @@ func TestEachMutantIsCaughtByAScenarioThatTheProgramPasses(t *testing.T) {
 			t.Errorf("it was not seen to break this in %d plays: %s", plays, by.invariant)
 		})
 	}
+}
+
+// scenario is a fault and what it happens to.
+type scenario struct {
+	number int               // in the catalogue
+	plan   dispatchtest.Plan // of the provider; nil never fails
+	play   func(t *testing.T, rig *harness.Rig) (times int)
+	wrong  func(rig *harness.Rig) bool // a check beyond the accounts; nil for none
+}
+
+// holds plays the scenario with the program, which must come out of it unharmed.
+func (s scenario) holds(t *testing.T) {
+	t.Helper()
+	rig := harness.New(t, s.plan)
+	fault.Injected(t, s.number, s.play(t, rig))
+	rig.AwaitRest()
+	rig.Check()
+	if s.wrong != nil && s.wrong(rig) {
+		t.Error("the scenario has seen what must not be")
+	}
+}
+
+// breaks plays it with a mutant, which may never come to rest, and reports
+// whether it breaks that invariant.
+func (s scenario) breaks(t *testing.T, mutant string, invariant history.Invariant) bool {
+	t.Helper()
+	rig := harness.New(t, s.plan).Broken(mutant)
+	if times := s.play(t, rig); times == 0 {
+		t.Fatal("nothing was injected")
+	}
+	broken := func() bool {
+		if s.wrong != nil && s.wrong(rig) {
+			return true
+		}
+		return slices.ContainsFunc(rig.Violations(), func(v history.Violation) bool { return v.Invariant == invariant })
+	}
+	drainertest.Eventually(t, "it rests, or was seen to break something", func() bool { return rig.Rests() || broken() })
+	return broken()
+}
+
+// await waits until a channel is closed.
+func await(t *testing.T, what string, closed <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-closed:
+	case <-time.After(drainertest.Patience):
+		t.Fatalf("never happened: %s", what)
+	}
+}
+
+func arm(points string) string { return "DRAINER_FAILPOINTS=" + points }
+
+func enqueueOfEach(rig *harness.Rig, intents int) {
+	for _, tool := range everyClass {
+		rig.Enqueue(tool, intents)
+	}
+}
+
+// lost counts the rows whose worker was taken for dead.
+func lost(rig *harness.Rig) int {
+	return rig.Count(`SELECT count(*) FROM outbox.attempt WHERE outcome = 'lost'`)
+}
+
+func inProgress(rig *harness.Rig) int {
+	return rig.Count(`SELECT count(*) FROM outbox.status WHERE status = 'in_progress'`)
 }

@@ -1,18 +1,30 @@
 package faults_test
 
 import (
+	"bytes"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/integration/harness"
 	"github.com/agentoutbox/drainer/integration/program"
-	"github.com/agentoutbox/drainer/integration/world"
 )
 
 // Every secret has canary in it. What agents name has agentName: operators see
-// it, and nobody else.
+// it, and to no other.
 const (
 	canary    = "canary"
 	agentName = "name-by-agent"
@@ -22,21 +34,21 @@ const (
 // has everything go wrong that may put one into an error.
 func TestNoSecretIsInAnyOutput(t *testing.T) {
 	t.Parallel()
-	w := world.New(t, nil)
-	witness := newWitness(w.Provider)
+	rig := harness.New(t, nil)
+	witness := newWitness(rig.Provider)
 	address := dispatchtest.Serve(t, witness)
-	w.Reconfigure(func(config string) string { return withSecrets(config, w.BaseURL, address) })
-	w.Program = program.New(t, loginURL(t, w), "USER=ann", "TOKEN=canary-token", "CREDENTIALS=canary:canary",
+	rig.Reconfigure(func(config string) string { return withSecrets(config, rig.BaseURL, address) })
+	rig.Program = program.New(t, loginURL(t, rig), "USER=ann", "TOKEN=canary-token", "CREDENTIALS=canary:canary",
 		"PAGER_PATH=canary-pager", "PAGER_SECRET=whsec_"+strings.Repeat("canaryXX", 4),
 		"OTEL_EXPORTER_OTLP_ENDPOINT="+as(t, address, "outbox")+"/collector", "OTEL_EXPORTER_OTLP_HEADERS=x-token=canary-collector", "OTEL_BSP_SCHEDULE_DELAY=50")
-	daemon := w.Start()
+	daemon := rig.Start()
 	for run := range talks {
-		enqueueWithSecrets(w, run, world.Once)
+		enqueueWithSecrets(rig, run, harness.Once)
 	}
-	enqueueWithSecrets(w, len(talks), world.Order)
-	w.AwaitRest()
-	enqueueWithSecrets(w, len(talks), world.Declined)
-	w.AwaitCount("a run has gone back", 1, `SELECT count(*) FROM outbox.status WHERE status = 'compensated'`)
+	enqueueWithSecrets(rig, len(talks), harness.Order)
+	rig.AwaitRest()
+	enqueueWithSecrets(rig, len(talks), harness.Declined)
+	rig.AwaitCount("a run is rolled back", 1, `SELECT count(*) FROM outbox.status WHERE status = 'compensated'`)
 	daemon.WaitFor("a page was not delivered")
 	witness.pagerUp.Store(true)
 	daemon.WaitFor(`"msg":"paged"`)
@@ -53,17 +65,17 @@ func TestNoSecretIsInAnyOutput(t *testing.T) {
 	for place, text := range hidden {
 		assertLacks(t, place, text, canary, agentName)
 	}
-	for command, text := range commands(w) {
+	for command, text := range commands(rig) {
 		assertLacks(t, command, text, canary)
 	}
-	assertLacks(t, "incidents and jobs", kept(t, w), canary)
+	assertLacks(t, "incidents and jobs", kept(t, rig), canary)
 }
 
-// kept is what waits in the database to be shown to somebody.
-func kept(t *testing.T, w *world.World) string {
+// kept returns all texts in the database that operators can see.
+func kept(t *testing.T, rig *harness.Rig) string {
 	t.Helper()
 	const rows = `SELECT coalesce((SELECT string_agg(i::text, ' ') FROM outbox.incident i), '') || coalesce((SELECT string_agg(row_to_json(j)::text, ' ') FROM outbox.river_job j WHERE kind LIKE 'page%'), '')`
-	return drainertest.Value[string](t, w.DB, rows)
+	return drainertest.Value[string](t, rig.DB, rows)
 }
 
 func assertLacks(t *testing.T, place, text string, words ...string) {
@@ -76,4 +88,204 @@ func assertLacks(t *testing.T, place, text string, words ...string) {
 			t.Errorf("the %s show a secret: …%s%s%.100s", place, before[max(0, len(before)-200):], word, after)
 		}
 	}
+}
+
+// A provider that repeats what it was sent shows agents the daemon's credentials.
+func TestACredentialThatAProviderRepeatsIsNotKept(t *testing.T) {
+	t.Parallel()
+	const credential = "sk/live+canary-of-the-echo"
+	var echoes atomic.Int64
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		echoes.Add(1)
+		sent := r.Header.Get("Authorization")
+		w.Header().Set("X-Request-Id", sent)
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"id": sent, "headers": r.Header,
+			"basic": base64.StdEncoding.EncodeToString([]byte("user:" + strings.TrimPrefix(sent, "Bearer "))),
+			"url":   url.QueryEscape(sent),
+		})
+	}))
+	t.Cleanup(provider.Close)
+	rig := harness.New(t, nil)
+	rig.Reconfigure(func(config string) string {
+		return strings.Replace(config, "http: {base_url: "+rig.BaseURL+"}",
+			"http: {base_url: "+provider.URL+", headers: {Authorization: \"Bearer ${env:ECHOED}\"}}", 1)
+	})
+	rig.Start("ECHOED=" + credential)
+	rig.Enqueue(harness.Keyed, 3)
+	rig.AwaitRest()
+	fault.Injected(t, 69, int(echoes.Load()))
+	encoded := base64.RawStdEncoding.EncodeToString([]byte("user:" + credential))
+	if kept := rig.Count(`SELECT count(*) FROM outbox.attempt a WHERE a::text LIKE '%canary%' OR a::text LIKE '%' || $1 || '%'`, encoded[8:len(encoded)-2]); kept != 0 {
+		t.Errorf("%d attempts keep the credential", kept)
+	}
+	if answered := rig.Count(`SELECT count(*) FROM outbox.attempt WHERE outcome = 'completed' AND response::text LIKE '%[secret]%' AND provider_ref LIKE '%[secret]%'`); answered != 3 {
+		t.Errorf("%d answers show where it was, want 3", answered)
+	}
+}
+
+// mistakes are made in a configuration's fields, with what is secret.
+var mistakes = map[string]string{
+	`base_url: "http://`:        `base_url: "http://${env:CREDENTIALS}@`,
+	`base_url: "`:               `base_url: "${env:TOKEN}`,
+	`timeout: 1s`:               `timeout: "${env:TOKEN}"`,
+	`"${env:PAGER_SECRET}"`:     `"${env:CREDENTIALS}"`,
+	`class: key_idempotent`:     `class: "${env:TOKEN}"`,
+	`payload: "{order: `:        `payload: "{order: ${env:CREDENTIALS} `,
+	`"/v1/once/{.payload.card}`: `"/v1/once/{${env:CREDENTIALS}}`,
+}
+
+// commands runs commands as people type them, right and wrong, and returns all
+// their output.
+func commands(rig *harness.Rig) map[string]string {
+	said := map[string]string{}
+	say := func(p program.Program, lines ...string) {
+		for _, line := range lines {
+			output, _ := p.Command(strings.Fields(line + " --config " + rig.Config)...).CombinedOutput()
+			said[line] += string(output)
+		}
+	}
+	say(*rig.Program, "status", "intents list", "intents show 4711", "intents retry 1 --reason again", "incidents list", "sagas list",
+		"sagas show "+agentName+"-run-13", "providers list", "migrate status", "config validate", "doctor", "run --once")
+	for _, wrong := range []string{"postgres://postgres:canary@127.0.0.1:1/postgres?sslmode=disable", "postgres://postgres:canary%zz@127.0.0.1:port/postgres"} {
+		away := *rig.Program
+		away.Env = append(slices.Clone(away.Env), "DATABASE_URL="+wrong)
+		say(away, "status", "doctor", "run", "migrate up")
+	}
+	right := rig.Config
+	for field, mistake := range mistakes {
+		rig.Reconfigure(func(config string) string { return strings.Replace(config, field, mistake, 1) })
+		say(*rig.Program, "config validate", "run")
+		rig.Config = right
+	}
+	return said
+}
+
+// withSecrets sends everything past the witness, with secrets.
+func withSecrets(config, provider, witness string) string {
+	settings := fmt.Sprintf(`http: {headers: {Authorization: "Bearer ${env:TOKEN}"}, base_url: "%s/provider"`, witness)
+	config = strings.ReplaceAll(config, "http: {base_url: "+provider, settings)
+	config = strings.Replace(config, "path: /v1/once", `path: "/v1/once/{.payload.card}", query: {q: "{.payload.query}"}`, 1)
+	config = strings.ReplaceAll(config, "    adapter: http\n", "    adapter: http\n    circuit_breaker: {consecutive_failures: 10000}\n")
+	before, once, _ := strings.Cut(config, "\n  once:\n")
+	config = before + "\n  once:\n" + strings.Replace(once, "/provider", "/talker", 1)
+	return config + fmt.Sprintf("pages:\n  - {webhook: {url: \"%s/pager/${env:PAGER_PATH}\", secret: \"${env:PAGER_SECRET}\"}}\n", witness)
+}
+
+// loginURL is the database's URL with a password.
+func loginURL(t *testing.T, rig *harness.Rig) string {
+	t.Helper()
+	name := "planted_" + strings.ToLower(rand.Text())
+	rig.Exec("CREATE ROLE " + name + " LOGIN PASSWORD 'canary-password' IN ROLE outbox_drainer, outbox_operator") // it runs every command
+	t.Cleanup(func() { rig.Exec("DROP ROLE " + name) })
+	return as(t, rig.URL, name)
+}
+
+func as(t *testing.T, address, user string) string {
+	t.Helper()
+	parsed, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed.User = url.UserPassword(user, "canary-password")
+	return parsed.String()
+}
+
+// enqueueWithSecrets commits a step with secrets in its payload and baggage.
+func enqueueWithSecrets(rig *harness.Rig, run int, tool string) {
+	rig.Exec(`SELECT outbox.enqueue($1, $2, $3, $4, '{"card": "canary-payload", "query": "canary-query"}', NULL, '{"baggage": "agent=canary-agent"}')`,
+		fmt.Sprintf("%s-run-%d", agentName, run), agentName+"-"+tool, tool, agentName+"-scope")
+}
+
+// witness serves as every counterpart of the daemons, each at a path of its
+// own, and remembers its requests.
+type witness struct {
+	provider http.Handler // at /provider
+	pagerUp  atomic.Bool
+
+	mu       sync.Mutex
+	requests map[string]string // what each received, without the bodies
+	bodies   map[string]string
+	spoke    int
+}
+
+func newWitness(provider http.Handler) *witness {
+	return &witness{provider: provider, requests: map[string]string{}, bodies: map[string]string{}}
+}
+
+func (w *witness) ServeHTTP(writer http.ResponseWriter, r *http.Request) {
+	whom, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	body, _ := io.ReadAll(r.Body)
+	w.note(whom, fmt.Sprintln(r.URL, r.Header), string(body))
+	switch whom {
+	case "talker":
+		w.talk(writer)
+	case "pager":
+		if !w.pagerUp.Load() {
+			writer.WriteHeader(http.StatusServiceUnavailable)
+		}
+	case "provider":
+		r.URL.Path, r.Body = "/"+path, io.NopCloser(bytes.NewReader(body))
+		w.provider.ServeHTTP(writer, r)
+	}
+}
+
+func (w *witness) note(whom, request, body string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.requests[whom] += request
+	w.bodies[whom] += body
+}
+
+func (w *witness) body(whom string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.bodies[whom]
+}
+
+// saw is how many of the secrets came to where they belong; all should.
+func (w *witness) saw(t *testing.T, secrets ...string) (seen int) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	everything := fmt.Sprint(w.requests, w.bodies)
+	for _, secret := range secrets {
+		if !strings.Contains(everything, secret) {
+			t.Errorf("no counterpart was sent %s, so nothing is shown of it", secret)
+			continue
+		}
+		seen++
+	}
+	return seen
+}
+
+// talks are replies whose secrets a client may repeat in its errors.
+var talks = []string{
+	"canary is no HTTP\r\n\r\n",
+	"HTTP/1.1 2canary OK\r\n\r\n",
+	"HTTP/1.1 200 OK\r\ncanary is no header\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nContent-Length: canary\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nTransfer-Encoding: canary\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\ncanary\r\n",
+	"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 6\r\n\r\ncanary",
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n{\"canary",
+	"HTTP/1.1 200 OK\r\nContent-Type: canary\r\nContent-Length: 2\r\n\r\n{}",
+	"HTTP/1.1 307 Elsewhere\r\nLocation: http://canary:canary@127.0.0.1/canary\r\nContent-Length: 0\r\n\r\n",
+	"HTTP/1.1 401 canary\r\nContent-Type: application/problem+json\r\nContent-Length: 44\r\n\r\n{\"title\": \"canary is no token\", \"detail\": 1 }",
+	"HTTP/1.1 500 canary\r\nRetry-After: canary\r\nDate: canary\r\nContent-Length: 6\r\n\r\ncanary",
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"id\": \"eff_1\"}canary, unasked for\r\n",
+}
+
+// talk says the next of them.
+func (w *witness) talk(writer http.ResponseWriter) {
+	conn, _, err := writer.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	w.mu.Lock()
+	said := talks[w.spoke%len(talks)]
+	w.spoke++
+	w.mu.Unlock()
+	_, _ = io.WriteString(conn, said)
 }

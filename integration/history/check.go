@@ -2,20 +2,21 @@ package history
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Invariant is what must hold of every run, whatever was broken in it.
+// Invariant must hold of every run, whatever was broken in it.
 type Invariant string
 
 // The safety of an outbox.
 const (
 	Accounted     Invariant = "every committed intent ends, and no other is ever sent"
 	OneEffect     Invariant = "one effect a key, one request of what cannot be repeated"
-	True          Invariant = "what the outbox says is what the provider did"
+	True          Invariant = "the outbox and the provider agree on every effect"
 	ForGood       Invariant = "what is settled stays settled, unless an operator says otherwise"
-	BackToNothing Invariant = "a run that went back left nothing, was undone newest first, and took no further step"
+	BackToNothing Invariant = "a run that was rolled back left nothing, was undone newest first, and took no further step"
 )
 
 // Violation is an invariant that did not hold, and where.
@@ -26,10 +27,10 @@ type Violation struct {
 
 func (v Violation) String() string { return fmt.Sprintf("%s: %s", v.Invariant, v.What) }
 
-// Tool is what a configuration promises of one.
+// Tool holds a configuration's promises of a tool.
 type Tool struct {
 	Class dispatch.Class
-	Stays bool // its effect stays when its run goes back: compensation is none
+	Stays bool // its effect stays when its run is rolled back: compensation is none
 }
 
 // Check holds the accounts against each other once everything has come to rest.
@@ -80,7 +81,7 @@ func (c *checker) violated(invariant Invariant, format string, args ...any) {
 	c.violations = append(c.violations, Violation{invariant, fmt.Sprintf(format, args...)})
 }
 
-// accounted needs no word about intents whose commit nobody heard of: they may
+// accounted needs no word about intents whose commit got no answer: they may
 // be there or not, but what is there counts like any other.
 func (c *checker) accounted() {
 	for key, answer := range c.Answers {
@@ -132,4 +133,120 @@ func (c *checker) trueToTheLedger() {
 			}
 		}
 	}
+}
+
+// forGood follows each row through its transitions.
+func (c *checker) forGood() {
+	journeys := map[int64]*journey{}
+	for _, transition := range c.Transitions {
+		if transition.IntentID == 0 {
+			continue
+		}
+		row, known := journeys[transition.IntentID]
+		if !known {
+			row = &journey{claimed: map[int]bool{}}
+			journeys[transition.IntentID] = row
+		}
+		if wrong := row.follow(transition); wrong != "" {
+			c.violated(ForGood, "intent %d %s", transition.IntentID, wrong)
+		}
+	}
+	for intent, row := range journeys {
+		if row.revived {
+			c.violated(ForGood, "intent %d was settled and came back to be sent", intent)
+		}
+	}
+}
+
+// journey is where a row stands after some of its transitions.
+type journey struct {
+	settled bool
+	revived bool         // it was settled and is queued or claimed again; an operator's word may follow
+	claimed map[int]bool // the attempts that were
+}
+
+// follow returns what is wrong with the next transition, or nothing.
+func (j *journey) follow(t Transition) string {
+	switch {
+	case t.Place == "intent" && t.Change == "UPDATE":
+		return "was changed after its commit"
+	case t.Place == "attempt" && t.Change != "INSERT":
+		return "had its history changed"
+	case t.Place == "attempt":
+		return j.attempted(t)
+	case t.Change != "INSERT":
+		return ""
+	case t.Place == "claim" && j.claimed[t.Attempt]:
+		return "was claimed twice under one number"
+	case t.Place == "claim" && j.settled:
+		return "was settled and claimed to be sent again" // an operator's word comes before that, or too late
+	case t.Place == "claim":
+		j.claimed[t.Attempt] = true
+	}
+	if t.Place == "queue" || t.Place == "claim" {
+		j.revived = j.revived || j.settled
+	}
+	return ""
+}
+
+// attempted allows three things after the end: an operator's word, what became
+// of the undo, and a late proof that it did happen.
+func (j *journey) attempted(t Transition) string {
+	switch {
+	case t.isOperators():
+		j.revived = false
+	case j.settled && t.Worker != "saga" && !t.Late:
+		return "was settled twice, the second time as " + t.Status
+	}
+	j.settled = t.Settled
+	return ""
+}
+
+// backToNothing checks sagas that claim to be compensated. Other sagas have an
+// incident for what is left.
+func (c *checker) backToNothing() {
+	for _, transition := range c.Transitions {
+		if transition.Closed {
+			c.violated(BackToNothing, "intent %d was claimed to be sent although its run was rolled back", transition.IntentID)
+		}
+	}
+	for run, state := range c.Sagas {
+		if state == "compensated" {
+			c.wentBack(run)
+		}
+	}
+}
+
+func (c *checker) wentBack(run string) {
+	undos := c.undosOf(run)
+	later := len(c.Effects) // the position of the undo of the step after
+	steps := slices.SortedStableFunc(slices.Values(c.byRun[run]), func(a, b Intent) int { return a.Completed.Compare(b.Completed) })
+	for _, step := range steps {
+		if step.Undoes != 0 || len(c.effects[step.Key]) == 0 || c.tools[step.Tool].Stays {
+			continue
+		}
+		undo, undone := undos[step.ID]
+		if !undone || len(c.effects[undo.Key]) == 0 {
+			c.violated(BackToNothing, "intent %d had an effect that was not undone", step.ID)
+			continue
+		}
+		position := c.effects[undo.Key][0]
+		if position < c.effects[step.Key][0] {
+			c.violated(BackToNothing, "intent %d was undone before it had its effect", step.ID)
+		}
+		if position > later {
+			c.violated(BackToNothing, "intent %d was undone after one that completed later", step.ID)
+		}
+		later = position
+	}
+}
+
+func (c *checker) undosOf(run string) map[int64]Intent {
+	undos := map[int64]Intent{}
+	for _, intent := range c.byRun[run] {
+		if intent.Undoes != 0 {
+			undos[intent.Undoes] = intent
+		}
+	}
+	return undos
 }

@@ -37,7 +37,7 @@ BEGIN
     LEFT JOIN outbox.intent i ON i.id = h.intent_id LEFT JOIN outbox.saga s USING (agent_run_id);
   WHEN 'attempt' THEN
     INSERT INTO history.transition (place, change, intent_id, attempt, worker, outcome, status, settled, late)
-    VALUES ('attempt', TG_OP, r.intent_id, r.attempt, r.worker, r.outcome, r.status, r.next_attempt_at IS NULL, r.error IS NOT DISTINCT FROM 'late');
+    VALUES ('attempt', TG_OP, r.intent_id, r.attempt, coalesce(r.operator, r.worker), r.outcome, r.status, r.next_attempt_at IS NULL, r.error IS NOT DISTINCT FROM 'late');
   WHEN 'intent' THEN
     INSERT INTO history.transition (place, change, intent_id) VALUES ('intent', TG_OP, r.id);
   WHEN 'saga' THEN

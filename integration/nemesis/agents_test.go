@@ -6,19 +6,24 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/integration/harness"
 	"github.com/agentoutbox/drainer/integration/history"
 	"github.com/agentoutbox/drainer/integration/pgproxy"
-	"github.com/agentoutbox/drainer/integration/world"
+	"github.com/agentoutbox/drainer/integration/program"
 )
 
 // agents commit runs of one step and of several, through a line of their own on
-// which commits may go unheard.
+// which answers to commits may be lost.
 type agents struct {
 	clients *history.Clients
 	db      *pgxpool.Pool
@@ -35,8 +40,8 @@ const (
 )
 
 var (
-	alone = []string{world.Keyed, world.Set, world.Once, world.Asked, world.Order}
-	steps = []string{world.Order, world.Order, world.Order, world.Keyed, world.Set, world.Asked, world.Once}
+	alone = []string{harness.Keyed, harness.Set, harness.Once, harness.Asked, harness.Order}
+	steps = []string{harness.Order, harness.Order, harness.Order, harness.Keyed, harness.Set, harness.Asked, harness.Once}
 )
 
 func newAgents(t testing.TB, clients *history.Clients, databaseURL string) *agents {
@@ -75,7 +80,7 @@ func plan(random *rand.Rand) []string {
 		tools = append(tools, steps[random.IntN(len(steps))])
 	}
 	if random.IntN(3) == 0 {
-		tools = append(tools, world.Declined)
+		tools = append(tools, harness.Declined)
 	}
 	return tools
 }
@@ -91,7 +96,7 @@ func (a *agents) take(run string, tools []string) {
 	}
 }
 
-// commit asks again as long as it hears nothing, as an agent may: the key is
+// commit asks again as long as it has no answer, as an agent may: the key is
 // the same.
 func (a *agents) commit(intent dispatch.Tuple) history.Answer {
 	var answer history.Answer
@@ -99,7 +104,7 @@ func (a *agents) commit(intent dispatch.Tuple) history.Answer {
 		ctx, cancel := context.WithTimeout(context.Background(), patient)
 		answer = a.clients.Enqueue(ctx, a.db, intent, json.RawMessage(`{"n": 1, "card": "`+canary+`"}`))
 		cancel()
-		if answer != history.Unheard {
+		if answer != history.NoAnswer {
 			break
 		}
 	}
@@ -122,4 +127,101 @@ func (a *agents) recentRun(random *rand.Rand) string {
 		return "none yet"
 	}
 	return a.recent[random.IntN(len(a.recent))]
+}
+
+// provider fails a quarter of the requests, in every way there is, and all of
+// them while it is out.
+type provider struct {
+	outage atomic.Pointer[dispatchtest.Fault] // nil while there is none
+	first  dispatchtest.Plan
+	again  dispatchtest.Plan // of requests that had others before them
+}
+
+func newProvider(seed uint64) *provider {
+	odds, later := map[dispatchtest.Fault]float64{}, map[dispatchtest.Fault]float64{}
+	for _, fault := range dispatchtest.Faults() {
+		odds[fault] = 0.25 / float64(len(dispatchtest.Faults()))
+		later[fault] = odds[fault]
+	}
+	odds[dispatchtest.Taken] += 0.03 // so that some undos fail, too
+	later[dispatchtest.Taken] += 0.1 // a refusal after a doubt must not be believed
+	return &provider{first: dispatchtest.Random(seed, odds), again: dispatchtest.Random(seed, later)}
+}
+
+func (p *provider) plan(key string, request int) dispatchtest.Fault {
+	if fault := p.outage.Load(); fault != nil {
+		return *fault
+	}
+	if request > 1 {
+		return p.again(key, request)
+	}
+	return p.first(key, request)
+}
+
+// lookups are answered a little more often.
+func lookups(seed uint64) dispatchtest.Plan {
+	return dispatchtest.Random(seed+1, map[dispatchtest.Fault]float64{dispatchtest.Unavailable: 0.1, dispatchtest.DropBefore: 0.1})
+}
+
+// onCall works at the command line, in the middle of it all.
+type onCall struct{ program *program.Program }
+
+// does runs a command, which may be refused.
+func (o onCall) does(args ...string) error {
+	output, err := o.program.Command(append(args, "--operator", "nemesis", "--reason", "because")...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %.120s", err, output)
+	}
+	return nil
+}
+
+// insists tries again for as long as the database may be away.
+func (o onCall) insists(args ...string) {
+	for begun := time.Now(); o.does(args...) != nil && time.Since(begun) < patience; {
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// undecided are unknown steps and undos that hold up a saga. Nothing of them
+// can be on its way any more.
+const undecided = `
+	SELECT s.intent_id, s.idempotency_key FROM outbox.saga g JOIN outbox.status s USING (agent_run_id)
+	WHERE g.state = 'begun' AND s.status = 'unknown' AND s.finished_at < now() - interval '6 seconds' ORDER BY 1 LIMIT 100`
+
+// decide does what only people can: it looks at the provider's ledger, and
+// says what became of the steps that sagas wait for.
+func decide(ctx context.Context, rig *harness.Rig) error {
+	rows, err := rig.DB.Query(ctx, undecided)
+	if err != nil {
+		return err
+	}
+	type step struct {
+		ID  int64
+		Key string
+	}
+	steps, err := pgx.CollectRows(rows, pgx.RowToStructByPos[step])
+	if err != nil || len(steps) == 0 {
+		return err
+	}
+	refs := map[string]string{}
+	for _, effect := range rig.Provider.Ledger.Effects() {
+		refs[effect.Key] = effect.ID
+	}
+	conn, err := pgx.Connect(ctx, rig.URL)
+	if err != nil {
+		return err
+	}
+	console := operator.Open(conn)
+	defer console.Close(context.WithoutCancel(ctx))
+	for _, step := range steps {
+		resolution := operator.Resolve{As: dispatch.StatusFailed}
+		if ref, happened := refs[step.Key]; happened {
+			resolution = operator.Resolve{As: dispatch.StatusCompleted, ProviderRef: ref}
+		}
+		by := operator.Signature{Operator: "nemesis", Reason: "looked at the ledger"}
+		if _, err := console.Change(ctx, resolution, by, []int64{step.ID}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,27 +1,30 @@
 package nemesis_test
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-// pager hears of incidents, unless it is down.
+// pager receives incidents, unless it is down.
 type pager struct {
 	url    string
 	watch  *watch
 	down   atomic.Bool
 	verify *standardwebhooks.Webhook
 
-	mu    sync.Mutex
-	heard map[opening]bool
+	mu       sync.Mutex
+	received map[opening]bool
 }
 
 // opening is one of an incident.
@@ -36,7 +39,7 @@ func newPager(t testing.TB, watch *watch) *pager {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pager{watch: watch, verify: verify, heard: map[opening]bool{}}
+	p := &pager{watch: watch, verify: verify, received: map[opening]bool{}}
 	p.url = dispatchtest.Serve(t, p) + "/" + canary
 	return p
 }
@@ -59,18 +62,67 @@ func (p *pager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if event.Type == "incident.opened" {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.heard[event.Data] = true
+		p.received[event.Data] = true
 	}
 }
 
-// unheard are those of the openings that it knows nothing of.
-func (p *pager) unheard(openings []opening) (unheard []opening) {
+// missing are those of the openings that it knows nothing of.
+func (p *pager) missing(openings []opening) (missing []opening) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, opening := range openings {
-		if !p.heard[opening] {
-			unheard = append(unheard, opening)
+		if !p.received[opening] {
+			missing = append(missing, opening)
 		}
 	}
-	return unheard
+	return missing
+}
+
+// silence is for how long a pager with pages to come may receive nothing: longer
+// than the interval at which stuck jobs are looked for.
+const silence = 45 * time.Second
+
+// assertPaged waits until the pager knows of every incident that is open.
+func (a *arena) assertPaged() {
+	a.t.Helper()
+	open, err := a.openings()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	begun := time.Now()
+	missing := a.pager.await(open)
+	a.t.Logf("%d incidents are open, and paged after %s", len(open)-len(missing), time.Since(begun).Round(100*time.Millisecond))
+	if len(missing) > 0 {
+		a.t.Errorf("no page came for %d of %d open incidents: %v", len(missing), len(open), missing[:min(len(missing), 5)])
+	}
+	if len(open) == 0 {
+		a.t.Error("no incident is open: pages were not put to the test")
+	}
+}
+
+// openings are those of incidents that are not acknowledged. Pages whose sender was killed
+// count as being sent for 20 s; here these pass at once.
+func (a *arena) openings() ([]opening, error) {
+	_, err := a.DB.Exec(context.Background(), `UPDATE outbox.page SET left_until = NULL`)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := a.DB.Query(context.Background(), `SELECT id, generation FROM outbox.incident WHERE acknowledged_at IS NULL AND resolved_at IS NULL`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[opening])
+}
+
+// await returns what it is missing once it has all, or has received
+// nothing more of them for too long.
+func (p *pager) await(openings []opening) []opening {
+	left, last := p.missing(openings), time.Now()
+	for len(left) > 0 && time.Since(last) < silence {
+		time.Sleep(100 * time.Millisecond)
+		if now := p.missing(openings); len(now) < len(left) {
+			left, last = now, time.Now()
+		}
+	}
+	return left
 }

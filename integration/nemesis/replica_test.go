@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/agentoutbox/drainer/integration/pgproxy"
 	"github.com/agentoutbox/drainer/integration/program"
+	"github.com/agentoutbox/drainer/internal/throwaway"
+	"github.com/agentoutbox/drainer/migrations"
 )
 
 // replica is one place in the fleet: a daemon, and after its end another one.
@@ -32,7 +35,7 @@ type replica struct {
 	url     string // of the database, through its line
 
 	current atomic.Pointer[life]
-	done    chan struct{} // nobody follows the daemon that ended
+	done    chan struct{} // no daemon follows the one that ended
 
 	mu     sync.Mutex
 	faults []string // that no daemon may show: a race, a panic, an end of its own accord
@@ -44,7 +47,7 @@ type life struct {
 	base   atomic.Pointer[string] // of its HTTP server; nil until it serves
 	mined  bool
 	sprung atomic.Bool // its mine went off
-	ending atomic.Bool // it was told to
+	ending atomic.Bool // it was stopped
 }
 
 func newReplica(t testing.TB, name string, program *program.Program, config, databaseURL string, watch *watch, mines *mines) *replica {
@@ -63,7 +66,7 @@ func newReplica(t testing.TB, name string, program *program.Program, config, dat
 	}
 }
 
-// run starts a daemon whenever there is none, as whoever runs it would, until
+// run starts a daemon whenever there is none, as an orchestrator would, until
 // ctx ends and the daemon does.
 func (r *replica) run(ctx context.Context) {
 	defer close(r.done)
@@ -84,7 +87,7 @@ func (r *replica) live() {
 	r.current.Store(life)
 	var last string
 	for line := range life.Lines {
-		r.hear(life, line)
+		r.read(life, line)
 		last = line
 	}
 	<-life.Ended
@@ -95,9 +98,9 @@ func (r *replica) live() {
 
 const databaseUnreachable = 4
 
-// mayEndWith allows what became of a signal, and that a daemon which loses the
-// database at its start does not begin. One that was told to end may have to
-// say that it could not settle everything.
+// mayEndWith allows the exit codes of the signals that were sent, and that of a
+// daemon that loses the database at its start. A daemon that was stopped may
+// fail to settle everything.
 func mayEndWith(code int, life *life) bool {
 	began := life.base.Load() != nil
 	switch code {
@@ -113,7 +116,7 @@ func mayEndWith(code int, life *life) bool {
 
 var address = regexp.MustCompile(`"msg":"serving".*"address":"([^"]+)"`)
 
-func (r *replica) hear(life *life, line string) {
+func (r *replica) read(life *life, line string) {
 	r.watch.read("the log of "+r.name, line)
 	switch {
 	case strings.HasPrefix(line, "failpoint "):
@@ -161,8 +164,8 @@ func (r *replica) serving() (*life, error) {
 	}
 }
 
-// tell sends a signal to the daemon that serves now.
-func (r *replica) tell(signal syscall.Signal) error {
+// signal sends a signal to the daemon that serves now.
+func (r *replica) signal(signal syscall.Signal) error {
 	life, err := r.serving()
 	if err != nil {
 		return err
@@ -184,7 +187,7 @@ func (l *life) disarm() bool {
 // impatient gives up on a suspended daemon.
 var impatient = http.Client{Timeout: time.Second}
 
-// metrics is what its daemon serves.
+// metrics returns the metrics of its daemon.
 func (r *replica) metrics() (string, error) {
 	life, err := r.serving()
 	if err != nil {
@@ -200,7 +203,7 @@ func (r *replica) metrics() (string, error) {
 	return string(body), err
 }
 
-// end kills whatever runs there until nobody follows it.
+// end kills whatever runs there until no daemon follows it.
 func (r *replica) end() {
 	for {
 		if life := r.current.Load(); life != nil {
@@ -212,4 +215,79 @@ func (r *replica) end() {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// cluster is a Postgres of its own, as durable as Postgres is by default, that
+// may crash.
+type cluster struct{ server *throwaway.Server }
+
+func startCluster(t testing.TB) cluster {
+	t.Helper()
+	server, err := throwaway.Start(context.Background(), throwaway.WithSettings(map[string]string{"max_connections": "200"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Stop() })
+	if _, err := migrations.Up(context.Background(), server.URL); err != nil {
+		t.Fatal(err)
+	}
+	return cluster{server}
+}
+
+// crash takes the server away for that long, whatever becomes of ctx meanwhile.
+func (c cluster) crash(ctx context.Context, downFor time.Duration) error {
+	if err := c.server.Kill(); err != nil {
+		return err
+	}
+	linger(ctx, downFor)
+	return c.server.Restart(context.WithoutCancel(ctx))
+}
+
+// linger waits, but not beyond the end of ctx.
+func linger(ctx context.Context, duration time.Duration) {
+	timer := time.NewTimer(duration)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// configuration is the daemons' file, which changes while they run.
+type configuration struct {
+	path string
+	text string
+}
+
+// newConfiguration adds what is missing to the file of a rig: credentials and a
+// pager, which is notified so often that repetitions compete with news.
+// Breakers and rows that cannot succeed end sooner, so that rest comes soon.
+// Absence is believed later than any suspended daemon may still send.
+func newConfiguration(t testing.TB, path, pagerURL string) *configuration {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced := strings.NewReplacer(
+		"http: {base_url: ", `http: {headers: {Authorization: "Bearer ${env:PROVIDER_TOKEN}"}, base_url: `,
+		"    concurrency: 16\n", "    concurrency: 16\n    circuit_breaker: {consecutive_failures: 3, cool_down: 1s}\n",
+		"max_attempts: 50", "max_attempts: 8",
+		"margin: 500ms", "margin: 1500ms",
+	).Replace(string(text))
+	c := &configuration{path: path, text: replaced + fmt.Sprintf("page_repeat: 1m\npages:\n  - webhook: {url: %q, secret: \"${env:PAGER_SECRET}\"}\n", pagerURL)}
+	if err := c.limit(16); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// limit sets how many requests each provider may have at once. The file changes
+// all at once: a daemon may be reading it.
+func (c *configuration) limit(concurrency int) error {
+	text := strings.ReplaceAll(c.text, "concurrency: 16", fmt.Sprintf("concurrency: %d", concurrency))
+	if err := os.WriteFile(c.path+".new", []byte(text), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(c.path+".new", c.path)
 }

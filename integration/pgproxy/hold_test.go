@@ -86,7 +86,7 @@ func TestOtherCommitsPass(t *testing.T) {
 	}
 }
 
-// kept is a table, a client behind the proxy, and somebody who looks at it.
+// kept is a table, a client behind the proxy, and an observer of the table.
 type kept struct {
 	t      *testing.T
 	proxy  *pgproxy.Proxy

@@ -10,19 +10,24 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // Proxy is one listener in front of one server at a time.
 type Proxy struct {
 	listener net.Listener
 
-	Cuts        atomic.Int64 // replies to claims still to be lost, each with its connection
-	LostCommits atomic.Int64 // replies to COMMIT still to be lost, each with its connection
-	Muted       atomic.Bool  // notifications are lost
-	Heard       atomic.Int64 // notifications that came by
+	Cuts              atomic.Int64 // replies to claims still to be lost, each with its connection
+	LostCommits       atomic.Int64 // replies to COMMIT still to be lost, each with its connection
+	DropNotifications atomic.Bool  // notifications are lost
+	Notifications     atomic.Int64 // that came by, lost ones included
+	Bandwidth         atomic.Int64 // bytes a second that each connection brings to its client; 0 for any number
+	Most              atomic.Int64 // bytes of the largest reply that reached its client
 
 	mu     sync.Mutex
 	server string // where new connections lead
@@ -160,8 +165,8 @@ const (
 // a claim reads payloads.
 const payloadMark = `{"n": `
 
-// relay passes on what Postgres says, one reply at a time: a reply is what
-// comes before it is ready again, and by then it has committed.
+// relay passes on what Postgres says, one reply at a time: a reply ends when
+// Postgres is ready again, and by then it has committed.
 func (p *Proxy) relay(client io.Writer, server io.Reader) {
 	from := bufio.NewReader(server)
 	var reply bytes.Buffer
@@ -173,8 +178,8 @@ func (p *Proxy) relay(client io.Writer, server io.Reader) {
 		}
 		switch kind {
 		case notification:
-			p.Heard.Add(1)
-			if p.Muted.Load() {
+			p.Notifications.Add(1)
+			if p.DropNotifications.Load() {
 				continue
 			}
 		case dataRow:
@@ -189,12 +194,31 @@ func (p *Proxy) relay(client io.Writer, server io.Reader) {
 		if (claimed && p.Cuts.Add(-1) >= 0) || (committed && p.LostCommits.Add(-1) >= 0) {
 			return
 		}
-		if _, err := client.Write(reply.Bytes()); err != nil {
+		if err := p.deliver(client, reply.Bytes()); err != nil {
 			return
 		}
 		reply.Reset()
 		claimed, committed = false, false
 	}
+}
+
+// deliver takes its time where bandwidth is limited.
+func (p *Proxy) deliver(client io.Writer, reply []byte) error {
+	const piece = 64 << 10
+	size := int64(len(reply))
+	for len(reply) > 0 {
+		part := reply[:min(piece, len(reply))]
+		if _, err := client.Write(part); err != nil {
+			return err
+		}
+		if rate := p.Bandwidth.Load(); rate > 0 && size > piece {
+			time.Sleep(time.Duration(len(part)) * time.Second / time.Duration(rate))
+		}
+		reply = reply[len(part):]
+	}
+	for most := p.Most.Load(); size > most && !p.Most.CompareAndSwap(most, size); most = p.Most.Load() {
+	}
+	return nil
 }
 
 func readMessage(from io.Reader) (kind byte, message []byte, err error) {
@@ -206,4 +230,266 @@ func readMessage(from io.Reader) (kind byte, message []byte, err error) {
 	copy(message, header[:])
 	_, err = io.ReadFull(from, message[len(header):])
 	return header[0], message, err
+}
+
+// link is one connection, of two halves. A silent one carries nothing any more,
+// and neither end notices that the other is gone.
+type link struct {
+	client, server net.Conn
+	silent         atomic.Bool
+}
+
+// Silence makes the connections that there are half-open: they stand, and
+// whatever is said on them is lost. It reports how many there are. New ones are
+// as good as ever.
+func (p *Proxy) Silence() (links int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.silent.Store(true)
+	}
+	return len(p.links)
+}
+
+// hangUp notifies the server that the client has gone.
+func (l *link) hangUp() {
+	if !l.silent.Load() {
+		_ = l.server.Close()
+	}
+}
+
+func (l *link) cut() {
+	_ = l.client.Close()
+	_ = l.server.Close()
+}
+
+// to is one end of the link, as far as the link still reaches it.
+func (l *link) to(end io.Writer) io.Writer { return reachable{l, end} }
+
+type reachable struct {
+	link *link
+	end  io.Writer
+}
+
+func (r reachable) Write(raw []byte) (int, error) {
+	if r.link.silent.Load() {
+		return len(raw), nil
+	}
+	return r.end.Write(raw)
+}
+
+// What a client says, as far as it matters here.
+const (
+	parse    = 'P'
+	bind     = 'B'
+	query    = 'Q'
+	syncLast = 'S'
+)
+
+// passGreeting passes on a connection's first message, the only one without a kind.
+func passGreeting(server io.Writer, client io.Reader) error {
+	var length [4]byte
+	if _, err := io.ReadFull(client, length[:]); err != nil {
+		return err
+	}
+	greeting := make([]byte, binary.BigEndian.Uint32(length[:]))
+	copy(greeting, length[:])
+	if _, err := io.ReadFull(client, greeting[len(length):]); err != nil {
+		return err
+	}
+	_, err := server.Write(greeting)
+	return err
+}
+
+// dialogue follows a client through its transactions. A pipeline without BEGIN
+// commits with its end.
+type dialogue struct {
+	prepared map[string]string // SQL by the statement's name
+	running  []string          // SQL of the transaction under way
+	explicit bool              // it began with BEGIN
+}
+
+// committedBy lists what a message commits.
+func (d *dialogue) committedBy(m message) []string {
+	switch m.kind {
+	case parse:
+		d.prepare(texts(m.raw[5:], 2))
+	case bind:
+		d.running = append(d.running, d.prepared[texts(m.raw[5:], 2)[1]])
+	case query:
+		return d.simple(strings.ToLower(texts(m.raw[5:], 1)[0]))
+	case syncLast:
+		if !d.explicit {
+			return d.end()
+		}
+	}
+	return nil
+}
+
+func (d *dialogue) prepare(nameAndSQL []string) {
+	if d.prepared == nil {
+		d.prepared = map[string]string{}
+	}
+	d.prepared[nameAndSQL[0]] = nameAndSQL[1]
+}
+
+func (d *dialogue) simple(sql string) []string {
+	switch {
+	case strings.HasPrefix(sql, "begin"):
+		d.explicit = true
+	case strings.HasPrefix(sql, "commit"), strings.HasPrefix(sql, "rollback"):
+		d.explicit = false
+		return d.end()
+	}
+	return nil
+}
+
+func (d *dialogue) end() []string {
+	ended := d.running
+	d.running = nil
+	return ended
+}
+
+// texts are the first n of what ends with zeros.
+func texts(raw []byte, n int) []string {
+	texts := make([]string, n)
+	for i := range texts {
+		text, rest, _ := bytes.Cut(raw, []byte{0})
+		texts[i], raw = string(text), rest
+	}
+	return texts
+}
+
+// Hold keeps back commits: the server has done all that comes before, and keeps
+// its locks, but has not received the commit.
+type Hold struct {
+	Caught chan struct{} // closed once a commit is kept back
+
+	text     string
+	released chan struct{}
+	catch    func()
+	release  func()
+}
+
+// HoldCommits keeps back, from now on, the commit of every transaction in which
+// a statement with that text runs. A client that goes away meanwhile has not
+// committed.
+func (p *Proxy) HoldCommits(text string) *Hold {
+	h := &Hold{Caught: make(chan struct{}), text: text, released: make(chan struct{})}
+	h.catch = sync.OnceFunc(func() { close(h.Caught) })
+	h.release = sync.OnceFunc(func() { close(h.released) })
+	p.hold.Store(h)
+	return h
+}
+
+// Release lets the commits pass, and every later one.
+func (h *Hold) Release() { h.release() }
+
+func (h *Hold) concerns(statements []string) bool {
+	return h != nil && slices.ContainsFunc(statements, func(sql string) bool { return strings.Contains(sql, h.text) })
+}
+
+// keep waits for the release. It reports false for a client that went away.
+func (h *Hold) keep(more <-chan message) bool {
+	h.catch()
+	select {
+	case <-h.released:
+		return true
+	case <-more: // who waits for a commit says nothing, except farewell
+		return false
+	}
+}
+
+type message struct {
+	kind byte
+	raw  []byte // kind and length included
+}
+
+// forward passes on what a client says.
+func (p *Proxy) forward(server io.Writer, client io.Reader) {
+	from := bufio.NewReader(client)
+	if err := passGreeting(server, from); err != nil {
+		return
+	}
+	said := make(chan message)
+	go func() {
+		defer close(said)
+		for {
+			kind, raw, err := readMessage(from)
+			if err != nil {
+				return
+			}
+			said <- message{kind, raw}
+		}
+	}()
+	defer func() {
+		// The client may wait for the server to end before it ends itself, and the server
+		// learns only after this that the client has gone.
+		go func() {
+			for range said { // lets the reader go
+			}
+		}()
+	}()
+	var spoken dialogue
+	for next := range said {
+		statements := spoken.committedBy(next)
+		if h := p.hold.Load(); h.concerns(statements) && !h.keep(said) {
+			return
+		}
+		if _, err := server.Write(next.raw); err != nil {
+			return
+		}
+	}
+}
+
+// Freeze lets nothing through in either direction and ends no connection: a
+// network that loses every packet. What is written meanwhile waits.
+func (p *Proxy) Freeze() { p.ice.freeze() }
+
+// Thaw lets through what waited.
+func (p *Proxy) Thaw() { p.ice.thaw() }
+
+// ice holds up writers while it is there.
+type ice struct {
+	mu     sync.Mutex
+	melted chan struct{} // nil while there is none
+}
+
+func (i *ice) freeze() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.melted == nil {
+		i.melted = make(chan struct{})
+	}
+}
+
+func (i *ice) thaw() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.melted != nil {
+		close(i.melted)
+		i.melted = nil
+	}
+}
+
+func (i *ice) wait() {
+	i.mu.Lock()
+	melted := i.melted
+	i.mu.Unlock()
+	if melted != nil {
+		<-melted
+	}
+}
+
+func (i *ice) over(to io.Writer) io.Writer { return icy{i, to} }
+
+// icy is a writer that waits for the thaw.
+type icy struct {
+	ice *ice
+	to  io.Writer
+}
+
+func (w icy) Write(raw []byte) (int, error) {
+	w.ice.wait()
+	return w.to.Write(raw)
 }

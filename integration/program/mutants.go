@@ -1,11 +1,54 @@
 package program
 
-// Mutants are the guards that must be there, each taken out by somebody who
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// MutantVariable names the mutant that stands in for the program of
+// [WithFailpoints]: what is tested must then be seen to fail.
+const MutantVariable = "DRAINER_MUTANT"
+
+// Mutant is the program with one of its guards taken out. What is tested for
+// safety must find each of them unsafe.
+type Mutant struct {
+	Name   string
+	Belief string // what its author had in mind
+	Edits  []Edit
+}
+
+func findMutant(name string) (Mutant, error) {
+	var names []string
+	for _, mutant := range Mutants {
+		if mutant.Name == name {
+			return mutant, nil
+		}
+		names = append(names, mutant.Name)
+	}
+	return Mutant{}, fmt.Errorf("there is no mutant %s; there are %s", name, strings.Join(names, ", "))
+}
+
+// overlayOf writes a mutant's files into folder, and returns what to build with.
+func overlayOf(folder, mutant string) (path string, err error) {
+	found, err := findMutant(mutant)
+	if err != nil {
+		return "", err
+	}
+	if path, err = writeOverlay(folder, found.Edits); err != nil {
+		return "", fmt.Errorf("mutant %s: %w", mutant, err)
+	}
+	return path, nil
+}
+
+// Mutants are the guards that must be there, each taken out by an author who
 // had a reason.
 var Mutants = []Mutant{
 	{
 		Name:   "fence_removed",
-		Belief: "the newest attempt has the next number, whoever made it",
+		Belief: "the newest attempt has the next number, whichever process made it",
 		Edits: []Edit{
 			{
 				File: "drainer/postgres/sql/settle.sql",
@@ -32,16 +75,16 @@ var Mutants = []Mutant{
 	},
 	{
 		Name:   "committed_after_the_send",
-		Belief: "nobody need wait for the commit of a claim",
+		Belief: "no worker need wait for the commit of a claim",
 		Edits: []Edit{{
-			File: "drainer/postgres/turn.go",
-			Guard: `	if err := s.turns.SendBatch(ctx, &batch).Close(); err != nil {
+			File: "drainer/postgres/store.go",
+			Guard: `	if err := s.batches.SendBatch(ctx, &queue).Close(); err != nil {
 `,
-			Break: `	tx, err := s.turns.Begin(ctx)
+			Break: `	tx, err := s.batches.Begin(ctx)
 	if err != nil {
-		return drainer.TurnReply{}, fmt.Errorf("turn: %w", err)
+		return drainer.BatchReply{}, fmt.Errorf("batch: %w", err)
 	}
-	err = tx.SendBatch(ctx, &batch).Close()
+	err = tx.SendBatch(ctx, &queue).Close()
 	go func() { _ = tx.Commit(context.WithoutCancel(ctx)) }()
 	if err != nil {
 `,
@@ -49,7 +92,7 @@ var Mutants = []Mutant{
 	},
 	{
 		Name:   "ambiguity_not_sticky",
-		Belief: "what the provider says last is what counts",
+		Belief: "the provider's last answer counts",
 		Edits: []Edit{{
 			File:  "dispatch/decide.go",
 			Guard: "h.MaybeApplied = h.MaybeApplied || result.Outcome.LeavesDoubt()",
@@ -61,7 +104,7 @@ var Mutants = []Mutant{
 		Belief: "a claim that is locked has the rows that this statement sees",
 		Edits: []Edit{
 			{
-				File:  "drainer/postgres/reclaim.go",
+				File:  "drainer/postgres/recover.go",
 				Guard: "		claims, settled, err := s.takeBack(ctx, judge, orphanedSQL, providers, last)\n",
 				Break: `		rows, err := s.control.Query(ctx, orphanedSQL, providers, last)
 		if err != nil {
@@ -110,7 +153,7 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 		Name:   "loss_taken_for_unsent",
 		Belief: "a worker that dies has sent nothing",
 		Edits: []Edit{{
-			File:  "drainer/settlement.go",
+			File:  "drainer/worker.go",
 			Guard: `dispatch.Result{Outcome: dispatch.Lost, ErrorClass: "worker_lost"}`,
 			Break: `dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "worker_lost"}`,
 		}},
@@ -119,7 +162,7 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 		Name:   "panic_taken_for_unsent",
 		Belief: "an adapter that panics has sent nothing",
 		Edits: []Edit{{
-			File:  "drainer/attempt.go",
+			File:  "drainer/worker.go",
 			Guard: `dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "panic"}`,
 			Break: `dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "panic"}`,
 		}},
@@ -128,8 +171,8 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 		Name:   "lease_not_asked",
 		Belief: "the heartbeats stop a worker in time",
 		Edits: []Edit{{
-			File:  "drainer/attempt.go",
-			Guard: " || !l.lease.holds()",
+			File:  "drainer/worker.go",
+			Guard: " || !p.lease.holds()",
 		}},
 	},
 	{
@@ -148,7 +191,7 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 	},
 	{
 		Name:   "saga_not_asked",
-		Belief: "a run that goes back takes no step, so none can be claimed",
+		Belief: "a run that is rolled back takes no step, so none can be claimed",
 		Edits: []Edit{
 			{
 				File: "drainer/postgres/sql/claim.sql",
@@ -158,11 +201,105 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 				Break: "false AS closed,",
 			},
 			{
-				File: "drainer/attempt.go",
-				Guard: `	case l.closings.bars(row):
-		return l.withdraw(row, 0, "run_closed"), true // the claim that finds it again stops it
+				File: "drainer/worker.go",
+				Guard: `	case p.closed.bars(row):
+		return p.release(row, 0, "run_closed"), true // the claim that finds it again stops it
 `,
 			},
 		},
 	},
+	{
+		Name:   "http1_not_guarded",
+		Belief: "only HTTP/2 sends a request again by itself",
+		Edits: []Edit{{
+			File:  "dispatch/internal/onesend/trace.go",
+			Guard: "	if e.mayHaveSent() {\n",
+			Break: "	if multiplexed && e.mayHaveSent() {\n",
+		}},
+	},
+	{
+		Name:   "window_from_the_last_try",
+		Belief: "an effect is as old as the attempt that reported it",
+		Edits: []Edit{{
+			File:  "compensations/sql/next.sql",
+			Guard: "SELECT min(started_at) AS earliest FROM outbox.attempt a",
+			Break: "SELECT max(started_at) AS earliest FROM outbox.attempt a",
+		}},
+	},
+	{
+		Name:   "done_by_the_last_word",
+		Belief: "who says last that a step is completed has completed it",
+		Edits: []Edit{{
+			File:  "compensations/sql/next.sql",
+			Guard: "WHERE a.intent_id = i.id AND a.status = 'completed' AND a.outcome IN ('completed', 'resolved')",
+			Break: "WHERE a.intent_id = i.id AND a.status = 'completed'",
+		}},
+	},
+	{
+		Name:   "via_kept_without_doubt",
+		Belief: "who was asked last is asked again",
+		Edits: []Edit{{
+			File:  "drainer/postgres/sql/settle.sql",
+			Guard: "CASE WHEN maybe_applied THEN via END,",
+			Break: "via,",
+		}},
+	},
+	{
+		Name:   "closed_by_the_clock",
+		Belief: "a run that was closed before a claim began was seen by it",
+		Edits: []Edit{{
+			File:  "drainer/postgres/sql/closed.sql",
+			Guard: "WHERE (SELECT s.agent_run_id FROM outbox.saga s WHERE s.agent_run_id = claimed.run) IS NOT NULL;",
+			Break: "WHERE (SELECT s.agent_run_id FROM outbox.saga s WHERE s.agent_run_id = claimed.run AND s.begun_at > (SELECT min(claimed_at) FROM outbox.claim WHERE worker_id = $1::uuid)) IS NOT NULL;",
+		}},
+	},
+}
+
+// Edit changes one place of one file.
+type Edit struct {
+	File  string // below the module's folder
+	Guard string // text that the file contains exactly once
+	Break string // what stands there instead
+}
+
+// writeOverlay writes the edited files into folder, and beside them the JSON that
+// `go build -overlay` reads. The files themselves stay as they are.
+func writeOverlay(folder string, edits []Edit) (string, error) {
+	texts := map[string]string{}
+	for _, edit := range edits {
+		if err := edit.apply(texts); err != nil {
+			return "", err
+		}
+	}
+	replace := map[string]string{}
+	for path, text := range texts {
+		replace[path] = filepath.Join(folder, fmt.Sprintf("%d-%s", len(replace), filepath.Base(path)))
+		if err := os.WriteFile(replace[path], []byte(text), 0o600); err != nil {
+			return "", err
+		}
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(folder, "overlay.json")
+	return path, os.WriteFile(path, overlay, 0o600)
+}
+
+// apply changes what is in texts by path, or the file where it is not there yet.
+func (e Edit) apply(texts map[string]string) error {
+	path := filepath.Join(root(), e.File)
+	text, edited := texts[path]
+	if !edited {
+		source, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		text = string(source)
+	}
+	if found := strings.Count(text, e.Guard); found != 1 {
+		return fmt.Errorf("%q is %d times in %s, want once: the code has moved on, and so must this edit", e.Guard, found, e.File)
+	}
+	texts[path] = strings.Replace(text, e.Guard, e.Break, 1)
+	return nil
 }

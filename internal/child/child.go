@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -30,8 +31,8 @@ func Start(command *exec.Cmd, farewell syscall.Signal) (*Process, error) {
 }
 
 // StartGroup is Start for a process that may start others: signals go to all
-// of them that stay in its process group, and whoever is left when the process
-// ends is killed. The farewell reaches the process alone.
+// of them that stay in its process group, and those left when the process
+// ends are killed. The farewell reaches the process alone.
 func StartGroup(command *exec.Cmd, farewell syscall.Signal) (*Process, error) {
 	return start(&Process{command: command, group: &group{}}, farewell)
 }
@@ -103,4 +104,40 @@ func (p *Process) End(signal syscall.Signal, patience time.Duration) error {
 	err := p.Signal(syscall.SIGKILL)
 	<-p.ended
 	return errors.Join(fmt.Errorf("process %d was still there %s after %s, so it was killed", p.Pid(), patience, signal), err)
+}
+
+// group keeps signals from a process group whose number may belong to others
+// by now: it is the leader's own until the leader has been waited for.
+type group struct {
+	mu     sync.Mutex
+	waited bool
+}
+
+func (g *group) signal(leader int, signal syscall.Signal) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.waited {
+		return nil
+	}
+	if err := syscall.Kill(-leader, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("sending %s to process group %d: %w", signal, leader, err)
+	}
+	return nil
+}
+
+// wait kills what the leader leaves behind.
+func (g *group) wait(leader *exec.Cmd) error {
+	if awaitExit(leader.Process.Pid) {
+		_ = g.signal(leader.Process.Pid, syscall.SIGKILL)
+		g.retire()
+		return leader.Wait()
+	}
+	defer g.retire()
+	return leader.Wait()
+}
+
+func (g *group) retire() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waited = true
 }

@@ -4,7 +4,7 @@ package child
 
 import "syscall"
 
-// endWithParent can do nothing: only Linux tells a child of its parent's death.
+// endWithParent can do nothing: only Linux signals a child when its parent dies.
 func endWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
 // awaitExit is Linux's, too: elsewhere a process that ends by itself leaves

@@ -13,7 +13,7 @@ import (
 )
 
 // family starts a shell that leaves a process behind which holds its stdout
-// open. Whoever reads to the end of it knows that both are gone.
+// open. A reader that reaches its end knows that both are gone.
 func family(t *testing.T, script string) (*child.Process, *bufio.Reader) {
 	t.Helper()
 	command := exec.Command("sh", "-c", "sleep 1000 & echo started; "+script)
@@ -46,7 +46,7 @@ func everyoneEnds(t *testing.T, stdout io.Reader) {
 	select {
 	case <-ended:
 	case <-time.After(10 * time.Second):
-		t.Fatal("somebody still holds stdout open")
+		t.Fatal("a process still holds stdout open")
 	}
 }
 

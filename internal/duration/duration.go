@@ -1,5 +1,5 @@
 // Package duration reads lengths of time as people write them in files: 500ms,
-// 24h, 7d. A number alone is none, because nobody can tell its unit.
+// 24h, 7d. A number alone is refused, because its unit is unknown.
 package duration
 
 import (
@@ -14,7 +14,8 @@ import (
 const (
 	// Hint says what Parse wants.
 	Hint = "want a duration with its unit, such as 500ms, 10m, 24h or 7d"
-	// Pattern is what Parse reads, as a regular expression for JSON Schema.
+	// Pattern is the syntax that Parse reads, as a regular expression for JSON
+	// Schema.
 	Pattern = `^([0-9]+d)?([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))*$`
 )
 
@@ -28,8 +29,8 @@ var ErrInvalid = errors.New(Hint)
 
 var shape = regexp.MustCompile(Pattern)
 
-// Parse reads what Pattern says. It also reads a minus, so that whoever forbids
-// it can say so.
+// Parse reads what Pattern says. It also reads a minus, so that the caller can
+// refuse a negative length by name.
 func Parse(text string) (time.Duration, error) {
 	if length, isNegative := strings.CutPrefix(text, "-"); isNegative {
 		positive, err := parse(length)

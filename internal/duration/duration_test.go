@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// tooLong is what only a number can tell.
+// tooLong has the syntax of a duration; only its number is too large.
 var tooLong = []string{"999999999d", "106751d99h", "9223372037s"}
 
 func TestDurationsHaveAUnit(t *testing.T) {

@@ -9,10 +9,10 @@
 //
 //	kill  the process ends by SIGKILL
 //	stop  the process stops until SIGCONT
-//	hold  whoever came by waits until the process gets SIGUSR1
-//	hang  whoever came by waits for ever
-//	fail  whoever asked gets an error
-//	panic whoever came by panics
+//	hold  the goroutine waits until the process gets SIGUSR1
+//	hang  the goroutine waits for ever
+//	fail  the call returns an error
+//	panic the goroutine panics
 package failpoint
 
 // Point is a place.
@@ -24,17 +24,17 @@ const (
 	BeforeSend      Point = "before_send"      // a row has passed every gate
 	AfterReply      Point = "after_reply"      // its outcome is known to this process alone
 	SettleCommitted Point = "settle_committed" // it is settled, and the lane does not know yet
-	TurnReply       Point = "turn_reply"       // fail: the turn's commit stands, its reply is lost
+	BatchReply      Point = "batch_reply"      // fail: the batch's commit stands, its reply is lost
 	Heartbeat       Point = "heartbeat"        // fail: the beat is not written
 	ClaimsLocked    Point = "claims_locked"    // whose worker is dead, or does not remember them; their rows are not read yet
 	ClaimsRead      Point = "claims_read"      // their rows are read, and not judged yet
-	SagaLocked      Point = "saga_locked"      // a pass has locked its saga, and planned nothing yet
+	SagaLocked      Point = "saga_locked"      // a pass has taken its sagas, and looked at none yet
 	UndoWritten     Point = "undo_written"     // an undo is enqueued, its pass not committed
 	PageSent        Point = "page_sent"        // a pager has it, the outbox does not know yet
 )
 
 // Points are all of them.
 var Points = []Point{
-	ClaimCommitted, BeforeSend, AfterReply, SettleCommitted, TurnReply, Heartbeat,
+	ClaimCommitted, BeforeSend, AfterReply, SettleCommitted, BatchReply, Heartbeat,
 	ClaimsLocked, ClaimsRead, SagaLocked, UndoWritten, PageSent,
 }

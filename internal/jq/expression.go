@@ -14,9 +14,6 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// evaluationLimit bounds one expression: jq is a whole programming language.
-const evaluationLimit = time.Second
-
 // Expression is a compiled jq expression with exactly one result.
 type Expression struct {
 	query *gojq.Query
@@ -39,7 +36,14 @@ func Compile(source string) (*Expression, error) {
 	if name := findCall(reflect.ValueOf(query), "now", "localtime", "strflocaltime"); name != "" {
 		return nil, fmt.Errorf("jq calls %s: its result would depend on the clock", name)
 	}
-	code, err := gojq.Compile(query)
+	limited, err := gojq.Parse(source)
+	if err != nil {
+		return nil, errors.New("jq does not parse")
+	}
+	if err := bound(limited); err != nil {
+		return nil, err
+	}
+	code, err := gojq.Compile(limited, boundedOptions()...)
 	if err != nil {
 		return nil, fmt.Errorf("compiling jq: %w", err)
 	}
@@ -48,23 +52,28 @@ func Compile(source string) (*Expression, error) {
 
 var errOneResult = errors.New("jq gave no result, or more than one")
 
-// Eval runs the expression for a second at most, for 8 MiB at most. The input must not be shared
-// with a concurrent evaluation. An error may quote from the input.
+// Eval runs the expression for a second at most, for 8 MiB at most. It builds 32 MiB at
+// most on the way, and an expression that needs much waits until no other such runs. The
+// input must not be shared with a concurrent evaluation. An error may quote from the input.
 func (e *Expression) Eval(ctx context.Context, input any) (any, error) {
 	if text, found := textAt(e.names, input); found && measure(text, resultLimit) >= 0 {
 		return text, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, evaluationLimit)
-	defer cancel()
-	results := e.code.RunWithContext(ctx, input)
+	b := &budget{Context: ctx, deadline: time.Now().Add(evaluationLimit)}
+	defer b.release()
+	results := e.code.RunWithContext(b, input, b)
 	value, ok := results.Next()
-	if !ok {
-		return nil, errOneResult
-	}
 	if err, failed := value.(error); failed {
 		return nil, fmt.Errorf("evaluating jq: %w", err)
 	}
-	if _, more := results.Next(); more {
+	if ok {
+		_, more := results.Next()
+		ok = !more
+	}
+	switch {
+	case b.err != nil:
+		return nil, fmt.Errorf("evaluating jq: %w", b.err)
+	case !ok:
 		return nil, errOneResult
 	}
 	if measure(value, resultLimit) < 0 {

@@ -32,7 +32,7 @@ func TestAnExpressionGivesOneResultInTime(t *testing.T) {
 		"empty":            "no result, or more than one",
 		".id, .id":         "no result, or more than one",
 		".id | keys":       "evaluating jq: ",
-		"def f: f; f":      context.DeadlineExceeded.Error(),
+		"def f: f; f":      "more than 1048576 steps",
 		"[range(1 / 0.0)]": "evaluating jq: ",
 		`"x" * 9000000`:    "more than 8 MiB",
 		"[range(20000)] as $a | [range(30) | $a]":                 "more than 8 MiB",

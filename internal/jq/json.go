@@ -11,9 +11,9 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// maxKeptOctets is the longest text after which a decoder, and the room that it made
+// maxKeptBytes is the longest text after which a decoder, and the room that it made
 // for the text, is kept.
-const maxKeptOctets = 64 << 10
+const maxKeptBytes = 64 << 10
 
 // decoder reads one text after the other.
 type decoder struct {
@@ -42,7 +42,7 @@ func Decode(text []byte) (any, error) {
 	if _, err := d.json.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("decoding JSON: something follows the value")
 	}
-	if len(text) <= maxKeptOctets {
+	if len(text) <= maxKeptBytes {
 		d.text.Reset(nil)
 		decoders.Put(d)
 	}

@@ -6,12 +6,12 @@ import (
 	"math/big"
 )
 
-// resultLimit bounds what an expression may give, in octets of its strings and
-// numbers and a few for everything else: a payload of some octets can be made
-// into any number of them.
+// resultLimit bounds the result of an expression, in bytes of its strings and
+// numbers and a few for everything else: a small payload can be made into a
+// result of any size.
 const resultLimit = 8 << 20
 
-const overhead = 16 // octets, about, of a value that is neither
+const overhead = 16 // bytes, about, of a value that is neither
 
 // ErrTooLarge says that a result is beyond what any request carries.
 var ErrTooLarge = errors.New("jq gave more than 8 MiB")

@@ -39,7 +39,7 @@ func TestAResultOfJustTheLimitPasses(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := expression.Eval(t.Context(), map[string]any{"text": text}); (err == nil) != passes {
-				t.Errorf("%s of %d octets: %v", source, len(text), err)
+				t.Errorf("%s of %d bytes: %v", source, len(text), err)
 			}
 		}
 	}

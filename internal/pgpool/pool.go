@@ -6,12 +6,16 @@ package pgpool
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -21,7 +25,7 @@ const (
 	// than the answer of one that is dead.
 	pingTimeout = 3 * time.Second
 	// lastWords is how long a connection that was given up may keep its place in
-	// the pool, so that the server hears of it.
+	// the pool, so that the server is notified of its end.
 	lastWords = 2 * time.Second
 	// statements is far above what a daemon prepares on one connection, and each
 	// connection makes room for as many.
@@ -34,9 +38,10 @@ var dialer = net.Dialer{
 	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3},
 }
 
-// Open connects lazily: the database may come up later. settings are statements
-// that each new session begins with, beside those of every pool.
-func Open(ctx context.Context, databaseURL string, connections int32, settings ...string) (*pgxpool.Pool, error) {
+// Open connects lazily: the database may come up later. A pooler in front of it
+// takes no settings of a session, so each transaction makes those that it needs:
+// see [Transaction].
+func Open(ctx context.Context, databaseURL string, connections int32) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
@@ -49,8 +54,8 @@ func Open(ctx context.Context, databaseURL string, connections int32, settings .
 	config.ConnConfig.StatementCacheCapacity = min(config.ConnConfig.StatementCacheCapacity, statements)
 	config.ConnConfig.DescriptionCacheCapacity = min(config.ConnConfig.DescriptionCacheCapacity, statements)
 	config.ConnConfig.Tracer = patience{}
-	config.AfterConnect = prepare(strings.Join(append([]string{sessionSQL}, settings...), ";"))
 	leaveReadOnly(&config.ConnConfig.Config)
+	begin(config, session)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("database pool: %w", err)
@@ -58,35 +63,127 @@ func Open(ctx context.Context, databaseURL string, connections int32, settings .
 	return pool, nil
 }
 
-// sessionSQL frees what a worker that froze or vanished holds: another one
-// cannot recover rows that are still locked. The isolation is set because the
-// role's default could be stricter, and statements would fail.
-const sessionSQL = `
-	SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;
-	SET idle_in_transaction_session_timeout = '10s';
-	SET tcp_user_timeout = '10s';
-	SET tcp_keepalives_idle = 5;
-	SET tcp_keepalives_interval = 2;
-	SET tcp_keepalives_count = 3`
-
-func prepare(session string) func(context.Context, *pgx.Conn) error {
-	return func(ctx context.Context, conn *pgx.Conn) error {
-		// The pool goes on when nobody waits any more, and keeps the connection's place.
-		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-		defer cancel()
-		if err := conn.PgConn().Exec(ctx, session).Close(); err != nil {
-			return fmt.Errorf("prepare the database session: %w", err)
-		}
-		return nil
-	}
-}
-
 // takeLeave bounds the wait for the last words of a connection that was given up:
 // on one that is dead without a word they never come, and with few connections
-// the daemon would be mute meanwhile.
+// the daemon would not answer meanwhile.
 func takeLeave(conn *pgx.Conn) {
 	if conn.IsClosed() {
 		end := conn.PgConn().Conn()
 		time.AfterFunc(lastWords, func() { _ = end.Close() })
+	}
+}
+
+// Path is the search_path of every statement of daemon and CLI. Each name of the
+// schema is written with it, so no schema that others can create in is looked at.
+const Path = "pg_catalog, pg_temp"
+
+// session frees what a worker that froze or vanished holds: another one cannot
+// recover rows that are still locked. The isolation is set because the role's
+// default could be stricter, and statements would fail.
+var session = map[string]string{
+	"search_path":                         Path,
+	"default_transaction_isolation":       "read committed",
+	"idle_in_transaction_session_timeout": "10s",
+	"tcp_user_timeout":                    "10s",
+	"tcp_keepalives_idle":                 "5",
+	"tcp_keepalives_interval":             "2",
+	"tcp_keepalives_count":                "3",
+}
+
+// Transaction begins every transaction of daemon and CLI. A pooler may give each
+// transaction another server connection, and takes no settings at login. So the
+// settings are made again, for this transaction alone.
+var Transaction = pgx.TxOptions{BeginQuery: `BEGIN ISOLATION LEVEL READ COMMITTED;
+	SET LOCAL search_path = ` + Path + `;
+	SET LOCAL idle_in_transaction_session_timeout = '10s';
+	SET LOCAL tcp_user_timeout = '10s'`}
+
+// Connect connects with the search_path of daemon and CLI.
+func Connect(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
+	plain := config.Copy()
+	config.RuntimeParams["search_path"] = Path
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if refusesSettings(err) {
+		conn, err = pgx.ConnectConfig(ctx, plain)
+	}
+	return conn, err
+}
+
+// Pin gives the connections of a pool the search_path of daemon and CLI.
+func Pin(config *pgxpool.Config) { begin(config, map[string]string{"search_path": Path}) }
+
+// begin has each session start with settings. They are sent at login and never
+// by SET: PgBouncer refuses them there, and a SET would stay on its server
+// connection, for whichever client is given that next.
+func begin(config *pgxpool.Config, settings map[string]string) {
+	var known, refused atomic.Bool
+	keeps := config.ConnConfig.OnPgError
+	config.ConnConfig.OnPgError = func(conn *pgconn.PgConn, refusal *pgconn.PgError) bool {
+		if refusesSettings(refusal) { // a pooler came in between since
+			refused.Store(true)
+		}
+		return keeps(conn, refusal)
+	}
+	config.BeforeConnect = func(ctx context.Context, next *pgx.ConnConfig) error {
+		if !refused.Load() {
+			maps.Copy(next.RuntimeParams, settings)
+		}
+		if known.Load() {
+			return nil
+		}
+		conn, err := pgconn.ConnectConfig(ctx, &next.Config)
+		switch {
+		case err == nil:
+			known.Store(true)
+			return conn.Close(ctx)
+		case refusesSettings(err):
+			known.Store(true)
+			for name := range settings {
+				delete(next.RuntimeParams, name)
+			}
+			return nil
+		}
+		return fmt.Errorf("first connection: %w", err)
+	}
+}
+
+// refusesSettings recognises PgBouncer's refusal of a start-up parameter.
+func refusesSettings(err error) bool {
+	var refusal *pgconn.PgError
+	return errors.As(err, &refusal) && refusal.Code == "08P01" && strings.Contains(refusal.Message, "startup parameter")
+}
+
+const readOnlyTransaction = "25006"
+
+// leaveReadOnly gives up a connection to a server that refuses to write, such as
+// a primary that came back as a standby. The new primary is found by
+// connecting anew, and never by asking the same server again.
+func leaveReadOnly(config *pgconn.Config) {
+	keeps := config.OnPgError
+	config.OnPgError = func(conn *pgconn.PgConn, refusal *pgconn.PgError) bool {
+		return refusal.Code != readOnlyTransaction && keeps(conn, refusal)
+	}
+}
+
+// longestStatement is for statements whose caller sets no end, as some of
+// River's. On a connection that is dead without a word they would never return.
+const longestStatement = 10 * time.Second
+
+// patience ends such statements. pgx asks it before and after each one.
+type patience struct{}
+
+type cancelKey struct{}
+
+func (patience) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	if _, ends := ctx.Deadline(); ends {
+		return ctx
+	}
+	ctx, cancel := context.WithTimeout(ctx, longestStatement)
+	return context.WithValue(ctx, cancelKey{}, cancel)
+}
+
+func (patience) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if cancel, set := ctx.Value(cancelKey{}).(context.CancelFunc); set {
+		cancel()
 	}
 }

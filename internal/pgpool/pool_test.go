@@ -1,10 +1,15 @@
 package pgpool_test
 
 import (
-	"strings"
+	"context"
+	"sync/atomic"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/integration/pgproxy"
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
@@ -18,6 +23,7 @@ func TestASessionIsPreparedForADaemonThatVanishes(t *testing.T) {
 	}
 	defer pool.Close()
 	for setting, want := range map[string]string{
+		"search_path":                         "pg_catalog, pg_temp",
 		"default_transaction_isolation":       "read committed",
 		"idle_in_transaction_session_timeout": "10s",
 		"tcp_user_timeout":                    "10000",
@@ -51,15 +57,64 @@ func TestAConnectionThatOnlyReadsIsNotKept(t *testing.T) {
 	}
 }
 
-// Whoever waits for the only connection can give up; the pool itself must, too.
-func TestAConnectionThatFallsSilentWhileItIsPreparedGivesItsPlaceUp(t *testing.T) {
+// A SET would stay on the pooler's server connection, for whichever client is given that next.
+func TestNothingThatTheProgramSetsStaysOnAPooledConnection(t *testing.T) {
 	t.Parallel()
-	pool, err := pgpool.Open(t.Context(), drainertest.Database(t), 1, `SELECT pg_sleep(3600)`)
+	var refusals atomic.Int64
+	through := pgproxy.RefuseSettings(t, drainertest.Database(t), &refusals)
+	pool, err := pgpool.Open(t.Context(), through, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	if conn, err := pool.Acquire(t.Context()); err == nil || !strings.Contains(err.Error(), "prepare the database session") {
-		t.Errorf("got %v, %v, want that the session could not be prepared", conn, err)
+	config, err := pgx.ParseConfig(through)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgpool.Connect(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+
+	fault.Injected(t, 84, int(refusals.Load()))
+
+	const changed = `SELECT name FROM pg_settings WHERE source = 'session' ORDER BY name`
+	if err := pgx.BeginTxFunc(t.Context(), pool, pgpool.Transaction, func(tx pgx.Tx) error {
+		for setting, want := range map[string]string{
+			"search_path":                         "pg_catalog, pg_temp",
+			"transaction_isolation":               "read committed",
+			"idle_in_transaction_session_timeout": "10s",
+		} {
+			if got := drainertest.Value[string](t, tx, "SELECT current_setting($1)", setting); got != want {
+				t.Errorf("in a transaction %s is %q, want %q", setting, got, want)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for name, db := range map[string]interface {
+		Query(context.Context, string, ...any) (pgx.Rows, error)
+	}{"the daemon's pool": pool, "the CLI": conn} {
+		for _, left := range drainertest.Column[string](t, db, changed) {
+			t.Errorf("%s leaves %s set on the pooler's connection", name, left)
+		}
+	}
+}
+
+func TestTheCommandLineLooksAtNoSchemaOfOthers(t *testing.T) {
+	t.Parallel()
+	config, err := pgx.ParseConfig(drainertest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgpool.Connect(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if got := drainertest.Value[string](t, conn, "SHOW search_path"); got != "pg_catalog, pg_temp" {
+		t.Errorf("the search_path is %q", got)
 	}
 }

@@ -1,4 +1,4 @@
-// Package spelling helps whoever mistyped a name.
+// Package spelling suggests the name that a typo meant.
 package spelling
 
 import (
@@ -30,7 +30,7 @@ func Nearest(name string, known []string) (string, bool) {
 }
 
 // editDistance counts the insertions, deletions and substitutions of one
-// octet that turn a into b (Levenshtein, 1966).
+// byte that turn a into b (Levenshtein, 1966).
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -7,17 +7,54 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
+	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
 
-	"github.com/agentoutbox/drainer/internal/child"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/internal/child"
 )
+
+// Option changes how the server is made. Without one its settings are Postgres's
+// own defaults, so commits are durable.
+type Option func(*Server)
+
+// WithSettings sets parameters of postgresql.conf.
+func WithSettings(chosen map[string]string) Option {
+	return func(s *Server) { maps.Copy(s.settings, chosen) }
+}
+
+// WithoutDurability gives up what a crash of the machine, or Kill, would need,
+// for speed.
+func WithoutDurability() Option {
+	return WithSettings(map[string]string{"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})
+}
+
+// WithEnvironment adds variables, NAME=value, to the server's environment.
+func WithEnvironment(variables ...string) Option {
+	return func(s *Server) { s.environment = append(s.environment, variables...) }
+}
+
+// In keeps the data below that folder, which the server's owner must be able to
+// reach, instead of the one for temporary files.
+func In(folder string) Option {
+	return func(s *Server) { s.folder = folder }
+}
+
+// Following makes a standby of a running server, from a copy of its data as
+// they are now. It follows its primary until SQL promotes it.
+func Following(primary *Server) Option {
+	return func(s *Server) { s.primary = primary }
+}
 
 const (
 	startTimeout = 30 * time.Second
@@ -137,7 +174,7 @@ func (s *Server) create(ctx context.Context) (err error) {
 	return s.initialize(ctx)
 }
 
-// initialize makes the data directory, with a password that nobody else knows.
+// initialize makes the data directory, with a random password.
 func (s *Server) initialize(ctx context.Context) error {
 	password, passwordFile := rand.Text(), filepath.Join(s.dir, "password")
 	if err := os.WriteFile(passwordFile, []byte(password), 0o600); err != nil {
@@ -221,4 +258,45 @@ func freePort() (int, error) {
 	}
 	defer listener.Close()
 	return listener.Addr().(*net.TCPAddr).Port, nil
+}
+
+const logTail = 4 << 10
+
+// command is one of Postgres's programs, run as the server's owner.
+func (s *Server) command(ctx context.Context, program string, arguments ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(s.binaries, program), arguments...)
+	cmd.Dir = s.dir
+	cmd.Env = slices.Concat(os.Environ(), []string{"LC_ALL=C"}, s.environment)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.owner, Setpgid: true} // Ctrl-C is for the parent
+	cmd.Stdout, cmd.Stderr = s.log, s.log
+	return cmd
+}
+
+// said is the end of what the server wrote to its log.
+func (s *Server) said() string {
+	said, err := os.ReadFile(s.log.Name())
+	if err != nil {
+		return ""
+	}
+	return string(said[max(0, len(said)-logTail):])
+}
+
+// owner is who the server runs as: nil for the user of this process, except
+// for root, as whom Postgres refuses to run.
+func owner() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		account, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, uidErr := strconv.ParseUint(account.Uid, 10, 32)
+		gid, gidErr := strconv.ParseUint(account.Gid, 10, 32)
+		if uidErr == nil && gidErr == nil {
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+		}
+	}
+	return nil, errors.New(`postgres refuses to run as root, and there is no user "postgres" or "nobody"; run as another user`)
 }

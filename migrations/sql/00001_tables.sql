@@ -1,5 +1,13 @@
 -- +goose Up
 
+-- What the schema's owner decided for all logins. The owner alone writes here.
+CREATE TABLE outbox.setting (
+  name  text COLLATE "C" PRIMARY KEY
+        CHECK (name IN ('namespace', 'unknown_tools', 'require_state', 'retention_floor') OR starts_with(name, 'retention_floor/')),
+  value text NOT NULL,
+  CHECK (NOT starts_with(name, 'retention_floor') OR value::interval >= interval '1 hour')
+);
+
 -- What agents committed. Rows are never changed.
 CREATE TABLE outbox.intent (
   id             bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -12,14 +20,16 @@ CREATE TABLE outbox.intent (
   headers        jsonb,
   not_before     timestamptz,
   compensates    bigint,  -- the intent that this one undoes
+  namespace      text COLLATE "C",  -- what its key was made with, fixed as it is enqueued; null: none, and no bytes
   created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+  payload_bytes  int NOT NULL GENERATED ALWAYS AS (octet_length(payload::text)) STORED,  -- as a claim brings it
   PRIMARY KEY (agent_run_id, step_id, tool_name, business_scope),
   -- Postgres reads the text of each constraint again for every INSERT: few words are quick.
   CONSTRAINT intent_parts_not_empty CHECK ('' <> ALL (ARRAY[agent_run_id, step_id, provider, business_scope])),
   CONSTRAINT intent_parts_size CHECK (greatest(octet_length(agent_run_id), octet_length(step_id),
                                                octet_length(tool_name), octet_length(business_scope)) <= 255),
   -- What its readers cannot take would hold up each of them: a few octets of jsonb can be 130 kB of text.
-  CONSTRAINT intent_payload_size CHECK (octet_length(payload::text) <= 1048576),
+  CONSTRAINT intent_payload_size CHECK (payload_bytes <= 1048576),
   CONSTRAINT intent_headers_size CHECK (octet_length(headers::text) <= 65536),
   CONSTRAINT intent_not_before_ends CHECK (not_before < '9999-01-01 00:00:00+00'),
   -- Agents cannot set compensates, so they cannot take the key of an undo.
@@ -31,14 +41,22 @@ ALTER TABLE outbox.intent ALTER payload SET STATISTICS 0, ALTER headers SET STAT
 
 CREATE UNIQUE INDEX intent_compensates ON outbox.intent (compensates) WHERE compensates IS NOT NULL;
 
+-- Intents that an operator gave a new key: few, so that whoever makes keys finds this empty most often.
+CREATE TABLE outbox.generation (
+  intent_id  bigint PRIMARY KEY,
+  generation int NOT NULL CHECK (generation > 1),  -- of its newest key; without a row it is the first
+  doubt      boolean NOT NULL  -- what was sent under an older key may have been applied, and may still arrive
+);
+
 -- Pending intents only. Rows are inserted and deleted, never updated.
 CREATE TABLE outbox.queue (
-  provider         text COLLATE "C" NOT NULL,
+  provider         text COLLATE "C" NOT NULL,  -- or provider/operation, where a daemon of the provider does not know that operation
   next_attempt_at  timestamptz NOT NULL,
   intent_id        bigint NOT NULL UNIQUE,
   agent_run_id     text COLLATE "C" NOT NULL,  -- its intent's, so that a claim need not look there whether the run goes back
   attempt          int NOT NULL DEFAULT 0,  -- the last number used; it only ever grows
   tries            int NOT NULL DEFAULT 0,  -- what max_attempts is compared with
+  bytes            int NOT NULL DEFAULT 0,  -- of its intent's payload and headers: claims are bounded by them
   first_attempt_at timestamptz,             -- null until something may have been sent
   maybe_applied    boolean NOT NULL DEFAULT false,
   lookup           boolean NOT NULL DEFAULT false,  -- the next attempt asks, it does not act
@@ -78,7 +96,9 @@ ALTER TABLE outbox.claim
 CREATE TABLE outbox.attempt (
   intent_id        bigint NOT NULL,
   attempt          int NOT NULL,
-  worker           text NOT NULL,  -- a worker's id, 'operator:NAME' or 'saga'
+  worker           text,           -- a daemon's: a worker's id, or 'saga'. Operators cannot write this column
+  operator         text,           -- 'operator:NAME', as the operator says. Daemons cannot write this column
+  login            text NOT NULL DEFAULT session_user,  -- who wrote the row; nobody but the owner can set it
   started_at       timestamptz,
   finished_at      timestamptz NOT NULL DEFAULT now(),
   outcome          text NOT NULL,  -- the evidence
@@ -97,7 +117,8 @@ CREATE TABLE outbox.attempt (
   served_by        text,           -- the fallback that was called; null: the intent's own provider
   reason           text,           -- an operator's
   PRIMARY KEY (intent_id, attempt),
-  CONSTRAINT attempt_pending_is_due CHECK (status <> 'pending' OR next_attempt_at IS NOT NULL)
+  CONSTRAINT attempt_pending_is_due CHECK (status <> 'pending' OR next_attempt_at IS NOT NULL),
+  CONSTRAINT attempt_signed CHECK (num_nonnulls(worker, operator) = 1 AND NOT starts_with(worker, 'operator:'))
 );
 
 ALTER TABLE outbox.attempt
@@ -107,6 +128,7 @@ ALTER TABLE outbox.attempt
 CREATE TABLE outbox.worker (
   worker_id  uuid PRIMARY KEY,
   providers  text[] NOT NULL,  -- that it serves: limits are shared among those who do
+  tools      text[] NOT NULL DEFAULT '{}',  -- that it knows of them, each as provider/operation
   started_at timestamptz NOT NULL DEFAULT now(),
   beat_at    timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 10);
@@ -114,6 +136,7 @@ CREATE TABLE outbox.worker (
 -- What all replicas share about a provider.
 CREATE TABLE outbox.provider (
   name       text COLLATE "C" PRIMARY KEY,
+  namespace  text COLLATE "C" CHECK (namespace <> ''),  -- what enters the keys of new intents; null: what outbox.setting has
   paused     boolean NOT NULL DEFAULT false,
   idle_until timestamptz NOT NULL DEFAULT '-infinity',  -- enqueueing notifies until then
   state      text NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'half_open')),  -- of the circuit breaker
@@ -151,17 +174,35 @@ CREATE TABLE outbox.saga (
   epoch        int NOT NULL DEFAULT 1,  -- raised by every retry
   begun_at     timestamptz NOT NULL DEFAULT now(),
   ended_at     timestamptz,
-  changed_by   text,  -- the operator who began, retried or resolved it, and why
-  reason       text
-);
+  changed_by   text,  -- the operator who began, retried or resolved it, as the operator says, and why
+  reason       text,
+  login        text NOT NULL DEFAULT session_user,  -- the operator's then, else the daemon's that began it
+  moves_at     timestamptz NOT NULL DEFAULT now(),  -- when a pass looks at it next; what ends marks it
+  passes       int NOT NULL DEFAULT 0,  -- begun since the last one that ended: one is under way, or died
+  plan         bigint[],  -- the steps that it undoes next, in this order; null: it has to look
+  place        int NOT NULL DEFAULT 1,  -- in the plan
+  ready        jsonb  -- what the last pass decided of the next places, by their number: what settles an undo goes by it
+) WITH (fillfactor = 50);  -- room on the page keeps a step of the plan off the indexes
+ALTER TABLE outbox.saga
+  ALTER plan SET STORAGE EXTERNAL, ALTER plan SET STATISTICS 0,
+  ALTER ready SET STORAGE EXTERNAL, ALTER ready SET STATISTICS 0;
+CREATE INDEX saga_moves ON outbox.saga (moves_at) WHERE state = 'begun';
 CREATE INDEX saga_begun ON outbox.saga (begun_at) WHERE state = 'begun';
 CREATE INDEX saga_failed ON outbox.saga (begun_at) WHERE state = 'compensation_failed';
+
+-- Runs of which a completed step, or one in doubt, was pruned while other intents of them stayed. A saga
+-- cannot undo what it does not see. The row goes with the last intent of its run.
+CREATE TABLE outbox.forgotten (
+  agent_run_id text COLLATE "C" PRIMARY KEY,
+  pruned_at    timestamptz NOT NULL DEFAULT now()
+);
 
 -- What a human must decide: open, which pages; acknowledged, which is somebody's; or resolved.
 CREATE TABLE outbox.incident (
   id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   kind            text NOT NULL CHECK (kind IN ('outcome_unknown', 'compensation_failed', 'reversal_window_expired',
-                                                'key_collision', 'unconfigured_provider')),
+                                                'key_collision', 'unconfigured_provider', 'saga_stalled', 'refused_intent',
+                                                'unknown_operation', 'first_replay')),
   intent_id       bigint NOT NULL,
   agent_run_id    text COLLATE "C" NOT NULL,
   detail          text,
@@ -172,13 +213,14 @@ CREATE TABLE outbox.incident (
   reason          text,                    -- why it was acknowledged
   resolved_at     timestamptz,             -- its cause is gone
   resolved_by     text,
+  login           text,                    -- that acknowledged or resolved it last
   UNIQUE (kind, intent_id)
 );
 CREATE INDEX incident_unresolved ON outbox.incident (acknowledged_at, kind) WHERE resolved_at IS NULL;
 
 -- +goose StatementBegin
 -- Whoever sets opened_at opens an incident again. One that is still open stays as it is.
-CREATE FUNCTION outbox.reopen_incident() RETURNS trigger LANGUAGE plpgsql SET search_path = '' AS $$
+CREATE FUNCTION outbox.reopen_incident() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF OLD.acknowledged_at IS NULL AND OLD.resolved_at IS NULL THEN
     NEW.opened_at := OLD.opened_at;
@@ -205,6 +247,8 @@ CREATE TABLE outbox.page (
   told        text CHECK (told IN ('open', 'acknowledged', 'resolved')),  -- null: nobody knows
   told_at     timestamptz,
   tried_at    timestamptz,
+  left_until  timestamptz,             -- being sent, or not tried again, until then
+  tries       int NOT NULL DEFAULT 0,  -- in vain, since it was told last
   sends       int NOT NULL DEFAULT 0,  -- tells two senders that they met
   PRIMARY KEY (incident_id, generation, channel)
 );
@@ -217,7 +261,7 @@ CREATE TABLE outbox.watermark (
 );
 
 -- +goose Down
-DROP TABLE outbox.wake_up, outbox.watermark, outbox.page, outbox.incident, outbox.saga, outbox.duplicate, outbox.provider, outbox.worker,
-           outbox.attempt, outbox.claim, outbox.queue, outbox.intent;
+DROP TABLE outbox.wake_up, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.worker,
+           outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.setting;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
 DROP FUNCTION outbox.reopen_incident;

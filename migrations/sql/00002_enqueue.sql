@@ -1,24 +1,33 @@
 -- +goose Up
 
+-- Every function of this schema names its search_path, with pg_temp at its end. Where pg_temp is not
+-- named, Postgres looks for types there first, and a caller's pg_temp.text would run the caller's code.
+
 -- +goose StatementBegin
--- The four parts as netstrings, hashed; package dispatch computes the same. As
+-- The four parts as netstrings, and one more for each of ns=, tenant= and gen= that is
+-- set, hashed; package dispatch computes the same. As
 -- an SQL function it could not be inlined, because convert_to is only STABLE, and
 -- was planned anew in every transaction: a quarter of what enqueueing took.
-CREATE FUNCTION outbox.idempotency_key(agent_run_id text, step_id text, tool_name text, business_scope text)
-RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+CREATE FUNCTION outbox.idempotency_key(agent_run_id text, step_id text, tool_name text, business_scope text,
+                                       namespace text DEFAULT NULL, tenant text DEFAULT NULL, generation int DEFAULT NULL)
+RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RETURN 'idem_v1_' || left(encode(sha256(convert_to(
     octet_length(agent_run_id)   || ':' || agent_run_id   || ',' ||
     octet_length(step_id)        || ':' || step_id        || ',' ||
     octet_length(tool_name)      || ':' || tool_name      || ',' ||
-    octet_length(business_scope) || ':' || business_scope || ',', 'UTF8')), 'hex'), 32);
+    octet_length(business_scope) || ':' || business_scope || ',' ||
+    coalesce(3 + octet_length(nullif(namespace, '')) || ':ns=' || namespace || ',', '') ||
+    coalesce(7 + octet_length(nullif(tenant, '')) || ':tenant=' || tenant || ',', '') ||
+    CASE WHEN generation > 1 THEN 4 + octet_length(generation::text) || ':gen=' || generation || ',' ELSE '' END,
+    'UTF8')), 'hex'), 32);
 END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
 -- Records that an intent was enqueued again; another payload is refused.
 CREATE FUNCTION outbox.record_duplicate(stored outbox.intent, payload jsonb)
-RETURNS void LANGUAGE plpgsql SET search_path = '' AS $$
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF stored.payload = payload THEN
     INSERT INTO outbox.duplicate (intent_id) VALUES (stored.id);
@@ -28,33 +37,34 @@ BEGIN
   PERFORM setval('outbox.collisions', nextval('outbox.collisions')), setval('outbox.last_collision', stored.id);
   RAISE EXCEPTION 'outbox: this key already belongs to an intent with another payload'
     USING ERRCODE = 'OB001',
-          DETAIL = format('Intent %s holds the key %s.', stored.id, outbox.idempotency_key(
-                          stored.agent_run_id, stored.step_id, stored.tool_name, stored.business_scope)),
+          DETAIL = (SELECT format('Intent %s holds the key %s and is %s.', stored.id, s.idempotency_key, s.status)
+                    FROM outbox.status s WHERE s.intent_id = stored.id),
           HINT = 'A retry must repeat the payload exactly; another effect needs another step_id or business_scope.';
 END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- Rows that the running INSERT offered and that no committed intent forbade.
-CREATE FUNCTION outbox.proposed() RETURNS int LANGUAGE sql STABLE AS $$
-  SELECT coalesce(nullif(current_setting('outbox.proposed', true), '')::int, 0)
-$$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- ON CONFLICT DO NOTHING would drop a repeated key in silence. Without sequential scans, because
 -- a plan made while the table was empty is kept, and is quadratic in a bulk insert.
+-- outbox.proposed counts the rows that the running INSERT offered and that no committed intent
+-- forbade. Any client can set it, so it begins with the transaction that it is about: what another
+-- client left on a pooled connection counts for nothing, and a client that forges its own loses its own rows.
 CREATE FUNCTION outbox.catch_duplicate() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = '' SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
   stored outbox.intent;
+  ours text := pg_current_xact_id()::text || ':';
+  proposed text := current_setting('outbox.proposed', true);
 BEGIN
   SELECT * INTO stored FROM outbox.intent i
   WHERE (i.agent_run_id, i.step_id, i.tool_name, i.business_scope)
       = (NEW.agent_run_id, NEW.step_id, NEW.tool_name, NEW.business_scope)
   FOR KEY SHARE;  -- what a prune is about to forget is new
   IF NOT FOUND THEN
-    PERFORM set_config('outbox.proposed', (outbox.proposed() + 1)::text, true);
+    NEW.namespace := coalesce((SELECT p.namespace FROM outbox.provider p WHERE p.name = split_part(NEW.tool_name, '/', 1)),
+                              (SELECT nullif(s.value, '') FROM outbox.setting s WHERE s.name = 'namespace'));
+    PERFORM set_config('outbox.proposed', ours || CASE
+      WHEN starts_with(proposed, ours) THEN split_part(proposed, ':', 2)::int + 1 ELSE 1 END, true);
     RETURN NEW;
   END IF;
   PERFORM outbox.record_duplicate(stored, NEW.payload);
@@ -62,27 +72,26 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- enqueue() looks after its own duplicates, and sees those that race it too.
+-- enqueue() looks after its own duplicates, and sees those that race it too. Any client can set
+-- outbox.enqueueing, so it counts only where the owner inserts, as in enqueue(). Undos come from the daemon
+-- alone: it gives them their namespace, and one that is there already fails its statement.
 CREATE TRIGGER catch_duplicate BEFORE INSERT ON outbox.intent FOR EACH ROW
-  WHEN (current_setting('outbox.enqueueing', true) IS DISTINCT FROM 'on')
+  WHEN (NEW.compensates IS NULL AND (current_setting('outbox.enqueueing', true) IS DISTINCT FROM 'on'
+        OR NOT has_table_privilege('outbox.intent'::regclass, 'DELETE')))
   EXECUTE FUNCTION outbox.catch_duplicate();
 
 -- +goose StatementBegin
--- The lanes that the running transaction wakes as it commits.
-CREATE FUNCTION outbox.wakes() RETURNS text[] LANGUAGE sql STABLE AS $$
-  SELECT coalesce(nullif(current_setting('outbox.wakes', true), '')::text[], '{}')
-$$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 CREATE FUNCTION outbox.queue_intents() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = '' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+  ours text := pg_current_xact_id()::text || ':';
+  proposed text := current_setting('outbox.proposed', true);
+  woken text;  -- the lanes that the running transaction wakes as it commits
   waiting text;
   place tid;
 BEGIN
-  IF outbox.proposed() > 0 THEN
-    IF outbox.proposed() > (SELECT count(*) FROM added) THEN  -- a twin committed in between: compare with it
+  IF starts_with(proposed, ours) THEN
+    IF split_part(proposed, ':', 2)::int > (SELECT count(*) FROM added) THEN  -- a twin committed in between: compare with it
       RAISE EXCEPTION 'outbox: another transaction committed the same key at the same moment'
         USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction, or call outbox.enqueue, which waits and compares.';
     END IF;
@@ -92,14 +101,17 @@ BEGIN
     RAISE EXCEPTION 'outbox: this agent run is closed: it is, or was, compensated or cancelled'
       USING ERRCODE = 'OB002', HINT = 'Start a new run.';
   END IF;
-  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id)
-  SELECT provider, greatest(created_at, not_before), id, agent_run_id FROM added;
+  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, bytes)
+  SELECT provider, greatest(created_at, not_before), id, agent_run_id, payload_bytes + coalesce(octet_length(headers::text), 0) FROM added;
   IF EXISTS (SELECT FROM outbox.provider WHERE idle_until > now()) THEN
+    woken := current_setting('outbox.wakes', true);
+    woken := CASE WHEN starts_with(woken, ours) THEN substr(woken, length(ours) + 1) ELSE '{}' END;
     FOR waiting IN SELECT name FROM outbox.provider
-      WHERE idle_until > now() AND name <> ALL (outbox.wakes())
+      WHERE idle_until > now() AND name <> ALL (woken::text[])
         AND name IN (SELECT provider FROM added WHERE coalesce(not_before <= clock_timestamp(), true))
     LOOP
-      PERFORM set_config('outbox.wakes', (outbox.wakes() || waiting)::text, true);
+      woken := (woken::text[] || waiting)::text;
+      PERFORM set_config('outbox.wakes', ours || woken, true);
       INSERT INTO outbox.wake_up VALUES (waiting) RETURNING ctid INTO place;
       DELETE FROM outbox.wake_up WHERE ctid = place;  -- its trigger still comes at commit
     END LOOP;
@@ -115,11 +127,14 @@ CREATE TRIGGER queue_intents AFTER INSERT ON outbox.intent REFERENCING NEW TABLE
 -- Postgres lets those who notify commit one after the other, each once the one before is on
 -- disk. So of those who commit at once one does, and the lane it wakes looks out for the others.
 -- It speaks for 50 ms and no longer: its commit may wait for a standby, or for another check.
+-- Any login may fill the server's queue of notifications, and a commit that notifies then fails.
+-- So beyond half of it the lane is left to poll.
 CREATE FUNCTION outbox.wake_lane() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = '' AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF pg_try_advisory_xact_lock(hashtextextended(
-       'outbox/wake/' || NEW.provider || floor(20 * extract(epoch FROM clock_timestamp())), 0)) THEN
+       'outbox/wake/' || NEW.provider || floor(20 * extract(epoch FROM clock_timestamp())), 0))
+     AND pg_notification_queue_usage() < 0.5 THEN
     PERFORM pg_notify('outbox', NEW.provider);
   END IF;
   RETURN NULL;
@@ -131,19 +146,6 @@ CREATE CONSTRAINT TRIGGER wake_lane AFTER INSERT ON outbox.wake_up DEFERRABLE IN
   FOR EACH ROW EXECUTE FUNCTION outbox.wake_lane();
 
 -- +goose StatementBegin
-CREATE FUNCTION outbox.check_part(name text, value text) RETURNS void
-LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-  IF octet_length(value) BETWEEN 1 AND 255 THEN
-    RETURN;
-  END IF;
-  RAISE EXCEPTION 'outbox: % is %', name,
-    coalesce(nullif(octet_length(value), 0) || ' octets long; at most 255 are allowed', 'empty')
-    USING ERRCODE = 'OB003';
-END $$;
--- +goose StatementEnd
-
--- +goose StatementBegin
 -- Commits an effect to be dispatched, with the caller's transaction. The same
 -- key again creates nothing and tells where the intent stands. Raises OB001
 -- for another payload, OB002 for a run that is, or was, compensated or cancelled
@@ -151,14 +153,23 @@ END $$;
 CREATE FUNCTION outbox.enqueue(agent_run_id text, step_id text, tool_name text, business_scope text, payload jsonb,
                                not_before timestamptz DEFAULT NULL, headers jsonb DEFAULT NULL)
 RETURNS TABLE (intent_id bigint, created boolean, status text, idempotency_key text)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = '' SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
   stored outbox.intent;
+  own_namespace text;
+  own_generation int;
 BEGIN
-  PERFORM outbox.check_part('agent_run_id', $1), outbox.check_part('step_id', $2),
-          outbox.check_part('tool_name', $3), outbox.check_part('business_scope', $4);
-  IF starts_with($2, 'compensate:') THEN
+  IF (least(octet_length($1), octet_length($2), octet_length($3), octet_length($4)) > 0
+      AND greatest(octet_length($1), octet_length($2), octet_length($3), octet_length($4)) <= 255
+      AND num_nulls($1, $2, $3, $4) = 0) IS NOT TRUE THEN
+    RAISE EXCEPTION 'outbox: %', (
+      SELECT format('%s is %s', part.name,
+                    coalesce(nullif(octet_length(part.value), 0) || ' bytes long; at most 255 are allowed', 'empty'))
+      FROM (VALUES ('agent_run_id', $1), ('step_id', $2), ('tool_name', $3), ('business_scope', $4)) AS part (name, value)
+      WHERE (octet_length(part.value) BETWEEN 1 AND 255) IS NOT TRUE LIMIT 1)
+      USING ERRCODE = 'OB003';
+  ELSIF starts_with($2, 'compensate:') THEN
     RAISE EXCEPTION 'outbox: step_id begins with "compensate:", which is kept for undos' USING ERRCODE = 'OB003';
   ELSIF starts_with($3, '/') THEN
     RAISE EXCEPTION 'outbox: tool_name begins with a slash; write <provider>/<operation>' USING ERRCODE = 'OB003';
@@ -175,9 +186,11 @@ BEGIN
 
   PERFORM set_config('outbox.enqueueing', 'on', true);
   LOOP
-    INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, not_before, headers)
-    VALUES ($1, $2, $3, $4, $5, $6, $7)
-    ON CONFLICT DO NOTHING RETURNING id INTO intent_id;  -- waits for a twin that has not committed yet
+    INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, not_before, headers, namespace)
+    VALUES ($1, $2, $3, $4, $5, $6, $7,
+            coalesce((SELECT p.namespace FROM outbox.provider p WHERE p.name = split_part($3, '/', 1)),
+                     (SELECT nullif(s.value, '') FROM outbox.setting s WHERE s.name = 'namespace')))
+    ON CONFLICT DO NOTHING RETURNING id, namespace INTO intent_id, own_namespace;  -- waits for a twin that has not committed yet
     created := FOUND;
     EXIT WHEN created;
     SELECT * INTO stored FROM outbox.intent i
@@ -188,19 +201,21 @@ BEGIN
   PERFORM set_config('outbox.enqueueing', '', true);
 
   status := 'pending';
-  idempotency_key := outbox.idempotency_key($1, $2, $3, $4);
   IF NOT created THEN
     PERFORM outbox.record_duplicate(stored, $5);
     intent_id := stored.id;
+    own_namespace := stored.namespace;
+    own_generation := (SELECT g.generation FROM outbox.generation g WHERE g.intent_id = stored.id);
     SELECT s.status INTO STRICT status FROM outbox.status s WHERE s.intent_id = stored.id;
   END IF;
+  idempotency_key := outbox.idempotency_key($1, $2, $3, $4, own_namespace, NULL, own_generation);
   RETURN NEXT;
 END $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION outbox.enqueue, outbox.check_part;
+DROP FUNCTION outbox.enqueue;
 DROP TRIGGER wake_lane ON outbox.wake_up;
 DROP TRIGGER queue_intents ON outbox.intent;
 DROP TRIGGER catch_duplicate ON outbox.intent;
-DROP FUNCTION outbox.wake_lane, outbox.queue_intents, outbox.wakes, outbox.catch_duplicate, outbox.proposed, outbox.record_duplicate, outbox.idempotency_key;
+DROP FUNCTION outbox.wake_lane, outbox.queue_intents, outbox.catch_duplicate, outbox.record_duplicate, outbox.idempotency_key;

@@ -4,7 +4,8 @@
 -- the claims, slow to search, need not be read.
 CREATE VIEW outbox.status AS
 SELECT i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.provider,
-       outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope) AS idempotency_key,
+       outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.namespace, NULL,
+         (SELECT generation FROM outbox.generation g WHERE g.intent_id = i.id)) AS idempotency_key,
        CASE WHEN last.status <> 'pending' THEN last.status
             WHEN q.intent_id IS NULL THEN 'in_progress'
             ELSE 'pending' END AS status,

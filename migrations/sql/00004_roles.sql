@@ -6,7 +6,7 @@ DO $$
 DECLARE
   missing text;
 BEGIN
-  FOREACH missing IN ARRAY ARRAY['outbox_agent', 'outbox_drainer'] LOOP
+  FOREACH missing IN ARRAY ARRAY['outbox_agent', 'outbox_drainer', 'outbox_operator'] LOOP
     CONTINUE WHEN EXISTS (SELECT FROM pg_roles WHERE rolname = missing);
     BEGIN
       EXECUTE format('CREATE ROLE %I NOLOGIN', missing);
@@ -15,15 +15,15 @@ BEGIN
       WHEN insufficient_privilege THEN
         RAISE EXCEPTION 'outbox: role % does not exist and % may not create it', missing, current_user
           USING ERRCODE = 'insufficient_privilege',
-                HINT = 'Have an administrator run CREATE ROLE outbox_agent NOLOGIN; CREATE ROLE outbox_drainer NOLOGIN;';
+                HINT = 'Have an administrator run CREATE ROLE outbox_agent NOLOGIN; CREATE ROLE outbox_drainer NOLOGIN; CREATE ROLE outbox_operator NOLOGIN;';
     END;
   END LOOP;
 END $$;
 -- +goose StatementEnd
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;
-GRANT USAGE ON SCHEMA outbox TO outbox_agent, outbox_drainer;
-GRANT EXECUTE ON FUNCTION outbox.idempotency_key TO outbox_agent, outbox_drainer;
+GRANT USAGE ON SCHEMA outbox TO outbox_agent, outbox_drainer, outbox_operator;
+GRANT EXECUTE ON FUNCTION outbox.idempotency_key TO outbox_agent, outbox_drainer, outbox_operator;
 
 -- Agents enqueue and read where their intents stand.
 GRANT EXECUTE ON FUNCTION outbox.enqueue TO outbox_agent;
@@ -33,14 +33,28 @@ GRANT SELECT ON outbox.status TO outbox_agent;
 
 -- The drainer moves rows and appends. It cannot change or delete an intent, nor what was recorded of one.
 GRANT SELECT ON outbox.intent, outbox.queue, outbox.claim, outbox.attempt, outbox.worker, outbox.provider,
-                outbox.duplicate, outbox.saga, outbox.incident, outbox.page, outbox.watermark, outbox.status,
-                outbox.collisions, outbox.last_collision, outbox.goose_db_version TO outbox_drainer;
-GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before, compensates)
+                outbox.duplicate, outbox.saga, outbox.incident, outbox.page, outbox.watermark, outbox.setting, outbox.forgotten, outbox.generation, outbox.status,
+                outbox.collisions, outbox.last_collision, outbox.goose_db_version TO outbox_drainer, outbox_operator;
+GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before, compensates, namespace)
   ON outbox.intent TO outbox_drainer;
-GRANT INSERT, DELETE, UPDATE (provider) ON outbox.queue, outbox.claim TO outbox_drainer;  -- FOR UPDATE asks for UPDATE
-GRANT INSERT ON outbox.attempt, outbox.duplicate TO outbox_drainer;
-GRANT INSERT, UPDATE, DELETE ON outbox.worker, outbox.provider TO outbox_drainer;
-GRANT INSERT, UPDATE ON outbox.saga, outbox.incident, outbox.page, outbox.watermark TO outbox_drainer;
+GRANT INSERT, DELETE, UPDATE (provider) ON outbox.queue TO outbox_drainer;  -- FOR UPDATE asks for UPDATE
+GRANT INSERT, DELETE, UPDATE (intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias) ON outbox.claim TO outbox_drainer;
+GRANT INSERT (intent_id, attempt, worker, started_at, finished_at, outcome, status, next_attempt_at, http_status, error, provider_ref,
+              response, response_headers, problem, retry_after_seconds, replayed, lookup, served_by)
+  ON outbox.attempt TO outbox_drainer;
+GRANT INSERT, UPDATE, DELETE ON outbox.worker TO outbox_drainer;
+GRANT INSERT (name, namespace), UPDATE (idle_until, state, open_until, prober, namespace) ON outbox.provider TO outbox_drainer;
+GRANT INSERT (agent_run_id, cause), UPDATE (state, ended_at, moves_at, passes, plan, place, ready) ON outbox.saga TO outbox_drainer;
+GRANT INSERT (kind, intent_id, agent_run_id, detail), UPDATE (detail, opened_at, resolved_at, resolved_by) ON outbox.incident TO outbox_drainer;
+GRANT INSERT, UPDATE ON outbox.page, outbox.watermark TO outbox_drainer;
+
+-- Operators decide on intents and incidents. They sign in columns that no daemon can write, and cannot write a
+-- daemon's. Runs and providers they change by function.
+GRANT INSERT, DELETE, UPDATE (provider) ON outbox.queue TO outbox_operator;
+GRANT INSERT, UPDATE ON outbox.generation TO outbox_operator;
+GRANT INSERT (intent_id, attempt, operator, outcome, status, next_attempt_at, provider_ref, reason) ON outbox.attempt TO outbox_operator;
+GRANT UPDATE (moves_at, plan) ON outbox.saga TO outbox_operator;  -- what they decide on a step is news for its saga
+GRANT UPDATE (acknowledged_at, acknowledged_by, reason, resolved_at, resolved_by) ON outbox.incident TO outbox_operator;
 
 -- +goose Down
 
@@ -50,11 +64,11 @@ DO $$
 DECLARE
   unused text;
 BEGIN
-  REVOKE ALL ON SCHEMA outbox FROM outbox_agent, outbox_drainer;
-  REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM outbox_agent, outbox_drainer;
-  REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM outbox_agent, outbox_drainer;
-  REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM outbox_agent, outbox_drainer;
-  FOREACH unused IN ARRAY ARRAY['outbox_agent', 'outbox_drainer'] LOOP
+  REVOKE ALL ON SCHEMA outbox FROM outbox_agent, outbox_drainer, outbox_operator;
+  REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM outbox_agent, outbox_drainer, outbox_operator;
+  REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM outbox_agent, outbox_drainer, outbox_operator;
+  REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM outbox_agent, outbox_drainer, outbox_operator;
+  FOREACH unused IN ARRAY ARRAY['outbox_agent', 'outbox_drainer', 'outbox_operator'] LOOP
     CONTINUE WHEN EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid WHERE r.rolname = unused);
     BEGIN
       EXECUTE format('DROP ROLE %I', unused);

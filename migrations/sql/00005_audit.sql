@@ -15,7 +15,8 @@ CREATE INDEX intent_created_at ON outbox.intent USING brin (created_at) WITH (au
 -- One key, several references from the provider: it forgot the key or never knew it.
 CREATE VIEW outbox.audit_conflicting_refs AS
 SELECT i.id AS intent_id, i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.provider,
-       outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope) AS idempotency_key,
+       outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.namespace, NULL,
+         (SELECT generation FROM outbox.generation g WHERE g.intent_id = i.id)) AS idempotency_key,
        seen.provider_refs, seen.first_seen_at, seen.last_seen_at
 FROM (SELECT DISTINCT intent_id FROM outbox.attempt WHERE attempt > 1 AND provider_ref IS NOT NULL) repeated
 CROSS JOIN LATERAL (
@@ -29,7 +30,8 @@ WHERE cardinality(seen.provider_refs) > 1;
 -- provider that does not mark its replays.
 CREATE VIEW outbox.audit_repeated_completions AS
 SELECT i.id AS intent_id, i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.provider,
-       outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope) AS idempotency_key,
+       outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.namespace, NULL,
+         (SELECT generation FROM outbox.generation g WHERE g.intent_id = i.id)) AS idempotency_key,
        seen.completions, seen.provider_refs, seen.first_completed_at, seen.last_completed_at
 FROM (
   SELECT DISTINCT later.intent_id FROM outbox.attempt later
@@ -52,7 +54,7 @@ CREATE FUNCTION outbox.audit_repeated_tasks(since timestamptz DEFAULT now() - in
                                             until timestamptz DEFAULT now())
 RETURNS TABLE (tool_name text, business_scope text, payload jsonb, completions bigint,
                intent_ids bigint[], agent_run_ids text[], first_created_at timestamptz, last_created_at timestamptz)
-LANGUAGE sql STABLE AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT i.tool_name, i.business_scope, i.payload, count(*),
          array_agg(i.id ORDER BY i.id), array_agg(DISTINCT i.agent_run_id), min(i.created_at), max(i.created_at)
   FROM outbox.intent i
@@ -76,7 +78,7 @@ CREATE FUNCTION outbox.audit_duplicate_rate(since timestamptz DEFAULT now() - in
                                             until timestamptz DEFAULT now(),
                                             width interval DEFAULT interval '1 hour')
 RETURNS TABLE (provider text, window_start timestamptz, intents bigint, duplicates bigint, rate numeric)
-LANGUAGE sql STABLE AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT e.provider, e.window_start, sum(e.intents)::bigint, sum(e.duplicates)::bigint,
          round(sum(e.duplicates) / nullif(sum(e.intents), 0), 4)
   FROM (
@@ -96,7 +98,7 @@ $$;
 CREATE FUNCTION outbox.audit_attempts_per_completion(since timestamptz DEFAULT now() - interval '1 day',
                                                      until timestamptz DEFAULT now())
 RETURNS TABLE (provider text, tool_name text, completions bigint, mean numeric, max bigint, p95 double precision)
-LANGUAGE sql STABLE AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT i.provider, i.tool_name, count(*), round(avg(c.attempts), 2), max(c.attempts),
          percentile_cont(0.95) WITHIN GROUP (ORDER BY c.attempts)
   FROM (
@@ -117,9 +119,9 @@ CREATE VIEW outbox.audit_duplicate_rate AS SELECT * FROM outbox.audit_duplicate_
 CREATE VIEW outbox.audit_attempts_per_completion AS SELECT * FROM outbox.audit_attempts_per_completion();
 
 REVOKE ALL ON FUNCTION outbox.audit_repeated_tasks, outbox.audit_duplicate_rate, outbox.audit_attempts_per_completion FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION outbox.audit_repeated_tasks, outbox.audit_duplicate_rate, outbox.audit_attempts_per_completion TO outbox_drainer;
+GRANT EXECUTE ON FUNCTION outbox.audit_repeated_tasks, outbox.audit_duplicate_rate, outbox.audit_attempts_per_completion TO outbox_drainer, outbox_operator;
 GRANT SELECT ON outbox.audit_conflicting_refs, outbox.audit_repeated_completions, outbox.audit_repeated_tasks,
-                outbox.audit_duplicate_rate, outbox.audit_attempts_per_completion TO outbox_drainer;
+                outbox.audit_duplicate_rate, outbox.audit_attempts_per_completion TO outbox_drainer, outbox_operator;
 
 -- +goose Down
 DROP VIEW outbox.audit_conflicting_refs, outbox.audit_repeated_completions, outbox.audit_repeated_tasks,

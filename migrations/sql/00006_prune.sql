@@ -9,10 +9,12 @@ ALTER TABLE outbox.attempt SET (autovacuum_vacuum_scale_factor = 0.02);
 
 -- +goose StatementBegin
 -- Keeps intents from being pruned until the transaction ends, and returns those
--- that are still there. Whoever adds to what is settled holds it first.
+-- that are still there. Whoever adds to what is settled holds it first, and waits for others who do: a plan
+-- for a run must not miss what an operator is about to commit. An agent that enqueues its key again locks the
+-- intent FOR KEY SHARE, which keeps none of them waiting.
 CREATE FUNCTION outbox.hold(intents bigint[]) RETURNS SETOF bigint
-LANGUAGE sql SECURITY DEFINER SET search_path = '' AS $$
-  SELECT id FROM outbox.intent WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT id FROM outbox.intent WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE
 $$;
 -- +goose StatementEnd
 
@@ -20,8 +22,18 @@ $$;
 -- Waits for everybody who holds the intent, and keeps others from it until the
 -- transaction ends. False for one that was pruned.
 CREATE FUNCTION outbox.hold_alone(intent bigint) RETURNS boolean
-LANGUAGE sql SECURITY DEFINER SET search_path = '' AS $$
-  SELECT count(*) = 1 FROM (SELECT FROM outbox.intent WHERE id = $1 FOR UPDATE) held
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT count(*) = 1 FROM (SELECT FROM outbox.intent WHERE id = $1 FOR NO KEY UPDATE) held
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- The seconds that intents of a tool are kept at least, as the schema's owner has it.
+CREATE FUNCTION outbox.retention_floor(tool text) RETURNS float8
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce((
+    SELECT extract(epoch FROM value::interval)::float8 FROM outbox.setting
+    WHERE name IN ('retention_floor/' || $1, 'retention_floor') ORDER BY name DESC LIMIT 1), 7776000)
 $$;
 -- +goose StatementEnd
 
@@ -31,69 +43,111 @@ $$;
 -- seconds, or for their own tool's. next is where to go on; null at the end.
 -- Never forgotten is what a saga, an open incident or a claim still needs.
 --
+-- The schema's owner has the last word. Its settings retention_floor (90 days unless
+-- set) and retention_floor/TOOL are the least that any caller can ask for.
+--
+-- While a run is in use, a saga may have to undo any step of it. So an intent stays
+-- while its run has an unsettled intent, or has had an intent or an attempt within
+-- the longest retention of its tools; but no longer than max_run_seconds.
+--
 -- What is old enough is locked first, without waiting. Whether it may go is a
 -- statement of its own: its snapshot is newer than the locks, and so sees what
 -- an operator brought back in between.
 CREATE FUNCTION outbox.prune(after bigint, looks int, seconds float8,
-                             tools text[] DEFAULT '{}', tool_seconds float8[] DEFAULT '{}')
+                             tools text[] DEFAULT '{}', tool_seconds float8[] DEFAULT '{}',
+                             max_run_seconds float8 DEFAULT 31536000)
 RETURNS TABLE (pruned int, next bigint)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = ''
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off AS $$  -- plans for a table that has grown; the price of a scan calls for no compiler
 DECLARE
-  shortest float8 := least(seconds, (SELECT min(s) FROM unnest(tool_seconds) s));
+  floor float8 := outbox.retention_floor('');
+  usual float8 := greatest(seconds, floor);
+  kept jsonb;  -- seconds, by tool
+  shortest float8;
   aged bigint[];
+  quiet text[];
   gone bigint[];
   runs text[];
+  missed text[];
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'outbox: prune needs a snapshot that is newer than its locks'
       USING ERRCODE = 'invalid_transaction_state', HINT = 'Call it in a READ COMMITTED transaction.';
-  ELSIF shortest IS NULL OR shortest < 3600 THEN
+  ELSIF seconds IS NULL OR least(seconds, max_run_seconds, (SELECT min(s) FROM unnest(tool_seconds) s)) < 3600 THEN
     RAISE EXCEPTION 'outbox: a retention of less than an hour would forget what is still going on'
       USING ERRCODE = 'OB003';
   END IF;
 
+  SELECT coalesce(jsonb_object_agg(tool, greatest(coalesce(own.kept, seconds), coalesce(least_of.kept, floor))), '{}') INTO kept
+  FROM unnest(tools, tool_seconds) AS own (tool, kept)
+  FULL JOIN (SELECT substr(name, length('retention_floor/') + 1) AS tool, extract(epoch FROM value::interval)::float8 AS kept
+             FROM outbox.setting WHERE starts_with(name, 'retention_floor/')) least_of USING (tool);
+  SELECT least(usual, min(k.value::float8)) INTO shortest FROM jsonb_each_text(kept) k;
+
   SELECT CASE WHEN count(*) = looks AND max(i.created_at) < now() - make_interval(secs => shortest) THEN max(i.id) END,
-         array_agg(i.id) FILTER (WHERE i.created_at < now() - make_interval(secs => coalesce(own.seconds, prune.seconds)))
+         array_agg(i.id) FILTER (WHERE i.created_at < now() - make_interval(secs => coalesce((kept ->> i.tool_name)::float8, usual)))
   INTO next, aged
-  FROM (SELECT id, tool_name, created_at FROM outbox.intent WHERE id > after ORDER BY id LIMIT looks) i
-  LEFT JOIN unnest(tools, tool_seconds) AS own (tool, seconds) ON own.tool = i.tool_name;
+  FROM (SELECT id, tool_name, created_at FROM outbox.intent WHERE id > after ORDER BY id LIMIT looks) i;
 
   aged := ARRAY(SELECT id FROM outbox.intent WHERE id = ANY (aged) ORDER BY id FOR UPDATE SKIP LOCKED);
 
-  SELECT array_agg(i.id), array_agg(DISTINCT i.agent_run_id) INTO gone, runs
+  -- A run of very many intents counts as in use: each batch would have to look at all of them.
+  quiet := ARRAY(
+    SELECT run.agent_run_id
+    FROM (SELECT DISTINCT agent_run_id FROM outbox.intent WHERE id = ANY (aged)) run
+    CROSS JOIN LATERAL (
+      SELECT count(*) AS intents, max(coalesce((kept ->> i.tool_name)::float8, usual)) AS longest,
+             max(greatest(i.created_at, CASE WHEN newest.settled THEN newest.finished_at ELSE 'infinity' END)) AS used_at
+      FROM (SELECT id, tool_name, created_at FROM outbox.intent WHERE agent_run_id = run.agent_run_id LIMIT 10001) i
+      LEFT JOIN LATERAL (
+        SELECT a.finished_at, a.next_attempt_at IS NULL AS settled FROM outbox.attempt a
+        WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1) newest ON true
+    ) life
+    WHERE life.intents <= 10000 AND life.used_at < now() - make_interval(secs => life.longest));
+
+  SELECT array_agg(i.id), array_agg(DISTINCT i.agent_run_id),
+         array_agg(DISTINCT i.agent_run_id) FILTER (WHERE i.compensates IS NULL AND newest.status IN ('completed', 'unknown'))
+  INTO gone, runs, missed
   FROM outbox.intent i
-  LEFT JOIN unnest(tools, tool_seconds) AS own (tool, seconds) ON own.tool = i.tool_name
-  CROSS JOIN LATERAL (SELECT now() - make_interval(secs => coalesce(own.seconds, prune.seconds)) AS until) kept
+  CROSS JOIN LATERAL (SELECT now() - make_interval(secs => coalesce((kept ->> i.tool_name)::float8, usual)) AS until) own
   CROSS JOIN LATERAL (
-    SELECT a.next_attempt_at, a.finished_at FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1
+    SELECT a.status, a.next_attempt_at, max(a.finished_at) OVER () AS finished_at  -- of all: the last one may be dated back
+    FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1
   ) newest
   WHERE i.id = ANY (aged)
-    AND newest.next_attempt_at IS NULL AND newest.finished_at < kept.until
+    AND newest.next_attempt_at IS NULL AND newest.finished_at < own.until
+    AND (i.agent_run_id = ANY (quiet) OR newest.finished_at < now() - make_interval(secs => max_run_seconds))
     -- a claim lists what it settled until its last row is
     AND i.id NOT IN (SELECT unnest(intent_ids) FROM outbox.claim)
     AND NOT EXISTS (SELECT FROM outbox.incident o WHERE o.intent_id = i.id AND o.resolved_at IS NULL)
     AND NOT EXISTS (SELECT FROM outbox.saga s WHERE s.agent_run_id = i.agent_run_id
-                    AND (s.state IN ('begun', 'compensation_failed') OR s.ended_at >= kept.until))
+                    AND (s.state IN ('begun', 'compensation_failed') OR s.ended_at >= own.until))
     -- an undo's end is told to the step that it undid, so it goes first
     AND NOT EXISTS (SELECT FROM outbox.intent undo WHERE undo.compensates = i.id);
 
   DELETE FROM outbox.attempt WHERE intent_id = ANY (gone);
   DELETE FROM outbox.duplicate WHERE intent_id = ANY (gone);
+  DELETE FROM outbox.generation WHERE intent_id = ANY (gone);
   DELETE FROM outbox.incident WHERE intent_id = ANY (gone);
   DELETE FROM outbox.intent WHERE id = ANY (gone);
   DELETE FROM outbox.saga s WHERE agent_run_id = ANY (runs)
     AND NOT EXISTS (SELECT FROM outbox.intent i WHERE i.agent_run_id = s.agent_run_id);
+  DELETE FROM outbox.forgotten f WHERE agent_run_id = ANY (runs)
+    AND NOT EXISTS (SELECT FROM outbox.intent i WHERE i.agent_run_id = f.agent_run_id);
+  INSERT INTO outbox.forgotten (agent_run_id)
+  SELECT run FROM unnest(missed) run WHERE EXISTS (SELECT FROM outbox.intent i WHERE i.agent_run_id = run)
+  ON CONFLICT DO NOTHING;
   pruned := coalesce(cardinality(gone), 0);
   RETURN NEXT;
 END $$;
 -- +goose StatementEnd
 
-REVOKE ALL ON FUNCTION outbox.hold, outbox.hold_alone, outbox.prune FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION outbox.hold, outbox.hold_alone, outbox.prune TO outbox_drainer;
+REVOKE ALL ON FUNCTION outbox.hold, outbox.hold_alone, outbox.retention_floor, outbox.prune FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox.hold, outbox.hold_alone, outbox.retention_floor, outbox.prune TO outbox_drainer;
+GRANT EXECUTE ON FUNCTION outbox.hold, outbox.retention_floor TO outbox_operator;
 
 -- +goose Down
-DROP FUNCTION outbox.prune, outbox.hold_alone, outbox.hold;
+DROP FUNCTION outbox.prune, outbox.retention_floor, outbox.hold_alone, outbox.hold;
 ALTER TABLE outbox.attempt RESET (autovacuum_vacuum_scale_factor);
 ALTER TABLE outbox.intent RESET (autovacuum_vacuum_scale_factor);
 DROP INDEX outbox.duplicate_intent, outbox.incident_intent;

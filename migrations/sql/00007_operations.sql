@@ -1,12 +1,13 @@
 -- +goose Up
 
 -- Append-only: what operators did to a provider or to a whole run. What they
--- do to an intent is in its own history.
+-- do to an intent is in its own history. Only the functions below write here.
 CREATE TABLE outbox.operation (
   id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   done_at      timestamptz NOT NULL DEFAULT now(),
-  operator     text NOT NULL,  -- 'operator:NAME', as in a history
-  action       text NOT NULL CHECK (action IN ('pause', 'resume', 'cancel_run')),
+  operator     text NOT NULL CHECK (starts_with(operator, 'operator:')),  -- 'operator:NAME', as the operator says
+  login        text NOT NULL DEFAULT session_user,
+  action       text NOT NULL CHECK (action IN ('pause', 'resume', 'cancel_run', 'compensate', 'retry_saga', 'resolve_saga')),
   provider     text COLLATE "C",
   agent_run_id text COLLATE "C",
   reason       text NOT NULL,
@@ -14,11 +15,108 @@ CREATE TABLE outbox.operation (
 );
 CREATE INDEX operation_provider ON outbox.operation (provider, id) WHERE provider IS NOT NULL;
 
--- Runs that were closed lately: what of them is claimed already must not be sent.
+-- The newest sagas, which operators list.
 CREATE INDEX saga_begun_at ON outbox.saga (begun_at);
 
-GRANT SELECT, INSERT ON outbox.operation TO outbox_drainer;
+-- +goose StatementBegin
+-- Pauses or resumes a provider, and says whether that changed anything. One that no
+-- worker has announced may be paused while rows wait for it.
+CREATE FUNCTION outbox.operate_provider(provider text, pause boolean, operator text, reason text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+  INSERT INTO outbox.provider AS p (name, paused)
+  SELECT $1, $2
+  WHERE EXISTS (SELECT FROM outbox.provider WHERE name = $1)
+     OR ($2 AND EXISTS (SELECT FROM outbox.queue WHERE provider = $1))
+  ON CONFLICT (name) DO UPDATE SET paused = excluded.paused WHERE p.paused <> excluded.paused;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  INSERT INTO outbox.operation (operator, action, provider, reason) VALUES ($3, CASE WHEN $2 THEN 'pause' ELSE 'resume' END, $1, $4);
+  RETURN true;
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- Closes a run, or changes its saga, and says whether that changed anything. From the
+-- commit on a closed run takes no further step, and no claim that starts later takes what waits.
+CREATE FUNCTION outbox.operate_run(agent_run_id text, action text, operator text, reason text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+  CASE $2
+  WHEN 'cancel_run' THEN
+    INSERT INTO outbox.saga (agent_run_id, state, ended_at, changed_by, reason)
+    SELECT $1, 'cancelled', now(), $3, $4 WHERE EXISTS (SELECT FROM outbox.intent WHERE agent_run_id = $1)
+    ON CONFLICT DO NOTHING;
+  WHEN 'compensate' THEN  -- also a run whose steps were stopped before
+    INSERT INTO outbox.saga AS s (agent_run_id, changed_by, reason)
+    SELECT $1, $3, $4 WHERE EXISTS (SELECT FROM outbox.intent WHERE agent_run_id = $1)
+    ON CONFLICT (agent_run_id) DO UPDATE
+    SET state = 'begun', begun_at = now(), ended_at = NULL, moves_at = now(), passes = 0, plan = NULL,
+        changed_by = excluded.changed_by, reason = excluded.reason, login = session_user
+    WHERE s.state = 'cancelled';
+  WHEN 'retry_saga' THEN
+    UPDATE outbox.saga SET state = 'begun', epoch = epoch + 1, ended_at = NULL, moves_at = now(), passes = 0, plan = NULL,
+        changed_by = $3, reason = $4, login = session_user
+    WHERE agent_run_id = $1 AND state = 'compensation_failed';
+  WHEN 'resolve_saga' THEN
+    UPDATE outbox.saga SET state = 'resolved', ended_at = now(), changed_by = $3, reason = $4, login = session_user
+    WHERE agent_run_id = $1 AND state IN ('begun', 'compensation_failed');
+  END CASE;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  INSERT INTO outbox.operation (operator, action, agent_run_id, reason) VALUES ($3, $2, $1, $4);
+  RETURN true;
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- What an operator decides comes from the functions above, which run as the owner.
+CREATE FUNCTION outbox.only_operators_end() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'USAGE') THEN
+    RAISE EXCEPTION 'outbox: only an operator cancels a run or resolves a saga'
+      USING ERRCODE = 'insufficient_privilege', HINT = 'Call outbox.operate_run with a login that has the role outbox_operator.';
+  END IF;
+  RETURN NEW;
+END $$;
+-- +goose StatementEnd
+
+CREATE TRIGGER only_operators_end BEFORE UPDATE OF state ON outbox.saga FOR EACH ROW
+  WHEN (NEW.state IN ('cancelled', 'resolved') AND NEW.state <> OLD.state)
+  EXECUTE FUNCTION outbox.only_operators_end();
+
+-- +goose StatementBegin
+-- Daemons and operators both resolve incidents. Neither signs as the other, and the login stands beside the name.
+CREATE FUNCTION outbox.sign_incident() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  operates boolean := pg_has_role(session_user, 'outbox_operator', 'MEMBER');
+BEGIN
+  IF NEW.resolved_by IS DISTINCT FROM OLD.resolved_by AND operates <> pg_has_role(session_user, 'outbox_drainer', 'MEMBER')
+     AND operates <> starts_with(NEW.resolved_by, 'operator:') THEN
+    RAISE EXCEPTION 'outbox: an incident is resolved by an operator under the name operator:NAME, and by a daemon under no such name'
+      USING ERRCODE = 'insufficient_privilege';
+  END IF;
+  NEW.login := session_user;
+  RETURN NEW;
+END $$;
+-- +goose StatementEnd
+
+CREATE TRIGGER sign_incident BEFORE UPDATE OF acknowledged_by, resolved_by ON outbox.incident
+  FOR EACH ROW EXECUTE FUNCTION outbox.sign_incident();
+
+REVOKE ALL ON FUNCTION outbox.operate_provider, outbox.operate_run, outbox.only_operators_end, outbox.sign_incident FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox.operate_provider, outbox.operate_run TO outbox_operator;
+GRANT SELECT ON outbox.operation TO outbox_drainer, outbox_operator;
 
 -- +goose Down
+DROP TRIGGER sign_incident ON outbox.incident;
+DROP TRIGGER only_operators_end ON outbox.saga;
+DROP FUNCTION outbox.sign_incident, outbox.only_operators_end, outbox.operate_run, outbox.operate_provider;
 DROP INDEX outbox.saga_begun_at;
 DROP TABLE outbox.operation;

@@ -40,7 +40,7 @@ func TestEveryStateIsVisitedOnce(t *testing.T) {
 
 func TestTheCounterexampleIsAShortestOne(t *testing.T) {
 	t.Parallel()
-	noFourLitres := explore.Always("nobody can measure four litres", func(j *jugs) bool { return j.five != 4 })
+	noFourLitres := explore.Always("four litres cannot be measured", func(j *jugs) bool { return j.five != 4 })
 	broken := explore.Explore(pouring(noFourLitres)).Counterexample
 	if broken == nil || broken.Property != noFourLitres.Name || len(broken.Trace) != 6 {
 		t.Fatalf("%v, want the six steps", broken)

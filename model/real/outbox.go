@@ -5,6 +5,9 @@ package real
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,25 +66,29 @@ func All[V any](o *Outbox, sql string, args ...any) []V {
 func (o *Outbox) Join(provider string) (worker string) {
 	o.T.Helper()
 	worker = uuid.NewString()
-	if err := o.Store.Join(o.T.Context(), worker, []string{provider}); err != nil {
+	if err := o.Store.Join(o.T.Context(), worker, []string{provider}, nil); err != nil {
 		o.T.Fatal(err)
 	}
 	return worker
 }
 
-// Bury is the end of a worker that has not beaten for long.
-func (o *Outbox) Bury(worker string) {
+// DeclareDead is the end of a worker whose heartbeat stands still.
+func (o *Outbox) DeclareDead(worker string) {
 	o.T.Helper()
-	o.Exec(`UPDATE outbox.worker SET beat_at = now() - interval '1 hour' WHERE worker_id = $1`, worker)
-	if err := o.Store.Bury(o.T.Context(), time.Minute); err != nil {
+	beats, err := o.Store.Beats(o.T.Context(), time.Minute)
+	if err != nil {
+		o.T.Fatal(err)
+	}
+	silent := slices.DeleteFunc(beats, func(beat drainer.Heartbeat) bool { return beat.Worker != worker })
+	if err := o.Store.DeclareDead(o.T.Context(), silent); err != nil {
 		o.T.Fatal(err)
 	}
 }
 
-// Turn is one round trip of a worker.
-func (o *Outbox) Turn(worker string, turn drainer.Turn) drainer.TurnReply {
+// Commit is one round trip of a worker.
+func (o *Outbox) Commit(worker string, batch drainer.Batch) drainer.BatchReply {
 	o.T.Helper()
-	reply, err := o.Store.Turn(o.T.Context(), worker, turn)
+	reply, err := o.Store.Commit(o.T.Context(), worker, batch)
 	if err != nil {
 		o.T.Fatal(err)
 	}
@@ -91,22 +98,22 @@ func (o *Outbox) Turn(worker string, turn drainer.Turn) drainer.TurnReply {
 // Claim is a turn that claims.
 func (o *Outbox) Claim(worker, provider string, limit int) drainer.ClaimReply {
 	o.T.Helper()
-	return o.Turn(worker, drainer.Turn{Claims: []drainer.Claim{{Provider: provider, Server: provider, Limit: limit}}}).Claimed[0]
+	return o.Commit(worker, drainer.Batch{Claims: []drainer.Claim{{Provider: provider, Server: provider, Limit: limit}}}).Claimed[0]
 }
 
 // Settle is a turn that settles, and reports whether that counted. finishes
 // deletes the claim.
 func (o *Outbox) Settle(worker string, settlement drainer.Settlement, finishes bool) bool {
 	o.T.Helper()
-	turn := drainer.Turn{Settle: []drainer.Settlement{settlement}}
+	batch := drainer.Batch{Settle: []drainer.Settlement{settlement}}
 	if finishes {
-		turn.Finish = []int64{settlement.Row.ClaimID}
+		batch.Finish = []int64{settlement.Row.ClaimID}
 	}
-	return len(o.Turn(worker, turn).Refused) == 0
+	return len(o.Commit(worker, batch).Refused) == 0
 }
 
-// Ended is what a lane makes of an attempt that was started then; the zero time
-// is one that never was.
+// Ended is a lane's settlement of an attempt that was started then; the zero
+// time stands for an attempt that never started.
 func Ended(held *drainer.Row, policy dispatch.Policy, started time.Time, outcome dispatch.Outcome) drainer.Settlement {
 	result := dispatch.Result{Outcome: outcome}
 	decision := policy.Decide(held.History(started, time.Now()), result, 0)
@@ -137,4 +144,33 @@ func (o *Outbox) Allows(action operator.Action, intent int64) (allowed bool, ref
 		o.T.Fatalf("%T: %d verdicts, %v", action, len(verdicts), err)
 	}
 	return verdicts[0].Refused == "", verdicts[0].Refused
+}
+
+// Outcomes are those that outboxes stored. Tests that run at once share one.
+type Outcomes struct {
+	mu     sync.Mutex
+	stored map[string]bool
+}
+
+// Add reads an outbox.
+func (s *Outcomes) Add(o *Outbox) {
+	o.T.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stored == nil {
+		s.stored = map[string]bool{}
+	}
+	for _, outcome := range All[string](o, `SELECT DISTINCT outcome FROM outbox.attempt`) {
+		s.stored[outcome] = true
+	}
+}
+
+// AssertAre fails for an outcome that a model does not know, and for one that
+// none of its steps brings about.
+func (s *Outcomes) AssertAre(t *testing.T, known ...string) {
+	t.Helper()
+	slices.Sort(known)
+	if stored := slices.Sorted(maps.Keys(s.stored)); !slices.Equal(stored, known) {
+		t.Errorf("the steps stored the outcomes\n%v, want\n%v", stored, known)
+	}
 }

@@ -20,33 +20,33 @@ var moves = map[string]move{
 	"claims, and the reply is lost": (*intent).claimsUnheard,
 	"claims it with another row":    (*intent).claimsBoth,
 
-	"gives it back unsent":                        (*intent).ends,
-	"must not send it any more":                   (*intent).ends,
-	"cannot send it":                              (*intent).ends,
-	"sends it":                                    (*intent).sends,
-	"asks, and it was applied":                    (*intent).ends,
-	"asks, and it was not applied":                (*intent).ends,
-	"asks, and nobody can tell":                   (*intent).ends,
-	"asks for the last time, and nobody can tell": (*intent).asksLast,
-	"hears that it is applied":                    (*intent).ends,
-	"does not hear that it is applied":            (*intent).ends,
-	"hears a refusal":                             (*intent).ends,
-	"hears that there is no room":                 (*intent).ends,
-	"hears that an earlier request is under way":  (*intent).ends,
-	"hears nothing, for the request was lost":     (*intent).ends,
-	"stops waiting, and the request goes on":      (*intent).ends,
+	"gives it back unsent":                         (*intent).ends,
+	"must not send it any more":                    (*intent).ends,
+	"cannot send it":                               (*intent).ends,
+	"sends it":                                     (*intent).sends,
+	"asks, and it was applied":                     (*intent).ends,
+	"asks, and it was not applied":                 (*intent).ends,
+	"asks, and gets no evidence":                   (*intent).ends,
+	"asks for the last time, and gets no evidence": (*intent).asksLast,
+	"hears that it is applied":                     (*intent).ends,
+	"gets no reply although it is applied":         (*intent).ends,
+	"hears a refusal":                              (*intent).ends,
+	"hears that there is no room":                  (*intent).ends,
+	"hears that an earlier request is under way":   (*intent).ends,
+	"hears nothing, for the request was lost":      (*intent).ends,
+	"stops waiting, and the request goes on":       (*intent).ends,
 
-	"settles":                           (*intent).settles,
-	"settles, and the reply is lost":    (*intent).settlesUnheard,
-	"settles the other row":             (*intent).settlesTheRest,
-	"gives back what it never heard of": (*intent).reclaims,
+	"settles":                                      (*intent).settles,
+	"settles, and the reply is lost":               (*intent).settlesUnheard,
+	"settles the other row":                        (*intent).settlesTheRest,
+	"gives back a claim whose commit had no reply": (*intent).reclaims,
 
-	"freezes, and is buried": (*intent).freezes,
-	"crashes":                (*intent).crashes,
-	"finds that it is buried, and starts over": (*intent).findsItself,
-	"locks the claim of a buried worker":       inOneTransaction,
-	"settles as lost what it locked":           (*intent).reaps,
-	"dies, and its lock with it":               inOneTransaction,
+	"freezes, and is declared dead": (*intent).freezes,
+	"crashes":                       (*intent).crashes,
+	"finds that it is declared dead, and starts over": (*intent).findsItself,
+	"locks the claim of a dead worker":                inOneTransaction,
+	"settles as lost what it locked":                  (*intent).reaps,
+	"dies, and its lock with it":                      inOneTransaction,
 
 	"decides to retry":              inOneTransaction,
 	"decides to accept a duplicate": inOneTransaction,
@@ -59,8 +59,8 @@ var moves = map[string]move{
 	"resolves it as completed":      changes(operator.Resolve{As: dispatch.StatusCompleted}),
 	"resolves it as failed":         changes(operator.Resolve{As: dispatch.StatusFailed}),
 
-	"applies a request that nobody waits for":    elsewhere,
-	"never gets a request that nobody waits for": elsewhere,
+	"applies an abandoned request":    elsewhere,
+	"never gets an abandoned request": elsewhere,
 	"forgets the key":                 elsewhere,
 	"ends the wait for earlier sends": (*intent).becomesDue,
 	"passes half of the key's life":   (*intent).ages,
@@ -72,7 +72,7 @@ func elsewhere(*intent, int, row.State, row.State) {}
 // inOneTransaction is with the step that commits.
 func inOneTransaction(*intent, int, row.State, row.State) {}
 
-// workerOf is the worker whose step it is; the first one, where it is nobody's.
+// workerOf is the worker whose step it is; the first one, where it is no worker's.
 func workerOf(step explore.Step[row.State]) int {
 	if step.Who == "worker 2" {
 		return 1
@@ -92,7 +92,7 @@ func (i *intent) take(from row.State, step explore.Step[row.State]) {
 	i.settleInVain(step.To)
 }
 
-// settleInVain is what workers do whose row the model has forgotten.
+// settleInVain settles for workers whose row the model has forgotten.
 func (i *intent) settleInVain(now row.State) {
 	i.T.Helper()
 	for w, worker := range i.workers {
@@ -127,7 +127,7 @@ func (i *intent) claimsBoth(w int, from, to row.State) {
 	i.workers[w].other = held[1]
 }
 
-// holds checks that what a worker got is what the model says.
+// holds checks that a worker got the rows that the model gives it.
 func (i *intent) holds(w int, held []*drainer.Row, from, to row.State) {
 	i.T.Helper()
 	if len(held) == 0 || held[0].IntentID != i.id {
@@ -156,7 +156,7 @@ func ageOf(held *drainer.Row) row.Age {
 // occupy ties the slot that the model has just taken to a claim.
 func (i *intent) occupy(claim int64, from, to row.State) {
 	for slot := range i.slots {
-		if from.Claims[slot].Owner == row.Nobody && to.Claims[slot].Owner != row.Nobody {
+		if from.Claims[slot].Owner == row.NoOwner && to.Claims[slot].Owner != row.NoOwner {
 			i.slots[slot] = claim
 		}
 	}
@@ -193,7 +193,7 @@ func (i *intent) settlesUnheard(w int, from, _ row.State) {
 	}
 }
 
-// settlesAgain is a worker that repeats itself, as one does that did not hear.
+// settlesAgain is a worker that settles again, as one does that got no reply.
 func (i *intent) settlesAgain(w int, from row.State) {
 	i.T.Helper()
 	if i.tells(w, from) {
@@ -236,10 +236,10 @@ func (i *intent) reclaims(w int, from, _ row.State) {
 	}
 }
 
-func (i *intent) freezes(w int, _, _ row.State) { i.Bury(i.workers[w].id) }
+func (i *intent) freezes(w int, _, _ row.State) { i.DeclareDead(i.workers[w].id) }
 
 func (i *intent) crashes(w int, _, _ row.State) {
-	i.Bury(i.workers[w].id)
+	i.DeclareDead(i.workers[w].id)
 	i.startOver(w)
 }
 
@@ -256,7 +256,7 @@ func (i *intent) findsItself(w int, _, _ row.State) {
 func (i *intent) reaps(_ int, from, to row.State) {
 	i.T.Helper()
 	for slot, claim := range from.Claims {
-		if claim.Owner == row.Nobody || to.Claims[slot].Owner != row.Nobody {
+		if claim.Owner == row.NoOwner || to.Claims[slot].Owner != row.NoOwner {
 			continue
 		}
 		recovered, err := i.Store.Reap(i.T.Context(), []string{i.provider}, i.judge(i.slots[slot], dispatch.Lost))
@@ -294,7 +294,7 @@ func (i *intent) becomesDue(int, row.State, row.State) {
 	i.Exec(`UPDATE outbox.queue SET next_attempt_at = now() WHERE intent_id = $1`, i.id)
 }
 
-// ages sets back whatever tells how long ago something happened.
+// ages sets back every time stamp.
 func (i *intent) ages(int, row.State, row.State) {
 	i.T.Helper()
 	const half = 12 * time.Hour

@@ -1,5 +1,11 @@
 package row
 
+import (
+	"slices"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
 // State is all there is of one intent: its rows in the outbox, what workers
 // and an operator remember of it, and what its provider did.
 type State struct {
@@ -23,7 +29,7 @@ type Queued struct {
 	Past
 }
 
-// Past is what goes with a row from one attempt to the next.
+// Past holds the fields that a row keeps from one attempt to the next.
 type Past struct {
 	Tries  int8
 	Sent   Age  // since something may first have been sent
@@ -53,22 +59,22 @@ type Claim struct {
 	Past
 }
 
-// Owner is a worker by its number, from 1, or nobody.
+// Owner is a worker by its number, from 1, or one of these.
 type Owner uint8
 
 // Who else there is.
 const (
-	Nobody Owner = 0 // there is no such claim
-	Dead   Owner = 3 // a worker that is no more
+	NoOwner Owner = 0 // there is no such claim
+	Dead    Owner = 3 // a worker that is no more
 )
 
 // Worker is a process and what it remembers of the intent.
 type Worker struct {
-	Phase   Phase
-	Claim   uint8 // the slot, from 1, under which it holds the row; 0 once that claim is gone
-	Began   Age   // the send
-	Outcome Outcome
-	Buried  bool // others declared it dead; it may not know
+	Phase        Phase
+	Claim        uint8 // the slot, from 1, under which it holds the row; 0 once that claim is gone
+	Began        Age   // the send
+	Outcome      Outcome
+	DeclaredDead bool // others declared it dead; it may not know
 	Past
 }
 
@@ -91,16 +97,16 @@ type Operator struct {
 	Overtaken bool // its history has grown since
 }
 
-// World is what really happened.
+// World holds the effects at the provider.
 type World struct {
 	Effects  int8
-	Flying   int8 // requests on their way that nobody waits for
+	Flying   int8 // abandoned requests on their way
 	Memory   Memory
-	Unproven int8 // requests that repeat an effect, and that nobody knows to have had none
+	Unproven int8 // requests that repeat an effect, and may have had one
 	Accepted int8 // duplicates that an operator accepted
 }
 
-// Memory is what the provider knows of the key.
+// Memory is the provider's record of the key.
 type Memory uint8
 
 // A provider's memory of a key.
@@ -109,3 +115,166 @@ const (
 	Remembers
 	Ages // half of the key's life is over
 )
+
+// Status and Outcome are those of package dispatch, as places in a list: small
+// states make a fast search.
+type (
+	Status  uint8
+	Outcome uint8
+)
+
+// statusCancelled is left by operators alone.
+const statusCancelled dispatch.Status = "cancelled"
+
+var (
+	statuses = []dispatch.Status{
+		"", // before the first attempt
+		dispatch.StatusPending, dispatch.StatusCompleted, dispatch.StatusFailed, dispatch.StatusUnknown, statusCancelled,
+	}
+	outcomes = dispatch.Outcomes()
+)
+
+var (
+	pending   = statusOf(dispatch.StatusPending)
+	completed = statusOf(dispatch.StatusCompleted)
+	failed    = statusOf(dispatch.StatusFailed)
+	unknown   = statusOf(dispatch.StatusUnknown)
+	cancelled = statusOf(statusCancelled)
+)
+
+func statusOf(status dispatch.Status) Status {
+	place := slices.Index(statuses, status)
+	if place < 0 {
+		panic("the model does not know the status " + status)
+	}
+	return Status(place)
+}
+
+// Statuses are those that the model knows.
+func Statuses() (known []string) {
+	for _, status := range statuses[1:] {
+		known = append(known, string(status))
+	}
+	return known
+}
+
+func outcomeOf(outcome dispatch.Outcome) Outcome { return Outcome(slices.Index(outcomes, outcome)) }
+
+// Is is the status itself.
+func (s Status) Is() dispatch.Status { return statuses[s] }
+
+// Is is the outcome itself.
+func (o Outcome) Is() dispatch.Outcome { return outcomes[o] }
+
+func (s Status) String() string { return string(s.Is()) }
+
+func (o Outcome) String() string { return string(o.Is()) }
+
+const theClock = "the clock"
+
+// clock makes the steps that time alone brings.
+func (n *next) clock() {
+	if n.From.Queue.Waits && !n.From.isSending() {
+		n.Add(theClock, "ends the wait for earlier sends", func(s *State) { s.Queue.Waits = false })
+	}
+	if n.Class != dispatch.KeyIdempotent {
+		return
+	}
+	if aged := n.From.aged(); aged != n.From {
+		n.Add(theClock, "passes half of the key's life", func(s *State) { *s = aged })
+	}
+	if n.From.World.Memory == Ages && !n.From.isSending() {
+		n.Add(theProvider, "forgets the key", func(s *State) { s.World.Memory = Nothing })
+	}
+}
+
+// isSending reports whether a request is on its way.
+func (s *State) isSending() bool {
+	return s.World.Flying > 0 || s.Workers[0].Phase == Waiting || s.Workers[1].Phase == Waiting
+}
+
+func (s State) aged() State {
+	for _, age := range []*Age{
+		&s.FirstSent, &s.Since, &s.Queue.Sent,
+		&s.Claims[0].Sent, &s.Claims[0].Began, &s.Claims[1].Sent, &s.Claims[1].Began,
+		&s.Workers[0].Sent, &s.Workers[0].Began, &s.Workers[1].Sent, &s.Workers[1].Began,
+	} {
+		if *age == Fresh {
+			*age = Old
+		}
+	}
+	if s.World.Memory == Remembers {
+		s.World.Memory = Ages
+	}
+	return s
+}
+
+func (n *next) attempts(w int) {
+	worker := n.From.Workers[w]
+	n.ends(w, "gives it back unsent", dispatch.Released)
+	switch {
+	case worker.DeclaredDead && n.keeps(LeaseBeforeSend):
+	case worker.Lookup:
+		n.asks(w)
+	case n.keeps(AskedAtSend) && !n.Policy().MayStillSend(worker.history(Never)):
+		n.ends(w, "must not send it any more", dispatch.NotSent)
+	default:
+		n.ends(w, "cannot send it", dispatch.NotSent)
+		n.Add(workers[w], "sends it", func(s *State) {
+			s.Workers[w].Phase, s.Workers[w].Began = Waiting, Fresh
+			n.send(&s.World)
+		})
+	}
+}
+
+func (n *next) asks(w int) {
+	if n.From.World.Effects > 0 {
+		n.ends(w, "asks, and it was applied", dispatch.Completed)
+	} else {
+		n.Add(workers[w], "asks, and it was not applied", func(s *State) {
+			s.Workers[w].end(dispatch.Absent)
+			s.World.Unproven = 0
+		})
+	}
+	n.ends(w, "asks, and gets no evidence", dispatch.Ambiguous)
+	n.Add(workers[w], "asks for the last time, and gets no evidence", func(s *State) {
+		s.Workers[w].Tries = LastTry
+		s.Workers[w].end(dispatch.Ambiguous)
+	})
+}
+
+// hears is how a request and its reply can end.
+func (n *next) hears(w int) {
+	n.Add(workers[w], "hears that it is applied", func(s *State) {
+		n.apply(&s.World)
+		s.Workers[w].end(dispatch.Completed)
+	})
+	n.Add(workers[w], "gets no reply although it is applied", func(s *State) {
+		n.apply(&s.World)
+		s.Workers[w].end(dispatch.Ambiguous)
+	})
+	n.isRefused(w, "hears a refusal", dispatch.Rejected)
+	n.isRefused(w, "hears that there is no room", dispatch.Throttled)
+	if n.Class == dispatch.KeyIdempotent && n.From.World.Flying > 0 {
+		n.ends(w, "hears that an earlier request is under way", dispatch.InFlight)
+	}
+	n.ends(w, "hears nothing, for the request was lost", dispatch.Ambiguous)
+	n.Add(workers[w], "stops waiting, and the request goes on", func(s *State) {
+		s.World.fly()
+		s.Workers[w].end(dispatch.Ambiguous)
+	})
+}
+
+func (n *next) isRefused(w int, what string, outcome dispatch.Outcome) {
+	n.Add(workers[w], what, func(s *State) {
+		s.World.Unproven = max(s.World.Unproven-1, 0)
+		s.Workers[w].end(outcome)
+	})
+}
+
+// ends is the end of an attempt that is not settled yet.
+func (n *next) ends(w int, what string, outcome dispatch.Outcome) {
+	n.Add(workers[w], what, func(s *State) { s.Workers[w].end(outcome) })
+}
+
+func (w *Worker) end(outcome dispatch.Outcome) { w.Phase, w.Outcome = Done, outcomeOf(outcome) }

@@ -5,8 +5,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/model/explore"
 	"github.com/agentoutbox/drainer/model/real"
@@ -53,7 +57,7 @@ func (o *outbox) follow(provider string, walk []explore.Step[row.State]) {
 	at, taken := o.model.Explored().Start, 0
 	defer func() {
 		if o.T.Failed() {
-			o.T.Logf("in the last of\n%s", explore.Told(walk[:taken]))
+			o.T.Logf("in the last of\n%s", explore.Numbered(walk[:taken]))
 		}
 	}()
 	for _, step := range walk {
@@ -77,11 +81,11 @@ func (i *intent) assertShows(s row.State) {
 	}
 }
 
-// kind tells steps apart that the outbox takes differently.
+// kind distinguishes the steps that the outbox takes differently.
 type kind struct {
 	what    string
 	outcome dispatch.Outcome // that is settled
-	past    row.Past         // its tries are not told apart
+	past    row.Past         // its tries are not distinguished
 	stale   bool             // a claim that the intent has left is still there
 	from    row.Status       // of what was settled
 	to      row.Status
@@ -91,7 +95,7 @@ type kind struct {
 // kindOf leaves out what no outbox sees.
 func kindOf(from row.State, step explore.Step[row.State]) (kind, bool) {
 	switch step.What {
-	case "crashes", "freezes, and is buried", "settles the other row":
+	case "crashes", "freezes, and is declared dead", "settles the other row":
 		return kind{what: step.What}, isSeen(from, step)
 	case "settles, and the reply is lost":
 		step.What = "settles"
@@ -101,7 +105,7 @@ func kindOf(from row.State, step explore.Step[row.State]) (kind, bool) {
 		k.from = from.Newest
 	}
 	for _, claim := range from.Claims {
-		if claim.Owner != row.Nobody && !claim.Settled {
+		if claim.Owner != row.NoOwner && !claim.Settled {
 			k.past = claim.Past
 		}
 		k.stale = k.stale || claim.Settled
@@ -141,5 +145,194 @@ func goesOn(s row.State, step explore.Step[row.State]) bool {
 	if s.Operator.Plan != row.None {
 		return step.Who == "the operator"
 	}
-	return step.Who == "a reaper" && (s.Claims[0].Locked || s.Claims[1].Locked) && step.What != "locks the claim of a buried worker"
+	return step.Who == "a reaper" && (s.Claims[0].Locked || s.Claims[1].Locked) && step.What != "locks the claim of a dead worker"
+}
+
+// outbox is a real one, for one tool.
+type outbox struct {
+	*real.Outbox
+	model  row.Model
+	policy dispatch.Policy
+	tried  map[visible]bool // where the rest was refused
+}
+
+func newOutbox(t *testing.T, model row.Model) *outbox {
+	t.Helper()
+	o := &outbox{Outbox: real.New(t), model: model, policy: model.Policy(), tried: map[visible]bool{}}
+	o.Exec(ageSQL)
+	return o
+}
+
+// intent is one intent of a provider of its own, on the way that the model
+// takes.
+type intent struct {
+	*outbox
+	provider string
+	id       int64
+	slots    [2]int64 // the claim ids that the model's slots stand for
+	workers  [2]*worker
+}
+
+// worker is a process: what it remembers outlives what others think of it.
+type worker struct {
+	id      string
+	row     *drainer.Row
+	started time.Time
+	other   *drainer.Row // the row beside it
+}
+
+func (o *outbox) enqueue(provider string) *intent {
+	o.T.Helper()
+	i := &intent{outbox: o, provider: provider}
+	i.id = i.commit("it")
+	for w := range i.workers {
+		i.startOver(w)
+	}
+	return i
+}
+
+// commit enqueues a step like an agent.
+func (i *intent) commit(step string) int64 {
+	i.T.Helper()
+	return real.All[int64](i.Outbox, `SELECT intent_id FROM outbox.enqueue($1, $2, $3, 'scope', '{}')`, i.provider, step, i.provider+"/act")[0]
+}
+
+func (i *intent) startOver(w int) {
+	i.T.Helper()
+	i.workers[w] = &worker{id: i.Join(i.provider)}
+}
+
+// end is a lane's settlement of an attempt that was started then.
+func (i *intent) end(held *drainer.Row, started time.Time, outcome dispatch.Outcome) drainer.Settlement {
+	policy := i.policy
+	if held.IntentID != i.id { // the row beside it has a single try
+		policy = dispatch.Policy{Class: dispatch.NonIdempotent, MaxAttempts: 1}
+	}
+	return real.Ended(held, policy, started, outcome)
+}
+
+// judge ends the rows of one claim, and leaves all others alone.
+func (i *intent) judge(claim int64, outcome dispatch.Outcome) drainer.Judge {
+	return func(held *drainer.Row) (drainer.Settlement, bool) {
+		var started time.Time
+		if outcome == dispatch.Lost {
+			started = held.ClaimedAt
+		}
+		return i.end(held, started, outcome), held.ClaimID == claim
+	}
+}
+
+// see reads what the tables show.
+func (i *intent) see() (v visible) {
+	i.T.Helper()
+	var both pgx.Batch
+	both.Queue(readSQL, i.id).QueryRow(func(r pgx.Row) error {
+		return r.Scan(&v.Queue.Is, &v.Queue.Waits, &v.Queue.Tries, &v.Queue.Sent, &v.Queue.Maybe, &v.Queue.Lookup, &v.Newest, &v.Settled, &v.Incident)
+	})
+	both.Queue(readClaimsSQL, i.id).Query(func(rows pgx.Rows) error {
+		var id int64
+		var owner string
+		var c visibleClaim
+		_, err := pgx.ForEachRow(rows, []any{&id, &owner, &c.Settled, &c.Rest, &c.Tries, &c.Sent, &c.Maybe, &c.Lookup}, func() error {
+			c.Owner = i.ownerOf(owner)
+			v.Claims[i.slotOf(id)] = c.comparable()
+			return nil
+		})
+		return err
+	})
+	if err := i.DB.SendBatch(i.T.Context(), &both).Close(); err != nil {
+		i.T.Fatal(err)
+	}
+	v.Queue.Past = counted(v.Queue.Past, row.LookupTries)
+	return v
+}
+
+func (i *intent) ownerOf(id string) row.Owner {
+	for w, worker := range i.workers {
+		if worker.id == id {
+			return row.Owner(w + 1)
+		}
+	}
+	return row.Dead
+}
+
+// slotOf is that of a claim that the model knows.
+func (i *intent) slotOf(claim int64) int {
+	for slot, known := range i.slots {
+		if known == claim {
+			return slot
+		}
+	}
+	i.T.Fatalf("claim %d should not be there", claim)
+	return 0
+}
+
+// visible is as much of a state as the tables show.
+type visible struct {
+	Queue             row.Queued
+	Claims            [2]visibleClaim
+	Newest            dispatch.Status
+	Settled, Incident bool
+}
+
+type visibleClaim struct {
+	Owner         row.Owner
+	Settled, Rest bool
+	row.Past
+}
+
+func visibleOf(s row.State) visible {
+	v := visible{Queue: s.Queue, Newest: s.Newest.Is(), Settled: s.Settled, Incident: s.Incident}
+	for slot, c := range s.Claims {
+		v.Claims[slot] = visibleClaim{c.Owner, c.Settled, c.Rest, c.Past}
+	}
+	return v
+}
+
+// readSQL shows one intent. Ages are those of the model: 0 never, 1 less than
+// half of the key's life ago, 2 more.
+const readSQL = `
+	SELECT q.intent_id IS NOT NULL, coalesce(q.next_attempt_at > now() + interval '30 seconds', false), coalesce(q.tries, 0),
+	       public.age(q.first_attempt_at), coalesce(q.maybe_applied, false), coalesce(q.lookup, false),
+	       coalesce(newest.status, ''), coalesce(newest.next_attempt_at IS NULL, false) AND newest.attempt IS NOT NULL,
+	       EXISTS (SELECT FROM outbox.incident WHERE intent_id = i.id AND kind = 'outcome_unknown' AND resolved_at IS NULL)
+	FROM outbox.intent i
+	LEFT JOIN outbox.queue q ON q.intent_id = i.id
+	LEFT JOIN LATERAL (SELECT * FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY attempt DESC LIMIT 1) newest ON true
+	WHERE i.id = $1`
+
+// readClaimsSQL shows the claims with an intent.
+const readClaimsSQL = `
+	SELECT c.claim_id, c.worker_id::text, ended.settled, ended.rest,
+	       r.tries, public.age(r.first_attempt_at), r.maybe_applied, r.lookup
+	FROM outbox.claim c
+	CROSS JOIN unnest(c.intent_ids, c.attempts, c.tries, c.first_attempt_ats, c.maybe_applied, c.lookups)
+	  AS r (intent_id, attempt, tries, first_attempt_at, maybe_applied, lookup)
+	CROSS JOIN LATERAL (
+	  SELECT bool_or(a.attempt IS NOT NULL) FILTER (WHERE o.intent_id = $1) AS settled,
+	         coalesce(bool_or(a.attempt IS NULL) FILTER (WHERE o.intent_id <> $1), false) AS rest
+	  FROM unnest(c.intent_ids, c.attempts) AS o (intent_id, attempt) LEFT JOIN outbox.attempt a USING (intent_id, attempt)) ended
+	WHERE r.intent_id = $1`
+
+const ageSQL = `
+	CREATE FUNCTION public.age(at timestamptz) RETURNS int LANGUAGE sql AS $$
+	  SELECT CASE WHEN at IS NULL THEN 0 WHEN at > now() - interval '6 hours' THEN 1 ELSE 2 END
+	$$`
+
+// comparable leaves out what the model does not distinguish: the past of a row
+// that has left its claim.
+func (c visibleClaim) comparable() visibleClaim {
+	if c.Settled {
+		c.Past = row.Past{}
+	}
+	c.Past = counted(c.Past, row.LookupTries+1)
+	return c
+}
+
+// counted is how far the model counts the tries of a lookup.
+func counted(p row.Past, limit int8) row.Past {
+	if p.Lookup {
+		p.Tries = min(p.Tries, limit)
+	}
+	return p
 }

@@ -1,13 +1,15 @@
 package saga
 
-import "github.com/agentoutbox/drainer/model/explore"
+import (
+	"github.com/agentoutbox/drainer/model/explore"
+)
 
 // What a run keeps.
 const (
 	NetZero       = "compensated: what was applied is undone, and nothing else is"
 	NothingStands = "compensated: no step is on record as completed, in doubt or not undone"
-	NewestIsFirst = "a step is undone after all that came later"
-	FailureIsBack = "the run of a step that failed goes back"
+	NewestIsFirst = "a step is undone after all that completed later"
+	FailureIsBack = "the run of a step that failed is compensated"
 	ClosedIsShut  = "no row of a closed run is claimed to act"
 	ClosedIsLoud  = "a closed run takes no further step"
 	UndoneOnce    = "an undo is applied once, and to what was applied"
@@ -38,7 +40,7 @@ func (s *State) all(holds func(*Step) bool) bool {
 	return true
 }
 
-// isNetZero leaves out what an operator guessed: nobody knows of it yet.
+// isNetZero leaves out what an operator guessed: it is not known yet.
 func (s *Step) isNetZero() bool { return s.Guessed || (!s.Flying && s.Effect == (s.Undone > 0)) }
 
 func (s *Step) isClosed() bool {
@@ -49,13 +51,16 @@ func (s *Step) isUndoneOnce() bool { return s.Undone <= 1 && (s.Effect || s.Undo
 
 func (s *Step) isQuiet() bool { return !s.Incident }
 
+// newestIsFirst lets the commit that closes a step enqueue the undo of the one before.
 func newestIsFirst(from State, step explore.Step[State]) bool {
 	for i := range from.Steps {
 		if from.Steps[i].Undo.Place != Absent || step.To.Steps[i].Undo.Place == Absent {
 			continue
 		}
-		for j := i + 1; j < Steps; j++ {
-			if later := &from.Steps[j]; later.Place >= Claiming && !later.isClosed() {
+		for j := range from.Steps {
+			later := &from.Steps[j]
+			isLater := later.Done > from.Steps[i].Done || later.Done == 0 && later.Place >= Claiming
+			if j != i && isLater && !step.To.Steps[j].isClosed() {
 				return false
 			}
 		}

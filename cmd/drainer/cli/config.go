@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentoutbox/drainer/contract/manifest"
+	"github.com/agentoutbox/drainer/contract/providerblock"
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
@@ -23,7 +25,7 @@ func newConfig(options *options) *cobra.Command {
 
 func newConfigValidate(options *options) *cobra.Command {
 	return &cobra.Command{
-		Use:   "validate",
+		Use:   "validate [FILE FILE]",
 		Short: "Find every mistake in a configuration, with file, line and column",
 		Long: `validate reads a configuration as run does: strictly, with its secrets, and
 with every adapter built. It connects to nothing. A valid one is summed up, one
@@ -33,14 +35,30 @@ A non_idempotent tool is safe for agents once its configuration says how to look
 an effect up, what undoes it, and for how long: lookup, compensate_with and
 reversal_window. One that lacks any of them is valid, and a warning. So is a tool
 that acts and has neither compensate_with nor compensation: none, because a run
-that used it cannot be compensated.`,
+that used it cannot be compensated.
+
+With two files it compares them instead, as they are written: it reads no secret
+and finds no other mistake. It says which providers both reach at one address,
+with the same credentials or others, without different namespaces. Outboxes of
+their own then make the same keys, and of two effects one is lost.`,
 		Example: `  drainer config validate --config drainer.yaml
   drainer config validate --config drainer.yaml -o json | jq '.errors[]'
 
   # fail a build that lets agents use an unsafe tool
-  drainer config validate --config drainer.yaml -o json | jq -e 'all(.tools[]; .agent_safe)'`,
-		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
+  drainer config validate --config drainer.yaml -o json | jq -e 'all(.tools[]; .agent_safe)'
+
+  # do production and staging reach one account?
+  drainer config validate production.yaml staging.yaml`,
+		Args: func(command *cobra.Command, files []string) error {
+			if len(files) != 0 && len(files) != 2 || len(files) == 2 && options.configPath != "" {
+				return usagef(command, "name either one file by --config, or two files to compare")
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, files []string) error {
+			if len(files) == 2 {
+				return options.compareAccounts(command, files[0], files[1])
+			}
 			loaded, err := options.loadConfig(command)
 			if err != nil {
 				return errors.Join(err, options.printInvalid(command, err))
@@ -48,6 +66,33 @@ that used it cannot be compensated.`,
 			return options.printValid(command, loaded)
 		},
 	}
+}
+
+// comparison is the output of `config validate FILE FILE -o json`.
+type comparison struct {
+	Shared []config.Shared `json:"shared"`
+}
+
+func (o *options) compareAccounts(command *cobra.Command, one, other string) error {
+	shared, err := config.SharedAccounts(one, other)
+	if err != nil {
+		return err
+	}
+	heading := []string{"PROVIDER", "ADDRESS", "CREDENTIALS", "NAMESPACE"}
+	if err := o.print(command, comparison{shared}, tableOf(heading, shared, func(s config.Shared) []any {
+		credentials := "others"
+		if s.SameCredentials {
+			credentials = "same"
+		}
+		return []any{s.Provider, "same", credentials, "same"}
+	})); err != nil {
+		return err
+	}
+	if len(shared) > 0 {
+		fmt.Fprintf(command.ErrOrStderr(), "drainer: warning: providers whose account two outboxes may share, with the same keys: %d; "+
+			"give each file an idempotency.namespace there, or each outbox one of its own\n", len(shared))
+	}
+	return nil
 }
 
 func newConfigSchema(options *options) *cobra.Command {
@@ -72,7 +117,7 @@ func newConfigSchema(options *options) *cobra.Command {
 	}
 }
 
-// validation is what `config validate -o json` prints.
+// validation is the output of `config validate -o json`.
 type validation struct {
 	Valid  bool            `json:"valid"`
 	Tools  []toolSummary   `json:"tools,omitempty"`
@@ -94,15 +139,16 @@ const missingUndo = "missing"
 
 func (o *options) printValid(command *cobra.Command, loaded *config.Config) error {
 	tools := summarize(loaded)
-	rows := make([][]string, len(tools))
-	for i, tool := range tools {
-		rows[i] = []string{tool.Tool, tool.Class, tool.KeyTTL, strconv.Itoa(tool.MaxAttempts), tool.Timeout, tool.Undo, tool.safety()}
-	}
 	heading := []string{"TOOL", "CLASS", "KEY TTL", "MAX ATTEMPTS", "TIMEOUT", "COMPENSATION", "AGENT SAFE"}
-	if err := o.print(command, validation{Valid: true, Tools: tools}, heading, rows); err != nil {
+	if err := o.print(command, validation{Valid: true, Tools: tools}, tableOf(heading, tools, func(t toolSummary) []any {
+		return []any{t.Tool, t.Class, t.KeyTTL, t.MaxAttempts, t.Timeout, t.Undo, t.safety()}
+	})); err != nil {
 		return err
 	}
 	warn(command.ErrOrStderr(), tools)
+	if short := drainer.TooShort(loaded.Secrets); short > 0 {
+		fmt.Fprintf(command.ErrOrStderr(), "drainer: warning: secrets shorter than 8 bytes, which are not taken out of what providers answer: %d\n", short)
+	}
 	return nil
 }
 
@@ -134,7 +180,7 @@ func warn(to io.Writer, tools []toolSummary) {
 // printInvalid gives a program the mistakes in a form that it can read.
 func (o *options) printInvalid(command *cobra.Command, err error) error {
 	var invalid *config.InvalidError
-	if o.output != jsonText || !errors.As(err, &invalid) {
+	if o.output != jsonOutput || !errors.As(err, &invalid) {
 		return nil
 	}
 	return printJSON(command.OutOrStdout(), validation{Errors: invalid.Problems})
@@ -174,4 +220,57 @@ func durationText(duration time.Duration) string {
 		return ""
 	}
 	return duration.String()
+}
+
+func newConfigImport() *cobra.Command {
+	var provider string
+	command := &cobra.Command{
+		Use:   "import SPEC",
+		Short: "Write a provider's configuration from its OpenAPI document",
+		Long: `import turns what an OpenAPI document declares with x-agent-idempotency into a
+configuration of one provider: where it lives, where it wants the key, and a tool
+for each operation, named by its operationId. The payload of a tool holds the
+required parameters by name, and beside them the fields of the body.
+
+An operation that violates the extension, or that drainer cannot send as it is
+documented, is left out, named on standard error, and makes the exit code 1.
+What no document says is yours to add: credentials, and http.response.ref.`,
+		Example: `  drainer config import openapi.yaml --provider billing > drainer.yaml
+  drainer config validate --config drainer.yaml`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			if provider == "" || strings.Contains(provider, "/") {
+				return usagef(command, "--provider is the part of a tool name before the slash; it is not empty and has no slash")
+			}
+			document, err := manifest.Load(args[0])
+			if err != nil {
+				return err
+			}
+			return printBlock(command, document, provider)
+		},
+	}
+	command.Flags().StringVar(&provider, "provider", "", "`name` of the provider: what stands before the slash of a tool name")
+	_ = command.MarkFlagRequired("provider")
+	return command
+}
+
+func printBlock(command *cobra.Command, document *manifest.Document, provider string) error {
+	block, skipped := providerblock.From(document, provider)
+	for _, operation := range skipped {
+		fmt.Fprintf(command.ErrOrStderr(), "left out: %s %s: %s\n", operation.Method, operation.Path, operation.Why)
+	}
+	if block.Empty() {
+		return errors.New("no operation could be imported; declare " + manifest.Extension + " at those that agents call")
+	}
+	content, err := block.YAML()
+	if err != nil {
+		return err
+	}
+	if _, err := command.OutOrStdout().Write(content); err != nil {
+		return fmt.Errorf("printing the provider block: %w", err)
+	}
+	if len(skipped) > 0 {
+		return fmt.Errorf("operations left out: %d", len(skipped))
+	}
+	return nil
 }

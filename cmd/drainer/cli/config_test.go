@@ -26,6 +26,14 @@ stripe/refund         key_idempotent  24h0m0s  8             30s      none      
 	}
 }
 
+func TestConfigValidateWarnsOfASecretThatIsTooShortToBeFound(t *testing.T) {
+	t.Parallel()
+	path := write(t, "drainer.yaml", strings.ReplaceAll(validConfig, "TOKEN", write(t, "token", "short")))
+	if got := run(t, "config", "validate", "--config", path); got.code != exitOK || !strings.Contains(got.stderr, "secrets shorter than 8 bytes, which are not taken out of what providers answer: 1") {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestConfigValidatePrintsJSON(t *testing.T) {
 	t.Parallel()
 	got := run(t, "config", "validate", "--config", writeValid(t), "-o", "json")
@@ -102,7 +110,7 @@ func TestTheLogWarnsOfUnsafeToolsAndOfPagingNobody(t *testing.T) {
 	want := [3]warning{
 		{Level: "WARN", Tool: "mail/send", Missing: []string{"compensate_with", "reversal_window"}},
 		{Level: "WARN", Tools: []string{"mail/send"}},
-		{Level: "WARN"}, // nobody is told of incidents
+		{Level: "WARN"}, // no paging channel
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -200,5 +208,78 @@ func TestADatabaseMustBeNamed(t *testing.T) {
 	_, err := newOptions(builtins(t)).findDatabase(newRoot(builtins(t)))
 	if exitCode(err) != exitUsage || !strings.Contains(err.Error(), "--database-url URL, database.url in the configuration, or DATABASE_URL") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestConfigImportWritesAConfigurationThatIsValid(t *testing.T) {
+	t.Parallel()
+	imported := run(t, "config", "import", goodManifest, "--provider", "billing")
+	if imported.code != exitOK || imported.stderr != "" {
+		t.Fatalf("got %+v", imported)
+	}
+	got := run(t, "config", "validate", "--config", write(t, "drainer.yaml", imported.stdout))
+	if got.code != exitOK || !strings.Contains(got.stdout, "billing/create_charge  key_idempotent") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestConfigImportSaysWhatItLeavesOut(t *testing.T) {
+	t.Parallel()
+	mixed := badManifest + `  /v1/addresses:
+    put:
+      operationId: set_address
+      responses: {"200": {description: Done.}}
+      x-agent-idempotency: {class: naturally_idempotent}
+`
+	got := run(t, "config", "import", write(t, "openapi.yaml", mixed), "--provider", "billing")
+	want := `left out: DELETE /v1/charges: drainer verify manifest finds violations in it: 1
+left out: POST /v1/charges: drainer verify manifest finds violations in it: 1
+drainer: operations left out: 2
+`
+	if got.code != exitFailed || got.stderr != want || !strings.Contains(got.stdout, "set_address:") {
+		t.Errorf("got %+v, want\n%s", got, want)
+	}
+	validated := run(t, "config", "validate", "--config", write(t, "drainer.yaml", got.stdout))
+	if validated.code != exitOK {
+		t.Errorf("what is left is not valid: %+v", validated)
+	}
+}
+
+func TestConfigImportPrintsNothingWhereNothingCanBeImported(t *testing.T) {
+	t.Parallel()
+	got := run(t, "config", "import", write(t, "openapi.yaml", badManifest), "--provider", "billing")
+	if got.code != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, "no operation could be imported") {
+		t.Errorf("got %+v", got)
+	}
+	for _, provider := range []string{"", "a/b"} {
+		if got := run(t, "config", "import", goodManifest, "--provider", provider); got.code != exitUsage {
+			t.Errorf("--provider %q: %+v", provider, got)
+		}
+	}
+}
+
+func TestConfigValidateSaysWhenTwoFilesReachOneAccount(t *testing.T) {
+	t.Parallel()
+	one := write(t, "one.yaml", unsafeConfig)
+	other := write(t, "other.yaml", strings.Replace(unsafeConfig, "tools:", "idempotency: {namespace: eu}\n    tools:", 1))
+	const warning = "drainer: warning: providers whose account two outboxes may share, with the same keys: 1; " +
+		"give each file an idempotency.namespace there, or each outbox one of its own\n"
+	const shared = "PROVIDER  ADDRESS  CREDENTIALS  NAMESPACE\nmail      same     same         same\n"
+	if got := run(t, "config", "validate", one, one); got != (result{exitOK, shared, warning}) {
+		t.Errorf("got %+v", got)
+	}
+	if got := run(t, "config", "validate", one, one, "-o", "json"); got.code != exitOK || !strings.Contains(got.stdout, `"same_credentials": true`) {
+		t.Errorf("got %+v", got)
+	}
+	if got := run(t, "config", "validate", one, other, "-o", "json"); got.code != exitOK || got.stderr != "" || !strings.Contains(got.stdout, `"shared": []`) {
+		t.Errorf("got %+v", got)
+	}
+	for _, args := range [][]string{{one}, {one, one, one}, {one, one, "--config", one}} {
+		if got := run(t, append([]string{"config", "validate"}, args...)...); got.code != exitUsage {
+			t.Errorf("%q: %+v", args, got)
+		}
+	}
+	if got := run(t, "config", "validate", one, "gone.yaml"); got.code != exitConfigInvalid || !strings.Contains(got.stderr, "gone.yaml: cannot be read") {
+		t.Errorf("got %+v", got)
 	}
 }

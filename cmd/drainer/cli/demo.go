@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
-	"strconv"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -91,11 +91,11 @@ func isTerminal(to io.Writer) bool {
 }
 
 func (o *options) printAudit(to io.Writer, r demo.Report) error {
-	if o.output == jsonText {
+	if o.output == jsonOutput {
 		return printJSON(to, r)
 	}
 	fmt.Fprintln(to)
-	if err := printTable(to, []string{"AUDIT"}, auditRows(r)); err != nil {
+	if err := (table{[]string{"AUDIT"}, auditRows(r)}).print(to); err != nil {
 		return err
 	}
 	fmt.Fprintln(to)
@@ -108,22 +108,47 @@ func (o *options) printAudit(to io.Writer, r demo.Report) error {
 	return nil
 }
 
-func auditRows(r demo.Report) [][]string {
+func auditRows(r demo.Report) [][]any {
 	failures := r.Requests - r.Faults["none"]
 	refused := r.Sagas.Compensated + r.Sagas.Failed
-	return [][]string{
-		{"intents committed", strconv.Itoa(r.Intents)},
-		{"effects in the provider's ledger", strconv.Itoa(r.Effects), fmt.Sprintf("%d of them undo another; %d payments were refused and had none", r.Sagas.UndoEffects, refused)},
-		{"duplicate effects", strconv.Itoa(r.DuplicateEffects)},
-		{"lost", strconv.Itoa(r.Lost)},
-		{"runs compensated", strconv.Itoa(r.Sagas.Compensated), "their payment was refused, so their bookings were cancelled"},
-		{"undone out of order", strconv.Itoa(r.Sagas.OutOfOrder), "runs; what was booked last is cancelled first"},
-		{"net effect of compensated runs", strconv.Itoa(r.Sagas.NetEffects), "bookings that stand, or were cancelled twice"},
-		{"compensations failed", strconv.Itoa(r.Sagas.Failed), "no ferry takes a ticket back"},
-		{"pages received", strconv.Itoa(r.Sagas.Pages), "one for each failed compensation"},
-		{"attempts", strconv.Itoa(r.Attempts), fmt.Sprintf("%d retries; the provider failed or delayed %d of %d requests", r.Retries, failures, r.Requests)},
-		{"recovered claims", strconv.Itoa(r.RecoveredClaims), "taken over from the killed drainer"},
-		{"duplicate enqueues absorbed", strconv.Itoa(r.DuplicatesAbsorbed), "by agents that did not know they had committed"},
-		{"agents' transactions rolled back", strconv.FormatInt(r.Rollbacks, 10), "and left nothing behind"},
+	return [][]any{
+		{"intents committed", r.Intents},
+		{"effects in the provider's ledger", r.Effects, fmt.Sprintf("%d of them undo another; %d payments were refused and had none", r.Sagas.UndoEffects, refused)},
+		{"duplicate effects", r.DuplicateEffects},
+		{"lost", r.Lost},
+		{"runs compensated", r.Sagas.Compensated, "their payment was refused, so their bookings were cancelled"},
+		{"undone out of order", r.Sagas.OutOfOrder, "runs; what was booked last is cancelled first"},
+		{"net effect of compensated runs", r.Sagas.NetEffects, "bookings that stand, or were cancelled twice"},
+		{"compensations failed", r.Sagas.Failed, "no ferry takes a ticket back"},
+		{"pages received", r.Sagas.Pages, "one for each failed compensation"},
+		{"attempts", r.Attempts, fmt.Sprintf("%d retries; the provider failed or delayed %d of %d requests", r.Retries, failures, r.Requests)},
+		{"recovered claims", r.RecoveredClaims, "taken over from the killed drainer"},
+		{"duplicate enqueues absorbed", r.DuplicatesAbsorbed, "by agents that did not know they had committed"},
+		{"agents' transactions rolled back", r.Rollbacks, "and left nothing behind"},
 	}
+}
+
+func newDemoProvider() *cobra.Command {
+	var address string
+	var seed uint64
+	command := &cobra.Command{
+		Use:   "provider",
+		Short: "Serve the demo's simulated provider alone",
+		Long: `provider serves what the demo's drainers talk to: an HTTP API that honours
+Idempotency-Key, takes every POST for an effect, and fails every third request in
+one of the known ways. It forgets everything when it ends.`,
+		Example: `  drainer demo provider --listen :8080`,
+		Args:    cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			listener, err := net.Listen("tcp", address)
+			if err != nil {
+				return fmt.Errorf("--listen: %w", err)
+			}
+			fmt.Fprintln(command.ErrOrStderr(), "serving on", listener.Addr())
+			return demo.ServeProvider(command.Context(), listener, seed)
+		},
+	}
+	command.Flags().StringVar(&address, "listen", "127.0.0.1:8080", "`host:port` to serve on")
+	command.Flags().Uint64Var(&seed, "seed", 1, "`number` that chooses the faults")
+	return command
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 
@@ -51,13 +50,11 @@ something is; 4 that the database cannot be reached; 5 that its schema is behind
 // patient is the installation of a configuration, or the database alone.
 func (o *options) patient(command *cobra.Command) (doctor.Patient, error) {
 	loaded := &config.Config{}
-	var providers []doctor.Provider
 	if o.configPath != "" {
 		var err error
 		if loaded, err = o.loadConfig(command); err != nil {
 			return doctor.Patient{}, err
 		}
-		providers = patients(loaded)
 	}
 	url, err := o.databaseOf(command, loaded)
 	if err != nil {
@@ -67,21 +64,7 @@ func (o *options) patient(command *cobra.Command) (doctor.Patient, error) {
 	if err != nil {
 		return doctor.Patient{}, errDatabaseURL
 	}
-	return doctor.Patient{Database: database, Lease: loaded.Worker.Lease, Providers: providers}, nil
-}
-
-func patients(loaded *config.Config) []doctor.Provider {
-	providers := make([]doctor.Provider, len(loaded.Providers))
-	for i, p := range loaded.Providers {
-		providers[i] = doctor.Provider{
-			Name:       p.Name,
-			Operations: slices.Sorted(maps.Keys(p.Tools)),
-			Timeout:    p.Timeout,
-			Adapter:    p.Adapter,
-			Network:    loaded.Networks[p.Name],
-		}
-	}
-	return providers
+	return doctor.Patient{Database: database, Lease: loaded.Worker.Lease, Providers: loaded.Providers}, nil
 }
 
 // judge turns the findings into the exit code; what they say stands on
@@ -100,7 +83,7 @@ func judge(findings []doctor.Finding, unreachable error) error {
 	return nil
 }
 
-// diagnosis is what `doctor -o json` prints.
+// diagnosis is the output of `doctor -o json`.
 type diagnosis struct {
 	Problems   int              `json:"problems"`
 	Warnings   int              `json:"warnings"`
@@ -115,7 +98,7 @@ func (o *options) printFindings(command *cobra.Command, findings []doctor.Findin
 		OK: doctor.Count(findings, doctor.OK), NotChecked: doctor.Count(findings, doctor.NotChecked),
 		Findings: findings,
 	}
-	if o.output == jsonText {
+	if o.output == jsonOutput {
 		return printJSON(command.OutOrStdout(), all)
 	}
 	return all.write(command.OutOrStdout())

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,7 +21,7 @@ func newEnqueue(options *options) *cobra.Command {
 		Long: `enqueue commits one intent in a transaction of its own. Agents call the SQL
 function outbox.enqueue inside theirs instead.
 
-The same four-tuple again creates nothing and tells where the intent stands; with
+The same four-tuple again creates nothing and prints the intent's status; with
 another payload it is refused.`,
 		Example: `  drainer enqueue --run run-001 --step step-1 --tool stripe/create_charge \
     --scope invoice_442 --payload '{"amount": 1200, "currency": "eur", "source": "tok_visa"}'`,
@@ -40,9 +39,10 @@ another payload it is refused.`,
 				if err != nil {
 					return err
 				}
-				return options.print(command, receipt, []string{"INTENT", "CREATED", "STATUS", "IDEMPOTENCY KEY"}, [][]string{{
-					strconv.FormatInt(receipt.IntentID, 10), strconv.FormatBool(receipt.Created), receipt.Status, receipt.IdempotencyKey,
-				}})
+				return options.print(command, receipt, table{
+					[]string{"INTENT", "CREATED", "STATUS", "IDEMPOTENCY KEY"},
+					[][]any{{receipt.IntentID, receipt.Created, receipt.Status, receipt.IdempotencyKey}},
+				})
 			})
 		},
 	}

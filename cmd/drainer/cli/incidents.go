@@ -1,10 +1,11 @@
 package cli
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -13,16 +14,16 @@ import (
 )
 
 func newIncidents(options *options) *cobra.Command {
-	command := group("incidents", "List what needs a human, and say that you have it")
+	command := group("incidents", "List and acknowledge incidents")
 	command.AddCommand(newIncidentsList(options), newIncidentsAck(options))
 	return command
 }
 
-const incidentsHelp = `An incident is something that only a human can decide. While it is open, every
-channel under pages in the configuration is told of it, again and again.
+const incidentsHelp = `An incident is a decision that only a human can make. While it is open, it is sent
+to every channel under pages in the configuration, repeatedly.
 
-  open          nobody has it; it pages
-  acknowledged  somebody has it; nobody is paged
+  open          it is paged
+  acknowledged  an operator works on it; it is not paged
   resolved      its cause is gone: the intent or its saga was retried or resolved,
                 the provider is configured, the collision is acknowledged`
 
@@ -48,7 +49,7 @@ func newIncidentsList(options *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return options.print(command, incidents, incidentHeading, incidentRows(incidents))
+				return options.print(command, incidents, tableOf(incidentHeading, incidents, incidentRow))
 			})
 		},
 	}
@@ -69,18 +70,75 @@ func kindNames() string {
 
 var incidentHeading = []string{"INCIDENT", "KIND", "STATE", "INTENT", "RUN", "TOOL", "DETAIL", "OPENED", "PAGED", "BY", "REASON"}
 
-func incidentRows(incidents []operator.Incident) [][]string {
-	rows := make([][]string, len(incidents))
-	for i, incident := range incidents {
-		by := incident.AcknowledgedBy
-		if incident.ResolvedBy != nil {
-			by = incident.ResolvedBy
+func incidentRow(i operator.Incident) []any {
+	return []any{
+		i.IncidentID, i.Kind, i.State, i.IntentID, i.AgentRunID, i.ToolName, i.Detail, i.OpenedAt,
+		i.PagedAt, cmp.Or(i.ResolvedBy, i.AcknowledgedBy), i.Reason,
+	}
+}
+
+func newIncidentsAck(options *options) *cobra.Command {
+	var by operator.Signature
+	command := &cobra.Command{
+		Use:   "ack INCIDENT...",
+		Short: "Acknowledge incidents, which ends their pages",
+		Long: `ack ends the pages, and sends the channels the operator's name. It does not resolve
+the incident: intents resolve, intents retry, sagas retry and sagas resolve do. An
+incident whose cause comes back is opened and paged again.
+
+Who acknowledged it and why is kept with the incident. The exit code is 1 if one of
+them could not be acknowledged.`,
+		Example: `  drainer incidents ack 7 --reason "asking the provider"
+  drainer incidents ack 7 8 9 --reason "same outage, ticket 4711" --operator on-call`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			if err := sign(command, &by); err != nil {
+				return err
+			}
+			incidents, err := incidentIDs(command, args)
+			if err != nil {
+				return err
+			}
+			return options.withConsole(command, func(console *operator.Console) error {
+				done, err := console.Acknowledge(command.Context(), by, incidents)
+				if err != nil {
+					return err
+				}
+				return options.printAcknowledgements(command, done)
+			})
+		},
+	}
+	signatureFlags(command, &by)
+	return command
+}
+
+func incidentIDs(command *cobra.Command, args []string) ([]int64, error) {
+	ids := make([]int64, len(args))
+	for i, arg := range args {
+		id, err := strconv.ParseInt(arg, 10, 64)
+		if err != nil {
+			return nil, usagef(command, "%q is no incident's number; list shows them", arg)
 		}
-		rows[i] = []string{
-			strconv.FormatInt(incident.IncidentID, 10), incident.Kind, incident.State, strconv.FormatInt(incident.IntentID, 10),
-			incident.AgentRunID, text(incident.ToolName), text(incident.Detail), incident.OpenedAt.Local().Format(time.DateTime),
-			moment(incident.PagedAt), text(by), text(incident.Reason),
+		ids[i] = id
+	}
+	return ids, nil
+}
+
+func (o *options) printAcknowledgements(command *cobra.Command, done []operator.Acknowledgement) error {
+	var refused []string
+	for _, a := range done {
+		if a.Refused != "" {
+			refused = append(refused, fmt.Sprintf("incident %d: %s", a.IncidentID, a.Refused))
 		}
 	}
-	return rows
+	heading := []string{"INCIDENT", "KIND", "STATE", "REFUSED BECAUSE"}
+	if err := o.print(command, done, tableOf(heading, done, func(a operator.Acknowledgement) []any {
+		return []any{a.IncidentID, a.Kind, a.State, a.Refused}
+	})); err != nil {
+		return err
+	}
+	if len(refused) > 0 {
+		return fmt.Errorf("not acknowledged: %s", strings.Join(refused, "; "))
+	}
+	return nil
 }

@@ -1,11 +1,12 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -43,8 +44,10 @@ func newIntentsList(options *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return options.print(command, intents,
-					[]string{"INTENT", "RUN", "STEP", "TOOL", "SCOPE", "STATUS", "ATTEMPTS", "LAST OUTCOME", "NEXT ATTEMPT"}, intentRows(intents))
+				heading := []string{"INTENT", "RUN", "STEP", "TOOL", "SCOPE", "STATUS", "ATTEMPTS", "LAST OUTCOME", "NEXT ATTEMPT"}
+				return options.print(command, intents, tableOf(heading, intents, func(i operator.Intent) []any {
+					return []any{i.IntentID, i.AgentRunID, i.StepID, i.ToolName, i.BusinessScope, i.Status, i.Attempts, i.LastOutcome, i.NextAttemptAt}
+				}))
 			})
 		},
 	}
@@ -94,53 +97,41 @@ func newIntentsShow(options *options) *cobra.Command {
 	return command
 }
 
-func intentRows(intents []operator.Intent) [][]string {
-	rows := make([][]string, len(intents))
-	for i, intent := range intents {
-		rows[i] = []string{
-			strconv.FormatInt(intent.IntentID, 10), intent.AgentRunID, intent.StepID, intent.ToolName, intent.BusinessScope,
-			intent.Status, strconv.Itoa(intent.Attempts), text(intent.LastOutcome), moment(intent.NextAttemptAt),
-		}
-	}
-	return rows
-}
-
 func (o *options) printDossier(command *cobra.Command, d *operator.Dossier) error {
-	if o.output == jsonText {
+	if o.output == jsonOutput {
 		return printJSON(command.OutOrStdout(), d)
 	}
 	out := command.OutOrStdout()
-	fields := [][]string{
+	intent := table{[]string{"intent", cell(d.IntentID)}, [][]any{
 		{"key", d.AgentRunID + "  " + d.StepID + "  " + d.ToolName + "  " + d.BusinessScope},
 		{"idempotency key", d.IdempotencyKey},
 		{"status", d.Status},
-		{"created", moment(&d.CreatedAt)},
-		{"finished", moment(d.FinishedAt)},
-		{"next attempt", moment(d.NextAttemptAt)},
-		{"provider ref", text(d.ProviderRef)},
+		{"created", d.CreatedAt},
+		{"finished", d.FinishedAt},
+		{"next attempt", d.NextAttemptAt},
+		{"provider ref", d.ProviderRef},
 		{"payload", string(d.Payload)},
 		{"response", string(d.Response)},
-	}
-	if err := printTable(out, []string{"intent", strconv.FormatInt(d.IntentID, 10)}, fields); err != nil {
+	}}
+	if err := intent.print(out); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)
-	return printTable(out, []string{"ATTEMPT", "FINISHED", "OUTCOME", "STATUS", "HTTP", "ERROR", "BY", "REASON"}, attemptRows(d.History))
-}
-
-func attemptRows(history []operator.Attempt) [][]string {
-	rows := make([][]string, len(history))
-	for i, a := range history {
-		http := ""
-		if a.HTTPStatus != nil {
-			http = strconv.Itoa(*a.HTTPStatus)
-		}
-		rows[i] = []string{strconv.Itoa(a.Attempt), moment(&a.FinishedAt), what(a), a.Status, http, text(a.Error), actor(a), text(a.Reason)}
+	heading := []string{"ATTEMPT", "FINISHED", "OUTCOME", "STATUS", "HTTP", "ERROR", "BY", "REASON"}
+	newKeys := slices.ContainsFunc(d.History, func(a operator.Attempt) bool { return a.IdempotencyKey != d.IdempotencyKey })
+	if newKeys {
+		heading = append(heading, "KEY")
 	}
-	return rows
+	return tableOf(heading, d.History, func(a operator.Attempt) []any {
+		row := []any{a.Attempt, a.FinishedAt, what(a), a.Status, a.HTTPStatus, a.Error, actor(a), a.Reason}
+		if newKeys {
+			row = append(row, a.IdempotencyKey)
+		}
+		return row
+	}).print(out)
 }
 
-// what tells a question about an attempt from an attempt.
+// what marks a lookup, which asks about an attempt and sends nothing new.
 func what(a operator.Attempt) string {
 	if a.Lookup {
 		return "lookup: " + a.Outcome
@@ -148,24 +139,97 @@ func what(a operator.Attempt) string {
 	return a.Outcome
 }
 
-// actor is who made an attempt, and the fallback that served it.
+// actor is who made an attempt, and the fallback that served it. An operator's name
+// is only what was said, so the login stands beside it.
 func actor(a operator.Attempt) string {
+	if strings.HasPrefix(a.Worker, "operator:") {
+		return a.Worker + " (login " + a.Login + ")"
+	}
 	if a.ServedBy != nil {
 		return a.Worker + " via " + *a.ServedBy
 	}
 	return a.Worker
 }
 
-func text(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
+// reference names one intent: by its key, or by its id if there is no key.
+type reference struct {
+	id  int64
+	key dispatch.Tuple
 }
 
-func moment(at *time.Time) string {
-	if at == nil {
-		return ""
+// readReference reads from the command line which intent is meant. It does not
+// look it up.
+func readReference(command *cobra.Command, args []string, key dispatch.Tuple) (reference, error) {
+	if len(args) == 0 {
+		return reference{key: key}, checkKey(command, key)
 	}
-	return at.Local().Format(time.DateTime)
+	if key != (dispatch.Tuple{}) {
+		return reference{}, usagef(command, "name an intent by its id or by its key, not by both")
+	}
+	id, err := strconv.ParseInt(args[0], 10, 64)
+	if err != nil {
+		return reference{}, usagef(command, "an intent's id is a number; `drainer intents list` shows it")
+	}
+	return reference{id: id}, nil
+}
+
+func checkKey(command *cobra.Command, key dispatch.Tuple) error {
+	if key == (dispatch.Tuple{}) {
+		return usagef(command, "name an intent by its id, or by --run, --step, --tool and --scope")
+	}
+	if missing := missingFlags(key); len(missing) > 0 {
+		return usagef(command, "an intent's key has four parts; %s", areMissing(missing))
+	}
+	if err := key.Validate(); err != nil {
+		return usagef(command, "%w", err)
+	}
+	return nil
+}
+
+func missingFlags(key dispatch.Tuple) []string {
+	var missing []string
+	for _, part := range []struct{ flag, value string }{
+		{"--run", key.AgentRunID}, {"--step", key.StepID}, {"--tool", key.ToolName}, {"--scope", key.BusinessScope},
+	} {
+		if part.value == "" {
+			missing = append(missing, part.flag)
+		}
+	}
+	return missing
+}
+
+func areMissing(flags []string) string {
+	last := len(flags) - 1
+	if last == 0 {
+		return flags[0] + " is missing"
+	}
+	return strings.Join(flags[:last], ", ") + " and " + flags[last] + " are missing"
+}
+
+func (r reference) show(ctx context.Context, console *operator.Console) (*operator.Dossier, error) {
+	if r.key == (dispatch.Tuple{}) {
+		dossier, err := console.Show(ctx, r.id)
+		return dossier, r.explain(err)
+	}
+	dossier, err := console.ShowTuple(ctx, r.key)
+	return dossier, r.explain(err)
+}
+
+func (r reference) find(ctx context.Context, console *operator.Console) (int64, error) {
+	if r.key == (dispatch.Tuple{}) {
+		return r.id, nil
+	}
+	id, err := console.Find(ctx, r.key)
+	return id, r.explain(err)
+}
+
+// explain names the intent that is not there. A key's parts are not repeated.
+func (r reference) explain(err error) error {
+	switch {
+	case !errors.Is(err, operator.ErrNotFound):
+		return err
+	case r.key == (dispatch.Tuple{}):
+		return fmt.Errorf("%w: %d; `drainer intents list` shows those there are", err, r.id)
+	}
+	return fmt.Errorf("%w with this key; `drainer intents list` shows those there are", err)
 }

@@ -19,11 +19,11 @@ would be refused, and changes nothing until --yes says so. Every change needs a
 
 It exits with 1 if any intent was refused.`
 
-// change is what differs between the commands that change intents.
+// change describes one command that changes intents.
 type change struct {
 	usual  []string // the statuses that a bulk change takes without --status
 	other  []string // those that it takes with it
-	action func(*cobra.Command) (operator.Action, error)
+	action func(*cobra.Command, *changing) (operator.Action, error)
 	next   func([]operator.Verdict) string // what is left to do after a change; may be nil
 }
 
@@ -36,6 +36,7 @@ type changing struct {
 	selection operator.Selection // and if it is many
 	signature operator.Signature
 	yes       bool
+	bulk      bool // many, rather than one
 }
 
 func newChange(options *options, kind change) *cobra.Command {
@@ -55,27 +56,27 @@ func newChange(options *options, kind change) *cobra.Command {
 func (c *changing) statuses() []string { return slices.Concat(c.usual, c.other) }
 
 func (c *changing) run(command *cobra.Command, args []string) error {
-	bulk, err := c.aim(command, args)
-	if err != nil {
+	var err error
+	if c.bulk, err = c.aim(command, args); err != nil {
 		return err
 	}
-	if preview := bulk && !c.yes; !preview {
+	if preview := c.bulk && !c.yes; !preview {
 		if err := sign(command, &c.signature); err != nil {
 			return err
 		}
 	}
-	action, err := c.action(command)
+	action, err := c.action(command, c)
 	if err != nil {
 		return err
 	}
-	if bulk {
+	if c.bulk {
 		return c.changeMany(command, action)
 	}
 	return c.changeOne(command, action)
 }
 
-// aim tells one intent from many: a run alone is a filter, and with anything
-// else of a key it is a part of it.
+// aim decides whether the command line names one intent or selects many. --run
+// alone is a filter; with another part of a key it is a part of the key.
 func (c *changing) aim(command *cobra.Command, args []string) (bulk bool, err error) {
 	filters := slices.ContainsFunc([]string{"status", "provider", "older-than"}, command.Flags().Changed)
 	runAlone := c.tuple != (dispatch.Tuple{}) && c.tuple == (dispatch.Tuple{AgentRunID: c.tuple.AgentRunID})
@@ -166,4 +167,225 @@ func (c *changing) report(command *cobra.Command, done changes) error {
 		fmt.Fprintln(command.ErrOrStderr(), next)
 	}
 	return nil
+}
+
+// changes is the output of the commands that change intents.
+type changes struct {
+	DryRun  bool               `json:"dry_run"`
+	More    bool               `json:"more"` // the limit left some out
+	Intents []operator.Verdict `json:"intents"`
+
+	bulk bool // rather than one that was named
+}
+
+func (c changes) refused() (refused int) {
+	for _, verdict := range c.Intents {
+		if verdict.Refused != "" {
+			refused++
+		}
+	}
+	return refused
+}
+
+func (o *options) printChanges(command *cobra.Command, c changes) error {
+	if len(c.Intents) == 0 && o.output == tableOutput {
+		fmt.Fprintln(command.OutOrStdout(), "No selected intent can change. Settled intents of a compensated run stay as they are: see drainer intents list.")
+		return nil
+	}
+	if c.Intents == nil {
+		c.Intents = []operator.Verdict{} // an empty list, for programs
+	}
+	after := "AFTER"
+	if c.DryRun {
+		after = "WOULD BE"
+	}
+	heading := []string{"INTENT", "RUN", "STEP", "TOOL", "SCOPE", "BEFORE", after, "REFUSED BECAUSE"}
+	if err := o.print(command, c, tableOf(heading, c.Intents, func(v operator.Verdict) []any {
+		return []any{v.IntentID, v.AgentRunID, v.StepID, v.ToolName, v.BusinessScope, v.Before, v.After, v.Refused}
+	})); err != nil {
+		return err
+	}
+	if o.output != tableOutput {
+		return nil
+	}
+	for _, note := range c.notes() {
+		fmt.Fprintln(command.OutOrStdout(), "\n"+note)
+	}
+	return nil
+}
+
+// notes sum up a bulk change for a reader.
+func (c changes) notes() (notes []string) {
+	if c.More {
+		notes = append(notes, "There are more than --limit lets through.")
+	}
+	refused := c.refused()
+	switch changed := len(c.Intents) - refused; {
+	case c.DryRun:
+		notes = append(notes, fmt.Sprintf("%d would change, %d would be refused. Nothing has changed yet: to do it, add --yes and --reason TEXT.", changed, refused))
+	case c.bulk:
+		notes = append(notes, fmt.Sprintf("%d done, %d refused.", changed, refused))
+	}
+	return notes
+}
+
+func newIntentsRetry(options *options) *cobra.Command {
+	var retry operator.Retry
+	var now bool
+	command := newChange(options, change{
+		usual: []string{"failed", "unknown"},
+		other: []string{"cancelled", "pending"},
+		action: func(command *cobra.Command, c *changing) (_ operator.Action, err error) {
+			if now {
+				if !command.Flags().Changed("status") {
+					c.selection.Statuses = []string{"pending", "unknown"} // unknown: a lookup waits
+				}
+				c.selection.Waiting = true
+				return operator.BringForward{Scheduled: !c.bulk}, nil
+			}
+			retry.PolicyOf, err = options.policies(command)
+			return retry, err
+		},
+	})
+	command.Use = "retry [INTENT]"
+	command.Short = "Put failed and unknown intents back into the queue"
+	command.Long = `retry puts settled intents back into the queue: due now, with all their tries, and
+under the same idempotency key. It is refused for a run that is being compensated.
+
+What may have been applied already is repeated only where that is safe: the
+configuration says that repeating does no harm, or that the provider still
+remembers the key (until half of its ttl is over). Else find out what happened and
+resolve the intent, or accept a second effect with --may-duplicate.
+
+With --new-key it is sent under a new idempotency key. Many providers save a refusal
+with the key and repeat it, so that a retry under the same key brings the same 4xx
+although its cause is gone. That is for failed intents: nothing of them was applied.
+Of an unknown one it takes --may-duplicate too, and what was sent under the old key
+may still arrive late. The history shows both keys.
+
+With --now, intents that wait in the queue become due at once, undos too: a provider
+asked for a long wait, or an agent for a late start. Their tries, their key and what
+may have been applied stay as they are. What an agent asked to be sent later is sent
+before its time only if it is named alone. A lookup that waits for the last send to
+be over keeps waiting.
+
+` + bulkHelp
+	command.Example = `  drainer intents retry 42 --reason "card was unblocked" --config drainer.yaml
+
+  # all that a provider refused in its outage: look first, then do it
+  drainer intents retry --status failed --provider stripe --config drainer.yaml
+  drainer intents retry --status failed --provider stripe --config drainer.yaml --yes --reason "outage is over"
+
+  # it is unknown whether the mail went out, and twice is better than never
+  drainer intents retry 43 --may-duplicate --reason "customer says it never came"
+
+  # the provider saved its 402 and would repeat it
+  drainer intents retry 42 --new-key --reason "customer has a new card"
+
+  # a provider asked for a wait of a day, and works again
+  drainer intents retry --now --provider stripe --yes --reason "stripe is back"`
+	command.Flags().BoolVar(&retry.MayDuplicate, "may-duplicate", false, "accept a second effect of what may have been applied")
+	command.Flags().BoolVar(&now, "now", false, "make intents due that wait in the queue, and change nothing else of them")
+	command.Flags().BoolVar(&retry.NewKey, "new-key", false, "send it under a new idempotency key, because its provider saved the refusal")
+	command.MarkFlagsMutuallyExclusive("now", "may-duplicate")
+	command.MarkFlagsMutuallyExclusive("now", "new-key")
+	return command
+}
+
+// policies finds what the configuration, if there is one, promises about tools.
+func (o *options) policies(command *cobra.Command) (func(provider, operation string) (dispatch.Policy, bool), error) {
+	if o.configPath == "" {
+		return nil, nil
+	}
+	loaded, err := o.loadConfig(command)
+	if err != nil {
+		return nil, err
+	}
+	providers := map[string]dispatch.Provider{}
+	for _, provider := range loaded.Providers {
+		providers[provider.Name] = provider
+	}
+	return func(provider, operation string) (dispatch.Policy, bool) {
+		policy, known := providers[provider].Tools[operation]
+		return policy, known
+	}, nil
+}
+
+func newIntentsCancel(options *options) *cobra.Command {
+	command := newChange(options, change{
+		usual:  []string{"pending"},
+		action: func(*cobra.Command, *changing) (operator.Action, error) { return operator.Cancel{}, nil },
+	})
+	command.Use = "cancel [INTENT]"
+	command.Short = "Take intents that wait out of the queue"
+	command.Long = `cancel ends intents that wait in the queue. They keep their key: enqueueing it
+again changes nothing, and retry brings them back.
+
+It is refused where an attempt may have been applied, because cancelled says that
+there was no effect; such an intent is resolved. One in progress is refused as well:
+wait until its attempt has ended.
+
+` + bulkHelp
+	command.Example = `  drainer intents cancel 42 --reason "customer withdrew the order"
+
+  # all that a run still has waiting: look first, then do it
+  drainer intents cancel --run run-001
+  drainer intents cancel --run run-001 --yes --reason "agent misbehaves"`
+	return command
+}
+
+func newIntentsResolve(options *options) *cobra.Command {
+	var as, providerRef string
+	command := newChange(options, change{
+		usual: []string{"unknown"},
+		other: []string{"failed", "pending"},
+		action: func(command *cobra.Command, _ *changing) (operator.Action, error) {
+			resolve := operator.Resolve{As: dispatch.Status(as), ProviderRef: providerRef}
+			if err := resolve.Validate(); err != nil {
+				return nil, usagef(command, "--as, --provider-ref: %w", err)
+			}
+			return resolve, nil
+		},
+		next: compensateNote,
+	})
+	command.Use = "resolve [INTENT]"
+	command.Short = "Settle intents by what you found out at their provider"
+	command.Long = `resolve settles an intent whose outcome is unknown: look at the provider, then say
+whether the effect happened. It applies to unknown intents, to failed ones that did have
+their effect after all, and to those that wait and may have been applied, which it
+takes out of the queue. A resolution can be corrected by another one. What a
+provider reported as completed stays completed.
+
+A step resolved as failed does not compensate its run; drainer compensate does.
+
+` + bulkHelp
+	command.Example = `  drainer intents resolve 42 --as completed --provider-ref ch_3PqL --reason "found in the provider's log"
+  drainer intents resolve 43 --as failed --reason "no such charge at the provider"
+
+  # all that a provider lost: look first, then do it
+  drainer intents resolve --as failed --provider stripe --older-than 24h
+  drainer intents resolve --as failed --provider stripe --older-than 24h --yes --reason "provider confirmed the loss"`
+	flags := command.Flags()
+	flags.StringVar(&as, "as", "", "what happened: completed or failed")
+	flags.StringVar(&providerRef, "provider-ref", "", "the effect's `id` at the provider, if it completed")
+	_ = command.MarkFlagRequired("as")
+	return command
+}
+
+// compensateNote says that a step resolved as failed does not compensate its run.
+// A step that fails in the engine does.
+func compensateNote(verdicts []operator.Verdict) string {
+	var stay []operator.Verdict
+	for _, v := range verdicts {
+		if v.Refused == "" && v.After == string(dispatch.StatusFailed) && v.Saga == "" && !v.IsUndo() {
+			stay = append(stay, v)
+		}
+	}
+	switch len(stay) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("its run is not compensated by itself: drainer compensate --intent %d", stay[0].IntentID)
+	}
+	return "their runs are not compensated by themselves: drainer compensate RUN"
 }

@@ -5,12 +5,21 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
+	"slices"
+	"strings"
 	"syscall"
 
+	"github.com/spf13/cobra"
+
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/config"
+	"github.com/agentoutbox/drainer/migrations"
 )
 
 // Main runs the command line with these adapters, and returns the exit code.
@@ -25,8 +34,8 @@ func Main(kinds ...dispatch.Kind) int {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-signals
-		// The first signal asks to finish. With the default back before anybody
-		// can notice, the second one kills.
+		// The first signal asks to finish. The default handler is restored before
+		// that shows, so a second signal kills.
 		signal.Stop(signals)
 		stop()
 	}()
@@ -40,4 +49,223 @@ func hangups() <-chan os.Signal {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
 	return signals
+}
+
+// options are shared by all commands.
+type options struct {
+	registry    dispatch.Registry
+	configPath  string
+	databaseURL string
+	output      outputFormat
+	hangups     func() <-chan os.Signal // from when it is called on
+}
+
+func newOptions(registry dispatch.Registry) *options {
+	return &options{registry: registry, output: tableOutput, hangups: func() <-chan os.Signal { return nil }}
+}
+
+const rootHelp = `drainer turns intents that agents commit in Postgres into effects at their
+providers, once.
+
+An agent writes an intent in the transaction of its own state; drainer claims
+it, sends it with its idempotency key, retries what is safe to retry, and
+stores the response where the agent can read it.
+
+Exit codes: 0 ok, 1 failed, 2 usage, 3 config invalid, 4 database unreachable,
+5 schema behind.`
+
+const rootExample = `  # check a configuration before it is deployed
+  drainer config validate --config drainer.yaml
+
+  # the same for a program
+  drainer config validate --config drainer.yaml -o json`
+
+func newRoot(registry dispatch.Registry) *cobra.Command { return rootOf(newOptions(registry)) }
+
+func rootOf(options *options) *cobra.Command {
+	root := group("drainer", "Turn committed intents into effects, once")
+	root.Long, root.Example = rootHelp, rootExample
+	root.Version = currentVersion().Version
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.CompletionOptions.HiddenDefaultCmd = true
+
+	flags := root.PersistentFlags()
+	flags.StringVar(&options.configPath, "config", "", "configuration `file`")
+	flags.StringVar(&options.databaseURL, "database-url", "", "Postgres `URL` of the outbox (default: the configuration's, then $DATABASE_URL)")
+	flags.VarP(&options.output, "output", "o", "`format` of what is printed: table or json")
+
+	root.AddCommand(
+		newRun(options),
+		newDemo(options),
+		newMigrate(options),
+		newEnqueue(options),
+		newStatus(options),
+		newDoctor(options),
+		newIntents(options),
+		newRuns(options),
+		newProviders(options),
+		newSagas(options),
+		newIncidents(options),
+		newSagaChange(options, compensate),
+		newConfig(options),
+		newVerify(options),
+		newVersion(options),
+	)
+	return root
+}
+
+// group is a command that only holds others: alone it prints its help, and
+// another word after it is a mistake.
+func group(use, short string) *cobra.Command {
+	return &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.NoArgs,
+		RunE:  func(command *cobra.Command, _ []string) error { return command.Help() },
+	}
+}
+
+// Exit codes, as documented in the help of the root command.
+const (
+	exitOK                  = 0
+	exitFailed              = 1
+	exitUsage               = 2
+	exitConfigInvalid       = 3
+	exitDatabaseUnreachable = 4
+	exitSchemaBehind        = 5
+)
+
+var (
+	errUsage               = errors.New("usage")
+	errDatabaseUnreachable = errors.New("the database cannot be reached")
+	// errDatabaseURL stands alone: the parser's own words may repeat a password.
+	errDatabaseURL = errors.New("the database URL cannot be read; write postgres://user:password@host:5432/database, with special characters escaped, and check the certificates that it names")
+)
+
+// usageError is a mistake in the command line. Commands return it for what
+// the flags cannot check themselves.
+type usageError struct {
+	error
+	command string
+}
+
+func usagef(command *cobra.Command, format string, args ...any) error {
+	return usageError{fmt.Errorf(format, args...), command.CommandPath()}
+}
+
+func (e usageError) Error() string {
+	return fmt.Sprintf("%s (see %s --help)", e.error, e.command)
+}
+
+func (e usageError) Is(target error) bool { return target == errUsage }
+
+// execute runs a command and reports its error, if any, on standard error.
+// What fails before a command's own code starts is a usage error.
+func execute(ctx context.Context, root *cobra.Command, args []string) int {
+	started := false
+	noteStart(root, &started)
+	root.SetArgs(args)
+	command, err := root.ExecuteContextC(ctx)
+	if err != nil && !started {
+		err = usageError{err, command.CommandPath()}
+	}
+	printError(root.ErrOrStderr(), err)
+	return exitCode(err)
+}
+
+func noteStart(command *cobra.Command, started *bool) {
+	if run := command.RunE; run != nil {
+		command.RunE = func(command *cobra.Command, args []string) error {
+			*started = true
+			return run(command, args)
+		}
+	}
+	for _, child := range command.Commands() {
+		noteStart(child, started)
+	}
+}
+
+func exitCode(err error) int {
+	var invalid *config.InvalidError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errUsage), errors.Is(err, errDatabaseURL):
+		return exitUsage
+	case errors.As(err, &invalid):
+		return exitConfigInvalid
+	case errors.Is(err, errDatabaseUnreachable):
+		return exitDatabaseUnreachable
+	case errors.Is(err, migrations.ErrBehind):
+		return exitSchemaBehind
+	default:
+		return exitFailed
+	}
+}
+
+// printError writes one line an error; a configuration has one a mistake.
+func printError(to io.Writer, err error) {
+	var invalid *config.InvalidError
+	switch {
+	case err == nil:
+	case errors.As(err, &invalid):
+		for _, problem := range invalid.Problems {
+			fmt.Fprintf(to, "drainer: %s\n", printable(problem.Error()))
+		}
+	default:
+		fmt.Fprintf(to, "drainer: %s\n", printable(oneLine(err.Error())))
+	}
+}
+
+// oneLine keeps once what a driver says of the same server with TLS and without.
+func oneLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return strings.ReplaceAll(strings.Join(slices.Compact(lines), "; "), ":; ", ": ")
+}
+
+// version is set by the linker for releases, as `make image` does.
+var version string
+
+type buildVersion struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Modified bool   `json:"modified,omitempty"` // built from a tree that differs from Revision
+	Go       string `json:"go"`
+}
+
+func newVersion(options *options) *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print which drainer this is",
+		Example: "  drainer version -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			build := currentVersion()
+			return options.print(command, build, table{
+				[]string{"VERSION", "REVISION", "GO"}, [][]any{{build.Version, build.Revision, build.Go}},
+			})
+		},
+	}
+}
+
+func currentVersion() buildVersion {
+	current := buildVersion{Version: "unknown"}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		current.Version, current.Go = info.Main.Version, info.GoVersion
+		for _, setting := range info.Settings {
+			switch setting.Key {
+			case "vcs.revision":
+				current.Revision = setting.Value
+			case "vcs.modified":
+				current.Modified = setting.Value == "true"
+			}
+		}
+	}
+	if version != "" {
+		current.Version = version
+	}
+	return current
 }

@@ -10,10 +10,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/builtin"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/migrations"
 )
 
@@ -72,7 +74,7 @@ func write(t testing.TB, name, content string) string {
 
 func writeValid(t testing.TB) string {
 	t.Helper()
-	return write(t, "drainer.yaml", strings.ReplaceAll(validConfig, "TOKEN", write(t, "token", "s3cret\n")))
+	return write(t, "drainer.yaml", strings.ReplaceAll(validConfig, "TOKEN", write(t, "token", "s3cret-token\n")))
 }
 
 func TestWrongCommandLinesExitWith2(t *testing.T) {
@@ -207,4 +209,10 @@ func builtins(t testing.TB) dispatch.Registry {
 		t.Fatal(err)
 	}
 	return registry
+}
+
+func newOutbox(t *testing.T) (url string, db *pgxpool.Pool) {
+	t.Helper()
+	url = drainertest.Database(t)
+	return url, drainertest.Connect(t, url)
 }

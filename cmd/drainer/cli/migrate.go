@@ -1,12 +1,17 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"strconv"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/config"
+	"github.com/agentoutbox/drainer/internal/duration"
 	"github.com/agentoutbox/drainer/migrations"
 )
 
@@ -16,6 +21,7 @@ func newMigrate(options *options) *cobra.Command {
 		newMigrateUp(options),
 		newMigrateDown(options),
 		newMigrateStatus(options),
+		newMigrateRetention(options),
 	)
 	return command
 }
@@ -65,6 +71,89 @@ func newMigrateStatus(options *options) *cobra.Command {
 	}
 }
 
+func newMigrateRetention(options *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "retention",
+		Short: "Make the configuration's retention the least that any daemon may keep",
+		Long: `retention writes how long the configuration keeps settled intents into the table
+outbox.setting: its default, and what its tools say otherwise. No daemon forgets an
+intent earlier. Without a setting this floor is 90 days, so a shorter retention counts
+only after this command. It needs the login of the schema's owner, who alone may write
+there. It prints what it changed.`,
+		Example: `  drainer migrate retention --config drainer.yaml --database-url "$OWNER_URL"`,
+		Args:    cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			loaded, err := options.loadConfig(command)
+			if err != nil {
+				return err
+			}
+			return options.publishRetention(command, loaded)
+		},
+	}
+}
+
+// publishRetentionSQL takes back what the tools $3 had of their own before.
+const publishRetentionSQL = `
+	WITH asked AS (SELECT * FROM unnest($1::text[], $2::text[]) AS a (name, value)),
+	gone AS (DELETE FROM outbox.setting WHERE name = ANY ($3::text[]) AND name NOT IN (SELECT name FROM asked) RETURNING name),
+	written AS (
+		INSERT INTO outbox.setting AS s (name, value) SELECT name, value FROM asked
+		ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE s.value <> excluded.value
+		RETURNING name, value)
+	SELECT name, value FROM written UNION ALL SELECT name, '' FROM gone ORDER BY 1`
+
+// setting is one of outbox.setting; without a value it is gone.
+type setting struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+func (o *options) publishRetention(command *cobra.Command, loaded *config.Config) error {
+	url, err := o.databaseOf(command, loaded)
+	if err != nil {
+		return err
+	}
+	conn, err := connectCurrent(command.Context(), url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(command.Context()))
+	const floor = "retention_floor"
+	names, values, known := []string{floor}, []string{interval(loaded.Retention.Default)}, []string{}
+	for tool := range loaded.Tools() {
+		all := []string{floor + "/" + tool}
+		if name := (dispatch.Tuple{ToolName: tool}); name.Provider() == name.Operation() { // which agents may also write without the slash
+			all = append(all, floor+"/"+name.Provider())
+		}
+		known = append(known, all...)
+		if kept, ownWay := loaded.Retention.Tools[tool]; ownWay {
+			for _, name := range all {
+				names, values = append(names, name), append(values, interval(kept))
+			}
+		}
+	}
+	rows, _ := conn.Query(command.Context(), publishRetentionSQL, names, values, known) // CollectRows returns the error too
+	changed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[setting])
+	if err != nil {
+		return fmt.Errorf("write outbox.setting, as the schema's owner: %w", err)
+	}
+	if len(changed) == 0 && o.output == tableOutput {
+		_, err := fmt.Fprintln(command.OutOrStdout(), "nothing to do")
+		return err
+	}
+	return o.print(command, changed, tableOf([]string{"SETTING", "VALUE"}, changed, func(s setting) []any {
+		return []any{s.Name, cmp.Or(s.Value, "removed")}
+	}))
+}
+
+// interval is a length of time as Postgres writes it.
+func interval(length time.Duration) string {
+	if days := length / duration.Day; length%duration.Day == 0 {
+		return fmt.Sprintf("%d days", days)
+	}
+	return fmt.Sprintf("%g seconds", length.Seconds())
+}
+
 // migrate prints the migrations that an operation touched, also those before
 // it failed.
 func (o *options) migrate(command *cobra.Command, operation func(context.Context, string) ([]migrations.Migration, error)) error {
@@ -96,14 +185,14 @@ type migrationLine struct {
 
 func (o *options) printMigrations(command *cobra.Command, all []migrations.Migration) error {
 	lines := make([]migrationLine, len(all))
-	rows := make([][]string, len(all))
 	for i, m := range all {
 		lines[i] = migrationLine(m)
-		rows[i] = []string{m.Set, strconv.FormatInt(m.Version, 10), m.Name, strconv.FormatBool(m.Applied)}
 	}
-	if len(all) == 0 && o.output == table {
+	if len(all) == 0 && o.output == tableOutput {
 		_, err := fmt.Fprintln(command.OutOrStdout(), "nothing to do")
 		return err
 	}
-	return o.print(command, lines, []string{"SET", "VERSION", "NAME", "APPLIED"}, rows)
+	return o.print(command, lines, tableOf([]string{"SET", "VERSION", "NAME", "APPLIED"}, lines, func(m migrationLine) []any {
+		return []any{m.Set, m.Version, m.Name, m.Applied}
+	}))
 }

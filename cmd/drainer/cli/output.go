@@ -1,28 +1,34 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
+
+	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
 // outputFormat is the value of -o.
 type outputFormat string
 
 const (
-	table    outputFormat = "table"
-	jsonText outputFormat = "json"
+	tableOutput outputFormat = "table"
+	jsonOutput  outputFormat = "json"
 )
 
 func (f *outputFormat) Set(text string) error {
 	switch format := outputFormat(text); format {
-	case table, jsonText:
+	case tableOutput, jsonOutput:
 		*f = format
 		return nil
 	}
@@ -33,12 +39,26 @@ func (f *outputFormat) String() string { return string(*f) }
 
 func (f *outputFormat) Type() string { return "format" }
 
-// print writes value as JSON, or a table with a heading and one row a line.
-func (o *options) print(command *cobra.Command, value any, heading []string, rows [][]string) error {
-	if o.output == jsonText {
+// table is a heading, and rows of what cell can show.
+type table struct {
+	heading []string
+	rows    [][]any
+}
+
+func tableOf[T any](heading []string, items []T, row func(T) []any) table {
+	t := table{heading: heading, rows: make([][]any, len(items))}
+	for i, item := range items {
+		t.rows[i] = row(item)
+	}
+	return t
+}
+
+// print writes the value as JSON, or the table.
+func (o *options) print(command *cobra.Command, value any, shown table) error {
+	if o.output == jsonOutput {
 		return printJSON(command.OutOrStdout(), value)
 	}
-	return printTable(command.OutOrStdout(), heading, rows)
+	return shown.print(command.OutOrStdout())
 }
 
 func printJSON(to io.Writer, value any) error {
@@ -51,21 +71,44 @@ func printJSON(to io.Writer, value any) error {
 	return nil
 }
 
-func printTable(to io.Writer, heading []string, rows [][]string) error {
+func (t table) print(to io.Writer) error {
 	columns := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{heading}, rows...) {
-		for i, cell := range row {
-			if i > 0 {
-				fmt.Fprint(columns, "\t")
-			}
-			fmt.Fprint(columns, printable(cell))
+	fmt.Fprintln(columns, strings.Join(t.heading, "\t"))
+	for _, row := range t.rows {
+		cells := make([]string, len(row))
+		for i, value := range row {
+			cells[i] = printable(cell(value))
 		}
-		fmt.Fprintln(columns)
+		fmt.Fprintln(columns, strings.Join(cells, "\t"))
 	}
 	if err := columns.Flush(); err != nil {
 		return fmt.Errorf("printing a table: %w", err)
 	}
 	return nil
+}
+
+// cell shows nothing for a nil pointer, and times in the reader's zone.
+func cell(value any) string {
+	switch v := value.(type) {
+	case *string:
+		return optional(v)
+	case *int:
+		return optional(v)
+	case *int64:
+		return optional(v)
+	case *time.Time:
+		return optional(v)
+	case time.Time:
+		return v.Local().Format(time.DateTime)
+	}
+	return fmt.Sprint(value)
+}
+
+func optional[T any](value *T) string {
+	if value == nil {
+		return ""
+	}
+	return cell(*value)
 }
 
 // printable writes out what would move the cursor, or command the terminal:
@@ -86,3 +129,28 @@ func printable(text string) string {
 }
 
 func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
+
+func signatureFlags(command *cobra.Command, signature *operator.Signature) {
+	flags := command.Flags()
+	flags.StringVar(&signature.Reason, "reason", "", "why, for the history: `text`")
+	flags.StringVar(&signature.Operator, "operator", "", "who, for the history: `name` (default: $USER)")
+}
+
+// sign completes a signature, or says which flag is missing.
+func sign(command *cobra.Command, signature *operator.Signature) error {
+	signature.Operator = cmp.Or(strings.TrimSpace(signature.Operator), strings.TrimSpace(os.Getenv("USER")))
+	var missing []error
+	if signature.Operator == "" {
+		missing = append(missing, errors.New("--operator is empty and $USER is not set; add --operator NAME"))
+	}
+	if strings.TrimSpace(signature.Reason) == "" {
+		missing = append(missing, errors.New("--reason is empty; add --reason TEXT"))
+	}
+	if len(missing) > 0 {
+		return usagef(command, "%w", errors.Join(missing...))
+	}
+	if err := signature.Validate(); err != nil {
+		return usagef(command, "--operator, --reason: %w", err)
+	}
+	return nil
+}

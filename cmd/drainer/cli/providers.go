@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"os"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -35,23 +32,20 @@ func newProvidersList(options *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return options.print(command, providers, gateHeading, gateRows(providers...))
+				return options.print(command, providers, providerTable(providers...))
 			})
 		},
 	}
 }
 
-var gateHeading = []string{"PROVIDER", "PAUSED", "CIRCUIT BREAKER", "CHANGED", "BY", "REASON"}
-
-func gateRows(providers ...operator.Provider) [][]string {
-	rows := make([][]string, len(providers))
-	for i, p := range providers {
-		rows[i] = []string{p.Provider, strconv.FormatBool(p.Paused), p.Breaker, moment(p.ChangedAt), text(p.ChangedBy), text(p.Reason)}
-	}
-	return rows
+func providerTable(providers ...operator.Provider) table {
+	heading := []string{"PROVIDER", "PAUSED", "CIRCUIT BREAKER", "CHANGED", "BY", "REASON"}
+	return tableOf(heading, providers, func(p operator.Provider) []any {
+		return []any{p.Provider, p.Paused, p.Breaker, p.ChangedAt, p.ChangedBy, p.Reason}
+	})
 }
 
-// gateChange is what differs between pause and resume.
+// gateChange describes pause or resume.
 type gateChange struct {
 	use, short, long, example string
 	already                   string
@@ -61,10 +55,10 @@ type gateChange struct {
 var pauseProvider = gateChange{
 	use:   "pause PROVIDER",
 	short: "Stop sending to a provider, on all workers",
-	long: `pause is a kill switch. From its commit on nobody claims the provider's rows;
+	long: `pause is a kill switch. From its commit on no worker claims the provider's rows;
 within a second every worker gives back what it had claimed and not yet sent. What
 is in flight ends and is recorded. The rows stay in the queue and lose no attempt;
-agents may enqueue more. A paused provider is also nobody's fallback.`,
+agents may enqueue more. A paused provider does not serve as a fallback either.`,
 	example: `  drainer providers pause stripe --reason "charges twice, ticket 4711"
   drainer status   # IN PROGRESS: what is still in flight`,
 	already: "was paused already",
@@ -90,17 +84,15 @@ func newGate(options *options, kind gateChange) *cobra.Command {
 		Use: kind.use, Short: kind.short, Long: kind.long, Example: kind.example,
 		Args: cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
-			by.Operator = cmp.Or(by.Operator, os.Getenv("USER"))
-			if err := by.Validate(); err != nil {
-				return usagef(command, "say who changes it and why, with --operator and --reason: %w", err)
+			if err := sign(command, &by); err != nil {
+				return err
 			}
 			return options.withConsole(command, func(console *operator.Console) error {
 				return options.changeGate(command, console, kind, args[0], by)
 			})
 		},
 	}
-	command.Flags().StringVar(&by.Reason, "reason", "", "why, for the record: `text`")
-	command.Flags().StringVar(&by.Operator, "operator", "", "who, for the record: `name` (default: $USER)")
+	signatureFlags(command, &by)
 	return command
 }
 
@@ -117,5 +109,5 @@ func (o *options) changeGate(command *cobra.Command, console *operator.Console, 
 	if err != nil {
 		return err
 	}
-	return o.print(command, after, gateHeading, gateRows(after))
+	return o.print(command, after, providerTable(after))
 }

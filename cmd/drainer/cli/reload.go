@@ -9,11 +9,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/config"
-	"github.com/agentoutbox/drainer/drainer/config/watch"
 )
 
 // reloadInterval is how often files are looked at. A change counts once it has
@@ -27,6 +27,7 @@ type reloader struct {
 	started fixed
 	files   []config.File // as they were read last
 	daemon  *drainer.Daemon
+	secrets *drainer.Redactor
 	parts   *parts
 	metrics *reloadMetrics
 	log     *slog.Logger
@@ -44,17 +45,18 @@ func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) sourc
 		load: func() (*config.Config, error) { return o.loadConfigBy(command, config.Reload) },
 		fixedOf: func(loaded *config.Config) fixed {
 			url, _ := o.databaseOf(command, loaded) // none is another than before, too
-			return fixed{url, loaded.Worker, loaded.Server}
+			return fixed{url, loaded.Worker, loaded.Server, loaded.Unconfigured}
 		},
 		hangups: hangups,
 	}
 }
 
-// fixed is what only a restart changes.
+// fixed holds the settings that only a restart changes.
 type fixed struct {
-	database string
-	worker   config.Worker
-	server   config.Server
+	database     string
+	worker       config.Worker
+	server       config.Server
+	unconfigured config.Unconfigured
 }
 
 // differences are named as the file names them.
@@ -68,15 +70,18 @@ func (f fixed) differences(other fixed) (blocks []string) {
 	if f.server != other.server {
 		blocks = append(blocks, "server")
 	}
+	if f.unconfigured != other.unconfigured {
+		blocks = append(blocks, "unconfigured")
+	}
 	return blocks
 }
 
 // run reloads until ctx ends.
 func (r *reloader) run(ctx context.Context) {
-	watch.Run(ctx, reloadInterval, r.files, r.hangups, r.reload)
+	config.Watch(ctx, reloadInterval, r.files, r.hangups, r.reload)
 }
 
-func (r *reloader) reload(cause watch.Cause) []config.File {
+func (r *reloader) reload(cause config.Cause) []config.File {
 	log := r.log.With("cause", string(cause))
 	loaded, err := r.read()
 	if err == nil {
@@ -116,7 +121,8 @@ func (r *reloader) apply(loaded *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return &config.InvalidError{Files: loaded.Files, Problems: []*config.Error{{File: loaded.Files[0].Path, Message: err.Error()}}}
 	}
-	if err := r.daemon.Reload(providersOf(loaded)); err != nil {
+	r.secrets.Learn(loaded.Secrets)
+	if err := r.daemon.Reload(loaded.Providers); err != nil {
 		return fmt.Errorf("hand the configuration over: %w", err) // the daemon stops, and so does this
 	}
 	use()
@@ -137,4 +143,46 @@ func (r *reloader) reject(mistakes *config.InvalidError, log *slog.Logger) {
 	for _, problem := range mistakes.Problems {
 		log.Error("configuration rejected; the one before stays in force", "problem", problem.Error())
 	}
+}
+
+type reloadMetrics struct {
+	reloads    *prometheus.CounterVec
+	successful prometheus.Gauge
+	succeeded  prometheus.Gauge
+}
+
+// newReloadMetrics takes the start for a success: there is no daemon without one.
+func newReloadMetrics(registerer prometheus.Registerer) *reloadMetrics {
+	m := &reloadMetrics{
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "drainer", Name: "config_reloads_total", Help: "Reloads of the configuration, by whether it was applied or rejected.",
+		}, []string{"outcome"}),
+		successful: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "drainer", Name: "config_last_reload_successful", Help: "1 while the configuration in force is the newest; 0 after one was rejected.",
+		}),
+		succeeded: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "drainer", Name: "config_last_reload_success_timestamp_seconds", Help: "When the configuration in force was applied.",
+		}),
+	}
+	for _, outcome := range []string{"applied", "rejected"} {
+		m.reloads.WithLabelValues(outcome)
+	}
+	m.succeed()
+	registerer.MustRegister(m.reloads, m.successful, m.succeeded)
+	return m
+}
+
+func (m *reloadMetrics) applied() {
+	m.reloads.WithLabelValues("applied").Inc()
+	m.succeed()
+}
+
+func (m *reloadMetrics) rejected() {
+	m.reloads.WithLabelValues("rejected").Inc()
+	m.successful.Set(0)
+}
+
+func (m *reloadMetrics) succeed() {
+	m.successful.Set(1)
+	m.succeeded.SetToCurrentTime()
 }

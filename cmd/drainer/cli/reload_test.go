@@ -98,7 +98,7 @@ func FuzzAReloadIsRefusedOrTakenOver(f *testing.F) {
 			t.Fatalf("%q is loaded, and cannot be taken over: %v", content, err)
 		}
 		use()
-		for _, provider := range providersOf(loaded) {
+		for _, provider := range loaded.Providers {
 			_ = hostOf(provider.Adapter)
 			if closer, closes := provider.Adapter.(io.Closer); closes {
 				_ = closer.Close()

@@ -1,11 +1,23 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -21,7 +33,7 @@ func newRun(options *options) *cobra.Command {
 	var once bool
 	command := &cobra.Command{
 		Use:   "run",
-		Short: "Drain the outbox until told to stop",
+		Short: "Send due intents until stopped",
 		Long: `run claims due intents and dispatches them, with one lane a provider. Any number
 of these processes may drain one outbox.
 
@@ -38,8 +50,8 @@ is logged. database, worker and server need a restart.
 With --once it reloads nothing. Exit 0 says that nothing is due any more at the
 providers of the configuration, and 1 that due rows are left because a provider
 is paused or its circuit breaker is open. An intent that failed for now is due
-later. What waits for other providers is not looked at, no run is taken back and
-nobody is paged: that needs a daemon.
+later. It does not look at intents of other providers, compensates no run and sends no
+pages: that needs a daemon.
 
 OTEL_EXPORTER_OTLP_ENDPOINT switches traces on, as docs/tracing.md describes: spans
 of every attempt, sent to that collector in the trace that the agent left with its
@@ -73,7 +85,8 @@ func (o *options) run(command *cobra.Command, once bool) error {
 		return err
 	}
 	log, flush := newLogger()
-	defer flush() // last, when everything else has had its say
+	defer flush() // last, so that it writes what the others log
+	limitMemory(log, memlimit.FromCgroup)
 	store, err := postgres.Open(ctx, url)
 	if err != nil {
 		return err
@@ -84,6 +97,10 @@ func (o *options) run(command *cobra.Command, once bool) error {
 		return drainOnce(ctx, store, loaded, log)
 	}
 	var pools pools
+	if pools.sagas, err = compensations.OpenPool(ctx, url); err != nil {
+		return err
+	}
+	defer pools.sagas.Close()
 	if pools.jobs, err = jobs.OpenPool(ctx, url); err != nil {
 		return err
 	}
@@ -98,17 +115,23 @@ func (o *options) run(command *cobra.Command, once bool) error {
 // drainOnce has no jobs beside it, so what it finds cause to undo is left to a
 // daemon.
 func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config, log *slog.Logger) error {
-	var moved atomic.Int64
+	var marked atomic.Bool
 	metrics := prometheus.NewRegistry()
 	traces, flush := startTracing(ctx, log, metrics)
 	defer flush()
 	settings := drainer.Settings{
 		Worker: drainer.WorkerSettings(loaded.Worker), Once: true,
-		SagaMoved: func(string) { moved.Add(1) },
-		Traces:    traces,
+		Sagas: func(news drainer.SagaNews) {
+			if news.Marked {
+				marked.Store(true)
+			}
+		},
+		Traces:                traces,
+		Secrets:               drainer.NewRedactor(loaded.Secrets),
+		UnconfiguredFailAfter: loaded.Unconfigured.FailAfter,
 	}
-	err := drainer.New(store, providersOf(loaded), settings, log, metrics).Run(ctx)
-	if moved.Load() > 0 {
+	err := drainer.New(store, loaded.Providers, settings, log, metrics).Run(ctx)
+	if marked.Load() {
 		log.Warn("agent runs are to be taken back, which drainer run does without --once; see drainer sagas list --state begun")
 	}
 	return err
@@ -123,32 +146,37 @@ func drain(ctx context.Context, store *postgres.Store, pools pools, loaded *conf
 	if err != nil {
 		return err
 	}
-	runner, err := jobs.New(pools.jobs, log, parts.list()...)
+	runner, err := jobs.New(pools.jobs, log, metrics, parts.list()...)
 	if err != nil {
 		return err
 	}
-	sagas := compensations.NewTriggers(pools.jobs, runner.Client(), log)
 	traces, flush := startTracing(ctx, log, metrics)
 	defer flush()
-	settings := drainer.Settings{Worker: drainer.WorkerSettings(loaded.Worker), SagaMoved: sagas.Moved, Traces: traces}
-	daemon := drainer.New(store, providersOf(loaded), settings, log, metrics)
+	secrets := drainer.NewRedactor(loaded.Secrets)
+	settings := drainer.Settings{
+		Worker: drainer.WorkerSettings(loaded.Worker), Traces: traces, Secrets: secrets,
+		Sagas:                 func(news drainer.SagaNews) { parts.saga.Settled(news.Marked, news.Undos, news.Compensated) },
+		UnconfiguredFailAfter: loaded.Unconfigured.FailAfter,
+	}
+	daemon := drainer.New(store, loaded.Providers, settings, log, metrics)
 	reloader := &reloader{
 		source: from, started: from.fixedOf(loaded), files: loaded.Files,
-		daemon: daemon, parts: parts, metrics: newReloadMetrics(metrics), log: log,
+		daemon: daemon, secrets: secrets, parts: parts, metrics: newReloadMetrics(metrics), log: log,
 	}
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return runner.Run(ctx) })
-	group.Go(func() error { return sagas.Run(ctx) })
+	group.Go(func() error { return parts.saga.Run(ctx) })
 	group.Go(func() error { return parts.census.Run(ctx) })
-	go reloader.run(ctx) // nobody waits for it: a file system that hangs must not hold up the end
+	go reloader.run(ctx) // not in the group: a file system that hangs must not delay the end
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
 		defer stopServing() // probes and metrics are answered until the last row is settled
 		return daemon.Run(ctx)
 	})
 	group.Go(func() error {
-		return serve(serving, loaded.Server.Listen, handler(daemon, metrics), log)
+		address := cmp.Or(loaded.Server.Listen, os.Getenv(listenVariable), defaultListen)
+		return serve(serving, address, handler(daemon, runner, metrics), log)
 	})
 	return group.Wait()
 }
@@ -164,14 +192,154 @@ func logWarnings(log *slog.Logger, loaded *config.Config) {
 		log.Warn("a run that used one of these tools cannot be compensated: they have neither compensate_with nor compensation: none", "tools", silent)
 	}
 	if len(loaded.Pages) == 0 {
-		log.Warn("nobody is told of incidents: name a channel under pages, or watch `drainer incidents list`")
+		log.Warn("no paging channel is configured (pages:); watch `drainer incidents list`")
 	}
 }
 
-func providersOf(loaded *config.Config) []drainer.Provider {
-	providers := make([]drainer.Provider, len(loaded.Providers))
-	for i, p := range loaded.Providers {
-		providers[i] = drainer.Provider(p)
+// garbagePercent is twice Go's own: what lives is little beside what every
+// attempt leaves, so a few megabytes save a sixth of the processor's time.
+const garbagePercent = 200
+
+// collectLess leaves the last word to GOGC.
+func collectLess() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbagePercent)
 	}
-	return providers
+}
+
+// handler serves metrics and the two probes: /livez fails for a bug that a
+// restart cures, /readyz while this process cannot claim, or while pages and
+// compensations stand still.
+func handler(daemon *drainer.Daemon, runner *jobs.Runner, metrics *prometheus.Registry) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 8}))
+	mux.HandleFunc("GET /livez", probe(daemon.Live))
+	mux.HandleFunc("GET /readyz", probe(func() error {
+		if err := daemon.Ready(); err != nil {
+			return err
+		}
+		return runner.Ready()
+	}))
+	return mux
+}
+
+func probe(check func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if err := check(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	}
+}
+
+// defaultListen is reached from this machine alone. A container is reached from
+// elsewhere alone, so its image sets listenVariable.
+const (
+	defaultListen  = "127.0.0.1:9464"
+	listenVariable = "DRAINER_LISTEN"
+)
+
+// serve answers until ctx ends.
+func serve(ctx context.Context, address string, handler http.Handler, log *slog.Logger) error {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("server.listen: %w", err)
+	}
+	log.Info("serving", "address", listener.Addr().String())
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       2 * time.Minute, // longer than the pause between two scrapes
+		MaxHeaderBytes:    8 << 10,
+		ConnState:         (&connections{since: map[net.Conn]time.Time{}, busy: map[net.Conn]bool{}}).changed,
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics and probes: %w", err)
+	}
+	return nil
+}
+
+// maxConnections is far more than scrapers and probes need, and far fewer than
+// the files that the process may open.
+const maxConnections = 64
+
+// connections keeps the clients of the port from the files and the memory that
+// dispatch needs. A limit that made new clients wait would let idle ones keep
+// out probes and scrapes, so the oldest connection is closed instead: one that
+// waits for a request if there is any.
+type connections struct {
+	mu    sync.Mutex
+	since map[net.Conn]time.Time // when each was opened
+	busy  map[net.Conn]bool      // has sent a part of a request at least
+}
+
+// changed is called before the server does anything else with a new connection.
+func (c *connections) changed(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		c.since[conn] = time.Now()
+		if len(c.since) > maxConnections {
+			oldest := c.oldest(conn)
+			_ = oldest.Close()
+			delete(c.since, oldest)
+			delete(c.busy, oldest)
+		}
+	case http.StateActive:
+		if _, open := c.since[conn]; open {
+			c.busy[conn] = true
+		}
+	case http.StateIdle:
+		delete(c.busy, conn)
+	default:
+		delete(c.since, conn)
+		delete(c.busy, conn)
+	}
+}
+
+func (c *connections) oldest(newest net.Conn) (oldest net.Conn) {
+	for conn, opened := range c.since {
+		switch {
+		case conn == newest:
+		case oldest == nil, c.busy[oldest] && !c.busy[conn]:
+			oldest = conn
+		case c.busy[oldest] == c.busy[conn] && opened.Before(c.since[oldest]):
+			oldest = conn
+		}
+	}
+	return oldest
+}
+
+func registerProcess(metrics prometheus.Registerer) {
+	build := currentVersion()
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "drainer_build_info",
+		Help:        "Always 1; the labels say which drainer this is.",
+		ConstLabels: prometheus.Labels{"version": build.Version, "revision": build.Revision, "go": build.Go},
+	})
+	info.Set(1)
+	metrics.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+}
+
+// memoryShare is how much of its cgroup's memory the process lets Go use: the rest is for
+// what Go does not count.
+const memoryShare = 0.9
+
+// limitMemory makes Go collect more before the kernel kills the process. It leaves the
+// last word to GOMEMLIMIT.
+func limitMemory(log *slog.Logger, of memlimit.Provider) {
+	limit, err := memlimit.SetGoMemLimitWithOpts(memlimit.WithRatio(memoryShare), memlimit.WithProvider(of))
+	switch {
+	case errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
+	case err != nil:
+		log.Warn("the memory limit of the cgroup is not known: set GOMEMLIMIT", "error", err)
+	case limit > 0:
+		log.Info("memory limit", "bytes", limit)
+	}
 }

@@ -1,10 +1,6 @@
 package cli
 
 import (
-	"cmp"
-	"os"
-	"strconv"
-
 	"github.com/spf13/cobra"
 
 	"github.com/agentoutbox/drainer/drainer/operator"
@@ -23,43 +19,34 @@ func newRunsCancel(options *options) *cobra.Command {
 		Use:   "cancel RUN",
 		Short: "Stop an agent run for good: it takes no further step",
 		Long: `cancel is a kill switch. From its commit on the run can enqueue nothing more
-(SQLSTATE OB002), and nobody claims its steps; within a second every worker gives
+(SQLSTATE OB002), and no worker claims its steps; within a second every worker gives
 back what it had claimed and not yet sent. What waits is cancelled, what is in flight
 ends and is recorded, and what may have been applied is looked up and never sent
-again. It cannot be taken back.
+again. It cannot be reverted.
 
 What the run completed stays as it is. With --compensate it is undone, the newest
 step first, as if a step had failed; that can also be asked for later.`,
-		Example: `  drainer runs cancel run-001 --reason "agent went astray"
+		Example: `  drainer runs cancel run-001 --reason "agent misbehaves"
   drainer runs cancel run-001 --compensate --reason "agent ordered twice"
   drainer intents list --run run-001   # what became of each step`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
-			by.Operator = cmp.Or(by.Operator, os.Getenv("USER"))
-			if err := by.Validate(); err != nil {
-				return usagef(command, "say who cancels it and why, with --operator and --reason: %w", err)
+			if err := sign(command, &by); err != nil {
+				return err
 			}
 			return options.withConsole(command, func(console *operator.Console) error {
 				closed, err := console.CancelRun(command.Context(), args[0], compensate, by)
 				if err != nil {
 					return err
 				}
-				return options.print(command, closed, closedHeading, [][]string{closedRow(closed)})
+				return options.print(command, closed, table{
+					[]string{"RUN", "STATE", "CANCELLED", "IN PROGRESS", "UNSETTLED", "COMPLETED"},
+					[][]any{{closed.AgentRunID, closed.State, closed.Cancelled, closed.InProgress, closed.Unsettled, closed.Completed}},
+				})
 			})
 		},
 	}
-	flags := command.Flags()
-	flags.StringVar(&by.Reason, "reason", "", "why, for the record: `text`")
-	flags.StringVar(&by.Operator, "operator", "", "who, for the record: `name` (default: $USER)")
-	flags.BoolVar(&compensate, "compensate", false, "also undo what the run has completed")
+	signatureFlags(command, &by)
+	command.Flags().BoolVar(&compensate, "compensate", false, "also undo what the run has completed")
 	return command
-}
-
-var closedHeading = []string{"RUN", "STATE", "CANCELLED", "IN PROGRESS", "UNSETTLED", "COMPLETED"}
-
-func closedRow(run operator.ClosedRun) []string {
-	return []string{
-		run.AgentRunID, run.State, strconv.Itoa(run.Cancelled), strconv.Itoa(run.InProgress),
-		strconv.Itoa(run.Unsettled), strconv.Itoa(run.Completed),
-	}
 }

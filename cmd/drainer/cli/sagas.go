@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,7 +13,7 @@ import (
 )
 
 func newSagas(options *options) *cobra.Command {
-	command := group("sagas", "List agent runs that go back, show one, retry or resolve it")
+	command := group("sagas", "List runs that are compensated, show one, retry or resolve it")
 	command.AddCommand(
 		newSagasList(options),
 		newSagasShow(options),
@@ -43,7 +44,7 @@ func newSagasList(options *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return options.print(command, sagas, sagaHeading, sagaRows(sagas...))
+				return options.print(command, sagas, sagaTable(sagas...))
 			})
 		},
 	}
@@ -62,43 +63,64 @@ func newSagasShow(options *options) *cobra.Command {
   drainer sagas show run-001 -o json`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
-			named, err := readRun(command, args, intent)
+			story, err := options.withSaga(command, args, intent, nil)
 			if err != nil {
 				return err
 			}
-			return options.withConsole(command, func(console *operator.Console) error {
-				run, err := named.find(command.Context(), console)
-				if err != nil {
-					return err
-				}
-				story, err := console.SagaOf(command.Context(), run)
-				if err != nil {
-					return err
-				}
-				return options.printStory(command, story)
-			})
+			return options.printStory(command, story)
 		},
 	}
-	runFlag(command, &intent)
+	command.Flags().Int64Var(&intent, "intent", 0, "the run of this intent or undo, by `ID`")
 	return command
 }
 
+// withSaga changes the saga of the run that the command line names, unless
+// change is nil, and then reads it.
+func (o *options) withSaga(
+	command *cobra.Command, args []string, intent int64, change func(context.Context, *operator.Console, string) error,
+) (story *operator.SagaStory, err error) {
+	if byID, byIntent := len(args) == 1, command.Flags().Changed("intent"); byID == byIntent {
+		return nil, usagef(command, "name the agent run by its id, or by --intent ID")
+	}
+	err = o.withConsole(command, func(console *operator.Console) error {
+		ctx := command.Context()
+		var run string
+		if len(args) == 1 {
+			run = args[0]
+		} else if run, err = console.RunOf(ctx, intent); err != nil {
+			return reference{id: intent}.explain(err)
+		}
+		if change != nil {
+			if err := change(ctx, console, run); err != nil {
+				return err
+			}
+		}
+		story, err = console.SagaOf(ctx, run)
+		return err
+	})
+	return story, err
+}
+
 func (o *options) printStory(command *cobra.Command, story *operator.SagaStory) error {
-	if o.output == jsonText {
+	if o.output == jsonOutput {
 		return printJSON(command.OutOrStdout(), story)
 	}
 	out := command.OutOrStdout()
-	for _, part := range []struct {
-		heading []string
-		rows    [][]string
-	}{
-		{sagaHeading, sagaRows(story.Saga)},
-		{[]string{""}, nil},
-		{[]string{"INTENT", "STEP", "TOOL", "STATUS", "UNDO", "UNDONE BY", "UNDO STATUS"}, stepRows(story.Steps)},
-		{[]string{""}, nil},
-		{[]string{"FINISHED", "INTENT", "ATTEMPT", "OUTCOME", "STATUS", "ERROR", "BY", "REASON"}, eventRows(story.Timeline)},
-	} {
-		if err := printTable(out, part.heading, part.rows); err != nil {
+	steps := tableOf([]string{"INTENT", "STEP", "TOOL", "STATUS", "UNDO", "UNDONE BY", "UNDO STATUS"}, story.Steps, func(s operator.SagaStep) []any {
+		row := []any{s.IntentID, s.StepID, s.ToolName, s.Status, "", "", ""}
+		if s.Undo != nil {
+			copy(row[4:], []any{s.Undo.IntentID, s.Undo.ToolName, s.Undo.Status})
+		}
+		return row
+	})
+	events := tableOf([]string{"FINISHED", "INTENT", "ATTEMPT", "OUTCOME", "STATUS", "ERROR", "BY", "REASON"}, story.Timeline, func(e operator.Event) []any {
+		return []any{e.FinishedAt, e.IntentID, e.Attempt.Attempt, what(e.Attempt), e.Status, e.Error, actor(e.Attempt), e.Reason}
+	})
+	for i, part := range []table{sagaTable(story.Saga), steps, events} {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		if err := part.print(out); err != nil {
 			return err
 		}
 	}
@@ -117,41 +139,132 @@ func waitNote(wait operator.Wait) string {
 	return note
 }
 
-var sagaHeading = []string{"RUN", "STATE", "EPOCH", "CAUSE", "BEGUN", "ENDED", "BY", "REASON"}
-
-func sagaRows(sagas ...operator.Saga) [][]string {
-	rows := make([][]string, len(sagas))
-	for i, s := range sagas {
-		rows[i] = []string{s.AgentRunID, s.State, strconv.Itoa(s.Epoch), number(s.Cause), moment(&s.BegunAt), moment(s.EndedAt), text(s.ChangedBy), text(s.Reason)}
-	}
-	return rows
+func sagaTable(sagas ...operator.Saga) table {
+	heading := []string{"RUN", "STATE", "EPOCH", "CAUSE", "BEGUN", "ENDED", "BY", "REASON"}
+	return tableOf(heading, sagas, func(s operator.Saga) []any {
+		return []any{s.AgentRunID, s.State, s.Epoch, s.Cause, s.BegunAt, s.EndedAt, s.ChangedBy, s.Reason}
+	})
 }
 
-func stepRows(steps []operator.SagaStep) [][]string {
-	rows := make([][]string, len(steps))
-	for i, s := range steps {
-		rows[i] = []string{strconv.FormatInt(s.IntentID, 10), s.StepID, s.ToolName, s.Status, "", "", ""}
-		if s.Undo != nil {
-			copy(rows[i][4:], []string{strconv.FormatInt(s.Undo.IntentID, 10), s.Undo.ToolName, s.Undo.Status})
-		}
-	}
-	return rows
+// sagaChange describes one command that changes a saga.
+type sagaChange struct {
+	use, short, long, example string
+	change                    func(context.Context, *operator.Console, string, operator.Signature) error
+	print                     func(*options, *cobra.Command, *operator.SagaStory) error
 }
 
-func eventRows(timeline []operator.Event) [][]string {
-	rows := make([][]string, len(timeline))
-	for i, e := range timeline {
-		rows[i] = []string{
-			moment(&e.FinishedAt), strconv.FormatInt(e.IntentID, 10), strconv.Itoa(e.Attempt.Attempt), what(e.Attempt), e.Status,
-			text(e.Error), actor(e.Attempt), text(e.Reason),
-		}
-	}
-	return rows
+func newSagasRetry(options *options) *cobra.Command {
+	var undone []int64
+	var newKeys bool
+	command := newSagaChange(options, sagaChange{
+		use:   "retry [RUN]",
+		short: "Let a saga that failed go on",
+		long: `retry goes on where the compensation failed: undos that ended badly are sent again
+under their keys, and steps without an undo are planned anew. The run's incidents
+are resolved.
+
+The daemons' configuration decides how a step is undone. If you changed it, restart
+them with the new file first.
+
+With --new-key, undos that failed get new idempotency keys. What may have been applied
+keeps its key.
+
+With --undone you say which steps (compensation_failed) you have undone by hand.
+They become compensated, their undos are not sent again, and the saga goes on with
+the older steps.`,
+		example: `  drainer sagas retry run-001 --reason "refund tool configured"
+  drainer sagas retry --intent 36 --undone 36 --reason "refunded by hand, ticket 4711"`,
+		change: func(ctx context.Context, c *operator.Console, run string, by operator.Signature) error {
+			if newKeys {
+				return c.RetrySagaUnderNewKeys(ctx, run, undone, by)
+			}
+			return c.RetrySaga(ctx, run, undone, by)
+		},
+		print: printSaga,
+	})
+	command.Flags().Int64SliceVar(&undone, "undone", nil, "`intents` that you have undone by hand, separated by commas")
+	command.Flags().BoolVar(&newKeys, "new-key", false, "send undos that failed under new idempotency keys, because their providers saved the refusal")
+	return command
 }
 
-func number(n *int64) string {
-	if n == nil {
-		return ""
+var sagaResolve = sagaChange{
+	use:   "resolve [RUN]",
+	short: "End a saga that people have settled outside",
+	long: `resolve ends a saga: nothing more is undone by drainer, and completed steps are left
+as they are. It says which. The run stays closed, and its incidents are resolved.
+
+If you have undone one step by hand and the older ones are still to be undone, use
+drainer sagas retry --undone instead.`,
+	example: `  drainer sagas resolve run-001 --reason "refunded by hand, ticket 4711"
+  drainer sagas resolve --intent 36 --reason "refunded by hand, ticket 4711"`,
+	change: func(ctx context.Context, c *operator.Console, run string, by operator.Signature) error {
+		return c.ResolveSaga(ctx, run, by)
+	},
+	print: printResolved,
+}
+
+var compensate = sagaChange{
+	use:   "compensate [RUN]",
+	short: "Take an agent run back although nothing failed",
+	long: `compensate undoes what a run has completed, the newest step first. The run takes no
+further step; what is in flight ends first.`,
+	example: `  drainer compensate run-001 --reason "agent ordered twice"
+  drainer compensate --intent 36 --reason "agent ordered twice"`,
+	change: func(ctx context.Context, c *operator.Console, run string, by operator.Signature) error {
+		return c.Compensate(ctx, run, by)
+	},
+	print: printSaga,
+}
+
+func newSagaChange(options *options, kind sagaChange) *cobra.Command {
+	var by operator.Signature
+	var intent int64
+	command := &cobra.Command{
+		Use: kind.use, Short: kind.short, Long: kind.long, Example: kind.example,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			if err := sign(command, &by); err != nil {
+				return err
+			}
+			story, err := options.withSaga(command, args, intent, func(ctx context.Context, console *operator.Console, run string) error {
+				return kind.change(ctx, console, run, by)
+			})
+			if err != nil {
+				return err
+			}
+			return kind.print(options, command, story)
+		},
 	}
-	return strconv.FormatInt(*n, 10)
+	command.Flags().Int64Var(&intent, "intent", 0, "the run of this intent or undo, by `ID`")
+	signatureFlags(command, &by)
+	return command
+}
+
+func printSaga(o *options, command *cobra.Command, story *operator.SagaStory) error {
+	return o.print(command, story.Saga, sagaTable(story.Saga))
+}
+
+// resolvedSaga adds the completed steps that were not undone.
+type resolvedSaga struct {
+	operator.Saga
+	Standing []int64 `json:"left_standing"` // completed steps
+}
+
+func printResolved(o *options, command *cobra.Command, story *operator.SagaStory) error {
+	resolved := resolvedSaga{story.Saga, story.Standing()}
+	if err := o.print(command, resolved, sagaTable(story.Saga)); err != nil {
+		return err
+	}
+	if o.output == tableOutput && len(resolved.Standing) > 0 {
+		fmt.Fprintf(command.OutOrStdout(), "\nleft as they are: intents %s\n", idList(resolved.Standing))
+	}
+	return nil
+}
+
+func idList(ids []int64) string {
+	texts := make([]string, len(ids))
+	for i, id := range ids {
+		texts[i] = strconv.FormatInt(id, 10)
+	}
+	return strings.Join(texts, ", ")
 }

@@ -62,10 +62,10 @@ func TestAStepResolvedAsFailedNamesTheWayBack(t *testing.T) {
 		return run(t, "intents", "resolve", "3", "--as", "failed", "--reason", "no such charge", "--database-url", url)
 	}
 	if got := resolve(); got.code != exitOK || got.stderr != "" {
-		t.Errorf("in a run that goes back: %+v", got)
+		t.Errorf("in a run that is compensated: %+v", got)
 	}
 	drainertest.Exec(t, db, `DELETE FROM outbox.saga`)
-	want := fmt.Sprintln("its run does not go back by itself: drainer compensate --intent 3")
+	want := fmt.Sprintln("its run is not compensated by itself: drainer compensate --intent 3")
 	if got := resolve(); got.code != exitOK || got.stderr != want {
 		t.Errorf("%+v, want %q", got, want)
 	}

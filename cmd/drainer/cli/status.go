@@ -13,44 +13,44 @@ import (
 )
 
 func newStatus(options *options) *cobra.Command {
-	var watching bool
-	command := &cobra.Command{
+	return &cobra.Command{
 		Use:   "status",
-		Short: "Show what waits, what is in progress and what is shut, by provider, and what wants a human",
-		Long: `status shows what waits, what is in progress and what is shut, by provider, and
-what wants a human.
-
-With --watch it looks again every second until it is interrupted, and then exits
-with 0. On a terminal it redraws; elsewhere it appends a line a second, or a JSON
-object with -o json. The rates are of the last ten seconds or so, from Postgres's
-own counters. A database that goes away is waited for.`,
+		Short: "Show the queue, the providers and the open incidents",
+		Long: `status counts for each provider the intents that wait, are due or are in progress,
+and shows whether it is paused or its circuit breaker is open. Below, it counts the
+sagas and incidents that need a human.`,
 		Example: `  drainer status
-  drainer status --watch
+  watch drainer status
   drainer status -o json   # also lists the workers, and counts key collisions`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			if watching {
-				return options.watch(command)
-			}
 			return options.withConsole(command, func(console *operator.Console) error {
 				overview, err := console.Overview(command.Context())
 				if err != nil {
 					return err
 				}
-				if options.output == jsonText {
+				if options.output == jsonOutput {
 					return printJSON(command.OutOrStdout(), overview)
 				}
 				return writeOverview(command.OutOrStdout(), overview)
 			})
 		},
 	}
-	command.Flags().BoolVar(&watching, "watch", false, "look again every second, until interrupted")
-	return command
 }
 
 func writeOverview(to io.Writer, overview operator.Overview) error {
 	heading := []string{"PROVIDER", "PENDING", "DUE", "IN PROGRESS", "OLDEST DUE", "OLDEST IN PROGRESS", "PAUSED", "BREAKER", "OPEN FOR"}
-	if err := printTable(to, heading, providerRows(overview.Providers)); err != nil {
+	providers := tableOf(heading, overview.Providers, func(p operator.ProviderOverview) []any {
+		breaker := "not configured" // no daemon looks at its rows
+		if p.Breaker != nil {
+			breaker = *p.Breaker
+		}
+		return []any{
+			p.Provider, count(p.Pending), count(p.Due), p.InProgress, seconds(&p.OldestDueAgeSeconds),
+			seconds(&p.OldestInProgressAgeSeconds), p.Paused, breaker, seconds(p.OpenForSeconds),
+		}
+	})
+	if err := providers.print(to); err != nil {
 		return err
 	}
 	if notes := attentionNotes(overview.Attention); len(notes) > 0 {
@@ -59,7 +59,7 @@ func writeOverview(to io.Writer, overview operator.Overview) error {
 	return nil
 }
 
-// attentionNotes name the command that tells more.
+// attentionNotes count what needs a human, each with the command that lists it.
 func attentionNotes(a operator.Attention) (notes []string) {
 	for _, counted := range []struct {
 		n            int64
@@ -74,25 +74,6 @@ func attentionNotes(a operator.Attention) (notes []string) {
 		}
 	}
 	return notes
-}
-
-func providerRows(providers []operator.ProviderOverview) [][]string {
-	rows := make([][]string, len(providers))
-	for i, p := range providers {
-		rows[i] = []string{
-			p.Provider, count(p.Pending), count(p.Due), strconv.FormatInt(p.InProgress, 10), seconds(&p.OldestDueAgeSeconds),
-			seconds(&p.OldestInProgressAgeSeconds), strconv.FormatBool(p.Paused), breaker(p), seconds(p.OpenForSeconds),
-		}
-	}
-	return rows
-}
-
-// breaker tells rows that wait for a provider from rows that nobody looks at.
-func breaker(p operator.ProviderOverview) string {
-	if p.Breaker == nil {
-		return "not configured"
-	}
-	return *p.Breaker
 }
 
 // seconds is empty where there are none to count.

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/storable"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// Result is what became of a request.
+// Result is the peer's report on a request.
 type Result struct {
 	ID           string            `json:"id"`
 	Outcome      dispatch.Outcome  `json:"outcome"`
@@ -33,9 +33,6 @@ var (
 	ErrInvalid = errors.New("not a valid result")
 )
 
-// maxRetryAfter bounds a wish: whoever asks for more has made a mistake.
-const maxRetryAfter = 365 * 24 * time.Hour
-
 var (
 	outcomes = []dispatch.Outcome{
 		dispatch.Completed, dispatch.NotSent, dispatch.Throttled, dispatch.Rejected,
@@ -44,7 +41,7 @@ var (
 	className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 )
 
-// ParseResult reads a result. With [ErrInvalid] it still tells the id.
+// ParseResult reads a result. With [ErrInvalid] it still returns the id.
 func ParseResult(text []byte) (Result, error) {
 	var result Result
 	mistakes, err := readObject(text, result.fields())
@@ -82,14 +79,14 @@ func (r Result) Evidence(class dispatch.Class) dispatch.Result {
 		ErrorClass:  r.errorClass(),
 		RetryAfter:  r.retryAfter(),
 		Replayed:    r.Replayed,
-		ProviderRef: storable.Reference(r.ProviderRef),
+		ProviderRef: evidence.Reference(r.ProviderRef),
 		Response:    r.response(),
 		Problem:     r.problem(),
 	}
 }
 
 // outcome takes in_flight for doubt where a call must not be repeated: it
-// would be sent again, to who does not know it by its key.
+// would be sent again to a provider that does not know it by its key.
 func (r Result) outcome(class dispatch.Class) dispatch.Outcome {
 	if r.Outcome == dispatch.InFlight && class == dispatch.NonIdempotent {
 		return dispatch.Ambiguous
@@ -108,8 +105,8 @@ func (r Result) errorClass() string {
 }
 
 func (r Result) retryAfter() time.Duration {
-	if r.RetryAfterMS >= float64(maxRetryAfter.Milliseconds()) {
-		return maxRetryAfter
+	if r.RetryAfterMS >= float64(evidence.LongestWait.Milliseconds()) {
+		return evidence.LongestWait
 	}
 	return time.Duration(r.RetryAfterMS * float64(time.Millisecond))
 }
@@ -118,7 +115,7 @@ func (r Result) response() json.RawMessage {
 	if string(r.Response) == "null" {
 		return nil
 	}
-	return storable.JSON(r.Response, "application/json")
+	return evidence.JSON(r.Response, "application/json")
 }
 
 func (r Result) problem() *dispatch.Problem {
@@ -127,8 +124,8 @@ func (r Result) problem() *dispatch.Problem {
 	}
 	const longest = 2000 // characters
 	return &dispatch.Problem{
-		Type:   storable.First(r.Problem.Type, longest),
-		Title:  storable.First(r.Problem.Title, longest),
-		Detail: storable.First(r.Problem.Detail, longest),
+		Type:   evidence.First(r.Problem.Type, longest),
+		Title:  evidence.First(r.Problem.Title, longest),
+		Detail: evidence.First(r.Problem.Detail, longest),
 	}
 }

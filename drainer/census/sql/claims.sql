@@ -1,6 +1,6 @@
 -- $1 seconds that a row may be in progress before it counts as long. The claims
 -- are as many as the lanes have under way.
-SELECT c.provider, sum(cardinality(c.intent_ids))::bigint,
+SELECT c.provider, sum(pg_catalog.cardinality(c.intent_ids))::bigint,
        coalesce(extract(epoch FROM now() - min(c.claimed_at)), 0)::float8,
        coalesce(sum(long.rows), 0)::bigint
 FROM outbox.claim c

@@ -2,7 +2,7 @@
 -- $2 the configured providers, $3 how many others are looked at.
 SELECT p.name, waiting.rows, due.rows, coalesce(extract(epoch FROM now() - oldest.next_attempt_at), 0)::float8
 FROM (
-  SELECT unnest($2::text[]) COLLATE "C" AS name UNION
+  SELECT pg_catalog.unnest($2::text[]) COLLATE "C" AS name UNION
   -- a loose index scan: one look a provider, however many rows it has
   (WITH RECURSIVE queued AS (
     (SELECT provider FROM outbox.queue ORDER BY provider LIMIT 1)

@@ -1,11 +1,11 @@
--- $1 incidents, $2 who, $3 why. A collision is over when it happens, so there is nothing more to wait for.
+-- $1 incidents, $2 who, $3 why. A collision is over when it happens, and so are a refusal and a first replay: there is nothing more to wait for.
 WITH before AS MATERIALIZED (
   SELECT * FROM outbox.incident WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
 ), changed AS (
   UPDATE outbox.incident i
   SET acknowledged_at = now(), acknowledged_by = $2::text, reason = $3::text,
-      resolved_at = CASE WHEN i.kind = 'key_collision' THEN now() END,
-      resolved_by = CASE WHEN i.kind = 'key_collision' THEN $2::text END
+      resolved_at = CASE WHEN i.kind IN ('key_collision', 'refused_intent', 'first_replay') THEN now() END,
+      resolved_by = CASE WHEN i.kind IN ('key_collision', 'refused_intent', 'first_replay') THEN $2::text END
   WHERE i.id IN (SELECT id FROM before WHERE acknowledged_at IS NULL AND resolved_at IS NULL)
   RETURNING i.id, i.resolved_at
 )
@@ -16,8 +16,8 @@ SELECT asked.id, coalesce(before.kind, ''),
        CASE WHEN before.id IS NULL THEN 'there is no such incident'
             WHEN before.resolved_at IS NOT NULL THEN 'it is resolved'
             WHEN before.acknowledged_at IS NOT NULL THEN before.acknowledged_by || ' acknowledged it before'
-            WHEN changed.id IS NULL THEN 'somebody else was quicker; list it again'
+            WHEN changed.id IS NULL THEN 'it was changed at the same moment; list it again'
             ELSE '' END
-FROM (SELECT DISTINCT unnest($1::bigint[]) AS id) asked
+FROM (SELECT DISTINCT pg_catalog.unnest($1::bigint[]) AS id) asked
 LEFT JOIN before USING (id) LEFT JOIN changed USING (id)
 ORDER BY asked.id;

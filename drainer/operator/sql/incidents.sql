@@ -5,5 +5,5 @@ SELECT i.id, i.kind,
        (SELECT max(p.told_at) FROM outbox.page p WHERE p.incident_id = i.id AND p.generation = i.generation),
        i.acknowledged_at, i.acknowledged_by, i.reason, i.resolved_at, i.resolved_by
 FROM outbox.incident i LEFT JOIN outbox.intent t ON t.id = i.intent_id
-WHERE ($1::boolean OR i.resolved_at IS NULL) AND ($2::text = '' OR i.kind = $2)
+WHERE ($1::boolean OR i.resolved_at IS NULL) AND ($2::text = '' OR i.kind = $2::text)
 ORDER BY i.opened_at DESC, i.id DESC LIMIT $3::int;

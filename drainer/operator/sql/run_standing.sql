@@ -5,5 +5,5 @@ SELECT g.state,
        count(*) FILTER (WHERE s.next_attempt_at IS NOT NULL OR s.status = 'unknown'),
        count(*) FILTER (WHERE s.status = 'completed')
 FROM outbox.saga g JOIN outbox.status s USING (agent_run_id)
-WHERE g.agent_run_id = $1::text AND NOT starts_with(s.step_id, 'compensate:')
+WHERE g.agent_run_id = $1::text AND NOT starts_with(s.step_id, 'compensate:'::text)
 GROUP BY g.state;

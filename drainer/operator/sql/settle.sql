@@ -1,4 +1,4 @@
--- $1 worker, $2 outcome, $3 status, $4 provider reference, $5 reason; then one element a row: $6 intent,
+-- $1 operator, $2 outcome, $3 status, $4 provider reference, $5 reason; then one element a row: $6 intent,
 -- $7 the newest attempt number when this was decided, $8 whether it was queued. Whoever takes the queue
 -- row or appends the next number first has won. What a claim or another operator holds is left to them.
 WITH asked AS (
@@ -8,13 +8,20 @@ WITH asked AS (
     SELECT q.ctid FROM outbox.queue q JOIN asked USING (intent_id, attempt) WHERE asked.queued FOR UPDATE OF q SKIP LOCKED))
   RETURNING intent_id
 ), appended AS (
-  INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, provider_ref, reason)
+  INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, provider_ref, reason)
   SELECT intent_id, attempt + 1, $1::text, $2::text, $3::text, nullif($4::text, ''), $5::text
   FROM asked WHERE NOT queued OR intent_id IN (SELECT intent_id FROM taken)
   ORDER BY intent_id  -- two operators meet in one order, so neither waits for the other in a circle
   ON CONFLICT DO NOTHING RETURNING intent_id
+), waiting AS MATERIALIZED (  -- sagas that may wait for it: in one order, as workers lock them
+  SELECT agent_run_id FROM outbox.saga
+  WHERE agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM outbox.intent WHERE id = ANY (ARRAY(SELECT intent_id FROM appended))))
+  ORDER BY agent_run_id FOR UPDATE
+), moved AS (
+  UPDATE outbox.saga SET plan = NULL, moves_at = CASE WHEN passes = 0 THEN now() ELSE moves_at END
+  WHERE agent_run_id IN (SELECT agent_run_id FROM waiting)
 ), decided AS (
   UPDATE outbox.incident SET resolved_at = now(), resolved_by = $1::text
-  WHERE kind = 'outcome_unknown' AND intent_id IN (SELECT intent_id FROM appended) AND resolved_at IS NULL
+  WHERE kind IN ('outcome_unknown', 'refused_intent') AND intent_id IN (SELECT intent_id FROM appended) AND resolved_at IS NULL
 )
 SELECT intent_id FROM appended;

@@ -1,21 +1,27 @@
 -- $1 intents. What an action is decided on, read in one snapshot. The clock of a key starts at the
--- first attempt that may have sent it, or at the first since an operator last accepted a duplicate.
+-- first attempt that may have sent it, or at the first since an operator last accepted a duplicate or asked
+-- for a new key.
 SELECT s.intent_id, s.agent_run_id, s.step_id, s.tool_name, s.business_scope, s.status,
        coalesce(q.attempt, history.newest, 0) AS attempt,
        q.intent_id IS NOT NULL AS queued,
        s.finished_at IS NOT NULL AS settled,
        coalesce(q.lookup, false) AS lookup,
+       coalesce((SELECT lookup AND outcome <> 'lost' FROM outbox.attempt a
+         WHERE a.intent_id = s.intent_id AND started_at IS NOT NULL ORDER BY attempt DESC LIMIT 1), false) AS asked,
+       coalesce(q.next_attempt_at <= now(), false) AS due,
        coalesce(q.maybe_applied, s.status = 'unknown') AS maybe_applied,
        coalesce(s.last_outcome, '') AS last_outcome,
        coalesce(s.provider_ref, '') AS provider_ref,
        coalesce((SELECT state FROM outbox.saga g WHERE g.agent_run_id = s.agent_run_id), '') AS saga,
        coalesce(doubt.via, '') AS via,
+       (SELECT not_before FROM outbox.intent i WHERE i.id = s.intent_id AND not_before > now()) AS not_before,
        sent.first AS first_attempt_at,
        coalesce(extract(epoch FROM now() - sent.first), 0)::float8 AS seconds_since_first
 FROM outbox.status s
 LEFT JOIN outbox.queue q USING (intent_id)
 CROSS JOIN LATERAL (
-  SELECT max(attempt) AS newest, max(attempt) FILTER (WHERE outcome = 'retried_may_duplicate') AS accepted
+  SELECT max(attempt) AS newest, max(attempt) FILTER (
+    WHERE outcome IN ('retried_may_duplicate', 'retried_new_key', 'retried_new_key_may_duplicate')) AS accepted
   FROM outbox.attempt a WHERE a.intent_id = s.intent_id) history
 CROSS JOIN LATERAL (
   SELECT coalesce(min(started_at) FILTER (WHERE attempt > accepted), min(started_at)) AS first

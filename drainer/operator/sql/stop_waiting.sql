@@ -9,5 +9,5 @@ WITH stopped AS (
     FOR UPDATE OF q SKIP LOCKED))
   RETURNING intent_id, attempt
 )
-INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, reason)
+INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, reason)
 SELECT intent_id, attempt + 1, $2::text, 'cancelled', 'cancelled', $3::text FROM stopped;

@@ -1,13 +1,16 @@
--- $1 intent, whose effect came late. If its run had gone back by then, that did
--- not come to nothing, and somebody must know.
-WITH astray AS (
-  SELECT agent_run_id, state FROM outbox.saga
+-- $1 intent, whose effect came late, $2 whether its tool acts. Its saga plans anew, if it
+-- is under way. If its run had been taken back by then, that did not come to nothing, and
+-- a human must know.
+WITH held AS MATERIALIZED (
+  SELECT agent_run_id, state IN ('compensated', 'compensation_failed', 'resolved') AND $2::boolean AS astray FROM outbox.saga
   WHERE agent_run_id = (SELECT agent_run_id FROM outbox.intent WHERE id = $1::bigint)
-    AND state IN ('compensated', 'compensation_failed', 'resolved')
-), not_net_zero AS (
-  UPDATE outbox.saga SET state = 'compensation_failed'
-  WHERE agent_run_id IN (SELECT agent_run_id FROM astray WHERE state <> 'compensation_failed')
+  FOR UPDATE
+), moved AS (
+  UPDATE outbox.saga s
+  SET state = CASE WHEN astray THEN 'compensation_failed' ELSE s.state END, plan = NULL,
+      moves_at = CASE WHEN s.passes = 0 THEN now() ELSE s.moves_at END
+  FROM held WHERE s.agent_run_id = held.agent_run_id
 )
 INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
-SELECT 'compensation_failed', $1, agent_run_id, 'late_effect' FROM astray
+SELECT 'compensation_failed', $1, agent_run_id, 'late_effect' FROM held WHERE astray
 ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now();

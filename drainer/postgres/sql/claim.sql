@@ -1,7 +1,8 @@
 -- $1 worker, then one element a lane: $2 the provider whose rows, each once, $3
 -- limit, $4 and $5 cursor, $6 server that is to serve them, $7 the provider's
--- fallback or ''; and $8 for how many seconds if this is a probe, of one lane, else
--- 0. Rows and claims change place in one statement. A buried worker and a paused
+-- fallback or ''; $8 for how many seconds if this is a probe, of one lane, else 0;
+-- and $9 for each lane how many bytes its rows may have: each row also counts the 512
+-- of its other columns, and the first row is taken whatever it has. Rows and claims change place in one statement. A declared dead worker and a paused
 -- provider claim nothing. A forward row of a run under compensation is stopped
 -- instead of claimed, or, where something may have been applied, claimed to be
 -- looked up and never to be sent.
@@ -22,8 +23,8 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
   FOR UPDATE SKIP LOCKED  -- one prober in the fleet, and nobody waits for it
 ), {{end}}lane AS MATERIALIZED (
   SELECT l.*, coalesce(own.state = 'closed', true) AS closed
-  FROM unnest($2::text[], $3::int[], $4::timestamptz[], $5::bigint[], $6::text[], $7::text[])
-    AS l (provider, room, after_time, after_intent, server, fallback)
+  FROM unnest($2::text[], $3::int[], $4::timestamptz[], $5::bigint[], $6::text[], $7::text[], $9::bigint[])
+    AS l (provider, room, after_time, after_intent, server, fallback, bytes)
   LEFT JOIN outbox.provider own ON own.name = l.provider
   {{if not .Probe}}LEFT JOIN outbox.provider upstream ON upstream.name = l.server
   {{end}}WHERE NOT coalesce(own.paused, false)
@@ -32,19 +33,20 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
 ), taken AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT due.ctid FROM lane l CROSS JOIN LATERAL (
-      SELECT ctid FROM (
-        SELECT ctid FROM outbox.queue
+      SELECT ctid FROM (SELECT ctid, bytes, sum(512 + bytes) OVER (ROWS UNBOUNDED PRECEDING) AS filled FROM (SELECT * FROM (
+        SELECT ctid, bytes FROM outbox.queue
         WHERE provider = l.provider AND next_attempt_at <= now()
           AND (next_attempt_at, intent_id) > (l.after_time, l.after_intent)
-          AND CASE WHEN l.server = l.provider THEN via IS NULL OR (via <> l.fallback AND $8::float8 = 0)
+          AND CASE WHEN l.server = l.provider THEN via IS NULL OR (via <> l.fallback AND $8::float8 = 0::float8)
                    ELSE via = l.server OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT l.closed
                         -- an undo goes to whoever had the effect, or to nobody
                         AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = intent_id)) END
         ORDER BY next_attempt_at, intent_id
         LIMIT 12000  -- for the planner, who cannot know l.room: which is never that much
         FOR UPDATE SKIP LOCKED) few
-      LIMIT l.room) due))
-  RETURNING array_position($2::text[], provider) AS n,
+      LIMIT l.room) roomy) summed  -- below the sum, which reads one row ahead: no row is locked that is not counted
+      WHERE filled - bytes - 512 < l.bytes) due))
+  RETURNING pg_catalog.array_position($2::text[], provider) AS n,
             intent_id, agent_run_id, next_attempt_at, attempt, tries, first_attempt_at, maybe_applied, lookup, via
 ), candidate AS (
   SELECT t.n, t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries, t.first_attempt_at,
@@ -53,11 +55,13 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
            -- no EXISTS: that could be planned as one look at every undo there is
            AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = t.intent_id) AS closed,
          s.agent_run_id IS NOT NULL AS in_saga
-  FROM taken t LEFT JOIN outbox.saga s USING (agent_run_id)
+  FROM taken t
+  -- LIMIT keeps this a look a row: where there were no sagas when it was planned, a join would read all that came since
+  LEFT JOIN LATERAL (SELECT agent_run_id FROM outbox.saga WHERE agent_run_id = t.agent_run_id LIMIT 1) s ON true
 ), claimed AS (
   INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
-  SELECT $1::uuid, ($2::text[])[n], ($6::text[])[n], array_agg(intent_id), array_agg(attempt), array_agg(tries),
-         array_agg(first_attempt_at), array_agg(maybe_applied), array_agg(asks OR closed), array_agg(via)
+  SELECT $1::uuid, ($2::text[])[n], ($6::text[])[n], pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt), pg_catalog.array_agg(tries),
+         pg_catalog.array_agg(first_attempt_at), pg_catalog.array_agg(maybe_applied), pg_catalog.array_agg(asks OR closed), pg_catalog.array_agg(via)
   FROM candidate WHERE NOT closed OR maybe_applied GROUP BY n
   RETURNING claim_id, provider
 ){{if .Probe}}, probed AS (
@@ -72,12 +76,16 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
 -- for settling may have taken a part of this transaction's time. Payloads are
 -- read here: carrying them through all of the above, or sorting them, takes longer.
 SELECT n, CASE WHEN closed AND NOT maybe_applied THEN 0 ELSE
-         (SELECT array_agg(claim_id ORDER BY lane)
-          FROM unnest($2::text[]) WITH ORDINALITY AS l (provider, lane) LEFT JOIN claimed USING (provider))[n] END,
+         (SELECT pg_catalog.array_agg(claim_id ORDER BY lane)
+          FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS l (provider, lane) LEFT JOIN claimed USING (provider))[n] END,
        intent_id, attempt, tries, first_attempt_at, clock_timestamp(), i.created_at, next_attempt_at,
        maybe_applied, asks, closed, in_saga, coalesce(via, ''), i.compensates,
        i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.payload, i.headers,
        -- only a lookup needs what an earlier attempt brought
        CASE WHEN asks THEN (SELECT provider_ref FROM outbox.attempt a
-         WHERE a.intent_id = candidate.intent_id AND provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1) END
-FROM candidate JOIN outbox.intent i ON i.id = intent_id;
+         WHERE a.intent_id = candidate.intent_id AND provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1) END,
+       coalesce(i.namespace, ''), coalesce(new_key.generation, 0), coalesce(new_key.doubt, false)
+FROM candidate JOIN outbox.intent i ON i.id = intent_id
+LEFT JOIN LATERAL (
+  SELECT generation, doubt FROM outbox.generation g WHERE g.intent_id = candidate.intent_id LIMIT 1
+) new_key ON candidate.attempt > 2;  -- an attempt and an operator came before it

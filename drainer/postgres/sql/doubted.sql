@@ -1,6 +1,6 @@
 -- $1 intents: which of them are on record as having had no effect, or as unknown,
 -- or wait to be tried again.
-SELECT (n - 1)::int FROM unnest($1::bigint[]) WITH ORDINALITY AS e (intent_id, n)
+SELECT (n - 1)::int FROM pg_catalog.unnest($1::bigint[]) WITH ORDINALITY AS e (intent_id, n)
 CROSS JOIN LATERAL (SELECT status, next_attempt_at FROM outbox.attempt a
                     WHERE a.intent_id = e.intent_id ORDER BY a.attempt DESC LIMIT 1) newest
 WHERE (status IN ('failed', 'cancelled', 'unknown') AND next_attempt_at IS NULL)

@@ -2,10 +2,13 @@
 -- null as a whole: unnest fills it up, and what needs it is not even begun. No
 -- outcome and no status stand for 'completed', which most attempts are. The fence
 -- is the claim itself: it is locked here, so that a reaper either comes before, and
--- nothing is written, or waits. Several turns may share the lock, each with rows of
--- its own. A row that was settled before fails the whole turn, which comes again
+-- nothing is written, or waits. Several batches may share the lock, each with rows of
+-- its own. A row that was settled before fails the whole batch, which comes again
 -- with $27: then nothing of it is written. That is rare, and cheaper than to ask
 -- for each row, or than ON CONFLICT, which logs a second record a row.
+--
+-- settle.go renders this twice: for batches with undos, and for all others, of which
+-- Postgres would begin the parts that undos need each time.
 WITH fence AS MATERIALIZED (
   SELECT claim_id, provider FROM outbox.claim
   WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
@@ -15,18 +18,18 @@ WITH fence AS MATERIALIZED (
          coalesce(e.other_outcome, 'completed') AS outcome,
          coalesce(e.other_status, CASE WHEN e.delay IS NULL THEN 'completed' END) AS status,
          now() - make_interval(secs => e.started_ago) AS started_at,
-         -- clock_timestamp() is later than now(), so this turn's own claim cannot take the row it puts back
+         -- clock_timestamp() is later than now(), so this batch's own claim cannot take the row it puts back
          clock_timestamp() + make_interval(secs => e.delay) AS next_attempt_at
   FROM unnest($2::bigint[], $3::bigint[], $4::int[], $5::float8[], $6::float8[], $7::text[], $8::int[], $9::text[],
               $10::text[], $11::text[], $12::text[], $13::boolean[],
               $14::text[], $15::float8[], $16::boolean[], $17::text[],
               $18::text[], $19::float8[], $20::int[], $21::timestamptz[], $22::boolean[], $23::boolean[], $24::boolean[],
-              $25::boolean[], $26::bigint[])
+              $25::boolean[], $26::bigint[], $28::boolean[], $29::boolean[], $30::boolean[])
     AS e (claim_id, intent_id, attempt, started_ago, finished_ago, other_outcome, http_status, error,
           provider_ref, response, response_headers, replayed,
           problem, retry_after_seconds, asked, via,
           other_status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied, lookup,
-          begins_saga, undoes)
+          begins_saga, undoes, in_saga, refused, is_foreign)
   -- IS TRUE keeps this a hashed subplan: as a join it would compare each row with each claim
   WHERE (claim_id IN (SELECT claim_id FROM fence)) IS TRUE
     AND (NOT $27::boolean
@@ -40,32 +43,45 @@ WITH fence AS MATERIALIZED (
          problem::jsonb, retry_after_seconds, coalesce(asked, false), CASE WHEN started_at IS NOT NULL THEN via END
   FROM ended
 ), requeued AS (
-  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
+  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via, bytes)
   SELECT (SELECT provider FROM fence WHERE fence.claim_id = ended.claim_id), next_attempt_at, intent_id,
          (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), attempt, tries,
          coalesce(first_attempt_at, CASE WHEN may_have_been_sent THEN started_at END),
          coalesce(maybe_applied, false), coalesce(lookup, false),
-         CASE WHEN maybe_applied THEN via END
+         CASE WHEN maybe_applied THEN via END,
+         (SELECT payload_bytes + coalesce(octet_length(headers::text), 0) FROM outbox.intent WHERE id = intent_id)
   FROM ended
   WHERE $19::float8[] IS NOT NULL AND next_attempt_at IS NOT NULL
 ), opened AS (
-  -- what nobody can tell is a human's to decide, from the same commit on
+  -- A human must decide on an unknown outcome, on an intent that was refused here, and on an effect that may be
+  -- another outbox's. The incident is there from the same commit on.
   INSERT INTO outbox.incident AS i (kind, intent_id, agent_run_id, detail)
-  SELECT 'outcome_unknown', intent_id, (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), error
+  SELECT CASE WHEN refused THEN 'refused_intent' WHEN is_foreign THEN 'first_replay' ELSE 'outcome_unknown' END, intent_id, (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), error
   FROM ended
-  WHERE 'unknown' = ANY ($18::text[]) AND status = 'unknown' AND next_attempt_at IS NULL AND undoes IS NULL
+  WHERE ('unknown' = ANY ($18::text[]) OR $29::boolean[] IS NOT NULL OR $30::boolean[] IS NOT NULL)
+    AND (refused OR is_foreign OR (status = 'unknown' AND next_attempt_at IS NULL AND undoes IS NULL))
   ON CONFLICT (kind, intent_id) DO UPDATE
   SET detail = excluded.detail, opened_at = now()
+), waiting AS MATERIALIZED (
+  -- Sagas that wait for what has ended. They are locked in one order, and before any is begun: no two batches wait
+  -- for each other. A pass holds a saga for one statement.
+  SELECT agent_run_id{{if .Undos}}, state, passes, plan[place] AS undoing, plan[place + 1] AS step, ready->((place + 1)::text) AS ready{{end}}
+  FROM outbox.saga
+  WHERE ($25::boolean[] IS NOT NULL OR $26::bigint[] IS NOT NULL OR $28::boolean[] IS NOT NULL)
+    AND agent_run_id = ANY (ARRAY(
+      SELECT (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id) FROM ended
+      WHERE next_attempt_at IS NULL AND (begins_saga OR in_saga OR undoes IS NOT NULL)))
+  ORDER BY agent_run_id FOR UPDATE
 ), begun AS (
   INSERT INTO outbox.saga (agent_run_id, cause)
   SELECT DISTINCT ON (agent_run_id) agent_run_id, id FROM outbox.intent
-  WHERE $25::boolean[] IS NOT NULL
+  WHERE $25::boolean[] IS NOT NULL AND (SELECT count(*) FROM waiting) >= 0
     AND id = ANY (ARRAY(SELECT intent_id FROM ended WHERE begins_saga))
   ORDER BY agent_run_id, id
   ON CONFLICT DO NOTHING
-), undo AS MATERIALIZED (  -- undos that have ended
-  SELECT undoes, status, error FROM ended
-  WHERE $26::bigint[] IS NOT NULL AND undoes IS NOT NULL AND next_attempt_at IS NULL
+){{if .Undos}}, undo AS MATERIALIZED (  -- undos that have ended
+  SELECT undoes, status, error, (SELECT agent_run_id FROM outbox.intent WHERE id = undoes) AS agent_run_id FROM ended
+  WHERE undoes IS NOT NULL AND next_attempt_at IS NULL
 ), undone AS (
   -- the newest attempt of an intent tells where it stands, so what its undo came to is one of its own
   INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, error)
@@ -74,20 +90,51 @@ WITH fence AS MATERIALIZED (
          CASE WHEN status = 'completed' THEN 'compensated' ELSE 'compensation_failed' END, error
   FROM undo
   ON CONFLICT DO NOTHING
-), stuck AS (
-  UPDATE outbox.saga SET state = 'compensation_failed', ended_at = now()
-  WHERE state = 'begun' AND agent_run_id = ANY (ARRAY(
-    SELECT agent_run_id FROM outbox.intent WHERE id = ANY (ARRAY(SELECT undoes FROM undo WHERE status <> 'completed'))))
-), failed AS (
+  RETURNING intent_id, status
+), onward AS MATERIALIZED (
+  -- Sagas of which a pass decided, a short while ago, what follows this undo. Whatever else happened to the run
+  -- since took the plan away. A batch that failed may have failed here, so a repeated one leaves all to a pass.
+  SELECT agent_run_id, step, ready FROM waiting
+  WHERE NOT $27::boolean AND state = 'begun' AND passes = 0 AND (ready->>'until'::text)::float8 > extract(epoch FROM now())::float8
+    AND (undoing IN (SELECT intent_id FROM undone WHERE status = 'compensated')) IS TRUE
+    AND (agent_run_id IN (SELECT agent_run_id FROM undo WHERE status <> 'completed')) IS NOT TRUE
+), next AS (
+  INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers, compensates, namespace)
+  SELECT i.agent_run_id, onward.ready->>'step'::text, onward.ready->>'tool'::text, i.business_scope, onward.ready->'payload'::text, i.headers, i.id,
+         coalesce((SELECT p.namespace FROM outbox.provider p WHERE p.name = split_part(onward.ready->>'tool'::text, '/'::text, 1)),
+                  (SELECT nullif(s.value, '') FROM outbox.setting s WHERE s.name = 'namespace'))
+  FROM onward CROSS JOIN LATERAL (SELECT * FROM outbox.intent WHERE id = onward.step LIMIT 1) i
+  WHERE onward.ready->>'tool'::text IS NOT NULL
+){{end}}, moved AS (
+  -- A pass that is under way finds that the saga has changed. It is not taken a second time.
+  -- The array keeps it to one look a saga: a join with what is thought to be an empty table would compare
+  -- each saga that there is with each of these.
+  UPDATE outbox.saga s
+  SET {{if .Undos}}state = CASE WHEN s.state = 'begun' AND s.agent_run_id IN (SELECT agent_run_id FROM undo WHERE status <> 'completed')
+                   THEN 'compensation_failed'
+                   WHEN s.agent_run_id IN (SELECT agent_run_id FROM onward WHERE ready->>'tool'::text IS NULL) THEN 'compensated'
+                   ELSE s.state END,
+      ended_at = CASE WHEN s.state = 'begun' AND s.agent_run_id IN (SELECT agent_run_id FROM undo WHERE status <> 'completed')
+                        OR s.agent_run_id IN (SELECT agent_run_id FROM onward WHERE ready->>'tool'::text IS NULL)
+                      THEN now() ELSE s.ended_at END,
+      plan = CASE WHEN s.agent_run_id IN (SELECT agent_run_id FROM undo) THEN s.plan END,  -- what a step came to is not in it
+      place = CASE WHEN s.agent_run_id IN (SELECT agent_run_id FROM onward) THEN s.place + 1 ELSE s.place END,
+      moves_at = CASE WHEN s.agent_run_id IN (SELECT agent_run_id FROM onward) THEN 'infinity'
+                      WHEN s.passes = 0 THEN now() ELSE s.moves_at END
+  {{else}}plan = NULL, moves_at = CASE WHEN s.passes = 0 THEN now() ELSE s.moves_at END
+  {{end}}WHERE s.agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM waiting))
+){{if .Undos}}, failed AS (
   INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
   SELECT 'compensation_failed', undoes, (SELECT agent_run_id FROM outbox.intent WHERE id = undoes), coalesce(error, status)
   FROM undo WHERE status <> 'completed'
   ON CONFLICT (kind, intent_id) DO UPDATE
   SET detail = excluded.detail, opened_at = now()
-)
-SELECT (n - 1)::int AS refused
+){{end}}
+SELECT 'refused' AS what, (n - 1)::int AS n
 FROM unnest($3::bigint[], $4::int[]) WITH ORDINALITY AS e (intent_id, attempt, n)
 -- IS NOT TRUE keeps this a hashed subplan; a join on the CTE would be quadratic
-WHERE ($27 OR (SELECT count(*) FROM fence) < (SELECT count(DISTINCT claim) FROM unnest($2) claim))
+WHERE ($27 OR (SELECT count(*) FROM fence) < (SELECT pg_catalog.count(DISTINCT claim) FROM pg_catalog.unnest($2) claim))
   AND ((intent_id, attempt) IN (SELECT intent_id, attempt FROM ended)) IS NOT TRUE
-ORDER BY n;
+{{if .Undos}}UNION ALL SELECT 'undos', count(*)::int FROM onward WHERE ready->>'tool'::text IS NOT NULL
+UNION ALL SELECT 'compensated', count(*)::int FROM onward WHERE ready->>'tool'::text IS NULL
+{{end}}ORDER BY what, n;

@@ -67,7 +67,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 }
 
 // Dispatch writes the payload aside and then gives it its name in one step, so
-// that nobody ever sees half a file.
+// that no reader ever sees half a file.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	suffix, known := a.suffixes[request.Tuple.Operation()]
 	if !known {

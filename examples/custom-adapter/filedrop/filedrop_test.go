@@ -12,17 +12,17 @@ import (
 )
 
 func TestFiledropConforms(t *testing.T) {
-	const nobody = "a folder refuses nothing and does not answer"
+	const passive = "a folder refuses nothing and does not answer"
 	dispatchtest.Conform(t, dispatchtest.Subject{
 		Kind:  filedrop.Kind(),
 		Start: startFolder,
 		Cannot: map[dispatchtest.Situation]string{
-			dispatchtest.Throttling: nobody,
-			dispatchtest.Rejecting:  nobody,
-			dispatchtest.Severing:   nobody,
-			dispatchtest.Busy:       nobody,
-			dispatchtest.Silent:     nobody,
-			dispatchtest.Babbling:   nobody,
+			dispatchtest.Throttling: passive,
+			dispatchtest.Rejecting:  passive,
+			dispatchtest.Severing:   passive,
+			dispatchtest.Busy:       passive,
+			dispatchtest.Silent:     passive,
+			dispatchtest.Babbling:   passive,
 			dispatchtest.Forbidden:  "files need no network",
 		},
 	})

@@ -1,0 +1,106 @@
+"""The same promises through every driver, against a real Postgres."""
+
+import unittest
+from decimal import Decimal
+
+import world
+from drainer import Invalid, KeyTaken, LimitReached, NotCommitted, NotInTransaction, OtherTenant, Outbox, RunClosed, UnknownTool
+
+
+class Enqueuing:
+    kind = None
+
+    def setUp(self):
+        super().setUp()
+        if lacking := world.missing(self.kind.needs):
+            self.skipTest(f"{lacking} is not installed")
+        self.agent = self.kind(self.run_id)
+
+    def recorded(self):
+        """How many rows of state, and of intents, this run has."""
+        [counts] = self.admin(
+            "SELECT (SELECT count(*) FROM agent_state WHERE run = %s), (SELECT count(*) FROM outbox.intent WHERE agent_run_id = %s)",
+            self.run_id, self.run_id)
+        return tuple(counts)
+
+    def test_an_intent_commits_with_the_state_and_once(self):
+        first = self.agent.act()
+        self.assertEqual((first.created, first.status, first.run), (True, "pending", self.run_id))
+        self.assertRegex(first.key, "^idem_v1_[0-9a-f]{32}$")
+        again = self.agent.act(payload={"amount": 1200})
+        self.assertEqual((again.created, again.id, again.key), (False, first.id, first.key))
+        self.assertEqual(self.recorded(), (2, 1))
+
+    def test_a_rollback_leaves_no_row(self):
+        def fail(intent):
+            raise world.RolledBack
+
+        with self.assertRaises(world.RolledBack):
+            self.agent.act(fail)
+        self.assertEqual(self.recorded(), (0, 0))
+
+    def test_a_step_with_another_amount_is_refused_and_nothing_of_it_commits(self):
+        first = self.agent.act()
+        with self.assertRaises(KeyTaken) as refused:
+            self.agent.act(payload={"amount": 1300})
+        told = refused.exception
+        self.assertEqual((told.intent_id, told.key, told.status), (first.id, first.key, "pending"))
+        self.assertIn("The first request stands.", refused.exception.for_model)
+        self.assertNotIn("1300", str(refused.exception))
+        self.assertEqual(self.recorded(), (1, 1))
+
+    def test_each_refusal_has_its_error(self):
+        self.admin("INSERT INTO outbox.saga (agent_run_id, state, ended_at) VALUES (%s, 'cancelled', now())", self.run_id)
+        with self.assertRaises(RunClosed):
+            self.agent.act()
+        self.agent.run_id += "-b"
+        for code, error in (("OB003", Invalid), ("OB004", UnknownTool), ("OB005", OtherTenant), ("OB006", LimitReached)):
+            with self.assertRaises(error) as refused:
+                self.agent.act(tool=f"refused/{code}")  # by a trigger of this database
+            self.assertEqual((str(refused.exception), refused.exception.hint), ("as told", "come back"))
+
+    def test_without_a_transaction_nothing_is_recorded(self):
+        with self.assertRaises(NotInTransaction):
+            self.agent.act_without_transaction()
+        self.assertEqual(self.recorded(), (0, 0))
+
+    def test_a_pool_is_refused(self):
+        try:
+            with self.assertRaises(NotInTransaction):
+                self.agent.act_on_pool()
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        self.assertEqual(self.recorded(), (0, 0))
+
+    def test_a_cursor_stands_for_its_connection(self):
+        self.assertTrue(self.agent.act_on_cursor().created)
+
+    def test_a_payload_is_encoded_once_and_exactly(self):
+        payload = {"n": 2**53 + 1, "price": Decimal("1200.50"), "half": 0.5, "text": "'%s $1 :p \\ é e\u0301 🚀", "none": None, "list": [1, {"x": True}]}
+        intent = self.agent.act(payload=payload, headers={"traceparent": "00-1"})
+        [[kind, text, traceparent]] = self.admin(
+            "SELECT jsonb_typeof(payload), payload::text, headers->>'traceparent' FROM outbox.intent WHERE id = %s", intent.id)
+        self.assertEqual((kind, traceparent), ("object", "00-1"))
+        for written in ('"n": 9007199254740993', '"price": 1200.50', '"half": 0.5', "'%s $1 :p \\\\ é e\u0301 🚀", '"none": null'):
+            self.assertIn(written, text)
+
+    def test_waiting_in_the_enqueuing_transaction_is_refused(self):
+        def wait(intent):
+            with self.assertRaisesRegex(NotCommitted, "still open"):
+                Outbox().wait(world.AGENT, intent, timeout=30)
+
+        self.agent.act(wait)
+
+
+for agent in world.AGENTS:
+    globals()[f"Test{agent.__name__}"] = type(f"Test{agent.__name__}", (Enqueuing, world.Database), {"kind": agent})
+
+
+class TestOtherThings(unittest.TestCase):
+    def test_what_is_no_connection_is_named(self):
+        with self.assertRaisesRegex(TypeError, "builtins.object is no connection"):
+            Outbox().enqueue(object(), run="r", step="s", tool="p/o", scope="b", payload={})
+
+
+if __name__ == "__main__":
+    unittest.main()

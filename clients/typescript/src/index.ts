@@ -1,0 +1,395 @@
+/** Commits what an agent's tool would do as an intent, in the agent's own transaction, and waits for its result. */
+import { createHash } from "node:crypto";
+
+type Row = Record<string, unknown>;
+
+/** All that this package needs of a database client. Make one yourself for a client that has no adapter here. */
+export interface Database {
+  execute(text: string, values: readonly unknown[]): Promise<Row[]>;
+  /** Throws NotInTransaction where no transaction is open. enqueue asks; Results does not. */
+  checkTransaction?(): Promise<void> | void;
+}
+
+export interface NewIntent {
+  run: string;
+  step: string;
+  tool: string;
+  scope: string;
+  payload: unknown;
+  notBefore?: Date;
+  headers?: Record<string, string>;
+}
+
+export interface Intent {
+  readonly id: string;
+  /** false: it was there already, and status says where it stands. */
+  readonly created: boolean;
+  readonly status: string;
+  /** What the provider is sent. */
+  readonly key: string;
+  /** A sentence for the model, to return where the result is not waited for. */
+  readonly forModel: string;
+}
+
+export interface Completed {
+  readonly status: "completed";
+  readonly intentId: string;
+  readonly providerRef: string | null;
+  readonly response: unknown;
+  readonly forModel: string;
+}
+
+/** It has not settled yet, and still will. This is no failure. */
+export interface Pending {
+  readonly status: "pending" | "in_progress";
+  readonly intentId: string;
+  readonly forModel: string;
+}
+
+// The texts that a model reads. Go and Python say the same: clients/vectors.json.
+export const sentences: Readonly<Record<string, string>> = {
+  recorded: "It is recorded. It will be carried out, or its failure reported. Do not ask for it again.",
+  pending: "It is recorded and not done yet. It will be carried out, or its failure reported. Do not ask for it again.",
+  completed: "It is done.",
+  failed: "It failed and was not done. Do not ask for it again. Tell the user.",
+  unknown: "It is not known whether it was done. A person is finding out. Do not ask for it again.",
+  cancelled: "It was cancelled before anything was done. Do not ask for it again.",
+  compensated: "It was done, and then undone. Do not ask for it again.",
+  compensation_failed: "It was done. Undoing it failed, and a person has to undo it. Do not ask for it again.",
+  key_taken: "This step was already asked for with other values. The first request stands. Do not ask for it again.",
+  run_closed: "This run is closed. Nothing more of it will be done. Stop.",
+  invalid: "It was not recorded, because the request is malformed. Tell the user.",
+  unknown_tool: "It was not recorded, because there is no such tool. Tell the user.",
+  other_tenant: "It was not recorded, because this run belongs to another tenant. Stop.",
+  limit_reached: "It was not recorded, because a limit is reached. Stop for now. The same request can be made later.",
+};
+
+/** The base of every error of this package. */
+export class DrainerError extends Error {
+  /** A sentence for the model, without names, ids or payload. */
+  readonly forModel: string;
+  cause?: unknown;
+  constructor(message: string, sentence = "") {
+    super(message);
+    this.name = new.target.name;
+    this.forModel = sentences[sentence] ?? "";
+  }
+}
+
+/** There is no open transaction, so that the intent could not commit with the agent's state. */
+export class NotInTransaction extends DrainerError {}
+
+/** The intent is not there: its transaction is still open, or was rolled back. */
+export class NotCommitted extends DrainerError {}
+
+/** The outbox refused the intent. Nothing was recorded, and the transaction is aborted. */
+export class Refused extends DrainerError {
+  hint?: string;
+  /** Of KeyTaken: the first intent, its key, and where it stands. */
+  intentId?: string;
+  key?: string;
+  status?: string;
+}
+export class KeyTaken extends Refused { constructor(message: string) { super(message, "key_taken"); } }
+export class RunClosed extends Refused { constructor(message: string) { super(message, "run_closed"); } }
+export class Invalid extends Refused { constructor(message: string) { super(message, "invalid"); } }
+export class UnknownTool extends Refused { constructor(message: string) { super(message, "unknown_tool"); } }
+export class OtherTenant extends Refused { constructor(message: string) { super(message, "other_tenant"); } }
+export class LimitReached extends Refused { constructor(message: string) { super(message, "limit_reached"); } }
+
+export const refusals: Readonly<Record<string, new (message: string) => Refused>> = {
+  OB001: KeyTaken, OB002: RunClosed, OB003: Invalid, OB004: UnknownTool, OB005: OtherTenant, OB006: LimitReached,
+};
+
+/** The intent has settled, and its effect does not stand, or may not. */
+export class NotCompleted extends DrainerError {
+  constructor(
+    readonly intentId: string, readonly status: string,
+    readonly providerRef: string | null, readonly response: unknown, readonly lastError: string | null,
+  ) {
+    super(`intent ${intentId} is ${status}`, status);
+  }
+}
+export class Failed extends NotCompleted {}
+export class Unknown extends NotCompleted {}
+export class Cancelled extends NotCompleted {}
+/** It happened and was undone; with the status compensation_failed a person has to undo it. */
+export class Undone extends NotCompleted {}
+
+export const outcomes: Readonly<Record<string, typeof NotCompleted>> = {
+  failed: Failed, unknown: Unknown, cancelled: Cancelled, compensated: Undone, compensation_failed: Undone,
+};
+
+// Every value travels as text: a client's own treatment of jsonb would encode it twice.
+const ENQUEUE =
+  "SELECT intent_id::text AS intent_id, created, status, idempotency_key FROM outbox.enqueue(" +
+  "$1::text, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text::timestamptz, $7::text::jsonb)";
+
+/** Records an intent in the client's open transaction, which the caller commits. The same four parts again create nothing. */
+export async function enqueue(database: Database, intent: NewIntent): Promise<Intent> {
+  const values = validated(intent);
+  await database.checkTransaction?.();
+  try {
+    const [row] = await database.execute(ENQUEUE, values);
+    return {
+      id: String(row.intent_id), created: row.created === true, status: String(row.status),
+      key: String(row.idempotency_key), forModel: sentences.recorded,
+    };
+  } catch (error) {
+    throw refusal(error) ?? error;
+  }
+}
+
+const bytes = (text: string) => new TextEncoder().encode(text).length;
+
+/** The arguments of outbox.enqueue, each as text; throws Invalid where the server would refuse. */
+export function validated(intent: NewIntent): (string | null)[] {
+  for (const name of ["run", "step", "tool", "scope"] as const) {
+    const part: unknown = intent[name];
+    if (typeof part !== "string") throw new Invalid(`${name} is ${typeof part}; it must be text`);
+    checkText(name, part);
+    if (part === "") throw new Invalid(`${name} is empty`);
+    if (bytes(part) > 255) throw new Invalid(`${name} is ${bytes(part)} bytes long; at most 255 are allowed`);
+  }
+  if (intent.step.startsWith("compensate:")) throw new Invalid('step begins with "compensate:", which is kept for undos');
+  if (intent.tool.startsWith("/")) throw new Invalid("tool begins with a slash; write <provider>/<operation>");
+  const { payload, notBefore, headers } = intent;
+  if (payload === null || payload === undefined) throw new Invalid(`payload is ${payload}; write {} for none`);
+  if (typeof payload === "string" && holdsJSON(payload)) {
+    throw new Invalid("payload is a text that holds JSON; pass the value itself, not JSON.stringify of it");
+  }
+  const encoded = encode("payload", payload);
+  if (bytes(encoded) > 1 << 20) throw new Invalid("payload is longer than 1 MiB; keep what is large elsewhere, and enqueue where it is");
+  if (notBefore !== undefined && Number.isNaN(notBefore.getTime())) throw new Invalid("notBefore is no date");
+  if (notBefore !== undefined && notBefore.getUTCFullYear() > 9998) throw new Invalid("notBefore is later than the year 9998");
+  const carried = headers === undefined ? null : encode("headers", headers);
+  if (carried !== null && bytes(carried) > 64 << 10) throw new Invalid("headers are longer than 64 KiB");
+  return [intent.run, intent.step, intent.tool, intent.scope, encoded, notBefore?.toISOString() ?? null, carried];
+}
+
+/** JSON. JSON.stringify would write null for NaN, fail on a bigint, and send a rounded integer. */
+export function encode(where: string, value: unknown, depth = 0): string {
+  if (depth > 200) throw new Invalid(`${where.split(/[.[]/)[0]} is nested more than 200 deep`);
+  switch (typeof value) {
+    case "string":
+      checkText(where, value);
+      return JSON.stringify(value);
+    case "boolean":
+    case "bigint":
+      return String(value);
+    case "number":
+      if (!Number.isFinite(value)) throw new Invalid(`${where} is ${value}, which JSON cannot hold`);
+      if (Number.isInteger(value) && !Number.isSafeInteger(value) && Math.abs(value) < 1e21) {
+        throw new Invalid(`${where} is an integer beyond 2^53, and may be rounded already; pass a bigint`);
+      }
+      return JSON.stringify(value);
+    case "object": {
+      if (value === null) return "null";
+      if (Array.isArray(value)) return `[${value.map((element, at) => encode(`${where}[${at}]`, element, depth + 1)).join(",")}]`;
+      const kind = Object.getPrototypeOf(value);
+      if (kind === null || Object.getPrototypeOf(kind) === null) {
+        const members = Object.entries(value as object).filter(([, member]) => member !== undefined);
+        return `{${members.map(([name, member]) => `${encode(where, name)}:${encode(`${where}.${name}`, member, depth + 1)}`).join(",")}}`;
+      }
+    }
+  }
+  const kind = typeof value === "object" ? (value as object).constructor.name : typeof value;
+  throw new Invalid(`${where} is ${kind}, which JSON cannot hold; pass text`);
+}
+
+function checkText(where: string, text: string): void {
+  if (text.includes("\0")) throw new Invalid(`${where} has a NUL character, which Postgres cannot store`);
+  if (/\p{Surrogate}/u.test(text)) throw new Invalid(`${where} has half a surrogate pair, which is no text`);
+}
+
+function holdsJSON(text: string): boolean {
+  if (!/^\s*[{["]/.test(text)) return false;
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** The key of such an intent. Only the database knows its namespace and tenant: prefer Intent.key. */
+export function idempotencyKey(
+  run: string, step: string, tool: string, scope: string,
+  { namespace = "", tenant = "", generation = 1 }: { namespace?: string; tenant?: string; generation?: number } = {},
+): string {
+  const parts = [run, step, tool, scope];
+  if (namespace !== "") parts.push(`ns=${namespace}`);
+  if (tenant !== "") parts.push(`tenant=${tenant}`);
+  if (generation > 1) parts.push(`gen=${generation}`);
+  const netstrings = parts.map((part) => `${bytes(part)}:${part},`).join("");
+  return `idem_v1_${createHash("sha256").update(netstrings, "utf8").digest("hex").slice(0, 32)}`;
+}
+
+function refusal(error: unknown): Refused | undefined {
+  for (let cause: any = error, seen = 0; cause && seen < 8; cause = cause.cause ?? cause.meta, seen++) {
+    const kind = Object.prototype.hasOwnProperty.call(refusals, cause.code) ? refusals[cause.code] : undefined;
+    if (!kind) continue;
+    const refused = new kind(String(cause.message ?? kind.name).replace(/^outbox: /, ""));
+    refused.hint = cause.hint;
+    refused.cause = error;
+    const first = /^Intent (\d+) holds the key (\S+) and is (\w+)\.$/.exec(cause.detail ?? "");
+    if (first) [, refused.intentId, refused.key, refused.status] = first;
+    return refused;
+  }
+  return undefined;
+}
+
+/** node-postgres: a Client, or a PoolClient, in a transaction. A Pool serves Results, not enqueue. */
+export function fromPg(client: { query(text: string, values?: any[]): Promise<{ rows: any[] }> }): Database {
+  return {
+    execute: async (text, values) => (await client.query(text, [...values])).rows,
+    checkTransaction: async () => {
+      try {
+        await client.query("SAVEPOINT drainer; RELEASE SAVEPOINT drainer"); // one message; refused outside of a transaction
+      } catch (error) {
+        if ((error as { code?: string }).code !== "25P01") throw error;
+        throw new NotInTransaction("no transaction is open; send BEGIN on this client first, and take no Pool for it");
+      }
+    },
+  };
+}
+
+/** postgres.js: the sql that sql.begin gives to its function. */
+export function fromPostgresJs(sql: { unsafe(text: string, values?: any[]): PromiseLike<any>; savepoint?: unknown }): Database {
+  return {
+    execute: async (text, values) => [...(await sql.unsafe(text, [...values]))],
+    checkTransaction: () => {
+      if (typeof sql.savepoint !== "function") throw new NotInTransaction("no transaction is open; pass what sql.begin gives to its function");
+    },
+  };
+}
+
+/** Prisma: the tx of an interactive $transaction. */
+export function fromPrisma(tx: { $queryRawUnsafe(text: string, ...values: any[]): PromiseLike<any>; $transaction?: unknown }): Database {
+  return {
+    execute: async (text, values) => await tx.$queryRawUnsafe(text, ...values),
+    checkTransaction: () => {
+      if (typeof tx.$transaction === "function") throw new NotInTransaction("this is the PrismaClient; pass the tx that $transaction gives to its function");
+    },
+  };
+}
+
+/** Drizzle: the tx of a transaction, and the tag sql of drizzle-orm. */
+export function fromDrizzle(
+  tx: { execute(query: any): PromiseLike<any>; rollback?: unknown }, sql: (strings: any, ...values: any[]) => unknown,
+): Database {
+  return {
+    execute: async (text, values) => {
+      const pieces = text.split(/\$\d+/);
+      const result = await tx.execute(sql(Object.assign(pieces, { raw: pieces }), ...values));
+      return Array.isArray(result) ? result : result.rows;
+    },
+    checkTransaction: () => {
+      if (typeof tx.rollback !== "function") throw new NotInTransaction("no transaction is open; pass the tx that db.transaction gives to its function");
+    },
+  };
+}
+
+/** Kysely: the trx of a transaction. */
+export function fromKysely(trx: { executeQuery(query: any): Promise<{ rows: any[] }>; isTransaction: boolean }): Database {
+  return {
+    execute: async (text, values) =>
+      (await trx.executeQuery({
+        sql: text, parameters: [...values], query: { kind: "RawNode", sqlFragments: [text], parameters: [] }, queryId: { queryId: "drainer" },
+      })).rows,
+    checkTransaction: () => {
+      if (!trx.isTransaction) throw new NotInTransaction("no transaction is open; pass the trx that db.transaction().execute gives to its function");
+    },
+  };
+}
+
+const STATUS =
+  "SELECT intent_id::text AS intent_id, status, finished_at IS NOT NULL AS settled, provider_ref, last_error," +
+  " CASE WHEN finished_at IS NOT NULL THEN response::text END AS response" +
+  " FROM outbox.status WHERE intent_id = ANY ($1::text::bigint[])";
+const QUICKEST = 50, SLOWEST = 250; // milliseconds between two looks
+const BATCH = 1000;
+
+interface Waiting {
+  id: string;
+  status: "pending" | "in_progress";
+  resolve(answer: Completed | Pending): void;
+  reject(error: unknown): void;
+}
+
+/** Waits for results. One question, asked every 50 to 250 ms while there are waits, serves them all. */
+export class Results {
+  private readonly waits = new Set<Waiting>();
+  private running = false;
+  private fresh = false;
+
+  /** database must be outside of any transaction, such as fromPg(pool). */
+  constructor(private readonly database: Database) {}
+
+  /**
+   * Resolves to Completed, or to Pending when the time in milliseconds is over. Call it after the commit.
+   * Rejects with Failed, Unknown, Cancelled, Undone, or NotCommitted.
+   */
+  async wait(intent: Intent | string, { timeout = 30_000 }: { timeout?: number } = {}): Promise<Completed | Pending> {
+    const id = typeof intent === "string" ? intent : intent.id;
+    let timer: any;
+    let waiting!: Waiting;
+    try {
+      return await new Promise<Completed | Pending>((resolve, reject) => {
+        waiting = { id, status: "pending", resolve, reject };
+        timer = setTimeout(() => resolve({ status: waiting.status, intentId: id, forModel: sentences.pending }), timeout);
+        this.waits.add(waiting);
+        this.fresh = true;
+        if (!this.running) void this.run();
+      });
+    } finally {
+      clearTimeout(timer);
+      this.waits.delete(waiting);
+    }
+  }
+
+  private async run(): Promise<void> {
+    this.running = true;
+    for (let pause = QUICKEST; this.waits.size > 0; pause = Math.min(2 * pause, SLOWEST)) {
+      if (this.fresh) pause = QUICKEST;
+      this.fresh = false;
+      const waits = [...this.waits];
+      for (let start = 0; start < waits.length; start += BATCH) {
+        const some = waits.slice(start, start + BATCH);
+        try {
+          await this.look(some);
+        } catch (error) {
+          // A lost connection, a restart or a shortage passes; a missing right does not.
+          const code = (error as { code?: unknown } | null)?.code;
+          if (typeof code === "string" && /^(22|28|3D|3F|42)...$/.test(code)) for (const waiting of some) waiting.reject(error);
+        }
+      }
+      // The one place that waits for news. Where the database tells of what settled, it is heard here.
+      await new Promise((wake) => setTimeout(wake, pause));
+    }
+    this.running = false;
+  }
+
+  private async look(waits: Waiting[]): Promise<void> {
+    const rows = await this.database.execute(STATUS, [`{${waits.map((waiting) => waiting.id).join(",")}}`]);
+    const found = new Map(rows.map((row) => [String(row.intent_id), row]));
+    for (const waiting of waits) {
+      const row = found.get(waiting.id);
+      if (row === undefined) {
+        waiting.reject(new NotCommitted(
+          `intent ${waiting.id} is not there; its transaction is open or was rolled back, or this login may not see it`));
+        continue;
+      }
+      if (row.settled !== true) {
+        waiting.status = row.status as Pending["status"];
+        continue;
+      }
+      const status = String(row.status);
+      const providerRef = (row.provider_ref as string | null) ?? null;
+      const response: unknown = row.response == null ? null : JSON.parse(String(row.response));
+      const outcome = outcomes[status];
+      if (outcome) waiting.reject(new outcome(waiting.id, status, providerRef, response, (row.last_error as string | null) ?? null));
+      else waiting.resolve({ status: "completed", intentId: waiting.id, providerRef, response, forModel: sentences.completed });
+    }
+  }
+}

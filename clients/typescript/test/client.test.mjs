@@ -1,0 +1,166 @@
+// Against the installed package and a real Postgres, through node-postgres. The other
+// clients cannot be had everywhere: their adapters are tested with stand-ins, not checked against any
+// version of the library, each of which passes the statement on to node-postgres.
+import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { test } from "node:test";
+import * as esm from "@agent-drainer/client";
+
+const require = createRequire(import.meta.url);
+const cjs = require("@agent-drainer/client");
+const { enqueue, fromDrizzle, fromKysely, fromPg, fromPostgresJs, fromPrisma, Results } = esm;
+const vectors = JSON.parse(readFileSync(process.env.DRAINER_VECTORS, "utf8"));
+const intent = (run, changed = {}) => ({ run, step: "charge", tool: "parked/charge", scope: "invoice_442", payload: { amount: 1200 }, ...changed });
+
+function plain(value) {
+  if (Array.isArray(value)) return value.map(plain);
+  if (value === null || typeof value !== "object") return value;
+  if ("$int" in value) return Number.isSafeInteger(Number(value.$int)) ? Number(value.$int) : BigInt(value.$int);
+  if ("$float" in value) return Number(value.$float);
+  if ("$repeat" in value) return value.$repeat[0].repeat(value.$repeat[1]);
+  return Object.fromEntries(Object.entries(value).map(([name, member]) => [name, plain(member)]));
+}
+
+test("both kinds of module have the same names", () => assert.deepEqual(Object.keys(esm).sort(), Object.keys(cjs).sort()));
+
+test("keys, errors and sentences are those of the vectors", () => {
+  for (const v of vectors.keys) assert.equal(esm.idempotencyKey(v.run, v.step, v.tool, v.scope, v), v.key);
+  assert.deepEqual({ ...esm.sentences }, vectors.sentences);
+  for (const v of vectors.errors) {
+    const error = new esm.refusals[v.sqlstate]("said");
+    assert.deepEqual([error.name, error.forModel], [v.name, vectors.sentences[v.sentence]]);
+  }
+  for (const v of vectors.outcomes.filter((v) => v.status !== "completed")) {
+    const error = new esm.outcomes[v.status]("1", v.status, null, null, null);
+    assert.deepEqual([error.name, error.forModel], [v.name, vectors.sentences[v.status]]);
+  }
+});
+
+test("an invalid intent is refused without a connection", async () => {
+  const refused = async (changed, says) =>
+    assert.rejects(enqueue(undefined, intent("r", changed)), (error) => error instanceof esm.Invalid && error.message.includes(says) || assert.fail(error));
+  for (const v of vectors.invalid) await refused(plain(v.intent), v.says);
+  for (const text of vectors.double_encoded) await refused({ payload: text }, "holds JSON");
+  const endless = [];
+  endless.push(endless);
+  for (const [payload, says] of [
+    [NaN, "NaN"], [{ n: 2 ** 53 }, "payload.n is an integer beyond 2^53"], [{ at: new Date() }, "payload.at is Date"],
+    ["\ud800", "half a surrogate pair"], [endless, "nested"], [[undefined], "payload[0] is undefined"], [new Map(), "Map"],
+  ]) await refused({ payload }, says);
+});
+
+test("payloads are written as the vectors say", () => {
+  for (const v of vectors.payloads.filter((v) => !v.value?.$decimal)) // JavaScript has no decimals
+    assert.ok(v.sent.includes(esm.encode("payload", plain(v.value))), `${v.name}: ${esm.encode("payload", plain(v.value))}`);
+});
+
+let pg;
+try {
+  pg = require("pg");
+} catch {
+  console.log("no node-postgres here; install Debian's node-pg, or say NODE_PATH");
+}
+const options = { skip: pg ? false : "no node-postgres here" };
+const connected = async (url, use) => {
+  const client = new pg.Client({ connectionString: url });
+  await client.connect();
+  try {
+    return await use(client);
+  } finally {
+    await client.end();
+  }
+};
+const admin = (text, values) => connected(process.env.DRAINER_TEST_ADMIN, async (client) => (await client.query(text, values)).rows);
+const agent = (use) => connected(process.env.DRAINER_TEST_AGENT, use);
+
+// Each adapter over a client that has its library's interface and speaks through node-postgres.
+const adapters = {
+  fromPg: [(client) => fromPg(client), (client) => fromPg(client)],
+  fromPostgresJs: [
+    (client) => fromPostgresJs({ unsafe: async (text, values) => (await client.query(text, values)).rows, savepoint() {} }),
+    () => fromPostgresJs({ unsafe() {}, begin() {} }),
+  ],
+  fromPrisma: [
+    (client) => fromPrisma({
+      $queryRawUnsafe: (text, ...values) => client.query(text, values).then((result) => result.rows, (error) => {
+        throw Object.assign(new Error("Raw query failed."), { code: "P2010", meta: { code: error.code, message: error.message, detail: error.detail, hint: error.hint } });
+      }),
+    }),
+    () => fromPrisma({ $queryRawUnsafe() {}, $transaction() {} }),
+  ],
+  fromDrizzle: [
+    (client) => fromDrizzle({
+      execute: ({ text, values }) => client.query(text, values).catch((cause) => { throw new Error("Failed query", { cause }); }),
+      rollback() {},
+    }, (strings, ...values) => ({ text: strings.raw.reduce((text, piece, at) => `${text}$${at}${piece}`), values })),
+    () => fromDrizzle({ execute() {} }, () => {}),
+  ],
+  fromKysely: [
+    (client) => fromKysely({ executeQuery: ({ sql, parameters, query }) => (assert.equal(query.kind, "RawNode"), client.query(sql, parameters)), isTransaction: true }),
+    () => fromKysely({ executeQuery() {}, isTransaction: false }),
+  ],
+};
+
+for (const [name, [inside, outside]] of Object.entries(adapters)) {
+  test(`${name}: the intent commits once with the state, and what is refused leaves nothing`, options, () => agent(async (client) => {
+    const run = randomUUID();
+    const act = async (changed, end = "COMMIT") => {
+      await client.query("BEGIN");
+      try {
+        await client.query("INSERT INTO agent_state (run) VALUES ($1)", [run]);
+        const recorded = await enqueue(inside(client), intent(run, changed));
+        await client.query(end);
+        return recorded;
+      } catch (error) {
+        await client.query("ROLLBACK");
+        throw error;
+      }
+    };
+    const counts = async () => Object.values((await admin(
+      "SELECT (SELECT count(*) FROM agent_state WHERE run = $1)::int, (SELECT count(*) FROM outbox.intent WHERE agent_run_id = $1)::int AS intents", [run]))[0]);
+    await act({}, "ROLLBACK");
+    assert.deepEqual(await counts(), [0, 0]);
+    const first = await act();
+    assert.ok(first.created && first.key.startsWith("idem_v1_"));
+    const again = await act();
+    assert.deepEqual([again.created, again.id, again.key], [false, first.id, first.key]);
+    await assert.rejects(act({ payload: { amount: 9 } }), (error) =>
+      error instanceof esm.KeyTaken && error.intentId === first.id && error.key === first.key && error.status === "pending" || assert.fail(error));
+    for (const [code, kind] of Object.entries({ OB003: esm.Invalid, OB004: esm.UnknownTool, OB005: esm.OtherTenant, OB006: esm.LimitReached }))
+      await assert.rejects(act({ tool: `refused/${code}` }), (error) => error instanceof kind && error.hint === "come back" || assert.fail(error));
+    assert.deepEqual(await counts(), [2, 1]);
+    await assert.rejects(enqueue(outside(client), intent(run, { step: "autocommit" })), esm.NotInTransaction);
+    assert.deepEqual(await counts(), [2, 1]);
+    const exact = await act({ step: "exact", payload: { n: 2n ** 53n + 1n, text: "'$1 é" } });
+    assert.deepEqual(await admin("SELECT payload::text FROM outbox.intent WHERE id = $1", [exact.id]), [{ payload: '{"n": 9007199254740993, "text": "\'$1 é"}' }]);
+  }));
+}
+
+test("a Pool is no transaction, and serves results", options, async () => {
+  const pool = new pg.Pool({ connectionString: process.env.DRAINER_TEST_AGENT, max: 1 });
+  try {
+    await assert.rejects(enqueue(fromPg(pool), intent(randomUUID())), esm.NotInTransaction);
+    const results = new Results(fromPg(pool));
+    const act = (changed, inside = () => {}) => agent(async (client) => {
+      await client.query("BEGIN");
+      const recorded = await enqueue(fromPg(client), intent(run, changed));
+      await inside(recorded);
+      await client.query("COMMIT");
+      return recorded;
+    });
+    const run = randomUUID();
+    const done = await act({ tool: "ok/act" });
+    const answer = await results.wait(done, { timeout: 60_000 });
+    assert.deepEqual([answer.status, answer.providerRef, answer.response.amount], ["completed", `ref-${done.key}`, 1200]);
+    await assert.rejects(results.wait(await act({ tool: "refuse/act" }), { timeout: 60_000 }), esm.Failed);
+    await assert.rejects(results.wait(await act({ tool: "cut/act" }), { timeout: 60_000 }), esm.Unknown);
+    assert.equal((await results.wait(await act({ step: "waits" }), { timeout: 200 })).status, "pending");
+    await act({ step: "open" }, (recorded) => assert.rejects(results.wait(recorded), esm.NotCommitted));
+    const [settled] = await Promise.all([Promise.all(Array.from({ length: 1000 }, () => results.wait(done, { timeout: 60_000 })))]);
+    assert.ok(settled.every(({ status }) => status === "completed"));
+  } finally {
+    await pool.end();
+  }
+});

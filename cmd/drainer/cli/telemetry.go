@@ -1,0 +1,358 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/term"
+)
+
+// newLogger writes text to a terminal and JSON elsewhere. Lines may wait in memory
+// until flush.
+func newLogger() (logger *slog.Logger, flush func()) {
+	lines := newLogWriter(os.Stderr)
+	logger = slog.New(slog.NewJSONHandler(lines, nil))
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		logger = slog.New(slog.NewTextHandler(lines, nil))
+	}
+	redirectStandardLog(logger)
+	return logger, lines.Close
+}
+
+// redirectStandardLog sends the lines that libraries write to Go's standard
+// logger to ours.
+func redirectStandardLog(logger *slog.Logger) {
+	log.SetFlags(0)
+	log.SetOutput(wordless{logger})
+}
+
+// wordless logs that a library has written a line, but not the line. net/http
+// quotes bytes that a provider sends over an idle connection, and those may be
+// an answer with secrets.
+type wordless struct{ log *slog.Logger }
+
+func (w wordless) Write(line []byte) (int, error) {
+	w.log.Warn("a library has logged something, which is not shown because it may be secret", "bytes", len(line))
+	return len(line), nil
+}
+
+const (
+	// logLinger is how long a line waits for others, to share one system call with
+	// them. A system call for each line would cost a busy daemon more than the
+	// line itself.
+	logLinger = 5 * time.Millisecond
+	// enoughLines, in bytes, are written at once: a larger write saves
+	// little, and its room would stay.
+	enoughLines = 64 << 10
+	// mostWaiting bounds, in bytes, the lines that wait for a slow reader. Their room
+	// stays, twice: a quarter of a megabyte is a thousand attempts.
+	mostWaiting = 256 << 10
+)
+
+// logWriter writes many lines at once. A process that is killed loses the lines
+// of its last moment.
+type logWriter struct {
+	out    io.Writer
+	enough chan struct{} // capacity 1; lines that need not wait
+	closed chan struct{}
+	done   chan struct{}
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	waiting []byte
+	spare   []byte // the room of the lines before
+	isOver  bool
+}
+
+func newLogWriter(out io.Writer) *logWriter {
+	w := &logWriter{out: out, enough: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{})}
+	w.changed = sync.NewCond(&w.mu)
+	go w.run()
+	return w
+}
+
+// Write returns at once, unless the reader cannot keep up.
+func (w *logWriter) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.waiting) > mostWaiting && !w.isOver {
+		w.changed.Wait()
+	}
+	if w.isOver {
+		return w.out.Write(line)
+	}
+	if len(w.waiting) == 0 {
+		w.changed.Broadcast()
+	}
+	w.waiting = append(w.waiting, line...)
+	if len(w.waiting) >= enoughLines {
+		select {
+		case w.enough <- struct{}{}:
+		default:
+		}
+	}
+	return len(line), nil
+}
+
+// Close returns once every line is written. Later ones are written as they come.
+func (w *logWriter) Close() {
+	w.mu.Lock()
+	first := !w.isOver
+	w.isOver = true
+	w.changed.Broadcast()
+	w.mu.Unlock()
+	if first {
+		close(w.closed)
+	}
+	<-w.done
+}
+
+func (w *logWriter) run() {
+	defer close(w.done)
+	for w.awaitLines() {
+		select {
+		case <-time.After(logLinger):
+		case <-w.enough:
+		case <-w.closed:
+		}
+		w.mu.Lock()
+		lines := w.waiting
+		w.waiting, w.spare = w.spare[:0], lines
+		w.changed.Broadcast()
+		w.mu.Unlock()
+		_, _ = w.out.Write(lines) // there is nowhere to say that the log is gone
+	}
+}
+
+// awaitLines reports false once there will be none.
+func (w *logWriter) awaitLines() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.waiting) == 0 && !w.isOver {
+		w.changed.Wait()
+	}
+	return len(w.waiting) > 0
+}
+
+// flushTimeout bounds the last export. It begins after the last row is settled,
+// and deployments allow for little more than worker.shutdown_timeout.
+const flushTimeout = 2 * time.Second
+
+// startTracing exports spans if the environment asks for it. It returns nil if
+// it does not, and if it cannot be done: that is logged, and no reason not to
+// drain. flush is called after the last span.
+func startTracing(ctx context.Context, log *slog.Logger, metrics prometheus.Registerer) (traces trace.TracerProvider, flush func()) {
+	spans := newSpanMetrics(metrics)
+	wanted, warning := tracesWanted()
+	if warning != "" {
+		log.Warn("traces are not exported", "reason", warning)
+	}
+	if !wanted {
+		return nil, func() {}
+	}
+	otel.SetLogger(logr.FromSlogHandler(wordsOnly{log.Handler()}))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("tracing", "error", err) }))
+	exporter, err := otlptracehttp.New(ctx)
+	if err != nil {
+		log.Warn("traces are not exported", "reason", err)
+		return nil, func() {}
+	}
+	queue := newSpanQueue(exporter, spans, log)
+	provider := sdktrace.NewTracerProvider(sdktrace.WithResource(describeProcess(ctx, log)), sdktrace.WithSpanProcessor(queue))
+	log.Info("traces are exported")
+	return provider, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+		defer cancel()
+		queue.end(provider.Shutdown(ctx))
+	}
+}
+
+// describeProcess says who traced. OTEL_SERVICE_NAME and
+// OTEL_RESOURCE_ATTRIBUTES go before its own words.
+func describeProcess(ctx context.Context, log *slog.Logger) *resource.Resource {
+	described, err := resource.New(ctx,
+		resource.WithHost(),
+		resource.WithTelemetrySDK(),
+		resource.WithAttributes(
+			attribute.String("service.name", "drainer"),
+			attribute.String("service.version", currentVersion().Version),
+		),
+		resource.WithFromEnv(),
+	)
+	if err != nil {
+		log.Warn("traces do not say all of where they come from", "error", err)
+	}
+	return described
+}
+
+// wordsOnly logs messages without their values: the exporter logs what it cannot
+// read of its environment, which may be a token.
+type wordsOnly struct{ slog.Handler }
+
+func (h wordsOnly) Handle(ctx context.Context, record slog.Record) error {
+	return h.Handler.Handle(ctx, slog.NewRecord(record.Time, record.Level, "tracing cannot use a variable of its environment: "+record.Message, 0))
+}
+
+func (h wordsOnly) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func (h wordsOnly) WithGroup(string) slog.Handler { return h }
+
+// tracesWanted reads the standard variables of OpenTelemetry
+// (https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/).
+// Unlike the standard's default, nothing is exported unless an exporter or an
+// endpoint is named. The warning says why what is asked for cannot be done; it
+// repeats no value that may hold a credential.
+func tracesWanted() (wanted bool, warning string) {
+	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
+		return false, ""
+	}
+	endpointVariable := "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+	if os.Getenv(endpointVariable) == "" {
+		endpointVariable = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	}
+	endpoint := strings.TrimSpace(os.Getenv(endpointVariable))
+	switch exporter := strings.TrimSpace(os.Getenv("OTEL_TRACES_EXPORTER")); {
+	case exporter == "none", exporter == "" && endpoint == "":
+		return false, ""
+	case exporter != "" && exporter != "otlp":
+		return false, fmt.Sprintf("OTEL_TRACES_EXPORTER is %q; drainer knows otlp and none", exporter)
+	}
+	protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf")
+	if protocol != "http/protobuf" && protocol != "http/json" {
+		return false, fmt.Sprintf("OTEL_EXPORTER_OTLP_PROTOCOL is %q; drainer speaks http/protobuf and http/json, which collectors listen for on port 4318", protocol)
+	}
+	if endpoint != "" && !isHTTP(endpoint) {
+		return false, endpointVariable + " is no URL of the form http://host:4318"
+	}
+	return true, ""
+}
+
+func isHTTP(endpoint string) bool {
+	parsed, err := url.Parse(endpoint)
+	return err == nil && (parsed.Scheme == "http" || parsed.Scheme == "https") && parsed.Host != ""
+}
+
+// spanQueue stands between the lanes and the collector. It takes a bounded
+// number of spans and never waits: those that find it full are dropped, and a
+// collector that fails costs its spans and one line in the log.
+type spanQueue struct {
+	sdktrace.SpanProcessor // gathers batches and exports them, one at a time
+
+	room    int64        // for spans that wait, or are on their way
+	waiting atomic.Int64 // of these
+	metrics *prometheus.CounterVec
+	log     *slog.Logger
+	full    sync.Once
+
+	failing bool // these two are the exporting goroutine's
+	lost    int  // since it began to fail
+}
+
+func newSpanQueue(exporter sdktrace.SpanExporter, metrics *prometheus.CounterVec, log *slog.Logger) *spanQueue {
+	q := &spanQueue{room: queueSize(), metrics: metrics, log: log}
+	q.SpanProcessor = sdktrace.NewBatchSpanProcessor(watchedExporter{exporter, q}, sdktrace.WithMaxQueueSize(int(q.room)))
+	return q
+}
+
+// queueSize is read here, too, so that this queue is full before the one behind
+// it, which does not report what it drops.
+func queueSize() int64 {
+	if size, err := strconv.Atoi(os.Getenv("OTEL_BSP_MAX_QUEUE_SIZE")); err == nil && size > 0 {
+		return int64(size)
+	}
+	return sdktrace.DefaultMaxQueueSize
+}
+
+// OnEnd is called by the goroutine that ends the span.
+func (q *spanQueue) OnEnd(span sdktrace.ReadOnlySpan) {
+	if !span.SpanContext().IsSampled() {
+		return
+	}
+	if q.waiting.Add(1) > q.room {
+		q.waiting.Add(-1)
+		q.metrics.WithLabelValues("dropped").Inc()
+		q.full.Do(func() {
+			q.log.Warn("spans are dropped, as more end than the collector takes; drainer_trace_spans_total goes on counting them", "queue", q.room)
+		})
+		return
+	}
+	q.SpanProcessor.OnEnd(span)
+}
+
+func (q *spanQueue) exported(spans int, err error) {
+	q.waiting.Add(-int64(spans))
+	if err != nil {
+		q.metrics.WithLabelValues("failed").Add(float64(spans))
+		q.lost += spans
+		if !q.failing {
+			q.log.Warn("spans cannot be exported and are lost; draining goes on without them", "error", shortened(err))
+		}
+		q.failing = true
+		return
+	}
+	q.metrics.WithLabelValues("exported").Add(float64(spans))
+	if q.failing {
+		q.log.Info("spans are exported again", "lost", q.lost)
+	}
+	q.failing, q.lost = false, 0
+}
+
+// end logs how many spans the last export left behind.
+func (q *spanQueue) end(err error) {
+	if left := q.waiting.Load(); left > 0 {
+		q.log.Warn("spans were still waiting to be exported at the end", "spans", left, "error", shortened(err))
+	}
+}
+
+// shortened keeps a collector's error page from filling the log.
+func shortened(err error) string {
+	const most = 300
+	if err == nil {
+		return ""
+	}
+	text := []rune(err.Error())
+	return string(text[:min(most, len(text))])
+}
+
+// watchedExporter reports how each export ended to the queue alone.
+type watchedExporter struct {
+	sdktrace.SpanExporter
+
+	queue *spanQueue
+}
+
+func (e watchedExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	e.queue.exported(len(spans), e.SpanExporter.ExportSpans(ctx, spans))
+	return nil
+}
+
+func newSpanMetrics(registerer prometheus.Registerer) *prometheus.CounterVec {
+	spans := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "drainer", Name: "trace_spans_total",
+		Help: "Spans by what became of them: exported, failed with the export, or dropped before it.",
+	}, []string{"outcome"})
+	for _, outcome := range []string{"exported", "failed", "dropped"} {
+		spans.WithLabelValues(outcome)
+	}
+	registerer.MustRegister(spans)
+	return spans
+}

@@ -1,0 +1,337 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/agentoutbox/drainer/contract/manifest"
+	"github.com/agentoutbox/drainer/contract/replay"
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+)
+
+// installed serves a provider, and gives the arguments that verify its adapter.
+func installed(t *testing.T, provider *dispatchtest.SimulatedProvider) (args []string, host string) {
+	t.Helper()
+	replay, host := sandbox(t, provider)
+	return []string{"verify", "adapter", "--config", replay[3], "--provider", "billing"}, host
+}
+
+func sending(args []string, more ...string) []string {
+	return append(append(args, "--tool", "charge", "--payload", `{"amount": 1}`), more...)
+}
+
+func TestVerifyAdapterSendsNothingUnasked(t *testing.T) {
+	t.Parallel()
+	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger()}
+	args, host := installed(t, provider)
+	got := run(t, args...)
+	if got.code != exitOK || got.stderr != "" {
+		t.Errorf("got %+v", got)
+	}
+	for _, want := range []string{
+		"CHECK VERDICT SEEN EXPECTED ADVICE",
+		"unknown operation ok not_sent, unconfigured_tool",
+		"cancelled before ok not_sent, cancelled",
+		"no secret of the configuration ok none",
+		"goroutines ok none",
+	} {
+		if !strings.Contains(squeeze(got.stdout), want) {
+			t.Errorf("no %q in\n%s", want, got.stdout)
+		}
+	}
+	for name, test := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"without --yes":       {sending(args), exitUsage, "this calls billing/charge at " + host + ", up to 11 times, with real effects; say --yes"},
+		"--yes alone":         {append(args, "--yes"), exitUsage, "say which, with --tool and --payload"},
+		"no payload":          {append(args, "--yes", "--tool", "charge"), exitUsage, "[payload]"},
+		"payload not JSON":    {sending(args, "--yes", "--payload", "{amount}"), exitUsage, "--payload is not valid JSON"},
+		"nothing at once":     {sending(args, "--yes", "--concurrent", "1"), exitUsage, "--concurrent is between 2 and 100"},
+		"an unknown tool":     {sending(args, "--yes", "--tool", "refund"), exitUsage, "the provider has no such tool"},
+		"an unknown provider": {append(args, "--provider", "bank"), exitUsage, "no such provider"},
+		"no provider":         {args[:4], exitUsage, `"provider" not set`},
+		"not configuration":   {append(args, "--config", "gone.yaml"), exitConfigInvalid, "gone.yaml"},
+	} {
+		got := run(t, test.args...)
+		if got.code != test.code || got.stdout != "" || !strings.Contains(got.stderr, test.says) {
+			t.Errorf("%s: got %+v, want %d and %q", name, got, test.code, test.says)
+		}
+	}
+	if requests := provider.Ledger.Audit().TotalRequests(); requests != 0 {
+		t.Errorf("the provider was called %d times", requests)
+	}
+}
+
+func TestVerifyAdapterPassesOneThatWorks(t *testing.T) {
+	t.Parallel()
+	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger()}
+	args, host := installed(t, provider)
+	got := run(t, sending(args, "--yes")...)
+	if got.code != exitOK || got.stderr != "calling billing/charge at "+host+", up to 11 times\n" {
+		t.Errorf("got %+v", got)
+	}
+	for _, want := range []string{
+		"first call ok completed",
+		"same call again ok completed, replayed",
+		"intents at once ok 8 of 8",
+		"tiny deadline ok",
+		"goroutines ok none",
+	} {
+		if !strings.Contains(squeeze(got.stdout), want) {
+			t.Errorf("no %q in\n%s", want, got.stdout)
+		}
+	}
+	// The tiny deadline may have been long enough.
+	if effects := provider.Ledger.Audit().TotalEffects(); effects != 9 && effects != 10 {
+		t.Errorf("%d effects, want one a key", effects)
+	}
+}
+
+func TestVerifyAdapterDoesNotRepeatWhatHasItsEffectAgain(t *testing.T) {
+	t.Parallel()
+	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger()}
+	args, host := installed(t, provider)
+	got := run(t, sending(args, "--yes", "--tool", "mail", "--concurrent", "2")...)
+	if got.code != exitOK || got.stderr != "calling billing/mail at "+host+", up to 4 times\n" || !strings.Contains(squeeze(got.stdout), "same call again not checked") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestVerifyAdapterFailsWhatActsTwiceUnderOneKey(t *testing.T) {
+	t.Parallel()
+	args, _ := installed(t, &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger(), IgnoreKeys: true})
+	got := run(t, sending(args, "--yes", "-o", "json")...)
+	var report dispatchtest.Report
+	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil {
+		t.Fatal(err)
+	}
+	if got.code != exitFailed || report.Passed || report.Tool != "billing/charge" || !strings.Contains(got.stderr, "the adapter does not do what drainer requires") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestVerifyAdapterHasNoVerdictInAnOutage(t *testing.T) {
+	t.Parallel()
+	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger(), Plan: dispatchtest.Always(dispatchtest.Overloaded)}
+	args, _ := installed(t, provider)
+	got := run(t, sending(args, "--yes")...)
+	if got.code != exitFailed || !strings.HasSuffix(got.stderr, "\ndrainer: no verdict: the provider was not available; try again\n") || !strings.Contains(squeeze(got.stdout), "first call no verdict throttled") {
+		t.Errorf("got %+v", got)
+	}
+	if requests := provider.Ledger.Audit().TotalRequests(); requests != 1 {
+		t.Errorf("the provider was called %d times", requests)
+	}
+}
+
+// gossip is an adapter that says whatever it knows.
+type gossip struct{ Token string }
+
+func (g gossip) Dispatch(context.Context, dispatch.Request) dispatch.Result {
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "refused_" + g.Token}
+}
+
+func TestVerifyAdapterFindsASecretOfTheConfiguration(t *testing.T) {
+	t.Setenv("GOSSIP_TOKEN", "secret_51ab")
+	registry, err := dispatch.NewRegistry(dispatch.Kind{
+		Name: "gossip", Settings: gossip{}, Tool: struct{}{},
+		New: func(spec dispatch.Spec) (dispatch.Adapter, error) {
+			var settings struct {
+				Token string `yaml:"token"`
+			}
+			err := spec.Settings.Decode(&settings)
+			return gossip{settings.Token}, err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := write(t, "gossip.yaml", `version: 1
+providers:
+  village:
+    adapter: gossip
+    gossip: {token: "${env:GOSSIP_TOKEN}"}
+    tools: {talk: {idempotency: {class: read_only}}}
+`)
+	got := runRoot(t, newRoot(registry), "verify", "adapter", "--config", file, "--provider", "village")
+	if got.code != exitFailed || !strings.Contains(squeeze(got.stdout), "no secret of the configuration failed") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+const badManifest = `openapi: 3.1.0
+info: {title: Billing, version: "1"}
+paths:
+  /v1/charges:
+    post: {operationId: create_charge, responses: {"200": {description: Done.}}}
+    delete:
+      operationId: delete_charges
+      responses: {"200": {description: Done.}}
+      x-agent-idempotency: {class: naturally_idempotent, ttl: 24h}
+`
+
+func TestVerifyManifestListsEveryViolationAndExitsWith1(t *testing.T) {
+	t.Parallel()
+	got := run(t, "verify", "manifest", write(t, "openapi.yaml", badManifest))
+	want := result{
+		exitFailed,
+		`LINE  OPERATION           PLACE                    PROBLEM                                       CURE
+6     DELETE /v1/charges  x-agent-idempotency.ttl  it has no meaning for naturally_idempotent    leave it out, or correct the class
+5     POST /v1/charges    x-agent-idempotency      nothing says what repeating this call does    add it, with the class that is true: read_only, naturally_idempotent, key_idempotent, non_idempotent
+`,
+		"drainer: 2 violations in 2 operations\n",
+	}
+	if squeeze(got.stdout) != squeeze(want.stdout) || got.code != want.code || got.stderr != want.stderr {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// squeeze leaves the widths of columns to the table.
+func squeeze(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = strings.Join(strings.Fields(line), " ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestVerifyManifestPrintsJSON(t *testing.T) {
+	t.Parallel()
+	got := run(t, "verify", "manifest", write(t, "openapi.yaml", badManifest), "-o", "json")
+	var verdict manifestVerdict
+	if err := json.Unmarshal([]byte(got.stdout), &verdict); err != nil {
+		t.Fatal(err)
+	}
+	if got.code != exitFailed || verdict.Valid || verdict.Writes != 2 || len(verdict.Violations) != 2 || verdict.Violations[1].Rule != manifest.RuleUndeclared {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestAGoodManifestExitsWith0(t *testing.T) {
+	t.Parallel()
+	want := result{exitOK, "8 operations, 6 writes, no violation\n", ""}
+	if got := run(t, "verify", "manifest", goodManifest); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	got := run(t, "verify", "manifest", goodManifest, "-o", "json")
+	if got.code != exitOK || !strings.Contains(got.stdout, `"violations": []`) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+const goodManifest = "../../../contract/manifest/testdata/good.yaml"
+
+func TestAnUnreadableManifestFails(t *testing.T) {
+	t.Parallel()
+	for _, content := range []string{"swagger: '2.0'", "no: [openapi"} {
+		got := run(t, "verify", "manifest", write(t, "openapi.yaml", content))
+		if got.code != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, manifest.ErrUnreadable.Error()) {
+			t.Errorf("%s: got %+v", content, got)
+		}
+	}
+	if got := run(t, "verify", "manifest"); got.code != exitUsage {
+		t.Errorf("without a document: %+v", got)
+	}
+}
+
+const sandboxConfig = `version: 1
+providers:
+  billing:
+    adapter: http
+    http: {base_url: %s}
+    tools:
+      charge:
+        http: {path: /v1/charges, response: {ref: .id}}
+        idempotency: {class: key_idempotent, ttl: 24h, scope: account}
+      mail:
+        http: {path: /v1/mails}
+        idempotency: {class: non_idempotent}
+`
+
+// sandbox serves a provider, and gives the arguments that verify it.
+func sandbox(t *testing.T, provider *dispatchtest.SimulatedProvider) (args []string, host string) {
+	t.Helper()
+	baseURL := dispatchtest.Serve(t, provider)
+	file := write(t, "sandbox.yaml", fmt.Sprintf(sandboxConfig, baseURL))
+	return []string{"verify", "replay", "--config", file, "--tool", "billing/charge", "--payload", `{"amount": 1}`}, strings.TrimPrefix(baseURL, "http://")
+}
+
+func TestVerifyReplayPassesAnHonestProvider(t *testing.T) {
+	t.Parallel()
+	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger()}
+	args, host := sandbox(t, provider)
+	got := run(t, append(args, "--yes", "--other-payload", `{"amount": 2}`)...)
+	if got.code != exitOK || got.stderr != "calling billing/charge at "+host+", up to 11 times\n" {
+		t.Errorf("got %+v", got)
+	}
+	for _, want := range []string{
+		"CHECK VERDICT SEEN EXPECTED ADVICE",
+		"same call again ok completed, HTTP 200, replayed",
+		"same body ok equal, byte for byte",
+		"another payload ok rejected, HTTP 409",
+		"provider references ok 1 under the first key, 1 under the second",
+	} {
+		if !strings.Contains(squeeze(got.stdout), want) {
+			t.Errorf("no %q in\n%s", want, got.stdout)
+		}
+	}
+	if effects := provider.Ledger.Audit().TotalEffects(); effects != 2 {
+		t.Errorf("%d effects, want one a key", effects)
+	}
+}
+
+func TestVerifyReplayFailsAProviderThatIgnoresKeys(t *testing.T) {
+	t.Parallel()
+	args, _ := sandbox(t, &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger(), IgnoreKeys: true})
+	got := run(t, append(args, "--yes", "--concurrent", "4", "-o", "json")...)
+	var report replay.Report
+	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil {
+		t.Fatal(err)
+	}
+	if got.code != exitFailed || report.Passed || report.Tool != "billing/charge" || len(report.Calls) != 6 || !strings.Contains(got.stderr, "the provider does not do what the tool declares") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestVerifyReplayHasNoVerdictInAnOutage(t *testing.T) {
+	t.Parallel()
+	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger(), Plan: dispatchtest.Script(dispatchtest.Overloaded)}
+	args, _ := sandbox(t, provider)
+	got := run(t, append(args, "--yes")...)
+	if got.code != exitFailed || !strings.HasSuffix(got.stderr, "\ndrainer: no verdict: the provider was not available; try again\n") || !strings.Contains(squeeze(got.stdout), "first call no verdict throttled") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestVerifyReplayCallsNobodyUnasked(t *testing.T) {
+	t.Parallel()
+	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger()}
+	args, host := sandbox(t, provider)
+	for name, test := range map[string]struct {
+		args []string
+		code int
+		says string
+	}{
+		"without --yes":     {args, exitUsage, "this calls billing/charge at " + host + ", up to 10 times, with real effects; say --yes"},
+		"an unknown tool":   {append(args, "--yes", "--tool", "billing/refund"), exitUsage, "no such tool"},
+		"a non_idempotent":  {append(args, "--yes", "--tool", "billing/mail"), exitFailed, "there is nothing to verify"},
+		"payload not JSON":  {append(args, "--yes", "--payload", "{amount}"), exitUsage, "--payload is not valid JSON"},
+		"other not JSON":    {append(args, "--yes", "--other-payload", "@gone.json"), exitUsage, "--other-payload: open gone.json"},
+		"nothing at once":   {append(args, "--yes", "--concurrent", "1"), exitUsage, "--concurrent is between 2 and 100"},
+		"no configuration":  {append(args, "--yes", "--config", ""), exitUsage, "--config FILE"},
+		"not configuration": {append(args, "--yes", "--config", "gone.yaml"), exitConfigInvalid, "gone.yaml"},
+	} {
+		got := run(t, test.args...)
+		if got.code != test.code || got.stdout != "" || !strings.Contains(got.stderr, test.says) {
+			t.Errorf("%s: got %+v, want %d and %q", name, got, test.code, test.says)
+		}
+	}
+	if requests := provider.Ledger.Audit().TotalRequests(); requests != 0 {
+		t.Errorf("the provider was called %d times", requests)
+	}
+}

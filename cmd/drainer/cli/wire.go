@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/agentoutbox/drainer/compensations"
+	"github.com/agentoutbox/drainer/compensations/jobs"
+	"github.com/agentoutbox/drainer/compensations/pages"
+	"github.com/agentoutbox/drainer/compensations/upkeep"
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/census"
+	"github.com/agentoutbox/drainer/drainer/config"
+	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/internal/pgpool"
+	"github.com/agentoutbox/drainer/migrations"
+)
+
+// loadConfig reads the file that --config names, for commands about its
+// providers. Others, such as migrate, are content with a database.
+func (o *options) loadConfig(command *cobra.Command) (*config.Config, error) {
+	return o.loadConfigBy(command, config.Load)
+}
+
+func (o *options) loadConfigBy(command *cobra.Command, load func(string, dispatch.Registry) (*config.Config, error)) (*config.Config, error) {
+	if o.configPath == "" {
+		return nil, usagef(command, "say which configuration to use: --config FILE")
+	}
+	loaded, err := load(o.configPath, o.registry)
+	if err != nil {
+		return nil, err
+	}
+	if len(loaded.Providers) == 0 {
+		return nil, &config.InvalidError{Files: loaded.Files, Problems: []*config.Error{{
+			File:    o.configPath,
+			Message: "there are no providers, so there is nothing to drain; add one under providers",
+		}}}
+	}
+	return loaded, nil
+}
+
+// findDatabase is the database URL of a command that needs nothing else of
+// the configuration, and reads the file only where its word counts.
+func (o *options) findDatabase(command *cobra.Command) (string, error) {
+	if o.databaseURL != "" || o.configPath == "" {
+		return o.databaseOf(command, &config.Config{})
+	}
+	loaded, err := config.Load(o.configPath, o.registry)
+	if err != nil {
+		return "", err
+	}
+	return o.databaseOf(command, loaded)
+}
+
+// databaseOf chooses: the flag, else the configuration, else the environment.
+func (o *options) databaseOf(command *cobra.Command, loaded *config.Config) (string, error) {
+	for _, url := range []string{o.databaseURL, loaded.DatabaseURL, os.Getenv("DATABASE_URL")} {
+		if url != "" {
+			return url, nil
+		}
+	}
+	return "", usagef(command, "say which database to use: --database-url URL, database.url in the configuration, or DATABASE_URL")
+}
+
+const connectTimeout = 5 * time.Second
+
+// connect fails within connectTimeout. errDatabaseUnreachable says that no server answered.
+func connect(ctx context.Context, url string) (*pgx.Conn, error) {
+	settings, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, errDatabaseURL
+	}
+	settings.ConnectTimeout = connectTimeout
+	conn, err := pgpool.Connect(ctx, settings)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errDatabaseUnreachable, err)
+	}
+	return conn, nil
+}
+
+// connectCurrent also refuses a schema that this drainer is ahead of.
+func connectCurrent(ctx context.Context, url string) (*pgx.Conn, error) {
+	conn, err := connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	if err := migrations.Check(ctx, conn); err != nil {
+		_ = conn.Close(ctx)
+		return nil, err
+	}
+	return conn, nil
+}
+
+func checkDatabase(ctx context.Context, url string) error {
+	conn, err := connectCurrent(ctx, url)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
+}
+
+// withConsole runs a command's work on a connection of its own.
+func (o *options) withConsole(command *cobra.Command, work func(*operator.Console) error) error {
+	url, err := o.findDatabase(command)
+	if err != nil {
+		return err
+	}
+	conn, err := connectCurrent(command.Context(), url)
+	if err != nil {
+		return err
+	}
+	console := operator.Open(conn)
+	defer console.Close(context.WithoutCancel(command.Context()))
+	err = work(console)
+	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) && refused.Code == "42501" {
+		return fmt.Errorf("%w; this command needs a login with the role outbox_operator: GRANT outbox_operator TO …", err)
+	}
+	return err
+}
+
+// parts run beside the lanes: River's jobs and the counting.
+type parts struct {
+	saga   *compensations.Saga
+	pager  *pages.Pager
+	upkeep *upkeep.Upkeep
+	census *census.Census
+}
+
+// pools are the parts' connections, apart from the lanes'.
+type pools struct{ sagas, jobs, census *pgxpool.Pool }
+
+func partsOf(pools pools, loaded *config.Config, log *slog.Logger, metrics prometheus.Registerer) (*parts, error) {
+	saga, err := compensations.New(pools.sagas, policiesOf(loaded), log, metrics)
+	if err != nil {
+		return nil, err
+	}
+	channels, err := channelsOf(loaded)
+	if err != nil {
+		return nil, err
+	}
+	pager := pages.New(pools.jobs, pages.Defaults(channels, providerNames(loaded)), log, metrics)
+	maintenance, err := upkeep.New(pools.jobs, retentionOf(loaded), log, metrics)
+	if err != nil {
+		return nil, err
+	}
+	return &parts{saga, pager, maintenance, census.New(pools.census, loaded.Providers, log, metrics)}, nil
+}
+
+func (p *parts) list() []jobs.Part { return []jobs.Part{p.pager, p.upkeep} }
+
+// prepare readies every part for another configuration, or none. They go by it
+// once use is called.
+func (p *parts) prepare(loaded *config.Config) (use func(), err error) {
+	usePolicies, err := p.saga.Prepare(policiesOf(loaded))
+	if err != nil {
+		return nil, err
+	}
+	channels, err := channelsOf(loaded)
+	if err != nil {
+		return nil, err
+	}
+	useRetention, err := p.upkeep.Prepare(retentionOf(loaded))
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		usePolicies()
+		p.pager.Use(channels, providerNames(loaded))
+		useRetention()
+		p.census.Use(loaded.Providers)
+	}, nil
+}
+
+func retentionOf(loaded *config.Config) upkeep.Retention {
+	return upkeep.Retention{Tools: loaded.Retentions(), MaxRun: loaded.Retention.MaxRun}
+}
+
+func policiesOf(loaded *config.Config) compensations.Policies {
+	policies := compensations.Policies{}
+	for _, provider := range loaded.Providers {
+		policies[provider.Name] = provider.Tools
+	}
+	return policies
+}
+
+// channelsOf builds those that the configuration names under pages.
+func channelsOf(loaded *config.Config) ([]pages.Channel, error) {
+	var channels []pages.Channel
+	for _, page := range loaded.Pages {
+		sender, err := senderOf(page)
+		if err != nil {
+			return nil, fmt.Errorf("pages: %s: %w", page.Name, err)
+		}
+		channels = append(channels, pages.Channel{Name: page.Name, Repeat: repeatOf(page, loaded.PageRepeat), Sender: sender})
+	}
+	return channels, nil
+}
+
+func senderOf(page config.Page) (pages.Sender, error) {
+	switch page.Kind {
+	case config.PagerDuty:
+		return pages.NewPagerDuty(page.URL, page.Secret), nil
+	case config.Slack:
+		return pages.NewSlack(page.URL), nil
+	case config.Alertmanager:
+		return pages.NewAlertmanager(page.URL), nil
+	case config.Webhook:
+		return pages.NewWebhook(page.URL, page.Secret)
+	}
+	return nil, fmt.Errorf("there is no such channel as %s", page.Kind)
+}
+
+// repeatOf keeps an alert from ending by itself.
+func repeatOf(page config.Page, configured time.Duration) time.Duration {
+	if page.Kind == config.Alertmanager {
+		return pages.AlertmanagerRepeat
+	}
+	return configured
+}
+
+func providerNames(loaded *config.Config) []string {
+	names := make([]string, len(loaded.Providers))
+	for i, provider := range loaded.Providers {
+		names[i] = provider.Name
+	}
+	return names
+}

@@ -1,0 +1,129 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river/riverdriver"
+
+	"github.com/agentoutbox/drainer/internal/pgpool"
+)
+
+// GetExecutor gives each statement of River's a transaction that sets the search_path.
+// River qualifies tables and nothing else: behind a pooler, which takes no settings at
+// login, it would call what a stranger created in a schema of the login's path.
+func (s silent) GetExecutor() riverdriver.Executor {
+	return s.UnwrapExecutor(transactions{pool: s.pool})
+}
+
+// transactions is a pool in the form of a transaction, the one form in which River's driver
+// takes something else than a pool. Nothing ends it: River commits what it began itself.
+type transactions struct {
+	pgx.Tx // nil: River calls nothing else of it
+	pool   *pgxpool.Pool
+}
+
+// Config tells River's driver how arguments are sent.
+func (t transactions) Config() *pgxpool.Config { return t.pool.Config() }
+
+func (t transactions) Begin(ctx context.Context) (pgx.Tx, error) {
+	return t.pool.BeginTx(ctx, pgpool.Transaction)
+}
+
+func (t transactions) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	if strings.Contains(sql, " CONCURRENTLY ") { // the upkeep of indexes, which no transaction can do and which calls nothing
+		return t.pool.Exec(ctx, sql, args...)
+	}
+	err = pgx.BeginTxFunc(ctx, t.pool, pgpool.Transaction, func(tx pgx.Tx) error {
+		tag, err = tx.Exec(ctx, sql, args...)
+		return err
+	})
+	return tag, err
+}
+
+func (t transactions) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (copied int64, err error) {
+	err = pgx.BeginTxFunc(ctx, t.pool, pgpool.Transaction, func(tx pgx.Tx) error {
+		copied, err = tx.CopyFrom(ctx, table, columns, from)
+		return err
+	})
+	return copied, err
+}
+
+func (t transactions) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	tx, err := t.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, errors.Join(err, tx.Rollback(ctx))
+	}
+	return &committed{Rows: rows, end: func(failed error) error {
+		if failed != nil {
+			_ = tx.Rollback(context.WithoutCancel(ctx)) // the statement's error tells more
+			return failed
+		}
+		return tx.Commit(ctx)
+	}}, nil
+}
+
+func (t transactions) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := t.Query(ctx, sql, args...)
+	return oneRow{rows, err}
+}
+
+// committed ends its transaction once its rows are read.
+type committed struct {
+	pgx.Rows
+	end    func(failed error) error // nil once it has ended
+	failed error
+}
+
+func (c *committed) Next() bool {
+	if c.Rows.Next() {
+		return true
+	}
+	c.Close()
+	return false
+}
+
+func (c *committed) Close() {
+	c.Rows.Close()
+	if c.end != nil {
+		c.failed, c.end = c.end(c.Rows.Err()), nil
+	}
+}
+
+func (c *committed) Err() error {
+	if c.failed != nil {
+		return c.failed
+	}
+	return c.Rows.Err()
+}
+
+type oneRow struct {
+	rows   pgx.Rows
+	failed error
+}
+
+func (r oneRow) Scan(into ...any) error {
+	if r.failed != nil {
+		return r.failed
+	}
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(into...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
+}

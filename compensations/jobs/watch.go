@@ -1,0 +1,189 @@
+package jobs
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivertype"
+)
+
+// silent is River's driver without LISTEN and NOTIFY. Postgres has no privilege
+// for them: any login that may CONNECT could tell River to pause its queues or
+// to give up its leadership. Told that there are none, River wakes its own
+// workers for the jobs that this process inserts, and polls for all others.
+type silent struct {
+	*riverpgxv5.Driver
+	pool *pgxpool.Pool
+}
+
+func (silent) SupportsListener() bool     { return false }
+func (silent) SupportsListenNotify() bool { return false }
+
+// dueByDatabase has a job that is to run at once be due by the database's clock.
+// River would take that of the process that inserts it: where that one is ahead,
+// no client works the job until the database's has caught up.
+type dueByDatabase struct{ river.MiddlewareDefaults }
+
+var _ rivertype.JobInsertMiddleware = (*dueByDatabase)(nil)
+
+func (*dueByDatabase) InsertMany(ctx context.Context, inserts []*rivertype.JobInsertParams,
+	insert func(context.Context) ([]*rivertype.JobInsertResult, error),
+) ([]*rivertype.JobInsertResult, error) {
+	for _, job := range inserts {
+		if job.State == rivertype.JobStateAvailable {
+			job.CreatedAt, job.ScheduledAt = &time.Time{}, &time.Time{} // for the zero time, River's SQL has now()
+		}
+	}
+	return insert(ctx)
+}
+
+//go:embed watch.sql
+var watchSQL string
+
+const (
+	watchInterval = 10 * time.Second
+	watchTimeout  = 10 * time.Second
+	// late is how long jobs may stand still before /readyz says so. A leader that
+	// was killed is replaced within 20 s.
+	late = time.Minute
+	// otherKinds stands for kinds of job that this version does not know.
+	otherKinds = "other"
+)
+
+// watch sees whether jobs come round, by the tables alone: a River that is
+// paused or stuck says nothing. Where the clock of a process that gave a job
+// back was ahead, it also makes that job due.
+type watch struct {
+	river.MiddlewareDefaults
+	pool   *pgxpool.Pool
+	kinds  map[string]bool
+	oldest *prometheus.GaugeVec
+	look   prometheus.Gauge
+	began  time.Time
+	worked atomic.Pointer[time.Time] // when this process last began a job
+	seen   atomic.Pointer[sight]
+}
+
+// sight is the state of the tables at one look.
+type sight struct {
+	at        time.Time     // by this process's clock, as all that is compared with it
+	oldestDue time.Duration // how long the oldest due job has waited for a worker
+	oldestOf  string        // its kind
+	lookAge   time.Duration // since the last look after incidents began
+}
+
+var _ rivertype.WorkerMiddleware = (*watch)(nil)
+
+func newWatch(pool *pgxpool.Pool, kinds []string, registerer prometheus.Registerer) *watch {
+	now := time.Now()
+	w := &watch{
+		pool:  pool,
+		kinds: map[string]bool{otherKinds: true},
+		oldest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "drainer", Name: "oldest_job_age_seconds",
+			Help: "How long the oldest job has been due that no process works; every process shows the same.",
+		}, []string{"kind"}),
+		look: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "drainer", Name: "page_look_age_seconds",
+			Help: "How long ago the last look for incidents to page began, or this process; every process shows about the same.",
+		}),
+		began: now,
+	}
+	for _, kind := range kinds {
+		w.kinds[kind] = true
+	}
+	for kind := range w.kinds {
+		w.oldest.WithLabelValues(kind).Set(0)
+	}
+	w.worked.Store(&now)
+	w.seen.Store(&sight{at: now})
+	registerer.MustRegister(w.oldest, w.look)
+	return w
+}
+
+// Work notes that a job began.
+func (w *watch) Work(ctx context.Context, _ *rivertype.JobRow, work func(context.Context) error) error {
+	now := time.Now()
+	w.worked.Store(&now)
+	return work(ctx)
+}
+
+// run looks until ctx ends. A look that fails shows by its age.
+func (w *watch) run(ctx context.Context) {
+	ticker := time.NewTicker(watchInterval)
+	defer ticker.Stop()
+	for {
+		_ = w.see(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (w *watch) see(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
+	defer cancel()
+	rows, _ := w.pool.Query(ctx, watchSQL, KindLook) // CollectRows returns the error too
+	ages, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
+		Kind    string
+		Due     *float64 // seconds that the oldest of the kind has been due
+		LookAge *float64
+	}])
+	if err != nil {
+		return fmt.Errorf("look whether jobs come round: %w", err)
+	}
+	now := time.Now()
+	seen, oldest := sight{at: now, lookAge: now.Sub(w.began)}, map[string]float64{}
+	for _, age := range ages {
+		kind := age.Kind
+		if !w.kinds[kind] {
+			kind = otherKinds
+		}
+		if age.Due != nil {
+			oldest[kind] = max(oldest[kind], *age.Due)
+		}
+		if age.LookAge != nil { // no longer than this process could see: before that, perhaps no process ran
+			seen.lookAge = max(0, min(seen.lookAge, seconds(*age.LookAge)))
+		}
+	}
+	for kind := range w.kinds {
+		w.oldest.WithLabelValues(kind).Set(oldest[kind])
+		if due := seconds(oldest[kind]); due > seen.oldestDue {
+			seen.oldestDue, seen.oldestOf = due, kind
+		}
+	}
+	w.look.Set(seen.lookAge.Seconds())
+	w.seen.Store(&seen)
+	return nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+var errBlind = errors.New("it could not be seen for a minute whether jobs run: pages and compensations may wait")
+
+// ready says why pages and compensations may wait. A job that waits is no fault
+// of a process that works others.
+func (w *watch) ready() error {
+	seen := w.seen.Load()
+	switch {
+	case time.Since(seen.at) > late:
+		return errBlind
+	case seen.oldestDue > late && time.Since(*w.worked.Load()) > late:
+		return fmt.Errorf("a job of kind %s has been due for %s, and this process works none: pages and compensations may wait; see drainer doctor",
+			seen.oldestOf, seen.oldestDue.Round(time.Second))
+	case seen.lookAge > late:
+		return fmt.Errorf("no process has looked for incidents to page for %s; see drainer doctor", seen.lookAge.Round(time.Second))
+	}
+	return nil
+}

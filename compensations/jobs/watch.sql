@@ -1,0 +1,16 @@
+-- $1 the kind of job that looks for incidents to page.
+-- How long the oldest job of each kind has been due, and how long ago the last look
+-- began, by the database's clock. River's own clock is that of a process: where that
+-- one is ahead, a job that it gave back lies in the future. No job of ours is planned
+-- for later, so it is due now.
+WITH mended AS (
+  UPDATE outbox.river_job SET scheduled_at = now(), state = 'available'
+  WHERE state OPERATOR(pg_catalog.=) ANY ('{available,retryable,scheduled}')
+    AND scheduled_at > now() + CASE WHEN state OPERATOR(pg_catalog.=) 'available' THEN interval '0 s' ELSE interval '2 minutes' END
+)
+SELECT kind, extract(epoch FROM now() - min(scheduled_at))::float8, NULL::float8
+FROM outbox.river_job WHERE state OPERATOR(pg_catalog.=) ANY ('{available,retryable,scheduled}') AND scheduled_at <= now()
+GROUP BY kind
+UNION ALL
+SELECT $1::text, NULL, extract(epoch FROM now() - max(attempted_at))::float8
+FROM outbox.river_job WHERE kind = $1::text AND state OPERATOR(pg_catalog.=) 'completed';

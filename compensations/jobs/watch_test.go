@@ -1,0 +1,141 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+func TestJobsThatStandStillShow(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	metrics := prometheus.NewRegistry()
+	w := newWatch(pool, []string{"saga_advance", "page_send"}, metrics)
+	w.began = w.began.Add(-3 * time.Hour)
+	long := w.began
+	w.worked.Store(&long)
+	see := func() {
+		t.Helper()
+		if err := w.see(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	value := func(name, kind string) float64 {
+		families, err := metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			for _, metric := range family.GetMetric() {
+				if family.GetName() == name && (kind == "" || metric.GetLabel()[0].GetValue() == kind) {
+					return metric.GetGauge().GetValue()
+				}
+			}
+		}
+		t.Fatalf("there is no %s of kind %q", name, kind)
+		return 0
+	}
+	assert := func(kind string, due, look time.Duration, says string) {
+		t.Helper()
+		near := func(got float64, want time.Duration) bool { return got >= want.Seconds() && got < want.Seconds()+60 }
+		if got := value("drainer_oldest_job_age_seconds", kind); !near(got, due) {
+			t.Errorf("the oldest job of kind %s has been due for %.0f s, want %s", kind, got, due)
+		}
+		if got := value("drainer_page_look_age_seconds", ""); !near(got, look) {
+			t.Errorf("the last look was %.0f s ago, want %s", got, look)
+		}
+		if err := w.ready(); (err == nil) != (says == "") || (err != nil && !strings.Contains(err.Error(), says)) {
+			t.Errorf("it is ready but for %v, want %q", err, says)
+		}
+	}
+	const job = `INSERT INTO outbox.river_job (kind, args, max_attempts, state, scheduled_at, attempted_at, finalized_at) VALUES `
+
+	see() // an outbox without any job
+	assert("saga_advance", 0, 3*time.Hour, "no process has looked for incidents to page for 3h0m")
+
+	drainertest.Exec(t, pool, job+`('page_look', '{}', 1, 'completed', now(), now() - interval '5 s', now())`)
+	see()
+	assert("saga_advance", 0, 5*time.Second, "")
+
+	drainertest.Exec(t, pool, job+`('saga_advance', '{}', 1, 'available', now() - interval '2 hours', NULL, NULL),
+		('saga_advance', '{}', 1, 'running', now() - interval '4 hours', now(), NULL),
+		('prune', '{}', 1, 'available', now() - interval '1 hour', NULL, NULL)`)
+	see()
+	assert(otherKinds, time.Hour, 5*time.Second, "a job of kind saga")
+	assert("saga_advance", 2*time.Hour, 5*time.Second, "a job of kind saga_advance has been due for 2h0m")
+
+	// A client that works other jobs is busy; it does not stand still.
+	if err := w.Work(t.Context(), &rivertype.JobRow{}, func(ctx context.Context) error { return ctx.Err() }); err != nil {
+		t.Fatal(err)
+	}
+	assert("saga_advance", 2*time.Hour, 5*time.Second, "")
+
+	// What could not be seen is no reason to believe that all is well.
+	pool.Close()
+	if err := w.see(t.Context()); err == nil {
+		t.Error("it looks into a closed pool")
+	}
+	seen := *w.seen.Load()
+	seen.at = seen.at.Add(-2 * time.Minute)
+	w.seen.Store(&seen)
+	assert("saga_advance", 2*time.Hour, 5*time.Second, "it could not be seen")
+}
+
+// A process whose clock is ahead gave the jobs back.
+func TestAJobThatLiesInTheFutureIsMadeDue(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	drainertest.Exec(t, pool, `INSERT INTO outbox.river_job (kind, args, max_attempts, attempt, state, scheduled_at) VALUES
+		('prune', '{}', 1, 0, 'available', now() + interval '1 hour'),
+		('prune', '{}', 2, 1, 'retryable', now() + interval '1 hour'),
+		('prune', '{}', 2, 1, 'scheduled', now() + interval '1 hour'),
+		('prune', '{}', 2, 1, 'retryable', now() + interval '1 minute')`)
+	w := newWatch(pool, nil, prometheus.NewRegistry())
+	if err := w.see(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if due := drainertest.Value[int](t, pool, `SELECT count(*) FROM outbox.river_job WHERE state = 'available' AND scheduled_at <= now()`); due != 3 {
+		t.Errorf("%d jobs are due, want the three that lie too far ahead", due)
+	}
+}
+
+func TestRiverIsHeardFromWarningsUp(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		derive func(*slog.Logger) *slog.Logger
+		from   slog.Level
+		want   string
+	}{
+		"plain":                       {func(l *slog.Logger) *slog.Logger { return l }, slog.LevelInfo, "warn error"},
+		"with attributes and a group": {func(l *slog.Logger) *slog.Logger { return l.With("queue", "undo").WithGroup("job") }, slog.LevelInfo, "warn error"},
+		"where errors alone are kept": {func(l *slog.Logger) *slog.Logger { return l }, slog.LevelError, "error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var written bytes.Buffer
+			messagesOnly := func(_ []string, attr slog.Attr) slog.Attr {
+				if attr.Key == slog.MessageKey {
+					return attr
+				}
+				return slog.Attr{}
+			}
+			handler := slog.NewTextHandler(&written, &slog.HandlerOptions{Level: test.from, ReplaceAttr: messagesOnly})
+			log := test.derive(slog.New(quiet{handler}))
+			log.Debug("debug")
+			log.Info("info")
+			log.Warn("warn")
+			log.Error("error")
+			if got := strings.Join(strings.Fields(strings.ReplaceAll(written.String(), "msg=", "")), " "); got != test.want {
+				t.Errorf("heard %q, want %q", got, test.want)
+			}
+		})
+	}
+}

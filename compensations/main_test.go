@@ -1,9 +1,0 @@
-package compensations_test
-
-import (
-	"testing"
-
-	"github.com/agentoutbox/drainer/drainertest"
-)
-
-func TestMain(m *testing.M) { drainertest.Main(m) }

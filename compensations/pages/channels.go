@@ -1,0 +1,311 @@
+package pages
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/riverqueue/river"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/agentoutbox/drainer/dispatch/egress"
+	"github.com/agentoutbox/drainer/internal/failpoint"
+)
+
+// sendTimeout bounds a job: more than the channel's answer and the database take
+// together. No other process sends the page for as long.
+const sendTimeout = 20 * time.Second
+
+// recordTimeout lets what became of a page be recorded during a shutdown.
+const recordTimeout = 5 * time.Second
+
+type sendWorker struct {
+	river.WorkerDefaults[sendArgs]
+	pager *Pager
+}
+
+// Timeout is how long a page may be under way.
+func (w *sendWorker) Timeout(*river.Job[sendArgs]) time.Duration { return sendTimeout }
+
+// Work sends what the tables say now, and nothing if another process has sent it, or
+// acknowledged it, meanwhile.
+func (w *sendWorker) Work(ctx context.Context, job *river.Job[sendArgs]) error {
+	channel, configured := w.pager.audience.Load().channel(job.Args.Channel)
+	if !configured {
+		return nil // a process with another configuration knows it, and looks again
+	}
+	page, due, err := w.pager.store.dueOf(ctx, channel, job.Args.IncidentID, job.Args.Generation)
+	if err != nil || !due {
+		return err
+	}
+	return w.pager.deliver(ctx, channel, page)
+}
+
+func (p *Pager) deliver(ctx context.Context, channel Channel, page Page) error {
+	try, err := p.store.begin(ctx, channel.Name, page)
+	if err != nil || try == 0 {
+		return err
+	}
+	if err := channel.Sender.Send(ctx, page); err != nil {
+		p.metrics.sent(channel.Name, outcomeOf(err))
+		p.log.Warn("a page was not delivered; it will be tried again", "channel", channel.Name,
+			"incident_id", page.IncidentID, "intent_id", page.IntentID, "error", err)
+		err = fmt.Errorf("page through %s: %w", channel.Name, err)
+		recording, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+		defer cancel()
+		return errors.Join(err, p.store.missed(recording, channel.Name, page, p.settings.Retry(try)))
+	}
+	failpoint.PageSent.Hit()
+	p.metrics.sent(channel.Name, delivered)
+	p.log.Info("paged", "channel", channel.Name, "incident_id", page.IncidentID, "intent_id", page.IntentID,
+		"kind", string(page.Kind), "state", string(page.State))
+	recording, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	return p.store.told(recording, channel.Name, page)
+}
+
+func outcomeOf(err error) outcome {
+	if errors.As(err, new(*RefusedError)) {
+		return refused
+	}
+	return unreached
+}
+
+// client follows no redirect and asks no proxy of the environment: the body may
+// hold a secret, and is for the configured address alone. That address may be
+// private, as an Alertmanager's is; a cloud's metadata service it is never, whatever
+// its name stands for by now.
+var client = &http.Client{
+	Transport: &http.Transport{
+		DialContext: egress.Rules{}.Dial, TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
+		ForceAttemptHTTP2: true, MaxIdleConns: 100, MaxResponseHeaderBytes: 64 << 10,
+	},
+	Timeout:       10 * time.Second,
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+// RefusedError is a channel's answer that is no success.
+type RefusedError struct{ Status int }
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("it answered with HTTP status %d; check its address and secret", e.Status)
+}
+
+var (
+	errAddress  = errors.New("its address cannot be used; correct the configuration")
+	errNoAnswer = errors.New("it gave no answer that could be read")
+)
+
+// post delivers a JSON body. Slack's address is its secret, and the errors of
+// net/http repeat an address, so none of them is handed on as it is.
+func post(ctx context.Context, url string, header http.Header, body []byte) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return errAddress
+	}
+	request.Header = header
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("User-Agent", "drainer")
+	response, err := client.Do(request)
+	if err != nil {
+		return unreachable(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode < 200 || response.StatusCode > 299 {
+		return &RefusedError{response.StatusCode}
+	}
+	return nil
+}
+
+func unreachable(err error) error {
+	var connection *net.OpError
+	var timeout net.Error
+	switch {
+	case errors.As(err, &connection):
+		return fmt.Errorf("it cannot be reached: %w", connection)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Errorf("it cannot be reached: %w", context.DeadlineExceeded)
+	}
+	return errNoAnswer
+}
+
+func postJSON(ctx context.Context, url string, body any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("write the page: %w", err)
+	}
+	return post(ctx, url, http.Header{}, text)
+}
+
+// An alert ends by itself unless it is sent again, so it is sent more often
+// than other pages. Alertmanager has a repetition of its own.
+const (
+	AlertmanagerRepeat = time.Minute
+	alertLife          = 5 * AlertmanagerRepeat
+)
+
+type alertmanager struct{ url string }
+
+// NewAlertmanager sends to the API v2 below an Alertmanager's address
+// (https://prometheus.io/docs/alerting/latest/alerts_api). Alertmanager knows
+// no acknowledgement: the alert ends with it.
+func NewAlertmanager(url string) Sender {
+	return alertmanager{strings.TrimSuffix(url, "/") + "/api/v2/alerts"}
+}
+
+type alert struct {
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+	StartsAt    time.Time         `json:"startsAt"`
+	EndsAt      time.Time         `json:"endsAt"`
+}
+
+func (c alertmanager) Send(ctx context.Context, page Page) error {
+	return postJSON(ctx, c.url, []alert{newAlert(page, time.Now())})
+}
+
+func newAlert(page Page, now time.Time) alert {
+	ends := now
+	if page.State == Open {
+		ends = now.Add(alertLife)
+	}
+	if ends.Before(page.OpenedAt) { // by the database's clock
+		ends = page.OpenedAt
+	}
+	annotations := map[string]string{"summary": page.Summary(), "idempotency_key": page.IdempotencyKey}
+	if todo := page.Todo(); len(todo) > 0 {
+		annotations["description"] = strings.Join(todo, "\n")
+	}
+	return alert{
+		// The labels identify the alert: they are the same in every state.
+		Labels: map[string]string{
+			"alertname": "DrainerIncident",
+			"severity":  "critical",
+			"kind":      string(page.Kind),
+			"provider":  page.provider(),
+			"operation": page.operation(),
+			"intent_id": strconv.FormatInt(page.IntentID, 10),
+			"dedup_key": page.DedupKey(),
+		},
+		Annotations: annotations,
+		StartsAt:    page.OpenedAt.UTC(),
+		EndsAt:      ends.UTC(),
+	}
+}
+
+type pagerDuty struct{ url, routingKey string }
+
+// NewPagerDuty sends to the Events API v2
+// (https://developer.pagerduty.com/docs/events-api-v2-overview).
+func NewPagerDuty(url, routingKey string) Sender { return pagerDuty{url, routingKey} }
+
+var pagerDutyActions = map[State]string{Open: "trigger", Acknowledged: "acknowledge", Resolved: "resolve"}
+
+type pagerDutyEvent struct {
+	RoutingKey  string            `json:"routing_key"`
+	EventAction string            `json:"event_action"`
+	DedupKey    string            `json:"dedup_key"`
+	Client      string            `json:"client"`
+	Payload     *pagerDutyPayload `json:"payload,omitempty"` // only to trigger
+}
+
+type pagerDutyPayload struct {
+	Summary   string    `json:"summary"`
+	Source    string    `json:"source"`
+	Severity  string    `json:"severity"`
+	Timestamp time.Time `json:"timestamp"`
+	Component string    `json:"component"`
+	Class     Kind      `json:"class"`
+	Details   details   `json:"custom_details"`
+}
+
+func (c pagerDuty) Send(ctx context.Context, page Page) error {
+	event := pagerDutyEvent{
+		RoutingKey: c.routingKey, EventAction: pagerDutyActions[page.State], DedupKey: page.DedupKey(), Client: "drainer",
+	}
+	if page.State == Open {
+		event.Payload = &pagerDutyPayload{
+			Summary: page.Summary(), Source: "drainer", Severity: "critical", Timestamp: page.OpenedAt.UTC(),
+			Component: page.provider(), Class: page.Kind, Details: page.details(),
+		}
+	}
+	return postJSON(ctx, c.url, event)
+}
+
+type slack struct{ webhookURL string }
+
+// NewSlack sends to an incoming webhook
+// (https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks).
+// Its URL is a secret.
+func NewSlack(webhookURL string) Sender { return slack{webhookURL} }
+
+func (c slack) Send(ctx context.Context, page Page) error {
+	return postJSON(ctx, c.webhookURL, map[string]string{"text": slackText(page)})
+}
+
+// slackEscape keeps a name from mentioning a channel or ending a quote. As code, it
+// is no link either.
+var slackEscape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "'")
+
+func slackText(page Page) string {
+	heading := fmt.Sprintf("*drainer: incident %d is %s*", page.IncidentID, page.State)
+	if page.By != "" {
+		heading += " by `" + slackEscape.Replace(page.by()) + "`"
+	}
+	lines := []string{heading, page.summary("`" + page.tool() + "`")}
+	if page.State == Open {
+		lines = append(lines,
+			"since "+page.OpenedAt.UTC().Format(time.RFC3339)+", key "+page.IdempotencyKey,
+			"```"+slackEscape.Replace(strings.Join(page.Todo(), "\n"))+"```")
+	}
+	return strings.Join(lines, "\n")
+}
+
+type webhook struct {
+	url  string
+	sign *standardwebhooks.Webhook
+}
+
+// ErrWebhookSecret says that a secret cannot sign.
+var ErrWebhookSecret = errors.New("a webhook's secret is whsec_ and bytes in base64")
+
+// NewWebhook sends what Standard Webhooks (https://www.standardwebhooks.com)
+// specifies, signed.
+func NewWebhook(url, secret string) (Sender, error) {
+	sign, err := standardwebhooks.NewWebhook(secret)
+	if err != nil {
+		return nil, ErrWebhookSecret
+	}
+	return webhook{url, sign}, nil
+}
+
+var webhookTypes = map[State]string{
+	Open: "incident.opened", Acknowledged: "incident.acknowledged", Resolved: "incident.resolved",
+}
+
+type webhookEvent struct {
+	Type      string    `json:"type"`
+	Timestamp time.Time `json:"timestamp"`
+	Data      details   `json:"data"`
+}
+
+func (c webhook) Send(ctx context.Context, page Page) error {
+	now := time.Now().UTC()
+	body, err := json.Marshal(webhookEvent{webhookTypes[page.State], now, page.details()})
+	if err != nil {
+		return fmt.Errorf("write the page: %w", err)
+	}
+	signature, _ := c.sign.Sign(page.MessageID(), now, body) // nothing can fail in an HMAC
+	header := http.Header{}
+	header.Set(standardwebhooks.HeaderWebhookID, page.MessageID())
+	header.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
+	header.Set(standardwebhooks.HeaderWebhookSignature, signature)
+	return post(ctx, c.url, header, body)
+}

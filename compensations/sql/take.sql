@@ -1,0 +1,28 @@
+-- $1 limit, $2 for how many seconds, $3 only these runs; null for any, $4 whether
+-- to take those that an earlier pass has left behind. Takes sagas that can move, so
+-- that no other process does. That a pass began is committed before it does anything:
+-- a saga of which three passes did not end is left to a human.
+WITH due AS MATERIALIZED (
+  SELECT agent_run_id, cause, passes FROM outbox.saga
+  WHERE state = 'begun' AND moves_at <= now() AND (passes > 0) = $4::boolean
+    AND ($3::text[] IS NULL OR agent_run_id = ANY ($3::text[]))
+  ORDER BY moves_at LIMIT $1::int FOR UPDATE SKIP LOCKED
+), stalled AS (
+  UPDATE outbox.saga s SET state = 'compensation_failed', ended_at = now()
+  WHERE s.agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM due WHERE passes >= 3))
+  RETURNING s.agent_run_id, s.cause
+), told AS (
+  INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
+  SELECT 'saga_stalled', coalesce(cause, (SELECT id FROM outbox.intent i WHERE i.agent_run_id = stalled.agent_run_id LIMIT 1), 0),
+         agent_run_id, 'passes_died'
+  FROM stalled
+  ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now()
+), taken AS (
+  UPDATE outbox.saga s SET passes = s.passes + 1, moves_at = now() + make_interval(secs => $2::float8)
+  WHERE s.agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM due WHERE passes < 3))
+  RETURNING s.agent_run_id, s.xmin::text AS version, s.passes, s.plan IS NOT NULL AS planned
+)
+SELECT agent_run_id, version, passes, planned,
+       CASE WHEN planned THEN 0 ELSE (SELECT count(*)::int FROM (SELECT FROM outbox.intent i WHERE i.agent_run_id = taken.agent_run_id LIMIT 1000) few) END
+FROM taken
+UNION ALL SELECT agent_run_id, '', 0, false, 0 FROM stalled;

@@ -1,0 +1,320 @@
+package dispatchtest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// Wire is a way in which HTTP is carried. net/http repeats a request by itself
+// under other conditions on each of them, so a test of repetition runs over all.
+type Wire string
+
+const (
+	Plain    Wire = "http"
+	TLSHTTP1 Wire = "tls_h1"
+	TLSHTTP2 Wire = "tls_h2"
+)
+
+// Wires lists them all.
+func Wires() []Wire { return []Wire{Plain, TLSHTTP1, TLSHTTP2} }
+
+// throwaway is a certificate for the loopback address, made once a process.
+var throwaway = sync.OnceValues(func() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "dispatchtest"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}, DNSNames: []string{"localhost"},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+})
+
+// Authority returns the certificate that a client must trust to speak TLS with
+// a wire's servers, in PEM.
+func Authority(t T) string {
+	t.Helper()
+	certificate, err := throwaway()
+	if err != nil {
+		t.Fatalf("making a certificate: %v", err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]}))
+}
+
+// Network leads to the wire's servers.
+func (w Wire) Network(t T) dispatch.Network { return dispatch.NewNetwork(nil, w.ClientTLS(t)) }
+
+// ClientTLS is nil without TLS.
+func (w Wire) ClientTLS(t T) *tls.Config {
+	t.Helper()
+	if w == Plain {
+		return nil
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(Authority(t)))
+	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+}
+
+// Listen accepts the wire's connections at an address, such as 127.0.0.1:0.
+func (w Wire) Listen(t T, address string) net.Listener {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatalf("listening on loopback: %v", err)
+	}
+	if w == Plain {
+		return listener
+	}
+	certificate, err := throwaway()
+	if err != nil {
+		t.Fatalf("making a certificate: %v", err)
+	}
+	protocol := map[Wire]string{TLSHTTP1: "http/1.1", TLSHTTP2: "h2"}[w]
+	return tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{protocol}})
+}
+
+// URL is the base URL of a server at an address.
+func (w Wire) URL(address net.Addr) string {
+	if w == Plain {
+		return "http://" + address.String()
+	}
+	return "https://" + address.String()
+}
+
+// Server serves a handler on connections from the wire's Listen.
+func (w Wire) Server(handler http.Handler) *http.Server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(w != TLSHTTP2)
+	protocols.SetHTTP2(w == TLSHTTP2)
+	return &http.Server{
+		Handler: handler, ReadHeaderTimeout: 10 * time.Second,
+		Protocols: &protocols, ErrorLog: log.New(io.Discard, "", 0),
+	}
+}
+
+// Serve serves the handler on a loopback port until the test ends, and returns
+// its base URL. It cuts off a request that came over another wire.
+func (w Wire) Serve(t T, handler http.Handler) (baseURL string) {
+	t.Helper()
+	listener := w.Listen(t, "127.0.0.1:0")
+	server := w.Server(http.HandlerFunc(func(writer http.ResponseWriter, r *http.Request) {
+		if (r.TLS != nil) != (w != Plain) || (r.ProtoMajor == 2) != (w == TLSHTTP2) {
+			panic(fmt.Sprintf("a request came over %s, TLS: %t, want %s", r.Proto, r.TLS != nil, w))
+		}
+		handler.ServeHTTP(writer, r)
+	}))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-ended
+	})
+	return w.URL(listener.Addr())
+}
+
+// ServeConns hands every connection to serve, with its number from 0, and
+// closes it afterwards. It returns the base URL of a provider that does with
+// HTTP what it likes.
+func (w Wire) ServeConns(t T, serve func(number int, conn net.Conn)) (baseURL string) {
+	t.Helper()
+	listener := w.Listen(t, "127.0.0.1:0")
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for number := 0; ; number++ {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				serve(number, conn)
+			}()
+		}
+	}()
+	return w.URL(listener.Addr())
+}
+
+// T is the part of testing.TB that Serve needs.
+type T interface {
+	Helper()
+	Cleanup(func())
+	Fatalf(format string, args ...any)
+}
+
+// NewProvider serves a provider with a ledger in memory until the test ends,
+// and returns its base URL. A nil plan never fails.
+func NewProvider(t T, plan Plan) (*SimulatedProvider, string) {
+	t.Helper()
+	provider := &SimulatedProvider{Ledger: NewLedger(), Plan: plan}
+	baseURL := Serve(t, provider)
+	t.Cleanup(provider.Release) // runs first, so that no hang outlives the server
+	return provider, baseURL
+}
+
+// Serve is [Wire.Serve] without TLS.
+func Serve(t T, handler http.Handler) string {
+	t.Helper()
+	return Plain.Serve(t, handler)
+}
+
+// ServeConns is [Wire.ServeConns] without TLS.
+func ServeConns(t T, serve func(number int, conn net.Conn)) (baseURL string) {
+	t.Helper()
+	return Plain.ServeConns(t, serve)
+}
+
+// ReadRequest reads one whole request from a connection.
+func ReadRequest(reader *bufio.Reader) error {
+	request, err := http.ReadRequest(reader)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, request.Body)
+	return nil
+}
+
+// HTTPCounterpart is a simulated provider that remembers whole messages, and
+// whose host can go away and come back. It is the counterpart of adapters that
+// speak HTTP.
+type HTTPCounterpart struct {
+	KeyHeader string // that carries the idempotency key
+	Address   string // host and port
+	URL       string
+
+	wire     Wire
+	provider SimulatedProvider
+	fault    atomic.Value
+	babbles  atomic.Bool
+	t        *testing.T
+	listener net.Listener
+	server   *http.Server
+	gone     bool
+
+	mu       sync.Mutex
+	messages []Message
+}
+
+// StartHTTP serves one on a loopback port until the test ends.
+func StartHTTP(t *testing.T, wire Wire, keyHeader string) *HTTPCounterpart {
+	t.Helper()
+	u := &HTTPCounterpart{KeyHeader: keyHeader, wire: wire, t: t, provider: SimulatedProvider{Ledger: NewLedger()}}
+	u.provider.Plan = func(string, int) Fault { return u.fault.Load().(Fault) }
+	u.fault.Store(None)
+	u.open(Address(t))
+	t.Cleanup(func() {
+		u.provider.Release()
+		u.server.Close()
+	})
+	return u
+}
+
+func (u *HTTPCounterpart) open(address string) {
+	listener := u.wire.Listen(u.t, address)
+	u.Address, u.URL, u.listener, u.server = listener.Addr().String(), u.wire.URL(listener.Addr()), listener, u.wire.Server(u)
+	u.server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		return context.WithValue(ctx, connKey{}, conn)
+	}
+	go func(server *http.Server) { _ = server.Serve(listener) }(u.server)
+}
+
+// Enter is for [Counterpart].
+func (u *HTTPCounterpart) Enter(situation Situation) {
+	if situation == Unreachable {
+		u.listener.Close() // the server may not have begun to serve, and would not close it
+		u.server.Close()
+		u.gone = true
+		return
+	}
+	if u.gone {
+		u.gone = false
+		u.open(u.Address)
+	}
+	u.babbles.Store(situation == Babbling)
+	u.fault.Store(map[Situation]Fault{
+		Answering:  None,
+		Throttling: ThrottleFor,
+		Rejecting:  Declined,
+		Severing:   DropAfter,
+		Busy:       Outstanding,
+		Silent:     HangAfter,
+		Babbling:   None,
+	}[situation])
+}
+
+// ServeHTTP answers as the situation wants it.
+func (u *HTTPCounterpart) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // it did not arrive whole
+	}
+	key := r.Header.Get(u.KeyHeader)
+	u.mu.Lock()
+	u.messages = append(u.messages, Message{Key: key, Body: body})
+	u.mu.Unlock()
+	if u.babbles.Load() {
+		babble(r)
+		return
+	}
+	r.Header.Set("Idempotency-Key", key)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	u.provider.ServeHTTP(w, r)
+}
+
+// connKey finds a request's connection in its context.
+type connKey struct{}
+
+// babble writes past the server: HTTP/2 has no other way to say what is no answer.
+func babble(r *http.Request) {
+	conn := r.Context().Value(connKey{}).(net.Conn)
+	_, _ = io.WriteString(conn, "220 mail.example ESMTP\r\n")
+	_ = conn.Close()
+	panic(http.ErrAbortHandler)
+}
+
+// Received is for [Counterpart].
+func (u *HTTPCounterpart) Received() []Message {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.messages)
+}
+
+// Address is a loopback address that belongs to the test until it ends, also
+// while nothing listens there: else another process could be given the port
+// between a counterpart's going away and its coming back.
+func Address(t testing.TB) string {
+	t.Helper()
+	address, release, err := holdAddress()
+	if err != nil {
+		t.Fatalf("holding a loopback address: %v", err)
+	}
+	t.Cleanup(release)
+	return address
+}

@@ -1,0 +1,68 @@
+// Package exec is the adapter for a provider whose adapter is a program: a
+// child process, in any language, that stays and speaks the protocol of
+// docs/adapter-protocol.md in lines over its stdin and stdout.
+//
+//	Dispatch ──supervisor──▶ running ──inbox──▶ stdin
+//	   ▲                        │                 child
+//	   └────────calls◀──────read lines◀────────── stdout
+//
+// One child serves a provider, many requests at once. It is started at the
+// first dispatch. A child that breaks the protocol, falls silent or dies is
+// replaced, after a while that grows; what it had been asked stays in doubt.
+// None of that is felt beyond the provider.
+package exec
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
+)
+
+// Kind registers the adapter as "exec".
+func Kind() dispatch.Kind {
+	return dispatch.Kind{
+		Name:     "exec",
+		New:      func(spec dispatch.Spec) (dispatch.Adapter, error) { return New(spec) },
+		Settings: Settings{},
+		Tool:     Tool{},
+	}
+}
+
+// Adapter dispatches to one provider through one child at a time.
+type Adapter struct {
+	program  string
+	client   *protocol.Client
+	children *supervisor
+}
+
+// New builds the adapter, or reports everything that is wrong with its
+// configuration, joined. It starts nothing.
+func New(spec dispatch.Spec) (*Adapter, error) { return build(spec, usualPatience, os.Stderr) }
+
+func build(spec dispatch.Spec, patience patience, stderr io.Writer) (*Adapter, error) {
+	settings, err := newSettings(spec)
+	if err != nil {
+		return nil, err
+	}
+	launch := launcher{provider: spec.Provider, settings: settings, patience: patience, stderr: stderr}
+	children := supervise(launch.start)
+	client := &protocol.Client{Tools: spec.Tools, Timeout: spec.Timeout, Reach: children.reach}
+	return &Adapter{program: settings.Command[0], client: client, children: children}, nil
+}
+
+// Dispatch asks the child once and reports what is known of it.
+func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	return a.client.Dispatch(ctx, request)
+}
+
+// Close ends the child: its stdin ends first, and it may finish; then it is
+// asked to, and then it is killed.
+func (a *Adapter) Close() error { return a.children.close() }
+
+// Destinations is the program; where it connects to is its own affair.
+func (a *Adapter) Destinations() []dispatch.Destination {
+	return []dispatch.Destination{{Network: "program", Address: a.program}}
+}

@@ -1,0 +1,382 @@
+package exec
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	osexec "os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
+	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
+	"github.com/agentoutbox/drainer/internal/child"
+)
+
+// patience is how long a child may take over what it owes.
+type patience struct {
+	stalled time.Duration // with its stdin full
+	silent  time.Duration // without a word after the deadline of a request that it left unanswered
+	leaving time.Duration // with the end: once after its stdin ended, once after SIGTERM
+	drained time.Duration // what others hold open after the child's end is read no longer
+}
+
+var usualPatience = patience{stalled: 5 * time.Second, silent: 10 * time.Second, leaving: 3 * time.Second, drained: time.Second}
+
+// running is a child from its start to its end.
+type running struct {
+	hello    protocol.Hello // set before any other goroutine sees the child
+	process  *child.Process
+	inbox    *inbox
+	calls    *calls
+	patience patience
+
+	greeted   chan []byte    // its first line
+	outlets   []*os.File     // what is read from it; complete before reap
+	following sync.WaitGroup // the readers of outlets
+
+	ending sync.Once
+	why    string        // an error class; read after ending
+	done   chan struct{} // closed when the child is gone and its calls have their answers
+}
+
+func newRunning(process *child.Process, stdin *os.File, patience patience) *running {
+	return &running{
+		process:  process,
+		inbox:    newInbox(stdin, patience.stalled),
+		calls:    newCalls(),
+		patience: patience,
+		greeted:  make(chan []byte, 1),
+		done:     make(chan struct{}),
+	}
+}
+
+// follow reads an outlet of the child until its end.
+func (c *running) follow(outlet *os.File, read func()) {
+	c.outlets = append(c.outlets, outlet)
+	c.following.Go(read)
+}
+
+// greet exchanges hellos.
+func (c *running) greet(ctx context.Context) (protocol.Hello, string) {
+	c.inbox.write(ctx, protocol.Greeting()) // a child that does not read will not say hello either
+	select {
+	case line := <-c.greeted:
+		return protocol.ParseHello(line)
+	case <-c.done:
+		return protocol.Hello{}, "child_start"
+	case <-ctx.Done():
+		return protocol.Hello{}, "start_timeout"
+	}
+}
+
+// Hello implements [protocol.Peer].
+func (c *running) Hello() protocol.Hello { return c.hello }
+
+// Ask implements [protocol.Peer]. A request is unsent only while no byte of its
+// line is in the pipe.
+func (c *running) Ask(ctx context.Context, id string, line []byte, class dispatch.Class) dispatch.Result {
+	answers, open := c.calls.begin(id)
+	if !open {
+		return protocol.NotSent(down)
+	}
+	if written, problem := c.inbox.write(ctx, line); problem != "" {
+		c.calls.forget(id)
+		return c.unwritten(ctx, written, problem)
+	}
+	select {
+	case answer := <-answers:
+		return answer.evidence(class)
+	case <-ctx.Done():
+	}
+	if c.calls.abandon(id) {
+		c.suspect(ctx)
+		return protocol.Ambiguous(evidence.Context(ctx))
+	}
+	return (<-answers).evidence(class)
+}
+
+// unwritten is the result of a line that did not leave as a whole. A child that
+// got a part of it cannot read another line, and one that reads nothing serves
+// no request.
+func (c *running) unwritten(ctx context.Context, written int, class string) dispatch.Result {
+	switch {
+	case class == down:
+		c.end(died)
+	case written > 0 || ctx.Err() == nil:
+		c.end(stalled)
+	}
+	if written > 0 {
+		return protocol.Ambiguous(class)
+	}
+	return protocol.NotSent(class)
+}
+
+// suspect ends a child that leaves a request unanswered beyond its deadline
+// and says nothing else either, and one that leaves too many.
+func (c *running) suspect(ctx context.Context) {
+	if c.calls.tooManyAbandoned() {
+		c.end(hung)
+		return
+	}
+	since, wait := time.Now(), c.patience.silent
+	if deadline, bounded := ctx.Deadline(); bounded {
+		wait += max(0, time.Until(deadline))
+	}
+	time.AfterFunc(wait, func() {
+		if !c.calls.heardSince(since) {
+			c.end(hung)
+		}
+	})
+}
+
+// listen delivers the child's answers to their requests. The first line outside
+// the protocol ends the child: a later line could be the answer to any request.
+func (c *running) listen(stdout *os.File, longest int) {
+	lines := protocol.Lines(stdout, longest)
+	if lines.Scan() {
+		c.greeted <- bytes.Clone(lines.Bytes())
+	}
+	for lines.Scan() {
+		if !c.calls.settle(lines.Bytes()) {
+			c.end("protocol")
+			return
+		}
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		c.end("line_too_long")
+		return
+	}
+	c.end(died)
+}
+
+// The error classes of what becomes of a child.
+const (
+	down    = "child_down" // it takes no requests
+	died    = "child_died"
+	hung    = "child_hung"
+	stalled = "child_stalled"
+)
+
+// end takes no more requests and kills the child. All calls under way get the
+// reason as their error class.
+func (c *running) end(why string) {
+	c.ending.Do(func() {
+		c.why = why
+		c.calls.close()
+		_ = c.process.Signal(syscall.SIGKILL)
+	})
+}
+
+// reap waits for the end. What the child had written before still counts.
+func (c *running) reap() {
+	<-c.process.Ended()
+	c.end(died)
+	c.inbox.close()
+	for _, outlet := range c.outlets {
+		_ = outlet.SetReadDeadline(time.Now().Add(c.patience.drained))
+	}
+	c.following.Wait()
+	closeAll(c.outlets)
+	c.calls.fail(c.why)
+	close(c.done)
+}
+
+// close lets the child go: its stdin ends, then SIGTERM, then SIGKILL, which is
+// an error.
+func (c *running) close() error {
+	c.calls.close()
+	c.inbox.close()
+	select {
+	case <-c.process.Ended():
+		return nil
+	case <-time.After(c.patience.leaving):
+	}
+	return c.process.End(syscall.SIGTERM, c.patience.leaving)
+}
+
+// inbox writes whole lines to a child's stdin, one after the other.
+type inbox struct {
+	stdin   *os.File
+	turn    chan struct{} // holds a token while a line is written
+	stalled time.Duration
+}
+
+func newInbox(stdin *os.File, stalled time.Duration) *inbox {
+	return &inbox{stdin: stdin, turn: make(chan struct{}, 1), stalled: stalled}
+}
+
+// write reports how many bytes are in the pipe, and the error class where
+// that is not the whole line. It gives up when ctx ends, or when the pipe stays
+// full for too long: all other requests wait meanwhile.
+func (i *inbox) write(ctx context.Context, line []byte) (written int, class string) {
+	select {
+	case i.turn <- struct{}{}:
+		defer func() { <-i.turn }()
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		return 0, evidence.Context(ctx)
+	}
+	written, err := i.writeUntil(ctx, line)
+	switch {
+	case err == nil:
+		return written, ""
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+		return written, down
+	case ctx.Err() != nil:
+		return written, evidence.Context(ctx)
+	}
+	return written, stalled
+}
+
+func (i *inbox) writeUntil(ctx context.Context, line []byte) (int, error) {
+	if err := i.stdin.SetWriteDeadline(time.Now().Add(i.stalled)); err != nil {
+		return 0, err
+	}
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(interrupted)
+		_ = i.stdin.SetWriteDeadline(time.Unix(1, 0))
+	})
+	defer func() {
+		if !stop() {
+			<-interrupted // or it would interrupt the next line
+		}
+	}()
+	return i.stdin.Write(line)
+}
+
+func (i *inbox) close() { _ = i.stdin.Close() }
+
+// launcher starts the children of one provider.
+type launcher struct {
+	provider string
+	settings Settings
+	patience patience
+	stderr   io.Writer // drainer's
+}
+
+// start gives a child that has said hello, or the error class of one that did
+// not.
+func (l launcher) start(ctx context.Context) (*running, string) {
+	started, err := l.spawn()
+	if err != nil {
+		return nil, "child_start"
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.settings.StartTimeout)
+	defer cancel()
+	hello, class := started.greet(ctx)
+	if class != "" {
+		started.end(class)
+		<-started.done
+		return nil, class
+	}
+	started.hello = hello
+	return started, ""
+}
+
+func (l launcher) spawn() (*running, error) {
+	path, err := osexec.LookPath(l.settings.Command[0])
+	if err != nil {
+		return nil, fmt.Errorf("looking for the program: %w", err)
+	}
+	command := &osexec.Cmd{Path: path, Args: l.settings.Command, Env: environment(l.settings.Env), Dir: l.settings.Directory}
+	pipes, err := connect(command, l.settings.Stderr != "discard")
+	if err != nil {
+		return nil, err
+	}
+	process, err := child.StartGroup(command, syscall.SIGKILL)
+	pipes.closeTheirs()
+	if err != nil {
+		pipes.closeOurs()
+		return nil, fmt.Errorf("starting the program: %w", err)
+	}
+	started := newRunning(process, pipes.stdin, l.patience)
+	started.follow(pipes.stdout, func() { started.listen(pipes.stdout, l.settings.MaxMessage) })
+	if pipes.stderr != nil {
+		started.follow(pipes.stderr, func() { relay(pipes.stderr, l.stderr, l.provider) })
+	}
+	go started.reap()
+	return started, nil
+}
+
+// pipes are the two ends of what connects a child.
+type pipes struct {
+	stdin, stdout, stderr *os.File // ours; stderr is nil where it is discarded
+	theirs                []*os.File
+}
+
+func connect(command *osexec.Cmd, withStderr bool) (*pipes, error) {
+	p := &pipes{}
+	var failures [3]error
+	var stdin, stdout, stderr *os.File
+	stdin, p.stdin, failures[0] = os.Pipe()
+	p.stdout, stdout, failures[1] = os.Pipe()
+	if withStderr {
+		p.stderr, stderr, failures[2] = os.Pipe()
+	}
+	p.theirs = []*os.File{stdin, stdout, stderr}
+	for _, err := range failures {
+		if err != nil {
+			p.closeTheirs()
+			p.closeOurs()
+			return nil, fmt.Errorf("making a pipe for the program: %w", err)
+		}
+	}
+	command.Stdin, command.Stdout = stdin, stdout
+	if withStderr {
+		command.Stderr = stderr
+	}
+	return p, nil
+}
+
+func (p *pipes) closeTheirs() { closeAll(p.theirs) }
+func (p *pipes) closeOurs()   { closeAll([]*os.File{p.stdin, p.stdout, p.stderr}) }
+
+func closeAll(files []*os.File) {
+	for _, file := range files {
+		if file != nil {
+			_ = file.Close()
+		}
+	}
+}
+
+// longestLogged bounds a line of a child's stderr; the rest of it is dropped.
+const longestLogged = 4096
+
+// relay copies lines with the provider's name before each, so that none can
+// pass for one of drainer's own.
+func relay(from io.Reader, to io.Writer, provider string) {
+	reader := bufio.NewReaderSize(from, longestLogged)
+	for {
+		line, err := reader.ReadSlice('\n')
+		if len(line) > 0 {
+			_, _ = to.Write(labelled(provider, line))
+		}
+		for errors.Is(err, bufio.ErrBufferFull) {
+			_, err = reader.ReadSlice('\n')
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// labelled is one line without control characters, which terminals obey.
+func labelled(provider string, line []byte) []byte {
+	text := bytes.TrimRight(line, "\r\n")
+	text = bytes.Map(func(r rune) rune {
+		if r < ' ' && r != '\t' || 0x7f <= r && r <= 0x9f {
+			return ' '
+		}
+		return r
+	}, text)
+	return append([]byte(provider+": "+string(text)), '\n')
+}

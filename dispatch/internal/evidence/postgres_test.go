@@ -1,0 +1,65 @@
+package evidence_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+func TestMain(m *testing.M) { drainertest.Main(m) }
+
+// Whatever a provider sends, Postgres takes what is made of it, and gives back
+// the same, of a size that its readers can bear.
+func FuzzPostgresTakesWhatAProviderSends(f *testing.F) {
+	for _, seed := range []string{
+		"", `{"a\u0000":"\u0000"}`, `"\ud800\ud83d\ude00"`, `"\\u0000\\\u0000"`, "x\x00\xff", "\"\xed\xa0\x80\"", "\ufeff{}",
+		`[9007199254740993, 0.10, -0, 1e400, 1E-400, 12345678901234567890123]`, `{"a":1,"a":2}`, `[1e131072]`, `[1e-16384]`, `1e1000`, `[true,false,null]`,
+		"[" + strings.Repeat("1e1000,", 1100) + "1]", "[" + strings.Repeat("9", 140000) + "]", "[0." + strings.Repeat("1", 17000) + "]",
+		strings.Repeat("[", 500) + strings.Repeat("]", 500), strings.Repeat(`{"a":`, 6000) + "1" + strings.Repeat("}", 6000), strings.Repeat("[", 20000),
+	} {
+		f.Add([]byte(seed), true)
+		f.Add([]byte(seed), false)
+	}
+	db := drainertest.Connect(f, drainertest.Database(f))
+	f.Fuzz(func(t *testing.T, body []byte, isDeclared bool) {
+		contentType := "text/plain"
+		if isDeclared {
+			contentType = "application/json"
+		}
+		made := evidence.JSON(body, contentType)
+		if (made == nil) != (len(body) == 0) {
+			t.Fatalf("%q becomes %q", body, made)
+		}
+		words, reference := evidence.Text(string(body)), evidence.Reference(string(body))
+		if utf8.RuneCountInString(reference) > 255 {
+			t.Errorf("a reference of %d characters", utf8.RuneCountInString(reference))
+		}
+		var stored *string
+		var texts []string
+		err := db.QueryRow(t.Context(), "SELECT $1::text::jsonb::text, ARRAY[$2::text, $3]", orNull(made), words, reference).Scan(&stored, &texts)
+		switch {
+		case err != nil:
+			t.Errorf("%.200q: %v", body, err)
+		case made != nil && !dispatchtest.SameJSON([]byte(*stored), made):
+			t.Errorf("%.200q is stored as %.200q", made, *stored)
+		case made != nil && len(*stored) > 6*len(body)+2<<20: // an byte may become \u0001
+			t.Errorf("%d bytes are stored as %d", len(body), len(*stored))
+		case !slices.Equal(texts, []string{words, reference}):
+			t.Errorf("%.200q is stored as %.200q", []string{words, reference}, texts)
+		}
+	})
+}
+
+func orNull(text json.RawMessage) *string {
+	if text == nil {
+		return nil
+	}
+	known := string(text)
+	return &known
+}

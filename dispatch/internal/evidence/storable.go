@@ -1,0 +1,155 @@
+package evidence
+
+import (
+	"bytes"
+	"encoding/json"
+	"mime"
+	"strconv"
+	"strings"
+)
+
+// What keeps within what jsonb can take, and its readers: it recurses on a
+// bounded stack and writes numbers out in full.
+const (
+	maxDepth  = 500
+	maxDigits = 1000    // of one number
+	maxZeros  = 1 << 20 // that exponents stand for, all together
+)
+
+// JSON makes a response body fit for a jsonb column: JSON as it came, but
+// for the few things that jsonb refuses; anything else as a JSON string.
+func JSON(body []byte, contentType string) json.RawMessage {
+	if len(body) == 0 {
+		return nil
+	}
+	if (DeclaresJSON(contentType) || opensLikeJSON(body)) && json.Valid(body) {
+		if cleaned, ok := cleanJSON(bytes.ToValidUTF8(body, []byte(replacement))); ok {
+			return cleaned
+		}
+	}
+	text, _ := json.Marshal(Text(string(body))) // a string always has a JSON form
+	return text
+}
+
+// DeclaresJSON reports whether a media type is that of JSON or built on it.
+func DeclaresJSON(contentType string) bool {
+	if contentType == "application/json" { // nearly always, and parsing takes longer than the rest
+		return true
+	}
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
+}
+
+// opensLikeJSON is for providers that send JSON under another name.
+func opensLikeJSON(body []byte) bool {
+	trimmed := bytes.TrimLeft(body, " \t\r\n")
+	return len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[')
+}
+
+// cleanJSON replaces escaped NULs and lone surrogates in valid JSON. It gives
+// up on nesting and numbers that jsonb cannot hold.
+func cleanJSON(text []byte) (json.RawMessage, bool) {
+	cleaned := make([]byte, 0, len(text))
+	depth, zeros, inString := 0, 0, false
+	for i := 0; i < len(text); {
+		width := 1
+		switch c := text[i]; {
+		case inString && c == '\\':
+			width = escapeWidth(text[i:])
+			if width == 0 {
+				cleaned = append(cleaned, replacement...)
+				i += len(`\u0000`)
+				continue
+			}
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return nil, false
+			}
+		case c == '}' || c == ']':
+			depth--
+		case c == '-' || '0' <= c && c <= '9':
+			number := leadingNumber(text[i:])
+			width = len(number)
+			zeros += zerosOf(number)
+			if width > maxDigits || zeros > maxZeros {
+				return nil, false
+			}
+		}
+		cleaned = append(cleaned, text[i:i+width]...)
+		i += width
+	}
+	return cleaned, true
+}
+
+// escapeWidth is the length of the escape at the start of text, of both
+// halves of a surrogate pair, or 0 for an escape that must be replaced.
+func escapeWidth(text []byte) int {
+	if text[1] != 'u' {
+		return 2
+	}
+	switch unit := codeUnit(text); {
+	case unit == 0, isLow(unit):
+		return 0
+	case isHigh(unit):
+		if rest := text[6:]; len(rest) >= 6 && rest[0] == '\\' && rest[1] == 'u' && isLow(codeUnit(rest)) {
+			return 12
+		}
+		return 0
+	}
+	return 6
+}
+
+// codeUnit reads \uXXXX, of which valid JSON has four digits.
+func codeUnit(escape []byte) uint64 {
+	unit, _ := strconv.ParseUint(string(escape[2:6]), 16, 16)
+	return unit
+}
+
+func isHigh(unit uint64) bool { return unit >= 0xd800 && unit <= 0xdbff }
+func isLow(unit uint64) bool  { return unit >= 0xdc00 && unit <= 0xdfff }
+
+func leadingNumber(text []byte) []byte {
+	return text[:len(text)-len(bytes.TrimLeft(text, "+-.0123456789eE"))]
+}
+
+// zerosOf is how many zeros an exponent stands for.
+func zerosOf(number []byte) int {
+	_, power, found := bytes.Cut(bytes.ToLower(number), []byte("e"))
+	if !found {
+		return 0
+	}
+	exponent, err := strconv.Atoi(string(power))
+	if err != nil || max(exponent, -exponent) > maxDigits {
+		return maxZeros + 1
+	}
+	return max(exponent, -exponent)
+}
+
+const (
+	maxReference = 255 // characters
+
+	replacement = "\ufffd"
+)
+
+// Text replaces what a text column refuses: NUL, and bytes that are no UTF-8.
+func Text(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, replacement), "\x00", replacement)
+}
+
+// Reference is a provider's own id of an effect, cut to what a person can use.
+func Reference(text string) string { return First(text, maxReference) }
+
+// First is Text, cut to a number of characters.
+func First(text string, length int) string {
+	text = Text(text)
+	for i := range text {
+		if length == 0 {
+			return text[:i]
+		}
+		length--
+	}
+	return text
+}

@@ -1,0 +1,243 @@
+// Package protocol is the language between drainer and an adapter in another
+// process, version 1: docs/adapter-protocol.md, whose messages are
+// published as docs/adapter-protocol.schema.json.
+//
+//	hello   ⇄  both say which versions they speak, the adapter what it can do
+//	Request →  one attempt at an intent
+//	Result  ←  what became of it
+//
+// A message is one JSON object. The executable adapter sends them as lines,
+// the sidecar as bodies; what they mean is the same.
+package protocol
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
+)
+
+const version = 1
+
+// Peer is an adapter in another process that has said hello. What differs from
+// one kind of peer to another is how messages get there, and how long it lives.
+type Peer interface {
+	Hello() Hello
+	// Ask makes one attempt and reports what is known of it.
+	Ask(ctx context.Context, id string, message []byte, class dispatch.Class) dispatch.Result
+}
+
+// Client dispatches to one provider through its peer.
+type Client struct {
+	Tools   map[string]dispatch.ToolSpec
+	Timeout time.Duration // of a dispatch; 0 for none
+	// Reach gives the peer, or nil and the result of a dispatch that was not sent.
+	Reach func(context.Context) (Peer, dispatch.Result)
+
+	requests atomic.Uint64
+}
+
+// Dispatch asks the peer at most once. An id is used once in the client's life,
+// so a late answer finds no other request than its own.
+func (c *Client) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	operation := request.Tuple.Operation()
+	tool, configured := c.Tools[operation]
+	if !configured {
+		return NotSent("unconfigured_tool")
+	}
+	ctx, cancel := adapter.Within(ctx, c.Timeout)
+	defer cancel()
+	if ctx.Err() != nil {
+		return NotSent(evidence.Context(ctx)) // a cancelled dispatch starts no child
+	}
+	peer, refusal := c.Reach(ctx)
+	if peer == nil {
+		return refusal
+	}
+	if class := peer.Hello().Refusal(operation, tool.Class); class != "" {
+		return NotSent(class)
+	}
+	if ctx.Err() != nil {
+		return NotSent(evidence.Context(ctx))
+	}
+	id := strconv.FormatUint(c.requests.Add(1), 10)
+	message, err := Encode(ctx, id, request)
+	if err != nil {
+		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request", Unsent: true}
+	}
+	return peer.Ask(ctx, id, message, tool.Class)
+}
+
+// NotSent is the result of a request of which no byte has left.
+func NotSent(class string) dispatch.Result {
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}
+}
+
+// Ambiguous is the result of a request that may have been carried out.
+func Ambiguous(class string) dispatch.Result {
+	return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: class}
+}
+
+// Configure reads a provider's block into settings and holds its tools, in whose
+// blocks there is nothing to say, to that. It returns the problems, not joined.
+func Configure(spec dispatch.Spec, settings any) []error {
+	problems := []error{adapter.Decode(spec.Settings, settings)}
+	_, err := adapter.Tools(spec.Tools, func(_ string, tool dispatch.ToolSpec) (struct{}, error) {
+		return struct{}{}, adapter.Decode(tool.Settings, &struct{}{})
+	})
+	return append(problems, err)
+}
+
+// CheckMaxMessage fills in the default of the longest message, in bytes.
+func CheckMaxMessage(bytes *int) error {
+	*bytes = cmp.Or(*bytes, DefaultMaxMessage)
+	if *bytes < 1024 {
+		return errors.New("max_message is under 1024 bytes")
+	}
+	return nil
+}
+
+// Hello opens the conversation. Both sides speak the highest version that
+// both name.
+type Hello struct {
+	Protocol []int  `json:"protocol"`
+	Name     string `json:"name"`
+	// Operations lists the adapter's operations, each with the safest class that
+	// it can promise. If an adapter lists none, the configuration alone decides.
+	Operations map[string]dispatch.Class `json:"operations,omitempty"`
+}
+
+// Greeting is the hello line of drainer, with its newline.
+func Greeting() []byte {
+	line, _ := json.Marshal(Hello{Protocol: []int{version}, Name: "drainer"}) // a constant
+	return append(line, '\n')
+}
+
+// ParseHello reads an adapter's hello. One that is no use is named by its
+// error class: "invalid_hello" or "protocol_version".
+func ParseHello(text []byte) (hello Hello, class string) {
+	mistakes, err := readObject(text, map[string]any{"protocol": &hello.Protocol, "name": &hello.Name, "operations": &hello.Operations})
+	if err != nil || len(mistakes) > 0 || !hello.isValid() {
+		return Hello{}, "invalid_hello"
+	}
+	if !slices.Contains(hello.Protocol, version) {
+		return Hello{}, "protocol_version"
+	}
+	return hello, ""
+}
+
+func (h Hello) isValid() bool {
+	for operation, class := range h.Operations {
+		if operation == "" || !slices.Contains(dispatch.Classes(), class) {
+			return false
+		}
+	}
+	return h.Name != "" && len(h.Protocol) > 0
+}
+
+// Refusal is the error class of a call that the adapter does not have, or
+// whose configuration promises more than the adapter does; it is empty if the
+// call may be made. To promise less is safe.
+func (h Hello) Refusal(operation string, configured dispatch.Class) string {
+	if h.Operations == nil {
+		return ""
+	}
+	promised, known := h.Operations[operation]
+	safestFirst := dispatch.Classes()
+	switch {
+	case !known:
+		return "unknown_operation"
+	case slices.Index(safestFirst, configured) < slices.Index(safestFirst, promised):
+		return "class_not_promised"
+	}
+	return ""
+}
+
+// DefaultMaxMessage is the longest message that is read from an adapter, in
+// bytes without the newline.
+const DefaultMaxMessage = 1 << 20
+
+// Lines reads lines of at most longest bytes, and never holds more than one.
+// A last line without its newline was cut short, and is io.ErrUnexpectedEOF;
+// a line that is too long is bufio.ErrTooLong.
+func Lines(from io.Reader, longest int) *bufio.Scanner {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, longest+1)
+	lines.Split(wholeLine)
+	return lines
+}
+
+func wholeLine(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	if end := bytes.IndexByte(data, '\n'); end >= 0 {
+		return end + 1, data[:end], nil
+	}
+	if atEOF && len(data) > 0 {
+		return 0, nil, io.ErrUnexpectedEOF
+	}
+	return 0, nil, nil
+}
+
+var errNoObject = errors.New("not one JSON object")
+
+// readObject fills in the fields of a message by their names, and names those
+// that are mistyped or stand there twice: which of two outcomes is meant, or
+// to which request a result with two ids belongs, is unknown. A field counts under its
+// exact name; encoding/json would take "ID" for "id". What has no name here is
+// passed over.
+func readObject(text []byte, fields map[string]any) (mistakes []string, err error) {
+	object := json.NewDecoder(bytes.NewReader(text))
+	seen := map[string]bool{}
+	if start, err := object.Token(); err != nil || start != json.Delim('{') {
+		return nil, errNoObject
+	}
+	for object.More() {
+		token, err := object.Token()
+		if err != nil {
+			return nil, errNoObject
+		}
+		name, _ := token.(string) // the decoder takes nothing else for a name
+		into, known := fields[name]
+		if !known || seen[name] {
+			into = &json.RawMessage{}
+		}
+		isMistake := known && seen[name]
+		seen[name] = true
+		if err := object.Decode(into); err != nil {
+			if !isMistyped(err) {
+				return nil, errNoObject
+			}
+			isMistake = true
+		}
+		if isMistake {
+			mistakes = append(mistakes, name)
+		}
+	}
+	return mistakes, atEnd(object)
+}
+
+func isMistyped(err error) bool {
+	var mistyped *json.UnmarshalTypeError
+	return errors.As(err, &mistyped)
+}
+
+// atEnd sees to it that the object is whole, and that nothing follows it.
+func atEnd(object *json.Decoder) error {
+	if _, err := object.Token(); err != nil {
+		return errNoObject
+	}
+	if _, err := object.Token(); !errors.Is(err, io.EOF) {
+		return errNoObject
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+// Package kafka is the Kafka adapter: a provider is a cluster, a tool is a
+// topic, and an effect is one record in it.
+//
+//	Request ──tool.record──▶ record ──publish──▶ answer ──judge──▶ Result
+//
+// One dispatch sends at most one Produce request, with one record, and waits
+// until all in-sync replicas have it. Nothing is buffered, nothing is sent
+// again behind the caller's back: an attempt that ended writes no more.
+//
+// The record carries the idempotency key in the header idempotency-key. No
+// broker looks at it. A record whose acknowledgement was lost is sent again by
+// the next attempt, and the consumers must recognise the second as a
+// repetition.
+package kafka
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
+)
+
+// Kind registers the adapter as "kafka". A record is an effect, so no tool is
+// read_only. key_idempotent is a promise of the consumers: for the key's ttl
+// they recognise a record that comes twice.
+func Kind() dispatch.Kind {
+	return dispatch.Kind{
+		Name:     "kafka",
+		Classes:  []dispatch.Class{dispatch.NaturallyIdempotent, dispatch.KeyIdempotent, dispatch.NonIdempotent},
+		New:      func(spec dispatch.Spec) (dispatch.Adapter, error) { return New(spec) },
+		Settings: Settings{},
+		Tool:     Tool{},
+	}
+}
+
+// Adapter dispatches to one cluster.
+type Adapter struct {
+	tools    map[string]*tool
+	sessions *sessions
+	leaders  *leaders
+	timeout  time.Duration
+	brokers  []dispatch.Destination
+}
+
+// New builds the adapter, or reports everything that is wrong with its
+// configuration, joined. It connects to nothing.
+func New(spec dispatch.Spec) (*Adapter, error) {
+	settings, err := readSettings(spec.Settings)
+	tools, toolsErr := adapter.Tools(spec.Tools, func(_ string, spec dispatch.ToolSpec) (*tool, error) { return newTool(spec) })
+	if err := errors.Join(err, toolsErr); err != nil {
+		return nil, err
+	}
+	return &Adapter{
+		tools:    tools,
+		sessions: &sessions{open: func() (*session, error) { return openSession(settings, spec.Network) }},
+		leaders:  newLeaders(),
+		timeout:  spec.Timeout,
+		brokers:  destinations(settings),
+	}, nil
+}
+
+// Dispatch sends one record and reports what the evidence says about it.
+func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	tool, ok := a.tools[request.Tuple.Operation()]
+	if !ok {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
+	}
+	ctx, cancel := adapter.Within(ctx, a.timeout)
+	defer cancel()
+	record, err := tool.record(ctx, request)
+	if err != nil {
+		return render.Refusal(ctx, err)
+	}
+	return a.publish(ctx, record)
+}
+
+// Close ends the sessions. No dispatch may be running.
+func (a *Adapter) Close() error {
+	a.sessions.close()
+	return nil
+}
+
+// Destinations are the brokers of the configuration; which others there are is
+// learned from them.
+func (a *Adapter) Destinations() []dispatch.Destination { return a.brokers }
+
+func destinations(settings Settings) []dispatch.Destination {
+	use := dispatch.PlainText
+	if settings.TLS {
+		use = dispatch.ImplicitTLS
+	}
+	all := make([]dispatch.Destination, len(settings.Brokers))
+	for i, broker := range settings.Brokers {
+		all[i] = dispatch.Destination{Network: "tcp", Address: broker, TLS: use}
+	}
+	return all
+}

@@ -1,0 +1,266 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kbin"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
+)
+
+const (
+	allReplicas = -1
+
+	// longestWait is how long a broker may wait for its replicas where the
+	// dispatch has no deadline.
+	longestWait = 30 * time.Second
+)
+
+// publish sends the record once and waits for what becomes of it.
+func (a *Adapter) publish(ctx context.Context, r record) dispatch.Result {
+	session, err := a.sessions.take()
+	if err != nil {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "session"}
+	}
+	partition, leader, err := a.leaders.of(ctx, session.client, r)
+	if err != nil {
+		a.sessions.discard(session)
+		return unled(ctx, err)
+	}
+	created := time.Now()
+	session.wire.unseal()
+	answer, err := session.client.Broker(int(leader)).Request(ctx, r.produce(ctx, partition, created))
+	sent := session.wire.seal()
+	if err != nil {
+		a.leaders.forget(r.topic)
+		a.sessions.discard(session)
+		return unanswered(ctx, sent, err)
+	}
+	a.sessions.giveBack(session)
+	result := judge(r.topic, partition, created, answer)
+	if result.Outcome == dispatch.Ambiguous {
+		a.leaders.forget(r.topic)
+	}
+	return result
+}
+
+// produce asks the leader to answer before the dispatch ends.
+func (r record) produce(ctx context.Context, partition int32, created time.Time) kmsg.Request {
+	request := kmsg.NewProduceRequest()
+	request.Acks = allReplicas
+	request.TimeoutMillis = int32(longestWait.Milliseconds())
+	if deadline, ok := ctx.Deadline(); ok {
+		request.TimeoutMillis = int32(min(max(time.Until(deadline), 0), longestWait).Milliseconds())
+	}
+	request.Topics = []kmsg.ProduceRequestTopic{{
+		Topic:      r.topic,
+		Partitions: []kmsg.ProduceRequestTopicPartition{{Partition: partition, Records: r.batch(created)}},
+	}}
+	return &request
+}
+
+// unled is the result of a record whose partition or leader was not found: no
+// record was sent. A topic that is missing, or that we may not see, must be
+// repaired in the cluster: a refusal would fail every intent and roll back its
+// run.
+func unled(ctx context.Context, err error) dispatch.Result {
+	var refusal *kerr.Error
+	if errors.As(err, &refusal) {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: className(refusal)}
+	}
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: unsentClass(ctx, err)}
+}
+
+// unanswered is the result of a request that no answer came to.
+func unanswered(ctx context.Context, sent bool, err error) dispatch.Result {
+	if sent {
+		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: evidence.Sent(ctx, err)}
+	}
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: unsentClass(ctx, err)}
+}
+
+// unsentClass distinguishes a failed login from a failed connection.
+func unsentClass(ctx context.Context, err error) string {
+	var refusal *kerr.Error
+	switch {
+	case errors.As(err, &refusal):
+		return className(refusal)
+	case errors.Is(err, errNoLeader):
+		return "no_leader"
+	case ctx.Err() == nil && evidence.IsReset(err):
+		return "reset" // by a broker that was reached
+	}
+	return evidence.Unsent(ctx, err)
+}
+
+// The layout of a record batch, https://kafka.apache.org/documentation/#recordbatch.
+const (
+	magic            = 2
+	noProducer       = -1 // the one request is not repeated, so there is nothing to number
+	lengthStartsFrom = 12 // bytes before what the length counts
+	crcStartsFrom    = 21 // bytes before what the checksum covers
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// batch writes the record as a batch of one.
+func (r record) batch(created time.Time) []byte {
+	batch := kmsg.RecordBatch{
+		PartitionLeaderEpoch: -1,
+		Magic:                magic,
+		FirstTimestamp:       created.UnixMilli(),
+		MaxTimestamp:         created.UnixMilli(),
+		ProducerID:           noProducer,
+		ProducerEpoch:        noProducer,
+		FirstSequence:        noProducer,
+		NumRecords:           1,
+		Records:              r.encode(),
+	}
+	batch.Length = int32(len(batch.AppendTo(nil)) - lengthStartsFrom)
+	batch.CRC = int32(crc32.Checksum(batch.AppendTo(nil)[crcStartsFrom:], castagnoli))
+	return batch.AppendTo(nil)
+}
+
+func (r record) encode() []byte {
+	encoded := kmsg.Record{Key: r.key, Value: r.value, Headers: encodeHeaders(r.headers)}
+	withoutLength := len(encoded.AppendTo(nil)) - kbin.VarintLen(0)
+	encoded.Length = int32(withoutLength)
+	return encoded.AppendTo(nil)
+}
+
+func encodeHeaders(headers []adapter.Header) []kmsg.Header {
+	encoded := make([]kmsg.Header, len(headers))
+	for i, header := range headers {
+		encoded[i] = kmsg.Header{Key: header.Name, Value: []byte(header.Value)}
+	}
+	return encoded
+}
+
+// leadersAge is how long the leaders of a topic are believed. A request to one
+// that is none any more is ambiguous, so this is short.
+const leadersAge = 10 * time.Second
+
+var errNoLeader = errors.New("the partition has no leader now")
+
+// leaders knows which broker leads which partition.
+type leaders struct {
+	partitioner kgo.Partitioner
+
+	mu     sync.Mutex
+	topics map[string]topicLeaders
+}
+
+type topicLeaders struct {
+	brokers []int32 // by partition; negative where there is none
+	asked   time.Time
+}
+
+// newLeaders puts a key where Kafka's own clients put it (murmur2).
+func newLeaders() *leaders {
+	return &leaders{partitioner: kgo.StickyKeyPartitioner(nil), topics: map[string]topicLeaders{}}
+}
+
+// of finds the partition of a record and its leader. An error of the cluster
+// is a [*kerr.Error]. Nothing that it sends has an effect.
+func (l *leaders) of(ctx context.Context, client *kgo.Client, r record) (partition, leader int32, err error) {
+	brokers, err := l.ofTopic(ctx, client, r.topic)
+	if err != nil {
+		return 0, 0, err
+	}
+	keyed := &kgo.Record{Topic: r.topic, Key: r.key}
+	chosen := l.partitioner.ForTopic(r.topic).Partition(keyed, len(brokers))
+	if brokers[chosen] < 0 {
+		l.forget(r.topic)
+		return 0, 0, errNoLeader
+	}
+	return int32(chosen), brokers[chosen], nil
+}
+
+func (l *leaders) ofTopic(ctx context.Context, client *kgo.Client, topic string) ([]int32, error) {
+	l.mu.Lock()
+	known := l.topics[topic]
+	l.mu.Unlock()
+	if time.Since(known.asked) < leadersAge {
+		return known.brokers, nil
+	}
+	asked := time.Now()
+	brokers, err := ask(ctx, client, topic)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.topics[topic] = topicLeaders{brokers, asked}
+	return brokers, nil
+}
+
+func (l *leaders) forget(topic string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.topics, topic)
+}
+
+func ask(ctx context.Context, client *kgo.Client, topic string) ([]int32, error) {
+	request := kmsg.NewPtrMetadataRequest()
+	request.Topics = []kmsg.MetadataRequestTopic{{Topic: kmsg.StringPtr(topic)}}
+	request.AllowAutoTopicCreation = false
+	response, err := answerTo(ctx, client, request)
+	if err != nil {
+		return nil, fmt.Errorf("asking for the leaders of a topic: %w", err)
+	}
+	for _, described := range response.Topics {
+		if described.Topic == nil || *described.Topic != topic {
+			continue
+		}
+		if err := kerr.ErrorForCode(described.ErrorCode); err != nil {
+			return nil, err
+		}
+		return byPartition(described.Partitions)
+	}
+	return nil, errNoLeader
+}
+
+// answerTo returns when ctx ends. The client by itself would first see the
+// handshake with a silent broker through; it is left to that, and ends with
+// its session.
+func answerTo(ctx context.Context, client *kgo.Client, request *kmsg.MetadataRequest) (*kmsg.MetadataResponse, error) {
+	type answer struct {
+		response *kmsg.MetadataResponse
+		err      error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		response, err := request.RequestWith(ctx, client)
+		answered <- answer{response, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.response, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func byPartition(partitions []kmsg.MetadataResponseTopicPartition) ([]int32, error) {
+	if len(partitions) == 0 {
+		return nil, errNoLeader
+	}
+	brokers := make([]int32, len(partitions))
+	for _, partition := range partitions {
+		if partition.Partition < 0 || int(partition.Partition) >= len(brokers) {
+			return nil, errNoLeader
+		}
+		brokers[partition.Partition] = partition.Leader
+	}
+	return brokers, nil
+}

@@ -1,0 +1,213 @@
+// Package mcp calls tools of Model Context Protocol servers
+// (https://modelcontextprotocol.io/specification), over streamable HTTP or
+// the pipes of a child.
+//
+//	Request ──tool.render──▶ tools/call ──session──tap──┬─wire──▶ HTTP
+//	                                                    └─pipe──▶ child
+//	Result ◀──tool.judge── evidence ◀───────────────────┘
+//
+// The library speaks the protocol: handshake, versions, framing, streams. It
+// does not report the outcome of a call: its errors do not say whether anything
+// was sent, and its results are not exact. So the tap ties what was written and
+// what came back to the call it belongs to, the transports below it gather the
+// evidence, and what the library returns is only the sign to look.
+//
+// One dispatch makes at most one tools/call. What fails before it, starting
+// the child, the handshake, listing tools, is not_sent.
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
+	"github.com/agentoutbox/drainer/dispatch/internal/onesend"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
+	"github.com/agentoutbox/drainer/dispatch/internal/sharedconn"
+)
+
+const (
+	defaultTimeout = 30 * time.Second
+	// patientStream is more resumptions of a stream than a call has time for:
+	// the library ends the session when it runs out of them.
+	patientStream = 1 << 20
+)
+
+// Kind registers the adapter as "mcp".
+func Kind() dispatch.Kind {
+	return dispatch.Kind{
+		Name:     "mcp",
+		New:      func(spec dispatch.Spec) (dispatch.Adapter, error) { return New(spec) },
+		Settings: Settings{},
+		Tool:     Tool{},
+	}
+}
+
+// Adapter calls the tools of one server, in one session that is opened for
+// the first dispatch and again after it has ended.
+type Adapter struct {
+	provider  *provider
+	tools     map[string]*tool
+	timeout   time.Duration
+	transport *onesend.Transport // for an endpoint
+	program   *program           // for a child
+	sessions  *sharedconn.Shared[*session]
+}
+
+// New builds the adapter, or reports everything that is wrong with its
+// configuration, joined. The errors name fields and never repeat a value.
+func New(spec dispatch.Spec) (*Adapter, error) {
+	provider, err := newProvider(spec.Settings)
+	tools, toolsErr := adapter.Tools(spec.Tools, func(operation string, spec dispatch.ToolSpec) (*tool, error) {
+		return newTool(provider, operation, spec)
+	})
+	if err := errors.Join(err, toolsErr); err != nil {
+		return nil, err
+	}
+	a := &Adapter{provider: provider, tools: tools, timeout: spec.Timeout}
+	open := a.openEndpoint
+	if provider.endpoint == "" {
+		open = a.openChild
+		a.program = &program{command: provider.command, env: provider.env, directory: provider.directory, limit: max(provider.limit, maxControlBytes)}
+	} else {
+		a.transport = onesend.New(spec.Network)
+	}
+	a.sessions = sharedconn.New(open, cmp.Or(spec.Timeout, defaultTimeout))
+	return a, nil
+}
+
+// Dispatch makes one call and reports what the evidence says about it.
+func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	tool, ok := a.tools[request.Tuple.Operation()]
+	if !ok {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
+	}
+	ctx, cancel := adapter.Within(ctx, a.timeout)
+	defer cancel()
+	params, err := tool.render(ctx, request)
+	if err != nil {
+		return render.Refusal(ctx, err)
+	}
+	session, err := a.sessions.Get(ctx)
+	if err != nil {
+		return unsent(ctx, err)
+	}
+	hints, known, err := session.find(ctx, tool.name)
+	switch {
+	case err != nil:
+		return unsent(ctx, err)
+	case ctx.Err() != nil:
+		return unsent(ctx, ctx.Err()) // a live session is given out without a look at ctx
+	case !known:
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_tool"}
+	}
+	seen := session.call(ctx, params)
+	if seen.endsSession() && a.sessions.Forget(session) {
+		go session.Close() // other calls that it still carries end by themselves
+	}
+	return tool.judge(ctx, seen, hints)
+}
+
+// Close ends the session, and the child with it.
+func (a *Adapter) Close() error {
+	a.sessions.Close()
+	if a.program != nil {
+		a.program.wait()
+	} else {
+		a.transport.Close()
+	}
+	return nil
+}
+
+func (a *Adapter) openEndpoint(ctx context.Context) (*session, error) {
+	life, end := context.WithCancel(context.Background())
+	w := &wire{transport: a.transport, header: a.provider.header, limit: a.provider.limit, life: life}
+	transport := &sdk.StreamableClientTransport{
+		Endpoint: a.provider.endpoint,
+		HTTPClient: &http.Client{
+			Transport:     w,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		MaxRetries:           patientStream,
+		DisableStandaloneSSE: true, // there is nothing to ask of us, and lists are read when needed
+	}
+	session, err := newSession(ctx, newTap(transport, w.speak), end)
+	if err != nil {
+		return nil, &openError{err, w.lastRefusal()}
+	}
+	return session, nil
+}
+
+func (a *Adapter) openChild(ctx context.Context) (*session, error) {
+	tap := newTap(a.program, nil)
+	session, err := newSession(ctx, tap, tap.abandon)
+	if err != nil {
+		return nil, &openError{err: err}
+	}
+	return session, nil
+}
+
+// openError is a session that could not be opened.
+type openError struct {
+	err     error
+	refusal refusal
+}
+
+func (e *openError) Error() string { return "opening a session: " + e.err.Error() }
+func (e *openError) Unwrap() error { return e.err }
+
+// unsent is the result of what failed before the call.
+func unsent(ctx context.Context, err error) dispatch.Result {
+	result := dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "protocol"}
+	var refused *openError
+	var broken *wireError
+	var unstarted *startError
+	switch {
+	case ctx.Err() != nil:
+		result.ErrorClass = evidence.Context(ctx)
+	case errors.As(err, &broken):
+		result.ErrorClass = broken.class
+	case errors.As(err, &unstarted):
+		result.ErrorClass = unstarted.class
+	case errors.Is(err, context.DeadlineExceeded):
+		result.ErrorClass = "timeout"
+	case errors.As(err, &refused) && refused.refusal.status != 0:
+		result.ErrorClass = "http_" + strconv.Itoa(refused.refusal.status)
+		result.RetryAfter = refused.refusal.retryAfter
+	}
+	return result
+}
+
+// Destinations is where the endpoint is, or the program; where that connects to
+// is its own affair.
+func (a *Adapter) Destinations() []dispatch.Destination {
+	if a.program != nil {
+		return []dispatch.Destination{{Network: "program", Address: a.program.location()}}
+	}
+	endpoint, err := url.Parse(a.provider.endpoint)
+	if err != nil {
+		return nil
+	}
+	return []dispatch.Destination{onesend.Destination(endpoint)}
+}
+
+// location is the program's name or path; a relative one counts from where it
+// is started.
+func (p *program) location() string {
+	name := p.command[0]
+	if !strings.Contains(name, "/") || filepath.IsAbs(name) || p.directory == "" {
+		return name
+	}
+	return filepath.Join(p.directory, name)
+}

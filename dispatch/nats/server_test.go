@@ -1,0 +1,184 @@
+package nats_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/nats"
+)
+
+func TestMain(m *testing.M) {
+	// The library never notices a connection that ends between subscribing to its
+	// answers and registering for its end (nats.go v1.55.0).
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"))
+}
+
+// block is configuration as a user writes it.
+type block string
+
+func (b block) Decode(into any) error {
+	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
+}
+
+const (
+	subject = "charges.created"
+	stream  = "CHARGES"
+)
+
+var tuple = dispatch.Tuple{AgentRunID: "run-001", StepID: "step-1", ToolName: "events/publish", BusinessScope: "invoice_442"}
+
+func request(payload string) dispatch.Request {
+	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
+}
+
+// intent is a request with a key of its own.
+func intent(step string) dispatch.Request {
+	own := tuple
+	own.StepID = step
+	return dispatch.Request{Tuple: own, IdempotencyKey: own.IdempotencyKey(), Payload: json.RawMessage(`{"step":"` + step + `"}`), Attempt: 1}
+}
+
+// counterpart is a server and a way to look into it.
+type counterpart struct {
+	*server.Server
+	conn *natsgo.Conn
+	js   jetstream.JetStream
+}
+
+func start(t *testing.T, change ...func(*server.Options)) *counterpart {
+	t.Helper()
+	options := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true}
+	for _, change := range change {
+		change(options)
+	}
+	started, err := server.NewServer(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go started.Start()
+	t.Cleanup(func() {
+		started.Shutdown()
+		started.WaitForShutdown()
+	})
+	if !started.ReadyForConnections(20 * time.Second) {
+		t.Fatal("the server does not start")
+	}
+	return &counterpart{Server: started}
+}
+
+func startWithStream(t *testing.T, change ...func(*jetstream.StreamConfig)) *counterpart {
+	t.Helper()
+	c := start(t)
+	c.look(t)
+	c.create(t, change...)
+	return c
+}
+
+// create makes a stream on charges.> that recognises keys for a day.
+func (c *counterpart) create(t *testing.T, change ...func(*jetstream.StreamConfig)) {
+	t.Helper()
+	config := jetstream.StreamConfig{Name: stream, Subjects: []string{"charges.>"}, Duplicates: 24 * time.Hour}
+	for _, change := range change {
+		change(&config)
+	}
+	if _, err := c.js.CreateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *counterpart) look(t *testing.T, options ...natsgo.Option) {
+	t.Helper()
+	conn, err := natsgo.Connect(c.ClientURL(), options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.conn, c.js = conn, js
+}
+
+func (c *counterpart) update(t *testing.T, change func(*jetstream.StreamConfig)) {
+	t.Helper()
+	current, err := c.js.Stream(t.Context(), stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := current.CachedInfo().Config
+	change(&config)
+	if _, err := c.js.UpdateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stored reads every message of the stream.
+func (c *counterpart) stored(t *testing.T) []*jetstream.RawStreamMsg {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	read, err := c.js.Stream(ctx, stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var messages []*jetstream.RawStreamMsg
+	for sequence := uint64(1); sequence <= read.CachedInfo().State.LastSeq; sequence++ {
+		message, err := read.GetMsg(ctx, sequence)
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages = append(messages, message)
+	}
+	return messages
+}
+
+func spec(url, settings, tool string) dispatch.Spec {
+	return dispatch.Spec{
+		Provider: "events",
+		Timeout:  10 * time.Second,
+		Settings: block("urls: [" + url + "]\n" + settings),
+		Tools: map[string]dispatch.ToolSpec{
+			"publish": {Class: dispatch.KeyIdempotent, KeyTTL: 24 * time.Hour, Settings: block(tool)},
+		},
+	}
+}
+
+// ofClass sets the tool's class to one for which the key need not be
+// recognised.
+func ofClass(class dispatch.Class, spec dispatch.Spec) dispatch.Spec {
+	spec.Tools["publish"] = dispatch.ToolSpec{Class: class, Settings: spec.Tools["publish"].Settings}
+	return spec
+}
+
+func newAdapter(t *testing.T, spec dispatch.Spec) *nats.Adapter {
+	t.Helper()
+	adapter, err := nats.New(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = adapter.Close() })
+	return adapter
+}
+
+func adapterFor(t *testing.T, c *counterpart) *nats.Adapter {
+	t.Helper()
+	return newAdapter(t, spec(c.ClientURL(), "", "subject: "+subject))
+}
+
+// wants fails unless the result is of that outcome and class.
+func wants(t *testing.T, got dispatch.Result, outcome dispatch.Outcome, class string) {
+	t.Helper()
+	if got.Outcome != outcome || got.ErrorClass != class {
+		t.Errorf("got %+v, want %s, %s", got, outcome, class)
+	}
+}

@@ -1,0 +1,105 @@
+// Package rabbitmq publishes intents to an exchange of a RabbitMQ broker
+// (AMQP 0-9-1): persistent, mandatory, and confirmed.
+//
+//	Request ──tool.render──▶ message ──session──▶ publisher ──▶ answer ──judge──▶ Result
+//
+// One dispatch publishes at most one message. The exchange and the routing key
+// come from the configuration alone. A provider has one connection; each
+// message that is under way has a channel of it to itself, so that a confirm,
+// a return or a channel exception can only mean that message.
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
+	"github.com/agentoutbox/drainer/dispatch/internal/sharedconn"
+)
+
+// Kind registers the adapter as "rabbitmq". RabbitMQ knows no idempotency
+// keys: a tool that is key_idempotent promises that its consumers recognise a
+// message id for as long as the tool's ttl.
+func Kind() dispatch.Kind {
+	return dispatch.Kind{
+		Name:     "rabbitmq",
+		Classes:  []dispatch.Class{dispatch.NaturallyIdempotent, dispatch.KeyIdempotent, dispatch.NonIdempotent},
+		New:      func(spec dispatch.Spec) (dispatch.Adapter, error) { return New(spec) },
+		Settings: Settings{},
+		Tool:     Tool{},
+	}
+}
+
+// Adapter publishes to one broker.
+type Adapter struct {
+	tools    map[string]*tool
+	sessions *sharedconn.Shared[*session]
+	timeout  time.Duration
+	grace    time.Duration // for messages under way on a session that was given up
+	url      string
+}
+
+// New builds the adapter, or reports everything that is wrong with its
+// configuration, joined. It connects to nothing.
+func New(spec dispatch.Spec) (*Adapter, error) {
+	address, err := newAddress(spec.Settings)
+	tools, toolsErr := adapter.Tools(spec.Tools, func(_ string, spec dispatch.ToolSpec) (*tool, error) { return newTool(spec.Settings) })
+	if err := errors.Join(err, toolsErr); err != nil {
+		return nil, err
+	}
+	limit := connectTimeout
+	if spec.Timeout > 0 {
+		limit = spec.Timeout
+	}
+	connect := func(ctx context.Context) (*session, error) { return connect(ctx, address, spec.Network) }
+	return &Adapter{tools: tools, sessions: sharedconn.New(connect, limit), timeout: spec.Timeout, grace: limit, url: address.url}, nil
+}
+
+// Dispatch publishes one message and reports what the evidence says about it.
+func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	tool, ok := a.tools[request.Tuple.Operation()]
+	if !ok {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unconfigured_tool"}
+	}
+	ctx, cancel := adapter.Within(ctx, a.timeout)
+	defer cancel()
+	routed, err := tool.render(ctx, request)
+	if err != nil {
+		return render.Refusal(ctx, err)
+	}
+	session, err := a.sessions.Get(ctx)
+	if err != nil {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: connectFailure(ctx, err)}
+	}
+	result, timedOut := session.publish(ctx, routed)
+	if timedOut && !session.blocked.Load() && a.sessions.Forget(session) {
+		session.retired <- a.grace // the broker is silent; others may still get their answers
+	}
+	return result
+}
+
+// Close ends the connections.
+func (a *Adapter) Close() error {
+	a.sessions.Close()
+	return nil
+}
+
+// Destinations is where the broker is.
+func (a *Adapter) Destinations() []dispatch.Destination {
+	broker, err := amqp.ParseURI(a.url)
+	if err != nil {
+		return nil // New refused it
+	}
+	use := dispatch.PlainText
+	if broker.Scheme == "amqps" {
+		use = dispatch.ImplicitTLS
+	}
+	return []dispatch.Destination{{Network: "tcp", Address: net.JoinHostPort(broker.Host, strconv.Itoa(broker.Port)), TLS: use}}
+}

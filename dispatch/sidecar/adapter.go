@@ -1,0 +1,86 @@
+// Package sidecar is the adapter for a provider whose adapter is a service
+// beside drainer: it answers the protocol of docs/adapter-protocol.md over
+// HTTP, on a Unix socket or on a loopback address.
+//
+//	Dispatch ──greeter: GET /v1/hello──▶ POST /v1/dispatch ──judge──▶ Result
+//
+// Only a result of the protocol is believed. Anything else that comes back after a
+// byte has left, a status included, leaves the request in doubt: it may come
+// from a framework, or a proxy, that does not know what the handler did.
+package sidecar
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/internal/onesend"
+	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
+	"github.com/agentoutbox/drainer/dispatch/internal/sharedconn"
+)
+
+// Kind registers the adapter as "sidecar".
+func Kind() dispatch.Kind {
+	return dispatch.Kind{
+		Name:     "sidecar",
+		New:      func(spec dispatch.Spec) (dispatch.Adapter, error) { return New(spec) },
+		Settings: Settings{},
+		Tool:     Tool{},
+	}
+}
+
+// Adapter dispatches to one provider through its sidecar.
+type Adapter struct {
+	client    *protocol.Client
+	greetings *sharedconn.Shared[*greeting]
+	transport *onesend.Transport
+	base      string
+	socket    string // the path of a Unix socket; empty for TCP
+	header    http.Header
+	limit     int // of an answer, in bytes
+}
+
+// New builds the adapter, or reports everything that is wrong with its
+// configuration, joined. It connects to nothing.
+func New(spec dispatch.Spec) (*Adapter, error) {
+	settings, address, err := newSettings(spec)
+	if err != nil {
+		return nil, err
+	}
+	a := &Adapter{
+		transport: onesend.New(address.network(spec.Network, settings.User)),
+		base:      address.base,
+		socket:    address.socket,
+		header:    settings.header(),
+		limit:     settings.MaxMessage,
+	}
+	a.greetings = sharedconn.New(a.greet, helloTimeout)
+	a.client = &protocol.Client{Tools: spec.Tools, Timeout: spec.Timeout, Reach: a.reach}
+	return a, nil
+}
+
+// Dispatch asks the sidecar once and reports what is known of it.
+func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
+	return a.client.Dispatch(ctx, request)
+}
+
+// Close ends the connections.
+func (a *Adapter) Close() error {
+	a.greetings.Close()
+	a.transport.Close()
+	return nil
+}
+
+// Destinations is where the sidecar listens; where it connects to itself is
+// not known here.
+func (a *Adapter) Destinations() []dispatch.Destination {
+	if a.socket != "" {
+		return []dispatch.Destination{{Network: "unix", Address: a.socket}}
+	}
+	base, err := url.Parse(a.base)
+	if err != nil {
+		return nil // New refused it
+	}
+	return []dispatch.Destination{onesend.Destination(base)}
+}

@@ -1,0 +1,560 @@
+package sidecar_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"go.uber.org/goleak"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/dispatch/internal/protocol/protocoltest"
+	"github.com/agentoutbox/drainer/dispatch/sidecar"
+	"github.com/agentoutbox/drainer/internal/child"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("STAGE") != "" {
+		bePlayer()
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// block is configuration as a user writes it.
+type block string
+
+func (b block) Decode(into any) error {
+	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
+}
+
+var tuple = dispatch.Tuple{AgentRunID: "run-001", StepID: "step-1", ToolName: "desk/open", BusinessScope: "case_7"}
+
+func request(payload string) dispatch.Request {
+	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
+}
+
+func spec(url string, settings string) dispatch.Spec {
+	return dispatch.Spec{
+		Provider: "desk",
+		Timeout:  10 * time.Second,
+		Settings: block("url: " + url + "\n" + settings),
+		Tools: map[string]dispatch.ToolSpec{
+			"open":  {Class: dispatch.KeyIdempotent},
+			"close": {Class: dispatch.NonIdempotent},
+		},
+	}
+}
+
+func newAdapter(t *testing.T, spec dispatch.Spec) *sidecar.Adapter {
+	t.Helper()
+	adapter, err := sidecar.New(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := adapter.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return adapter
+}
+
+func expect(t *testing.T, got dispatch.Result, outcome dispatch.Outcome, class string) {
+	t.Helper()
+	if got.Outcome != outcome || got.ErrorClass != class {
+		t.Errorf("%s %q, want %s %q", got.Outcome, got.ErrorClass, outcome, class)
+	}
+}
+
+const goodHello = `{"protocol":[1],"name":"desk"}`
+
+// desk is a sidecar that gives the answers of a test.
+type desk struct {
+	hello    func(w http.ResponseWriter, r *http.Request)
+	dispatch func(w http.ResponseWriter, id string, body []byte)
+	greeted  atomic.Int64
+	arrived  atomic.Int64
+}
+
+func newDesk() *desk {
+	return &desk{
+		hello: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, goodHello) },
+		dispatch: func(w http.ResponseWriter, id string, body []byte) {
+			fmt.Fprintf(w, `{"id":%q,"outcome":"completed","response":%s}`, id, body)
+		},
+	}
+}
+
+func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	switch r.Method + " " + r.URL.Path {
+	case "GET /v1/hello":
+		d.greeted.Add(1)
+		d.hello(w, r)
+	case "POST /v1/dispatch":
+		d.arrived.Add(1)
+		var message struct{ ID string }
+		if json.NewDecoder(bytes.NewReader(body)).Decode(&message) != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		d.dispatch(w, message.ID, body)
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+// loopback serves on a port and returns its URL.
+func (d *desk) loopback(t *testing.T) string {
+	t.Helper()
+	return serve(t, d)
+}
+
+// socket serves on a Unix socket and returns its URL.
+func (d *desk) socket(t *testing.T) string {
+	t.Helper()
+	directory, err := os.MkdirTemp("", "sidecar") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(directory) })
+	path := filepath.Join(directory, "s")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: d}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { server.Close() })
+	return "unix://" + path
+}
+
+func serve(t *testing.T, handler http.Handler) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestAnAdapterSaysWhereItConnectsTo(t *testing.T) {
+	t.Parallel()
+	for settings, want := range map[string][]dispatch.Destination{
+		"url: unix:///run/tickets.sock": {{Network: "unix", Address: "/run/tickets.sock"}},
+		"url: http://127.0.0.1:8090":    {{Network: "tcp", Address: "127.0.0.1:8090"}},
+	} {
+		adapter, err := sidecar.New(dispatch.Spec{Settings: dispatchtest.Block(settings)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = adapter.Close() })
+		if got := adapter.Destinations(); !slices.Equal(got, want) {
+			t.Errorf("%s: %+v", settings, got)
+		}
+	}
+}
+
+func TestTheSidecarAdapterConforms(t *testing.T) {
+	for _, class := range []dispatch.Class{dispatch.KeyIdempotent, dispatch.NonIdempotent} {
+		t.Run(string(class), func(t *testing.T) {
+			t.Parallel()
+			cannot := map[dispatchtest.Situation]string{}
+			if class == dispatch.NonIdempotent {
+				cannot[dispatchtest.Busy] = "an operation that must not be repeated is not asked to repeat"
+			}
+			dispatchtest.Conform(t, dispatchtest.Subject{Kind: sidecar.Kind(), Class: class, Start: startPlayer, Cannot: cannot})
+		})
+	}
+}
+
+const token = "token-9d41c07e"
+
+func startPlayer(t *testing.T) dispatchtest.Counterpart {
+	p := &player{t: t, stage: protocoltest.NewStage(t), address: freeAddress(t)}
+	p.start()
+	t.Cleanup(p.end)
+	return dispatchtest.Counterpart{
+		Settings: "{url: 'http://" + p.address + "', token: " + token + "}",
+		Payload:  json.RawMessage(`{"amount": 100, "memo": "canary-in-the-payload", "b": {"z": 1, "a": [2]}}`),
+		Exact:    json.RawMessage(`{"amount": 123456789012345678901234567890, "rate": 0.1000000000000000055511151231257827}`),
+		Secrets:  []string{token},
+		Received: p.stage.Received,
+		Enter:    p.enter,
+	}
+}
+
+// player is a sidecar in a process of its own, which does as it is directed.
+type player struct {
+	t       *testing.T
+	stage   *protocoltest.Stage
+	address string
+	process *child.Process // nil where it is not there
+}
+
+func (p *player) enter(situation dispatchtest.Situation) {
+	if situation == dispatchtest.Unreachable {
+		p.end()
+	}
+	p.stage.Enter(situation)
+	if situation != dispatchtest.Unreachable && p.process == nil {
+		p.start()
+	}
+}
+
+func (p *player) start() {
+	command := osexec.Command(os.Args[0])
+	command.Env = []string{"STAGE=" + p.stage.Path(), "ADDRESS=" + p.address}
+	command.Stderr = os.Stderr
+	process, err := child.StartGroup(command, syscall.SIGKILL)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.process = process
+	for {
+		conn, err := net.Dial("tcp", p.address)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		select {
+		case <-process.Ended():
+			p.t.Fatalf("the sidecar ended: %v", process.Failure())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func (p *player) end() {
+	if p.process != nil {
+		_ = p.process.Signal(syscall.SIGKILL)
+		<-p.process.Ended()
+		p.process = nil
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// bePlayer is the process.
+func bePlayer() {
+	stage := protocoltest.Play(os.Getenv("STAGE"))
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/hello", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, goodHello) })
+	mux.HandleFunc("POST /v1/dispatch", func(w http.ResponseWriter, r *http.Request) {
+		line, err := io.ReadAll(r.Body)
+		if err != nil {
+			return // it did not arrive whole
+		}
+		switch direction := stage.Ask(line); {
+		case direction.Die:
+			panic(http.ErrAbortHandler)
+		case direction.Say == "":
+			<-r.Context().Done()
+		default:
+			_, _ = io.WriteString(w, direction.Say)
+		}
+	})
+	guarded := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+token {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+	_ = http.ListenAndServe(os.Getenv("ADDRESS"), guarded)
+}
+
+func TestTheSidecarSeesTheWholeRequest(t *testing.T) {
+	t.Parallel()
+	desk := newDesk()
+	for name, url := range map[string]string{"socket": desk.socket(t), "loopback": desk.loopback(t)} {
+		asked := request(`{"b": 1.0, "a":9007199254740993,"a":"<&>"}`)
+		asked.Attempt = 3
+		asked.Headers = map[string]string{"traceparent": "00-ab", "authorization": "not ours to forward"}
+		got := newAdapter(t, spec(url, "")).Dispatch(t.Context(), asked)
+		expect(t, got, dispatch.Completed, "")
+		for _, part := range []string{
+			`"payload":{"b":1.0,"a":9007199254740993,"a":"<&>"}`, `"operation":"open"`, `"attempt":3`, `"deadline_ms":`,
+			`"idempotency_key":"` + tuple.IdempotencyKey() + `"`, `"headers":{"traceparent":"00-ab"}`,
+			`"tuple":{"agent_run_id":"run-001","step_id":"step-1","tool_name":"desk/open","business_scope":"case_7"}`,
+		} {
+			if !strings.Contains(string(got.Response), part) {
+				t.Errorf("%s: %s is missing from %s", name, part, got.Response)
+			}
+		}
+	}
+}
+
+func TestTheTokenIsShownWithEveryRequest(t *testing.T) {
+	t.Parallel()
+	desk := newDesk()
+	guard := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer t0k3n" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		desk.ServeHTTP(w, r)
+	})
+	url := serve(t, guard)
+	expect(t, newAdapter(t, spec(url, "token: t0k3n")).Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+	expect(t, newAdapter(t, spec(url, "token: guessed")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "http_401")
+	expect(t, newAdapter(t, spec(url, "")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "http_401")
+}
+
+func TestManyAtOnceAskForOneHello(t *testing.T) {
+	t.Parallel()
+	desk := newDesk()
+	adapter := newAdapter(t, spec(desk.socket(t), ""))
+	var all sync.WaitGroup
+	for number := range 100 {
+		all.Go(func() {
+			got := adapter.Dispatch(t.Context(), request(fmt.Sprintf(`{"number":%d}`, number)))
+			if !strings.Contains(string(got.Response), fmt.Sprintf(`{"number":%d}`, number)) {
+				t.Errorf("%d: %+v", number, got)
+			}
+		})
+	}
+	all.Wait()
+	if desk.greeted.Load() != 1 || desk.arrived.Load() != 100 {
+		t.Errorf("%d hellos, %d requests", desk.greeted.Load(), desk.arrived.Load())
+	}
+}
+
+func TestASidecarThatCannotServeIsNotSentAnything(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ hello, class string }{
+		"only a later version":          {`{"protocol":[2],"name":"x"}`, "protocol_version"},
+		"no JSON":                       {`hello`, "invalid_hello"},
+		"too long":                      {strings.Repeat("x", 2000), "body_too_large"},
+		"promises less than is assumed": {`{"protocol":[1],"name":"x","operations":{"open":"non_idempotent"}}`, "class_not_promised"},
+		"does not know the operation":   {`{"protocol":[1],"name":"x","operations":{"shut":"read_only"}}`, "unknown_operation"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			desk := newDesk()
+			desk.hello = func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, test.hello) }
+			adapter := newAdapter(t, spec(desk.loopback(t), "max_message: 1024"))
+			expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, test.class)
+			if desk.arrived.Load() != 0 {
+				t.Error("it was sent")
+			}
+		})
+	}
+	t.Run("is not there", func(t *testing.T) {
+		t.Parallel()
+		expect(t, newAdapter(t, spec("unix:///nowhere/at/all", "")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "dial")
+	})
+	t.Run("is another service", func(t *testing.T) {
+		t.Parallel()
+		adapter := newAdapter(t, spec(serve(t, http.NotFoundHandler()), ""))
+		expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "http_404")
+	})
+}
+
+// A status is the framework's or a proxy's word; only a result is the adapter's.
+func TestWhateverIsNoResultLeavesDoubt(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answer func(w http.ResponseWriter, id string)
+		class  string
+	}{
+		"503": {func(w http.ResponseWriter, _ string) { w.WriteHeader(503) }, "http_503"},
+		"429": {func(w http.ResponseWriter, _ string) { w.WriteHeader(429) }, "http_429"},
+		"404": {func(w http.ResponseWriter, _ string) { w.WriteHeader(404) }, "http_404"},
+		"307": {func(w http.ResponseWriter, _ string) { w.Header().Set("Location", "/"); w.WriteHeader(307) }, "http_307"},
+		"a result, 500": {func(w http.ResponseWriter, id string) {
+			w.WriteHeader(500)
+			fmt.Fprintf(w, `{"id":%q,"outcome":"rejected"}`, id)
+		}, "http_500"},
+		"no body":      {func(http.ResponseWriter, string) {}, "protocol"},
+		"a page":       {func(w http.ResponseWriter, _ string) { fmt.Fprint(w, "<html>") }, "protocol"},
+		"another's id": {func(w http.ResponseWriter, _ string) { fmt.Fprint(w, `{"id":"x","outcome":"not_sent"}`) }, "protocol"},
+		"no outcome":   {func(w http.ResponseWriter, id string) { fmt.Fprintf(w, `{"id":%q}`, id) }, "invalid_result"},
+		"no such class": {func(w http.ResponseWriter, id string) {
+			fmt.Fprintf(w, `{"id":%q,"outcome":"rejected","error_class":"No, Jane"}`, id)
+		}, "invalid_result"},
+		"too long": {func(w http.ResponseWriter, _ string) { fmt.Fprint(w, strings.Repeat("x", 5000)) }, "body_too_large"},
+		"hangs up": {func(http.ResponseWriter, string) { panic(http.ErrAbortHandler) }, "reset"},
+		"hangs up midway": {func(w http.ResponseWriter, id string) {
+			w.Header().Set("Content-Length", "100")
+			fmt.Fprintf(w, `{"id":%q,"outcome":"rejected"}`, id)
+		}, "reset"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			desk := newDesk()
+			desk.dispatch = func(w http.ResponseWriter, id string, _ []byte) { test.answer(w, id) }
+			adapter := newAdapter(t, spec(desk.socket(t), "max_message: 4096"))
+			expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, test.class)
+			if desk.arrived.Load() != 1 {
+				t.Errorf("it was sent %d times", desk.arrived.Load())
+			}
+			expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, test.class)
+			if desk.greeted.Load() != 2 {
+				t.Errorf("%d hellos: who is not understood must say who it is", desk.greeted.Load())
+			}
+		})
+	}
+}
+
+func TestASidecarThatHangsLeavesDoubtOnce(t *testing.T) {
+	t.Parallel()
+	desk := newDesk()
+	released := make(chan struct{})
+	hang := sync.OnceFunc(func() { close(released) })
+	t.Cleanup(hang)
+	desk.dispatch = func(http.ResponseWriter, string, []byte) { <-released }
+	adapter := newAdapter(t, spec(desk.socket(t), ""))
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.Ambiguous, "timeout")
+	expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.NotSent, "timeout")
+	ctx, cancel = context.WithCancel(t.Context())
+	cancel()
+	expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.NotSent, "cancelled")
+	hang()
+}
+
+func TestInFlightIsDoubtWhereACallMustNotBeRepeated(t *testing.T) {
+	t.Parallel()
+	desk := newDesk()
+	desk.dispatch = func(w http.ResponseWriter, id string, _ []byte) {
+		fmt.Fprintf(w, `{"id":%q,"outcome":"in_flight","retry_after_ms":1500}`, id)
+	}
+	adapter := newAdapter(t, spec(desk.socket(t), ""))
+	asked := request(`{}`)
+	if got := adapter.Dispatch(t.Context(), asked); got.RetryAfter != 1500*time.Millisecond {
+		t.Errorf("%+v", got)
+	}
+	expect(t, adapter.Dispatch(t.Context(), asked), dispatch.InFlight, "in_flight")
+	asked.Tuple.ToolName = "desk/close"
+	expect(t, adapter.Dispatch(t.Context(), asked), dispatch.Ambiguous, "in_flight")
+}
+
+func TestWhatCannotBeWrittenIsNotSent(t *testing.T) {
+	t.Parallel()
+	desk := newDesk()
+	adapter := newAdapter(t, spec(desk.socket(t), ""))
+	expect(t, adapter.Dispatch(t.Context(), request(`{`)), dispatch.Rejected, "unrenderable_request")
+	asked := request(`{}`)
+	asked.Tuple.ToolName = "desk/burn"
+	expect(t, adapter.Dispatch(t.Context(), asked), dispatch.NotSent, "unconfigured_tool")
+	if desk.arrived.Load() != 0 {
+		t.Error("it was sent")
+	}
+}
+
+func TestALoopbackSidecarIsReachedThroughTheProvidersNetwork(t *testing.T) {
+	t.Parallel()
+	forbidding := spec(newDesk().loopback(t), "")
+	forbidding.Network = dispatch.NewNetwork(func(context.Context, string, string) (net.Conn, error) { return nil, dispatch.ErrEgressRefused }, nil)
+	expect(t, newAdapter(t, forbidding).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "egress_refused")
+}
+
+func TestANameThatLeadsAwayIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	url := newDesk().loopback(t)
+	away := spec(strings.Replace(url, "127.0.0.1", "localhost", 1), "")
+	away.Network = dispatch.NewNetwork(func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dispatch.PlainDialer().DialContext(ctx, network, strings.TrimPrefix(url, "http://"))
+		return farConn{conn}, err
+	}, nil)
+	expect(t, newAdapter(t, away).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "dial")
+}
+
+// farConn is a connection to another machine.
+type farConn struct{ net.Conn }
+
+func (farConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 80} }
+
+func TestOnlyThisMachineIsAnAddress(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"unix:///run/desk.sock":        "",
+		"http://127.0.0.1:8090":        "",
+		"http://127.8.9.1:8090/":       "",
+		"'http://[::1]:8090'":          "",
+		"http://localhost:8090":        "",
+		"http://10.0.0.1:8090":         "on this machine",
+		"http://example.com":           "on this machine",
+		"http://localhost.evil:8090":   "on this machine",
+		"http://0.0.0.0:8090":          "on this machine",
+		"https://127.0.0.1:8090":       "neither unix nor http",
+		"http://u:p@127.0.0.1":         "credentials",
+		"http://127.0.0.1/v1":          "path",
+		"http://127.0.0.1?x=1":         "query",
+		"unix://run/desk.sock":         "three slashes",
+		"unix:///":                     "three slashes",
+		"''":                           "missing",
+		"'http://127.0.0.1:80 canary'": "not a URL",
+	} {
+		_, err := sidecar.New(spec(url, ""))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", url, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "canary") {
+			t.Errorf("%v repeats a value", err)
+		}
+	}
+}
+
+func TestWhatIsWrongWithTheSettingsIsSaidAtOnce(t *testing.T) {
+	t.Parallel()
+	wrong := spec("ftp://x", "token: \"s3cret\\n\"\nmax_message: 7")
+	wrong.Tools["open"] = dispatch.ToolSpec{Settings: block("map: .payload")}
+	_, err := sidecar.New(wrong)
+	for _, want := range []string{"url", "token", "max_message", "tool open:"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is missing from %v", want, err)
+		}
+	}
+	if err != nil && strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("%v repeats the token", err)
+	}
+}
+
+func TestARestartedSidecarIsServedAgain(t *testing.T) {
+	t.Parallel()
+	desk := newDesk()
+	var serving atomic.Bool
+	desk.hello = func(w http.ResponseWriter, _ *http.Request) {
+		if !serving.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, goodHello)
+	}
+	adapter := newAdapter(t, spec(desk.socket(t), ""))
+	expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "http_503")
+	serving.Store(true)
+	got := adapter.Dispatch(t.Context(), request(`{}`))
+	if expect(t, got, dispatch.Completed, ""); !json.Valid(got.Response) {
+		t.Errorf("%s", got.Response)
+	}
+}

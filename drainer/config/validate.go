@@ -1,0 +1,386 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/duration"
+	"github.com/agentoutbox/drainer/internal/jq"
+	"github.com/agentoutbox/drainer/internal/spelling"
+)
+
+func (r *reader) checkRoot(block rootBlock) {
+	if block.Version != 1 {
+		r.reject(path{"version"}, "this drainer reads format 1; write version: 1")
+	}
+	if block.Database.Schema != "outbox" {
+		r.reject(path{"database", "schema"}, "the schema is always outbox; leave this out")
+	}
+	if _, _, err := net.SplitHostPort(block.Server.Listen); err != nil && block.Server.Listen != "" {
+		r.reject(path{"server", "listen"}, "want host:port or :port, such as :9464")
+	}
+	r.checkWorker(block.Worker)
+	r.checkRetention(path{"retention", "default"}, block.Retention.Default)
+	r.checkRetention(path{"retention", "max_run"}, block.Retention.MaxRun)
+	r.checkPositive(path{"unconfigured", "fail_after"}, block.Unconfigured.FailAfter)
+	r.checkPositive(path{"page_repeat"}, block.PageRepeat)
+}
+
+// checkWorker leaves room for one lost heartbeat: a worker stops sending at two thirds of
+// its lease.
+func (r *reader) checkWorker(block Worker) {
+	at := path{"worker"}
+	r.checkPositive(at.child("heartbeat"), block.Heartbeat)
+	r.checkPositive(at.child("shutdown_timeout"), block.ShutdownTimeout)
+	if block.Lease/3 < block.Heartbeat {
+		r.reject(at.child("lease"), "must be at least three times heartbeat, so that one late heartbeat is not death")
+	}
+}
+
+func (r *reader) checkPositive(at path, duration time.Duration) {
+	if duration <= 0 {
+		r.reject(at, "must be longer than 0")
+	}
+}
+
+// maxCount is above any sensible setting, and fits the memory and the tables.
+const maxCount = 10_000
+
+func (r *reader) checkCount(at path, count int) {
+	if count < 1 {
+		r.reject(at, "must be at least 1")
+	}
+	if count > maxCount {
+		r.reject(at, "must be at most %d", maxCount)
+	}
+}
+
+var namespacePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+func (r *reader) checkProvider(at path, block providerBlock) {
+	if name := at[len(at)-1]; name == "" || strings.Contains(name, "/") {
+		r.reject(at, "a provider's name is the part of a tool name before its first slash; it cannot be empty or hold a slash")
+	}
+	if len(block.Tools) == 0 {
+		r.reject(at.child("tools"), "declare at least one tool")
+	}
+	r.checkCount(at.child("concurrency"), block.Concurrency)
+	r.checkPositive(at.child("timeout"), block.Timeout)
+	r.checkCount(at.child("circuit_breaker").child("consecutive_failures"), block.CircuitBreaker.ConsecutiveFailures)
+	r.checkPositive(at.child("circuit_breaker").child("cool_down"), block.CircuitBreaker.CoolDown)
+	if name := block.Idempotency.Namespace; name != "" && !namespacePattern.MatchString(name) {
+		r.reject(at.child("idempotency").child("namespace"), "want 1 to 63 letters, digits, dots, dashes and underscores, the first of them a letter or a digit")
+	}
+	if block.RateLimit != nil {
+		at, limit := at.child("rate_limit"), block.RateLimit
+		if limit.PerSecond < 0.00001 || limit.PerSecond > 1_000_000 { // the time between two requests must fit a duration
+			r.reject(at.child("per_second"), "want requests a second, from 0.00001 (about one a day) to 1000000")
+		}
+		if limit.Burst != nil {
+			r.checkCount(at.child("burst"), *limit.Burst)
+		}
+	}
+}
+
+func join[S ~string](names []S) string {
+	texts := make([]string, len(names))
+	for i, name := range names {
+		texts[i] = string(name)
+	}
+	return strings.Join(texts, ", ")
+}
+
+func (r *reader) checkTool(at path, block toolBlock) {
+	if at[len(at)-1] == "" {
+		r.reject(at, "an operation's name is the part of a tool name after its first slash; it cannot be empty")
+	}
+	r.checkIdempotency(at.child("idempotency"), block.Idempotency)
+	r.checkRetry(at.child("retry"), block.Retry)
+	r.checkFailure(at, block)
+	if block.Idempotency.Class == dispatch.ReadOnly {
+		r.checkEffectless(at, block)
+		return
+	}
+	if block.Lookup != nil && block.Lookup.Margin != nil && *block.Lookup.Margin < 0 {
+		r.reject(at.child("lookup").child("margin"), "must not be negative")
+	}
+	r.checkUndo(at, block)
+}
+
+func (r *reader) checkEffectless(at path, block toolBlock) {
+	for name, written := range map[string]bool{
+		"lookup":          block.Lookup != nil,
+		"compensate_with": block.CompensateWith != nil,
+		"compensation":    block.Compensation != "",
+		"reversal_window": block.ReversalWindow != nil,
+	} {
+		if written {
+			r.reject(at.child(name), "a read_only tool has no effect to look up or to undo; leave it out")
+		}
+	}
+}
+
+func (r *reader) checkIdempotency(at path, block idempotencyBlock) {
+	switch {
+	case !isClass(block.Class):
+		r.reject(at.child("class"), "say what repeating the call does: %s", join(dispatch.Classes()))
+		return
+	case block.Class != dispatch.KeyIdempotent:
+		if block.TTL != 0 {
+			r.reject(at.child("ttl"), "has a meaning only for key_idempotent; leave it out")
+		}
+		if block.Scope != "" {
+			r.reject(at.child("scope"), "has a meaning only for key_idempotent; leave it out")
+		}
+		return
+	case block.TTL <= 0:
+		r.reject(at.child("ttl"), "say how long the provider remembers a key, such as 24h")
+	case block.TTL > maxKeyTTL:
+		r.reject(at.child("ttl"), "is longer than ten years; write what the provider promises")
+	}
+	if block.Scope == "" {
+		r.reject(at.child("scope"), "say within what the provider tells keys apart, such as account")
+	}
+}
+
+// maxKeyTTL finds typos: no provider promises to remember keys for longer.
+const maxKeyTTL = 3650 * duration.Day
+
+func (r *reader) checkRetry(at path, block retryBlock) {
+	r.checkCount(at.child("max_attempts"), block.MaxAttempts)
+	r.checkPositive(at.child("base"), block.Base)
+	if block.Cap < block.Base {
+		r.reject(at.child("cap"), "must not be shorter than base")
+	}
+	r.checkPositive(at.child("max_wait"), block.MaxWait)
+}
+
+func isClass(class dispatch.Class) bool {
+	return slices.Contains(dispatch.Classes(), class)
+}
+
+const (
+	compensate = "compensate"
+	deadLetter = "dead_letter"
+
+	opensIncident = "incident"
+	accepted      = "accept"
+
+	nothingToUndo = "none"
+)
+
+// checkFailure checks the consequences of failures, refusals and replays.
+func (r *reader) checkFailure(at path, block toolBlock) {
+	if block.OnFailure != compensate && block.OnFailure != deadLetter {
+		r.reject(at.child("on_failure"), "say what follows a failure: %s or %s", compensate, deadLetter)
+	}
+	if block.OnRefused != compensate && block.OnRefused != deadLetter {
+		r.reject(at.child("on_refused"), "say what follows a refusal: %s or %s", deadLetter, compensate)
+	}
+	switch {
+	case block.OnFirstReplay == "" || block.OnFirstReplay == accepted:
+	case block.OnFirstReplay != opensIncident:
+		r.reject(at.child("on_first_replay"), "say what follows a replay for an intent's first attempt: %s or %s", opensIncident, accepted)
+	case block.Idempotency.Class != dispatch.KeyIdempotent:
+		r.reject(at.child("on_first_replay"), "only a key_idempotent tool recognises a key; leave it out")
+	}
+}
+
+// checkUndo checks the fields that say how an effect is undone.
+func (r *reader) checkUndo(at path, block toolBlock) {
+	if block.CompensateWith != nil {
+		r.checkCompensation(at.child("compensate_with"), *block.CompensateWith)
+	}
+	if block.ReversalWindow != nil {
+		r.checkPositive(at.child("reversal_window"), *block.ReversalWindow)
+	}
+	switch {
+	case block.Compensation == "":
+	case block.Compensation != nothingToUndo:
+		r.reject(at.child("compensation"), "can only be none: there is nothing to undo; what undoes the effect stands in compensate_with")
+	case block.CompensateWith != nil:
+		r.reject(at.child("compensation"), "says that there is nothing to undo, but compensate_with says how it is undone; leave out one of the two")
+	case block.ReversalWindow != nil:
+		r.reject(at.child("reversal_window"), "has no meaning where there is nothing to undo; leave it out")
+	}
+}
+
+func (r *reader) checkCompensation(at path, block compensationBlock) {
+	if block.Tool == "" {
+		r.reject(at.child("tool"), "say which tool undoes this one, as provider/operation")
+	}
+	if block.Payload == "" {
+		return
+	}
+	at = at.child("payload")
+	expression, err := jq.Compile(block.Payload)
+	if err != nil {
+		r.reject(at, "%s", r.secrets.redact(err.Error()))
+		return
+	}
+	for _, name := range expression.Reads() { // an unknown name would always be null
+		if !slices.Contains(dispatch.ReversalInput, name) {
+			r.reject(at, "%s", r.secrets.redact(fmt.Sprintf("there is no .%s; known here: .%s", name, strings.Join(dispatch.ReversalInput, ", ."))))
+			return
+		}
+	}
+}
+
+// references checks the names by which one part of the file refers to another. That needs
+// the whole file.
+type references struct {
+	*reader
+	providers map[string]dispatch.Provider
+	tools     map[string]dispatch.Policy // by full name
+}
+
+func (r *reader) checkReferences(providers []dispatch.Provider) {
+	refs := references{reader: r, providers: make(map[string]dispatch.Provider, len(providers)), tools: map[string]dispatch.Policy{}}
+	for _, provider := range providers {
+		refs.providers[provider.Name] = provider
+		for operation, policy := range provider.Tools {
+			refs.tools[fullName(provider.Name, operation)] = policy
+		}
+	}
+	for _, provider := range providers {
+		at := path{"providers", provider.Name}
+		refs.checkFallback(at.child("fallback"), provider)
+		for _, operation := range slices.Sorted(maps.Keys(provider.Tools)) {
+			at, policy := at.child("tools").child(operation), provider.Tools[operation]
+			refs.checkLookup(at.child("lookup").child("tool"), provider, policy.Lookup)
+			refs.checkReversal(at.child("compensate_with").child("tool"), fullName(provider.Name, operation))
+		}
+	}
+}
+
+func (r references) checkLookup(at path, provider dispatch.Provider, lookup *dispatch.Lookup) {
+	if lookup == nil {
+		return
+	}
+	var readOnly []string
+	for operation, policy := range provider.Tools {
+		if policy.Class == dispatch.ReadOnly {
+			readOnly = append(readOnly, operation)
+		}
+	}
+	r.checkOneOf(at, lookup.Operation, readOnly, "must name a read_only operation of this provider")
+}
+
+func (r references) checkOneOf(at path, name string, allowed []string, rule string) bool {
+	if slices.Contains(allowed, name) {
+		return true
+	}
+	slices.Sort(allowed)
+	r.reject(at, "%s; %s", rule, spelling.Suggest(name, allowed))
+	return false
+}
+
+// checkReversal makes sure that the undo is another tool that acts, can be repeated, and is
+// not undone by this one in turn.
+func (r references) checkReversal(at path, own string) {
+	policy := r.tools[own]
+	undo := policy.Reversal.Tool
+	if undo == "" || policy.Class == dispatch.ReadOnly || !r.checkOneOf(at, undo, r.actingBesides(own), "must name another tool of this file that acts, as provider/operation") {
+		return
+	}
+	if policy = r.tools[undo]; policy.Class == dispatch.NonIdempotent && policy.Lookup == nil {
+		r.reject(at, "%s is non_idempotent without a lookup, so nothing would settle an undo whose answer got lost; give it a lookup, or another class", undo)
+	}
+	if circle := r.circleFrom(own); len(circle) > 0 && own == slices.Min(circle) {
+		r.reject(at, "tools undo each other in a circle: %s -> %s; end it with compensation: none, because an undo is never undone", strings.Join(circle, " -> "), own)
+	}
+}
+
+func (r references) actingBesides(own string) []string {
+	var acting []string
+	for name, policy := range r.tools {
+		if name != own && policy.Class != dispatch.ReadOnly {
+			acting = append(acting, name)
+		}
+	}
+	return acting
+}
+
+// circleFrom follows the undos from own. It returns nil unless they lead to own again.
+func (r references) circleFrom(own string) []string {
+	circle := []string{own}
+	for next := r.tools[own].Reversal.Tool; next != own; next = r.tools[next].Reversal.Tool {
+		if next == "" || slices.Contains(circle, next) {
+			return nil
+		}
+		circle = append(circle, next)
+	}
+	return circle
+}
+
+func (r references) checkFallback(at path, provider dispatch.Provider) {
+	if provider.Fallback == "" {
+		return
+	}
+	others := maps.Clone(r.providers)
+	delete(others, provider.Name)
+	fallback, known := others[provider.Fallback]
+	switch {
+	case !known:
+		r.reject(at, "must name another provider of this file; %s", spelling.Suggest(provider.Fallback, slices.Sorted(maps.Keys(others))))
+	case fallback.Fallback != "":
+		r.reject(at, "a fallback has no fallback itself; leave out one of the two")
+	default:
+		for _, operation := range slices.Sorted(maps.Keys(provider.Tools)) {
+			r.checkSubstitute(at, operation, provider.Tools[operation], fallback.Tools)
+		}
+	}
+}
+
+// checkSubstitute makes sure that the fallback can serve the provider's intents, and can
+// look up and undo what it served.
+func (r references) checkSubstitute(at path, operation string, own dispatch.Policy, fallback map[string]dispatch.Policy) {
+	substitute, declared := fallback[operation]
+	switch {
+	case !declared:
+		r.reject(at, "the fallback has no operation %q, as this provider has", operation)
+	case !isClass(own.Class) || !isClass(substitute.Class):
+		// Already reported at the class.
+	case substitute.Class != own.Class:
+		r.reject(at, "the fallback's %q must be %s, as it is here", operation, own.Class)
+	case own.Lookup != nil && substitute.Lookup == nil:
+		r.reject(at, "the fallback's %q must have a lookup, as it has here: it is asked about what it served", operation)
+	case own.Reversal.Tool != "" && substitute.Reversal.Tool == "":
+		r.reject(at, "the fallback's %q must have compensate_with, as it has here: what it did is undone there", operation)
+	}
+}
+
+// leastRetention keeps a typo from deleting intents whose runs are still going on.
+const leastRetention = time.Hour
+
+func (r *reader) checkRetention(at path, retention time.Duration) {
+	if retention < leastRetention {
+		r.reject(at, "must be at least 1h")
+	}
+}
+
+// retain notes a tool's own retention. Retention must be at least the key's ttl: the outbox
+// must remember a key for as long as the provider does.
+func (r *reader) retain(at path, name string, tool toolBlock, retention Retention) {
+	ttl := tool.Idempotency.TTL
+	if ttl > maxKeyTTL {
+		ttl = 0 // already reported
+	}
+	if tool.Retention == nil {
+		if inherited := retention.Default; inherited > 0 && inherited < ttl {
+			r.reject(at.child("idempotency").child("ttl"), "is longer than the retention of %s; give this tool a retention of at least %s", duration.Format(inherited), duration.Format(ttl))
+		}
+		return
+	}
+	retention.Tools[name] = *tool.Retention
+	r.checkRetention(at.child("retention"), *tool.Retention)
+	if *tool.Retention >= leastRetention && *tool.Retention < ttl {
+		r.reject(at.child("retention"), "is shorter than idempotency.ttl; write at least %s", duration.Format(ttl))
+	}
+}

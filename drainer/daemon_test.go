@@ -1,0 +1,313 @@
+package drainer
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+func TestASessionWaitsForThoseThatJoinedBefore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var r roster
+		oldest, middle, newest := &session{}, &session{}, &session{}
+		left := make(chan *session, 3)
+		for _, s := range []*session{oldest, middle, newest} {
+			r.enter(s)
+		}
+		for _, s := range []*session{newest, middle, oldest} {
+			go func() {
+				r.awaitEarlier(t.Context(), s)
+				left <- s
+				if s != newest {
+					r.exit(s)
+				}
+			}()
+		}
+		for _, want := range []*session{oldest, middle, newest} {
+			if <-left != want {
+				t.Fatal("a session left before one that had joined before")
+			}
+		}
+		if r.newest() != newest || len(r.all()) != 1 {
+			t.Error("the newest is not the one that is left")
+		}
+	})
+}
+
+func TestTheWaitForEldersIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var r roster
+		elder, s := &session{}, &session{}
+		r.enter(elder)
+		r.enter(s)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			r.awaitEarlier(ctx, s)
+			close(ended)
+		}()
+		synctest.Wait()
+		cancel()
+		<-ended
+	})
+}
+
+func TestAStopEndsAReloadThatWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var first, second atomic.Int64
+		counted := func(closed *atomic.Int64) []dispatch.Provider {
+			return []dispatch.Provider{{Name: "sim", Adapter: closing{close: func() error { closed.Add(1); return nil }}}}
+		}
+		o, _ := observing()
+		daemon := New(awayStore{}, counted(&first), Settings{}, o.log, prometheus.NewRegistry())
+		ctx, stop := context.WithCancel(t.Context())
+		ended, reloaded := make(chan error, 1), make(chan error, 1)
+		go func() { ended <- daemon.Run(ctx) }()
+		go func() { reloaded <- daemon.Reload(counted(&second)) }()
+		synctest.Wait() // both try to join
+		stop()
+		if err := <-reloaded; !errors.Is(err, errStopped) {
+			t.Errorf("it reloaded although nobody could join: %v", err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if first.Load() != 1 || second.Load() != 1 {
+			t.Errorf("the adapters were closed %d and %d times, want each once", first.Load(), second.Load())
+		}
+	})
+}
+
+func TestWhoDrainsOnceTellsThatAGateShutMeanwhileKeptRows(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		gate Gate
+		due  int
+		left bool
+	}{
+		"others paused it":            {Gate{Provider: "sim", Paused: true, Breaker: BreakerClosed}, 3, true},
+		"others opened its breaker":   {Gate{Provider: "sim", Breaker: BreakerOpen}, 3, true},
+		"another one is trying it":    {Gate{Provider: "sim", Breaker: BreakerHalfOpen}, 3, true},
+		"nothing is due behind it":    {Gate{Provider: "sim", Paused: true, Breaker: BreakerClosed}, 0, false},
+		"it is not shut":              {Gate{Provider: "sim", Breaker: BreakerClosed}, 3, false},
+		"it is none of this worker's": {Gate{Provider: "other", Paused: true, Breaker: BreakerClosed}, 3, false},
+	} {
+		s := &session{
+			settings:  Settings{Once: true},
+			store:     gateStore{gate: test.gate, due: test.due},
+			upstreams: map[string]*upstream{"sim": newUpstream(dispatch.Provider{Name: "sim"})},
+		}
+		if err := s.countLeft(t.Context()); errors.Is(err, ErrRowsLeft) != test.left {
+			t.Errorf("%s: it says %v, want rows left %v", name, err, test.left)
+		}
+	}
+}
+
+type gateStore struct {
+	Store
+	gate Gate
+	due  int
+}
+
+func (s gateStore) Gates(context.Context, string) ([]Gate, error) { return []Gate{s.gate}, nil }
+
+func (s gateStore) Due(_ context.Context, providers []string) (map[string]int, error) {
+	due := map[string]int{}
+	for _, provider := range providers {
+		due[provider] = s.due
+	}
+	return due, nil
+}
+
+func TestOnlyForwardStepsOfAClosedRunAreBarred(t *testing.T) {
+	t.Parallel()
+	of := func(run string) dispatch.Tuple { return dispatch.Tuple{AgentRunID: run} }
+	for name, test := range map[string]struct {
+		row  Row
+		want bool
+	}{
+		"a step":               {Row{Tuple: of("closed")}, true},
+		"its retry":            {Row{Tuple: of("closed"), MaybeApplied: true}, true},
+		"an undo":              {Row{Tuple: of("closed"), Undoes: new(int64)}, false},
+		"a question":           {Row{Tuple: of("closed"), Lookup: true}, false},
+		"a step of a run open": {Row{Tuple: of("open")}, false},
+	} {
+		var c closedRuns
+		if c.bars(&test.row) {
+			t.Errorf("%s: barred before anything was closed", name)
+		}
+		c.learn([]string{"closed"})
+		if got := c.bars(&test.row); got != test.want {
+			t.Errorf("%s: barred is %t, want %t", name, got, test.want)
+		}
+		c.learn(nil)
+		if c.bars(&test.row) {
+			t.Errorf("%s: barred after all was forgotten", name)
+		}
+	}
+}
+
+// What drains may take as long as its dispatches may, and no longer: an adapter
+// that ignores its context is cured by a restart.
+func TestALaneHangsOnlyOnceItsDispatchesShouldHaveEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stop, stopNow := context.WithCancel(t.Context())
+		abort, abortNow := context.WithCancel(t.Context())
+		defer abortNow()
+		life := lifetimes{stop: stop, abort: abort}
+		l := &lane{
+			pool: &pool{outcomes: newOutcomes(), upstreams: map[string]*upstream{
+				"sim":    newUpstream(dispatch.Provider{Name: "sim", Timeout: time.Second}),
+				"backup": newUpstream(dispatch.Provider{Name: "backup", Timeout: 10 * time.Minute}),
+			}},
+			outstanding: 1,
+		}
+		for _, step := range []struct {
+			name string
+			do   func()
+			want bool
+		}{
+			{"it claims", func() { time.Sleep(time.Hour) }, false},
+			{"it drains", stopNow, false},
+			{"the longest dispatch may still be under way", func() { time.Sleep(10 * time.Minute) }, false},
+			{"every dispatch should have ended", func() { time.Sleep(time.Second) }, true},
+			{"it did, and its outcome waits for the database", func() { l.pool.outcomes.put(Settlement{}) }, false},
+			{"another has not", func() { l.outstanding++ }, true},
+			{"nothing is left", func() { l.outstanding, l.pool.outcomes = 0, newOutcomes() }, false},
+		} {
+			step.do()
+			if got := l.adapterHangs(life); got != step.want {
+				t.Errorf("%s: it hangs is %v, want %v", step.name, got, step.want)
+			}
+		}
+		l.outstanding, l.stoppedAt = 1, time.Time{}
+		abortNow()
+		if !l.adapterHangs(life) {
+			t.Error("an adapter ignores that it was cancelled, and the lane does not hang")
+		}
+	})
+}
+
+// A retired session may go on for long because of one provider. The lanes of
+// the others have done what they had to, and a restart would cure nothing.
+func TestALaneThatHasEndedIsNotStuck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stop, stopNow := context.WithCancel(t.Context())
+		stopNow()
+		ended := laneTo(nil)
+		ended.pulse.beat()
+		var daemon Daemon
+		daemon.roster.enter(&session{lanes: map[route]*lane{{"idle", "idle"}: ended}})
+		if err := ended.run(lifetimes{stop: stop, abort: t.Context(), giveUp: t.Context()}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * stuckAfter)
+		if err := daemon.Live(); err != nil {
+			t.Errorf("a lane ended in order, and the daemon says: %v", err)
+		}
+	})
+}
+
+func TestALoopThatNoLongerGoesRoundIsReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turning := &lane{}
+		var daemon Daemon
+		daemon.roster.enter(&session{lanes: map[route]*lane{{"sim", "backup"}: turning}})
+		if err := daemon.Live(); err != nil {
+			t.Errorf("it has not begun, and the daemon says: %v", err)
+		}
+		turning.pulse.beat()
+		time.Sleep(stuckAfter)
+		if err := daemon.Live(); err != nil {
+			t.Errorf("its round may take that long, and the daemon says: %v", err)
+		}
+		time.Sleep(time.Nanosecond)
+		if err := daemon.Live(); err == nil || !strings.Contains(err.Error(), `the lane of provider "sim" has been stuck for over 1m0s`) {
+			t.Errorf("it is stuck, and the daemon says: %v", err)
+		}
+	})
+}
+
+// Heartbeats are small and get through where batches do not.
+func TestALaneWhoseBatchesFailIsNotReady(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]func(*lane, error){
+		"claims": func(l *lane, err error) {
+			l.onClaimed(claimResult{of: &share{begunAt: time.Now()}, err: err})
+		},
+		"settlements": func(l *lane, err error) {
+			l.onSettled(settleResult{of: &share{begunAt: time.Now()}, err: err})
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := laneTo(nil)
+			daemon := Daemon{}
+			daemon.roster.enter(&session{lease: l.pool.lease, lanes: map[route]*lane{{"sim", "sim"}: l}})
+			registry := prometheus.NewRegistry()
+			registry.MustRegister(l.observer.metrics.stalled)
+			shown := func() float64 { return values(t, registry)["lane_stalled sim"] }
+			for _, step := range []struct {
+				what  string
+				err   error
+				after time.Duration
+				ready bool
+			}{
+				{"one fails", errAway, 0, true},
+				{"they have failed for a minute", errAway, stalledAfter, true},
+				{"they have failed for longer", errAway, time.Second, false},
+				{"one succeeds", nil, time.Second, true},
+				{"another fails later", errAway, 2 * stalledAfter, true},
+			} {
+				time.Sleep(step.after)
+				l.pool.lease.renew(time.Now())
+				fails(l, step.err)
+				l.stall(l.isStalled())
+				err := daemon.Ready()
+				if (err == nil) != step.ready || (shown() == 0) != step.ready {
+					t.Errorf("%s: %s: it says %v and shows %v", name, step.what, err, shown())
+				}
+				if !step.ready && !strings.Contains(err.Error(), `provider "sim"`) {
+					t.Errorf("%s: it says %v", name, err)
+				}
+			}
+		})
+	}
+}
+
+func TestADaemonIsReadyWhileItsNewestWorkerMayClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var daemon Daemon
+		worker := &session{lease: newLease(beatFunc(nil), "worker", timing, time.Now())}
+		for _, step := range []struct {
+			name string
+			do   func()
+			want bool
+		}{
+			{"nobody has joined", func() {}, false},
+			{"a worker has", func() { daemon.roster.enter(worker) }, true},
+			{"its lease may be over", func() { time.Sleep(mustStopAfter) }, false},
+			{"it beat", func() { worker.lease.renew(time.Now()) }, true},
+			{"it stops", func() { worker.stopping.Store(true) }, false},
+		} {
+			step.do()
+			if err := daemon.Ready(); (err == nil) != step.want {
+				t.Errorf("%s: it says %v", step.name, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,286 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/operator"
+)
+
+// countLimit is where counting stops: asking stays cheap over any queue.
+const countLimit = 1000
+
+func limit(*examination) any { return countLimit }
+
+func lease(x *examination) any { return x.Lease.Seconds() }
+
+func sagaAge(x *examination) any { return x.Limits.SagaAge.Seconds() }
+
+// queuedCTE names the providers that have rows in the queue: one index look
+// each, however many rows there are.
+const queuedCTE = `
+	WITH RECURSIVE queued AS (
+		(SELECT provider FROM outbox.queue ORDER BY provider LIMIT 1)
+		UNION ALL
+		SELECT (SELECT q.provider FROM outbox.queue q WHERE q.provider > queued.provider ORDER BY q.provider LIMIT 1)
+		FROM queued WHERE provider IS NOT NULL)`
+
+var outboxChecks = []check{
+	{name: "workers", look: each(queuedCTE+`
+		SELECT count(*) FILTER (WHERE beat_at >= now() - make_interval(secs => $1::float8)),
+			count(*) FILTER (WHERE beat_at < now() - make_interval(secs => $1::float8)),
+			EXISTS (SELECT FROM queued WHERE provider IS NOT NULL AND EXISTS (
+				SELECT FROM outbox.queue q WHERE q.provider = queued.provider AND q.next_attempt_at <= now()))
+		FROM outbox.worker`,
+		func(x *examination, seen struct {
+			Alive, Silent int64
+			HasDue        bool
+		},
+		) (found []Finding) {
+			const start = "start drainer run --config …; if it runs, its log says why it has no heartbeat here"
+			switch {
+			case seen.Alive > 0:
+				found = append(found, ok("%d alive", seen.Alive))
+			case seen.HasDue:
+				found = append(found, problem(start, "no process drains, and intents are due"))
+			default:
+				found = append(found, warning(start, "no process drains; nothing is due"))
+			}
+			if seen.Silent > 0 {
+				found = append(found, warning("nothing, while another worker lives: it recovers their rows; else start one",
+					"%d without a heartbeat for %s", seen.Silent, x.Lease))
+			}
+			return found
+		}, lease)},
+
+	{name: "claims", well: "none is older than it may be", look: each(`
+		SELECT c.provider, w.worker_id IS NULL, sum(pg_catalog.cardinality(c.intent_ids))::bigint,
+			extract(epoch FROM now() - min(c.claimed_at))::float8
+		FROM outbox.claim c LEFT JOIN outbox.worker w USING (worker_id)
+		GROUP BY 1, 2 ORDER BY 1, 2`,
+		func(x *examination, c struct {
+			Provider      string
+			Orphaned      bool // the worker's row is gone
+			Intents       int64
+			OldestSeconds float64
+		},
+		) []Finding {
+			switch age := seconds(c.OldestSeconds); {
+			case c.Orphaned && age > 2*x.Lease:
+				return []Finding{problem("start a drainer whose configuration has the provider: it recovers them",
+					"%q has %d intents claimed by workers that are gone, the oldest %s ago", c.Provider, c.Intents, short(age))}
+			case !c.Orphaned && age > x.patience(c.Provider):
+				return []Finding{warning("see its log for the provider, and how long its timeout is; restart the worker if it hangs",
+					"%q has intents in progress for %s at a worker that lives", c.Provider, short(age))}
+			}
+			return nil
+		})},
+
+	{name: "unconfigured", well: "this configuration or a live worker knows the provider of every row in the queue", look: lookForUnconfigured},
+
+	// To have no namespace is no fault while no other outbox uses the same account,
+	// and that cannot be seen from here.
+	{name: "namespace", look: each(`
+		SELECT coalesce((SELECT value FROM outbox.setting WHERE name = 'namespace'), ''),
+			ARRAY(SELECT name FROM outbox.provider WHERE namespace IS NULL ORDER BY name LIMIT 20)`,
+		func(_ *examination, seen struct {
+			Own     string
+			Without []string // providers
+		},
+		) []Finding {
+			switch {
+			case seen.Own != "":
+				return []Finding{ok("keys have the namespace %s, or that of their provider", seen.Own)}
+			case len(seen.Without) == 0:
+				return []Finding{ok("every provider has a namespace of its own; the outbox has none")}
+			}
+			return []Finding{ok("no namespace is set: another outbox that uses the same account as %s could make the same keys, and then one effect of two is lost. "+
+				"Where there is one, INSERT INTO outbox.setting VALUES ('namespace', 'NAME') as the schema's owner", strings.Join(seen.Without, ", "))}
+		})},
+
+	{name: "providers' gates", well: "no provider is paused, every circuit breaker is closed", look: lookAtGates},
+
+	{name: "incidents", well: "each is acknowledged or resolved", look: each(`
+		SELECT kind, count(*), min(opened_at)
+		FROM (SELECT kind, opened_at FROM outbox.incident WHERE acknowledged_at IS NULL AND resolved_at IS NULL LIMIT $1::int) i
+		GROUP BY 1 ORDER BY 1`,
+		func(_ *examination, open struct {
+			Kind   string
+			Number int64
+			Oldest time.Time
+		},
+		) []Finding {
+			return []Finding{warning("drainer incidents list, then drainer incidents ack",
+				"%s of kind %s not acknowledged, the oldest since %s", atLeast(open.Number), open.Kind, open.Oldest.UTC().Format(time.RFC3339))}
+		}, limit)},
+
+	{name: "sagas", well: "none is stuck or failed", look: each(`
+		SELECT count(*), coalesce(max(seconds), 0)::float8,
+			(SELECT count(*) FROM (SELECT FROM outbox.saga WHERE state = 'compensation_failed' LIMIT $1::int) f)
+		FROM (
+			SELECT extract(epoch FROM now() - begun_at) AS seconds FROM outbox.saga
+			WHERE state = 'begun' AND begun_at < now() - make_interval(secs => $2::float8) ORDER BY begun_at LIMIT $1::int) s`,
+		func(x *examination, seen struct {
+			Stuck         int64
+			OldestSeconds float64
+			Failed        int64
+		},
+		) (found []Finding) {
+			if seen.Stuck > 0 {
+				found = append(found, warning("drainer sagas list --state begun; drainer sagas show RUN lists what it waits for",
+					"%s runs have been rolling back for more than %s, the oldest for %s", atLeast(seen.Stuck), short(x.Limits.SagaAge), short(seconds(seen.OldestSeconds))))
+			}
+			if seen.Failed > 0 {
+				found = append(found, warning("drainer sagas list --state compensation_failed; then drainer sagas retry or resolve",
+					"%s runs could not be rolled back", atLeast(seen.Failed)))
+			}
+			return found
+		}, limit, sagaAge)},
+
+	{name: "jobs", well: "pages and compensations come round", look: each(`
+		SELECT ARRAY(SELECT name FROM outbox.river_queue WHERE paused_at IS NOT NULL ORDER BY name LIMIT 10),
+			coalesce(due.kind, ''), coalesce(extract(epoch FROM now() - due.scheduled_at), 0)::float8,
+			coalesce(extract(epoch FROM now() - greatest(
+				(SELECT min(started_at) FROM outbox.worker WHERE beat_at >= now() - make_interval(secs => $1::float8)),
+				(SELECT max(attempted_at) FROM outbox.river_job WHERE kind = 'page_look' AND state OPERATOR(pg_catalog.=) 'completed'))), 0)::float8
+		FROM (SELECT) one LEFT JOIN LATERAL (
+			SELECT kind, scheduled_at FROM outbox.river_job WHERE state OPERATOR(pg_catalog.=) 'available' AND scheduled_at <= now()
+			ORDER BY scheduled_at LIMIT 1) due ON true`,
+		func(x *examination, seen struct {
+			Paused     []string // queues of River
+			DueKind    string   // of the job that has been due for longest
+			DueSeconds float64
+			// LookSeconds is how long no process has looked for incidents to page, since the
+			// oldest of those that live began.
+			LookSeconds float64
+		},
+		) (found []Finding) {
+			const restart = "see the drainers' logs, and /readyz of each; restart one after the other"
+			for _, queue := range seen.Paused {
+				found = append(found, problem("UPDATE outbox.river_queue SET paused_at = NULL;", "River's queue %q is paused: what is in it waits", queue))
+			}
+			if due := seconds(seen.DueSeconds); due > x.Limits.JobAge {
+				found = append(found, problem(restart, "a job of kind %s has been due for %s, and no drainer works it: pages and compensations may wait", seen.DueKind, short(due)))
+			}
+			if age := seconds(seen.LookSeconds); age > x.Limits.JobAge {
+				found = append(found, warning("start drainer run without --once; if it runs: "+restart, "no drainer has looked for incidents to page for %s", short(age)))
+			}
+			return found
+		}, lease)},
+}
+
+// patience is more than a claimed row may wait and then take.
+func (x *examination) patience(provider string) time.Duration {
+	longest := 30 * time.Second
+	for _, p := range x.Providers {
+		if p.Name == provider {
+			longest = p.Timeout
+		}
+	}
+	return 5*longest + time.Minute
+}
+
+// queued is a provider that has rows in the queue.
+type queued struct {
+	Provider   string
+	Rows       int64 // at most countLimit
+	DueSeconds float64
+	Served     bool // by a worker that lives
+}
+
+// lookForUnconfigured finds rows that this configuration would never send.
+func lookForUnconfigured(ctx context.Context, x *examination) (found []Finding, err error) {
+	all, err := read[queued](ctx, x, queuedCTE+`
+		SELECT n.provider,
+			(SELECT count(*) FROM (SELECT FROM outbox.queue q WHERE q.provider = n.provider LIMIT $1::int) r),
+			coalesce((SELECT extract(epoch FROM now() - q.next_attempt_at) FROM outbox.queue q
+				WHERE q.provider = n.provider ORDER BY q.next_attempt_at LIMIT 1), 0)::float8,
+			EXISTS (SELECT FROM outbox.worker w WHERE n.provider = ANY (w.providers OPERATOR(pg_catalog.||) w.tools) AND w.beat_at >= now() - make_interval(secs => $2::float8))
+		FROM (SELECT provider FROM queued WHERE provider IS NOT NULL LIMIT 1000) n ORDER BY 1`, countLimit, x.Lease.Seconds())
+	if err != nil {
+		return nil, err
+	}
+	for _, q := range all {
+		i := slices.IndexFunc(x.Providers, func(p dispatch.Provider) bool { return p.Name == q.Provider })
+		provider, operation, parked := strings.Cut(q.Provider, "/")
+		switch {
+		case parked && !q.Served: // daemons have parked it, because its provider does not have the operation
+			found = append(found, problem(fmt.Sprintf("add %q under providers.%s.tools, and reload or restart; or drainer intents cancel", operation, provider),
+				"%s the tool %q, which no living worker knows", rowsThat("want", q.Rows), q.Provider))
+		case i >= 0:
+			unknown, err := x.unknownTools(ctx, x.Providers[i])
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, unknown...)
+		case !q.Served:
+			since := ""
+			if q.DueSeconds > 0 {
+				since = fmt.Sprintf(", due for %s", short(seconds(q.DueSeconds)))
+			}
+			found = append(found, problem(fmt.Sprintf("add %q under providers and start a drainer with it; or drainer intents cancel --provider %[1]q", q.Provider),
+				"%s for the provider %q, which neither this configuration nor a living worker knows%s", rowsThat("wait", q.Rows), q.Provider, since))
+		}
+	}
+	return found, nil
+}
+
+// unknownTools looks at the rows that are due first.
+func (x *examination) unknownTools(ctx context.Context, provider dispatch.Provider) (found []Finding, err error) {
+	type tool struct {
+		Name string
+		Rows int64
+	}
+	tools, err := read[tool](ctx, x, `
+		SELECT i.tool_name, count(*)
+		FROM (SELECT intent_id FROM outbox.queue WHERE provider = $1::text ORDER BY next_attempt_at LIMIT $2::int) q
+		JOIN outbox.intent i ON i.id = q.intent_id
+		GROUP BY 1 ORDER BY 1`, provider.Name, countLimit)
+	for _, t := range tools {
+		operation := dispatch.Tuple{ToolName: t.Name}.Operation()
+		if _, known := provider.Tools[operation]; !known {
+			found = append(found, problem(fmt.Sprintf("add %q under providers.%s.tools, and reload or restart", operation, provider.Name),
+				"%s the tool %q, which this configuration does not have", rowsThat("want", t.Rows), t.Name))
+		}
+	}
+	return found, err
+}
+
+// rowsThat counts rows of which the verb is said.
+func rowsThat(verb string, n int64) string {
+	if n == 1 {
+		return "1 row " + verb + "s"
+	}
+	return atLeast(n) + " rows " + verb
+}
+
+func atLeast(n int64) string {
+	if n >= countLimit {
+		return fmt.Sprintf("%d or more", n)
+	}
+	return fmt.Sprint(n)
+}
+
+func lookAtGates(ctx context.Context, x *examination) (found []Finding, err error) {
+	pooled, err := x.pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer pooled.Release()
+	gates, err := operator.Open(pooled.Conn()).Providers(ctx)
+	for _, gate := range gates {
+		if gate.Paused {
+			found = append(found, warning("drainer providers list says who paused it and why; drainer providers resume "+gate.Provider,
+				"%q is paused: nothing is sent to it", gate.Provider))
+		}
+		if gate.Breaker != "closed" {
+			found = append(found, warning("see whether it can be reached, below; the breaker closes by itself when it answers again",
+				"the circuit breaker of %q is %s: it failed several times in a row", gate.Provider, gate.Breaker))
+		}
+	}
+	return found, err
+}

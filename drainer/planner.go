@@ -1,0 +1,390 @@
+package drainer
+
+import (
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+const (
+	// linger is how long a lane gathers outcomes for a batch while others are still on their way.
+	linger = 5 * time.Millisecond
+	// pollInterval bounds the wait for rows that no notification announced.
+	pollInterval = 250 * time.Millisecond
+	// fullBatch is as many outcomes as one batch settles: more gain little.
+	fullBatch = 1000
+	// batchesAtOnce is how many of a lane's batches may claim, and how many may settle, at
+	// the same time: while one waits for its commit or is being read, the database has
+	// another one to work on.
+	batchesAtOnce = 2
+	// batchesOfWork are claimed ahead: dispatchers have one batch's worth left to do
+	// while the next batch, which fetches more, is under way.
+	batchesOfWork = 2
+	// maxPrefetch bounds the rows that wait in memory for a free dispatcher, and
+	// maxPrefetchBytes their payloads.
+	maxPrefetch      = 1750
+	maxPrefetchBytes = 16 << 20
+	// maxClaimBytes bounds the payloads that one claim brings: a link of 4 Mbit/s carries
+	// them in time. minClaimBytes brings a single row.
+	maxClaimBytes, minClaimBytes = 4 << 20, 1 << 9
+)
+
+// planner decides what a lane claims next, and when. It has no clock and does no I/O:
+// the lane gives it the time and its load, and reports what each claim found.
+type planner struct {
+	claim      Claim // what all claims of the lane have in common
+	isDetour   bool  // the fallback serves these rows, so the provider's own lane marks it idle
+	prefetches bool  // claimed rows may wait for a free dispatcher
+
+	scan         scan
+	idle         idleness
+	prefetch     int // rows to claim beyond the free slots
+	payloadBytes int // of one payload, on average over the newest claim
+	claimBytes   int // bytes that the next claim may bring
+}
+
+func newPlanner(route route, own, server dispatch.Provider) planner {
+	return planner{
+		claim:      Claim{Provider: route.provider, Server: route.server, Fallback: own.Fallback},
+		isDetour:   route.isDetour(),
+		prefetches: !route.isDetour() && mayPrefetch(server), // what takes a detour could soon be served by its own provider
+		claimBytes: maxClaimBytes,
+	}
+}
+
+// mayPrefetch reports whether rows may be claimed before they can start. A
+// claimed row counts as sent once its worker dies, and a lost row of a
+// non-idempotent tool needs a human. Where a rate limits, waiting rows gain
+// nothing.
+func mayPrefetch(p dispatch.Provider) bool {
+	if p.RateLimit.PerSecond > 0 {
+		return false
+	}
+	for _, policy := range p.Tools {
+		if policy.Class == dispatch.NonIdempotent {
+			return false
+		}
+	}
+	return true
+}
+
+// load is a lane's work in hand at one moment, and what its provider lets through.
+type load struct {
+	now          time.Time
+	stopping     bool
+	outstanding  int  // claimed rows whose outcomes the lane has not collected
+	settled      int  // collected outcomes that no batch has taken
+	emptied      int  // claims that a batch has to finish
+	claiming     int  // batches under way that claim
+	claimingRows int  // rows that these may bring
+	settling     int  // batches under way that settle
+	isShared     bool // other workers serve the provider too
+	isFailing    bool // a batch has failed, and none has succeeded since
+	reclaimsNext bool // it is time to look for claims whose reply was lost
+
+	isBarred bool          // rows may be due, and none of them may be sent for now
+	passage  passage       // what the breaker of the serving provider lets through
+	isProbed bool          // a probe of this lane is under way
+	probeFor time.Duration // how long a probe may take
+	slots    int           // dispatches that this worker may have under way at the provider
+	budget   int           // dispatches that the provider's rate allows now
+	budgetIn time.Duration // when it allows the next one; 0 if it does now
+}
+
+// isQuiet reports that no batch is under way.
+func (l load) isQuiet() bool { return l.claiming == 0 && l.settling == 0 }
+
+// mayBegin forbids a second batch where the lane first has to know what became of the
+// one under way, and where several workers share the provider's rows: more claims at once
+// would pass over each other's rows.
+func (l load) mayBegin() bool {
+	return l.isQuiet() || (!l.isFailing && !l.reclaimsNext && !l.isShared)
+}
+
+// A second concurrent batch is begun only if it is full: less is better off in the next.
+func (p *planner) maySettle(l load) bool {
+	return l.isQuiet() || (l.mayBegin() && l.settling < batchesAtOnce && l.settled >= fullBatch)
+}
+
+func (p *planner) mayClaim(l load) bool {
+	return l.isQuiet() || (l.mayBegin() && l.claiming < batchesAtOnce && p.scan.hungry && p.allowance(l).rows >= fullBatch/2)
+}
+
+// isBatchDue reports whether a longer wait could not make the next batch better.
+func (p *planner) isBatchDue(l load) bool {
+	if !l.isQuiet() {
+		return p.maySettle(l) || p.mayClaim(l)
+	}
+	return l.settled >= fullBatch || (l.settled > 0 && l.outstanding == 0)
+}
+
+// wait is how long the lane waits for outcomes or a notification before its next batch.
+func (p *planner) wait(l load) time.Duration {
+	allowed := p.allowance(l)
+	switch {
+	case !l.isQuiet():
+		return pollInterval
+	case l.settled > 0 || l.emptied > 0:
+		return linger
+	case allowed.rows == 0:
+		return allowed.wait
+	case p.scan.again() && l.outstanding > 0:
+		return linger
+	case p.scan.again():
+		return 0
+	}
+	return p.idle.wait(l.now)
+}
+
+// allowance is how much a lane may claim with its next batch, and how long to wait
+// where that is nothing.
+type allowance struct {
+	rows     int
+	probeFor time.Duration // over 0: one row, to try the provider
+	wait     time.Duration
+}
+
+// allowance never covers a row that could not be sent soon: a claimed row
+// counts as sent once its worker dies.
+func (p *planner) allowance(l load) allowance {
+	nothing := allowance{wait: pollInterval}
+	if l.stopping || l.isBarred {
+		return nothing
+	}
+	room := p.room(l)
+	if l.passage == passRows {
+		wait := pollInterval
+		if l.budgetIn > 0 {
+			wait = min(l.budgetIn, pollInterval)
+		}
+		return allowance{rows: min(room, max(0, l.budget-l.claimingRows)), wait: wait}
+	}
+	if l.isProbed {
+		return nothing
+	}
+	return allowance{rows: min(1, room), probeFor: l.probeFor, wait: pollInterval}
+}
+
+// room is for how many more rows the lane has dispatchers, or memory to keep them for one.
+func (p *planner) room(l load) int {
+	if l.slots == 0 {
+		return 0
+	}
+	return max(0, l.slots+p.prefetch-l.outstanding-l.claimingRows)
+}
+
+// nextClaim asks for no rows where none may be claimed.
+func (p *planner) nextClaim(l load) Claim {
+	allowed := p.allowance(l)
+	claim := p.claim
+	claim.Limit, claim.Bytes, claim.ProbeFor = allowed.rows, p.claimBytes, allowed.probeFor
+	if claim.Limit == 0 {
+		return claim
+	}
+	if claim.ProbeFor > 0 {
+		claim.After = p.scan.everywhere() // the one row that may be tried can lie behind the cursor
+	} else {
+		claim.After = p.scan.from(l.now)
+	}
+	if !p.isDetour { // the provider's own lane tells producers whether to notify
+		claim.Idle = p.idle.mark(l.now)
+	}
+	return claim
+}
+
+// claimed takes in what a claim found that was begun then.
+func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
+	if now.Sub(begun) < batchTimeout/4 { // a claim twice as large is in time too, so it does not fail at every other try
+		p.claimBytes = min(maxClaimBytes, 2*p.claimBytes)
+	}
+	bytes := 0
+	for _, row := range reply.Rows {
+		bytes += len(row.Payload)
+	}
+	if len(reply.Rows) > 0 {
+		p.payloadBytes = bytes / len(reply.Rows)
+	}
+	p.scan.looked(claim, reply, now)
+	if !p.isDetour && p.idle.looked(claim.Idle, begun, now, reply.Found) {
+		p.scan.owe()
+	}
+}
+
+// claimFailed asks for half of it next time: the link may be too slow for so much.
+func (p *planner) claimFailed(claim Claim) {
+	p.scan.restart()
+	p.claimBytes = max(minClaimBytes, claim.Bytes/2)
+}
+
+// settled plans how many rows to claim ahead, after a batch that settled so many.
+func (p *planner) settled(rows int, passage passage) {
+	p.prefetch = 0
+	if p.prefetches && passage == passRows {
+		p.prefetch = min(batchesOfWork*rows, maxPrefetch, maxPrefetchBytes/max(1, p.payloadBytes))
+	}
+}
+
+const (
+	fullScanInterval = time.Second
+	// fullScanShare limits full scans to that fraction of a lane's time: each one
+	// reads every dead index entry that a held snapshot keeps.
+	fullScanShare = 20
+	// maxScanPause keeps one slow batch from hiding rows for minutes.
+	maxScanPause = 10 * time.Second
+)
+
+// scan is where a lane looks next. Following the cursor skips the dead entries
+// of earlier claims. A full scan also finds what landed behind the cursor: rows
+// released, reaped or committed late.
+type scan struct {
+	cursor   Cursor
+	allowed  time.Time // the next full scan may come
+	overdue  time.Time // the next full scan must come
+	hungry   bool      // the last look found all it asked for
+	owed     bool      // one more look before waiting
+	nothing  bool      // the last full scan found nothing due
+	hasBegun bool
+}
+
+// again reports whether the next look need not wait.
+func (s *scan) again() bool { return s.hungry || s.owed || !s.hasBegun }
+
+// everywhere is a full scan whether one is due or not.
+func (s *scan) everywhere() Cursor {
+	s.owed = false
+	return Cursor{}
+}
+
+func (s *scan) from(now time.Time) Cursor {
+	s.owed = false
+	if now.After(s.overdue) || (!s.hungry && now.After(s.allowed)) {
+		s.overdue = now.Add(fullScanInterval) // a look that begins beside this one need not be another full scan
+		return Cursor{}
+	}
+	return s.cursor
+}
+
+func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
+	isFull := claim.After.isZero()
+	if isFull {
+		pause := min(fullScanShare*reply.Took, maxScanPause)
+		s.allowed = now.Add(pause)
+		s.overdue = now.Add(max(fullScanInterval, pause))
+	}
+	// With two claims in flight the cursor only moves forward. It does not pass over
+	// rows that a full scan has yet to go through.
+	movesForward := claim.After.Compare(s.cursor) <= 0 && reply.Next.Compare(s.cursor) > 0
+	if reply.Found > 0 && (isFull || movesForward) {
+		s.cursor = reply.Next
+	}
+	s.hungry = reply.Found == claim.Limit || (claim.Bytes > 0 && reply.Bytes >= claim.Bytes)
+	s.nothing = isFull && reply.Found == 0
+	s.hasBegun = true
+}
+
+// owe asks for one more look before the lane waits.
+func (s *scan) owe() { s.owed = true }
+
+// restart forgets where the lane was: a look that failed may have left rows that the
+// cursor has passed since.
+func (s *scan) restart() { s.cursor, s.owed, s.nothing = Cursor{}, true, false }
+
+const (
+	// busyRows found by one look, or by several in a row, are a stream of work.
+	// Notifications would only slow its producers down. Where a commit takes long, no
+	// single look finds many.
+	busyRows = 8
+	// streamRest is how long a stream may bring nothing and go on: its producers
+	// may all be waiting for the disk. Until then the lane polls.
+	streamRest = 20 * time.Millisecond
+	// lookInterval spaces the looks at a stream that rests. It is also the first pause of a lookout.
+	lookInterval = 2 * time.Millisecond
+	// lookout is how long a lane that was woken, or found something, looks again, at
+	// growing distances: of producers who commit at once one notifies, and others may
+	// commit a moment later. The last look is less than twice as far off.
+	lookout = 10 * time.Millisecond
+	// believed is how many notifications in a row may come to nothing before the lane
+	// acts on one in unfoundedInterval. Other replicas claim what they announce now and then.
+	believed          = 16
+	unfoundedInterval = 10 * time.Millisecond
+)
+
+// idleness decides whether producers notify this lane. They do while it waits.
+type idleness struct {
+	until    time.Time // when producers stop notifying, by this process's clock
+	found    int       // rows since the last look that found nothing
+	busyAt   time.Time // when the last look in a stream found something
+	rests    bool      // the stream brought nothing since, but not for long
+	activeAt time.Time // when a notification or a look last brought work
+
+	unfounded int       // notifications since a look last found something
+	wokenAt   time.Time // when the last one came
+}
+
+func (i *idleness) mark(now time.Time) IdleMark {
+	left := i.until.Sub(now)
+	switch {
+	case i.isStream() && left > 0:
+		return IdleBusy
+	case i.isStream() || left > IdleFor/2:
+		return IdleUnchanged
+	}
+	return IdleWaiting
+}
+
+func (i *idleness) isStream() bool { return i.found >= busyRows || i.rests }
+
+// wait is how long to wait for the next look if no notification comes.
+func (i *idleness) wait(now time.Time) time.Duration {
+	if i.isStream() {
+		return lookInterval
+	}
+	if since := now.Sub(i.activeAt); since < lookout {
+		return max(lookInterval, since)
+	}
+	return pollInterval
+}
+
+// woken notes a notification. Another replica may have claimed its row by now. Where many
+// notifications in a row came to nothing, the next is worth one look and no lookout.
+func (i *idleness) woken(now time.Time) {
+	i.wokenAt = now
+	if i.unfounded++; i.unfounded <= believed {
+		i.activeAt = now
+	}
+}
+
+// ignoresFor is how long no notification wakes the lane: any login may send them, at any
+// rate, and each look is a commit.
+func (i *idleness) ignoresFor(now time.Time) time.Duration {
+	if i.unfounded <= believed {
+		return 0
+	}
+	return unfoundedInterval - now.Sub(i.wokenAt)
+}
+
+// looked notes what a claim with that mark, begun then, has found. It reports
+// whether one more look is owed: while the mark was not standing yet, a producer
+// may have committed unseen by the claim and without a notification. The same is true
+// after a stream, until that look's mark stands.
+func (i *idleness) looked(mark IdleMark, begun, now time.Time, found int) (owed bool) {
+	wasStanding, wasStream := now.Before(i.until), i.isStream()
+	switch mark {
+	case IdleWaiting:
+		i.until = now.Add(IdleFor)
+	case IdleBusy:
+		i.until = time.Time{}
+	}
+	if found == 0 {
+		// A stream rests only once it has brought many rows: else a trickle that followed
+		// it would keep the lane polling for ever.
+		i.rests = i.isStream() && begun.Sub(i.busyAt) < streamRest
+		i.found = 0
+	} else {
+		i.activeAt, i.unfounded = now, 0
+		if i.found += found; i.found >= busyRows {
+			i.busyAt, i.rests = now, false
+		}
+	}
+	return (mark == IdleWaiting && !wasStanding) || (wasStream && !i.isStream())
+}

@@ -1,0 +1,161 @@
+package postgres_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+// parking parks these rows and finishes claims.
+func parking(finish []int64, rows ...*drainer.Row) drainer.Batch {
+	batch := drainer.Batch{Finish: finish}
+	for _, row := range rows {
+		batch.Settle = append(batch.Settle, drainer.Settlement{Row: row, Park: row.Tuple.ToolName, FinishedAt: time.Now()})
+	}
+	return batch
+}
+
+// parked are the intents that wait under the name of an operation.
+func (o *outbox) parked() []int64 {
+	o.t.Helper()
+	return drainertest.Column[int64](o.t, o.db, `SELECT intent_id FROM outbox.queue WHERE provider LIKE '%/%' ORDER BY 1`)
+}
+
+func TestAParkedRowLeavesItsClaimAndNoTrace(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueueTool("sim/typo", "run", 2)
+	o.enqueue("run", 0, 2)
+	rows := o.claim(worker, 10)
+	wrong, good := rows[:2], rows[2:]
+	batch := parking(nil, wrong...)
+	batch.Settle = append(batch.Settle, ended(good[0], dispatch.Completed))
+	if reply := o.batch(worker, batch); len(reply.Refused) != 0 {
+		t.Errorf("refused are %v", reply.Refused)
+	}
+	if got := o.parked(); len(got) != 2 {
+		t.Errorf("parked are %v, want two", got)
+	}
+	if again := o.claim(worker, 10); len(again) != 0 {
+		t.Errorf("%d parked rows were claimed again", len(again))
+	}
+
+	// The reply was lost: the same batch comes again, and settles nothing twice.
+	for i := range batch.Settle {
+		batch.Settle[i].Repeats = true
+	}
+	if reply := o.batch(worker, batch); !slices.Equal(reply.Refused, []int{2}) {
+		t.Errorf("refused are %v, want the one that was settled", reply.Refused)
+	}
+
+	// The worker dies: what it parked was not lost with it.
+	o.declareDead(worker)
+	lost, err := o.Reap(t.Context(), []string{"sim"}, func(row *drainer.Row) (drainer.Settlement, bool) {
+		return ended(row, dispatch.Lost), true
+	})
+	if err != nil || len(lost) != 1 || lost[0].Row.IntentID != good[1].IntentID {
+		t.Errorf("lost are %v (%v), want the one that it still had", lost, err)
+	}
+	if attempts := drainertest.Value[int](t, o.db, `SELECT count(*)::int FROM outbox.attempt WHERE intent_id IN (SELECT id FROM outbox.intent WHERE tool_name = 'sim/typo')`); attempts != 0 {
+		t.Errorf("%d attempts are on record of what was parked", attempts)
+	}
+	drainertest.AssertInvariant(t, o.db)
+}
+
+func TestAClaimThatOthersTookOverParksNothing(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueueTool("sim/typo", "run", 1)
+	rows := o.claim(worker, 1)
+	o.declareDead(worker)
+	if _, err := o.Reap(t.Context(), []string{"sim"}, func(row *drainer.Row) (drainer.Settlement, bool) {
+		return ended(row, dispatch.Lost), true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	o.batch(worker, parking([]int64{rows[0].ClaimID}, rows...))
+	if got := o.parked(); len(got) != 0 {
+		t.Errorf("parked are %v", got)
+	}
+}
+
+func TestAWorkerThatKnowsAnOperationGetsWhatOthersParked(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueueTool("sim/new", "run", 3)
+	o.enqueueTool("sim/typo", "run", 1)
+	rows := o.claim(worker, 10)
+	o.batch(worker, parking([]int64{rows[0].ClaimID}, rows...))
+	if err := o.Unpark(t.Context(), []string{"sim/act", "sim/new"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.parked(); len(got) != 1 {
+		t.Errorf("parked are %v, want the one that nobody knows", got)
+	}
+	again := o.claim(o.successor(), 10)
+	if len(again) != 3 || again[0].Attempt != 2 || again[0].Tries != 1 {
+		t.Errorf("claimed are %d rows, the first with attempt %d; want three under the next number", len(again), again[0].Attempt)
+	}
+}
+
+func TestWhatNobodyKnowsFailsInTimeAndWhatWasInDoubtIsUnknown(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueueTool("sim/typo", "run", 2)
+	o.enqueueTool("other/typo", "run", 1)
+	rows := o.claim(worker, 10)
+	o.batch(worker, parking([]int64{rows[0].ClaimID}, rows...))
+	o.exec(`UPDATE outbox.queue SET maybe_applied = true, first_attempt_at = now() WHERE intent_id = $1`, rows[1].IntentID)
+	expire := func(after time.Duration) []drainer.Settlement {
+		t.Helper()
+		ended, err := o.Expire(t.Context(), worker, []string{"sim"}, after, func(row *drainer.Row) (drainer.Settlement, bool) {
+			return drainer.Settlement{
+				Row: row, FinishedAt: time.Now(), Result: dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_operation", Unsent: true},
+				Decision: dispatch.Policy{}.Halt(row.History(time.Time{}, time.Now())),
+			}, true
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		drainertest.AssertInvariant(t, o.db)
+		return ended
+	}
+	if early := expire(time.Hour); len(early) != 0 {
+		t.Errorf("%d ended before their time", len(early))
+	}
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = next_attempt_at - interval '2 hours'`)
+	knowing := uuid.NewString()
+	if err := o.Join(t.Context(), knowing, []string{"sim"}, []string{"sim/typo"}); err != nil {
+		t.Fatal(err)
+	}
+	if known := expire(time.Hour); len(known) != 0 {
+		t.Errorf("%d ended although a living worker knows their operation", len(known))
+	}
+	if err := o.Retire(t.Context(), knowing); err != nil {
+		t.Fatal(err)
+	}
+	if ended := expire(time.Hour); len(ended) != 2 {
+		t.Errorf("%d ended, want both of the provider", len(ended))
+	}
+	got := drainertest.Column[string](t, o.db, `SELECT status || ' ' || attempts || ' ' || coalesce(last_error, '') FROM outbox.status ORDER BY intent_id`)
+	if want := []string{"failed 0 unknown_operation", "unknown 0 unknown_operation", "pending 0 "}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	incidents := drainertest.Column[string](t, o.db, `SELECT kind || ' ' || intent_id FROM outbox.incident`)
+	if len(incidents) != 1 || incidents[0] != "outcome_unknown 2" {
+		t.Errorf("incidents are %v, want one of the doubt", incidents)
+	}
+	if sagas := drainertest.Value[int](t, o.db, `SELECT count(*)::int FROM outbox.saga`); sagas != 0 {
+		t.Error("a saga began, though nothing was sent")
+	}
+}

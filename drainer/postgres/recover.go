@@ -1,0 +1,307 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/internal/failpoint"
+)
+
+var (
+	//go:embed sql/join.sql
+	joinSQL string
+	//go:embed sql/beat.sql
+	beatSQL string
+	//go:embed sql/retire.sql
+	retireSQL string
+	//go:embed sql/leave.sql
+	leaveSQL string
+	//go:embed sql/beats.sql
+	beatsSQL string
+	//go:embed sql/declare_dead.sql
+	declareDeadSQL string
+)
+
+// Join makes the worker known; until then it can claim nothing.
+func (s *Store) Join(ctx context.Context, worker string, providers, tools []string) error {
+	_, err := s.execute(ctx, "join", joinSQL, worker, providers, tools)
+	return err
+}
+
+// Beat reports false for a worker that was declared dead.
+func (s *Store) Beat(ctx context.Context, worker string) (bool, error) {
+	if err := failpoint.Heartbeat.Fail(); err != nil {
+		return false, err
+	}
+	tag, err := s.execute(ctx, "beat", beatSQL, worker)
+	return tag.RowsAffected() == 1, err
+}
+
+// Retire leaves the worker its claims, and no part in any limit.
+func (s *Store) Retire(ctx context.Context, worker string) error {
+	_, err := s.execute(ctx, "retire", retireSQL, worker)
+	return err
+}
+
+// Leave is an orderly end: claims left behind become orphans at once.
+func (s *Store) Leave(ctx context.Context, worker string) error {
+	_, err := s.execute(ctx, "leave", leaveSQL, worker)
+	return err
+}
+
+// Beats reads the last heartbeat of each worker.
+func (s *Store) Beats(ctx context.Context, lease time.Duration) ([]drainer.Heartbeat, error) {
+	rows, _ := s.control.Query(ctx, beatsSQL, lease.Seconds()) // CollectRows returns the error too
+	beats, err := pgx.CollectRows(rows, pgx.RowToStructByPos[drainer.Heartbeat])
+	if err != nil {
+		return nil, fmt.Errorf("read the heartbeats: %w", err)
+	}
+	return beats, nil
+}
+
+// DeclareDead ends those workers whose last heartbeat is still that one.
+func (s *Store) DeclareDead(ctx context.Context, silent []drainer.Heartbeat) error {
+	workers, beats := make([]string, len(silent)), make([]time.Time, len(silent))
+	for i, beat := range silent {
+		workers[i], beats[i] = beat.Worker, beat.At
+	}
+	if _, err := s.control.Exec(ctx, declareDeadSQL, workers, beats); err != nil {
+		return fmt.Errorf("declare workers dead: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) execute(ctx context.Context, what, sql string, args ...any) (pgconn.CommandTag, error) {
+	tag, err := s.life.Exec(ctx, sql, args...)
+	if err != nil {
+		return tag, fmt.Errorf("%s: %w", what, err)
+	}
+	return tag, nil
+}
+
+var (
+	//go:embed sql/publish.sql
+	publishSQL string
+	//go:embed sql/fleet.sql
+	fleetSQL string
+	//go:embed sql/closed.sql
+	closedSQL string
+	//go:embed sql/breaker.sql
+	breakerSQL string
+)
+
+// Publish lets the keys of intents that are enqueued from now on have these namespaces.
+func (s *Store) Publish(ctx context.Context, namespaces map[string]string) error {
+	var providers []string
+	var own []*string
+	for provider, namespace := range namespaces {
+		providers, own = append(providers, provider), append(own, orNull(namespace))
+	}
+	if _, err := s.control.Exec(ctx, publishSQL, providers, own); err != nil {
+		return fmt.Errorf("publish namespaces: %w", err)
+	}
+	return nil
+}
+
+// Gates reads those of all providers, not only of those configured here.
+func (s *Store) Gates(ctx context.Context, worker string) ([]drainer.Gate, error) {
+	rows, _ := s.control.Query(ctx, fleetSQL, worker) // CollectRows returns the error too
+	gates, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (gate drainer.Gate, err error) {
+		var openFor *float64
+		err = row.Scan(&gate.Provider, &gate.Paused, &gate.Breaker, &openFor, &gate.Workers, &gate.Rank)
+		gate.OpenFor = seconds(openFor)
+		return gate, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the gates: %w", err)
+	}
+	return gates, nil
+}
+
+// Closed reads runs that take no further step since the worker's oldest claim.
+func (s *Store) Closed(ctx context.Context, worker string) ([]string, error) {
+	rows, _ := s.control.Query(ctx, closedSQL, worker)
+	runs, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read which runs were closed: %w", err)
+	}
+	return runs, nil
+}
+
+// queueBreakers adds what the settled attempts mean for the breakers. It comes
+// before the claims of the same batch: they heed it already.
+func queueBreakers(batch *pgx.Batch, worker string, settlements []drainer.Settlement) {
+	var providers []string
+	var opens, probes []bool
+	var forSeconds []float64
+	said := map[drainer.BreakerChange]bool{}
+	for i := range settlements {
+		change := settlements[i].Breaker
+		if change == nil || said[*change] {
+			continue
+		}
+		said[*change] = true
+		providers = append(providers, change.Provider)
+		opens = append(opens, change.Open)
+		forSeconds = append(forSeconds, change.For.Seconds())
+		probes = append(probes, change.Probe)
+	}
+	if len(providers) > 0 {
+		batch.Queue(breakerSQL, worker, providers, opens, forSeconds, probes)
+	}
+}
+
+var (
+	//go:embed sql/expired.sql
+	expiredSQL string
+	//go:embed sql/unpark.sql
+	unparkSQL string
+	//go:embed sql/orphaned.sql
+	orphanedSQL string
+	//go:embed sql/forgotten.sql
+	forgottenSQL string
+	//go:embed sql/unsettled.sql
+	unsettledSQL string
+)
+
+// Reap settles what dead workers left, a few claims a transaction, until
+// none is left that this caller can judge and no other reaper holds.
+func (s *Store) Reap(ctx context.Context, providers []string, judge drainer.Judge) ([]drainer.Settlement, error) {
+	var all []drainer.Settlement
+	for last := int64(0); ; {
+		claims, settled, err := s.takeBack(ctx, judge, orphanedSQL, providers, last)
+		all = append(all, settled...)
+		if err != nil || len(claims) == 0 {
+			return all, err
+		}
+		last = claims[len(claims)-1].ID
+	}
+}
+
+// Reclaim settles what the worker itself claimed on a provider and does not
+// remember. Only the lane that claims there may call it.
+func (s *Store) Reclaim(ctx context.Context, worker, provider, server string, remembered []int64, judge drainer.Judge) ([]drainer.Settlement, error) {
+	if remembered == nil {
+		remembered = []int64{} // NULL would make the comparison unknown
+	}
+	_, settled, err := s.takeBack(ctx, judge, forgottenSQL, worker, provider, remembered, server)
+	return settled, err
+}
+
+// Expire settles rows that were parked for too long, a few hundred a transaction. Both are
+// one commit: no claim of theirs is ever seen.
+func (s *Store) Expire(ctx context.Context, worker string, providers []string, after time.Duration, judge drainer.Judge) ([]drainer.Settlement, error) {
+	var all []drainer.Settlement
+	for {
+		_, settled, err := s.takeBack(ctx, judge, expiredSQL, worker, providers, after.Seconds(), mostExpired)
+		all = append(all, settled...)
+		if err != nil || len(settled) == 0 || len(all) >= 10*mostExpired {
+			return all, err
+		}
+	}
+}
+
+const (
+	mostExpired  = 500
+	mostUnparked = 5000 // each half second
+)
+
+// Unpark moves rows that others parked to where this worker claims them.
+func (s *Store) Unpark(ctx context.Context, tools []string) error {
+	if _, err := s.control.Exec(ctx, unparkSQL, tools, mostUnparked); err != nil {
+		return fmt.Errorf("unpark rows: %w", err)
+	}
+	return nil
+}
+
+type heldClaim struct {
+	ID     int64
+	Worker string
+}
+
+// takeBack locks claims, reads the rows of them that have no outcome, and
+// settles what judge decides. Lock and read are two statements on purpose: the
+// second needs a snapshot that is newer than the lock.
+func (s *Store) takeBack(ctx context.Context, judge drainer.Judge, lockSQL string, args ...any) (claims []heldClaim, settled []drainer.Settlement, err error) {
+	err = pgx.BeginTxFunc(ctx, s.control, recovery, func(tx pgx.Tx) error {
+		if claims, err = lockClaims(ctx, tx, lockSQL, args...); err != nil || len(claims) == 0 {
+			return err
+		}
+		failpoint.ClaimsLocked.Hit()
+		left, err := unsettledRows(ctx, tx, claims)
+		if err != nil {
+			return err
+		}
+		failpoint.ClaimsRead.Hit()
+		settled, err = settleLeft(ctx, tx, claims, left, judge)
+		return err
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("take back claims: %w", err)
+	}
+	return claims, settled, nil
+}
+
+func lockClaims(ctx context.Context, tx pgx.Tx, lockSQL string, args ...any) ([]heldClaim, error) {
+	rows, _ := tx.Query(ctx, lockSQL, args...) // CollectRows returns the error too
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[heldClaim])
+}
+
+func unsettledRows(ctx context.Context, tx pgx.Tx, claims []heldClaim) (map[int64][]*drainer.Row, error) {
+	ids := make([]int64, len(claims))
+	for i, claim := range claims {
+		ids[i] = claim.ID
+	}
+	rows, _ := tx.Query(ctx, unsettledSQL, ids)
+	left := map[int64][]*drainer.Row{}
+	var row drainer.Row
+	var sinceFirst, sinceClaim *float64
+	_, err := pgx.ForEachRow(rows, []any{
+		&row.ClaimID, &row.IntentID, &row.Attempt, &row.Tries, &row.FirstAttemptAt, &sinceFirst, &sinceClaim, &row.MaybeApplied, &row.Lookup, &row.Via, &row.Undoes,
+		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
+		&row.Key.Namespace, &row.Key.Generation, &row.OlderDoubt, &row.InSaga,
+	}, func() error {
+		found := row
+		found.SinceFirstSend = seconds(sinceFirst)
+		found.ClaimedAt = time.Now().Add(-seconds(sinceClaim))
+		left[row.ClaimID] = append(left[row.ClaimID], &found)
+		return nil
+	})
+	return left, err
+}
+
+// settleLeft goes claim by claim, because each is fenced by its own worker. A
+// claim with a row that judge leaves alone stays for another process.
+func settleLeft(ctx context.Context, tx pgx.Tx, claims []heldClaim, left map[int64][]*drainer.Row, judge drainer.Judge) ([]drainer.Settlement, error) {
+	var all []drainer.Settlement
+	var batch pgx.Batch
+	for _, claim := range claims {
+		var settlements []drainer.Settlement
+		for _, row := range left[claim.ID] {
+			if settlement, judged := judge(row); judged {
+				settlements = append(settlements, settlement)
+			}
+		}
+		var reply drainer.BatchReply // refuses none: the claim is locked and its rows had no outcome
+		queueSettle(&batch, claim.Worker, settlements, false, &reply)
+		queueBreakers(&batch, claim.Worker, settlements)
+		if len(settlements) == len(left[claim.ID]) {
+			queueFinish(&batch, claim.Worker, []int64{claim.ID})
+		}
+		all = append(all, settlements...)
+	}
+	return all, tx.SendBatch(ctx, &batch).Close()
+}
+
+func seconds(s *float64) time.Duration {
+	if s == nil {
+		return 0
+	}
+	return time.Duration(*s * float64(time.Second))
+}

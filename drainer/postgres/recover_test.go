@@ -1,0 +1,474 @@
+package postgres_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/integration/fault"
+)
+
+func TestTwoReapersShareTheDead(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	for round := range 20 {
+		o.enqueue("run", round*6, round*6+6)
+		for range 3 {
+			dead := o.join()
+			o.claim(dead, 2)
+			o.declareDead(dead)
+		}
+		var one, other []drainer.Settlement
+		both(func() { one = o.reap() }, func() { other = o.reap() })
+		seen := map[int64]bool{}
+		for _, settlement := range append(one, other...) {
+			if seen[settlement.Row.IntentID] {
+				t.Fatalf("intent %d was reaped twice", settlement.Row.IntentID)
+			}
+			seen[settlement.Row.IntentID] = true
+		}
+		if len(seen) != 6 {
+			t.Fatalf("%d rows reaped, want 6", len(seen))
+		}
+		o.settle(o.successor(), dispatch.Completed, o.claim(o.successor(), 6)...)
+	}
+}
+
+func TestAReaperPassesOverWhatAnotherHolds(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", 0, 2)
+	dead := o.join()
+	held, free := o.claim(dead, 1), o.claim(dead, 1)
+	o.declareDead(dead)
+	tx, err := o.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.claim WHERE claim_id = $1 FOR UPDATE`, held[0].ClaimID); err != nil {
+		t.Fatal(err)
+	}
+	if lost := o.reap(); len(lost) != 1 || lost[0].Row.IntentID != free[0].IntentID {
+		t.Errorf("%d rows reaped, want the one that nobody holds", len(lost))
+	}
+}
+
+// A worker counts its lease from the call to join that succeeded. One before it may have
+// been committed without a reply.
+func TestJoiningAgainIsASignOfLife(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	seen := o.beats()
+	if err := o.Join(t.Context(), worker, []string{"sim"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.DeclareDead(t.Context(), seen); err != nil {
+		t.Fatal(err)
+	}
+	if alive, err := o.Beat(t.Context(), worker); !alive || err != nil {
+		t.Error("it was declared dead as if it had not joined again", err)
+	}
+}
+
+func TestOnlyWorkersThatStoodStillAreDeclaredDead(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	silent, beating := o.join(), o.join()
+	seen := o.beats()
+	if alive, err := o.Beat(t.Context(), beating); !alive || err != nil {
+		t.Fatal(alive, err)
+	}
+	joined := o.join()
+	if err := o.DeclareDead(t.Context(), seen); err != nil {
+		t.Fatal(err)
+	}
+	for worker, want := range map[string]bool{silent: false, beating: true, joined: true} {
+		if alive, err := o.Beat(t.Context(), worker); alive != want || err != nil {
+			t.Errorf("it lives: %v, want %v (%v)", alive, want, err)
+		}
+	}
+}
+
+// Draining once waits for these alone.
+func TestAWorkerIsOverdueIfItHoldsRowsAndIsSilentByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	holder, idler, beating := o.join(), o.join(), o.join()
+	o.enqueue("run", 0, 2)
+	o.claim(holder, 1)
+	o.claim(beating, 1)
+	o.exec(`UPDATE outbox.worker SET beat_at = now() - interval '10 minutes' WHERE worker_id = ANY ($1)`, []string{holder, idler})
+	for _, beat := range o.beats() {
+		if beat.Overdue != (beat.Worker == holder) {
+			t.Errorf("%+v", beat)
+		}
+	}
+}
+
+func (o *outbox) beats() []drainer.Heartbeat {
+	o.t.Helper()
+	beats, err := o.Beats(o.t.Context(), time.Minute)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return beats
+}
+
+func TestALivingWorkersClaimIsNotReaped(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", 0, 1)
+	o.claim(o.join(), 1)
+	if lost := o.reap(); len(lost) != 0 {
+		t.Errorf("reaped %d rows of a living worker", len(lost))
+	}
+}
+
+func TestAReaperLeavesWhatItCannotJudge(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	dead := o.join()
+	o.enqueue("run", 0, 4)
+	rows := o.claim(dead, 4)
+	o.declareDead(dead)
+	odd := func(row *drainer.Row) (drainer.Settlement, bool) {
+		return ended(row, dispatch.Lost), row.IntentID%2 == 1
+	}
+	if settled, err := o.Reap(t.Context(), []string{"sim"}, odd); err != nil || len(settled) != 2 {
+		t.Fatalf("%d rows settled, %v; want the 2 odd ones", len(settled), err)
+	}
+	o.assertStatuses(map[string]int{"pending": 2, "in_progress": 2})
+	if refused := o.settle(dead, dispatch.Rejected, rows...).Refused; !slices.Equal(refused, []int{0, 2}) {
+		t.Errorf("the late outcomes were refused for %v, want the two that were taken away", refused)
+	}
+	o.assertStatuses(map[string]int{"pending": 2, "failed": 2})
+}
+
+func TestReapingLeavesOtherProvidersToOthers(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	dead := o.join()
+	o.enqueue("run", 0, 1)
+	o.claim(dead, 1)
+	o.declareDead(dead)
+	if settled, err := o.Reap(t.Context(), []string{"other"}, as(dispatch.Lost)); err != nil || len(settled) != 0 {
+		t.Errorf("%d rows settled, %v; want none", len(settled), err)
+	}
+}
+
+func TestManyDeadClaimsAreReapedInOneGo(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	dead := o.join()
+	o.enqueue("run", 0, 250)
+	for range 250 {
+		if _, err := o.Commit(t.Context(), dead, claimOf(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.declareDead(dead)
+	if lost := o.reap(); len(lost) != 250 {
+		t.Errorf("%d rows reaped, want 250", len(lost))
+	}
+	o.assertStatuses(map[string]int{"pending": 250})
+}
+
+func TestReclaimGivesBackOnlyWhatIsForgotten(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 3)
+	remembered, forgotten := o.claim(worker, 1), o.claim(worker, 1)
+	other := o.join()
+	others := o.claim(other, 1)
+	given, err := o.Reclaim(t.Context(), worker, "sim", "sim", []int64{remembered[0].ClaimID}, as(dispatch.Released))
+	if err != nil || len(given) != 1 || given[0].Row.IntentID != forgotten[0].IntentID {
+		t.Fatalf("gave back %+v, %v; want the forgotten row", given, err)
+	}
+	o.assertStatuses(map[string]int{"pending": 1, "in_progress": 2})
+	o.settle(worker, dispatch.Completed, remembered...)
+	if refused := o.settle(other, dispatch.Completed, others...).Refused; len(refused) != 0 {
+		t.Error("another worker's claim was touched")
+	}
+}
+
+func TestAWorkerThatRemembersNothingGivesAllBack(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 2)
+	o.claim(worker, 2)
+	if given, err := o.Reclaim(t.Context(), worker, "sim", "sim", nil, as(dispatch.Released)); err != nil || len(given) != 2 {
+		t.Errorf("gave back %d rows, %v; want both", len(given), err)
+	}
+	o.assertStatuses(map[string]int{"pending": 2})
+}
+
+func TestLeavingOrphansWhatIsLeftAtOnce(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	o.claim(worker, 1)
+	if err := o.Leave(t.Context(), worker); err != nil {
+		t.Fatal(err)
+	}
+	if lost := o.reap(); len(lost) != 1 {
+		t.Errorf("%d rows reaped, want 1", len(lost))
+	}
+}
+
+func TestARetiredWorkerKeepsItsClaimsAndTakesNoShare(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", 0, 1)
+	retired, stays := o.join(), o.join()
+	rows := o.claim(retired, 1)
+	if err := o.Retire(t.Context(), retired); err != nil {
+		t.Fatal(err)
+	}
+	gates, err := o.Gates(t.Context(), stays)
+	if err != nil || len(gates) != 1 || gates[0].Workers != 1 || gates[0].Rank != 0 {
+		t.Errorf("%v: the one that stays shares with others: %+v", err, gates)
+	}
+	if lost := o.reap(); len(lost) != 0 {
+		t.Errorf("%d of its rows were taken for lost", len(lost))
+	}
+	if alive, err := o.Beat(t.Context(), retired); err != nil || !alive {
+		t.Errorf("it cannot beat any more: %v", err)
+	}
+	if reply := o.settle(retired, dispatch.Completed, rows...); len(reply.Refused) != 0 {
+		t.Error("it cannot settle any more")
+	}
+	o.assertStatuses(map[string]int{"completed": 1})
+}
+
+// opening settles rows as throttled and opens the provider's breaker.
+func opening(coolDown time.Duration, rows ...*drainer.Row) drainer.Batch {
+	batch := settling(dispatch.Throttled, rows...)
+	batch.Settle[0].Breaker = &drainer.BreakerChange{Provider: "sim", Open: true, For: coolDown}
+	return batch
+}
+
+func probing(leaseFor time.Duration) drainer.Batch {
+	return drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 1, ProbeFor: leaseFor}}}
+}
+
+func (o *outbox) probe(worker string, leaseFor time.Duration) []*drainer.Row {
+	o.t.Helper()
+	return o.batch(worker, probing(leaseFor)).Claimed[0].Rows
+}
+
+// verdict settles a probe: completed closes the breaker, all else opens it again.
+func (o *outbox) verdict(worker string, probe *drainer.Row, outcome dispatch.Outcome) {
+	o.t.Helper()
+	batch := settling(outcome, probe)
+	batch.Settle[0].Breaker = &drainer.BreakerChange{Provider: "sim", Open: outcome != dispatch.Completed, For: time.Hour, Probe: true}
+	o.batch(worker, batch)
+}
+
+// cooledDown is an outbox whose breaker may be tried, with due rows.
+func cooledDown(t *testing.T, rows int) *outbox {
+	t.Helper()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("first", 0, 1)
+	o.batch(worker, opening(0, o.claim(worker, 1)...))
+	o.enqueue("run", 0, rows)
+	return o
+}
+
+func (o *outbox) state() string {
+	o.t.Helper()
+	return stored[string](o, `SELECT state FROM outbox.provider WHERE name = 'sim'`)
+}
+
+func TestAnOpenBreakerStopsAllWorkersAndCostsNoTries(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	opener, other := o.join(), o.join()
+	o.enqueue("run", 0, 3)
+	rows := o.claim(opener, 1)
+	batch := opening(time.Hour, rows...)
+	batch.Claims = claimOf(10).Claims
+	if reply := o.batch(opener, batch); len(reply.Claimed[0].Rows) != 0 {
+		t.Error("the turn that opened the breaker claimed rows itself")
+	}
+	if rows := append(o.claim(other, 10), o.probe(other, time.Hour)...); len(rows) != 0 {
+		t.Errorf("another worker claimed intents %v", ids(rows))
+	}
+	if tries := stored[int](o, `SELECT sum(tries)::int FROM outbox.queue`); tries != 1 {
+		t.Errorf("%d tries are used, want the opener's alone", tries)
+	}
+}
+
+func TestOneWorkerOfTheFleetProbes(t *testing.T) {
+	t.Parallel()
+	o := cooledDown(t, 20)
+	const fleet = 6
+	var racing sync.WaitGroup
+	probes := make(chan *drainer.Row, fleet)
+	for range fleet {
+		worker := o.join()
+		racing.Go(func() {
+			reply, err := o.Commit(t.Context(), worker, probing(time.Hour))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, row := range reply.Claimed[0].Rows {
+				probes <- row
+			}
+		})
+	}
+	racing.Wait()
+	close(probes)
+	for row := range probes {
+		if !row.Probe {
+			t.Error("a claimed row is not marked as the probe")
+		}
+	}
+	if claimed := stored[int](o, `SELECT coalesce(sum(cardinality(intent_ids)), 0)::int FROM outbox.claim`); claimed != 1 || o.state() != "half_open" {
+		t.Errorf("%d rows are claimed and the breaker is %s, want one, half_open", claimed, o.state())
+	}
+}
+
+func TestTheProbeDecides(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		outcome dispatch.Outcome
+		state   string
+		claimed int
+	}{
+		{dispatch.Completed, "closed", 5},
+		{dispatch.Throttled, "open", 0},
+	} {
+		o := cooledDown(t, 5)
+		prober := o.join()
+		o.verdict(prober, o.probe(prober, time.Hour)[0], test.outcome)
+		if claimed := len(o.claim(o.join(), 10)); o.state() != test.state || claimed != test.claimed {
+			t.Errorf("%s: the breaker is %s and %d rows were claimed, want %s and %d", test.outcome, o.state(), claimed, test.state, test.claimed)
+		}
+	}
+}
+
+func TestTheTurnOfAProberThatDiedPassesOn(t *testing.T) {
+	t.Parallel()
+	o := cooledDown(t, 5)
+	late, next := o.join(), o.join()
+	first := o.probe(late, time.Microsecond)[0]
+	second := o.probe(next, time.Hour)
+	if len(second) != 1 {
+		t.Fatal("nobody may probe, although the prober's time is over")
+	}
+	fault.Injected(t, 50, 1)
+	o.verdict(late, first, dispatch.Completed)
+	if o.state() != "half_open" {
+		t.Errorf("the verdict of a prober whose time was over made the breaker %s", o.state())
+	}
+	o.verdict(next, second[0], dispatch.Completed)
+	if o.state() != "closed" {
+		t.Errorf("after the next prober's success the breaker is %s", o.state())
+	}
+}
+
+func TestNoProbeIsWastedNorForced(t *testing.T) {
+	t.Parallel()
+	for name, prevent := range map[string]string{
+		"nothing is due":   `UPDATE outbox.queue SET next_attempt_at = 'infinity'`,
+		"paused":           `UPDATE outbox.provider SET paused = true`,
+		"still cooling":    `UPDATE outbox.provider SET open_until = now() + interval '1 hour'`,
+		"served elsewhere": `UPDATE outbox.queue SET via = 'backup', maybe_applied = true`,
+	} {
+		o := cooledDown(t, 2)
+		o.exec(prevent)
+		if rows := o.probe(o.join(), time.Hour); len(rows) != 0 || o.state() != "open" {
+			t.Errorf("%s: %d rows were claimed and the breaker is %s", name, len(rows), o.state())
+		}
+	}
+}
+
+func TestEveryWorkerFindsItsPlaceInTheFleet(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	ranks := map[int]bool{}
+	workers := []string{o.join(), o.join(), o.join()}
+	if err := o.Join(t.Context(), uuid.NewString(), []string{"other"}, nil); err != nil { // which takes no share of this provider
+		t.Fatal(err)
+	}
+	o.exec(`UPDATE outbox.provider SET state = 'open', open_until = now() + interval '1 hour' WHERE name = 'sim'`)
+	for _, worker := range workers {
+		gates, err := o.Gates(t.Context(), worker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gate := gates[slices.IndexFunc(gates, func(g drainer.Gate) bool { return g.Provider == "sim" })]
+		if gate.Workers != len(workers) || gate.Breaker != drainer.BreakerOpen || gate.OpenFor < 59*time.Minute {
+			t.Errorf("%+v", gate)
+		}
+		ranks[gate.Rank] = true
+	}
+	if len(ranks) != len(workers) {
+		t.Errorf("ranks %v are shared", ranks)
+	}
+}
+
+func TestAProberThatWasDeclaredDeadIsFollowedAtOnce(t *testing.T) {
+	t.Parallel()
+	o := cooledDown(t, 5)
+	dead := o.join()
+	o.probe(dead, time.Hour)
+	o.declareDead(dead)
+	if rows := o.probe(o.join(), time.Hour); len(rows) != 1 {
+		t.Error("nobody may probe until the dead prober's hour is over")
+	}
+}
+
+func TestOnlyTheProbeIsHeardWhileItIsUnderWay(t *testing.T) {
+	t.Parallel()
+	o := cooledDown(t, 5)
+	prober := o.join()
+	probe := o.probe(prober, time.Hour)[0]
+	late := drainer.Batch{Settle: []drainer.Settlement{{
+		Row: &drainer.Row{ClaimID: -1}, Breaker: &drainer.BreakerChange{Provider: "sim", Open: true, For: time.Hour},
+	}}}
+	o.batch(prober, late)
+	if o.state() != "half_open" {
+		t.Errorf("an older overload of the prober's made the breaker %s", o.state())
+	}
+	o.verdict(prober, probe, dispatch.Completed)
+	if o.state() != "closed" {
+		t.Errorf("the probe got its answer, and the breaker is %s", o.state())
+	}
+}
+
+func TestAProbeOfAHealthyProviderIsNone(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 2)
+	if rows := o.probe(worker, time.Hour); len(rows) != 0 || o.state() != "closed" {
+		t.Errorf("%d rows were claimed and the breaker is %s", len(rows), o.state())
+	}
+}
+
+func TestALongerWaitIsHeardWhileTheBreakerIsOpen(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 2)
+	first, second := o.claim(worker, 1), o.claim(worker, 1)
+	o.batch(worker, opening(time.Minute, first...))
+	o.batch(worker, opening(time.Hour, second...))
+	o.batch(worker, opening(time.Second, second...))
+	if left := stored[float64](o, `SELECT extract(epoch FROM open_until - now())::float8 FROM outbox.provider WHERE name = 'sim'`); left < 3500 {
+		t.Errorf("the breaker stays open for %v seconds, want the hour that was asked for", left)
+	}
+}

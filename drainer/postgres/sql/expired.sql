@@ -1,0 +1,26 @@
+-- $1 worker, $2 providers, $3 seconds that a row may be parked while no living worker knows its operation, $4 how
+-- many rows at most. Claims those rows, for the same transaction to settle. A lane's name is its provider's,
+-- a slash and the operation's: '0' is the character after '/'.
+WITH RECURSIVE lane AS (
+  -- a loose index scan: one look a lane, however many rows it has
+  SELECT p.name, (SELECT q.provider FROM outbox.queue q
+                  WHERE q.provider >= p.name || '/' AND q.provider < p.name || '0' ORDER BY q.provider LIMIT 1) AS lane
+  FROM pg_catalog.unnest($2::text[]) AS p (name)
+  UNION ALL
+  SELECT name, (SELECT q.provider FROM outbox.queue q
+                WHERE q.provider > lane.lane AND q.provider < name || '0' ORDER BY q.provider LIMIT 1)
+  FROM lane WHERE lane.lane IS NOT NULL
+), taken AS (
+  DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
+    SELECT due.ctid FROM (SELECT lane FROM lane WHERE lane IS NOT NULL LIMIT 1000) l CROSS JOIN LATERAL (
+      SELECT ctid FROM outbox.queue WHERE provider = l.lane AND next_attempt_at <= now() - make_interval(secs => $3::float8)
+      ORDER BY next_attempt_at, intent_id LIMIT $4::int FOR UPDATE SKIP LOCKED) due
+    WHERE NOT EXISTS (SELECT FROM outbox.worker w WHERE l.lane = ANY (w.tools))
+    LIMIT $4::int))
+  RETURNING *
+)
+INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+SELECT $1::uuid, name, name, pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt + 1), pg_catalog.array_agg(tries + 1),
+       pg_catalog.array_agg(first_attempt_at), pg_catalog.array_agg(maybe_applied), pg_catalog.array_agg(lookup), pg_catalog.array_agg(via)
+FROM (SELECT *, split_part(provider, '/'::text, 1) AS name FROM taken) t GROUP BY name
+RETURNING claim_id, worker_id::text;

@@ -1,0 +1,29 @@
+-- $1 worker, then one element a row: $2 claim, $3 intent, $4 lane. Puts rows of an operation that is not
+-- configured here into a lane that bears the operation's name, where no claim looks. Nothing is recorded and no try is
+-- used; only the attempt's number is. They leave their claim, so that it accounts for them no longer, and a batch that comes twice parks
+-- them once. A claim that others took over is left alone.
+WITH held AS MATERIALIZED (
+  SELECT * FROM outbox.claim WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
+  ORDER BY claim_id FOR NO KEY UPDATE
+), parked AS MATERIALIZED (
+  SELECT held.claim_id, r.*, l.lane
+  FROM held CROSS JOIN LATERAL unnest(intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+    AS r (intent_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
+  JOIN unnest($2::bigint[], $3::bigint[], $4::text[]) AS l (claim_id, intent_id, lane)
+    ON l.claim_id = held.claim_id AND l.intent_id = r.intent_id
+), shrunk AS (
+  UPDATE outbox.claim c
+  SET (intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias) = (
+    SELECT coalesce(pg_catalog.array_agg(r.intent_id), '{}'), coalesce(pg_catalog.array_agg(r.attempt), '{}'),
+           coalesce(pg_catalog.array_agg(r.tries), '{}'), coalesce(pg_catalog.array_agg(r.first_attempt_at), '{}'),
+           coalesce(pg_catalog.array_agg(r.maybe_applied), '{}'), coalesce(pg_catalog.array_agg(r.lookup), '{}'),
+           coalesce(pg_catalog.array_agg(r.via), '{}')
+    FROM unnest(held.intent_ids, held.attempts, held.tries, held.first_attempt_ats, held.maybe_applied, held.lookups, held.vias)
+      AS r (intent_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
+    WHERE (r.intent_id IN (SELECT intent_id FROM parked)) IS NOT TRUE)
+  FROM held WHERE c.claim_id = held.claim_id AND held.claim_id IN (SELECT claim_id FROM parked)
+)
+INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via, bytes)
+SELECT p.lane, clock_timestamp(), p.intent_id, i.agent_run_id, p.attempt, p.tries - 1, p.first_attempt_at, p.maybe_applied, p.lookup,
+       CASE WHEN p.maybe_applied THEN p.via END, i.payload_bytes + coalesce(octet_length(i.headers::text), 0)
+FROM parked p JOIN outbox.intent i ON i.id = p.intent_id;

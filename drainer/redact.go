@@ -1,0 +1,239 @@
+package drainer
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+const (
+	// shortestSecret keeps words that any answer may hold from being taken for a secret.
+	shortestSecret = 8
+	// rememberedSecrets bounds what is known of earlier configurations: a provider may
+	// repeat a credential that was rotated since.
+	rememberedSecrets = 64
+	redacted          = "[secret]"
+	// nestings is how many times JSON may be quoted within JSON.
+	nestings = 3
+)
+
+// Redactor takes configured secrets out of what providers answer: agents read that.
+// It knows each secret as it is, in base64 at each offset, so also within
+// user:password, and as a URL has it. A nil Redactor changes nothing.
+type Redactor struct {
+	mu      sync.Mutex
+	secrets []string // the newest first
+	needles atomic.Pointer[[]string]
+}
+
+// NewRedactor knows these secrets. [Redactor.Learn] adds to them.
+func NewRedactor(secrets []string) *Redactor {
+	r := &Redactor{}
+	r.Learn(secrets)
+	return r
+}
+
+// Learn adds the secrets of another configuration, before that is in use.
+// Attempts that began with the earlier ones may still be under way.
+func (r *Redactor) Learn(secrets []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known := slices.Concat(credentials(secrets), r.secrets)
+	var distinct []string
+	for _, secret := range known {
+		if len(distinct) < len(secrets)*2+rememberedSecrets && !slices.Contains(distinct, secret) {
+			distinct = append(distinct, secret)
+		}
+	}
+	r.secrets = distinct
+	var needles []string
+	for _, secret := range distinct {
+		needles = append(needles, forms(secret)...)
+	}
+	// The longest first: a secret may be a part of another one.
+	slices.SortFunc(needles, func(a, b string) int { return len(b) - len(a) })
+	needles = slices.Compact(needles)
+	r.needles.Store(&needles)
+}
+
+// TooShort counts the secrets that cannot be told from ordinary words.
+func TooShort(secrets []string) (short int) {
+	for _, secret := range secrets {
+		if len(secret) < shortestSecret {
+			short++
+		}
+	}
+	return short
+}
+
+// credentials are the values to look for. The address of a provider is none, but for a
+// password in it.
+func credentials(secrets []string) (found []string) {
+	for _, secret := range secrets {
+		address, err := url.Parse(secret)
+		isAddress := err == nil && address.Scheme != "" && address.Host != ""
+		if isAddress && address.User == nil && address.RawQuery == "" && len(address.Path) <= shortestSecret {
+			continue
+		}
+		if isAddress {
+			if password, has := address.User.Password(); has && len(password) >= shortestSecret {
+				found = append(found, password)
+			}
+		}
+		if len(secret) >= shortestSecret {
+			found = append(found, secret)
+		}
+	}
+	return found
+}
+
+// forms are how a secret may be written. Base64 depends on what stands before it,
+// so the characters that also hold a neighbour's bits are left out.
+func forms(secret string) []string {
+	query, path := url.QueryEscape(secret), url.PathEscape(secret)
+	all := []string{secret, query, path, lowerEscapes(query), lowerEscapes(path)}
+	for offset, shared := range []int{0, 2, 3} {
+		padded := append(make([]byte, offset), secret...)
+		for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+			all = append(all, encoding.EncodeToString(padded)[shared:len(padded)*4/3])
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func lowerEscapes(escaped string) string {
+	text := []byte(escaped)
+	for i := 0; i+2 < len(text); i++ {
+		if text[i] == '%' {
+			copy(text[i:i+3], bytes.ToLower(text[i:i+3]))
+		}
+	}
+	return string(text)
+}
+
+// result returns what may be kept of an answer.
+func (r *Redactor) result(result dispatch.Result) dispatch.Result {
+	if r == nil || len(*r.needles.Load()) == 0 {
+		return result
+	}
+	result.ErrorClass = r.text(result.ErrorClass)
+	result.ProviderRef = r.text(result.ProviderRef)
+	result.Response = r.document(result.Response)
+	if p := result.Problem; p != nil {
+		result.Problem = &dispatch.Problem{Type: r.text(p.Type), Title: r.text(p.Title), Detail: r.text(p.Detail)}
+	}
+	if len(result.ResponseHeaders) > 0 {
+		headers := make(map[string]string, len(result.ResponseHeaders))
+		for name, value := range result.ResponseHeaders {
+			headers[r.text(name)] = r.text(value)
+		}
+		result.ResponseHeaders = headers
+	}
+	return result
+}
+
+// text also looks through JSON that is quoted in a string. What is found there is not
+// cut out: all of the text goes.
+func (r *Redactor) text(text string) string {
+	for _, needle := range *r.needles.Load() {
+		if strings.Contains(text, needle) {
+			text = strings.ReplaceAll(text, needle, redacted)
+		}
+	}
+	if r.isQuotedIn([]byte(text)) {
+		return redacted
+	}
+	return text
+}
+
+func (r *Redactor) isIn(text []byte) bool {
+	return slices.ContainsFunc(*r.needles.Load(), func(needle string) bool { return bytes.Contains(text, []byte(needle)) })
+}
+
+func (r *Redactor) isQuotedIn(text []byte) bool {
+	for range nestings {
+		if !bytes.ContainsRune(text, '\\') {
+			return false
+		}
+		if text = unquoted(text); r.isIn(text) {
+			return true
+		}
+	}
+	return false
+}
+
+// document redacts JSON, and keeps it JSON: in strings, names and numbers alike. It
+// costs a search of the text where nothing is found.
+func (r *Redactor) document(document json.RawMessage) json.RawMessage {
+	if !r.isIn(document) && !r.isQuotedIn(document) {
+		return document
+	}
+	decoder := json.NewDecoder(bytes.NewReader(document))
+	decoder.UseNumber()
+	var value any
+	if decoder.Decode(&value) == nil {
+		var text bytes.Buffer
+		encoder := json.NewEncoder(&text)
+		encoder.SetEscapeHTML(false)
+		if encoder.Encode(r.value(value)) == nil {
+			if kept := bytes.TrimSpace(text.Bytes()); !r.isIn(kept) && !r.isQuotedIn(kept) {
+				return kept
+			}
+		}
+	}
+	return json.RawMessage(`"` + redacted + `"`) // it is no JSON, or the secret is itself JSON
+}
+
+func (r *Redactor) value(value any) any {
+	switch value := value.(type) {
+	case string:
+		return r.text(value)
+	case json.Number:
+		if text := r.text(value.String()); text != value.String() {
+			return text
+		}
+	case []any:
+		for i := range value {
+			value[i] = r.value(value[i])
+		}
+	case map[string]any:
+		kept := make(map[string]any, len(value))
+		for name, member := range value {
+			kept[r.text(name)] = r.value(member)
+		}
+		return kept
+	}
+	return value
+}
+
+// unquoted takes one level of JSON's escapes away, as far as a secret could hide behind
+// them.
+func unquoted(text []byte) []byte {
+	plain := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' || i+1 == len(text) {
+			plain = append(plain, text[i])
+			continue
+		}
+		i++
+		var character string
+		if text[i] == 'u' && i+4 < len(text) && json.Unmarshal([]byte(`"\u`+string(text[i+1:i+5])+`"`), &character) == nil {
+			plain = append(plain, character...)
+			i += 4
+			continue
+		}
+		if json.Unmarshal([]byte{'"', '\\', text[i], '"'}, &character) != nil {
+			character = string(text[i : i+1])
+		}
+		plain = append(plain, character...)
+	}
+	return plain
+}

@@ -1,0 +1,322 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/cluster"
+	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/integration/harness"
+	"github.com/agentoutbox/drainer/integration/program"
+	"github.com/agentoutbox/drainer/internal/throwaway"
+)
+
+// A stranger's lock keeps the lanes' batches and recovery waiting, for longer than a
+// lease.
+func TestHeartbeatsNeedNoneOfTheConnectionsThatAreTaken(t *testing.T) {
+	t.Parallel()
+	rig := harness.New(t, nil)
+	daemon := rig.Program.Start(patientConfig(t, rig))
+	daemon.WaitFor(`"msg":"joined"`)
+	locker := begin(t, rig, `LOCK outbox.claim`)
+	for _, tool := range everyClass {
+		rig.Enqueue(tool, 10)
+	}
+	waiting := 0
+	drainertest.Eventually(t, "turns wait, and so does recovery", func() bool {
+		waiting = rig.Count(blocked)
+		return waiting >= 4
+	})
+	since := drainertest.Value[time.Time](t, rig.DB, `SELECT clock_timestamp()`)
+	drainertest.Eventually(t, "the worker has outlived its lease by heartbeats", func() bool {
+		return drainertest.Value[time.Time](t, rig.DB, `SELECT beat_at FROM outbox.worker`).Sub(since) > patientLease
+	})
+	if err := locker.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rig.AwaitRest()
+	fault.Injected(t, 23, waiting)
+	rig.Check()
+	if log := daemon.Terminate(); strings.Contains(log, "lease lost") {
+		t.Error("it lost its lease")
+	}
+}
+
+// patientLease is one that a slow machine does not lose.
+const patientLease = 6 * time.Second
+
+func patientConfig(t *testing.T, rig *harness.Rig) string {
+	t.Helper()
+	text, err := os.ReadFile(rig.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patient := strings.Replace(string(text), "lease: 1s", "lease: "+patientLease.String(), 1)
+	return program.WriteConfig(t, patient)
+}
+
+// read is the only value of a query.
+// Others take every connection that the server has, and the daemon has none left.
+func TestADaemonThatMayNotConnectWaitsItsTurn(t *testing.T) {
+	t.Parallel()
+	server := cluster.Start(t, throwaway.WithSettings(map[string]string{"max_connections": "40"}))
+	rig := harness.At(t, server.URL, nil)
+	daemon := rig.Start(asDaemon)
+	for _, tool := range everyClass {
+		rig.Enqueue(tool, 10)
+	}
+	rig.AwaitRest()
+
+	crowd := takeItsConnections(t, server)
+	for range 10 {
+		daemon.WaitFor("too many clients")
+	}
+	for _, tool := range everyClass {
+		rig.Enqueue(tool, 10)
+	}
+	for _, other := range crowd {
+		other.Close(t.Context())
+	}
+	rig.AwaitRest()
+	log := daemon.Terminate()
+	refused := strings.Count(log, "too many clients")
+	fault.Injected(t, 24, refused)
+	rig.Check()
+	if complaints := strings.Count(log, "batch failed") + strings.Count(log, "cannot join yet"); complaints > 20 {
+		t.Errorf("%d complaints of the lanes in a few seconds: a tight loop", complaints)
+	}
+}
+
+// takeItsConnections fills the server until no session of a daemon is left.
+func takeItsConnections(t *testing.T, server *throwaway.Server) (crowd []*pgx.Conn) {
+	t.Helper()
+	admin := cluster.Connect(t, server)
+	crowd = append(crowd, admin)
+	drainertest.Eventually(t, "others have all connections", func() bool {
+		for {
+			other, err := pgx.Connect(t.Context(), server.URL)
+			if err != nil {
+				break
+			}
+			crowd = append(crowd, other)
+		}
+		var daemons int
+		err := admin.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'daemon'`).Scan(&daemons)
+		return err == nil && daemons == 0
+	})
+	return crowd
+}
+
+// Idle clients of the port for metrics are more than the daemon may open files.
+func TestIdleClientsOfTheMetricsPortStopNeitherDeliveriesNorScrapes(t *testing.T) {
+	t.Parallel()
+	const clients = 300
+	for name, begun := range map[string]string{"nothing was asked": "", "half a request": "GET /metrics HTTP/1.1\r\nHost: a"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rig := harness.New(t, nil)
+			daemon := rig.Start()
+			before := openFiles(t, daemon.PID())
+			for range clients {
+				conn, err := net.Dial("tcp", strings.TrimPrefix(daemon.Base, "http://"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { conn.Close() })
+				if _, err := io.WriteString(conn, begun); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := daemon.Get("/livez"); got != "ok\n" { // comes after all of them
+				t.Errorf("/livez: %q", got)
+			}
+			taken := openFiles(t, daemon.PID()) - before
+			fault.Injected(t, 71, clients)
+			if taken > 128 {
+				t.Errorf("%d clients hold %d files of the daemon", clients, taken)
+			}
+			rig.Enqueue(harness.Keyed, 32)
+			rig.AwaitRest()
+			if !strings.Contains(daemon.Get("/metrics"), "drainer_build_info") {
+				t.Error("a scrape brings nothing")
+			}
+			rig.Check()
+		})
+	}
+}
+
+func openFiles(t *testing.T, pid int) int {
+	t.Helper()
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Skipf("the files of a process cannot be seen here: %v", err)
+	}
+	return len(files)
+}
+
+const deadRows = 100_000
+
+// A snapshot that a client holds keeps every row of the queue that was claimed
+// since. A lane that looked at them all with each claim would be slower with each.
+func TestClaimsPassByTheDeadRowsThatASnapshotHolds(t *testing.T) {
+	t.Parallel()
+	rig := harness.New(t, nil)
+	holder, err := rig.DB.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := holder.Exec(t.Context(), `SELECT count(*) FROM outbox.queue`); err != nil {
+		t.Fatal(err)
+	}
+	// As if this many had been claimed before.
+	if _, err := rig.DB.Exec(t.Context(), `
+		BEGIN;
+		SET LOCAL session_replication_role = replica;
+		INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id)
+		SELECT 'keyed', now() - interval '1 hour' + n * interval '1 millisecond', -n, 'run' FROM generate_series(1, 100000) n;
+		DELETE FROM outbox.queue;
+		COMMIT`); err != nil {
+		t.Fatal(err)
+	}
+	const looked = `SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelid = 'outbox.queue_pkey'::regclass`
+	const read = `SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelid = 'outbox.queue_pkey'::regclass`
+	looks, entries := rig.Count(looked), rig.Count(read)
+	daemon := rig.Start()
+	stop := rig.Agents(harness.Keyed, harness.Keyed, harness.Keyed, harness.Keyed)
+	rig.AwaitMoreEffects(300)
+	stop()
+	rig.AwaitRest()
+	drainertest.Eventually(t, "the dead rows are still there", func() bool {
+		return rig.Count(`SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'outbox.queue'::regclass`) >= deadRows
+	})
+	fault.Injected(t, 27, deadRows)
+	rig.Check()
+
+	daemon.Terminate() // its sessions report what they read when they end
+	drainertest.Eventually(t, "the sessions have reported their first look of all", func() bool { return rig.Count(read) >= entries+deadRows })
+	looks, entries = rig.Count(looked)-looks, rig.Count(read)-entries
+	t.Logf("%d looks read %d entries of the queue's index", looks, entries)
+	if entries/looks > deadRows/10 {
+		t.Errorf("a look reads %d entries, beside %d dead ones", entries/looks, deadRows)
+	}
+}
+
+// Two daemons share the server connections of one pooler, with sagas under way.
+func TestDaemonsBehindAPoolerInTransactionModeDrain(t *testing.T) {
+	t.Parallel()
+	rig := harness.New(t, nil)
+	behind := "DATABASE_URL=" + drainertest.PgBouncer(t, unprepared(t, rig.URL), "transaction", 10)
+	rig.Start(behind)
+	rig.Start(behind)
+	stop := rig.Agents(everyClass...)
+	for range 5 {
+		run := rig.NewRun()
+		rig.Step(run, 1, harness.Order)
+		rig.Step(run, 2, harness.Declined)
+	}
+	rig.AwaitMoreEffects(100)
+	stop()
+	rig.AwaitRest()
+	fault.Injected(t, 26, rig.Count(`SELECT count(*) FROM outbox.attempt`))
+	rig.Check()
+	if back := rig.Count(`SELECT count(*) FROM outbox.saga WHERE state = 'compensated'`); back != 5 {
+		t.Errorf("%d of 5 runs were rolled back", back)
+	}
+}
+
+// unprepared is the URL without prepared statements, which such a pooler loses.
+func unprepared(t *testing.T, databaseURL string) string {
+	t.Helper()
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("default_query_exec_mode", "exec")
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// The newest migration is applied while daemons and agents work, and while one
+// agent's transaction stays open on a table that it has to change.
+func TestAMigrationUnderLoadLetsAgentsPass(t *testing.T) {
+	t.Parallel()
+	rig := harness.New(t, nil)
+	rig.Start()
+	rig.Start()
+	undo := undoNewest(t)
+	drainertest.Eventually(t, "the newest migration is undone", func() bool {
+		_, err := rig.DB.Exec(t.Context(), undo) // it may lose against a daemon's locks
+		return err == nil
+	})
+	rig.Program.Run(5, "run", "--config", rig.Config) // a program that needs it refuses to start
+	stop := rig.Agents(everyClass...)
+	rig.AwaitMoreEffects(20)
+
+	slow := begin(t, rig, `LOCK outbox.queue, outbox.incident IN ROW EXCLUSIVE MODE`) // as an enqueue does
+	migration := rig.Program.Command("migrate", "up")
+	if err := migration.Start(); err != nil {
+		t.Fatal(err)
+	}
+	const waits = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query ~ 'CREATE INDEX'`
+	drainertest.Eventually(t, "the migration waits, and others behind it", func() bool { return rig.Count(waits) > 0 && rig.Count(blocked) > 1 })
+	drainertest.Eventually(t, "it gives way", func() bool { return rig.Count(waits) == 0 })
+	rig.AwaitMoreEffects(5)
+	if err := slow.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := migration.Wait(); err != nil {
+		t.Fatal("the migration failed: ", err)
+	}
+	rig.AwaitMoreEffects(20)
+	stop()
+	rig.AwaitRest()
+	fault.Injected(t, 62, 1)
+	rig.Check()
+	rig.Start() // it needs the schema as it is now
+}
+
+// undoNewest is the SQL that takes the newest migration back.
+func undoNewest(t *testing.T) string {
+	t.Helper()
+	files, err := filepath.Glob("../../migrations/sql/*.sql")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no migrations: %v", err)
+	}
+	text, err := os.ReadFile(slices.Max(files))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, down, _ := strings.Cut(string(text), "-- +goose Down")
+	return down + `DELETE FROM outbox.goose_db_version WHERE version_id = (SELECT max(version_id) FROM outbox.goose_db_version)`
+}
+
+// peakMemory is the peak resident memory of a process so far, in bytes, from
+// /proc.
+func peakMemory(t *testing.T, pid int) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Skipf("the memory of a process cannot be seen here: %v", err)
+	}
+	_, after, _ := strings.Cut(string(status), "VmHWM:")
+	kibibytes, err := strconv.Atoi(strings.Fields(after)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kibibytes << 10
+}

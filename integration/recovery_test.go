@@ -1,0 +1,182 @@
+package integration_test
+
+import (
+	"fmt"
+	neturl "net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/docblock"
+	"github.com/agentoutbox/drainer/integration/harness"
+	"github.com/agentoutbox/drainer/integration/program"
+)
+
+func TestADeadWorkersRowsAreRecoveredByRunningOnce(t *testing.T) {
+	t.Parallel()
+	rig := harness.Plain(t, nil)
+	rig.EnqueueSteps("sim/act", 0, 1)
+	victim := start(t, setupOf(rig, dispatch.NonIdempotent, shortLease), "DRAINER_FAILPOINTS=before_send=kill")
+	<-victim.Ended
+	rig.Exec(`UPDATE outbox.worker SET beat_at = now() - interval '1 hour'`)
+	drainOnce(t, rig.URL, simOf(rig, dispatch.NonIdempotent).build(t)) // it looks for a lease first whether the worker beats
+	rig.AssertOutcomes("lost")
+	rig.AssertNoClaims()
+}
+
+func TestADispatchThatOutlastsTheShutdownIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	rig := harness.Plain(t, dispatchtest.Script(dispatchtest.HangAfter))
+	rig.EnqueueSteps("sim/act", 0, 1)
+	with := setupOf(rig, dispatch.KeyIdempotent, patientLease)
+	with.Worker.ShutdownTimeout = 300 * time.Millisecond
+	leaving := start(t, with)
+	rig.AwaitEffects(1)
+	leaving.Terminate()
+	rig.AssertOutcomes("ambiguous")
+	rig.AssertNoClaims()
+	if !harness.Stored[bool](rig, `SELECT maybe_applied FROM outbox.queue`) {
+		t.Error("the queue does not know that the effect may have happened")
+	}
+	rig.Provider.Release()
+	start(t, with)
+	rig.AwaitStatus("completed", 1)
+	rig.AssertOneEffectEach()
+}
+
+// Everything was sent after the moment to which the database is restored.
+func TestADatabaseThatWentBackAsksBeforeItActsAgain(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.enqueue()
+	past := r.copyOf(r.url)
+
+	r.drain(r.url)
+	r.assertEffects("before the way back", 1, 2)
+	untold := r.copyOf(past)
+	r.drain(untold)
+	r.assertEffects("without a word to it", 1, 4) // so there is something to prevent
+
+	r.exec(past, docblock.First(t, "docs/operations.md", "sql"))
+	r.drain(past)
+	r.assertEffects("having asked", 1, 4)
+	for tool, want := range map[string]string{
+		"keyed/charge": "completed", "unkeyed/wire": "completed", "unkeyed/mail": "unknown", "keyed/later": "pending",
+	} {
+		if got := r.status(past, tool); got != want {
+			t.Errorf("%s is %s, want %s", tool, got, want)
+		}
+	}
+}
+
+const restoredConfig = `version: 1
+server: {listen: "127.0.0.1:0"}
+providers:
+  keyed:
+    adapter: http
+    http: {base_url: %s}
+    tools:
+      charge: {http: {path: /charges, response: {ref: .id}}, idempotency: {class: key_idempotent, ttl: 24h, scope: account}}
+      later: {http: {path: /later, response: {ref: .id}}, idempotency: {class: key_idempotent, ttl: 24h, scope: account}}
+  unkeyed:
+    adapter: http
+    http: {base_url: %s}
+    tools:
+      mail: {http: {path: /mails, response: {ref: .id}}, idempotency: {class: non_idempotent}}
+      wire: {http: {path: /wires, response: {ref: .id}}, idempotency: {class: non_idempotent}, lookup: {tool: find}}
+      find: {http: {method: GET, path: "/effects/{.key}", response: {ref: .id, rules: [{when: .status == 404, outcome: absent}]}}, idempotency: {class: read_only}}
+`
+
+// restored is an outbox of which there are copies from earlier, and its providers.
+type restored struct {
+	t              *testing.T
+	url            string
+	config         string
+	keyed, unkeyed *dispatchtest.SimulatedProvider
+}
+
+func newRestored(t *testing.T) restored {
+	t.Helper()
+	r := restored{t: t, url: drainertest.Database(t)}
+	var keyedURL string
+	r.keyed, keyedURL = dispatchtest.NewProvider(t, dispatchtest.Healthy())
+	r.unkeyed = &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger(), Plan: dispatchtest.Healthy(), IgnoreKeys: true}
+	r.config = program.WriteConfig(t, fmt.Sprintf(restoredConfig, keyedURL, dispatchtest.Serve(t, r.unkeyed)))
+	return r
+}
+
+// enqueue commits what was due twenty minutes ago, and one intent that is not due yet.
+func (r restored) enqueue() {
+	r.exec(r.url, `
+		SELECT outbox.enqueue('run', 'step', tool, 'scope', '{}') FROM unnest('{keyed/charge,unkeyed/mail,unkeyed/wire}'::text[]) tool;
+		SELECT outbox.enqueue('run', 'step', 'keyed/later', 'scope', '{}', now() + interval '1 day');
+		UPDATE outbox.intent SET created_at = created_at - interval '20 minutes'`)
+}
+
+// copyOf is the database as it stands, under another name.
+func (r restored) copyOf(url string) string {
+	r.t.Helper()
+	empty := drainertest.EmptyDatabase(r.t)
+	r.exec(adminOf(r.t, empty), fmt.Sprintf("DROP DATABASE %s", nameOf(r.t, empty)),
+		fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", nameOf(r.t, empty), nameOf(r.t, url)))
+	return empty
+}
+
+func (r restored) drain(url string) {
+	r.t.Helper()
+	program.New(r.t, url).Run(0, "run", "--once", "--config", r.config)
+}
+
+func (r restored) exec(url string, statements ...string) {
+	r.t.Helper()
+	conn, err := pgx.Connect(r.t.Context(), url)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer conn.Close(r.t.Context())
+	for _, statement := range statements {
+		if _, err := conn.PgConn().Exec(r.t.Context(), statement).ReadAll(); err != nil {
+			r.t.Fatalf("%v\n%s", err, statement)
+		}
+	}
+}
+
+func (r restored) status(url, tool string) string {
+	r.t.Helper()
+	return drainertest.Value[string](r.t, drainertest.Connect(r.t, url), `SELECT status FROM outbox.status WHERE tool_name = $1`, tool)
+}
+
+func (r restored) assertEffects(when string, keyed, unkeyed int) {
+	r.t.Helper()
+	if got := r.keyed.Ledger.Audit().TotalEffects(); got != keyed {
+		r.t.Errorf("%s: %d effects where keys are honoured, want %d", when, got, keyed)
+	}
+	if got := r.unkeyed.Ledger.Audit().TotalEffects(); got != unkeyed {
+		r.t.Errorf("%s: %d effects where they are not, want %d", when, got, unkeyed)
+	}
+}
+
+func nameOf(t *testing.T, url string) string {
+	t.Helper()
+	parsed, err := neturl.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimPrefix(parsed.Path, "/")
+}
+
+// adminOf is another database of the same server.
+func adminOf(t *testing.T, url string) string {
+	t.Helper()
+	parsed, err := neturl.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed.Path = "/postgres"
+	return parsed.String()
+}

@@ -1,0 +1,498 @@
+package jq
+
+import (
+	"encoding/json"
+	"errors"
+	"math/big"
+	"regexp"
+	"regexp/syntax"
+	"strings"
+	"sync"
+
+	"github.com/itchyny/gojq"
+)
+
+// bounded are the evaluator's functions and operators that build more than some bytes,
+// or compare more, each with what measures it before it runs. What is not here gives a
+// number, a truth, a part of its input or a few bytes.
+var bounded = map[string]func(b *budget, input any, arguments []any) error{
+	"_add/2":       func(b *budget, _ any, a []any) error { return b.calculate(a[0], a[1]) },
+	"_subtract/2":  subtracting,
+	"_multiply/2":  multiplying,
+	"_divide/2":    dividing,
+	"_modulo/2":    func(b *budget, _ any, a []any) error { return b.calculate(a[0], a[1]) },
+	"_negate/0":    copying(1),
+	"_equal/2":     comparing,
+	"_notequal/2":  comparing,
+	"_greater/2":   comparing,
+	"_less/2":      comparing,
+	"_greatereq/2": comparing,
+	"_lesseq/2":    comparing,
+
+	"length/0": func(b *budget, input any, _ []any) error {
+		if isNumber(input) {
+			return b.charge(shallow(input))
+		}
+		return nil
+	},
+	"tonumber/0": func(b *budget, input any, _ []any) error {
+		if text, is := input.(string); is {
+			return b.calculate(json.Number(text))
+		}
+		return nil
+	},
+	"strftime/1": func(b *budget, _ any, a []any) error {
+		return b.charge(1024*strings.Count(asText(a[0]), "%") + len(asText(a[0])))
+	},
+
+	"ascii_downcase/0": copying(2),
+	"ascii_upcase/0":   copying(2),
+	"explode/0":        copying(24),
+	"implode/0":        copying(1),
+	"keys/0":           copying(2),
+	"reverse/0":        copying(1),
+	"_captures/0":      copying(8),
+	"fromjson/0":       copying(24),
+	"split/1":          func(b *budget, input any, a []any) error { return b.split(input, a[0]) },
+
+	"add/0":        expanding(2),
+	"flatten/0":    expanding(2),
+	"flatten/1":    expanding(2),
+	"tojson/0":     expanding(4),
+	"tostring/0":   writing,
+	"format/1":     expanding(6),
+	"_tohtml/0":    expanding(6),
+	"_touri/0":     expanding(4),
+	"_tourid/0":    expanding(2),
+	"_tocsv/0":     expanding(4),
+	"_totsv/0":     expanding(4),
+	"_tosh/0":      expanding(6),
+	"_tobase64/0":  expanding(4),
+	"_tobase64d/0": expanding(2),
+	"error/0":      expanding(1),
+	"error/1":      func(b *budget, _ any, a []any) error { return expanding(1)(b, a[0], nil) },
+	"halt_error/0": expanding(1),
+	"halt_error/1": expanding(1),
+
+	"sort/0":       sorting,
+	"unique/0":     sorting,
+	"min/0":        sorting,
+	"max/0":        sorting,
+	"_sort_by/1":   sorting,
+	"_unique_by/1": sorting,
+	"_group_by/1":  sorting,
+	"_min_by/1":    sorting,
+	"_max_by/1":    sorting,
+	"bsearch/1":    sorting,
+
+	"join/1":      joining,
+	"transpose/0": transposing,
+	"contains/1":  searching,
+	"inside/1":    searching,
+	"indices/1":   searching,
+	"index/1":     searching,
+	"rindex/1":    searching,
+	"setpath/2":   setting,
+	"delpaths/1":  deleting,
+	"_match/3":    matching,
+}
+
+// boundedOptions give the evaluator a function for each of them, with the budget as one
+// argument more, and some that only look at what passes.
+var boundedOptions = sync.OnceValue(func() []gojq.CompilerOption {
+	options := []gojq.CompilerOption{gojq.WithVariables([]string{budgetVariable})}
+	for name, measure := range bounded {
+		function, _, _ := strings.Cut(name, "/")
+		arguments := int(name[len(name)-1] - '0')
+		run := native(function, arguments)
+		options = append(options, gojq.WithFunction(reservedFunction+function, arguments+1, arguments+1, func(input any, values []any) any {
+			b := values[arguments].(*budget)
+			if err := measure(b, input, values[:arguments]); err != nil {
+				return err
+			}
+			return run(b, input, values[:arguments])
+		}))
+	}
+	for name, look := range map[string]func(*budget, any) error{
+		"iterated": func(b *budget, value any) error {
+			list, _ := value.([]any)
+			object, _ := value.(map[string]any)
+			return b.charge(32 * (len(list) + len(object)))
+		},
+		"path": func(b *budget, value any) error { return b.charge(2 * shallow(value)) },
+		"copied": func(b *budget, value any) error {
+			return expanding(1)(b, value, nil)
+		},
+		"key": func(_ *budget, value any) error {
+			if _, is := value.([]any); is {
+				return errors.New("cannot index with an array: use indices")
+			}
+			return nil
+		},
+		"path_keys": func(_ *budget, value any) error {
+			path, _ := value.([]any)
+			for _, key := range path {
+				if _, is := key.([]any); is {
+					return errors.New("cannot index with an array: use indices")
+				}
+			}
+			return nil
+		},
+	} {
+		options = append(options, gojq.WithFunction(reservedFunction+name, 1, 1, func(value any, values []any) any {
+			if err := look(values[0].(*budget), value); err != nil {
+				return err
+			}
+			return value
+		}))
+	}
+	numbers := compiled("_range", "$a", "$b", "$c")
+	return append(options, gojq.WithIterFunction(reservedFunction+"_range", 4, 4, func(input any, values []any) gojq.Iter {
+		for _, number := range values[:3] {
+			if shallow(number) > 1000 { // each number that it gives is as long
+				return gojq.NewIter(values[3].(*budget).fail())
+			}
+		}
+		return numbers.Run(input, values[:3]...)
+	}))
+})
+
+// native calls the evaluator's own function.
+func native(function string, arguments int) func(b *budget, input any, values []any) any {
+	names := []string{"$a", "$b", "$c"}[:arguments]
+	if function == "_match" { // which keeps each pattern that it was ever given
+		return func(b *budget, input any, values []any) any {
+			if b.match == nil {
+				b.match = compiled(function, names...)
+			}
+			result, _ := b.match.Run(input, values...).Next()
+			return result
+		}
+	}
+	code := compiled(function, names...)
+	return func(_ *budget, input any, values []any) any {
+		switch function {
+		case "tostring":
+			if text, is := input.(string); is {
+				return text
+			}
+		case "_add":
+			left, isText := values[0].(string)
+			if right, is := values[1].(string); is && isText {
+				return left + right
+			}
+		}
+		result, _ := code.Run(input, values...).Next()
+		return result
+	}
+}
+
+// compiled is the evaluator's own function of these variables.
+func compiled(function string, variables ...string) *gojq.Code {
+	source := function
+	if len(variables) > 0 {
+		source += "(" + strings.Join(variables, ";") + ")"
+	}
+	query, err := gojq.Parse(source)
+	if err != nil {
+		panic(err)
+	}
+	code, err := gojq.Compile(query, gojq.WithVariables(variables))
+	if err != nil {
+		panic(err)
+	}
+	return code
+}
+
+// longNumber is the most digits that are calculated with.
+const longNumber = 100_000
+
+// calculate is for what takes as much as its operands without their contents.
+func (b *budget) calculate(operands ...any) error {
+	bytes := 0
+	for _, operand := range operands {
+		if isNumber(operand) && shallow(operand) > longNumber {
+			return b.fail()
+		}
+		bytes += shallow(operand)
+	}
+	return b.charge(bytes)
+}
+
+// work charges the budget for the steps that a function takes in one call, such
+// as comparisons.
+func (b *budget) work(times, each int) error {
+	const most = 1 << 28 // under a second
+	if each > 0 && times > most/each && b.err == nil {
+		b.err = ErrTooManySteps
+	}
+	b.spend(times * each >> 8)
+	return b.err
+}
+
+func (b *budget) fail() error { return b.charge(buildLimit + 1) }
+
+func (b *budget) split(text, separator any) error {
+	whole, is := text.(string)
+	between, also := separator.(string)
+	if !is || !also {
+		return nil
+	}
+	return b.charge(32 * (strings.Count(whole, between) + 1))
+}
+
+func copying(factor int) func(*budget, any, []any) error {
+	return func(b *budget, input any, _ []any) error { return b.charge(factor * shallow(input)) }
+}
+
+// expanding is for what writes out its input, or walks through it.
+func expanding(factor int) func(*budget, any, []any) error {
+	return func(b *budget, input any, _ []any) error {
+		size, err := b.tree(input)
+		if err != nil {
+			return err
+		}
+		return b.charge(factor * size)
+	}
+}
+
+func writing(b *budget, input any, _ []any) error {
+	if _, is := input.(string); is {
+		return nil
+	}
+	return expanding(4)(b, input, nil)
+}
+
+func comparing(b *budget, _ any, operands []any) error {
+	for _, operand := range operands {
+		if !isContainer(operand) {
+			return nil
+		}
+	}
+	for _, operand := range operands {
+		if _, err := b.tree(operand); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func subtracting(b *budget, input any, operands []any) error {
+	if left, is := operands[0].([]any); is {
+		if err := searching(b, left, operands[1:]); err != nil {
+			return err
+		}
+	}
+	return b.calculate(operands...)
+}
+
+func multiplying(b *budget, _ any, operands []any) error {
+	for i, operand := range operands {
+		text, is := operand.(string)
+		if !is {
+			continue
+		}
+		times, is := gojq.ToFloat64(operands[1-i])
+		if !is {
+			return nil
+		}
+		if float64(len(text))*times > buildLimit {
+			return b.fail()
+		}
+		return b.charge(max(0, int(float64(len(text))*times)))
+	}
+	if isNumber(operands[0]) {
+		return b.calculate(operands...)
+	}
+	for _, operand := range operands {
+		if err := expanding(4)(b, operand, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func dividing(b *budget, _ any, operands []any) error {
+	if err := b.split(operands[0], operands[1]); err != nil {
+		return err
+	}
+	return b.calculate(operands...)
+}
+
+func sorting(b *budget, input any, keys []any) error {
+	for _, list := range append(keys, input) {
+		size, err := b.tree(list)
+		if err != nil {
+			return err
+		}
+		if err := b.work(size/overhead, 16); err != nil { // a comparison for each doubling of the length
+			return err
+		}
+	}
+	return b.charge(4 * shallow(input))
+}
+
+func joining(b *budget, input any, arguments []any) error {
+	parts, _ := input.([]any)
+	object, _ := input.(map[string]any)
+	separator, _ := arguments[0].(string)
+	if between := len(parts) + len(object); between > 0 && len(separator) > buildLimit/between {
+		return b.fail()
+	}
+	if err := expanding(2)(b, input, nil); err != nil {
+		return err
+	}
+	return b.charge(len(separator) * (len(parts) + len(object)))
+}
+
+func transposing(b *budget, input any, _ []any) error {
+	rows, _ := input.([]any)
+	columns := 0
+	for _, row := range rows {
+		if cells, is := row.([]any); is {
+			columns = max(columns, len(cells))
+		}
+	}
+	return b.charge(16*len(rows)*columns + 40*columns)
+}
+
+// searching compares each part of the one with each of the other at worst.
+func searching(b *budget, input any, arguments []any) error {
+	in, err := b.tree(input)
+	if err != nil {
+		return err
+	}
+	what, err := b.tree(arguments[0])
+	if err != nil {
+		return err
+	}
+	if !isContainer(input) {
+		return b.charge(24 * (shallow(input) + shallow(arguments[0])))
+	}
+	if err := b.work(in/overhead, what/overhead); err != nil {
+		return err
+	}
+	return b.charge(shallow(input))
+}
+
+// setting copies each container on the path, and makes a list longer.
+func setting(b *budget, input any, arguments []any) error {
+	path, _ := arguments[0].([]any)
+	for _, key := range path {
+		bytes := 64 + shallow(input)
+		list, _ := input.([]any)
+		object, _ := input.(map[string]any)
+		input = nil
+		switch key := key.(type) {
+		case string:
+			input = object[key]
+		case map[string]any: // a slice, which another list may replace
+			bytes += shallow(arguments[1])
+			input = list
+		default:
+			at, _ := gojq.ToInt(key)
+			if at < 0 {
+				at += len(list)
+			}
+			if at > buildLimit {
+				return b.fail()
+			}
+			if 0 <= at && at < len(list) {
+				input = list[at]
+			}
+			bytes = max(bytes, 16*at)
+		}
+		if err := b.charge(bytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func deleting(b *budget, input any, arguments []any) error {
+	paths, _ := arguments[0].([]any)
+	if len(paths) == 0 {
+		return nil
+	}
+	if err := expanding(2)(b, input, nil); err != nil {
+		return err
+	}
+	return sorting(b, paths, nil)
+}
+
+// matching bounds a pattern's program, which is made of it anew in each evaluation, and
+// what it finds: for each place where it matches, the evaluator counts all that is before.
+func matching(b *budget, input any, arguments []any) error {
+	text, pattern, flags := asText(input), asText(arguments[0]), asText(arguments[1])
+	program, known := b.patterns[pattern]
+	if !known {
+		cost := 200
+		if strings.Contains(pattern, "{") { // up to a thousand times what is before it
+			cost = 20_000
+		}
+		if err := b.charge(cost * len(pattern)); err != nil {
+			return err
+		}
+		parsed, err := syntax.Parse(pattern, syntax.Perl)
+		if err != nil {
+			return nil // the evaluator says so
+		}
+		compiled, err := syntax.Compile(parsed.Simplify())
+		if err != nil {
+			return nil
+		}
+		if b.patterns == nil {
+			b.patterns = map[string]int{}
+		}
+		program = len(compiled.Inst)
+		b.patterns[pattern] = program
+	}
+	if err := b.work(len(text), 4*program); err != nil { // each of which is slower than a comparison
+		return err
+	}
+	if arguments[2] == true || !strings.Contains(flags, "g") {
+		return b.charge(1000 + 500*strings.Count(pattern, "("))
+	}
+	each := 1000 + 500*strings.Count(pattern, "(")
+	most := buildLimit/each + 1
+	places := len(text) + 1
+	if places > most/16 { // else none of them is worth a look
+		inline := ""
+		if strings.Contains(flags, "i") {
+			inline += "(?i)"
+		}
+		if strings.Contains(flags, "m") {
+			inline += "(?s)"
+		}
+		compiled, err := regexp.Compile(inline + pattern)
+		if err != nil {
+			return nil // the evaluator says so
+		}
+		places = 2 * len(compiled.FindAllStringIndex(text, most))
+	}
+	if err := b.work(places, len(text)); err != nil {
+		return err
+	}
+	return b.charge(places * each)
+}
+
+func asText(value any) string {
+	text, _ := value.(string)
+	return text
+}
+
+func isContainer(value any) bool {
+	switch value.(type) {
+	case []any, map[string]any:
+		return true
+	}
+	return false
+}
+
+func isNumber(value any) bool {
+	switch value.(type) {
+	case int, float64, *big.Int, json.Number:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,144 @@
+// Command plainwords finds words that the project's English does without: in
+// Markdown, in Go comments, and in the texts of the program. It prints each
+// with its place and a better choice, and exits with 1 if there is any.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// rules names for each pattern what to write instead.
+var rules = []struct {
+	words  *regexp.Regexp
+	advice string
+}{
+	{regexp.MustCompile(`(?i)\b(nobody|somebody|anybody|whoever)\b`), "name the actor: no human, no process, the caller"},
+	{regexp.MustCompile(`(?i)\boctets?\b`), "write bytes"},
+	{regexp.MustCompile(`(?i)\b(is|are) what\b`), "name the thing with a noun, or use a verb"},
+	{regexp.MustCompile(`(?i)\b(goes|went|gone) back\b`), "write is rolled back, is requeued or is restored"},
+}
+
+// exempt are the trees and files that still have such words. Take one out once
+// it is clean.
+var exempt = []string{"dashboards"}
+
+// code matches quotations of code and of names, which are not judged.
+var code = regexp.MustCompile("`[^`]*`|\"[^\"]*\"|octet-stream")
+
+type finding struct {
+	line         int
+	word, advice string
+}
+
+// judge finds the words of a text that begins at a line of its file.
+func judge(text string, line int) (found []finding) {
+	text = code.ReplaceAllStringFunc(text, func(quoted string) string { return strings.Repeat("\n", strings.Count(quoted, "\n")) })
+	for _, rule := range rules {
+		for _, at := range rule.words.FindAllStringIndex(text, -1) {
+			found = append(found, finding{line + strings.Count(text[:at[0]], "\n"), text[at[0]:at[1]], rule.advice})
+		}
+	}
+	return found
+}
+
+// inGo judges comments and, outside of tests, string literals.
+func inGo(path string, source []byte) (found []finding, err error) {
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, path, source, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	for _, group := range file.Comments {
+		text := make([]string, len(group.List))
+		for i, comment := range group.List {
+			text[i] = strings.TrimPrefix(comment.Text, "//")
+		}
+		found = append(found, judge(strings.Join(text, "\n"), files.Position(group.Pos()).Line)...)
+	}
+	if strings.HasSuffix(path, "_test.go") {
+		return found, nil
+	}
+	ast.Inspect(file, func(node ast.Node) bool {
+		literal, is := node.(*ast.BasicLit)
+		if !is || literal.Kind != token.STRING {
+			return true
+		}
+		if text, err := strconv.Unquote(literal.Value); err == nil && strings.Contains(text, " ") {
+			found = append(found, judge(text, files.Position(literal.Pos()).Line)...)
+		}
+		return true
+	})
+	return found, nil
+}
+
+// inMarkdown judges the text outside of fenced blocks.
+func inMarkdown(source []byte) []finding {
+	var text strings.Builder
+	fenced := false
+	for lines := bufio.NewScanner(bytes.NewReader(source)); lines.Scan(); text.WriteByte('\n') {
+		if strings.HasPrefix(strings.TrimSpace(lines.Text()), "```") {
+			fenced = !fenced
+		} else if !fenced {
+			text.WriteString(lines.Text())
+		}
+	}
+	return judge(text.String(), 1)
+}
+
+func check(path string, source []byte) ([]finding, error) {
+	if strings.HasSuffix(path, ".go") {
+		return inGo(path, source)
+	}
+	return inMarkdown(source), nil
+}
+
+func isExempt(path string) bool {
+	for _, tree := range exempt {
+		if is, _ := filepath.Match(tree, path); is {
+			return true
+		}
+	}
+	return false
+}
+
+func main() {
+	isClean := true
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		name := entry.Name()
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (path != "." && strings.HasPrefix(name, ".") || name == "node_modules" || name == "bin" || isExempt(path)):
+			return fs.SkipDir
+		case entry.IsDir() || !strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, ".md") || isExempt(path):
+			return nil
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		found, err := check(path, source)
+		for _, f := range found {
+			isClean = false
+			fmt.Printf("%s:%d: %q: %s\n", path, f.line, f.word, f.advice)
+		}
+		return err
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	if err != nil || !isClean {
+		os.Exit(1)
+	}
+}

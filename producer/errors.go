@@ -1,0 +1,138 @@
+package producer
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// What can go wrong, for [errors.Is].
+var (
+	// ErrNotInTransaction says that what was passed is no transaction, so that
+	// the intent could not commit with the agent's state.
+	ErrNotInTransaction = errors.New("producer: not in a transaction")
+	// ErrNotCommitted says that the intent is not there: its transaction is
+	// still open, or was rolled back.
+	ErrNotCommitted = errors.New("producer: not committed")
+	// ErrPending says that the time is over and the intent is not: it will
+	// still be carried out. This is no failure.
+	ErrPending = errors.New("producer: pending")
+
+	ErrKeyTaken     = errors.New("producer: this step was already asked for with another payload") // OB001
+	ErrRunClosed    = errors.New("producer: the run is closed")                                    // OB002
+	ErrInvalid      = errors.New("producer: invalid intent")                                       // OB003
+	ErrUnknownTool  = errors.New("producer: unknown tool")                                         // OB004
+	ErrOtherTenant  = errors.New("producer: the run belongs to another tenant")                    // OB005
+	ErrLimitReached = errors.New("producer: a limit is reached")                                   // OB006
+
+	ErrFailed    = errors.New("producer: failed")    // it did not happen
+	ErrUnknown   = errors.New("producer: unknown")   // it may have happened, and a person was paged
+	ErrCancelled = errors.New("producer: cancelled") // it was stopped before anything happened
+	ErrUndone    = errors.New("producer: undone")    // it happened and was undone, or a person has to undo it
+)
+
+var refusals = map[string]error{
+	"OB001": ErrKeyTaken, "OB002": ErrRunClosed, "OB003": ErrInvalid,
+	"OB004": ErrUnknownTool, "OB005": ErrOtherTenant, "OB006": ErrLimitReached,
+}
+
+var unfinished = map[string]error{
+	"failed": ErrFailed, "unknown": ErrUnknown, "cancelled": ErrCancelled,
+	"compensated": ErrUndone, "compensation_failed": ErrUndone,
+}
+
+// Refused is an intent that the outbox refused. Nothing was recorded, and the
+// transaction is aborted.
+type Refused struct {
+	SQLState string
+	Message  string
+	Hint     string
+	// Of ErrKeyTaken: the first intent, its key, and where it stands.
+	IntentID int64
+	Key      string
+	Status   string
+
+	cause error
+}
+
+func (r *Refused) Error() string        { return "producer: " + r.Message }
+func (r *Refused) Unwrap() error        { return r.cause }
+func (r *Refused) Is(target error) bool { return target == refusals[r.SQLState] }
+
+var firstIntent = regexp.MustCompile(`^Intent (\d+) holds the key (\S+) and is (\w+)\.$`)
+
+// refusal returns the typed error of the server's refusal, or err as it is.
+func refusal(err error) error {
+	var coded interface{ SQLState() string }
+	if !errors.As(err, &coded) || refusals[coded.SQLState()] == nil {
+		return err
+	}
+	refused := &Refused{SQLState: coded.SQLState(), Message: refusals[coded.SQLState()].Error(), cause: err}
+	var server *pgconn.PgError
+	if errors.As(err, &server) {
+		refused.Message, refused.Hint = server.Message, server.Hint
+		if first := firstIntent.FindStringSubmatch(server.Detail); first != nil {
+			refused.IntentID, _ = strconv.ParseInt(first[1], 10, 64)
+			refused.Key, refused.Status = first[2], first[3]
+		}
+	}
+	refused.Message = strings.TrimPrefix(strings.TrimPrefix(refused.Message, "producer: "), "outbox: ")
+	return refused
+}
+
+func invalid(format string, args ...any) error {
+	return &Refused{SQLState: "OB003", Message: fmt.Sprintf(format, args...)}
+}
+
+// NotCompleted is an intent that has settled, and whose effect does not stand,
+// or may not.
+type NotCompleted struct {
+	IntentID int64
+	Result
+}
+
+func (n *NotCompleted) Error() string {
+	return "producer: intent " + strconv.FormatInt(n.IntentID, 10) + " is " + n.Status
+}
+func (n *NotCompleted) Is(target error) bool { return target == unfinished[n.Status] }
+
+// The sentences that a model reads. Python and TypeScript say the same:
+// clients/vectors.json.
+var sentences = map[string]string{
+	"recorded":            "It is recorded. It will be carried out, or its failure reported. Do not ask for it again.",
+	"pending":             "It is recorded and not done yet. It will be carried out, or its failure reported. Do not ask for it again.",
+	"completed":           "It is done.",
+	"failed":              "It failed and was not done. Do not ask for it again. Tell the user.",
+	"unknown":             "It is not known whether it was done. A person is finding out. Do not ask for it again.",
+	"cancelled":           "It was cancelled before anything was done. Do not ask for it again.",
+	"compensated":         "It was done, and then undone. Do not ask for it again.",
+	"compensation_failed": "It was done. Undoing it failed, and a person has to undo it. Do not ask for it again.",
+	"key_taken":           "This step was already asked for with other values. The first request stands. Do not ask for it again.",
+	"run_closed":          "This run is closed. Nothing more of it will be done. Stop.",
+	"invalid":             "It was not recorded, because the request is malformed. Tell the user.",
+	"unknown_tool":        "It was not recorded, because there is no such tool. Tell the user.",
+	"other_tenant":        "It was not recorded, because this run belongs to another tenant. Stop.",
+	"limit_reached":       "It was not recorded, because a limit is reached. Stop for now. The same request can be made later.",
+}
+
+// ForModel is a sentence for the model about an error of this package, without
+// names, ids or payload. It is empty for other errors.
+func ForModel(err error) string {
+	var settled *NotCompleted
+	if errors.As(err, &settled) {
+		return sentences[settled.Status]
+	}
+	for known, name := range map[error]string{
+		ErrPending: "pending", ErrKeyTaken: "key_taken", ErrRunClosed: "run_closed", ErrInvalid: "invalid",
+		ErrUnknownTool: "unknown_tool", ErrOtherTenant: "other_tenant", ErrLimitReached: "limit_reached",
+	} {
+		if errors.Is(err, known) {
+			return sentences[name]
+		}
+	}
+	return ""
+}

@@ -1,0 +1,166 @@
+package producer
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"math/big"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+type vectors struct {
+	Keys []struct {
+		Run, Step, Tool, Scope, Key string
+		Namespace, Tenant           string
+		Generation                  int
+	}
+	Errors    []struct{ SQLState, Name, Sentence string }
+	Outcomes  []struct{ Status, Name string }
+	Sentences map[string]string
+	Invalid   []struct {
+		Name   string
+		Intent struct {
+			Run, Step, Tool, Scope string
+			Payload                any
+		}
+		Says string
+	}
+	DoubleEncoded []string `json:"double_encoded"`
+	Payloads      []struct {
+		Name  string
+		Value any
+		Sent  []string
+	}
+}
+
+func readVectors(t *testing.T) (v vectors) {
+	t.Helper()
+	raw, err := os.ReadFile("../clients/vectors.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// plain is a value as Go has it: JSON alone cannot tell 1 from 1.0.
+func plain(t *testing.T, value any) any {
+	t.Helper()
+	switch value := value.(type) {
+	case map[string]any:
+		for kind, held := range value {
+			switch kind {
+			case "$int":
+				number, _ := new(big.Int).SetString(held.(string), 10)
+				return number
+			case "$float":
+				number, err := strconv.ParseFloat(held.(string), 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return number
+			case "$decimal":
+				return json.Number(held.(string))
+			case "$repeat":
+				return strings.Repeat(held.([]any)[0].(string), int(held.([]any)[1].(float64)))
+			}
+			value[kind] = plain(t, held)
+		}
+	}
+	return value
+}
+
+func TestKeysAreThoseOfTheVectors(t *testing.T) {
+	t.Parallel()
+	for _, v := range readVectors(t).Keys {
+		if got := idempotencyKey(v.Run, v.Step, v.Tool, v.Scope, v.Namespace, v.Tenant, v.Generation); got != v.Key {
+			t.Errorf("%+v has the key %s", v, got)
+		}
+	}
+}
+
+func TestErrorsAndSentencesAreThoseOfTheVectors(t *testing.T) {
+	t.Parallel()
+	v := readVectors(t)
+	if !reflect.DeepEqual(sentences, v.Sentences) {
+		t.Errorf("the sentences are %v", sentences)
+	}
+	names := map[string]error{
+		"KeyTaken": ErrKeyTaken, "RunClosed": ErrRunClosed, "Invalid": ErrInvalid, "UnknownTool": ErrUnknownTool,
+		"OtherTenant": ErrOtherTenant, "LimitReached": ErrLimitReached,
+		"Failed": ErrFailed, "Unknown": ErrUnknown, "Cancelled": ErrCancelled, "Undone": ErrUndone,
+	}
+	for _, e := range v.Errors {
+		err := error(&Refused{SQLState: e.SQLState})
+		if !errors.Is(err, names[e.Name]) || ForModel(err) != v.Sentences[e.Sentence] {
+			t.Errorf("%s is %v: %s", e.SQLState, err, ForModel(err))
+		}
+	}
+	for _, o := range v.Outcomes {
+		if o.Status == "completed" {
+			continue
+		}
+		err := error(&NotCompleted{Result: Result{Status: o.Status}})
+		if !errors.Is(err, names[o.Name]) || ForModel(err) != v.Sentences[o.Status] {
+			t.Errorf("%s is %v: %s", o.Status, err, ForModel(err))
+		}
+	}
+}
+
+func TestAnInvalidIntentIsRefusedWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	v := readVectors(t)
+	refused := func(name, says string, intent Intent) {
+		_, err := Enqueue(t.Context(), nil, intent)
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want it to say %q", name, err, says)
+		}
+	}
+	with := func(payload any) Intent {
+		return Intent{Run: "r", Step: "s", Tool: "p/o", Scope: "b", Payload: payload}
+	}
+	for _, c := range v.Invalid {
+		i := c.Intent
+		refused(c.Name, c.Says, Intent{Run: i.Run, Step: i.Step, Tool: i.Tool, Scope: i.Scope, Payload: plain(t, i.Payload)})
+	}
+	for _, text := range v.DoubleEncoded {
+		refused(text, "holds JSON", with(text))
+	}
+	refused("bytes", "json.RawMessage", with([]byte(`{}`)))
+	refused("not a number", "cannot be written", with(math.NaN()))
+	refused("no text", "not valid UTF-8", with(map[string]any{"a": "\xff"}))
+	refused("half of JSON", "cannot be written", with(json.RawMessage(`{`)))
+	late := with(1)
+	late.NotBefore = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+	refused("too late", "9998", late)
+}
+
+func TestPayloadsAreWrittenAsTheVectorsSay(t *testing.T) {
+	t.Parallel()
+	for _, v := range readVectors(t).Payloads {
+		if got, err := encode(plain(t, v.Value)); err != nil || !slices.Contains(v.Sent, got) {
+			t.Errorf("%s is written as %s, error %v", v.Name, got, err)
+		}
+	}
+	for _, value := range []string{"\ufffd", `\ufffd`, `\\u0000`} { // texts, though they look like what is refused
+		if got, err := encode(value); err != nil {
+			t.Errorf("%q: %s, %v", value, got, err)
+		}
+	}
+}
+
+func TestWhatIsNoTransactionIsRefused(t *testing.T) {
+	t.Parallel()
+	_, err := Enqueue(t.Context(), t, Intent{Run: "r", Step: "s", Tool: "p/o", Scope: "b", Payload: 1})
+	if !errors.Is(err, ErrNotInTransaction) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,306 @@
+// Package tests runs the module producer against a real Postgres, through every
+// kind of transaction. It is a module of its own, so that agents' programs need
+// neither River nor GORM.
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/producer"
+)
+
+func TestMain(m *testing.M) { drainertest.Main(m) }
+
+var errRolledBack = errors.New("the agent's own reason not to commit")
+
+var charge = producer.Intent{Run: "ticket-17", Step: "charge", Tool: "stripe/create_charge", Scope: "invoice_442", Payload: map[string]any{"amount": 1200}}
+
+type note struct{}
+
+func (note) Kind() string { return "note" }
+
+// act has the agent write its state, enqueue, and commit, unless then has an error.
+type act func(intent producer.Intent, then func() error) (producer.Recorded, error)
+
+const state = `INSERT INTO public.agent_state VALUES ('x')`
+
+func ways(t *testing.T, db *pgxpool.Pool) map[string]act {
+	t.Helper()
+	standard := stdlib.OpenDBFromPool(db)
+	t.Cleanup(func() { standard.Close() })
+	orm, err := gorm.Open(postgres.New(postgres.Config{Conn: standard}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	migrator, err := rivermigrate.New(riverpgxv5.New(db), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := migrator.Migrate(t.Context(), rivermigrate.DirectionUp, nil); err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := river.NewClient(riverpgxv5.New(db), &river.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	return map[string]act{
+		"pgx": func(intent producer.Intent, then func() error) (recorded producer.Recorded, err error) {
+			err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, state); err != nil {
+					return err
+				}
+				if recorded, err = producer.Enqueue(ctx, tx, intent); err != nil {
+					return err
+				}
+				return then()
+			})
+			return recorded, err
+		},
+		"database/sql": func(intent producer.Intent, then func() error) (producer.Recorded, error) {
+			tx, err := standard.BeginTx(ctx, nil)
+			if err != nil {
+				return producer.Recorded{}, err
+			}
+			defer tx.Rollback()
+			if _, err := tx.ExecContext(ctx, state); err != nil {
+				return producer.Recorded{}, err
+			}
+			recorded, err := producer.Enqueue(ctx, tx, intent)
+			if err == nil {
+				err = then()
+			}
+			if err != nil {
+				return recorded, err
+			}
+			return recorded, tx.Commit()
+		},
+		"River": func(intent producer.Intent, then func() error) (recorded producer.Recorded, err error) {
+			err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, state); err != nil {
+					return err
+				}
+				if _, err := jobs.InsertTx(ctx, tx, note{}, nil); err != nil {
+					return err
+				}
+				if recorded, err = producer.Enqueue(ctx, tx, intent); err != nil {
+					return err
+				}
+				return then()
+			})
+			return recorded, err
+		},
+		"GORM": func(intent producer.Intent, then func() error) (recorded producer.Recorded, err error) {
+			err = orm.Transaction(func(tx *gorm.DB) error {
+				if err := tx.Exec(state).Error; err != nil {
+					return err
+				}
+				if recorded, err = producer.Enqueue(ctx, tx.Statement.ConnPool, intent); err != nil {
+					return err
+				}
+				return then()
+			})
+			return recorded, err
+		},
+	}
+}
+
+func commit() error { return nil }
+
+func TestEveryTransactionCommitsTheIntentOnceWithTheState(t *testing.T) {
+	t.Parallel()
+	db := prepared(t)
+	for name, act := range ways(t, db) {
+		t.Run(name, func(t *testing.T) {
+			intent := charge
+			intent.Run = name
+			counts := func() string {
+				return drainertest.Value[string](t, db, `SELECT (SELECT count(*) FROM public.agent_state) || ' ' ||
+					(SELECT count(*) FROM outbox.intent WHERE agent_run_id = $1)`, name)
+			}
+			before := counts()
+			if _, err := act(intent, func() error { return errRolledBack }); !errors.Is(err, errRolledBack) || counts() != before {
+				t.Errorf("a rollback left rows: %s, error %v", counts(), err)
+			}
+			first, err := act(intent, commit)
+			if err != nil || !first.Created || first.Status != "pending" {
+				t.Fatalf("got %+v, error %v", first, err)
+			}
+			again, err := act(intent, commit)
+			if err != nil || again.Created || again.ID != first.ID || again.Key != first.Key {
+				t.Errorf("again: %+v, error %v", again, err)
+			}
+			after := counts()
+			intent.Payload = map[string]any{"amount": 9}
+			var refused *producer.Refused
+			if _, err := act(intent, commit); !errors.Is(err, producer.ErrKeyTaken) || !errors.As(err, &refused) ||
+				refused.IntentID != first.ID || refused.Key != first.Key || refused.Status != "pending" {
+				t.Errorf("another amount: %+v, error %v", refused, err)
+			}
+			intent.Run = "closed"
+			if _, err := act(intent, commit); !errors.Is(err, producer.ErrRunClosed) {
+				t.Errorf("a closed run: %v", err)
+			}
+			for code, want := range map[string]error{
+				"OB003": producer.ErrInvalid, "OB004": producer.ErrUnknownTool,
+				"OB005": producer.ErrOtherTenant, "OB006": producer.ErrLimitReached,
+			} {
+				intent.Tool = "refused/" + code // by a trigger of this database
+				if _, err := act(intent, commit); !errors.Is(err, want) || !errors.As(err, &refused) || refused.Hint != "come back" {
+					t.Errorf("%s: %v", code, err)
+				}
+			}
+			if counts() != after {
+				t.Errorf("what was refused left rows: %s, before %s", counts(), after)
+			}
+		})
+	}
+}
+
+func TestAPoolIsNoTransaction(t *testing.T) {
+	t.Parallel()
+	db := prepared(t)
+	standard := stdlib.OpenDBFromPool(db)
+	defer standard.Close()
+	for _, mistaken := range []any{db, standard} {
+		if _, err := producer.Enqueue(t.Context(), mistaken, charge); !errors.Is(err, producer.ErrNotInTransaction) {
+			t.Errorf("%T: %v", mistaken, err)
+		}
+	}
+}
+
+func TestAPayloadIsEncodedOnceAndExactly(t *testing.T) {
+	t.Parallel()
+	db := prepared(t)
+	intent := charge
+	intent.NotBefore = time.Now().Add(time.Hour)
+	intent.Headers = map[string]string{"traceparent": "00-1"}
+	intent.Payload = map[string]any{"n": int64(1)<<53 + 1, "price": json.Number("1200.50"), "text": "é & <b>"}
+	recorded, err := ways(t, db)["database/sql"](intent, commit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := drainertest.Value[string](t, db, `SELECT payload::text || headers::text FROM outbox.intent WHERE id = $1 AND not_before > now()`, recorded.ID); got !=
+		`{"n": 9007199254740993, "text": "é & <b>", "price": 1200.50}{"traceparent": "00-1"}` {
+		t.Errorf("stored is %s", got)
+	}
+}
+
+func TestAWaitEndsWithWhatTheIntentCameTo(t *testing.T) {
+	t.Parallel()
+	db := prepared(t)
+	enqueue, results := ways(t, db)["pgx"], producer.NewResults(db)
+	ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
+	defer cancel()
+	for status, want := range map[string]error{
+		"completed": nil, "failed": producer.ErrFailed, "unknown": producer.ErrUnknown, "cancelled": producer.ErrCancelled,
+		"compensated": producer.ErrUndone, "compensation_failed": producer.ErrUndone,
+	} {
+		intent := charge
+		intent.Step = status
+		recorded, err := enqueue(intent, commit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		settle(t, db, status, recorded.ID)
+		result, err := results.Wait(ctx, recorded.ID)
+		if !errors.Is(err, want) || result.Status != status || result.ProviderRef != "ref-1" || string(result.Response) != `{"n": 1}` {
+			t.Errorf("%s: %+v, error %v", status, result, err)
+		}
+	}
+	if _, err := results.Wait(ctx, 4711); !errors.Is(err, producer.ErrNotCommitted) {
+		t.Errorf("an intent that is not there: %v", err)
+	}
+	waiting := charge
+	waiting.Step = "waits"
+	recorded, err := enqueue(waiting, commit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	brief, end := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer end()
+	result, err := results.Wait(brief, recorded.ID)
+	if !errors.Is(err, producer.ErrPending) || errors.Is(err, producer.ErrFailed) || result.Status != "pending" {
+		t.Errorf("in time: %+v, error %v", result, err)
+	}
+	_, err = enqueue(producer.Intent{Run: "r", Step: "s", Tool: "p/o", Scope: "b", Payload: 1}, func() error {
+		_, err := results.Wait(ctx, recorded.ID+1)
+		return err
+	})
+	if !errors.Is(err, producer.ErrNotCommitted) {
+		t.Errorf("in the enqueuing transaction: %v", err)
+	}
+}
+
+func TestAThousandWaitsShareAConnection(t *testing.T) {
+	t.Parallel()
+	db := prepared(t)
+	drainertest.Exec(t, db, `SELECT outbox.enqueue('r', 's' || n, 'p/o', 'b', '{}') FROM generate_series(1, 1000) n`)
+	ids, err := pgx.CollectRows(first(db.Query(t.Context(), `SELECT id FROM outbox.intent`)), pgx.RowTo[int64])
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := db.Config()
+	config.MaxConns = 1
+	one, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.Close()
+	results := producer.NewResults(one)
+	ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
+	defer cancel()
+	var waits sync.WaitGroup
+	for _, id := range ids {
+		waits.Go(func() {
+			if result, err := results.Wait(ctx, id); err != nil || result.Status != "completed" {
+				t.Errorf("intent %d: %+v, error %v", id, result, err)
+			}
+		})
+	}
+	settle(t, db, "completed", ids...)
+	waits.Wait()
+}
+
+func first(rows pgx.Rows, _ error) pgx.Rows { return rows }
+
+func settle(t *testing.T, db *pgxpool.Pool, status string, ids ...int64) {
+	t.Helper()
+	drainertest.Exec(t, db, `DELETE FROM outbox.queue WHERE intent_id = ANY ($1)`, ids)
+	drainertest.Exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, provider_ref, response, started_at)
+		SELECT id, 1, 'saga', 'test', $1, 'ref-1', '{"n": 1}', now() FROM unnest($2::bigint[]) id`, status, ids)
+}
+
+// prepared has a table for the agent's state. The trigger refuses as later
+// versions of the server do: each code that has no cause here.
+func prepared(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	db := drainertest.Connect(t, drainertest.Database(t))
+	drainertest.Exec(t, db, `
+		DO $do$ BEGIN
+			CREATE TABLE public.agent_state (run text NOT NULL);
+			CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+			BEGIN
+				RAISE EXCEPTION 'outbox: as told' USING ERRCODE = split_part(NEW.tool_name, '/', 2), HINT = 'come back';
+			END $$;
+			CREATE TRIGGER a_refusal BEFORE INSERT ON outbox.intent FOR EACH ROW
+				WHEN (starts_with(NEW.tool_name, 'refused/')) EXECUTE FUNCTION public.refuse();
+			INSERT INTO outbox.saga (agent_run_id, state, ended_at) VALUES ('closed', 'cancelled', now());
+		END $do$`)
+	return db
+}
