@@ -259,16 +259,15 @@ func (s *Saga) advance(ctx context.Context, sagas []taken, tools *tools, deadlin
 	}
 	var stale []taken // there was news of them
 	if len(unplanned) > 0 {
-		planned, err := s.plan(ctx, unplanned, tools.withoutUndo)
+		plans, err := s.plan(ctx, unplanned, tools.withoutUndo)
 		if err != nil {
 			return err
 		}
 		for _, t := range unplanned {
-			version, known := planned[t.run]
+			plan, known := plans[t.run]
 			if !known {
 				stale = append(stale, t)
-			} else if version != "" {
-				t.version = version
+			} else if t.plan = plan; plan != nil {
 				left[t.run] = t
 			}
 		}

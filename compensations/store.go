@@ -49,7 +49,8 @@ type taken struct {
 	version string // of the saga's row: it changes with every write
 	pass    int    // its number since the last that ended; 0: the saga has stalled
 	planned bool
-	steps   int // of the run, where there is no plan yet; counted to 1000
+	steps   int     // of the run, where there is no plan yet; counted to 1000
+	plan    *string // as an array, until a move writes it down
 }
 
 // take commits that a pass begins of each of these sagas.
@@ -64,15 +65,15 @@ func (s *Saga) take(ctx context.Context, limit int, runs []string, again bool) (
 	return all, nil
 }
 
-// plan stops what waits in the queue, and writes down what is to be undone. It
-// returns the versions of the sagas afterwards, empty for those that have to wait. A
-// saga of which there was news is missing.
+// plan stops what waits in the queue, and finds what is to be undone. It returns the
+// plans, as text of an array, and null for sagas that have to wait. A waiting saga of which
+// there was news is missing.
 //
 // Holding a run's intents waits for a prune, for the operators and for late
 // evidence that have not seen the saga. What comes later sees it.
-func (s *Saga) plan(ctx context.Context, sagas []taken, withoutUndo []string) (planned map[string]string, err error) {
+func (s *Saga) plan(ctx context.Context, sagas []taken, withoutUndo []string) (plans map[string]*string, err error) {
 	runs, versions := columnsOf(sagas)
-	planned = map[string]string{}
+	plans = map[string]*string{}
 	err = pgx.BeginTxFunc(ctx, s.pool, passing, func(tx pgx.Tx) error {
 		hold := `SELECT count(*) FROM outbox.hold(ARRAY(SELECT id FROM outbox.intent WHERE agent_run_id = ANY ($1::text[])))`
 		if _, err := tx.Exec(ctx, hold, runs); err != nil {
@@ -82,9 +83,10 @@ func (s *Saga) plan(ctx context.Context, sagas []taken, withoutUndo []string) (p
 			return fmt.Errorf("stop what waits: %w", err)
 		}
 		rows, _ := tx.Query(ctx, planSQL, runs, versions, withoutUndo, portion)
-		var run, version string
-		_, err := pgx.ForEachRow(rows, []any{&run, &version}, func() error {
-			planned[run] = version
+		var run string
+		var plan *string
+		_, err := pgx.ForEachRow(rows, []any{&run, &plan}, func() error {
+			plans[run] = plan
 			return nil
 		})
 		if err != nil {
@@ -92,13 +94,14 @@ func (s *Saga) plan(ctx context.Context, sagas []taken, withoutUndo []string) (p
 		}
 		return nil
 	})
-	return planned, err
+	return plans, err
 }
 
 // place is where a saga is in its plan.
 type place struct {
 	run, version string
 	at, planned  int
+	plan         *string // as an array, where it is not written down
 	step         Step    // without an intent where no step stands here
 	forgotten    bool    // pruning took a completed step of the run
 	isLast       bool    // no step stands behind it in the plan
@@ -110,6 +113,10 @@ type place struct {
 // next reads the next steps of each plan, until it has read enough bytes.
 func (s *Saga) next(ctx context.Context, sagas []taken) ([]place, error) {
 	runs, versions := columnsOf(sagas)
+	plans, unwritten := make([]*string, len(sagas)), map[string]*string{}
+	for i, t := range sagas {
+		plans[i], unwritten[t.run] = t.plan, t.plan
+	}
 	var places []place
 	_, err := query(ctx, s, nextSQL, func(row pgx.CollectableRow) (_ struct{}, err error) {
 		var p place
@@ -120,7 +127,7 @@ func (s *Saga) next(ctx context.Context, sagas []taken) ([]place, error) {
 		err = row.Scan(&p.run, &p.version, &p.at, &p.planned, &p.step.IntentID, &p.step.Tuple.StepID, &p.step.Tuple.ToolName, &p.step.Tuple.BusinessScope,
 			&payload, &response, &p.step.ProviderRef, &p.step.ServedBy, &age, &p.step.Undo, &p.step.UndoEnded, &key.Namespace, &key.Generation, &p.forgotten,
 			&follows, &p.isLast, &p.isRead, &p.now)
-		p.step.Tuple.AgentRunID = p.run
+		p.step.Tuple.AgentRunID, p.plan = p.run, unwritten[p.run]
 		p.step.Key = p.step.Tuple.QualifiedKey(key)
 		p.step.Age = time.Duration(age * float64(time.Second))
 		p.step.Payload, p.step.Response = payload, response
@@ -130,7 +137,7 @@ func (s *Saga) next(ctx context.Context, sagas []taken) ([]place, error) {
 			first.following = append(first.following, p)
 		}
 		return struct{}{}, err
-	}, runs, versions, maxBytes, maxReady/4)
+	}, runs, versions, maxBytes, maxReady/4, plans)
 	if err != nil {
 		return nil, fmt.Errorf("read the next steps: %w", err)
 	}
@@ -152,11 +159,11 @@ func (s *Saga) move(ctx context.Context, moves []move) (moved map[string]bool, e
 	n := len(moves)
 	runs, versions, states, places := make([]string, n), make([]string, n), make([]string, n), make([]*int, n)
 	delays, steps, tools, payloads := make([]*float64, n), make([]*int64, n), make([]*string, n), make([]*string, n)
-	told, why, incidents, ready, undoSteps := make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
+	told, why, incidents, ready, undoSteps, plans := make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
 	for i := range moves {
 		m := &moves[i]
 		runs[i], versions[i], states[i], delays[i] = m.run, m.version, m.state, m.delay
-		ready[i] = m.ready
+		ready[i], plans[i] = m.ready, m.plan
 		if !m.replan {
 			places[i] = &m.at
 		}
@@ -181,7 +188,7 @@ func (s *Saga) move(ctx context.Context, moves []move) (moved map[string]bool, e
 		}
 	}
 	err = pgx.BeginTxFunc(ctx, s.pool, passing, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, moveSQL, runs, versions, states, places, delays, steps, tools, payloads, told, why, incidents, ready, undoSteps)
+		rows, _ := tx.Query(ctx, moveSQL, runs, versions, states, places, delays, steps, tools, payloads, told, why, incidents, ready, undoSteps, plans)
 		done, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return err

@@ -3,14 +3,14 @@
 -- it is marked before; null for never, $6 step, $7 the tool that undoes the step,
 -- $8 payload; null for the step's own, which may be nested as deep as Postgres reads just once, $9 what is told to the step, $10 why it cannot be undone, $11 the incident's
 -- kind, $12 what to do at the places that follow, once the undo completes,
--- $13 the undo's step_id. A saga that has changed meanwhile, or is about to, is not moved: its row is held
+-- $13 the undo's step_id, $14 the plan, where none is written down. A saga that has changed meanwhile, or is about to, is not moved: its row is held
 -- for this statement alone, and no other statement waits for it. The saga, the step, its undo and the
 -- incident change together.
 WITH asked AS MATERIALIZED (
   SELECT a.*, s.cause, s.tuple
   FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::float8[], $6::bigint[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[],
-              $12::text[], $13::text[])
-    AS a (run, version, state, place, delay, step, tool, payload, told, why, incident, ready, undo_step)
+              $12::text[], $13::text[], $14::text[])
+    AS a (run, version, state, place, delay, step, tool, payload, told, why, incident, ready, undo_step, plan)
   CROSS JOIN LATERAL (
     SELECT cause, ctid AS tuple FROM outbox.saga
     WHERE agent_run_id = a.run AND xmin::text = a.version AND state = 'begun' LIMIT 1
@@ -19,7 +19,7 @@ WITH asked AS MATERIALIZED (
 ), moved AS (
   UPDATE outbox.saga s
   SET state = a.state, ended_at = CASE WHEN a.state <> 'begun' THEN now() END, passes = 0,
-      plan = CASE WHEN a.place IS NOT NULL THEN s.plan END, place = coalesce(a.place, 1), ready = a.ready::jsonb,
+      plan = CASE WHEN a.place IS NOT NULL THEN coalesce(a.plan::bigint[], s.plan) END, place = coalesce(a.place, 1), ready = a.ready::jsonb,
       moves_at = coalesce(now() + make_interval(secs => a.delay), 'infinity')
   FROM asked a WHERE s.ctid = a.tuple
 ), told AS (

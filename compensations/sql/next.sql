@@ -1,13 +1,16 @@
--- $1 runs that have a plan, $2 their versions, $3 how many bytes of payloads and responses to return, $4 how
--- many bytes a step may have that is not yet next. The steps at the next places of each plan that still stand
+-- $1 runs, $2 their versions, $5 the plans of those that have none written down, $3 how many bytes of payloads
+-- and responses to return, $4 how many bytes a step may have that is not yet next. The steps at the next places of each plan that still stand
 -- as completed, and how far they are undone. One step has its undo at a time, so that few places are looked at.
 -- Bytes are those of the text, as it is read: a few bytes of jsonb can be a megabyte of it. A large response is
 -- counted as large as it can be. What goes beyond the bytes is left for another look.
 WITH next AS MATERIALIZED (
   SELECT s.agent_run_id, s.xmin::text AS version, s.place + coalesce(at.n, 8) - 1 AS place, pg_catalog.cardinality(s.plan) AS planned, at.intent_id,
          coalesce(at.nth, 1) AS nth, at.nth = at.found AND s.place + 6 >= pg_catalog.cardinality(s.plan) AS is_last
-  FROM unnest($1::text[], $2::text[]) AS asked (run, version)
-  CROSS JOIN LATERAL (SELECT *, xmin FROM outbox.saga WHERE agent_run_id = asked.run AND xmin::text = asked.version LIMIT 1) s
+  FROM unnest($1::text[], $2::text[], $5::text[]) AS asked (run, version, plan)
+  CROSS JOIN LATERAL (
+    SELECT agent_run_id, xmin, coalesce(asked.plan::bigint[], plan) AS plan, CASE WHEN asked.plan IS NULL THEN place ELSE 1 END AS place
+    FROM outbox.saga WHERE agent_run_id = asked.run AND xmin::text = asked.version LIMIT 1
+  ) s
   LEFT JOIN LATERAL (
     SELECT p.n::int, p.intent_id, row_number() OVER (ORDER BY p.n) AS nth, count(*) OVER () AS found FROM pg_catalog.unnest(s.plan[s.place : s.place + 6]) WITH ORDINALITY AS p (intent_id, n)
     WHERE (SELECT status FROM outbox.attempt a WHERE a.intent_id = p.intent_id ORDER BY a.attempt DESC LIMIT 1) = 'completed'
@@ -33,9 +36,9 @@ WITH next AS MATERIALIZED (
   LEFT JOIN LATERAL (
     -- what a human or a lookup found to be completed was done by the one who left the doubt
     SELECT served_by FROM outbox.attempt a
-    WHERE a.intent_id = i.id AND NOT a.lookup AND a.outcome IN ('ambiguous', 'lost', 'in_flight')
+    WHERE done.outcome = 'resolved' AND a.intent_id = i.id AND NOT a.lookup AND a.outcome IN ('ambiguous', 'lost', 'in_flight')
     ORDER BY a.attempt DESC LIMIT 1
-  ) doubt ON done.outcome = 'resolved'
+  ) doubt ON true
   LEFT JOIN LATERAL (
     -- when the effect can have happened at the earliest: the window to undo it counts from there
     SELECT min(started_at) AS earliest FROM outbox.attempt a

@@ -1,9 +1,9 @@
 -- $1 runs, $2 the versions of their sagas, $3 tools whose effects need no undo, $4 how many
--- steps make a portion. Writes down which steps are to be undone next, the newest completed
--- first. While a step is open there is no plan: the saga waits, and asks again the less
--- often the longer it has waited. Once only a human can tell, it asks no more: who tells
--- marks it. For the first minute it asks, lest it miss one who has not seen the saga. Rows are
--- held from when all is found, and none is waited for: one that is held is about to change.
+-- steps make a portion. Returns which steps are to be undone next, the newest completed
+-- first; the move that follows writes them down. While a step is open there is no plan: the saga
+-- waits, and asks again the less often the longer it has waited. Once only a human can tell, it asks
+-- no more: who tells marks it. For the first minute it asks, lest it miss one who has not seen the
+-- saga. No saga that is held is waited for: it is about to change.
 WITH found AS MATERIALIZED (
   SELECT asked.run, asked.version, found.*
   FROM unnest($1::text[], $2::text[]) AS asked (run, version)
@@ -19,14 +19,14 @@ WITH found AS MATERIALIZED (
     ) newest ON true
     LEFT JOIN LATERAL (
       SELECT finished_at, served_by, outcome FROM outbox.attempt a
-      WHERE a.intent_id = i.id AND a.status = 'completed' AND a.outcome IN ('completed', 'resolved')
+      WHERE newest.status = 'completed' AND a.intent_id = i.id AND a.status = 'completed' AND a.outcome IN ('completed', 'resolved')
       ORDER BY a.attempt DESC LIMIT 1
-    ) done ON newest.status = 'completed'
+    ) done ON true
     LEFT JOIN LATERAL (
       SELECT served_by FROM outbox.attempt a
-      WHERE a.intent_id = i.id AND NOT a.lookup AND a.outcome IN ('ambiguous', 'lost', 'in_flight')
+      WHERE done.outcome = 'resolved' AND a.intent_id = i.id AND NOT a.lookup AND a.outcome IN ('ambiguous', 'lost', 'in_flight')
       ORDER BY a.attempt DESC LIMIT 1
-    ) doubt ON done.outcome = 'resolved'
+    ) doubt ON true
     WHERE i.agent_run_id = asked.run AND i.compensates IS NULL
   ) found
 ), held AS MATERIALIZED (
@@ -35,14 +35,14 @@ WITH found AS MATERIALIZED (
     WHERE agent_run_id = found.run AND state = 'begun' AND xmin::text = found.version LIMIT 1
     FOR UPDATE SKIP LOCKED
   ) s
-), planned AS (
+  WHERE found.open > 0
+), waiting AS (
   UPDATE outbox.saga s
-  SET plan = CASE WHEN found.open = 0 THEN coalesce(found.steps, '{}') END, place = 1, ready = NULL,
-      passes = CASE WHEN found.open = 0 THEN s.passes ELSE 0 END,
-      moves_at = CASE WHEN found.open = 0 THEN s.moves_at
-                      WHEN found.open = found.human AND s.begun_at < now() - interval '1 minute' THEN 'infinity'
+  SET ready = NULL, passes = 0,
+      moves_at = CASE WHEN found.open = found.human AND s.begun_at < now() - interval '1 minute' THEN 'infinity'
                       ELSE now() + least(interval '1 minute', greatest(interval '250 ms', (now() - s.begun_at) / 4::float8)) END
   FROM held found WHERE s.ctid = found.tuple
-  RETURNING s.agent_run_id, CASE WHEN s.plan IS NULL THEN '' ELSE s.xmin::text END
+  RETURNING s.agent_run_id
 )
-SELECT * FROM planned;
+SELECT run, coalesce(steps, '{}')::text FROM found WHERE open = 0
+UNION ALL SELECT agent_run_id, NULL FROM waiting;

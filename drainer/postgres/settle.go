@@ -53,7 +53,7 @@ type settleColumns struct {
 	beginsSaga       column[pgtype.Bool]
 	refused          column[pgtype.Bool]
 	foreign          column[pgtype.Bool]
-	inSaga           column[pgtype.Bool]
+	runs             column[pgtype.Text] // of those that concern a saga
 	undoes           column[pgtype.Int8]
 
 	// Of rows that go back to the queue.
@@ -81,7 +81,7 @@ func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settleme
 		c.outcomes.array, c.httpStatus.array, c.errors.array, c.refs.array, c.responses.array, c.responseHeaders.array, c.replayed.array,
 		c.problems.array, c.retryAfters.array, c.asked.array, c.vias.array,
 		c.status.array, c.delays.array, c.tries.array, c.firstAttempts.array, c.mayHaveBeenSent.array, c.maybeApplied.array, c.lookups.array,
-		c.beginsSaga.array, c.undoes.array, repeated, c.inSaga.array, c.refused.array, c.foreign.array,
+		c.beginsSaga.array, c.undoes.array, repeated, c.runs.array, c.refused.array, c.foreign.array,
 	).Query(func(rows pgx.Rows) error {
 		concerned := 0
 		for i := range settlements {
@@ -132,7 +132,9 @@ func (c *settleColumns) set(i int, s *drainer.Settlement, now time.Time) {
 	c.putTrue(&c.beginsSaga, i, s.BeginsSaga)
 	c.putTrue(&c.refused, i, s.Refused)
 	c.putTrue(&c.foreign, i, s.Foreign)
-	c.putTrue(&c.inSaga, i, s.Row.InSaga && s.Row.Undoes == nil)
+	if s.ConcernsSaga() {
+		c.runs.put(c.rows, i, text(s.Row.Tuple.AgentRunID))
+	}
 	if s.Row.Undoes != nil {
 		c.undoes.put(c.rows, i, bigint(*s.Row.Undoes))
 	}

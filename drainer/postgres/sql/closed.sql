@@ -2,7 +2,7 @@
 -- their rows itself; one that did not is told here, however long it took to close them. Each is
 -- looked up by its key, whatever the planner thinks of the tables' sizes.
 WITH claimed AS MATERIALIZED (
-  SELECT DISTINCT (SELECT i.agent_run_id FROM outbox.intent i WHERE i.id = row.intent_id) AS run
+  SELECT DISTINCT (SELECT i.agent_run_id FROM outbox.intent i WHERE i.id = row.intent_id AND i.compensates IS NULL) AS run
   FROM outbox.claim c CROSS JOIN LATERAL pg_catalog.unnest(c.intent_ids) AS row (intent_id)
   WHERE c.worker_id = $1::uuid
 )

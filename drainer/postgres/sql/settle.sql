@@ -24,12 +24,12 @@ WITH fence AS MATERIALIZED (
               $10::text[], $11::text[], $12::text[], $13::boolean[],
               $14::text[], $15::float8[], $16::boolean[], $17::text[],
               $18::text[], $19::float8[], $20::int[], $21::timestamptz[], $22::boolean[], $23::boolean[], $24::boolean[],
-              $25::boolean[], $26::bigint[], $28::boolean[], $29::boolean[], $30::boolean[])
+              $25::boolean[], $26::bigint[], $28::text[], $29::boolean[], $30::boolean[])
     AS e (claim_id, intent_id, attempt, started_ago, finished_ago, other_outcome, http_status, error,
           provider_ref, response, response_headers, replayed,
           problem, retry_after_seconds, asked, via,
           other_status, delay, tries, first_attempt_at, may_have_been_sent, maybe_applied, lookup,
-          begins_saga, undoes, in_saga, refused, is_foreign)
+          begins_saga, undoes, run, refused, is_foreign)
   -- IS TRUE keeps this a hashed subplan: as a join it would compare each row with each claim
   WHERE (claim_id IN (SELECT claim_id FROM fence)) IS TRUE
     AND (NOT $27::boolean
@@ -67,20 +67,16 @@ WITH fence AS MATERIALIZED (
   -- for each other. A pass holds a saga for one statement.
   SELECT agent_run_id{{if .Undos}}, state, passes, plan[place] AS undoing, plan[place + 1] AS step, ready->((place + 1)::text) AS ready{{end}}
   FROM outbox.saga
-  WHERE ($25::boolean[] IS NOT NULL OR $26::bigint[] IS NOT NULL OR $28::boolean[] IS NOT NULL)
-    AND agent_run_id = ANY (ARRAY(
-      SELECT (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id) FROM ended
-      WHERE next_attempt_at IS NULL AND (begins_saga OR in_saga OR undoes IS NOT NULL)))
+  WHERE $28::text[] IS NOT NULL AND agent_run_id = ANY (ARRAY(SELECT run FROM ended WHERE next_attempt_at IS NULL AND run IS NOT NULL))
   ORDER BY agent_run_id FOR UPDATE
 ), begun AS (
   INSERT INTO outbox.saga (agent_run_id, cause)
-  SELECT DISTINCT ON (agent_run_id) agent_run_id, id FROM outbox.intent
-  WHERE $25::boolean[] IS NOT NULL AND (SELECT count(*) FROM waiting) >= 0
-    AND id = ANY (ARRAY(SELECT intent_id FROM ended WHERE begins_saga))
-  ORDER BY agent_run_id, id
+  SELECT DISTINCT ON (run) run, intent_id FROM ended
+  WHERE $25::boolean[] IS NOT NULL AND (SELECT count(*) FROM waiting) >= 0 AND begins_saga
+  ORDER BY run, intent_id
   ON CONFLICT DO NOTHING
 ){{if .Undos}}, undo AS MATERIALIZED (  -- undos that have ended
-  SELECT undoes, status, error, (SELECT agent_run_id FROM outbox.intent WHERE id = undoes) AS agent_run_id FROM ended
+  SELECT undoes, status, error, run FROM ended
   WHERE undoes IS NOT NULL AND next_attempt_at IS NULL
 ), undone AS (
   -- the newest attempt of an intent tells where it stands, so what its undo came to is one of its own
@@ -97,7 +93,7 @@ WITH fence AS MATERIALIZED (
   SELECT agent_run_id, step, ready FROM waiting
   WHERE NOT $27::boolean AND state = 'begun' AND passes = 0 AND (ready->>'until'::text)::float8 > extract(epoch FROM now())::float8
     AND (undoing IN (SELECT intent_id FROM undone WHERE status = 'compensated')) IS TRUE
-    AND (agent_run_id IN (SELECT agent_run_id FROM undo WHERE status <> 'completed')) IS NOT TRUE
+    AND (agent_run_id IN (SELECT run FROM undo WHERE status <> 'completed')) IS NOT TRUE
 ), next AS (
   INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers, compensates, namespace)
   SELECT i.agent_run_id, onward.ready->>'step'::text, onward.ready->>'tool'::text, i.business_scope, onward.ready->'payload'::text, i.headers, i.id,
@@ -110,14 +106,14 @@ WITH fence AS MATERIALIZED (
   -- The array keeps it to one look a saga: a join with what is thought to be an empty table would compare
   -- each saga that there is with each of these.
   UPDATE outbox.saga s
-  SET {{if .Undos}}state = CASE WHEN s.state = 'begun' AND s.agent_run_id IN (SELECT agent_run_id FROM undo WHERE status <> 'completed')
+  SET {{if .Undos}}state = CASE WHEN s.state = 'begun' AND s.agent_run_id IN (SELECT run FROM undo WHERE status <> 'completed')
                    THEN 'compensation_failed'
                    WHEN s.agent_run_id IN (SELECT agent_run_id FROM onward WHERE ready->>'tool'::text IS NULL) THEN 'compensated'
                    ELSE s.state END,
-      ended_at = CASE WHEN s.state = 'begun' AND s.agent_run_id IN (SELECT agent_run_id FROM undo WHERE status <> 'completed')
+      ended_at = CASE WHEN s.state = 'begun' AND s.agent_run_id IN (SELECT run FROM undo WHERE status <> 'completed')
                         OR s.agent_run_id IN (SELECT agent_run_id FROM onward WHERE ready->>'tool'::text IS NULL)
                       THEN now() ELSE s.ended_at END,
-      plan = CASE WHEN s.agent_run_id IN (SELECT agent_run_id FROM undo) THEN s.plan END,  -- what a step came to is not in it
+      plan = CASE WHEN s.agent_run_id IN (SELECT run FROM undo) THEN s.plan END,  -- what a step came to is not in it
       place = CASE WHEN s.agent_run_id IN (SELECT agent_run_id FROM onward) THEN s.place + 1 ELSE s.place END,
       moves_at = CASE WHEN s.agent_run_id IN (SELECT agent_run_id FROM onward) THEN 'infinity'
                       WHEN s.passes = 0 THEN now() ELSE s.moves_at END
@@ -125,7 +121,7 @@ WITH fence AS MATERIALIZED (
   {{end}}WHERE s.agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM waiting))
 ){{if .Undos}}, failed AS (
   INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
-  SELECT 'compensation_failed', undoes, (SELECT agent_run_id FROM outbox.intent WHERE id = undoes), coalesce(error, status)
+  SELECT 'compensation_failed', undoes, run, coalesce(error, status)
   FROM undo WHERE status <> 'completed'
   ON CONFLICT (kind, intent_id) DO UPDATE
   SET detail = excluded.detail, opened_at = now()
