@@ -45,9 +45,11 @@ chart-files: ## copy dashboards and alert rules into the Helm chart
 demo: build ## run the whole story on a throwaway Postgres, under a minute
 	./bin/drainer demo
 
+# The tests under integration/ run whole fleets: one package at a time, or they starve each other.
 test: ## run every test, with the race detector, against a real Postgres
-	$(GO) test -race -timeout 30m ./...
+	$(GO) test -race -timeout 30m $$($(GO) list ./... | grep -v /integration)
 	$(GO) test -race -tags failpoints ./internal/failpoint
+	$(GO) test -race -timeout 30m -p 1 ./integration/...
 
 faults: ## break everything once and print a table; CASE=7 alone, MUTANT=fence_removed without that guard
 	DRAINER_MUTANT=$(MUTANT) $(GO) run ./integration/fault/report $(if $(CASE),-case $(CASE))

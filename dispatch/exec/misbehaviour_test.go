@@ -187,7 +187,7 @@ func TestALineThatWaitedForItsTurnInVainIsNotSent(t *testing.T) {
 	t.Parallel()
 	adapter := started(t, spec("answers one, and reads no more", nil))
 	expect(t, adapter.Dispatch(t.Context(), request(`1`)), dispatch.Completed, "")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	large := toJSON(strings.Repeat("x", 1<<20))
 	results := make(chan dispatch.Result)

@@ -116,9 +116,14 @@ const sagaColumns = `agent_run_id, state, epoch, cause, begun_at, ended_at, chan
 
 // Sagas lists the newest first; an empty state lists all.
 func (c *Console) Sagas(ctx context.Context, state string, limit int) ([]Saga, error) {
+	states := []string{"begun", "compensated", "compensation_failed", "resolved", "cancelled"} // the newest of each are read by the index
+	if state != "" {
+		states = []string{state}
+	}
 	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, `SELECT `+sagaColumns+` FROM outbox.saga
-		WHERE $1::text = '' OR state = $1::text ORDER BY begun_at DESC LIMIT $2`, state, limit)
+	rows, _ := c.conn.Query(ctx, `SELECT saga.* FROM pg_catalog.unnest($1::text[]) AS listed (state) CROSS JOIN LATERAL (
+		SELECT `+sagaColumns+` FROM outbox.saga WHERE state = listed.state ORDER BY begun_at DESC LIMIT $2) saga
+		ORDER BY begun_at DESC LIMIT $2`, states, limit)
 	sagas, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Saga])
 	if err != nil {
 		return nil, fmt.Errorf("list sagas: %w", err)

@@ -187,8 +187,7 @@ ALTER TABLE outbox.saga
   ALTER plan SET STORAGE EXTERNAL, ALTER plan SET STATISTICS 0,
   ALTER ready SET STORAGE EXTERNAL, ALTER ready SET STATISTICS 0;
 CREATE INDEX saga_moves ON outbox.saga (moves_at) WHERE state = 'begun';
-CREATE INDEX saga_begun ON outbox.saga (begun_at) WHERE state = 'begun';
-CREATE INDEX saga_failed ON outbox.saga (begun_at) WHERE state = 'compensation_failed';
+CREATE INDEX saga_state ON outbox.saga (state, begun_at);
 
 -- Runs of which a completed step, or one in doubt, was pruned while other intents of them stayed. A saga
 -- cannot undo what it does not see. The row goes with the last intent of its run.

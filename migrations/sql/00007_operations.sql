@@ -15,9 +15,6 @@ CREATE TABLE outbox.operation (
 );
 CREATE INDEX operation_provider ON outbox.operation (provider, id) WHERE provider IS NOT NULL;
 
--- The newest sagas, which operators list.
-CREATE INDEX saga_begun_at ON outbox.saga (begun_at);
-
 -- +goose StatementBegin
 -- Pauses or resumes a provider, and says whether that changed anything. One that no
 -- worker has announced may be paused while rows wait for it.
@@ -118,5 +115,4 @@ GRANT SELECT ON outbox.operation TO outbox_drainer, outbox_operator;
 DROP TRIGGER sign_incident ON outbox.incident;
 DROP TRIGGER only_operators_end ON outbox.saga;
 DROP FUNCTION outbox.sign_incident, outbox.only_operators_end, outbox.operate_run, outbox.operate_provider;
-DROP INDEX outbox.saga_begun_at;
 DROP TABLE outbox.operation;

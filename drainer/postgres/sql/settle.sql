@@ -85,7 +85,6 @@ WITH fence AS MATERIALIZED (
          CASE WHEN status = 'completed' THEN 'undone' ELSE 'not_undone' END,
          CASE WHEN status = 'completed' THEN 'compensated' ELSE 'compensation_failed' END, error
   FROM undo
-  ON CONFLICT DO NOTHING
   RETURNING intent_id, status
 ), onward AS MATERIALIZED (
   -- Sagas of which a pass decided, a short while ago, what follows this undo. Whatever else happened to the run
