@@ -178,14 +178,19 @@ func TestARefusedIntentIsRetriedOnceItsToolTakesIt(t *testing.T) {
 	}
 }
 
-// An agent misspells an operation a few thousand times, under the run of another one.
+// An agent misspells an operation a few thousand times, under the run of another one. The owner lets agents
+// be first, so that the outbox does not refuse it.
 func TestAnOperationThatItsProviderDoesNotHaveIsSeenAndEnds(t *testing.T) {
 	t.Parallel()
 	const wrong = 3000
 	r := newRefusing(t, "", nil)
+	drainertest.Exec(t, r.db, `INSERT INTO outbox.setting VALUES ('unknown_tools', 'accept')`)
 	daemon := r.Start(r.config)
 	r.enqueue("charge", "shop/charge", `{"amount": 42}`)
 	r.await("charge", "completed")
+	if _, told := r.Run(1, "enqueue", "--run", "r", "--step", "s", "--tool", "shop/creat_charge", "--scope", "x", "--payload", "{}"); !strings.Contains(told, "shop/charge") {
+		t.Errorf("an operator who enqueues it is told %s", told)
+	}
 	drainertest.Exec(t, r.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
 		SELECT 'victim', 'wrong-' || n, 'shop/creat_charge', 'x', '{"amount": 1}' FROM generate_series(1, $1::int) n`, wrong)
 	const parked = `SELECT count(*)::int FROM outbox.queue WHERE provider = 'shop/creat_charge'`

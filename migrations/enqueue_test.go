@@ -453,6 +453,66 @@ func TestANamespaceEntersTheKeysOfNewIntentsAlone(t *testing.T) {
 	}
 }
 
+func TestAToolThatNoDaemonServesIsRefusedOnceItsProviderIsKnown(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	insert := func(tx pgx.Tx, tool string) error {
+		_, err := tx.Exec(t.Context(), `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+			SELECT 'r', n::text, CASE n WHEN 2 THEN $1 ELSE 'stripe/create_charge' END, 'b', '{}' FROM generate_series(1, 3) n`, tool)
+		return err
+	}
+	call := func(tx pgx.Tx, tool string) error {
+		_, err := tx.Exec(t.Context(), `SELECT * FROM outbox.enqueue('r', 'step', $1, 'b', '{}')`, tool)
+		return err
+	}
+	undo := func(tx pgx.Tx, tool string) error {
+		_, err := tx.Exec(t.Context(), `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
+			VALUES ('r', 'compensate:k', $1, 'b', '{}', 1)`, tool)
+		return err
+	}
+	const published = `INSERT INTO outbox.tool (name) VALUES ('stripe/create_charge'), ('stripe/refund'), ('mail/send')`
+	for name, test := range map[string]struct {
+		before string
+		way    func(pgx.Tx, string) error
+		tool   string
+		refuse bool
+		hint   string
+	}{
+		"served":                           {published, call, "stripe/refund", false, ""},
+		"served, inserted":                 {published, insert, "mail/send", false, ""},
+		"a letter is missing":              {published, call, "stripe/creat_charge", true, `Did you mean "stripe/create_charge"?`},
+		"a letter too many, inserted":      {published, insert, "stripe/refunds", true, `Did you mean "stripe/refund"?`},
+		"letters in another order":         {published, call, "stripe/refnud", true, `Did you mean "stripe/refund"?`},
+		"like none":                        {published, call, "stripe/x", true, "Add it to the daemons' configuration"},
+		"no operation":                     {published, call, "stripe", true, "Add it to the daemons' configuration"},
+		"a directive of a format":          {published, call, "stripe/%s%%", true, "Add it"},
+		"another provider":                 {published, call, "github/create_issue", false, ""},
+		"before any daemon":                {`SELECT`, call, "stripe/creat_charge", false, ""},
+		"an undo":                          {published, undo, "stripe/none", false, ""},
+		"the owner lets agents be first":   {published + `; INSERT INTO outbox.setting VALUES ('unknown_tools', 'accept')`, call, "stripe/new", false, ""},
+		"the owner says what holds anyhow": {published + `; INSERT INTO outbox.setting VALUES ('unknown_tools', 'refuse')`, insert, "stripe/new", true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tx, err := pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(t.Context()) }()
+			drainertest.Exec(t, tx, test.before)
+			err = test.way(tx, test.tool)
+			var refusal *pgconn.PgError
+			switch {
+			case !test.refuse:
+				if err != nil {
+					t.Error(err)
+				}
+			case !errors.As(err, &refusal) || refusal.Code != "OB004" || !strings.Contains(refusal.Message, test.tool) || !strings.Contains(refusal.Hint, test.hint):
+				t.Errorf("%+v, want OB004 with the hint %s", err, test.hint)
+			}
+		})
+	}
+}
+
 func TestAnIncidentThatOpensAgainIsANewGenerationOnlyIfItWasOver(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

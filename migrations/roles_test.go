@@ -28,6 +28,11 @@ func TestAnAgentMayOnlyEnqueueAndReadStatus(t *testing.T) {
 		"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('r', '2', 't', 'b', '{}') ON CONFLICT DO NOTHING": "",
 		"SELECT status FROM outbox.status WHERE agent_run_id = 'r'":                                                                                      "",
 		"SELECT outbox.idempotency_key('r', 's', 't', 'b')":                                                                                              "",
+		"SELECT name FROM outbox.tool":                                                                                                                   "",
+
+		"INSERT INTO outbox.tool (name) VALUES ('p/mine')": forbidden,
+		"DELETE FROM outbox.tool":                          forbidden,
+		"SELECT outbox.refuse_unknown_tool('p/x')":         forbidden,
 
 		"SELECT * FROM outbox.intent":             forbidden,
 		"UPDATE outbox.intent SET payload = '{}'": forbidden,

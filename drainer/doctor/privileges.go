@@ -156,7 +156,7 @@ var schemaChecks = []check{
 			if len(extra) > 0 {
 				return []Finding{judgeExcess(extra)}, err
 			}
-			return []Finding{ok("%s may enqueue and read the status, and nothing else", agentRole)}, err
+			return []Finding{ok("%s may enqueue, read the status and which tools are served, and nothing else", agentRole)}, err
 		})},
 }
 
@@ -241,7 +241,7 @@ var usage = []privilege{{kind: "schema", object: "outbox", actions: []string{"US
 var readNeeds = join(
 	usage,
 	tables([]string{"SELECT"},
-		"intent", "queue", "claim", "attempt", "worker", "provider", "duplicate", "generation", "saga", "incident", "page", "watermark",
+		"intent", "queue", "claim", "attempt", "worker", "tool", "provider", "duplicate", "generation", "saga", "incident", "page", "watermark",
 		"operation", "census", "setting", "forgotten", "status", "collisions", "last_collision", "goose_db_version",
 		"audit_conflicting_refs", "audit_repeated_completions", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 	functions("idempotency_key", "retention_floor", "hold", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
@@ -254,12 +254,14 @@ var daemonNeeds = join(
 	readNeeds,
 	tables([]string{"INSERT"}, "queue", "claim", "worker", "page", "watermark"),
 	tables([]string{"UPDATE"}, "worker", "page", "watermark", "census"),
-	tables([]string{"DELETE"}, "queue", "claim", "worker"),
+	tables([]string{"DELETE"}, "queue", "claim", "worker", "tool"),
 	columns("INSERT", "intent", "agent_run_id", "step_id", "tool_name", "business_scope", "payload", "headers", "not_before", "compensates", "namespace"),
 	columns("UPDATE", "queue", "provider"),
 	columns("UPDATE", "claim", "attempts", "first_attempt_ats", "intent_ids", "lookups", "maybe_applied", "tries", "vias"),
 	columns("INSERT", "attempt", "intent_id", "attempt", "worker", "started_at", "finished_at", "outcome", "status", "next_attempt_at",
 		"http_status", "error", "provider_ref", "response", "response_headers", "problem", "retry_after_seconds", "replayed", "lookup", "served_by"),
+	columns("INSERT", "tool", "name"),
+	columns("UPDATE", "tool", "seen_at"),
 	columns("INSERT", "provider", "name", "namespace"),
 	columns("UPDATE", "provider", "idle_until", "state", "open_until", "prober", "namespace"),
 	columns("INSERT", "saga", "agent_run_id", "cause"),
@@ -285,7 +287,7 @@ var operatorsNeed = join(
 // agentsNeed are the rights that the migrations grant to outbox_agent.
 var agentsNeed = join(
 	usage,
-	tables([]string{"SELECT"}, "status"),
+	tables([]string{"SELECT"}, "status", "tool"),
 	columns("INSERT", "intent", "agent_run_id", "step_id", "tool_name", "business_scope", "payload", "headers", "not_before"),
 	functions("enqueue", "idempotency_key"),
 )
@@ -427,7 +429,7 @@ const excessSQL = `
 	FROM agent, pg_class c
 	CROSS JOIN pg_catalog.unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS a (action)
 	WHERE c.relnamespace = to_regnamespace('outbox'::text)::oid AND c.relkind IN ('r', 'p', 'v')
-	  AND (c.relname, a.action) <> ('status', 'SELECT') AND (c.relname, a.action) <> ('intent', 'INSERT')
+	  AND (c.relname, a.action) NOT IN (('status', 'SELECT'), ('tool', 'SELECT'), ('intent', 'INSERT'))
 	  AND (has_table_privilege(agent.oid, c.oid, a.action)
 	    OR a.action IN ('SELECT', 'INSERT', 'UPDATE', 'REFERENCES') AND has_any_column_privilege(agent.oid, c.oid, a.action))
 	UNION ALL

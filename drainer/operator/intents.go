@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
 // Intent is a row of the view outbox.status.
@@ -396,13 +398,25 @@ type Receipt struct {
 	IdempotencyKey string `json:"idempotency_key"`
 }
 
-// Enqueue commits one intent in a transaction of its own.
+// Enqueue commits one intent in a transaction of its own. A tool that no daemon has named is refused
+// even where agents may enqueue it: a person who writes a name means what runs. Before the first
+// daemon there is nothing to compare with.
 func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload json.RawMessage) (Receipt, error) {
 	var receipt Receipt
 	if err := tuple.Validate(); err != nil {
 		return receipt, err
 	}
-	err := c.conn.QueryRow(ctx, `SELECT intent_id, created, status, idempotency_key FROM outbox.enqueue($1, $2, $3, $4, $5)`,
+	rows, _ := c.conn.Query(ctx, `SELECT name FROM outbox.tool WHERE provider = split_part($1::text, '/'::text, 1)
+		UNION SELECT provider FROM outbox.tool WHERE NOT EXISTS (SELECT FROM outbox.tool WHERE provider = split_part($1::text, '/'::text, 1))
+		ORDER BY name LIMIT 1000`, tuple.ToolName) // CollectRows returns the error too
+	served, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return receipt, fmt.Errorf("enqueue: read which tools are served: %w", err)
+	}
+	if len(served) > 0 && !slices.Contains(served, tuple.ToolName) {
+		return receipt, fmt.Errorf("enqueue: no daemon serves the tool %q; %s", tuple.ToolName, spelling.Suggest(tuple.ToolName, served))
+	}
+	err = c.conn.QueryRow(ctx, `SELECT intent_id, created, status, idempotency_key FROM outbox.enqueue($1, $2, $3, $4, $5)`,
 		tuple.AgentRunID, tuple.StepID, tuple.ToolName, tuple.BusinessScope, payload,
 	).Scan(&receipt.IntentID, &receipt.Created, &receipt.Status, &receipt.IdempotencyKey)
 	if err != nil {

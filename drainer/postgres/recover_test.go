@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
@@ -471,4 +472,39 @@ func TestALongerWaitIsHeardWhileTheBreakerIsOpen(t *testing.T) {
 	if left := stored[float64](o, `SELECT extract(epoch FROM open_until - now())::float8 FROM outbox.provider WHERE name = 'sim'`); left < 3500 {
 		t.Errorf("the breaker stays open for %v seconds, want the hour that was asked for", left)
 	}
+}
+
+func TestToolsAreKnownByTheirDaemonsAndForgottenAfterThem(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	join := func(tools ...string) (worker string) {
+		t.Helper()
+		worker = uuid.NewString()
+		if err := o.Join(t.Context(), worker, []string{"shop"}, tools); err != nil {
+			t.Fatal(err)
+		}
+		return worker
+	}
+	known := func(want ...string) {
+		t.Helper()
+		if got := drainertest.Column[string](t, o.db, `SELECT name FROM outbox.tool WHERE provider = 'shop' ORDER BY name`); !slices.Equal(got, want) {
+			t.Errorf("known are %v, want %v", got, want)
+		}
+	}
+	ages := func() { o.exec(`UPDATE outbox.tool SET seen_at = now() - interval '2 hours'`) }
+	older := join("shop/a", "shop/b")
+	join("shop/a", "shop/c")
+	known("shop/a", "shop/b", "shop/c")
+	ages()
+	join("shop/a", "shop/c")
+	known("shop/a", "shop/b", "shop/c") // the older worker knows it
+	if err := o.Leave(t.Context(), older); err != nil {
+		t.Fatal(err)
+	}
+	known("shop/a", "shop/b", "shop/c")
+	join("shop/a")
+	known("shop/a", "shop/c")
+	o.exec(`INSERT INTO outbox.tool (name) VALUES ('shop/new')`) // by one that joins at this moment
+	join("shop/a")
+	known("shop/a", "shop/c", "shop/new")
 }

@@ -5,7 +5,8 @@ CREATE TABLE outbox.setting (
   name  text COLLATE "C" PRIMARY KEY
         CHECK (name IN ('namespace', 'unknown_tools', 'require_state', 'retention_floor') OR starts_with(name, 'retention_floor/')),
   value text NOT NULL,
-  CHECK (NOT starts_with(name, 'retention_floor') OR value::interval >= interval '1 hour')
+  CHECK (NOT starts_with(name, 'retention_floor') OR value::interval >= interval '1 hour'),
+  CHECK (name <> 'unknown_tools' OR value IN ('refuse', 'accept'))
 );
 
 -- What agents committed. Rows are never changed.
@@ -132,6 +133,14 @@ CREATE TABLE outbox.worker (
   started_at timestamptz NOT NULL DEFAULT now(),
   beat_at    timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 10);
+
+-- What daemons have said that they serve. It outlives them, so that a wrong name is refused while none runs.
+CREATE TABLE outbox.tool (
+  name     text COLLATE "C" PRIMARY KEY,  -- provider/operation
+  provider text COLLATE "C" NOT NULL GENERATED ALWAYS AS (split_part(name, '/', 1)) STORED,
+  seen_at  timestamptz NOT NULL DEFAULT now()  -- when a daemon said so last
+);
+CREATE INDEX tool_provider ON outbox.tool (provider);
 
 -- What all replicas share about a provider.
 CREATE TABLE outbox.provider (
@@ -260,7 +269,7 @@ CREATE TABLE outbox.watermark (
 );
 
 -- +goose Down
-DROP TABLE outbox.wake_up, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.worker,
+DROP TABLE outbox.wake_up, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.worker,
            outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.setting;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
 DROP FUNCTION outbox.reopen_incident;

@@ -81,6 +81,31 @@ CREATE TRIGGER catch_duplicate BEFORE INSERT ON outbox.intent FOR EACH ROW
   EXECUTE FUNCTION outbox.catch_duplicate();
 
 -- +goose StatementBegin
+-- Refuses a tool that no daemon serves, where daemons have said what they serve of its provider: a misspelt
+-- name would wait for a tool that never comes. The nearest name shares the most letters with it at both ends.
+CREATE FUNCTION outbox.refuse_unknown_tool(tool text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  nearest text;
+  missed int;
+BEGIN
+  IF (SELECT s.value FROM outbox.setting s WHERE s.name = 'unknown_tools') = 'accept' THEN
+    RETURN;
+  END IF;
+  SELECT t.name, greatest(length(t.name), length(tool)) - least(length(t.name), length(tool), (
+           SELECT count(*) FILTER (WHERE left(t.name, n) = left(tool, n)) + count(*) FILTER (WHERE right(t.name, n) = right(tool, n))
+           FROM generate_series(1, least(length(t.name), length(tool))) n))
+  INTO nearest, missed
+  FROM (SELECT name FROM outbox.tool t WHERE t.provider = split_part(tool, '/', 1) ORDER BY name LIMIT 1000) t
+  ORDER BY 2, 1 LIMIT 1;
+  RAISE EXCEPTION 'outbox: no daemon serves the tool "%"', tool
+    USING ERRCODE = 'OB004',
+          HINT = CASE WHEN missed <= 4 THEN format('Did you mean "%s"? ', nearest) ELSE '' END ||
+                 'Add it to the daemons'' configuration, or let the schema''s owner set unknown_tools to accept.';
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
 CREATE FUNCTION outbox.queue_intents() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -89,7 +114,15 @@ DECLARE
   woken text;  -- the lanes that the running transaction wakes as it commits
   waiting text;
   place tid;
+  unknown text := (
+    SELECT a.tool_name FROM added a
+    WHERE a.compensates IS NULL AND (SELECT t.name FROM outbox.tool t WHERE t.name = a.tool_name) IS NULL
+      AND (SELECT t.name FROM outbox.tool t WHERE t.provider = a.provider LIMIT 1) IS NOT NULL
+    LIMIT 1);
 BEGIN
+  IF unknown IS NOT NULL THEN
+    PERFORM outbox.refuse_unknown_tool(unknown);
+  END IF;
   IF starts_with(proposed, ours) THEN
     IF split_part(proposed, ':', 2)::int > (SELECT count(*) FROM added) THEN  -- a twin committed in between: compare with it
       RAISE EXCEPTION 'outbox: another transaction committed the same key at the same moment'
@@ -148,8 +181,8 @@ CREATE CONSTRAINT TRIGGER wake_lane AFTER INSERT ON outbox.wake_up DEFERRABLE IN
 -- +goose StatementBegin
 -- Commits an effect to be dispatched, with the caller's transaction. The same
 -- key again creates nothing and tells where the intent stands. Raises OB001
--- for another payload, OB002 for a run that is, or was, compensated or cancelled
--- and OB003 for arguments that cannot make an intent.
+-- for another payload, OB002 for a run that is, or was, compensated or cancelled, OB003 for
+-- arguments that cannot make an intent, and OB004 for a tool that its provider's daemons do not serve.
 CREATE FUNCTION outbox.enqueue(agent_run_id text, step_id text, tool_name text, business_scope text, payload jsonb,
                                not_before timestamptz DEFAULT NULL, headers jsonb DEFAULT NULL)
 RETURNS TABLE (intent_id bigint, created boolean, status text, idempotency_key text)
@@ -218,4 +251,4 @@ DROP FUNCTION outbox.enqueue;
 DROP TRIGGER wake_lane ON outbox.wake_up;
 DROP TRIGGER queue_intents ON outbox.intent;
 DROP TRIGGER catch_duplicate ON outbox.intent;
-DROP FUNCTION outbox.wake_lane, outbox.queue_intents, outbox.catch_duplicate, outbox.record_duplicate, outbox.idempotency_key;
+DROP FUNCTION outbox.wake_lane, outbox.queue_intents, outbox.refuse_unknown_tool, outbox.catch_duplicate, outbox.record_duplicate, outbox.idempotency_key;

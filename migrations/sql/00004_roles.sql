@@ -29,10 +29,10 @@ GRANT EXECUTE ON FUNCTION outbox.idempotency_key TO outbox_agent, outbox_drainer
 GRANT EXECUTE ON FUNCTION outbox.enqueue TO outbox_agent;
 GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before)
   ON outbox.intent TO outbox_agent;
-GRANT SELECT ON outbox.status TO outbox_agent;
+GRANT SELECT ON outbox.status, outbox.tool TO outbox_agent;
 
 -- The drainer moves rows and appends. It cannot change or delete an intent, nor what was recorded of one.
-GRANT SELECT ON outbox.intent, outbox.queue, outbox.claim, outbox.attempt, outbox.worker, outbox.provider,
+GRANT SELECT ON outbox.intent, outbox.queue, outbox.claim, outbox.attempt, outbox.worker, outbox.provider, outbox.tool,
                 outbox.duplicate, outbox.saga, outbox.incident, outbox.page, outbox.watermark, outbox.setting, outbox.forgotten, outbox.generation, outbox.status,
                 outbox.collisions, outbox.last_collision, outbox.goose_db_version TO outbox_drainer, outbox_operator;
 GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before, compensates, namespace)
@@ -43,6 +43,7 @@ GRANT INSERT (intent_id, attempt, worker, started_at, finished_at, outcome, stat
               response, response_headers, problem, retry_after_seconds, replayed, lookup, served_by)
   ON outbox.attempt TO outbox_drainer;
 GRANT INSERT, UPDATE, DELETE ON outbox.worker TO outbox_drainer;
+GRANT INSERT (name), UPDATE (seen_at), DELETE ON outbox.tool TO outbox_drainer;
 GRANT INSERT (name, namespace), UPDATE (idle_until, state, open_until, prober, namespace) ON outbox.provider TO outbox_drainer;
 GRANT INSERT (agent_run_id, cause), UPDATE (state, ended_at, moves_at, passes, plan, place, ready) ON outbox.saga TO outbox_drainer;
 GRANT INSERT (kind, intent_id, agent_run_id, detail), UPDATE (detail, opened_at, resolved_at, resolved_by) ON outbox.incident TO outbox_drainer;
