@@ -140,6 +140,16 @@ func unproven(calls []Call) (unmarked, nameless int) {
 	return unmarked, nameless
 }
 
+// namelessAtOnce is for a tool without a key: where no answer names its effect, one
+// effect looks like several.
+func (e evidence) namelessAtOnce() Check {
+	check := e.harmlessAtOnce()
+	if check.Verdict == OK && len(references(e.atOnce)) == 0 {
+		check.Verdict, check.Advice = Warning, "no answer names its effect, so one effect looks like several; set http.response.ref"
+	}
+	return check
+}
+
 // harmlessAtOnce checks the harm that simultaneous calls must not do, with a
 // key or without.
 func (e evidence) harmlessAtOnce() Check {
@@ -250,7 +260,7 @@ func (e evidence) judge(class dispatch.Class) []Check {
 	case dispatch.KeyIdempotent:
 		return append(checks, e.sameCall(), e.marker(), e.body(), e.otherPayload(), e.keyedAtOnce(), e.effects())
 	case dispatch.NaturallyIdempotent:
-		return append(checks, e.repetition(), e.harmlessAtOnce(), e.effects())
+		return append(checks, e.repetition(), e.namelessAtOnce(), e.effects())
 	default:
 		return append(checks, e.repetition())
 	}
@@ -304,7 +314,7 @@ func (e evidence) body() Check {
 	case !bytes.Equal(e.first.body, e.again.body):
 		check.Verdict, check.Seen, check.Advice = Failed, "different", "the provider does not answer with what it saved"
 	case len(e.first.body) == 0:
-		check.Seen = "both empty"
+		check.Verdict, check.Seen, check.Advice = Skipped, "both empty", "no body was stored, so there was nothing to compare"
 	}
 	return check
 }

@@ -121,6 +121,10 @@ func TestAProviderIsHeldToTheClassOfItsTool(t *testing.T) {
 			&dispatchtest.SimulatedProvider{IgnoreKeys: true}, asItIs, dispatch.NaturallyIdempotent, withReference, false,
 			"first call: ok, same call again: failed, calls at once: failed, provider references: failed", 10,
 		},
+		"what is called naturally idempotent and names nothing": {
+			&dispatchtest.SimulatedProvider{IgnoreKeys: true}, asItIs, dispatch.NaturallyIdempotent, withoutReference, true,
+			"first call: ok, same call again: ok, calls at once: warning, provider references: warning", 10,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -248,6 +252,7 @@ func TestStrangeAnswersAreNotTakenForAPromiseKept(t *testing.T) {
 		"all asked to wait":        {from(4), dispatch.Result{Outcome: dispatch.InFlight, HTTPStatus: 409}, 5, replay.Failed, "none succeeded"},
 		"one refused":              {only(7), dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: 409}, 5, replay.Failed, "must be read as in_flight"},
 		"one throttled":            {only(7), dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 429}, 5, replay.Warning, "show nothing"},
+		"no body to compare":       {func(call int64) bool { return call <= 2 }, dispatch.Result{Outcome: dispatch.Completed, Replayed: true}, 3, replay.Skipped, "nothing to compare"},
 		"two without a proof":      {from(10), dispatch.Result{Outcome: dispatch.Completed}, 5, replay.Failed, "two effects look alike"},
 	} {
 		t.Run(name, func(t *testing.T) {

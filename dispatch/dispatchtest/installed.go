@@ -43,7 +43,8 @@ func (i Installed) report(tool string, checks []Check) Report {
 // adapter.
 func (i Installed) Quiet(ctx context.Context) Report {
 	s := newSession(ctx, i)
-	return i.report("", append(s.quiet(), s.end()...))
+	checks := append(s.quiet(), unsentQuestions()...)
+	return i.report("", append(checks, s.end()...))
 }
 
 // Live asks that too, and then sends, with real effects. It closes the adapter.
@@ -90,9 +91,52 @@ func (s *session) quiet() []Check {
 	unknown.Payload = []byte(`null`)
 	return []Check{
 		found("builds", s.Adapter != nil, "built", "an adapter", ""),
+		s.handshake(),
 		unknownOperation(s.dispatch(unknown, s.Timeout)),
 		s.cancelled(),
 	}
+}
+
+// Handshake is the name of the check that reaches the other side of an adapter.
+const Handshake = "handshake"
+
+// handshake lets the adapter start or reach its counterpart. Where it has no way to
+// do that without an intent, nothing is known of the other side.
+func (s *session) handshake() Check {
+	const name, expected = Handshake, "the other side answers, and offers every tool"
+	greeter, greets := s.Adapter.(dispatch.Greeter)
+	if !greets {
+		return skipped(name, expected, "this adapter speaks with its provider only to send an intent; give --tool and --payload")
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.Timeout)
+	defer cancel()
+	seen := observe(ctx, greeting{greeter}, s.request("", "handshake"), s.owner, s.Timeout+grace)
+	check := found(name, seen.ended(dispatch.Completed), seen.String(), expected,
+		"see the adapter's own log (an exec child's stderr is above) and its error class in docs/adapters")
+	if problem := seen.Result.Problem; problem != nil {
+		check.Seen += ": " + problem.Title
+	}
+	return check
+}
+
+// greeting observes a handshake as if it were a dispatch.
+type greeting struct{ dispatch.Greeter }
+
+func (g greeting) Dispatch(ctx context.Context, _ dispatch.Request) dispatch.Result {
+	return g.Greet(ctx)
+}
+
+// unsentQuestions need a dispatch that is sent.
+func unsentQuestions() (all []Check) {
+	for _, question := range []struct{ name, expected string }{
+		{"first call", "completed"},
+		{"same call again", "completed by the same effect"},
+		{"intents at once", "all"},
+		{"tiny deadline", "not_sent or ambiguous, unless it was faster"},
+	} {
+		all = append(all, skipped(question.name, question.expected, "it sends; give --tool, --payload and --yes"))
+	}
+	return all
 }
 
 // cancelled asks about the tool that would do the least, should the adapter
@@ -122,11 +166,11 @@ func (s *session) end() []Check {
 	if slices.ContainsFunc(s.seen, func(seen Seen) bool { return seen.Hung }) {
 		return checks
 	}
-	var err error
+	ended := skipped("closes", "Close returns soon and without an error", "this adapter has no Close")
 	if closer, ok := s.Adapter.(io.Closer); ok {
-		err = bounded(s.owner, "Close", grace, closer.Close)
+		ended = closed(bounded(s.owner, "Close", grace, closer.Close))
 	}
-	return append(checks, closed(err), left(s.owner.awaitNone(grace)))
+	return append(checks, ended, left(s.owner.awaitNone(grace)))
 }
 
 // discretion checks that results repeat no secret. It separates the adapter's
@@ -135,12 +179,14 @@ func (s *session) discretion() Check {
 	secrets := slices.DeleteFunc(slices.Clone(s.Secrets), func(secret string) bool { return len(secret) < canaryLength })
 	const name, expected = "no secret of the configuration", "a result that repeats none"
 	switch {
+	case len(secrets) == 0:
+		return skipped(name, expected, "the configuration holds no secret of 8 bytes or more that could be looked for")
 	case slices.ContainsFunc(s.seen, func(seen Seen) bool { return containsAny(complaint(seen.Result), secrets) }):
 		return found(name, false, "in an error class or a problem", expected, "results are stored and shown; do not use this adapter")
 	case slices.ContainsFunc(s.seen, func(seen Seen) bool { return containsAny(everything(seen.Result), secrets) }):
 		return Check{Name: name, Verdict: Warning, Seen: "in a response", Expected: expected, Advice: "the provider repeats what the configuration holds; it is stored with the attempt"}
 	}
-	return found(name, true, "none", expected, "")
+	return found(name, true, fmt.Sprintf("none in %d results", len(s.seen)), expected, "")
 }
 
 // LivePlan says what [Installed.Live] sends.
@@ -168,6 +214,10 @@ func (s *session) live(plan LivePlan) []Check {
 	first := s.send(plan, "first")
 	checks := []Check{firstCall(first)}
 	if !first.ended(dispatch.Completed) {
+		for _, question := range unsentQuestions()[1:] {
+			question.Advice = "the first call did not succeed, so it would prove nothing"
+			checks = append(checks, question)
+		}
 		return checks
 	}
 	return append(checks, s.sameCall(plan, first), s.callsAtOnce(plan), s.tinyDeadline(plan))

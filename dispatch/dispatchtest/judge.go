@@ -27,10 +27,10 @@ type Verdict string
 
 const (
 	OK        Verdict = "ok"
-	Warning   Verdict = "warning"     // not as it should be, but no effect is at risk
-	Failed    Verdict = "failed"      // what was promised does not hold
-	Skipped   Verdict = "not checked" // nothing was asked about it
-	NoVerdict Verdict = "no verdict"  // the other side could not be asked
+	Warning   Verdict = "warning"    // not as it should be, but no effect is at risk
+	Failed    Verdict = "failed"     // what was promised does not hold
+	Skipped   Verdict = "not run"    // nothing was asked about it
+	NoVerdict Verdict = "no verdict" // the other side could not be asked
 )
 
 // Passed reports whether everything that was asked could be asked, and held.

@@ -58,6 +58,9 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	return a.client.Dispatch(ctx, request)
 }
 
+// Greet starts the child, if there is none, and asks for its hello.
+func (a *Adapter) Greet(ctx context.Context) dispatch.Result { return a.client.Greet(ctx) }
+
 // Close ends the child: its stdin ends first, and it may finish; then it is
 // asked to, and then it is killed.
 func (a *Adapter) Close() error { return a.children.close() }

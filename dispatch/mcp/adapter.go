@@ -20,9 +20,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -117,6 +119,26 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 		go session.Close() // other calls that it still carries end by themselves
 	}
 	return tool.judge(ctx, seen, hints)
+}
+
+// Greet opens the session, and looks for every configured tool in the server's list.
+func (a *Adapter) Greet(ctx context.Context) dispatch.Result {
+	ctx, cancel := adapter.Within(ctx, a.timeout)
+	defer cancel()
+	session, err := a.sessions.Get(ctx)
+	if err != nil {
+		return unsent(ctx, err)
+	}
+	for _, operation := range slices.Sorted(maps.Keys(a.tools)) {
+		_, known, err := session.find(ctx, a.tools[operation].name)
+		switch {
+		case err != nil:
+			return unsent(ctx, err)
+		case !known:
+			return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_tool", Problem: &dispatch.Problem{Title: operation}}
+		}
+	}
+	return dispatch.Result{Outcome: dispatch.Completed}
 }
 
 // Close ends the session, and the child with it.

@@ -91,6 +91,16 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	return connection.publish(ctx, tool, message)
 }
 
+// Greet connects to the server, and publishes nothing.
+func (a *Adapter) Greet(ctx context.Context) dispatch.Result {
+	ctx, cancel := adapter.Within(ctx, a.timeout)
+	defer cancel()
+	if _, err := a.connection.Get(ctx); err != nil {
+		return unconnected(ctx, err)
+	}
+	return dispatch.Result{Outcome: dispatch.Completed}
+}
+
 // Close ends the connection. No dispatch may be running.
 func (a *Adapter) Close() error {
 	a.connection.Close()

@@ -83,6 +83,18 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	return result
 }
 
+// Greet logs in to the server, and runs no statement.
+func (a *Adapter) Greet(ctx context.Context) dispatch.Result {
+	ctx, cancel := adapter.Within(ctx, a.timeout)
+	defer cancel()
+	conn, err := a.acquire(ctx)
+	if err != nil {
+		return unconnected(ctx, err)
+	}
+	put(conn, true)
+	return dispatch.Result{Outcome: dispatch.Completed}
+}
+
 // Close closes the connections.
 func (a *Adapter) Close() error {
 	a.mu.Lock()

@@ -85,6 +85,16 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	return result
 }
 
+// Greet connects to the broker, and publishes nothing.
+func (a *Adapter) Greet(ctx context.Context) dispatch.Result {
+	ctx, cancel := adapter.Within(ctx, a.timeout)
+	defer cancel()
+	if _, err := a.sessions.Get(ctx); err != nil {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: connectFailure(ctx, err)}
+	}
+	return dispatch.Result{Outcome: dispatch.Completed}
+}
+
 // Close ends the connections.
 func (a *Adapter) Close() error {
 	a.sessions.Close()

@@ -65,6 +65,9 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	return a.client.Dispatch(ctx, request)
 }
 
+// Greet asks the sidecar for its hello.
+func (a *Adapter) Greet(ctx context.Context) dispatch.Result { return a.client.Greet(ctx) }
+
 // Close ends the connections.
 func (a *Adapter) Close() error {
 	a.greetings.Close()

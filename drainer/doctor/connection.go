@@ -449,7 +449,12 @@ func reach(ctx context.Context, p dispatch.Provider, now time.Time) (found []Fin
 		return []Finding{notChecked("", "its adapter does not say where it connects to")}
 	}
 	for _, destination := range located.Destinations() {
-		found = append(found, reachOne(ctx, p, destination, now))
+		way := reachOne(ctx, p, destination, now)
+		found = append(found, way)
+		if destination.Network == "program" && way.Verdict == OK {
+			found = append(found, notChecked("drainer verify adapter --config FILE --provider "+p.Name+" starts it",
+				"whether it starts and answers: it was not started"))
+		}
 	}
 	if len(found) == 0 {
 		found = append(found, notChecked("", "it connects to nothing itself"))
@@ -494,7 +499,7 @@ func findProgram(name string) Finding {
 	case err != nil:
 		return problem("install it where the daemon runs, or correct the command", "there is no program %s", name)
 	}
-	return ok("the program is %s; it was not started", path)
+	return ok("there is the program %s", path)
 }
 
 func dial(ctx context.Context, p dispatch.Provider, to dispatch.Destination) (net.Conn, error) {

@@ -258,6 +258,10 @@ var faults = map[string]struct {
 		func(w *world) { w.Providers[0].Adapter = program(os.DevNull) },
 		Problem, "provider p", "/dev/null may not be executed", "chmod +x",
 	},
+	"the program of an adapter is there, and was not started": {
+		func(w *world) { w.Providers[0].Adapter = program("true") },
+		NotChecked, "provider p", "it was not started", "drainer verify adapter --config FILE --provider p starts it",
+	},
 	"an adapter does not say where it goes": {
 		func(w *world) { w.Providers[0].Adapter = struct{ dispatch.Adapter }{} },
 		NotChecked, "provider p", "does not say where", "",

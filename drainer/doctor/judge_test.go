@@ -77,7 +77,7 @@ func TestASkewIsBelievedBeyondTheRoundTripOnly(t *testing.T) {
 func TestTheDoctorSaysWhetherKeysHaveANamespace(t *testing.T) {
 	t.Parallel()
 	w := healthy(t)
-	w.owner(`INSERT INTO outbox.provider (name, namespace) VALUES ('named', 'shop'), ('unnamed', NULL) ON CONFLICT DO NOTHING`)
+	w.owner(`DELETE FROM outbox.provider`)
 	says := func(want string) {
 		t.Helper()
 		for _, found := range w.examine() {
@@ -87,6 +87,8 @@ func TestTheDoctorSaysWhetherKeysHaveANamespace(t *testing.T) {
 		}
 		t.Errorf("it does not say %q", want)
 	}
+	says("no daemon has said yet")
+	w.owner(`INSERT INTO outbox.provider (name, namespace) VALUES ('named', 'shop'), ('unnamed', NULL) ON CONFLICT DO NOTHING`)
 	says("no namespace is set")
 	w.owner(`INSERT INTO outbox.setting VALUES ('namespace', 'shop-eu')`)
 	says("keys have the namespace shop-eu")

@@ -86,15 +86,19 @@ var outboxChecks = []check{
 	// and that cannot be seen from here.
 	{name: "namespace", look: each(`
 		SELECT coalesce((SELECT value FROM outbox.setting WHERE name = 'namespace'), ''),
-			ARRAY(SELECT name FROM outbox.provider WHERE namespace IS NULL ORDER BY name LIMIT 20)`,
+			ARRAY(SELECT name FROM outbox.provider WHERE namespace IS NULL ORDER BY name LIMIT 20),
+			EXISTS (SELECT FROM outbox.provider)`,
 		func(_ *examination, seen struct {
 			Own     string
 			Without []string // providers
+			Any     bool
 		},
 		) []Finding {
 			switch {
 			case seen.Own != "":
 				return []Finding{ok("keys have the namespace %s, or that of their provider", seen.Own)}
+			case !seen.Any:
+				return []Finding{ok("the outbox has no namespace, and no daemon has said yet which providers it has")}
 			case len(seen.Without) == 0:
 				return []Finding{ok("every provider has a namespace of its own; the outbox has none")}
 			}

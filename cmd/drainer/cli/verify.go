@@ -75,9 +75,9 @@ func newVerifyAdapter(options *options) *cobra.Command {
 		Use:   "adapter",
 		Short: "Test whether a configured adapter does what drainer requires",
 		Long: `adapter asks a provider's adapter, as it is configured, what can be asked without
-sending anything: it builds, refuses an operation that is not configured,
-dispatches nothing after its deadline, repeats no secret, and leaves nothing running.
-An adapter outside of this process is started, or asked for its health, on the way.
+sending anything: it builds; starts its child, or connects, and finds its tools there;
+refuses an operation that is not configured; dispatches nothing after its deadline;
+repeats no secret; and leaves nothing running. What it did not ask is "not run".
 
 With --tool, --payload and --yes it sends, with real effects: a first call; the same
 call again, under the same key; different intents at once; and one with a deadline
@@ -155,8 +155,11 @@ func (o *options) printInspection(command *cobra.Command, report dispatchtest.Re
 	if err := o.print(command, report, checkTable(report.Checks)); err != nil {
 		return err
 	}
-	switch {
-	case slices.ContainsFunc(report.Checks, func(c dispatchtest.Check) bool { return c.Verdict == dispatchtest.Failed }):
+	failed := func(c dispatchtest.Check) bool { return c.Verdict == dispatchtest.Failed }
+	switch first := slices.IndexFunc(report.Checks, failed); {
+	case first >= 0 && report.Checks[first].Name == dispatchtest.Handshake:
+		return errors.New("the adapter cannot reach its other side: " + report.Checks[first].Seen)
+	case first >= 0:
 		return errors.New("the adapter does not do what drainer requires")
 	case !report.Passed:
 		return errors.New("no verdict: the provider was not available; try again")
@@ -203,9 +206,12 @@ func (o *options) printVerdict(command *cobra.Command, document *manifest.Docume
 			verdict.Writes++
 		}
 	}
-	if verdict.Valid && o.output == tableOutput {
+	if verdict.Valid && verdict.Operations > 0 && o.output == tableOutput {
 		_, err := fmt.Fprintf(command.OutOrStdout(), "%d operations, %d writes, no violation\n", verdict.Operations, verdict.Writes)
 		return err
+	}
+	if verdict.Operations == 0 {
+		return errors.New("the document has no operation, so nothing was checked; name the OpenAPI document of the provider")
 	}
 	line := func(v manifest.Violation) any {
 		if v.Line == 0 {

@@ -36,7 +36,9 @@ func TestVerifyAdapterSendsNothingUnasked(t *testing.T) {
 		"CHECK VERDICT SEEN EXPECTED ADVICE",
 		"unknown operation ok not_sent, unconfigured_tool",
 		"cancelled before ok not_sent, cancelled",
-		"no secret of the configuration ok none",
+		"handshake not run",
+		"first call not run",
+		"no secret of the configuration not run",
 		"goroutines ok none",
 	} {
 		if !strings.Contains(squeeze(got.stdout), want) {
@@ -65,6 +67,72 @@ func TestVerifyAdapterSendsNothingUnasked(t *testing.T) {
 	}
 	if requests := provider.Ledger.Audit().TotalRequests(); requests != 0 {
 		t.Errorf("the provider was called %d times", requests)
+	}
+}
+
+// None of these can answer anything; each was reported as ok once.
+func TestVerifyAdapterStartsTheOtherSide(t *testing.T) {
+	t.Parallel()
+	broken := write(t, "broken.sh", "echo no hello\n")
+	file := write(t, "adapters.yaml", `version: 1
+providers:
+  missing:
+    adapter: exec
+    exec: {command: [/nope/nothing]}
+    tools: {go: {idempotency: {class: read_only}}}
+  broken:
+    adapter: exec
+    exec: {command: [sh, `+broken+`]}
+    tools: {go: {idempotency: {class: read_only}}}
+  socket:
+    adapter: sidecar
+    sidecar: {url: "unix:///nope/nothing.sock"}
+    tools: {go: {idempotency: {class: read_only}}}
+  server:
+    adapter: mcp
+    mcp: {command: [/nope/nothing]}
+    tools: {go: {idempotency: {class: read_only}}}
+  queue:
+    adapter: nats
+    nats: {urls: ["nats://127.0.0.1:1"]}
+    egress: {private: allow}
+    tools: {go: {nats: {subject: go}, idempotency: {class: non_idempotent}}}
+  works:
+    adapter: exec
+    exec: {command: [sh, -c, 'read hello; echo "{\"protocol\":[1],\"name\":\"works\"}"; cat >/dev/null']}
+    tools: {go: {idempotency: {class: read_only}}}
+  lacks:
+    adapter: exec
+    exec: {command: [sh, -c, 'read hello; echo "{\"protocol\":[1],\"name\":\"lacks\",\"operations\":{\"come\":\"read_only\"}}"; cat >/dev/null']}
+    tools: {go: {idempotency: {class: read_only}}}
+`)
+	for provider, want := range map[string]string{
+		"missing": "handshake failed not_sent, child_start",
+		"broken":  "handshake failed not_sent, invalid_hello",
+		"socket":  "handshake failed not_sent, dial",
+		"server":  "handshake failed not_sent, child_start",
+		"queue":   "handshake failed not_sent,",
+		"lacks":   "handshake failed not_sent, unknown_operation: go",
+		"works":   "handshake ok completed",
+	} {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			got := run(t, "verify", "adapter", "--config", file, "--provider", provider)
+			if !strings.Contains(squeeze(got.stdout), want) || (got.code == exitOK) != (provider == "works") {
+				t.Errorf("got %+v, want %q", got, want)
+			}
+			if provider != "works" && !strings.Contains(got.stderr, "the adapter cannot reach its other side: not_sent") {
+				t.Errorf("got %q", got.stderr)
+			}
+		})
+	}
+}
+
+func TestAManifestWithoutAnOperationIsNotVerified(t *testing.T) {
+	t.Parallel()
+	got := run(t, "verify", "manifest", write(t, "openapi.yaml", "openapi: 3.1.0\ninfo: {title: Billing, version: \"1\"}\npaths: {}\n"))
+	if got.code != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, "no operation, so nothing was checked") {
+		t.Errorf("got %+v", got)
 	}
 }
 
@@ -98,7 +166,7 @@ func TestVerifyAdapterDoesNotRepeatWhatHasItsEffectAgain(t *testing.T) {
 	provider := &dispatchtest.SimulatedProvider{Ledger: dispatchtest.NewLedger()}
 	args, host := installed(t, provider)
 	got := run(t, sending(args, "--yes", "--tool", "mail", "--concurrent", "2")...)
-	if got.code != exitOK || got.stderr != "calling billing/mail at "+host+", up to 4 times\n" || !strings.Contains(squeeze(got.stdout), "same call again not checked") {
+	if got.code != exitOK || got.stderr != "calling billing/mail at "+host+", up to 4 times\n" || !strings.Contains(squeeze(got.stdout), "same call again not run") {
 		t.Errorf("got %+v", got)
 	}
 }

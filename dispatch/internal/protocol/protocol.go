@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -77,6 +78,25 @@ func (c *Client) Dispatch(ctx context.Context, request dispatch.Request) dispatc
 		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request", Unsent: true}
 	}
 	return peer.Ask(ctx, id, message, tool.Class)
+}
+
+// Greet reaches the peer and holds its hello against every configured tool. It
+// sends no request.
+func (c *Client) Greet(ctx context.Context) dispatch.Result {
+	ctx, cancel := adapter.Within(ctx, c.Timeout)
+	defer cancel()
+	peer, refusal := c.Reach(ctx)
+	if peer == nil {
+		return refusal
+	}
+	for _, operation := range slices.Sorted(maps.Keys(c.Tools)) {
+		if class := peer.Hello().Refusal(operation, c.Tools[operation].Class); class != "" {
+			refusal := NotSent(class)
+			refusal.Problem = &dispatch.Problem{Title: operation}
+			return refusal
+		}
+	}
+	return dispatch.Result{Outcome: dispatch.Completed}
 }
 
 // NotSent is the result of a request of which no byte has left.
