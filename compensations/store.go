@@ -9,24 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/postgres/sql"
 	"github.com/agentoutbox/drainer/internal/failpoint"
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
-var (
-	//go:embed sql/take.sql
-	takeSQL string
-	//go:embed sql/halt.sql
-	haltSQL string
-	//go:embed sql/plan.sql
-	planSQL string
-	//go:embed sql/next.sql
-	nextSQL string
-	//go:embed sql/move.sql
-	moveSQL string
-	//go:embed sql/release.sql
-	releaseSQL string
-)
+//go:embed next.sql
+var nextSQL string
 
 // passing begins a transaction of a pass. Plans go by the indexes, whatever the statistics say: where
 // they were gathered before there were sagas, a join would compare each saga with each.
@@ -34,9 +23,9 @@ var passing = pgx.TxOptions{BeginQuery: pgpool.Transaction.BeginQuery +
 	`; SELECT pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('jit', 'off', true)`}
 
 // query collects the rows of one statement, in a transaction of its own.
-func query[T any](ctx context.Context, s *Saga, sql string, scan pgx.RowToFunc[T], args ...any) (all []T, err error) {
+func query[T any](ctx context.Context, s *Saga, statement string, scan pgx.RowToFunc[T], args ...any) (all []T, err error) {
 	err = pgx.BeginTxFunc(ctx, s.pool, passing, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, sql, args...) // CollectRows returns the error too
+		rows, _ := tx.Query(ctx, statement, args...) // CollectRows returns the error too
 		all, err = pgx.CollectRows(rows, scan)
 		return err
 	})
@@ -55,7 +44,7 @@ type taken struct {
 
 // take commits that a pass begins of each of these sagas.
 func (s *Saga) take(ctx context.Context, limit int, runs []string, again bool) ([]taken, error) {
-	all, err := query(ctx, s, takeSQL, func(row pgx.CollectableRow) (t taken, err error) {
+	all, err := query(ctx, s, sql.SagaTake, func(row pgx.CollectableRow) (t taken, err error) {
 		err = row.Scan(&t.run, &t.version, &t.pass, &t.planned, &t.steps)
 		return t, err
 	}, limit, lease.Seconds(), runs, again)
@@ -79,10 +68,10 @@ func (s *Saga) plan(ctx context.Context, sagas []taken, withoutUndo []string) (p
 		if _, err := tx.Exec(ctx, hold, runs); err != nil {
 			return fmt.Errorf("hold the steps: %w", err)
 		}
-		if _, err := tx.Exec(ctx, haltSQL, runs); err != nil {
+		if _, err := tx.Exec(ctx, sql.SagaHalt, runs); err != nil {
 			return fmt.Errorf("stop what waits: %w", err)
 		}
-		rows, _ := tx.Query(ctx, planSQL, runs, versions, withoutUndo, portion)
+		rows, _ := tx.Query(ctx, sql.SagaPlan, runs, versions, withoutUndo, portion)
 		var run string
 		var plan *string
 		_, err := pgx.ForEachRow(rows, []any{&run, &plan}, func() error {
@@ -188,7 +177,7 @@ func (s *Saga) move(ctx context.Context, moves []move) (moved map[string]bool, e
 		}
 	}
 	err = pgx.BeginTxFunc(ctx, s.pool, passing, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, moveSQL, runs, versions, states, places, delays, steps, tools, payloads, told, why, incidents, ready, undoSteps, plans)
+		rows, _ := tx.Query(ctx, sql.SagaMove, runs, versions, states, places, delays, steps, tools, payloads, told, why, incidents, ready, undoSteps, plans)
 		done, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return err
@@ -212,7 +201,7 @@ func (s *Saga) release(ctx context.Context, sagas []taken) error {
 	for i, t := range sagas {
 		runs[i], passes[i] = t.run, t.pass
 	}
-	if _, err := s.pool.Exec(ctx, releaseSQL, runs, passes); err != nil {
+	if _, err := s.pool.Exec(ctx, sql.SagaRelease, runs, passes); err != nil {
 		return fmt.Errorf("release sagas: %w", err)
 	}
 	return nil

@@ -35,6 +35,7 @@ import (
 
 	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/postgres/sql"
 )
 
 // Settings configure a pager.
@@ -200,12 +201,6 @@ var (
 	missedSQL string
 	//go:embed sql/told.sql
 	toldSQL string
-	//go:embed sql/collided.sql
-	collidedSQL string
-	//go:embed sql/unknown_operation.sql
-	unknownOperationSQL string
-	//go:embed sql/unconfigured.sql
-	unconfiguredSQL string
 )
 
 // unconfiguredAfter leaves time to deploy the agent before its drainer.
@@ -282,17 +277,17 @@ func (s store) told(ctx context.Context, channel string, page Page) error {
 
 // notice opens and resolves the incidents that no commit of the engine can.
 func (s store) notice(ctx context.Context, configured []string) error {
-	if err := s.execute(ctx, "look for key collisions", collidedSQL); err != nil {
+	if err := s.execute(ctx, "look for key collisions", sql.PagesCollided); err != nil {
 		return err
 	}
-	if err := s.execute(ctx, "look for unconfigured providers", unconfiguredSQL, configured, unconfiguredAfter.Seconds()); err != nil {
+	if err := s.execute(ctx, "look for unconfigured providers", sql.PagesUnconfigured, configured, unconfiguredAfter.Seconds()); err != nil {
 		return err
 	}
-	return s.execute(ctx, "look for unknown operations", unknownOperationSQL, unknownAfter.Seconds(), mostUnknown)
+	return s.execute(ctx, "look for unknown operations", sql.PagesUnknownOperation, unknownAfter.Seconds(), mostUnknown)
 }
 
-func (s store) execute(ctx context.Context, what, sql string, args ...any) error {
-	if _, err := s.pool.Exec(ctx, sql, args...); err != nil {
+func (s store) execute(ctx context.Context, what, statement string, args ...any) error {
+	if _, err := s.pool.Exec(ctx, statement, args...); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil

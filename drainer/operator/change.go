@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/postgres/sql"
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
@@ -325,7 +326,7 @@ func hold(ctx context.Context, tx pgx.Tx, intents []int64) ([]int64, error) {
 
 // querier is a connection, or a transaction on it.
 type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	Query(ctx context.Context, statement string, args ...any) (pgx.Rows, error)
 }
 
 func standingsOf(ctx context.Context, db querier, intents []int64) ([]standing, error) {
@@ -336,15 +337,6 @@ func standingsOf(ctx context.Context, db querier, intents []int64) ([]standing, 
 	}
 	return standings, nil
 }
-
-var (
-	//go:embed sql/settle.sql
-	settleSQL string
-	//go:embed sql/requeue.sql
-	requeueSQL string
-	//go:embed sql/forward.sql
-	forwardSQL string
-)
 
 // decisions are the changes that one action makes, in the order of the
 // intents' ids. One action settles intents, or requeues them, or brings them forward.
@@ -384,7 +376,7 @@ func (d decisions) settle(ctx context.Context, tx pgx.Tx, by Signature) (pgx.Row
 		queued[i] = d[i].standing.Queued
 	}
 	same := d[0].change
-	return tx.Query(ctx, settleSQL, by.name(), same.outcome, same.status, same.providerRef, by.Reason, intents, attempts, queued)
+	return tx.Query(ctx, sql.OperatorSettle, by.name(), same.outcome, same.status, same.providerRef, by.Reason, intents, attempts, queued)
 }
 
 func (d decisions) requeue(ctx context.Context, tx pgx.Tx, by Signature) (pgx.Rows, error) {
@@ -398,12 +390,12 @@ func (d decisions) requeue(ctx context.Context, tx pgx.Tx, by Signature) (pgx.Ro
 		outcomes[i], firstAttempts[i], maybeApplied[i], vias[i] = d[i].change.outcome, back.firstAttemptAt, back.maybeApplied, back.via
 		lookups[i], newKeys[i] = back.lookup, back.newKey
 	}
-	return tx.Query(ctx, requeueSQL, by.name(), by.Reason, intents, attempts, outcomes, firstAttempts, maybeApplied, vias, lookups, newKeys)
+	return tx.Query(ctx, sql.OperatorRequeue, by.name(), by.Reason, intents, attempts, outcomes, firstAttempts, maybeApplied, vias, lookups, newKeys)
 }
 
 func (d decisions) bringForward(ctx context.Context, tx pgx.Tx, by Signature) (pgx.Rows, error) {
 	intents, attempts := d.fences()
-	return tx.Query(ctx, forwardSQL, by.name(), by.Reason, intents, attempts)
+	return tx.Query(ctx, sql.OperatorForward, by.name(), by.Reason, intents, attempts)
 }
 
 // fences are the rows as they stood: a change is made only after just that

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/agentoutbox/drainer/drainer/postgres/sql"
 	"github.com/agentoutbox/drainer/internal/pgpool"
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
@@ -100,9 +101,9 @@ const attentionSQL = `
 			WHERE i.resolved_at IS NULL AND s.state = 'compensation_failed' LIMIT $1) f),
 		(SELECT count(*) FROM (SELECT FROM outbox.incident WHERE acknowledged_at IS NULL AND resolved_at IS NULL LIMIT $1) i)`
 
-func collect[T any](ctx context.Context, c *Console, sql string, args ...any) ([]T, error) {
+func collect[T any](ctx context.Context, c *Console, statement string, args ...any) ([]T, error) {
 	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, sql, args...)
+	rows, _ := c.conn.Query(ctx, statement, args...)
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 	if err != nil {
 		return nil, fmt.Errorf("read the overview: %w", err)
@@ -110,12 +111,8 @@ func collect[T any](ctx context.Context, c *Console, sql string, args ...any) ([
 	return all, nil
 }
 
-var (
-	//go:embed sql/incidents.sql
-	incidentsSQL string
-	//go:embed sql/acknowledge.sql
-	acknowledgeSQL string
-)
+//go:embed sql/incidents.sql
+var incidentsSQL string
 
 // Incident is something that a human must decide. It is open, and pages; then
 // acknowledged, which ends the paging; and resolved once its cause is gone.
@@ -170,7 +167,7 @@ func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int
 	if err := by.Validate(); err != nil {
 		return nil, err
 	}
-	rows, _ := c.conn.Query(ctx, acknowledgeSQL, incidents, by.name(), by.Reason)
+	rows, _ := c.conn.Query(ctx, sql.OperatorAcknowledge, incidents, by.name(), by.Reason)
 	done, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Acknowledgement])
 	if err != nil {
 		return nil, fmt.Errorf("acknowledge incidents: %w", err)

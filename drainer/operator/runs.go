@@ -11,15 +11,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/agentoutbox/drainer/drainer/postgres/sql"
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
-var (
-	//go:embed sql/stop_waiting.sql
-	stopWaitingSQL string
-	//go:embed sql/run_standing.sql
-	runStandingSQL string
-)
+//go:embed sql/run_standing.sql
+var runStandingSQL string
 
 // ClosedRun is where a run that takes no further step stands.
 type ClosedRun struct {
@@ -38,11 +35,11 @@ type ClosedRun struct {
 // The first commit closes it for every worker. If a later one fails, the lanes
 // stop what waits.
 func (c *Console) CancelRun(ctx context.Context, agentRunID string, compensate bool, by Signature) (ClosedRun, error) {
-	sql := cancelRunSQL
+	closes := cancelRunSQL
 	if compensate {
-		sql = compensateSQL
+		closes = compensateSQL
 	}
-	if err := c.changeSaga(ctx, agentRunID, by, sql, "its run takes no further step already; see drainer sagas show", nil); err != nil {
+	if err := c.changeSaga(ctx, agentRunID, by, closes, "its run takes no further step already; see drainer sagas show", nil); err != nil {
 		return ClosedRun{}, err
 	}
 	if err := c.stopWaiting(ctx, agentRunID, by); err != nil {
@@ -61,7 +58,7 @@ func (c *Console) stopWaiting(ctx context.Context, agentRunID string, by Signatu
 	for {
 		var stopped int64
 		err := pgx.BeginTxFunc(ctx, c.conn, pgpool.Transaction, func(tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, stopWaitingSQL, agentRunID, by.name(), by.Reason, batchSize)
+			tag, err := tx.Exec(ctx, sql.OperatorStopWaiting, agentRunID, by.name(), by.Reason, batchSize)
 			stopped = tag.RowsAffected()
 			return err
 		})
@@ -234,16 +231,8 @@ const undoPrefix = "compensate:"
 
 func isUndo(intent Intent) bool { return strings.HasPrefix(intent.StepID, undoPrefix) }
 
-var (
-	//go:embed sql/saga_retry.sql
-	sagaRetrySQL string
-	//go:embed sql/saga_resolve.sql
-	sagaResolveSQL string
-	//go:embed sql/reopen_steps.sql
-	reopenStepsSQL string
-	//go:embed sql/stuck_undos.sql
-	stuckUndosSQL string
-)
+//go:embed sql/stuck_undos.sql
+var stuckUndosSQL string
 
 // Where these return no row, nothing was changed: $1 run, $2 operator, $3 reason.
 const (
@@ -287,12 +276,12 @@ func (c *Console) retrySaga(ctx context.Context, agentRunID string, undone []int
 		}
 		return requeueUndos(ctx, tx, agentRunID, newKeys, by)
 	}
-	return c.changeSaga(ctx, agentRunID, by, sagaRetrySQL, "only one whose compensation failed can be retried; an undo that waits is sent at once by drainer intents retry --now", goOn)
+	return c.changeSaga(ctx, agentRunID, by, sql.OperatorRetrySaga, "only one whose compensation failed can be retried; an undo that waits is sent at once by drainer intents retry --now", goOn)
 }
 
 // ResolveSaga ends a saga that people have settled outside.
 func (c *Console) ResolveSaga(ctx context.Context, agentRunID string, by Signature) error {
-	return c.changeSaga(ctx, agentRunID, by, sagaResolveSQL, "only one that is under way or failed can be resolved", refuseWhileUndoing)
+	return c.changeSaga(ctx, agentRunID, by, sql.OperatorResolveSaga, "only one that is under way or failed can be resolved", refuseWhileUndoing)
 }
 
 // refuseWhileUndoing looks after the undos that waited are gone. The statement
@@ -312,14 +301,14 @@ func refuseWhileUndoing(ctx context.Context, tx pgx.Tx, agentRunID string, _ Sig
 
 // changeSaga runs a statement that says whether it changed the saga, and what
 // must follow in the same transaction.
-func (c *Console) changeSaga(ctx context.Context, agentRunID string, by Signature, sql, cure string,
+func (c *Console) changeSaga(ctx context.Context, agentRunID string, by Signature, statement, cure string,
 	then func(context.Context, pgx.Tx, string, Signature) error,
 ) error {
 	if err := by.Validate(); err != nil {
 		return err
 	}
 	err := pgx.BeginTxFunc(ctx, c.conn, pgpool.Transaction, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, sql, agentRunID, by.name(), by.Reason)
+		tag, err := tx.Exec(ctx, statement, agentRunID, by.name(), by.Reason)
 		switch {
 		case err != nil:
 			return err
@@ -354,7 +343,7 @@ func whyUnchanged(ctx context.Context, tx pgx.Tx, agentRunID, cure string) error
 
 func reopenSteps(ctx context.Context, tx pgx.Tx, agentRunID string, undone []int64, by Signature) error {
 	// CollectRows returns the error too.
-	rows, _ := tx.Query(ctx, reopenStepsSQL, agentRunID, by.name(), by.Reason, undone)
+	rows, _ := tx.Query(ctx, sql.OperatorReopenSteps, agentRunID, by.name(), by.Reason, undone)
 	stuck, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
 		return fmt.Errorf("open its steps again: %w", err)

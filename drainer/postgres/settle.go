@@ -198,6 +198,8 @@ func jsonText(value any) string {
 var (
 	//go:embed sql/doubted.sql
 	doubtedSQL string
+	//go:embed sql/unqueue.sql
+	unqueueSQL string
 	//go:embed sql/late.sql
 	lateSQL string
 	//go:embed sql/astray.sql
@@ -267,7 +269,7 @@ func (s *Store) appendEffect(ctx context.Context, worker string, late drainer.Se
 		if err != nil || !held { // it has been forgotten
 			return err
 		}
-		waited, err := tx.Exec(ctx, `DELETE FROM outbox.queue WHERE intent_id = $1::bigint`, late.Row.IntentID)
+		waited, err := tx.Exec(ctx, unqueueSQL, late.Row.IntentID)
 		if err != nil {
 			return err
 		}

@@ -221,7 +221,7 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 		Name:   "window_from_the_last_try",
 		Belief: "an effect is as old as the attempt that reported it",
 		Edits: []Edit{{
-			File:  "compensations/sql/next.sql",
+			File:  "compensations/next.sql",
 			Guard: "SELECT min(started_at) AS earliest FROM outbox.attempt a",
 			Break: "SELECT max(started_at) AS earliest FROM outbox.attempt a",
 		}},
@@ -230,7 +230,7 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 		Name:   "done_by_the_last_word",
 		Belief: "who says last that a step is completed has completed it",
 		Edits: []Edit{{
-			File:  "compensations/sql/next.sql",
+			File:  "compensations/next.sql",
 			Guard: "WHERE a.intent_id = i.id AND a.status = 'completed' AND a.outcome IN ('completed', 'resolved')",
 			Break: "WHERE a.intent_id = i.id AND a.status = 'completed'",
 		}},
