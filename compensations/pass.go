@@ -428,7 +428,7 @@ var outcomes = map[Action]string{Undo: "undo_enqueued", Fail: "compensation_fail
 
 func newObserver(log *slog.Logger, registerer prometheus.Registerer) *observer {
 	o := &observer{log: log, unknown: rate.Sometimes{First: 1, Interval: time.Minute}, outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "drainer", Name: "compensations_total", Help: "What sagas came to, and the undos that they enqueued.",
+		Namespace: "drainer", Name: "compensations_total", Help: "Sagas that ended, and undos that they enqueued.",
 	}, []string{"outcome"})}
 	for _, outcome := range append(slices.Collect(maps.Values(outcomes)), "stalled") {
 		o.outcomes.WithLabelValues(outcome)

@@ -65,7 +65,7 @@ const (
 	// A MappingError says why the undo's payload could not be made.
 )
 
-// incident is the kind under which a human hears of it.
+// incident is the kind of the incident that is opened.
 func (f failure) incident() string {
 	if f == windowExpired {
 		return "reversal_window_expired"

@@ -44,7 +44,7 @@ or max by (namespace, job, provider) (drainer_circuit_breaker_state{<provider>, 
 		},
 		{
 			Title: "Incidents", Unit: Count, Number: true, Alarm: 1,
-			Description: "What only a human can decide, and nobody has taken. `drainer incidents list`; take one with `drainer incidents ack`.",
+			Description: "Incidents that no operator has acknowledged. `drainer incidents list`; acknowledge one with `drainer incidents ack`.",
 			Queries:     one(`sum(max by (namespace, job, kind) (drainer_incidents_open{<job>}))`, "open"),
 		},
 		{
@@ -59,12 +59,12 @@ func flow() Row {
 	return Row{"Flow", []Panel{
 		{
 			Title: "Due, by provider", Unit: Count, Alarm: 1000,
-			Description: "Grows: more comes in than goes out. Compare with Shut, and with how full the provider is. Runbook DrainerBacklog.",
+			Description: "Grows: more intents are enqueued than sent. Compare with Shut, and with the provider's concurrency. Runbook DrainerBacklog.",
 			Queries:     one(`max by (provider) (drainer_outbox_due_rows{<provider>})`, "{{provider}}"),
 		},
 		{
 			Title: "Oldest due, by provider", Unit: Seconds, Alarm: 300,
-			Description: "Grows by a second each second: nothing goes out at all. Stays high: too little does. Runbooks DrainerStalled and DrainerOldestDueTooOld.",
+			Description: "Grows by a second each second: nothing is sent. Stays high: too little is sent. Runbooks DrainerStalled and DrainerOldestDueTooOld.",
 			Queries:     one(`max by (provider) (drainer_outbox_oldest_due_age_seconds{<provider>})`, "{{provider}}"),
 		},
 		{
@@ -133,7 +133,7 @@ func correctness() Row {
 	return Row{"Correctness", []Panel{
 		{
 			Title: "Key collisions", Unit: Count, Alarm: 1,
-			Description: "An agent used a key for another payload, and was refused: an effect that it wanted is missing. Must stay at 0. Runbook DrainerKeyCollision.",
+			Description: "An agent used a key for another payload, and was refused: its effect is missing. Must stay at 0. Runbook DrainerKeyCollision.",
 			Queries:     one(`sum by (provider) (increase(drainer_idempotency_key_collisions_total{<provider>}[$__rate_interval]))`, "{{provider}}"),
 		},
 		{
@@ -143,7 +143,7 @@ func correctness() Row {
 		},
 		{
 			Title: "Failed and unknown", Unit: Count, Warn: 1,
-			Description: "Intents that ended badly. `drainer intents list --dead` shows them. Unknown ones need somebody who asks the provider: runbook DrainerOutcomeUnknown.",
+			Description: "Intents that ended badly. `drainer intents list --dead` shows them. For unknown ones ask the provider: runbook DrainerOutcomeUnknown.",
 			Queries:     one(`sum by (provider, status) (increase(drainer_settled_total{<provider>, status!="completed"}[$__rate_interval]))`, "{{provider}} {{status}}"),
 		},
 		{
@@ -171,25 +171,25 @@ func sagasAndPages() Row {
 	return Row{"Sagas and pages", []Panel{
 		{
 			Title: "Incidents open", Unit: Count, Alarm: 1,
-			Description: "By what they are about. `drainer incidents list`. Each kind has a runbook: DrainerOutcomeUnknown, DrainerCompensationFailed, DrainerKeyCollision, DrainerUnconfiguredProvider.",
+			Description: "By kind. `drainer incidents list`. Each kind has a runbook: DrainerOutcomeUnknown, DrainerCompensationFailed, DrainerKeyCollision, DrainerUnconfiguredProvider.",
 			Queries:     one(`max by (kind) (drainer_incidents_open{<job>})`, "{{kind}}"),
 		},
 		{
 			Title: "Oldest open incident", Unit: Seconds, Warn: 900, Alarm: 1800,
-			Description: "How long nobody has taken it, and how long no channel was told of one. Runbooks DrainerIncidentUnacknowledged and DrainerIncidentUntold.",
+			Description: "How long it was not acknowledged, and how long no channel took a page about one. Runbooks DrainerIncidentUnacknowledged and DrainerIncidentUnpaged.",
 			Queries: []Query{
 				{`max by (kind) (drainer_incidents_oldest_open_age_seconds{<job>})`, "{{kind}}"},
-				{`max(drainer_incidents_oldest_untold_age_seconds{<job>})`, "nobody was told"},
+				{`max(drainer_incidents_oldest_unpaged_age_seconds{<job>})`, "not paged"},
 			},
 		},
 		{
 			Title: "Pages", Unit: Count,
-			Description: "Tries to tell a channel. Without `delivered`, nobody hears: runbook DrainerPagingFailing.",
+			Description: "Attempts to send a page. Without `delivered`, no page arrives: runbook DrainerPagingFailing.",
 			Queries:     one(`sum by (channel, outcome) (increase(drainer_pages_total{<job>}[$__rate_interval]))`, "{{channel}} {{outcome}}"),
 		},
 		{
 			Title: "Jobs that wait", Unit: Seconds, Warn: 60, Alarm: 120,
-			Description: "How long the oldest job has been due, and how long ago the last look for incidents began. Pages and compensations may stand still: runbook DrainerJobsStuck.",
+			Description: "How long the oldest job has been due, and how long ago the last search for incidents began. Pages and compensations may stand still: runbook DrainerJobsStuck.",
 			Queries: []Query{
 				{`max by (kind) (drainer_oldest_job_age_seconds{<job>})`, "{{kind}}"},
 				{`max(drainer_page_look_age_seconds{<job>})`, "last look"},
@@ -197,7 +197,7 @@ func sagasAndPages() Row {
 		},
 		{
 			Title: "Sagas", Unit: Count,
-			Description: "Agent runs that go back, and those that could not. `drainer sagas list --state compensation_failed`; runbook DrainerCompensationFailed.",
+			Description: "Sagas that have not ended, and those that failed. `drainer sagas list --state compensation_failed`; runbook DrainerCompensationFailed.",
 			Queries:     one(`max by (state) (drainer_sagas{<job>})`, "{{state}}"),
 		},
 		{
@@ -207,7 +207,7 @@ func sagasAndPages() Row {
 		},
 		{
 			Title: "Compensations", Unit: Count,
-			Description: "Undos that were enqueued, and what became of the sagas. Any `compensation_failed` pages.",
+			Description: "Undos that were enqueued, and sagas that ended. Any `compensation_failed` pages.",
 			Queries:     one(`sum by (outcome) (increase(drainer_compensations_total{<job>}[$__rate_interval]))`, "{{outcome}}"),
 		},
 	}}
@@ -227,12 +227,12 @@ func database() Row {
 		},
 		{
 			Title: "Counting", Unit: Seconds, Warn: 0.05,
-			Description: "What one sample of the tables took. No line: nobody counts, and half of this page is blind: runbook DrainerNotCounting.",
+			Description: "Duration of one count of the tables. No line: no replica counts, and half of this page is empty: runbook DrainerNotCounting.",
 			Queries:     one(`max(drainer_census_duration_seconds{<job>})`, "sample"),
 		},
 		{
 			Title: "Dead rows", Unit: Count, Warn: 100000,
-			Description: "What vacuum has not removed. Grows without end: something pins a snapshot, or autovacuum does not keep up.",
+			Description: "Dead rows that vacuum has not removed. Grows without end: a session pins a snapshot, or autovacuum does not keep up.",
 			Queries:     one(`max by (table) (drainer_postgres_dead_tuples{<job>})`, "{{table}}"),
 		},
 		{
@@ -247,12 +247,12 @@ func database() Row {
 		},
 		{
 			Title: "Transactions since the oldest snapshot", Unit: Count,
-			Description: "How much the oldest snapshot holds up, also where nobody knows for how long.",
+			Description: "Age of the oldest snapshot in transactions, also if its age in time is not known.",
 			Queries:     one(`max by (holder) (drainer_postgres_oldest_xmin_age_transactions{<job>})`, "{{holder}}"),
 		},
 		{
 			Title: "Pruned", Unit: PerSecond,
-			Description: "Settled intents forgotten because their retention is over. None although tables grow: look at the retention, and at the log of the leader of jobs.",
+			Description: "Settled intents pruned because their retention is over. None although tables grow: look at the retention, and at the log of the leader of jobs.",
 			Queries:     one(`sum(rate(drainer_pruned_total{<job>}[$__rate_interval]))`, "pruned"),
 		},
 	}}
@@ -267,12 +267,12 @@ func runtime() Row {
 		},
 		{
 			Title: "Memory", Unit: Bytes,
-			Description: "Resident memory of each replica. Grows with what is in flight and with the size of responses. Near its limit: lower `concurrency`, or raise the limit.",
+			Description: "Resident memory of each replica. Grows with the requests in flight and the size of responses. Near its limit: lower `concurrency`, or raise the limit.",
 			Queries:     one(`process_resident_memory_bytes{<job>} and on (namespace, job, instance) drainer_build_info{<job>}`, "{{instance}}"),
 		},
 		{
 			Title: "Goroutines", Unit: Count,
-			Description: "Follows what is in flight. Grows without end: an adapter leaks; restart the replica, and report it.",
+			Description: "Follows the requests in flight. Grows without end: an adapter leaks; restart the replica, and report it.",
 			Queries:     one(`go_goroutines{<job>} and on (namespace, job, instance) drainer_build_info{<job>}`, "{{instance}}"),
 		},
 		{

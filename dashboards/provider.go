@@ -4,7 +4,7 @@ package dashboards
 func provider() Dashboard {
 	return Dashboard{
 		UID: "drainer-provider", Title: "drainer / provider", OneProvider: true,
-		Description: "One provider: what waits for it, how it answers, and what became of its intents.",
+		Description: "One provider: its waiting intents, its answers, and their results.",
 		Rows:        []Row{providerNow(), providerFlow(), providerAnswers(), providerCorrectness()},
 	}
 }
@@ -128,7 +128,7 @@ func providerCorrectness() Row {
 		},
 		{
 			Title: "Collisions, duplicates, replays", Unit: Count,
-			Description: "Collisions must stay at 0: runbook DrainerKeyCollision. Duplicates were caught here, replays by the provider, which is what keys are for.",
+			Description: "Collisions must stay at 0: runbook DrainerKeyCollision. Duplicates were caught here, replays by the provider: that is normal.",
 			Queries: []Query{
 				{`sum(increase(drainer_idempotency_key_collisions_total{<provider>}[$__rate_interval]))`, "collisions"},
 				{`sum(increase(drainer_duplicates_total{<provider>}[$__rate_interval]))`, "duplicates"},

@@ -1,6 +1,6 @@
 // Package demo plays the whole story on one machine: agents that crash, a
 // provider that fails in every known way and drainers of which one is killed.
-// Some agents book trips that they cannot pay; those are taken back, but for one
+// Some agents book trips that they cannot pay; those are rolled back, but for one
 // that pages. Then it compares what was committed with what the provider really
 // did.
 package demo
@@ -325,7 +325,7 @@ type Progress struct {
 func (p Progress) halfWay() bool { return 2*p.Settled >= p.Wanted || 2*p.Trips.ended() >= tripCount }
 
 // over comes when every intent is settled, every trip that cannot be paid is
-// taken back as far as it can be, and a page was sent for what cannot.
+// rolled back as far as it can be, and a page was sent for the rest.
 func (p Progress) over() bool {
 	return p.Settled >= p.Wanted && p.Trips.ended() >= tripCount && p.Trips.Pages >= p.Trips.Stuck
 }
@@ -343,7 +343,7 @@ func (t Trips) ended() int { return t.Paid + t.Undone + t.Stuck }
 
 // String is one line for the screen.
 func (t Trips) String() string {
-	return fmt.Sprintf("trips: %d paid, %d going back, %d undone, %d stuck, %d paged", t.Paid, t.GoingBack, t.Undone, t.Stuck, t.Pages)
+	return fmt.Sprintf("trips: %d paid, %d rolling back, %d undone, %d stuck, %d paged", t.Paid, t.GoingBack, t.Undone, t.Stuck, t.Pages)
 }
 
 // await shows the progress until it satisfies the condition.

@@ -16,7 +16,7 @@ const (
 	tripCount = 40
 	// stepsOfTrip is how many steps each takes.
 	stepsOfTrip = 5
-	// ferryTrip is the one that cannot be taken back as a whole.
+	// ferryTrip is the one that cannot be rolled back as a whole.
 	ferryTrip = 7
 )
 

@@ -380,8 +380,8 @@ func (c *closedRuns) bars(row *Row) bool {
 // a batch is overdue.
 const stuckAfter = time.Minute
 
-// pulse is when a loop last went round: nothing before it has begun, and after it
-// has ended.
+// pulse is the time of a loop's last round. It is nil before the loop begins and after
+// it ends.
 type pulse struct{ last atomic.Pointer[time.Time] }
 
 func (p *pulse) beat() {

@@ -503,8 +503,8 @@ func (l *lane) isShut(stop context.Context) bool {
 	return l.once && stop.Err() == nil && (!l.planner.scan.nothing || l.server.breaker.passage() != passRows)
 }
 
-// stall says whether the lane makes no progress: heartbeats may reach the database although
-// its batches do not.
+// stall records whether the lane makes no progress. Heartbeats do not show that: they may
+// reach the database although batches do not.
 func (l *lane) stall(stalled bool) {
 	if l.stalled.Swap(stalled) != stalled {
 		l.observer.stalled(l.route.provider, stalled)
@@ -557,7 +557,7 @@ func without(shares []*share, ended *share) []*share {
 	return slices.DeleteFunc(shares, func(s *share) bool { return s == ended })
 }
 
-// rows is how many the claims under way may bring.
+// rows is the most rows that the claims under way can return.
 func (f *inFlight) rows() (rows int) {
 	for _, share := range f.claiming {
 		rows += share.claim.Limit

@@ -84,7 +84,7 @@ type reaper struct {
 	seen map[string]sighting
 }
 
-// sighting is since when a worker's heartbeat has stood still, at the latest.
+// sighting is the latest time since which a worker's heartbeat has not changed.
 type sighting struct {
 	beat  time.Time
 	since time.Time // after the heartbeat was read

@@ -72,15 +72,15 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		attempts:         counter("dispatch_attempts_total", "Attempts by how they ended.", "provider", "operation", "outcome"),
 		dispatchDuration: prometheus.NewHistogramVec(histogram("dispatch_duration_seconds", "One dispatch, from call to outcome.", 0.001, 2, 17), []string{"provider"}),
 		deliveryLatency:  prometheus.NewHistogramVec(histogram("delivery_latency_seconds", "From enqueue to completion.", 0.002, 2.5, 16), []string{"provider"}),
-		settled:          counter("settled_total", "Intents by what became of them.", "provider", "status"),
+		settled:          counter("settled_total", "Intents by the status that they were settled with.", "provider", "status"),
 		inFlight:         gauge("in_flight", "Rows claimed by this process and not yet ended.", "provider"),
 		stalled:          gauge("lane_stalled", "Lanes of the provider whose batches have failed for over a minute.", "provider"),
 		replays:          counter("replays_total", "Answers that the provider gave from its memory of the key.", "provider"),
 		firstReplays:     counter("first_replays_total", "Completions of intents whose first attempt the provider answered from its memory of the key.", "provider"),
 		breakers:         gauge("circuit_breaker_state", "1 for the state that the provider's shared breaker is in.", "provider", "state"),
 		paused:           gauge("provider_paused", "1 while an operator has paused the provider.", "provider"),
-		timeout:          gauge("provider_timeout_seconds", "The longest that one dispatch may take, as configured.", "provider"),
-		concurrency:      gauge("provider_concurrency", "Dispatches that may be under way at once, over all replicas, as configured.", "provider"),
+		timeout:          gauge("provider_timeout_seconds", "Configured limit of one dispatch.", "provider"),
+		concurrency:      gauge("provider_concurrency", "Configured limit of dispatches under way, over all replicas.", "provider"),
 	}
 	registerer.MustRegister(m.batchDuration, m.batchFailures, m.claimed, m.leasesLost,
 		m.attempts, m.dispatchDuration, m.deliveryLatency, m.settled, m.inFlight, m.stalled, m.replays, m.firstReplays, m.breakers, m.paused, m.timeout, m.concurrency)
@@ -117,9 +117,9 @@ func (m *metrics) conceal(provider string) {
 	}
 }
 
-// observer turns what happens into metrics and log lines. It is handed rows
-// and shows none of their payload, key parts or headers: an operation counts
-// under its configured name or not at all.
+// observer counts and logs attempts. It gets whole rows, but shows no payload, key
+// part or header of them. An operation without a configured name is not counted by
+// name.
 type observer struct {
 	metrics   *metrics
 	log       *slog.Logger
@@ -264,7 +264,7 @@ func (o *observer) expired(settlements []Settlement) {
 		o.metrics.settled.WithLabelValues(o.label(provider), string(settlements[i].Decision.Status)).Inc()
 	}
 	for provider, count := range rows {
-		o.log.Warn("intents have ended because no drainer knew their operation for so long", "provider", provider, "intents", count)
+		o.log.Warn("intents have ended because no drainer had their operation for too long", "provider", provider, "intents", count)
 	}
 }
 

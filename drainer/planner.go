@@ -345,8 +345,8 @@ func (i *idleness) wait(now time.Time) time.Duration {
 	return pollInterval
 }
 
-// woken notes a notification. Another replica may have claimed its row by now. Where many
-// notifications in a row came to nothing, the next is worth one look and no lookout.
+// woken notes a notification. Another replica may have claimed its row by now. After many
+// notifications in a row without a row, the next one causes a single look.
 func (i *idleness) woken(now time.Time) {
 	i.wokenAt = now
 	if i.unfounded++; i.unfounded <= believed {

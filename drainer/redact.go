@@ -20,7 +20,7 @@ const (
 	// repeat a credential that was rotated since.
 	rememberedSecrets = 64
 	redacted          = "[secret]"
-	// nestings is how many times JSON may be quoted within JSON.
+	// nestings is the number of times that JSON may be quoted within JSON.
 	nestings = 3
 )
 

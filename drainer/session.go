@@ -125,8 +125,8 @@ func (s *session) boundShutdown(stop, background context.Context, abort, giveUp 
 	giveUp(errUnsettled)
 }
 
-// standAside leaves the limits to the session that took over from this session, which
-// counts what is still under way here.
+// standAside gives up this session's share of the limits once its successor has joined.
+// The successor counts the requests that are still under way here.
 func (s *session) standAside(stop, retired, background context.Context) {
 	select {
 	case <-retired.Done():
@@ -134,7 +134,7 @@ func (s *session) standAside(stop, retired, background context.Context) {
 	}
 	for failures := 1; stop.Err() == nil && background.Err() == nil; failures++ {
 		if failures == 1 {
-			s.log.Info("handing over to a new configuration; what is in flight ends first")
+			s.log.Info("handing over to a new configuration; requests in flight end first")
 		}
 		ctx, cancel := context.WithTimeout(background, batchTimeout)
 		err := s.store.Retire(ctx, s.worker)
@@ -219,7 +219,7 @@ func (s *session) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), settleGrace)
 	defer cancel()
 	if err := s.store.Leave(ctx, s.worker); err != nil {
-		s.log.Warn("cannot say goodbye; the worker will be declared dead when its lease is over", "error", err)
+		s.log.Warn("cannot leave; the worker will be declared dead when its lease is over", "error", err)
 		return
 	}
 	s.log.Info("left")
@@ -381,7 +381,7 @@ func closeAdapters(providers []dispatch.Provider, isBusy func(provider string) b
 		switch {
 		case !closes:
 		case isBusy(provider.Name):
-			log.Warn("the adapter is still called although its time is over; it is not closed")
+			log.Warn("a call of the adapter has not ended in time; the adapter is not closed")
 		default:
 			closing.Go(func() { closeAdapter(closer, log) })
 		}
@@ -398,7 +398,7 @@ func closeAdapters(providers []dispatch.Provider, isBusy func(provider string) b
 	}
 }
 
-// closeAdapter logs no adapter's own words: they could show an address.
+// closeAdapter does not log the adapter's error text, which could show an address.
 func closeAdapter(closer io.Closer, log *slog.Logger) {
 	defer func() {
 		if cause := recover(); cause != nil {

@@ -33,7 +33,7 @@ func TestAWorkerThatCannotSayGoodbyeSaysWhatWillHappen(t *testing.T) {
 	t.Parallel()
 	o, said := observing()
 	(&session{store: awayStore{}, log: o.log}).leave()
-	if want := "cannot say goodbye; the worker will be declared dead when its lease is over"; !strings.Contains(said.String(), want) {
+	if want := "cannot leave; the worker will be declared dead when its lease is over"; !strings.Contains(said.String(), want) {
 		t.Errorf("it says %q, want %q", said, want)
 	}
 }

@@ -69,8 +69,8 @@ type workerStore interface {
 	Join(ctx context.Context, worker string, providers, tools []string) error
 	// Beat reports false if the worker was declared dead: it must stop for good.
 	Beat(ctx context.Context, worker string) (alive bool, err error)
-	// Retire takes the worker out of the fleet that shares the limits. It still
-	// beats, settles and leaves like any other.
+	// Retire takes the worker out of the fleet that shares the limits. Until it
+	// leaves, it still sends heartbeats and settles.
 	Retire(ctx context.Context, worker string) error
 	Leave(ctx context.Context, worker string) error
 	// Beats reads the last heartbeat of each worker.

@@ -142,8 +142,8 @@ func (b *breaker) passes(row *Row) bool {
 	return passage == passRows || (row.Probe && passage != passPaused)
 }
 
-// saw counts what an attempt says of the provider's health. An overload shuts
-// this process's gate at once; the change that it returns shuts all the others.
+// saw counts overloads. An overload shuts this process's gate at once. The change
+// that saw returns shuts the gates of the other processes, once it is committed.
 func (b *breaker) saw(result dispatch.Result, probe bool) *BreakerChange {
 	b.mu.Lock()
 	defer b.mu.Unlock()

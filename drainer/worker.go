@@ -498,7 +498,8 @@ func (o *outcomes) put(outcome Settlement) {
 	o.signal()
 }
 
-// whenThere tells once so many wait, and forgets what was asked before.
+// whenThere returns a channel that is signalled once as many outcomes wait. A new
+// call replaces the number of the call before.
 func (o *outcomes) whenThere(wanted int) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -518,7 +519,7 @@ func (o *outcomes) signal() {
 	}
 }
 
-// take moves the first ones, at most so many.
+// take moves the oldest outcomes, at most this many.
 func (o *outcomes) take(to []Settlement, most int) []Settlement {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -20,8 +20,9 @@ func (s silent) GetExecutor() riverdriver.Executor {
 	return s.UnwrapExecutor(transactions{pool: s.pool})
 }
 
-// transactions is a pool in the form of a transaction, the one form in which River's driver
-// takes something else than a pool. Nothing ends it: River commits what it began itself.
+// transactions presents a pool as a transaction, because River's driver accepts nothing
+// else beside a pool. It is never committed as a whole: River commits each transaction
+// that it begins in it.
 type transactions struct {
 	pgx.Tx // nil: River calls nothing else of it
 	pool   *pgxpool.Pool

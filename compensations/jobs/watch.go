@@ -90,11 +90,11 @@ func newWatch(pool *pgxpool.Pool, kinds []string, registerer prometheus.Register
 		kinds: map[string]bool{otherKinds: true},
 		oldest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "drainer", Name: "oldest_job_age_seconds",
-			Help: "How long the oldest job has been due that no process works; every process shows the same.",
+			Help: "How long the oldest due job has waited for a process; every process shows the same.",
 		}, []string{"kind"}),
 		look: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "drainer", Name: "page_look_age_seconds",
-			Help: "How long ago the last look for incidents to page began, or this process; every process shows about the same.",
+			Help: "Time since the last search for incidents to page began, or since this process started; about the same on every process.",
 		}),
 		began: now,
 	}
@@ -172,8 +172,8 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 var errBlind = errors.New("it could not be seen for a minute whether jobs run: pages and compensations may wait")
 
-// ready says why pages and compensations may wait. A job that waits is no fault
-// of a process that works others.
+// ready returns an error if pages and compensations may wait. If this process works
+// other jobs, a job that waits is not its fault.
 func (w *watch) ready() error {
 	seen := w.seen.Load()
 	switch {

@@ -162,7 +162,7 @@ func (p Page) by() string {
 	}, string(letters[:min(len(letters), maxBy)]))
 }
 
-// details are the page for programs.
+// details are the fields of a page that programs read.
 type details struct {
 	IncidentID     int64     `json:"incident_id"`
 	Generation     int       `json:"generation"`

@@ -65,7 +65,7 @@ type Pager struct {
 	log      *slog.Logger
 }
 
-// audience is who is told, and of which providers.
+// audience holds the channels, and the providers whose incidents they get.
 type audience struct {
 	channels  []Channel
 	providers []string
@@ -89,7 +89,7 @@ func New(pool *pgxpool.Pool, settings Settings, log *slog.Logger, registerer pro
 	return p
 }
 
-// Use tells these channels from the next look on, and the pages that are under
+// Use sends to these channels from the next look on, and the pages that are under
 // way to a channel that is none of them end. What is being sent is sent.
 func (p *Pager) Use(channels []Channel, providers []string) {
 	p.metrics.announce(channels)
@@ -255,8 +255,8 @@ func (s store) pages(ctx context.Context, channel Channel, incidentID *int64, ge
 	return pages, nil
 }
 
-// begin says that the channel may hear of the page from now on, and which try it
-// is. It reports 0 if another process is at it.
+// begin records that the page may have reached the channel from now on. It returns
+// the number of this try, or 0 if another process is sending the page.
 func (s store) begin(ctx context.Context, channel string, page Page) (try int, err error) {
 	err = s.pool.QueryRow(ctx, beginSQL, channel, page.IncidentID, page.Generation, sendTimeout.Seconds(), page.Sends).Scan(&try)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -307,7 +307,7 @@ type metrics struct{ pages *prometheus.CounterVec }
 func newMetrics(registerer prometheus.Registerer) *metrics {
 	m := &metrics{
 		pages: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "drainer", Name: "pages_total", Help: "Tries to tell a channel of an incident, by how they ended.",
+			Namespace: "drainer", Name: "pages_total", Help: "Attempts to send a page, by how they ended.",
 		}, []string{"channel", "outcome"}),
 	}
 	registerer.MustRegister(m.pages)

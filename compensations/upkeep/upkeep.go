@@ -75,7 +75,7 @@ type Upkeep struct {
 // New leaves the pool to its owner.
 func New(pool *pgxpool.Pool, retention Retention, log *slog.Logger, registerer prometheus.Registerer) (*Upkeep, error) {
 	u := &Upkeep{pool: pool, pace: usualPace, log: log, pruned: prometheus.NewCounter(prometheus.CounterOpts{
-		Namespace: "drainer", Name: "pruned_total", Help: "Settled intents that this process forgot because their retention was over.",
+		Namespace: "drainer", Name: "pruned_total", Help: "Settled intents that this process pruned.",
 	})}
 	use, err := u.Prepare(retention)
 	if err != nil {

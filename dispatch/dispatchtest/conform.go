@@ -173,30 +173,34 @@ func (s Subject) spec(c Counterpart, timeout time.Duration, network dispatch.Net
 	}
 }
 
-// Situation is how a counterpart behaves towards requests.
+// Situation is how a counterpart behaves towards requests. Each comment below
+// ends with the outcome that an adapter must report.
 type Situation string
 
 const (
 	// Answering is how a counterpart starts, and how it recovers: it takes a
 	// request and says that it is done.
 	Answering Situation = "answering"
-	// Unreachable: nothing listens, and open connections are cut.
+	// Unreachable: nothing listens, and open connections are cut. not_sent, or
+	// ambiguous on a connection that was open.
 	Unreachable Situation = "unreachable"
-	// Throttling: it refuses for now, without an effect.
+	// Throttling: it refuses for now, without an effect. throttled.
 	Throttling Situation = "throttling"
-	// Rejecting: it refuses for good, without an effect.
+	// Rejecting: it refuses for good, without an effect. rejected.
 	Rejecting Situation = "rejecting"
-	// Severing: it takes the request and hangs up without an answer.
+	// Severing: it takes the request and hangs up without an answer. ambiguous.
 	Severing Situation = "severing"
 	// Busy: it says that it is still at an earlier attempt under the same key.
+	// in_flight.
 	Busy Situation = "busy"
-	// Silent: it takes the request and never answers.
+	// Silent: it takes the request and never answers. ambiguous, soon after the
+	// deadline.
 	Silent Situation = "silent"
-	// Babbling: it takes the request and answers with what is no answer of
-	// the protocol.
+	// Babbling: it takes the request, and its answer breaks the protocol.
+	// ambiguous.
 	Babbling Situation = "babbling"
 	// Forbidden is made by the kit, and no counterpart enters it: the network
-	// refuses every connection with [dispatch.ErrEgressRefused]. Only an
+	// refuses every connection with [dispatch.ErrEgressRefused]. not_sent. Only an
 	// adapter that makes no TCP connection can be excused.
 	Forbidden Situation = "forbidden"
 )

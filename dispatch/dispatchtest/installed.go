@@ -39,8 +39,7 @@ func (i Installed) report(tool string, checks []Check) Report {
 	return Report{Provider: i.Provider, Tool: tool, Passed: Passed(checks), Checks: checks}
 }
 
-// Quiet asks what can be asked without sending anything, and closes the
-// adapter.
+// Quiet makes all checks that send nothing, and closes the adapter.
 func (i Installed) Quiet(ctx context.Context) Report {
 	s := newSession(ctx, i)
 	checks := append(s.quiet(), unsentQuestions()...)
@@ -189,7 +188,7 @@ func (s *session) discretion() Check {
 	return found(name, true, fmt.Sprintf("none in %d results", len(s.seen)), expected, "")
 }
 
-// LivePlan says what [Installed.Live] sends.
+// LivePlan describes the requests of [Installed.Live].
 type LivePlan struct {
 	Operation  string
 	Payload    json.RawMessage

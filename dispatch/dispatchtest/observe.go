@@ -300,7 +300,7 @@ func origin(record string) string {
 
 const glance = 2 * time.Millisecond
 
-// await looks until it holds or patience ends, and reports whether it held.
+// await checks until the condition holds or patience ends. It returns whether it held.
 func await(patience time.Duration, holds func() bool) bool {
 	if holds() {
 		return true

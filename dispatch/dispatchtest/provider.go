@@ -420,7 +420,7 @@ const (
 	Outstanding Fault = "busy"  // 409 with Retry-After: an earlier request is outstanding
 	Taken       Fault = "taken" // 409, from now on: another client used the key for another body
 
-	// Refused for what it asks, without an effect: 422. See SimulatedProvider.Declines.
+	// Refused because of its content, without an effect: 422. See SimulatedProvider.Declines.
 	Declined Fault = "declined"
 
 	// The answer is lost or an error, before the effect or after it.

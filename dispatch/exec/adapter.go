@@ -61,8 +61,8 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 // Greet starts the child, if there is none, and asks for its hello.
 func (a *Adapter) Greet(ctx context.Context) dispatch.Result { return a.client.Greet(ctx) }
 
-// Close ends the child: its stdin ends first, and it may finish; then it is
-// asked to, and then it is killed.
+// Close ends the child. First its stdin is closed, and it has time to finish. Then
+// it gets SIGTERM, and then SIGKILL.
 func (a *Adapter) Close() error { return a.children.close() }
 
 // Destinations is the program; where it connects to is its own affair.

@@ -212,9 +212,9 @@ func newInbox(stdin *os.File, stalled time.Duration) *inbox {
 	return &inbox{stdin: stdin, turn: make(chan struct{}, 1), stalled: stalled}
 }
 
-// write reports how many bytes are in the pipe, and the error class where
+// write returns the number of bytes that reached the pipe, and an error class if
 // that is not the whole line. It gives up when ctx ends, or when the pipe stays
-// full for too long: all other requests wait meanwhile.
+// full for too long, because all other requests wait behind it.
 func (i *inbox) write(ctx context.Context, line []byte) (written int, class string) {
 	select {
 	case i.turn <- struct{}{}:

@@ -18,12 +18,12 @@ const defaultStartTimeout = 10 * time.Second
 
 // Settings is the provider's `exec` block.
 type Settings struct {
-	Command      []string          `yaml:"command" jsonschema:"required,minItems=1" jsonschema_description:"The program and its arguments; no shell reads them. A program without a slash is looked for on the PATH, others are absolute."`
-	Env          map[string]string `yaml:"env,omitempty" jsonschema_description:"The program's environment, beside PATH, HOME, LANG, TMPDIR and TZ. It inherits nothing else: hand it secrets here."`
-	Directory    string            `yaml:"directory,omitempty" jsonschema_description:"Where the program runs, absolute. Left out, where drainer runs."`
-	StartTimeout time.Duration     `yaml:"start_timeout,omitempty" jsonschema:"default=10s" jsonschema_description:"How long the program may take until its hello."`
-	MaxMessage   int               `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest line that is read from the program, in bytes. A longer one ends it."`
-	Stderr       string            `yaml:"stderr,omitempty" jsonschema:"enum=pass,enum=discard,default=pass" jsonschema_description:"pass writes the program's stderr to drainer's, line by line, each with the provider's name before it."`
+	Command      []string          `yaml:"command" jsonschema:"required,minItems=1" jsonschema_description:"The program and its arguments, without a shell. A name without a slash is looked for on the PATH, others are absolute."`
+	Env          map[string]string `yaml:"env,omitempty" jsonschema_description:"The program's environment, beside PATH, HOME, LANG, TMPDIR and TZ. It inherits nothing else."`
+	Directory    string            `yaml:"directory,omitempty" jsonschema_description:"Where the program runs, absolute. Default: drainer's own directory."`
+	StartTimeout time.Duration     `yaml:"start_timeout,omitempty" jsonschema:"default=10s" jsonschema_description:"The longest time until its hello."`
+	MaxMessage   int               `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest line of the program, in bytes. A longer one ends it."`
+	Stderr       string            `yaml:"stderr,omitempty" jsonschema:"enum=pass,enum=discard,default=pass" jsonschema_description:"pass copies the program's stderr to drainer's, with the provider's name before each line."`
 }
 
 // Tool is a tool's block: there is nothing to say in it. The operation's name

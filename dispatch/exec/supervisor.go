@@ -165,8 +165,8 @@ func (a answer) evidence(class dispatch.Class) dispatch.Result {
 
 func newCalls() *calls { return &calls{waiting: map[string]chan answer{}} }
 
-// begin reports false where the child takes no more requests. Just one answer
-// comes, unless the call is forgotten or abandoned before.
+// begin returns false if the child takes no more requests. Otherwise the call gets
+// exactly one answer, unless it is forgotten or abandoned before.
 func (c *calls) begin(id string) (answers <-chan answer, open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

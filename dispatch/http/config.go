@@ -21,39 +21,39 @@ const defaultMaxResponseBody = 1 << 20
 
 // Settings is the provider's `http` block.
 type Settings struct {
-	BaseURL           string            `yaml:"base_url" jsonschema:"required,format=uri" jsonschema_description:"Where the provider lives, http or https, without query, credentials or fragment. Every request goes to this host."`
-	Profile           string            `yaml:"profile,omitempty" jsonschema:"enum=github,enum=ietf,enum=none,enum=resend,enum=sendgrid,enum=slack,enum=stripe" jsonschema_description:"Defaults for a provider: the place of the key, how long it is remembered, the meaning of responses. Other settings override it. ietf: any API that follows the Idempotency-Key draft. none: an API without keys. docs/providers.md has the table."`
-	Headers           map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of every request, sent as they are: the place for credentials."`
-	IdempotencyKey    KeySettings       `yaml:"idempotency_key,omitempty" jsonschema_description:"Where the provider wants the idempotency key, and how."`
-	ReplayHeader      string            `yaml:"replay_header,omitempty" jsonschema_description:"The response header that is true on a replay. Idempotency-Replay and Idempotent-Replayed are always understood."`
-	ShouldRetryHeader string            `yaml:"should_retry_header,omitempty" jsonschema_description:"The response header by which the provider says true or false to another attempt."`
-	MaxResponseBody   int64             `yaml:"max_response_body,omitempty" jsonschema:"minimum=1,default=1048576" jsonschema_description:"The longest response body that is read, in bytes after decompression."`
+	BaseURL           string            `yaml:"base_url" jsonschema:"required,format=uri" jsonschema_description:"http or https, without query, credentials or fragment. Every request goes to this host."`
+	Profile           string            `yaml:"profile,omitempty" jsonschema:"enum=github,enum=ietf,enum=none,enum=resend,enum=sendgrid,enum=slack,enum=stripe" jsonschema_description:"Defaults for a provider; other settings override them. ietf: any API that follows the Idempotency-Key draft. none: an API without keys. docs/providers.md has the table."`
+	Headers           map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of every request, sent as they are. Credentials belong here."`
+	IdempotencyKey    KeySettings       `yaml:"idempotency_key,omitempty" jsonschema_description:"Where the idempotency key goes, and how."`
+	ReplayHeader      string            `yaml:"replay_header,omitempty" jsonschema_description:"A response header that is true on a replay, beside Idempotency-Replay and Idempotent-Replayed."`
+	ShouldRetryHeader string            `yaml:"should_retry_header,omitempty" jsonschema_description:"A response header that says true or false to another attempt."`
+	MaxResponseBody   int64             `yaml:"max_response_body,omitempty" jsonschema:"minimum=1,default=1048576" jsonschema_description:"The longest response body, in bytes after decompression."`
 	CaptureHeaders    []string          `yaml:"capture_headers,omitempty" jsonschema_description:"Response headers to store with the attempt."`
 }
 
 // Tool is a tool's `http` block.
 type Tool struct {
 	Method   string            `yaml:"method,omitempty" jsonschema:"enum=GET,enum=HEAD,enum=POST,enum=PUT,enum=PATCH,enum=DELETE,default=POST"`
-	Path     string            `yaml:"path" jsonschema:"required" jsonschema_description:"The path below base_url. {jq} inserts a value, escaped, inside one segment: /v1/charges/{.payload.id}/refunds. Write {{ and }} for braces."`
+	Path     string            `yaml:"path" jsonschema:"required" jsonschema_description:"Below base_url. {jq} inserts a value, escaped, inside one segment: /v1/charges/{.payload.id}/refunds. {{ and }} are braces."`
 	Query    map[string]string `yaml:"query,omitempty" jsonschema_description:"Query parameters; {jq} inserts a value."`
 	Headers  map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of this tool; {jq} inserts a value."`
-	Body     string            `yaml:"body,omitempty" jsonschema:"enum=json,enum=form,enum=none" jsonschema_description:"How the body is written. json by default; none for GET, HEAD and DELETE."`
-	Map      string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the body, over {payload, key, provider_ref, agent_run_id, step_id, tool_name, business_scope}; provider_ref is the reference from an earlier attempt, for lookups, and null otherwise. Without it the payload is sent byte for byte."`
+	Body     string            `yaml:"body,omitempty" jsonschema:"enum=json,enum=form,enum=none" jsonschema_description:"Default: json; none for GET, HEAD and DELETE."`
+	Map      string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the body, over the intent. Without it the payload is sent byte for byte."`
 	Response Response          `yaml:"response,omitempty" jsonschema_description:"How the response is understood."`
 }
 
 // Response says how a tool's responses are understood.
 type Response struct {
-	Ref   string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the response body that finds the provider's own id of the effect: .id. In a lookup, an answer without it is not believed."`
-	Rules []Rule `yaml:"rules,omitempty" jsonschema_description:"The meaning of responses whose status alone is not enough. The first rule that matches decides; where none does, the profile decides, and then the status."`
+	Ref   string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the response body for the provider's own id of the effect: .id. In a lookup, an answer without it is not believed."`
+	Rules []Rule `yaml:"rules,omitempty" jsonschema_description:"Rules for responses whose status is not enough. The first that matches decides, else the profile, else the status."`
 }
 
 // Rule gives the meaning of a response whose status alone is not enough.
 type Rule struct {
-	When       string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {status, headers, body, date}: header names in lower case, the body null where it is no JSON, the date in seconds since 1970 by the provider's clock. true matches, false and null do not; any other result or an error makes the response ambiguous."`
-	Outcome    string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"completed: the effect is there; never believed of a 5xx. throttled: not now, nothing has happened. rejected: refused for good, nothing has happened. in_flight: busy with an earlier attempt; not for non_idempotent tools. ambiguous: not known. absent: there is no such effect; only for read_only tools."`
-	RetryAfter string `yaml:"retry_after,omitempty" jsonschema_description:"A jq expression over the same, for the least number of seconds to wait. A longer Retry-After header counts."`
-	Error      string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure, stored with the attempt in place of http_<status>, or of absent."`
+	When       string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {status, headers, body, date}: header names in lower case; body null if it is no JSON; date in seconds since 1970, by the provider's clock. true matches, false and null do not. Anything else, or an error, is ambiguous."`
+	Outcome    string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"completed: the effect is there; never believed of a 5xx. throttled: refused for now, nothing happened. rejected: refused for good, nothing happened. in_flight: busy with an earlier attempt; not for non_idempotent tools. ambiguous: not known. absent: there is no such effect; only for read_only tools."`
+	RetryAfter string `yaml:"retry_after,omitempty" jsonschema_description:"A jq expression over the same: the least wait, in seconds. A longer Retry-After counts."`
+	Error      string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure, stored in place of http_<status> or absent."`
 }
 
 // ruleSettings are the rules as package rules takes them.

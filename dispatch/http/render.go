@@ -235,12 +235,12 @@ const (
 // KeySettings says where and how the idempotency key is sent. At most one of
 // Header, Query and Field is set.
 type KeySettings struct {
-	Header      string `yaml:"header,omitempty" jsonschema:"default=Idempotency-Key" jsonschema_description:"The header that carries the key."`
-	Query       string `yaml:"query,omitempty" jsonschema_description:"The query parameter that carries the key, instead of a header."`
-	Field       string `yaml:"field,omitempty" jsonschema_description:"The top-level body field that carries the key, instead of a header."`
+	Header      string `yaml:"header,omitempty" jsonschema:"default=Idempotency-Key" jsonschema_description:"The header with the key."`
+	Query       string `yaml:"query,omitempty" jsonschema_description:"A query parameter instead."`
+	Field       string `yaml:"field,omitempty" jsonschema_description:"A top-level field of the body instead."`
 	Format      string `yaml:"format,omitempty" jsonschema:"enum=opaque,enum=uuid,enum=quoted,default=opaque" jsonschema_description:"opaque: idem_v1_ and 32 hex digits. uuid: the same digits as a UUID of version 8. quoted: the opaque key as a structured-field string (RFC 9651)."`
-	MaxLength   int    `yaml:"max_length,omitempty" jsonschema:"minimum=24" jsonschema_description:"The longest key that the provider takes. Longer keys lose characters at the front."`
-	TupleHeader bool   `yaml:"tuple_header,omitempty" jsonschema_description:"Also send the four parts of the key, percent-encoded and joined by commas, as X-Agent-Idempotency-Tuple."`
+	MaxLength   int    `yaml:"max_length,omitempty" jsonschema:"minimum=24" jsonschema_description:"The longest key. Longer ones lose characters at the front."`
+	TupleHeader bool   `yaml:"tuple_header,omitempty" jsonschema_description:"Also send the four-tuple, percent-encoded and joined by commas, as X-Agent-Idempotency-Tuple."`
 }
 
 // keyPlacement without a place sends no key.

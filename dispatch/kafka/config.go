@@ -20,15 +20,15 @@ import (
 
 // Settings is the provider's `kafka` block.
 type Settings struct {
-	Brokers  []string `yaml:"brokers" jsonschema:"required,minItems=1" jsonschema_description:"Some of the cluster's brokers, host:port. The others are learned from them."`
-	TLS      bool     `yaml:"tls,omitempty" jsonschema_description:"Speak TLS to every broker, with the provider's tls settings."`
-	SASL     *SASL    `yaml:"sasl,omitempty" jsonschema_description:"How to log in; without it there is no login."`
-	ClientID string   `yaml:"client_id,omitempty" jsonschema:"default=drainer" jsonschema_description:"The name that the brokers see in their logs and quotas."`
+	Brokers  []string `yaml:"brokers" jsonschema:"required,minItems=1" jsonschema_description:"Some of the cluster's brokers, host:port. They name the others."`
+	TLS      bool     `yaml:"tls,omitempty" jsonschema_description:"TLS to every broker, with the provider's tls settings."`
+	SASL     *SASL    `yaml:"sasl,omitempty" jsonschema_description:"The login. Default: none."`
+	ClientID string   `yaml:"client_id,omitempty" jsonschema:"default=drainer" jsonschema_description:"The name in the brokers' logs and quotas."`
 }
 
 // SASL is a login.
 type SASL struct {
-	Mechanism string `yaml:"mechanism" jsonschema:"required,enum=plain,enum=scram-sha-256,enum=scram-sha-512" jsonschema_description:"plain sends the password as it is: set tls with it."`
+	Mechanism string `yaml:"mechanism" jsonschema:"required,enum=plain,enum=scram-sha-256,enum=scram-sha-512" jsonschema_description:"plain sends the password as it is: set tls, too."`
 	Username  string `yaml:"username" jsonschema:"required"`
 	Password  string `yaml:"password" jsonschema:"required"`
 }
@@ -94,10 +94,10 @@ const (
 
 // Tool is a tool's `kafka` block.
 type Tool struct {
-	Topic   string            `yaml:"topic" jsonschema:"required" jsonschema_description:"The topic, which must exist. It is not taken from the payload."`
-	Key     string            `yaml:"key,omitempty" jsonschema:"default={.key}" jsonschema_description:"The record key, which decides the partition; {jq} inserts a value. {.business_scope} brings all records of a business object to one partition."`
-	Headers map[string]string `yaml:"headers,omitempty" jsonschema_description:"Record headers; {jq} inserts a value. idempotency-key and the trace context are always there."`
-	Map     string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the value, over {payload, key, agent_run_id, step_id, tool_name, business_scope}. Without it the payload is sent byte for byte; null makes a tombstone."`
+	Topic   string            `yaml:"topic" jsonschema:"required" jsonschema_description:"The topic, which must exist. No payload changes it."`
+	Key     string            `yaml:"key,omitempty" jsonschema:"default={.key}" jsonschema_description:"The record key, which decides the partition; {jq} inserts a value."`
+	Headers map[string]string `yaml:"headers,omitempty" jsonschema_description:"Record headers, beside idempotency-key and the trace context; {jq} inserts a value."`
+	Map     string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the value, over the intent. Without it the payload is sent byte for byte; null makes a tombstone."`
 }
 
 // tool is Tool, checked and compiled.

@@ -69,10 +69,9 @@ func (r record) produce(ctx context.Context, partition int32, created time.Time)
 	return &request
 }
 
-// unled is the result of a record whose partition or leader was not found: no
-// record was sent. A topic that is missing, or that we may not see, must be
-// repaired in the cluster: a refusal would fail every intent and roll back its
-// run.
+// unled is the result if the partition or its leader was not found. No record was
+// sent. A missing or hidden topic is a fault of the cluster, so it is not a refusal:
+// that would fail every intent and roll back its run.
 func unled(ctx context.Context, err error) dispatch.Result {
 	var refusal *kerr.Error
 	if errors.As(err, &refusal) {

@@ -119,7 +119,7 @@ func (s *sessions) take() (*session, error) {
 	return s.open()
 }
 
-// giveBack takes a session on whose connections nothing is under way.
+// giveBack returns a session to the pool. No request may be under way on it.
 func (s *sessions) giveBack(session *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -110,7 +110,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	case err != nil:
 		return unsent(ctx, err)
 	case ctx.Err() != nil:
-		return unsent(ctx, ctx.Err()) // a live session is given out without a look at ctx
+		return unsent(ctx, ctx.Err()) // find uses a live session without checking ctx
 	case !known:
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_tool"}
 	}

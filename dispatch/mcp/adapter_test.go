@@ -171,15 +171,3 @@ func sqlOfTheDocumentation(t *testing.T) string {
 	}
 	return found[0]
 }
-
-func TestTheServerOfTheDocumentationIsTheRealOne(t *testing.T) {
-	t.Parallel()
-	source, err := os.ReadFile("charge_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := blocks(t, "go")
-	if len(found) != 1 || !strings.Contains(string(source), found[0]) {
-		t.Error("docs/adapters/mcp.md shows another server than charge_test.go")
-	}
-}

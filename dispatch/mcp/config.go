@@ -22,42 +22,42 @@ const defaultMaxResponseBody = 1 << 20
 
 // Settings is the provider's `mcp` block.
 type Settings struct {
-	URL             string            `yaml:"url,omitempty" jsonschema:"format=uri" jsonschema_description:"The server's endpoint, http or https, for streamable HTTP. Either this or command."`
-	Headers         map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of every request to url, sent as they are: the place for credentials."`
-	Command         []string          `yaml:"command,omitempty" jsonschema_description:"The server's program and its arguments, started as a child that speaks over stdin and stdout. Either this or url."`
-	Env             map[string]string `yaml:"env,omitempty" jsonschema_description:"The environment of command: these variables and the daemon's PATH, nothing else."`
-	Directory       string            `yaml:"directory,omitempty" jsonschema_description:"Where command is started; the daemon's own directory by default."`
-	IdempotencyKey  KeySettings       `yaml:"idempotency_key,omitempty" jsonschema_description:"How the idempotency key is sent to the server."`
-	ReplayedMeta    string            `yaml:"replayed_meta,omitempty" jsonschema:"default=io.github.agentoutbox/replayed" jsonschema_description:"The name in a result's _meta that is true on a replay."`
-	MaxResponseBody int64             `yaml:"max_response_body,omitempty" jsonschema:"minimum=1,default=1048576" jsonschema_description:"The longest answer to a call that is read, in bytes."`
+	URL             string            `yaml:"url,omitempty" jsonschema:"format=uri" jsonschema_description:"The endpoint for streamable HTTP, http or https. Either this or command."`
+	Headers         map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of every request to url, sent as they are. Credentials belong here."`
+	Command         []string          `yaml:"command,omitempty" jsonschema_description:"A program and its arguments: a child that speaks over stdin and stdout. Either this or url."`
+	Env             map[string]string `yaml:"env,omitempty" jsonschema_description:"The environment of command, beside the daemon's PATH. It inherits nothing else."`
+	Directory       string            `yaml:"directory,omitempty" jsonschema_description:"Where command runs. Default: the daemon's own directory."`
+	IdempotencyKey  KeySettings       `yaml:"idempotency_key,omitempty" jsonschema_description:"Where the idempotency key goes."`
+	ReplayedMeta    string            `yaml:"replayed_meta,omitempty" jsonschema:"default=io.github.agentoutbox/replayed" jsonschema_description:"A name in a result's _meta that is true on a replay."`
+	MaxResponseBody int64             `yaml:"max_response_body,omitempty" jsonschema:"minimum=1,default=1048576" jsonschema_description:"The longest answer to a call, in bytes."`
 }
 
 // KeySettings says how the idempotency key is sent.
 type KeySettings struct {
-	Meta  string `yaml:"meta,omitempty" jsonschema:"default=io.github.agentoutbox/idempotency-key" jsonschema_description:"The name in a call's _meta that carries the key; none for no such name."`
-	Tuple bool   `yaml:"tuple,omitempty" jsonschema_description:"Also send the four parts of the key, as an object under io.github.agentoutbox/idempotency-tuple."`
+	Meta  string `yaml:"meta,omitempty" jsonschema:"default=io.github.agentoutbox/idempotency-key" jsonschema_description:"The name in a call's _meta with the key; none: not there."`
+	Tuple bool   `yaml:"tuple,omitempty" jsonschema_description:"Also send the four-tuple, as an object under io.github.agentoutbox/idempotency-tuple."`
 }
 
 // Tool is a tool's `mcp` block.
 type Tool struct {
-	Name        string   `yaml:"name,omitempty" jsonschema_description:"The tool's name at the server; the operation by default."`
-	Arguments   string   `yaml:"arguments,omitempty" jsonschema_description:"A jq expression that makes the arguments, an object, over {payload, key, provider_ref, agent_run_id, step_id, tool_name, business_scope}; provider_ref is the reference from an earlier attempt, for lookups, and null otherwise. Without it the payload is sent as it is."`
-	KeyArgument string   `yaml:"key_argument,omitempty" jsonschema_description:"The argument that carries the idempotency key, for servers that look there."`
+	Name        string   `yaml:"name,omitempty" jsonschema_description:"The tool's name at the server. Default: the operation."`
+	Arguments   string   `yaml:"arguments,omitempty" jsonschema_description:"A jq expression that makes the arguments, an object, over the intent. Without it the payload is sent as it is."`
+	KeyArgument string   `yaml:"key_argument,omitempty" jsonschema_description:"The argument with the idempotency key, for servers that look there."`
 	Response    Response `yaml:"response,omitempty" jsonschema_description:"How the answer is understood."`
 }
 
 // Response says how a tool's answers are understood.
 type Response struct {
-	Ref     string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the input of rules that finds the server's own id of the effect: .structured.id. In a lookup, an answer without it is not believed."`
-	IsError string `yaml:"is_error,omitempty" jsonschema:"enum=ambiguous,enum=rejected,default=ambiguous" jsonschema_description:"The meaning of a result with isError. rejected promises that the tool fails before it has any effect."`
-	Rules   []Rule `yaml:"rules,omitempty" jsonschema_description:"The meaning of results and JSON-RPC errors that do not show their outcome. The first rule that matches decides."`
+	Ref     string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the input of rules for the server's own id of the effect: .structured.id. In a lookup, an answer without it is not believed."`
+	IsError string `yaml:"is_error,omitempty" jsonschema:"enum=ambiguous,enum=rejected,default=ambiguous" jsonschema_description:"The meaning of isError. rejected promises that the tool fails before it has any effect."`
+	Rules   []Rule `yaml:"rules,omitempty" jsonschema_description:"Rules for results and JSON-RPC errors. The first that matches decides."`
 }
 
 // Rule gives the meaning of an answer that does not show its outcome.
 type Rule struct {
-	When    string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {is_error, text, structured, content, code, message, data}: text is the text content joined by newlines; structured and content may be null; code, message and data are of a JSON-RPC error, and null for a result. true matches, false and null do not; any other result or an error makes the answer ambiguous."`
-	Outcome string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"completed: the effect is there. throttled: not now, nothing has happened. rejected: refused for good, nothing has happened. in_flight: busy with an earlier attempt; not for non_idempotent tools. ambiguous: not known. absent: there is no such effect; only for read_only tools, and only believed of a result."`
-	Error   string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure, stored with the attempt."`
+	When    string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {is_error, text, structured, content, code, message, data}: text is the text content joined by newlines; structured and content may be null; code, message and data are of a JSON-RPC error, else null. true matches, false and null do not. Anything else, or an error, is ambiguous."`
+	Outcome string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"As in the http adapter. absent is believed only of a result, not of an error."`
+	Error   string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure."`
 }
 
 // provider is Settings, checked.

@@ -123,8 +123,8 @@ func (s *session) list(ctx context.Context) error {
 	return nil
 }
 
-// call makes the one tools/call of a dispatch and returns what is known of it,
-// soon after ctx ends whatever the library does.
+// call makes the one tools/call of a dispatch. It returns soon after ctx ends,
+// even if the library does not.
 func (s *session) call(ctx context.Context, params *sdk.CallToolParams) callEvidence {
 	c := &call{}
 	held, release := holdOpen(ctx)

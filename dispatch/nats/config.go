@@ -19,15 +19,15 @@ import (
 
 // Settings is the provider's `nats` block. At most one way to log in is set.
 type Settings struct {
-	URLs        []string `yaml:"urls" jsonschema:"required,minItems=1" jsonschema_description:"The servers, nats://host:4222 or tls://host:4222, without credentials. Only these are connected to, never others that a server names."`
-	TLS         bool     `yaml:"tls,omitempty" jsonschema_description:"Insist on TLS, with the provider's tls settings. Without it TLS is spoken where the server wants it."`
+	URLs        []string `yaml:"urls" jsonschema:"required,minItems=1" jsonschema_description:"nats://host:4222 or tls://host:4222, without credentials. drainer connects only to these, never to others that a server names."`
+	TLS         bool     `yaml:"tls,omitempty" jsonschema_description:"Insist on TLS, with the provider's tls settings. Default: TLS if the server wants it."`
 	Username    string   `yaml:"username,omitempty"`
 	Password    string   `yaml:"password,omitempty"`
 	Token       string   `yaml:"token,omitempty"`
 	NkeySeed    string   `yaml:"nkey_seed,omitempty" jsonschema_description:"The seed of a user's nkey, SU...: ${file:/run/secrets/nats.nk}."`
-	Credentials string   `yaml:"credentials,omitempty" jsonschema_description:"What stands in a .creds file: ${file:/run/secrets/nats.creds}."`
-	Domain      string   `yaml:"domain,omitempty" jsonschema_description:"The JetStream domain, where the streams are in another than the server's own."`
-	InboxPrefix string   `yaml:"inbox_prefix,omitempty" jsonschema:"default=_INBOX" jsonschema_description:"Where acknowledgements come to: what the user may subscribe to."`
+	Credentials string   `yaml:"credentials,omitempty" jsonschema_description:"The content of a .creds file: ${file:/run/secrets/nats.creds}."`
+	Domain      string   `yaml:"domain,omitempty" jsonschema_description:"The JetStream domain of the streams, if it is not the server's."`
+	InboxPrefix string   `yaml:"inbox_prefix,omitempty" jsonschema:"default=_INBOX" jsonschema_description:"Where acknowledgements arrive. The user must be allowed to subscribe there."`
 }
 
 func readSettings(block dispatch.Block) (settings Settings, err error) {
@@ -124,10 +124,10 @@ func credentialsLogin(contents string) (nats.Option, error) {
 
 // Tool is a tool's `nats` block.
 type Tool struct {
-	Subject string            `yaml:"subject" jsonschema:"required" jsonschema_description:"The subject, without wildcards; a stream must listen on it. It is not taken from the payload."`
-	Stream  string            `yaml:"stream,omitempty" jsonschema_description:"The stream that must take the message; any other refuses it. Without it, any stream that listens."`
-	Headers map[string]string `yaml:"headers,omitempty" jsonschema_description:"Message headers; {jq} inserts a value. Nats-Msg-Id and the trace context are always there."`
-	Map     string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the message, over {payload, key, agent_run_id, step_id, tool_name, business_scope}. Without it the payload is sent byte for byte; null makes an empty message."`
+	Subject string            `yaml:"subject" jsonschema:"required" jsonschema_description:"The subject, without wildcards. A stream must listen on it. No payload changes it."`
+	Stream  string            `yaml:"stream,omitempty" jsonschema_description:"The only stream that may take the message. Default: any stream that listens."`
+	Headers map[string]string `yaml:"headers,omitempty" jsonschema_description:"Message headers, beside Nats-Msg-Id and the trace context; {jq} inserts a value."`
+	Map     string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the message, over the intent. Without it the payload is sent byte for byte; null makes an empty message."`
 }
 
 // tool is Tool, checked and compiled.

@@ -13,8 +13,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-// publish hands the message to the connection once and waits for what becomes
-// of it.
+// publish writes the message to the connection once and waits for the answer.
 func (c *connection) publish(ctx context.Context, tool *tool, message *nats.Msg) dispatch.Result {
 	if ctx.Err() != nil {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: evidence.Context(ctx)}

@@ -21,13 +21,13 @@ import (
 
 // Settings is the provider's `postgres` block.
 type Settings struct {
-	URL string `yaml:"url" jsonschema:"required" jsonschema_description:"The recipient's database, with user and password: postgres://drainer:secret@db.example.com/shop. TLS with a verified certificate unless sslmode=disable. default_query_exec_mode=exec fits a pooler without prepared statements."`
+	URL string `yaml:"url" jsonschema:"required" jsonschema_description:"The recipient's database, with user and password: postgres://drainer:secret@db.example.com/shop. TLS with a verified certificate unless sslmode=disable."`
 }
 
 // Tool is a tool's `postgres` block: one of the two.
 type Tool struct {
 	Inbox    string `yaml:"inbox,omitempty" jsonschema_description:"The table, as schema.table, that gets one row for each intent."`
-	Function string `yaml:"function,omitempty" jsonschema_description:"The function, as schema.name, that is called in a transaction: (payload jsonb, key text, agent_run_id text, step_id text, tool_name text, business_scope text) RETURNS jsonb."`
+	Function string `yaml:"function,omitempty" jsonschema_description:"The function, as schema.name, that is called in a transaction."`
 }
 
 func newTool(spec dispatch.ToolSpec) (tool, error) {

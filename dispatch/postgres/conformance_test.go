@@ -114,21 +114,25 @@ func (r recipient) messages(sql string) []dispatchtest.Message {
 	return messages
 }
 
-// documented is the SQL of a file that the documentation shows.
-func documented(t *testing.T, file string) string {
+// sql is the text of a file that users copy.
+func sql(t *testing.T, file string) string {
 	t.Helper()
-	sql, err := os.ReadFile(file)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return string(text)
+}
+
+func TestTheDocumentedInboxIsTheTestedOne(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/adapters/postgres.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(page), "```sql\n"+string(sql)+"```\n") {
-		t.Errorf("docs/adapters/postgres.md does not show %s as it is", file)
+	if !strings.Contains(string(page), "```sql\n"+sql(t, "inbox.sql")+"```\n") {
+		t.Error("docs/adapters/postgres.md does not show inbox.sql as it is")
 	}
-	return string(sql)
 }
 
 func TestTheDocumentedFunctionsWork(t *testing.T) {
@@ -136,8 +140,7 @@ func TestTheDocumentedFunctionsWork(t *testing.T) {
 	to := newRecipient(t,
 		`CREATE TABLE shop.orders (id bigint GENERATED ALWAYS AS IDENTITY, idempotency_key text PRIMARY KEY, article text NOT NULL, quantity integer NOT NULL);
 		CREATE TABLE shop.stock (article text PRIMARY KEY, available integer NOT NULL); INSERT INTO shop.stock VALUES ('lamp', 5)`,
-		documented(t, "testdata/place_order.sql"), documented(t, "testdata/find_order.sql"))
-	documented(t, "inbox.sql")
+		sql(t, "../../examples/postgres/place_order.sql"), sql(t, "../../examples/postgres/find_order.sql"))
 	s := spec(to.url, "function: shop.place_order")
 	s.Tools["find"] = dispatch.ToolSpec{
 		Class: dispatch.ReadOnly, AnswersLookups: true, Settings: dispatchtest.Block("function: shop.find_order"),

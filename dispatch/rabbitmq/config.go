@@ -25,17 +25,17 @@ const (
 
 // Settings is the provider's `rabbitmq` block.
 type Settings struct {
-	URL       string `yaml:"url" jsonschema:"required" jsonschema_description:"The broker, with user, password and virtual host, percent-encoded: amqps://user:password@host:5671/vhost. amqp is without TLS. Without a path the virtual host is /."`
-	Heartbeat string `yaml:"heartbeat,omitempty" jsonschema:"default=10s" jsonschema_description:"Time between heartbeats of an idle connection, 1s to 60s. A connection is dead after one and a half times as long without one."`
+	URL       string `yaml:"url" jsonschema:"required" jsonschema_description:"User, password and virtual host are percent-encoded: amqps://user:password@host:5671/vhost. amqp is without TLS. Without a path the virtual host is /."`
+	Heartbeat string `yaml:"heartbeat,omitempty" jsonschema:"default=10s" jsonschema_description:"Time between heartbeats of an idle connection, 1s to 60s. Without one for one and a half times as long, it is dead."`
 }
 
 // Tool is a tool's `rabbitmq` block.
 type Tool struct {
-	Exchange    string            `yaml:"exchange,omitempty" jsonschema:"maxLength=255" jsonschema_description:"The exchange, which must exist. By default the default exchange, whose routing keys are names of queues."`
-	RoutingKey  string            `yaml:"routing_key,omitempty" jsonschema:"maxLength=255" jsonschema_description:"The routing key, as it stands."`
-	Headers     map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of the message; {jq} inserts a value. Write {{ and }} for braces."`
-	Map         string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the body, over {payload, key, provider_ref, agent_run_id, step_id, tool_name, business_scope}. Without it the payload is published byte for byte."`
-	ContentType string            `yaml:"content_type,omitempty" jsonschema:"default=application/json,maxLength=255" jsonschema_description:"The content type of the message. The body is JSON whatever this says."`
+	Exchange    string            `yaml:"exchange,omitempty" jsonschema:"maxLength=255" jsonschema_description:"The exchange, which must exist. Default: the default exchange, whose routing keys are names of queues."`
+	RoutingKey  string            `yaml:"routing_key,omitempty" jsonschema:"maxLength=255" jsonschema_description:"The routing key. No payload changes it."`
+	Headers     map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of the message; {jq} inserts a value."`
+	Map         string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the body, over the intent. Without it the payload is published byte for byte."`
+	ContentType string            `yaml:"content_type,omitempty" jsonschema:"default=application/json,maxLength=255" jsonschema_description:"The message's content type. It does not change the body."`
 }
 
 // address is Settings, checked.

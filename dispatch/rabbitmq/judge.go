@@ -15,7 +15,7 @@ type answer struct {
 	acked      bool
 	returned   uint16      // the reply code of a return, or 0
 	ended      bool        // the channel is over
-	exception  *amqp.Error // why it is over; nil where the broker gave no reason
+	exception  *amqp.Error // why the channel closed; nil if the broker gave no reason
 	incomplete bool        // a frame of the message was never written
 	err        error       // from writing
 }

@@ -12,9 +12,9 @@ import (
 )
 
 // attempt is one message on its way to the broker. The library's calls cannot
-// be interrupted, so they run apart from the dispatch that waits for them. The
-// first of two decisions holds: the publisher commits to writing, or the
-// dispatch gives up, and then nothing is written any more.
+// be interrupted, so another goroutine makes them while the dispatch waits. Either
+// that publisher first decides to write, or the dispatch first gives up. After a
+// dispatch gave up, nothing is written.
 type attempt struct {
 	decided atomic.Bool
 	result  chan dispatch.Result // has room for the one result
@@ -111,8 +111,8 @@ func (p *publisher) ended() bool { return p.channel.IsClosed() }
 func (p *publisher) publish(m routed) answer {
 	confirm, err := p.channel.PublishWithDeferredConfirm(m.exchange, m.routingKey, true, false, m.publishing)
 	if err != nil {
-		// ErrClosed comes before a frame is written: the broker lacks at
-		// least that one, and half a message is none.
+		// ErrClosed means that a frame was not written. So the broker has no
+		// whole message, and stores none.
 		return answer{exception: p.exception(), incomplete: errors.Is(err, amqp.ErrClosed), err: err}
 	}
 	<-confirm.Done()

@@ -15,10 +15,10 @@ import (
 
 // Settings is the provider's `sidecar` block.
 type Settings struct {
-	URL        string `yaml:"url" jsonschema:"required" jsonschema_description:"Where the sidecar listens: unix:///run/tickets.sock, or http on a loopback address: http://127.0.0.1:8090."`
-	Token      string `yaml:"token,omitempty" jsonschema_description:"Sent as Authorization: Bearer with every request, so that the sidecar can distinguish drainer from other programs on the machine. From a ${file:} or an ${env:}."`
-	User       *int   `yaml:"user,omitempty" jsonschema:"minimum=0" jsonschema_description:"The number of the user that owns the sidecar's socket and listens on it. Left out: root, drainer's own user, or the owner of the socket's folder. Checked on Linux."`
-	MaxMessage int    `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest answer that is read, in bytes."`
+	URL        string `yaml:"url" jsonschema:"required" jsonschema_description:"unix:///run/tickets.sock, or a loopback address: http://127.0.0.1:8090."`
+	Token      string `yaml:"token,omitempty" jsonschema_description:"Sent as Authorization: Bearer with every request, from a ${file:} or an ${env:}."`
+	User       *int   `yaml:"user,omitempty" jsonschema:"minimum=0" jsonschema_description:"The id of the user that owns the socket and listens on it. Default: root, drainer's own user, or the owner of the socket's folder. Checked on Linux."`
+	MaxMessage int    `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest answer, in bytes."`
 }
 
 // Tool is a tool's block: there is nothing to say in it. The operation's name

@@ -43,7 +43,7 @@ type noHello string
 
 func (class noHello) Error() string { return "no hello: " + string(class) }
 
-// greet asks the sidecar for its hello. Nothing is dispatched by that.
+// greet asks the sidecar for its hello. It dispatches nothing.
 func (a *Adapter) greet(ctx context.Context) (*greeting, error) {
 	response, problem := a.transport.Send(a.request(ctx, http.MethodGet, "/v1/hello", nil))
 	if problem != nil {

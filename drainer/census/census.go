@@ -67,7 +67,7 @@ func New(pool *pgxpool.Pool, providers []dispatch.Provider, log *slog.Logger, re
 		store:    store{pool: pool, process: uuid.NewString()},
 		counters: newCounters(),
 		leads: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "drainer", Name: "census_leader", Help: "1 on the process that counts what the tables hold, 0 on the others.",
+			Namespace: "drainer", Name: "census_leader", Help: "1 on the process that counts the tables, 0 on the others.",
 		}),
 		log:  log,
 		pins: pins{},
@@ -327,13 +327,13 @@ func (s *Sample) showShared(set func(gauge *prometheus.Desc, value float64, labe
 	set(sagas, float64(s.Sagas.Begun), "begun")
 	set(sagas, float64(s.Sagas.Failed), "compensation_failed")
 	set(oldestSaga, s.Sagas.OldestBegun.Seconds())
-	var untold time.Duration
+	var unpaged time.Duration
 	for _, incidents := range s.Incidents {
 		set(incidentsOpen, float64(incidents.Open), incidents.Kind)
 		set(oldestIncident, incidents.Oldest.Seconds(), incidents.Kind)
-		untold = max(untold, incidents.OldestUntold)
+		unpaged = max(unpaged, incidents.OldestUnpaged)
 	}
-	set(oldestUntold, untold.Seconds())
+	set(oldestUnpaged, unpaged.Seconds())
 	for _, table := range s.Tables {
 		set(deadTuples, float64(table.DeadTuples), table.Name)
 		set(tableBytes, float64(table.Bytes), table.Name)
@@ -368,26 +368,26 @@ var (
 	oldestDue        = gauge("outbox_oldest_due_age_seconds", "How long the oldest due row has been due.", "provider")
 	oldestInProgress = gauge("outbox_oldest_in_progress_age_seconds", "How long the oldest claim has been in progress.", "provider")
 	longRows         = gauge("outbox_long_in_progress_rows", "Rows in progress for more than a minute.", "provider")
-	nearEndRows      = gauge("outbox_key_ttl_near_rows", "Rows that may have been applied, and are tried no more soon, because the provider may forget their key; looked for among the 500 oldest.", "provider")
+	nearEndRows      = gauge("outbox_key_ttl_near_rows", "Rows in doubt whose retries end soon, because the provider may forget their key; among the 500 oldest.", "provider")
 
-	sagas      = gauge("sagas", "Agent runs that go back, or could not, counted to 10,000.", "state")
-	oldestSaga = gauge("sagas_oldest_begun_age_seconds", "How long the oldest saga under way has been under way.")
+	sagas      = gauge("sagas", "Sagas by state, counted to 10,000.", "state")
+	oldestSaga = gauge("sagas_oldest_begun_age_seconds", "Age of the oldest saga that has not ended.")
 
 	incidentsOpen  = gauge("incidents_open", "Incidents that are neither acknowledged nor resolved, counted to 10,000.", "kind")
 	oldestIncident = gauge("incidents_oldest_open_age_seconds", "How long the oldest open incident has been open.", "kind")
-	oldestUntold   = gauge("incidents_oldest_untold_age_seconds", "Age of the oldest open incident that no paging channel was notified of.")
+	oldestUnpaged  = gauge("incidents_oldest_unpaged_age_seconds", "Age of the oldest open incident that no channel took a page about.")
 
 	deadTuples       = gauge("postgres_dead_tuples", "Dead rows that vacuum has not removed, by the database's estimate.", "table")
 	tableBytes       = gauge("postgres_table_bytes", "Size on disk, indexes included.", "table")
-	xminSeconds      = gauge("postgres_oldest_xmin_age_seconds", "How long the holder of the oldest snapshot has kept dead rows from being removed, as far as that is known.", "holder")
+	xminSeconds      = gauge("postgres_oldest_xmin_age_seconds", "How long the holder of the oldest snapshot has kept dead rows from being removed, as far as known.", "holder")
 	xminTransactions = gauge("postgres_oldest_xmin_age_transactions", "How many transactions have begun since the oldest snapshot.", "holder")
 
-	duration = gauge("census_duration_seconds", "How long the last sample of all these took.")
+	duration = gauge("census_duration_seconds", "Duration of the last count.")
 )
 
 var gauges = []*prometheus.Desc{
 	outboxRows, dueRows, oldestDue, oldestInProgress, longRows, nearEndRows,
-	sagas, oldestSaga, incidentsOpen, oldestIncident, oldestUntold,
+	sagas, oldestSaga, incidentsOpen, oldestIncident, oldestUnpaged,
 	deadTuples, tableBytes, xminSeconds, xminTransactions, duration,
 }
 

@@ -100,7 +100,7 @@ func TestSagasAndIncidentsThatWaitAreCounted(t *testing.T) {
 	})
 	p.assertAge("sagas_oldest_begun_age_seconds", 100)
 	p.assertAge("incidents_oldest_open_age_seconds outcome_unknown", 1000)
-	p.assertAge("incidents_oldest_untold_age_seconds", 500)
+	p.assertAge("incidents_oldest_unpaged_age_seconds", 500)
 }
 
 func TestEveryKindOfIncidentIsCounted(t *testing.T) {

@@ -139,7 +139,7 @@ func (s *Sample) queue(batch *pgx.Batch, configured *configuration) {
 		return row.Scan(&s.Sagas.Begun, &s.Sagas.Failed, seconds{&s.Sagas.OldestBegun})
 	})
 	batch.Queue(incidentsSQL, kinds, countLimit, lookLimit).Query(into(&s.Incidents, func(row pgx.CollectableRow, i *Incidents) error {
-		return row.Scan(&i.Kind, &i.Open, seconds{&i.Oldest}, seconds{&i.OldestUntold})
+		return row.Scan(&i.Kind, &i.Open, seconds{&i.Oldest}, seconds{&i.OldestUnpaged})
 	}))
 	batch.Queue(tablesSQL, tables).Query(into(&s.Tables, func(row pgx.CollectableRow, t *Table) error {
 		return row.Scan(&t.Name, &t.DeadTuples, &t.Bytes)
@@ -230,10 +230,10 @@ type Sagas struct {
 // Incidents counts those of one kind that are neither acknowledged nor
 // resolved.
 type Incidents struct {
-	Kind         string
-	Open         int
-	Oldest       time.Duration
-	OldestUntold time.Duration // of those that no channel was notified of
+	Kind          string
+	Open          int
+	Oldest        time.Duration
+	OldestUnpaged time.Duration // of those that no channel was notified of
 }
 
 // Table is one of the tables that change much.

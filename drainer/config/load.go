@@ -135,62 +135,62 @@ func PageKinds() []PageKind { return []PageKind{PagerDuty, Slack, Alertmanager, 
 type rootBlock struct {
 	Version      int           `yaml:"version" jsonschema:"required,enum=1" jsonschema_description:"Version of this file's format."`
 	Database     databaseBlock `yaml:"database" jsonschema_description:"The Postgres database that holds the outbox."`
-	Worker       Worker        `yaml:"worker" jsonschema_description:"Heartbeats, lease and end of a process."`
+	Worker       Worker        `yaml:"worker" jsonschema_description:"Heartbeats, lease and shutdown of a worker."`
 	Server       Server        `yaml:"server" jsonschema_description:"The HTTP listener of /metrics, /livez and /readyz."`
-	Egress       egressBlock   `yaml:"egress" jsonschema_description:"Allowed destinations of connections to providers; a provider's own egress overrides it, field by field."`
+	Egress       egressBlock   `yaml:"egress" jsonschema_description:"Allowed destinations; a provider's own egress overrides it, field by field."`
 	Unconfigured Unconfigured  `yaml:"unconfigured" jsonschema_description:"For intents of an operation that a provider of this file does not have."`
-	Retention    Retention     `yaml:"retention" jsonschema_description:"How long settled intents and their keys are kept: a duration, or a block. An intent that is enqueued again after that acts again."`
-	Providers    list          `yaml:"providers" jsonschema_description:"The upstreams by name: the part of a tool name before its first slash."`
-	Pages        []pageBlock   `yaml:"pages" jsonschema_description:"Channels that get every incident. With none, incidents are only listed and counted."`
-	PageRepeat   time.Duration `yaml:"page_repeat" jsonschema:"default=30m" jsonschema_description:"How often an open incident is paged again. Alertmanager gets it every minute, and repeats by its own settings."`
+	Retention    Retention     `yaml:"retention" jsonschema_description:"How long settled intents and their keys are kept: a duration, or a block. An intent that is enqueued again later acts again."`
+	Providers    list          `yaml:"providers" jsonschema_description:"The part of a tool name before its first slash."`
+	Pages        []pageBlock   `yaml:"pages" jsonschema_description:"Channels that get every incident. Without one, incidents are only listed and counted."`
+	PageRepeat   time.Duration `yaml:"page_repeat" jsonschema:"default=30m" jsonschema_description:"How often an open incident is paged again. Alertmanager gets it every minute and repeats by its own settings."`
 }
 
 type databaseBlock struct {
-	URL    string `yaml:"url" jsonschema_description:"Connection URL, usually \"${env:DATABASE_URL}\". --database-url overrides it; left out, the DATABASE_URL environment variable is used."`
-	Schema string `yaml:"schema" jsonschema:"enum=outbox,default=outbox" jsonschema_description:"Schema of the outbox; it is always outbox."`
+	URL    string `yaml:"url" jsonschema_description:"Its URL, usually \"${env:DATABASE_URL}\", which is also the default. --database-url overrides it."`
+	Schema string `yaml:"schema" jsonschema:"enum=outbox,default=outbox" jsonschema_description:"The schema of the outbox."`
 }
 
 // Worker sets the heartbeats, the lease and the end of one process.
 type Worker struct {
 	Heartbeat       time.Duration `yaml:"heartbeat" jsonschema:"default=3s" jsonschema_description:"Time between two heartbeats."`
-	Lease           time.Duration `yaml:"lease" jsonschema:"default=15s" jsonschema_description:"Without a heartbeat for this long, the others declare a worker dead; at two thirds of it the worker stops sending. At least three times heartbeat."`
-	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" jsonschema:"default=25s" jsonschema_description:"Time for requests in flight to finish after SIGTERM. Keep it below the supervisor's time to SIGKILL."`
+	Lease           time.Duration `yaml:"lease" jsonschema:"default=15s" jsonschema_description:"After this long without a heartbeat, the others declare a worker dead. It stops sending after two thirds of it. At least three times heartbeat."`
+	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" jsonschema:"default=25s" jsonschema_description:"Time for requests in flight to finish after SIGTERM. The supervisor's SIGKILL must come later."`
 }
 
 // Server is the HTTP listener of /metrics, /livez and /readyz.
 type Server struct {
-	Listen string `yaml:"listen" jsonschema_description:"host:port to listen on; without a host, on every address. Left out: $DRAINER_LISTEN, which the image sets to :9464; without that, 127.0.0.1:9464."`
+	Listen string `yaml:"listen" jsonschema_description:"host:port; without a host, every address. Default: $DRAINER_LISTEN, which the image sets to :9464, else 127.0.0.1:9464."`
 }
 
 // Unconfigured is about intents for an operation that a configured provider does not have.
 type Unconfigured struct {
-	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=7d" jsonschema_description:"Such an intent waits for a drainer that knows the operation, and is an incident after 15 minutes. After this time it fails, and its run goes on. Intents of a provider that no file names wait for ever."`
+	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=7d" jsonschema_description:"Such an intent waits for a worker that has the operation. After this time it fails, and its run goes on. Intents of a provider that no file names wait for ever."`
 }
 
 // Retention is how long settled intents are kept, and their keys recognised: an intent that
 // is enqueued again after that acts again. The file has it as a block, or as the default alone.
 type Retention struct {
-	Default time.Duration            `yaml:"default" jsonschema:"default=90d" jsonschema_description:"How long settled intents are kept, unless their tool has its own retention."`
-	MaxRun  time.Duration            `yaml:"max_run" jsonschema:"default=365d" jsonschema_description:"A run in use keeps its old intents for undos, for at most this long."`
+	Default time.Duration            `yaml:"default" jsonschema:"default=90d" jsonschema_description:"For tools without a retention of their own."`
+	MaxRun  time.Duration            `yaml:"max_run" jsonschema:"default=365d" jsonschema_description:"A run in use keeps its old intents at most this long, for undos."`
 	Tools   map[string]time.Duration `yaml:"-"` // by full name, for tools that have a retention of their own
 }
 
 // pageBlock holds one channel.
 type pageBlock struct {
-	Name         string             `yaml:"name" jsonschema_description:"What metrics and logs call it; the channel's kind by default. Needed where two are of one kind."`
+	Name         string             `yaml:"name" jsonschema_description:"Its name in metrics and logs. Default: its kind. Two of one kind need names."`
 	PagerDuty    *pagerDutyBlock    `yaml:"pagerduty" jsonschema_description:"PagerDuty, through its Events API v2."`
 	Slack        *slackBlock        `yaml:"slack" jsonschema_description:"A Slack incoming webhook."`
-	Alertmanager *alertmanagerBlock `yaml:"alertmanager" jsonschema_description:"An Alertmanager, through its API v2. It knows no acknowledgement: the alert ends with it."`
+	Alertmanager *alertmanagerBlock `yaml:"alertmanager" jsonschema_description:"An Alertmanager, through its API v2. An acknowledgement ends the alert."`
 	Webhook      *webhookBlock      `yaml:"webhook" jsonschema_description:"Any receiver of signed messages as Standard Webhooks specifies them."`
 }
 
 type pagerDutyBlock struct {
-	RoutingKey string `yaml:"routing_key" jsonschema:"required" jsonschema_description:"Integration key of a service, such as ${file:/run/secrets/pagerduty}."`
-	URL        string `yaml:"url" jsonschema:"default=https://events.pagerduty.com/v2/enqueue" jsonschema_description:"Where events go; https://events.eu.pagerduty.com/v2/enqueue for accounts in Europe."`
+	RoutingKey string `yaml:"routing_key" jsonschema:"required" jsonschema_description:"A service's integration key, such as ${file:/run/secrets/pagerduty}."`
+	URL        string `yaml:"url" jsonschema:"default=https://events.pagerduty.com/v2/enqueue" jsonschema_description:"For accounts in Europe: https://events.eu.pagerduty.com/v2/enqueue."`
 }
 
 type slackBlock struct {
-	WebhookURL string `yaml:"webhook_url" jsonschema:"required" jsonschema_description:"The webhook's URL. It is a secret, such as ${env:SLACK_WEBHOOK}."`
+	WebhookURL string `yaml:"webhook_url" jsonschema:"required" jsonschema_description:"Its URL is a secret, such as ${env:SLACK_WEBHOOK}."`
 }
 
 type alertmanagerBlock struct {
@@ -199,71 +199,71 @@ type alertmanagerBlock struct {
 
 type webhookBlock struct {
 	URL    string `yaml:"url" jsonschema:"required" jsonschema_description:"Where messages go."`
-	Secret string `yaml:"secret" jsonschema:"required" jsonschema_description:"The secret that signs them: whsec_ and 24 to 64 random bytes in base64."`
+	Secret string `yaml:"secret" jsonschema:"required" jsonschema_description:"It signs them: whsec_ and 24 to 64 random bytes in base64."`
 }
 
 type providerBlock struct {
-	Adapter        string          `yaml:"adapter" jsonschema:"required" jsonschema_description:"The protocol that the provider speaks. Its settings stand in a block of the same name."`
-	Concurrency    int             `yaml:"concurrency" jsonschema:"minimum=1,maximum=10000,default=32" jsonschema_description:"Requests in flight at once, over all workers together."`
-	Timeout        time.Duration   `yaml:"timeout" jsonschema:"default=30s" jsonschema_description:"The longest one dispatch may take; after it the outcome is ambiguous."`
-	RateLimit      *rateLimitBlock `yaml:"rate_limit" jsonschema_description:"How many requests may start, over all workers together. Left out, any number."`
+	Adapter        string          `yaml:"adapter" jsonschema:"required" jsonschema_description:"The protocol. Its settings are in a block of the same name."`
+	Concurrency    int             `yaml:"concurrency" jsonschema:"minimum=1,maximum=10000,default=32" jsonschema_description:"Requests in flight, over all workers together."`
+	Timeout        time.Duration   `yaml:"timeout" jsonschema:"default=30s" jsonschema_description:"The longest time for one dispatch; after it the outcome is ambiguous."`
+	RateLimit      *rateLimitBlock `yaml:"rate_limit" jsonschema_description:"How many requests may start, over all workers together. Default: any number."`
 	CircuitBreaker breakerBlock    `yaml:"circuit_breaker" jsonschema_description:"When all workers stop sending to an overloaded provider."`
-	Egress         egressBlock     `yaml:"egress" jsonschema_description:"Allowed destinations of connections to this provider."`
-	TLS            tlsBlock        `yaml:"tls" jsonschema_description:"Certificates in TLS sessions with this provider."`
-	Idempotency    namespaceBlock  `yaml:"idempotency" jsonschema_description:"Separates this outbox's keys from those of another one on the same account."`
-	Fallback       string          `yaml:"fallback" jsonschema_description:"The provider that serves while this one's circuit breaker is open, for intents of which nothing may have been applied. It has every operation of this one, with the same class, and no fallback."`
-	Tools          list            `yaml:"tools" jsonschema:"required" jsonschema_description:"The operations by name: the part of a tool name after its first slash."`
+	Egress         egressBlock     `yaml:"egress" jsonschema_description:"Allowed destinations of this provider."`
+	TLS            tlsBlock        `yaml:"tls" jsonschema_description:"TLS with this provider."`
+	Idempotency    namespaceBlock  `yaml:"idempotency" jsonschema_description:"Separates the keys of two outboxes on one account."`
+	Fallback       string          `yaml:"fallback" jsonschema_description:"A provider that serves while this one's circuit breaker is open. It has every operation of this one, with the same class, and no fallback."`
+	Tools          list            `yaml:"tools" jsonschema:"required" jsonschema_description:"The part of a tool name after its first slash."`
 }
 
 type rateLimitBlock struct {
-	PerSecond float64 `yaml:"per_second" jsonschema:"required,minimum=0.00001,maximum=1000000" jsonschema_description:"Requests a second in the long run; may be a fraction."`
-	Burst     *int    `yaml:"burst" jsonschema:"minimum=1,maximum=10000" jsonschema_description:"Requests that may start at once after a quiet time; per_second rounded up by default."`
+	PerSecond float64 `yaml:"per_second" jsonschema:"required,minimum=0.00001,maximum=1000000" jsonschema_description:"Requests a second on average; may be a fraction."`
+	Burst     *int    `yaml:"burst" jsonschema:"minimum=1,maximum=10000" jsonschema_description:"Requests that may start at once after a quiet time. Default: per_second, rounded up."`
 }
 
 type breakerBlock struct {
-	ConsecutiveFailures int           `yaml:"consecutive_failures" jsonschema:"minimum=1,maximum=10000,default=3" jsonschema_description:"Overloads in a row at one worker that open the breaker for all: 503, 529, no connection, no answer. It cannot be switched off; 10000 comes close."`
-	CoolDown            time.Duration `yaml:"cool_down" jsonschema:"default=10s" jsonschema_description:"Time until one request tries the provider again; a longer Retry-After counts."`
+	ConsecutiveFailures int           `yaml:"consecutive_failures" jsonschema:"minimum=1,maximum=10000,default=3" jsonschema_description:"Overloads in a row at one worker that open the breaker for all. It cannot be switched off; 10000 comes close."`
+	CoolDown            time.Duration `yaml:"cool_down" jsonschema:"default=10s" jsonschema_description:"Time until one request tests the provider; a longer Retry-After counts."`
 }
 
 type namespaceBlock struct {
-	Namespace string `yaml:"namespace" jsonschema:"pattern=^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" jsonschema_description:"Part of the keys of intents that are enqueued after the daemon's start. Waiting intents keep their key. Left out, the namespace in outbox.setting counts."`
+	Namespace string `yaml:"namespace" jsonschema:"pattern=^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" jsonschema_description:"Part of the keys of later intents; waiting ones keep their key. Default: the namespace in outbox.setting."`
 }
 
 type toolBlock struct {
-	Idempotency    idempotencyBlock   `yaml:"idempotency" jsonschema:"required" jsonschema_description:"The effect of repeating a call; it decides whether an ambiguous failure may be retried."`
+	Idempotency    idempotencyBlock   `yaml:"idempotency" jsonschema:"required" jsonschema_description:"What a repeated call does. It decides whether an ambiguous failure may be retried."`
 	Retry          retryBlock         `yaml:"retry" jsonschema_description:"Retries: Full Jitter, with Retry-After as a floor."`
-	PayloadSchema  *payloadSchema     `yaml:"payload_schema" jsonschema_description:"A JSON Schema, as a block or as text such as ${file:/etc/drainer/charge.schema.json}. A payload that violates it is rejected and never sent."`
-	Lookup         *lookupBlock       `yaml:"lookup" jsonschema_description:"Asks the provider whether an attempt in doubt had its effect. Without it such an intent ends as unknown once it cannot be retried."`
+	PayloadSchema  *payloadSchema     `yaml:"payload_schema" jsonschema_description:"A JSON Schema, as a block or as text such as ${file:/etc/drainer/charge.schema.json}. A payload that violates it is never sent."`
+	Lookup         *lookupBlock       `yaml:"lookup" jsonschema_description:"Asks the provider whether an attempt in doubt had its effect. Without it the intent is unknown once it cannot be retried."`
 	CompensateWith *compensationBlock `yaml:"compensate_with" jsonschema_description:"The undo of the effect."`
-	Compensation   string             `yaml:"compensation" jsonschema:"enum=none" jsonschema_description:"none: there is nothing to undo. With neither this nor compensate_with, a run that needs an undo ends as compensation_failed."`
+	Compensation   string             `yaml:"compensation" jsonschema:"enum=none" jsonschema_description:"none: there is nothing to undo. With neither this nor compensate_with, a rollback that reaches this tool ends as compensation_failed."`
 	ReversalWindow *time.Duration     `yaml:"reversal_window" jsonschema_description:"How long after the effect it can still be undone, such as 72h."`
-	OnFailure      string             `yaml:"on_failure" jsonschema:"enum=compensate,enum=dead_letter,default=compensate" jsonschema_description:"What follows when an intent fails for good. compensate: its run is rolled back. dead_letter: nothing, until an operator decides."`
-	OnRefused      string             `yaml:"on_refused" jsonschema:"enum=dead_letter,enum=compensate,default=dead_letter" jsonschema_description:"What follows when drainer itself refuses an intent: its payload violates payload_schema, or no request can be made of it. dead_letter: that intent alone fails, with an incident. compensate: its run is rolled back; then any agent can have any run rolled back."`
-	OnFirstReplay  string             `yaml:"on_first_replay" jsonschema:"enum=incident,enum=accept" jsonschema_description:"What follows when the provider answers an intent's first attempt from its memory of the key: another sender used it. The intent is completed either way. incident, the default of key_idempotent tools: an incident is opened, because the effect may be another outbox's. accept: it is only counted."`
-	Retention      *time.Duration     `yaml:"retention" jsonschema_description:"How long settled intents of this tool are kept; not shorter than the ttl of its keys."`
+	OnFailure      string             `yaml:"on_failure" jsonschema:"enum=compensate,enum=dead_letter,default=compensate" jsonschema_description:"When an intent fails for good. compensate: its run is rolled back. dead_letter: it waits for an operator."`
+	OnRefused      string             `yaml:"on_refused" jsonschema:"enum=dead_letter,enum=compensate,default=dead_letter" jsonschema_description:"When drainer itself refuses an intent. dead_letter: that intent alone fails, with an incident. compensate: its run is rolled back; then any agent can have any run rolled back."`
+	OnFirstReplay  string             `yaml:"on_first_replay" jsonschema:"enum=incident,enum=accept" jsonschema_description:"When the provider answers an intent's first attempt from its memory of the key. The intent is completed either way. incident, the default of key_idempotent tools: an incident is opened. accept: it is only counted."`
+	Retention      *time.Duration     `yaml:"retention" jsonschema_description:"How long settled intents of this tool are kept, at least the ttl of its keys."`
 }
 
 type lookupBlock struct {
-	Tool   string         `yaml:"tool" jsonschema:"required" jsonschema_description:"A read_only operation of the same provider, called with the intent's own payload and key."`
-	Margin *time.Duration `yaml:"margin" jsonschema:"default=30s" jsonschema_description:"Added to the deadline of the last send; absence is believed only after that."`
+	Tool   string         `yaml:"tool" jsonschema:"required" jsonschema_description:"A read_only operation of the same provider."`
+	Margin *time.Duration `yaml:"margin" jsonschema:"default=30s" jsonschema_description:"Added to the last attempt's deadline. Absence is believed only after that."`
 }
 
 type compensationBlock struct {
-	Tool    string `yaml:"tool" jsonschema:"required" jsonschema_description:"The full name, such as stripe/refund, also of another provider. An undo must be safe to repeat: a non_idempotent one needs a lookup."`
-	Payload string `yaml:"payload" jsonschema_description:"A jq expression that makes the undo's payload, an object without null fields, over {payload, response, provider_ref, key, agent_run_id, step_id, tool_name, business_scope} of the undone step; response and provider_ref may be null. Without it the step's payload is sent again."`
+	Tool    string `yaml:"tool" jsonschema:"required" jsonschema_description:"The full name, such as stripe/refund, of any provider. A non_idempotent undo needs a lookup."`
+	Payload string `yaml:"payload" jsonschema_description:"A jq expression over the undone step that makes the undo's payload, an object without null fields. Default: the step's payload."`
 }
 
 type idempotencyBlock struct {
 	Class dispatch.Class `yaml:"class" jsonschema:"required" jsonschema_description:"read_only: no effect. naturally_idempotent: repeating changes nothing. key_idempotent: the provider recognises the key. non_idempotent: repeating repeats the effect."`
-	TTL   time.Duration  `yaml:"ttl" jsonschema_description:"How long the provider remembers a key, at most 3650d; for key_idempotent only, and required there. No retry follows an ambiguous failure after half of it."`
-	Scope string         `yaml:"scope" jsonschema_description:"Where keys are unique, such as account; for key_idempotent only, and required there."`
+	TTL   time.Duration  `yaml:"ttl" jsonschema_description:"How long the provider remembers a key, at most 3650d. Required for key_idempotent, and only there. After half of it no ambiguous failure is retried."`
+	Scope string         `yaml:"scope" jsonschema_description:"Where keys are unique, such as account. Required for key_idempotent, and only there."`
 }
 
 type retryBlock struct {
 	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,maximum=10000,default=8" jsonschema_description:"Attempts in all, the first included."`
-	Base        time.Duration `yaml:"base" jsonschema:"default=500ms" jsonschema_description:"Upper bound of the first delay; it doubles with each attempt."`
-	Cap         time.Duration `yaml:"cap" jsonschema:"default=10m" jsonschema_description:"The most of that bound."`
-	MaxWait     time.Duration `yaml:"max_wait" jsonschema:"default=24h" jsonschema_description:"The longest wait that a provider may ask for. A longer request gets this, and a warning in the log."`
+	Base        time.Duration `yaml:"base" jsonschema:"default=500ms" jsonschema_description:"Upper bound of the first delay. It doubles with each attempt."`
+	Cap         time.Duration `yaml:"cap" jsonschema:"default=10m" jsonschema_description:"The bound grows no further."`
+	MaxWait     time.Duration `yaml:"max_wait" jsonschema:"default=24h" jsonschema_description:"The longest wait that a provider may ask for. A longer one becomes this one, with a warning in the log."`
 }
 
 // Load reads a file, fills in defaults, expands secrets and builds the adapters. It returns

@@ -245,8 +245,8 @@ func (l *rateLimitBlock) limit() dispatch.RateLimit {
 }
 
 type egressBlock struct {
-	Private string   `yaml:"private" jsonschema:"enum=allow,enum=deny,default=allow" jsonschema_description:"Whether loopback, private and reserved addresses may be reached. Link-local addresses and those of cloud metadata services never are."`
-	Allow   []string `yaml:"allow" jsonschema_description:"The only allowed destinations: names, *.names below one, addresses, or blocks such as 10.0.0.0/8, each with :port or without. Left out, all that are not denied."`
+	Private string   `yaml:"private" jsonschema:"enum=allow,enum=deny,default=allow" jsonschema_description:"Whether loopback, private and reserved addresses may be reached. Link-local addresses and metadata services of clouds never are."`
+	Allow   []string `yaml:"allow" jsonschema_description:"The only destinations: names, *.names below one, addresses, or blocks such as 10.0.0.0/8; each with :port or without. Default: all that are not denied."`
 }
 
 const (
@@ -273,9 +273,9 @@ func (r *reader) egress(at path, block egressBlock) egress.Rules {
 }
 
 type tlsBlock struct {
-	CA          string `yaml:"ca" jsonschema_description:"Certificates of the provider's authorities, instead of the system's, in PEM: ${file:/etc/drainer/ca.pem}."`
-	Certificate string `yaml:"certificate" jsonschema_description:"The certificate to show to the provider, with its chain, in PEM. It needs a key."`
-	Key         string `yaml:"key" jsonschema_description:"The private key of the certificate, in PEM."`
+	CA          string `yaml:"ca" jsonschema_description:"Certificate authorities in PEM, instead of the system's: ${file:/etc/drainer/ca.pem}."`
+	Certificate string `yaml:"certificate" jsonschema_description:"The client certificate with its chain, in PEM. It needs a key."`
+	Key         string `yaml:"key" jsonschema_description:"Its private key, in PEM."`
 	ServerName  string `yaml:"server_name" jsonschema_description:"The name in the provider's certificate, if it is not that of its address."`
 }
 

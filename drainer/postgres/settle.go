@@ -202,8 +202,8 @@ var (
 	unqueueSQL string
 	//go:embed sql/late.sql
 	lateSQL string
-	//go:embed sql/astray.sql
-	astraySQL string
+	//go:embed sql/late_saga.sql
+	lateSagaSQL string
 )
 
 // recordLate keeps the proof of effects whose settlement was refused. After an
@@ -278,7 +278,7 @@ func (s *Store) appendEffect(ctx context.Context, worker string, late drainer.Se
 		if err != nil || !appended {
 			return err
 		}
-		_, err = tx.Exec(ctx, astraySQL, late.Row.IntentID, late.Acts)
+		_, err = tx.Exec(ctx, lateSagaSQL, late.Row.IntentID, late.Acts)
 		return err
 	})
 }

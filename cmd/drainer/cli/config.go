@@ -28,19 +28,18 @@ func newConfigValidate(options *options) *cobra.Command {
 		Use:   "validate [FILE FILE]",
 		Short: "Find every mistake in a configuration, with file, line and column",
 		Long: `validate reads a configuration as run does: strictly, with its secrets, and
-with every adapter built. It connects to nothing. A valid one is summed up, one
-line a tool; the mistakes of another go to standard error, and it exits with 3.
+with every adapter built. It connects to nothing. For a valid file it prints a line
+for each tool. Mistakes go to standard error, and the exit code is 3.
 
-A non_idempotent tool is safe for agents once its configuration says how to look
-an effect up, what undoes it, and for how long: lookup, compensate_with and
-reversal_window. One that lacks any of them is valid, and a warning. So is a tool
-that acts and has neither compensate_with nor compensation: none, because a run
-that used it cannot be compensated.
+It warns of a non_idempotent tool without lookup, compensate_with or
+reversal_window: they say how to look an effect up, what undoes it, and for how
+long. It also warns of a tool that acts and has neither compensate_with nor
+compensation: none, because a run that used it cannot be compensated.
 
 With two files it compares them instead, as they are written: it reads no secret
-and finds no other mistake. It says which providers both reach at one address,
-with the same credentials or others, without different namespaces. Outboxes of
-their own then make the same keys, and of two effects one is lost.`,
+and finds no other mistake. It lists providers that both files reach at one address
+without different namespaces, with the same credentials or others. If each file has
+an outbox of its own, both make the same keys there, and of two effects one is lost.`,
 		Example: `  drainer config validate --config drainer.yaml
   drainer config validate --config drainer.yaml -o json | jq '.errors[]'
 
@@ -230,11 +229,11 @@ func newConfigImport() *cobra.Command {
 		Long: `import turns what an OpenAPI document declares with x-agent-idempotency into a
 configuration of one provider: where it lives, where it wants the key, and a tool
 for each operation, named by its operationId. The payload of a tool holds the
-required parameters by name, and beside them the fields of the body.
+required parameters and the fields of the body, by name.
 
 An operation that violates the extension, or that drainer cannot send as it is
-documented, is left out, named on standard error, and makes the exit code 1.
-What no document says is yours to add: credentials, and http.response.ref.`,
+documented, is left out and named on standard error. The exit code is then 1.
+Add credentials and http.response.ref yourself.`,
 		Example: `  drainer config import openapi.yaml --provider billing > drainer.yaml
   drainer config validate --config drainer.yaml`,
 		Args: cobra.ExactArgs(1),
@@ -249,7 +248,7 @@ What no document says is yours to add: credentials, and http.response.ref.`,
 			return printBlock(command, document, provider)
 		},
 	}
-	command.Flags().StringVar(&provider, "provider", "", "`name` of the provider: what stands before the slash of a tool name")
+	command.Flags().StringVar(&provider, "provider", "", "`name` of the provider: the part of a tool name before the slash")
 	_ = command.MarkFlagRequired("provider")
 	return command
 }

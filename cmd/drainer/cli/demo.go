@@ -22,15 +22,15 @@ func newDemo(options *options) *cobra.Command {
 	var seed uint64
 	command := &cobra.Command{
 		Use:   "demo",
-		Short: "See it work: crashes on every side, then an audit",
+		Short: "Watch drainer survive crashes, then audit the effects",
 		Long: `demo starts a throwaway Postgres, a simulated provider that fails in every known
 way, agents that crash and retry, and two drainers, of which it kills one. Some runs
-fail at their last step and are undone; one cannot be, and pages. Then it compares
-the committed intents with the provider's ledger, and exits with 1 if an effect is
-missing, happened twice or was not undone. It takes less than a minute.
+fail at their last step and are undone. One cannot be undone, and is paged. Then demo
+compares the committed intents with the provider's ledger. It exits with 1 if an
+effect is missing, happened twice or was not undone. It takes less than a minute.
 
 With --database-url it creates a database of its own on that server and drops it
-at the end. It does not look at DATABASE_URL.`,
+at the end. It ignores DATABASE_URL.`,
 		Example: `  drainer demo
   drainer demo -o json | jq '{intents, effects, duplicate_effects, lost, sagas}'
   drainer demo --database-url postgres://postgres@localhost:5432/postgres`,
@@ -134,9 +134,9 @@ func newDemoProvider() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "provider",
 		Short: "Serve the demo's simulated provider alone",
-		Long: `provider serves what the demo's drainers talk to: an HTTP API that honours
-Idempotency-Key, takes every POST for an effect, and fails every third request in
-one of the known ways. It forgets everything when it ends.`,
+		Long: `provider is an HTTP API that honours Idempotency-Key, counts every POST as an
+effect, and fails every third request in one of the known ways. It keeps nothing
+when it ends.`,
 		Example: `  drainer demo provider --listen :8080`,
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {

@@ -39,16 +39,17 @@ func TestTheExamplesOfTheDocumentationAreValid(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://localhost/app")
 	t.Setenv("SLACK_WEBHOOK", "https://hooks.slack.com/services/T0/B0/x")
 	t.Setenv("WEBHOOK_SECRET", signingSecret)
+	const provider = "providers: {p: {adapter: http, http: {base_url: https://p.example}, tools: {t: {http: {path: /}, idempotency: {class: read_only}}}}}\n"
 	around := map[string]string{
-		"docs/retention.md": "version: 1\nproviders: {p: {adapter: http, http: {base_url: https://p.example}, tools: {t: {http: {path: /}, idempotency: {class: read_only}}}}}\n",
-		"docs/outcomes.md":  "version: 1\nproviders:\n  bank:\n    adapter: http\n    http: {base_url: https://bank.example}\n",
-		"README.md":         yamlIn(t, "README.md")[0],
+		"docs/retention.md": provider,
+		"docs/incidents.md": provider,
+		"docs/outcomes.md":  "providers:\n  bank:\n    adapter: http\n    http: {base_url: https://bank.example}\n",
 	}
 	secrets := secretFiles(t)
 	for _, page := range documents(t) {
 		for _, example := range yamlIn(t, page) {
-			if isPart := !strings.HasPrefix(example, "version:") && !strings.HasPrefix(example, "# yaml-language-server"); isPart {
-				example = around[page] + example
+			if isPart := !strings.Contains(example, "version: 1\n"); isPart {
+				example = "version: 1\n" + around[page] + example
 			}
 			example = secrets.mount(t, example)
 			if got := run(t, "config", "validate", "--config", write(t, "drainer.yaml", example)); got.code != exitOK {
@@ -58,8 +59,8 @@ func TestTheExamplesOfTheDocumentationAreValid(t *testing.T) {
 	}
 }
 
-// documents are all that may show a configuration. docs/contract.md shows OpenAPI,
-// docs/kubernetes.md values of the chart, which are tested with it.
+// documents are all that may show a configuration. docs/kubernetes.md shows values
+// of the chart, which are tested with it.
 func documents(t *testing.T) (all []string) {
 	t.Helper()
 	for _, pattern := range []string{"README.md", "docs/*.md", "docs/adapters/*.md"} {
@@ -68,7 +69,7 @@ func documents(t *testing.T) (all []string) {
 			t.Fatal(err)
 		}
 		for _, file := range found {
-			if page := strings.TrimPrefix(file, "../../../"); page != "docs/contract.md" && page != "docs/kubernetes.md" {
+			if page := strings.TrimPrefix(file, "../../../"); page != "docs/kubernetes.md" {
 				all = append(all, page)
 			}
 		}
@@ -138,23 +139,6 @@ func secretFiles(t *testing.T) mounted {
 	}
 }
 
-// The example of an adapter's test is one that runs.
-func TestTheExampleOfAConformanceTestIsTheRealOne(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile("../../../docs/conformance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := os.ReadFile("../../../examples/custom-adapter/filedrop/filedrop_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	example := regexp.MustCompile("(?s)```go\n(.*?)```").FindSubmatch(page)
-	if example == nil || !strings.Contains(string(source), string(example[1])) {
-		t.Error("docs/conformance.md shows another test than filedrop_test.go")
-	}
-}
-
 const configurationPage = "../../../docs/configuration.md"
 
 // The page lists what the published schema says, so neither can be ahead.
@@ -197,7 +181,7 @@ func listsOfFields(t *testing.T) string {
 	page.list("## A tool: `providers.<name>.tools.<operation>`", "", tool, registry.Names())
 	page.list("## A channel: `pages[]`", "", property(t, &root, "pages").Items, nil)
 	for _, adapter := range registry.Names() {
-		fmt.Fprintf(&page, "## Adapter `%s`\n\n[Its promises and failures](adapters/%[1]s.md).\n\n", adapter)
+		fmt.Fprintf(&page, "## Adapter [`%s`](adapters/%[1]s.md)\n\n", adapter)
 		page.list("### `providers.<name>."+adapter+"`", adapter+".", property(t, provider, adapter), nil)
 		page.list("### `providers.<name>.tools.<operation>."+adapter+"`", adapter+".", property(t, tool, adapter), nil)
 	}
@@ -351,6 +335,29 @@ func TestEveryLinkOfTheDocumentationLeadsSomewhere(t *testing.T) {
 	}
 }
 
+// A reader follows a row's walk from file to file.
+func TestEveryFileOfTheArchitectureHasItsFunction(t *testing.T) {
+	t.Parallel()
+	text := read(t, "../../../docs/architecture.md")
+	walk := regexp.MustCompile("(?m)^\\| \\d+ \\| `([^`]+)` \\| `(\\w+)` \\|").FindAllStringSubmatch(text, -1)
+	if len(walk) == 0 || len(walk) > 12 {
+		t.Errorf("the walk has %d files", len(walk))
+	}
+	for _, step := range walk {
+		if declares := regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + step[2] + `\(`); !declares.MatchString(read(t, "../../../"+step[1])) {
+			t.Errorf("%s has no function %s", step[1], step[2])
+		}
+	}
+	for _, file := range regexp.MustCompile("`([a-z]+/[a-z0-9_/]+\\.(?:go|sql))`").FindAllStringSubmatch(text, -1) {
+		if strings.HasPrefix(file[1], "sql/") { // beside the file of its row
+			continue
+		}
+		if _, err := os.Stat("../../../" + file[1]); err != nil {
+			t.Errorf("docs/architecture.md names %s, which is not there", file[1])
+		}
+	}
+}
+
 func TestEveryTestThatTheDocumentationNamesExists(t *testing.T) {
 	t.Parallel()
 	written := map[string]bool{}
@@ -396,9 +403,10 @@ func prose(t *testing.T) (pages []string) {
 // sections are the anchors that a page's headings have at GitHub.
 func sections(page string) map[string]bool {
 	anchors := map[string]bool{}
-	dropped := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	dropped, linked := regexp.MustCompile(`[^\p{L}\p{N} _-]`), regexp.MustCompile(`\]\([^)]*\)`)
 	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {
-		anchors[strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(heading[1]), ""), " ", "-")] = true
+		text := linked.ReplaceAllString(heading[1], "]")
+		anchors[strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(text), ""), " ", "-")] = true
 	}
 	return anchors
 }
@@ -412,7 +420,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-var update = flag.Bool("update", false, "write the table of metrics anew")
+var update = flag.Bool("update", false, "write the lists of metrics and fields anew")
 
 func TestEveryMetricIsDocumented(t *testing.T) {
 	t.Parallel()
@@ -421,8 +429,8 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	introduction, _, _ := strings.Cut(string(text), "| metric |")
-	want := introduction + tableOfMetrics(t)
+	introduction, _, _ := strings.Cut(string(text), "- `drainer_")
+	want := introduction + listOfMetrics(t)
 	if *update {
 		if err := os.WriteFile(page, []byte(want), 0o600); err != nil {
 			t.Fatal(err)
@@ -430,13 +438,13 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 		return
 	}
 	if string(text) != want {
-		t.Errorf("docs/metrics.md is stale; look at this table, then run this test with -update\n%s", tableOfMetrics(t))
+		t.Errorf("docs/metrics.md is stale; look at this list, then run this test with -update\n%s", listOfMetrics(t))
 	}
 }
 
-// tableOfMetrics lists what `drainer run` registers, without the metrics of the
-// Go runtime.
-func tableOfMetrics(t *testing.T) string {
+// listOfMetrics has a line for each metric that `drainer run` registers, without
+// those of the Go runtime.
+func listOfMetrics(t *testing.T) string {
 	t.Helper()
 	registered, log := listing{}, slog.New(slog.DiscardHandler)
 	drainer.New(nil, nil, drainer.Settings{}, log, registered)
@@ -449,17 +457,16 @@ func tableOfMetrics(t *testing.T) string {
 	}
 	_, _ = jobs.New(nil, log, registered, parts.list()...) // River lacks a pool, and the metrics are registered by then
 
-	var table strings.Builder
-	table.WriteString("| metric | kind | labels | meaning |\n|---|---|---|---|\n")
+	var list strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(registered)) {
 		if !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") {
-			table.WriteString(registered[name])
+			list.WriteString(registered[name])
 		}
 	}
-	return table.String()
+	return list.String()
 }
 
-// listing is a registerer that keeps a row for each metric, by its name.
+// listing is a registerer that keeps a line for each metric, by its name.
 type listing map[string]string
 
 func (l listing) MustRegister(collectors ...prometheus.Collector) {
@@ -488,13 +495,16 @@ var (
 func (l listing) add(kind, text string) {
 	parts := description.FindStringSubmatch(text)
 	if parts == nil {
-		l[text] = text + "\n" // which no table holds
+		l[text] = text + "\n" // which no page holds
 		return
 	}
 	name, _ := strconv.Unquote(parts[1])
 	help, _ := strconv.Unquote(parts[2])
 	labels := constLabel.ReplaceAllString(parts[3], "$1") + parts[4]
-	l[name] = fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, kind, strings.ReplaceAll(labels, ",", ", "), help)
+	if labels != "" {
+		kind += " by " + strings.ReplaceAll(labels, ",", ", ")
+	}
+	l[name] = fmt.Sprintf("- `%s`, %s: %s\n", name, kind, help)
 }
 
 func kindOf(collector prometheus.Collector) string {

@@ -19,15 +19,15 @@ func newDoctor(options *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Find out what is wrong, and what to do about it",
-		Long: `doctor looks over the database, what lies in the outbox, and the way to each
-provider, and says of each thing whether it is ok, a warning, a problem or was
-not checked, with a cure. It changes nothing and sends nothing to a provider.
+		Long: `doctor checks the database, the outbox, and the connection to each provider. Each
+check is ok, a warning, a problem or not checked, and names a cure. doctor changes
+nothing and sends nothing to a provider.
 
-Run it where the daemon runs, and as the same role: it sees what the daemon sees.
-Without --config it looks at the database alone.
+Run it on the daemon's machine, with the daemon's login. Without --config it checks
+the database alone.
 
-Exit 0 says that nothing is a problem, though there may be warnings; 1 that
-something is; 4 that the database cannot be reached; 5 that its schema is behind.`,
+Exit 0: no problem, perhaps warnings. 1: a problem. 4: the database cannot be
+reached. 5: its schema is behind.`,
 		Example: `  drainer doctor --config drainer.yaml
 
   # only what is not as it should be

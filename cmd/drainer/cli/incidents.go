@@ -31,7 +31,7 @@ func newIncidentsList(options *options) *cobra.Command {
 	var filter operator.IncidentFilter
 	command := &cobra.Command{
 		Use:   "list",
-		Short: "List incidents that are not resolved, those opened last first",
+		Short: "List incidents that are not resolved, the newest first",
 		Long:  "list shows what is to be decided.\n\n" + incidentsHelp,
 		Example: `  drainer incidents list
   drainer incidents list --kind outcome_unknown
@@ -83,11 +83,11 @@ func newIncidentsAck(options *options) *cobra.Command {
 		Use:   "ack INCIDENT...",
 		Short: "Acknowledge incidents, which ends their pages",
 		Long: `ack ends the pages, and sends the channels the operator's name. It does not resolve
-the incident: intents resolve, intents retry, sagas retry and sagas resolve do. An
-incident whose cause comes back is opened and paged again.
+the incident: intents resolve, intents retry, sagas retry and sagas resolve do. If its
+cause comes back, the incident is opened and paged again.
 
-Who acknowledged it and why is kept with the incident. The exit code is 1 if one of
-them could not be acknowledged.`,
+The operator and the reason are stored with the incident. The exit code is 1 if one
+of them could not be acknowledged.`,
 		Example: `  drainer incidents ack 7 --reason "asking the provider"
   drainer incidents ack 7 8 9 --reason "same outage, ticket 4711" --operator on-call`,
 		Args: cobra.MinimumNArgs(1),

@@ -284,8 +284,8 @@ be over keeps waiting.
 
   # a provider asked for a wait of a day, and works again
   drainer intents retry --now --provider stripe --yes --reason "stripe is back"`
-	command.Flags().BoolVar(&retry.MayDuplicate, "may-duplicate", false, "accept a second effect of what may have been applied")
-	command.Flags().BoolVar(&now, "now", false, "make intents due that wait in the queue, and change nothing else of them")
+	command.Flags().BoolVar(&retry.MayDuplicate, "may-duplicate", false, "accept a second effect of intents in doubt")
+	command.Flags().BoolVar(&now, "now", false, "only make waiting intents due")
 	command.Flags().BoolVar(&retry.NewKey, "new-key", false, "send it under a new idempotency key, because its provider saved the refusal")
 	command.MarkFlagsMutuallyExclusive("now", "may-duplicate")
 	command.MarkFlagsMutuallyExclusive("now", "new-key")

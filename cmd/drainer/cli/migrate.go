@@ -29,10 +29,10 @@ func newMigrate(options *options) *cobra.Command {
 func newMigrateUp(options *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "up",
-		Short: "Apply what is missing",
+		Short: "Create the schema, or apply missing migrations",
 		Long: `up creates the schema outbox, or brings it up to date. Several processes may run
-it at once: one migrates, the others wait. It gives up on a lock that is held for
-long, rather than making agents queue behind it; run it again then.`,
+it at once: one migrates, the others wait. If it cannot get a lock for long, it gives
+up, so that agents do not wait behind it. Run it again then.`,
 		Example: `  drainer migrate up --database-url postgres://localhost/app`,
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -74,12 +74,11 @@ func newMigrateStatus(options *options) *cobra.Command {
 func newMigrateRetention(options *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "retention",
-		Short: "Make the configuration's retention the least that any daemon may keep",
-		Long: `retention writes how long the configuration keeps settled intents into the table
-outbox.setting: its default, and what its tools say otherwise. No daemon forgets an
-intent earlier. Without a setting this floor is 90 days, so a shorter retention counts
-only after this command. It needs the login of the schema's owner, who alone may write
-there. It prints what it changed.`,
+		Short: "Publish the configuration's retention as the floor for all daemons",
+		Long: `retention writes the configuration's retention into the table outbox.setting: its
+default, and that of tools with their own. No daemon prunes an intent earlier. Without
+a setting this floor is 90 days, so a shorter retention counts only after this command.
+It needs the login of the schema's owner, and prints its changes.`,
 		Example: `  drainer migrate retention --config drainer.yaml --database-url "$OWNER_URL"`,
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {

@@ -37,25 +37,21 @@ func newRun(options *options) *cobra.Command {
 		Long: `run claims due intents and dispatches them, with one lane a provider. Any number
 of these processes may drain one outbox.
 
-SIGTERM or an interrupt shuts it down: it claims nothing more, lets what is in
-flight finish within worker.shutdown_timeout, gives back what was not sent, and
-exits with 0. A second signal ends it at once; other processes then recover its
-rows.
+SIGTERM or an interrupt shuts it down: it claims nothing more, lets requests in
+flight finish within worker.shutdown_timeout, gives unsent rows back, and exits
+with 0. A second signal ends it at once; other processes then recover its rows.
 
 SIGHUP, or a change of the configuration or of a file that it refers to, reloads
-it: providers, their tools, credentials and limits, retention and pages. What is
-in flight ends as it began. A configuration with a mistake changes nothing, and
-is logged. database, worker and server need a restart.
+it: providers, their tools, credentials and limits, retention and pages. Requests
+in flight keep their old configuration. A configuration with a mistake changes
+nothing, and is logged. database, worker, server and unconfigured need a restart.
 
-With --once it reloads nothing. Exit 0 says that nothing is due any more at the
-providers of the configuration, and 1 that due rows are left because a provider
-is paused or its circuit breaker is open. An intent that failed for now is due
-later. It does not look at intents of other providers, compensates no run and sends no
-pages: that needs a daemon.
+With --once it reloads nothing. Exit 0: nothing is due any more at the providers of
+the configuration; an intent may wait for its next attempt. Exit 1: due rows are
+left, because a provider is paused or its circuit breaker is open. With --once it
+compensates no run and sends no pages: that needs a daemon.
 
-OTEL_EXPORTER_OTLP_ENDPOINT switches traces on, as docs/tracing.md describes: spans
-of every attempt, sent to that collector in the trace that the agent left with its
-intent.`,
+OTEL_EXPORTER_OTLP_ENDPOINT switches on traces of every attempt: docs/tracing.md.`,
 		Example: `  drainer run --config drainer.yaml
 
   # drain what is due now, then exit: for cron, tests and a first try
@@ -132,7 +128,7 @@ func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config
 	}
 	err := drainer.New(store, loaded.Providers, settings, log, metrics).Run(ctx)
 	if marked.Load() {
-		log.Warn("agent runs are to be taken back, which drainer run does without --once; see drainer sagas list --state begun")
+		log.Warn("agent runs wait to be rolled back: run drainer without --once; see drainer sagas list --state begun")
 	}
 	return err
 }

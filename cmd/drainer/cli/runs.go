@@ -19,13 +19,13 @@ func newRunsCancel(options *options) *cobra.Command {
 		Use:   "cancel RUN",
 		Short: "Stop an agent run for good: it takes no further step",
 		Long: `cancel is a kill switch. From its commit on the run can enqueue nothing more
-(SQLSTATE OB002), and no worker claims its steps; within a second every worker gives
-back what it had claimed and not yet sent. What waits is cancelled, what is in flight
-ends and is recorded, and what may have been applied is looked up and never sent
-again. It cannot be reverted.
+(SQLSTATE OB002), and no worker claims its steps. Within a second every worker gives
+back steps that it has claimed and not yet sent. Waiting steps are cancelled. Requests
+in flight end and are recorded. Steps in doubt are looked up and never sent again. This
+cannot be reverted.
 
-What the run completed stays as it is. With --compensate it is undone, the newest
-step first, as if a step had failed; that can also be asked for later.`,
+Completed steps stay as they are. With --compensate they are undone, the newest first,
+as if a step had failed. "drainer compensate" does that later.`,
 		Example: `  drainer runs cancel run-001 --reason "agent misbehaves"
   drainer runs cancel run-001 --compensate --reason "agent ordered twice"
   drainer intents list --run run-001   # what became of each step`,

@@ -199,7 +199,7 @@ func describeProcess(ctx context.Context, log *slog.Logger) *resource.Resource {
 		resource.WithFromEnv(),
 	)
 	if err != nil {
-		log.Warn("traces do not say all of where they come from", "error", err)
+		log.Warn("traces lack a part of their resource attributes", "error", err)
 	}
 	return described
 }
@@ -291,7 +291,7 @@ func (q *spanQueue) OnEnd(span sdktrace.ReadOnlySpan) {
 		q.waiting.Add(-1)
 		q.metrics.WithLabelValues("dropped").Inc()
 		q.full.Do(func() {
-			q.log.Warn("spans are dropped, as more end than the collector takes; drainer_trace_spans_total goes on counting them", "queue", q.room)
+			q.log.Warn("spans are dropped, because more end than the collector takes; drainer_trace_spans_total counts them", "queue", q.room)
 		})
 		return
 	}
@@ -348,7 +348,7 @@ func (e watchedExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadO
 func newSpanMetrics(registerer prometheus.Registerer) *prometheus.CounterVec {
 	spans := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "drainer", Name: "trace_spans_total",
-		Help: "Spans by what became of them: exported, failed with the export, or dropped before it.",
+		Help: "Spans: exported, failed with the export, or dropped before it.",
 	}, []string{"outcome"})
 	for _, outcome := range []string{"exported", "failed", "dropped"} {
 		spans.WithLabelValues(outcome)

@@ -74,10 +74,10 @@ func newVerifyAdapter(options *options) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "adapter",
 		Short: "Test whether a configured adapter does what drainer requires",
-		Long: `adapter asks a provider's adapter, as it is configured, what can be asked without
-sending anything: it builds; starts its child, or connects, and finds its tools there;
-refuses an operation that is not configured; dispatches nothing after its deadline;
-repeats no secret; and leaves nothing running. What it did not ask is "not run".
+		Long: `adapter checks a configured adapter. Without --tool it sends nothing: the adapter
+must build, start its child or connect, find its tools there, refuse an operation that
+is not configured, dispatch nothing after its deadline, repeat no secret, and leave
+nothing running. A check that was not made is "not run".
 
 With --tool, --payload and --yes it sends, with real effects: a first call; the same
 call again, under the same key; different intents at once; and one with a deadline
@@ -172,11 +172,11 @@ func newVerifyManifest(options *options) *cobra.Command {
 		Use:   "manifest SPEC",
 		Short: "Find what an OpenAPI document leaves open about repeated calls",
 		Long: `manifest reads the extension x-agent-idempotency of an OpenAPI document, 3.0 or
-3.1, JSON or YAML, and reports every violation with its cure: a write that says
-nothing, a key without a lifetime, a status or header that the operation itself
-does not document. It makes no network call and follows no reference to another file.
+3.1, JSON or YAML, and reports every violation with its cure: a write without the
+extension, a key without a lifetime, a status or header that the operation does not
+document. It makes no network call and follows no reference to another file.
 
-It exits with 1 if there is any. docs/contract.md describes the extension.`,
+It exits with 1 if there is a violation. docs/contract.md describes the extension.`,
 		Example: `  drainer verify manifest openapi.yaml
   drainer verify manifest openapi.json -o json | jq '.violations[] | {method, path, rule}'`,
 		Args: cobra.ExactArgs(1),
@@ -249,8 +249,8 @@ reference; whether the body is the same, byte for byte as it would be stored;
 and how the other calls were refused. A provider that keeps its promise has two
 effects; another one has more. Use a sandbox.
 
-It exits with 1 if the provider does not do what the class of the tool declares, or
-was not available to show it. It needs no database.`,
+It exits with 1 if the provider does not keep the promise of the tool's class, or was
+not available. It needs no database.`,
 		Example: `  drainer verify replay --config sandbox.yaml --tool billing/charge --yes \
     --payload '{"amount": 100}' --other-payload '{"amount": 200}'
   drainer verify replay --config sandbox.yaml --tool billing/charge --yes \

@@ -40,7 +40,7 @@ func DeclaresJSON(contentType string) bool {
 	return err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
 }
 
-// opensLikeJSON is for providers that send JSON under another name.
+// opensLikeJSON recognises JSON that a provider sends with another content type.
 func opensLikeJSON(body []byte) bool {
 	trimmed := bytes.TrimLeft(body, " \t\r\n")
 	return len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[')

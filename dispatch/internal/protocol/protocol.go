@@ -210,11 +210,10 @@ func wholeLine(data []byte, atEOF bool) (advance int, token []byte, err error) {
 
 var errNoObject = errors.New("not one JSON object")
 
-// readObject fills in the fields of a message by their names, and names those
-// that are mistyped or stand there twice: which of two outcomes is meant, or
-// to which request a result with two ids belongs, is unknown. A field counts under its
-// exact name; encoding/json would take "ID" for "id". What has no name here is
-// passed over.
+// readObject fills in the fields of a message by their exact names: encoding/json
+// would take "ID" for "id". It returns the names of fields that have the wrong type
+// or occur twice, because of two outcomes or ids it is unknown which one is meant.
+// Unknown fields are ignored.
 func readObject(text []byte, fields map[string]any) (mistakes []string, err error) {
 	object := json.NewDecoder(bytes.NewReader(text))
 	seen := map[string]bool{}

@@ -129,8 +129,8 @@ func (s *Shared[C]) Forget(conn C) bool {
 	return true
 }
 
-// Close cancels a dial, ends every connection, also forgotten ones, and returns
-// when all have ended. No Get may run or follow.
+// Close cancels a dial and ends every connection, also forgotten ones. It returns
+// when all have ended. Call no Get at the same time or later.
 func (s *Shared[C]) Close() {
 	s.end()
 	s.running.Wait()

@@ -1,16 +1,16 @@
 -- $1 intent, whose effect came late, $2 whether its tool acts. Its saga plans anew, if it
--- is under way. If its run had been taken back by then, that did not come to nothing, and
+-- is under way. If that saga had ended by then, the effect is not undone, and
 -- a human must know.
 WITH held AS MATERIALIZED (
-  SELECT agent_run_id, state IN ('compensated', 'compensation_failed', 'resolved') AND $2::boolean AS astray FROM outbox.saga
+  SELECT agent_run_id, state IN ('compensated', 'compensation_failed', 'resolved') AND $2::boolean AS has_ended FROM outbox.saga
   WHERE agent_run_id = (SELECT agent_run_id FROM outbox.intent WHERE id = $1::bigint)
   FOR UPDATE
 ), moved AS (
   UPDATE outbox.saga s
-  SET state = CASE WHEN astray THEN 'compensation_failed' ELSE s.state END, plan = NULL,
+  SET state = CASE WHEN has_ended THEN 'compensation_failed' ELSE s.state END, plan = NULL,
       moves_at = CASE WHEN s.passes = 0 THEN now() ELSE s.moves_at END
   FROM held WHERE s.agent_run_id = held.agent_run_id
 )
 INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
-SELECT 'compensation_failed', $1, agent_run_id, 'late_effect' FROM held WHERE astray
+SELECT 'compensation_failed', $1, agent_run_id, 'late_effect' FROM held WHERE has_ended
 ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now();
