@@ -168,7 +168,7 @@ func CompileMapping(source string) (*Mapping, error) {
 	if err != nil {
 		return nil, fmt.Errorf("payload of an undo: %w", err)
 	}
-	return &Mapping{expression}, nil
+	return &Mapping{expression.Apart()}, nil
 }
 
 // Payload is the forward payload byte for byte where nothing else was

@@ -40,9 +40,12 @@ func (o Outcome) LeavesDoubt() bool {
 // Overloaded reports whether the provider was out of reach or out of room:
 // what opens a breaker. A 429 is the caller's own limit and says nothing of
 // the provider's health, and an adapter may know that a refusal does not
-// either; an answer of any other kind proves that it lives.
+// either; an answer of any other kind proves that it lives. What this side refused
+// never came near it.
 func (r Result) Overloaded() bool {
 	switch {
+	case r.Unsent:
+		return false
 	case r.Outcome == NotSent:
 		return true
 	case r.Healthy:

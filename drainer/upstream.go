@@ -144,7 +144,12 @@ func (b *breaker) passes(row *Row) bool {
 
 // saw counts overloads. An overload shuts this process's gate at once. The change
 // that saw returns shuts the gates of the other processes, once it is committed.
+// A refusal on this side, or a slow expression, says nothing of the provider: a payload
+// could otherwise shut a provider off, or keep the gate of one that is away open.
 func (b *breaker) saw(result dispatch.Result, probe bool) *BreakerChange {
+	if result.Unsent {
+		return b.unproven(&Row{Probe: probe})
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	overloaded := result.Overloaded()

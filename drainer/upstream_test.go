@@ -33,6 +33,8 @@ func TestABreakerOpensAfterOverloadsInARow(t *testing.T) {
 		{"429 is the caller's own limit", []dispatch.Result{overloaded, overloaded, {Outcome: dispatch.Throttled, HTTPStatus: 429}}, false},
 		{"out of reach", []dispatch.Result{{Outcome: dispatch.NotSent}, {Outcome: dispatch.NotSent}, {Outcome: dispatch.NotSent}}, true},
 		{"no answers", []dispatch.Result{{Outcome: dispatch.Ambiguous}, {Outcome: dispatch.NotSent}, {Outcome: dispatch.Throttled, HTTPStatus: 503}}, true},
+		{"what this side refused is no answer", []dispatch.Result{overloaded, overloaded, {Outcome: dispatch.Rejected, Unsent: true}, overloaded}, true},
+		{"payloads that take too long here", []dispatch.Result{{Outcome: dispatch.NotSent, Unsent: true}, {Outcome: dispatch.Throttled, Unsent: true}, {Outcome: dispatch.NotSent, Unsent: true}}, false},
 	} {
 		b := threeStrikes()
 		var change *BreakerChange
@@ -158,9 +160,10 @@ func TestAProbeAlwaysEndsInAVerdict(t *testing.T) {
 		open   bool
 		wait   time.Duration
 	}{
-		"an answer":  {b.saw(healthy, true), false, 10 * time.Second},
-		"overload":   {b.saw(overloaded, true), true, 10 * time.Second},
-		"never sent": {b.unproven(&Row{Probe: true}), true, 0},
+		"an answer":    {b.saw(healthy, true), false, 10 * time.Second},
+		"overload":     {b.saw(overloaded, true), true, 10 * time.Second},
+		"never sent":   {b.unproven(&Row{Probe: true}), true, 0},
+		"refused here": {b.saw(dispatch.Result{Outcome: dispatch.Rejected, Unsent: true}, true), true, 0},
 	} {
 		if test.change == nil || test.change.Open != test.open || (test.open && test.change.For != test.wait) {
 			t.Errorf("%s: %+v", name, test.change)

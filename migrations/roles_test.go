@@ -147,6 +147,7 @@ func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 		"UPDATE outbox.incident SET acknowledged_by = 'operator:alice', acknowledged_at = now()":                                          forbidden,
 		"UPDATE outbox.incident SET resolved_by = 'operator:alice', resolved_at = now()":                                                  forbidden,
 		"INSERT INTO outbox.incident (kind, intent_id, agent_run_id, acknowledged_by) VALUES ('key_collision', 7, 'r', 'operator:alice')": forbidden,
+		"UPDATE outbox.incident SET resolved_at = now()":                                                                                  forbidden,
 		// as another login
 		"INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, login) VALUES (1, 9, 'w', 'completed', 'completed', 'alice')": forbidden,
 		"INSERT INTO outbox.saga (agent_run_id, login) VALUES ('other', 'alice')":                                                               forbidden,
@@ -199,18 +200,23 @@ func TestAnOperatorCannotForgeOrRewriteHistory(t *testing.T) {
 		"DELETE FROM outbox.worker": forbidden,
 		"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('r', '7', 'a/b', 'c', '{}')": forbidden,
 		"SELECT * FROM outbox.enqueue('r', '7', 'a/b', 'c', '{}')":                                                                  forbidden,
-		"DELETE FROM outbox.claim":                                                                     forbidden,
-		"UPDATE outbox.saga SET state = 'compensated'":                                                 forbidden,
-		"UPDATE outbox.saga SET changed_by = 'operator:bob'":                                           forbidden,
-		"INSERT INTO outbox.saga (agent_run_id) VALUES ('other')":                                      forbidden,
-		"SELECT outbox.operate_run('failed', 'compensated', 'operator:a', 'r')":                        "20000",
-		"SELECT outbox.operate_run('failed', 'resolve_saga', 'drainer', 'r')":                          checkViolation,
-		"SELECT outbox.operate_run('failed', 'resolve_saga', 'operator:a', NULL)":                      "23502",
-		"UPDATE outbox.incident SET resolved_by = 'evidence', resolved_at = now()":                     forbidden,
-		"INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 7, 'r')": forbidden,
-		"UPDATE outbox.provider SET paused = true":                                                     forbidden,
-		"UPDATE outbox.provider SET state = 'open'":                                                    forbidden,
-		"INSERT INTO outbox.river_job (kind, args, max_attempts, queue) VALUES ('k', '{}', 1, 'q')":    forbidden,
+		"DELETE FROM outbox.claim":                                                forbidden,
+		"UPDATE outbox.saga SET state = 'compensated'":                            forbidden,
+		"UPDATE outbox.saga SET changed_by = 'operator:bob'":                      forbidden,
+		"INSERT INTO outbox.saga (agent_run_id) VALUES ('other')":                 forbidden,
+		"SELECT outbox.operate_run('failed', 'compensated', 'operator:a', 'r')":   "20000",
+		"SELECT outbox.operate_run('failed', 'resolve_saga', 'drainer', 'r')":     checkViolation,
+		"SELECT outbox.operate_run('failed', 'resolve_saga', 'operator:a', NULL)": "23502",
+		"INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status) VALUES (1, 9, gen_random_uuid()::text, 'resolved', 'completed')": checkViolation,
+		"INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status) VALUES (1, 9, 'operator:a', 'completed', 'completed')":           checkViolation,
+		"UPDATE outbox.incident SET acknowledged_by = 'drainer', acknowledged_at = now()":                                                            forbidden,
+		"UPDATE outbox.incident SET acknowledged_at = now()":                                                                                         forbidden,
+		"UPDATE outbox.incident SET resolved_at = now()":                                                                                             forbidden,
+		"UPDATE outbox.incident SET resolved_by = 'evidence', resolved_at = now()":                                                                   forbidden,
+		"INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 7, 'r')":                                               forbidden,
+		"UPDATE outbox.provider SET paused = true":                                                                                                   forbidden,
+		"UPDATE outbox.provider SET state = 'open'":                                                                                                  forbidden,
+		"INSERT INTO outbox.river_job (kind, args, max_attempts, queue) VALUES ('k', '{}', 1, 'q')":                                                  forbidden,
 		// as another login
 		"INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, login) VALUES (1, 9, 'operator:a', 'resolved', 'completed', 'bob')": forbidden,
 		"INSERT INTO outbox.operation (operator, action, provider, reason) VALUES ('operator:a', 'pause', 'p', 'r')":                                    forbidden,
@@ -237,6 +243,34 @@ func TestAnOperatorCannotForgeOrRewriteHistory(t *testing.T) {
 		"SELECT outbox.operate_run('failed', 'resolve_saga', 'operator:a', 'why')":                                                                       "",
 		"SELECT outbox.operate_provider('p', true, 'operator:a', 'why')":                                                                                 "",
 		"SELECT version FROM outbox.river_migration":                                                                                                     "",
+	})
+}
+
+// Who decided on an incident is history as well, until it opens again.
+func TestADecisionOnAnIncidentStandsUntilItOpensAgain(t *testing.T) {
+	t.Parallel()
+	fault.Injected(t, 70, 1)
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	seedHistory(t, pool)
+	drainertest.Exec(t, pool, "UPDATE outbox.incident SET acknowledged_by = 'operator:ann', acknowledged_at = now(), reason = 'mine'")
+	asRole(t, pool, "outbox_operator", map[string]string{
+		"UPDATE outbox.incident SET acknowledged_by = 'operator:bob'":                     forbidden,
+		"UPDATE outbox.incident SET acknowledged_by = NULL, acknowledged_at = NULL":       forbidden,
+		"UPDATE outbox.incident SET reason = 'another'":                                   forbidden,
+		"UPDATE outbox.incident SET resolved_by = 'operator:bob', resolved_at = now()":    "",
+		"UPDATE outbox.incident SET acknowledged_by = 'operator:ann', reason = 'another'": forbidden,
+	})
+	drainertest.Exec(t, pool, "UPDATE outbox.incident SET resolved_by = 'operator:ann', resolved_at = now()")
+	for role, name := range map[string]string{"outbox_operator": "operator:bob", "outbox_drainer": "evidence"} {
+		asRole(t, pool, role, map[string]string{
+			"UPDATE outbox.incident SET resolved_by = '" + name + "'":        forbidden,
+			"UPDATE outbox.incident SET resolved_by = NULL":                  forbidden,
+			"UPDATE outbox.incident SET resolved_at = NULL":                  forbidden,
+			"UPDATE outbox.incident SET resolved_at = now() - interval '1d'": forbidden,
+		})
+	}
+	asRole(t, pool, "outbox_drainer", map[string]string{
+		"UPDATE outbox.incident SET opened_at = now()": "",
 	})
 }
 

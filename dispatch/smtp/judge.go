@@ -9,6 +9,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
 const maxDetail = 1024 // characters of a server's own words
@@ -18,8 +19,8 @@ var errAuthentication = errors.New("the server asks for more than a user and a p
 // unrendered is the result of a payload that makes no mail. Asking again would
 // end the same, unless it was time that ran out.
 func unrendered(ctx context.Context, err error) dispatch.Result {
-	if ctx.Err() != nil {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: evidence.Context(ctx), Unsent: true}
+	if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
+		return render.Refusal(ctx, err)
 	}
 	class := "unrenderable_request"
 	switch {

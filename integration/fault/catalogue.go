@@ -459,6 +459,7 @@ var Catalogue = []Case{
 			"migrations TestNoLoginPrunesBelowTheOwnersFloor",
 			"migrations TestADaemonCannotForgeOrRewriteHistory",
 			"migrations TestAnOperatorCannotForgeOrRewriteHistory",
+			"migrations TestADecisionOnAnIncidentStandsUntilItOpensAgain",
 		},
 	},
 	{
@@ -476,11 +477,12 @@ var Catalogue = []Case{
 		Tests:   []string{"integration/faults TestIdleClientsOfTheMetricsPortStopNeitherDeliveriesNorScrapes"},
 	},
 	{
-		Number: 72, Fault: "expressions that ask for gigabytes",
+		Number: 72, Fault: "expressions that ask for gigabytes, or for minutes",
 		Checked: "little is built, whatever they ask for; large ones one at a time; others get through; the intent alone is refused",
 		Tests: []string{
 			"internal/jq TestNoExpressionBuildsMoreThanItMay",
 			"internal/jq TestHeavyExpressionsRunOneAtATime",
+			"internal/jq TestExpressionsThatAreApartWaitForNoOthers",
 			"dispatch/http TestAPayloadThatAnExpressionBlowsUpIsRefused",
 		},
 	},

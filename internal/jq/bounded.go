@@ -52,7 +52,7 @@ var bounded = map[string]func(b *budget, input any, arguments []any) error{
 	"keys/0":           copying(2),
 	"reverse/0":        copying(1),
 	"_captures/0":      copying(8),
-	"fromjson/0":       copying(24),
+	"fromjson/0":       reading,
 	"split/1":          func(b *budget, input any, a []any) error { return b.split(input, a[0]) },
 
 	"add/0":        expanding(2),
@@ -204,8 +204,9 @@ func compiled(function string, variables ...string) *gojq.Code {
 	return code
 }
 
-// longNumber is the most digits that are calculated with.
-const longNumber = 100_000
+// longNumber is the longest number, in digits or bytes, that is calculated with: the product of
+// two that were read.
+const longNumber = 2 * maxDigits
 
 // calculate is for what takes as much as its operands without their contents.
 func (b *budget) calculate(operands ...any) error {
@@ -222,7 +223,7 @@ func (b *budget) calculate(operands ...any) error {
 // work charges the budget for the steps that a function takes in one call, such
 // as comparisons.
 func (b *budget) work(times, each int) error {
-	const most = 1 << 28 // under a second
+	const most = 1 << 28 // about a second
 	if each > 0 && times > most/each && b.err == nil {
 		b.err = ErrTooManySteps
 	}
@@ -254,6 +255,13 @@ func expanding(factor int) func(*budget, any, []any) error {
 		}
 		return b.charge(factor * size)
 	}
+}
+
+func reading(b *budget, input any, _ []any) error {
+	if mayHoldLongNumber(asText(input)) {
+		return b.fail()
+	}
+	return copying(24)(b, input, nil)
 }
 
 func writing(b *budget, input any, _ []any) error {
@@ -321,11 +329,11 @@ func dividing(b *budget, _ any, operands []any) error {
 
 func sorting(b *budget, input any, keys []any) error {
 	for _, list := range append(keys, input) {
-		size, err := b.tree(list)
-		if err != nil {
+		if _, err := b.tree(list); err != nil {
 			return err
 		}
-		if err := b.work(size/overhead, 16); err != nil { // a comparison for each doubling of the length
+		sum, _ := effort(list)
+		if err := b.work(sum, 16); err != nil { // a comparison for each doubling of the length
 			return err
 		}
 	}
@@ -358,21 +366,48 @@ func transposing(b *budget, input any, _ []any) error {
 
 // searching compares each part of the one with each of the other at worst.
 func searching(b *budget, input any, arguments []any) error {
-	in, err := b.tree(input)
-	if err != nil {
-		return err
-	}
-	what, err := b.tree(arguments[0])
-	if err != nil {
-		return err
+	for _, value := range []any{input, arguments[0]} {
+		if _, err := b.tree(value); err != nil {
+			return err
+		}
 	}
 	if !isContainer(input) {
 		return b.charge(24 * (shallow(input) + shallow(arguments[0])))
 	}
-	if err := b.work(in/overhead, what/overhead); err != nil {
+	in, inParts := effort(input)
+	what, whatParts := effort(arguments[0])
+	if err := b.work(in, whatParts); err != nil {
+		return err
+	}
+	if err := b.work(what, inParts); err != nil {
 		return err
 	}
 	return b.charge(shallow(input))
+}
+
+// effort tells how long it takes to compare all parts of a value once, in some nanoseconds, and how many parts
+// there are. A number is read for that.
+func effort(value any) (sum, parts int) {
+	sum, parts = 1, 1
+	switch value := value.(type) {
+	case string:
+		sum += len(value) / 16
+	case json.Number:
+		sum += 16 + len(value)*len(value)/2000
+	case *big.Int:
+		sum += value.BitLen() / 128
+	case []any:
+		for _, element := range value {
+			inner, innerParts := effort(element)
+			sum, parts = sum+inner, parts+innerParts
+		}
+	case map[string]any:
+		for name, element := range value {
+			inner, innerParts := effort(element)
+			sum, parts = sum+4+len(name)/16+inner, parts+innerParts
+		}
+	}
+	return sum, parts
 }
 
 // setting copies each container on the path, and makes a list longer.
@@ -430,7 +465,8 @@ func matching(b *budget, input any, arguments []any) error {
 		if strings.Contains(pattern, "{") { // up to a thousand times what is before it
 			cost = 20_000
 		}
-		if err := b.charge(cost * len(pattern)); err != nil {
+		classes := strings.Count(pattern, `\p`) + strings.Count(pattern, `\P`) // each is up to a thousand ranges
+		if err := b.charge(cost*len(pattern) + 32_000*classes); err != nil {
 			return err
 		}
 		parsed, err := syntax.Parse(pattern, syntax.Perl)

@@ -10,12 +10,15 @@ import (
 	"reflect"
 	"runtime"
 	"runtime/metrics"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/itchyny/gojq"
+
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 // bombs are short, and ask for very much memory or for very much in one go. Their input
@@ -48,6 +51,10 @@ var bombs = []string{
 	`.list as $l | [range(100000) | $l | reverse] | length`, `.list as $l | [range(100000) | $l | .[0] = 1] | length`, `.list as $l | [range(100000) | $l | map_values(1)] | length`,
 	`.list as $l | [range(100000) | $l | del(.[0])] | length`, `.list as $l | [range(100000) | $l | group_by(.)] | length`, `.deep | [paths] | length`, `.deep | [.. |= empty]`, `.deep | .. |= .`, `.deep | [tostream]`,
 	`.text * 10 | ["[\(.)]"] | .[0] | gsub("x"; "1,") | .[:-2] + "]" | fromjson`, `"[" + ("[]," * 2000000) + "[]]" | fromjson`, `try ("x" * 1e9) catch 1 | def f: f; f`, `("x" * 1e8)? // "caught"`,
+	`.numbers - .others`, `.numbers as $n | .others | contains($n)`, `.numbers - [range(12000)]`, `.numbers | indices(.[1:])`, `[.long, .numbers[]] - .others`,
+	`[limit(1000; repeat(.long))] - .others`, `[.long as $n | range(1000000) | $n | floor] | length`, `[.long as $n | range(1000000) | select(. < $n)] | length`, `[.long as $n | range(1000000) | pow(2; $n)] | length`,
+	`[.long as $n | range(1000000) | [1] | .[$n]] | length`, `"9" * 1001 | fromjson`, `"[\("9" * 1000000)]" | fromjson`, `[.long as $n | range(1000) | $n] | [., .] | flatten | sort | length | [range(1000000)]`,
+	`"x" | test("\\pL" * 30000)`, `"x" | test("[^\\pL]" * 30000)`, `"x" | test("\\PN" * 30000; "i")`,
 	`def f: try ("x" * 1e8) catch f; f`, `[limit(1000000; repeat("x" * 100000))?]`, `[range(1e6)] | map(tostring) | INDEX(.)`, `reduce range(100000) as $i ({}; .["k\($i)"] = $i)`, `@json "\([range(1e7)])"`,
 }
 
@@ -55,6 +62,7 @@ var bombs = []string{
 // have, whatever it asks for, and nothing that it does takes long.
 func TestNoExpressionBuildsMoreThanItMay(t *testing.T) {
 	const most = 128 << 20
+	fault.Injected(t, 72, len(bombs))
 	text, list := strings.Repeat("x", 100_000), make([]any, 1000)
 	for i := range list {
 		list[i] = i
@@ -64,7 +72,10 @@ func TestNoExpressionBuildsMoreThanItMay(t *testing.T) {
 		for range 5000 {
 			deep = []any{deep}
 		}
-		input := map[string]any{"s": "x", "n": json.Number("400000000"), "list": list, "text": text, "deep": deep}
+		input := map[string]any{
+			"s": "x", "n": json.Number("400000000"), "list": list, "text": text, "deep": deep,
+			"long": json.Number(strings.Repeat("9", maxDigits)), "numbers": numbers(1), "others": numbers(2),
+		}
 		expression, err := Compile(source)
 		if err != nil {
 			t.Errorf("%s: %v", source, err)
@@ -84,6 +95,14 @@ func TestNoExpressionBuildsMoreThanItMay(t *testing.T) {
 			t.Logf("%4d MiB %8s  %.60s  %v", grew>>20, took.Round(time.Millisecond), source, err)
 		}
 	}
+}
+
+// numbers are 15,000 even or odd ones, as they were written.
+func numbers(from int) (list []any) {
+	for n := range 15_000 {
+		list = append(list, json.Number(strconv.Itoa(2*n+from)))
+	}
+	return list
 }
 
 // watchHeap looks at the heap until the function that it gives is called, which says by
@@ -174,7 +193,7 @@ func TestTheBudgetChangesNoOrdinaryExpression(t *testing.T) {
 			continue
 		}
 		want, failure := all(plain)
-		got, failure2 := all(expression.code, &budget{Context: t.Context(), deadline: time.Now().Add(time.Hour)})
+		got, failure2 := all(expression.code, &budget{Context: t.Context(), deadline: time.Now().Add(time.Hour), place: heavy})
 		if !reflect.DeepEqual(want, got) || (failure == "") != (failure2 == "") {
 			t.Errorf("%s: %v %s, and with a budget %v %s", source, want, failure, got, failure2)
 		}
@@ -252,6 +271,24 @@ func TestHeavyExpressionsRunOneAtATime(t *testing.T) {
 	}
 	if value, err := expression.Eval(t.Context(), nil); err != nil || value != 9000000 {
 		t.Errorf("%v %v", value, err)
+	}
+}
+
+// Payloads of agents that need the place all the time do not keep an undo from being made.
+func TestExpressionsThatAreApartWaitForNoOthers(t *testing.T) {
+	expression, err := Compile(`[range(9)] | map("x" * 1000000) | add | length`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heavy <- struct{}{}
+	defer func() { <-heavy }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if value, err := expression.Apart().Eval(ctx, nil); err != nil || value != 9000000 {
+		t.Errorf("%v %v", value, err)
+	}
+	if len(heavyApart) > 0 {
+		t.Error("it keeps its place")
 	}
 }
 

@@ -31,8 +31,9 @@ var (
 )
 
 // heavy has the one place for a heavy evaluation: the process needs the memory of one,
-// however many payloads ask for it at a time.
-var heavy = make(chan struct{}, 1)
+// however many payloads ask for it at a time. heavyApart is that of expressions that must
+// not wait behind those of requests and answers.
+var heavy, heavyApart = make(chan struct{}, 1), make(chan struct{}, 1)
 
 var ended = func() chan struct{} {
 	c := make(chan struct{})
@@ -47,6 +48,7 @@ type budget struct {
 	context.Context // the caller's
 	steps, built    int
 	deadline        time.Time
+	place           chan struct{} // for this evaluation if it is heavy
 	isHeavy         bool
 	err             error
 	match           *gojq.Code     // with the patterns of this evaluation, which end with it
@@ -108,7 +110,7 @@ func (b *budget) becomeHeavy() {
 		return
 	}
 	select {
-	case heavy <- struct{}{}:
+	case b.place <- struct{}{}:
 		b.isHeavy = true
 		b.deadline = time.Now().Add(evaluationLimit)
 	case <-b.Context.Done():
@@ -118,7 +120,7 @@ func (b *budget) becomeHeavy() {
 
 func (b *budget) release() {
 	if b.isHeavy {
-		<-heavy
+		<-b.place
 	}
 }
 

@@ -19,6 +19,7 @@ type Expression struct {
 	query *gojq.Query
 	code  *gojq.Code
 	names []string // if it is nothing but these
+	place chan struct{}
 }
 
 // Compile refuses what reads the clock or the time zone: a retry must send
@@ -47,7 +48,14 @@ func Compile(source string) (*Expression, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compiling jq: %w", err)
 	}
-	return &Expression{query, code, names(query)}, nil
+	return &Expression{query, code, names(query), heavy}, nil
+}
+
+// Apart has the expression wait for no request and no answer where it needs much. All
+// expressions that are apart wait for each other.
+func (e *Expression) Apart() *Expression {
+	e.place = heavyApart
+	return e
 }
 
 var errOneResult = errors.New("jq gave no result, or more than one")
@@ -59,7 +67,7 @@ func (e *Expression) Eval(ctx context.Context, input any) (any, error) {
 	if text, found := textAt(e.names, input); found && measure(text, resultLimit) >= 0 {
 		return text, nil
 	}
-	b := &budget{Context: ctx, deadline: time.Now().Add(evaluationLimit)}
+	b := &budget{Context: ctx, deadline: time.Now().Add(evaluationLimit), place: e.place}
 	defer b.release()
 	results := e.code.RunWithContext(b, input, b)
 	value, ok := results.Next()

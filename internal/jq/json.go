@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/itchyny/gojq"
@@ -30,6 +31,14 @@ var decoders = sync.Pool{New: func() any {
 	return d
 }}
 
+// maxDigits is the longest number, as it is written. An expression reads a number anew each time
+// that it compares it or calculates with it, which takes a time that grows with the square of its digits:
+// one of a million digits takes seconds, and nothing can interrupt that.
+const maxDigits = 1000
+
+// ErrLongNumber says that a value is JSON, and no input for an expression.
+var ErrLongNumber = errors.New("decoding JSON: a number is longer than 1000 digits")
+
 // Decode reads one value. It keeps numbers as they were written: an id beyond
 // 2^53 must not change on its way.
 func Decode(text []byte) (any, error) {
@@ -46,7 +55,42 @@ func Decode(text []byte) (any, error) {
 		d.text.Reset(nil)
 		decoders.Put(d)
 	}
+	if mayHoldLongNumber(text) && holdsLongNumber(value) {
+		return nil, ErrLongNumber
+	}
 	return value, nil
+}
+
+// mayHoldLongNumber is quick. It cannot tell a number from digits in a text.
+func mayHoldLongNumber[T string | []byte](text T) bool {
+	run := 0
+	for i := 0; len(text) > maxDigits && i < len(text); i++ {
+		switch c := text[i]; {
+		case '0' <= c && c <= '9', c == '.', c == 'e', c == 'E', c == '-', c == '+':
+			if run++; run > maxDigits {
+				return true
+			}
+		default:
+			run = 0
+		}
+	}
+	return false
+}
+
+func holdsLongNumber(value any) bool {
+	switch value := value.(type) {
+	case json.Number:
+		return len(value) > maxDigits
+	case []any:
+		return slices.ContainsFunc(value, holdsLongNumber)
+	case map[string]any:
+		for _, inner := range value {
+			if holdsLongNumber(inner) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Encode writes what an expression gave. All that one can give has a JSON form.

@@ -2,12 +2,27 @@ package jq_test
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/internal/jq"
 )
+
+// Only digits of a number count.
+func TestANumberThatTakesLongToReadIsNone(t *testing.T) {
+	t.Parallel()
+	longest, digits := strings.Repeat("9", 1000), strings.Repeat("9", 2000)
+	for text, want := range map[string]error{
+		longest: nil, longest + "9": jq.ErrLongNumber, "-" + longest: jq.ErrLongNumber, "0." + longest: jq.ErrLongNumber,
+		`{"a": [{"b": ` + digits + `}]}`: jq.ErrLongNumber, `{"a": "` + digits + `", "` + digits + `": [1, 1e5]}`: nil,
+	} {
+		if _, err := jq.Decode([]byte(text)); !errors.Is(err, want) {
+			t.Errorf("%.20s… of %d bytes: %v, want %v", text, len(text), err, want)
+		}
+	}
+}
 
 // What an expression only moves, it does not change: no digit of a number, no
 // character of a text.
@@ -26,7 +41,7 @@ func FuzzAValueThatIsMovedStaysTheSame(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		value, err := jq.Decode(text)
-		if (err == nil) != json.Valid(text) {
+		if (err == nil || errors.Is(err, jq.ErrLongNumber)) != json.Valid(text) {
 			t.Fatalf("%q: %v", text, err)
 		}
 		if err != nil {

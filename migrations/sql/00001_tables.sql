@@ -119,7 +119,10 @@ CREATE TABLE outbox.attempt (
   reason           text,           -- an operator's
   PRIMARY KEY (intent_id, attempt),
   CONSTRAINT attempt_pending_is_due CHECK (status <> 'pending' OR next_attempt_at IS NOT NULL),
-  CONSTRAINT attempt_signed CHECK (num_nonnulls(worker, operator) = 1 AND NOT starts_with(worker, 'operator:'))
+  CONSTRAINT attempt_signed CHECK (num_nonnulls(worker, operator) = 1 AND NOT starts_with(worker, 'operator:')
+    -- what an operator decides is no evidence of a provider's, and is not called as if it were
+    AND (worker IS NOT NULL OR starts_with(operator, 'operator:') AND outcome = ANY (ARRAY['resolved', 'cancelled', 'brought_forward',
+      'retried', 'retried_may_duplicate', 'retried_new_key', 'retried_new_key_may_duplicate', 'undo_retried', 'undone_by_hand'])))
 );
 
 ALTER TABLE outbox.attempt

@@ -88,15 +88,27 @@ CREATE TRIGGER only_operators_end BEFORE UPDATE OF state ON outbox.saga FOR EACH
   EXECUTE FUNCTION outbox.only_operators_end();
 
 -- +goose StatementBegin
--- Daemons and operators both resolve incidents. Neither signs as the other, and the login stands beside the name.
+-- Daemons and operators both resolve incidents. Neither signs as the other, nothing is decided without a name, and
+-- what was decided stays until the incident opens again. The login stands beside the name.
 CREATE FUNCTION outbox.sign_incident() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   operates boolean := pg_has_role(session_user, 'outbox_operator', 'MEMBER');
 BEGIN
-  IF NEW.resolved_by IS DISTINCT FROM OLD.resolved_by AND operates <> pg_has_role(session_user, 'outbox_drainer', 'MEMBER')
-     AND operates <> starts_with(NEW.resolved_by, 'operator:') THEN
-    RAISE EXCEPTION 'outbox: an incident is resolved by an operator under the name operator:NAME, and by a daemon under no such name'
+  IF operates = pg_has_role(session_user, 'outbox_drainer', 'MEMBER') THEN  -- the owner, or a login that may be both
+    NEW.login := session_user;
+    RETURN NEW;
+  END IF;
+  IF OLD.resolved_at IS NOT NULL
+     OR num_nonnulls(OLD.acknowledged_at, OLD.acknowledged_by) > 0
+        AND (NEW.acknowledged_at, NEW.acknowledged_by, NEW.reason) IS DISTINCT FROM (OLD.acknowledged_at, OLD.acknowledged_by, OLD.reason) THEN
+    RAISE EXCEPTION 'outbox: it is decided already; only an incident that opens again is decided anew'
+      USING ERRCODE = 'insufficient_privilege';
+  ELSIF (NEW.acknowledged_at, NEW.acknowledged_by) IS DISTINCT FROM (OLD.acknowledged_at, OLD.acknowledged_by)
+          AND starts_with(NEW.acknowledged_by, 'operator:') IS NOT TRUE
+     OR (NEW.resolved_at, NEW.resolved_by) IS DISTINCT FROM (OLD.resolved_at, OLD.resolved_by)
+          AND operates IS DISTINCT FROM starts_with(NEW.resolved_by, 'operator:') THEN
+    RAISE EXCEPTION 'outbox: an incident is decided by an operator under the name operator:NAME, and by a daemon under no such name'
       USING ERRCODE = 'insufficient_privilege';
   END IF;
   NEW.login := session_user;
@@ -104,7 +116,7 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
-CREATE TRIGGER sign_incident BEFORE UPDATE OF acknowledged_by, resolved_by ON outbox.incident
+CREATE TRIGGER sign_incident BEFORE UPDATE OF acknowledged_at, acknowledged_by, reason, resolved_at, resolved_by ON outbox.incident
   FOR EACH ROW EXECUTE FUNCTION outbox.sign_incident();
 
 REVOKE ALL ON FUNCTION outbox.operate_provider, outbox.operate_run, outbox.only_operators_end, outbox.sign_incident FROM PUBLIC;

@@ -169,9 +169,9 @@ func Input(request dispatch.Request) (map[string]any, error) {
 // has as little.
 func Refusal(ctx context.Context, err error) dispatch.Result {
 	switch {
-	case ctx.Err() != nil:
+	case errors.Is(ctx.Err(), context.Canceled):
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: evidence.Context(ctx), Unsent: true}
-	case errors.Is(err, context.DeadlineExceeded):
+	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded):
 		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "slow_expression", Unsent: true, Healthy: true}
 	}
 	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request", Unsent: true}

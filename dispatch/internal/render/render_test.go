@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http/httpguts"
 
@@ -19,6 +20,8 @@ func TestOnlyAPayloadThatCannotBeWrittenIsRefused(t *testing.T) {
 	t.Parallel()
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
+	late, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
 	slow := fmt.Errorf("evaluating jq: %w", context.DeadlineExceeded)
 	for name, test := range map[string]struct {
 		ctx  context.Context
@@ -28,8 +31,9 @@ func TestOnlyAPayloadThatCannotBeWrittenIsRefused(t *testing.T) {
 		"it does not fit":             {t.Context(), errors.New("jq gave null"), dispatch.Rejected},
 		"the expression was too slow": {t.Context(), slow, dispatch.Throttled},
 		"the dispatch is over":        {over, slow, dispatch.NotSent},
+		"it outlasted the dispatch":   {late, slow, dispatch.Throttled},
 	} {
-		if got := Refusal(test.ctx, test.err); got.Outcome != test.want || got.Overloaded() && test.want == dispatch.Throttled {
+		if got := Refusal(test.ctx, test.err); got.Outcome != test.want || got.Overloaded() || !got.Unsent {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
