@@ -467,7 +467,7 @@ func FuzzAFileIsLoadedOrItsMistakesAreListed(f *testing.F) {
 	}
 	registry, schema := fakeRegistry(f), publishedSchema(f)
 	f.Fuzz(func(t *testing.T, content []byte) {
-		config, err := load("drainer.yaml", content, registry, fakeSecrets())
+		config, err := load("drainer.yaml", content, registry, fakeSecrets(), everything)
 		if (config == nil) == (err == nil) {
 			t.Fatalf("neither or both: %v, %v", config, err)
 		}
@@ -489,7 +489,7 @@ func FuzzAFileIsLoadedOrItsMistakesAreListed(f *testing.F) {
 				t.Errorf("a secret is shown: %v", err)
 			}
 		}
-		if _, again := load("drainer.yaml", content, registry, fakeSecrets()); again == nil || again.Error() != err.Error() {
+		if _, again := load("drainer.yaml", content, registry, fakeSecrets(), everything); again == nil || again.Error() != err.Error() {
 			t.Errorf("first %v, then %v", err, again)
 		}
 	})
@@ -499,7 +499,7 @@ func FuzzAFileIsLoadedOrItsMistakesAreListed(f *testing.F) {
 // that editors go by.
 func checkStrict(t *testing.T, content []byte, registry dispatch.Registry, schema *jsonschema.Schema) {
 	t.Helper()
-	if _, err := load("drainer.yaml", slices.Concat(content, []byte("\nsurprise: 1\n")), registry, fakeSecrets()); err == nil {
+	if _, err := load("drainer.yaml", slices.Concat(content, []byte("\nsurprise: 1\n")), registry, fakeSecrets(), everything); err == nil {
 		t.Errorf("an unknown field is let through behind %q", content)
 	}
 	var file any

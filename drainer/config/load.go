@@ -43,6 +43,14 @@ type Config struct {
 	PageRepeat   time.Duration       // between two pages about one incident
 	Secrets      []string            // values of references, and of fields that are named like credentials; never to be shown
 	Files        []File              // every file that was read, the configuration file first
+	Unread       []Unread            // what LoadWithoutSecrets left alone
+}
+
+// Unread is a value whose references were not read.
+type Unread struct {
+	Path       string   // of the field, such as providers.stripe.http.headers.Authorization
+	Provider   string   // that the field is about, if it is one
+	References []string // as they are written: env:STRIPE_KEY
 }
 
 // Retentions returns the retention of each tool in the file, by full name.
@@ -269,17 +277,38 @@ type retryBlock struct {
 // Load reads a file, fills in defaults, expands secrets and builds the adapters. It returns
 // every mistake in one *InvalidError. Config and InvalidError list the files that were read.
 func Load(path string, registry dispatch.Registry) (*Config, error) {
-	return loadAll(path, registry, &sources{read: map[string]source{}})
+	return loadAll(path, registry, &sources{read: map[string]source{}}, everything)
 }
+
+// LoadWithoutSecrets is Load for commands that send nothing: it reads no credential of
+// a provider or a pager, and the URL of the database only if that is wanted. A
+// provider that needs what was not read has a nil Adapter. All other references
+// are read, because they may decide what may be done with an intent.
+func LoadWithoutSecrets(path string, registry dispatch.Registry, database bool) (*Config, error) {
+	wanted := policiesAlone
+	if database {
+		wanted = policiesAndDatabase
+	}
+	return loadAll(path, registry, &sources{read: map[string]source{}}, wanted)
+}
+
+// wanted says whose references are read.
+type wanted int
+
+const (
+	everything wanted = iota
+	policiesAndDatabase
+	policiesAlone
+)
 
 // Reload is Load for a running daemon. It reads no pipe and no device: that could block
 // without a notice.
 func Reload(path string, registry dispatch.Registry) (*Config, error) {
-	return loadAll(path, registry, &sources{read: map[string]source{}, noPipes: true})
+	return loadAll(path, registry, &sources{read: map[string]source{}, noPipes: true}, everything)
 }
 
-func loadAll(path string, registry dispatch.Registry, sources *sources) (*Config, error) {
-	config, err := loadFrom(path, registry, sources)
+func loadAll(path string, registry dispatch.Registry, sources *sources, wanted wanted) (*Config, error) {
+	config, err := loadFrom(path, registry, sources, wanted)
 	var mistakes *InvalidError
 	if errors.As(err, &mistakes) {
 		mistakes.Files = sources.files
@@ -291,26 +320,27 @@ func loadAll(path string, registry dispatch.Registry, sources *sources) (*Config
 	return config, nil
 }
 
-func loadFrom(path string, registry dispatch.Registry, sources *sources) (*Config, error) {
+func loadFrom(path string, registry dispatch.Registry, sources *sources, wanted wanted) (*Config, error) {
 	content, err := sources.readFile(path)
 	if err != nil {
 		return nil, invalid([]*Error{{File: path, Message: fmt.Sprintf("cannot be read: %s; correct --config", reason(err))}})
 	}
-	return load(path, content, registry, &secrets{lookupEnv: os.LookupEnv, readFile: sources.readFile})
+	return load(path, content, registry, &secrets{lookupEnv: os.LookupEnv, readFile: sources.readFile}, wanted)
 }
 
-func load(name string, content []byte, registry dispatch.Registry, secrets *secrets) (*Config, error) {
+func load(name string, content []byte, registry dispatch.Registry, secrets *secrets, wanted wanted) (*Config, error) {
 	root, problem := parse(name, content)
 	if problem != nil {
 		return nil, invalid([]*Error{problem})
 	}
 	r := newReader(name, secrets)
+	r.adapters, r.usesDatabase, secrets.later = registry, wanted != policiesAlone, wanted != everything
 	root = (&resolver{reader: r, anchors: map[string]ast.Node{}}).resolve(root)
 	config := r.root(field{key: token.Position{Line: 1, Column: 1}, value: root}, registry)
 	if err := invalid(r.problems); err != nil {
 		return nil, err
 	}
-	config.Secrets = secrets.revealed
+	config.Secrets, config.Unread = secrets.revealed, r.unread
 	return config, nil
 }
 

@@ -86,7 +86,7 @@ providers:
 
 func loadText(t testing.TB, text string) (*Config, error) {
 	t.Helper()
-	return load("drainer.yaml", []byte(text), fakeRegistry(t), fakeSecrets())
+	return load("drainer.yaml", []byte(text), fakeRegistry(t), fakeSecrets(), everything)
 }
 
 func TestLoadReadsEveryField(t *testing.T) {
@@ -573,5 +573,64 @@ func TestAPipeIsNeverReadAgain(t *testing.T) {
 	}
 	if file := sources.files[0]; !file.OnlyOnce() || file.Current() != file.Version {
 		t.Errorf("a pipe is read again: %+v", file)
+	}
+}
+
+// On-call people have no production secrets. What decides about an intent is read all the same.
+func TestACommandThatSendsNothingNeedsNoSecret(t *testing.T) {
+	t.Parallel()
+	const text = `version: 1
+database: {url: "${env:GONE_URL}"}
+providers:
+  stripe:
+    adapter: fake
+    timeout: 5s
+    tls: {ca: "${file:/gone/ca.pem}"}
+    fake: {token: "Bearer ${env:GONE_KEY}", labels: {team: "${file:/gone/token}"}}
+    tools:
+      charge:
+        fake: {path: "/${env:GONE_PATH}"}
+        idempotency: {class: key_idempotent, ttl: "TTL", scope: account}
+pages: [{slack: {webhook_url: "${env:GONE_SLACK}"}}]
+`
+	read := func(ttl string, wanted wanted) (*Config, error) {
+		return load("drainer.yaml", []byte(strings.ReplaceAll(text, "TTL", ttl)), fakeRegistry(t), fakeSecrets(), wanted)
+	}
+	loaded, err := read("24h", policiesAlone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, policy := range loaded.Tools() {
+		if policy.KeyTTL != 24*time.Hour {
+			t.Errorf("%+v", policy)
+		}
+	}
+	var unread []string
+	for _, value := range loaded.Unread {
+		unread = append(unread, value.Provider+" "+value.Path+" "+strings.Join(value.References, ","))
+	}
+	slices.Sort(unread)
+	want := []string{
+		" database.url env:GONE_URL",
+		" pages.0.slack.webhook_url env:GONE_SLACK",
+		"stripe providers.stripe.fake.labels.team file:/gone/token",
+		"stripe providers.stripe.fake.token env:GONE_KEY",
+		"stripe providers.stripe.tls.ca file:/gone/ca.pem",
+		"stripe providers.stripe.tools.charge.fake.path env:GONE_PATH",
+	}
+	if !slices.Equal(unread, want) {
+		t.Errorf("unread: %q", unread)
+	}
+	if len(loaded.Providers) != 1 || loaded.Providers[0].Adapter != nil || loaded.DatabaseURL != "" || len(loaded.Secrets) != 0 {
+		t.Errorf("%+v", loaded)
+	}
+	if _, err := read("24h", policiesAndDatabase); err == nil || !strings.Contains(err.Error(), "GONE_URL is not set") || strings.Contains(err.Error(), "GONE_KEY") {
+		t.Errorf("with the database: %v", err)
+	}
+	if _, err := read("${env:GONE_TTL}", policiesAlone); err == nil || !strings.Contains(err.Error(), "GONE_TTL is not set") {
+		t.Errorf("a lifetime decides: %v", err)
+	}
+	if _, err := read("24h", everything); err == nil || strings.Count(err.Error(), "\n") != 5 {
+		t.Errorf("with everything: %v", err)
 	}
 }

@@ -161,7 +161,7 @@ func loadNetwork(t *testing.T, text string) (network dispatch.Network) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load("drainer.yaml", []byte(text), registry, fakeSecrets()); err != nil {
+	if _, err := load("drainer.yaml", []byte(text), registry, fakeSecrets(), everything); err != nil {
 		t.Fatal(err)
 	}
 	return network

@@ -120,10 +120,14 @@ func (r *reader) adapter(at path, name string, spec dispatch.Spec, registry disp
 		}
 		r.reject(about.child(name), "%s", r.secrets.redact(complaint.text))
 	}
+	if err != nil {
+		return nil // and not an interface that holds a nil pointer
+	}
 	return adapter
 }
 
-// errUnresolved is returned for a reference or an alias that is already reported.
+// errUnresolved is returned for a reference that was not read, or a reference or an
+// alias that is already reported.
 var errUnresolved = errors.New("a value in this block is missing")
 
 // adapterBlock is the part of the file that only the adapter understands.

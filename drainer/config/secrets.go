@@ -63,6 +63,10 @@ func (r *resolver) alias(node *ast.AliasNode) ast.Node {
 
 func (r *resolver) expand(node ast.Node, text string) string {
 	expanded, problems := r.secrets.expand(text)
+	if r.secrets.later && len(problems) > 0 && !slices.ContainsFunc(problems, func(err error) bool { return !errors.Is(err, errLater) }) {
+		r.unresolved[node], r.later[node] = true, text
+		return text
+	}
 	for _, problem := range problems {
 		r.report(*node.GetToken().Position, problem.Error())
 		r.unresolved[node] = true
@@ -80,8 +84,12 @@ var (
 type secrets struct {
 	lookupEnv func(string) (string, bool)
 	readFile  func(string) ([]byte, error)
+	later     bool // a reference is read where its value is used, and not before
 	revealed  []string
 }
+
+// errLater stands for the value of a reference that was not read.
+var errLater = errors.New("the reference is not read yet")
 
 // expand replaces every reference in text. $${ stands for a literal ${, and an
 // expanded value is not expanded again. Each error names a reference and its
@@ -118,6 +126,12 @@ func (s *secrets) value(reference string) (string, error) {
 	source, name, _ := strings.Cut(reference, ":")
 	var value string
 	var err error
+	switch source {
+	case "env", "file":
+		if s.later {
+			return "", errLater
+		}
+	}
 	switch source {
 	case "env":
 		value, err = s.fromEnv(name)
@@ -170,12 +184,79 @@ func reason(err error) string {
 	return err.Error()
 }
 
+// referencesIn lists those in a text, as ${env:NAME} and ${file:/path} are written.
+func referencesIn(text string) (all []string) {
+	for _, part := range strings.Split(text, "${")[1:] {
+		if name, _, closed := strings.Cut(part, "}"); closed {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// settle resolves a value of which only now is known where it stands. It reports
+// false where the value stays unread: it is for a provider or a pager, or the
+// database is not asked.
+func (r *reader) settle(f field) bool {
+	text, isLater := r.later[f.value]
+	if !isLater {
+		return false
+	}
+	if r.isUnused(f.path) {
+		unread := Unread{Path: f.path.String(), References: referencesIn(text)}
+		if f.path[0] == "providers" {
+			unread.Provider = f.path[1]
+		}
+		r.unread = append(r.unread, unread)
+		return false
+	}
+	now := *r.secrets
+	now.later = false
+	expanded, problems := now.expand(text)
+	r.secrets.revealed = now.revealed
+	for _, problem := range problems {
+		r.report(*f.value.GetToken().Position, problem.Error())
+	}
+	if len(problems) > 0 {
+		return false
+	}
+	switch node := f.value.(type) {
+	case *ast.StringNode:
+		node.Value = expanded
+	case *ast.LiteralNode:
+		node.Value.Value = expanded
+	}
+	delete(r.unresolved, f.value)
+	return true
+}
+
+// isUnused names the places that operators' commands do not look at. What decides
+// about an intent, such as a class or a lifetime of keys, is not among them.
+func (r *reader) isUnused(at path) bool {
+	isAdapter := func(i int) bool {
+		if len(at) <= i {
+			return false
+		}
+		_, known := r.adapters[at[i]]
+		return known
+	}
+	switch at[0] {
+	case "pages":
+		return true
+	case "database":
+		return !r.usesDatabase
+	case "providers":
+		return len(at) > 2 && at[2] == "tls" || isAdapter(2) || len(at) > 2 && at[2] == "tools" && isAdapter(4)
+	}
+	return false
+}
+
 // noteCredential remembers a value that the file itself holds under the name of a credential.
 // It also remembers the part after a scheme such as Bearer.
 func (s *secrets) noteCredential(name string, value ast.Node) {
 	text, is := value.(*ast.StringNode)
 	name = strings.ToLower(name)
-	if !is || !slices.ContainsFunc([]string{"password", "secret", "token", "authorization", "api_key", "api-key", "apikey", "credential"},
+	if !is || s.later || !slices.ContainsFunc([]string{"password", "secret", "token", "authorization", "api_key", "api-key", "apikey", "credential"},
 		func(word string) bool { return strings.Contains(name, word) }) {
 		return
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/internal/duration"
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
@@ -199,12 +200,16 @@ func assignDuration(node ast.Node, into *time.Duration) string {
 // reader decodes a tree into Go values. The library's decoder stops at the first mistake
 // and may show the value. This one goes on and shows none.
 type reader struct {
-	file       string
-	secrets    *secrets
-	unresolved map[ast.Node]bool // already reported; their values are unknown
-	places     map[string]token.Position
-	faulty     map[string]bool // paths of values that are known to be wrong
-	problems   []*Error
+	file         string
+	secrets      *secrets
+	unresolved   map[ast.Node]bool // their values are unknown: already reported, or in later
+	later        map[ast.Node]string
+	unread       []Unread
+	adapters     dispatch.Registry // for which places belong to an adapter
+	usesDatabase bool
+	places       map[string]token.Position
+	faulty       map[string]bool // paths of values that are known to be wrong
+	problems     []*Error
 }
 
 func newReader(file string, secrets *secrets) *reader {
@@ -212,6 +217,7 @@ func newReader(file string, secrets *secrets) *reader {
 		file:       file,
 		secrets:    secrets,
 		unresolved: map[ast.Node]bool{},
+		later:      map[ast.Node]string{},
 		places:     map[string]token.Position{},
 		faulty:     map[string]bool{},
 	}
@@ -267,7 +273,7 @@ func (r *reader) enter(f field, assign func() string) {
 	at := f.path.String()
 	r.places[at] = f.position()
 	switch {
-	case r.unresolved[f.value]:
+	case r.unresolved[f.value] && !r.settle(f):
 		r.faulty[at] = true
 	case !isNull(f.value):
 		if problem := assign(); problem != "" {

@@ -427,6 +427,17 @@ func reachProviders(ctx context.Context, patient Patient) (found []Finding) {
 	if patient.Providers == nil {
 		return name("providers", []Finding{notChecked("say --config FILE", "there is no configuration")})
 	}
+	if patient.Offline {
+		for _, provider := range patient.Providers {
+			seen := "not gone to, as --offline asks"
+			if unread := patient.Unread[provider.Name]; len(unread) > 0 {
+				slices.Sort(unread)
+				seen += "; not read: " + strings.Join(slices.Compact(unread), ", ")
+			}
+			found = append(found, name("provider "+provider.Name, []Finding{notChecked("run it without --offline where the daemon runs", "%s", seen)})...)
+		}
+		return found
+	}
 	results := make([][]Finding, len(patient.Providers))
 	var group errgroup.Group
 	group.SetLimit(reachAtOnce)

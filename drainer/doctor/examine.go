@@ -135,9 +135,15 @@ func Examine(ctx context.Context, patient Patient) ([]Finding, error) {
 
 func examineDatabase(ctx context.Context, patient Patient) ([]Finding, error) {
 	x := &examination{Patient: patient}
-	connected, err := x.connect(ctx)
+	var connected []Finding
+	var err error
+	if patient.Database == nil {
+		connected = []Finding{notChecked("say --database-url URL", "%s", patient.WithoutDatabase)}
+	} else {
+		connected, err = x.connect(ctx)
+	}
 	findings := name("connection", connected)
-	if err != nil {
+	if x.pool == nil {
 		for _, c := range checks() {
 			findings = append(findings, name(c.name, []Finding{notChecked("", "there is no connection")})...)
 		}
@@ -219,9 +225,14 @@ func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Se
 
 // Patient is the installation that is examined.
 type Patient struct {
-	Database  *pgxpool.Config     // as the daemon connects; in particular, as the same role
+	Database *pgxpool.Config // as the daemon connects; in particular, as the same role; nil: it is not looked at
+
+	WithoutDatabase string // why there is no Database
+
 	Lease     time.Duration       // a worker without a heartbeat for this long is dead; 0: the usual
 	Providers []dispatch.Provider // nil: there is no configuration, and only the database is looked at
+	Offline   bool                // no provider is gone to; an adapter may be nil
+	Unread    map[string][]string // by provider: references to secrets that were not read
 	Now       func() time.Time    // this machine's clock; nil: the real one
 	Limits    Limits
 }

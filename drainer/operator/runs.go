@@ -106,6 +106,9 @@ type Event struct {
 	Attempt
 }
 
+// ErrNoRun says that the outbox holds no intent of an agent run.
+var ErrNoRun = errors.New("no agent run has this id; `drainer intents list` shows those there are")
+
 // ErrNoSaga says that an agent run has no saga.
 var ErrNoSaga = errors.New("this agent run has no saga")
 
@@ -319,10 +322,14 @@ func (c *Console) changeSaga(ctx context.Context, agentRunID string, by Signatur
 		}
 		return then(ctx, tx, agentRunID, by)
 	})
-	if err != nil {
-		return fmt.Errorf("change the saga: %w", err)
+	var refused *SagaError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &refused), errors.Is(err, ErrNoRun), errors.Is(err, ErrNoSaga), errors.Is(err, ErrNotStuck):
+		return err // it says all there is to say
 	}
-	return nil
+	return fmt.Errorf("change the saga: %w", err)
 }
 
 func whyUnchanged(ctx context.Context, tx pgx.Tx, agentRunID, cure string) error {
@@ -338,7 +345,7 @@ func whyUnchanged(ctx context.Context, tx pgx.Tx, agentRunID, cure string) error
 	case known:
 		return ErrNoSaga
 	}
-	return fmt.Errorf("no agent run has this id: %w", ErrNotFound)
+	return ErrNoRun
 }
 
 func reopenSteps(ctx context.Context, tx pgx.Tx, agentRunID string, undone []int64, by Signature) error {

@@ -93,7 +93,7 @@ func TestACancelledRunTakesNoFurtherStepAndSaysWhoStoppedIt(t *testing.T) {
 	if _, err := o.console().CancelRun(t.Context(), "astray", false, onCall); !errors.As(err, &again) || again.State != "cancelled" {
 		t.Errorf("cancelled again: %v", err)
 	}
-	if _, err := o.console().CancelRun(t.Context(), "typo", false, onCall); !errors.Is(err, operator.ErrNotFound) {
+	if _, err := o.console().CancelRun(t.Context(), "typo", false, onCall); !errors.Is(err, operator.ErrNoRun) {
 		t.Errorf("a run that is not there: %v", err)
 	}
 }
@@ -389,7 +389,7 @@ func TestASagaIsChangedOnlyWhereThatMakesSense(t *testing.T) {
 func TestARunThatIsNotThereIsSaidToBe(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	if err := o.console().Compensate(t.Context(), "typo", signed); !errors.Is(err, operator.ErrNotFound) {
+	if err := o.console().Compensate(t.Context(), "typo", signed); !errors.Is(err, operator.ErrNoRun) {
 		t.Errorf("%v, want that there is no such run", err)
 	}
 	if _, err := o.console().SagaOf(t.Context(), "typo"); !errors.Is(err, operator.ErrNoSaga) {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,13 +11,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/drainer/doctor"
 	"github.com/agentoutbox/drainer/migrations"
 )
 
 func newDoctor(options *options) *cobra.Command {
-	return &cobra.Command{
+	var offline bool
+	command := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find out what is wrong, and what to do about it",
 		Long: `doctor checks the database, the outbox, and the connection to each provider. Each
@@ -24,17 +27,21 @@ check is ok, a warning, a problem or not checked, and names a cure. doctor chang
 nothing and sends nothing to a provider.
 
 Run it on the daemon's machine, with the daemon's login. Without --config it checks
-the database alone.
+the database alone. With --offline it connects to no provider and reads no secret of
+one; it names what it did not check.
 
 Exit 0: no problem, perhaps warnings. 1: a problem. 4: the database cannot be
 reached. 5: its schema is behind.`,
 		Example: `  drainer doctor --config drainer.yaml
 
+  # on a laptop, without the production secrets
+  drainer doctor --offline --config drainer.yaml
+
   # only what is not as it should be
   drainer doctor --config drainer.yaml -o json | jq '.findings[] | select(.verdict != "ok")'`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			patient, err := options.patient(command)
+			patient, err := options.patient(command, offline)
 			if err != nil {
 				return err
 			}
@@ -45,26 +52,48 @@ reached. 5: its schema is behind.`,
 			return judge(findings, unreachable)
 		},
 	}
+	command.Flags().BoolVar(&offline, "offline", false, "go to no provider, and read no secret but the database's URL")
+	return command
 }
 
 // patient is the installation of a configuration, or the database alone.
-func (o *options) patient(command *cobra.Command) (doctor.Patient, error) {
+func (o *options) patient(command *cobra.Command, offline bool) (doctor.Patient, error) {
 	loaded := &config.Config{}
+	load, withoutURL := o.loadConfig, ""
+	if offline {
+		load = o.loadPolicies
+	}
 	if o.configPath != "" {
 		var err error
-		if loaded, err = o.loadConfig(command); err != nil {
+		loaded, err = load(command)
+		if offline && o.databaseURL == "" && err != nil {
+			withoutURL = oneLine(err.Error())
+			var still error
+			if loaded, still = o.loadConfigBy(command, func(path string, registry dispatch.Registry) (*config.Config, error) {
+				return config.LoadWithoutSecrets(path, registry, false)
+			}); still != nil {
+				return doctor.Patient{}, err
+			}
+		} else if err != nil {
 			return doctor.Patient{}, err
 		}
 	}
+	patient := doctor.Patient{Lease: loaded.Worker.Lease, Providers: loaded.Providers, Offline: offline, Unread: map[string][]string{}}
+	for _, unread := range loaded.Unread {
+		patient.Unread[unread.Provider] = append(patient.Unread[unread.Provider], unread.References...)
+	}
 	url, err := o.databaseOf(command, loaded)
-	if err != nil {
+	switch {
+	case err != nil && offline:
+		patient.WithoutDatabase = cmp.Or(withoutURL, "no database is named")
+		return patient, nil
+	case err != nil:
 		return doctor.Patient{}, err
 	}
-	database, err := pgxpool.ParseConfig(url)
-	if err != nil {
+	if patient.Database, err = pgxpool.ParseConfig(url); err != nil {
 		return doctor.Patient{}, errDatabaseURL
 	}
-	return doctor.Patient{Database: database, Lease: loaded.Worker.Lease, Providers: loaded.Providers}, nil
+	return patient, nil
 }
 
 // judge turns the findings into the exit code; what they say stands on

@@ -83,3 +83,51 @@ func TestTheDoctorTalksToPrograms(t *testing.T) {
 		}
 	}
 }
+
+const configOfSecrets = `version: 1
+database: {url: "${env:DRAINER_TEST_NO_URL}"}
+providers:
+  bank:
+    adapter: http
+    http: {base_url: "https://bank.invalid", headers: {Authorization: "Bearer ${env:DRAINER_TEST_NO_KEY}"}}
+    tools: {pay: {http: {path: /}, idempotency: {class: read_only}}}
+`
+
+// On-call people have no production secrets.
+func TestOperatorsNeedNoSecretOfAProvider(t *testing.T) {
+	t.Parallel()
+	file := write(t, "drainer.yaml", configOfSecrets)
+	url := drainertest.Database(t)
+	for _, args := range [][]string{
+		{"intents", "list"},
+		{"status"},
+		{"incidents", "list"},
+		{"sagas", "list"},
+		{"providers", "list"},
+		{"migrate", "status"},
+		{"intents", "retry", "--status", "failed"},
+	} {
+		if got := run(t, append(args, "--config", file, "--database-url", url)...); got.code != exitOK || got.stderr != "" {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+	if got := run(t, "intents", "list", "--config", file); got.code != exitConfigInvalid || !strings.Contains(got.stderr, "DRAINER_TEST_NO_URL is not set") || strings.Contains(got.stderr, "NO_KEY") {
+		t.Errorf("without the URL: %+v", got)
+	}
+	if got := run(t, "run", "--config", file, "--database-url", url); got.code != exitConfigInvalid || !strings.Contains(got.stderr, "DRAINER_TEST_NO_KEY is not set") {
+		t.Errorf("a daemon: %+v", got)
+	}
+}
+
+func TestAnOfflineDoctorSaysWhatItDidNotCheck(t *testing.T) {
+	t.Parallel()
+	file := write(t, "drainer.yaml", configOfSecrets)
+	got := run(t, "doctor", "--offline", "--config", file, "--database-url", drainertest.Database(t))
+	if !strings.Contains(squeeze(got.stdout), "ok schema every migration") || !strings.Contains(squeeze(got.stdout), "not checked provider bank not gone to, as --offline asks; not read: env:DRAINER_TEST_NO_KEY") {
+		t.Errorf("got %+v", got)
+	}
+	got = run(t, "doctor", "--offline", "--config", file)
+	if got.code != exitOK || !strings.Contains(got.stdout, "DRAINER_TEST_NO_URL is not set") || !strings.Contains(got.stdout, "there is no connection") || !strings.Contains(got.stdout, " 0 ok") {
+		t.Errorf("got %+v", got)
+	}
+}

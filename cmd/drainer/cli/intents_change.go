@@ -297,7 +297,7 @@ func (o *options) policies(command *cobra.Command) (func(provider, operation str
 	if o.configPath == "" {
 		return nil, nil
 	}
-	loaded, err := o.loadConfig(command)
+	loaded, err := o.loadPolicies(command)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -215,4 +216,62 @@ func newOutbox(t *testing.T) (url string, db *pgxpool.Pool) {
 	t.Helper()
 	url = drainertest.Database(t)
 	return url, drainertest.Connect(t, url)
+}
+
+// A login that lacks a role reads which one, and how to get it.
+func TestARefusalNamesTheRoleThatIsMissing(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	agent := drainertest.Login(t, url, "outbox_agent")
+	stranger := drainertest.Login(t, url)
+	file := writeValid(t)
+	for _, test := range []struct {
+		args []string
+		role string
+	}{
+		{[]string{"status"}, operatorRole},
+		{[]string{"intents", "list"}, operatorRole},
+		{[]string{"intents", "show", "1"}, operatorRole},
+		{[]string{"intents", "cancel", "1", "--reason", "x", "--operator", "o"}, operatorRole},
+		{[]string{"runs", "cancel", "r", "--reason", "x", "--operator", "o"}, operatorRole},
+		{[]string{"compensate", "r", "--reason", "x", "--operator", "o"}, operatorRole},
+		{[]string{"sagas", "list"}, operatorRole},
+		{[]string{"incidents", "ack", "1", "--reason", "x", "--operator", "o"}, operatorRole},
+		{[]string{"providers", "pause", "stripe", "--reason", "x", "--operator", "o"}, operatorRole},
+		{[]string{"run", "--once", "--config", file}, drainerRole},
+		{[]string{"migrate", "retention", "--config", file}, "the login that owns the schema outbox"},
+	} {
+		for _, login := range []string{agent, stranger} {
+			got := run(t, append(test.args, "--database-url", login)...)
+			if got.code != exitFailed || !strings.Contains(got.stderr, test.role) || !strings.Contains(got.stderr, "may not do this") || strings.Contains(got.stderr, "SQLSTATE") {
+				t.Errorf("%v: %+v, want %s", test.args, got, test.role)
+			}
+		}
+	}
+	if got := run(t, "migrate", "up", "--database-url", drainertest.Login(t, drainertest.EmptyDatabase(t))); got.code != exitFailed || !strings.Contains(got.stderr, "may create it") {
+		t.Errorf("migrate up: %+v", got)
+	}
+	if got := run(t, "runs", "cancel", "nope", "--reason", "x", "--operator", "o", "--database-url", url); got.stderr != "drainer: no agent run has this id; `drainer intents list` shows those there are\n" {
+		t.Errorf("an unknown run: %+v", got)
+	}
+}
+
+// A second daemon of a host says which setting to change, before it says or does anything.
+func TestAPortThatIsTakenIsNamedWithItsSetting(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taken.Close() })
+	file := write(t, "drainer.yaml", strings.ReplaceAll(strings.ReplaceAll(validConfig, `":9464"`, `"`+taken.Addr().String()+`"`), "TOKEN", write(t, "token", "s3cret-token\n")))
+	url, db := newOutbox(t)
+	got := run(t, "run", "--config", file, "--database-url", url)
+	if got.code != exitFailed || got.stdout != "" || strings.Count(got.stderr, "\n") != 1 ||
+		!strings.Contains(got.stderr, "listens on "+taken.Addr().String()+"; set server.listen in the configuration") {
+		t.Errorf("got %+v", got)
+	}
+	if n := drainertest.Value[int](t, db, `SELECT count(*)::int FROM outbox.worker`); n != 0 {
+		t.Errorf("%d workers joined", n)
+	}
 }

@@ -82,7 +82,7 @@ It needs the login of the schema's owner, and prints its changes.`,
 		Example: `  drainer migrate retention --config drainer.yaml --database-url "$OWNER_URL"`,
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			loaded, err := options.loadConfig(command)
+			loaded, err := options.loadPolicies(command)
 			if err != nil {
 				return err
 			}
@@ -114,7 +114,7 @@ func (o *options) publishRetention(command *cobra.Command, loaded *config.Config
 	}
 	conn, err := connectCurrent(command.Context(), url)
 	if err != nil {
-		return err
+		return missingRole(err, url, ownerRole)
 	}
 	defer conn.Close(context.WithoutCancel(command.Context()))
 	const floor = "retention_floor"
@@ -134,7 +134,7 @@ func (o *options) publishRetention(command *cobra.Command, loaded *config.Config
 	rows, _ := conn.Query(command.Context(), publishRetentionSQL, names, values, known) // CollectRows returns the error too
 	changed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[setting])
 	if err != nil {
-		return fmt.Errorf("write outbox.setting, as the schema's owner: %w", err)
+		return missingRole(fmt.Errorf("write outbox.setting: %w", err), url, ownerRole)
 	}
 	if len(changed) == 0 && o.output == tableOutput {
 		_, err := fmt.Fprintln(command.OutOrStdout(), "nothing to do")
@@ -171,7 +171,7 @@ func (o *options) migrate(command *cobra.Command, operation func(context.Context
 	if err := o.printMigrations(command, touched); err != nil {
 		return err
 	}
-	return failed
+	return missingRole(failed, url, ownerRole)
 }
 
 // migrationLine is a Migration as it is printed.

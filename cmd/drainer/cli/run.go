@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -78,19 +79,26 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	}
 	ctx := command.Context()
 	if err := checkDatabase(ctx, url); err != nil {
-		return err
+		return missingRole(err, url, drainerRole)
+	}
+	var listener net.Listener
+	if !once { // before anything is said or begun: a second daemon of a host fails here
+		if listener, err = listenAt(cmp.Or(loaded.Server.Listen, os.Getenv(listenVariable), defaultListen)); err != nil {
+			return err
+		}
+		defer listener.Close()
 	}
 	log, flush := newLogger()
 	defer flush() // last, so that it writes what the others log
 	limitMemory(log, memlimit.FromCgroup)
 	store, err := postgres.Open(ctx, url)
 	if err != nil {
-		return err
+		return missingRole(err, url, drainerRole)
 	}
 	defer store.Close()
 	logWarnings(log, loaded)
 	if once {
-		return drainOnce(ctx, store, loaded, log)
+		return missingRole(drainOnce(ctx, store, loaded, log), url, drainerRole)
 	}
 	var pools pools
 	if pools.sagas, err = compensations.OpenPool(ctx, url); err != nil {
@@ -105,7 +113,7 @@ func (o *options) run(command *cobra.Command, once bool) error {
 		return err
 	}
 	defer pools.census.Close()
-	return drain(ctx, store, pools, loaded, o.source(command, hangups), log)
+	return missingRole(drain(ctx, store, pools, listener, loaded, o.source(command, hangups), log), url, drainerRole)
 }
 
 // drainOnce has no jobs beside it, so what it finds cause to undo is left to a
@@ -135,7 +143,7 @@ func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config
 
 // drain runs the daemon beside its jobs, its reloads and its HTTP server;
 // whichever fails ends them all.
-func drain(ctx context.Context, store *postgres.Store, pools pools, loaded *config.Config, from source, log *slog.Logger) error {
+func drain(ctx context.Context, store *postgres.Store, pools pools, listener net.Listener, loaded *config.Config, from source, log *slog.Logger) error {
 	metrics := prometheus.NewRegistry()
 	registerProcess(metrics)
 	parts, err := partsOf(pools, loaded, log, metrics)
@@ -171,8 +179,7 @@ func drain(ctx context.Context, store *postgres.Store, pools pools, loaded *conf
 		return daemon.Run(ctx)
 	})
 	group.Go(func() error {
-		address := cmp.Or(loaded.Server.Listen, os.Getenv(listenVariable), defaultListen)
-		return serve(serving, address, handler(daemon, runner, metrics), log)
+		return serve(serving, listener, handler(daemon, runner, metrics), log)
 	})
 	return group.Wait()
 }
@@ -236,12 +243,20 @@ const (
 	listenVariable = "DRAINER_LISTEN"
 )
 
-// serve answers until ctx ends.
-func serve(ctx context.Context, address string, handler http.Handler, log *slog.Logger) error {
+func listenAt(address string) (net.Listener, error) {
 	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return fmt.Errorf("server.listen: %w", err)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("metrics and probes cannot be served: another program, perhaps another drainer, listens on %s; "+
+			"set server.listen in the configuration, or %s, to another address", address, listenVariable)
+	case err != nil:
+		return nil, fmt.Errorf("metrics and probes cannot be served; correct server.listen in the configuration, or %s: %w", listenVariable, err)
 	}
+	return listener, nil
+}
+
+// serve answers until ctx ends.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
 	log.Info("serving", "address", listener.Addr().String())
 	server := &http.Server{
 		Handler:           handler,

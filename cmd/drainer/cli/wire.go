@@ -32,6 +32,16 @@ func (o *options) loadConfig(command *cobra.Command) (*config.Config, error) {
 	return o.loadConfigBy(command, config.Load)
 }
 
+// loadPolicies is loadConfig for a command that sends nothing, and so needs no secret.
+func (o *options) loadPolicies(command *cobra.Command) (*config.Config, error) {
+	return o.loadConfigBy(command, o.withoutSecrets)
+}
+
+// withoutSecrets reads the database's URL only where it counts.
+func (o *options) withoutSecrets(path string, registry dispatch.Registry) (*config.Config, error) {
+	return config.LoadWithoutSecrets(path, registry, o.databaseURL == "")
+}
+
 func (o *options) loadConfigBy(command *cobra.Command, load func(string, dispatch.Registry) (*config.Config, error)) (*config.Config, error) {
 	if o.configPath == "" {
 		return nil, usagef(command, "say which configuration to use: --config FILE")
@@ -55,7 +65,7 @@ func (o *options) findDatabase(command *cobra.Command) (string, error) {
 	if o.databaseURL != "" || o.configPath == "" {
 		return o.databaseOf(command, &config.Config{})
 	}
-	loaded, err := config.Load(o.configPath, o.registry)
+	loaded, err := o.withoutSecrets(o.configPath, o.registry)
 	if err != nil {
 		return "", err
 	}
@@ -117,15 +127,34 @@ func (o *options) withConsole(command *cobra.Command, work func(*operator.Consol
 	}
 	conn, err := connectCurrent(command.Context(), url)
 	if err != nil {
-		return err
+		return missingRole(err, url, operatorRole)
 	}
 	console := operator.Open(conn)
 	defer console.Close(context.WithoutCancel(command.Context()))
-	err = work(console)
-	if refused := (*pgconn.PgError)(nil); errors.As(err, &refused) && refused.Code == "42501" {
-		return fmt.Errorf("%w; this command needs a login with the role outbox_operator: GRANT outbox_operator TO …", err)
+	return missingRole(work(console), url, operatorRole)
+}
+
+// The roles that commands need; the migrations create all but the owner's.
+const (
+	operatorRole = "outbox_operator"
+	drainerRole  = "outbox_drainer"
+	ownerRole    = "" // the login that ran the migrations, under any name
+)
+
+// missingRole says of a refusal by Postgres which role the login lacks.
+func missingRole(err error, url, role string) error {
+	var refused *pgconn.PgError
+	if !errors.As(err, &refused) || refused.Code != "42501" {
+		return err
 	}
-	return err
+	login := "of the database URL"
+	if settings, parsed := pgx.ParseConfig(url); parsed == nil {
+		login = pgx.Identifier{settings.User}.Sanitize()
+	}
+	if role == ownerRole {
+		return fmt.Errorf("the login %s may not do this (%s); use the login that owns the schema outbox, or one that may create it", login, refused.Message)
+	}
+	return fmt.Errorf("the login %s may not do this (%s); it lacks the role %s: GRANT %[3]s TO %[1]s", login, refused.Message, role)
 }
 
 // parts run beside the lanes: River's jobs and the counting.
