@@ -57,6 +57,7 @@ faults: ## break everything once and print a table; CASE=7 alone, MUTANT=fence_r
 # A figure names the commit that it was measured on, as "on commit 1234567".
 figures: ## say which figures of the documents are older than the code
 	@for commit in $$(grep -ohE 'on commit [0-9a-f]{7,}' docs/proof.md docs/benchmarks.md | cut -d' ' -f3 | sort -u); do \
+	  git cat-file -e "$$commit^{commit}" 2>/dev/null || { echo "$$commit  not in this history"; continue; }; \
 	  files=$$(git diff --name-only $$commit HEAD -- . ':!docs' ':!*.md' | wc -l) || exit 1; \
 	  pages=$$(grep -lE "on commit $$commit" docs/proof.md docs/benchmarks.md | tr '\n' ' '); \
 	  if [ $$files -eq 0 ]; then echo "$$commit  current  $$pages"; \
