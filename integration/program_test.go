@@ -281,8 +281,7 @@ func TestDrainingOnceFailsOnlyIfAShutGateLeavesDueRows(t *testing.T) {
 			}
 			config := program.WriteConfig(t, text)
 			shell.Run(0, "run", "--once", "--config", config) // announces the providers
-			shell.Run(0, "enqueue", "--run", "r", "--step", "s", "--tool", test.tool, "--scope", "x", "--payload", "{}")
-			for _, statement := range test.setUp {
+			for _, statement := range append([]string{`SELECT outbox.enqueue('r', 's', '` + test.tool + `', 'x', '{}')`}, test.setUp...) {
 				if _, err := conn.Exec(t.Context(), statement); err != nil {
 					t.Fatal(err)
 				}
