@@ -195,6 +195,9 @@ func build(ctx context.Context, options Options) (*stage, error) {
 	if s.database, err = openDatabase(ctx, options.DatabaseURL); err != nil {
 		return s, err
 	}
+	if _, err := s.database.pool.Exec(ctx, agentState); err != nil {
+		return s, fmt.Errorf("creating the agents' table: %w", err)
+	}
 	if s.provider, err = serveProvider(filepath.Join(s.dir, "ledger.jsonl"), options.Seed); err != nil {
 		return s, err
 	}

@@ -356,9 +356,6 @@ func (d *database) prepare(ctx context.Context) error {
 	if d.pool, err = pgxpool.New(ctx, d.url); err != nil {
 		return fmt.Errorf("connecting to the demo's database: %w", err)
 	}
-	if _, err := d.pool.Exec(ctx, agentState); err != nil {
-		return fmt.Errorf("creating the agents' table: %w", err)
-	}
 	return nil
 }
 

@@ -47,7 +47,7 @@ at the end. It ignores DATABASE_URL.`,
 	}
 	command.Flags().IntVar(&intents, "intents", 3000, "how many `intents` the agents commit, beside those of 40 trips")
 	command.Flags().Uint64Var(&seed, "seed", 0, "`number` that chooses faults and crashes (default: another each time)")
-	command.AddCommand(newDemoProvider())
+	command.AddCommand(newDemoSandbox(options), newDemoProvider())
 	return command
 }
 
@@ -127,6 +127,54 @@ func auditRows(r demo.Report) [][]any {
 		{"agents' transactions rolled back", r.Rollbacks, "and left nothing behind"},
 	}
 }
+
+func newDemoSandbox(options *options) *cobra.Command {
+	var address, folder string
+	var seed uint64
+	command := &cobra.Command{
+		Use:   "sandbox",
+		Short: "Start a Postgres and a provider to try drainer with",
+		Long: `sandbox starts a throwaway Postgres with drainer's schema, and the demo's provider,
+which fails every third request. It writes a configuration, drainer.yaml, that names
+both, unless there is one. It stays until it is interrupted; then the database goes,
+with all that it holds, and drainer.yaml stays.
+
+With --database-url it creates a database of its own on that server and drops it
+at the end. It ignores DATABASE_URL.`,
+		Example: `  drainer demo sandbox
+  drainer demo sandbox --database-url postgres://postgres@localhost:5432/postgres`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) (err error) {
+			ctx, say := command.Context(), command.ErrOrStderr()
+			fmt.Fprintln(say, "Starting Postgres …")
+			sandbox, err := demo.OpenSandbox(ctx, folder, address, options.databaseURL)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, sandbox.Close()) }()
+			wrote := "Wrote"
+			if !sandbox.IsNew {
+				wrote = "Kept your"
+			}
+			fmt.Fprintf(say, "%s %s. The provider serves on %s.\n", wrote, sandbox.Config, sandbox.Provider)
+			fmt.Fprintf(say, sandboxSteps, os.Args[0])
+			return sandbox.Serve(ctx, seed)
+		},
+	}
+	command.Flags().StringVar(&address, "listen", "127.0.0.1:8080", "`host:port` of the provider")
+	command.Flags().StringVar(&folder, "folder", ".", "`folder` to write drainer.yaml into")
+	command.Flags().Uint64Var(&seed, "seed", 1, "`number` that chooses the provider's faults")
+	return command
+}
+
+const sandboxSteps = `Ready. In another terminal:
+
+  %[1]s enqueue --config drainer.yaml --run run-001 --step step-1 --tool demo/charge --scope invoice_442 --payload '{"amount": 1200}'
+  %[1]s run --once --config drainer.yaml
+  %[1]s intents show 1 --config drainer.yaml
+
+Ctrl-C ends Postgres and the provider.
+`
 
 func newDemoProvider() *cobra.Command {
 	var address string

@@ -1,0 +1,91 @@
+package integration_test
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/program"
+)
+
+// Each command of the README's quick start is run as it is written there, but
+// for `make build`, and for the sandbox's provider, which takes a free port.
+func TestTheQuickStartOfTheReadmeEndsWithACompletedIntent(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inReadme := blocks(string(readme), "yaml")
+	shipped, err := os.ReadFile("../demo/sandbox.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(inReadme) != 1 || inReadme[0] != string(shipped) {
+		t.Fatalf("the README shows another configuration than demo/sandbox.yaml:\n%s", strings.Join(inReadme, "\n"))
+	}
+	commands := blocks(string(readme), "sh")
+	if len(commands) != 2 || !strings.HasPrefix(commands[0], "make build\n") {
+		t.Fatalf("the quick start has another shape than this test knows: %q", commands)
+	}
+	drainer := program.New(t, "").Command().Path
+	folder := t.TempDir()
+	if err := os.Mkdir(filepath.Join(folder, "bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(drainer, filepath.Join(folder, "bin", "drainer")); err != nil {
+		t.Fatal(err)
+	}
+	server := " --listen 127.0.0.1:0 --database-url '" + drainertest.EmptyDatabase(t) + "'"
+	sandbox := inShell(folder, "exec "+strings.TrimSpace(strings.TrimPrefix(commands[0], "make build\n"))+server)
+	awaitSteps(t, sandbox)
+
+	output, err := inShell(folder, "set -e\n"+commands[1]).CombinedOutput()
+	if err != nil || !regexp.MustCompile(`(?m)^status\s+completed`).Match(output) {
+		t.Errorf("the second terminal: %v\n%s", err, output)
+	}
+}
+
+func blocks(text, language string) (found []string) {
+	for _, match := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(text, -1) {
+		found = append(found, match[1])
+	}
+	return found
+}
+
+func inShell(folder, commands string) *exec.Cmd {
+	shell := exec.Command("sh", "-c", commands)
+	shell.Dir = folder
+	return shell
+}
+
+// awaitSteps returns when the sandbox says what comes next.
+func awaitSteps(t *testing.T, sandbox *exec.Cmd) {
+	t.Helper()
+	said, err := sandbox.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sandbox.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = sandbox.Process.Signal(syscall.SIGTERM) // it may have ended
+		if err := sandbox.Wait(); err != nil {
+			t.Errorf("the sandbox ended with: %v", err)
+		}
+	})
+	var before []string
+	for lines := bufio.NewScanner(said); lines.Scan(); before = append(before, lines.Text()) {
+		if strings.HasPrefix(lines.Text(), "Ctrl-C") {
+			return
+		}
+	}
+	t.Fatalf("the sandbox did not get ready:\n%s", strings.Join(before, "\n"))
+}
