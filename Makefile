@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 
 GO ?= go
+GOTESTSUM := $(GO) run gotest.tools/gotestsum@v1.13.0
 LINTER := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 BENCH ?= .
 FUZZTIME ?= 10s
@@ -20,7 +21,7 @@ CHART := deploy/helm/drainer
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 CA_CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 
-.PHONY: help build image chart-files demo test models faults figures fuzz soak cover deploy-test lint bench generate clients-test
+.PHONY: help build image chart-files demo test test-short models faults figures fuzz soak cover deploy-test lint bench generate clients-test
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -45,11 +46,11 @@ chart-files: ## copy dashboards and alert rules into the Helm chart
 demo: build ## run the whole story on a throwaway Postgres, under a minute
 	./bin/drainer demo
 
-# The tests under integration/ run whole fleets: one package at a time, or they starve each other.
-test: ## run every test, with the race detector, against a real Postgres
-	$(GO) test -race -timeout 30m $$($(GO) list ./... | grep -v /integration)
-	$(GO) test -race -tags failpoints ./internal/failpoint
-	$(GO) test -race -timeout 30m -p 1 ./integration/...
+test: ## run every test, with the race detector, against a real Postgres; tell at the end what was skipped, and why
+	GO=$(GO) $(GOTESTSUM) --format standard-quiet --raw-command -- .ci/tests
+
+test-short: ## the tests outside integration/, without the race detector
+	$(GOTESTSUM) --format standard-quiet -- $$($(GO) list ./... | grep -v /integration)
 
 faults: ## break everything once and print a table; CASE=7 alone, MUTANT=fence_removed without that guard
 	DRAINER_MUTANT=$(MUTANT) $(GO) run ./integration/fault/report $(if $(CASE),-case $(CASE))
