@@ -19,6 +19,9 @@ ARCH ?= $(shell $(GO) env GOARCH)
 BASE ?= scratch
 CHART := deploy/helm/drainer
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+REVISION := $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+DATE := $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
+STAMP := $(foreach name,VERSION REVISION DATE,-X github.com/agentoutbox/drainer/cmd/drainer/cli.$(shell echo $(name) | tr A-Z a-z)=$($(name)))
 CA_CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 
 .PHONY: help build image chart-files demo test test-short models faults figures fuzz soak cover deploy-test lint bench generate clients-test
@@ -27,16 +30,16 @@ help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 build: ## build bin/drainer, static
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/drainer ./cmd/drainer
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(STAMP)' -o bin/drainer ./cmd/drainer
 
 image: ## build the container image, from scratch
 	@test -n "$(CA_CERTIFICATES)" || { echo 'no CA certificates found; say CA_CERTIFICATES=FILE' >&2; exit 1; }
 	@mkdir -p bin/image
 	CGO_ENABLED=0 GOOS=linux GOARCH=$(ARCH) $(GO) build -trimpath \
-	  -ldflags '-s -w -X github.com/agentoutbox/drainer/cmd/drainer/cli.version=$(VERSION)' -o bin/image/drainer ./cmd/drainer
+	  -ldflags '-s -w $(STAMP)' -o bin/image/drainer ./cmd/drainer
 	@cp $(CA_CERTIFICATES) bin/image/ca-certificates.crt
 	docker build --platform linux/$(ARCH) --build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) \
-	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) -t $(IMAGE) -f deploy/Containerfile bin/image
+	  --build-arg REVISION=$(REVISION) -t $(IMAGE) -f deploy/Containerfile bin/image
 
 chart-files: ## copy dashboards and alert rules into the Helm chart
 	@rm -f $(CHART)/files/dashboards/*.json $(CHART)/files/rules/*.yaml

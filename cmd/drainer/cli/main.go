@@ -4,6 +4,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +15,10 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/config"
@@ -110,6 +113,7 @@ func rootOf(options *options) *cobra.Command {
 		newConfig(options),
 		newVerify(options),
 		newVersion(options),
+		newMan(),
 	)
 	return root
 }
@@ -226,12 +230,14 @@ func oneLine(text string) string {
 	return strings.ReplaceAll(strings.Join(slices.Compact(lines), "; "), ":; ", ": ")
 }
 
-// version is set by the linker for releases, as `make image` does.
-var version string
+// The linker sets these, as the Makefile does: what Go stamps is missing where a
+// build has no history or was told not to stamp.
+var version, revision, date string
 
 type buildVersion struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
+	Date     string `json:"date,omitempty"`     // of the revision, RFC 3339
 	Modified bool   `json:"modified,omitempty"` // built from a tree that differs from Revision
 	Go       string `json:"go"`
 }
@@ -245,8 +251,26 @@ func newVersion(options *options) *cobra.Command {
 		RunE: func(command *cobra.Command, _ []string) error {
 			build := currentVersion()
 			return options.print(command, build, table{
-				[]string{"VERSION", "REVISION", "GO"}, [][]any{{build.Version, build.Revision, build.Go}},
+				[]string{"VERSION", "REVISION", "DATE", "GO"}, [][]any{{build.Version, build.Revision, build.Date, build.Go}},
 			})
+		},
+	}
+}
+
+// newMan is for packages: they ship the help of all commands as manual pages.
+func newMan() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man FOLDER",
+		Short:  "Write a manual page for each command",
+		Args:   cobra.ExactArgs(1),
+		Hidden: true,
+		RunE: func(command *cobra.Command, args []string) error {
+			build := currentVersion()
+			written, err := time.Parse(time.RFC3339, build.Date)
+			if err != nil {
+				written = time.Unix(0, 0) // the same tree gives the same pages
+			}
+			return doc.GenManTree(command.Root(), &doc.GenManHeader{Section: "1", Source: "drainer " + build.Version, Date: &written}, args[0])
 		},
 	}
 }
@@ -259,13 +283,15 @@ func currentVersion() buildVersion {
 			switch setting.Key {
 			case "vcs.revision":
 				current.Revision = setting.Value
+			case "vcs.time":
+				current.Date = setting.Value
 			case "vcs.modified":
 				current.Modified = setting.Value == "true"
 			}
 		}
 	}
-	if version != "" {
-		current.Version = version
-	}
+	current.Version = cmp.Or(version, current.Version)
+	current.Revision = cmp.Or(revision, current.Revision)
+	current.Date = cmp.Or(date, current.Date)
 	return current
 }
