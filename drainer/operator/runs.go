@@ -154,34 +154,44 @@ func (c *Console) fill(ctx context.Context, story *SagaStory) error {
 	if err != nil {
 		return fmt.Errorf("read the run's intents: %w", err)
 	}
-	rows, _ = c.conn.Query(ctx, `SELECT id, compensates FROM outbox.intent WHERE agent_run_id = $1::text AND compensates IS NOT NULL`, story.AgentRunID)
+	if story.Steps, err = c.pair(ctx, story.AgentRunID, intents); err != nil {
+		return err
+	}
+	for _, intent := range intents {
+		history, err := c.history(ctx, intent.IntentID)
+		if err != nil {
+			return err
+		}
+		for _, attempt := range history {
+			story.Timeline = append(story.Timeline, Event{intent.IntentID, attempt})
+		}
+	}
+	slices.SortStableFunc(story.Timeline, func(a, b Event) int { return a.FinishedAt.Compare(b.FinishedAt) })
+	story.WaitsFor = waitsFor(story.State, story.Steps)
+	return nil
+}
+
+// pair gives each forward intent its undo.
+func (c *Console) pair(ctx context.Context, agentRunID string, intents []Intent) (steps []SagaStep, err error) {
+	rows, _ := c.conn.Query(ctx, `SELECT id, compensates FROM outbox.intent WHERE agent_run_id = $1::text AND compensates IS NOT NULL`, agentRunID)
 	undoes := map[int64]int64{}
 	var undo, step int64
 	if _, err := pgx.ForEachRow(rows, []any{&undo, &step}, func() error {
 		undoes[undo] = step
 		return nil
 	}); err != nil {
-		return fmt.Errorf("read the run's undos: %w", err)
+		return nil, fmt.Errorf("read the run's undos: %w", err)
 	}
 	undos := map[int64]*Intent{} // by the step
 	for i := range intents {
 		undos[undoes[intents[i].IntentID]] = &intents[i]
-		history, err := c.history(ctx, intents[i].IntentID)
-		if err != nil {
-			return err
-		}
-		for _, attempt := range history {
-			story.Timeline = append(story.Timeline, Event{intents[i].IntentID, attempt})
-		}
 	}
-	slices.SortStableFunc(story.Timeline, func(a, b Event) int { return a.FinishedAt.Compare(b.FinishedAt) })
 	for _, intent := range intents {
 		if !isUndo(intent) {
-			story.Steps = append(story.Steps, SagaStep{intent, undos[intent.IntentID]})
+			steps = append(steps, SagaStep{intent, undos[intent.IntentID]})
 		}
 	}
-	story.WaitsFor = waitsFor(story.State, story.Steps)
-	return nil
+	return steps, nil
 }
 
 // Wait is an intent whose end a saga waits for.

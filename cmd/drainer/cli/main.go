@@ -103,6 +103,7 @@ func rootOf(options *options) *cobra.Command {
 		newMigrate(options),
 		newEnqueue(options),
 		newStatus(options),
+		newConsole(options),
 		newDoctor(options),
 		newIntents(options),
 		newRuns(options),

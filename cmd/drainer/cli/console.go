@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentoutbox/drainer/console"
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/pgpool"
+)
+
+// consoleSetup is what `drainer console` is told.
+type consoleSetup struct {
+	listen, tokens string
+	proxies        []string
+	userHeader     string
+	groupHeader    string
+	operators      string
+}
+
+func newConsole(options *options) *cobra.Command {
+	var setup consoleSetup
+	command := &cobra.Command{
+		Use:   "console",
+		Short: "Serve a web page: what is wrong now, runs at a glance, decisions in two steps",
+		Long: `console serves a web page on this machine. It shows open incidents, providers that
+need a look, runs with their rollbacks, and every attempt. It shows no payload and
+no response.
+
+Without --tokens or --trust-proxy it listens on a loopback address alone, and
+everybody who can reach that may read and nobody may change anything. An operator
+retries, sends now, cancels, acknowledges, pauses, resumes and rolls back, each in
+two steps; the history names the operator.
+
+--tokens names a file of lines such as "alice operator TOKEN", with the role viewer
+or operator. --trust-proxy believes the header of a proxy that authenticates people.`,
+		Example: `  drainer console --config drainer.yaml
+  drainer console --tokens /etc/drainer/console-tokens --listen 127.0.0.1:9465
+  drainer console --listen :9465 --trust-proxy 10.0.0.0/8 --operators on-call`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error { return options.console(command, setup) },
+	}
+	flags := command.Flags()
+	flags.StringVar(&setup.listen, "listen", "127.0.0.1:9465", "`host:port` to serve on")
+	flags.StringVar(&setup.tokens, "tokens", "", "`file` of people and their tokens")
+	flags.StringSliceVar(&setup.proxies, "trust-proxy", nil, "`CIDR` of the proxy's addresses")
+	flags.StringVar(&setup.userHeader, "user-header", "X-Forwarded-User", "`header` in which the proxy names the person")
+	flags.StringVar(&setup.groupHeader, "group-header", "X-Forwarded-Groups", "`header` in which it names groups, between commas")
+	flags.StringVar(&setup.operators, "operators", "", "`group` whose members may change things; others read")
+	command.MarkFlagsMutuallyExclusive("tokens", "trust-proxy")
+	return command
+}
+
+func (o *options) console(command *cobra.Command, setup consoleSetup) error {
+	ctx := command.Context()
+	access, err := setup.access(command)
+	if err != nil {
+		return err
+	}
+	url, err := o.findDatabase(command)
+	if err != nil {
+		return err
+	}
+	if err := checkDatabase(ctx, url); err != nil {
+		return err
+	}
+	var policyOf func(provider, operation string) (dispatch.Policy, bool)
+	if o.configPath != "" {
+		if policyOf, err = o.policies(command); err != nil {
+			return err
+		}
+	}
+	pool, err := pgpool.Open(ctx, url, 4)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	log := slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil))
+	pages, err := console.New(console.Options{Pool: pool, Access: access, PolicyOf: policyOf, Log: log})
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", setup.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	fmt.Fprintf(command.ErrOrStderr(), "The console is at http://%s/\n", listener.Addr())
+	return serveConsole(ctx, listener, pages, log)
+}
+
+// access refuses to serve others than this machine's users without knowing who they are.
+func (c consoleSetup) access(command *cobra.Command) (console.Access, error) {
+	switch {
+	case c.tokens != "":
+		text, err := os.ReadFile(c.tokens)
+		if err != nil {
+			return nil, fmt.Errorf("--tokens: %w", err)
+		}
+		access, err := console.Tokens(text)
+		if err != nil {
+			return nil, usagef(command, "--tokens: %s: %w", c.tokens, err)
+		}
+		return access, nil
+	case len(c.proxies) > 0:
+		proxy := console.Proxy{UserHeader: c.userHeader, GroupHeader: c.groupHeader, Operators: c.operators}
+		for _, text := range c.proxies {
+			prefix, err := netip.ParsePrefix(text)
+			if err != nil {
+				return nil, usagef(command, "--trust-proxy: %q is no range of addresses such as 10.0.0.0/8", text)
+			}
+			proxy.Trusted = append(proxy.Trusted, prefix)
+		}
+		return proxy, nil
+	}
+	host, _, err := net.SplitHostPort(c.listen)
+	if err != nil {
+		return nil, usagef(command, "--listen: %w", err)
+	}
+	if address, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !address.IsLoopback()) {
+		return nil, usagef(command, "--listen %s is open to other machines; say who may read with --tokens or --trust-proxy", c.listen)
+	}
+	return nil, nil
+}
+
+func serveConsole(ctx context.Context, listener net.Listener, pages http.Handler, log *slog.Logger) error {
+	server := &http.Server{
+		Handler: pages, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+	stop := context.AfterFunc(ctx, func() {
+		ends, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = server.Shutdown(ends) // a page that takes longer is read again
+	})
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving the console: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/operator"
+)
+
+// action changes something in two steps. The first form shows what would happen to
+// what; the second gives the reason and does it, to the rows of the first alone.
+type action struct {
+	path string
+	verb string // as a button has it
+	// propose says what would happen, and changes nothing.
+	propose func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error)
+	// carryOut returns what has happened.
+	carryOut func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error)
+}
+
+// line is what becomes of one thing.
+type line struct {
+	Subject string `json:"subject"`
+	Link    string `json:"-"`
+	Before  string `json:"before"`
+	After   string `json:"after"`
+	Refused string `json:"refused,omitempty"` // why nothing changes
+}
+
+// actionsBy gives retries the configuration's promises about a tool.
+func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)) []action {
+	return []action{
+		onIntents("/intents/retry", "Retry", operator.Retry{PolicyOf: policyOf}),
+		onIntents("/intents/forward", "Send now", operator.BringForward{}),
+		onIntents("/intents/cancel", "Cancel", operator.Cancel{}),
+		{"/incidents/acknowledge", "Acknowledge", proposeAcknowledgement, acknowledge},
+		gate("/providers/pause", "Pause", true),
+		gate("/providers/resume", "Resume", false),
+		{"/runs/roll-back", "Roll back", proposeRollback, rollBack},
+	}
+}
+
+// mostRows bounds one change. The command line takes 10,000 at once.
+const mostRows = 1000
+
+type confirmation struct {
+	Verb    string     `json:"verb"`
+	Path    string     `json:"-"`
+	Form    url.Values `json:"-"` // what the second form carries
+	Lines   []line     `json:"lines"`
+	Changes int        `json:"changes"`
+	Refused int        `json:"refused"`
+	Done    bool       `json:"done"`
+}
+
+func (s *server) action(action action) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, known := s.access.Who(r)
+		if !known || !who.MayChange() {
+			s.fail(w, r, problem{http.StatusForbidden, "Not permitted", "this needs the role operator; a viewer only reads"})
+			return
+		}
+		if err := r.ParseForm(); err != nil {
+			s.fail(w, r, problem{http.StatusBadRequest, "Not understood", "the form cannot be read"})
+			return
+		}
+		form := url.Values{"of": r.PostForm["of"]}
+		told := confirmation{Verb: action.verb, Path: action.path, Form: form, Done: r.PostForm.Has("reason")}
+		var err error
+		if told.Done {
+			by := operator.Signature{Operator: who.Name, Reason: r.PostForm.Get("reason")}
+			err = s.connected(r.Context(), func(ctx context.Context, conn *pgx.Conn) error {
+				told.Lines, err = action.carryOut(ctx, operator.Open(conn), form, by)
+				return err
+			})
+		} else {
+			err = s.read(r.Context(), func(ctx context.Context, on *operator.Console) error {
+				told.Lines, err = action.propose(ctx, on, form)
+				return err
+			})
+		}
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		for _, line := range told.Lines {
+			if line.Refused == "" {
+				told.Changes++
+			}
+		}
+		told.Refused = len(told.Lines) - told.Changes
+		s.show(w, r, http.StatusOK, "confirm", action.verb, told)
+	}
+}
+
+// subjects are the ids that a form names.
+func subjects(form url.Values) ([]int64, error) {
+	var ids []int64
+	for _, text := range form["of"] {
+		id, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil, problem{http.StatusBadRequest, "Not understood", "the form names something that is no number"}
+		}
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	switch {
+	case len(ids) == 0:
+		return nil, refused("nothing was chosen; mark a row first")
+	case len(ids) > mostRows:
+		return nil, refused(fmt.Sprintf("more than %d rows were chosen; `drainer intents` changes up to %d at once", mostRows, operator.MaxSelection))
+	}
+	return ids, nil
+}
+
+// onIntents is an action on marked intents. A second effect is accepted on the command
+// line alone.
+func onIntents(path, verb string, change operator.Action) action {
+	lines := func(verdicts []operator.Verdict, err error) ([]line, error) {
+		all := make([]line, len(verdicts))
+		for i, v := range verdicts {
+			all[i] = line{
+				Subject: fmt.Sprintf("intent %d, %s of run %s", v.IntentID, v.ToolName, v.AgentRunID),
+				Link:    fmt.Sprintf("/intents/%d", v.IntentID), Before: v.Before, After: v.After, Refused: v.Refused,
+			}
+		}
+		return all, err
+	}
+	return action{path, verb, func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
+		ids, err := subjects(form)
+		if err != nil {
+			return nil, err
+		}
+		return lines(on.Preview(ctx, change, ids))
+	}, func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
+		ids, err := subjects(form)
+		if err != nil {
+			return nil, err
+		}
+		return lines(on.Change(ctx, change, by, ids))
+	}}
+}
+
+func proposeAcknowledgement(_ context.Context, _ *operator.Console, form url.Values) (lines []line, err error) {
+	ids, err := subjects(form)
+	for _, id := range ids {
+		lines = append(lines, line{Subject: fmt.Sprintf("incident %d", id), Before: "open", After: "acknowledged, and no longer paged"})
+	}
+	return lines, err
+}
+
+func acknowledge(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) (lines []line, err error) {
+	ids, err := subjects(form)
+	if err != nil {
+		return nil, err
+	}
+	done, err := on.Acknowledge(ctx, by, ids)
+	for _, d := range done {
+		lines = append(lines, line{Subject: fmt.Sprintf("incident %d %s", d.IncidentID, d.Kind), After: d.State, Refused: d.Refused})
+	}
+	return lines, err
+}
+
+// gate pauses or resumes the one provider that a form names.
+func gate(path, verb string, pauses bool) action {
+	states := map[bool]string{true: "paused: no worker sends its rows", false: "sent to"}
+	return action{path, verb, func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
+		provider, err := on.Provider(ctx, form.Get("of"))
+		if err != nil {
+			return nil, refused(err.Error())
+		}
+		proposed := line{Subject: "provider " + provider.Provider, Before: states[provider.Paused], After: states[pauses]}
+		if provider.Paused == pauses {
+			proposed.Refused = "it is so already"
+		}
+		return []line{proposed}, nil
+	}, func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
+		set := on.Resume
+		if pauses {
+			set = on.Pause
+		}
+		changed, err := set(ctx, form.Get("of"), by)
+		done := line{Subject: "provider " + form.Get("of"), After: states[pauses]}
+		if !changed {
+			done.Refused = "it was so already"
+		}
+		return []line{done}, err
+	}}
+}
+
+func proposeRollback(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
+	story, err := on.Story(ctx, form.Get("of"))
+	if err != nil {
+		return nil, err
+	}
+	var lines []line
+	for _, step := range story.Steps {
+		proposed := line{
+			Subject: fmt.Sprintf("intent %d, %s", step.IntentID, step.ToolName), Link: fmt.Sprintf("/intents/%d", step.IntentID), Before: step.Status,
+		}
+		switch step.Status {
+		case "completed":
+			proposed.After = "undone, if its tool says how"
+		case "pending":
+			proposed.After = "cancelled"
+		case "in_progress", "unknown":
+			proposed.After = "awaited first"
+		default:
+			proposed.After = step.Status
+		}
+		lines = append(lines, proposed)
+	}
+	if story.Saga != nil {
+		for i := range lines {
+			lines[i].After, lines[i].Refused = lines[i].Before, "the run has a rollback already: it is "+story.Saga.State
+		}
+	}
+	return lines, nil
+}
+
+func rollBack(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
+	agentRunID := form.Get("of")
+	if err := on.Compensate(ctx, agentRunID, by); err != nil {
+		return nil, refused(err.Error())
+	}
+	return []line{{Subject: "run " + agentRunID, Link: runPath(agentRunID), After: "rollback begun"}}, nil
+}

@@ -1,0 +1,271 @@
+// Package console is drainer's web page for people on call: what is wrong now, a
+// run at a glance, and the changes that the command line makes. It reads and
+// changes through drainer/operator alone, and decides nothing itself.
+//
+// Payloads and responses are written by models and providers, so no page shows
+// them: `drainer intents show` does.
+package console
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/operator"
+)
+
+//go:embed templates static
+var files embed.FS
+
+// PageTimeout bounds every statement of a page. A page that needs longer is
+// refused: the database has other work.
+const PageTimeout = 2 * time.Second
+
+// connections bound how many pages ask the database at once. Others wait.
+const connections = 4
+
+// Options of a console.
+type Options struct {
+	// Pool connects to the outbox. The console uses at most four connections of it at once.
+	Pool *pgxpool.Pool
+	// Access says who a request comes from. nil: everybody is a viewer.
+	Access Access
+	// PolicyOf finds what the configuration promises about a provider's operation. nil: a
+	// retry of what may have been applied is refused.
+	PolicyOf func(provider, operation string) (dispatch.Policy, bool)
+	// Log gets what went wrong; nil drops it.
+	Log *slog.Logger
+}
+
+// New returns the console's pages. Serve them alone at a listener of their own: a
+// cookie is sent to every path of a host.
+func New(options Options) (http.Handler, error) {
+	if options.Access == nil {
+		options.Access = everybodyViews{}
+	}
+	if options.Log == nil {
+		options.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &server{pool: options.Pool, access: options.Access, log: options.Log, places: make(chan struct{}, connections)}
+	var err error
+	if s.templates, err = parse(); err != nil {
+		return nil, err
+	}
+	routes := http.NewServeMux()
+	for _, page := range pages {
+		routes.HandleFunc("GET "+page.path, s.page(page))
+	}
+	for _, action := range actionsBy(options.PolicyOf) {
+		routes.HandleFunc("POST "+action.path, s.action(action))
+	}
+	static, err := fs.Sub(files, "static")
+	if err != nil {
+		return nil, err
+	}
+	routes.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
+	routes.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, notFound("there is no such page"))
+	})
+	// A request of another site cannot change anything, nor can a page be framed, nor may
+	// a text that slipped through the templates run as a script.
+	return secured(http.NewCrossOriginProtection().Handler(s.access.Guard(routes))), nil
+}
+
+func secured(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "+
+			"connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Cache-Control", "no-store")
+		r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
+		next.ServeHTTP(w, r)
+	})
+}
+
+type server struct {
+	pool      *pgxpool.Pool
+	access    Access
+	log       *slog.Logger
+	places    chan struct{}
+	templates map[string]*template.Template
+}
+
+// view is what every template is given.
+type view struct {
+	Page     string // the template's name
+	Title    string
+	Who      Person
+	CanLeave bool // there is a session to end
+	Now      time.Time
+	Query    string // of the search box
+	Data     any
+}
+
+// page shows data that was read in one transaction. ETag lets a browser that
+// asks again every two seconds be answered with 304.
+func (s *server) page(page page) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var data any
+		err := s.read(r.Context(), func(ctx context.Context, from *operator.Console) (err error) {
+			data, err = page.read(ctx, from, r)
+			return err
+		})
+		var elsewhere redirect
+		switch {
+		case errors.As(err, &elsewhere):
+			http.Redirect(w, r, string(elsewhere), http.StatusSeeOther)
+		case err != nil:
+			s.fail(w, r, err)
+		default:
+			s.show(w, r, http.StatusOK, page.name, page.title, data)
+		}
+	}
+}
+
+// read runs work in a transaction that can change nothing.
+func (s *server) read(ctx context.Context, work func(context.Context, *operator.Console) error) error {
+	return s.connected(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		tx, err := conn.BeginTx(ctx, reading)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it read
+		return work(ctx, operator.Open(conn))
+	})
+}
+
+var reading = pgx.TxOptions{BeginQuery: fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+	SET LOCAL search_path = pg_catalog, pg_temp;
+	SET LOCAL statement_timeout = %d;
+	SET LOCAL idle_in_transaction_session_timeout = '10s'`, PageTimeout.Milliseconds())}
+
+// connected gives work one of the console's connections.
+func (s *server) connected(ctx context.Context, work func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*PageTimeout)
+	defer cancel()
+	select {
+	case s.places <- struct{}{}:
+		defer func() { <-s.places }()
+	case <-ctx.Done():
+		return errBusy
+	}
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	defer conn.Release()
+	return work(ctx, conn.Conn())
+}
+
+var (
+	errBusy        = errors.New("too many pages are being read; try again in a moment")
+	errUnreachable = errors.New("the database cannot be reached")
+)
+
+// problem is an error with words for the reader and a status for programs.
+type problem struct {
+	Status int    `json:"status"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
+}
+
+func (p problem) Error() string { return p.Detail }
+
+func notFound(detail string) problem {
+	return problem{http.StatusNotFound, "Not found", detail}
+}
+
+func refused(detail string) problem {
+	return problem{http.StatusUnprocessableEntity, "Not done", detail}
+}
+
+type redirect string
+
+func (r redirect) Error() string { return "see " + string(r) }
+
+// fail shows what went wrong. The words of a database error stay in the log: they may
+// name what a viewer is not to see.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var told problem
+	var database *pgconn.PgError
+	switch {
+	case errors.As(err, &told):
+	case errors.Is(err, operator.ErrNotFound), errors.Is(err, operator.ErrNoRun):
+		told = notFound("the outbox holds nothing of this name; it may have been pruned")
+	case errors.Is(err, operator.ErrUnsigned):
+		told = refused(err.Error())
+	case errors.Is(err, errBusy):
+		told = problem{http.StatusServiceUnavailable, "Busy", err.Error()}
+	case errors.As(err, &database) && database.Code == "57014":
+		told = problem{http.StatusServiceUnavailable, "Too slow", fmt.Sprintf("the database took more than %s for this page; narrow the filter", PageTimeout)}
+	case errors.As(err, &database) && database.Code == "42501":
+		told = problem{http.StatusForbidden, "Not permitted", "the console's login lacks the role outbox_operator"}
+	case errors.Is(err, errUnreachable):
+		told = problem{http.StatusServiceUnavailable, "No database", errUnreachable.Error() + "; see the console's log, and `drainer doctor`"}
+	default:
+		told = problem{http.StatusInternalServerError, "Failed", "see the console's log"}
+	}
+	if told.Status >= http.StatusInternalServerError {
+		s.log.Error("a page failed", "path", r.URL.Path, "error", err)
+	}
+	s.show(w, r, told.Status, "problem", told.Title, told)
+}
+
+// show answers with JSON where a program asks for it, with the same data.
+func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name, title string, data any) {
+	body, err := json.MarshalIndent(data, "", "  ")
+	if err != nil {
+		http.Error(w, "the data cannot be written as JSON", http.StatusInternalServerError)
+		return
+	}
+	who, _ := s.access.Who(r)
+	asksForJSON := strings.Contains(r.Header.Get("Accept"), "application/json")
+	header := w.Header()
+	header.Add("Vary", "Accept")
+	if status == http.StatusOK && r.Method == http.MethodGet {
+		// Of the data and not of the page, which tells ages and so differs each second.
+		tag := fmt.Sprintf(`"%x"`, sha256.Sum256(fmt.Appendf(body, "%s %v %v", name, who, asksForJSON)))
+		header.Set("ETag", tag)
+		if r.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	if asksForJSON {
+		send(w, status, "application/json", append(body, '\n'))
+		return
+	}
+	var text bytes.Buffer
+	err = s.templates[name].ExecuteTemplate(&text, "base", view{
+		Page: name, Title: title, Who: who, CanLeave: s.access.HasSessions(), Now: time.Now().UTC(), Query: r.URL.Query().Get("q"), Data: data,
+	})
+	if err != nil {
+		s.log.Error("a template failed", "page", name, "error", err)
+		http.Error(w, "the page cannot be shown; see the console's log", http.StatusInternalServerError)
+		return
+	}
+	send(w, status, "text/html; charset=utf-8", text.Bytes())
+}
+
+func send(w http.ResponseWriter, status int, kind string, body []byte) {
+	w.Header().Set("Content-Type", kind)
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // a reader who left needs no answer
+}

@@ -1,0 +1,384 @@
+package console_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/console"
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
+)
+
+func TestMain(m *testing.M) { drainertest.Main(m) }
+
+const people = `
+# who may do what
+alice operator alice-has-a-long-token-of-her-own
+bob   viewer   bob-has-a-long-token-of-his-own-too
+`
+
+// hostile is a text that would be noticed wherever a page did not write it as text.
+const hostile = `"><img src=x onerror=alert(1)><script>alert(2)</script>{{.}}'; -- ` + "\u202e" + `javascript:alert(3)`
+
+// browser is a person at a console over a database with a few intents: 1 to 3 of run
+// `trip 1/a` (completed, failed, waiting) and 4 of a run with a hostile name.
+type browser struct {
+	t      *testing.T
+	at     *httptest.Server
+	client *http.Client
+	db     *pgxpool.Pool
+}
+
+func newBrowser(t *testing.T, access console.Access) *browser {
+	t.Helper()
+	databaseURL := drainertest.Database(t)
+	pool, err := pgpool.Open(t.Context(), databaseURL, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	pages, err := console.New(console.Options{Pool: pool, Access: access})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &browser{t: t, at: httptest.NewServer(pages), db: drainertest.Connect(t, databaseURL)}
+	t.Cleanup(b.at.Close)
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.client = &http.Client{Jar: jar}
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		SELECT 'trip 1/a', 'step-' || n, 'sim/act', 'scope', '{"card": "4111-secret"}' FROM generate_series(1, 3) n`)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		VALUES ($1, $1, 'sim/act', $1, to_jsonb($1::text))`, hostile)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.provider (name) VALUES ('sim')`)
+	drainertest.Exec(t, b.db, `DELETE FROM outbox.queue WHERE intent_id IN (1, 2)`)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, error, response, provider_ref)
+		VALUES (1, 1, 'w', now() - interval '1 s', 'completed', 'completed', NULL, '"4111-secret"', 'eff_1'),
+		       (2, 1, 'w', now() - interval '2 s', 'rejected', 'failed', 'http_422', '"4111-secret"', NULL)`)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail) VALUES ('outcome_unknown', 4, $1, $1)`, hostile)
+	return b
+}
+
+func asTokens(t *testing.T) console.Access {
+	t.Helper()
+	access, err := console.Tokens([]byte(people))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return access
+}
+
+func (b *browser) login(token string) {
+	b.t.Helper()
+	if got := b.post("/login", url.Values{"token": {token}, "to": {"/runs"}}); got.code != http.StatusOK || !strings.Contains(got.text, "<h1>Runs</h1>") {
+		b.t.Fatalf("logging in: %d\n%s", got.code, got.text)
+	}
+}
+
+type answer struct {
+	code   int
+	header http.Header
+	text   string
+}
+
+func (b *browser) get(path string, headers ...string) answer {
+	return b.send(http.MethodGet, path, nil, headers...)
+}
+
+func (b *browser) post(path string, form url.Values, headers ...string) answer {
+	return b.send(http.MethodPost, path, strings.NewReader(form.Encode()),
+		append([]string{"Content-Type", "application/x-www-form-urlencoded", "Sec-Fetch-Site", "same-origin"}, headers...)...)
+}
+
+func (b *browser) send(method, path string, body io.Reader, headers ...string) answer {
+	b.t.Helper()
+	request, err := http.NewRequestWithContext(b.t.Context(), method, b.at.URL+path, body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for pair := range slices.Chunk(headers, 2) {
+		request.Header.Set(pair[0], pair[1])
+	}
+	response, err := b.client.Do(request)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return answer{response.StatusCode, response.Header, string(text)}
+}
+
+var everyPage = []string{
+	"/", "/runs", "/runs/trip%201%2Fa", "/runs/" + url.PathEscape(hostile), "/intents", "/intents?status=failed", "/intents?dead=1",
+	"/intents?run=" + url.QueryEscape(hostile), "/intents/1", "/intents/4", "/incidents", "/incidents?all=1", "/sagas", "/sagas?state=begun",
+	"/providers", "/search?q=trip", "/search?q=" + url.QueryEscape(hostile), "/search?q=%3Cscript%3E",
+}
+
+func TestEveryPageAnswersPeopleAndPrograms(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	for _, path := range everyPage {
+		if got := b.get(path); got.code != http.StatusOK || !strings.Contains(got.text, "</html>") {
+			t.Errorf("%s: %d\n%s", path, got.code, got.text)
+		}
+		if got := b.get(path, "Accept", "application/json"); got.code != http.StatusOK || got.header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s as JSON: %d\n%s", path, got.code, got.text)
+		}
+	}
+	for path, code := range map[string]int{
+		"/nowhere": http.StatusNotFound, "/intents/99": http.StatusNotFound, "/intents/x": http.StatusNotFound, "/runs/none": http.StatusNotFound,
+		"/intents?status=nope": http.StatusBadRequest, "/runs?below=x": http.StatusBadRequest,
+	} {
+		if got := b.get(path); got.code != code || !strings.Contains(got.text, "</html>") {
+			t.Errorf("%s: %d, want %d", path, got.code, code)
+		}
+	}
+}
+
+func TestNoPageShowsAPayloadAResponseOrTextThatRuns(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	for _, path := range everyPage {
+		for _, accept := range []string{"text/html", "application/json"} {
+			got := b.get(path, "Accept", accept)
+			if strings.Contains(got.text, "4111-secret") {
+				t.Errorf("%s as %s shows a payload or a response", path, accept)
+			}
+			if accept == "text/html" && regexp.MustCompile(`<img|<script>|onerror=alert\(1\)>|href="javascript`).MatchString(got.text) {
+				t.Errorf("%s: the hostile text is no text:\n%s", path, got.text)
+			}
+		}
+		policy := b.get(path).header.Get("Content-Security-Policy")
+		if !strings.Contains(policy, "default-src 'none'") || !strings.Contains(policy, "frame-ancestors 'none'") {
+			t.Errorf("%s: policy %q", path, policy)
+		}
+	}
+}
+
+func TestAPageThatDidNotChangeIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("bob-has-a-long-token-of-his-own-too")
+	tag := b.get("/intents").header.Get("ETag")
+	if got := b.get("/intents", "If-None-Match", tag); tag == "" || got.code != http.StatusNotModified {
+		t.Errorf("got %d for %q, want 304", got.code, tag)
+	}
+	drainertest.Exec(t, b.db, `DELETE FROM outbox.queue WHERE intent_id = 3`)
+	if got := b.get("/intents", "If-None-Match", tag); got.code != http.StatusOK {
+		t.Errorf("after a change: %d, want 200", got.code)
+	}
+}
+
+func TestAnOperatorDecidesInTwoSteps(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		path, of string
+		state    string    // SQL that yields one text
+		want     [2]string // before and after
+	}{
+		{"/intents/retry", "2", "SELECT status FROM outbox.status WHERE intent_id = 2", [2]string{"failed", "pending"}},
+		{"/intents/cancel", "3", "SELECT status FROM outbox.status WHERE intent_id = 3", [2]string{"pending", "cancelled"}},
+		{"/incidents/acknowledge", "1", "SELECT coalesce(acknowledged_by, 'open') FROM outbox.incident WHERE id = 1", [2]string{"open", "operator:alice"}},
+		{"/providers/pause", "sim", "SELECT paused::text FROM outbox.provider WHERE name = 'sim'", [2]string{"false", "true"}},
+		{"/runs/roll-back", "trip 1/a", "SELECT coalesce((SELECT state FROM outbox.saga), 'none')", [2]string{"none", "begun"}},
+	} {
+		t.Run(test.path, func(t *testing.T) {
+			t.Parallel()
+			b := newBrowser(t, asTokens(t))
+			b.login("alice-has-a-long-token-of-her-own")
+			form := url.Values{"of": {test.of}}
+			shown := b.post(test.path, form)
+			if shown.code != http.StatusOK || !strings.Contains(shown.text, "would change") {
+				t.Fatalf("the first step: %d\n%s", shown.code, shown.text)
+			}
+			if now := drainertest.Value[string](t, b.db, test.state); now != test.want[0] {
+				t.Fatalf("the first step changed it to %q", now)
+			}
+			form.Set("reason", " ")
+			if got := b.post(test.path, form); got.code != http.StatusUnprocessableEntity {
+				t.Errorf("without a reason: %d, want 422", got.code)
+			}
+			form.Set("reason", "the provider mended it")
+			if done := b.post(test.path, form); done.code != http.StatusOK || !strings.Contains(done.text, "1 changed") {
+				t.Errorf("the second step: %d\n%s", done.code, done.text)
+			}
+			if now := drainertest.Value[string](t, b.db, test.state); now != test.want[1] {
+				t.Errorf("it is %q, want %q", now, test.want[1])
+			}
+		})
+	}
+}
+
+func TestTheHistoryNamesWhoWasLoggedIn(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	b.post("/intents/retry", url.Values{"of": {"2"}, "reason": {"mended"}, "operator": {"mallory"}})
+	if got := drainertest.Value[string](t, b.db, "SELECT operator || ': ' || reason FROM outbox.attempt WHERE intent_id = 2 AND attempt = 2"); got != "operator:alice: mended" {
+		t.Errorf("the history says %q", got)
+	}
+}
+
+func TestNobodyElseChangesAnything(t *testing.T) {
+	t.Parallel()
+	retry := url.Values{"of": {"2"}, "reason": {"because"}}
+	for name, attack := range map[string]func(*browser) answer{
+		"a viewer": func(b *browser) answer {
+			b.login("bob-has-a-long-token-of-his-own-too")
+			return b.post("/intents/retry", retry)
+		},
+		"another site": func(b *browser) answer {
+			b.login("alice-has-a-long-token-of-her-own")
+			return b.post("/intents/retry", retry, "Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example")
+		},
+		"a stranger": func(b *browser) answer { return b.post("/intents/retry", retry) },
+		"a link": func(b *browser) answer {
+			b.login("alice-has-a-long-token-of-her-own")
+			return b.get("/intents/retry?" + retry.Encode())
+		},
+		"who logged out": func(b *browser) answer {
+			b.login("alice-has-a-long-token-of-her-own")
+			b.post("/logout", nil)
+			return b.post("/intents/retry", retry)
+		},
+		"who guesses": func(b *browser) answer {
+			got := answer{}
+			for range 30 {
+				got = b.post("/login", url.Values{"token": {"guess"}})
+			}
+			if got.code != http.StatusTooManyRequests {
+				b.t.Errorf("the last guess: %d, want 429", got.code)
+			}
+			return b.post("/intents/retry", retry)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBrowser(t, asTokens(t))
+			if got := attack(b); got.code < 400 {
+				t.Errorf("answered %d\n%s", got.code, got.text)
+			}
+			if status := drainertest.Value[string](t, b.db, "SELECT status FROM outbox.status WHERE intent_id = 2"); status != "failed" {
+				t.Errorf("the intent is %s now", status)
+			}
+		})
+	}
+}
+
+func TestALoginLeadsToNoOtherSite(t *testing.T) {
+	t.Parallel()
+	for _, to := range []string{"https://evil.example", "//evil.example", `/\evil.example`, ""} {
+		b := newBrowser(t, asTokens(t))
+		b.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		got := b.post("/login", url.Values{"token": {"alice-has-a-long-token-of-her-own"}, "to": {to}})
+		if location := got.header.Get("Location"); got.code != http.StatusSeeOther || location != "/" {
+			t.Errorf("%q leads to %q (%d)", to, location, got.code)
+		}
+	}
+}
+
+func TestWithoutAuthenticationLocalhostReads(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, nil)
+	if got := b.get("/runs"); got.code != http.StatusOK || !strings.Contains(got.text, "viewer") {
+		t.Errorf("reading: %d", got.code)
+	}
+	if got := b.post("/intents/retry", url.Values{"of": {"2"}, "reason": {"because"}}); got.code != http.StatusForbidden {
+		t.Errorf("changing: %d, want 403", got.code)
+	}
+	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://rebound.example/runs", nil)
+	recorder := httptest.NewRecorder()
+	b.at.Config.Handler.ServeHTTP(recorder, request)
+	if recorder.Code != http.StatusMisdirectedRequest {
+		t.Errorf("under another name: %d, want 421", recorder.Code)
+	}
+}
+
+func TestAProxyIsBelievedAtItsAddressAlone(t *testing.T) {
+	t.Parallel()
+	loopback, elsewhere := netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("192.0.2.0/24")
+	for _, test := range []struct {
+		trusted      netip.Prefix
+		user, groups string
+		want         int // for a change
+	}{
+		{loopback, "carol", "dev, on-call", http.StatusOK},
+		{loopback, "carol", "dev,on-callers", http.StatusForbidden},
+		{loopback, "", "on-call", http.StatusUnauthorized},
+		{elsewhere, "carol", "on-call", http.StatusUnauthorized},
+	} {
+		access := console.Proxy{Trusted: []netip.Prefix{test.trusted}, UserHeader: "X-Forwarded-User", GroupHeader: "X-Forwarded-Groups", Operators: "on-call"}
+		b := newBrowser(t, access)
+		got := b.post("/intents/retry", url.Values{"of": {"2"}, "reason": {"because"}}, "X-Forwarded-User", test.user, "X-Forwarded-Groups", test.groups)
+		if got.code != test.want {
+			t.Errorf("%+v: answered %d", test, got.code)
+		}
+	}
+}
+
+func TestAFileOfTokensIsReadStrictly(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "# nobody", "alice operator short", "alice root a-token-that-is-long-enough", "alice a-token-that-is-long-enough"} {
+		if _, err := console.Tokens([]byte(text)); err == nil {
+			t.Errorf("%q was taken", text)
+		} else if strings.Contains(err.Error(), "long-enough") {
+			t.Errorf("the error holds the token: %v", err)
+		}
+	}
+}
+
+func TestLongAndEmptyPagesAreBounded(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		SELECT 'long', 'step-' || n, 'sim/act', 'scope', '{}' FROM generate_series(1, 1200) n`)
+	if got := b.get("/runs/long"); strings.Count(got.text, "<tr>") > 510 || !strings.Contains(got.text, "longer than the page") {
+		t.Errorf("the long run has %d rows (%d)", strings.Count(got.text, "<tr>"), got.code)
+	}
+	if got := b.get("/intents"); strings.Count(got.text, `name="of"`) != 50 {
+		t.Errorf("the list has %d rows", strings.Count(got.text, `name="of"`))
+	}
+	first := b.get("/runs")
+	next := regexp.MustCompile(`href="(/runs\?below=\d+)"`).FindStringSubmatch(first.text)
+	if next == nil || !strings.Contains(b.get(next[1]).text, "trip 1/a") {
+		t.Error("the next page of runs does not come to the oldest run")
+	}
+	many := url.Values{}
+	for id := range 1001 {
+		many.Add("of", fmt.Sprint(id+1))
+	}
+	if got := b.post("/intents/cancel", many); got.code != http.StatusUnprocessableEntity {
+		t.Errorf("1,001 at once: %d, want 422", got.code)
+	}
+}
+
+func TestTheScriptStaysShort(t *testing.T) {
+	t.Parallel()
+	script, err := os.ReadFile("static/console.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count(string(script), "\n"); lines > 400 {
+		t.Errorf("console.js has %d lines; 400 are allowed", lines)
+	}
+}

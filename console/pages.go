@@ -1,0 +1,393 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/agentoutbox/drainer/drainer/operator"
+)
+
+// page is one address: read gathers what its template shows, and what a program is
+// answered as JSON.
+type page struct {
+	path, name, title string
+	read              func(ctx context.Context, from *operator.Console, r *http.Request) (any, error)
+}
+
+var pages = []page{
+	{"/{$}", "overview", "What is wrong now", readOverview},
+	{"/runs", "runs", "Runs", readRuns},
+	{"/runs/{run}", "run", "Run", readRun},
+	{"/intents", "intents", "Intents", readIntents},
+	{"/intents/{id}", "intent", "Intent", readIntent},
+	{"/incidents", "incidents", "Incidents", readIncidents},
+	{"/sagas", "sagas", "Rollbacks", readSagas},
+	{"/providers", "providers", "Providers", readProviders},
+	{"/search", "search", "Search", search},
+}
+
+// pageRows is how many rows a page lists.
+const pageRows = 50
+
+type overview struct {
+	operator.Overview
+	Waiting  []operator.ProviderOverview `json:"providers_that_need_a_look"`
+	Open     []operator.Incident         `json:"incidents"`
+	OpenMore bool                        `json:"more_incidents"`
+	Dead     []operator.Intent           `json:"dead"`
+}
+
+// late is how old the oldest due row of a provider may be before it is shown among what is
+// wrong: a healthy lane takes a row within a second.
+const late = 30 * time.Second
+
+func readOverview(ctx context.Context, from *operator.Console, _ *http.Request) (any, error) {
+	var now overview
+	var err error
+	if now.Overview, err = from.Overview(ctx); err != nil {
+		return nil, err
+	}
+	for _, p := range now.Providers {
+		isLate := p.OldestDueAgeSeconds > late.Seconds() || p.OldestInProgressAgeSeconds > 10*late.Seconds()
+		if p.Paused || p.Breaker == nil || *p.Breaker != "closed" || isLate {
+			now.Waiting = append(now.Waiting, p)
+		}
+	}
+	if now.Open, err = from.Incidents(ctx, operator.IncidentFilter{Limit: 21}); err != nil {
+		return nil, err
+	}
+	now.OpenMore = len(now.Open) > 20
+	now.Open = now.Open[:min(20, len(now.Open))]
+	if now.Dead, err = from.List(ctx, operator.Filter{Dead: true, Limit: 10}); err != nil {
+		return nil, err
+	}
+	return now, hide(now.Dead)
+}
+
+// hide takes out what models and providers wrote.
+func hide(intents []operator.Intent) error {
+	for i := range intents {
+		intents[i].Response = nil
+	}
+	return nil
+}
+
+type runs struct {
+	Runs   []operator.Run `json:"runs"`
+	Below  int64          `json:"below"` // of this page; 0: the newest
+	Next   int64          `json:"next"`  // of the next page; 0: there is none
+	Looked int            `json:"looked_at"`
+}
+
+func readRuns(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
+	below, err := number(r, "below")
+	if err != nil {
+		return nil, err
+	}
+	found, next, err := from.Runs(ctx, below)
+	return runs{found, below, next, operator.RunsChunk}, err
+}
+
+// number is a parameter of the address; 0 where it is missing.
+func number(r *http.Request, name string) (int64, error) {
+	text := r.FormValue(name)
+	if text == "" {
+		return 0, nil
+	}
+	value, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || value < 0 {
+		return 0, problem{http.StatusBadRequest, "Not understood", name + " is a number that is not negative"}
+	}
+	return value, nil
+}
+
+type run struct {
+	*operator.RunStory
+	Chart chart `json:"-"`
+}
+
+func readRun(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
+	story, err := from.Story(ctx, r.PathValue("run"))
+	if err != nil {
+		return nil, err
+	}
+	for i := range story.Steps {
+		story.Steps[i].Response = nil
+		if undo := story.Steps[i].Undo; undo != nil {
+			undo.Response = nil
+		}
+	}
+	return run{story, draw(story, time.Now())}, nil
+}
+
+type intents struct {
+	Intents   []operator.Intent `json:"intents"`
+	Filter    operator.Filter   `json:"filter"`
+	More      bool              `json:"more"`
+	Statuses  []string          `json:"-"`
+	Providers []string          `json:"-"`
+}
+
+func readIntents(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
+	found := intents{Statuses: operator.Statuses, Filter: operator.Filter{
+		Status: r.FormValue("status"), Dead: r.FormValue("dead") != "", Provider: r.FormValue("provider"), Run: r.FormValue("run"), Limit: pageRows + 1,
+	}}
+	if found.Filter.Status != "" && !slices.Contains(operator.Statuses, found.Filter.Status) {
+		return nil, problem{http.StatusBadRequest, "Not understood", "status is one of " + strings.Join(operator.Statuses, ", ")}
+	}
+	known, err := from.Providers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, provider := range known {
+		found.Providers = append(found.Providers, provider.Provider)
+	}
+	if found.Intents, err = from.List(ctx, found.Filter); err != nil {
+		return nil, err
+	}
+	found.More = len(found.Intents) > pageRows
+	found.Intents = found.Intents[:min(pageRows, len(found.Intents))]
+	return found, hide(found.Intents)
+}
+
+type intent struct {
+	*operator.Dossier
+	Payload *int `json:"payload,omitempty"` // never there: it shadows the dossier's
+}
+
+func readIntent(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
+	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	if err != nil {
+		return nil, operator.ErrNotFound
+	}
+	dossier, err := from.Show(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	dossier.Response = nil
+	for i := range dossier.History {
+		attempt := &dossier.History[i]
+		attempt.Response, attempt.ResponseHeaders, attempt.Problem = nil, nil, nil
+	}
+	return intent{Dossier: dossier}, nil
+}
+
+type incidents struct {
+	Incidents []operator.Incident     `json:"incidents"`
+	Filter    operator.IncidentFilter `json:"filter"`
+	More      bool                    `json:"more"`
+}
+
+func readIncidents(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
+	found := incidents{Filter: operator.IncidentFilter{All: r.FormValue("all") != "", Kind: r.FormValue("kind"), Limit: pageRows + 1}}
+	var err error
+	if found.Incidents, err = from.Incidents(ctx, found.Filter); err != nil {
+		return nil, err
+	}
+	found.More = len(found.Incidents) > pageRows
+	found.Incidents = found.Incidents[:min(pageRows, len(found.Incidents))]
+	return found, nil
+}
+
+type sagas struct {
+	Sagas  []operator.Saga `json:"sagas"`
+	State  string          `json:"state"`
+	States []string        `json:"-"`
+	More   bool            `json:"more"`
+}
+
+func readSagas(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
+	found := sagas{State: r.FormValue("state"), States: operator.SagaStates}
+	var err error
+	if found.Sagas, err = from.Sagas(ctx, found.State, pageRows+1); err != nil {
+		return nil, err
+	}
+	found.More = len(found.Sagas) > pageRows
+	found.Sagas = found.Sagas[:min(pageRows, len(found.Sagas))]
+	return found, nil
+}
+
+type providers struct {
+	Providers []provider        `json:"providers"`
+	Workers   []operator.Worker `json:"workers"`
+}
+
+type provider struct {
+	operator.ProviderOverview
+	Gate operator.Provider `json:"gate"`
+}
+
+func readProviders(ctx context.Context, from *operator.Console, _ *http.Request) (any, error) {
+	now, err := from.Overview(ctx)
+	if err != nil {
+		return nil, err
+	}
+	gates, err := from.Providers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	shown := providers{Workers: now.Workers}
+	for _, counted := range now.Providers {
+		gate := operator.Provider{Provider: counted.Provider}
+		for _, known := range gates {
+			if known.Provider == counted.Provider {
+				gate = known
+			}
+		}
+		shown.Providers = append(shown.Providers, provider{counted, gate})
+	}
+	return shown, nil
+}
+
+type hits struct {
+	Query string   `json:"query"`
+	Runs  []string `json:"runs"`
+	More  bool     `json:"more"`
+}
+
+// search looks where an index answers: at the ids of intents and runs.
+func search(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
+	query := strings.TrimSpace(r.FormValue("q"))
+	if query == "" {
+		return nil, redirect("/")
+	}
+	if id, err := strconv.ParseInt(query, 10, 64); err == nil {
+		switch _, err := from.RunOf(ctx, id); err {
+		case nil:
+			return nil, redirect("/intents/" + strconv.FormatInt(id, 10))
+		case operator.ErrNotFound: // a run may have such an id
+		default:
+			return nil, err
+		}
+	}
+	found, err := from.RunsFrom(ctx, query, pageRows+1)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 1 {
+		return nil, redirect(runPath(found[0]))
+	}
+	return hits{query, found[:min(pageRows, len(found))], len(found) > pageRows}, nil
+}
+
+// runPath is the address of a run, whose id an agent chose.
+func runPath(agentRunID string) string { return "/runs/" + url.PathEscape(agentRunID) }
+
+// parse reads every template together with the frame of all pages.
+func parse() (map[string]*template.Template, error) {
+	functions := template.FuncMap{
+		"age": age, "seconds": func(s float64) string { return span(time.Duration(s * float64(time.Second))) }, "stamp": stamp, "deref": deref, "run": runPath,
+		"add": func(a, b float64) float64 { return a + b }, "many": many, "took": took,
+		// rows gives a table of intents what it needs of the page around it.
+		"rows": func(v view, intents []operator.Intent) any {
+			return struct {
+				Now  time.Time
+				Who  Person
+				Rows []operator.Intent
+			}{v.Now, v.Who, intents}
+		},
+	}
+	names, err := files.ReadDir("templates")
+	if err != nil {
+		return nil, err
+	}
+	parsed := map[string]*template.Template{}
+	for _, file := range names {
+		name := strings.TrimSuffix(file.Name(), ".html")
+		parsed[name], err = template.New(name).Funcs(functions).ParseFS(files, "templates/base.html", path.Join("templates", file.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("template %s: %w", name, err)
+		}
+	}
+	return parsed, nil
+}
+
+var loginPage = template.Must(template.ParseFS(files, "templates/login.html"))
+
+// many writes a count that stopped at its limit as what it is.
+func many(count int64) string {
+	if count >= operator.CountLimit {
+		return group(operator.CountLimit) + "+"
+	}
+	return group(count)
+}
+
+func group(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+func deref(text *string) string {
+	if text == nil {
+		return ""
+	}
+	return *text
+}
+
+// stamp takes a time, or a pointer to one that may be nil.
+func stamp(at any) string {
+	if when := timeOf(at); !when.IsZero() {
+		return when.UTC().Format("2006-01-02 15:04:05 UTC")
+	}
+	return ""
+}
+
+func timeOf(at any) time.Time {
+	switch at := at.(type) {
+	case time.Time:
+		return at
+	case *time.Time:
+		if at != nil {
+			return *at
+		}
+	}
+	return time.Time{}
+}
+
+// age says how long ago a time was, or how far ahead it is.
+func age(at any, now time.Time) string {
+	when := timeOf(at)
+	switch passed := now.Sub(when); {
+	case when.IsZero():
+		return ""
+	case passed < 0:
+		return "in " + span(-passed)
+	default:
+		return span(passed) + " ago"
+	}
+}
+
+func took(from *time.Time, to time.Time) string {
+	if from == nil {
+		return ""
+	}
+	return span(to.Sub(*from))
+}
+
+// span is a length of time in one unit, or two where the first is small.
+func span(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
+	case d < 10*time.Second:
+		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
+	case d < 2*time.Minute:
+		return strconv.Itoa(int(d.Seconds())) + " s"
+	case d < 2*time.Hour:
+		return strconv.Itoa(int(d.Minutes())) + " min"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d.Hours())) + " h"
+	}
+	return strconv.Itoa(int(d.Hours()/24)) + " d"
+}
