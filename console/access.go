@@ -88,8 +88,8 @@ const (
 
 type tokens struct {
 	people map[[sha256.Size]byte]Person // by the token's hash
-	// attempts bounds guessing, for all strangers together: a token is long, so nobody
-	// is kept out for long who knows one.
+	// attempts bounds guessing, for all strangers together. A person who knows a token
+	// waits for seconds at most.
 	attempts *rate.Limiter
 
 	mu       sync.Mutex

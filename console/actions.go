@@ -25,7 +25,7 @@ type action struct {
 	carryOut func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error)
 }
 
-// line is what becomes of one thing.
+// line says how one thing changes.
 type line struct {
 	Subject string `json:"subject"`
 	Link    string `json:"-"`

@@ -107,7 +107,7 @@ type server struct {
 	templates map[string]*template.Template
 }
 
-// view is what every template is given.
+// view holds the values that every template may use.
 type view struct {
 	Page     string // the template's name
 	Title    string

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -260,11 +261,10 @@ func search(ctx context.Context, from *operator.Console, r *http.Request) (any, 
 		return nil, redirect("/")
 	}
 	if id, err := strconv.ParseInt(query, 10, 64); err == nil {
-		switch _, err := from.RunOf(ctx, id); err {
-		case nil:
+		switch _, err := from.RunOf(ctx, id); {
+		case err == nil:
 			return nil, redirect("/intents/" + strconv.FormatInt(id, 10))
-		case operator.ErrNotFound: // a run may have such an id
-		default:
+		case !errors.Is(err, operator.ErrNotFound): // a run may have such an id
 			return nil, err
 		}
 	}

@@ -43,8 +43,10 @@ func (c *Console) Runs(ctx context.Context, below int64) (runs []Run, next int64
 	lowest, seen := below, int64(0)
 	var run Run
 	var first int64
-	_, err = pgx.ForEachRow(rows, []any{&run.AgentRunID, &run.Intents, &run.Open, &run.Unknown, &run.Failed, &run.Saga,
-		&run.BegunAt, &run.LastAt, &first, &seen}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{
+		&run.AgentRunID, &run.Intents, &run.Open, &run.Unknown, &run.Failed, &run.Saga,
+		&run.BegunAt, &run.LastAt, &first, &seen,
+	}, func() error {
 		runs, lowest = append(runs, run), min(lowest, first)
 		return nil
 	})

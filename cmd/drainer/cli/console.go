@@ -18,7 +18,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
-// consoleSetup is what `drainer console` is told.
+// consoleSetup has the flags of `drainer console`.
 type consoleSetup struct {
 	listen, tokens string
 	proxies        []string
@@ -37,7 +37,7 @@ need a look, runs with their rollbacks, and every attempt. It shows no payload a
 no response.
 
 Without --tokens or --trust-proxy it listens on a loopback address alone, and
-everybody who can reach that may read and nobody may change anything. An operator
+every user of the machine may read, and none may change anything. An operator
 retries, sends now, cancels, acknowledges, pauses, resumes and rolls back, each in
 two steps; the history names the operator.
 

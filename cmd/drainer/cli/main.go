@@ -261,10 +261,11 @@ func newVersion(options *options) *cobra.Command {
 // newMan is for packages: they ship the help of all commands as manual pages.
 func newMan() *cobra.Command {
 	return &cobra.Command{
-		Use:    "man FOLDER",
-		Short:  "Write a manual page for each command",
-		Args:   cobra.ExactArgs(1),
-		Hidden: true,
+		Use:     "man FOLDER",
+		Short:   "Write a manual page for each command",
+		Example: "  drainer man /usr/share/man/man1",
+		Args:    cobra.ExactArgs(1),
+		Hidden:  true,
 		RunE: func(command *cobra.Command, args []string) error {
 			build := currentVersion()
 			written, err := time.Parse(time.RFC3339, build.Date)
