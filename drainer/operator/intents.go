@@ -179,9 +179,7 @@ type Retry struct {
 	// MayDuplicate accepts a second effect where nothing rules it out. The
 	// doubt stays: a refusal afterwards proves nothing about the first effect.
 	MayDuplicate bool
-	// PolicyOf finds what the configuration promises about a provider's
-	// operation; nil if there is no configuration.
-	PolicyOf func(provider, operation string) (dispatch.Policy, bool)
+	PolicyOf     PolicyOf // nil if there is no configuration
 }
 
 func (r Retry) judge(s standing) (change, refusal) {

@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"time"
 
@@ -144,12 +145,28 @@ type IncidentFilter struct {
 // Incidents returns those opened last first.
 func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) ([]Incident, error) {
 	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, incidentsSQL, filter.All, filter.Kind, filter.Limit)
+	rows, _ := c.conn.Query(ctx, incidentsSQL, filter.All, filter.Kind, filter.Limit, nil)
 	incidents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Incident])
 	if err != nil {
 		return nil, fmt.Errorf("list incidents: %w", err)
 	}
 	return incidents, nil
+}
+
+// ErrNoIncident says that no incident has this number.
+var ErrNoIncident = errors.New("no incident has this number; `drainer incidents list --all` shows those there are")
+
+// Incident finds one by its number.
+func (c *Console) Incident(ctx context.Context, incidentID int64) (Incident, error) {
+	rows, _ := c.conn.Query(ctx, incidentsSQL, true, "", 1, incidentID)
+	incident, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Incident])
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return Incident{}, ErrNoIncident
+	case err != nil:
+		return Incident{}, fmt.Errorf("show incident: %w", err)
+	}
+	return incident, nil
 }
 
 // Acknowledgement is the result of acknowledging one incident.

@@ -14,8 +14,8 @@ import (
 )
 
 func newIncidents(options *options) *cobra.Command {
-	command := group("incidents", "List and acknowledge incidents")
-	command.AddCommand(newIncidentsList(options), newIncidentsAck(options))
+	command := group("incidents", "List, show and acknowledge incidents")
+	command.AddCommand(newIncidentsList(options), newIncidentsShow(options), newIncidentsAck(options))
 	return command
 }
 
@@ -49,7 +49,10 @@ func newIncidentsList(options *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return options.print(command, incidents, tableOf(incidentHeading, incidents, incidentRow))
+				if err := options.print(command, incidents, tableOf(incidentHeading, incidents, incidentRow)); err != nil || options.output == jsonOutput {
+					return err
+				}
+				return options.printNextOfList(command, console, incidents)
 			})
 		},
 	}
@@ -72,7 +75,7 @@ var incidentHeading = []string{"INCIDENT", "KIND", "STATE", "INTENT", "RUN", "TO
 
 func incidentRow(i operator.Incident) []any {
 	return []any{
-		i.IncidentID, i.Kind, i.State, i.IntentID, i.AgentRunID, i.ToolName, i.Detail, i.OpenedAt,
+		i.IncidentID, i.Kind, state(i.State), i.IntentID, i.AgentRunID, i.ToolName, i.Detail, i.OpenedAt,
 		i.PagedAt, cmp.Or(i.ResolvedBy, i.AcknowledgedBy), i.Reason,
 	}
 }

@@ -44,10 +44,7 @@ func newIntentsList(options *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				heading := []string{"INTENT", "RUN", "STEP", "TOOL", "SCOPE", "STATUS", "ATTEMPTS", "LAST OUTCOME", "NEXT ATTEMPT"}
-				return options.print(command, intents, tableOf(heading, intents, func(i operator.Intent) []any {
-					return []any{i.IntentID, i.AgentRunID, i.StepID, i.ToolName, i.BusinessScope, i.Status, i.Attempts, i.LastOutcome, i.NextAttemptAt}
-				}))
+				return options.print(command, intents, intentTable(intents))
 			})
 		},
 	}
@@ -58,6 +55,13 @@ func newIntentsList(options *options) *cobra.Command {
 	flags.StringVar(&filter.Run, "run", "", "only this agent run's, by `id`")
 	flags.IntVar(&filter.Limit, "limit", 50, "at most this `many`")
 	return command
+}
+
+func intentTable(intents []operator.Intent) table {
+	heading := []string{"INTENT", "STATUS", "TOOL", "RUN", "STEP", "SCOPE", "ATTEMPTS", "LAST OUTCOME", "CREATED", "NEXT ATTEMPT"}
+	return tableOf(heading, intents, func(i operator.Intent) []any {
+		return []any{i.IntentID, state(i.Status), i.ToolName, i.AgentRunID, i.StepID, i.BusinessScope, i.Attempts, i.LastOutcome, i.CreatedAt, i.NextAttemptAt}
+	})
 }
 
 // checkFilter keeps a typo from passing for an empty list.
@@ -75,8 +79,8 @@ func newIntentsShow(options *options) *cobra.Command {
 	var tuple dispatch.Tuple
 	command := &cobra.Command{
 		Use:   "show [INTENT]",
-		Short: "Show one intent with its payload, response and every attempt",
-		Example: `  drainer intents show 42
+		Short: "Show one intent with its payload, response and every attempt, and what to do next",
+		Example: `  drainer intents show 42 --config drainer.yaml
   drainer intents show --run run-001 --step step-1 --tool stripe/create_charge --scope invoice_442 -o json`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
@@ -89,7 +93,11 @@ func newIntentsShow(options *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return options.printDossier(command, dossier)
+				next, err := console.Next(command.Context(), dossier.IntentID, options.promises(command))
+				if err != nil {
+					return err
+				}
+				return options.printDossier(command, dossier, next)
 			})
 		},
 	}
@@ -97,38 +105,39 @@ func newIntentsShow(options *options) *cobra.Command {
 	return command
 }
 
-func (o *options) printDossier(command *cobra.Command, d *operator.Dossier) error {
-	if o.output == jsonOutput {
-		return printJSON(command.OutOrStdout(), d)
-	}
+func (o *options) printDossier(command *cobra.Command, d *operator.Dossier, next []operator.Step) error {
 	out := command.OutOrStdout()
-	intent := table{[]string{"intent", cell(d.IntentID)}, [][]any{
-		{"key", d.AgentRunID + "  " + d.StepID + "  " + d.ToolName + "  " + d.BusinessScope},
+	if o.output == jsonOutput {
+		return printJSON(out, d)
+	}
+	err := details{
+		{"intent", d.IntentID},
+		{"run", d.AgentRunID},
+		{"step", d.StepID},
+		{"tool", d.ToolName},
+		{"scope", d.BusinessScope},
 		{"idempotency key", d.IdempotencyKey},
-		{"status", d.Status},
+		{"status", state(d.Status)},
 		{"created", d.CreatedAt},
 		{"finished", d.FinishedAt},
 		{"next attempt", d.NextAttemptAt},
 		{"provider ref", d.ProviderRef},
 		{"payload", string(d.Payload)},
 		{"response", string(d.Response)},
-	}}
-	if err := intent.print(out); err != nil {
+	}.print(out)
+	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out)
-	heading := []string{"ATTEMPT", "FINISHED", "OUTCOME", "STATUS", "HTTP", "ERROR", "BY", "REASON"}
-	newKeys := slices.ContainsFunc(d.History, func(a operator.Attempt) bool { return a.IdempotencyKey != d.IdempotencyKey })
-	if newKeys {
-		heading = append(heading, "KEY")
+	history := make([]operator.Event, len(d.History))
+	newKeys := false
+	for i, attempt := range d.History {
+		history[i] = operator.Event{IntentID: d.IntentID, Attempt: attempt}
+		newKeys = newKeys || attempt.IdempotencyKey != d.IdempotencyKey
 	}
-	return tableOf(heading, d.History, func(a operator.Attempt) []any {
-		row := []any{a.Attempt, a.FinishedAt, what(a), a.Status, a.HTTPStatus, a.Error, actor(a), a.Reason}
-		if newKeys {
-			row = append(row, a.IdempotencyKey)
-		}
-		return row
-	}).print(out)
+	if err := printHistory(out, history, false, newKeys); err != nil {
+		return err
+	}
+	return o.printNext(out, "", next)
 }
 
 // what marks a lookup, which asks about an attempt and sends nothing new.

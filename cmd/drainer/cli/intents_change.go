@@ -201,7 +201,7 @@ func (o *options) printChanges(command *cobra.Command, c changes) error {
 	}
 	heading := []string{"INTENT", "RUN", "STEP", "TOOL", "SCOPE", "BEFORE", after, "REFUSED BECAUSE"}
 	if err := o.print(command, c, tableOf(heading, c.Intents, func(v operator.Verdict) []any {
-		return []any{v.IntentID, v.AgentRunID, v.StepID, v.ToolName, v.BusinessScope, v.Before, v.After, v.Refused}
+		return []any{v.IntentID, v.AgentRunID, v.StepID, v.ToolName, v.BusinessScope, state(v.Before), state(v.After), v.Refused}
 	})); err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ be over keeps waiting.
 }
 
 // policies finds what the configuration, if there is one, promises about tools.
-func (o *options) policies(command *cobra.Command) (func(provider, operation string) (dispatch.Policy, bool), error) {
+func (o *options) policies(command *cobra.Command) (operator.PolicyOf, error) {
 	if o.configPath == "" {
 		return nil, nil
 	}

@@ -19,9 +19,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/config"
+	"github.com/agentoutbox/drainer/internal/spelling"
 	"github.com/agentoutbox/drainer/migrations"
 )
 
@@ -93,40 +95,84 @@ func rootOf(options *options) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 
 	flags := root.PersistentFlags()
-	flags.StringVar(&options.configPath, "config", "", "configuration `file`")
+	flags.StringVar(&options.configPath, "config", "", "configuration `file` (default: $DRAINER_CONFIG, then ./drainer.yaml)")
 	flags.StringVar(&options.databaseURL, "database-url", "", "Postgres `URL` of the outbox (default: the configuration's, then $DATABASE_URL)")
 	flags.VarP(&options.output, "output", "o", "`format` of what is printed: table or json")
 
-	root.AddCommand(
-		newRun(options),
-		newDemo(options),
-		newMigrate(options),
-		newEnqueue(options),
-		newStatus(options),
-		newConsole(options),
-		newDoctor(options),
-		newIntents(options),
-		newRuns(options),
-		newProviders(options),
-		newSagas(options),
-		newIncidents(options),
-		newSagaChange(options, compensate),
-		newConfig(options),
-		newVerify(options),
-		newVersion(options),
-		newMan(),
-	)
+	root.SetFlagErrorFunc(explainFlag)
+	root.PersistentPreRun = func(command *cobra.Command, _ []string) { options.findConfig(command) }
+
+	inGroup(root, "daemon", "Drain:", newRun(options), newEnqueue(options), newDemo(options))
+	inGroup(root, "look", "See what is wrong:",
+		newStatus(options), newConsole(options), newIntents(options), newSagas(options), newIncidents(options), newDoctor(options))
+	inGroup(root, "decide", "Stop, resume and take back:", newProviders(options), newRuns(options), newSagaChange(options, compensate))
+	inGroup(root, "set-up", "Set up:", newConfig(options), newVerify(options), newMigrate(options))
+	root.AddCommand(newVersion(options), newMan())
 	return root
+}
+
+func inGroup(root *cobra.Command, id, title string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: id, Title: title})
+	for _, command := range commands {
+		command.GroupID = id
+		root.AddCommand(command)
+	}
 }
 
 // group is a command that only holds others: alone it prints its help, and
 // another word after it is a mistake.
 func group(use, short string) *cobra.Command {
 	return &cobra.Command{
-		Use:   use,
-		Short: short,
-		Args:  cobra.NoArgs,
-		RunE:  func(command *cobra.Command, _ []string) error { return command.Help() },
+		Use:                        use,
+		Short:                      short,
+		Args:                       noSuchCommand,
+		RunE:                       func(command *cobra.Command, _ []string) error { return command.Help() },
+		SuggestionsMinimumDistance: 2,
+	}
+}
+
+func noSuchCommand(command *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	meant := ""
+	if near := command.SuggestionsFor(args[0]); len(near) > 0 {
+		meant = fmt.Sprintf("; did you mean %s?", strings.Join(near, " or "))
+	}
+	return fmt.Errorf("unknown command %q for %q%s", args[0], command.CommandPath(), meant)
+}
+
+// explainFlag names the flag that a typo meant.
+func explainFlag(command *cobra.Command, err error) error {
+	name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !unknown {
+		return err
+	}
+	var known []string
+	command.Flags().VisitAll(func(flag *pflag.Flag) { known = append(known, flag.Name) })
+	if near, found := spelling.Nearest(name, known); found {
+		return fmt.Errorf("%w; did you mean --%s?", err, near)
+	}
+	return err
+}
+
+const (
+	configVariable = "DRAINER_CONFIG"
+	defaultConfig  = "drainer.yaml"
+)
+
+// findConfig chooses the configuration where --config does not: the environment's, else
+// the one of this folder, if there is one.
+func (o *options) findConfig(command *cobra.Command) {
+	if command.Flags().Changed("config") {
+		return
+	}
+	o.configPath = os.Getenv(configVariable)
+	if o.configPath != "" {
+		return
+	}
+	if found, err := os.Stat(defaultConfig); err == nil && found.Mode().IsRegular() {
+		o.configPath = defaultConfig
 	}
 }
 

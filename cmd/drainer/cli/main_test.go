@@ -90,7 +90,7 @@ func TestWrongCommandLinesExitWith2(t *testing.T) {
 		{[]string{"--frob"}, "unknown flag: --frob (see drainer --help)"},
 		{[]string{"version", "-o"}, "flag needs an argument: 'o' in -o (see drainer version --help)"},
 		{[]string{"version", "-o", "xml"}, `invalid argument "xml" for "-o, --output" flag: want table or json (see drainer version --help)`},
-		{[]string{"config", "validate"}, "say which configuration to use: --config FILE (see drainer config validate --help)"},
+		{[]string{"config", "validate"}, "say which configuration to use: --config FILE, or DRAINER_CONFIG, or a drainer.yaml in this folder (see drainer config validate --help)"},
 	} {
 		got := run(t, test.args...)
 		if want := (result{exitUsage, "", "drainer: " + test.want + "\n"}); got != want {

@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
 	"strconv"
 	"strings"
-	"text/tabwriter"
-	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -39,20 +38,6 @@ func (f *outputFormat) String() string { return string(*f) }
 
 func (f *outputFormat) Type() string { return "format" }
 
-// table is a heading, and rows of what cell can show.
-type table struct {
-	heading []string
-	rows    [][]any
-}
-
-func tableOf[T any](heading []string, items []T, row func(T) []any) table {
-	t := table{heading: heading, rows: make([][]any, len(items))}
-	for i, item := range items {
-		t.rows[i] = row(item)
-	}
-	return t
-}
-
 // print writes the value as JSON, or the table.
 func (o *options) print(command *cobra.Command, value any, shown table) error {
 	if o.output == jsonOutput {
@@ -69,46 +54,6 @@ func printJSON(to io.Writer, value any) error {
 		return fmt.Errorf("printing JSON: %w", err)
 	}
 	return nil
-}
-
-func (t table) print(to io.Writer) error {
-	columns := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(columns, strings.Join(t.heading, "\t"))
-	for _, row := range t.rows {
-		cells := make([]string, len(row))
-		for i, value := range row {
-			cells[i] = printable(cell(value))
-		}
-		fmt.Fprintln(columns, strings.Join(cells, "\t"))
-	}
-	if err := columns.Flush(); err != nil {
-		return fmt.Errorf("printing a table: %w", err)
-	}
-	return nil
-}
-
-// cell shows nothing for a nil pointer, and times in the reader's zone.
-func cell(value any) string {
-	switch v := value.(type) {
-	case *string:
-		return optional(v)
-	case *int:
-		return optional(v)
-	case *int64:
-		return optional(v)
-	case *time.Time:
-		return optional(v)
-	case time.Time:
-		return v.Local().Format(time.DateTime)
-	}
-	return fmt.Sprint(value)
-}
-
-func optional[T any](value *T) string {
-	if value == nil {
-		return ""
-	}
-	return cell(*value)
 }
 
 // printable writes out what would move the cursor, or command the terminal:
@@ -133,15 +78,15 @@ func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
 func signatureFlags(command *cobra.Command, signature *operator.Signature) {
 	flags := command.Flags()
 	flags.StringVar(&signature.Reason, "reason", "", "why, for the history: `text`")
-	flags.StringVar(&signature.Operator, "operator", "", "who, for the history: `name` (default: $USER)")
+	flags.StringVar(&signature.Operator, "operator", "", "who, for the history: `name` (default: $USER, then the system's)")
 }
 
 // sign completes a signature, or says which flag is missing.
 func sign(command *cobra.Command, signature *operator.Signature) error {
-	signature.Operator = cmp.Or(strings.TrimSpace(signature.Operator), strings.TrimSpace(os.Getenv("USER")))
+	signature.Operator = cmp.Or(strings.TrimSpace(signature.Operator), strings.TrimSpace(os.Getenv("USER")), systemUser())
 	var missing []error
 	if signature.Operator == "" {
-		missing = append(missing, errors.New("--operator is empty and $USER is not set; add --operator NAME"))
+		missing = append(missing, errors.New("--operator is empty, and neither $USER nor the system has your name; add --operator NAME"))
 	}
 	if strings.TrimSpace(signature.Reason) == "" {
 		missing = append(missing, errors.New("--reason is empty; add --reason TEXT"))
@@ -153,4 +98,13 @@ func sign(command *cobra.Command, signature *operator.Signature) error {
 		return usagef(command, "--operator, --reason: %w", err)
 	}
 	return nil
+}
+
+// systemUser is empty in a container whose user has no entry in /etc/passwd.
+func systemUser() string {
+	current, err := user.Current()
+	if err != nil {
+		return ""
+	}
+	return current.Username
 }

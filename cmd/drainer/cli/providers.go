@@ -41,7 +41,7 @@ func newProvidersList(options *options) *cobra.Command {
 func providerTable(providers ...operator.Provider) table {
 	heading := []string{"PROVIDER", "PAUSED", "CIRCUIT BREAKER", "CHANGED", "BY", "REASON"}
 	return tableOf(heading, providers, func(p operator.Provider) []any {
-		return []any{p.Provider, p.Paused, p.Breaker, p.ChangedAt, p.ChangedBy, p.Reason}
+		return []any{p.Provider, p.Paused, state(p.Breaker), p.ChangedAt, p.ChangedBy, p.Reason}
 	})
 }
 

@@ -107,22 +107,21 @@ func (o *options) printStory(command *cobra.Command, story *operator.SagaStory) 
 	}
 	out := command.OutOrStdout()
 	steps := tableOf([]string{"INTENT", "STEP", "TOOL", "STATUS", "UNDO", "UNDONE BY", "UNDO STATUS"}, story.Steps, func(s operator.SagaStep) []any {
-		row := []any{s.IntentID, s.StepID, s.ToolName, s.Status, "", "", ""}
+		row := []any{s.IntentID, s.StepID, s.ToolName, state(s.Status), "", "", ""}
 		if s.Undo != nil {
-			copy(row[4:], []any{s.Undo.IntentID, s.Undo.ToolName, s.Undo.Status})
+			copy(row[4:], []any{s.Undo.IntentID, s.Undo.ToolName, state(s.Undo.Status)})
 		}
 		return row
 	})
-	events := tableOf([]string{"FINISHED", "INTENT", "ATTEMPT", "OUTCOME", "STATUS", "ERROR", "BY", "REASON"}, story.Timeline, func(e operator.Event) []any {
-		return []any{e.FinishedAt, e.IntentID, e.Attempt.Attempt, what(e.Attempt), e.Status, e.Error, actor(e.Attempt), e.Reason}
-	})
-	for i, part := range []table{sagaTable(story.Saga), steps, events} {
-		if i > 0 {
-			fmt.Fprintln(out)
-		}
-		if err := part.print(out); err != nil {
-			return err
-		}
+	if err := sagaTable(story.Saga).print(out); err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
+	if err := steps.print(out); err != nil {
+		return err
+	}
+	if err := printHistory(out, story.Timeline, true, false); err != nil {
+		return err
 	}
 	for _, wait := range story.WaitsFor {
 		fmt.Fprintln(out, "\n"+waitNote(wait))
@@ -142,7 +141,7 @@ func waitNote(wait operator.Wait) string {
 func sagaTable(sagas ...operator.Saga) table {
 	heading := []string{"RUN", "STATE", "EPOCH", "CAUSE", "BEGUN", "ENDED", "BY", "REASON"}
 	return tableOf(heading, sagas, func(s operator.Saga) []any {
-		return []any{s.AgentRunID, s.State, s.Epoch, s.Cause, s.BegunAt, s.EndedAt, s.ChangedBy, s.Reason}
+		return []any{s.AgentRunID, state(s.State), s.Epoch, s.Cause, s.BegunAt, s.EndedAt, s.ChangedBy, s.Reason}
 	})
 }
 

@@ -47,7 +47,7 @@ func writeOverview(to io.Writer, overview operator.Overview) error {
 		}
 		return []any{
 			p.Provider, count(p.Pending), count(p.Due), p.InProgress, seconds(&p.OldestDueAgeSeconds),
-			seconds(&p.OldestInProgressAgeSeconds), p.Paused, breaker, seconds(p.OpenForSeconds),
+			seconds(&p.OldestInProgressAgeSeconds), p.Paused, state(breaker), seconds(p.OpenForSeconds),
 		}
 	})
 	if err := providers.print(to); err != nil {

@@ -44,7 +44,7 @@ func (o *options) withoutSecrets(path string, registry dispatch.Registry) (*conf
 
 func (o *options) loadConfigBy(command *cobra.Command, load func(string, dispatch.Registry) (*config.Config, error)) (*config.Config, error) {
 	if o.configPath == "" {
-		return nil, usagef(command, "say which configuration to use: --config FILE")
+		return nil, usagef(command, "say which configuration to use: --config FILE, or DRAINER_CONFIG, or a drainer.yaml in this folder")
 	}
 	loaded, err := load(o.configPath, o.registry)
 	if err != nil {

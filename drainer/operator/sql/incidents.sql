@@ -1,4 +1,4 @@
--- $1 resolved ones as well, $2 kind ('' for any), $3 limit.
+-- $1 resolved ones as well, $2 kind ('' for any), $3 limit, $4 the number of the only one (null for any).
 SELECT i.id, i.kind,
        CASE WHEN i.resolved_at IS NOT NULL THEN 'resolved' WHEN i.acknowledged_at IS NOT NULL THEN 'acknowledged' ELSE 'open' END,
        i.generation, i.intent_id, i.agent_run_id, t.tool_name, i.detail, i.opened_at,
@@ -6,4 +6,5 @@ SELECT i.id, i.kind,
        i.acknowledged_at, i.acknowledged_by, i.reason, i.resolved_at, i.resolved_by
 FROM outbox.incident i LEFT JOIN outbox.intent t ON t.id = i.intent_id
 WHERE ($1::boolean OR i.resolved_at IS NULL) AND ($2::text = '' OR i.kind = $2::text)
+  AND ($4::bigint IS NULL OR i.id = $4::bigint)
 ORDER BY i.opened_at DESC, i.id DESC LIMIT $3::int;

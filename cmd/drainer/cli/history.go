@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/agentoutbox/drainer/drainer/operator"
+)
+
+// printHistory writes a few lines an attempt: what it proved, when, by whom, and why.
+// keys shows the key of each.
+func printHistory(to io.Writer, history []operator.Event, ofMany, keys bool) error {
+	s := screenOf(to)
+	var text strings.Builder
+	for _, event := range history {
+		a := event.Attempt
+		text.WriteString("\n")
+		if ofMany {
+			fmt.Fprintf(&text, "intent %d, ", event.IntentID)
+		}
+		fmt.Fprintf(&text, "attempt %d: %s → %s%s\n", a.Attempt, printable(what(a)), s.paint(printable(a.Status), colours[state(a.Status)]), measured(a))
+		lines := []string{s.zonedMoment(a.FinishedAt) + ", by " + printable(actor(a))}
+		for _, said := range []struct{ what, text string }{
+			{"error", deref(a.Error)}, {"problem", titleOf(a.Problem)}, {"reason", deref(a.Reason)},
+		} {
+			if said.text != "" {
+				lines = append(lines, said.what+": "+printable(said.text))
+			}
+		}
+		if keys {
+			lines = append(lines, "key: "+a.IdempotencyKey)
+		}
+		for _, line := range lines {
+			for _, part := range s.fold(line, 2) {
+				fmt.Fprintf(&text, "  %s\n", part)
+			}
+		}
+	}
+	return s.write(text.String())
+}
+
+// measured is an attempt's HTTP status and duration. What an operator decides has neither.
+func measured(a operator.Attempt) (text string) {
+	if a.HTTPStatus != nil {
+		text = fmt.Sprintf(", HTTP %d", *a.HTTPStatus)
+	}
+	if a.StartedAt != nil {
+		text += ", took " + a.FinishedAt.Sub(*a.StartedAt).Round(time.Millisecond).String()
+	}
+	return text
+}
+
+// titleOf is the title of a problem document (RFC 9457). Its other members may repeat the
+// payload; -o json has them.
+func titleOf(problem json.RawMessage) string {
+	var document struct {
+		Title string `json:"title"`
+	}
+	if json.Unmarshal(problem, &document) != nil {
+		return ""
+	}
+	return document.Title
+}
+
+func deref(text *string) string {
+	if text == nil {
+		return ""
+	}
+	return *text
+}
