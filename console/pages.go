@@ -67,9 +67,11 @@ func readOverview(ctx context.Context, from *operator.Console, _ *http.Request) 
 	}
 	now.OpenMore = len(now.Open) > 20
 	now.Open = now.Open[:min(20, len(now.Open))]
-	if now.Dead, err = from.List(ctx, operator.Filter{Dead: true, Limit: 10}); err != nil {
+	dead, err := from.List(ctx, operator.Filter{Dead: true, Limit: 10})
+	if err != nil {
 		return nil, err
 	}
+	now.Dead = dead.Intents
 	return now, hide(now.Dead)
 }
 
@@ -139,7 +141,7 @@ type intents struct {
 
 func readIntents(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
 	found := intents{Statuses: operator.Statuses, Filter: operator.Filter{
-		Status: r.FormValue("status"), Dead: r.FormValue("dead") != "", Provider: r.FormValue("provider"), Run: r.FormValue("run"), Limit: pageRows + 1,
+		Status: r.FormValue("status"), Dead: r.FormValue("dead") != "", Provider: r.FormValue("provider"), Run: r.FormValue("run"), Limit: pageRows,
 	}}
 	if found.Filter.Status != "" && !slices.Contains(operator.Statuses, found.Filter.Status) {
 		return nil, problem{http.StatusBadRequest, "Not understood", "status is one of " + strings.Join(operator.Statuses, ", ")}
@@ -151,11 +153,11 @@ func readIntents(ctx context.Context, from *operator.Console, r *http.Request) (
 	for _, provider := range known {
 		found.Providers = append(found.Providers, provider.Provider)
 	}
-	if found.Intents, err = from.List(ctx, found.Filter); err != nil {
+	page, err := from.List(ctx, found.Filter)
+	if err != nil {
 		return nil, err
 	}
-	found.More = len(found.Intents) > pageRows
-	found.Intents = found.Intents[:min(pageRows, len(found.Intents))]
+	found.Intents, found.More = page.Intents, page.Below != 0
 	return found, hide(found.Intents)
 }
 
@@ -208,7 +210,7 @@ type sagas struct {
 func readSagas(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
 	found := sagas{State: r.FormValue("state"), States: operator.SagaStates}
 	var err error
-	if found.Sagas, err = from.Sagas(ctx, found.State, pageRows+1); err != nil {
+	if found.Sagas, err = from.Sagas(ctx, operator.SagaFilter{State: found.State, Limit: pageRows + 1}); err != nil {
 		return nil, err
 	}
 	found.More = len(found.Sagas) > pageRows

@@ -32,10 +32,11 @@ var ErrNotFound = errors.New("no such intent")
 // Console is one connection to an outbox; it serves one call at a time.
 type Console struct {
 	conn *pgx.Conn
+	look int // MostLooked
 }
 
 // Open takes over a connection, which Close closes.
-func Open(conn *pgx.Conn) *Console { return &Console{conn: conn} }
+func Open(conn *pgx.Conn) *Console { return &Console{conn: conn, look: MostLooked} }
 
 // Close ends the connection.
 func (c *Console) Close(ctx context.Context) error {

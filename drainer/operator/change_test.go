@@ -776,7 +776,7 @@ func TestARequestThatDoesNotReachTheDatabaseSaysWhatItWas(t *testing.T) {
 		"list providers: ":               func() error { _, err := c.Provider(ctx, "sim"); return err },
 		"pause or resume a provider: ":   func() error { _, err := c.Pause(ctx, "sim", onCall); return err },
 		"read the overview: ":            func() error { _, err := c.Overview(ctx); return err },
-		"list sagas: ":                   func() error { _, err := c.Sagas(ctx, "", 1); return err },
+		"list sagas: ":                   func() error { _, err := c.Sagas(ctx, operator.SagaFilter{Limit: 1}); return err },
 		"show the saga: ":                func() error { _, err := c.SagaOf(ctx, "run"); return err },
 		"change the saga: ":              func() error { return c.Compensate(ctx, "run", onCall) },
 	} {

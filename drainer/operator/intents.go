@@ -74,50 +74,14 @@ type Dossier struct {
 	History []Attempt       `json:"history"`
 }
 
-// Filter narrows a listing; what is empty does not.
-type Filter struct {
-	Status   string
-	Dead     bool // only what needs a human: failed, unknown for good, or not undone
-	Provider string
-	Run      string
-	Limit    int
-}
-
-// isDead leaves out an unknown whose lookup may still find the outcome, and
-// steps that a saga has settled which ended well. A step that is unknown then
-// still has its incident.
-const isDead = ` AND status IN ('failed', 'unknown', 'compensation_failed') AND finished_at IS NOT NULL
-	AND intent_id IN (SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL
-		AND status <> 'completed' AND status IN ('failed', 'unknown', 'compensation_failed'))
-	AND ((status = 'unknown' AND NOT starts_with(step_id, 'compensate:'::text)) OR NOT EXISTS (
-		SELECT FROM outbox.saga g WHERE g.agent_run_id = status.agent_run_id AND g.state IN ('compensated', 'resolved')))`
-
 const statusColumns = `intent_id, agent_run_id, step_id, tool_name, business_scope, provider, idempotency_key, status,
 	attempts, next_attempt_at, last_outcome, last_error, http_status, response, provider_ref, created_at, finished_at`
 
 const (
-	listSQL = `SELECT ` + statusColumns + ` FROM outbox.status
-		WHERE ($1::text = '' OR status = $1::text) AND ($2::text = '' OR provider = $2::text) AND ($3::text = '' OR agent_run_id = $3::text)`
-	newestSQL    = ` ORDER BY intent_id DESC LIMIT $4`
 	showSQL      = `SELECT ` + statusColumns + ` FROM outbox.status WHERE intent_id = $1::bigint`
 	showTupleSQL = `SELECT ` + statusColumns + ` FROM outbox.status
 		WHERE (agent_run_id, step_id, tool_name, business_scope) = ($1::text, $2::text, $3::text, $4::text)`
 )
-
-// List returns the newest intents first.
-func (c *Console) List(ctx context.Context, filter Filter) ([]Intent, error) {
-	statement := listSQL + newestSQL
-	if filter.Dead {
-		statement = listSQL + isDead + newestSQL
-	}
-	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, statement, filter.Status, filter.Provider, filter.Run, filter.Limit)
-	intents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Intent])
-	if err != nil {
-		return nil, fmt.Errorf("list intents: %w", err)
-	}
-	return intents, nil
-}
 
 // Show finds an intent by its id.
 func (c *Console) Show(ctx context.Context, intentID int64) (*Dossier, error) {

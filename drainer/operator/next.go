@@ -62,6 +62,11 @@ func nextForIncident(incident Incident, about standing, promises PolicyOf) (step
 		if about.Saga == "" {
 			steps = steps[:1]
 		}
+	case "compensation_failed", "reversal_window_expired", "saga_stalled":
+		steps = []Step{show}
+		if about.Saga == "compensation_failed" {
+			steps = append(steps, nextForSaga(about)...)
+		}
 	default:
 		if about.IntentID != 0 {
 			steps = append([]Step{show}, nextFor(about, promises)...)

@@ -139,13 +139,18 @@ type Incident struct {
 type IncidentFilter struct {
 	All   bool // the resolved ones as well
 	Kind  string
+	Tool  string
+	Since time.Time // opened then or later
+	Until time.Time // opened before
+	After int64     // those behind this incident: the last one of the page before
 	Limit int
 }
 
 // Incidents returns those opened last first.
 func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) ([]Incident, error) {
 	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, incidentsSQL, filter.All, filter.Kind, filter.Limit, nil)
+	rows, _ := c.conn.Query(ctx, incidentsSQL, filter.All, filter.Kind, filter.Limit, nil, filter.Tool,
+		orNull(filter.Since), orNull(filter.Until), filter.After)
 	incidents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Incident])
 	if err != nil {
 		return nil, fmt.Errorf("list incidents: %w", err)
@@ -158,7 +163,7 @@ var ErrNoIncident = errors.New("no incident has this number; `drainer incidents 
 
 // Incident finds one by its number.
 func (c *Console) Incident(ctx context.Context, incidentID int64) (Incident, error) {
-	rows, _ := c.conn.Query(ctx, incidentsSQL, true, "", 1, incidentID)
+	rows, _ := c.conn.Query(ctx, incidentsSQL, true, "", 1, incidentID, "", nil, nil, 0)
 	incident, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Incident])
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -219,6 +224,17 @@ type Provider struct {
 
 // Providers lists those that workers have announced, by name.
 func (c *Console) Providers(ctx context.Context) ([]Provider, error) { return c.gates(ctx, "") }
+
+// Tools lists those that daemons have said they serve, by name.
+func (c *Console) Tools(ctx context.Context) ([]string, error) {
+	// CollectRows returns the error too.
+	rows, _ := c.conn.Query(ctx, `SELECT name FROM outbox.tool ORDER BY name LIMIT 1000`)
+	tools, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("list tools: %w", err)
+	}
+	return tools, nil
+}
 
 // Provider finds one by its name.
 func (c *Console) Provider(ctx context.Context, name string) (Provider, error) {

@@ -315,7 +315,7 @@ func TestASelectionFindsWhatItNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ids []int64
-	for _, intent := range dead {
+	for _, intent := range dead.Intents {
 		ids = append(ids, intent.IntentID)
 	}
 	want := slices.Concat(failed, unknown)
@@ -345,7 +345,7 @@ func TestWhatASagaHasSettledNeedsNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		listed := func(intent int64) bool {
-			return slices.ContainsFunc(dead, func(i operator.Intent) bool { return i.IntentID == intent })
+			return slices.ContainsFunc(dead.Intents, func(i operator.Intent) bool { return i.IntentID == intent })
 		}
 		if listed(undo) != test.stuck || listed(steps[0]) != test.stuck || slices.Contains(chosen, undo) != test.stuck {
 			t.Errorf("%s: dead are %+v, chosen %v", test.state, dead, chosen)

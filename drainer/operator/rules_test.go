@@ -20,6 +20,9 @@ func (m Meanwhile) judge(s standing) (change, refusal) {
 	return m.Action.judge(s)
 }
 
+// LookAtMost lowers the bound of a listing.
+func (c *Console) LookAtMost(rows int) { c.look = rows }
+
 var (
 	inProgress = standing{Status: "in_progress"}
 	waiting    = standing{Status: "pending", Queued: true}

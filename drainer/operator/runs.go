@@ -114,16 +114,28 @@ var ErrNoSaga = errors.New("this agent run has no saga")
 
 const sagaColumns = `agent_run_id, state, epoch, cause, begun_at, ended_at, changed_by, reason`
 
-// Sagas lists the newest first; an empty state lists all.
-func (c *Console) Sagas(ctx context.Context, state string, limit int) ([]Saga, error) {
-	states := []string{"begun", "compensated", "compensation_failed", "resolved", "cancelled"} // the newest of each are read by the index
-	if state != "" {
-		states = []string{state}
+// SagaFilter narrows a listing; what is empty does not.
+type SagaFilter struct {
+	State string
+	Since time.Time // begun then or later
+	Until time.Time // begun before
+	After string    // those behind the saga of this run: the last one of the page before
+	Limit int
+}
+
+// Sagas lists the newest first.
+func (c *Console) Sagas(ctx context.Context, filter SagaFilter) ([]Saga, error) {
+	states := SagaStates // the newest of each are read by the index
+	if filter.State != "" {
+		states = []string{filter.State}
 	}
 	// CollectRows returns the error too.
 	rows, _ := c.conn.Query(ctx, `SELECT saga.* FROM pg_catalog.unnest($1::text[]) AS listed (state) CROSS JOIN LATERAL (
-		SELECT `+sagaColumns+` FROM outbox.saga WHERE state = listed.state ORDER BY begun_at DESC LIMIT $2) saga
-		ORDER BY begun_at DESC LIMIT $2`, states, limit)
+		SELECT `+sagaColumns+` FROM outbox.saga WHERE state = listed.state
+			AND ($3::timestamptz IS NULL OR begun_at >= $3::timestamptz) AND ($4::timestamptz IS NULL OR begun_at < $4::timestamptz)
+			AND ($5::text = '' OR (begun_at, agent_run_id) < (SELECT b.begun_at, b.agent_run_id FROM outbox.saga b WHERE b.agent_run_id = $5::text))
+		ORDER BY begun_at DESC, agent_run_id DESC LIMIT $2) saga
+		ORDER BY begun_at DESC, agent_run_id DESC LIMIT $2`, states, filter.Limit, orNull(filter.Since), orNull(filter.Until), filter.After)
 	sagas, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Saga])
 	if err != nil {
 		return nil, fmt.Errorf("list sagas: %w", err)

@@ -411,7 +411,7 @@ func TestTheStoryOfASagaIsToldInOrder(t *testing.T) {
 	if !slices.IsSortedFunc(story.Timeline, func(a, b operator.Event) int { return a.FinishedAt.Compare(b.FinishedAt) }) {
 		t.Error("the timeline is not in order")
 	}
-	sagas, err := o.console().Sagas(t.Context(), "compensation_failed", 10)
+	sagas, err := o.console().Sagas(t.Context(), operator.SagaFilter{State: "compensation_failed", Limit: 10})
 	if err != nil || len(sagas) != 1 {
 		t.Errorf("listed %+v, %v", sagas, err)
 	}

@@ -31,7 +31,7 @@ func newConsole(options *options) *cobra.Command {
 	var setup consoleSetup
 	command := &cobra.Command{
 		Use:   "console",
-		Short: "Serve a web page: what is wrong now, runs at a glance, decisions in two steps",
+		Short: "Serve a web page of what is wrong now, to look and to decide",
 		Long: `console serves a web page on this machine. It shows open incidents, providers that
 need a look, runs with their rollbacks, and every attempt. It shows no payload and
 no response.

@@ -135,13 +135,18 @@ func (o *options) printFindings(command *cobra.Command, findings []doctor.Findin
 
 // write puts each cure on a line below what it cures.
 func (d diagnosis) write(to io.Writer) error {
+	s := screenOf(to)
 	var text strings.Builder
 	width := 0
 	for _, f := range d.Findings {
 		width = max(width, len(f.Check))
 	}
 	for _, f := range d.Findings {
-		fmt.Fprintf(&text, "%-11s  %-*s  %s\n", strings.ReplaceAll(string(f.Verdict), "_", " "), width, f.Check, f.Seen)
+		verdict, check := strings.ReplaceAll(string(f.Verdict), "_", " "), f.Check
+		for _, line := range s.fold(f.Seen, 11+2+width+2) {
+			fmt.Fprintf(&text, "%-11s  %-*s  %s\n", verdict, width, check, line)
+			verdict, check = "", ""
+		}
 		if f.Cure != "" {
 			fmt.Fprintf(&text, "%-11s  %-*s  → %s\n", "", width, "", f.Cure)
 		}

@@ -45,12 +45,21 @@ func newIncidentsList(options *options) *cobra.Command {
 				return usagef(command, "--limit must be at least 1")
 			}
 			return options.withConsole(command, func(console *operator.Console) error {
-				incidents, err := console.Incidents(command.Context(), filter)
+				limit, oneMore := filter.Limit, filter
+				oneMore.Limit++
+				found, err := console.Incidents(command.Context(), oneMore)
 				if err != nil {
 					return err
 				}
-				if err := options.print(command, incidents, tableOf(incidentHeading, incidents, incidentRow)); err != nil || options.output == jsonOutput {
+				incidents, more := cutPage(found, limit)
+				if err := options.print(command, incidents, tableOf(incidentHeading, incidents, incidentRow)); err != nil {
 					return err
+				}
+				if more {
+					options.printMore(command, strconv.FormatInt(incidents[limit-1].IncidentID, 10), false)
+				}
+				if options.output == jsonOutput {
+					return nil
 				}
 				return options.printNextOfList(command, console, incidents)
 			})
@@ -59,6 +68,9 @@ func newIncidentsList(options *options) *cobra.Command {
 	flags := command.Flags()
 	flags.BoolVar(&filter.All, "all", false, "the resolved ones as well")
 	flags.StringVar(&filter.Kind, "kind", "", "only this `kind`: "+kindNames())
+	flags.StringVar(&filter.Tool, "tool", "", "only this tool's, by `name`: provider/operation")
+	timeFlags(command, "opened", &filter.Since, &filter.Until)
+	flags.Int64Var(&filter.After, "cursor", 0, "only those that follow this `incident`: the end of a page says which")
 	flags.IntVar(&filter.Limit, "limit", 50, "at most this `many`")
 	return command
 }

@@ -15,7 +15,7 @@ import (
 )
 
 func newIntents(options *options) *cobra.Command {
-	command := group("intents", "List intents, show one with its history, retry, cancel or resolve them")
+	command := group("intents", "List intents, show, retry, cancel or resolve them")
 	command.AddCommand(
 		newIntentsList(options),
 		newIntentsShow(options),
@@ -31,8 +31,13 @@ func newIntentsList(options *options) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "list",
 		Short: "List intents, the newest first",
+		Long: `list shows the newest intents first, and at its end the command for the next page.
+
+It finds intents by run, and by every status but completed, wherever they are. For the
+rest it looks at the newest 100000, and says so if there are more.`,
 		Example: `  drainer intents list --dead
   drainer intents list --status unknown --provider stripe
+  drainer intents list --tool stripe/create_charge --error timeout --since 2h
   drainer intents list --run run-001 -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -40,11 +45,17 @@ func newIntentsList(options *options) *cobra.Command {
 				return err
 			}
 			return options.withConsole(command, func(console *operator.Console) error {
-				intents, err := console.List(command.Context(), filter)
+				page, err := console.List(command.Context(), filter)
 				if err != nil {
 					return err
 				}
-				return options.print(command, intents, intentTable(intents))
+				if err := options.print(command, page.Intents, intentTable(page.Intents)); err != nil {
+					return err
+				}
+				if page.Below != 0 {
+					options.printMore(command, strconv.FormatInt(page.Below, 10), page.Bounded)
+				}
+				return nil
 			})
 		},
 	}
@@ -52,15 +63,23 @@ func newIntentsList(options *options) *cobra.Command {
 	flags.StringVar(&filter.Status, "status", "", "only those with this `status`: "+strings.Join(operator.Statuses, ", "))
 	flags.BoolVar(&filter.Dead, "dead", false, "only those that need a human: failed, unknown with no lookup to come, or not undone")
 	flags.StringVar(&filter.Provider, "provider", "", "only this provider's, by `name`")
+	flags.StringVar(&filter.Tool, "tool", "", "only this tool's, by `name`: provider/operation")
+	flags.StringVar(&filter.Error, "error", "", "only those whose last error has this `text` in it")
+	flags.Int64Var(&filter.Below, "cursor", 0, "only those with a lower `number`: the end of a page says which")
+	timeFlags(command, "enqueued", &filter.Since, &filter.Until)
 	flags.StringVar(&filter.Run, "run", "", "only this agent run's, by `id`")
 	flags.IntVar(&filter.Limit, "limit", 50, "at most this `many`")
 	return command
 }
 
 func intentTable(intents []operator.Intent) table {
-	heading := []string{"INTENT", "STATUS", "TOOL", "RUN", "STEP", "SCOPE", "ATTEMPTS", "LAST OUTCOME", "CREATED", "NEXT ATTEMPT"}
+	heading := []string{"INTENT", "STATUS", "TOOL", "RUN", "STEP", "SCOPE", "ATTEMPTS", "CREATED", "NEXT ATTEMPT"}
 	return tableOf(heading, intents, func(i operator.Intent) []any {
-		return []any{i.IntentID, state(i.Status), i.ToolName, i.AgentRunID, i.StepID, i.BusinessScope, i.Attempts, i.LastOutcome, i.CreatedAt, i.NextAttemptAt}
+		attempts := strconv.Itoa(i.Attempts)
+		if i.LastOutcome != nil {
+			attempts += ", " + *i.LastOutcome
+		}
+		return []any{i.IntentID, state(i.Status), i.ToolName, i.AgentRunID, i.StepID, i.BusinessScope, attempts, i.CreatedAt, i.NextAttemptAt}
 	})
 }
 

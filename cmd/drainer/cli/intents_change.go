@@ -45,6 +45,7 @@ func newChange(options *options, kind change) *cobra.Command {
 	tupleFlags(command, &c.tuple)
 	flags := command.Flags()
 	flags.StringSliceVar(&c.selection.Statuses, "status", kind.usual, "in bulk: those with this `status`: "+strings.Join(c.statuses(), ", "))
+	_ = command.RegisterFlagCompletionFunc("status", oneOf(c.statuses()...))
 	flags.StringVar(&c.selection.Provider, "provider", "", "in bulk: only this provider's, by `name`")
 	flags.DurationVar(&c.selection.OlderThan, "older-than", 0, "in bulk: only those enqueued at least this long ago")
 	flags.IntVar(&c.selection.Limit, "limit", 100, fmt.Sprintf("in bulk: at most this `many`, the oldest first; not over %d", operator.MaxSelection))

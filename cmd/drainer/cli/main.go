@@ -92,13 +92,13 @@ func rootOf(options *options) *cobra.Command {
 	root.Long, root.Example = rootHelp, rootExample
 	root.Version = currentVersion().Version
 	root.SilenceErrors, root.SilenceUsage = true, true
-	root.CompletionOptions.HiddenDefaultCmd = true
 
 	flags := root.PersistentFlags()
 	flags.StringVar(&options.configPath, "config", "", "configuration `file` (default: $DRAINER_CONFIG, then ./drainer.yaml)")
 	flags.StringVar(&options.databaseURL, "database-url", "", "Postgres `URL` of the outbox (default: the configuration's, then $DATABASE_URL)")
 	flags.VarP(&options.output, "output", "o", "`format` of what is printed: table or json")
 
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	root.SetFlagErrorFunc(explainFlag)
 	root.PersistentPreRun = func(command *cobra.Command, _ []string) { options.findConfig(command) }
 
@@ -107,7 +107,9 @@ func rootOf(options *options) *cobra.Command {
 		newStatus(options), newConsole(options), newIntents(options), newSagas(options), newIncidents(options), newDoctor(options))
 	inGroup(root, "decide", "Stop, resume and take back:", newProviders(options), newRuns(options), newSagaChange(options, compensate))
 	inGroup(root, "set-up", "Set up:", newConfig(options), newVerify(options), newMigrate(options))
+	root.SetCompletionCommandGroupID("set-up")
 	root.AddCommand(newVersion(options), newMan())
+	options.addCompletions(root)
 	return root
 }
 

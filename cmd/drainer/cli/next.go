@@ -118,7 +118,7 @@ func (o *options) printIncident(ctx context.Context, command *cobra.Command, con
 		{"tool", i.ToolName},
 		{"detail", i.Detail},
 		{"opened", i.OpenedAt},
-		{"opened so often", i.Generation},
+		{"times opened", i.Generation},
 		{"paged last", i.PagedAt},
 		{"acknowledged", i.AcknowledgedAt},
 		{"acknowledged by", i.AcknowledgedBy},

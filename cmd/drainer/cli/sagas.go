@@ -24,8 +24,7 @@ func newSagas(options *options) *cobra.Command {
 }
 
 func newSagasList(options *options) *cobra.Command {
-	var state string
-	var limit int
+	var filter operator.SagaFilter
 	command := &cobra.Command{
 		Use:   "list",
 		Short: "List sagas, the newest first",
@@ -34,22 +33,31 @@ func newSagasList(options *options) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			switch {
-			case state != "" && !slices.Contains(operator.SagaStates, state):
+			case filter.State != "" && !slices.Contains(operator.SagaStates, filter.State):
 				return usagef(command, "--state: there is no such state; want one of %s", strings.Join(operator.SagaStates, ", "))
-			case limit < 1:
+			case filter.Limit < 1:
 				return usagef(command, "--limit must be at least 1")
 			}
 			return options.withConsole(command, func(console *operator.Console) error {
-				sagas, err := console.Sagas(command.Context(), state, limit)
+				limit, oneMore := filter.Limit, filter
+				oneMore.Limit++
+				found, err := console.Sagas(command.Context(), oneMore)
 				if err != nil {
 					return err
 				}
-				return options.print(command, sagas, sagaTable(sagas...))
+				sagas, more := cutPage(found, limit)
+				if err := options.print(command, sagas, sagaTable(sagas...)); err != nil || !more {
+					return err
+				}
+				options.printMore(command, sagas[limit-1].AgentRunID, false)
+				return nil
 			})
 		},
 	}
-	command.Flags().StringVar(&state, "state", "", "only those in this `state`: "+strings.Join(operator.SagaStates, ", "))
-	command.Flags().IntVar(&limit, "limit", 50, "at most this `many`")
+	timeFlags(command, "begun", &filter.Since, &filter.Until)
+	command.Flags().StringVar(&filter.After, "cursor", "", "only those that follow this `run`: the end of a page says which")
+	command.Flags().StringVar(&filter.State, "state", "", "only those in this `state`: "+strings.Join(operator.SagaStates, ", "))
+	command.Flags().IntVar(&filter.Limit, "limit", 50, "at most this `many`")
 	return command
 }
 

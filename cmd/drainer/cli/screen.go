@@ -139,15 +139,20 @@ func wrap(text string, columns int) (lines []string) {
 	return lines
 }
 
-// cut is the beginning of a word that fits, of one rune at least.
+// cut is the beginning of a word that fits, of one rune at least. It ends behind a sign that
+// parts names, if one is near.
 func cut(word string, columns int) string {
-	used := 0
+	used, fits := 0, len(word)
 	for i, r := range word {
 		if used += runeWidth(r); used > columns && i > 0 {
-			return word[:i]
+			fits = i
+			break
 		}
 	}
-	return word
+	if near := strings.LastIndexAny(word[:fits], "-_/.:,") + 1; near > fits/2 {
+		return word[:near]
+	}
+	return word[:fits]
 }
 
 // details are the fields of one thing, a line each; those that are empty are left out.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"io"
 	"strings"
 	"time"
@@ -34,7 +35,8 @@ type grid struct {
 	widths []int
 }
 
-type painted struct{ text, colour string }
+// painted is a cell. A time has a short form, its age, for a screen that is too narrow.
+type painted struct{ text, colour, short string }
 
 // gap is the room between two columns.
 const gap = 2
@@ -42,14 +44,17 @@ const gap = 2
 func (t table) layOut(s screen) *grid {
 	g := &grid{lines: make([][]painted, 1, len(t.rows)+1)}
 	for _, title := range t.heading {
-		g.lines[0] = append(g.lines[0], painted{title, bold})
+		g.lines[0] = append(g.lines[0], painted{text: title, colour: bold})
 	}
 	for _, row := range t.rows {
 		line := make([]painted, len(row))
 		for i, value := range row {
 			line[i].text, line[i].colour = s.cell(value, s.moment)
-			if isTime(value) && i < len(t.heading) && g.lines[0][i].text == t.heading[i] {
-				g.lines[0][i].text += joint + "(" + s.zone().String() + ")"
+			if isTime(value) {
+				line[i].short, _ = s.cell(value, s.age)
+				if i < len(t.heading) {
+					g.lines[0][i] = painted{t.heading[i] + joint + "(" + s.zone().String() + ")", bold, t.heading[i]}
+				}
 			}
 		}
 		g.lines = append(g.lines, line)
@@ -89,12 +94,15 @@ func (g *grid) width() int {
 }
 
 // fit makes a grid no wider than a terminal, if that can be: columns without a value go,
-// then the widest ones are wrapped, at first between words alone.
+// times become ages, then the widest columns are wrapped, at first between words alone.
 func (g *grid) fit(columns int) {
 	if columns == 0 || g.width() <= columns {
 		return
 	}
-	g.dropEmpty()
+	if g.dropEmpty(); g.width() <= columns {
+		return
+	}
+	g.shorten()
 	for _, floors := range [][]int{g.longestWords(), make([]int, len(g.widths))} {
 		for g.width() > columns {
 			widest := -1
@@ -112,7 +120,7 @@ func (g *grid) fit(columns int) {
 }
 
 // narrowest is how far a column shrinks at most: below, text cannot be read.
-const narrowest = 6
+const narrowest = 7
 
 func (g *grid) dropEmpty() {
 	if len(g.lines) == 1 {
@@ -129,6 +137,15 @@ func (g *grid) dropEmpty() {
 					g.lines[l] = append(line[:i:i], line[i+1:]...)
 				}
 			}
+		}
+	}
+	g.measure()
+}
+
+func (g *grid) shorten() {
+	for _, line := range g.lines {
+		for i := range line {
+			line[i].text = cmp.Or(line[i].short, line[i].text)
 		}
 	}
 	g.measure()

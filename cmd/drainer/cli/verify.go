@@ -19,7 +19,7 @@ import (
 )
 
 func newVerify(options *options) *cobra.Command {
-	command := group("verify", "Test what a provider promises of repeated calls, and what drainer requires of an adapter")
+	command := group("verify", "Test what providers promise, and what adapters must do")
 	command.AddCommand(newVerifyAdapter(options), newVerifyManifest(options), newVerifyReplay(options))
 	return command
 }

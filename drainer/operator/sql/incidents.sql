@@ -1,4 +1,5 @@
--- $1 resolved ones as well, $2 kind ('' for any), $3 limit, $4 the number of the only one (null for any).
+-- $1 resolved ones as well, $2 kind ('' for any), $3 limit, $4 the number of the only one (null for any),
+-- $5 tool ('' for any), $6 opened then or later, $7 opened before (null for any), $8 the incident before the first (0 for none).
 SELECT i.id, i.kind,
        CASE WHEN i.resolved_at IS NOT NULL THEN 'resolved' WHEN i.acknowledged_at IS NOT NULL THEN 'acknowledged' ELSE 'open' END,
        i.generation, i.intent_id, i.agent_run_id, t.tool_name, i.detail, i.opened_at,
@@ -7,4 +8,7 @@ SELECT i.id, i.kind,
 FROM outbox.incident i LEFT JOIN outbox.intent t ON t.id = i.intent_id
 WHERE ($1::boolean OR i.resolved_at IS NULL) AND ($2::text = '' OR i.kind = $2::text)
   AND ($4::bigint IS NULL OR i.id = $4::bigint)
+  AND ($5::text = '' OR t.tool_name = $5::text)
+  AND ($6::timestamptz IS NULL OR i.opened_at >= $6::timestamptz) AND ($7::timestamptz IS NULL OR i.opened_at < $7::timestamptz)
+  AND ($8::bigint = 0 OR (i.opened_at, i.id) < (SELECT b.opened_at, b.id FROM outbox.incident b WHERE b.id = $8::bigint))
 ORDER BY i.opened_at DESC, i.id DESC LIMIT $3::int;

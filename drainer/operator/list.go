@@ -1,0 +1,175 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Filter narrows a listing; what is empty does not.
+type Filter struct {
+	Status   string
+	Dead     bool // only what needs a human: failed, unknown for good, or not undone
+	Provider string
+	Tool     string
+	Run      string
+	Error    string    // a part of the last attempt's error
+	Since    time.Time // enqueued then or later
+	Until    time.Time // enqueued before
+	Below    int64     // only intents with a lower number: a page's Below
+	Limit    int
+}
+
+// Page is a part of a listing, the newest intents first.
+type Page struct {
+	Intents []Intent
+	Below   int64 // where the next page begins; 0: this is the last one
+	Bounded bool  // older intents were not looked at, so the page may lack some
+}
+
+// MostLooked bounds the rows that a listing looks at, because no index serves most filters.
+const MostLooked = 100_000
+
+// isDead leaves out an unknown whose lookup may still find the outcome, and
+// steps that a saga has settled which ended well. A step that is unknown then
+// still has its incident.
+const isDead = ` AND status IN ('failed', 'unknown', 'compensation_failed') AND finished_at IS NOT NULL
+	AND intent_id IN (SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL
+		AND status <> 'completed' AND status IN ('failed', 'unknown', 'compensation_failed'))
+	AND ((status = 'unknown' AND NOT starts_with(step_id, 'compensate:'::text)) OR NOT EXISTS (
+		SELECT FROM outbox.saga g WHERE g.agent_run_id = status.agent_run_id AND g.state IN ('compensated', 'resolved')))`
+
+const listSQL = `SELECT ` + statusColumns + ` FROM outbox.status
+	WHERE ($1::text = '' OR status = $1::text) AND ($2::text = '' OR provider = $2::text) AND ($3::text = '' OR agent_run_id = $3::text)
+	AND ($4::text = '' OR tool_name = $4::text) AND ($5::text = '' OR strpos(lower(last_error), lower($5::text)) > 0)
+	AND ($6::timestamptz IS NULL OR created_at >= $6::timestamptz) AND ($7::timestamptz IS NULL OR created_at < $7::timestamptz)
+	AND ($8::bigint = 0 OR intent_id < $8::bigint) AND ($9::bigint = 0 OR intent_id >= $9::bigint)`
+
+// List returns the newest intents first.
+func (c *Console) List(ctx context.Context, filter Filter) (Page, error) {
+	below, lowest, bounded, err := c.bounds(ctx, filter)
+	if err != nil {
+		return Page{}, fmt.Errorf("list intents: %w", err)
+	}
+	statement := listSQL
+	if filter.Dead {
+		statement += isDead
+	} else if rows := rowsOf(filter); rows != anyRow {
+		statement += ` AND intent_id IN (` + rows + `)`
+	}
+	// CollectRows returns the error too.
+	rows, _ := c.conn.Query(ctx, statement+` ORDER BY intent_id DESC LIMIT $10`, filter.Status, filter.Provider, filter.Run, filter.Tool, filter.Error,
+		orNull(filter.Since), orNull(filter.Until), below, lowest, filter.Limit+1)
+	page := Page{}
+	if page.Intents, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Intent]); err != nil {
+		return Page{}, fmt.Errorf("list intents: %w", err)
+	}
+	switch {
+	case len(page.Intents) > filter.Limit:
+		page.Intents = page.Intents[:filter.Limit]
+		page.Below = page.Intents[filter.Limit-1].IntentID
+	case bounded:
+		page.Below, page.Bounded = lowest, true
+	}
+	return page, nil
+}
+
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+const (
+	anyRow     = `SELECT id AS intent_id FROM outbox.intent`
+	settledRow = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
+	queuedRow  = `SELECT intent_id FROM outbox.queue`
+	claimedRow = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
+)
+
+// rowsOf is where intents of a filter can be: an index leads to all but completed ones.
+func rowsOf(filter Filter) string {
+	switch filter.Status {
+	case "pending":
+		return queuedRow
+	case "in_progress":
+		return claimedRow
+	case "unknown": // settled, or about to be looked up
+		return settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow
+	case "failed", "cancelled", "compensated", "compensation_failed":
+		return settledRow + `'` + filter.Status + `'`
+	}
+	return anyRow
+}
+
+// slack is by how many numbers the order of intents may differ from that of their times.
+const slack = 1000
+
+// bounds are the numbers between which a listing looks. Times become numbers, because intents
+// are numbered as they are enqueued. bounded says that MostLooked set the lower one.
+func (c *Console) bounds(ctx context.Context, filter Filter) (below, lowest int64, bounded bool, err error) {
+	below = filter.Below
+	if filter.Run != "" { // its primary key begins with it, and a run is small
+		return below, 0, false, nil
+	}
+	if !filter.Until.IsZero() {
+		until, err := c.firstAt(ctx, filter.Until)
+		if err != nil {
+			return 0, 0, false, err
+		}
+		if below == 0 || until+slack < below {
+			below = until + slack
+		}
+	}
+	if !filter.Since.IsZero() {
+		since, err := c.firstAt(ctx, filter.Since)
+		if err != nil {
+			return 0, 0, false, err
+		}
+		lowest = max(1, since-slack)
+	}
+	nothing := Filter{Below: filter.Below, Limit: filter.Limit}
+	if filter == nothing {
+		return below, 0, false, nil
+	}
+	looked := rowsOf(filter)
+	if filter.Dead {
+		looked = settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])`
+	}
+	var last int64
+	err = c.conn.QueryRow(ctx, `SELECT coalesce((SELECT intent_id FROM (`+looked+`) AS looked
+		WHERE ($1::bigint = 0 OR intent_id < $1::bigint) AND intent_id >= $2::bigint
+		ORDER BY intent_id DESC OFFSET $3 LIMIT 1), 0)`, below, lowest, c.look-1).Scan(&last)
+	if err != nil || last == 0 {
+		return below, lowest, false, err
+	}
+	return below, last, true, nil
+}
+
+// firstAt finds the lowest number of an intent enqueued then or later, with a look a bit: the
+// index on created_at is too coarse to order by.
+func (c *Console) firstAt(ctx context.Context, at time.Time) (int64, error) {
+	var low, high int64
+	if err := c.conn.QueryRow(ctx, `SELECT coalesce(min(id), 0), coalesce(max(id), 0) + 1 FROM outbox.intent`).Scan(&low, &high); err != nil {
+		return 0, err
+	}
+	for low < high {
+		middle := low + (high-low)/2
+		var id int64
+		var early bool
+		err := c.conn.QueryRow(ctx, `SELECT id, created_at < $2::timestamptz FROM outbox.intent WHERE id >= $1::bigint ORDER BY id LIMIT 1`,
+			middle, at).Scan(&id, &early)
+		switch {
+		case err != nil:
+			return 0, err
+		case early:
+			low = id + 1
+		default:
+			high = middle
+		}
+	}
+	return low, nil
+}

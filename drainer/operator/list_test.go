@@ -1,0 +1,161 @@
+package operator_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/drainer/operator"
+)
+
+// listed has six intents, enqueued an hour apart: 1 and 4 failed, 2 is unknown, 3 completed, 5 and 6 wait.
+func listed(t *testing.T) *outbox {
+	t.Helper()
+	o := newOutbox(t)
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, created_at)
+		SELECT 'run-' || n % 2, 'step-' || n, CASE WHEN n = 4 THEN 'spare/act' ELSE 'sim/act' END, 'scope', '{}', now() - (6 - n) * interval '1 hour'
+		FROM generate_series(1, 6) n`)
+	o.exec(`DELETE FROM outbox.queue WHERE intent_id <= 4`)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, error) VALUES
+		(1, 1, 'w', 'rejected', 'failed', 'HTTP_402 card_declined'), (2, 1, 'w', 'ambiguous', 'unknown', 'timeout'),
+		(3, 1, 'w', 'completed', 'completed', NULL), (4, 1, 'w', 'rejected', 'failed', 'http_404')`)
+	return o
+}
+
+func (o *outbox) list(filter operator.Filter) operator.Page {
+	o.t.Helper()
+	page, err := o.console().List(o.t.Context(), filter)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return page
+}
+
+func idsOf(page operator.Page) (ids []int64) {
+	for _, intent := range page.Intents {
+		ids = append(ids, intent.IntentID)
+	}
+	return ids
+}
+
+func TestAListIsNarrowedByEachFilter(t *testing.T) {
+	t.Parallel()
+	o := listed(t)
+	now := time.Now()
+	for name, test := range map[string]struct {
+		filter operator.Filter
+		want   []int64
+	}{
+		"none":                {operator.Filter{}, []int64{6, 5, 4, 3, 2, 1}},
+		"tool":                {operator.Filter{Tool: "spare/act"}, []int64{4}},
+		"provider":            {operator.Filter{Provider: "spare"}, []int64{4}},
+		"run":                 {operator.Filter{Run: "run-1"}, []int64{5, 3, 1}},
+		"error":               {operator.Filter{Error: "http_4"}, []int64{4, 1}},
+		"failed":              {operator.Filter{Status: "failed"}, []int64{4, 1}},
+		"unknown":             {operator.Filter{Status: "unknown"}, []int64{2}},
+		"completed":           {operator.Filter{Status: "completed"}, []int64{3}},
+		"pending":             {operator.Filter{Status: "pending"}, []int64{6, 5}},
+		"in progress":         {operator.Filter{Status: "in_progress"}, nil},
+		"dead":                {operator.Filter{Dead: true}, []int64{4, 2, 1}},
+		"since":               {operator.Filter{Since: now.Add(-150 * time.Minute)}, []int64{6, 5, 4}},
+		"until":               {operator.Filter{Until: now.Add(-150 * time.Minute)}, []int64{3, 2, 1}},
+		"since and until":     {operator.Filter{Since: now.Add(-210 * time.Minute), Until: now.Add(-90 * time.Minute)}, []int64{4, 3}},
+		"below":               {operator.Filter{Below: 3}, []int64{2, 1}},
+		"several":             {operator.Filter{Status: "failed", Error: "402", Run: "run-1"}, []int64{1}},
+		"failed since":        {operator.Filter{Status: "failed", Since: now.Add(-150 * time.Minute)}, []int64{4}},
+		"nothing so long ago": {operator.Filter{Until: now.Add(-time.Hour * 24)}, nil},
+	} {
+		test.filter.Limit = 10
+		if page := o.list(test.filter); !slices.Equal(idsOf(page), test.want) || page.Below != 0 || page.Bounded {
+			t.Errorf("%s: got %v and %+v, want %v", name, idsOf(page), page, test.want)
+		}
+	}
+}
+
+func TestPagesHoldEachIntentOnce(t *testing.T) {
+	t.Parallel()
+	o := listed(t)
+	var seen []int64
+	filter := operator.Filter{Provider: "sim", Limit: 2}
+	for page := o.list(filter); ; page = o.list(filter) {
+		seen = append(seen, idsOf(page)...)
+		if filter.Below = page.Below; page.Below == 0 {
+			break
+		}
+	}
+	if want := []int64{6, 5, 3, 2, 1}; !slices.Equal(seen, want) {
+		t.Errorf("got %v, want %v", seen, want)
+	}
+}
+
+// What no index serves is looked for in so many rows, and the page says where to go on.
+func TestAListSaysWhereItStoppedLooking(t *testing.T) {
+	t.Parallel()
+	console := listed(t).console()
+	console.LookAtMost(2)
+	for name, test := range map[string]struct {
+		filter operator.Filter
+		want   operator.Page
+	}{
+		"an error":                   {operator.Filter{Error: "402"}, operator.Page{Below: 5, Bounded: true}},
+		"the same, further on":       {operator.Filter{Error: "402", Below: 3}, operator.Page{Below: 1, Bounded: true}},
+		"a status that has an index": {operator.Filter{Status: "unknown", Error: "402"}, operator.Page{}},
+	} {
+		test.filter.Limit = 10
+		page, err := console.List(t.Context(), test.filter)
+		if err != nil || page.Below != test.want.Below || page.Bounded != test.want.Bounded {
+			t.Errorf("%s: %+v, %v; want %+v", name, page, err, test.want)
+		}
+	}
+}
+
+func TestIncidentsAreNarrowedAndPaged(t *testing.T) {
+	t.Parallel()
+	o := listed(t)
+	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at)
+		SELECT 'outcome_unknown', n, 'run', now() - (4 - n) * interval '1 hour' FROM generate_series(1, 4) n`)
+	for name, test := range map[string]struct {
+		filter operator.IncidentFilter
+		want   []int64
+	}{
+		"tool":  {operator.IncidentFilter{Tool: "spare/act"}, []int64{4}},
+		"since": {operator.IncidentFilter{Since: time.Now().Add(-90 * time.Minute)}, []int64{4, 3}},
+		"until": {operator.IncidentFilter{Until: time.Now().Add(-90 * time.Minute)}, []int64{2, 1}},
+		"after": {operator.IncidentFilter{After: 3}, []int64{2, 1}},
+	} {
+		var got []int64
+		for _, incident := range o.incidents(test.filter) {
+			got = append(got, incident.IncidentID)
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+func TestSagasAreNarrowedAndPaged(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`INSERT INTO outbox.saga (agent_run_id, state, begun_at)
+		SELECT 'run-' || n, CASE WHEN n = 2 THEN 'resolved' ELSE 'begun' END, now() - (4 - n) * interval '1 hour' FROM generate_series(1, 4) n`)
+	for name, test := range map[string]struct {
+		filter operator.SagaFilter
+		want   []string
+	}{
+		"all":   {operator.SagaFilter{}, []string{"run-4", "run-3", "run-2", "run-1"}},
+		"state": {operator.SagaFilter{State: "begun"}, []string{"run-4", "run-3", "run-1"}},
+		"since": {operator.SagaFilter{Since: time.Now().Add(-90 * time.Minute)}, []string{"run-4", "run-3"}},
+		"until": {operator.SagaFilter{Until: time.Now().Add(-90 * time.Minute)}, []string{"run-2", "run-1"}},
+		"after": {operator.SagaFilter{After: "run-3"}, []string{"run-2", "run-1"}},
+	} {
+		test.filter.Limit = 10
+		sagas, err := o.console().Sagas(t.Context(), test.filter)
+		var got []string
+		for _, saga := range sagas {
+			got = append(got, saga.AgentRunID)
+		}
+		if err != nil || !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %v (%v), want %v", name, got, err, test.want)
+		}
+	}
+}
