@@ -8,7 +8,7 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// suggestions are what a shell is told for the last word of a command line.
+// suggestions returns the answer to a shell that completes the last word of a command line.
 func suggestions(t *testing.T, args ...string) []string {
 	t.Helper()
 	got := run(t, append([]string{"__complete"}, args...)...)
