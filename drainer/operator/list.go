@@ -47,20 +47,17 @@ const listSQL = `SELECT ` + statusColumns + ` FROM outbox.status
 	AND ($6::timestamptz IS NULL OR created_at >= $6::timestamptz) AND ($7::timestamptz IS NULL OR created_at < $7::timestamptz)
 	AND ($8::bigint = 0 OR intent_id < $8::bigint) AND ($9::bigint = 0 OR intent_id >= $9::bigint)`
 
+const newestSQL = ` ORDER BY intent_id DESC LIMIT $10`
+
 // List returns the newest intents first.
 func (c *Console) List(ctx context.Context, filter Filter) (Page, error) {
-	below, lowest, bounded, err := c.bounds(ctx, filter)
+	list, last := statementsOf(filter)
+	below, lowest, bounded, err := c.bounds(ctx, filter, last)
 	if err != nil {
 		return Page{}, fmt.Errorf("list intents: %w", err)
 	}
-	statement := listSQL
-	if filter.Dead {
-		statement += isDead
-	} else if rows := rowsOf(filter); rows != anyRow {
-		statement += ` AND intent_id IN (` + rows + `)`
-	}
 	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, statement+` ORDER BY intent_id DESC LIMIT $10`, filter.Status, filter.Provider, filter.Run, filter.Tool, filter.Error,
+	rows, _ := c.conn.Query(ctx, list, filter.Status, filter.Provider, filter.Run, filter.Tool, filter.Error,
 		orNull(filter.Since), orNull(filter.Until), below, lowest, filter.Limit+1)
 	page := Page{}
 	if page.Intents, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Intent]); err != nil {
@@ -83,26 +80,48 @@ func orNull(t time.Time) *time.Time {
 	return &t
 }
 
+// Where intents of a status can be, and the last of so many that are there: $1 and $2 are its
+// bounds, $3 how many come before it.
 const (
-	anyRow     = `SELECT id AS intent_id FROM outbox.intent`
-	settledRow = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
-	queuedRow  = `SELECT intent_id FROM outbox.queue`
-	claimedRow = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
+	amongSQL = ` AND intent_id IN (`
+
+	queuedRow      = `SELECT intent_id FROM outbox.queue`
+	claimedRow     = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
+	settledRow     = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
+	unknownRow     = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // or about to be looked up
+	failedRow      = settledRow + `'failed'`
+	cancelledRow   = settledRow + `'cancelled'`
+	compensatedRow = settledRow + `'compensated'`
+	notUndoneRow   = settledRow + `'compensation_failed'`
+
+	lookedSQL = `SELECT coalesce((SELECT intent_id FROM (`
+	lastSQL   = `) AS looked WHERE ($1::bigint = 0 OR intent_id < $1::bigint) AND intent_id >= $2::bigint
+		ORDER BY intent_id DESC OFFSET $3 LIMIT 1), 0)`
 )
 
-// rowsOf is where intents of a filter can be: an index leads to all but completed ones.
-func rowsOf(filter Filter) string {
+// statementsOf lists the intents of a filter, and finds the last one to look at. An index leads
+// to every status but completed.
+func statementsOf(filter Filter) (list, last string) {
+	if filter.Dead {
+		return listSQL + isDead + newestSQL, lookedSQL + settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])` + lastSQL
+	}
 	switch filter.Status {
 	case "pending":
-		return queuedRow
+		return listSQL + amongSQL + queuedRow + `)` + newestSQL, lookedSQL + queuedRow + lastSQL
 	case "in_progress":
-		return claimedRow
-	case "unknown": // settled, or about to be looked up
-		return settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow
-	case "failed", "cancelled", "compensated", "compensation_failed":
-		return settledRow + `'` + filter.Status + `'`
+		return listSQL + amongSQL + claimedRow + `)` + newestSQL, lookedSQL + claimedRow + lastSQL
+	case "unknown":
+		return listSQL + amongSQL + unknownRow + `)` + newestSQL, lookedSQL + unknownRow + lastSQL
+	case "failed":
+		return listSQL + amongSQL + failedRow + `)` + newestSQL, lookedSQL + failedRow + lastSQL
+	case "cancelled":
+		return listSQL + amongSQL + cancelledRow + `)` + newestSQL, lookedSQL + cancelledRow + lastSQL
+	case "compensated":
+		return listSQL + amongSQL + compensatedRow + `)` + newestSQL, lookedSQL + compensatedRow + lastSQL
+	case "compensation_failed":
+		return listSQL + amongSQL + notUndoneRow + `)` + newestSQL, lookedSQL + notUndoneRow + lastSQL
 	}
-	return anyRow
+	return listSQL + newestSQL, lookedSQL + `SELECT id AS intent_id FROM outbox.intent` + lastSQL
 }
 
 // slack is by how many numbers the order of intents may differ from that of their times.
@@ -110,7 +129,7 @@ const slack = 1000
 
 // bounds are the numbers between which a listing looks. Times become numbers, because intents
 // are numbered as they are enqueued. bounded says that MostLooked set the lower one.
-func (c *Console) bounds(ctx context.Context, filter Filter) (below, lowest int64, bounded bool, err error) {
+func (c *Console) bounds(ctx context.Context, filter Filter, lastSQL string) (below, lowest int64, bounded bool, err error) {
 	below = filter.Below
 	if filter.Run != "" { // its primary key begins with it, and a run is small
 		return below, 0, false, nil
@@ -135,14 +154,8 @@ func (c *Console) bounds(ctx context.Context, filter Filter) (below, lowest int6
 	if filter == nothing {
 		return below, 0, false, nil
 	}
-	looked := rowsOf(filter)
-	if filter.Dead {
-		looked = settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])`
-	}
 	var last int64
-	err = c.conn.QueryRow(ctx, `SELECT coalesce((SELECT intent_id FROM (`+looked+`) AS looked
-		WHERE ($1::bigint = 0 OR intent_id < $1::bigint) AND intent_id >= $2::bigint
-		ORDER BY intent_id DESC OFFSET $3 LIMIT 1), 0)`, below, lowest, c.look-1).Scan(&last)
+	err = c.conn.QueryRow(ctx, lastSQL, below, lowest, c.look-1).Scan(&last)
 	if err != nil || last == 0 {
 		return below, lowest, false, err
 	}
