@@ -1,5 +1,7 @@
 package dispatch
 
+import "slices"
+
 // Outcome says how an attempt ended, by the evidence that the adapter or the
 // engine has of it.
 type Outcome string
@@ -37,11 +39,9 @@ func (o Outcome) LeavesDoubt() bool {
 	return o == Ambiguous || o == Lost || o == InFlight
 }
 
-// Overloaded reports whether the provider was out of reach or out of room:
-// what opens a breaker. A 429 is the caller's own limit and says nothing of
-// the provider's health, and an adapter may know that a refusal does not
-// either; an answer of any other kind proves that it lives. What this side refused
-// never came near it.
+// Overloaded reports whether the provider was out of reach or out of room, which
+// speaks for the whole of it: over HTTP a 429, 503 or 529, or no connection. An adapter may
+// know that a refusal does not. What this side refused never came near it.
 func (r Result) Overloaded() bool {
 	switch {
 	case r.Unsent:
@@ -50,12 +50,20 @@ func (r Result) Overloaded() bool {
 		return true
 	case r.Healthy:
 		return false
-	case r.Outcome == Throttled:
-		return r.HTTPStatus == 0 || r.HTTPStatus == 503 || r.HTTPStatus == 529
-	case r.Outcome == Ambiguous:
-		return r.HTTPStatus == 0
 	}
-	return false
+	return r.Outcome == Throttled && slices.Contains(overloadStatuses, r.HTTPStatus)
+}
+
+// overloadStatuses has 0 for adapters that do not speak HTTP.
+var overloadStatuses = []int{0, 429, 503, 529}
+
+// Failed reports whether the attempt counts against its operation: the provider was
+// overloaded, gave no answer, or a 5xx.
+func (r Result) Failed() bool {
+	if r.Overloaded() {
+		return true
+	}
+	return !r.Unsent && !r.Healthy && r.Outcome == Ambiguous && (r.HTTPStatus == 0 || r.HTTPStatus >= 500)
 }
 
 // Status says where an attempt leaves its intent.

@@ -337,9 +337,10 @@ func (s *session) shutProviders(ctx context.Context) (map[string]bool, error) {
 	}
 	shut := map[string]bool{}
 	for _, gate := range gates {
-		_, own := s.upstreams[gate.Provider]
+		provider, _, _ := strings.Cut(gate.Name, "/")
+		_, own := s.upstreams[provider]
 		if own && (gate.Paused || gate.Breaker != BreakerClosed) {
-			shut[gate.Provider] = true
+			shut[gate.Name] = true // a shut operation's lane bears its name
 		}
 	}
 	for route, lane := range s.lanes {

@@ -96,12 +96,12 @@ func TestWhoDrainsOnceTellsThatAGateShutMeanwhileKeptRows(t *testing.T) {
 		due  int
 		left bool
 	}{
-		"others paused it":            {Gate{Provider: "sim", Paused: true, Breaker: BreakerClosed}, 3, true},
-		"others opened its breaker":   {Gate{Provider: "sim", Breaker: BreakerOpen}, 3, true},
-		"another one is trying it":    {Gate{Provider: "sim", Breaker: BreakerHalfOpen}, 3, true},
-		"nothing is due behind it":    {Gate{Provider: "sim", Paused: true, Breaker: BreakerClosed}, 0, false},
-		"it is not shut":              {Gate{Provider: "sim", Breaker: BreakerClosed}, 3, false},
-		"it is none of this worker's": {Gate{Provider: "other", Paused: true, Breaker: BreakerClosed}, 3, false},
+		"others paused it":            {Gate{Name: "sim", Paused: true, Breaker: BreakerClosed}, 3, true},
+		"others opened its breaker":   {Gate{Name: "sim", Breaker: BreakerOpen}, 3, true},
+		"another one is trying it":    {Gate{Name: "sim", Breaker: BreakerHalfOpen}, 3, true},
+		"nothing is due behind it":    {Gate{Name: "sim", Paused: true, Breaker: BreakerClosed}, 0, false},
+		"it is not shut":              {Gate{Name: "sim", Breaker: BreakerClosed}, 3, false},
+		"it is none of this worker's": {Gate{Name: "other", Paused: true, Breaker: BreakerClosed}, 3, false},
 	} {
 		s := &session{
 			settings:  Settings{Once: true},

@@ -52,11 +52,11 @@ type lane struct {
 	settled     []Settlement // outcomes that no batch has taken yet
 	emptied     []int64      // claims to finish: their rows are settled
 	spare       spareRoom
-	remembered  map[int64]int // claim id → rows of it that no commit has settled yet
-	outstanding int           // rows in the pool: they wait, are being sent, or have an outcome
-	probes      int           // of these rows and the unconfirmed outcomes
-	failed      error         // why a batch failed; others may still be under way
-	failures    int           // batches in a row that the database failed
+	remembered  map[int64]int  // claim id → rows of it that no commit has settled yet
+	outstanding int            // rows in the pool: they wait, are being sent, or have an outcome
+	probes      map[string]int // of these rows and the unconfirmed outcomes, by the gate that they try
+	failed      error          // why a batch failed; others may still be under way
+	failures    int            // batches in a row that the database failed
 	reclaimAt   time.Time
 	claimFails  time.Time // when the first claim began that failed since one succeeded; zero while they succeed
 	settleFails time.Time // the same of settlements
@@ -84,6 +84,7 @@ func newLane(route route, session *session) *lane {
 		planner:    planner,
 		inFlight:   newInFlight(),
 		remembered: map[int64]int{},
+		probes:     map[string]int{},
 		reclaimAt:  time.Now().Add(reclaimInterval),
 	}
 }
@@ -152,12 +153,27 @@ func (l *lane) load(stop context.Context) load {
 		reclaimsNext: l.reclaimIsDue(),
 		isBarred:     l.pool.isBarred(),
 		passage:      l.server.breaker.passage(),
-		isProbed:     l.probes > 0,
+		isProbed:     l.probes[l.route.server] > 0,
+		operation:    l.operationToTry(),
 		probeFor:     l.server.provider.Timeout + batchTimeout,
 		slots:        l.server.slots.size(),
 		budget:       budget,
 		budgetIn:     budgetIn,
 	}
+}
+
+// operationToTry is one whose breaker may be tried now, and of which this lane has no probe
+// under way. A fallback's operations are tried with rows of its own.
+func (l *lane) operationToTry() string {
+	if l.route.isDetour() {
+		return ""
+	}
+	for _, operation := range l.server.probes() {
+		if l.probes[l.route.server+"/"+operation] == 0 {
+			return operation
+		}
+	}
+	return ""
 }
 
 // await returns once a batch is worth its round trip or, reporting false, once one under
@@ -329,8 +345,8 @@ func (l *lane) onClaimed(result claimResult) {
 	}
 	for _, row := range rows {
 		l.remembered[row.ClaimID]++
-		if row.Probe {
-			l.probes++
+		if row.Probe != "" {
+			l.probes[row.Probe]++
 		}
 		l.pool.spend(row)
 		l.pool.hand(row)
@@ -389,8 +405,8 @@ func (l *lane) confirm(share *share, refused []Settlement) {
 // forgetRow leaves a claim to the next batch where the last of its rows were settled
 // by several: none of these could know that the others would succeed.
 func (l *lane) forgetRow(row *Row, finished []int64) {
-	if row.Probe {
-		l.probes--
+	if row.Probe != "" {
+		l.probes[row.Probe]--
 	}
 	l.remembered[row.ClaimID]--
 	if l.remembered[row.ClaimID] == 0 && !slices.Contains(finished, row.ClaimID) {
@@ -459,7 +475,9 @@ func (l *lane) reclaimIsDue() bool { return !time.Now().Before(l.reclaimAt) }
 // the last send: the lost claim may have made a lookup of the row, because its run is rolled
 // back, and its reply would have had it wait.
 func (l *lane) releaseLost(row *Row) (Settlement, bool) {
-	row.Probe = l.probes == 0
+	if l.probes[l.route.server] == 0 {
+		row.Probe = l.route.server
+	}
 	var delay time.Duration
 	if _, policy, configured := l.pool.find(row); configured && row.Lookup && policy.Lookup != nil {
 		delay = policy.UntilDrained(row.History(time.Time{}, time.Now()))
@@ -475,7 +493,7 @@ func (l *lane) releaseWaiting(delay time.Duration, class string) {
 		switch {
 		case row == nil:
 			return
-		case row.Probe && class != "":
+		case row.Probe == l.route.server && class != "":
 			l.pool.hand(row)
 		default:
 			row.forgetIntent()

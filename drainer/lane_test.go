@@ -271,7 +271,7 @@ func TestARowThatMustNotBeSentNowIsGivenBackUnsentAndUncounted(t *testing.T) {
 	t.Parallel()
 	fleet := func(gate Gate) func(*lane, *Row) {
 		return func(l *lane, _ *Row) {
-			gate.Provider, gate.Workers = "sim", 1
+			gate.Name, gate.Workers = "sim", 1
 			l.server.learn(gate)
 		}
 	}
@@ -295,7 +295,7 @@ func TestARowThatMustNotBeSentNowIsGivenBackUnsentAndUncounted(t *testing.T) {
 		"another run goes back":      {func(l *lane, _ *Row) { l.pool.closed.learn([]string{"another"}) }, "sent", 0},
 		"it may be the probe": {func(l *lane, row *Row) {
 			fleet(Gate{Breaker: BreakerOpen, OpenFor: time.Minute})(l, row)
-			row.Probe = true
+			row.Probe = "sim"
 		}, "sent", 0},
 		"nothing holds it back at all": {func(*lane, *Row) {}, "sent", 0},
 	} {
@@ -389,14 +389,18 @@ func TestAShutGateGivesBackAllThatWaitsButTheProbe(t *testing.T) {
 	} {
 		l := laneTo(nil)
 		for n := range int64(3) {
-			l.pool.jobs <- &Row{IntentID: n, Probe: n == 1, Tuple: dispatch.Tuple{ToolName: "sim/act"}}
+			row := &Row{IntentID: n, Tuple: dispatch.Tuple{ToolName: "sim/act"}}
+			if n == 1 {
+				row.Probe = "sim"
+			}
+			l.pool.jobs <- row
 		}
 		l.outstanding = 3
 		l.releaseWaiting(0, test.class)
 		if len(l.pool.jobs) != test.stays || l.outstanding != test.stays || len(l.settled) != 3-test.stays {
 			t.Errorf("%s: %d stay, %d are outstanding and %d are given back", name, len(l.pool.jobs), l.outstanding, len(l.settled))
 		}
-		if test.stays == 1 && !(<-l.pool.jobs).Probe {
+		if test.stays == 1 && (<-l.pool.jobs).Probe == "" {
 			t.Errorf("%s: another than the probe stays", name)
 		}
 	}

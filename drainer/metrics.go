@@ -41,6 +41,7 @@ type metrics struct {
 	replays          *prometheus.CounterVec
 	firstReplays     *prometheus.CounterVec
 	breakers         *prometheus.GaugeVec
+	shutOperations   *prometheus.GaugeVec
 	paused           *prometheus.GaugeVec
 	timeout          *prometheus.GaugeVec
 	concurrency      *prometheus.GaugeVec
@@ -78,12 +79,13 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		replays:          counter("replays_total", "Answers that the provider gave from its memory of the key.", "provider"),
 		firstReplays:     counter("first_replays_total", "Completions of intents whose first attempt the provider answered from its memory of the key.", "provider"),
 		breakers:         gauge("circuit_breaker_state", "1 for the state that the provider's shared breaker is in.", "provider", "state"),
+		shutOperations:   gauge("operation_circuit_breaker_open", "1 while the operation's shared breaker is not closed.", "provider", "operation"),
 		paused:           gauge("provider_paused", "1 while an operator has paused the provider.", "provider"),
 		timeout:          gauge("provider_timeout_seconds", "Configured limit of one dispatch.", "provider"),
 		concurrency:      gauge("provider_concurrency", "Configured limit of dispatches under way, over all replicas.", "provider"),
 	}
 	registerer.MustRegister(m.batchDuration, m.batchFailures, m.claimed, m.leasesLost,
-		m.attempts, m.dispatchDuration, m.deliveryLatency, m.settled, m.inFlight, m.stalled, m.replays, m.firstReplays, m.breakers, m.paused, m.timeout, m.concurrency)
+		m.attempts, m.dispatchDuration, m.deliveryLatency, m.settled, m.inFlight, m.stalled, m.replays, m.firstReplays, m.breakers, m.shutOperations, m.paused, m.timeout, m.concurrency)
 	return m
 }
 
@@ -106,13 +108,14 @@ func (m *metrics) announce(provider dispatch.Provider) {
 		for _, outcome := range dispatch.Outcomes() {
 			m.attempts.WithLabelValues(provider.Name, operation, string(outcome))
 		}
+		m.shutOperations.WithLabelValues(provider.Name, operation)
 	}
 }
 
 // conceal takes away what is not known any more. Counters stay: what they
 // counted did happen.
 func (m *metrics) conceal(provider string) {
-	for _, gauge := range []*prometheus.GaugeVec{m.breakers, m.paused, m.timeout, m.concurrency} {
+	for _, gauge := range []*prometheus.GaugeVec{m.breakers, m.shutOperations, m.paused, m.timeout, m.concurrency} {
 		gauge.DeletePartialMatch(prometheus.Labels{"provider": provider})
 	}
 }
@@ -222,13 +225,13 @@ func (o *observer) gate(before, now Gate) {
 		if now.Breaker == state {
 			value = 1
 		}
-		o.metrics.breakers.WithLabelValues(now.Provider, string(state)).Set(value)
+		o.metrics.breakers.WithLabelValues(now.Name, string(state)).Set(value)
 	}
-	o.metrics.paused.WithLabelValues(now.Provider).Set(0)
+	o.metrics.paused.WithLabelValues(now.Name).Set(0)
 	if now.Paused {
-		o.metrics.paused.WithLabelValues(now.Provider).Set(1)
+		o.metrics.paused.WithLabelValues(now.Name).Set(1)
 	}
-	log := o.log.With("provider", now.Provider)
+	log := o.log.With("provider", now.Name)
 	switch {
 	case now.Paused && !before.Paused:
 		log.Warn("provider paused")
@@ -236,9 +239,25 @@ func (o *observer) gate(before, now Gate) {
 		log.Warn("provider resumed")
 	}
 	if now.Breaker != before.Breaker {
-		log.Warn("circuit breaker "+strings.ReplaceAll(string(now.Breaker), "_", " "), "open_for_seconds", now.OpenFor.Seconds())
+		log.Warn("circuit breaker "+stateInWords(now.Breaker), "reason", now.Reason, "open_for_seconds", now.OpenFor.Seconds())
 	}
 }
+
+// operationGate shows whether an operation is shut; a change is worth a line.
+func (o *observer) operationGate(before, now Gate) {
+	provider, operation, _ := strings.Cut(now.Name, "/")
+	shut := 0.0
+	if now.Breaker != BreakerClosed {
+		shut = 1
+	}
+	o.metrics.shutOperations.WithLabelValues(provider, operation).Set(shut)
+	if now.Breaker != before.Breaker {
+		o.log.Warn("circuit breaker of an operation "+stateInWords(now.Breaker),
+			"provider", provider, "operation", operation, "reason", now.Reason, "open_for_seconds", now.OpenFor.Seconds())
+	}
+}
+
+func stateInWords(state BreakerState) string { return strings.ReplaceAll(string(state), "_", " ") }
 
 // unconfigured says so once a minute: any agent can enqueue a million of them.
 func (o *observer) unconfigured(provider string, row *Row) {

@@ -35,14 +35,14 @@ func TestEachChangeOfAGateIsALine(t *testing.T) {
 		want string
 	}{
 		{Gate{Breaker: BreakerClosed}, ""},
-		{Gate{Breaker: BreakerOpen, OpenFor: 10 * time.Second}, `level=WARN msg="circuit breaker open" provider=sim open_for_seconds=10` + "\n"},
+		{Gate{Breaker: BreakerOpen, Reason: Overloaded, OpenFor: 10 * time.Second}, `level=WARN msg="circuit breaker open" provider=sim reason=overload open_for_seconds=10` + "\n"},
 		{Gate{Breaker: BreakerOpen, OpenFor: 9 * time.Second}, ""},
-		{Gate{Breaker: BreakerHalfOpen, OpenFor: time.Second}, `level=WARN msg="circuit breaker half open" provider=sim open_for_seconds=1` + "\n"},
-		{Gate{Breaker: BreakerClosed, Paused: true}, `level=WARN msg="provider paused" provider=sim` + "\n" + `level=WARN msg="circuit breaker closed" provider=sim open_for_seconds=0` + "\n"},
+		{Gate{Breaker: BreakerHalfOpen, Reason: Overloaded, OpenFor: time.Second}, `level=WARN msg="circuit breaker half open" provider=sim reason=overload open_for_seconds=1` + "\n"},
+		{Gate{Breaker: BreakerClosed, Paused: true}, `level=WARN msg="provider paused" provider=sim` + "\n" + `level=WARN msg="circuit breaker closed" provider=sim reason="" open_for_seconds=0` + "\n"},
 		{Gate{Breaker: BreakerClosed}, `level=WARN msg="provider resumed" provider=sim` + "\n"},
 	} {
 		said.Reset()
-		step.gate.Provider = "sim"
+		step.gate.Name = "sim"
 		o.gate(b.learn(step.gate), step.gate)
 		if said.String() != step.want {
 			t.Errorf("%+v: it says\n%swant\n%s", step.gate, said, step.want)
@@ -196,7 +196,7 @@ func TestGaugesOfAProviderThatIsNoLongerConfiguredDoNotLie(t *testing.T) {
 	kept, removed := dispatch.Provider{Name: "kept"}, dispatch.Provider{Name: "removed"}
 	o := newObserver([]dispatch.Provider{kept, removed}, slog.New(slog.DiscardHandler), registry)
 	o.claimed("removed", 1)
-	o.gate(Gate{}, Gate{Provider: "removed", Breaker: BreakerClosed})
+	o.gate(Gate{}, Gate{Name: "removed", Breaker: BreakerClosed})
 
 	o.serve([]dispatch.Provider{kept})
 	if got := gauges(t, registry)["removed"]; !slices.Equal(got, []string{"drainer_in_flight", "drainer_lane_stalled"}) {
@@ -275,7 +275,7 @@ func TestWhatIsConfiguredAndWhatIsShutIsShown(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	o := newObserver([]dispatch.Provider{{Name: "sim", Concurrency: 8, Timeout: 30 * time.Second}}, slog.New(slog.DiscardHandler), registry)
-	o.gate(Gate{}, Gate{Provider: "sim", Breaker: BreakerClosed, Paused: true})
+	o.gate(Gate{}, Gate{Name: "sim", Breaker: BreakerClosed, Paused: true})
 	o.committed(time.Second, nil)
 	o.committed(time.Second, context.DeadlineExceeded)
 	got := values(t, registry)
@@ -286,7 +286,7 @@ func TestWhatIsConfiguredAndWhatIsShutIsShown(t *testing.T) {
 			t.Errorf("%s is %v, want %v", series, got[series], want)
 		}
 	}
-	o.gate(Gate{Paused: true}, Gate{Provider: "sim", Breaker: BreakerClosed})
+	o.gate(Gate{Paused: true}, Gate{Name: "sim", Breaker: BreakerClosed})
 	if values(t, registry)["provider_paused sim"] != 0 {
 		t.Error("a provider that was resumed is still shown as paused")
 	}

@@ -38,9 +38,10 @@ type planner struct {
 
 	scan         scan
 	idle         idleness
-	prefetch     int // rows to claim beyond the free slots
-	payloadBytes int // of one payload, on average over the newest claim
-	claimBytes   int // bytes that the next claim may bring
+	prefetch     int       // rows to claim beyond the free slots
+	payloadBytes int       // of one payload, on average over the newest claim
+	claimBytes   int       // bytes that the next claim may bring
+	triedAt      time.Time // when an operation was tried last: its lane may be empty
 }
 
 func newPlanner(route route, own, server dispatch.Provider) planner {
@@ -82,13 +83,14 @@ type load struct {
 	isFailing    bool // a batch has failed, and none has succeeded since
 	reclaimsNext bool // it is time to look for claims whose reply was lost
 
-	isBarred bool          // rows may be due, and none of them may be sent for now
-	passage  passage       // what the breaker of the serving provider lets through
-	isProbed bool          // a probe of this lane is under way
-	probeFor time.Duration // how long a probe may take
-	slots    int           // dispatches that this worker may have under way at the provider
-	budget   int           // dispatches that the provider's rate allows now
-	budgetIn time.Duration // when it allows the next one; 0 if it does now
+	isBarred  bool          // rows may be due, and none of them may be sent for now
+	passage   passage       // what the breaker of the serving provider lets through
+	isProbed  bool          // a probe of this lane is under way
+	operation string        // whose breaker may be tried; empty for none
+	probeFor  time.Duration // how long a probe may take
+	slots     int           // dispatches that this worker may have under way at the provider
+	budget    int           // dispatches that the provider's rate allows now
+	budgetIn  time.Duration // when it allows the next one; 0 if it does now
 }
 
 // isQuiet reports that no batch is under way.
@@ -181,6 +183,11 @@ func (p *planner) nextClaim(l load) Claim {
 	if claim.Limit == 0 {
 		return claim
 	}
+	if l.passage == passRows && l.operation != "" && l.now.Sub(p.triedAt) >= pollInterval {
+		p.triedAt = l.now
+		claim.Operation, claim.Limit, claim.ProbeFor = l.operation, 1, l.probeFor
+		return claim
+	}
 	if claim.ProbeFor > 0 {
 		claim.After = p.scan.everywhere() // the one row that may be tried can lie behind the cursor
 	} else {
@@ -203,6 +210,10 @@ func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
 	}
 	if len(reply.Rows) > 0 {
 		p.payloadBytes = bytes / len(reply.Rows)
+	}
+	if claim.Operation != "" {
+		p.scan.owe() // it looked elsewhere
+		return
 	}
 	p.scan.looked(claim, reply, now)
 	if !p.isDetour && p.idle.looked(claim.Idle, begun, now, reply.Found) {

@@ -486,7 +486,7 @@ func (o *flakyOutbox) Expire(context.Context, string, []string, time.Duration, J
 	return nil, nil
 }
 
-func (o *flakyOutbox) Unpark(context.Context, []string) error { return nil }
+func (o *flakyOutbox) Unpark(context.Context, []string, []string) error { return nil }
 
 // drainOnce runs a lane of the outbox until nothing is left, and returns how often
 // each intent was sent.

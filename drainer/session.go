@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -188,7 +189,8 @@ func (s *session) joinOnce(stop context.Context) error {
 	if err := s.store.Publish(ctx, namespaces); err != nil {
 		return err
 	}
-	if err := s.store.Join(ctx, s.worker, s.providerNames(), s.tools()); err != nil {
+	tools, _ := s.tools()
+	if err := s.store.Join(ctx, s.worker, s.providerNames(), tools); err != nil {
 		return err
 	}
 	return s.readFleet(ctx)
@@ -253,14 +255,19 @@ func (s *session) wake(provider string) {
 	}
 }
 
-// tools are all that this worker knows, as provider/operation.
-func (s *session) tools() (tools []string) {
+// tools are all that this worker knows, as provider/operation, and those of them whose
+// provider has a fallback here.
+func (s *session) tools() (tools, detours []string) {
 	for _, provider := range s.providers {
+		_, detour := s.upstreams[provider.Fallback]
 		for operation := range provider.Tools {
 			tools = append(tools, provider.Name+"/"+operation)
+			if detour {
+				detours = append(detours, provider.Name+"/"+operation)
+			}
 		}
 	}
-	return tools
+	return tools, detours
 }
 
 func (s *session) providerNames() []string {
@@ -281,15 +288,16 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Gate is the state of a provider that all workers share: whether anything may be sent
-// to it, and how many of them send.
+// Gate is the state of a provider, or of one of its operations, that all workers share: whether
+// anything may be sent to it, and, of a provider, how many of them send.
 type Gate struct {
-	Provider string
-	Paused   bool
-	Breaker  BreakerState
-	OpenFor  time.Duration // what is left of the cool-down or, half-open, of the prober's time
-	Workers  int           // that serve the provider, this one included
-	Rank     int           // how many of them come before this one, in an order that all agree on
+	Name    string // a provider, or provider/operation
+	Paused  bool
+	Breaker BreakerState
+	Reason  OpenReason    // why it is not closed
+	OpenFor time.Duration // what is left of the cool-down or, half-open, of the prober's time
+	Workers int           // that serve the provider, this one included
+	Rank    int           // how many of them come before this one, in an order that all agree on
 }
 
 // BreakerState is where a provider's circuit breaker stands (Nygard, "Release
@@ -301,16 +309,6 @@ const (
 	BreakerOpen     BreakerState = "open"
 	BreakerHalfOpen BreakerState = "half_open" // one worker tries with one row
 )
-
-// BreakerChange is the effect of one attempt on the shared breaker. The store
-// heeds an opening while no worker probes, and a probe's verdict while its worker
-// is the prober.
-type BreakerChange struct {
-	Provider string
-	Open     bool
-	For      time.Duration // the cool-down, from the commit on
-	Probe    bool
-}
 
 // share divides a limit among the workers so that their shares add up to it
 // exactly: with more workers than limit some get none.
@@ -353,15 +351,28 @@ func (s *session) readFleet(ctx context.Context) error {
 		return err
 	}
 	s.closed.learn(closed)
-	if err := s.store.Unpark(ctx, s.tools()); err != nil {
+	tools, detours := s.tools()
+	if err := s.store.Unpark(ctx, tools, detours); err != nil {
 		return err
 	}
+	s.learn(gates)
+	return nil
+}
+
+func (s *session) learn(gates []Gate) {
+	shut := map[string]Gate{}
 	for _, gate := range gates {
-		if upstream, configured := s.upstreams[gate.Provider]; configured {
+		if upstream, configured := s.upstreams[gate.Name]; configured {
 			s.observer.gate(upstream.learn(gate), gate)
+		} else if strings.Contains(gate.Name, "/") {
+			shut[gate.Name] = gate
 		}
 	}
-	return nil
+	for _, upstream := range s.upstreams {
+		for _, change := range upstream.learnOperations(shut) {
+			s.observer.operationGate(change.before, change.now)
+		}
+	}
 }
 
 func (s *session) liftSlots() {

@@ -42,7 +42,7 @@ func TestAWorkerThatCannotSayGoodbyeSaysWhatWillHappen(t *testing.T) {
 func TestWhatTheWorkersShareIsLearntWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	l := laneTo(nil)
-	s := &session{upstreams: l.pool.upstreams, closed: l.pool.closed, observer: l.observer, store: awayStore{gates: []Gate{{Provider: "sim", Paused: true}}}}
+	s := &session{upstreams: l.pool.upstreams, closed: l.pool.closed, observer: l.observer, store: awayStore{gates: []Gate{{Name: "sim", Paused: true}}}}
 	s.closed.learn([]string{"run"})
 	if err := s.readFleet(t.Context()); !errors.Is(err, errAway) {
 		t.Errorf("%v, want that the database is away", err)

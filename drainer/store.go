@@ -30,7 +30,7 @@ type fleetStore interface {
 	// Publish tells producers the namespace of each provider, by name; it is empty
 	// for those without one of their own.
 	Publish(ctx context.Context, namespaces map[string]string) error
-	// Gates reads what the workers share of every provider.
+	// Gates reads what the workers share of every provider, and of the operations that are shut.
 	Gates(ctx context.Context, worker string) ([]Gate, error)
 	// Closed reads the runs that take no further step, of those whose rows the
 	// worker may have claimed before they were closed.
@@ -56,8 +56,9 @@ type claimStore interface {
 	// Expire settles rows that were parked for so long, of operations that no worker knows.
 	Expire(ctx context.Context, worker string, providers []string, after time.Duration, judge Judge) ([]Settlement, error)
 
-	// Unpark gives parked rows of these tools back to their providers' lanes.
-	Unpark(ctx context.Context, tools []string) error
+	// Unpark gives parked rows of these tools back to their providers' lanes, unless their breaker is
+	// open. Rows of detours, which have a fallback, go back while their provider is shut as well.
+	Unpark(ctx context.Context, tools, detours []string) error
 
 	// Reclaim settles rows of the worker's own claims on a provider that it
 	// does not remember: those of a batch whose reply was lost.
@@ -104,6 +105,8 @@ type Claim struct {
 	Server   string        // who is to serve them: the provider, or its fallback
 	Fallback string        // whose rows the provider's own lane leaves alone; empty for none
 	ProbeFor time.Duration // over 0: claim one row for that long, to try the server after its cool-down
+
+	Operation string // of a probe: the operation that it tries, with a row that is parked; empty for the server
 }
 
 // Cursor is where the last claim ended. Scanning from there skips the dead
@@ -172,7 +175,7 @@ type Row struct {
 	MaybeApplied   bool
 	OlderDoubt     bool   // it may have been applied under an older key than it has now
 	Lookup         bool   // ask whether it was applied, do not act
-	Probe          bool   // the one row that may pass a half-open breaker
+	Probe          string // the half-open breaker that it alone may pass; empty for none
 	Closed         bool   // its run is being compensated: it must not be sent any more
 	InSaga         bool   // its run is being compensated, or was
 	Via            string // the fallback that is to serve it; empty for its own provider
@@ -238,13 +241,13 @@ type Settlement struct {
 	FinishedAt time.Time
 	Result     dispatch.Result
 	Decision   dispatch.Decision
-	Breaker    *BreakerChange // what it means for the provider's breaker; nil for nothing
-	BeginsSaga bool           // its run is rolled back from here
-	Park       string         // the lane where it waits for a worker that knows its operation; nothing is recorded then
-	Refused    bool           // it failed alone, with nothing sent: a human must know
-	Foreign    bool           // its effect may be that of another outbox's intent: a human must know
-	Acts       bool           // its tool has an effect
-	Repeats    bool           // a batch that failed may have settled it
+	Breakers   []BreakerChange // what it means for breakers
+	BeginsSaga bool            // its run is rolled back from here
+	Park       string          // the lane where it waits until its operation is known, or its breaker closed; nothing is recorded then
+	Refused    bool            // it failed alone, with nothing sent: a human must know
+	Foreign    bool            // its effect may be that of another outbox's intent: a human must know
+	Acts       bool            // its tool has an effect
+	Repeats    bool            // a batch that failed may have settled it
 }
 
 // ConcernsSaga reports that its commit begins a saga, or that one may have waited for it.

@@ -14,20 +14,33 @@ import (
 // is shared by all lanes of this process that may send there, the provider's
 // own and those that it is the fallback of.
 type upstream struct {
-	provider dispatch.Provider
-	breaker  *breaker
-	slots    *slots
-	pace     *rate.Limiter
-	shared   atomic.Bool // other workers send there as well
+	provider   dispatch.Provider
+	breaker    *breaker
+	overloads  run
+	operations map[string]*operation // by name; written by newUpstream alone
+	slots      *slots
+	pace       *rate.Limiter
+	shared     atomic.Bool // other workers send there as well
+
+	shutOperations atomic.Int64 // as the fleet last told
 }
 
 func newUpstream(provider dispatch.Provider) *upstream {
-	return &upstream{
-		provider: provider,
-		breaker:  newBreaker(provider),
-		slots:    newSlots(provider.Concurrency),
-		pace:     rate.NewLimiter(perSecond(provider), 1), // a restart is no reason for a burst
+	u := &upstream{
+		provider:   provider,
+		breaker:    newBreaker(provider.Name, provider.Breaker.CoolDown),
+		overloads:  run{enough: provider.Breaker.ConsecutiveFailures},
+		operations: make(map[string]*operation, len(provider.Tools)),
+		slots:      newSlots(provider.Concurrency),
+		pace:       rate.NewLimiter(perSecond(provider), 1), // a restart is no reason for a burst
 	}
+	for name := range provider.Tools {
+		u.operations[name] = &operation{
+			breaker: newBreaker(provider.Name+"/"+name, provider.Breaker.CoolDown),
+			window:  window{policy: provider.Breaker},
+		}
+	}
+	return u
 }
 
 // follow keeps the provider's limits across a handover: what the sessions before
@@ -61,6 +74,27 @@ func (u *upstream) learn(gate Gate) (before Gate) {
 	return u.breaker.learn(gate)
 }
 
+// learnOperations takes over which operations the fleet has shut; it has all others open.
+func (u *upstream) learnOperations(shut map[string]Gate) (changed []gateChange) {
+	count := 0
+	for _, of := range u.operations {
+		gate, is := shut[of.breaker.name]
+		if is {
+			count++
+		} else {
+			gate = Gate{Name: of.breaker.name, Breaker: BreakerClosed}
+		}
+		if before := of.breaker.learn(gate); before.Breaker != gate.Breaker {
+			changed = append(changed, gateChange{before, gate})
+		}
+	}
+	u.shutOperations.Store(int64(count))
+	return changed
+}
+
+// gateChange is what the fleet said of a gate before, and what it says now.
+type gateChange struct{ before, now Gate }
+
 // budget is how many dispatches may begin now, and, if none, when one may.
 func (u *upstream) budget() (dispatches int, wait time.Duration) {
 	if u.pace.Limit() == rate.Inf {
@@ -80,111 +114,123 @@ func (u *upstream) spend() {
 	}
 }
 
-// breaker is one process's part in a provider's circuit breaker. The state is
-// shared by all workers, in the store; counting is each worker's own.
+// admits reports whether a claimed row may be sent now, as far as the provider as a whole goes.
+func (u *upstream) admits(row *Row) bool { return u.breaker.admits(row) }
+
+// shut returns the breaker that keeps this operation's rows back, or nil. What tries the
+// provider passes it.
+func (u *upstream) shut(row *Row, operation string) *breaker {
+	of := u.operations[operation]
+	if of == nil || row.Probe == u.provider.Name || of.breaker.admits(row) {
+		return nil
+	}
+	return of.breaker
+}
+
+// saw counts what came of an attempt, and returns what that means for breakers. What was
+// refused on this side, or took too long here, says nothing of the provider: a payload could
+// otherwise shut a provider off, or keep the gate of one that is away open.
 //
-//	closed ── overloads in a row ──▶ open ── cool-down over ──▶ half-open: one row is tried
-//	  ▲                               ▲                            │            │
-//	  └───────────────────────────────┼───────── an answer ────────┘            │
-//	                                  └───────── another overload ──────────────┘
-type breaker struct {
-	provider string
-	policy   dispatch.BreakerPolicy
-
-	mu        sync.Mutex
-	overloads int       // in a row
-	shutUntil time.Time // opened here; the others may not know yet
-	gate      Gate      // as the fleet last told
-	openUntil time.Time // the gate's, by this process's clock
-}
-
-const (
-	// longestCoolDown bounds how long one answer can shut a provider off. The
-	// row that got it waits as long as it was told.
-	longestCoolDown = time.Hour
-	// knownWithin is ample for an opening to be committed, and read back.
-	knownWithin = 4 * fleetInterval
-)
-
-// passage says how much a provider's gate lets through.
-type passage int
-
-const (
-	passRows  passage = iota
-	passProbe         // one row, to try the provider
-	passNothing
-	passPaused // nothing, and no fallback either
-)
-
-func newBreaker(provider dispatch.Provider) *breaker {
-	return &breaker{provider: provider.Name, policy: provider.Breaker, gate: Gate{Breaker: BreakerClosed}}
-}
-
-func (b *breaker) passage() passage {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case b.gate.Paused:
-		return passPaused
-	case !b.shutUntil.IsZero() && time.Now().Before(b.shutUntil):
-		return passNothing
-	case b.gate.Breaker == BreakerClosed:
-		return passRows
-	case time.Now().Before(b.openUntil):
-		return passNothing
-	}
-	return passProbe
-}
-
-// passes reports whether a claimed row may be sent now.
-func (b *breaker) passes(row *Row) bool {
-	passage := b.passage()
-	return passage == passRows || (row.Probe && passage != passPaused)
-}
-
-// saw counts overloads. An overload shuts this process's gate at once. The change
-// that saw returns shuts the gates of the other processes, once it is committed.
-// A refusal on this side, or a slow expression, says nothing of the provider: a payload
-// could otherwise shut a provider off, or keep the gate of one that is away open.
-func (b *breaker) saw(result dispatch.Result, probe bool) *BreakerChange {
+// Only a refusal for lack of room, or a connection that could not be made, speaks for the
+// whole provider. A timeout or a 5xx speaks for its operation, and for the provider once
+// most of its operations are shut.
+func (u *upstream) saw(row *Row, operation string, result dispatch.Result) (changes []BreakerChange) {
 	if result.Unsent {
-		return b.unproven(&Row{Probe: probe})
+		return u.unproven(row)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	overloaded := result.Overloaded()
-	coolDown := min(max(b.policy.CoolDown, result.RetryAfter), longestCoolDown)
-	if probe {
-		return &BreakerChange{Provider: b.provider, Open: overloaded, For: coolDown, Probe: true}
+	add := func(change *BreakerChange) {
+		if change != nil {
+			changes = append(changes, *change)
+		}
 	}
-	if !overloaded || b.policy.ConsecutiveFailures == 0 {
-		b.overloads = 0
-		return nil
+	of, overloaded, failed := u.operations[operation], result.Overloaded(), result.Failed()
+	switch {
+	case row.Probe == u.provider.Name:
+		// Any answer proves that it lives, a 500 as well.
+		add(u.breaker.verdict(overloaded || (failed && result.HTTPStatus == 0), "", result.RetryAfter))
+		return changes
+	case row.Probe != "" && of != nil && row.Probe == of.breaker.name:
+		add(of.breaker.verdict(failed, "", result.RetryAfter))
+	case of != nil && of.breaker.passage() == passRows && of.window.add(time.Now(), row.IntentID, failed):
+		if u.mostFail(of) {
+			add(u.breaker.open(FailureRate, 0))
+		} else {
+			add(of.breaker.open(FailureRate, 0))
+		}
 	}
-	b.overloads++
-	if b.overloads < b.policy.ConsecutiveFailures || time.Now().Before(b.shutUntil) {
-		return nil
+	if u.overloads.add(overloaded, !failed || result.HTTPStatus != 0) {
+		add(u.breaker.open(Overloaded, result.RetryAfter))
 	}
-	b.overloads = 0
-	b.shutUntil = time.Now().Add(min(coolDown, knownWithin))
-	return &BreakerChange{Provider: b.provider, Open: true, For: coolDown}
+	return changes
 }
 
-// unproven lets another worker try the provider: this probe was never sent.
-func (b *breaker) unproven(row *Row) *BreakerChange {
-	if !row.Probe {
+// unproven lets another worker try what this row was to try: it was never sent.
+func (u *upstream) unproven(row *Row) []BreakerChange {
+	if row.Probe == "" {
 		return nil
 	}
-	return &BreakerChange{Provider: b.provider, Open: true, Probe: true}
+	return []BreakerChange{{Gate: row.Probe, Open: true, Probe: true}}
 }
 
-// learn takes over what the fleet knows, and returns what was known before.
-func (b *breaker) learn(gate Gate) (before Gate) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	before, b.gate = b.gate, gate
-	b.openUntil = time.Now().Add(gate.OpenFor)
-	return before
+// mostFail reports whether most operations that are in use are shut, with this one: then it is
+// the provider that fails. One that has a single operation fails with it.
+func (u *upstream) mostFail(with *operation) bool {
+	if len(u.operations) == 1 {
+		return true
+	}
+	shut, inUse, now := 1, 1, time.Now()
+	for _, other := range u.operations {
+		switch {
+		case other == with:
+		case other.breaker.passage() != passRows:
+			shut, inUse = shut+1, inUse+1
+		case !other.window.isIdle(now):
+			inUse++
+		}
+	}
+	return shut > 1 && 2*shut > inUse
+}
+
+// run counts overloads in a row.
+type run struct {
+	enough int // 0: any number is well
+
+	mu     sync.Mutex
+	length int
+}
+
+// add reports that there are enough of them; then it begins anew. An attempt without an
+// answer neither continues a run nor ends it.
+func (r *run) add(overloaded, answered bool) bool {
+	if r.enough == 0 {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case overloaded:
+		r.length++
+	case answered:
+		r.length = 0
+	}
+	if r.length < r.enough {
+		return false
+	}
+	r.length = 0
+	return true
+}
+
+// probes are the operations whose breakers are to be tried now.
+func (u *upstream) probes() (operations []string) {
+	if u.shutOperations.Load() == 0 {
+		return nil
+	}
+	for name, of := range u.operations {
+		if of.breaker.passage() == passProbe {
+			operations = append(operations, name)
+		}
+	}
+	return operations
 }
 
 // slots bounds the dispatches under way at one provider. The bound follows the

@@ -2,6 +2,9 @@ package drainer
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,12 +17,17 @@ var (
 	overloaded = dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 529}
 )
 
-func threeStrikes() *breaker {
-	return newBreaker(dispatch.Provider{Name: "sim", Breaker: dispatch.BreakerPolicy{ConsecutiveFailures: 3, CoolDown: 10 * time.Second}})
+// threeStrikes is a provider that three overloads in a row shut.
+func threeStrikes() *upstream {
+	return newUpstream(dispatch.Provider{
+		Name: "sim", Breaker: dispatch.BreakerPolicy{ConsecutiveFailures: 3, CoolDown: 10 * time.Second},
+		Tools: map[string]dispatch.Policy{"act": {}},
+	})
 }
 
 func TestABreakerOpensAfterOverloadsInARow(t *testing.T) {
 	t.Parallel()
+	timeout := dispatch.Result{Outcome: dispatch.Ambiguous}
 	for _, test := range []struct {
 		name string
 		saw  []dispatch.Result
@@ -30,21 +38,28 @@ func TestABreakerOpensAfterOverloadsInARow(t *testing.T) {
 		{"an answer between", []dispatch.Result{overloaded, overloaded, healthy, overloaded}, false},
 		{"a rejection is an answer", []dispatch.Result{overloaded, overloaded, {Outcome: dispatch.Rejected, HTTPStatus: 422}, overloaded}, false},
 		{"a 500 is an answer", []dispatch.Result{overloaded, overloaded, {Outcome: dispatch.Ambiguous, HTTPStatus: 500}, overloaded}, false},
-		{"429 is the caller's own limit", []dispatch.Result{overloaded, overloaded, {Outcome: dispatch.Throttled, HTTPStatus: 429}}, false},
+		{"a timeout is none", []dispatch.Result{overloaded, overloaded, timeout, overloaded}, true},
+		{"a 500 alone speaks for its operation", []dispatch.Result{{Outcome: dispatch.Ambiguous, HTTPStatus: 500}, {Outcome: dispatch.Ambiguous, HTTPStatus: 500}, {Outcome: dispatch.Ambiguous, HTTPStatus: 500}}, false},
+		{"one slow intent and its retries", []dispatch.Result{timeout, timeout, timeout, timeout}, false},
+		{"429, 503 and 529", []dispatch.Result{{Outcome: dispatch.Throttled, HTTPStatus: 429}, {Outcome: dispatch.Throttled, HTTPStatus: 503}, overloaded}, true},
+		{"a busy key of the provider's", []dispatch.Result{overloaded, overloaded, {Outcome: dispatch.Throttled, HTTPStatus: 409}}, false},
 		{"out of reach", []dispatch.Result{{Outcome: dispatch.NotSent}, {Outcome: dispatch.NotSent}, {Outcome: dispatch.NotSent}}, true},
-		{"no answers", []dispatch.Result{{Outcome: dispatch.Ambiguous}, {Outcome: dispatch.NotSent}, {Outcome: dispatch.Throttled, HTTPStatus: 503}}, true},
 		{"what this side refused is no answer", []dispatch.Result{overloaded, overloaded, {Outcome: dispatch.Rejected, Unsent: true}, overloaded}, true},
 		{"payloads that take too long here", []dispatch.Result{{Outcome: dispatch.NotSent, Unsent: true}, {Outcome: dispatch.Throttled, Unsent: true}, {Outcome: dispatch.NotSent, Unsent: true}}, false},
 	} {
-		b := threeStrikes()
-		var change *BreakerChange
+		u := threeStrikes()
+		var changes []BreakerChange
 		for _, result := range test.saw {
-			change = b.saw(result, false)
+			changes = u.saw(&Row{}, "act", result)
 		}
-		if opened := change != nil && change.Open; opened != test.want {
-			t.Errorf("%s: opened %v, want %v", test.name, opened, test.want)
+		want := "[]"
+		if test.want {
+			want = "[{Gate:sim Open:true Reason:overload For:10s Probe:false}]"
 		}
-		if shut := b.passage() == passNothing; shut != test.want {
+		if got := fmt.Sprintf("%+v", changes); got != want {
+			t.Errorf("%s: %s, want %s", test.name, got, want)
+		}
+		if shut := u.breaker.passage() == passNothing; shut != test.want {
 			t.Errorf("%s: this process's own gate is shut %v, want %v", test.name, shut, test.want)
 		}
 	}
@@ -52,19 +67,159 @@ func TestABreakerOpensAfterOverloadsInARow(t *testing.T) {
 
 func TestABreakerStaysOpenAsLongAsTheProviderAsks(t *testing.T) {
 	t.Parallel()
-	b := threeStrikes()
-	b.saw(overloaded, false)
-	b.saw(overloaded, false)
-	change := b.saw(dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 503, RetryAfter: time.Minute}, false)
-	if change == nil || change.For != time.Minute {
-		t.Errorf("%+v, want the Retry-After of a minute, longer than the cool-down", change)
+	u := threeStrikes()
+	u.saw(&Row{}, "act", overloaded)
+	u.saw(&Row{}, "act", overloaded)
+	changes := u.saw(&Row{}, "act", dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 503, RetryAfter: time.Minute})
+	if len(changes) != 1 || changes[0].For != time.Minute {
+		t.Errorf("%+v, want the Retry-After of a minute, longer than the cool-down", changes)
+	}
+}
+
+// shop has two tools that fail when most of the last intents of a minute do, of four at least.
+func shop() *upstream {
+	return newUpstream(dispatch.Provider{
+		Name: "shop", Breaker: dispatch.BreakerPolicy{FailureRate: 0.5, Window: time.Minute, MinimumIntents: 4, CoolDown: 10 * time.Second},
+		Tools: map[string]dispatch.Policy{"charge": {}, "refund": {}, "ship": {}},
+	})
+}
+
+// attempt is one of a story: what came of an intent of a tool, so long after the one before.
+type attempt struct {
+	intent int64
+	tool   string
+	result dispatch.Result
+	after  time.Duration
+}
+
+func TestAnOperationIsShutWhenMostOfItsIntentsFail(t *testing.T) {
+	t.Parallel()
+	var (
+		timeout  = dispatch.Result{Outcome: dispatch.Ambiguous}
+		broken   = dispatch.Result{Outcome: dispatch.Ambiguous, HTTPStatus: 500}
+		rejected = dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: 422}
+	)
+	of := func(tool string, results ...dispatch.Result) (story []attempt) {
+		for i, result := range results {
+			story = append(story, attempt{int64(i), tool, result, 0})
+		}
+		return story
+	}
+	retried := func(intent int64, tool string, times int) (story []attempt) {
+		for range times {
+			story = append(story, attempt{intent, tool, timeout, time.Second})
+		}
+		return story
+	}
+	later := func(story []attempt, after time.Duration) []attempt {
+		story[0].after = after
+		return story
+	}
+	for name, test := range map[string]struct {
+		story []attempt
+		want  string // what is shut
+	}{
+		"all of them":                      {of("charge", timeout, broken, timeout, broken), "shop/charge"},
+		"half of them":                     {of("charge", healthy, healthy, timeout, timeout), "shop/charge"},
+		"less than half":                   {of("charge", healthy, healthy, healthy, timeout, timeout), ""},
+		"too few to tell":                  {of("charge", timeout, timeout, timeout), ""},
+		"one slow intent and its retries":  {retried(1, "charge", 40), ""},
+		"one slow intent among others":     {slices.Concat(retried(9, "charge", 8), of("charge", healthy, healthy, healthy), retried(9, "charge", 8)), ""},
+		"they have their effect at last":   {slices.Concat(of("charge", timeout, timeout, timeout), of("charge", healthy, healthy, healthy), retried(9, "charge", 1)), ""},
+		"a rejection is an answer":         {of("charge", timeout, rejected, rejected, rejected), ""},
+		"failures of another tool":         {slices.Concat(of("charge", timeout, timeout, timeout), of("refund", timeout, timeout, timeout)), ""},
+		"long ago":                         {slices.Concat(of("charge", timeout, timeout, timeout), later(of("charge", timeout), time.Minute+1)), ""},
+		"one tool, and its neighbour well": {slices.Concat(of("refund", healthy, healthy, healthy, healthy), of("charge", timeout, timeout, timeout, timeout)), "shop/charge"},
+		"most tools that are in use": {
+			slices.Concat(of("refund", timeout, timeout, timeout, timeout), of("charge", timeout, timeout, timeout, timeout)), "shop/refund shop",
+		},
+		"two of three": {
+			slices.Concat(of("ship", healthy), of("refund", timeout, timeout, timeout, timeout), of("charge", timeout, timeout, timeout, timeout)), "shop/refund shop",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				u := shop()
+				var shut []string
+				for _, step := range test.story {
+					time.Sleep(step.after)
+					for _, change := range u.saw(&Row{IntentID: step.intent}, step.tool, step.result) {
+						if change.Reason != FailureRate || !change.Open || change.For != 10*time.Second {
+							t.Errorf("%+v", change)
+						}
+						shut = append(shut, change.Gate)
+					}
+				}
+				if got := strings.Join(shut, " "); got != test.want {
+					t.Errorf("shut is %q, want %q", got, test.want)
+				}
+			})
+		})
+	}
+}
+
+func TestASingleOperationSpeaksForItsProvider(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(dispatch.Provider{
+		Name: "shop", Breaker: dispatch.BreakerPolicy{FailureRate: 0.5, Window: time.Minute, MinimumIntents: 2, CoolDown: time.Second},
+		Tools: map[string]dispatch.Policy{"charge": {}},
+	})
+	u.saw(&Row{IntentID: 1}, "charge", dispatch.Result{Outcome: dispatch.Ambiguous})
+	changes := u.saw(&Row{IntentID: 2}, "charge", dispatch.Result{Outcome: dispatch.Ambiguous})
+	if len(changes) != 1 || changes[0].Gate != "shop" {
+		t.Errorf("%+v, want the provider shut: its fallback may serve", changes)
+	}
+}
+
+func TestAWindowIsBounded(t *testing.T) {
+	t.Parallel()
+	w := window{policy: dispatch.BreakerPolicy{FailureRate: 1, Window: time.Hour, MinimumIntents: 1}}
+	now := time.Now()
+	for intent := range int64(10 * mostSamples) {
+		w.add(now, intent, false)
+	}
+	if len(w.samples) > mostSamples || len(w.newest) > mostSamples {
+		t.Errorf("%d samples of %d intents", len(w.samples), len(w.newest))
+	}
+	for range 10 * mostSamples {
+		w.add(now, -1, true)
+	}
+	if len(w.samples) > mostSamples || len(w.newest) > 1 || w.failures > 1 {
+		t.Errorf("%d samples of %d intents after many tries of one, %d of them failures", len(w.samples), len(w.newest), w.failures)
+	}
+}
+
+func TestAShutOperationKeepsItsRowsBackAndNoOthers(t *testing.T) {
+	t.Parallel()
+	u := shop()
+	u.learnOperations(map[string]Gate{"shop/charge": {Name: "shop/charge", Breaker: BreakerHalfOpen, OpenFor: time.Minute}})
+	for name, test := range map[string]struct {
+		row       *Row
+		operation string
+		shut      bool
+	}{
+		"a row of it":              {&Row{}, "charge", true},
+		"a neighbour's":            {&Row{}, "refund", false},
+		"what tries it":            {&Row{Probe: "shop/charge"}, "charge", false},
+		"what tries another":       {&Row{Probe: "shop/refund"}, "charge", true},
+		"what tries the provider":  {&Row{Probe: "shop"}, "charge", false},
+		"a tool that nobody knows": {&Row{}, "typo", false},
+	} {
+		if got := u.shut(test.row, test.operation) != nil; got != test.shut {
+			t.Errorf("%s: kept back %v, want %v", name, got, test.shut)
+		}
+	}
+	u.learnOperations(nil)
+	if u.shut(&Row{}, "charge") != nil {
+		t.Error("the fleet opened it again, and this worker keeps its rows back")
 	}
 }
 
 func TestAGateFollowsTheFleet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := threeStrikes()
+		b := threeStrikes().breaker
 		for _, step := range []struct {
 			gate Gate
 			wait time.Duration
@@ -90,12 +245,12 @@ func TestAGateFollowsTheFleet(t *testing.T) {
 
 func TestAnOlderWordOfTheFleetDoesNotReopenWhatWasJustShut(t *testing.T) {
 	t.Parallel()
-	b := threeStrikes()
+	u := threeStrikes()
 	for range 3 {
-		b.saw(overloaded, false)
+		u.saw(&Row{}, "act", overloaded)
 	}
-	b.learn(Gate{Breaker: BreakerClosed})
-	if b.passage() != passNothing {
+	u.breaker.learn(Gate{Breaker: BreakerClosed})
+	if u.breaker.passage() != passNothing {
 		t.Error("the gate is open again before the change could be committed")
 	}
 }
@@ -103,17 +258,17 @@ func TestAnOlderWordOfTheFleetDoesNotReopenWhatWasJustShut(t *testing.T) {
 func TestOneAnswerDoesNotShutAProviderOffForAYear(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := threeStrikes()
-		var change *BreakerChange
+		u := threeStrikes()
+		var changes []BreakerChange
 		for range 3 {
-			change = b.saw(dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 503, RetryAfter: 365 * 24 * time.Hour}, false)
+			changes = u.saw(&Row{}, "act", dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 503, RetryAfter: 365 * 24 * time.Hour})
 		}
-		if change.For != time.Hour {
-			t.Errorf("open for %s", change.For)
+		if changes[0].For != time.Hour {
+			t.Errorf("open for %s", changes[0].For)
 		}
 		time.Sleep(knownWithin)
-		b.learn(Gate{Breaker: BreakerClosed})
-		if b.passage() != passRows {
+		u.breaker.learn(Gate{Breaker: BreakerClosed})
+		if u.breaker.passage() != passRows {
 			t.Error("this worker stays away although the fleet knows better")
 		}
 	})
@@ -131,8 +286,8 @@ func TestMaxWaitBoundsACoolDownToo(t *testing.T) {
 		row := &Row{Tries: 1, ClaimedAt: time.Now(), Tuple: dispatch.Tuple{ToolName: "sim/act"}}
 		settlement = l.pool.attempt(lifetimes{stop: t.Context(), abort: t.Context()}, row)
 	}
-	if change := settlement.Breaker; change == nil || !change.Open || change.For != 5*time.Minute {
-		t.Errorf("the breaker changes by %+v, want it open for 5 minutes", change)
+	if changes := settlement.Breakers; len(changes) != 1 || !changes[0].Open || changes[0].For != 5*time.Minute {
+		t.Errorf("the breaker changes by %+v, want it open for 5 minutes", changes)
 	}
 	if settlement.Result.RetryAfter != 50*time.Minute {
 		t.Errorf("the history has %s, want what the provider asked for", settlement.Result.RetryAfter)
@@ -141,32 +296,42 @@ func TestMaxWaitBoundsACoolDownToo(t *testing.T) {
 
 func TestOnlyTheProbePassesAShutGate(t *testing.T) {
 	t.Parallel()
-	b := threeStrikes()
+	b := threeStrikes().breaker
 	b.learn(Gate{Breaker: BreakerHalfOpen, OpenFor: time.Minute})
-	if b.passes(&Row{}) || !b.passes(&Row{Probe: true}) {
-		t.Error("want the probe to pass, and nothing else")
+	if b.admits(&Row{}) || b.admits(&Row{Probe: "sim/act"}) || !b.admits(&Row{Probe: "sim"}) {
+		t.Error("want its probe to pass, and nothing else")
 	}
 	b.learn(Gate{Breaker: BreakerHalfOpen, OpenFor: time.Minute, Paused: true})
-	if b.passes(&Row{Probe: true}) {
+	if b.admits(&Row{Probe: "sim"}) {
 		t.Error("a probe passed a paused provider")
 	}
 }
 
 func TestAProbeAlwaysEndsInAVerdict(t *testing.T) {
 	t.Parallel()
-	b := threeStrikes()
-	for name, test := range map[string]struct {
-		change *BreakerChange
-		open   bool
-		wait   time.Duration
+	broken := dispatch.Result{Outcome: dispatch.Ambiguous, HTTPStatus: 500}
+	for _, test := range []struct {
+		name, gate string
+		result     dispatch.Result
+		open       bool
+		wait       time.Duration
 	}{
-		"an answer":    {b.saw(healthy, true), false, 10 * time.Second},
-		"overload":     {b.saw(overloaded, true), true, 10 * time.Second},
-		"never sent":   {b.unproven(&Row{Probe: true}), true, 0},
-		"refused here": {b.saw(dispatch.Result{Outcome: dispatch.Rejected, Unsent: true}, true), true, 0},
+		{"an answer", "sim", healthy, false, 0},
+		{"an answer to an operation", "sim/act", healthy, false, 0},
+		{"overload", "sim", overloaded, true, 10 * time.Second},
+		{"overload of an operation", "sim/act", overloaded, true, 10 * time.Second},
+		{"no answer", "sim", dispatch.Result{Outcome: dispatch.Ambiguous}, true, 10 * time.Second},
+		{"a 500 shows that the provider lives", "sim", broken, false, 0},
+		{"a 500 is what an operation is shut for", "sim/act", broken, true, 10 * time.Second},
+		{"refused here", "sim", dispatch.Result{Outcome: dispatch.Rejected, Unsent: true}, true, 0},
+		{"an operation's, refused here", "sim/act", dispatch.Result{Outcome: dispatch.Rejected, Unsent: true}, true, 0},
 	} {
-		if test.change == nil || test.change.Open != test.open || (test.open && test.change.For != test.wait) {
-			t.Errorf("%s: %+v", name, test.change)
+		changes := threeStrikes().saw(&Row{Probe: test.gate}, "act", test.result)
+		if len(changes) != 1 || changes[0].Gate != test.gate || !changes[0].Probe || changes[0].Open != test.open || (test.open && changes[0].For != test.wait) {
+			t.Errorf("%s: %+v", test.name, changes)
 		}
+	}
+	if changes := threeStrikes().unproven(&Row{Probe: "sim"}); len(changes) != 1 || !changes[0].Open || changes[0].For != 0 {
+		t.Errorf("never sent: %+v", changes)
 	}
 }

@@ -224,11 +224,15 @@ func (p *pool) attempt(life lifetimes, row *Row) Settlement {
 		return p.halt(row, policy)
 	case lacksLookup(row, policy):
 		return p.release(row, unconfiguredDelay, "lookup_unconfigured")
-	case !upstream.slots.acquire():
+	}
+	if shut := upstream.shut(row, operationFor(row, policy)); shut != nil {
+		return p.keepBack(row, shut)
+	}
+	if !upstream.slots.acquire() {
 		return p.release(row, fleetInterval, "no_share")
 	}
 	defer upstream.slots.release()
-	if withheld, is := p.withhold(life, upstream, row); is {
+	if withheld, is := p.withhold(life, upstream, policy, row); is {
 		return withheld
 	}
 	failpoint.BeforeSend.Hit()
@@ -252,6 +256,17 @@ func (p *pool) park(row *Row) Settlement {
 	return parked
 }
 
+// keepBack parks a row whose operation is shut, so that its neighbours do not wait. At a fallback
+// it stays in its own provider's lane, for as long as the operation is not tried.
+func (p *pool) keepBack(row *Row, shut *breaker) Settlement {
+	if row.server() != row.Tuple.Provider() {
+		return p.release(row, max(fleetInterval, shut.shutsFor()), "circuit_open")
+	}
+	parked := p.release(row, fleetInterval, "circuit_open")
+	parked.Park = shut.name
+	return parked
+}
+
 // unknownOperation ends what was parked for too long. Nothing was sent of it here;
 // what was in doubt before stays so.
 func unknownOperation(row *Row) (Settlement, bool) {
@@ -266,14 +281,17 @@ func unknownOperation(row *Row) (Settlement, bool) {
 }
 
 // withhold is asked right before a row is sent: it may have waited for a slot.
-func (p *pool) withhold(life lifetimes, upstream *upstream, row *Row) (Settlement, bool) {
+func (p *pool) withhold(life lifetimes, upstream *upstream, policy dispatch.Policy, row *Row) (Settlement, bool) {
+	shut := upstream.shut(row, operationFor(row, policy))
 	switch {
 	case life.stop.Err() != nil || life.abort.Err() != nil || !p.lease.holds():
 		return p.release(row, 0, ""), true
 	case p.isPaused():
 		return p.release(row, fleetInterval, "provider_paused"), true
-	case !upstream.breaker.passes(row):
+	case !upstream.admits(row):
 		return p.release(row, fleetInterval, "circuit_open"), true
+	case shut != nil:
+		return p.keepBack(row, shut), true
 	case p.closed.bars(row):
 		return p.release(row, 0, "run_closed"), true // the claim that finds it again stops it
 	}
@@ -283,13 +301,13 @@ func (p *pool) withhold(life lifetimes, upstream *upstream, row *Row) (Settlemen
 func (p *pool) send(ctx context.Context, upstream *upstream, policy dispatch.Policy, row *Row) Settlement {
 	ctx, row.spans = p.tracing.begin(ctx, row, policy)
 	started := time.Now()
-	result, change := p.dispatch(ctx, upstream, policy, row)
+	result, changes := p.dispatch(ctx, upstream, policy, row)
 	if ctx.Err() != nil && result.Outcome == dispatch.NotSent {
 		return p.release(row, 0, "")
 	}
 	finished := time.Now()
 	history := row.History(started, finished)
-	if row.Probe && result.Overloaded() && !result.Outcome.LeavesDoubt() {
+	if row.Probe != "" && result.Overloaded() && !result.Outcome.LeavesDoubt() {
 		history.Tries-- // trying the provider was the fleet's errand: an outage must not use its rows up
 	}
 	settlement := Settlement{
@@ -298,7 +316,7 @@ func (p *pool) send(ctx context.Context, upstream *upstream, policy dispatch.Pol
 		FinishedAt: finished,
 		Result:     result,
 		Decision:   policy.Decide(history, result, rand.Float64()),
-		Breaker:    change,
+		Breakers:   changes,
 		Acts:       policy.Class != dispatch.ReadOnly,
 	}
 	settlement.conclude(policy)
@@ -341,22 +359,22 @@ func lacksLookup(row *Row, policy dispatch.Policy) bool {
 }
 
 // dispatch sends a row, unless that could do harm, and reports what its end
-// means for the provider's breaker.
-func (p *pool) dispatch(ctx context.Context, upstream *upstream, policy dispatch.Policy, row *Row) (dispatch.Result, *BreakerChange) {
+// means for breakers.
+func (p *pool) dispatch(ctx context.Context, upstream *upstream, policy dispatch.Policy, row *Row) (dispatch.Result, []BreakerChange) {
 	if class := refusal(row, policy); class != "" {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}, upstream.breaker.unproven(row)
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}, upstream.unproven(row)
 	}
 	if violation := violationOf(row, policy); violation != nil {
 		result := dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "payload_schema", Unsent: true, Problem: violation}
-		return result, upstream.breaker.unproven(row)
+		return result, upstream.unproven(row)
 	}
 	result, panicked := p.call(ctx, &upstream.provider, requestFor(row, policy), row)
 	if panicked || ctx.Err() != nil { // our own doing: that says nothing of the provider
-		return result, upstream.breaker.unproven(row)
+		return result, upstream.unproven(row)
 	}
 	believed := result // the history keeps what the provider asked for
 	believed.RetryAfter = policy.Believed(result.RetryAfter)
-	return result, upstream.breaker.saw(believed, row.Probe)
+	return result, upstream.saw(row, operationFor(row, policy), believed)
 }
 
 // refusal says why a claimed row must not leave any more; it is empty if it may.
@@ -421,7 +439,7 @@ func (p *pool) call(ctx context.Context, provider *dispatch.Provider, request di
 func (p *pool) release(row *Row, delay time.Duration, class string) Settlement {
 	settlement := unsent(row, delay, class)
 	if upstream, known := p.upstreams[row.server()]; known {
-		settlement.Breaker = upstream.breaker.unproven(row)
+		settlement.Breakers = upstream.unproven(row)
 	}
 	return settlement
 }

@@ -215,7 +215,7 @@ type providerBlock struct {
 	Concurrency    int             `yaml:"concurrency" jsonschema:"minimum=1,maximum=10000,default=32" jsonschema_description:"Requests in flight, over all workers together."`
 	Timeout        time.Duration   `yaml:"timeout" jsonschema:"default=30s" jsonschema_description:"The longest time for one dispatch; after it the outcome is ambiguous."`
 	RateLimit      *rateLimitBlock `yaml:"rate_limit" jsonschema_description:"How many requests may start, over all workers together. Default: any number."`
-	CircuitBreaker breakerBlock    `yaml:"circuit_breaker" jsonschema_description:"When all workers stop sending to an overloaded provider."`
+	CircuitBreaker breakerBlock    `yaml:"circuit_breaker" jsonschema_description:"When all workers stop sending to a provider, or to one of its operations."`
 	Egress         egressBlock     `yaml:"egress" jsonschema_description:"Allowed destinations of this provider."`
 	TLS            tlsBlock        `yaml:"tls" jsonschema_description:"TLS with this provider."`
 	Idempotency    namespaceBlock  `yaml:"idempotency" jsonschema_description:"Separates the keys of two outboxes on one account."`
@@ -229,8 +229,11 @@ type rateLimitBlock struct {
 }
 
 type breakerBlock struct {
-	ConsecutiveFailures int           `yaml:"consecutive_failures" jsonschema:"minimum=1,maximum=10000,default=3" jsonschema_description:"Overloads in a row at one worker that open the breaker for all. It cannot be switched off; 10000 comes close."`
-	CoolDown            time.Duration `yaml:"cool_down" jsonschema:"default=10s" jsonschema_description:"Time until one request tests the provider; a longer Retry-After counts."`
+	FailureRate         float64       `yaml:"failure_rate" jsonschema:"minimum=0.01,maximum=1,default=0.5" jsonschema_description:"Share of an operation's intents that must fail, at one worker, to open the breaker of that operation for all: with a timeout, a 5xx or an overload."`
+	Window              time.Duration `yaml:"window" jsonschema:"default=30s" jsonschema_description:"The newest time, of which intents are counted for failure_rate. Each counts once, however often it is tried."`
+	MinimumIntents      int           `yaml:"minimum_intents" jsonschema:"minimum=1,maximum=1000,default=10" jsonschema_description:"Intents in the window, below which failure_rate opens nothing."`
+	ConsecutiveFailures int           `yaml:"consecutive_failures" jsonschema:"minimum=1,maximum=10000,default=5" jsonschema_description:"Overloads in a row at one worker that open the breaker of the whole provider for all: a 429, 503 or 529, or no connection. It cannot be switched off; 10000 comes close."`
+	CoolDown            time.Duration `yaml:"cool_down" jsonschema:"default=10s" jsonschema_description:"Time until one request tests what is shut; a longer Retry-After counts."`
 }
 
 type namespaceBlock struct {
@@ -401,7 +404,7 @@ func defaultProvider() providerBlock {
 	return providerBlock{
 		Concurrency:    32,
 		Timeout:        30 * time.Second,
-		CircuitBreaker: breakerBlock{ConsecutiveFailures: 3, CoolDown: 10 * time.Second},
+		CircuitBreaker: breakerBlock{FailureRate: 0.5, Window: 30 * time.Second, MinimumIntents: 10, ConsecutiveFailures: 5, CoolDown: 10 * time.Second},
 	}
 }
 

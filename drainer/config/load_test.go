@@ -36,7 +36,7 @@ providers:
     concurrency: 4
     timeout: 5s
     rate_limit: {per_second: 2.5, burst: 10}
-    circuit_breaker: {consecutive_failures: 5, cool_down: 30s}
+    circuit_breaker: {failure_rate: 0.2, window: 1m, minimum_intents: 20, consecutive_failures: 8, cool_down: 30s}
     fallback: spare
     fake:
       token: "Bearer ${file:/run/secrets/token}"
@@ -117,7 +117,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 			{
 				Name: "stripe", Concurrency: 4, Timeout: 5 * time.Second, Fallback: "spare",
 				RateLimit: dispatch.RateLimit{PerSecond: 2.5, Burst: 10},
-				Breaker:   dispatch.BreakerPolicy{ConsecutiveFailures: 5, CoolDown: 30 * time.Second},
+				Breaker:   dispatch.BreakerPolicy{FailureRate: 0.2, Window: time.Minute, MinimumIntents: 20, ConsecutiveFailures: 8, CoolDown: 30 * time.Second},
 				Adapter: &fakeAdapter{
 					settings: fakeSettings{
 						Token: "Bearer s3cret", Wait: 90 * time.Second, Limit: 3, Strict: true,
@@ -174,7 +174,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 
 var (
 	defaultBackoff = dispatch.Backoff{Base: 500 * time.Millisecond, Cap: 10 * time.Minute}
-	defaultBreaker = dispatch.BreakerPolicy{ConsecutiveFailures: 3, CoolDown: 10 * time.Second}
+	defaultBreaker = dispatch.BreakerPolicy{FailureRate: 0.5, Window: 30 * time.Second, MinimumIntents: 10, ConsecutiveFailures: 5, CoolDown: 10 * time.Second}
 )
 
 func TestLoadFillsInDefaults(t *testing.T) {

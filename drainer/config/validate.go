@@ -61,6 +61,18 @@ func (r *reader) checkCount(at path, count int) {
 	}
 }
 
+func (r *reader) checkBreaker(at path, block breakerBlock) {
+	if !(block.FailureRate >= 0.01 && block.FailureRate <= 1) { // nor is it NaN
+		r.reject(at.child("failure_rate"), "want a share of the intents, from 0.01 to 1")
+	}
+	r.checkPositive(at.child("window"), block.Window)
+	if block.MinimumIntents < 1 || block.MinimumIntents > 1000 { // a window keeps a few more
+		r.reject(at.child("minimum_intents"), "want a number from 1 to 1000")
+	}
+	r.checkCount(at.child("consecutive_failures"), block.ConsecutiveFailures)
+	r.checkPositive(at.child("cool_down"), block.CoolDown)
+}
+
 var namespacePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
 func (r *reader) checkProvider(at path, block providerBlock) {
@@ -72,8 +84,7 @@ func (r *reader) checkProvider(at path, block providerBlock) {
 	}
 	r.checkCount(at.child("concurrency"), block.Concurrency)
 	r.checkPositive(at.child("timeout"), block.Timeout)
-	r.checkCount(at.child("circuit_breaker").child("consecutive_failures"), block.CircuitBreaker.ConsecutiveFailures)
-	r.checkPositive(at.child("circuit_breaker").child("cool_down"), block.CircuitBreaker.CoolDown)
+	r.checkBreaker(at.child("circuit_breaker"), block.CircuitBreaker)
 	if name := block.Idempotency.Namespace; name != "" && !namespacePattern.MatchString(name) {
 		r.reject(at.child("idempotency").child("namespace"), "want 1 to 63 letters, digits, dots, dashes and underscores, the first of them a letter or a digit")
 	}

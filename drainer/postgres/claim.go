@@ -21,11 +21,11 @@ import (
 //go:embed sql/claim.sql
 var claimTemplate string
 
-var claimSQL, probeSQL = claimStatement(false), claimStatement(true)
+var claimSQL, probeSQL, probeOperationSQL = claimStatement(false, false), claimStatement(true, false), claimStatement(true, true)
 
-func claimStatement(probe bool) string {
+func claimStatement(probe, operation bool) string {
 	var statement strings.Builder
-	if err := template.Must(template.New("claim.sql").Parse(claimTemplate)).Execute(&statement, struct{ Probe bool }{probe}); err != nil {
+	if err := template.Must(template.New("claim.sql").Parse(claimTemplate)).Execute(&statement, struct{ Probe, Operation bool }{probe, operation}); err != nil {
 		panic(err) // it is constant
 	}
 	return statement.String()
@@ -69,12 +69,16 @@ func goesAlone(claim drainer.Claim) bool {
 // queueClaim makes the claims with these indices with one statement. It takes the
 // time since the one before it.
 func queueClaim(batch *pgx.Batch, worker string, claims []drainer.Claim, lanes []int, replies []drainer.ClaimReply, before *time.Time) {
-	statement, probeFor := claimSQL, claims[lanes[0]].ProbeFor
-	if probeFor > 0 {
-		statement = probeSQL
+	c, first := newClaimColumns(claims, lanes), claims[lanes[0]]
+	statement, probes := claimSQL, ""
+	switch {
+	case first.Operation != "":
+		statement, probes = probeOperationSQL, first.Server+"/"+first.Operation
+		c.providers, c.servers = []string{probes}, []string{probes}
+	case first.ProbeFor > 0:
+		statement, probes = probeSQL, first.Server
 	}
-	c := newClaimColumns(claims, lanes)
-	batch.Queue(statement, worker, c.providers, c.limits, c.times, c.intents, c.servers, c.fallbacks, probeFor.Seconds(), c.bytes).Query(func(rows pgx.Rows) error {
+	batch.Queue(statement, worker, c.providers, c.limits, c.times, c.intents, c.servers, c.fallbacks, first.ProbeFor.Seconds(), c.bytes).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, newClaimedScan(time.Now()).row)
 		if err != nil {
 			return fmt.Errorf("claimed row: %w", err)
@@ -84,7 +88,7 @@ func queueClaim(batch *pgx.Batch, worker string, claims []drainer.Claim, lanes [
 			replies[lane] = drainer.ClaimReply{Took: took, Rows: make([]*drainer.Row, 0, min(claims[lane].Limit, len(found)))}
 		}
 		for _, row := range inOrder(found) {
-			takeClaimed(&replies[lanes[row.lane-1]], row, probeFor > 0)
+			takeClaimed(&replies[lanes[row.lane-1]], row, probes)
 		}
 		*before = time.Now()
 		return nil
@@ -141,14 +145,14 @@ func inOrder(found []claimedRow) []claimedRow {
 	return found
 }
 
-func takeClaimed(reply *drainer.ClaimReply, row claimedRow, probe bool) {
+func takeClaimed(reply *drainer.ClaimReply, row claimedRow, probes string) {
 	reply.Found++
 	reply.Bytes += row.bytes
 	reply.Next = row.place
 	if row.ClaimID == 0 { // stopped: its run is rolled back
 		return
 	}
-	row.Probe = probe
+	row.Probe = probes
 	reply.Rows = append(reply.Rows, row.Row)
 }
 

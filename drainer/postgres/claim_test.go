@@ -514,7 +514,7 @@ func TestAFallbackOfItsOwnIsProbedWithWhatItIsToServe(t *testing.T) {
 	o.exec(`UPDATE outbox.provider SET state = 'open', open_until = now() WHERE name = 'backup'`)
 	o.enqueue("run", 0, 3)
 	reply := o.batch(worker, drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "backup", Fallback: "backup", Limit: 1, ProbeFor: time.Hour}}})
-	if rows := reply.Claimed[0].Rows; len(rows) != 1 || !rows[0].Probe || rows[0].Via != "backup" {
+	if rows := reply.Claimed[0].Rows; len(rows) != 1 || rows[0].Probe != "backup" || rows[0].Via != "backup" {
 		t.Errorf("claimed %+v, want one row to try the fallback with", rows)
 	}
 }

@@ -95,7 +95,7 @@ func TestAWorkerThatKnowsAnOperationGetsWhatOthersParked(t *testing.T) {
 	o.enqueueTool("sim/typo", "run", 1)
 	rows := o.claim(worker, 10)
 	o.batch(worker, parking([]int64{rows[0].ClaimID}, rows...))
-	if err := o.Unpark(t.Context(), []string{"sim/act", "sim/new"}); err != nil {
+	if err := o.Unpark(t.Context(), []string{"sim/act", "sim/new"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := o.parked(); len(got) != 1 {

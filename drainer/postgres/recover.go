@@ -4,6 +4,8 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"strings"
+	"text/template"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -93,8 +95,18 @@ var (
 	//go:embed sql/closed.sql
 	closedSQL string
 	//go:embed sql/breaker.sql
-	breakerSQL string
+	breakerTemplate string
 )
+
+var providerBreakerSQL, operationBreakerSQL = breakerStatement("provider"), breakerStatement("tool")
+
+func breakerStatement(table string) string {
+	var statement strings.Builder
+	if err := template.Must(template.New("breaker.sql").Parse(breakerTemplate)).Execute(&statement, struct{ Table string }{table}); err != nil {
+		panic(err) // it is constant
+	}
+	return statement.String()
+}
 
 // Publish lets the keys of intents that are enqueued from now on have these namespaces.
 func (s *Store) Publish(ctx context.Context, namespaces map[string]string) error {
@@ -109,12 +121,12 @@ func (s *Store) Publish(ctx context.Context, namespaces map[string]string) error
 	return nil
 }
 
-// Gates reads those of all providers, not only of those configured here.
+// Gates reads those of all providers, not only of those configured here, and of operations that are shut.
 func (s *Store) Gates(ctx context.Context, worker string) ([]drainer.Gate, error) {
 	rows, _ := s.control.Query(ctx, fleetSQL, worker) // CollectRows returns the error too
 	gates, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (gate drainer.Gate, err error) {
 		var openFor *float64
-		err = row.Scan(&gate.Provider, &gate.Paused, &gate.Breaker, &openFor, &gate.Workers, &gate.Rank)
+		err = row.Scan(&gate.Name, &gate.Paused, &gate.Breaker, &gate.Reason, &openFor, &gate.Workers, &gate.Rank)
 		gate.OpenFor = seconds(openFor)
 		return gate, err
 	})
@@ -137,23 +149,44 @@ func (s *Store) Closed(ctx context.Context, worker string) ([]string, error) {
 // queueBreakers adds what the settled attempts mean for the breakers. It comes
 // before the claims of the same batch: they heed it already.
 func queueBreakers(batch *pgx.Batch, worker string, settlements []drainer.Settlement) {
-	var providers []string
-	var opens, probes []bool
-	var forSeconds []float64
-	said := map[drainer.BreakerChange]bool{}
+	var providers, operations breakerColumns
 	for i := range settlements {
-		change := settlements[i].Breaker
-		if change == nil || said[*change] {
-			continue
+		for _, change := range settlements[i].Breakers {
+			if strings.Contains(change.Gate, "/") {
+				operations.add(change)
+			} else {
+				providers.add(change)
+			}
 		}
-		said[*change] = true
-		providers = append(providers, change.Provider)
-		opens = append(opens, change.Open)
-		forSeconds = append(forSeconds, change.For.Seconds())
-		probes = append(probes, change.Probe)
 	}
-	if len(providers) > 0 {
-		batch.Queue(breakerSQL, worker, providers, opens, forSeconds, probes)
+	providers.queue(batch, worker, providerBreakerSQL)
+	operations.queue(batch, worker, operationBreakerSQL)
+}
+
+// breakerColumns are changes turned on their side: one array a column of breaker.sql.
+type breakerColumns struct {
+	gates, reasons []string
+	opens, probes  []bool
+	forSeconds     []float64
+}
+
+// add keeps one opening a gate, for the longest time that a batch asks for: the statement
+// would take any of them.
+func (c *breakerColumns) add(change drainer.BreakerChange) {
+	for i, gate := range c.gates {
+		if gate == change.Gate && c.probes[i] == change.Probe && c.opens[i] == change.Open && c.reasons[i] == string(change.Reason) {
+			c.forSeconds[i] = max(c.forSeconds[i], change.For.Seconds())
+			return
+		}
+	}
+	c.gates, c.reasons = append(c.gates, change.Gate), append(c.reasons, string(change.Reason))
+	c.opens, c.probes = append(c.opens, change.Open), append(c.probes, change.Probe)
+	c.forSeconds = append(c.forSeconds, change.For.Seconds())
+}
+
+func (c *breakerColumns) queue(batch *pgx.Batch, worker, statement string) {
+	if len(c.gates) > 0 {
+		batch.Queue(statement, worker, c.gates, c.opens, c.reasons, c.forSeconds, c.probes)
 	}
 }
 
@@ -212,9 +245,9 @@ const (
 	mostUnparked = 5000 // each half second
 )
 
-// Unpark moves rows that others parked to where this worker claims them.
-func (s *Store) Unpark(ctx context.Context, tools []string) error {
-	if _, err := s.control.Exec(ctx, unparkSQL, tools, mostUnparked); err != nil {
+// Unpark moves rows that were parked to where this worker claims them.
+func (s *Store) Unpark(ctx context.Context, tools, detours []string) error {
+	if _, err := s.control.Exec(ctx, unparkSQL, tools, detours, mostUnparked); err != nil {
 		return fmt.Errorf("unpark rows: %w", err)
 	}
 	return nil

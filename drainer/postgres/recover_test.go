@@ -254,7 +254,7 @@ func TestARetiredWorkerKeepsItsClaimsAndTakesNoShare(t *testing.T) {
 // opening settles rows as throttled and opens the provider's breaker.
 func opening(coolDown time.Duration, rows ...*drainer.Row) drainer.Batch {
 	batch := settling(dispatch.Throttled, rows...)
-	batch.Settle[0].Breaker = &drainer.BreakerChange{Provider: "sim", Open: true, For: coolDown}
+	batch.Settle[0].Breakers = []drainer.BreakerChange{{Gate: "sim", Open: true, Reason: drainer.Overloaded, For: coolDown}}
 	return batch
 }
 
@@ -271,7 +271,7 @@ func (o *outbox) probe(worker string, leaseFor time.Duration) []*drainer.Row {
 func (o *outbox) verdict(worker string, probe *drainer.Row, outcome dispatch.Outcome) {
 	o.t.Helper()
 	batch := settling(outcome, probe)
-	batch.Settle[0].Breaker = &drainer.BreakerChange{Provider: "sim", Open: outcome != dispatch.Completed, For: time.Hour, Probe: true}
+	batch.Settle[0].Breakers = []drainer.BreakerChange{{Gate: "sim", Open: outcome != dispatch.Completed, For: time.Hour, Probe: true}}
 	o.batch(worker, batch)
 }
 
@@ -332,7 +332,7 @@ func TestOneWorkerOfTheFleetProbes(t *testing.T) {
 	racing.Wait()
 	close(probes)
 	for row := range probes {
-		if !row.Probe {
+		if row.Probe != "sim" {
 			t.Error("a claimed row is not marked as the probe")
 		}
 	}
@@ -410,7 +410,7 @@ func TestEveryWorkerFindsItsPlaceInTheFleet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		gate := gates[slices.IndexFunc(gates, func(g drainer.Gate) bool { return g.Provider == "sim" })]
+		gate := gates[slices.IndexFunc(gates, func(g drainer.Gate) bool { return g.Name == "sim" })]
 		if gate.Workers != len(workers) || gate.Breaker != drainer.BreakerOpen || gate.OpenFor < 59*time.Minute {
 			t.Errorf("%+v", gate)
 		}
@@ -438,7 +438,7 @@ func TestOnlyTheProbeIsHeardWhileItIsUnderWay(t *testing.T) {
 	prober := o.join()
 	probe := o.probe(prober, time.Hour)[0]
 	late := drainer.Batch{Settle: []drainer.Settlement{{
-		Row: &drainer.Row{ClaimID: -1}, Breaker: &drainer.BreakerChange{Provider: "sim", Open: true, For: time.Hour},
+		Row: &drainer.Row{ClaimID: -1}, Breakers: []drainer.BreakerChange{{Gate: "sim", Open: true, For: time.Hour}},
 	}}}
 	o.batch(prober, late)
 	if o.state() != "half_open" {

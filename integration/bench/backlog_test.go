@@ -114,7 +114,7 @@ func claimMedian(o *outbox, provider provider) float64 {
 	const claims, limit = 200, 100
 	claim := template.Must(template.ParseFiles(filepath.FromSlash("../../drainer/postgres/sql/claim.sql")))
 	var statement strings.Builder
-	if err := claim.Execute(&statement, struct{ Probe bool }{}); err != nil {
+	if err := claim.Execute(&statement, struct{ Probe, Operation bool }{}); err != nil {
 		o.b.Fatal(err)
 	}
 	worker := uuid.New()

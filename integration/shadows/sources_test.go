@@ -86,7 +86,11 @@ func render(text string) (all []string, err error) {
 			return nil, err
 		}
 		var made bytes.Buffer
-		if err := parsed.Execute(&made, struct{ Probe, Undos bool }{part, part}); err != nil {
+		table := map[bool]string{false: "provider", true: "tool"}[part]
+		if err := parsed.Execute(&made, struct {
+			Probe, Operation, Undos bool
+			Table                   string
+		}{part, part, part, table}); err != nil {
 			return nil, err
 		}
 		all = append(all, made.String())

@@ -51,7 +51,7 @@ CREATE TABLE outbox.generation (
 
 -- Pending intents only. Rows are inserted and deleted, never updated.
 CREATE TABLE outbox.queue (
-  provider         text COLLATE "C" NOT NULL,  -- or provider/operation, where a daemon of the provider does not know that operation
+  provider         text COLLATE "C" NOT NULL,  -- or provider/operation, where a daemon does not know that operation, or its breaker is open
   next_attempt_at  timestamptz NOT NULL,
   intent_id        bigint NOT NULL UNIQUE,
   agent_run_id     text COLLATE "C" NOT NULL,  -- its intent's, so that a claim need not look there whether the run goes back
@@ -141,7 +141,12 @@ CREATE TABLE outbox.worker (
 CREATE TABLE outbox.tool (
   name     text COLLATE "C" PRIMARY KEY,  -- provider/operation
   provider text COLLATE "C" NOT NULL GENERATED ALWAYS AS (split_part(name, '/', 1)) STORED,
-  seen_at  timestamptz NOT NULL DEFAULT now()  -- when a daemon said so last
+  seen_at  timestamptz NOT NULL DEFAULT now(),  -- when a daemon said so last
+  state    text NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'half_open')),  -- of its circuit breaker
+  reason   text,         -- these are as in outbox.provider
+  open_until timestamptz,
+  prober   uuid,
+  shut_at  timestamptz
 );
 CREATE INDEX tool_provider ON outbox.tool (provider);
 
@@ -152,8 +157,10 @@ CREATE TABLE outbox.provider (
   paused     boolean NOT NULL DEFAULT false,
   idle_until timestamptz NOT NULL DEFAULT '-infinity',  -- enqueueing notifies until then
   state      text NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'half_open')),  -- of the circuit breaker
+  reason     text,         -- why it is not closed; null while it is
   open_until timestamptz,  -- the end of the cool-down; half-open, of the prober's time
-  prober     uuid          -- the worker that tries a half-open provider
+  prober     uuid,         -- the worker that tries a half-open provider
+  shut_at    timestamptz   -- since when it is not closed; null while it is
 ) WITH (fillfactor = 10);
 
 -- Every enqueue asks whether any lane waits: at the cost of HOT updates for marks, which are rare.

@@ -1,14 +1,19 @@
--- $1 worker, $2 providers, $3 whether they open, $4 for how many seconds, $5
--- whether a probe says so. Anyone opens a closed breaker, and keeps an open one
--- open for longer; what becomes of a half-open one is its probe's to say.
+-- $1 worker, then one element a change: $2 the provider, or provider/operation, $3 whether its breaker opens, $4
+-- why ('' for as before), $5 for how many seconds, $6 whether a probe says so. Anyone opens a closed breaker, and
+-- keeps an open one open for longer; what becomes of a half-open one is its probe's to say. A reason that time does
+-- not cure outlasts the two that it does: only a probe replaces it. recover.go renders this for providers and for operations.
 WITH known AS MATERIALIZED (
-  SELECT name FROM outbox.provider WHERE name = ANY ($2::text[]) ORDER BY name FOR UPDATE
+  SELECT name FROM outbox.{{.Table}} WHERE name = ANY ($2::text[]) ORDER BY name FOR UPDATE
 )
-UPDATE outbox.provider p
+UPDATE outbox.{{.Table}} p
 SET state = CASE WHEN c.opens THEN 'open' ELSE 'closed' END, prober = NULL,
+    reason = CASE WHEN NOT c.opens THEN NULL
+                  WHEN c.why = '' OR (NOT c.probe AND p.state = 'open' AND c.why IN ('overload', 'failure_rate'))
+                  THEN coalesce(p.reason, nullif(c.why, '')) ELSE c.why END,
+    shut_at = CASE WHEN c.opens THEN coalesce(p.shut_at, clock_timestamp()) END,
     open_until = CASE WHEN c.opens THEN greatest(CASE WHEN p.state = 'open' THEN p.open_until END,
                                                  clock_timestamp() + make_interval(secs => c.seconds)) END
-FROM unnest($2::text[], $3::boolean[], $4::float8[], $5::boolean[]) AS c (name, opens, seconds, probe)
+FROM unnest($2::text[], $3::boolean[], $4::text[], $5::float8[], $6::boolean[]) AS c (name, opens, why, seconds, probe)
 WHERE p.name = c.name AND p.name IN (SELECT name FROM known)
   AND CASE WHEN c.probe THEN p.state = 'half_open' AND p.prober = $1::uuid
            ELSE c.opens AND p.state IN ('closed', 'open') END;

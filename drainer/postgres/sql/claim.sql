@@ -13,11 +13,12 @@
 --   via is the fallback  | the fallback                           | (a row keeps via only with its doubt)
 --   via is another       | its provider's lane, which hands it to the one named, if that is configured
 --
--- claim.go renders this twice: for a probe, which tries a provider whose breaker
--- opened, and for all other claims, of which Postgres would begin the probe's parts each time.
+-- claim.go renders this for probes, which try a provider whose breaker opened, or an operation: then $2 and
+-- $6 are the lane where its rows are parked; and for all other claims, of which Postgres would begin the probe's parts
+-- each time. A probe takes the row that failed least, of the first that are due.
 WITH {{if .Probe}}probe AS MATERIALIZED (
-  SELECT 1 FROM outbox.provider
-  WHERE name = ($6::text[])[1] AND NOT paused
+  SELECT 1 FROM outbox.{{if .Operation}}tool{{else}}provider{{end}}
+  WHERE name = ($6::text[])[1]{{if not .Operation}} AND NOT paused{{end}}
     AND ((state <> 'closed' AND open_until <= clock_timestamp())
       OR (state = 'half_open' AND NOT EXISTS (SELECT FROM outbox.worker w WHERE w.worker_id = prober)))
   FOR UPDATE SKIP LOCKED  -- one prober in the fleet, and nobody waits for it
@@ -25,16 +26,16 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
   SELECT l.*, coalesce(own.state = 'closed', true) AS closed
   FROM unnest($2::text[], $3::int[], $4::timestamptz[], $5::bigint[], $6::text[], $7::text[], $9::bigint[])
     AS l (provider, room, after_time, after_intent, server, fallback, bytes)
-  LEFT JOIN outbox.provider own ON own.name = l.provider
+  LEFT JOIN outbox.provider own ON own.name = {{if .Operation}}split_part(l.provider, '/'::text, 1){{else}}l.provider{{end}}
   {{if not .Probe}}LEFT JOIN outbox.provider upstream ON upstream.name = l.server
   {{end}}WHERE NOT coalesce(own.paused, false)
-    AND {{if .Probe}}EXISTS (SELECT FROM probe){{else}}coalesce(upstream.state = 'closed' AND NOT upstream.paused, true){{end}}
+    AND {{if .Operation}}coalesce(own.state = 'closed', true) AND {{end}}{{if .Probe}}EXISTS (SELECT FROM probe){{else}}coalesce(upstream.state = 'closed' AND NOT upstream.paused, true){{end}}
     AND EXISTS (SELECT FROM outbox.worker WHERE worker_id = $1::uuid)
 ), taken AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT due.ctid FROM lane l CROSS JOIN LATERAL (
       SELECT ctid FROM (SELECT ctid, bytes, sum(512 + bytes) OVER (ROWS UNBOUNDED PRECEDING) AS filled FROM (SELECT * FROM (
-        SELECT ctid, bytes FROM outbox.queue
+        SELECT ctid, bytes{{if .Probe}}, tries, next_attempt_at, intent_id{{end}} FROM outbox.queue
         WHERE provider = l.provider AND next_attempt_at <= now()
           AND (next_attempt_at, intent_id) > (l.after_time, l.after_intent)
           AND CASE WHEN l.server = l.provider THEN via IS NULL OR (via <> l.fallback AND $8::float8 = 0::float8)
@@ -42,8 +43,8 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
                         -- an undo goes to whoever had the effect, or to nobody
                         AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = intent_id)) END
         ORDER BY next_attempt_at, intent_id
-        LIMIT 12000  -- for the planner, who cannot know l.room: which is never that much
-        FOR UPDATE SKIP LOCKED) few
+        LIMIT {{if .Probe}}100{{else}}12000  -- for the planner, who cannot know l.room: which is never that much{{end}}
+        FOR UPDATE SKIP LOCKED) few{{if .Probe}} ORDER BY tries, next_attempt_at, intent_id{{end}}
       LIMIT l.room) roomy) summed  -- below the sum, which reads one row ahead: no row is locked that is not counted
       WHERE filled - bytes - 512 < l.bytes) due))
   RETURNING pg_catalog.array_position($2::text[], provider) AS n,
@@ -60,12 +61,12 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
   LEFT JOIN LATERAL (SELECT agent_run_id FROM outbox.saga WHERE agent_run_id = t.agent_run_id LIMIT 1) s ON true
 ), claimed AS (
   INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
-  SELECT $1::uuid, ($2::text[])[n], ($6::text[])[n], pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt), pg_catalog.array_agg(tries),
+  SELECT $1::uuid, {{if .Operation}}split_part(($2::text[])[n], '/'::text, 1), split_part(($6::text[])[n], '/'::text, 1){{else}}($2::text[])[n], ($6::text[])[n]{{end}}, pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt), pg_catalog.array_agg(tries),
          pg_catalog.array_agg(first_attempt_at), pg_catalog.array_agg(maybe_applied), pg_catalog.array_agg(asks OR closed), pg_catalog.array_agg(via)
   FROM candidate WHERE NOT closed OR maybe_applied GROUP BY n
   RETURNING claim_id, provider
 ){{if .Probe}}, probed AS (
-  UPDATE outbox.provider
+  UPDATE outbox.{{if .Operation}}tool{{else}}provider{{end}}
   SET state = 'half_open', prober = $1::uuid, open_until = clock_timestamp() + make_interval(secs => $8::float8)
   WHERE name = ($6::text[])[1] AND EXISTS (SELECT FROM claimed)
 ){{end}}, stopped AS (
@@ -76,8 +77,8 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
 -- for settling may have taken a part of this transaction's time. Payloads are
 -- read here: carrying them through all of the above, or sorting them, takes longer.
 SELECT n, CASE WHEN closed AND NOT maybe_applied THEN 0 ELSE
-         (SELECT pg_catalog.array_agg(claim_id ORDER BY lane)
-          FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS l (provider, lane) LEFT JOIN claimed USING (provider))[n] END,
+         {{if .Probe}}(SELECT claim_id FROM claimed){{else}}(SELECT pg_catalog.array_agg(claim_id ORDER BY lane)
+          FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS l (provider, lane) LEFT JOIN claimed USING (provider))[n]{{end}} END,
        intent_id, attempt, tries, first_attempt_at, clock_timestamp(), i.created_at, next_attempt_at,
        maybe_applied, asks, closed, in_saga, coalesce(via, ''), i.compensates,
        i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.payload, i.headers,

@@ -1,0 +1,219 @@
+package drainer
+
+import (
+	"sync"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// breaker is one process's part in a circuit breaker: a provider's, or that of one of its
+// operations. The state is shared by all workers, in the store; counting is each worker's
+// own (upstream.saw).
+//
+//	closed ── it fails ──▶ open ── cool-down over ──▶ half-open: one row is tried
+//	  ▲                     ▲                            │            │
+//	  └─────────────────────┼───────── an answer ────────┘            │
+//	                        └───────── it fails again ────────────────┘
+type breaker struct {
+	name     string // a provider, or provider/operation
+	coolDown time.Duration
+
+	mu        sync.Mutex
+	shutUntil time.Time  // opened here; the others may not know yet
+	shutFor   OpenReason // why
+	gate      Gate       // as the fleet last told
+	openUntil time.Time  // the gate's, by this process's clock
+}
+
+const (
+	// longestCoolDown bounds how long one answer can shut a provider off. The
+	// row that got it waits as long as it was told.
+	longestCoolDown = time.Hour
+	// knownWithin is ample for an opening to be committed, and read back.
+	knownWithin = 4 * fleetInterval
+)
+
+// OpenReason says why a circuit breaker is open.
+type OpenReason string
+
+const (
+	// Overloaded: answers in a row said that the provider is out of room, or it was out of reach.
+	Overloaded OpenReason = "overload"
+	// FailureRate: too many of the intents of a while got no answer, or a 5xx.
+	FailureRate OpenReason = "failure_rate"
+)
+
+// BreakerChange is the effect of one attempt on a shared breaker. The store
+// heeds an opening while no worker probes, and a probe's verdict while its worker
+// is the prober.
+type BreakerChange struct {
+	Gate   string // a provider, or provider/operation
+	Open   bool
+	Reason OpenReason    // empty: as before
+	For    time.Duration // the cool-down, from the commit on
+	Probe  bool
+}
+
+// passage says how much a gate lets through.
+type passage int
+
+const (
+	passRows  passage = iota
+	passProbe         // one row, to try the provider
+	passNothing
+	passPaused // nothing, and no fallback either
+)
+
+func newBreaker(name string, coolDown time.Duration) *breaker {
+	return &breaker{name: name, coolDown: coolDown, gate: Gate{Name: name, Breaker: BreakerClosed}}
+}
+
+func (b *breaker) passage() passage {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.passes(time.Now())
+}
+
+func (b *breaker) passes(now time.Time) passage {
+	switch {
+	case b.gate.Paused:
+		return passPaused
+	case !b.shutUntil.IsZero() && now.Before(b.shutUntil):
+		return passNothing
+	case b.gate.Breaker == BreakerClosed:
+		return passRows
+	case now.Before(b.openUntil):
+		return passNothing
+	}
+	return passProbe
+}
+
+// admits reports whether a claimed row may be sent now.
+func (b *breaker) admits(row *Row) bool {
+	passage := b.passage()
+	return passage == passRows || (row.Probe == b.name && passage != passPaused)
+}
+
+// shutsFor is how long it lets nothing through yet, as far as this process knows.
+func (b *breaker) shutsFor() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	until := b.openUntil
+	if until.Before(b.shutUntil) {
+		until = b.shutUntil
+	}
+	return max(0, time.Until(until))
+}
+
+// open shuts this process's gate at once. The change that it returns shuts the gates of the
+// other processes, once it is committed. It returns nil where the gate was just shut.
+func (b *breaker) open(reason OpenReason, asked time.Duration) *BreakerChange {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if time.Now().Before(b.shutUntil) && b.shutFor == reason {
+		return nil
+	}
+	change := &BreakerChange{Gate: b.name, Open: true, Reason: reason, For: b.coolDownFor(asked)}
+	b.shutFor, b.shutUntil = reason, time.Now().Add(min(change.For, knownWithin))
+	return change
+}
+
+// verdict is what a probe says. The reason is none where the gate closes, or stays shut as before.
+func (b *breaker) verdict(open bool, reason OpenReason, asked time.Duration) *BreakerChange {
+	return &BreakerChange{Gate: b.name, Open: open, Reason: reason, For: b.coolDownFor(asked), Probe: true}
+}
+
+// coolDownFor is longer where the provider asks for it.
+func (b *breaker) coolDownFor(asked time.Duration) time.Duration {
+	return min(max(b.coolDown, asked), longestCoolDown)
+}
+
+// learn takes over what the fleet knows, and returns what was known before.
+func (b *breaker) learn(gate Gate) (before Gate) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before, b.gate = b.gate, gate
+	b.openUntil = time.Now().Add(gate.OpenFor)
+	return before
+}
+
+// operation is one operation of a provider: its breaker, and what this process saw of it.
+type operation struct {
+	breaker *breaker
+	window  window
+}
+
+// window keeps the newest result of each intent of a while. An intent counts once,
+// however often it is tried.
+type window struct {
+	policy dispatch.BreakerPolicy
+
+	mu       sync.Mutex
+	samples  []sample      // in the order of time
+	dropped  int           // samples that came before these
+	newest   map[int64]int // of each intent: the number of its newest sample
+	failures int           // of the newest samples
+}
+
+// mostSamples bounds a window's memory. Where more come in its time, the newest count.
+const mostSamples = 1024
+
+type sample struct {
+	at     time.Time
+	intent int64
+	failed bool
+}
+
+// add counts an attempt and reports whether too many intents fail. Then it forgets all of them.
+func (w *window) add(now time.Time, intent int64, failed bool) (tooMany bool) {
+	if w.policy.FailureRate == 0 {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.samples) > 0 && (len(w.samples) == mostSamples || now.Sub(w.samples[0].at) > w.policy.Window) {
+		w.drop()
+	}
+	if before, known := w.newest[intent]; known {
+		w.uncount(w.samples[before-w.dropped])
+	}
+	if w.newest == nil {
+		w.newest = map[int64]int{}
+	}
+	w.newest[intent] = w.dropped + len(w.samples)
+	w.samples = append(w.samples, sample{now, intent, failed})
+	if !failed {
+		return false
+	}
+	w.failures++
+	if len(w.newest) < w.policy.MinimumIntents || float64(w.failures) < w.policy.FailureRate*float64(len(w.newest)) {
+		return false
+	}
+	w.samples, w.newest, w.dropped, w.failures = nil, nil, 0, 0
+	return true
+}
+
+// drop takes away the oldest sample. Its intent may have a newer one.
+func (w *window) drop() {
+	oldest := w.samples[0]
+	if w.newest[oldest.intent] == w.dropped {
+		w.uncount(oldest)
+		delete(w.newest, oldest.intent)
+	}
+	w.samples = w.samples[1:]
+	w.dropped++
+}
+
+func (w *window) uncount(s sample) {
+	if s.failed {
+		w.failures--
+	}
+}
+
+// isIdle reports that it saw nothing in its time.
+func (w *window) isIdle(now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.samples) == 0 || now.Sub(w.samples[len(w.samples)-1].at) > w.policy.Window
+}

@@ -1,0 +1,200 @@
+package postgres_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+// joinWith is a new worker that knows these tools.
+func (o *outbox) joinWith(tools ...string) string {
+	o.t.Helper()
+	worker := uuid.NewString()
+	if err := o.Join(o.t.Context(), worker, []string{"sim"}, tools); err != nil {
+		o.t.Fatal(err)
+	}
+	return worker
+}
+
+// shutting parks rows of an operation that is shut for so long.
+func shutting(gate string, coolDown time.Duration, rows ...*drainer.Row) drainer.Batch {
+	batch := parking(nil, rows...)
+	for _, row := range rows {
+		batch.Finish = append(batch.Finish, row.ClaimID)
+	}
+	batch.Settle[0].Breakers = []drainer.BreakerChange{{Gate: gate, Open: true, Reason: drainer.FailureRate, For: coolDown}}
+	return batch
+}
+
+func (o *outbox) probeOperation(worker, operation string) []*drainer.Row {
+	o.t.Helper()
+	claim := drainer.Claim{Provider: "sim", Server: "sim", Operation: operation, Limit: 1, ProbeFor: time.Hour}
+	return o.batch(worker, drainer.Batch{Claims: []drainer.Claim{claim}}).Claimed[0].Rows
+}
+
+func (o *outbox) toolState(tool string) string {
+	o.t.Helper()
+	return stored[string](o, `SELECT state || coalesce(' ' || reason, '') || CASE WHEN shut_at IS NULL THEN '' ELSE ' since' END FROM outbox.tool WHERE name = $1`, tool)
+}
+
+// shutOperation is an outbox of which one tool is shut, its cool-down over, and so many of its rows
+// are parked.
+func shutOperation(t *testing.T, rows int) (o *outbox, worker string) {
+	t.Helper()
+	o = newOutbox(t)
+	worker = o.joinWith("sim/act", "sim/slow")
+	o.enqueueTool("sim/slow", "slow", rows)
+	o.batch(worker, shutting("sim/slow", 0, o.claim(worker, 10)...))
+	return o, worker
+}
+
+func TestAShutOperationLeavesItsNeighboursAlone(t *testing.T) {
+	t.Parallel()
+	o, worker := shutOperation(t, 3)
+	o.enqueue("run", 0, 2)
+	rows := o.claim(worker, 10)
+	if len(rows) != 2 || rows[0].Tuple.ToolName != "sim/act" || o.state() != "closed" {
+		t.Errorf("%d rows were claimed and the provider's breaker is %s", len(rows), o.state())
+	}
+	gates, err := o.Gates(t.Context(), worker)
+	at := slices.IndexFunc(gates, func(g drainer.Gate) bool { return g.Name == "sim/slow" })
+	if err != nil || at < 0 || gates[at].Breaker != drainer.BreakerOpen || gates[at].Reason != drainer.FailureRate {
+		t.Errorf("%+v, %v", gates, err)
+	}
+	if err := o.Unpark(t.Context(), []string{"sim/act", "sim/slow"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := o.parked(); len(got) != 3 {
+		t.Errorf("parked are %v: they came back while their operation is shut", got)
+	}
+}
+
+func TestAnOperationsProbeTakesTheLeastFailedRowAndDecides(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		outcome dispatch.Outcome
+		state   string
+		parked  int
+	}{
+		{dispatch.Completed, "closed", 0},
+		{dispatch.Ambiguous, "open failure_rate since", 2},
+	} {
+		o, worker := shutOperation(t, 3)
+		other := o.joinWith("sim/act", "sim/slow")
+		o.exec(`UPDATE outbox.queue SET tries = CASE WHEN intent_id = 2 THEN 1 ELSE 5 END`)
+		rows := o.probeOperation(worker, "slow")
+		if len(rows) != 1 || rows[0].IntentID != 2 || rows[0].Probe != "sim/slow" || rows[0].Tries != 2 {
+			t.Fatalf("%s: the probe is %+v, want intent 2, which failed least", test.outcome, rows)
+		}
+		if again := o.probeOperation(other, "slow"); len(again) != 0 || o.toolState("sim/slow") != "half_open failure_rate since" {
+			t.Errorf("another worker tries %v too, and the operation is %s", ids(again), o.toolState("sim/slow"))
+		}
+		if provider := stored[string](o, `SELECT provider || ' ' || server FROM outbox.claim`); provider != "sim sim" {
+			t.Errorf("its claim is of %s: reapers would not find it", provider)
+		}
+		batch := settling(test.outcome, rows...)
+		batch.Settle[0].Breakers = []drainer.BreakerChange{{Gate: "sim/slow", Open: test.outcome != dispatch.Completed, For: time.Hour, Probe: true}}
+		o.batch(worker, batch)
+		if err := o.Unpark(t.Context(), []string{"sim/slow"}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := o.parked(); o.toolState("sim/slow") != test.state || len(got) != test.parked {
+			t.Errorf("%s: the operation is %s and %v are parked, want %s and %d", test.outcome, o.toolState("sim/slow"), got, test.state, test.parked)
+		}
+	}
+}
+
+func TestNoOperationIsTriedWhileItsProviderIsShut(t *testing.T) {
+	t.Parallel()
+	for name, prevent := range map[string]string{
+		"nothing is parked":      `UPDATE outbox.queue SET provider = 'sim'`,
+		"the provider is paused": `UPDATE outbox.provider SET paused = true`,
+		"the provider is open":   `UPDATE outbox.provider SET state = 'open', open_until = now()`,
+		"still cooling":          `UPDATE outbox.tool SET open_until = now() + interval '1 hour' WHERE name = 'sim/slow'`,
+	} {
+		o, worker := shutOperation(t, 2)
+		o.exec(prevent)
+		if rows := o.probeOperation(worker, "slow"); len(rows) != 0 || o.toolState("sim/slow") != "open failure_rate since" {
+			t.Errorf("%s: %d rows were claimed and the operation is %s", name, len(rows), o.toolState("sim/slow"))
+		}
+	}
+}
+
+func TestTheTurnOfADeadProberOfAnOperationPassesOn(t *testing.T) {
+	t.Parallel()
+	o, worker := shutOperation(t, 2)
+	o.probeOperation(worker, "slow")
+	o.declareDead(worker)
+	if rows := o.probeOperation(o.joinWith("sim/act", "sim/slow"), "slow"); len(rows) != 1 {
+		t.Error("nobody may try the operation until the dead prober's hour is over")
+	}
+	lost, err := o.Reap(t.Context(), []string{"sim"}, func(row *drainer.Row) (drainer.Settlement, bool) {
+		return ended(row, dispatch.Lost), true
+	})
+	if err != nil || len(lost) != 1 {
+		t.Errorf("%d rows were taken for lost (%v), want the dead prober's", len(lost), err)
+	}
+}
+
+func TestParkedRowsMayTakeTheDetourWhileTheirProviderIsShut(t *testing.T) {
+	t.Parallel()
+	o, worker := shutOperation(t, 3)
+	o.batch(worker, drainer.Batch{Settle: []drainer.Settlement{{
+		Row: &drainer.Row{ClaimID: -1}, Breakers: []drainer.BreakerChange{{Gate: "sim", Open: true, For: time.Hour}},
+	}}})
+	for _, test := range []struct {
+		detours []string
+		parked  int
+	}{{nil, 3}, {[]string{"sim/slow"}, 0}} {
+		if err := o.Unpark(t.Context(), []string{"sim/slow"}, test.detours); err != nil {
+			t.Fatal(err)
+		}
+		if got := o.parked(); len(got) != test.parked {
+			t.Errorf("with a fallback for %v %v are parked, want %d", test.detours, got, test.parked)
+		}
+	}
+}
+
+func TestAProviderIsTriedWithItsLeastFailedRow(t *testing.T) {
+	t.Parallel()
+	o := cooledDown(t, 5)
+	o.exec(`UPDATE outbox.queue SET tries = CASE WHEN intent_id = 4 THEN 2 ELSE 7 END`)
+	if rows := o.probe(o.join(), time.Hour); len(rows) != 1 || rows[0].IntentID != 4 {
+		t.Errorf("the probe takes %v, want intent 4, which failed least", ids(rows))
+	}
+}
+
+func TestAReasonThatTimeDoesNotCureOutlastsTheOthers(t *testing.T) {
+	t.Parallel()
+	o, worker := shutOperation(t, 2)
+	say := func(change drainer.BreakerChange) {
+		t.Helper()
+		change.Gate, change.Open = "sim/slow", true
+		o.batch(worker, drainer.Batch{Settle: []drainer.Settlement{{Row: &drainer.Row{ClaimID: -1}, Breakers: []drainer.BreakerChange{change}}}})
+	}
+	since := stored[time.Time](o, `SELECT shut_at FROM outbox.tool WHERE name = 'sim/slow'`)
+	for _, step := range []struct {
+		reason drainer.OpenReason
+		want   string
+	}{{"forbidden", "forbidden"}, {drainer.FailureRate, "forbidden"}, {drainer.Overloaded, "forbidden"}, {"", "forbidden"}, {"misconfigured", "misconfigured"}} {
+		say(drainer.BreakerChange{Reason: step.reason})
+		if got := stored[string](o, `SELECT reason FROM outbox.tool WHERE name = 'sim/slow'`); got != step.want {
+			t.Errorf("after %q it is shut for %s, want %s", step.reason, got, step.want)
+		}
+	}
+	o.probeOperation(worker, "slow")
+	say(drainer.BreakerChange{Reason: drainer.FailureRate, Probe: true})
+	if got := o.toolState("sim/slow"); got != "open failure_rate since" {
+		t.Errorf("after its probe the operation is %s", got)
+	}
+	if !stored[time.Time](o, `SELECT shut_at FROM outbox.tool WHERE name = 'sim/slow'`).Equal(since) {
+		t.Error("it counts as shut from another time on")
+	}
+	drainertest.AssertInvariant(t, o.db)
+}
