@@ -113,7 +113,7 @@ func providers() Row {
 		},
 		{
 			Title: "Circuit breaker not closed", Unit: YesNo,
-			Description: "Yes: the provider failed several times in a row. Its intents wait, and use up no attempts. Runbook DrainerCircuitOpen.",
+			Description: "Yes: the provider fails. Its intents wait, and use up no attempts. Runbook DrainerCircuitOpen.",
 			Queries:     one(`1 - max by (provider) (drainer_circuit_breaker_state{<provider>, state="closed"})`, "{{provider}}"),
 		},
 		{

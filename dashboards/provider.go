@@ -28,7 +28,7 @@ func providerNow() Row {
 		},
 		{
 			Title: "Circuit breaker", Unit: YesNo, Number: true, Alarm: 1,
-			Description: "Yes: it is not closed, because the provider failed several times in a row. Runbook DrainerCircuitOpen.",
+			Description: "Yes: it is not closed, because the provider failed. Runbook DrainerCircuitOpen.",
 			Queries:     one(`1 - max(drainer_circuit_breaker_state{<provider>, state="closed"})`, "open"),
 		},
 		{

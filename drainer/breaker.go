@@ -119,7 +119,7 @@ func (b *breaker) open(reason OpenReason, asked time.Duration) *BreakerChange {
 	return change
 }
 
-// verdict is what a probe says. The reason is none where the gate closes, or stays shut as before.
+// verdict ends a probe. The reason is empty where the gate closes, or stays shut as before.
 func (b *breaker) verdict(open bool, reason OpenReason, asked time.Duration) *BreakerChange {
 	return &BreakerChange{Gate: b.name, Open: open, Reason: reason, For: b.coolDownFor(asked), Probe: true}
 }

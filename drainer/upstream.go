@@ -92,7 +92,7 @@ func (u *upstream) learnOperations(shut map[string]Gate) (changed []gateChange) 
 	return changed
 }
 
-// gateChange is what the fleet said of a gate before, and what it says now.
+// gateChange has the states of a gate by two looks at the fleet.
 type gateChange struct{ before, now Gate }
 
 // budget is how many dispatches may begin now, and, if none, when one may.

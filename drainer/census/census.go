@@ -16,6 +16,7 @@
 package census
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -173,14 +174,16 @@ const unconfigured = "unconfigured"
 // configuration is the source of the labels.
 type configuration struct {
 	labels  []string                 // every provider, and unconfigured
+	parked  map[string]string        // by full name of a tool, which its rows wait under while it is shut: its provider
 	windows map[string]time.Duration // by full name of a tool: how long after the first send a row in doubt is retried, where that ends
 }
 
 func configurationOf(providers []dispatch.Provider) *configuration {
-	c := &configuration{labels: []string{unconfigured}, windows: map[string]time.Duration{}}
+	c := &configuration{labels: []string{unconfigured}, parked: map[string]string{}, windows: map[string]time.Duration{}}
 	for _, provider := range providers {
 		c.labels = append(c.labels, provider.Name)
 		for operation, policy := range provider.Tools {
+			c.parked[provider.Name+"/"+operation] = provider.Name
 			if window, ends := policy.RetryWindow(); ends {
 				c.windows[provider.Name+"/"+operation] = window
 			}
@@ -189,11 +192,12 @@ func configurationOf(providers []dispatch.Provider) *configuration {
 	return c
 }
 
-func (c *configuration) label(provider string) string {
-	if slices.Contains(c.labels, provider) {
-		return provider
+// label is that of a provider, or of an operation's provider.
+func (c *configuration) label(lane string) string {
+	if slices.Contains(c.labels, lane) {
+		return lane
 	}
-	return unconfigured
+	return cmp.Or(c.parked[lane], unconfigured)
 }
 
 // nearEnd is the part of a tool's retries after which their end is near.

@@ -159,6 +159,10 @@ var faults = map[string]struct {
 		by("INSERT INTO outbox.provider (name, state, open_until) VALUES ('p', 'open', now() + interval '1 minute')"),
 		Warning, "providers' gates", `the circuit breaker of "p" is open`, "closes by itself",
 	},
+	"an operation's circuit breaker is open": {
+		by("INSERT INTO outbox.tool (name, state, reason, open_until) VALUES ('p/charge', 'open', 'failure_rate', now() + interval '1 minute')"),
+		Warning, "providers' gates", `the circuit breaker of "p/charge" is open: failure_rate`, "closes by itself",
+	},
 	"an incident is not acknowledged": {
 		by("INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 1, 'r')"),
 		Warning, "incidents", "1 of kind outcome_unknown", "drainer incidents ack",

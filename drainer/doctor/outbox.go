@@ -212,6 +212,7 @@ func lookForUnconfigured(ctx context.Context, x *examination) (found []Finding, 
 		i := slices.IndexFunc(x.Providers, func(p dispatch.Provider) bool { return p.Name == q.Provider })
 		provider, operation, parked := strings.Cut(q.Provider, "/")
 		switch {
+		case parked && x.has(provider, operation): // it is shut, or about to be taken back
 		case parked && !q.Served: // daemons have parked it, because its provider does not have the operation
 			found = append(found, problem(fmt.Sprintf("add %q under providers.%s.tools, and reload or restart; or drainer intents cancel", operation, provider),
 				"%s the tool %q, which no living worker knows", rowsThat("want", q.Rows), q.Provider))
@@ -231,6 +232,14 @@ func lookForUnconfigured(ctx context.Context, x *examination) (found []Finding, 
 		}
 	}
 	return found, nil
+}
+
+// has reports whether this configuration has the operation.
+func (x *examination) has(provider, operation string) bool {
+	return slices.ContainsFunc(x.Providers, func(p dispatch.Provider) bool {
+		_, known := p.Tools[operation]
+		return known && p.Name == provider
+	})
 }
 
 // unknownTools looks at the rows that are due first.
@@ -282,8 +291,12 @@ func lookAtGates(ctx context.Context, x *examination) (found []Finding, err erro
 				"%q is paused: nothing is sent to it", gate.Provider))
 		}
 		if gate.Breaker != "closed" {
+			reason := ""
+			if gate.BreakerReason != nil {
+				reason = ": " + *gate.BreakerReason
+			}
 			found = append(found, warning("see whether it can be reached, below; the breaker closes by itself when it answers again",
-				"the circuit breaker of %q is %s: it failed several times in a row", gate.Provider, gate.Breaker))
+				"the circuit breaker of %q is %s%s", gate.Provider, gate.Breaker, reason))
 		}
 	}
 	return found, err

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,9 +32,10 @@ type Attention struct {
 }
 
 // ProviderOverview says whether a provider is sent to, and counts what is not
-// settled. Pending and Due stop counting at CountLimit.
+// settled. Pending and Due stop counting at CountLimit. An operation that is shut has one of its own,
+// for what waits for it.
 type ProviderOverview struct {
-	Provider            string   `json:"provider"`
+	Provider            string   `json:"provider"` // or provider/operation
 	Paused              bool     `json:"paused"`
 	Breaker             *string  `json:"circuit_breaker"`                  // closed, open or half_open; nil: no worker ever had the provider in its configuration
 	OpenForSeconds      *float64 `json:"circuit_breaker_open_for_seconds"` // until it is tried, or, half open, until another worker may try; nil unless it is open or half open
@@ -84,15 +86,17 @@ const providersSQL = `
 		SELECT (SELECT q.provider FROM outbox.queue q WHERE q.provider > queued.provider ORDER BY q.provider LIMIT 1)
 		FROM queued WHERE provider IS NOT NULL)
 	SELECT n.name, coalesce(p.paused, false),
-		p.state, CASE WHEN p.state <> 'closed' THEN greatest(0, extract(epoch FROM p.open_until - now()))::float8 END,
+		coalesce(p.state, t.state),
+		CASE WHEN coalesce(p.state, t.state) <> 'closed' THEN greatest(0, extract(epoch FROM coalesce(p.open_until, t.open_until) - now()))::float8 END,
 		(SELECT count(*) FROM (SELECT FROM outbox.queue WHERE provider = n.name LIMIT $1) q),
 		(SELECT count(*) FROM (SELECT FROM outbox.queue WHERE provider = n.name AND next_attempt_at <= now() LIMIT $1) q),
 		(SELECT coalesce(sum(pg_catalog.cardinality(intent_ids)), 0)::bigint FROM outbox.claim WHERE provider = n.name),
 		coalesce((SELECT extract(epoch FROM now() - min(next_attempt_at)) FROM outbox.queue
 			WHERE provider = n.name AND next_attempt_at <= now()), 0)::float8,
 		coalesce((SELECT extract(epoch FROM now() - min(claimed_at)) FROM outbox.claim WHERE provider = n.name), 0)::float8
-	FROM (SELECT name FROM outbox.provider UNION (SELECT provider FROM queued WHERE provider IS NOT NULL LIMIT 1000)) n -- agents make names up
-	LEFT JOIN outbox.provider p USING (name) ORDER BY n.name`
+	FROM (SELECT name FROM outbox.provider UNION SELECT name FROM outbox.tool WHERE state <> 'closed'
+		UNION (SELECT provider FROM queued WHERE provider IS NOT NULL LIMIT 1000)) n -- agents make names up
+	LEFT JOIN outbox.provider p USING (name) LEFT JOIN outbox.tool t USING (name) ORDER BY n.name`
 
 // A saga that failed is found by its incident: there are few, and most sagas
 // ended well.
@@ -211,18 +215,20 @@ func (e *UnknownProviderError) Error() string {
 	return fmt.Sprintf("there is no provider %q; %s", e.Name, spelling.Suggest(e.Name, e.Known))
 }
 
-// Provider is the state of one provider that all workers share.
+// Provider is the state that all workers share of one provider, or of one operation that is shut.
 type Provider struct {
-	Provider  string     `json:"provider"`
-	Paused    bool       `json:"paused"`
-	Breaker   string     `json:"circuit_breaker"`
-	OpenUntil *time.Time `json:"open_until"` // while the breaker is not closed
-	ChangedAt *time.Time `json:"changed_at"` // when it was last paused or resumed, by whom and why
-	ChangedBy *string    `json:"changed_by"`
-	Reason    *string    `json:"reason"`
+	Provider      string     `json:"provider"` // or provider/operation
+	Paused        bool       `json:"paused"`
+	Breaker       string     `json:"circuit_breaker"`
+	BreakerReason *string    `json:"circuit_breaker_reason"` // these three while it is not closed
+	ShutAt        *time.Time `json:"shut_at"`
+	OpenUntil     *time.Time `json:"open_until"`
+	ChangedAt     *time.Time `json:"changed_at"` // when it was last paused or resumed, by whom and why
+	ChangedBy     *string    `json:"changed_by"`
+	Reason        *string    `json:"reason"`
 }
 
-// Providers lists those that workers have announced, by name.
+// Providers lists those that workers have announced, and their operations that are shut, by name.
 func (c *Console) Providers(ctx context.Context) ([]Provider, error) { return c.gates(ctx, "") }
 
 // Tools lists those that daemons have said they serve, by name.
@@ -253,9 +259,11 @@ func (c *Console) unknownProvider(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	known := make([]string, len(providers))
-	for i, provider := range providers {
-		known[i] = provider.Provider
+	var known []string
+	for _, provider := range providers {
+		if !strings.Contains(provider.Provider, "/") {
+			known = append(known, provider.Provider)
+		}
 	}
 	return &UnknownProviderError{Name: name, Known: known}
 }

@@ -22,7 +22,7 @@ func newProviders(options *options) *cobra.Command {
 func newProvidersList(options *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List providers: whether they are paused, by whom and why, and their circuit breakers",
+		Short: "List providers, and operations that are shut: who paused them and why, and their circuit breakers",
 		Example: `  drainer providers list
   drainer providers list -o json | jq '.[] | select(.paused)'`,
 		Args: cobra.NoArgs,
@@ -41,7 +41,11 @@ func newProvidersList(options *options) *cobra.Command {
 func providerTable(providers ...operator.Provider) table {
 	heading := []string{"PROVIDER", "PAUSED", "CIRCUIT BREAKER", "CHANGED", "BY", "REASON"}
 	return tableOf(heading, providers, func(p operator.Provider) []any {
-		return []any{p.Provider, p.Paused, state(p.Breaker), p.ChangedAt, p.ChangedBy, p.Reason}
+		why := p.Reason
+		if p.Breaker != "closed" && p.BreakerReason != nil && !p.Paused {
+			why = p.BreakerReason
+		}
+		return []any{p.Provider, p.Paused, state(p.Breaker), p.ChangedAt, p.ChangedBy, why}
 	})
 }
 

@@ -1,8 +1,9 @@
 -- $1 where counting stops, of each provider's due rows and of those that wait for their time,
--- $2 the configured providers, $3 how many others are looked at.
+-- $2 the configured providers, $3 how many others are looked at. Rows of an operation that is shut wait under its name.
 SELECT p.name, waiting.rows, due.rows, coalesce(extract(epoch FROM now() - oldest.next_attempt_at), 0)::float8
 FROM (
   SELECT pg_catalog.unnest($2::text[]) COLLATE "C" AS name UNION
+  (SELECT name FROM outbox.tool WHERE state <> 'closed' LIMIT 1000) UNION
   -- a loose index scan: one look a provider, however many rows it has
   (WITH RECURSIVE queued AS (
     (SELECT provider FROM outbox.queue ORDER BY provider LIMIT 1)

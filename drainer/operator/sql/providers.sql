@@ -1,6 +1,10 @@
--- $1 provider; empty for all.
-SELECT p.name, p.paused, p.state, CASE WHEN p.state <> 'closed' THEN p.open_until END, o.done_at, o.operator, o.reason
-FROM outbox.provider p
+-- $1 provider; empty for all, and for the operations that are shut.
+SELECT p.name, p.paused, p.state, p.reason, p.shut_at, CASE WHEN p.state <> 'closed' THEN p.open_until END, o.done_at, o.operator, o.reason
+FROM (
+  SELECT name, paused, state, reason, shut_at, open_until FROM outbox.provider
+  UNION ALL
+  SELECT name, false, state, reason, shut_at, open_until FROM outbox.tool WHERE state <> 'closed'
+) p
 LEFT JOIN LATERAL (
   SELECT * FROM outbox.operation o WHERE o.provider = p.name ORDER BY o.id DESC LIMIT 1
 ) o ON true
