@@ -116,6 +116,11 @@ func providerAnswers() Row {
 			Description: "The state that all replicas share. Half open: one intent tries the provider. Runbook DrainerCircuitOpen.",
 			Queries:     one(`max by (state) (drainer_circuit_breaker_state{<provider>})`, "{{state}}"),
 		},
+		{
+			Title: "Shut operations", Unit: YesNo,
+			Description: "Yes: the operation's breaker is not closed. Its intents wait, and those of its neighbours do not. Runbook DrainerCircuitOpen.",
+			Queries:     one(`max by (operation) (drainer_operation_circuit_breaker_open{<provider>})`, "{{operation}}"),
+		},
 	}}
 }
 

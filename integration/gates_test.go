@@ -184,6 +184,82 @@ func TestAnOutageDoesNotUseARowUp(t *testing.T) {
 	fault.Injected(t, 51, int(outage.requests.Load())-1) // the last one met no outage
 }
 
+// shop is a provider of two tools, one of which gets no answer while it is slow.
+type shop struct {
+	slow               atomic.Bool
+	slowSent, wellSent atomic.Int64
+}
+
+func (s *shop) Dispatch(_ context.Context, request dispatch.Request) dispatch.Result {
+	if request.Tuple.Operation() == "well" {
+		s.wellSent.Add(1)
+		return well
+	}
+	s.slowSent.Add(1)
+	if s.slow.Load() {
+		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "timeout"}
+	}
+	return well
+}
+
+func (s *shop) provider() dispatch.Provider {
+	return dispatch.Provider{
+		Name: "sim", Adapter: s, Concurrency: 8, Timeout: drainertest.Patience,
+		Breaker: dispatch.BreakerPolicy{FailureRate: 0.5, Window: time.Minute, MinimumIntents: 10, ConsecutiveFailures: 5, CoolDown: 50 * time.Millisecond},
+		Tools: map[string]dispatch.Policy{
+			"slow": quickPolicy(dispatch.KeyIdempotent, 1000), "well": quickPolicy(dispatch.KeyIdempotent, 5),
+		},
+	}
+}
+
+func TestOneSlowIntentShutsNothing(t *testing.T) {
+	t.Parallel()
+	rig := harness.Plain(t, nil)
+	s := &shop{}
+	s.slow.Store(true)
+	rig.EnqueueSteps("sim/slow", 0, 1)
+	launch(t, rig.URL, s.provider())
+	drainertest.Eventually(t, "the slow intent is retried many times", func() bool { return s.slowSent.Load() > 20 })
+	rig.EnqueueSteps("sim/well", 1, 10)
+	rig.AwaitStatus("completed", 9)
+	shut := harness.Stored[int](rig, `SELECT (SELECT count(*) FROM outbox.provider WHERE shut_at IS NOT NULL)
+		+ (SELECT count(*) FROM outbox.tool WHERE shut_at IS NOT NULL)`)
+	if shut != 0 {
+		t.Errorf("%d breakers are open", shut)
+	}
+	s.slow.Store(false)
+	rig.AwaitStatus("completed", 10)
+}
+
+func TestASlowToolWaitsAndItsNeighbourDoesNot(t *testing.T) {
+	t.Parallel()
+	const intents = 40
+	rig := harness.Plain(t, nil)
+	s := &shop{}
+	s.slow.Store(true)
+	rig.EnqueueSteps("sim/slow", 0, intents)
+	rig.EnqueueSteps("sim/well", intents, intents+1)
+	launch(t, rig.URL, s.provider())
+	launch(t, rig.URL, s.provider())
+	drainertest.Eventually(t, "the slow tool is shut, and its rows are parked", func() bool {
+		drainertest.AssertInvariant(t, rig.DB)
+		return harness.Stored[bool](rig, `SELECT EXISTS (SELECT FROM outbox.tool WHERE name = 'sim/slow' AND state <> 'closed' AND reason = 'failure_rate')
+			AND (SELECT count(*) FROM outbox.queue WHERE provider = 'sim/slow') > 30`)
+	})
+	rig.EnqueueSteps("sim/well", intents+1, 2*intents)
+	rig.AwaitStatus("completed", intents)
+	if state := harness.Stored[string](rig, `SELECT state FROM outbox.provider WHERE name = 'sim'`); state != "closed" {
+		t.Errorf("the provider is %s: its neighbour had to wait", state)
+	}
+	probes := s.slowSent.Load()
+	drainertest.Eventually(t, "it is tried again and again", func() bool { return s.slowSent.Load() > probes+3 })
+	s.slow.Store(false)
+	rig.AwaitStatus("completed", 2*intents)
+	if parked := harness.Stored[int](rig, `SELECT count(*) FROM outbox.queue`); parked != 0 {
+		t.Errorf("%d rows are left", parked)
+	}
+}
+
 func TestWhatWasClaimedAheadGoesBackWhenTheGateShuts(t *testing.T) {
 	t.Parallel()
 	rig := harness.Plain(t, nil)

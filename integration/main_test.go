@@ -86,7 +86,8 @@ func (p providerSetup) write(text *strings.Builder) {
 	fmt.Fprintf(text, "  %s:\n    adapter: http\n    concurrency: %d\n    timeout: %s\n    http: {base_url: %s}\n",
 		p.Name, p.Concurrency, inMilliseconds(p.Timeout), p.BaseURL)
 	if p.Breaker != (dispatch.BreakerPolicy{}) {
-		fmt.Fprintf(text, "    circuit_breaker: {consecutive_failures: %d, cool_down: %s}\n", p.Breaker.ConsecutiveFailures, inMilliseconds(p.Breaker.CoolDown))
+		// no test of this opens by a rate of failures
+		fmt.Fprintf(text, "    circuit_breaker: {minimum_intents: 1000, consecutive_failures: %d, cool_down: %s}\n", p.Breaker.ConsecutiveFailures, inMilliseconds(p.Breaker.CoolDown))
 	}
 	idempotency := fmt.Sprintf("{class: %s}", p.Class)
 	if p.Class == dispatch.KeyIdempotent {
