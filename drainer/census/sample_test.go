@@ -358,7 +358,7 @@ func (p plan) visit(add func(node, table string, rows float64)) {
 }
 
 // whole may be read so: what the configuration bounds, and sequences of one row.
-var whole = map[string]bool{"claim": true, "collisions": true, "last_collision": true}
+var whole = map[string]bool{"claim": true, "tool": true, "collisions": true, "last_collision": true}
 
 func TestNoStatementReadsATableWhole(t *testing.T) {
 	t.Parallel()
@@ -482,6 +482,16 @@ func TestWhatIsNoNumberOfSecondsIsNotTakenForOne(t *testing.T) {
 		err := seconds{&d}.Scan(value)
 		if _, is := value.(float64); (err == nil) != is || d != want {
 			t.Errorf("%v: %s, %v", value, d, err)
+		}
+	}
+}
+
+func TestWhatWaitsForAShutOperationCountsForItsProvider(t *testing.T) {
+	t.Parallel()
+	configured := configurationOf([]dispatch.Provider{{Name: "sim", Tools: map[string]dispatch.Policy{"act": {}}}})
+	for lane, want := range map[string]string{"sim": "sim", "sim/act": "sim", "sim/typo": unconfigured, "other": unconfigured} {
+		if got := configured.label(lane); got != want {
+			t.Errorf("%s counts under %s, want %s", lane, got, want)
 		}
 	}
 }
