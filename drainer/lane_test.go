@@ -320,6 +320,52 @@ func TestARowThatMustNotBeSentNowIsGivenBackUnsentAndUncounted(t *testing.T) {
 	}
 }
 
+func TestARowOfAShutOperationWaitsWhereItDelaysNoNeighbour(t *testing.T) {
+	t.Parallel()
+	shut := map[string]Gate{"sim/act": {Name: "sim/act", Breaker: BreakerOpen, OpenFor: time.Minute}}
+	for name, test := range map[string]struct {
+		way   route
+		row   Row
+		park  string
+		delay time.Duration
+	}{
+		"its own provider's lane": {route{"sim", "sim"}, Row{Tuple: dispatch.Tuple{ToolName: "sim/act"}}, "sim/act", fleetInterval},
+		"a fallback's":            {route{"own", "sim"}, Row{Via: "sim", Tuple: dispatch.Tuple{ToolName: "own/act"}}, "", time.Minute},
+	} {
+		sent := false
+		l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { sent = true; return healthy }))
+		l = laneOn(test.way, l.server.provider)
+		l.pool.upstreams["sim"].learnOperations(shut)
+		test.row.Tries, test.row.ClaimedAt = 2, time.Now()
+		got := l.pool.attempt(lifetimes{stop: t.Context(), abort: t.Context()}, &test.row)
+		if sent || got.Park != test.park || got.Decision.Tries != 1 || got.Decision.Delay.Round(time.Second) != test.delay.Round(time.Second) {
+			t.Errorf("%s: sent %v, parked in %q after %d tries, due in %s; want %q and %s", name, sent, got.Park, got.Decision.Tries, got.Decision.Delay, test.park, test.delay)
+		}
+	}
+}
+
+func TestAShutOperationIsTriedOnceInAWhileAndBesideTheOthers(t *testing.T) {
+	t.Parallel()
+	l := laneTo(nil)
+	l.server.learnOperations(map[string]Gate{"sim/act": {Name: "sim/act", Breaker: BreakerOpen}})
+	first := l.planner.nextClaim(l.load(t.Context()))
+	if first.Operation != "act" || first.Limit != 1 || first.ProbeFor == 0 || !first.After.isZero() {
+		t.Errorf("the first claim is %+v, want a probe of the operation", first)
+	}
+	l.planner.claimed(first, time.Now(), time.Now(), ClaimReply{})
+	if l.planner.scan.nothing || !l.planner.scan.again() {
+		t.Error("what the probe found is taken for what the lane holds")
+	}
+	if second := l.planner.nextClaim(l.load(t.Context())); second.Operation != "" || second.ProbeFor != 0 {
+		t.Errorf("the second claim is %+v, want one of the lane's own rows", second)
+	}
+	l.planner.triedAt = time.Now().Add(-pollInterval)
+	l.probes["sim/act"] = 1
+	if third := l.planner.nextClaim(l.load(t.Context())); third.Operation != "" {
+		t.Errorf("a second probe is claimed while one is under way: %+v", third)
+	}
+}
+
 func TestAStepOfARunThatGoesBackIsNotSentButEnded(t *testing.T) {
 	t.Parallel()
 	for inDoubt, want := range map[bool]dispatch.Status{false: dispatch.StatusFailed, true: dispatch.StatusUnknown} {
