@@ -202,9 +202,12 @@ func (s *shop) Dispatch(_ context.Context, request dispatch.Request) dispatch.Re
 	return well
 }
 
+// till is an adapter of its own for each configuration.
+type till struct{ *shop }
+
 func (s *shop) provider() dispatch.Provider {
 	return dispatch.Provider{
-		Name: "sim", Adapter: s, Concurrency: 8, Timeout: drainertest.Patience,
+		Name: "sim", Adapter: &till{s}, Concurrency: 8, Timeout: drainertest.Patience,
 		Breaker: dispatch.BreakerPolicy{FailureRate: 0.5, Window: time.Minute, MinimumIntents: 10, ConsecutiveFailures: 5, CoolDown: 50 * time.Millisecond},
 		Tools: map[string]dispatch.Policy{
 			"slow": quickPolicy(dispatch.KeyIdempotent, 1000), "well": quickPolicy(dispatch.KeyIdempotent, 5),
@@ -240,7 +243,7 @@ func TestASlowToolWaitsAndItsNeighbourDoesNot(t *testing.T) {
 	rig.EnqueueSteps("sim/slow", 0, intents)
 	rig.EnqueueSteps("sim/well", intents, intents+1)
 	launch(t, rig.URL, s.provider())
-	launch(t, rig.URL, s.provider())
+	reloaded := launch(t, rig.URL, s.provider())
 	drainertest.Eventually(t, "the slow tool is shut, and its rows are parked", func() bool {
 		drainertest.AssertInvariant(t, rig.DB)
 		return harness.Stored[bool](rig, `SELECT EXISTS (SELECT FROM outbox.tool WHERE name = 'sim/slow' AND state <> 'closed' AND reason = 'failure_rate')
@@ -251,8 +254,14 @@ func TestASlowToolWaitsAndItsNeighbourDoesNot(t *testing.T) {
 	if state := harness.Stored[string](rig, `SELECT state FROM outbox.provider WHERE name = 'sim'`); state != "closed" {
 		t.Errorf("the provider is %s: its neighbour had to wait", state)
 	}
+	if err := reloaded.Reload([]dispatch.Provider{s.provider()}); err != nil {
+		t.Fatal(err)
+	}
 	probes := s.slowSent.Load()
 	drainertest.Eventually(t, "it is tried again and again", func() bool { return s.slowSent.Load() > probes+3 })
+	if state := harness.Stored[string](rig, `SELECT state FROM outbox.tool WHERE name = 'sim/slow'`); state == "closed" {
+		t.Error("a reload opened what is still slow")
+	}
 	s.slow.Store(false)
 	rig.AwaitStatus("completed", 2*intents)
 	if parked := harness.Stored[int](rig, `SELECT count(*) FROM outbox.queue`); parked != 0 {
