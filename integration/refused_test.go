@@ -240,8 +240,8 @@ func TestAWorkerThatKnowsTheOperationGetsWhatAnotherReplicaParked(t *testing.T) 
 		t.Fatal(err)
 	}
 	older := program.WriteConfig(t, strings.Replace(string(text), "      note:\n", "      other:\n", 1))
+	r.enqueue("note", "shop/note", `{"book": "a"}`) // while no daemon has said what it serves, no tool is refused
 	without := r.Start(older)
-	r.enqueue("note", "shop/note", `{"book": "a"}`)
 	drainertest.Eventually(t, "it is parked", func() bool {
 		return r.count(`SELECT count(*)::int FROM outbox.queue WHERE provider = 'shop/note'`) == 1
 	})
