@@ -65,8 +65,8 @@ func (p Policy) MayStillSend(h History) bool {
 // is pure: fraction is the random number in [0, 1) that the jitter uses.
 func (p Policy) Decide(h History, result Result, fraction float64) Decision {
 	switch {
-	case result.Outcome == Released:
-		return h.asBefore(max(result.RetryAfter, 0))
+	case result.Outcome == Released, result.Outcome.RefusesUs():
+		return h.asBefore(max(p.Believed(result.RetryAfter), 0))
 	case h.Lookup:
 		return p.decideLookup(h, result, fraction)
 	}

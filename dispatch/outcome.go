@@ -15,6 +15,11 @@ const (
 	Throttled Outcome = "throttled"
 	// Rejected means that the provider refused for good.
 	Rejected Outcome = "rejected"
+	// CredentialsRefused means that the provider does not know this side, or not any more: it
+	// looked at nothing else, and refuses all that is sent with these credentials.
+	CredentialsRefused Outcome = "credentials_refused"
+	// Forbidden means that the provider knows this side and does not allow it this operation.
+	Forbidden Outcome = "forbidden"
 	// Absent is a lookup's proof that no earlier attempt had its effect. On an
 	// attempt that acts it is a rejection.
 	Absent Outcome = "absent"
@@ -30,8 +35,14 @@ const (
 
 // Outcomes lists every outcome, in the order of the constants.
 func Outcomes() []Outcome {
-	return []Outcome{Completed, NotSent, Throttled, Rejected, Absent, Ambiguous, InFlight, Released, Lost}
+	return []Outcome{Completed, NotSent, Throttled, Rejected, CredentialsRefused, Forbidden, Absent, Ambiguous, InFlight, Released, Lost}
 }
+
+// RefusesUs reports that this side's configuration was refused, and not the intent.
+func (o Outcome) RefusesUs() bool { return o == CredentialsRefused || o == Forbidden }
+
+// Unrenderable is the error class of an intent of which the tool's configuration made no request.
+const Unrenderable = "unrenderable_request"
 
 // LeavesDoubt reports whether the request may have had its effect. A provider
 // that is busy with the key has, by that, seen the key.

@@ -124,6 +124,13 @@ func (b *breaker) verdict(open bool, reason OpenReason, asked time.Duration) *Br
 	return &BreakerChange{Gate: b.name, Open: open, Reason: reason, For: b.coolDownFor(asked), Probe: true}
 }
 
+// isFor reports that the fleet has it shut for that reason.
+func (b *breaker) isFor(reason OpenReason) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.gate.Breaker != BreakerClosed && b.gate.Reason == reason
+}
+
 // coolDownFor is longer where the provider asks for it.
 func (b *breaker) coolDownFor(asked time.Duration) time.Duration {
 	return min(max(b.coolDown, asked), longestCoolDown)
@@ -140,8 +147,10 @@ func (b *breaker) learn(gate Gate) (before Gate) {
 
 // operation is one operation of a provider: its breaker, and what this process saw of it.
 type operation struct {
-	breaker *breaker
-	window  window
+	breaker   *breaker
+	window    window
+	refusals  refusals
+	rendering rendering
 }
 
 // window keeps the newest result of each intent of a while. An intent counts once,

@@ -35,6 +35,10 @@ type Settings struct {
 	// operation, of a provider that is served. 0 waits for ever.
 	UnconfiguredFailAfter time.Duration
 
+	// MisconfiguredFailAfter is how long a row waits for a gate that is shut because
+	// this side was refused. 0 waits for ever.
+	MisconfiguredFailAfter time.Duration
+
 	// Traces gets a span of every attempt's wait, dispatch and settling, in the
 	// trace that the agent left with its intent. nil traces nothing, and leaves
 	// the agent's trace context as it is.

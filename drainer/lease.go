@@ -131,6 +131,7 @@ func (r *reaper) reap(ctx context.Context) (suspects bool) {
 		r.log.Warn("cannot recover the rows of dead workers now", "error", err)
 	}
 	r.expire(ctx)
+	r.expireRefused(ctx)
 	return suspects && err == nil
 }
 
@@ -152,6 +153,21 @@ func (r *reaper) expire(ctx context.Context) {
 	r.markSagas(expired)
 	if err != nil && ctx.Err() == nil {
 		r.log.Warn("cannot end the rows of unknown operations now", "error", err)
+	}
+}
+
+// expireRefused ends what waited too long for a configuration that its provider accepts.
+func (r *reaper) expireRefused(ctx context.Context) {
+	if r.settings.MisconfiguredFailAfter <= 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	defer cancel()
+	expired, err := r.store.ExpireRefused(ctx, r.worker, r.providerNames(), r.settings.MisconfiguredFailAfter, r.judgeRefused)
+	r.observer.expired(expired)
+	r.markSagas(expired)
+	if err != nil && ctx.Err() == nil {
+		r.log.Warn("cannot end the rows of a configuration that is refused now", "error", err)
 	}
 }
 
@@ -197,6 +213,15 @@ func (r *reaper) look(beats []Heartbeat, began, ended time.Time) (silent []Heart
 // forgottenAfter is how long a dead worker's row waits for a process that knows
 // the fallback that was to serve it.
 const forgottenAfter = 10 * time.Minute
+
+// judgeRefused ends a row that waited too long.
+func (s *session) judgeRefused(row *Row) (Settlement, bool) {
+	var policy dispatch.Policy
+	if upstream, configured := s.upstreams[row.Tuple.Provider()]; configured {
+		policy = upstream.provider.Tools[row.Tuple.Operation()]
+	}
+	return refusedTooLong(row, policy), true
+}
 
 // judgeLost leaves a row of a tool that is not configured here to a worker that
 // knows its class.

@@ -189,6 +189,9 @@ func (s *session) joinOnce(stop context.Context) error {
 	if err := s.store.Publish(ctx, namespaces); err != nil {
 		return err
 	}
+	if err := s.store.ProbeNow(ctx, s.providerNames()); err != nil {
+		return err
+	}
 	tools, _ := s.tools()
 	if err := s.store.Join(ctx, s.worker, s.providerNames(), tools); err != nil {
 		return err

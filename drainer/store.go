@@ -30,6 +30,9 @@ type fleetStore interface {
 	// Publish tells producers the namespace of each provider, by name; it is empty
 	// for those without one of their own.
 	Publish(ctx context.Context, namespaces map[string]string) error
+	// ProbeNow ends the cool-down of these providers, and of their operations, where this side was
+	// refused: another configuration may be accepted.
+	ProbeNow(ctx context.Context, providers []string) error
 	// Gates reads what the workers share of every provider, and of the operations that are shut.
 	Gates(ctx context.Context, worker string) ([]Gate, error)
 	// Closed reads the runs that take no further step, of those whose rows the
@@ -55,6 +58,10 @@ type claimStore interface {
 
 	// Expire settles rows that were parked for so long, of operations that no worker knows.
 	Expire(ctx context.Context, worker string, providers []string, after time.Duration, judge Judge) ([]Settlement, error)
+
+	// ExpireRefused settles rows that were enqueued so long ago and wait for a gate that has been shut for
+	// as long because this side was refused.
+	ExpireRefused(ctx context.Context, worker string, providers []string, after time.Duration, judge Judge) ([]Settlement, error)
 
 	// Unpark gives parked rows of these tools back to their providers' lanes, unless their breaker is
 	// open. Rows of detours, which have a fallback, go back while their provider is shut as well.
@@ -268,7 +275,8 @@ func (s *Settlement) firstReplay() bool {
 		s.Row.FirstAttemptAt == nil && !s.Row.MaybeApplied && s.Row.Undoes == nil
 }
 
-// MayHaveSent reports whether the first-send time starts to count.
+// MayHaveSent reports whether the first-send time starts to count. A provider that does not know
+// who asks has not looked at the key, so the wait for other credentials takes nothing off its life.
 func (s *Settlement) MayHaveSent() bool {
-	return !s.Row.Lookup && !s.Result.Unsent && s.Result.Outcome != dispatch.NotSent && s.Result.Outcome != dispatch.Released
+	return !s.Row.Lookup && !s.Result.Unsent && s.Result.Outcome != dispatch.NotSent && s.Result.Outcome != dispatch.CredentialsRefused && s.Result.Outcome != dispatch.Released
 }

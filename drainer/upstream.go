@@ -17,6 +17,7 @@ type upstream struct {
 	provider   dispatch.Provider
 	breaker    *breaker
 	overloads  run
+	refusals   refusals
 	operations map[string]*operation // by name; written by newUpstream alone
 	slots      *slots
 	pace       *rate.Limiter
@@ -30,6 +31,7 @@ func newUpstream(provider dispatch.Provider) *upstream {
 		provider:   provider,
 		breaker:    newBreaker(provider.Name, provider.Breaker.CoolDown),
 		overloads:  run{enough: provider.Breaker.ConsecutiveFailures},
+		refusals:   refusals{trusts: true},
 		operations: make(map[string]*operation, len(provider.Tools)),
 		slots:      newSlots(provider.Concurrency),
 		pace:       rate.NewLimiter(perSecond(provider), 1), // a restart is no reason for a burst
@@ -150,7 +152,11 @@ func (u *upstream) saw(row *Row, operation string, result dispatch.Result) (chan
 		add(u.breaker.verdict(overloaded || (failed && result.HTTPStatus == 0), "", result.RetryAfter))
 		return changes
 	case row.Probe != "" && of != nil && row.Probe == of.breaker.name:
-		add(of.breaker.verdict(failed, "", result.RetryAfter))
+		reason := OpenReason("")
+		if failed { // whatever it was shut for before
+			reason = FailureRate
+		}
+		add(of.breaker.verdict(failed, reason, result.RetryAfter))
 	case of != nil && of.breaker.passage() == passRows && of.window.add(time.Now(), row.IntentID, failed):
 		if u.mostFail(of) {
 			add(u.breaker.open(FailureRate, 0))

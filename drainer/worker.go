@@ -372,9 +372,11 @@ func (p *pool) dispatch(ctx context.Context, upstream *upstream, policy dispatch
 	if panicked || ctx.Err() != nil { // our own doing: that says nothing of the provider
 		return result, upstream.unproven(row)
 	}
-	believed := result // the history keeps what the provider asked for
+	believed := result // but the history keeps what the provider asked for
 	believed.RetryAfter = policy.Believed(result.RetryAfter)
-	return result, upstream.saw(row, operationFor(row, policy), believed)
+	weighed, changes := upstream.weigh(row, operationFor(row, policy), believed)
+	weighed.RetryAfter = max(weighed.RetryAfter, result.RetryAfter)
+	return weighed, changes
 }
 
 // refusal says why a claimed row must not leave any more; it is empty if it may.

@@ -23,11 +23,14 @@ const (
 	RefusedIntent         Kind = "refused_intent"
 	UnknownOperation      Kind = "unknown_operation"
 	FirstReplay           Kind = "first_replay"
+	CredentialsRefused    Kind = "credentials_refused"
+	Forbidden             Kind = "forbidden"
+	Misconfigured         Kind = "misconfigured"
 )
 
 // Kinds lists them all.
 func Kinds() []Kind {
-	return []Kind{OutcomeUnknown, CompensationFailed, ReversalWindowExpired, KeyCollision, UnconfiguredProvider, SagaStalled, RefusedIntent, UnknownOperation, FirstReplay}
+	return []Kind{OutcomeUnknown, CompensationFailed, ReversalWindowExpired, KeyCollision, UnconfiguredProvider, SagaStalled, RefusedIntent, UnknownOperation, FirstReplay, CredentialsRefused, Forbidden, Misconfigured}
 }
 
 // meaning explains a kind to an operator who was just woken up.
@@ -40,6 +43,9 @@ var meaning = map[Kind]string{
 	SagaStalled:           "three passes over the saga of this run did not end: the process died or stood still, or the database refused the undo",
 	RefusedIntent:         "this intent was refused before it reached its provider; its run goes on",
 	UnknownOperation:      "this intent and maybe others wait for an operation that their provider does not have",
+	CredentialsRefused:    "this intent and maybe others wait because their provider refuses the credentials",
+	Forbidden:             "this intent and maybe others wait because their provider forbids this operation",
+	Misconfigured:         "this intent and maybe others wait because no request could be made of any intent of this operation",
 	FirstReplay:           "the provider had seen the key of this intent before its first attempt: what it calls completed may be another intent's effect",
 }
 
@@ -52,8 +58,13 @@ var remedy = map[Kind][]string{
 	SagaStalled:           sagaRemedy,
 	RefusedIntent:         {"drainer intents retry INTENT --config FILE --reason TEXT"},
 	UnknownOperation:      {"drainer status", "drainer intents cancel INTENT --reason TEXT"},
+	CredentialsRefused:    configurationRemedy,
+	Forbidden:             configurationRemedy,
+	Misconfigured:         configurationRemedy,
 	UnconfiguredProvider:  {"drainer status", "drainer intents cancel INTENT --reason TEXT"},
 }
+
+var configurationRemedy = []string{"drainer providers list", "drainer providers resume PROVIDER --reason TEXT"}
 
 var sagaRemedy = []string{
 	"drainer sagas show --intent INTENT",

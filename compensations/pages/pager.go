@@ -283,6 +283,9 @@ func (s store) notice(ctx context.Context, configured []string) error {
 	if err := s.execute(ctx, "look for unconfigured providers", sql.PagesUnconfigured, configured, unconfiguredAfter.Seconds()); err != nil {
 		return err
 	}
+	if err := s.execute(ctx, "look for refused configurations", sql.PagesRefused); err != nil {
+		return err
+	}
 	return s.execute(ctx, "look for unknown operations", sql.PagesUnknownOperation, unknownAfter.Seconds(), mostUnknown)
 }
 

@@ -191,6 +191,10 @@ func outcomeOf(a *answer) dispatch.Outcome {
 	switch status := a.status; {
 	case status >= 200 && status <= 299:
 		return dispatch.Completed
+	case status == http.StatusUnauthorized:
+		return dispatch.CredentialsRefused
+	case status == http.StatusForbidden:
+		return dispatch.Forbidden
 	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable, status == 529: // 529: overloaded
 		return dispatch.Throttled
 	case status == http.StatusTooEarly:
@@ -233,7 +237,7 @@ func (p *provider) isReplay(header http.Header) bool {
 func (p *provider) advised(v rules.Verdict, a *answer) rules.Verdict {
 	switch {
 	case says(a.header, p.shouldRetry, "true"):
-		if v.Outcome == dispatch.Rejected && a.status >= 400 {
+		if (v.Outcome == dispatch.Rejected || v.Outcome.RefusesUs()) && a.status >= 400 {
 			v.Outcome = dispatch.InFlight
 		}
 	case says(a.header, p.shouldRetry, "false"):

@@ -25,9 +25,9 @@ var refusals = map[int16]dispatch.Outcome{
 	kerr.RecordListTooLarge.Code:          dispatch.Rejected,
 	kerr.NotEnoughReplicas.Code:           dispatch.Throttled,
 	kerr.InvalidRequiredAcks.Code:         dispatch.Rejected,
-	kerr.InvalidTopicException.Code:       dispatch.Throttled, // ours to mend, as the next two
-	kerr.TopicAuthorizationFailed.Code:    dispatch.Throttled,
-	kerr.ClusterAuthorizationFailed.Code:  dispatch.Throttled,
+	kerr.InvalidTopicException.Code:       dispatch.Throttled, // ours to mend
+	kerr.TopicAuthorizationFailed.Code:    dispatch.Forbidden,
+	kerr.ClusterAuthorizationFailed.Code:  dispatch.Forbidden,
 	kerr.InvalidTimestamp.Code:            dispatch.Rejected,
 	kerr.UnsupportedVersion.Code:          dispatch.Rejected,
 	kerr.InvalidRequest.Code:              dispatch.Rejected,

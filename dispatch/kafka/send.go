@@ -75,7 +75,7 @@ func (r record) produce(ctx context.Context, partition int32, created time.Time)
 func unled(ctx context.Context, err error) dispatch.Result {
 	var refusal *kerr.Error
 	if errors.As(err, &refusal) {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: className(refusal)}
+		return dispatch.Result{Outcome: unsentOutcome(refusal), ErrorClass: className(refusal)}
 	}
 	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: unsentClass(ctx, err)}
 }
@@ -85,7 +85,22 @@ func unanswered(ctx context.Context, sent bool, err error) dispatch.Result {
 	if sent {
 		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: evidence.Sent(ctx, err)}
 	}
-	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: unsentClass(ctx, err)}
+	result := dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: unsentClass(ctx, err)}
+	if refusal, ok := errors.AsType[*kerr.Error](err); ok {
+		result.Outcome = unsentOutcome(refusal)
+	}
+	return result
+}
+
+// unsentOutcome is that of an error before any record was sent.
+func unsentOutcome(refusal *kerr.Error) dispatch.Outcome {
+	switch refusal.Code {
+	case kerr.SaslAuthenticationFailed.Code:
+		return dispatch.CredentialsRefused
+	case kerr.TopicAuthorizationFailed.Code, kerr.ClusterAuthorizationFailed.Code:
+		return dispatch.Forbidden
+	}
+	return dispatch.NotSent
 }
 
 // unsentClass distinguishes a failed login from a failed connection.

@@ -207,6 +207,9 @@ func unsent(ctx context.Context, err error) dispatch.Result {
 	case errors.As(err, &refused) && refused.refusal.status != 0:
 		result.ErrorClass = "http_" + strconv.Itoa(refused.refusal.status)
 		result.RetryAfter = refused.refusal.retryAfter
+		if refused.refusal.status == http.StatusUnauthorized {
+			result.Outcome = dispatch.CredentialsRefused
+		}
 	}
 	return result
 }

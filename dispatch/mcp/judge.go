@@ -127,12 +127,16 @@ func byStatus(e callEvidence, a *answer) (v rules.Verdict, known bool) {
 	switch {
 	case e.status == 425:
 		return rules.Verdict{Outcome: dispatch.InFlight, Class: class}, true
+	case e.status == 401:
+		return rules.Verdict{Outcome: dispatch.CredentialsRefused, Class: class}, true
 	case e.status == 429, e.status == 503, e.status == 529:
 		return rules.Verdict{Outcome: dispatch.Throttled, Class: class}, true
 	case e.status == 408, e.status >= 500:
 		return rules.Doubt(class), true
 	case e.sessionRefused(a):
 		return rules.Verdict{Outcome: dispatch.Throttled, Class: "session_expired"}, true
+	case e.status == 403 && a == nil:
+		return rules.Verdict{Outcome: dispatch.Forbidden, Class: class}, true
 	case a == nil:
 		return rules.Verdict{Outcome: dispatch.Rejected, Class: class}, true
 	}

@@ -123,14 +123,14 @@ func (d *dialer) Dial(network, address string) (conn net.Conn, err error) {
 
 // unconnected is the result of a message for which there was no connection.
 func unconnected(ctx context.Context, err error) dispatch.Result {
-	class := evidence.Unsent(ctx, err)
+	outcome, class := dispatch.NotSent, evidence.Unsent(ctx, err)
 	for _, refusal := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired, nats.ErrPermissionViolation} {
 		if errors.Is(err, refusal) {
-			class = "authorization"
+			outcome, class = dispatch.CredentialsRefused, "authorization"
 		}
 	}
 	if errors.Is(err, nats.ErrSecureConnWanted) || errors.Is(err, nats.ErrSecureConnRequired) {
 		class = "tls"
 	}
-	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}
+	return dispatch.Result{Outcome: outcome, ErrorClass: class}
 }

@@ -26,17 +26,17 @@ const refusedTLS = "server refused TLS connection"
 // nothing of the request. A wrong password is among these: it is not the
 // intent that was refused.
 func unconnected(ctx context.Context, err error) dispatch.Result {
-	class := evidence.Unsent(ctx, err)
+	outcome, class := dispatch.NotSent, evidence.Unsent(ctx, err)
 	if class == "dial" && strings.Contains(err.Error(), refusedTLS) {
 		class = "tls"
 	}
 	if refusal, ok := errors.AsType[*pgconn.PgError](err); ok && ctx.Err() == nil {
 		class = stateClass(refusal.Code)
 		if strings.HasPrefix(refusal.Code, "28") {
-			class = "auth"
+			outcome, class = dispatch.CredentialsRefused, "auth"
 		}
 	}
-	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}
+	return dispatch.Result{Outcome: outcome, ErrorClass: class}
 }
 
 // unbegun is the result of a BEGIN that failed: it says nothing of the intent.

@@ -76,7 +76,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	}
 	session, err := a.sessions.Get(ctx)
 	if err != nil {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: connectFailure(ctx, err)}
+		return unconnected(ctx, err)
 	}
 	result, timedOut := session.publish(ctx, routed)
 	if timedOut && !session.blocked.Load() && a.sessions.Forget(session) {
@@ -90,7 +90,7 @@ func (a *Adapter) Greet(ctx context.Context) dispatch.Result {
 	ctx, cancel := adapter.Within(ctx, a.timeout)
 	defer cancel()
 	if _, err := a.sessions.Get(ctx); err != nil {
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: connectFailure(ctx, err)}
+		return unconnected(ctx, err)
 	}
 	return dispatch.Result{Outcome: dispatch.Completed}
 }

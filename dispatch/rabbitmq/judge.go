@@ -56,7 +56,9 @@ func judgeException(exception *amqp.Error) dispatch.Result {
 	switch exception.Code {
 	case amqp.NotFound:
 		result.Outcome = dispatch.Throttled
-	case amqp.AccessRefused, amqp.PreconditionFailed, amqp.ContentTooLarge:
+	case amqp.AccessRefused:
+		result.Outcome = dispatch.Forbidden
+	case amqp.PreconditionFailed, amqp.ContentTooLarge:
 		result.Outcome = dispatch.Rejected
 	}
 	return result

@@ -129,6 +129,17 @@ func (s *session) release(p *publisher) {
 	s.idle = append(s.idle, p)
 }
 
+// unconnected is the result of a message for which there was no session.
+func unconnected(ctx context.Context, err error) dispatch.Result {
+	result := dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: connectFailure(ctx, err)}
+	if result.ErrorClass == authFailure {
+		result.Outcome = dispatch.CredentialsRefused
+	}
+	return result
+}
+
+const authFailure = "auth"
+
 // connectFailure names why there is no session: nothing was published.
 func connectFailure(ctx context.Context, err error) string {
 	var refusal *amqp.Error
@@ -136,7 +147,7 @@ func connectFailure(ctx context.Context, err error) string {
 	case ctx.Err() != nil || !errors.As(err, &refusal):
 		return evidence.Unsent(ctx, err)
 	case refusal.Code == amqp.AccessRefused:
-		return "auth"
+		return authFailure
 	case refusal.Server:
 		return exceptionClass(refusal.Code)
 	default:

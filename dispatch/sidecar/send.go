@@ -41,6 +41,8 @@ func (g *greeting) Hello() protocol.Hello { return g.hello }
 // noHello is the error class of a sidecar that cannot be asked.
 type noHello string
 
+const unauthorized noHello = "http_401"
+
 func (class noHello) Error() string { return "no hello: " + string(class) }
 
 // greet asks the sidecar for its hello. It dispatches nothing.
@@ -69,6 +71,8 @@ func (a *Adapter) reach(ctx context.Context) (protocol.Peer, dispatch.Result) {
 	switch {
 	case err == nil:
 		return g, dispatch.Result{}
+	case errors.As(err, &class) && class == unauthorized:
+		return nil, dispatch.Result{Outcome: dispatch.CredentialsRefused, ErrorClass: string(class)} // its token
 	case errors.As(err, &class):
 		return nil, protocol.NotSent(string(class))
 	}

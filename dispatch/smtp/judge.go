@@ -22,7 +22,7 @@ func unrendered(ctx context.Context, err error) dispatch.Result {
 	if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 		return render.Refusal(ctx, err)
 	}
-	class := "unrenderable_request"
+	class := dispatch.Unrenderable
 	switch {
 	case errors.Is(err, errNotAllowed):
 		class = "recipient_not_allowed"
@@ -47,7 +47,9 @@ func notReady(ctx context.Context, step string, err error) dispatch.Result {
 	case errors.Is(err, errNoSTARTTLS):
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "no_starttls"}
 	case step == "auth" && (reply != nil || errors.Is(err, errAuthentication)):
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "auth"}
+		return dispatch.Result{Outcome: dispatch.CredentialsRefused, ErrorClass: "auth"}
+	case reply != nil && reply.Code == authenticationRequired:
+		return dispatch.Result{Outcome: dispatch.CredentialsRefused, ErrorClass: replyClass(reply.Code)}
 	case reply != nil:
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: replyClass(reply.Code)}
 	}
@@ -57,6 +59,9 @@ func notReady(ctx context.Context, step string, err error) dispatch.Result {
 	}
 	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}
 }
+
+// authenticationRequired is 530 of RFC 4954: the server takes no mail of one who has not logged in.
+const authenticationRequired = 530
 
 // notTaken is the result of a mail whose end the server never saw.
 func notTaken(ctx context.Context, err error) dispatch.Result {
@@ -85,6 +90,9 @@ func refusal(err error) (dispatch.Result, bool) {
 		Outcome:    dispatch.Rejected,
 		ErrorClass: replyClass(reply.Code),
 		Problem:    &dispatch.Problem{Title: strconv.Itoa(reply.Code), Detail: evidence.First(reply.Msg, maxDetail)},
+	}
+	if reply.Code == authenticationRequired {
+		result.Outcome = dispatch.CredentialsRefused
 	}
 	if isTemporary(reply.Code) {
 		result.Outcome = dispatch.Throttled

@@ -72,7 +72,7 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 			"3:18: server.listen: want text; put the value in quotes",
 		}},
 		"unknown field": {"version: 1\nqueues: []\n", []string{
-			`2:1: unknown field "queues"; known here: database, egress, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
+			`2:1: unknown field "queues"; known here: database, egress, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
 		}},
 		"another schema": {"version: 1\ndatabase: {schema: public}\n", []string{
 			"2:20: database.schema: the schema is always outbox; leave this out",

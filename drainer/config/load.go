@@ -33,17 +33,18 @@ import (
 // Config is a valid configuration file with its defaults filled in, its
 // secrets expanded and its adapters built.
 type Config struct {
-	DatabaseURL  string // empty if the file leaves it to a flag or the environment
-	Worker       Worker
-	Server       Server
-	Retention    Retention
-	Unconfigured Unconfigured
-	Providers    []dispatch.Provider // in the order of the file
-	Pages        []Page              // in the order of the file
-	PageRepeat   time.Duration       // between two pages about one incident
-	Secrets      []string            // values of references, and of fields that are named like credentials; never to be shown
-	Files        []File              // every file that was read, the configuration file first
-	Unread       []Unread            // what LoadWithoutSecrets left alone
+	DatabaseURL   string // empty if the file leaves it to a flag or the environment
+	Worker        Worker
+	Server        Server
+	Retention     Retention
+	Unconfigured  Unconfigured
+	Misconfigured Misconfigured
+	Providers     []dispatch.Provider // in the order of the file
+	Pages         []Page              // in the order of the file
+	PageRepeat    time.Duration       // between two pages about one incident
+	Secrets       []string            // values of references, and of fields that are named like credentials; never to be shown
+	Files         []File              // every file that was read, the configuration file first
+	Unread        []Unread            // what LoadWithoutSecrets left alone
 }
 
 // Unread is a value whose references were not read.
@@ -141,16 +142,17 @@ func PageKinds() []PageKind { return []PageKind{PagerDuty, Slack, Alertmanager, 
 // them. Lists of named blocks are decoded one by one.
 
 type rootBlock struct {
-	Version      int           `yaml:"version" jsonschema:"required,enum=1" jsonschema_description:"Version of this file's format."`
-	Database     databaseBlock `yaml:"database" jsonschema_description:"The Postgres database that holds the outbox."`
-	Worker       Worker        `yaml:"worker" jsonschema_description:"Heartbeats, lease and shutdown of a worker."`
-	Server       Server        `yaml:"server" jsonschema_description:"The HTTP listener of /metrics, /livez and /readyz."`
-	Egress       egressBlock   `yaml:"egress" jsonschema_description:"Allowed destinations; a provider's own egress overrides it, field by field."`
-	Unconfigured Unconfigured  `yaml:"unconfigured" jsonschema_description:"For intents of an operation that a provider of this file does not have."`
-	Retention    Retention     `yaml:"retention" jsonschema_description:"How long settled intents and their keys are kept: a duration, or a block. An intent that is enqueued again later acts again."`
-	Providers    list          `yaml:"providers" jsonschema_description:"The part of a tool name before its first slash."`
-	Pages        []pageBlock   `yaml:"pages" jsonschema_description:"Channels that get every incident. Without one, incidents are only listed and counted."`
-	PageRepeat   time.Duration `yaml:"page_repeat" jsonschema:"default=30m" jsonschema_description:"How often an open incident is paged again. Alertmanager gets it every minute and repeats by its own settings."`
+	Version       int           `yaml:"version" jsonschema:"required,enum=1" jsonschema_description:"Version of this file's format."`
+	Database      databaseBlock `yaml:"database" jsonschema_description:"The Postgres database that holds the outbox."`
+	Worker        Worker        `yaml:"worker" jsonschema_description:"Heartbeats, lease and shutdown of a worker."`
+	Server        Server        `yaml:"server" jsonschema_description:"The HTTP listener of /metrics, /livez and /readyz."`
+	Egress        egressBlock   `yaml:"egress" jsonschema_description:"Allowed destinations; a provider's own egress overrides it, field by field."`
+	Unconfigured  Unconfigured  `yaml:"unconfigured" jsonschema_description:"For intents of an operation that a provider of this file does not have."`
+	Misconfigured Misconfigured `yaml:"misconfigured" jsonschema_description:"For intents that wait because a provider refuses its credentials or forbids an operation, or because no intent of an operation can be rendered."`
+	Retention     Retention     `yaml:"retention" jsonschema_description:"How long settled intents and their keys are kept: a duration, or a block. An intent that is enqueued again later acts again."`
+	Providers     list          `yaml:"providers" jsonschema_description:"The part of a tool name before its first slash."`
+	Pages         []pageBlock   `yaml:"pages" jsonschema_description:"Channels that get every incident. Without one, incidents are only listed and counted."`
+	PageRepeat    time.Duration `yaml:"page_repeat" jsonschema:"default=30m" jsonschema_description:"How often an open incident is paged again. Alertmanager gets it every minute and repeats by its own settings."`
 }
 
 type databaseBlock struct {
@@ -173,6 +175,11 @@ type Server struct {
 // Unconfigured is about intents for an operation that a configured provider does not have.
 type Unconfigured struct {
 	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=7d" jsonschema_description:"Such an intent waits for a worker that has the operation. After this time it fails, and its run goes on. Intents of a provider that no file names wait for ever."`
+}
+
+// Misconfigured is about intents that wait for a configuration that works.
+type Misconfigured struct {
+	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=1d" jsonschema_description:"The longest time that such an intent waits. After it, it fails as it would have without the wait, and its run may be rolled back."`
 }
 
 // Retention is how long settled intents are kept, and their keys recognised: an intent that
@@ -371,14 +378,15 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 		block.Egress = defaultRoot().Egress // reported once, and not for each provider that inherits it
 	}
 	config := &Config{
-		DatabaseURL:  block.Database.URL,
-		Worker:       block.Worker,
-		Server:       block.Server,
-		Unconfigured: block.Unconfigured,
-		Retention:    block.Retention,
-		Pages:        r.pages(path{"pages"}, block.Pages),
-		PageRepeat:   block.PageRepeat,
-		Providers:    []dispatch.Provider{}, // not nil: doctor tells no providers from no configuration
+		DatabaseURL:   block.Database.URL,
+		Worker:        block.Worker,
+		Server:        block.Server,
+		Unconfigured:  block.Unconfigured,
+		Misconfigured: block.Misconfigured,
+		Retention:     block.Retention,
+		Pages:         r.pages(path{"pages"}, block.Pages),
+		PageRepeat:    block.PageRepeat,
+		Providers:     []dispatch.Provider{}, // not nil: doctor tells no providers from no configuration
 	}
 	for _, child := range block.Providers {
 		config.Providers = append(config.Providers, r.provider(child, registry, block, config.Retention))
@@ -391,12 +399,13 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 
 func defaultRoot() rootBlock {
 	return rootBlock{
-		Database:     databaseBlock{Schema: "outbox"},
-		Worker:       Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
-		Egress:       egressBlock{Private: allowPrivate},
-		Unconfigured: Unconfigured{FailAfter: 7 * duration.Day},
-		Retention:    Retention{Default: 90 * duration.Day, MaxRun: 365 * duration.Day, Tools: map[string]time.Duration{}},
-		PageRepeat:   30 * time.Minute,
+		Database:      databaseBlock{Schema: "outbox"},
+		Worker:        Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
+		Egress:        egressBlock{Private: allowPrivate},
+		Unconfigured:  Unconfigured{FailAfter: 7 * duration.Day},
+		Misconfigured: Misconfigured{FailAfter: duration.Day},
+		Retention:     Retention{Default: 90 * duration.Day, MaxRun: 365 * duration.Day, Tools: map[string]time.Duration{}},
+		PageRepeat:    30 * time.Minute,
 	}
 }
 

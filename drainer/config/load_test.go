@@ -99,13 +99,14 @@ func TestLoadReadsEveryField(t *testing.T) {
 		got.Providers[i].Network = dispatch.Network{} // dialers cannot be compared
 	}
 	want := &Config{
-		DatabaseURL:  "postgres://app:hunter2@db/outbox",
-		Worker:       Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
-		Server:       Server{Listen: "127.0.0.1:9000"},
-		Unconfigured: Unconfigured{FailAfter: 7 * duration.Day},
-		Retention:    Retention{Default: 30 * duration.Day, MaxRun: 300 * duration.Day, Tools: map[string]time.Duration{"stripe/create_charge": duration.Day}},
-		PageRepeat:   5 * time.Minute,
-		Secrets:      []string{"postgres://app:hunter2@db/outbox", "s3cret", "s3cret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "s3cret", "Bearer s3cret", "90s"},
+		DatabaseURL:   "postgres://app:hunter2@db/outbox",
+		Worker:        Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
+		Server:        Server{Listen: "127.0.0.1:9000"},
+		Unconfigured:  Unconfigured{FailAfter: 7 * duration.Day},
+		Misconfigured: Misconfigured{FailAfter: duration.Day},
+		Retention:     Retention{Default: 30 * duration.Day, MaxRun: 300 * duration.Day, Tools: map[string]time.Duration{"stripe/create_charge": duration.Day}},
+		PageRepeat:    5 * time.Minute,
+		Secrets:       []string{"postgres://app:hunter2@db/outbox", "s3cret", "s3cret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "s3cret", "Bearer s3cret", "90s"},
 		Pages: []Page{
 			{Name: "pagerduty", Kind: PagerDuty, URL: "https://events.pagerduty.com/v2/enqueue", Secret: "s3cret"},
 			{Name: "europe", Kind: PagerDuty, URL: "https://events.eu.pagerduty.com/v2/enqueue", Secret: "r"},
@@ -184,11 +185,12 @@ func TestLoadFillsInDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{
-		Worker:       Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
-		Unconfigured: Unconfigured{FailAfter: 7 * duration.Day},
-		Retention:    Retention{Default: 90 * duration.Day, MaxRun: 365 * duration.Day, Tools: map[string]time.Duration{}},
-		PageRepeat:   30 * time.Minute,
-		Providers:    []dispatch.Provider{},
+		Worker:        Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
+		Unconfigured:  Unconfigured{FailAfter: 7 * duration.Day},
+		Misconfigured: Misconfigured{FailAfter: duration.Day},
+		Retention:     Retention{Default: 90 * duration.Day, MaxRun: 365 * duration.Day, Tools: map[string]time.Duration{}},
+		PageRepeat:    30 * time.Minute,
+		Providers:     []dispatch.Provider{},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -394,7 +396,7 @@ func TestKeysInEveryNotationAreNamed(t *testing.T) {
 	t.Parallel()
 	mistakes{
 		"a number": {"version: 1\n7: x\n", []string{
-			`2:1: unknown field "7"; known here: database, egress, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
+			`2:1: unknown field "7"; known here: database, egress, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
 		}},
 		"an explicit key": {"version: 1\n? workr\n: {}\n", []string{`2:1: unknown field "workr"; did you mean "worker"?`}},
 		"no operation": {provider("adapter: fake\ntools: {\"\": {fake: {path: /}, idempotency: {class: read_only}}}"), []string{

@@ -29,6 +29,7 @@ func (r *reader) checkRoot(block rootBlock) {
 	r.checkRetention(path{"retention", "default"}, block.Retention.Default)
 	r.checkRetention(path{"retention", "max_run"}, block.Retention.MaxRun)
 	r.checkPositive(path{"unconfigured", "fail_after"}, block.Unconfigured.FailAfter)
+	r.checkPositive(path{"misconfigured", "fail_after"}, block.Misconfigured.FailAfter)
 	r.checkPositive(path{"page_repeat"}, block.PageRepeat)
 }
 

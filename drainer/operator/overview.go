@@ -284,7 +284,8 @@ func (c *Console) Pause(ctx context.Context, provider string, by Signature) (cha
 	return c.setGate(ctx, provider, true, by)
 }
 
-// Resume ends a pause. It reports false if there was none.
+// Resume ends a pause, and lets one row try at once what a circuit breaker holds back. It
+// reports false if there was neither.
 func (c *Console) Resume(ctx context.Context, provider string, by Signature) (changed bool, err error) {
 	return c.setGate(ctx, provider, false, by)
 }

@@ -191,6 +191,10 @@ func (c *breakerColumns) queue(batch *pgx.Batch, worker, statement string) {
 }
 
 var (
+	//go:embed sql/probe_now.sql
+	probeNowSQL string
+	//go:embed sql/refused.sql
+	refusedSQL string
 	//go:embed sql/expired.sql
 	expiredSQL string
 	//go:embed sql/unpark.sql
@@ -230,9 +234,18 @@ func (s *Store) Reclaim(ctx context.Context, worker, provider, server string, re
 // Expire settles rows that were parked for too long, a few hundred a transaction. Both are
 // one commit: no claim of theirs is ever seen.
 func (s *Store) Expire(ctx context.Context, worker string, providers []string, after time.Duration, judge drainer.Judge) ([]drainer.Settlement, error) {
+	return s.expire(ctx, expiredSQL, worker, providers, after, judge)
+}
+
+// ExpireRefused settles rows that waited too long for a configuration that their provider accepts.
+func (s *Store) ExpireRefused(ctx context.Context, worker string, providers []string, after time.Duration, judge drainer.Judge) ([]drainer.Settlement, error) {
+	return s.expire(ctx, refusedSQL, worker, providers, after, judge)
+}
+
+func (s *Store) expire(ctx context.Context, statement, worker string, providers []string, after time.Duration, judge drainer.Judge) ([]drainer.Settlement, error) {
 	var all []drainer.Settlement
 	for {
-		_, settled, err := s.takeBack(ctx, judge, expiredSQL, worker, providers, after.Seconds(), mostExpired)
+		_, settled, err := s.takeBack(ctx, judge, statement, worker, providers, after.Seconds(), mostExpired)
 		all = append(all, settled...)
 		if err != nil || len(settled) == 0 || len(all) >= 10*mostExpired {
 			return all, err
@@ -244,6 +257,14 @@ const (
 	mostExpired  = 500
 	mostUnparked = 5000 // each half second
 )
+
+// ProbeNow lets one row try what refused this side.
+func (s *Store) ProbeNow(ctx context.Context, providers []string) error {
+	if _, err := s.control.Exec(ctx, probeNowSQL, providers); err != nil {
+		return fmt.Errorf("try again what refused this side: %w", err)
+	}
+	return nil
+}
 
 // Unpark moves rows that were parked to where this worker claims them.
 func (s *Store) Unpark(ctx context.Context, tools, detours []string) error {

@@ -17,17 +17,26 @@ CREATE INDEX operation_provider ON outbox.operation (provider, id) WHERE provide
 
 -- +goose StatementBegin
 -- Pauses or resumes a provider, and says whether that changed anything. One that no
--- worker has announced may be paused while rows wait for it.
+-- worker has announced may be paused while rows wait for it. A resume also lets one row try at
+-- once what a circuit breaker holds back.
 CREATE FUNCTION outbox.operate_provider(provider text, pause boolean, operator text, reason text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE
+  changed boolean := false;
 BEGIN
+  IF NOT $2 THEN
+    UPDATE outbox.tool SET open_until = clock_timestamp() WHERE provider = $1 AND state = 'open' AND open_until > clock_timestamp();
+    changed := FOUND;
+    UPDATE outbox.provider SET open_until = clock_timestamp() WHERE name = $1 AND state = 'open' AND open_until > clock_timestamp();
+    changed := changed OR FOUND;
+  END IF;
   INSERT INTO outbox.provider AS p (name, paused)
   SELECT $1, $2
   WHERE EXISTS (SELECT FROM outbox.provider WHERE name = $1)
      OR ($2 AND EXISTS (SELECT FROM outbox.queue WHERE provider = $1))
   ON CONFLICT (name) DO UPDATE SET paused = excluded.paused WHERE p.paused <> excluded.paused;
-  IF NOT FOUND THEN
+  IF NOT (FOUND OR changed) THEN
     RETURN false;
   END IF;
   INSERT INTO outbox.operation (operator, action, provider, reason) VALUES ($3, CASE WHEN $2 THEN 'pause' ELSE 'resume' END, $1, $4);

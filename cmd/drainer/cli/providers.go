@@ -72,11 +72,13 @@ agents may enqueue more. A paused provider does not serve as a fallback either.`
 }
 
 var resumeProvider = gateChange{
-	use:     "resume PROVIDER",
-	short:   "Send to a paused provider again",
-	long:    `resume ends a pause: within a second every worker claims the provider's rows again.`,
+	use:   "resume PROVIDER",
+	short: "Send to a paused provider again, or try one whose circuit breaker is open",
+	long: `resume ends a pause: within a second every worker claims the provider's rows again.
+Where a circuit breaker is open, of the provider or of an operation, one row tries it
+at once: after you have corrected a credential or a permission, for example.`,
 	example: `  drainer providers resume stripe --reason "ticket 4711 is fixed"`,
-	already: "was not paused",
+	already: "was not paused, and no circuit breaker of it was open",
 	change: func(ctx context.Context, c *operator.Console, provider string, by operator.Signature) (bool, error) {
 		return c.Resume(ctx, provider, by)
 	},

@@ -132,7 +132,7 @@ func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config
 		},
 		Traces:                traces,
 		Secrets:               drainer.NewRedactor(loaded.Secrets),
-		UnconfiguredFailAfter: loaded.Unconfigured.FailAfter,
+		UnconfiguredFailAfter: loaded.Unconfigured.FailAfter, MisconfiguredFailAfter: loaded.Misconfigured.FailAfter,
 	}
 	err := drainer.New(store, loaded.Providers, settings, log, metrics).Run(ctx)
 	if marked.Load() {
@@ -160,7 +160,7 @@ func drain(ctx context.Context, store *postgres.Store, pools pools, listener net
 	settings := drainer.Settings{
 		Worker: drainer.WorkerSettings(loaded.Worker), Traces: traces, Secrets: secrets,
 		Sagas:                 func(news drainer.SagaNews) { parts.saga.Settled(news.Marked, news.Undos, news.Compensated) },
-		UnconfiguredFailAfter: loaded.Unconfigured.FailAfter,
+		UnconfiguredFailAfter: loaded.Unconfigured.FailAfter, MisconfiguredFailAfter: loaded.Misconfigured.FailAfter,
 	}
 	daemon := drainer.New(store, loaded.Providers, settings, log, metrics)
 	reloader := &reloader{

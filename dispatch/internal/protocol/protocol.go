@@ -75,7 +75,7 @@ func (c *Client) Dispatch(ctx context.Context, request dispatch.Request) dispatc
 	id := strconv.FormatUint(c.requests.Add(1), 10)
 	message, err := Encode(ctx, id, request)
 	if err != nil {
-		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request", Unsent: true}
+		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: dispatch.Unrenderable, Unsent: true}
 	}
 	return peer.Ask(ctx, id, message, tool.Class)
 }

@@ -36,7 +36,7 @@ var (
 var (
 	outcomes = []dispatch.Outcome{
 		dispatch.Completed, dispatch.NotSent, dispatch.Throttled, dispatch.Rejected,
-		dispatch.Absent, dispatch.Ambiguous, dispatch.InFlight,
+		dispatch.CredentialsRefused, dispatch.Forbidden, dispatch.Absent, dispatch.Ambiguous, dispatch.InFlight,
 	}
 	className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 )

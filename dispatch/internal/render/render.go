@@ -174,7 +174,7 @@ func Refusal(ctx context.Context, err error) dispatch.Result {
 	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded):
 		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "slow_expression", Unsent: true, Healthy: true}
 	}
-	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "unrenderable_request", Unsent: true}
+	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: dispatch.Unrenderable, Unsent: true}
 }
 
 // TraceContext takes the W3C trace headers (https://www.w3.org/TR/trace-context,

@@ -61,7 +61,7 @@ type rule struct {
 
 var (
 	outcomes = []dispatch.Outcome{
-		dispatch.Completed, dispatch.Throttled, dispatch.Rejected,
+		dispatch.Completed, dispatch.Throttled, dispatch.Rejected, dispatch.CredentialsRefused, dispatch.Forbidden,
 		dispatch.InFlight, dispatch.Ambiguous, dispatch.Absent,
 	}
 	// Only what is tried again can have a time for it.
@@ -107,7 +107,7 @@ func (r rule) check(class dispatch.Class, bare []Answer) error {
 	var problems []error
 	switch {
 	case !slices.Contains(outcomes, r.outcome):
-		problems = append(problems, errors.New("outcome is none of completed, throttled, rejected, in_flight, ambiguous and absent"))
+		problems = append(problems, errors.New("outcome is none of completed, throttled, rejected, credentials_refused, forbidden, in_flight, ambiguous and absent"))
 	case r.outcome == dispatch.Absent && class != dispatch.ReadOnly:
 		problems = append(problems, errors.New("outcome absent is a lookup's; this tool is not read_only"))
 	case r.outcome == dispatch.InFlight && class == dispatch.NonIdempotent:

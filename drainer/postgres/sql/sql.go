@@ -46,6 +46,8 @@ var (
 	PagesCollided string
 	//go:embed pages/unconfigured.sql
 	PagesUnconfigured string
+	//go:embed pages/refused.sql
+	PagesRefused string
 	//go:embed pages/unknown_operation.sql
 	PagesUnknownOperation string
 )
