@@ -43,6 +43,8 @@ func TestTheOutcomeTable(t *testing.T) {
 		{dispatch.NotSent, pending, pending, pending, unknown, false},
 		{dispatch.Throttled, pending, pending, pending, unknown, false},
 		{dispatch.Rejected, failed, unknown, failed, unknown, false},
+		{dispatch.CredentialsRefused, pending, pending, pending, pending, false},
+		{dispatch.Forbidden, pending, pending, pending, pending, false},
 		{dispatch.Absent, failed, unknown, failed, unknown, false},
 		{dispatch.Ambiguous, pending, pending, unknown, unknown, true},
 		{dispatch.InFlight, pending, pending, unknown, unknown, true},
@@ -86,11 +88,11 @@ func TestAnAcceptedDuplicateIsOneSend(t *testing.T) {
 	}
 }
 
-func TestOnlyAReleasedAttemptIsNotCounted(t *testing.T) {
+func TestAnAttemptThatWasReleasedOrRefusedThisSideIsNotCounted(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range dispatch.Outcomes() {
 		want := 3
-		if outcome == dispatch.Released {
+		if outcome == dispatch.Released || outcome.RefusesUs() {
 			want = 2
 		}
 		got := policy(dispatch.KeyIdempotent).Decide(dispatch.History{Tries: 3}, dispatch.Result{Outcome: outcome}, 0)

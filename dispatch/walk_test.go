@@ -79,7 +79,7 @@ func (w *walk) witness(outcome dispatch.Outcome) {
 }
 
 func (w *walk) promises(result dispatch.Result, decision dispatch.Decision) map[string]bool {
-	released := result.Outcome == dispatch.Released
+	released := result.Outcome == dispatch.Released || result.Outcome.RefusesUs()
 	actsAgain := decision.Status == pending
 	spent := w.history.Tries
 	if released {
@@ -91,7 +91,7 @@ func (w *walk) promises(result dispatch.Result, decision dispatch.Decision) map[
 		"completed needs evidence":                        decision.Status != completed || result.Outcome == dispatch.Completed,
 		"unknown needs doubt":                             decision.Status != unknown || w.doubt,
 		"doubt goes with the row":                         !decision.Back() || decision.MaybeApplied == w.doubt,
-		"an attempt costs a try, a released one none":     decision.Tries == spent,
+		"an attempt costs a try, one that was released or refused this side none":     decision.Tries == spent,
 		"the tries are bounded":                           !actsAgain || released || decision.Tries < w.policy.MaxAttempts,
 		"what must not be repeated is not sent again":     !actsAgain || w.policy.Class != dispatch.NonIdempotent || !w.lost,
 		"no retry in doubt once the key may be forgotten": !actsAgain || released || !w.doubt || inTime,

@@ -154,7 +154,8 @@ func words(err error, otherwise string) string {
 // adapterOutcomes are those that an adapter may report; the others are the
 // engine's.
 var adapterOutcomes = []dispatch.Outcome{
-	dispatch.Completed, dispatch.NotSent, dispatch.Throttled, dispatch.Rejected, dispatch.Absent, dispatch.Ambiguous, dispatch.InFlight,
+	dispatch.Completed, dispatch.NotSent, dispatch.Throttled, dispatch.Rejected, dispatch.CredentialsRefused, dispatch.Forbidden,
+	dispatch.Absent, dispatch.Ambiguous, dispatch.InFlight,
 }
 
 // strangeRequests asks for what no agent should, and some will. Any outcome

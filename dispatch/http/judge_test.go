@@ -31,7 +31,8 @@ func TestTheStatusDecides(t *testing.T) {
 		{status: 201, body: `{"id":"x"}`, contentType: "application/json", want: dispatch.Completed},
 		{status: 204, want: dispatch.Completed},
 		{status: 400, want: dispatch.Rejected},
-		{status: 401, want: dispatch.Rejected},
+		{status: 401, want: dispatch.CredentialsRefused},
+		{status: 403, want: dispatch.Forbidden},
 		{status: 404, want: dispatch.Rejected},
 		{status: 408, want: dispatch.Ambiguous},
 		{status: 409, want: dispatch.Rejected},
@@ -334,7 +335,7 @@ func TestProfilesUnderstandTheirProviders(t *testing.T) {
 		{"github: the secondary limit, in words", "github", reply{403, headers{"Content-Type": asJSON}, `{"message":"You have exceeded a secondary rate limit."}`}, dispatch.Result{Outcome: dispatch.Throttled, RetryAfter: time.Minute, ErrorClass: "rate_limited"}},
 		{"github: a 429 without a time waits a minute", "github", reply{status: 429}, dispatch.Result{Outcome: dispatch.Throttled, RetryAfter: time.Minute, ErrorClass: "rate_limited"}},
 		{"github: a 429 with a time waits that long", "github", reply{429, headers{"Retry-After": "5"}, ""}, dispatch.Result{Outcome: dispatch.Throttled, RetryAfter: 5 * time.Second, ErrorClass: "rate_limited"}},
-		{"github: forbidden", "github", reply{403, headers{"X-RateLimit-Remaining": "4999", "Content-Type": asJSON}, `{"message":"Resource not accessible"}`}, dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "http_403"}},
+		{"github: forbidden", "github", reply{403, headers{"X-RateLimit-Remaining": "4999", "Content-Type": asJSON}, `{"message":"Resource not accessible"}`}, dispatch.Result{Outcome: dispatch.Forbidden, ErrorClass: "http_403"}},
 
 		{"slack: success", "slack", reply{200, headers{"Content-Type": asJSON}, `{"ok":true,"ts":"1.2"}`}, dispatch.Result{Outcome: dispatch.Completed}},
 		{"slack: a 200 that says no", "slack", reply{200, headers{"Content-Type": asJSON}, `{"ok":false,"error":"channel_not_found"}`}, dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "not_ok"}},

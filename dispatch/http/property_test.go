@@ -89,7 +89,7 @@ func FuzzNoResponseIsTakenForMoreThanItProves(f *testing.F) {
 
 // The outcomes that an adapter may find in a response.
 var outcomes = []dispatch.Outcome{
-	dispatch.Completed, dispatch.Throttled, dispatch.Rejected, dispatch.InFlight, dispatch.Ambiguous, dispatch.Absent,
+	dispatch.Completed, dispatch.Throttled, dispatch.Rejected, dispatch.CredentialsRefused, dispatch.Forbidden, dispatch.InFlight, dispatch.Ambiguous, dispatch.Absent,
 }
 
 var className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)

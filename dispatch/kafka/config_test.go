@@ -116,7 +116,7 @@ func TestABrokersWordForAWrongPasswordIsKept(t *testing.T) {
 	})
 	settings := "sasl: {mechanism: plain, username: drainer, password: wrong}"
 	got := newAdapter(t, spec(cluster.ListenAddrs(), settings, "topic: "+topic)).Dispatch(t.Context(), request(`{}`))
-	if got.Outcome != dispatch.NotSent || got.ErrorClass != "sasl_authentication_failed" {
+	if got.Outcome != dispatch.CredentialsRefused || got.ErrorClass != "sasl_authentication_failed" {
 		t.Errorf("got %+v", got)
 	}
 }

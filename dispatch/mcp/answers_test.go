@@ -78,7 +78,7 @@ func TestWhatAnAnswerProves(t *testing.T) {
 		"a rule reads structure": {tool: rules, how: resulting(`{"content":[],"structuredContent":{"state":"pending"}}`), want: dispatch.InFlight, class: "in_flight"},
 		"a rule that fails":      {tool: rules, how: resulting(`{"content":[],"structuredContent":{"broken":7}}`), want: dispatch.Ambiguous, class: "rule_failed"},
 		"no rule matches":        {tool: rules, how: resulting(`{"content":[],"structuredContent":{}}`), want: dispatch.Completed},
-		"rules do not see HTTP":  {tool: rules, how: status(403), want: dispatch.Rejected, class: "http_403"},
+		"rules do not see HTTP":  {tool: rules, how: status(403), want: dispatch.Forbidden, class: "http_403"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -116,7 +116,7 @@ func status(code int) http.HandlerFunc {
 func TestWhatARefusalOfHTTPProves(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[int]dispatch.Outcome{
-		307: dispatch.Rejected, 401: dispatch.Rejected, 403: dispatch.Rejected, 413: dispatch.Rejected,
+		307: dispatch.Rejected, 401: dispatch.CredentialsRefused, 403: dispatch.Forbidden, 413: dispatch.Rejected,
 		400: dispatch.Throttled, 404: dispatch.Throttled, // the session
 		408: dispatch.Ambiguous, 425: dispatch.InFlight, 429: dispatch.Throttled,
 		500: dispatch.Ambiguous, 502: dispatch.Ambiguous, 503: dispatch.Throttled, 529: dispatch.Throttled,
@@ -136,7 +136,7 @@ func TestWhatARefusalOfHTTPProves(t *testing.T) {
 // had no effect, least of all an expired session. Neither does an internal error.
 func TestAResultProvesThatTheToolRanWhateverItsStatus(t *testing.T) {
 	t.Parallel()
-	all := []int{400, 403, 404, 422}
+	all := []int{400, 401, 403, 404, 422}
 	for name, test := range map[string]struct {
 		how   http.HandlerFunc
 		codes []int
@@ -145,7 +145,7 @@ func TestAResultProvesThatTheToolRanWhateverItsStatus(t *testing.T) {
 		"a failure of the tool": {resulting(`{"isError":true,"content":[{"type":"text","text":"charged, then crashed"}]}`), all, dispatch.Ambiguous},
 		"a success":             {resulting(`{"content":[{"type":"text","text":"charged"}]}`), all, dispatch.Completed},
 		"a wish for input":      {resulting(`{"resultType":"input_required","inputRequests":{"a":{}}}`), all, dispatch.Ambiguous},
-		"an internal error":     {faulting(-32603, "charged, then crashed"), []int{400, 403, 422}, dispatch.Ambiguous}, // with 404 a session's end
+		"an internal error":     {faulting(-32603, "charged, then crashed"), []int{400, 401, 403, 422}, dispatch.Ambiguous}, // with 404 a session's end
 	} {
 		for sessions, options := range map[string]endpointOptions{"with a session": {versions: []string{legacy}}, "without": stateless} {
 			for _, code := range test.codes {

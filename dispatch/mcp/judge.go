@@ -127,7 +127,7 @@ func byStatus(e callEvidence, a *answer) (v rules.Verdict, known bool) {
 	switch {
 	case e.status == 425:
 		return rules.Verdict{Outcome: dispatch.InFlight, Class: class}, true
-	case e.status == 401:
+	case e.status == 401 && (a == nil || (a.isFault && a.code != codeInternalError)): // a result proves that the tool ran
 		return rules.Verdict{Outcome: dispatch.CredentialsRefused, Class: class}, true
 	case e.status == 429, e.status == 503, e.status == 529:
 		return rules.Verdict{Outcome: dispatch.Throttled, Class: class}, true

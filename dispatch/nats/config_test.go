@@ -124,8 +124,8 @@ func TestALoginIsRightOrNothingIsSent(t *testing.T) {
 			t.Parallel()
 			c := start(t, test.server)
 			wants(t, tryLogin(t, c, test.right), dispatch.Throttled, letIn)
-			wants(t, tryLogin(t, c, test.wrong), dispatch.NotSent, "authorization")
-			wants(t, tryLogin(t, c, ""), dispatch.NotSent, "authorization")
+			wants(t, tryLogin(t, c, test.wrong), dispatch.CredentialsRefused, "authorization")
+			wants(t, tryLogin(t, c, ""), dispatch.CredentialsRefused, "authorization")
 		})
 	}
 }
@@ -161,7 +161,7 @@ func TestAUserLogsInByCredentials(t *testing.T) {
 	})
 	indented := "  " + strings.ReplaceAll(string(credentials), "\n", "\n  ")
 	wants(t, tryLogin(t, c, "credentials: |\n"+indented), dispatch.Throttled, letIn)
-	wants(t, tryLogin(t, c, ""), dispatch.NotSent, "authorization")
+	wants(t, tryLogin(t, c, ""), dispatch.CredentialsRefused, "authorization")
 }
 
 // The documentation names these.

@@ -47,7 +47,11 @@ func TestWithoutAConnectionNothingIsSent(t *testing.T) {
 			if test.class == "timeout" {
 				s.Timeout = 300 * time.Millisecond
 			}
-			expect(t, newAdapter(t, s).Dispatch(t.Context(), request("step-1", `{}`)), dispatch.NotSent, test.class)
+			want := dispatch.NotSent
+			if test.class == "auth" {
+				want = dispatch.CredentialsRefused
+			}
+			expect(t, newAdapter(t, s).Dispatch(t.Context(), request("step-1", `{}`)), want, test.class)
 		})
 	}
 	t.Run("forbidden", func(t *testing.T) {

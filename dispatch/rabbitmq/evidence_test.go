@@ -27,7 +27,7 @@ func TestTheBrokersRefusals(t *testing.T) {
 	}{
 		"no queue is bound":                 {`{}`, func(t *testing.T, o *topology) { o.unbind(t) }, dispatch.Throttled, "unroutable", false},
 		"there is no such exchange":         {`{}`, drop, dispatch.Throttled, "no_exchange", false},
-		"publishing there is not allowed":   {`{}`, func(t *testing.T, o *topology) { o.exchange(t, true) }, dispatch.Rejected, "access_refused", false},
+		"publishing there is not allowed":   {`{}`, func(t *testing.T, o *topology) { o.exchange(t, true) }, dispatch.Forbidden, "access_refused", false},
 		"the body is too long":              {`"` + long(drainertest.MaxMessageSize) + `"`, nil, dispatch.Rejected, "precondition_failed", false},
 		"the queue is full, and refuses":    {`{}`, fill, dispatch.Ambiguous, "nacked", false},
 		"one queue is full, another is not": {`{}`, fillAnother, dispatch.Ambiguous, "nacked", true},

@@ -323,8 +323,8 @@ func TestTheTokenIsShownWithEveryRequest(t *testing.T) {
 	})
 	url := serve(t, guard)
 	expect(t, newAdapter(t, spec(url, "token: t0k3n")).Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
-	expect(t, newAdapter(t, spec(url, "token: guessed")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "http_401")
-	expect(t, newAdapter(t, spec(url, "")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "http_401")
+	expect(t, newAdapter(t, spec(url, "token: guessed")).Dispatch(t.Context(), request(`{}`)), dispatch.CredentialsRefused, "http_401")
+	expect(t, newAdapter(t, spec(url, "")).Dispatch(t.Context(), request(`{}`)), dispatch.CredentialsRefused, "http_401")
 }
 
 func TestManyAtOnceAskForOneHello(t *testing.T) {

@@ -1,0 +1,204 @@
+package drainer
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+var (
+	unauthorized = dispatch.Result{Outcome: dispatch.CredentialsRefused, HTTPStatus: 401, ErrorClass: "http_401"}
+	denied       = dispatch.Result{Outcome: dispatch.Forbidden, HTTPStatus: 403, ErrorClass: "http_403"}
+	unrenderable = dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: dispatch.Unrenderable, Unsent: true}
+)
+
+// rowOf is the first step of a run; each run has one.
+func rowOf(run int) *Row {
+	return &Row{IntentID: int64(run), Tuple: dispatch.Tuple{AgentRunID: fmt.Sprint("run-", run), ToolName: "sim/act"}}
+}
+
+// probing lets a row try a gate.
+func probing(row *Row, gate string) *Row {
+	row.Probe = gate
+	return row
+}
+
+func isShut(u *upstream) (provider, operation bool) {
+	return u.breaker.passage() == passNothing, u.operations["act"].breaker.passage() == passNothing
+}
+
+func TestTheFirst401ShutsAProviderWhoseCredentialsHaveServedNobodyLately(t *testing.T) {
+	t.Parallel()
+	u := threeStrikes()
+	result, changes := u.weigh(rowOf(1), "act", unauthorized)
+	want := "[{Gate:sim Open:true Reason:credentials_refused For:1m0s Probe:false}]"
+	if got := fmt.Sprintf("%+v", changes); got != want {
+		t.Errorf("it says %s, want %s", got, want)
+	}
+	if provider, operation := isShut(u); !provider || operation {
+		t.Errorf("the provider is shut %v and the operation %v", provider, operation)
+	}
+	decision := dispatch.Policy{Class: dispatch.NonIdempotent, MaxAttempts: 1}.Decide(dispatch.History{Tries: 1}, result, 0)
+	if decision.Status != dispatch.StatusPending || decision.Tries != 0 || decision.Delay > fleetInterval {
+		t.Errorf("the row is %+v, want it to wait for the gate without a try", decision)
+	}
+}
+
+func TestARefusalOfSomeRunsShutsNothingWhileOthersSucceed(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		refusal             dispatch.Result
+		provider, operation bool // what three runs shut
+	}{{unauthorized, true, false}, {denied, false, true}} {
+		u := threeStrikes()
+		u.weigh(rowOf(9), "act", healthy)
+		for run := range 21 { // two of each three
+			refusal := test.refusal
+			if run%3 == 2 {
+				refusal = healthy
+			}
+			result, _ := u.weigh(rowOf(run), "act", refusal)
+			if refusal.Outcome != dispatch.Completed && (result.Outcome != refusal.Outcome || result.RetryAfter != time.Minute) {
+				t.Errorf("%s: the row is %+v, want it to wait a minute", refusal.ErrorClass, result)
+			}
+		}
+		for range 2 { // the same run again
+			u.weigh(rowOf(30), "act", test.refusal)
+		}
+		if provider, operation := isShut(u); provider || operation {
+			t.Errorf("%s: shut are the provider %v and the operation %v", test.refusal.ErrorClass, provider, operation)
+		}
+		for run := range 3 {
+			u.weigh(rowOf(40+run), "act", test.refusal)
+		}
+		if provider, operation := isShut(u); provider != test.provider || operation != test.operation {
+			t.Errorf("%s of three runs: shut are the provider %v and the operation %v", test.refusal.ErrorClass, provider, operation)
+		}
+	}
+}
+
+// What an agent wrote may be what a provider refuses.
+func TestARowThatIsRefusedAgainAndAgainWhileOthersSucceedFailsAlone(t *testing.T) {
+	t.Parallel()
+	for _, refusal := range []dispatch.Result{unauthorized, denied} {
+		u := threeStrikes()
+		for refused, want := range []dispatch.Outcome{refusal.Outcome, refusal.Outcome, dispatch.Rejected} {
+			u.weigh(rowOf(1), "act", healthy)
+			if result, _ := u.weigh(rowOf(2), "act", refusal); result.Outcome != want || result.ErrorClass != refusal.ErrorClass {
+				t.Errorf("%s: refusal %d makes %+v, want %s", refusal.ErrorClass, refused+1, result, want)
+			}
+		}
+		if provider, operation := isShut(u); provider || operation {
+			t.Errorf("%s: shut are the provider %v and the operation %v", refusal.ErrorClass, provider, operation)
+		}
+	}
+}
+
+func TestOneRowIsEnoughOnceASuccessIsAMinuteOld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := threeStrikes()
+		u.weigh(rowOf(1), "act", healthy)
+		u.weigh(rowOf(2), "act", unauthorized)
+		if provider, _ := isShut(u); provider {
+			t.Error("the provider is shut although another row has just been accepted")
+		}
+		time.Sleep(time.Minute) // as long as the row waits
+		u.weigh(rowOf(2), "act", unauthorized)
+		if provider, _ := isShut(u); !provider {
+			t.Error("the provider is not shut")
+		}
+	})
+}
+
+func TestAProbeSaysWhetherThisSideIsStillRefused(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		gate   string
+		reason OpenReason // why it is shut
+		result dispatch.Result
+		want   string
+	}{
+		"still a 401":          {"sim", CredentialsRefused, unauthorized, "[{Gate:sim Open:true Reason:credentials_refused For:1m0s Probe:true}]"},
+		"a 200":                {"sim", CredentialsRefused, healthy, "[{Gate:sim Open:false Reason: For:10s Probe:true}]"},
+		"a 422":                {"sim", CredentialsRefused, dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: 422}, "[{Gate:sim Open:false Reason: For:10s Probe:true}]"},
+		"a 403 knows us":       {"sim", CredentialsRefused, denied, "[{Gate:sim Open:false Reason: For:10s Probe:true}]"},
+		"no answer":            {"sim", CredentialsRefused, dispatch.Result{Outcome: dispatch.NotSent}, "[{Gate:sim Open:true Reason: For:10s Probe:true}]"},
+		"still a 403":          {"sim/act", Forbidden, denied, "[{Gate:sim/act Open:true Reason:forbidden For:1m0s Probe:true}]"},
+		"permitted":            {"sim/act", Forbidden, healthy, "[{Gate:sim/act Open:false Reason: For:10s Probe:true}]"},
+		"permitted, but slow":  {"sim/act", Forbidden, dispatch.Result{Outcome: dispatch.Ambiguous}, "[{Gate:sim/act Open:true Reason:failure_rate For:10s Probe:true}]"},
+		"still not rendered":   {"sim/act", Misconfigured, unrenderable, "[{Gate:sim/act Open:true Reason:misconfigured For:1m0s Probe:true}]"},
+		"rendered and refused": {"sim/act", Misconfigured, dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: 422}, "[{Gate:sim/act Open:false Reason: For:10s Probe:true}]"},
+		"a 401 of an operation": {"sim/act", Forbidden, unauthorized,
+			"[{Gate:sim/act Open:true Reason: For:0s Probe:true} {Gate:sim Open:true Reason:credentials_refused For:1m0s Probe:false}]"},
+	} {
+		u := threeStrikes()
+		shut := Gate{Name: test.gate, Breaker: BreakerHalfOpen, Reason: test.reason}
+		if test.gate == "sim" {
+			u.learn(shut)
+		} else {
+			u.learnOperations(map[string]Gate{test.gate: shut})
+		}
+		result, changes := u.weigh(probing(rowOf(1), test.gate), "act", test.result)
+		if got := fmt.Sprintf("%+v", changes); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+		if refused := test.result.Outcome.RefusesUs() || test.result.Unsent; refused {
+			if decision := (dispatch.Policy{MaxAttempts: 1}).Decide(dispatch.History{Tries: 1}, result, 0); decision.Status != dispatch.StatusPending || decision.Tries != 0 {
+				t.Errorf("%s: the row that tried is %+v", name, decision)
+			}
+		}
+	}
+}
+
+func TestAnOperationOfWhichNothingWasRenderedIsMisconfiguredAfterThreeRuns(t *testing.T) {
+	t.Parallel()
+	u := threeStrikes()
+	for _, run := range []int{1, 2, 2} {
+		if result, changes := u.weigh(rowOf(run), "act", unrenderable); result.Outcome != dispatch.Rejected || len(changes) != 0 {
+			t.Errorf("run %d: %+v and %+v, want its payload to fail alone", run, result, changes)
+		}
+	}
+	result, changes := u.weigh(rowOf(3), "act", unrenderable)
+	want := "[{Gate:sim/act Open:true Reason:misconfigured For:1m0s Probe:false}]"
+	if got := fmt.Sprintf("%+v", changes); result.Outcome != dispatch.Released || got != want {
+		t.Errorf("the third run: %+v and %s, want it to wait and %s", result, got, want)
+	}
+}
+
+func TestPayloadsCannotShutAnOperationThatWasEverRendered(t *testing.T) {
+	t.Parallel()
+	u := threeStrikes()
+	u.weigh(rowOf(1), "act", dispatch.Result{Outcome: dispatch.Ambiguous})
+	for run := range 10 {
+		if result, changes := u.weigh(rowOf(run), "act", unrenderable); result.Outcome != dispatch.Rejected || len(changes) != 0 {
+			t.Errorf("%+v and %+v, want its payload to fail alone", result, changes)
+		}
+	}
+}
+
+func TestWhatWaitedTooLongForOtherCredentialsFailsAsItWouldHave(t *testing.T) {
+	t.Parallel()
+	policy := dispatch.Policy{BeginsSaga: true, Lookup: &dispatch.Lookup{Operation: "find"}}
+	if ended := refusedTooLong(rowOf(1), policy); ended.Decision.Status != dispatch.StatusFailed || !ended.BeginsSaga {
+		t.Errorf("a row that was never sent: %+v", ended.Decision)
+	}
+	inDoubt := rowOf(1)
+	inDoubt.MaybeApplied, inDoubt.Lookup = true, true
+	if ended := refusedTooLong(inDoubt, policy); ended.Decision.Status != dispatch.StatusUnknown || ended.Decision.Back() || ended.BeginsSaga {
+		t.Errorf("a row in doubt: %+v", ended.Decision)
+	}
+}
+
+func TestTheWaitForOtherCredentialsTakesNothingOffAKeysLife(t *testing.T) {
+	t.Parallel()
+	for outcome, counts := range map[dispatch.Outcome]bool{dispatch.CredentialsRefused: false, dispatch.Forbidden: true, dispatch.Rejected: true} {
+		settlement := Settlement{Row: rowOf(1), Result: dispatch.Result{Outcome: outcome}}
+		if settlement.MayHaveSent() != counts {
+			t.Errorf("%s: the key's life begins %v, want %v", outcome, !counts, counts)
+		}
+	}
+}
