@@ -286,6 +286,9 @@ func TestEveryKindSaysWhatItMeansAndWhatToType(t *testing.T) {
 		pages.KeyCollision:          nil,
 		pages.UnknownOperation:      {"drainer status", "drainer intents cancel 42 --reason TEXT"},
 		pages.FirstReplay:           nil,
+		pages.CredentialsRefused:    {"drainer providers list", "drainer providers resume stripe --reason TEXT"},
+		pages.Forbidden:             {"drainer providers list", "drainer providers resume stripe --reason TEXT"},
+		pages.Misconfigured:         {"drainer providers list", "drainer providers resume stripe --reason TEXT"},
 		pages.RefusedIntent:         {"drainer intents retry 42 --config FILE --reason TEXT"},
 		pages.SagaStalled:           saga,
 	}

@@ -126,7 +126,7 @@ func (p Page) Todo() []string {
 	intent := strconv.FormatInt(p.IntentID, 10)
 	todo := []string{"drainer intents show " + intent}
 	for _, command := range remedy[p.Kind] {
-		todo = append(todo, strings.ReplaceAll(command, "INTENT", intent))
+		todo = append(todo, strings.NewReplacer("INTENT", intent, "PROVIDER", p.provider()).Replace(command))
 	}
 	return append(todo, fmt.Sprintf("drainer incidents ack %d --reason TEXT", p.IncidentID))
 }

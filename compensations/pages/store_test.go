@@ -369,6 +369,36 @@ func TestAnOperationThatNoWorkerKnowsIsAnIncidentAfterAGrace(t *testing.T) {
 	o.assertIncidents(UnknownOperation, fmt.Sprintf("%d 1 resolved", first))
 }
 
+func TestAGateThatIsShutBecauseThisSideWasRefusedIsOneIncident(t *testing.T) {
+	t.Parallel()
+	for kind, gate := range map[Kind]struct{ table, name string }{
+		CredentialsRefused: {"provider", "sim"}, Forbidden: {"tool", "sim/act"}, Misconfigured: {"tool", "sim/act"},
+	} {
+		o := newTables(t)
+		o.exec(`INSERT INTO outbox.provider (name) VALUES ('sim') ON CONFLICT DO NOTHING`)
+		o.exec(`INSERT INTO outbox.tool (name) VALUES ('sim/act') ON CONFLICT DO NOTHING`)
+		first := o.mustEnqueue("1", "sim/act")
+		o.mustEnqueue("2", "sim/act")
+		o.exec(`UPDATE outbox.queue SET provider = $1`, gate.name)
+		notice := func() { o.must(o.notice(t.Context(), []string{"sim"})) }
+		become := func(state string, reason any) {
+			o.exec(`UPDATE outbox.`+gate.table+` SET state = $2, reason = $3 WHERE name = $1`, gate.name, state, reason)
+			notice()
+			notice()
+		}
+		become("open", "failure_rate")
+		o.assertIncidents(kind)
+		become("open", string(kind))
+		o.assertIncidents(kind, fmt.Sprintf("%d 1 open", first))
+		become("half_open", string(kind))
+		o.exec(`DELETE FROM outbox.queue WHERE intent_id = $1`, first) // it tries the gate
+		notice()
+		o.assertIncidents(kind, fmt.Sprintf("%d 1 open", first))
+		become("closed", nil)
+		o.assertIncidents(kind, fmt.Sprintf("%d 1 resolved", first))
+	}
+}
+
 func TestMadeUpOperationsPageFewTimesAndHideNoProvider(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)

@@ -51,7 +51,7 @@ type Response struct {
 // Rule gives the meaning of a response whose status alone is not enough.
 type Rule struct {
 	When       string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {status, headers, body, date}: header names in lower case; body null if it is no JSON; date in seconds since 1970, by the provider's clock. true matches, false and null do not. Anything else, or an error, is ambiguous."`
-	Outcome    string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"completed: the effect is there; never believed of a 5xx. throttled: refused for now, nothing happened. rejected: refused for good, nothing happened. in_flight: busy with an earlier attempt; not for non_idempotent tools. ambiguous: not known. absent: there is no such effect; only for read_only tools."`
+	Outcome    string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=credentials_refused,enum=forbidden,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"completed: the effect is there; never believed of a 5xx. throttled: refused for now, nothing happened. rejected: refused for good, nothing happened. credentials_refused, forbidden: the same, but of drainer and not of the intent. in_flight: busy with an earlier attempt; not for non_idempotent tools. ambiguous: not known. absent: there is no such effect; only for read_only tools."`
 	RetryAfter string `yaml:"retry_after,omitempty" jsonschema_description:"A jq expression over the same: the least wait, in seconds. A longer Retry-After counts."`
 	Error      string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure, stored in place of http_<status> or absent."`
 }
@@ -232,6 +232,8 @@ var profiles = map[string]profile{
 		rules: []Rule{
 			{When: `.status == 200 and (.body.error == "ratelimited" or .body.error == "rate_limited")`, Outcome: "throttled", Error: "rate_limited"},
 			{When: `.status == 200 and (.body.error == "internal_error" or .body.error == "fatal_error" or .body.error == "service_unavailable")`, Outcome: "ambiguous", Error: "not_ok"},
+			{When: `.status == 200 and .body.ok == false and (.body.error | IN("not_authed", "invalid_auth", "account_inactive", "token_revoked", "token_expired"))`, Outcome: "credentials_refused", Error: "not_authed"},
+			{When: `.status == 200 and .body.ok == false and .body.error == "missing_scope"`, Outcome: "forbidden", Error: "missing_scope"},
 			{When: `.status == 200 and .body.ok == false`, Outcome: "rejected", Error: "not_ok"},
 			{When: `.status == 200 and .body.ok != true`, Outcome: "ambiguous", Error: "not_ok"},
 		},

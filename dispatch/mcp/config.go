@@ -56,7 +56,7 @@ type Response struct {
 // Rule gives the meaning of an answer that does not show its outcome.
 type Rule struct {
 	When    string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {is_error, text, structured, content, code, message, data}: text is the text content joined by newlines; structured and content may be null; code, message and data are of a JSON-RPC error, else null. true matches, false and null do not. Anything else, or an error, is ambiguous."`
-	Outcome string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"As in the http adapter. absent is believed only of a result, not of an error."`
+	Outcome string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=credentials_refused,enum=forbidden,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"As in the http adapter. absent is believed only of a result, not of an error."`
 	Error   string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure."`
 }
 
