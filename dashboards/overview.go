@@ -82,7 +82,7 @@ func flow() Row {
 		},
 		{
 			Title: "Attempts by outcome", Unit: PerSecond,
-			Description: "`completed` should be nearly all. `throttled`: too fast for the provider. `not_sent`: network. `ambiguous`: answers get lost. `rejected`: the agent or the configuration is wrong. `lost`: workers die.",
+			Description: "`completed` should be nearly all. `throttled`: too fast for the provider. `not_sent`: network. `ambiguous`: answers get lost. `rejected`: the agent or the configuration is wrong. `credentials_refused` and `forbidden`: the configuration is. `lost`: workers die.",
 			Queries:     one(`sum by (outcome) (rate(drainer_dispatch_attempts_total{<provider>}[$__rate_interval]))`, "{{outcome}}"),
 		},
 		{

@@ -39,7 +39,7 @@ const (
 	mostRemembered = 1024 // intents; those that are forgotten only wait once more
 )
 
-// fate is what becomes of a row that was refused.
+// fate says what becomes of a row that was refused.
 type fate int
 
 const (

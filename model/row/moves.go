@@ -28,7 +28,7 @@ func (m Model) settle(s *State, claim uint8, e ended) {
 // end appends the attempt, and puts the row back where more is to come.
 func (m Model) end(s *State, e ended) {
 	decision := m.decide(e.past, e.began, e.outcome)
-	if !e.past.Lookup && e.outcome != dispatch.NotSent && e.outcome != dispatch.Released {
+	if !e.past.Lookup && e.outcome != dispatch.NotSent && e.outcome != dispatch.Released && e.outcome != dispatch.CredentialsRefused {
 		e.past.Sent = max(e.past.Sent, e.began)
 		s.FirstSent = max(s.FirstSent, e.began)
 		if s.World.Accepted > 0 {

@@ -32,6 +32,8 @@ var moves = map[string]move{
 	"gets no reply although it is applied":         (*intent).ends,
 	"hears a refusal":                              (*intent).ends,
 	"hears that there is no room":                  (*intent).ends,
+	"hears that its credentials are refused":       (*intent).ends,
+	"hears that it is forbidden":                   (*intent).ends,
 	"hears that an earlier request is under way":   (*intent).ends,
 	"hears nothing, for the request was lost":      (*intent).ends,
 	"stops waiting, and the request goes on":       (*intent).ends,

@@ -255,6 +255,8 @@ func (n *next) hears(w int) {
 	})
 	n.isRefused(w, "hears a refusal", dispatch.Rejected)
 	n.isRefused(w, "hears that there is no room", dispatch.Throttled)
+	n.isRefused(w, "hears that its credentials are refused", dispatch.CredentialsRefused)
+	n.isRefused(w, "hears that it is forbidden", dispatch.Forbidden)
 	if n.Class == dispatch.KeyIdempotent && n.From.World.Flying > 0 {
 		n.ends(w, "hears that an earlier request is under way", dispatch.InFlight)
 	}

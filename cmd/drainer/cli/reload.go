@@ -45,7 +45,7 @@ func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) sourc
 		load: func() (*config.Config, error) { return o.loadConfigBy(command, config.Reload) },
 		fixedOf: func(loaded *config.Config) fixed {
 			url, _ := o.databaseOf(command, loaded) // none is another than before, too
-			return fixed{url, loaded.Worker, loaded.Server, loaded.Unconfigured}
+			return fixed{url, loaded.Worker, loaded.Server, loaded.Unconfigured, loaded.Misconfigured}
 		},
 		hangups: hangups,
 	}
@@ -53,10 +53,11 @@ func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) sourc
 
 // fixed holds the settings that only a restart changes.
 type fixed struct {
-	database     string
-	worker       config.Worker
-	server       config.Server
-	unconfigured config.Unconfigured
+	database      string
+	worker        config.Worker
+	server        config.Server
+	unconfigured  config.Unconfigured
+	misconfigured config.Misconfigured
 }
 
 // differences are named as the file names them.
@@ -72,6 +73,9 @@ func (f fixed) differences(other fixed) (blocks []string) {
 	}
 	if f.unconfigured != other.unconfigured {
 		blocks = append(blocks, "unconfigured")
+	}
+	if f.misconfigured != other.misconfigured {
+		blocks = append(blocks, "misconfigured")
 	}
 	return blocks
 }

@@ -26,7 +26,7 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
   SELECT coalesce(min(started_at) FILTER (WHERE attempt > accepted), min(started_at)) AS first
   FROM outbox.attempt a
-  WHERE a.intent_id = s.intent_id AND started_at IS NOT NULL AND NOT lookup AND outcome NOT IN ('not_sent', 'released')) sent
+  WHERE a.intent_id = s.intent_id AND started_at IS NOT NULL AND NOT lookup AND outcome NOT IN ('not_sent', 'released', 'credentials_refused')) sent
 LEFT JOIN LATERAL (
   SELECT served_by AS via FROM outbox.attempt a
   WHERE a.intent_id = s.intent_id AND NOT lookup AND outcome IN ('ambiguous', 'lost', 'in_flight')
