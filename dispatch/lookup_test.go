@@ -89,6 +89,8 @@ func TestALookupDecides(t *testing.T) {
 		{"does not answer", dispatch.NonIdempotent, 2, dispatch.Throttled, dispatch.Decision{Status: unknown, Delay: time.Second, Tries: 2, MaybeApplied: true, Lookup: true}},
 		{"refused", dispatch.NonIdempotent, 2, dispatch.Rejected, dispatch.Decision{Status: unknown, Delay: time.Second, Tries: 2, MaybeApplied: true, Lookup: true}},
 		{"given back", dispatch.NonIdempotent, 2, dispatch.Released, dispatch.Decision{Status: unknown, Tries: 1, MaybeApplied: true, Lookup: true}},
+		{"refuses the credentials", dispatch.NonIdempotent, 16, dispatch.CredentialsRefused, dispatch.Decision{Status: unknown, Tries: 15, MaybeApplied: true, Lookup: true}},
+		{"forbids it", dispatch.NonIdempotent, 16, dispatch.Forbidden, dispatch.Decision{Status: unknown, Tries: 15, MaybeApplied: true, Lookup: true}},
 		{"does not answer for long", dispatch.NonIdempotent, 16, dispatch.Ambiguous, dispatch.Decision{Status: unknown, Delay: 30 * time.Second, Tries: 16, MaybeApplied: true}},
 	} {
 		history := dispatch.History{Tries: test.tries, MaybeApplied: true, Lookup: true}

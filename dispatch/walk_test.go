@@ -87,11 +87,11 @@ func (w *walk) promises(result dispatch.Result, decision dispatch.Decision) map[
 	}
 	inTime := w.policy.Class != dispatch.KeyIdempotent || w.history.SinceFirstSend+decision.Delay < w.policy.KeyTTL/2
 	return map[string]bool{
-		"failed means that no doubt is left":              decision.Status != failed || !w.doubt,
-		"completed needs evidence":                        decision.Status != completed || result.Outcome == dispatch.Completed,
-		"unknown needs doubt":                             decision.Status != unknown || w.doubt,
-		"doubt goes with the row":                         !decision.Back() || decision.MaybeApplied == w.doubt,
-		"an attempt costs a try, one that was released or refused this side none":     decision.Tries == spent,
+		"failed means that no doubt is left": decision.Status != failed || !w.doubt,
+		"completed needs evidence":           decision.Status != completed || result.Outcome == dispatch.Completed,
+		"unknown needs doubt":                decision.Status != unknown || w.doubt,
+		"doubt goes with the row":            !decision.Back() || decision.MaybeApplied == w.doubt,
+		"an attempt costs a try, one that was released or refused this side none": decision.Tries == spent,
 		"the tries are bounded":                           !actsAgain || released || decision.Tries < w.policy.MaxAttempts,
 		"what must not be repeated is not sent again":     !actsAgain || w.policy.Class != dispatch.NonIdempotent || !w.lost,
 		"no retry in doubt once the key may be forgotten": !actsAgain || released || !w.doubt || inTime,

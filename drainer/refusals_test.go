@@ -132,8 +132,10 @@ func TestAProbeSaysWhetherThisSideIsStillRefused(t *testing.T) {
 		"permitted, but slow":  {"sim/act", Forbidden, dispatch.Result{Outcome: dispatch.Ambiguous}, "[{Gate:sim/act Open:true Reason:failure_rate For:10s Probe:true}]"},
 		"still not rendered":   {"sim/act", Misconfigured, unrenderable, "[{Gate:sim/act Open:true Reason:misconfigured For:1m0s Probe:true}]"},
 		"rendered and refused": {"sim/act", Misconfigured, dispatch.Result{Outcome: dispatch.Rejected, HTTPStatus: 422}, "[{Gate:sim/act Open:false Reason: For:10s Probe:true}]"},
-		"a 401 of an operation": {"sim/act", Forbidden, unauthorized,
-			"[{Gate:sim/act Open:true Reason: For:0s Probe:true} {Gate:sim Open:true Reason:credentials_refused For:1m0s Probe:false}]"},
+		"a 401 of an operation": {
+			"sim/act", Forbidden, unauthorized,
+			"[{Gate:sim/act Open:true Reason: For:0s Probe:true} {Gate:sim Open:true Reason:credentials_refused For:1m0s Probe:false}]",
+		},
 	} {
 		u := threeStrikes()
 		shut := Gate{Name: test.gate, Breaker: BreakerHalfOpen, Reason: test.reason}

@@ -198,7 +198,7 @@ func TestAnOperationThatCanRenderNoIntentWaitsForAConfigurationThatCan(t *testin
 		SELECT 'run-' || n, 's', 'shop/note', 'x', '{"title": "a"}' FROM generate_series(1, 10) n`)
 	daemon := g.Start(g.config)
 	g.await("the operation is shut", 1, `SELECT count(*)::int FROM outbox.tool WHERE name = 'shop/note' AND state = 'open' AND reason = 'misconfigured'`)
-	g.await("the others wait", 8, `SELECT count(*)::int FROM outbox.queue`) // two were dead-lettered alone
+	g.await("the others wait", 8, `SELECT count(*)::int FROM outbox.queue`)         // two were dead-lettered alone
 	drainertest.Exec(t, g.db, `UPDATE outbox.intent SET payload = '{"book": "a"}'`) // as if the path was corrected
 	g.Run(0, "providers", "resume", "shop", "--reason", "path corrected")
 	g.await("they are sent", 8, completed)

@@ -58,8 +58,10 @@ const (
 var tables = []string{"queue", "claim", "intent", "attempt"}
 
 // kinds of incidents, as the table knows them.
-var kinds = []string{"outcome_unknown", "compensation_failed", "reversal_window_expired", "key_collision", "unconfigured_provider", "saga_stalled", "refused_intent", "unknown_operation", "first_replay",
-	"credentials_refused", "forbidden", "misconfigured"}
+var kinds = []string{
+	"outcome_unknown", "compensation_failed", "reversal_window_expired", "key_collision", "unconfigured_provider", "saga_stalled", "refused_intent", "unknown_operation", "first_replay",
+	"credentials_refused", "forbidden", "misconfigured",
+}
 
 type store struct {
 	pool    *pgxpool.Pool
