@@ -52,7 +52,7 @@ func TestEvidence(t *testing.T) {
 		{"MAIL", silence, dispatch.NotSent, "timeout"},
 		{"MAIL", babble, dispatch.NotSent, "protocol"},
 		{"MAIL", "452 disk full", dispatch.Throttled, "smtp_452"},
-		{"MAIL", "530 log in first", dispatch.Rejected, "smtp_530"},
+		{"MAIL", "530 log in first", dispatch.CredentialsRefused, "smtp_530"},
 		{"RCPT", cut, dispatch.NotSent, "reset"},
 		{"RCPT", "450 greylisted", dispatch.Throttled, "smtp_450"},
 		{"RCPT", "550 no such user", dispatch.Rejected, "smtp_550"},
