@@ -55,6 +55,11 @@ func nextForIncident(incident Incident, about standing, promises PolicyOf) (step
 			{"drainer doctor", "to see which name no daemon serves, and the nearest one that it does"},
 			{"drainer intents list --status pending", "to see the rows that wait for it"},
 		}
+	case "credentials_refused", "forbidden", "misconfigured":
+		steps = []Step{
+			show,
+			{"drainer providers list", "to see what is shut, and why; correct the configuration, which is reloaded and tried at once"},
+		}
 	case "key_collision":
 		steps = []Step{show}
 	case "first_replay":

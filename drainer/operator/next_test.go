@@ -81,6 +81,9 @@ func TestWhatToDoNextAboutAnIncident(t *testing.T) {
 		"first_replay, rolled back run": {"first_replay", "open", inSaga("begun", settled("completed")), []string{"intents show 36", "sagas show --intent 36", "incidents ack 7"}},
 		"compensation_failed":           {"compensation_failed", "open", inSaga("compensation_failed", settled("compensation_failed")), []string{"intents show 36", "sagas show --intent 36", "sagas retry --intent 36", "sagas retry --intent 36 --undone 36", "sagas resolve --intent 36", "incidents ack 7"}},
 		"saga_stalled":                  {"saga_stalled", "open", inSaga("compensation_failed", settled("completed")), []string{"intents show 36", "sagas show --intent 36", "sagas retry --intent 36", "sagas resolve --intent 36", "incidents ack 7"}},
+		"credentials_refused":           {"credentials_refused", "open", waiting, []string{"intents show 36", "providers list", "incidents ack 7"}},
+		"forbidden":                     {"forbidden", "open", waiting, []string{"intents show 36", "providers list", "incidents ack 7"}},
+		"misconfigured":                 {"misconfigured", "open", waiting, []string{"intents show 36", "providers list", "incidents ack 7"}},
 		"unknown_operation":             {"unknown_operation", "open", waiting, []string{"doctor", "intents list --status pending", "incidents ack 7"}},
 		"unconfigured_provider":         {"unconfigured_provider", "open", waiting, []string{"doctor", "intents list --status pending", "incidents ack 7"}},
 	} {
