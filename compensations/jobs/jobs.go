@@ -27,6 +27,10 @@ import (
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
+// MaxChannels is how many channels may be paged. Each takes at most one worker of a
+// process, so that one which hangs delays no other.
+const MaxChannels = 16
+
 const (
 	connections = 6
 	workers     = 4
@@ -99,11 +103,10 @@ func New(pool *pgxpool.Pool, log *slog.Logger, registerer prometheus.Registerer,
 }
 
 func queues() map[string]river.QueueConfig {
-	queues := map[string]river.QueueConfig{}
-	for _, name := range []string{river.QueueDefault, QueuePages} {
-		queues[name] = river.QueueConfig{MaxWorkers: workers}
+	return map[string]river.QueueConfig{
+		river.QueueDefault: {MaxWorkers: workers},
+		QueuePages:         {MaxWorkers: MaxChannels + workers},
 	}
-	return queues
 }
 
 // Ready reports why pages and compensations may wait. It never says so for the

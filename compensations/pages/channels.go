@@ -10,65 +10,103 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/riverqueue/river"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/agentoutbox/drainer/dispatch/egress"
+	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/internal/failpoint"
 )
 
-// sendTimeout bounds a job: more than the channel's answer and the database take
+// sendTimeout bounds a page: more than the channel's answer and the database take
 // together. No other process sends the page for as long.
 const sendTimeout = 20 * time.Second
 
 // recordTimeout lets what became of a page be recorded during a shutdown.
 const recordTimeout = 5 * time.Second
 
+const (
+	// atOnce is how many pages a process sends to one channel at a time.
+	atOnce = 8
+	// turnLength is how long a job goes on with its channel. The next look starts another.
+	turnLength = 30 * time.Second
+)
+
 type sendWorker struct {
 	river.WorkerDefaults[sendArgs]
 	pager *Pager
 }
 
-// Timeout is how long a page may be under way.
-func (w *sendWorker) Timeout(*river.Job[sendArgs]) time.Duration { return sendTimeout }
+// Timeout lets the last pages of a turn end by themselves.
+func (w *sendWorker) Timeout(*river.Job[sendArgs]) time.Duration { return turnLength + sendTimeout }
 
-// Work sends what the tables say now, and nothing if another process has sent it, or
-// acknowledged it, meanwhile.
+// Work brings one channel up to date with what the tables say now. In a process a channel
+// has one job at a time, so that one which hangs takes one worker from the others.
 func (w *sendWorker) Work(ctx context.Context, job *river.Job[sendArgs]) error {
-	channel, configured := w.pager.audience.Load().channel(job.Args.Channel)
-	if !configured {
-		return nil // a process with another configuration knows it, and looks again
+	if _, busy := w.pager.busy.LoadOrStore(job.Args.Channel, true); busy {
+		return nil // that job looks again before it ends, or the next look does
 	}
-	page, due, err := w.pager.store.dueOf(ctx, channel, job.Args.IncidentID, job.Args.Generation)
-	if err != nil || !due {
-		return err
+	defer w.pager.busy.Delete(job.Args.Channel)
+	for began := time.Now(); time.Since(began) < turnLength; {
+		channel, configured := w.pager.audience.Load().channel(job.Args.Channel)
+		if !configured {
+			return nil // a process with another configuration knows it, and looks again
+		}
+		due, err := w.pager.store.due(ctx, channel, atOnce)
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		delivered, err := w.pager.deliverAll(ctx, channel, due)
+		if err != nil || delivered == 0 {
+			return err // the next look tries again
+		}
 	}
-	return w.pager.deliver(ctx, channel, page)
+	return nil
 }
 
-func (p *Pager) deliver(ctx context.Context, channel Channel, page Page) error {
+func (p *Pager) deliverAll(ctx context.Context, channel Channel, pages []Page) (delivered int64, err error) {
+	var sending sync.WaitGroup
+	var taken atomic.Int64
+	errs := make([]error, len(pages))
+	for i, page := range pages {
+		sending.Go(func() {
+			var took bool
+			if took, errs[i] = p.deliver(ctx, channel, page); took {
+				taken.Add(1)
+			}
+		})
+	}
+	sending.Wait()
+	return taken.Load(), errors.Join(errs...)
+}
+
+// deliver reports whether the channel took the page. What it did not take is no error:
+// the page's row says when it is tried again.
+func (p *Pager) deliver(ctx context.Context, channel Channel, page Page) (took bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
 	try, err := p.store.begin(ctx, channel.Name, page)
 	if err != nil || try == 0 {
-		return err
+		return false, err
 	}
-	if err := channel.Sender.Send(ctx, page); err != nil {
-		p.metrics.sent(channel.Name, outcomeOf(err))
+	failure := channel.Sender.Send(ctx, page)
+	recording, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	if failure != nil {
+		p.metrics.sent(channel.Name, outcomeOf(failure))
 		p.log.Warn("a page was not delivered; it will be tried again", "channel", channel.Name,
-			"incident_id", page.IncidentID, "intent_id", page.IntentID, "error", err)
-		err = fmt.Errorf("page through %s: %w", channel.Name, err)
-		recording, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
-		defer cancel()
-		return errors.Join(err, p.store.missed(recording, channel.Name, page, p.settings.Retry(try)))
+			"incident_id", page.IncidentID, "intent_id", page.IntentID, "incidents", page.Count, "error", failure)
+		return false, p.store.missed(recording, channel.Name, page, p.settings.Retry(try))
 	}
 	failpoint.PageSent.Hit()
 	p.metrics.sent(channel.Name, delivered)
 	p.log.Info("paged", "channel", channel.Name, "incident_id", page.IncidentID, "intent_id", page.IntentID,
-		"kind", string(page.Kind), "state", string(page.State))
-	recording, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
-	defer cancel()
-	return p.store.told(recording, channel.Name, page)
+		"kind", string(page.Kind), "state", string(page.State), "incidents", page.Count)
+	return true, p.store.told(recording, channel.Name, page)
 }
 
 func outcomeOf(err error) outcome {
@@ -151,6 +189,9 @@ const (
 	alertLife          = 5 * AlertmanagerRepeat
 )
 
+// severities are the words of PagerDuty and of most alert rules.
+var severities = map[incident.Severity]string{incident.Page: "critical", incident.Warning: "warning"}
+
 type alertmanager struct{ url string }
 
 // NewAlertmanager sends to the API v2 below an Alertmanager's address
@@ -187,7 +228,7 @@ func newAlert(page Page, now time.Time) alert {
 		// The labels identify the alert: they are the same in every state.
 		Labels: map[string]string{
 			"alertname": "DrainerIncident",
-			"severity":  "critical",
+			"severity":  severities[page.Kind.Severity()],
 			"kind":      string(page.Kind),
 			"provider":  page.provider(),
 			"operation": page.operation(),
@@ -217,13 +258,13 @@ type pagerDutyEvent struct {
 }
 
 type pagerDutyPayload struct {
-	Summary   string    `json:"summary"`
-	Source    string    `json:"source"`
-	Severity  string    `json:"severity"`
-	Timestamp time.Time `json:"timestamp"`
-	Component string    `json:"component"`
-	Class     Kind      `json:"class"`
-	Details   details   `json:"custom_details"`
+	Summary   string        `json:"summary"`
+	Source    string        `json:"source"`
+	Severity  string        `json:"severity"`
+	Timestamp time.Time     `json:"timestamp"`
+	Component string        `json:"component"`
+	Class     incident.Kind `json:"class"`
+	Details   details       `json:"custom_details"`
 }
 
 func (c pagerDuty) Send(ctx context.Context, page Page) error {
@@ -232,7 +273,7 @@ func (c pagerDuty) Send(ctx context.Context, page Page) error {
 	}
 	if page.State == Open {
 		event.Payload = &pagerDutyPayload{
-			Summary: page.Summary(), Source: "drainer", Severity: "critical", Timestamp: page.OpenedAt.UTC(),
+			Summary: page.Summary(), Source: "drainer", Severity: severities[page.Kind.Severity()], Timestamp: page.OpenedAt.UTC(),
 			Component: page.provider(), Class: page.Kind, Details: page.details(),
 		}
 	}
@@ -256,7 +297,9 @@ var slackEscape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`
 
 func slackText(page Page) string {
 	heading := fmt.Sprintf("*drainer: incident %d is %s*", page.IncidentID, page.State)
-	if page.By != "" {
+	if !page.alone() {
+		heading = fmt.Sprintf("*drainer: %s: %s*", page.State, page.incidents())
+	} else if page.By != "" {
 		heading += " by `" + slackEscape.Replace(page.by()) + "`"
 	}
 	lines := []string{heading, page.summary("`" + page.tool() + "`")}

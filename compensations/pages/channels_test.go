@@ -15,6 +15,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/agentoutbox/drainer/compensations/pages"
+	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
@@ -24,7 +25,7 @@ var opened = time.Date(2026, 3, 1, 12, 0, 0, 0, time.FixedZone("CET", 3600))
 
 func somePage(state pages.State) pages.Page {
 	page := pages.Page{
-		IncidentID: 7, Generation: 2, State: state, Kind: pages.OutcomeUnknown, IntentID: 42, ToolName: "stripe/create_charge",
+		IncidentID: 7, Generation: 2, State: state, Kind: incident.OutcomeUnknown, IntentID: 42, ToolName: "stripe/create_charge",
 		IdempotencyKey: "idem_v1_0123456789abcdef0123456789abcdef", OpenedAt: opened, Sends: 3,
 	}
 	if state != pages.Open {
@@ -45,7 +46,7 @@ func told(t *testing.T, sender func(url string) pages.Sender, page pages.Page) m
 
 const dedup = "outbox-incident-7-2-idem_v1_0123456789abcdef0123456789abcdef"
 
-const detailsOf = `{"incident_id":7,"generation":2,"dedup_key":"` + dedup + `","state":"%s","kind":"outcome_unknown",` +
+const detailsOf = `{"count":1,"incident_id":7,"generation":2,"dedup_key":"` + dedup + `","state":"%s","kind":"outcome_unknown",` +
 	`"provider":"stripe","operation":"create_charge","intent_id":42,"idempotency_key":"idem_v1_0123456789abcdef0123456789abcdef",` +
 	`"opened_at":"2026-03-01T11:00:00Z",%s` +
 	`"summary":"outcome_unknown: it is not known whether this effect happened (stripe/create_charge, intent 42)"%s}`
@@ -278,21 +279,21 @@ func TestEveryKindSaysWhatItMeansAndWhatToType(t *testing.T) {
 	saga := []string{
 		"drainer sagas show --intent 42", "drainer sagas retry --intent 42 --reason TEXT", "drainer sagas resolve --intent 42 --reason TEXT",
 	}
-	remedies := map[pages.Kind][]string{
-		pages.OutcomeUnknown:        {"drainer intents resolve 42 --as completed|failed --reason TEXT"},
-		pages.CompensationFailed:    saga,
-		pages.ReversalWindowExpired: saga,
-		pages.UnconfiguredProvider:  {"drainer status", "drainer intents cancel 42 --reason TEXT"},
-		pages.KeyCollision:          nil,
-		pages.UnknownOperation:      {"drainer status", "drainer intents cancel 42 --reason TEXT"},
-		pages.FirstReplay:           nil,
-		pages.CredentialsRefused:    {"drainer providers list", "drainer providers resume stripe --reason TEXT"},
-		pages.Forbidden:             {"drainer providers list", "drainer providers resume stripe --reason TEXT"},
-		pages.Misconfigured:         {"drainer providers list", "drainer providers resume stripe --reason TEXT"},
-		pages.RefusedIntent:         {"drainer intents retry 42 --config FILE --reason TEXT"},
-		pages.SagaStalled:           saga,
+	remedies := map[incident.Kind][]string{
+		incident.OutcomeUnknown:        {"drainer intents resolve 42 --as completed|failed --reason TEXT"},
+		incident.CompensationFailed:    saga,
+		incident.ReversalWindowExpired: saga,
+		incident.UnconfiguredProvider:  {"drainer status", "drainer intents cancel 42 --reason TEXT"},
+		incident.KeyCollision:          nil,
+		incident.UnknownOperation:      {"drainer status", "drainer intents cancel 42 --reason TEXT"},
+		incident.FirstReplay:           nil,
+		incident.RefusedIntent:         {"drainer intents retry 42 --config FILE --reason TEXT"},
+		incident.SagaStalled:           saga,
+		incident.CredentialsRefused:    {"drainer providers list", "drainer providers resume stripe --reason TEXT"},
+		incident.Forbidden:             {"drainer providers list", "drainer providers resume stripe --reason TEXT"},
+		incident.Misconfigured:         {"drainer providers list", "drainer providers resume stripe --reason TEXT"},
 	}
-	for _, kind := range pages.Kinds() {
+	for _, kind := range incident.Kinds() {
 		page := somePage(pages.Open)
 		page.Kind = kind
 		if !strings.Contains(page.Summary(), string(kind)+": ") || strings.Contains(page.Summary(), ":  (") {
@@ -302,6 +303,45 @@ func TestEveryKindSaysWhatItMeansAndWhatToType(t *testing.T) {
 		want := slices.Concat([]string{"drainer intents show 42"}, remedy, []string{"drainer incidents ack 7 --reason TEXT"})
 		if got := page.Todo(); !listed || !slices.Equal(got, want) {
 			t.Errorf("%s: got %q, want %q", kind, got, want)
+		}
+	}
+}
+
+func TestAPageOfAGroupCountsAndSaysHowToListIt(t *testing.T) {
+	t.Parallel()
+	page := somePage(pages.Open)
+	page.Count = 1000
+	want := "*drainer: open: 1000 incidents*\n" +
+		"outcome_unknown, 1000 incidents: it is not known whether this effect happened (the first: `stripe/create_charge`, intent 42)\n" +
+		"since 2026-03-01T11:00:00Z, key idem_v1_0123456789abcdef0123456789abcdef\n" +
+		"```drainer incidents list --kind outcome_unknown --provider stripe\ndrainer intents show INTENT\n" +
+		"drainer intents resolve INTENT --as completed|failed --reason TEXT\ndrainer incidents ack INCIDENT... --reason TEXT```"
+	if got := slackText(t, page); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	page.Kind = incident.UnconfiguredProvider
+	if got := page.Todo()[0]; got != "drainer incidents list --kind unconfigured_provider" {
+		t.Errorf("of many providers it says %s", got)
+	}
+	page.Count, page.FirstIsOver = 1, true
+	if got := page.Summary(); !strings.Contains(got, "unconfigured_provider, 1 incident: ") {
+		t.Errorf("of another than the first it says %s", got)
+	}
+	page.State, page.Count = pages.Resolved, 1000
+	if got := slackText(t, page); !strings.HasPrefix(got, "*drainer: resolved: 1000 incidents*\n") {
+		t.Errorf("at the end it says %s", got)
+	}
+}
+
+func TestAWarningIsNoCriticalAlert(t *testing.T) {
+	t.Parallel()
+	page := somePage(pages.Open)
+	page.Kind = incident.KeyCollision
+	pagerDuty := told(t, func(url string) pages.Sender { return pages.NewPagerDuty(url, "R0") }, page)
+	alert := told(t, pages.NewAlertmanager, page)
+	for _, body := range []string{pagerDuty.body, alert.body} {
+		if !strings.Contains(body, `"severity":"warning"`) {
+			t.Errorf("told is %s", body)
 		}
 	}
 }

@@ -7,61 +7,39 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/agentoutbox/drainer/drainer/incident"
 )
-
-// Kind is the subject of an incident.
-type Kind string
-
-// The kinds, as the table outbox.incident knows them.
-const (
-	OutcomeUnknown        Kind = "outcome_unknown"
-	CompensationFailed    Kind = "compensation_failed"
-	ReversalWindowExpired Kind = "reversal_window_expired"
-	KeyCollision          Kind = "key_collision"
-	UnconfiguredProvider  Kind = "unconfigured_provider"
-	SagaStalled           Kind = "saga_stalled"
-	RefusedIntent         Kind = "refused_intent"
-	UnknownOperation      Kind = "unknown_operation"
-	FirstReplay           Kind = "first_replay"
-	CredentialsRefused    Kind = "credentials_refused"
-	Forbidden             Kind = "forbidden"
-	Misconfigured         Kind = "misconfigured"
-)
-
-// Kinds lists them all.
-func Kinds() []Kind {
-	return []Kind{OutcomeUnknown, CompensationFailed, ReversalWindowExpired, KeyCollision, UnconfiguredProvider, SagaStalled, RefusedIntent, UnknownOperation, FirstReplay, CredentialsRefused, Forbidden, Misconfigured}
-}
 
 // meaning explains a kind to an operator who was just woken up.
-var meaning = map[Kind]string{
-	OutcomeUnknown:        "it is not known whether this effect happened",
-	CompensationFailed:    "this step could not be undone",
-	ReversalWindowExpired: "it is too late to undo this step",
-	KeyCollision:          "an agent enqueued another payload under the key of this intent, and was refused",
-	UnconfiguredProvider:  "this intent and maybe others wait for a provider that no drainer serves",
-	SagaStalled:           "three passes over the saga of this run did not end: the process died or stood still, or the database refused the undo",
-	RefusedIntent:         "this intent was refused before it reached its provider; its run goes on",
-	UnknownOperation:      "this intent and maybe others wait for an operation that their provider does not have",
-	CredentialsRefused:    "this intent and maybe others wait because their provider refuses the credentials",
-	Forbidden:             "this intent and maybe others wait because their provider forbids this operation",
-	Misconfigured:         "this intent and maybe others wait because no request could be made of any intent of this operation",
-	FirstReplay:           "the provider had seen the key of this intent before its first attempt: what it calls completed may be another intent's effect",
+var meaning = map[incident.Kind]string{
+	incident.OutcomeUnknown:        "it is not known whether this effect happened",
+	incident.CompensationFailed:    "this step could not be undone",
+	incident.ReversalWindowExpired: "it is too late to undo this step",
+	incident.KeyCollision:          "an agent enqueued another payload under the key of this intent, and was refused",
+	incident.UnconfiguredProvider:  "this intent and maybe others wait for a provider that no drainer serves",
+	incident.SagaStalled:           "three passes over the saga of this run did not end: the process died or stood still, or the database refused the undo",
+	incident.RefusedIntent:         "this intent was refused before it reached its provider; its run goes on",
+	incident.UnknownOperation:      "this intent and maybe others wait for an operation that their provider does not have",
+	incident.FirstReplay:           "the provider had seen the key of this intent before its first attempt: what it calls completed may be another intent's effect",
+	incident.CredentialsRefused:    "this intent and maybe others wait because their provider refuses the credentials",
+	incident.Forbidden:             "this intent and maybe others wait because their provider forbids this operation",
+	incident.Misconfigured:         "this intent and maybe others wait because no request could be made of any intent of this operation",
 }
 
 // remedy lists the commands, beside looking and acknowledging, that lead out of
 // it. A collision and a first replay have no other: acknowledging ends them.
-var remedy = map[Kind][]string{
-	OutcomeUnknown:        {"drainer intents resolve INTENT --as completed|failed --reason TEXT"},
-	CompensationFailed:    sagaRemedy,
-	ReversalWindowExpired: sagaRemedy,
-	SagaStalled:           sagaRemedy,
-	RefusedIntent:         {"drainer intents retry INTENT --config FILE --reason TEXT"},
-	UnknownOperation:      {"drainer status", "drainer intents cancel INTENT --reason TEXT"},
-	CredentialsRefused:    configurationRemedy,
-	Forbidden:             configurationRemedy,
-	Misconfigured:         configurationRemedy,
-	UnconfiguredProvider:  {"drainer status", "drainer intents cancel INTENT --reason TEXT"},
+var remedy = map[incident.Kind][]string{
+	incident.OutcomeUnknown:        {"drainer intents resolve INTENT --as completed|failed --reason TEXT"},
+	incident.CompensationFailed:    sagaRemedy,
+	incident.ReversalWindowExpired: sagaRemedy,
+	incident.SagaStalled:           sagaRemedy,
+	incident.RefusedIntent:         {"drainer intents retry INTENT --config FILE --reason TEXT"},
+	incident.UnknownOperation:      {"drainer status", "drainer intents cancel INTENT --reason TEXT"},
+	incident.UnconfiguredProvider:  {"drainer status", "drainer intents cancel INTENT --reason TEXT"},
+	incident.CredentialsRefused:    configurationRemedy,
+	incident.Forbidden:             configurationRemedy,
+	incident.Misconfigured:         configurationRemedy,
 }
 
 var configurationRemedy = []string{"drainer providers list", "drainer providers resume PROVIDER --reason TEXT"}
@@ -72,35 +50,43 @@ var sagaRemedy = []string{
 	"drainer sagas resolve --intent INTENT --reason TEXT",
 }
 
-// State is where an incident stands.
+// State is where an incident or a group stands.
 type State string
 
 // An incident is open until an operator acknowledges it, and resolved once
-// its cause is gone, whichever comes first.
+// its cause is gone, whichever comes first. A group is open while any of its
+// incidents is, and resolved once all are.
 const (
 	Open         State = "open"
 	Acknowledged State = "acknowledged"
 	Resolved     State = "resolved"
 )
 
-// Page is the message about an incident to a channel. It names the intent by its
-// number and its key, a hash, and shows nothing of what the agent wrote but the
-// tool's name.
+// Page is the message to a channel about a group: the incidents of one kind at one
+// provider that are open at one time. The first of them, as the group was opened, names
+// it. The page names that one's intent by its number and its key, a hash, and shows
+// nothing of what the agent wrote but the tool's name.
 type Page struct {
-	IncidentID     int64
-	Generation     int // how often the incident was opened
-	State          State
-	Kind           Kind
+	IncidentID     int64 // the first
+	Generation     int   // how often the first was opened
+	State          State // of the group
+	Kind           incident.Kind
 	IntentID       int64
 	ToolName       string
 	IdempotencyKey string
 	OpenedAt       time.Time
-	By             string // who acknowledged or resolved it, if any operator did
-	Sends          int    // how often this channel was sent something of it before
+	By             string    // who acknowledged or resolved the first, if any operator did
+	Count          int       // how many incidents are open; those told of last, where none is
+	FirstIsOver    bool      // acknowledged or resolved: it is others that are open
+	Newest         time.Time // when the last of them was opened
+	Sends          int       // how often this channel was sent something of the group before
 }
 
-// DedupKey is one opening of one incident, the same in every page about it. The
-// intent's key keeps several outboxes that share a pager apart.
+// alone says that the page is about its first incident and no other.
+func (p Page) alone() bool { return p.Count <= 1 && (!p.FirstIsOver || p.State != Open) }
+
+// DedupKey is one opening of one group, the same in every page about it. The intent's
+// key keeps several outboxes that share a pager apart.
 func (p Page) DedupKey() string {
 	return fmt.Sprintf("outbox-incident-%d-%d-%s", p.IncidentID, p.Generation, p.IdempotencyKey)
 }
@@ -115,21 +101,49 @@ func (p Page) MessageID() string {
 func (p Page) Summary() string { return p.summary(p.tool()) }
 
 func (p Page) summary(tool string) string {
-	return fmt.Sprintf("%s: %s (%s, intent %d)", p.Kind, meaning[p.Kind], tool, p.IntentID)
+	if p.alone() {
+		return fmt.Sprintf("%s: %s (%s, intent %d)", p.Kind, meaning[p.Kind], tool, p.IntentID)
+	}
+	return fmt.Sprintf("%s, %s: %s (the first: %s, intent %d)", p.Kind, p.incidents(), meaning[p.Kind], tool, p.IntentID)
 }
 
-// Todo lists what to type while no operator has taken the incident.
+func (p Page) incidents() string {
+	if p.Count == 1 {
+		return "1 incident"
+	}
+	return fmt.Sprintf("%d incidents", p.Count)
+}
+
+// Todo lists what to type while an incident is open.
 func (p Page) Todo() []string {
 	if p.State != Open {
 		return nil
 	}
-	intent := strconv.FormatInt(p.IntentID, 10)
+	intent, ack := strconv.FormatInt(p.IntentID, 10), fmt.Sprintf("drainer incidents ack %d --reason TEXT", p.IncidentID)
 	todo := []string{"drainer intents show " + intent}
+	if !p.alone() {
+		intent, ack = "INTENT", "drainer incidents ack INCIDENT... --reason TEXT"
+		todo = []string{p.list(), "drainer intents show INTENT"}
+	}
 	for _, command := range remedy[p.Kind] {
 		todo = append(todo, strings.NewReplacer("INTENT", intent, "PROVIDER", p.provider()).Replace(command))
 	}
-	return append(todo, fmt.Sprintf("drainer incidents ack %d --reason TEXT", p.IncidentID))
+	return append(todo, ack)
 }
+
+// list is the command that shows all of the group. A shell would take another provider's
+// name apart.
+func (p Page) list() string {
+	command := "drainer incidents list --kind " + string(p.Kind)
+	if provider, _, _ := strings.Cut(p.ToolName, "/"); !spansProviders(p.Kind) && provider == p.provider() && !strings.HasPrefix(provider, "-") {
+		command += " --provider " + provider
+	}
+	return command
+}
+
+// spansProviders says that the group is of every provider: agents make up the names of
+// those, and each would be a page.
+func spansProviders(kind incident.Kind) bool { return kind == incident.UnconfiguredProvider }
 
 func (p Page) provider() string {
 	provider, _, _ := strings.Cut(p.tool(), "/")
@@ -175,24 +189,25 @@ func (p Page) by() string {
 
 // details are the fields of a page that programs read.
 type details struct {
-	IncidentID     int64     `json:"incident_id"`
-	Generation     int       `json:"generation"`
-	DedupKey       string    `json:"dedup_key"`
-	State          State     `json:"state"`
-	Kind           Kind      `json:"kind"`
-	Provider       string    `json:"provider"`
-	Operation      string    `json:"operation"`
-	IntentID       int64     `json:"intent_id"`
-	IdempotencyKey string    `json:"idempotency_key"`
-	OpenedAt       time.Time `json:"opened_at"`
-	By             string    `json:"by,omitempty"`
-	Summary        string    `json:"summary"`
-	Todo           []string  `json:"todo,omitempty"`
+	Count          int           `json:"count"`
+	IncidentID     int64         `json:"incident_id"`
+	Generation     int           `json:"generation"`
+	DedupKey       string        `json:"dedup_key"`
+	State          State         `json:"state"`
+	Kind           incident.Kind `json:"kind"`
+	Provider       string        `json:"provider"`
+	Operation      string        `json:"operation"`
+	IntentID       int64         `json:"intent_id"`
+	IdempotencyKey string        `json:"idempotency_key"`
+	OpenedAt       time.Time     `json:"opened_at"`
+	By             string        `json:"by,omitempty"`
+	Summary        string        `json:"summary"`
+	Todo           []string      `json:"todo,omitempty"`
 }
 
 func (p Page) details() details {
 	return details{
-		IncidentID: p.IncidentID, Generation: p.Generation, DedupKey: p.DedupKey(), State: p.State, Kind: p.Kind,
+		Count: max(p.Count, 1), IncidentID: p.IncidentID, Generation: p.Generation, DedupKey: p.DedupKey(), State: p.State, Kind: p.Kind,
 		Provider: p.provider(), Operation: p.operation(), IntentID: p.IntentID, IdempotencyKey: p.IdempotencyKey,
 		OpenedAt: p.OpenedAt.UTC(), By: p.by(), Summary: p.Summary(), Todo: p.Todo(),
 	}
@@ -200,8 +215,9 @@ func (p Page) details() details {
 
 // Channel is one way to reach a human.
 type Channel struct {
-	Name   string        // in the table, in metrics and in logs
-	Repeat time.Duration // how often it hears of an incident that stays open
+	Name   string         // in the table, in metrics and in logs
+	Match  incident.Match // what it gets
+	Repeat time.Duration  // how often it hears of a group that stays open
 	Sender Sender
 }
 

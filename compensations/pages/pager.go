@@ -1,13 +1,18 @@
 // Package pages tells humans what only a human can decide.
 //
 //	incident opened ─▶ look, every few seconds: which channel has not heard of it?
-//	                     │ a page job for each
+//	                     │ a job for each such channel
 //	                     ▼
-//	                   send ──▶ told: open ──▶ again every repeat, until …
-//	                     ▲                        acknowledged, then resolved
+//	                   send ──▶ told: open ──▶ again as the group grows, and every
+//	                     ▲                     repeat, until acknowledged, then resolved
 //	                     └── the channel is down: later, as often as it takes
 //
-// A channel is brought up to date: it is told what an incident is now, whenever
+// A page is about a group: the incidents of one kind at one provider, of those that the
+// channel's match chooses. A row of outbox.page is one opening of a group for one channel.
+// New incidents join it while one that it was told of is open, and begin another opening
+// after that.
+//
+// A channel is brought up to date: it is told what a group is now, whenever
 // that is not what it was told last. So a job may run twice or be cut off
 // anywhere, and what was missed while a channel was down is not repeated to it.
 // The row of the page says who is at it and when it is tried again, by the
@@ -25,6 +30,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -61,6 +67,7 @@ type Pager struct {
 	store    store
 	settings Settings // all but whom to tell of what, which is audience
 	audience atomic.Pointer[audience]
+	busy     sync.Map // the channels that a job of this process is at
 	metrics  *metrics
 	log      *slog.Logger
 }
@@ -114,16 +121,6 @@ func (p *Pager) Periodic() []*river.PeriodicJob {
 	)}
 }
 
-const (
-	// perLook bounds what a channel has to do: a thousand incidents of one
-	// outage must neither flood a pager nor, while it is down, the workers. Looks
-	// that overlap may each bring as many.
-	perLook = 10
-	// triesInRow is how often a page is tried before it makes room for others: a
-	// channel may refuse it for ever.
-	triesInRow = 3
-)
-
 // lookArgs is the leader's job that finds out who is to be told what.
 type lookArgs struct{}
 
@@ -152,33 +149,26 @@ func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
 	return err
 }
 
-// enqueue inserts a job for each page, unless one waits. Looks that overlap may
-// insert two: the row of the page lets one of them send.
+// enqueue inserts a job for the channel, unless it is up to date or a job waits. Looks
+// that overlap may insert two: the rows of the pages let one of them send each.
 func (p *Pager) enqueue(ctx context.Context, channel Channel) error {
-	underWay, err := p.store.underWay(ctx, channel)
-	if err != nil || underWay >= perLook {
+	waits, err := p.store.waits(ctx, channel)
+	if err != nil || waits {
 		return err
 	}
-	due, err := p.store.due(ctx, channel, perLook-underWay)
+	due, err := p.store.due(ctx, channel, 1)
 	if err != nil || len(due) == 0 {
 		return err
 	}
-	inserts := make([]river.InsertManyParams, len(due))
-	for i, page := range due {
-		inserts[i] = river.InsertManyParams{Args: sendArgs{channel.Name, page.IncidentID, page.Generation}}
-	}
-	if _, err := river.ClientFromContext[pgx.Tx](ctx).InsertMany(ctx, inserts); err != nil {
+	if _, err := river.ClientFromContext[pgx.Tx](ctx).Insert(ctx, sendArgs{channel.Name}, nil); err != nil {
 		return fmt.Errorf("insert page jobs: %w", err)
 	}
 	return nil
 }
 
-// sendArgs is the job that tells one channel how one opening of an incident
-// stands.
+// sendArgs is the job that brings one channel up to date.
 type sendArgs struct {
-	Channel    string `json:"channel"`
-	IncidentID int64  `json:"incident_id"`
-	Generation int    `json:"generation"`
+	Channel string `json:"channel"`
 }
 
 func (sendArgs) Kind() string { return "page_send" }
@@ -193,8 +183,8 @@ func (sendArgs) InsertOpts() river.InsertOpts {
 var (
 	//go:embed sql/due.sql
 	dueSQL string
-	//go:embed sql/under_way.sql
-	underWaySQL string
+	//go:embed sql/waits.sql
+	waitsSQL string
 	//go:embed sql/begin.sql
 	beginSQL string
 	//go:embed sql/missed.sql
@@ -202,6 +192,10 @@ var (
 	//go:embed sql/told.sql
 	toldSQL string
 )
+
+// updateAfter is how often a channel hears at most that a group grew, unless the group
+// doubled: then it hears at once.
+const updateAfter = 5 * time.Minute
 
 // unconfiguredAfter leaves time to deploy the agent before its drainer.
 const unconfiguredAfter = 5 * time.Minute
@@ -213,40 +207,28 @@ const (
 	mostUnknown = 20
 )
 
-// store has the questions of this package to the outbox.
 type store struct{ pool *pgxpool.Pool }
 
-// due lists what a channel is to be told and for which no job waits. Of nine
-// pages about four are new to it, two it missed before, two are ends, and one is a
-// repetition, as long as there are such.
-func (s store) due(ctx context.Context, channel Channel, limit int) ([]Page, error) {
-	return s.pages(ctx, channel, nil, nil, limit)
-}
-
-// underWay counts what the channel has still to be told and makes no room.
-func (s store) underWay(ctx context.Context, channel Channel) (pages int, err error) {
-	err = s.pool.QueryRow(ctx, underWaySQL, sendArgs{}.Kind(), channel.Name, triesInRow).Scan(&pages)
+// waits says whether a job for the channel does. One that runs is not asked: its process
+// may be dead.
+func (s store) waits(ctx context.Context, channel Channel) (waits bool, err error) {
+	err = s.pool.QueryRow(ctx, waitsSQL, sendArgs{}.Kind(), channel.Name).Scan(&waits)
 	if err != nil {
-		return 0, fmt.Errorf("count page jobs: %w", err)
+		return false, fmt.Errorf("look for page jobs: %w", err)
 	}
-	return pages, nil
+	return waits, nil
 }
 
-// dueOf reports whether a channel is to be told anything of one incident.
-func (s store) dueOf(ctx context.Context, channel Channel, incidentID int64, generation int) (Page, bool, error) {
-	pages, err := s.pages(ctx, channel, &incidentID, &generation, 1)
-	if err != nil || len(pages) == 0 {
-		return Page{}, false, err
-	}
-	return pages[0], true, nil
-}
-
-func (s store) pages(ctx context.Context, channel Channel, incidentID *int64, generation *int, limit int) ([]Page, error) {
+// due lists what a channel is to be told, and nothing that another process is sending. Of
+// nine pages about three are of new groups, as long as there are such, and one is a
+// repetition.
+func (s store) due(ctx context.Context, channel Channel, limit int) ([]Page, error) {
 	// CollectRows returns the error too.
-	rows, _ := s.pool.Query(ctx, dueSQL, channel.Name, channel.Repeat.Seconds(), incidentID, generation, limit, sendArgs{}.Kind())
+	rows, _ := s.pool.Query(ctx, dueSQL, channel.Name, channel.Repeat.Seconds(), updateAfter.Seconds(), limit,
+		channel.Match.Chosen(), channel.Match.Providers, channel.Match.Tools)
 	pages, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Page, err error) {
 		err = row.Scan(&p.IncidentID, &p.Generation, &p.State, &p.Kind, &p.IntentID, &p.ToolName, &p.IdempotencyKey,
-			&p.OpenedAt, &p.By, &p.Sends)
+			&p.OpenedAt, &p.By, &p.Count, &p.FirstIsOver, &p.Newest, &p.Sends)
 		return p, err
 	})
 	if err != nil {
@@ -258,7 +240,8 @@ func (s store) pages(ctx context.Context, channel Channel, incidentID *int64, ge
 // begin records that the page may have reached the channel from now on. It returns
 // the number of this try, or 0 if another process is sending the page.
 func (s store) begin(ctx context.Context, channel string, page Page) (try int, err error) {
-	err = s.pool.QueryRow(ctx, beginSQL, channel, page.IncidentID, page.Generation, sendTimeout.Seconds(), page.Sends).Scan(&try)
+	err = s.pool.QueryRow(ctx, beginSQL, channel, page.IncidentID, page.Generation, sendTimeout.Seconds(), page.Sends,
+		page.Count, page.Newest).Scan(&try)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("begin a page: %w", err)
 	}

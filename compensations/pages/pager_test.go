@@ -2,6 +2,7 @@ package pages_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/compensations/pages"
+	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/drainer/operator"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
@@ -58,7 +60,7 @@ func TestEachChannelHearsOfAnIncidentOnce(t *testing.T) {
 		channels = append(channels, channel(name, sender(r.server.URL+"/"+canary)))
 	}
 	d.work(quick(channels...))
-	d.incident(pages.CompensationFailed)
+	d.incident(incident.CompensationFailed)
 	for _, r := range receivers {
 		if m := r.next(); !strings.Contains(m.body, "compensation_failed") || strings.Contains(m.body, canary) {
 			t.Errorf("got %s", m.body)
@@ -91,7 +93,7 @@ func TestAPagerThatWasDownForTenTriesHearsOnceItIsBack(t *testing.T) {
 		return try > 10
 	}
 	d.work(quick(channel("pagerduty", pages.NewPagerDuty(r.server.URL+"/"+canary, canary))))
-	d.incident(pages.OutcomeUnknown)
+	d.incident(incident.OutcomeUnknown)
 
 	r.expect("trigger")
 	d.looks()
@@ -106,22 +108,84 @@ func TestAPagerThatWasDownForTenTriesHearsOnceItIsBack(t *testing.T) {
 	d.assertDiscreet()
 }
 
-func TestADownChannelKeepsNoOtherFromHearing(t *testing.T) {
+// Each of the channels that hang could take a worker for as long as it hangs.
+func TestChannelsThatHangKeepNoOtherFromHearing(t *testing.T) {
 	t.Parallel()
-	d, down, up := newDesk(t), newReceiver(t), newReceiver(t)
-	down.answer = func(_ int64, w http.ResponseWriter) bool { cut(w); return false }
-	settings := quick(channel("down", pages.NewSlack(down.server.URL)), channel("up", pages.NewSlack(up.server.URL)))
-	settings.Retry = func(int) time.Duration { return time.Second }
-	d.work(settings)
-	const incidents = 40 // more than one look takes on
-	for range incidents {
-		d.incident(pages.OutcomeUnknown)
+	d, up := newDesk(t), newReceiver(t)
+	hanging := newReceiver(t)
+	over := make(chan struct{})
+	t.Cleanup(func() { close(over) })
+	hanging.answer = func(int64, http.ResponseWriter) bool { <-over; return false }
+	var channels []pages.Channel
+	for n := range jobs.MaxChannels - 1 {
+		channels = append(channels, channel(fmt.Sprintf("hangs-%d", n), pages.NewSlack(hanging.server.URL)))
 	}
-	for range incidents {
+	d.run(quick(append(channels, channel("up", pages.NewSlack(up.server.URL)))...))
+	d.incident(incident.OutcomeUnknown)
+	up.next()
+	drainertest.Eventually(t, "every other channel hangs", func() bool { return hanging.tries.Load() == int64(len(channels)) })
+	const later = 20
+	for n := range later {
+		d.incidentAt(incident.OutcomeUnknown, fmt.Sprintf("sim%d", n))
+	}
+	for range later {
 		up.next()
 	}
-	if waiting := one[int](d, `SELECT count(*) FROM outbox.river_job WHERE kind = 'page_send' AND finalized_at IS NULL AND args ->> 'channel' = 'down'`); waiting > 20 { // two looks may overlap, and each starts 10
+}
+
+func TestADownChannelHasFewJobs(t *testing.T) {
+	t.Parallel()
+	d, down := newDesk(t), newReceiver(t)
+	down.answer = func(_ int64, w http.ResponseWriter) bool { cut(w); return false }
+	for n := range 40 {
+		d.incidentAt(incident.OutcomeUnknown, fmt.Sprintf("sim%d", n))
+	}
+	d.work(quick(channel("down", pages.NewSlack(down.server.URL))))
+	drainertest.Eventually(t, "it is tried", func() bool { return down.tries.Load() > 40 })
+	if waiting := one[int](d, `SELECT count(*) FROM outbox.river_job WHERE kind = 'page_send' AND finalized_at IS NULL`); waiting > 4 { // one that waits and one that runs, of two looks
 		t.Errorf("%d jobs wait for a channel that is down", waiting)
+	}
+}
+
+// After 45 minutes of faults the pages of 3,665 incidents once took a quarter of an hour.
+func TestTenThousandIncidentsTellOfEachKindAndProviderOnce(t *testing.T) {
+	t.Parallel()
+	d, r := newDesk(t), newReceiver(t)
+	const providers, each = 20, 10_000
+	kinds := []incident.Kind{ // which no look resolves because it finds no cause
+		incident.OutcomeUnknown, incident.CompensationFailed, incident.ReversalWindowExpired, incident.SagaStalled, incident.RefusedIntent, incident.FirstReplay,
+	}
+	d.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id)
+		SELECT ($1::text[])[1 + n % cardinality($1::text[])], e.intent_id, 'run'
+		FROM generate_series(0, $2::int - 1) n, outbox.enqueue('run', n::text, 'sim' || n / cardinality($1::text[]) % $3::int || '/act', 'scope', '{}') e`,
+		kinds, each, providers)
+	d.run(quick(channel("webhook", mustWebhook(t, r.server.URL))))
+
+	groups := providers * len(kinds)
+	told, incidents := map[string]bool{}, 0
+	for range groups {
+		var event struct {
+			Data struct {
+				Count          int
+				Kind, Provider string
+			}
+		}
+		if err := json.Unmarshal([]byte(r.next().body), &event); err != nil {
+			t.Fatal(err)
+		}
+		told[event.Data.Kind+" "+event.Data.Provider] = true
+		incidents += event.Data.Count
+	}
+	if len(told) != groups || incidents != each {
+		t.Errorf("told is of %d incidents of %d kinds and providers, want %d of %d", incidents, len(told), each, groups)
+	}
+	d.looks()
+	r.assertSilent()
+	if requests := r.tries.Load(); requests != int64(groups) {
+		t.Errorf("%d incidents cost %d requests, want %d", each, requests, groups)
+	}
+	if rows := one[int](d, `SELECT count(*)::int FROM outbox.page`); rows != groups {
+		t.Errorf("%d rows keep what was told, want %d", rows, groups)
 	}
 }
 
@@ -131,7 +195,7 @@ func TestAnOpenIncidentIsRepeatedUntilSomebodyHasIt(t *testing.T) {
 	often := channel("pagerduty", pages.NewPagerDuty(r.server.URL, "R0"))
 	often.Repeat = 10 * time.Millisecond
 	d.work(quick(often))
-	id := d.incident(pages.OutcomeUnknown)
+	id := d.incident(incident.OutcomeUnknown)
 	first, second := r.expect("trigger"), r.expect("trigger")
 	if first.body != second.body {
 		t.Errorf("the repetition says\n%s\nafter\n%s", second.body, first.body)
@@ -159,7 +223,7 @@ func TestWhatWasAcknowledgedWhileThePagerWasDownWakesNobody(t *testing.T) {
 		return accepts
 	}
 	d.work(quick(channel("pagerduty", pages.NewPagerDuty(r.server.URL, "R0"))))
-	id := d.incident(pages.OutcomeUnknown)
+	id := d.incident(incident.OutcomeUnknown)
 	drainertest.Eventually(t, "the pager is tried", func() bool { return r.tries.Load() > 1 })
 	d.acknowledge(id)
 	before := r.tries.Load()
@@ -174,7 +238,7 @@ func TestAResolutionReachesThePagerAndAReopenedIncidentPagesAgain(t *testing.T) 
 	t.Parallel()
 	d, r := newDesk(t), newReceiver(t)
 	d.work(quick(channel("pagerduty", pages.NewPagerDuty(r.server.URL, "R0"))))
-	id := d.incident(pages.OutcomeUnknown)
+	id := d.incident(incident.OutcomeUnknown)
 	first := r.expect("trigger")
 
 	d.exec(`UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'operator:on-call' WHERE id = $1`, id)
@@ -197,7 +261,7 @@ func TestWhatWasOpenedAgainMeanwhileEndsUnderItsOldKey(t *testing.T) {
 	t.Parallel()
 	d, r := newDesk(t), newReceiver(t)
 	d.work(quick(channel("pagerduty", pages.NewPagerDuty(r.server.URL, "R0"))))
-	id := d.incident(pages.OutcomeUnknown)
+	id := d.incident(incident.OutcomeUnknown)
 	first := r.expect("trigger")
 	d.looks()
 
@@ -247,8 +311,8 @@ func TestThreeRunnersPageOnce(t *testing.T) {
 	t.Parallel()
 	d, r := newDesk(t), newReceiver(t)
 	const incidents = 20
-	for range incidents {
-		d.incident(pages.OutcomeUnknown)
+	for n := range incidents {
+		d.incidentAt(incident.OutcomeUnknown, fmt.Sprintf("sim%d", n))
 	}
 	for range 3 {
 		d.run(quick(channel("pagerduty", pages.NewPagerDuty(r.server.URL, "R0"))))
@@ -292,10 +356,10 @@ func TestPagesThatAChannelRefusesKeepNoOtherOut(t *testing.T) {
 	t.Parallel()
 	d, r := newDesk(t), newReceiver(t)
 	const refused = 12 // more than are under way at once
-	for range refused {
-		d.incident(pages.OutcomeUnknown)
+	for n := range refused {
+		d.incidentAt(incident.OutcomeUnknown, fmt.Sprintf("sim%d", n))
 	}
-	good := d.incident(pages.CompensationFailed)
+	good := d.incident(incident.CompensationFailed)
 	r.answer = func(_ int64, w http.ResponseWriter) bool {
 		w.WriteHeader(http.StatusBadRequest)
 		return true
@@ -312,12 +376,12 @@ func TestPagesOfAProcessThatDiedAreSentByOthers(t *testing.T) {
 	t.Parallel()
 	d, r := newDesk(t), newReceiver(t)
 	const left = 12 // more than are under way at once
-	for range left {
+	for n := range left {
+		d.incidentAt(incident.OutcomeUnknown, fmt.Sprintf("sim%d", n))
 		d.exec(`INSERT INTO outbox.river_job (kind, queue, state, args, attempt, max_attempts, attempted_at, attempted_by)
-			VALUES ('page_send', 'pages', 'running', jsonb_build_object('channel', 'slack', 'incident_id', $1::bigint, 'generation', 1),
-			        1, 1, now(), '{gone}')`, d.incident(pages.OutcomeUnknown))
+			VALUES ('page_send', 'pages', 'running', jsonb_build_object('channel', 'slack'), 1, 1, now(), '{gone}')`)
 	}
-	d.incident(pages.CompensationFailed)
+	d.incident(incident.CompensationFailed)
 	d.work(quick(channel("slack", pages.NewSlack(r.server.URL))))
 	told := map[string]bool{}
 	for range left + 1 {
@@ -331,7 +395,7 @@ func TestPagesOfAProcessThatDiedAreSentByOthers(t *testing.T) {
 func TestALookThatFailsIsSaidAndMadeAgain(t *testing.T) {
 	t.Parallel()
 	for fails, test := range map[string]struct{ breaks, mends string }{
-		"count page jobs": {`ALTER TABLE outbox.page RENAME TO away`, `ALTER TABLE outbox.away RENAME TO page`},
+		"look for due pages": {`ALTER TABLE outbox.page RENAME TO away`, `ALTER TABLE outbox.away RENAME TO page`},
 		"insert page jobs": {
 			`CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no room'; END $$;
 			 CREATE TRIGGER fail BEFORE INSERT ON outbox.river_job FOR EACH ROW WHEN (NEW.kind = 'page_send') EXECUTE FUNCTION fail()`,
@@ -343,7 +407,7 @@ func TestALookThatFailsIsSaidAndMadeAgain(t *testing.T) {
 			d, r := newDesk(t), newReceiver(t)
 			d.exec(test.breaks)
 			d.work(quick(channel("pagerduty", pages.NewPagerDuty(r.server.URL, "R0"))))
-			d.incident(pages.OutcomeUnknown)
+			d.incident(incident.OutcomeUnknown)
 			drainertest.Eventually(t, "it says what fails", func() bool {
 				said := d.log.String()
 				return strings.Contains(said, "cannot look after incidents; the next look will try again") && strings.Contains(said, fails)
@@ -391,7 +455,7 @@ func (d *desk) work(settings pages.Settings) *pages.Pager {
 	pager.Register(workers)
 	client, err := river.NewClient(riverpgxv5.New(d.db), &river.Config{
 		Schema:            "outbox",
-		Queues:            map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 4}, jobs.QueuePages: {MaxWorkers: 4}},
+		Queues:            map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 4}, jobs.QueuePages: {MaxWorkers: jobs.MaxChannels}},
 		Workers:           workers,
 		PeriodicJobs:      pager.Periodic(),
 		Logger:            log,
@@ -414,11 +478,16 @@ func (d *desk) work(settings pages.Settings) *pages.Pager {
 }
 
 // incident opens one of a new intent, and returns its id.
-func (d *desk) incident(kind pages.Kind) int64 {
+func (d *desk) incident(kind incident.Kind) int64 {
+	d.t.Helper()
+	return d.incidentAt(kind, "sim")
+}
+
+func (d *desk) incidentAt(kind incident.Kind, provider string) int64 {
 	d.t.Helper()
 	return one[int64](d, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id)
-		SELECT $1, intent_id, 'run-`+canary+`' FROM outbox.enqueue('run-`+canary+`', gen_random_uuid()::text, 'sim/act', 'scope-`+canary+`', '{"card": "`+canary+`"}')
-		RETURNING id`, kind)
+		SELECT $1, intent_id, 'run-`+canary+`' FROM outbox.enqueue('run-`+canary+`', gen_random_uuid()::text, $2 || '/act', 'scope-`+canary+`', '{"card": "`+canary+`"}')
+		RETURNING id`, kind, provider)
 }
 
 func (d *desk) exec(sql string, args ...any) {
@@ -490,7 +559,7 @@ func TestAReloadTellsOtherChannels(t *testing.T) {
 	t.Parallel()
 	d, before, after := newDesk(t), newReceiver(t), newReceiver(t)
 	pager := d.work(quick(channel("first", pages.NewSlack(before.server.URL))))
-	d.incident(pages.OutcomeUnknown)
+	d.incident(incident.OutcomeUnknown)
 	before.next()
 
 	pager.Use([]pages.Channel{channel("second", pages.NewSlack(after.server.URL))}, []string{"sim"})
@@ -500,7 +569,7 @@ func TestAReloadTellsOtherChannels(t *testing.T) {
 		}
 	}
 	after.next() // of the incident that it has not heard of
-	d.incident(pages.CompensationFailed)
+	d.incident(incident.CompensationFailed)
 	if m := after.next(); !strings.Contains(m.body, "compensation_failed") {
 		t.Errorf("the new channel got %s", m.body)
 	}
@@ -512,7 +581,7 @@ func TestAPageUnderWayToAChannelThatIsGoneEnds(t *testing.T) {
 	d, down := newDesk(t), newReceiver(t)
 	down.answer = func(_ int64, w http.ResponseWriter) bool { cut(w); return false }
 	pager := d.work(quick(channel("gone", pages.NewSlack(down.server.URL))))
-	d.incident(pages.OutcomeUnknown)
+	d.incident(incident.OutcomeUnknown)
 	drainertest.Eventually(t, "it is tried", func() bool { return down.tries.Load() > 0 })
 
 	pager.Use(nil, []string{"sim"})

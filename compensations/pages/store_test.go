@@ -21,6 +21,7 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -61,7 +62,7 @@ func (o tables) mustEnqueue(step, tool string) int64 {
 }
 
 // incidents tells each as "intent generation state", the oldest first.
-func (o tables) incidents(kind Kind) []string {
+func (o tables) incidents(kind incident.Kind) []string {
 	o.t.Helper()
 	rows, err := o.pool.Query(o.t.Context(), `SELECT intent_id || ' ' || generation || CASE WHEN resolved_at IS NULL THEN ' open' ELSE ' resolved' END
 		FROM outbox.incident WHERE kind = $1 ORDER BY id`, kind)
@@ -71,14 +72,14 @@ func (o tables) incidents(kind Kind) []string {
 	return incidents
 }
 
-func (o tables) assertIncidents(kind Kind, want ...string) {
+func (o tables) assertIncidents(kind incident.Kind, want ...string) {
 	o.t.Helper()
 	if got := o.incidents(kind); !slices.Equal(got, want) {
 		o.t.Errorf("incidents are %q, want %q", got, want)
 	}
 }
 
-var pager = Channel{Name: "pager", Repeat: time.Hour}
+var pager = Channel{Name: "pager", Repeat: time.Hour, Match: incident.Match{Kinds: incident.Kinds()}}
 
 func TestAChannelIsToldWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
@@ -117,16 +118,32 @@ func TestAChannelIsToldWhatItDoesNotKnow(t *testing.T) {
 			}
 			due, err := o.due(t.Context(), pager, 10)
 			o.must(err)
-			one, found, err := o.dueOf(t.Context(), pager, 1, 1)
-			o.must(err)
-			if len(due) > 1 || found != (len(due) == 1) || one.State != test.want || (found && one != due[0]) {
-				t.Errorf("due are %+v, and of it alone %+v; want %q", due, one, test.want)
+			var one Page
+			if len(due) > 0 {
+				one = due[0]
 			}
-			if found && (one.ToolName != "sim/act" || one.IntentID != 1 || one.Kind != OutcomeUnknown || len(one.IdempotencyKey) != 40) {
+			if len(due) > 1 || one.State != test.want {
+				t.Errorf("due are %+v; want %q", due, test.want)
+			}
+			if len(due) > 0 && (one.ToolName != "sim/act" || one.IntentID != 1 || one.Kind != incident.OutcomeUnknown || one.Count != 1 || len(one.IdempotencyKey) != 40) {
 				t.Errorf("the page is %+v", one)
 			}
 		})
 	}
+}
+
+// one is the only page that is due, if any is.
+func (o tables) one() (page Page, due bool) {
+	o.t.Helper()
+	pages, err := o.due(o.t.Context(), pager, 10)
+	o.must(err)
+	if len(pages) > 1 {
+		o.t.Fatalf("due are %+v, want one at most", pages)
+	}
+	if len(pages) == 0 {
+		return Page{}, false
+	}
+	return pages[0], true
 }
 
 // mustBegin reports which try it is, 0 for none.
@@ -145,19 +162,15 @@ func TestAPageIsSentByOneProcessAtATimeAndTriedAgainByTheDatabasesClock(t *testi
 	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 1, 'run')`)
 	o.exec(`INSERT INTO outbox.river_job (kind, state, args, attempt, max_attempts, attempted_at) VALUES
 		('page_send', 'running', '{"channel": "pager", "incident_id": 1, "generation": 1}', 1, 1, now())`)
-	page, _, err := o.dueOf(t.Context(), pager, 1, 1)
-	o.must(err)
+	page, _ := o.one()
 	assert := func(when string, try int) {
 		t.Helper()
-		due, err := o.due(t.Context(), pager, 10)
-		o.must(err)
-		again, found, err := o.dueOf(t.Context(), pager, 1, 1)
-		o.must(err)
+		again, found := o.one()
 		if found {
 			page = again
 		}
-		if got := o.mustBegin(page); got != try || found != (try > 0) || len(due) == 1 != (try > 0) {
-			t.Errorf("%s: due is %v, of it alone %t, and it is try %d; want %d", when, due, found, got, try)
+		if got := o.mustBegin(page); got != try || found != (try > 0) {
+			t.Errorf("%s: due: %t, and it is try %d; want %d", when, found, got, try)
 		}
 	}
 	assert("new", 1)
@@ -178,51 +191,26 @@ func TestAPageIsSentByOneProcessAtATimeAndTriedAgainByTheDatabasesClock(t *testi
 	assert("as a repetition after the clock was set back", 1)
 }
 
-func TestAPageThatIsRefusedAgainAndAgainMakesRoom(t *testing.T) {
-	t.Parallel()
-	o := newTables(t)
-	o.openIncidents(3)
-	due, err := o.due(t.Context(), pager, 10)
-	o.must(err)
-	for tries := range triesInRow {
-		underWay, err := o.underWay(t.Context(), pager)
-		o.must(err)
-		if want := min(tries, 1) * len(due); underWay != want {
-			t.Errorf("after %d tries %d pages are under way, want %d", tries, underWay, want)
-		}
-		for _, page := range due {
-			o.exec(`UPDATE outbox.page SET left_until = NULL WHERE incident_id = $1`, page.IncidentID)
-			o.mustBegin(page)
-			o.must(o.missed(t.Context(), pager.Name, page, time.Hour))
-		}
-	}
-	if underWay, err := o.underWay(t.Context(), pager); err != nil || underWay != 0 {
-		t.Errorf("%d pages take up room (%v), want none", underWay, err)
-	}
-}
-
 func TestTwoSendersThatMeetLeaveThePageToBeSentAgain(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
 	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 1, 'run')`)
-	first, _, err := o.dueOf(t.Context(), pager, 1, 1)
-	o.must(err)
+	first, _ := o.one()
 	o.mustBegin(first)
 	o.exec(`UPDATE outbox.incident SET resolved_at = now()`)
-	second, _, err := o.dueOf(t.Context(), pager, 1, 1)
-	o.must(err)
+	o.exec(`UPDATE outbox.page SET left_until = NULL`)
+	second, _ := o.one()
 
 	// The resolution is recorded last. Which of the two arrived last is not known.
 	o.must(o.told(t.Context(), pager.Name, first))
 	o.must(o.told(t.Context(), pager.Name, second))
-	again, due, err := o.dueOf(t.Context(), pager, 1, 1)
-	o.must(err)
+	again, due := o.one()
 	if !due || again.State != Resolved {
 		t.Fatalf("due: %t, %+v; want the resolution again", due, again)
 	}
 	o.must(o.told(t.Context(), pager.Name, again))
-	if _, due, err = o.dueOf(t.Context(), pager, 1, 1); due || err != nil {
-		t.Errorf("due: %t, %v; want nothing left to say", due, err)
+	if page, due := o.one(); due {
+		t.Errorf("due is %+v; want nothing left to say", page)
 	}
 }
 
@@ -278,10 +266,173 @@ func TestNoKindOfPageKeepsAnotherOut(t *testing.T) {
 	}
 }
 
+// openIncidents opens so many groups of one incident each.
 func (o tables) openIncidents(count int) {
 	o.t.Helper()
 	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at)
-		SELECT 'outcome_unknown', n, 'run', now() - interval '3 hours' + n * interval '1 minute' FROM generate_series(1, $1::int) n`, count)
+		SELECT 'outcome_unknown', intent_id, 'run', now() - interval '3 hours' + n * interval '1 minute'
+		FROM generate_series(1, $1::int) n, outbox.enqueue('run', n::text, 'sim' || n || '/act', 'scope', '{}')`, count)
+}
+
+// open opens incidents of one kind at one provider.
+func (o tables) open(kind incident.Kind, tool string, count int) {
+	o.t.Helper()
+	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id)
+		SELECT $1, intent_id, 'run' FROM generate_series(1, $3::int) n, outbox.enqueue('run', n || gen_random_uuid()::text, $2, 'scope', '{}')`, kind, tool, count)
+}
+
+// tell sends all that is due, and returns "state count of kind provider" of each page in order.
+func (o tables) tell(channel Channel) (told []string) {
+	o.t.Helper()
+	due, err := o.due(o.t.Context(), channel, 100)
+	o.must(err)
+	for _, page := range due {
+		if _, err := o.begin(o.t.Context(), channel.Name, page); err != nil {
+			o.t.Fatal(err)
+		}
+		o.must(o.told(o.t.Context(), channel.Name, page))
+		told = append(told, fmt.Sprintf("%s %d of %s %s", page.State, page.Count, page.Kind, page.provider()))
+	}
+	slices.Sort(told)
+	return told
+}
+
+func (o tables) assertTold(when string, want ...string) {
+	o.t.Helper()
+	if got := o.tell(pager); !slices.Equal(got, want) {
+		o.t.Errorf("%s: told is %q, want %q", when, got, want)
+	}
+}
+
+func TestAThousandIncidentsOfOneKindAndProviderAreOnePage(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.open(incident.OutcomeUnknown, "sim/act", 1000)
+	o.open(incident.OutcomeUnknown, "other/act", 2)
+	o.open(incident.CompensationFailed, "sim/act", 1)
+	o.assertTold("at first", "open 1 of compensation_failed sim", "open 1000 of outcome_unknown sim", "open 2 of outcome_unknown other")
+	o.assertTold("then")
+	o.exec(`UPDATE outbox.incident SET acknowledged_at = now() WHERE id < 1000`)
+	o.assertTold("while one is open")
+	o.exec(`UPDATE outbox.incident SET acknowledged_at = now() WHERE id = 1000`)
+	o.assertTold("once none is", "acknowledged 1000 of outcome_unknown sim")
+	o.exec(`UPDATE outbox.incident SET resolved_at = now() WHERE kind = 'outcome_unknown' AND id > 2`)
+	o.assertTold("while two are not resolved", "resolved 2 of outcome_unknown other")
+	o.exec(`UPDATE outbox.incident SET resolved_at = now() WHERE id <= 2`)
+	o.assertTold("once all are", "resolved 1000 of outcome_unknown sim")
+	if rows := drainertest.Value[int](t, o.pool, `SELECT count(*)::int FROM outbox.page`); rows != 3 {
+		t.Errorf("%d rows keep what was told, want one of each group", rows)
+	}
+}
+
+func TestAGroupThatGrowsIsToldAsItDoublesAndElseOnceInFiveMinutes(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	pages := 0
+	for range 40 {
+		o.open(incident.OutcomeUnknown, "sim/act", 1)
+		pages += len(o.tell(pager))
+	}
+	if pages != 6 { // of 1, 2, 4, 8, 16 and 32 incidents
+		t.Errorf("40 incidents, one after another, are %d pages, want 6", pages)
+	}
+	o.assertTold("soon")
+	o.exec(`UPDATE outbox.page SET told_at = now() - interval '6 minutes'`)
+	o.assertTold("after five minutes", "open 40 of outcome_unknown sim")
+	o.exec(`UPDATE outbox.page SET told_at = now() - interval '6 minutes'`)
+	o.assertTold("without another one")
+	o.exec(`UPDATE outbox.incident SET acknowledged_at = now() WHERE id <= 10`)
+	o.open(incident.OutcomeUnknown, "sim/act", 1)
+	o.assertTold("with another one, of fewer", "open 31 of outcome_unknown sim")
+}
+
+func TestGrowthThatAChannelMissedIsToldAgain(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.open(incident.OutcomeUnknown, "sim/act", 1)
+	o.tell(pager)
+	o.open(incident.OutcomeUnknown, "sim/act", 5)
+	page, _ := o.one()
+	o.mustBegin(page)
+	o.must(o.missed(t.Context(), pager.Name, page, 0))
+	o.assertTold("after a failure", "open 6 of outcome_unknown sim")
+}
+
+// A pager that was acknowledged does not wake its human again for the same key.
+func TestIncidentsAfterAnAcknowledgementAreAnotherOpening(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.open(incident.OutcomeUnknown, "sim/act", 2)
+	first, _ := o.one()
+	o.tell(pager)
+	o.exec(`UPDATE outbox.incident SET acknowledged_at = now()`)
+	o.assertTold("acknowledged", "acknowledged 2 of outcome_unknown sim")
+	o.open(incident.OutcomeUnknown, "sim/act", 3)
+	second, _ := o.one()
+	if second.DedupKey() == first.DedupKey() || second.Count != 3 {
+		t.Errorf("%+v follows %+v, want another opening of three", second, first)
+	}
+	o.assertTold("opened again", "open 3 of outcome_unknown sim")
+	o.exec(`UPDATE outbox.incident SET resolved_at = now() WHERE id <= 2`)
+	o.assertTold("the first opening ends", "resolved 2 of outcome_unknown sim")
+	o.exec(`UPDATE outbox.incident SET resolved_at = now()`)
+	o.assertTold("and the second", "resolved 3 of outcome_unknown sim")
+}
+
+// Two processes see another first incident of one group where a transaction commits late.
+func TestAGroupThatWasOpenedTwiceEndsOnce(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.open(incident.OutcomeUnknown, "sim/act", 2)
+	for _, id := range []int64{2, 1} {
+		o.exec(`INSERT INTO outbox.page (incident_id, generation, channel, told, told_at, sends, count) VALUES ($1, 1, 'pager', 'open', now(), 1, 2)`, id)
+	}
+	o.assertTold("the second opening has nothing of its own", "resolved 2 of outcome_unknown sim")
+	o.assertTold("and the other goes on")
+	o.exec(`UPDATE outbox.incident SET resolved_at = now()`)
+	o.assertTold("until the end", "resolved 2 of outcome_unknown sim")
+}
+
+func TestAChannelGetsWhatItsMatchChooses(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.open(incident.OutcomeUnknown, "sim/act", 1)
+	o.open(incident.OutcomeUnknown, "sim/ask", 1)
+	o.open(incident.KeyCollision, "sim/act", 1)
+	o.open(incident.RefusedIntent, "other/act", 1)
+	for name, test := range map[string]struct {
+		match incident.Match
+		want  []string
+	}{
+		"no match":  {incident.Match{}, []string{"open 1 of refused_intent other", "open 2 of outcome_unknown sim"}},
+		"kinds":     {incident.Match{Kinds: []incident.Kind{incident.KeyCollision}}, []string{"open 1 of key_collision sim"}},
+		"providers": {incident.Match{Providers: []string{"other"}}, []string{"open 1 of refused_intent other"}},
+		"tools":     {incident.Match{Tools: []string{"sim/ask"}}, []string{"open 1 of outcome_unknown sim"}},
+		"all":       {incident.Match{Kinds: []incident.Kind{incident.OutcomeUnknown}, Providers: []string{"other"}}, nil},
+	} {
+		channel := Channel{Name: name, Repeat: time.Hour, Match: test.match}
+		if got := o.tell(channel); !slices.Equal(got, test.want) {
+			t.Errorf("%s: told is %q, want %q", name, got, test.want)
+		}
+		if got := o.tell(channel); got != nil {
+			t.Errorf("%s: told is %q again", name, got)
+		}
+	}
+	o.exec(`UPDATE outbox.incident SET resolved_at = now()`)
+	other := Channel{Name: "no match", Repeat: time.Hour, Match: incident.Match{Providers: []string{"elsewhere"}}}
+	if got := o.tell(other); got != nil {
+		t.Errorf("a channel that another configuration narrowed is told %q", got)
+	}
+}
+
+// Agents make up the names of providers, and each would be a page.
+func TestProvidersThatNobodyConfiguredAreOnePage(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	for n := range 30 {
+		o.open(incident.UnconfiguredProvider, fmt.Sprintf("made-up-%d/act", n), 1)
+	}
+	o.assertTold("all", "open 30 of unconfigured_provider made-up-0")
 }
 
 // order is that in which the channel is to be told of incidents.
@@ -306,19 +457,19 @@ func TestACollisionOpensOneIncident(t *testing.T) {
 		}
 	}
 	notice()
-	o.assertIncidents(KeyCollision)
+	o.assertIncidents(incident.KeyCollision)
 	collide()
 	collide()
 	notice()
 	notice()
-	o.assertIncidents(KeyCollision, fmt.Sprintf("%d 1 open", intent))
+	o.assertIncidents(incident.KeyCollision, fmt.Sprintf("%d 1 open", intent))
 
 	o.exec(`UPDATE outbox.incident SET acknowledged_at = now(), resolved_at = now()`)
 	notice()
-	o.assertIncidents(KeyCollision, fmt.Sprintf("%d 1 resolved", intent))
+	o.assertIncidents(incident.KeyCollision, fmt.Sprintf("%d 1 resolved", intent))
 	collide()
 	notice()
-	o.assertIncidents(KeyCollision, fmt.Sprintf("%d 2 open", intent))
+	o.assertIncidents(incident.KeyCollision, fmt.Sprintf("%d 2 open", intent))
 }
 
 func TestLooksThatRaceOpenACollisionOnce(t *testing.T) {
@@ -335,7 +486,7 @@ func TestLooksThatRaceOpenACollisionOnce(t *testing.T) {
 	for range 8 {
 		o.must(<-errs)
 	}
-	o.assertIncidents(KeyCollision, "1 1 open")
+	o.assertIncidents(incident.KeyCollision, "1 1 open")
 }
 
 func TestAnOperationThatNoWorkerKnowsIsAnIncidentAfterAGrace(t *testing.T) {
@@ -350,29 +501,29 @@ func TestAnOperationThatNoWorkerKnowsIsAnIncidentAfterAGrace(t *testing.T) {
 	}
 	age(14)
 	notice()
-	o.assertIncidents(UnknownOperation)
+	o.assertIncidents(incident.UnknownOperation)
 	age(2)
 	o.exec(`INSERT INTO outbox.worker (worker_id, providers, tools) VALUES (gen_random_uuid(), '{sim}', '{sim/typo}')`)
 	notice()
-	o.assertIncidents(UnknownOperation) // its rows are on their way
+	o.assertIncidents(incident.UnknownOperation) // its rows are on their way
 	o.exec(`DELETE FROM outbox.worker`)
 	notice()
 	notice()
-	o.assertIncidents(UnknownOperation, fmt.Sprintf("%d 1 open", first))
-	o.assertIncidents(UnconfiguredProvider) // the provider is configured
+	o.assertIncidents(incident.UnknownOperation, fmt.Sprintf("%d 1 open", first))
+	o.assertIncidents(incident.UnconfiguredProvider) // the provider is configured
 
 	o.exec(`DELETE FROM outbox.queue WHERE intent_id = $1`, first)
 	notice()
-	o.assertIncidents(UnknownOperation, fmt.Sprintf("%d 1 open", first)) // the next one waits for the same reason
+	o.assertIncidents(incident.UnknownOperation, fmt.Sprintf("%d 1 open", first)) // the next one waits for the same reason
 	o.exec(`DELETE FROM outbox.queue WHERE intent_id = $1`, second)
 	notice()
-	o.assertIncidents(UnknownOperation, fmt.Sprintf("%d 1 resolved", first))
+	o.assertIncidents(incident.UnknownOperation, fmt.Sprintf("%d 1 resolved", first))
 }
 
 func TestAGateThatIsShutBecauseThisSideWasRefusedIsOneIncident(t *testing.T) {
 	t.Parallel()
-	for kind, gate := range map[Kind]struct{ table, name string }{
-		CredentialsRefused: {"provider", "sim"}, Forbidden: {"tool", "sim/act"}, Misconfigured: {"tool", "sim/act"},
+	for kind, gate := range map[incident.Kind]struct{ table, name string }{
+		incident.CredentialsRefused: {"provider", "sim"}, incident.Forbidden: {"tool", "sim/act"}, incident.Misconfigured: {"tool", "sim/act"},
 	} {
 		o := newTables(t)
 		o.exec(`INSERT INTO outbox.provider (name) VALUES ('sim') ON CONFLICT DO NOTHING`)
@@ -416,7 +567,7 @@ func TestMadeUpOperationsPageFewTimesAndHideNoProvider(t *testing.T) {
 	if open != 20 {
 		t.Errorf("%d incidents are open, want 20", open)
 	}
-	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 open", typo), fmt.Sprintf("%d 1 open", last))
+	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 1 open", typo), fmt.Sprintf("%d 1 open", last))
 }
 
 func TestRowsThatWaitForAnUnconfiguredProviderAreOneIncident(t *testing.T) {
@@ -430,25 +581,25 @@ func TestRowsThatWaitForAnUnconfiguredProviderAreOneIncident(t *testing.T) {
 	}
 	age(4)
 	notice("sim")
-	o.assertIncidents(UnconfiguredProvider)
+	o.assertIncidents(incident.UnconfiguredProvider)
 	age(2)
 	notice("sim")
 	notice("sim")
-	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 open", first))
+	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 1 open", first))
 
 	// The oldest row goes, and the next one waits for the same reason.
 	o.exec(`DELETE FROM outbox.queue WHERE intent_id = $1`, first)
 	notice("sim")
-	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 open", first))
+	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 1 open", first))
 	notice("sim", "typo")
-	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 resolved", first))
+	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 1 resolved", first))
 	notice("sim")
 	notice("sim")
-	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 resolved", first), fmt.Sprintf("%d 1 open", second))
+	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 1 resolved", first), fmt.Sprintf("%d 1 open", second))
 
 	o.exec(`DELETE FROM outbox.queue`)
 	notice("sim")
-	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 resolved", first), fmt.Sprintf("%d 1 resolved", second))
+	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 1 resolved", first), fmt.Sprintf("%d 1 resolved", second))
 }
 
 func TestAStuckProviderThatWasAcknowledgedIsNotOpenedAgain(t *testing.T) {
@@ -459,14 +610,14 @@ func TestAStuckProviderThatWasAcknowledgedIsNotOpenedAgain(t *testing.T) {
 	o.must(o.notice(t.Context(), []string{"sim"}))
 	o.exec(`UPDATE outbox.incident SET acknowledged_at = now()`)
 	o.must(o.notice(t.Context(), []string{"sim"}))
-	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 open", intent))
+	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 1 open", intent))
 	if due, err := o.due(t.Context(), pager, 10); err != nil || len(due) != 0 {
 		t.Errorf("due are %v, %v; want no page", due, err)
 	}
 
 	o.must(o.notice(t.Context(), []string{"typo"}))
 	o.must(o.notice(t.Context(), []string{"sim"}))
-	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 2 open", intent))
+	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 2 open", intent))
 }
 
 func TestAProviderThatAnotherWorkerServesIsConfigured(t *testing.T) {
@@ -476,11 +627,11 @@ func TestAProviderThatAnotherWorkerServesIsConfigured(t *testing.T) {
 	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() - interval '6 minutes'`)
 	o.exec(`INSERT INTO outbox.worker (worker_id, providers) VALUES (gen_random_uuid(), '{mail, fax}')`)
 	o.must(o.notice(t.Context(), []string{"sim"}))
-	o.assertIncidents(UnconfiguredProvider)
+	o.assertIncidents(incident.UnconfiguredProvider)
 
 	o.exec(`DELETE FROM outbox.worker`)
 	o.must(o.notice(t.Context(), []string{"sim"}))
-	o.assertIncidents(UnconfiguredProvider, fmt.Sprintf("%d 1 open", intent))
+	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 1 open", intent))
 }
 
 func TestTheBackoffOfAPageEndsAtAMinute(t *testing.T) {
@@ -542,7 +693,7 @@ func FuzzAToolsNameWritesNoPage(f *testing.F) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	f.Fuzz(func(t *testing.T, name, by string) {
 		for _, state := range []State{Open, Acknowledged, Resolved} {
-			page := Page{IncidentID: 7, Generation: 1, State: state, Kind: OutcomeUnknown, IntentID: 42, ToolName: name, OpenedAt: at, By: "ann"}
+			page := Page{IncidentID: 7, Generation: 1, State: state, Kind: incident.OutcomeUnknown, IntentID: 42, ToolName: name, OpenedAt: at, By: "ann"}
 			if state != Open && by != "" {
 				page.By = by
 			}
@@ -580,7 +731,7 @@ func TestARequestThatDoesNotReachTheDatabaseSaysWhatItWas(t *testing.T) {
 	over, end := context.WithCancel(t.Context())
 	end()
 	for want, ask := range map[string]func() error{
-		"count page jobs: ":         func() error { _, err := o.underWay(over, pager); return err },
+		"look for page jobs: ":      func() error { _, err := o.waits(over, pager); return err },
 		"look for due pages: ":      func() error { _, err := o.due(over, pager, 1); return err },
 		"look for key collisions: ": func() error { return o.notice(over, nil) },
 		"begin a page: ":            func() error { _, err := o.begin(over, "pager", Page{}); return err },
@@ -640,7 +791,7 @@ func TestAPageThatCannotBeNotedIsNotSent(t *testing.T) {
 	end()
 	channel := Channel{Name: "pager", Sender: sent{t}}
 	p := New(o.pool, Defaults([]Channel{channel}, nil), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	if err := p.deliver(over, channel, Page{}); !errors.Is(err, context.Canceled) {
+	if _, err := p.deliver(over, channel, Page{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("begun without a database: %v", err)
 	}
 	if err := (&sendWorker{pager: p}).Work(over, &river.Job[sendArgs]{Args: sendArgs{Channel: "pager"}}); !errors.Is(err, context.Canceled) {

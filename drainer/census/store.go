@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
@@ -56,12 +57,6 @@ const (
 
 // tables are those that change with every intent.
 var tables = []string{"queue", "claim", "intent", "attempt"}
-
-// kinds of incidents, as the table knows them.
-var kinds = []string{
-	"outcome_unknown", "compensation_failed", "reversal_window_expired", "key_collision", "unconfigured_provider", "saga_stalled", "refused_intent", "unknown_operation", "first_replay",
-	"credentials_refused", "forbidden", "misconfigured",
-}
 
 type store struct {
 	pool    *pgxpool.Pool
@@ -141,7 +136,7 @@ func (s *Sample) queue(batch *pgx.Batch, configured *configuration) {
 	batch.Queue(sagasSQL, countLimit).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&s.Sagas.Begun, &s.Sagas.Failed, seconds{&s.Sagas.OldestBegun})
 	})
-	batch.Queue(incidentsSQL, kinds, countLimit, lookLimit).Query(into(&s.Incidents, func(row pgx.CollectableRow, i *Incidents) error {
+	batch.Queue(incidentsSQL, incident.Kinds(), countLimit, lookLimit, incident.Kinds(incident.Page)).Query(into(&s.Incidents, func(row pgx.CollectableRow, i *Incidents) error {
 		return row.Scan(&i.Kind, &i.Open, seconds{&i.Oldest}, seconds{&i.OldestUnpaged})
 	}))
 	batch.Queue(tablesSQL, tables).Query(into(&s.Tables, func(row pgx.CollectableRow, t *Table) error {

@@ -27,6 +27,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/internal/duration"
 )
 
@@ -122,6 +123,7 @@ type Page struct {
 	Kind   PageKind
 	URL    string // a secret for Slack
 	Secret string // PagerDuty's routing key, or the key that signs a webhook's messages
+	Match  incident.Match
 }
 
 // PageKind is the protocol of a channel.
@@ -151,8 +153,8 @@ type rootBlock struct {
 	Misconfigured Misconfigured `yaml:"misconfigured" jsonschema_description:"For intents that wait because a provider refuses its credentials or forbids an operation, or because no intent of an operation can be rendered."`
 	Retention     Retention     `yaml:"retention" jsonschema_description:"How long settled intents and their keys are kept: a duration, or a block. An intent that is enqueued again later acts again."`
 	Providers     list          `yaml:"providers" jsonschema_description:"The part of a tool name before its first slash."`
-	Pages         []pageBlock   `yaml:"pages" jsonschema_description:"Channels that get every incident. Without one, incidents are only listed and counted."`
-	PageRepeat    time.Duration `yaml:"page_repeat" jsonschema:"default=30m" jsonschema_description:"How often an open incident is paged again. Alertmanager gets it every minute and repeats by its own settings."`
+	Pages         []pageBlock   `yaml:"pages" jsonschema_description:"Channels that get incidents, at most 16. Without one, incidents are only listed and counted."`
+	PageRepeat    time.Duration `yaml:"page_repeat" jsonschema:"default=30m" jsonschema_description:"How often an open group of incidents is paged again. Alertmanager gets it every minute and repeats by its own settings."`
 }
 
 type databaseBlock struct {
@@ -193,10 +195,18 @@ type Retention struct {
 // pageBlock holds one channel.
 type pageBlock struct {
 	Name         string             `yaml:"name" jsonschema_description:"Its name in metrics and logs. Default: its kind. Two of one kind need names."`
+	Match        matchBlock         `yaml:"match" jsonschema_description:"The incidents that it gets: those that every list here has. Default: every incident of the severity page."`
 	PagerDuty    *pagerDutyBlock    `yaml:"pagerduty" jsonschema_description:"PagerDuty, through its Events API v2."`
 	Slack        *slackBlock        `yaml:"slack" jsonschema_description:"A Slack incoming webhook."`
 	Alertmanager *alertmanagerBlock `yaml:"alertmanager" jsonschema_description:"An Alertmanager, through its API v2. An acknowledgement ends the alert."`
 	Webhook      *webhookBlock      `yaml:"webhook" jsonschema_description:"Any receiver of signed messages as Standard Webhooks specifies them."`
+}
+
+type matchBlock struct {
+	Kinds      []incident.Kind     `yaml:"kinds" jsonschema_description:"Kinds of incidents, such as outcome_unknown."`
+	Severities []incident.Severity `yaml:"severities" jsonschema_description:"Instead of kinds: all that are of these severities. Default: page."`
+	Providers  []string            `yaml:"providers" jsonschema_description:"Names of providers. Default: all."`
+	Tools      []string            `yaml:"tools" jsonschema_description:"Names of tools, as provider/operation. Default: all."`
 }
 
 type pagerDutyBlock struct {

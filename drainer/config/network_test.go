@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/internal/duration"
 )
 
@@ -214,6 +215,10 @@ func authority(t *testing.T) (certificate, key string, pool *x509.CertPool) {
 func TestPagesNameOneChannelEachThatCanBeReached(t *testing.T) {
 	t.Parallel()
 	const key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	many := ""
+	for n := range 17 {
+		many += fmt.Sprintf("  - {name: c%d, slack: {webhook_url: \"http://s\"}}\n", n)
+	}
 	one := func(page string) string { return "version: 1\npages:\n  - " + page + "\n" }
 	mistakes{
 		"no list":       {"version: 1\npages: {slack: {}}\n", []string{"2:1: pages: want a list"}},
@@ -228,6 +233,10 @@ func TestPagesNameOneChannelEachThatCanBeReached(t *testing.T) {
 		"short secret":  {one("{webhook: {url: \"http://w\", secret: whsec_c2hvcnQ=}}"), []string{"3:41: pages.0.webhook.secret: want whsec_ and 24 to 64 random bytes in base64"}},
 		"never again":   {"version: 1\npage_repeat: 0s\n", []string{"2:14: page_repeat: must be longer than 0"}},
 		"no duration":   {"version: 1\npage_repeat: often\n", []string{"2:14: page_repeat: " + duration.Hint}},
+		"no such kind":  {one("{slack: {webhook_url: \"http://s\"}, match: {kinds: [key_collision, outage]}}"), []string{"3:71: pages.0.match.kinds.1: want one of " + join(incident.Kinds())}},
+		"no severity":   {one("{slack: {webhook_url: \"http://s\"}, match: {severities: [critical]}}"), []string{"3:61: pages.0.match.severities.0: want one of page, warning"}},
+		"both":          {one("{slack: {webhook_url: \"http://s\"}, match: {kinds: [key_collision], severities: [page]}}"), []string{"3:72: pages.0.match.severities: name kinds or severities; a kind has one severity"}},
+		"too many":      {"version: 1\npages:\n" + many, []string{"2:1: pages: want 16 channels at most"}},
 		"another field": {one("{webhook: {url: \"http://w\", secret: " + key + ", token: x}}"), []string{`3:81: pages.0.webhook: unknown field "token"; known here: secret, url`}},
 	}.test(t)
 }

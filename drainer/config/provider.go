@@ -311,9 +311,15 @@ func (r *reader) tls(at path, block tlsBlock) *tls.Config {
 	return config
 }
 
+// maxChannels bounds the workers that channels which hang can take.
+const maxChannels = 16
+
 func (r *reader) pages(at path, blocks []pageBlock) []Page {
 	var pages []Page
 	named := map[string]bool{}
+	if len(blocks) > maxChannels {
+		r.reject(at, "want %d channels at most", maxChannels)
+	}
 	for i, block := range blocks {
 		at := at.child(strconv.Itoa(i))
 		channels := block.channels()
@@ -324,6 +330,7 @@ func (r *reader) pages(at path, blocks []pageBlock) []Page {
 		page := channels[0]
 		r.checkPage(at.child(string(page.Kind)), page)
 		page.Name = cmp.Or(block.Name, string(page.Kind))
+		page.Match = r.match(at.child("match"), block.Match)
 		if named[page.Name] {
 			r.reject(at.child("name"), "there is another channel of this name; give each a name of its own")
 		}

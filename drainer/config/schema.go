@@ -10,6 +10,7 @@ import (
 	"github.com/invopop/jsonschema"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/internal/duration"
 )
 
@@ -61,6 +62,10 @@ func scalarShape(of reflect.Type) *jsonschema.Schema {
 		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{scalarShape(reflect.TypeFor[time.Duration]()), shape(block{})}}
 	case reflect.TypeFor[dispatch.Class]():
 		return &jsonschema.Schema{Type: "string", Enum: anys(dispatch.Classes())}
+	case reflect.TypeFor[incident.Kind]():
+		return &jsonschema.Schema{Type: "string", Enum: anys(incident.Kinds())}
+	case reflect.TypeFor[incident.Severity]():
+		return &jsonschema.Schema{Type: "string", Enum: anys(incident.Severities())}
 	case reflect.TypeFor[payloadSchema]():
 		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "object"}, {Type: "string"}}}
 	case reflect.TypeFor[list]():

@@ -141,20 +141,21 @@ type Incident struct {
 
 // IncidentFilter narrows a listing; what is empty does not.
 type IncidentFilter struct {
-	All   bool // the resolved ones as well
-	Kind  string
-	Tool  string
-	Since time.Time // opened then or later
-	Until time.Time // opened before
-	After int64     // those behind this incident: the last one of the page before
-	Limit int
+	All      bool // the resolved ones as well
+	Kind     string
+	Tool     string
+	Provider string
+	Since    time.Time // opened then or later
+	Until    time.Time // opened before
+	After    int64     // those behind this incident: the last one of the page before
+	Limit    int
 }
 
 // Incidents returns those opened last first.
 func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) ([]Incident, error) {
 	// CollectRows returns the error too.
 	rows, _ := c.conn.Query(ctx, incidentsSQL, filter.All, filter.Kind, filter.Limit, nil, filter.Tool,
-		orNull(filter.Since), orNull(filter.Until), filter.After)
+		orNull(filter.Since), orNull(filter.Until), filter.After, filter.Provider)
 	incidents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Incident])
 	if err != nil {
 		return nil, fmt.Errorf("list incidents: %w", err)
@@ -167,7 +168,7 @@ var ErrNoIncident = errors.New("no incident has this number; `drainer incidents 
 
 // Incident finds one by its number.
 func (c *Console) Incident(ctx context.Context, incidentID int64) (Incident, error) {
-	rows, _ := c.conn.Query(ctx, incidentsSQL, true, "", 1, incidentID, "", nil, nil, 0)
+	rows, _ := c.conn.Query(ctx, incidentsSQL, true, "", 1, incidentID, "", nil, nil, 0, "")
 	incident, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Incident])
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):

@@ -258,7 +258,8 @@ END $$;
 CREATE TRIGGER reopen_incident BEFORE UPDATE OF opened_at ON outbox.incident
   FOR EACH ROW EXECUTE FUNCTION outbox.reopen_incident();
 
--- What each channel was told last of each opening of an incident. The row is there before anything is sent.
+-- What each channel was told last of each opening of a group: the incidents of one kind at one provider, named by
+-- the first of them. The row is there before anything is sent.
 CREATE TABLE outbox.page (
   incident_id bigint NOT NULL REFERENCES outbox.incident ON DELETE CASCADE,
   generation  int NOT NULL,
@@ -269,6 +270,8 @@ CREATE TABLE outbox.page (
   left_until  timestamptz,             -- being sent, or not tried again, until then
   tries       int NOT NULL DEFAULT 0,  -- in vain, since it was told last
   sends       int NOT NULL DEFAULT 0,  -- tells two senders that they met
+  count       bigint NOT NULL DEFAULT 1,  -- incidents that were open, as it was tried last
+  newest      timestamptz NOT NULL DEFAULT now(),  -- when the last of those opened: all until then are of this opening
   PRIMARY KEY (incident_id, generation, channel)
 );
 CREATE INDEX page_standing ON outbox.page (channel) WHERE told IS DISTINCT FROM 'resolved';

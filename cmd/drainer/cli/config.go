@@ -15,6 +15,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/config"
+	"github.com/agentoutbox/drainer/drainer/incident"
 )
 
 func newConfig(options *options) *cobra.Command {
@@ -34,7 +35,8 @@ for each tool. Mistakes go to standard error, and the exit code is 3.
 It warns of a non_idempotent tool without lookup, compensate_with or
 reversal_window: they say how to look an effect up, what undoes it, and for how
 long. It also warns of a tool that acts and has neither compensate_with nor
-compensation: none, because a run that used it cannot be compensated.
+compensation: none, because a run that used it cannot be compensated. It warns of
+incidents that reach no channel under pages.
 
 With two files it compares them instead, as they are written: it reads no secret
 and finds no other mistake. It lists providers that both files reach at one address
@@ -145,6 +147,7 @@ func (o *options) printValid(command *cobra.Command, loaded *config.Config) erro
 		return err
 	}
 	warn(command.ErrOrStderr(), tools)
+	warnOfPages(command.ErrOrStderr(), loaded)
 	if short := drainer.TooShort(loaded.Secrets); short > 0 {
 		fmt.Fprintf(command.ErrOrStderr(), "drainer: warning: secrets shorter than 8 bytes, which are not taken out of what providers answer: %d\n", short)
 	}
@@ -173,6 +176,17 @@ func warn(to io.Writer, tools []toolSummary) {
 	}
 	if silent > 0 {
 		fmt.Fprintf(to, "drainer: warning: tools with neither compensate_with nor compensation: none: %d of %d\n", silent, len(tools))
+	}
+}
+
+// warnOfPages says which incidents reach no human. A kind that wakes no human by default
+// is told as well: whether that is right, the reader decides.
+func warnOfPages(to io.Writer, loaded *config.Config) {
+	if unrouted := loaded.Unrouted(incident.Kinds()...); len(unrouted) > 0 {
+		fmt.Fprintf(to, "drainer: warning: incidents that reach no channel under pages: %s\n", strings.Join(unrouted, "; "))
+	}
+	if unmatched := loaded.Unmatched(); len(unmatched) > 0 {
+		fmt.Fprintf(to, "drainer: warning: channels that match what this file does not configure: %s\n", strings.Join(unmatched, "; "))
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/agentoutbox/drainer/compensations/pages"
+	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
@@ -19,8 +19,9 @@ func newIncidents(options *options) *cobra.Command {
 	return command
 }
 
-const incidentsHelp = `An incident is a decision that only a human can make. While it is open, it is sent
-to every channel under pages in the configuration, repeatedly.
+const incidentsHelp = `An incident is a decision that only a human can make. While it is open, the channels
+under pages in the configuration that match it are told, repeatedly: with one page
+for all that are open of one kind at one provider.
 
   open          it is paged
   acknowledged  an operator works on it; it is not paged
@@ -34,12 +35,12 @@ func newIncidentsList(options *options) *cobra.Command {
 		Short: "List incidents that are not resolved, the newest first",
 		Long:  "list shows what is to be decided.\n\n" + incidentsHelp,
 		Example: `  drainer incidents list
-  drainer incidents list --kind outcome_unknown
+  drainer incidents list --kind outcome_unknown --provider stripe
   drainer incidents list --all -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			switch {
-			case filter.Kind != "" && !slices.Contains(pages.Kinds(), pages.Kind(filter.Kind)):
+			case filter.Kind != "" && !slices.Contains(incident.Kinds(), incident.Kind(filter.Kind)):
 				return usagef(command, "--kind: there is no such kind; want one of %s", kindNames())
 			case filter.Limit < 1:
 				return usagef(command, "--limit must be at least 1")
@@ -68,6 +69,7 @@ func newIncidentsList(options *options) *cobra.Command {
 	flags := command.Flags()
 	flags.BoolVar(&filter.All, "all", false, "the resolved ones as well")
 	flags.StringVar(&filter.Kind, "kind", "", "only this `kind`: "+kindNames())
+	flags.StringVar(&filter.Provider, "provider", "", "only of this `provider`")
 	flags.StringVar(&filter.Tool, "tool", "", "only this tool's, by `name`: provider/operation")
 	timeFlags(command, "opened", &filter.Since, &filter.Until)
 	flags.Int64Var(&filter.After, "cursor", 0, "only those that follow this `incident`: the end of a page says which")
@@ -76,8 +78,8 @@ func newIncidentsList(options *options) *cobra.Command {
 }
 
 func kindNames() string {
-	names := make([]string, len(pages.Kinds()))
-	for i, kind := range pages.Kinds() {
+	names := make([]string, len(incident.Kinds()))
+	for i, kind := range incident.Kinds() {
 		names[i] = string(kind)
 	}
 	return strings.Join(names, ", ")

@@ -27,6 +27,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/census"
 	"github.com/agentoutbox/drainer/drainer/config"
+	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/drainer/postgres"
 )
 
@@ -196,6 +197,9 @@ func logWarnings(log *slog.Logger, loaded *config.Config) {
 	}
 	if len(loaded.Pages) == 0 {
 		log.Warn("no paging channel is configured (pages:); watch `drainer incidents list`")
+	}
+	if unrouted := loaded.Unrouted(incident.Kinds(incident.Page)...); len(unrouted) > 0 {
+		log.Warn("some incidents reach no channel (pages:); watch `drainer incidents list`", "incidents", unrouted)
 	}
 }
 

@@ -230,7 +230,7 @@ func channelsOf(loaded *config.Config) ([]pages.Channel, error) {
 		if err != nil {
 			return nil, fmt.Errorf("pages: %s: %w", page.Name, err)
 		}
-		channels = append(channels, pages.Channel{Name: page.Name, Repeat: repeatOf(page, loaded.PageRepeat), Sender: sender})
+		channels = append(channels, pages.Channel{Name: page.Name, Match: page.Match, Repeat: repeatOf(page, loaded.PageRepeat), Sender: sender})
 	}
 	return channels, nil
 }

@@ -1,46 +1,79 @@
--- $1 channel, $2 seconds between two pages, $3 and $4 one incident and
--- generation, or null for all for which no job of the kind $6 waits, $5 limit.
--- What the channel is to be told, unless a process is at it or has just failed:
--- what is open and new to it, or old news; and what it believes to be open and is not.
-WITH due AS (
-  SELECT i.id, i.generation, 'open' AS state, p.told, p.told_at, p.tried_at, p.left_until, i.opened_at, coalesce(p.sends, 0) AS sends
-  FROM outbox.incident i
+-- $1 channel, $2 seconds between two pages, $3 seconds between two about a group that grows,
+-- $4 limit; of the incidents that the channel gets, $5 kinds, $6 providers and $7 tools, null
+-- for all. What the channel is to be told, unless a process is at it or has just failed: what is
+-- open and new to it, what grew, what is old news; and what it believes to be open and is not.
+-- A group that spans providers has '' for one.
+WITH groups AS MATERIALIZED (
+  -- Lists, and no join of every incident with every page: statistics may be missing, and the plan as bad.
+  SELECT i.kind, named.provider, pg_catalog.array_agg(i.id) AS ids, pg_catalog.array_agg(i.opened_at) AS opened,
+         pg_catalog.array_agg(i.acknowledged_at IS NULL) AS open
+  FROM outbox.incident i LEFT JOIN outbox.intent t ON t.id = i.intent_id
+  CROSS JOIN LATERAL (SELECT CASE WHEN i.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider, '') END AS provider) named
+  WHERE i.resolved_at IS NULL AND i.kind = ANY ($5::text[])
+    AND ($6::text[] IS NULL OR t.provider = ANY ($6::text[])) AND ($7::text[] IS NULL OR t.tool_name = ANY ($7::text[]))
+  GROUP BY i.kind, named.provider
+), standing AS MATERIALIZED (
+  SELECT p.*, f.kind, f.opened_at, named.provider,
+         coalesce(pg_catalog.lag(p.newest) OVER openings, '-infinity') AS after,
+         pg_catalog.lead(p.newest) OVER openings IS NULL AS is_last
+  FROM outbox.page p JOIN outbox.incident f ON f.id = p.incident_id LEFT JOIN outbox.intent t ON t.id = f.intent_id
+  CROSS JOIN LATERAL (SELECT CASE WHEN f.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider, '') END AS provider) named
+  WHERE p.channel = $1::text AND p.told IS DISTINCT FROM 'resolved' AND f.kind = ANY ($5::text[])
+    AND ($6::text[] IS NULL OR t.provider = ANY ($6::text[])) AND ($7::text[] IS NULL OR t.tool_name = ANY ($7::text[]))
+  WINDOW openings AS (PARTITION BY f.kind, named.provider ORDER BY p.newest, p.incident_id)
+), members AS (
+  -- An incident is a member of the first opening that was told as late as it opened, and may join the last one.
+  SELECT s.incident_id, s.generation, m.*
+  FROM standing s JOIN groups g ON g.kind = s.kind AND g.provider = s.provider
+  CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE u.opened_at <= s.newest AND u.is_open) AS open_of_it,
+           count(*) FILTER (WHERE u.opened_at <= s.newest) AS all_of_it,
+           count(*) FILTER (WHERE u.is_open) AS open_now, max(u.opened_at) FILTER (WHERE u.is_open) AS newest_now
+    FROM ROWS FROM (pg_catalog.unnest(g.opened), pg_catalog.unnest(g.open)) AS u (opened_at, is_open)
+    WHERE u.opened_at > s.after AND (s.is_last OR u.opened_at <= s.newest)) m
+), stands AS MATERIALIZED (
+  SELECT s.*, m.open_now, m.newest_now,
+         CASE WHEN m.open_of_it > 0 THEN 'open' WHEN m.all_of_it > 0 THEN 'acknowledged' ELSE 'resolved' END AS state
+  FROM standing s LEFT JOIN members m USING (incident_id, generation)
+), fresh AS (
+  SELECT f.*
+  FROM groups g LEFT JOIN stands s ON s.kind = g.kind AND s.provider = g.provider AND s.is_last
+  CROSS JOIN LATERAL (
+    SELECT min(u.id) AS id, count(*) AS open_now, max(u.opened_at) AS newest_now
+    FROM ROWS FROM (pg_catalog.unnest(g.ids), pg_catalog.unnest(g.opened), pg_catalog.unnest(g.open)) AS u (id, opened_at, is_open)
+    WHERE u.is_open AND (s.state IS NULL OR u.opened_at > s.newest)) f
+  WHERE s.state IS DISTINCT FROM 'open' AND f.open_now > 0
+), due AS (
+  SELECT f.id, i.generation, 'open' AS state, f.open_now AS count, f.newest_now AS newest, p.tried_at, p.left_until, i.opened_at,
+         coalesce(p.sends, 0) AS sends, CASE WHEN p.tried_at IS NULL THEN 'new' ELSE 'missed' END AS news
+  FROM fresh f JOIN outbox.incident i ON i.id = f.id
   LEFT JOIN outbox.page p ON p.channel = $1::text AND p.incident_id = i.id AND p.generation = i.generation
-                         AND p.told IS DISTINCT FROM 'resolved'  -- which an open one never was; it is the index's condition
-  WHERE i.resolved_at IS NULL AND i.acknowledged_at IS NULL
-    AND (p.told IS DISTINCT FROM 'open' OR p.told_at <= now() - make_interval(secs => $2::float8) OR p.told_at > now() + interval '1 minute')
   UNION ALL
-  SELECT p.incident_id, p.generation, now_is.state, p.told, p.told_at, p.tried_at, p.left_until, i.opened_at, p.sends
-  FROM outbox.page p JOIN outbox.incident i ON i.id = p.incident_id
-  CROSS JOIN LATERAL (SELECT CASE
-    WHEN i.generation > p.generation OR i.resolved_at IS NOT NULL THEN 'resolved'
-    WHEN i.acknowledged_at IS NOT NULL THEN 'acknowledged'
-    ELSE 'open' END AS state) now_is
-  WHERE p.channel = $1::text AND p.told IS DISTINCT FROM 'resolved'
-    AND now_is.state <> 'open' AND now_is.state IS DISTINCT FROM p.told
-), waiting AS (
-  SELECT *, CASE WHEN tried_at IS NULL THEN 'new'
-                 WHEN told IS NULL THEN 'missed'  -- or two senders met
-                 WHEN told = state THEN 'repetition'
-                 ELSE 'end' END AS kind
-  FROM due
-  WHERE (left_until IS NULL OR left_until <= now() OR tried_at > now() + interval '1 minute')
-    AND CASE WHEN $3::bigint IS NOT NULL THEN id = $3::bigint AND generation = $4::int
-             ELSE NOT EXISTS (SELECT FROM outbox.river_job j WHERE j.kind = $6::text AND j.state OPERATOR(pg_catalog.=) 'available'
-               AND j.args = pg_catalog.jsonb_build_object('channel', $1::text, 'incident_id', due.id, 'generation', due.generation)) END
+  SELECT incident_id, generation, state, CASE state WHEN 'open' THEN open_now ELSE count END, CASE state WHEN 'open' THEN newest_now ELSE newest END,
+         tried_at, left_until, opened_at, sends,
+         CASE WHEN told IS NULL THEN 'missed'  -- or two senders met
+              WHEN told <> state THEN 'end'
+              WHEN open_now > count OR newest_now > newest OR tries > 0 THEN 'growth'
+              ELSE 'repetition' END
+  FROM stands
+  WHERE told IS DISTINCT FROM state
+     OR state = 'open' AND (
+          tries > 0 OR told_at <= now() - make_interval(secs => $2::float8) OR told_at > now() + interval '1 minute'
+          OR (open_now > count OR newest_now > newest) AND (open_now >= 2 * count OR told_at <= now() - make_interval(secs => $3::float8)))
 ), next AS (
-  -- Each kind has its share. In a strict order one that never ends would keep out the next: new
-  -- incidents what the channel missed, pages that it refuses every repetition. Chance gives each
+  -- Each kind of news has its share. In a strict order one that never ends would keep out the next: new
+  -- groups what the channel missed, pages that it refuses every repetition. Chance gives each
   -- its turn also where a single page is asked for, time after time.
-  SELECT *, CASE kind WHEN 'new' THEN 1 WHEN 'repetition' THEN 4 ELSE 2 END::float8
-            * ((row_number() OVER (PARTITION BY kind ORDER BY coalesce(tried_at, opened_at), id))::float8 - random()) AS turn
-  FROM waiting
-  ORDER BY turn LIMIT $5::int
+  SELECT *, CASE news WHEN 'new' THEN 1 WHEN 'repetition' THEN 4 ELSE 2 END::float8
+            * ((row_number() OVER (PARTITION BY news ORDER BY coalesce(tried_at, opened_at), id))::float8 - random()) AS turn
+  FROM due
+  WHERE left_until IS NULL OR left_until <= now() OR tried_at > now() + interval '1 minute'
+  ORDER BY turn LIMIT $4::int
 )
 SELECT n.id, n.generation, n.state, i.kind, i.intent_id, coalesce(t.tool_name, ''),
        coalesce(outbox.idempotency_key(t.agent_run_id, t.step_id, t.tool_name, t.business_scope, t.namespace, NULL,
          (SELECT generation FROM outbox.generation g WHERE g.intent_id = t.id)), ''), i.opened_at,
        CASE n.state WHEN 'resolved' THEN coalesce(i.resolved_by, '') WHEN 'acknowledged' THEN coalesce(i.acknowledged_by, '') ELSE '' END,
-       n.sends
+       n.count, i.generation <> n.generation OR i.acknowledged_at IS NOT NULL OR i.resolved_at IS NOT NULL, n.newest, n.sends
 FROM next n JOIN outbox.incident i USING (id) LEFT JOIN outbox.intent t ON t.id = i.intent_id
 ORDER BY n.turn;
