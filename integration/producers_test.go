@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -18,7 +17,6 @@ import (
 	copied "github.com/agentoutbox/drainer/examples/producers"
 	"github.com/agentoutbox/drainer/integration/docblock"
 	"github.com/agentoutbox/drainer/integration/harness"
-	"github.com/agentoutbox/drainer/integration/program"
 )
 
 // producing is a Python program beside the example outbox.py.
@@ -167,36 +165,6 @@ func writeFile(t *testing.T, folder, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// A newcomer copies these two blocks, and has a completed intent without any account.
-func TestTheReadmesQuickStartCompletesAnIntent(t *testing.T) {
-	t.Parallel()
-	drainer := program.New(t, drainertest.Database(t))
-	folder := t.TempDir()
-	if err := os.Mkdir(filepath.Join(folder, "bin"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(drainer.Command().Path, filepath.Join(folder, "bin", "drainer")); err != nil {
-		t.Fatal(err)
-	}
-	const shown, starting = "127.0.0.1:8080", "bin/drainer demo provider &\n"
-	address := freeAddress(t)
-	writeFile(t, folder, "drainer.yaml", strings.Replace(docblock.First(t, "README.md", "yaml"), shown, address, 1))
-	steps, isBuilt := strings.CutPrefix(docblock.First(t, "README.md", "sh"), "make build\n")
-	before, after, starts := strings.Cut(steps, starting)
-	if !isBuilt || !starts {
-		t.Fatalf("the quick start builds %v and starts its provider %v:\n%s", isBuilt, starts, steps)
-	}
-	host, port, _ := strings.Cut(address, ":")
-	started := "bin/drainer demo provider --listen " + address + " >provider.log 2>&1 &\ntrap \"kill $!\" EXIT\n" +
-		"until (exec 3<>/dev/tcp/" + host + "/" + port + ") 2>/dev/null; do kill -0 $! || exit 1; done\n"
-	command := exec.CommandContext(t.Context(), "bash", "-euc", before+started+after)
-	command.Dir, command.Env = folder, drainer.Env
-	output, err := command.CombinedOutput()
-	if err != nil || !strings.Contains(string(output), "eff_000001") || !regexp.MustCompile(`status +completed`).Match(output) {
-		t.Fatalf("the intent is not completed: %v\n%s", err, output)
 	}
 }
 

@@ -26,7 +26,8 @@ func TestTheModelsKnowTheWordsOfTheSchema(t *testing.T) {
 		{"saga_state_check", saga.States()},
 		{"incident_kind_check", []string{
 			"outcome_unknown", "compensation_failed",
-			"reversal_window_expired", "key_collision", "unconfigured_provider", "saga_stalled", "refused_intent", "unknown_operation", "first_replay", // these are not modelled
+			"reversal_window_expired", "key_collision", "unconfigured_provider", "saga_stalled", "refused_intent", "unknown_operation", "first_replay",
+			"credentials_refused", "forbidden", "misconfigured", // these are not modelled
 		}},
 	} {
 		slices.Sort(test.known)

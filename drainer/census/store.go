@@ -136,7 +136,7 @@ func (s *Sample) queue(batch *pgx.Batch, configured *configuration) {
 	batch.Queue(sagasSQL, countLimit).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&s.Sagas.Begun, &s.Sagas.Failed, seconds{&s.Sagas.OldestBegun})
 	})
-	batch.Queue(incidentsSQL, incident.Kinds(), countLimit, lookLimit, incident.Kinds(incident.Page)).Query(into(&s.Incidents, func(row pgx.CollectableRow, i *Incidents) error {
+	batch.Queue(incidentsSQL, names(incident.Kinds()), countLimit, lookLimit, names(incident.Kinds(incident.Page))).Query(into(&s.Incidents, func(row pgx.CollectableRow, i *Incidents) error {
 		return row.Scan(&i.Kind, &i.Open, seconds{&i.Oldest}, seconds{&i.OldestUnpaged})
 	}))
 	batch.Queue(tablesSQL, tables).Query(into(&s.Tables, func(row pgx.CollectableRow, t *Table) error {
@@ -145,6 +145,16 @@ func (s *Sample) queue(batch *pgx.Batch, configured *configuration) {
 	batch.Queue(pinsSQL).Query(into(&s.Pins, func(row pgx.CollectableRow, p *Pin) error {
 		return row.Scan(&p.Holder, &p.XID, &p.Transactions, seconds{&p.Held})
 	}))
+}
+
+// names are the kinds as strings: in the mode exec, which poolers need, pgx encodes no
+// slice of a named type.
+func names(kinds []incident.Kind) []string {
+	names := make([]string, len(kinds))
+	for i, kind := range kinds {
+		names[i] = string(kind)
+	}
+	return names
 }
 
 // queueOnce reads what is counted once.

@@ -234,7 +234,8 @@ func TestWhatFailsAtOnceIsTriedAgainAtManyTimes(t *testing.T) {
 	)
 	rig := harness.New(t, dispatchtest.Always(dispatchtest.ThrottleFor))
 	rig.Reconfigure(func(config string) string {
-		return strings.ReplaceAll(patient(config), "base: 20ms, cap: 200ms", "base: 10m, cap: 1h")
+		config = strings.ReplaceAll(patient(config), "base: 20ms, cap: 200ms", "base: 10m, cap: 1h")
+		return strings.ReplaceAll(config, "    adapter: http\n", "    adapter: http\n    circuit_breaker: {minimum_intents: 1000, consecutive_failures: 10000}\n")
 	})
 	rig.Start()
 	rig.Start()

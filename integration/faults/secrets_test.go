@@ -46,6 +46,10 @@ func TestNoSecretIsInAnyOutput(t *testing.T) {
 		enqueueWithSecrets(rig, run, harness.Once)
 	}
 	enqueueWithSecrets(rig, len(talks), harness.Order)
+	rig.AwaitCount("the 401 stops the provider", 1, `SELECT count(*) FROM outbox.incident WHERE kind = 'credentials_refused'`)
+	if output, err := rig.Program.Command("providers", "resume", "once", "--reason", "the test goes on", "--config", rig.Config).CombinedOutput(); err != nil {
+		t.Fatalf("resume: %v\n%s", err, output)
+	}
 	rig.AwaitRest()
 	enqueueWithSecrets(rig, len(talks), harness.Declined)
 	rig.AwaitCount("a run is rolled back", 1, `SELECT count(*) FROM outbox.status WHERE status = 'compensated'`)
@@ -166,7 +170,7 @@ func withSecrets(config, provider, witness string) string {
 	settings := fmt.Sprintf(`http: {headers: {Authorization: "Bearer ${env:TOKEN}"}, base_url: "%s/provider"`, witness)
 	config = strings.ReplaceAll(config, "http: {base_url: "+provider, settings)
 	config = strings.Replace(config, "path: /v1/once", `path: "/v1/once/{.payload.card}", query: {q: "{.payload.query}"}`, 1)
-	config = strings.ReplaceAll(config, "    adapter: http\n", "    adapter: http\n    circuit_breaker: {consecutive_failures: 10000}\n")
+	config = strings.ReplaceAll(config, "    adapter: http\n", "    adapter: http\n    circuit_breaker: {minimum_intents: 1000, consecutive_failures: 10000}\n")
 	before, once, _ := strings.Cut(config, "\n  once:\n")
 	config = before + "\n  once:\n" + strings.Replace(once, "/provider", "/talker", 1)
 	return config + fmt.Sprintf("pages:\n  - {webhook: {url: \"%s/pager/${env:PAGER_PATH}\", secret: \"${env:PAGER_SECRET}\"}}\n", witness)

@@ -20,7 +20,7 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
   SELECT o.opened_at FROM (
     SELECT intent_id, opened_at FROM outbox.incident i
-    WHERE i.kind = k.kind AND i.kind = ANY ($4::text[]) AND i.acknowledged_at IS NULL AND i.resolved_at IS NULL
+    WHERE i.kind = k.kind AND k.kind = ANY ($4::text[]) AND i.acknowledged_at IS NULL AND i.resolved_at IS NULL
     ORDER BY opened_at LIMIT $3::int) o
   WHERE NOT EXISTS (SELECT FROM told LEFT JOIN outbox.intent t ON t.id = o.intent_id
     WHERE told.kind = k.kind AND told.newest >= o.opened_at
