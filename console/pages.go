@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -251,33 +250,27 @@ func readProviders(ctx context.Context, from *operator.Console, _ *http.Request)
 }
 
 type hits struct {
-	Query string   `json:"query"`
-	Runs  []string `json:"runs"`
-	More  bool     `json:"more"`
+	Query string `json:"query"`
+	operator.Found
+	Looked int `json:"looked_at"`
 }
 
-// search looks where an index answers: at the ids of intents and runs.
+// search leads to the only thing that a text means, and else lists what it may mean.
 func search(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
 	query := strings.TrimSpace(r.FormValue("q"))
 	if query == "" {
 		return nil, redirect("/")
 	}
-	if id, err := strconv.ParseInt(query, 10, 64); err == nil {
-		switch _, err := from.RunOf(ctx, id); {
-		case err == nil:
-			return nil, redirect("/intents/" + strconv.FormatInt(id, 10))
-		case !errors.Is(err, operator.ErrNotFound): // a run may have such an id
-			return nil, err
-		}
-	}
-	found, err := from.RunsFrom(ctx, query, pageRows+1)
-	if err != nil {
+	found, err := from.Search(ctx, query, pageRows)
+	switch {
+	case err != nil:
 		return nil, err
+	case len(found.Intents) == 1 && len(found.Runs) == 0:
+		return nil, redirect(fmt.Sprintf("/intents/%d", found.Intents[0].IntentID))
+	case len(found.Runs) == 1 && len(found.Intents) == 0:
+		return nil, redirect(runPath(found.Runs[0]))
 	}
-	if len(found) == 1 {
-		return nil, redirect(runPath(found[0]))
-	}
-	return hits{query, found[:min(pageRows, len(found))], len(found) > pageRows}, nil
+	return hits{query, found, operator.MostLooked}, hide(found.Intents)
 }
 
 // runPath is the address of a run, whose id an agent chose.
@@ -287,7 +280,7 @@ func runPath(agentRunID string) string { return "/runs/" + url.PathEscape(agentR
 func parse() (map[string]*template.Template, error) {
 	functions := template.FuncMap{
 		"age": age, "seconds": func(s float64) string { return span(time.Duration(s * float64(time.Second))) }, "stamp": stamp, "deref": deref, "run": runPath,
-		"add": func(a, b float64) float64 { return a + b }, "many": many, "took": took,
+		"add": func(a, b float64) float64 { return a + b }, "many": many, "took": took, "group": group,
 		// rows gives a table of intents what it needs of the page around it.
 		"rows": func(v view, intents []operator.Intent) any {
 			return struct {
@@ -319,11 +312,11 @@ func many(count int64) string {
 	if count >= operator.CountLimit {
 		return group(operator.CountLimit) + "+"
 	}
-	return group(count)
+	return group(int(count))
 }
 
-func group(n int64) string {
-	text := strconv.FormatInt(n, 10)
+func group(n int) string {
+	text := strconv.Itoa(n)
 	for i := len(text) - 3; i > 0; i -= 3 {
 		text = text[:i] + "," + text[i:]
 	}

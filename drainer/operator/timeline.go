@@ -59,21 +59,6 @@ func (c *Console) Runs(ctx context.Context, below int64) (runs []Run, next int64
 	return runs, next, nil
 }
 
-// RunsFrom lists runs whose ids begin with a prefix, in the order of their ids.
-func (c *Console) RunsFrom(ctx context.Context, prefix string, limit int) ([]string, error) {
-	rows, _ := c.conn.Query(ctx, `WITH RECURSIVE found AS ( -- one index look a run, however many intents it has
-			(SELECT agent_run_id FROM outbox.intent WHERE agent_run_id >= $1::text ORDER BY agent_run_id LIMIT 1)
-			UNION ALL
-			SELECT (SELECT i.agent_run_id FROM outbox.intent i WHERE i.agent_run_id > found.agent_run_id ORDER BY i.agent_run_id LIMIT 1)
-			FROM found WHERE starts_with(found.agent_run_id, $1::text))
-		SELECT agent_run_id FROM found WHERE starts_with(agent_run_id, $1::text) LIMIT $2::int`, prefix, limit)
-	runs, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("find runs: %w", err)
-	}
-	return runs, nil
-}
-
 // Span is one attempt in the time of its run.
 type Span struct {
 	IntentID      int64      `json:"intent_id"`
