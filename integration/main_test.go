@@ -5,6 +5,7 @@
 //	faults/    each fault of the catalogue, injected on purpose
 //	fault/     the catalogue; report/ runs it and prints a table
 //	nemesis/   all kinds of faults at random, for a while or for an hour
+//	console/   the console in a browser; its screenshots
 //	bench/     the daemon against River and a bare client; goals/ judges the figures
 //	harness/   what a test runs on: outbox, agents, provider, daemons
 //	history/   three accounts of what happened, and the checker that compares them

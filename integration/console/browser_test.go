@@ -1,0 +1,244 @@
+// Package console_test looks at the console as people do: with a browser, a keyboard, or a
+// screen reader, on a desk and on a telephone.
+package console_test
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/chromedp"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentoutbox/drainer/console"
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
+)
+
+func TestMain(m *testing.M) { drainertest.Main(m) }
+
+//go:embed testdata/seed.sql
+var seed string
+
+const (
+	aliceToken = "alice-has-a-long-token-of-her-own"
+	bobToken   = "bob-has-a-long-token-of-his-own-too"
+	people     = "alice operator " + aliceToken + "\nbob viewer " + bobToken
+)
+
+// A run and a step of it, of the seed.
+const (
+	order   = "/runs/order-assistant%2F2026-11-25%2F7731"
+	billing = "/runs/billing-agent-3f0c2b1e"
+)
+
+var errNoBrowser = errors.New("there is no chromium to test with; install it")
+
+// shared is one browser for all tests; each has a window of its own, with its own cookies.
+var shared = sync.OnceValues(func() (context.Context, error) {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		folder, err := os.MkdirTemp("", "drainer-browser-")
+		if err != nil {
+			return nil, err
+		}
+		// Its sandbox needs rights that containers withhold; it sees pages of these tests alone.
+		started, stop := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:],
+			chromedp.ExecPath(path), chromedp.UserDataDir(folder), chromedp.NoSandbox, chromedp.DisableGPU)...)
+		browser, cancel := chromedp.NewContext(started)
+		drainertest.AtEnd(func() { cancel(); stop(); os.RemoveAll(folder) })
+		if err := chromedp.Do(browser); err != nil {
+			return nil, fmt.Errorf("start %s: %w", path, err)
+		}
+		return browser, nil
+	}
+	return nil, errNoBrowser
+})
+
+// visitor is a person at a console over the seed.
+type visitor struct {
+	t  *testing.T
+	at *httptest.Server
+	db *pgxpool.Pool
+
+	window context.Context
+
+	mu       sync.Mutex
+	problems []string // what the browser said, such as that it kept a script from running
+}
+
+func newVisitor(t *testing.T) *visitor {
+	t.Helper()
+	browser, err := shared()
+	if errors.Is(err, errNoBrowser) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	databaseURL := drainertest.Database(t)
+	v := &visitor{t: t, db: drainertest.Connect(t, databaseURL)}
+	if _, err := v.db.Exec(t.Context(), seed); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgpool.Open(t.Context(), databaseURL, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	access, err := console.Tokens([]byte(people))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := console.New(console.Options{Pool: pool, Access: access})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.at = httptest.NewServer(pages)
+	t.Cleanup(v.at.Close)
+	var leave context.CancelFunc
+	v.window, leave = chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
+	t.Cleanup(leave)
+	patience, cancel := context.WithTimeout(v.window, drainertest.Patience)
+	t.Cleanup(cancel)
+	v.window = patience
+	v.do(chromedp.EmulateViewport(1440, 900))
+	if _, err := chromedp.Call(v.window, log.Enable, cdp.Empty{}); err != nil {
+		t.Fatal(err)
+	}
+	err = chromedp.Listen(v.window, func(event any) {
+		if said, is := event.(*log.EventEntryAdded); is && said.Entry.Source != log.EntrySourceNetwork {
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			v.problems = append(v.problems, said.Entry.Text)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// said is what the browser complained of since the last call.
+func (v *visitor) said() []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	said := v.problems
+	v.problems = nil
+	return said
+}
+
+func (v *visitor) do(steps ...chromedp.Action[chromedp.Void]) {
+	v.t.Helper()
+	if err := chromedp.Do(v.window, steps...); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// lands runs what leads to another page, and returns that page's status.
+func (v *visitor) lands(steps ...chromedp.Action[chromedp.Void]) int64 {
+	v.t.Helper()
+	response, err := chromedp.RunResponse(v.window, steps...)
+	if err != nil {
+		v.t.Fatalf("%v at %s", err, v.path())
+	}
+	return response.Status
+}
+
+func (v *visitor) open(path string) int64 {
+	v.t.Helper()
+	return v.lands(chromedp.Navigate(v.at.URL + path))
+}
+
+func (v *visitor) click(selector string) int64 {
+	v.t.Helper()
+	return v.lands(chromedp.Click(chromedp.CSS(selector)))
+}
+
+func (v *visitor) write(selector, text string) {
+	v.t.Helper()
+	v.do(chromedp.SendKeys(chromedp.CSS(selector), text))
+}
+
+// login begins at a page and so leads back to it.
+func (v *visitor) login(token, path string) {
+	v.t.Helper()
+	if status := v.open(path); status != http.StatusUnauthorized {
+		v.t.Fatalf("before the login: %d", status)
+	}
+	v.write("input[name=token]", token)
+	if status := v.click("button"); status != http.StatusOK {
+		v.t.Fatalf("after the login: %d", status)
+	}
+}
+
+// path is where the visitor is.
+func (v *visitor) path() string {
+	v.t.Helper()
+	at, err := chromedp.Run(v.window, chromedp.Location())
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return strings.TrimPrefix(at, v.at.URL)
+}
+
+// reads is the text of what a selector finds, as it is seen.
+func (v *visitor) reads(selector string) string {
+	v.t.Helper()
+	return evaluate[string](v, fmt.Sprintf(`[...document.querySelectorAll(%q)].map(e => e.innerText).join("\n")`, selector))
+}
+
+func (v *visitor) wantText(selector string, parts ...string) {
+	v.t.Helper()
+	text := v.reads(selector)
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			v.t.Errorf("%s: %s lacks %q:\n%s", v.path(), selector, part, text)
+		}
+	}
+}
+
+func evaluate[T any](v *visitor, script string) T {
+	v.t.Helper()
+	value, err := chromedp.Run(v.window, chromedp.Evaluate[T](script))
+	if err != nil {
+		v.t.Fatalf("%s: %v", script, err)
+	}
+	return value
+}
+
+func value[T any](v *visitor, sql string, args ...any) T {
+	v.t.Helper()
+	return drainertest.Value[T](v.t, v.db, sql, args...)
+}
+
+// prefers has the browser ask for a scheme of colours.
+func (v *visitor) prefers(scheme string) {
+	v.t.Helper()
+	_, err := chromedp.Call(v.window, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+	})
+	if err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// everyPage has each kind of page, and what it has to show.
+var everyPage = []string{
+	"/", "/runs", order, billing, "/intents", "/intents?dead=1", "/intents?status=cancelled", "/intents/2", "/intents/9", "/incidents", "/incidents?kind=first_replay",
+	"/sagas", "/providers", "/search?q=customer", "/search?q=newsletter", "/nowhere",
+}

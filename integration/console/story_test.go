@@ -1,0 +1,194 @@
+package console_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/agentoutbox/drainer/drainertest"
+)
+
+func TestAnIntentIsFoundByTheProvidersReference(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	v.login(bobToken, "/")
+	v.write("#q", "ch_3PqX8v")
+	v.lands(chromedp.KeyEvent("\r"))
+	if at := v.path(); at != "/intents/2" {
+		t.Errorf("the search led to %s", at)
+	}
+	v.wantText("main", "payments/charge", "ch_3PqX8v", "http_503")
+}
+
+func TestARetryTakesAReasonAndTheHistoryNamesWhoGaveIt(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	v.login(aliceToken, "/intents/10")
+	v.click("button[formaction='/intents/retry']")
+	v.wantText("main", "1 would change", "intent 10, mail/send")
+	if status := value[string](v, `SELECT status FROM outbox.status WHERE intent_id = 10`); status != "failed" {
+		t.Fatalf("the first step made it %s", status)
+	}
+	v.write("input[name=reason]", "the customer corrected the address")
+	v.click(".confirm button")
+	v.wantText("main", "1 changed")
+	v.open("/intents/10")
+	v.wantText("h1", "pending")
+	v.wantText("tbody", "operator:alice", "the customer corrected the address")
+}
+
+func TestARunIsRolledBack(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	v.login(aliceToken, billing)
+	v.click("form[action='/runs/roll-back'] button")
+	v.wantText("main", "intent 9, payments/charge", "awaited first")
+	v.write("input[name=reason]", "the agent invoiced the wrong company")
+	v.click(".confirm button")
+	v.wantText("main", "rollback begun")
+	v.open(billing)
+	v.wantText("main", "Rollback: begun", "operator:alice: the agent invoiced the wrong company")
+	if v.reads("form[action='/runs/roll-back']") != "" {
+		t.Error("a run that goes back can be rolled back again")
+	}
+}
+
+func TestAProviderIsPausedAndResumed(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	v.login(aliceToken, "/providers")
+	for _, step := range []struct {
+		button string
+		paused bool
+	}{{"Pause payments", true}, {"Resume payments", false}} {
+		v.click(fmt.Sprintf("button[aria-label=%q]", step.button))
+		v.write("input[name=reason]", "they call us back")
+		v.click(".confirm button")
+		v.wantText("main", "1 changed")
+		if paused := value[bool](v, `SELECT paused FROM outbox.provider WHERE name = 'payments'`); paused != step.paused {
+			t.Errorf("after %s, paused is %t", step.button, paused)
+		}
+		v.open("/providers")
+		v.wantText("tbody", "operator:alice", "they call us back")
+	}
+}
+
+func TestMarkedIntentsAreChangedAndOthersAreNot(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	v.login(aliceToken, "/intents?status=failed")
+	v.do(chromedp.Click(chromedp.CSS("input[value='12']")), chromedp.Click(chromedp.CSS("input[value='16']")))
+	v.click("button[formaction='/intents/retry']")
+	v.wantText("main", "2 would change")
+	v.write("input[name=reason]", "the workspace permits it now")
+	v.click(".confirm button")
+	v.wantText("main", "2 changed")
+	if got := drainertest.Column[int64](t, v.db, `SELECT intent_id FROM outbox.attempt WHERE outcome = 'retried' ORDER BY 1`); fmt.Sprint(got) != "[12 16]" {
+		t.Errorf("retried: %v", got)
+	}
+}
+
+// Another site can make the browser of an operator send a form, but neither with the cookie
+// nor past the check of where it comes from.
+func TestAnotherSiteChangesNothing(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	v.login(aliceToken, "/")
+	evil := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(w, `<form method="post" action="%s/intents/retry"><input name="of" value="10"><input name="reason" value="because"><button>Win</button></form>`, v.at.URL)
+	}))
+	t.Cleanup(evil.Close)
+	v.lands(chromedp.Navigate(strings.Replace(evil.URL, "127.0.0.1", "localhost", 1)))
+	if status := v.click("button"); status != http.StatusForbidden {
+		t.Errorf("answered %d, want 403", status)
+	}
+	if status := value[string](v, `SELECT status FROM outbox.status WHERE intent_id = 10`); status != "failed" {
+		t.Errorf("the intent is %s", status)
+	}
+}
+
+func TestAViewerIsOfferedNothingAndRefused(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	v.login(bobToken, "/intents/10")
+	for _, path := range everyPage {
+		v.open(path)
+		if buttons := v.reads("main button:not(.filter button)"); buttons != "" {
+			t.Errorf("%s offers a viewer %q", path, buttons)
+		}
+	}
+	v.open("/intents/10")
+	evaluate[bool](v, `document.querySelector("main").innerHTML =
+		'<form method="post" action="/intents/retry"><input name="of" value="10"><input name="reason" value="because"><button>Retry</button></form>', true`)
+	if status := v.click("main button"); status != http.StatusForbidden {
+		t.Errorf("answered %d, want 403", status)
+	}
+	v.wantText("main", "Not permitted", "a viewer only reads")
+}
+
+func TestEverythingWorksWithoutJavaScript(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	if _, err := chromedp.Call(v.window, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		t.Fatal(err)
+	}
+	v.login(aliceToken, "/intents?status=failed")
+	v.do(chromedp.Click(chromedp.CSS("input[value='12']")))
+	v.click("button[formaction='/intents/retry']")
+	v.write("input[name=reason]", "no script ran")
+	v.click(".confirm button")
+	if reason := value[string](v, `SELECT reason FROM outbox.attempt WHERE intent_id = 12 AND outcome = 'retried'`); reason != "no script ran" {
+		t.Errorf("the history says %q", reason)
+	}
+	v.write("#q", "ch_3PqX8v")
+	v.lands(chromedp.KeyEvent("\r"))
+	if at := v.path(); at != "/intents/2" {
+		t.Errorf("the search led to %s", at)
+	}
+	v.click("form.who button")
+	if at := v.path(); at != "/login" {
+		t.Errorf("logging out led to %s", at)
+	}
+}
+
+func TestKeysOpenAndMarkButNeverAct(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	v.login(aliceToken, "/")
+	v.lands(chromedp.KeyEvent("gi"))
+	if at := v.path(); at != "/intents" {
+		t.Fatalf("g i led to %s", at)
+	}
+	v.do(chromedp.KeyEvent("jjkx"))
+	if marked := evaluate[string](v, `[...document.querySelectorAll("input[name=of]:checked")].map(e => e.value).join()`); marked != "270" {
+		t.Errorf("j j k x marked %q, want the first row", marked)
+	}
+	v.lands(chromedp.KeyEvent("\r"))
+	if at := v.path(); at != "/intents/270" {
+		t.Errorf("Enter led to %s", at)
+	}
+	v.do(chromedp.KeyEvent("?"))
+	v.wantText("dialog[open]", "search", "mark the row")
+	v.do(chromedp.KeyEvent("\u001b"), chromedp.KeyEvent("/"))
+	if at := evaluate[string](v, `document.activeElement.id`); at != "q" {
+		t.Errorf("/ led to %q", at)
+	}
+	// The whole way to a retry by Tab and Enter alone.
+	v.open("/intents/10")
+	for evaluate[string](v, `document.activeElement.getAttribute("formaction") || ""`) != "/intents/retry" {
+		v.do(chromedp.KeyEvent("\t"))
+	}
+	v.lands(chromedp.KeyEvent("\r"))
+	if name := evaluate[string](v, `document.activeElement.name`); name != "reason" {
+		t.Errorf("the question for a reason has no focus; %q has", name)
+	}
+	v.do(chromedp.KeyEvent("by keys"))
+	v.lands(chromedp.KeyEvent("\r"))
+	v.wantText("main", "1 changed")
+}
