@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Found is what a text of a log or of a provider leads to.
+// Found lists the runs and intents that a text of a log or of a provider leads to.
 type Found struct {
 	Runs    []string `json:"runs"`    // whose ids begin with it, in the order of their ids
 	Intents []Intent `json:"intents"` // it is their number, key, business scope or provider's reference; the newest first
@@ -41,7 +41,7 @@ const (
 		ORDER BY intent_id DESC LIMIT $3::int`
 )
 
-// keyPrefix is what every idempotency key begins with. Only such a text is compared with keys,
+// keyPrefix begins every idempotency key. Only such a text is compared with keys,
 // because each must be computed.
 const keyPrefix = "idem_v1_"
 

@@ -38,4 +38,9 @@ func TestASearchFindsWhereATextStands(t *testing.T) {
 	if found, err := o.console().Search(t.Context(), "scope", 5); err != nil || len(found.Intents) != 5 || !found.More {
 		t.Errorf("more than the limit: %d intents, more is %t (%v)", len(found.Intents), found.More, err)
 	}
+	console := o.console()
+	console.LookAtMost(2)
+	if found, err := console.Search(t.Context(), "ch_3", 5); err != nil || len(found.Intents) != 0 || !found.Bounded {
+		t.Errorf("an intent that was not looked at: %+v (%v)", found, err)
+	}
 }

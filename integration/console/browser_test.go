@@ -133,7 +133,7 @@ func newVisitor(t *testing.T) *visitor {
 	return v
 }
 
-// said is what the browser complained of since the last call.
+// said returns the complaints of the browser since the last call.
 func (v *visitor) said() []string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -237,7 +237,7 @@ func (v *visitor) prefers(scheme string) {
 	}
 }
 
-// everyPage has each kind of page, and what it has to show.
+// everyPage has each kind of page, with rows and without.
 var everyPage = []string{
 	"/", "/runs", order, billing, "/intents", "/intents?dead=1", "/intents?status=cancelled", "/intents/2", "/intents/9", "/incidents", "/incidents?kind=first_replay",
 	"/sagas", "/providers", "/search?q=customer", "/search?q=newsletter", "/nowhere",
