@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +23,7 @@ const composeFile = "compose.yaml"
 func TestTheComposeFileIsWhatComposeReads(t *testing.T) {
 	t.Parallel()
 	project := loadCompose(t, readFile(t, composeFile))
-	for _, name := range []string{"postgres", "migrate", "provider", "drainer", "prometheus", "grafana"} {
+	for _, name := range []string{"postgres", "migrate", "provider", "drainer", "console", "prometheus", "grafana"} {
 		if _, err := project.GetService(name); err != nil {
 			t.Error(err)
 		}
@@ -42,7 +44,7 @@ func TestTheComposeFileIsWhatComposeReads(t *testing.T) {
 		}
 	}
 	drainer := project.Services["drainer"]
-	for name, login := range map[string]string{"drainer": "drainer", "migrate": "outbox_owner"} {
+	for name, login := range map[string]string{"drainer": "drainer", "migrate": "outbox_owner", "console": "console"} {
 		if url := project.Services[name].Environment["DATABASE_URL"]; url == nil || !strings.HasPrefix(*url, "postgres://"+login+":") {
 			t.Errorf("%s does not log in as %s, and may do what it need not", name, login)
 		}
@@ -50,6 +52,27 @@ func TestTheComposeFileIsWhatComposeReads(t *testing.T) {
 	if drainer.GetScale() != 2 || !drainer.ReadOnly || time.Duration(*drainer.StopGracePeriod) <= 25*time.Second {
 		t.Errorf("the drainers: %d of them, read-only %t, stopped after %s", drainer.GetScale(), drainer.ReadOnly, drainer.StopGracePeriod)
 	}
+}
+
+// The console's own test for the words: a name, a role and a token of 20 characters.
+func TestTheComposeFilesConsoleAsksForAToken(t *testing.T) {
+	t.Parallel()
+	console := loadCompose(t, readFile(t, composeFile)).Services["console"]
+	at := slices.Index(console.Command, "--tokens")
+	if at < 0 {
+		t.Fatalf("whom does it serve? %v", console.Command)
+	}
+	file := console.Command[at+1]
+	for _, volume := range console.Volumes {
+		if inside, found := strings.CutPrefix(file, volume.Target); found {
+			text := readFile(t, filepath.Join(volume.Source, inside))
+			if !regexp.MustCompile(`(?m)^\S+ operator \S{20,}$`).Match(text) {
+				t.Errorf("%s has no token", file)
+			}
+			return
+		}
+	}
+	t.Errorf("nothing is mounted at %s", file)
 }
 
 func TestAMisspeltFieldOfTheComposeFileIsFound(t *testing.T) {

@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 )
 
@@ -89,7 +88,7 @@ func validate(t *testing.T, config map[string]string, v values) ([]byte, error) 
 		content = strings.NewReplacer("${file:/", "${file:"+root+"/").Replace(content)
 		write(t, filepath.Join(root, "etc/drainer", name), content)
 	}
-	pod := find[apps.Deployment](t, v).Spec.Template.Spec
+	pod := daemons(t, v).Spec.Template.Spec
 	certificate, key := clientCertificate(t)
 	for _, volume := range pod.Volumes {
 		if volume.Projected == nil {
@@ -167,7 +166,7 @@ func TestTheChartKnowsTheProgramsDefaults(t *testing.T) {
 func TestOnlyWhatNeedsANewProcessReplacesThePods(t *testing.T) {
 	t.Parallel()
 	checksum := func(values string) string {
-		return find[apps.Deployment](t, scenario(t, "minimal").with(t, values)).Spec.Template.Annotations["checksum/config"]
+		return daemons(t, scenario(t, "minimal").with(t, values)).Spec.Template.Annotations["checksum/config"]
 	}
 	before := checksum("{}")
 	for values, replaces := range map[string]bool{
@@ -202,7 +201,7 @@ func TestAConfigMapOfOnesOwnIsMountedAndNoneIsMade(t *testing.T) {
 	if made := findAll[core.ConfigMap](t, v); len(made) > 0 {
 		t.Errorf("the chart makes %s", made[0].Name)
 	}
-	for _, volume := range find[apps.Deployment](t, v).Spec.Template.Spec.Volumes {
+	for _, volume := range daemons(t, v).Spec.Template.Spec.Volumes {
 		if volume.Name == "config" && volume.ConfigMap.Name == "drainer-config" {
 			return
 		}

@@ -16,17 +16,31 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// pods are the templates of all that runs.
+const component = "app.kubernetes.io/component"
+
+// pods are the templates of all that runs, by their component.
 func pods(t *testing.T, v values) map[string]core.PodTemplateSpec {
 	t.Helper()
 	all := map[string]core.PodTemplateSpec{}
 	for _, deployment := range findAll[apps.Deployment](t, v) {
-		all["Deployment"] = deployment.Spec.Template
+		all[deployment.Spec.Template.Labels[component]] = deployment.Spec.Template
 	}
 	for _, job := range findAll[batch.Job](t, v) {
-		all["Job"] = job.Spec.Template
+		all[job.Spec.Template.Labels[component]] = job.Spec.Template
 	}
 	return all
+}
+
+// daemons is the Deployment of those that drain.
+func daemons(t *testing.T, v values) *apps.Deployment {
+	t.Helper()
+	for _, deployment := range findAll[apps.Deployment](t, v) {
+		if deployment.Spec.Template.Labels[component] == "daemon" {
+			return deployment
+		}
+	}
+	t.Fatal("nothing drains")
+	return nil
 }
 
 func containers(pod core.PodSpec) []core.Container {
@@ -58,7 +72,7 @@ func TestNothingRunsAsRootOrCanBecomeIt(t *testing.T) {
 func TestAPlatformMayChooseTheUser(t *testing.T) {
 	t.Parallel()
 	v := scenario(t, "minimal").with(t, "podSecurityContext: {runAsUser: null, runAsGroup: null, fsGroup: null}")
-	chosen := find[apps.Deployment](t, v).Spec.Template.Spec.SecurityContext
+	chosen := daemons(t, v).Spec.Template.Spec.SecurityContext
 	if chosen.RunAsUser != nil || chosen.FSGroup != nil || !*chosen.RunAsNonRoot {
 		t.Errorf("the pod's security context is %+v", chosen)
 	}
@@ -68,7 +82,7 @@ func TestSelectorsFindTheDaemonsAndNobodyElse(t *testing.T) {
 	t.Parallel()
 	for name, v := range scenarios(t) {
 		all := pods(t, v)
-		deployment := find[apps.Deployment](t, v)
+		deployment := daemons(t, v)
 		selectors := map[string]*meta.LabelSelector{"Deployment": deployment.Spec.Selector}
 		for _, constraint := range deployment.Spec.Template.Spec.TopologySpreadConstraints {
 			selectors["spread over "+constraint.TopologyKey] = constraint.LabelSelector
@@ -80,19 +94,20 @@ func TestSelectorsFindTheDaemonsAndNobodyElse(t *testing.T) {
 			selectors["PodMonitor"] = &monitor.Spec.Selector
 		}
 		for _, service := range findAll[core.Service](t, v) {
-			selectors["Service"] = &meta.LabelSelector{MatchLabels: service.Spec.Selector}
+			if service.Name == deployment.Name {
+				selectors["Service"] = &meta.LabelSelector{MatchLabels: service.Spec.Selector}
+			}
 		}
 		for _, network := range findAll[networking.NetworkPolicy](t, v) {
-			if network.Annotations["helm.sh/hook"] == "" {
+			if network.Name == deployment.Name {
 				selectors["NetworkPolicy"] = &network.Spec.PodSelector
 			}
 		}
 		for what, selector := range selectors {
-			if !matches(t, selector, all["Deployment"].Labels) {
-				t.Errorf("%s: %s does not select the daemons' pods", name, what)
-			}
-			if job, there := all["Job"]; there && matches(t, selector, job.Labels) {
-				t.Errorf("%s: %s selects the migration too", name, what)
+			for component, pod := range all {
+				if matches(t, selector, pod.Labels) != (component == "daemon") {
+					t.Errorf("%s: %s does not select the daemons' pods alone", name, what)
+				}
 			}
 		}
 		if len(selectors) < 4 {
@@ -112,14 +127,14 @@ func matches(t *testing.T, selector *meta.LabelSelector, pod map[string]string) 
 
 func TestTwoDrainBeforeAnybodyAsksForMore(t *testing.T) {
 	t.Parallel()
-	deployment := find[apps.Deployment](t, scenario(t, "minimal"))
+	deployment := daemons(t, scenario(t, "minimal"))
 	if *deployment.Spec.Replicas != 2 {
 		t.Errorf("%d pods", *deployment.Spec.Replicas)
 	}
 	if budget := find[policy.PodDisruptionBudget](t, scenario(t, "minimal")); budget.Spec.MaxUnavailable.IntValue() != 1 {
 		t.Errorf("the budget lets %s go at once", budget.Spec.MaxUnavailable)
 	}
-	if scaled := find[apps.Deployment](t, scenario(t, "everything")); scaled.Spec.Replicas != nil {
+	if scaled := daemons(t, scenario(t, "everything")); scaled.Spec.Replicas != nil {
 		t.Errorf("an upgrade would undo the scaling, to %d pods", *scaled.Spec.Replicas)
 	}
 }
@@ -143,7 +158,7 @@ func TestProbesAskTheRightQuestions(t *testing.T) {
 
 func daemonOf(t *testing.T, v values) core.Container {
 	t.Helper()
-	pod := find[apps.Deployment](t, v).Spec.Template.Spec
+	pod := daemons(t, v).Spec.Template.Spec
 	if len(pod.Containers) != 1 || pod.Containers[0].Name != "drainer" {
 		t.Fatalf("the containers are %+v", pod.Containers)
 	}
@@ -174,7 +189,7 @@ func TestEveryMountHasItsVolume(t *testing.T) {
 
 func TestSidecarsSurroundTheDaemonAndNoneSeesTheSocketOfAnother(t *testing.T) {
 	t.Parallel()
-	pod := find[apps.Deployment](t, scenario(t, "sidecars")).Spec.Template.Spec
+	pod := daemons(t, scenario(t, "sidecars")).Spec.Template.Spec
 	var names []string
 	for _, container := range pod.InitContainers {
 		names = append(names, container.Name)
@@ -211,7 +226,7 @@ func TestSidecarsSurroundTheDaemonAndNoneSeesTheSocketOfAnother(t *testing.T) {
 
 func TestMigrationsRunBeforeWhateverNeedsThem(t *testing.T) {
 	t.Parallel()
-	job := find[batch.Job](t, scenario(t, "minimal"))
+	job := hook(t, scenario(t, "minimal"), "migration")
 	if job.Annotations["helm.sh/hook"] != "pre-install,pre-upgrade" {
 		t.Errorf("the Job's hooks are %q", job.Annotations["helm.sh/hook"])
 	}
@@ -222,63 +237,97 @@ func TestMigrationsRunBeforeWhateverNeedsThem(t *testing.T) {
 	if jobs := findAll[batch.Job](t, scenario(t, "sidecars")); len(jobs) > 0 {
 		t.Error("mode init has a Job as well")
 	}
-	if pod := find[apps.Deployment](t, scenario(t, "scaled-by-postgres")).Spec.Template.Spec; len(pod.InitContainers) > 0 {
+	if pod := daemons(t, scenario(t, "scaled-by-postgres")).Spec.Template.Spec; len(pod.InitContainers) > 0 {
 		t.Error("mode none migrates")
 	}
 
-	owner := find[batch.Job](t, scenario(t, "secrets")).Spec.Template.Spec.Containers[0].Env[0]
+	owner := hook(t, scenario(t, "secrets"), "migration").Spec.Template.Spec.Containers[0].Env[0]
 	daemon := daemonOf(t, scenario(t, "secrets")).Env[0]
 	if owner.ValueFrom.SecretKeyRef.Key != "owner-url" || daemon.ValueFrom.SecretKeyRef.Key != "daemon-url" {
 		t.Errorf("the migration connects with %+v, the daemon with %+v", owner.ValueFrom, daemon.ValueFrom)
 	}
 }
 
+// policyOf is the one policy that selects these pods.
+func policyOf(t *testing.T, v values, component string) *networking.NetworkPolicy {
+	t.Helper()
+	var all []*networking.NetworkPolicy
+	for _, network := range findAll[networking.NetworkPolicy](t, v) {
+		if matches(t, &network.Spec.PodSelector, pods(t, v)[component].Labels) {
+			all = append(all, network)
+		}
+	}
+	if len(all) != 1 {
+		t.Fatalf("%d policies select the %s", len(all), component)
+	}
+	return all[0]
+}
+
+func egressPorts(network *networking.NetworkPolicy) (ports []string) {
+	for _, rule := range network.Spec.Egress {
+		for _, port := range rule.Ports {
+			ports = append(ports, port.Port.String())
+		}
+	}
+	return ports
+}
+
 // A migration that no policy lets out would hang where everything is denied.
 func TestTheMigrationMayReachPostgresAndNothingElse(t *testing.T) {
 	t.Parallel()
-	job := find[batch.Job](t, scenario(t, "everything"))
-	for _, network := range findAll[networking.NetworkPolicy](t, scenario(t, "everything")) {
-		if !matches(t, &network.Spec.PodSelector, job.Spec.Template.Labels) {
-			continue
-		}
-		if network.Annotations["helm.sh/hook"] != job.Annotations["helm.sh/hook"] || network.Annotations["helm.sh/hook-weight"] >= "0" {
-			t.Errorf("the policy comes later than the Job: %v", network.Annotations)
-		}
-		var ports []string
-		for _, rule := range network.Spec.Egress {
-			for _, port := range rule.Ports {
-				ports = append(ports, port.Port.String())
-			}
-		}
-		if !slices.Equal(ports, []string{"53", "53", "6432"}) {
-			t.Errorf("the migration may reach ports %v", ports)
-		}
-		return
+	v := scenario(t, "everything")
+	job, network := hook(t, v, "migration"), policyOf(t, v, "migration")
+	if network.Annotations["helm.sh/hook"] != job.Annotations["helm.sh/hook"] || network.Annotations["helm.sh/hook-weight"] >= "0" {
+		t.Errorf("the policy comes later than the Job: %v", network.Annotations)
 	}
-	t.Error("no policy lets the migration out")
+	if ports := egressPorts(network); !slices.Equal(ports, []string{"53", "53", "6432"}) || len(network.Spec.Ingress) > 0 {
+		t.Errorf("the migration may reach ports %v, and be reached by %v", ports, network.Spec.Ingress)
+	}
+}
+
+// hook is the Job of this component.
+func hook(t *testing.T, v values, of string) *batch.Job {
+	t.Helper()
+	for _, job := range findAll[batch.Job](t, v) {
+		if job.Spec.Template.Labels[component] == of {
+			return job
+		}
+	}
+	t.Fatalf("there is no Job for the %s", of)
+	return nil
 }
 
 func TestTheDaemonMayReachPostgresDNSAndProviders(t *testing.T) {
 	t.Parallel()
-	for _, network := range findAll[networking.NetworkPolicy](t, scenario(t, "everything")) {
-		if network.Annotations["helm.sh/hook"] != "" {
-			continue
+	network := policyOf(t, scenario(t, "everything"), "daemon")
+	if len(network.Spec.PolicyTypes) != 2 || len(network.Spec.Ingress) != 1 || network.Spec.Ingress[0].Ports[0].Port.String() != "metrics" {
+		t.Errorf("who may come in: %+v", network.Spec)
+	}
+	for _, rule := range network.Spec.Egress {
+		if len(rule.To) == 0 || len(rule.Ports) == 0 {
+			t.Errorf("it may go anywhere: %+v", rule)
 		}
-		if len(network.Spec.PolicyTypes) != 2 || len(network.Spec.Ingress) != 1 || network.Spec.Ingress[0].Ports[0].Port.String() != "metrics" {
-			t.Errorf("who may come in: %+v", network.Spec)
+	}
+}
+
+// Names of providers and of Postgres cannot be matched, so a default could only cut them off.
+func TestOnlyTheWayInIsClosedByDefault(t *testing.T) {
+	t.Parallel()
+	for _, component := range []string{"daemon", "migration", "console"} {
+		spec := policyOf(t, scenario(t, "console"), component).Spec
+		if !slices.Equal(spec.PolicyTypes, []networking.PolicyType{networking.PolicyTypeIngress}) || len(spec.Egress) > 0 {
+			t.Errorf("the policy of the %s is %+v", component, spec)
 		}
-		for _, rule := range network.Spec.Egress {
-			if len(rule.To) == 0 || len(rule.Ports) == 0 {
-				t.Errorf("it may go anywhere: %+v", rule)
-			}
-		}
+	}
+	if all := findAll[networking.NetworkPolicy](t, scenario(t, "minimal").with(t, "networkPolicy: {enabled: false}")); len(all) > 0 {
+		t.Errorf("there are %d policies though none is wanted", len(all))
 	}
 }
 
 func TestScalingNeverEndsAtNothing(t *testing.T) {
 	t.Parallel()
 	scaled := find[scaledObject](t, scenario(t, "everything"))
-	if scaled.Spec.MinReplicaCount < 1 || scaled.Spec.ScaleTargetRef.Name != find[apps.Deployment](t, scenario(t, "everything")).Name {
+	if scaled.Spec.MinReplicaCount < 1 || scaled.Spec.ScaleTargetRef.Name != daemons(t, scenario(t, "everything")).Name {
 		t.Errorf("it scales %+v", scaled.Spec)
 	}
 	const due = `sum(max by (provider) (drainer_outbox_due_rows{namespace="agents",pod=~"shop-outbox-.+"}))`

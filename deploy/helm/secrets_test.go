@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 )
 
@@ -47,7 +46,7 @@ func TestSecretsArriveAsVariablesAndAsFiles(t *testing.T) {
 	if mount < 0 || !daemon.VolumeMounts[mount].ReadOnly {
 		t.Fatalf("the mounts are %+v", daemon.VolumeMounts)
 	}
-	pod := find[apps.Deployment](t, v).Spec.Template.Spec
+	pod := daemons(t, v).Spec.Template.Spec
 	volume := slices.IndexFunc(pod.Volumes, func(volume core.Volume) bool { return volume.Name == daemon.VolumeMounts[mount].Name })
 	projected := pod.Volumes[volume].Projected
 	if *projected.DefaultMode&0o007 != 0 {

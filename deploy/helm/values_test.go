@@ -6,8 +6,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	apps "k8s.io/api/apps/v1"
 )
 
 func TestTheGracePeriodExceedsTheShutdownTimeout(t *testing.T) {
@@ -22,7 +20,7 @@ func TestTheGracePeriodExceedsTheShutdownTimeout(t *testing.T) {
 		"config: {providers: null}\nconfigText: '{worker: {shutdown_timeout: 7s}, providers: {a: {}}}'": 7 + 15,
 		"config: {worker: {shutdown_timeout: 60s}}\nterminationGracePeriodSeconds: 65":                  65,
 	} {
-		pod := find[apps.Deployment](t, scenario(t, "minimal").with(t, values)).Spec.Template.Spec
+		pod := daemons(t, scenario(t, "minimal").with(t, values)).Spec.Template.Spec
 		if got := *pod.TerminationGracePeriodSeconds; got != want {
 			t.Errorf("%s: %d s, want %d", values, got, want)
 		}
@@ -64,7 +62,8 @@ func TestWhatCannotWorkIsNotRendered(t *testing.T) {
 		"sidecars: [{name: a, image: b, restartPolicy: Never}]":          "restartPolicy",
 		"image: {digest: latest}":                                        "digest",
 		"port: '9464'":                                                   "port",
-		"networkPolicy: {egress: [443]}":                                 "egress",
+		"networkPolicy: {egress: {rules: [443]}}":                        "rules",
+		"extraEnv: [{name: DATABASE_URL, value: a}]":                     "extraEnv",
 		"topologySpread: {whenUnsatisfiable: Never}":                     "whenUnsatisfiable",
 		"autoscaling: {prometheus: {serverAddress: prometheus:9090}}":    "serverAddress",
 		"secretFiles: [{secret: a, items: {key: file}, optional: true}]": "optional",

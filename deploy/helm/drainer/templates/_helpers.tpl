@@ -18,6 +18,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: daemon
 {{- end -}}
 
+{{- define "drainer.consoleSelector" -}}
+{{ include "drainer.selector" . }}
+app.kubernetes.io/component: console
+{{- end -}}
+
 {{- define "drainer.labels" -}}
 {{ include "drainer.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -44,12 +49,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "drainer.databaseSecret" -}}
 {{ required "database.secret is missing: the name of an existing Secret with the connection URL" .Values.database.secret }}
-{{- end -}}
-
-{{- define "drainer.databaseEnv" -}}
-- name: DATABASE_URL
-  valueFrom:
-    secretKeyRef: {name: {{ .secret }}, key: {{ .key }}}
 {{- end -}}
 
 {{- define "drainer.pullSecrets" -}}

@@ -4,9 +4,11 @@
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args: [migrate, up]
   env:
-    {{- $own := .Values.migrations.secret -}}
-    {{- $key := .Values.migrations.key -}}
-    {{- include "drainer.databaseEnv" (dict "secret" (default (include "drainer.databaseSecret" .) $own) "key" (default .Values.database.key $key)) | nindent 4 }}
+    - name: DATABASE_URL
+      valueFrom:
+        secretKeyRef:
+          name: {{ default (include "drainer.databaseSecret" .) .Values.migrations.secret }}
+          key: {{ default .Values.database.key .Values.migrations.key }}
   resources: {{- toYaml .Values.migrations.resources | nindent 4 }}
   securityContext: {{- toYaml .Values.securityContext | nindent 4 }}
 {{- end -}}

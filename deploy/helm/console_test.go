@@ -1,0 +1,117 @@
+package helm_test
+
+import (
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+)
+
+func TestThereIsNoConsoleUnlessItIsAskedFor(t *testing.T) {
+	t.Parallel()
+	if _, there := pods(t, scenario(t, "minimal"))["console"]; there {
+		t.Error("a console runs")
+	}
+	if ways := findAll[networking.Ingress](t, scenario(t, "everything")); len(ways) > 0 {
+		t.Error("the console can be reached from outside the cluster")
+	}
+}
+
+func TestTheConsoleHasALoginAServiceAndAnIngressOfItsOwn(t *testing.T) {
+	t.Parallel()
+	v := scenario(t, "console")
+	pod := pods(t, v)["console"]
+	container := pod.Spec.Containers[0]
+	if from := container.Env[0].ValueFrom.SecretKeyRef; len(container.Env) != 1 || from.Key != "console-url" {
+		t.Errorf("it logs in by %+v", container.Env)
+	}
+	service := find[core.Service](t, v)
+	if !maps.Equal(service.Spec.Selector, selected(pod.Labels, service.Spec.Selector)) || service.Spec.Selector[component] != "console" {
+		t.Errorf("the Service selects %v, the pod has %v", service.Spec.Selector, pod.Labels)
+	}
+	if service.Spec.Type != "" || service.Spec.Ports[0].TargetPort.String() != container.Ports[0].Name {
+		t.Errorf("the Service leads to %+v", service.Spec)
+	}
+	way := find[networking.Ingress](t, v)
+	if backend := way.Spec.Rules[0].HTTP.Paths[0].Backend.Service; backend.Name != service.Name || backend.Port.Name != service.Spec.Ports[0].Name {
+		t.Errorf("the Ingress leads to %+v", backend)
+	}
+	if way.Spec.TLS[0].SecretName != "drainer-tls" || way.Spec.TLS[0].Hosts[0] != way.Spec.Rules[0].Host {
+		t.Errorf("the Ingress has %+v", way.Spec.TLS)
+	}
+	in := policyOf(t, v, "console").Spec.Ingress
+	if len(in) != 1 || len(in[0].From) != 1 || in[0].Ports[0].Port.String() != container.Ports[0].Name {
+		t.Errorf("who reaches it: %+v", in)
+	}
+	if ports := egressPorts(policyOf(t, scenario(t, "everything"), "console")); !slices.Equal(ports, []string{"53", "53", "6432"}) {
+		t.Errorf("it may reach ports %v", ports)
+	}
+}
+
+func selected(labels, by map[string]string) map[string]string {
+	found := map[string]string{}
+	for name := range by {
+		found[name] = labels[name]
+	}
+	return found
+}
+
+// The program itself judges the command line: it refuses one that serves strangers,
+// and goes on to the database with one that does not.
+func TestTheConsolesCommandLineIsOneThatTheProgramServes(t *testing.T) {
+	t.Parallel()
+	drainer, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"console", "everything"} {
+		v := scenario(t, name)
+		root := t.TempDir()
+		config := configOf(t, v)
+		for file, content := range config {
+			write(t, filepath.Join(root, "etc/drainer", file), strings.ReplaceAll(content, "${file:/", "${file:"+root+"/"))
+		}
+		write(t, filepath.Join(root, "run/console/tokens"), "alice operator "+strings.Repeat("t", 20))
+		args := slices.Clone(pods(t, v)["console"].Spec.Containers[0].Args)
+		for i, arg := range args {
+			args[i] = strings.NewReplacer("=/etc", "="+root+"/etc", "=/run", "="+root+"/run").Replace(arg)
+		}
+		serve := func(args []string) string {
+			command := exec.CommandContext(t.Context(), drainer, args...)
+			command.Env = []string{"DATABASE_URL=postgres://console@127.0.0.1:1/app?connect_timeout=1"}
+			output, _ := command.CombinedOutput() // it cannot begin without a database
+			return string(output)
+		}
+		if said := serve(args); !strings.Contains(said, "127.0.0.1:1") || strings.Contains(said, "--listen") {
+			t.Errorf("%s: %v\n%s", name, args, said)
+		}
+		open := slices.DeleteFunc(args, func(arg string) bool {
+			return strings.HasPrefix(arg, "--tokens") || strings.HasPrefix(arg, "--trust-proxy")
+		})
+		if said := serve(open); !strings.Contains(said, "is open to other machines") {
+			t.Errorf("%s: without a word on who may read it is served:\n%s", name, said)
+		}
+	}
+}
+
+func TestAConsoleForStrangersIsNotRendered(t *testing.T) {
+	t.Parallel()
+	for values, why := range map[string]string{
+		"console: {enabled: true, database: {secret: a}}":                                                                           "who may read",
+		"console: {enabled: true, tokens: {secret: b}}":                                                                             "console.database.secret is missing",
+		"console: {enabled: true, database: {secret: a}, tokens: {secret: b}, proxy: {addresses: [10.0.0.0/8]}, from: [{}]}":        "keep one",
+		"console: {enabled: true, database: {secret: a}, proxy: {addresses: [10.0.0.0/8]}}":                                         "console.from is missing",
+		"console: {enabled: true, database: {secret: a}, proxy: {addresses: [oauth2-proxy]}}":                                       "addresses",
+		"console: {enabled: true, database: {secret: a}, tokens: {secret: b}, ingress: {enabled: true}}":                            "console.ingress.host is missing",
+		"console: {enabled: true, database: {secret: a}, tokens: {secret: b}}\nconfig: {database: {url: '${file:/run/secrets/u}'}}": "a login of its own",
+	} {
+		if got := refusal(t, scenario(t, "minimal").with(t, values)); !strings.Contains(got, why) {
+			t.Errorf("%s: refused with %q, want a word about %q", values, got, why)
+		}
+	}
+}
