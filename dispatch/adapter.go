@@ -32,7 +32,7 @@ type Result struct {
 	ProviderRef     string        // the provider's own id of the effect
 	Response        json.RawMessage
 	ResponseHeaders map[string]string
-	Problem         *Problem // the provider's own words for a failure, where it has any
+	Problem         *Problem // a failure in words: the provider's own, or this side's where it has none
 }
 
 // Problem holds the fields of RFC 9457 Problem Details that are kept on an

@@ -140,6 +140,35 @@ func (r *Redactor) result(result dispatch.Result) dispatch.Result {
 	return result
 }
 
+// Bounds of the words about a failure that are kept, in characters.
+const (
+	longestTitle  = 255
+	longestDetail = 1024
+)
+
+// bounded cuts the words about a failure. It comes after their secrets are out: a part of
+// a secret would not be recognised.
+func bounded(result dispatch.Result) dispatch.Result {
+	if p := result.Problem; p != nil {
+		result.Problem = &dispatch.Problem{Type: first(p.Type, longestTitle), Title: first(p.Title, longestTitle), Detail: first(p.Detail, longestDetail)}
+	}
+	return result
+}
+
+func first(text string, length int) string {
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "\ufffd")
+	if len(text) <= length {
+		return text
+	}
+	for i := range text {
+		if length == 0 {
+			return text[:i] + "…"
+		}
+		length--
+	}
+	return text
+}
+
 // text also looks through JSON that is quoted in a string. What is found there is not
 // cut out: all of the text goes.
 func (r *Redactor) text(text string) string {

@@ -64,6 +64,24 @@ func TestNoConfiguredSecretIsKeptOfAnAnswer(t *testing.T) {
 	}
 }
 
+// A cut before that could leave the half of a secret, which nothing recognises.
+func TestWordsAreCutOnceTheirSecretsAreOut(t *testing.T) {
+	t.Parallel()
+	l := laneTo(dispatchFunc(func(context.Context) dispatch.Result {
+		return dispatch.Result{Outcome: dispatch.Rejected, Problem: &dispatch.Problem{
+			Title: strings.Repeat("é", longestTitle-3) + canary, Detail: strings.Repeat("x", longestDetail) + "\x00\xff",
+		}}
+	}))
+	l.pool.secrets = NewRedactor([]string{canary})
+	result, _ := l.pool.call(t.Context(), &l.server.provider, dispatch.Request{}, &Row{})
+	if want := strings.Repeat("é", longestTitle-3) + "[se…"; result.Problem.Title != want {
+		t.Errorf("the title ends %q", result.Problem.Title[len(result.Problem.Title)-10:])
+	}
+	if want := strings.Repeat("x", longestDetail) + "…"; result.Problem.Detail != want {
+		t.Errorf("the detail ends %q", result.Problem.Detail[longestDetail-4:])
+	}
+}
+
 func TestAnAnswerWithoutASecretStaysAsItIs(t *testing.T) {
 	t.Parallel()
 	r := NewRedactor([]string{canary, "short", "https://api.example.com/v1", "postgres://ann:password-of-ann@db/x"})

@@ -432,7 +432,7 @@ func (p *pool) call(ctx context.Context, provider *dispatch.Provider, request di
 	}()
 	ctx, cancel := context.WithTimeout(ctx, provider.Timeout)
 	defer cancel()
-	result = p.secrets.result(provider.Adapter.Dispatch(ctx, request))
+	result = bounded(p.secrets.result(provider.Adapter.Dispatch(ctx, request)))
 	failpoint.AfterReply.Hit()
 	return result, false
 }

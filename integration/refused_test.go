@@ -88,10 +88,10 @@ func (r *refusing) await(step, status string) {
 // undo what that run has completed.
 func TestAPayloadThatIsRefusedHereTakesNoRunBack(t *testing.T) {
 	t.Parallel()
-	for name, attack := range map[string]struct{ tool, payload, class string }{
-		"what the schema refuses": {"shop/charge", `{"amount": -1}`, "payload_schema"},
-		"what makes no request":   {"shop/note", `{"book": null}`, "unrenderable_request"},
-		"what never ends":         {"shop/spin", `{}`, "unrenderable_request"},
+	for name, attack := range map[string]struct{ tool, payload, class, why string }{
+		"what the schema refuses": {"shop/charge", `{"amount": -1}`, "payload_schema", "#/properties/amount/minimum"},
+		"what makes no request":   {"shop/note", `{"book": null}`, "unrenderable_request", ".payload.book: gives null where text belongs; .payload.book is null"},
+		"what never ends":         {"shop/spin", `{}`, "unrenderable_request", "expression takes more than 1048576 steps"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -103,6 +103,9 @@ func TestAPayloadThatIsRefusedHereTakesNoRunBack(t *testing.T) {
 			r.await("attack", "failed")
 			if class := drainertest.Value[string](t, r.db, `SELECT last_error FROM outbox.status WHERE step_id = 'attack'`); class != attack.class {
 				t.Errorf("it failed by %s, want %s", class, attack.class)
+			}
+			if shown, _ := r.Run(0, "intents", "show", "2", "--config", r.config); !strings.Contains(strings.Join(strings.Fields(shown), " "), attack.why) {
+				t.Errorf("it is not said that %s:\n%s", attack.why, shown)
 			}
 			r.enqueue("later", "shop/charge", `{"amount": 7}`) // the run takes further steps
 			r.await("later", "completed")

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	storable "github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
 // Installed is an adapter that is configured already. Its counterpart behaves
@@ -114,9 +115,15 @@ func (s *session) handshake() Check {
 		"see the adapter's own log (an exec child's stderr is above) and its error class in docs/adapters")
 	if problem := seen.Result.Problem; problem != nil {
 		check.Seen += ": " + problem.Title
+		if problem.Detail != "" && !containsAny(problem.Detail, s.longSecrets()) {
+			check.Seen += ": " + storable.First(problem.Detail, longestDetail)
+		}
 	}
 	return check
 }
+
+// longestDetail bounds the words that are shown of an adapter, in characters.
+const longestDetail = 300
 
 // greeting observes a handshake as if it were a dispatch.
 type greeting struct{ dispatch.Greeter }
@@ -172,10 +179,15 @@ func (s *session) end() []Check {
 	return append(checks, ended, left(s.owner.awaitNone(grace)))
 }
 
+// longSecrets can be told from ordinary words.
+func (s *session) longSecrets() []string {
+	return slices.DeleteFunc(slices.Clone(s.Secrets), func(secret string) bool { return len(secret) < canaryLength })
+}
+
 // discretion checks that results repeat no secret. It separates the adapter's
 // words from its counterpart's.
 func (s *session) discretion() Check {
-	secrets := slices.DeleteFunc(slices.Clone(s.Secrets), func(secret string) bool { return len(secret) < canaryLength })
+	secrets := s.longSecrets()
 	const name, expected = "no secret of the configuration", "a result that repeats none"
 	switch {
 	case len(secrets) == 0:

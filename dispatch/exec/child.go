@@ -38,11 +38,13 @@ type running struct {
 	patience patience
 
 	greeted   chan []byte    // its first line
+	lastWords string         // of its stderr; read after following
 	outlets   []*os.File     // what is read from it; complete before reap
 	following sync.WaitGroup // the readers of outlets
 
 	ending sync.Once
 	why    string        // an error class; read after ending
+	fate   fate          // read after done
 	done   chan struct{} // closed when the child is gone and its calls have their answers
 }
 
@@ -64,15 +66,21 @@ func (c *running) follow(outlet *os.File, read func()) {
 }
 
 // greet exchanges hellos.
-func (c *running) greet(ctx context.Context) (protocol.Hello, string) {
+func (c *running) greet(ctx context.Context) (protocol.Hello, fate) {
 	c.inbox.write(ctx, protocol.Greeting()) // a child that does not read will not say hello either
 	select {
 	case line := <-c.greeted:
-		return protocol.ParseHello(line)
+		hello, class := protocol.ParseHello(line)
+		if class == "" {
+			return hello, fate{}
+		}
+		return hello, fate{class, &dispatch.Problem{Title: "this line of the adapter is no hello of protocol version 1", Detail: repeated(line)}}
 	case <-c.done:
-		return protocol.Hello{}, "child_start"
+		failure := c.fate
+		failure.class = "child_start"
+		return protocol.Hello{}, failure
 	case <-ctx.Done():
-		return protocol.Hello{}, "start_timeout"
+		return protocol.Hello{}, fate{"start_timeout", &dispatch.Problem{Title: "the adapter said no hello within start_timeout"}}
 	}
 }
 
@@ -184,8 +192,25 @@ func (c *running) reap() {
 	}
 	c.following.Wait()
 	closeAll(c.outlets)
-	c.calls.fail(c.why)
+	c.fate = fate{class: c.why, problem: c.obituary()}
+	c.calls.fail(c.fate)
 	close(c.done)
+}
+
+// obituary says how a child ended, where that was not this side's doing. It is called
+// after the end.
+func (c *running) obituary() *dispatch.Problem {
+	switch c.why {
+	case died:
+		how := "exit status 0"
+		if failure := c.process.Failure(); failure != nil {
+			how = failure.Error()
+		}
+		return &dispatch.Problem{Title: "the adapter ended: " + how, Detail: c.lastWords}
+	case "line_too_long":
+		return &dispatch.Problem{Title: "the adapter wrote a line that is longer than max_message"}
+	}
+	return nil
 }
 
 // close lets the child go: its stdin ends, then SIGTERM, then SIGKILL, which is
@@ -263,23 +288,25 @@ type launcher struct {
 	stderr   io.Writer // drainer's
 }
 
-// start gives a child that has said hello, or the error class of one that did
-// not.
-func (l launcher) start(ctx context.Context) (*running, string) {
+// start gives a child that has said hello, or what became of one that did not.
+func (l launcher) start(ctx context.Context) (*running, fate) {
 	started, err := l.spawn()
 	if err != nil {
-		return nil, "child_start"
+		return nil, fate{"child_start", &dispatch.Problem{Title: "the adapter cannot be started", Detail: err.Error()}}
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.settings.StartTimeout)
 	defer cancel()
-	hello, class := started.greet(ctx)
-	if class != "" {
-		started.end(class)
+	hello, failure := started.greet(ctx)
+	if failure.class != "" {
+		started.end(failure.class)
 		<-started.done
-		return nil, class
+		if p := failure.problem; p != nil {
+			p.Detail = l.settings.without(p.Detail)
+		}
+		return nil, failure
 	}
 	started.hello = hello
-	return started, ""
+	return started, fate{}
 }
 
 func (l launcher) spawn() (*running, error) {
@@ -301,7 +328,9 @@ func (l launcher) spawn() (*running, error) {
 	started := newRunning(process, pipes.stdin, l.patience)
 	started.follow(pipes.stdout, func() { started.listen(pipes.stdout, l.settings.MaxMessage) })
 	if pipes.stderr != nil {
-		started.follow(pipes.stderr, func() { relay(pipes.stderr, l.stderr, l.provider) })
+		started.follow(pipes.stderr, func() {
+			started.lastWords = l.settings.without(relay(pipes.stderr, l.stderr, l.provider))
+		})
 	}
 	go started.reap()
 	return started, nil
@@ -352,21 +381,35 @@ func closeAll(files []*os.File) {
 const longestLogged = 4096
 
 // relay copies lines with the provider's name before each, so that none can
-// pass for one of drainer's own.
-func relay(from io.Reader, to io.Writer, provider string) {
+// pass for one of drainer's own. It returns the last that is not blank.
+func relay(from io.Reader, to io.Writer, provider string) (last string) {
 	reader := bufio.NewReaderSize(from, longestLogged)
 	for {
 		line, err := reader.ReadSlice('\n')
 		if len(line) > 0 {
 			_, _ = to.Write(labelled(provider, line))
 		}
+		if len(bytes.TrimSpace(line)) > 0 {
+			last = repeated(line)
+		}
 		for errors.Is(err, bufio.ErrBufferFull) {
+			last = "a line of more than 4096 bytes"
 			_, err = reader.ReadSlice('\n')
 		}
 		if err != nil {
-			return
+			return last
 		}
 	}
+}
+
+// repeated is a line as it may be shown, or its length if it is long. It is not cut here:
+// the half of a secret would not be recognised.
+func repeated(line []byte) string {
+	line = bytes.TrimSpace(line)
+	if len(line) > longestLogged {
+		return fmt.Sprintf("a line of %d bytes", len(line))
+	}
+	return evidence.Line(string(line))
 }
 
 // labelled is one line without control characters, which terminals obey.

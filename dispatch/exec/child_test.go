@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -148,6 +149,22 @@ var behaviours = map[string]func(*peer){
 		})
 	},
 	"exits": func(*peer) { os.Exit(3) },
+	"complains, then exits": func(*peer) {
+		fmt.Fprintf(os.Stderr, "Traceback:\n\x1b[31mKeyError: token=%s %s\n\n", os.Getenv("TOKEN"), os.Getenv("PAD"))
+		os.Exit(3)
+	},
+	"says one line of a key": func(p *peer) {
+		fmt.Fprint(os.Stderr, "no key\n", strings.Split(os.Getenv("TOKEN"), "\n")[1], "\n")
+		p.hello("hello\t" + os.Getenv("PAD"))
+		p.in.ReadString('\n')
+	},
+	"complains and dies at a request": func(p *peer) {
+		p.hello(`{"protocol":[1],"name":"mortal"}`)
+		p.in.ReadString('\n')
+		fmt.Fprintf(os.Stderr, "panic: lost %s\n", os.Getenv("TOKEN"))
+		syscall.Kill(os.Getpid(), syscall.Signal(atoi(os.Getenv("SIGNAL"))))
+		select {}
+	},
 	"will not leave": func(p *peer) {
 		signal.Ignore(syscall.SIGTERM)
 		p.hello(`{"protocol":[1],"name":"clinging"}`)
@@ -215,6 +232,14 @@ func (p *peer) complete(request map[string]any, response string) {
 func toJSON(value any) string {
 	text, _ := json.Marshal(value)
 	return string(text)
+}
+
+func atoi(text string) int {
+	number, err := strconv.Atoi(text)
+	if err != nil {
+		os.Exit(9)
+	}
+	return number
 }
 
 func names() (all []string) {

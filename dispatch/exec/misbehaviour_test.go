@@ -48,6 +48,75 @@ func TestAChildThatCannotServeIsNotSentAnything(t *testing.T) {
 	})
 }
 
+// What a child said last and how it ended are kept, without what its environment gave it.
+func TestWhyAChildCannotServeIsSaid(t *testing.T) {
+	t.Parallel()
+	const token, key = "token-9d41c07e", "-----BEGIN KEY-----\nbm90IGEga2V5\n-----END KEY-----"
+	for name, test := range map[string]struct{ behaviour, token, pad, title, detail string }{
+		"ends with a complaint":   {"complains, then exits", token, "x", "the adapter ended: exit status 3", `\x1b[31mKeyError: token=[secret] x`},
+		"complains at length":     {"complains, then exits", token, strings.Repeat("y", 5000), "the adapter ended: exit status 3", "a line of more than 4096 bytes"},
+		"ends in silence":         {"exits", token, "", "the adapter ended: exit status 3", ""},
+		"says no hello":           {"says one line of a key", key, "you", "this line of the adapter is no hello of protocol version 1", `hello\tyou`},
+		"says no hello at length": {"says one line of a key", key, strings.Repeat("y", 5000), "this line of the adapter is no hello of protocol version 1", "a line of 5006 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			adapter := impatient(t, spec(test.behaviour, map[string]string{"TOKEN": test.token, "PAD": test.pad}))
+			for range 2 { // the second is refused without a start, for the same reason
+				p := adapter.Dispatch(t.Context(), request(`{}`)).Problem
+				if p == nil || p.Title != test.title || p.Detail != test.detail {
+					t.Fatalf("it says %+v, want %s: %s", p, test.title, test.detail)
+				}
+			}
+		})
+	}
+	t.Run("is not there", func(t *testing.T) {
+		t.Parallel()
+		nowhere := spec("", nil)
+		nowhere.Settings = block("command: [/nowhere/at/all]")
+		p := started(t, nowhere).Dispatch(t.Context(), request(`{}`)).Problem
+		if p == nil || p.Title != "the adapter cannot be started" || !strings.Contains(p.Detail, "/nowhere/at/all: no such file") {
+			t.Errorf("it says %+v", p)
+		}
+	})
+}
+
+func TestHowAChildEndedIsSaidOfWhatItLeftInDoubt(t *testing.T) {
+	t.Parallel()
+	for signal, how := range map[string]string{"9": "signal: killed", "15": "signal: terminated"} {
+		adapter := impatient(t, spec("complains and dies at a request", map[string]string{"SIGNAL": signal, "TOKEN": "token-9d41c07e"}))
+		got := adapter.Dispatch(t.Context(), request(`{}`))
+		if expect(t, got, dispatch.Ambiguous, "child_died"); got.Problem == nil || got.Problem.Title != "the adapter ended: "+how || got.Problem.Detail != "panic: lost [secret]" {
+			t.Errorf("it says %+v", got.Problem)
+		}
+		next := adapter.Dispatch(t.Context(), request(`{}`))
+		if expect(t, next, dispatch.NotSent, "child_down"); next.Problem == nil || *next.Problem != *got.Problem {
+			t.Errorf("then it says %+v", next.Problem)
+		}
+	}
+}
+
+// A program whose stderr is discarded is quoted nowhere.
+func TestADiscardedStderrIsNotKept(t *testing.T) {
+	t.Parallel()
+	adapter := impatient(t, spec("complains, then exits", map[string]string{"TOKEN": "token-9d41c07e"}, "stderr: discard"))
+	if p := adapter.Dispatch(t.Context(), request(`{}`)).Problem; p == nil || p.Detail != "" || p.Title != "the adapter ended: exit status 3" {
+		t.Errorf("it says %+v", p)
+	}
+}
+
+func TestOneLineOfASecretIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	s := exec.Settings{Env: map[string]string{"KEY": "-----BEGIN KEY-----\nbm90IGEga2V5\n-----END KEY-----", "A": "abcdefgh", "B": "abcdefghij", "SHORT": "no"}}
+	for line, want := range map[string]string{
+		"bm90IGEga2V5": "[secret]", "at abcdefghij": "at [secret]", "at abcdefgh": "at [secret]", "no, not that": "no, not that",
+	} {
+		if got := s.Without(line); got != want {
+			t.Errorf("%q becomes %q, want %q", line, got, want)
+		}
+	}
+}
+
 func TestAChildMayPromiseMoreThanIsAssumed(t *testing.T) {
 	t.Parallel()
 	for _, hello := range []string{

@@ -17,7 +17,7 @@ var restarts = dispatch.Backoff{Base: 500 * time.Millisecond, Cap: 30 * time.Sec
 
 // supervisor keeps one child, or knows why there is none.
 type supervisor struct {
-	launch func(context.Context) (*running, string)
+	launch func(context.Context) (*running, fate)
 	ctx    context.Context // ends with the adapter
 	cancel context.CancelFunc
 
@@ -25,7 +25,13 @@ type supervisor struct {
 	current  *generation // nil while there is no child
 	failures int         // in a row
 	retryAt  time.Time
-	why      string // there is no child: an error class
+	why      fate // of the last child
+}
+
+// fate is what became of a child: an error class, and in words what is known.
+type fate struct {
+	class   string
+	problem *dispatch.Problem
 }
 
 // generation is one child from before its start until after its end.
@@ -35,9 +41,9 @@ type generation struct {
 	child *running      // read after ready; nil where it did not start
 }
 
-func supervise(launch func(context.Context) (*running, string)) *supervisor {
+func supervise(launch func(context.Context) (*running, fate)) *supervisor {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &supervisor{launch: launch, ctx: ctx, cancel: cancel, why: down}
+	return &supervisor{launch: launch, ctx: ctx, cancel: cancel, why: fate{class: down}}
 }
 
 func (s *supervisor) reach(ctx context.Context) (protocol.Peer, dispatch.Result) {
@@ -87,7 +93,8 @@ func (s *supervisor) refusal() dispatch.Result {
 
 // refusalLocked asks the engine not to come back before the next start.
 func (s *supervisor) refusalLocked() dispatch.Result {
-	refusal := protocol.NotSent(s.why)
+	refusal := protocol.NotSent(s.why.class)
+	refusal.Problem = s.why.problem
 	refusal.RetryAfter = max(0, time.Until(s.retryAt))
 	return refusal
 }
@@ -96,19 +103,19 @@ func (s *supervisor) refusalLocked() dispatch.Result {
 func (s *supervisor) oversee(g *generation) {
 	defer close(g.over)
 	began := time.Now()
-	child, class := s.launch(s.ctx)
+	child, failure := s.launch(s.ctx)
 	if child == nil {
-		s.ended(class, 0)
+		s.ended(failure, 0)
 		close(g.ready)
 		return
 	}
 	g.child = child
 	close(g.ready)
 	<-child.done
-	s.ended(down, time.Since(began))
+	s.ended(fate{down, child.fate.problem}, time.Since(began))
 }
 
-func (s *supervisor) ended(class string, lived time.Duration) {
+func (s *supervisor) ended(why fate, lived time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if lived >= restarts.Cap {
@@ -116,7 +123,7 @@ func (s *supervisor) ended(class string, lived time.Duration) {
 	}
 	s.failures++
 	s.current = nil
-	s.why = class
+	s.why = why
 	s.retryAt = time.Now().Add(restarts.Delay(s.failures, 0, rand.Float64()))
 }
 
@@ -153,12 +160,14 @@ type calls struct {
 // answer is the end of a request: a result, or the reason why there is none.
 type answer struct {
 	result protocol.Result
-	class  string
+	fate   fate
 }
 
 func (a answer) evidence(class dispatch.Class) dispatch.Result {
-	if a.class != "" {
-		return protocol.Ambiguous(a.class)
+	if a.fate.class != "" {
+		doubt := protocol.Ambiguous(a.fate.class)
+		doubt.Problem = a.fate.problem
+		return doubt
 	}
 	return a.result.Evidence(class)
 }
@@ -217,7 +226,7 @@ func (c *calls) settle(line []byte) bool {
 	result, err := protocol.ParseResult(line)
 	settled := answer{result: result}
 	if err != nil {
-		settled.class = "invalid_result"
+		settled.fate.class = "invalid_result"
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,13 +252,13 @@ func (c *calls) close() {
 }
 
 // fail ends all calls under way: no answer will come.
-func (c *calls) fail(class string) {
+func (c *calls) fail(why fate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, waiting := range c.waiting {
 		delete(c.waiting, id)
 		if waiting != nil {
-			waiting <- answer{class: class}
+			waiting <- answer{fate: why}
 		}
 	}
 }

@@ -22,10 +22,13 @@ func NewImpatient(spec dispatch.Spec, patient time.Duration, stderr io.Writer) (
 	return build(spec, patience{stalled: patient, silent: patient, leaving: patient, drained: patient}, stderr)
 }
 
+// Without is without.
+func (s *Settings) Without(line string) string { return s.without(line) }
+
 // starts counts how often a child is started while the test asks for one as
 // soon as the adapter allows it.
-func starts(t *testing.T, during time.Duration, launch func(context.Context) (*running, string)) (count int, longestWait time.Duration) {
-	children := supervise(func(ctx context.Context) (*running, string) {
+func starts(t *testing.T, during time.Duration, launch func(context.Context) (*running, fate)) (count int, longestWait time.Duration) {
+	children := supervise(func(ctx context.Context) (*running, fate) {
 		count++
 		return launch(ctx)
 	})
@@ -48,7 +51,7 @@ func starts(t *testing.T, during time.Duration, launch func(context.Context) (*r
 func TestACrashLoopWaitsLongerAndLonger(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		count, longest := starts(t, time.Hour, func(context.Context) (*running, string) { return nil, "child_start" })
+		count, longest := starts(t, time.Hour, func(context.Context) (*running, fate) { return nil, fate{class: "child_start"} })
 		if count < 120 || count > 500 {
 			t.Errorf("%d starts in an hour: the wait should be 15 s on average", count)
 		}
@@ -62,10 +65,10 @@ func TestAChildThatLivedLongIsReplacedSoon(t *testing.T) {
 	t.Parallel()
 	for lived, longestAllowed := range map[time.Duration]time.Duration{time.Minute: time.Second / 2, time.Second: 30 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			_, longest := starts(t, time.Hour, func(context.Context) (*running, string) {
+			_, longest := starts(t, time.Hour, func(context.Context) (*running, fate) {
 				child := &running{done: make(chan struct{})}
 				time.AfterFunc(lived, func() { close(child.done) })
-				return child, ""
+				return child, fate{}
 			})
 			if longest > longestAllowed || longest < longestAllowed/2 {
 				t.Errorf("after %s a child is waited for up to %s, not %s", lived, longest, longestAllowed)
@@ -107,7 +110,7 @@ func FuzzAChildAnswersOnlyWhatItWasAsked(f *testing.F) {
 		for lines.Scan() && calls.settle(lines.Bytes()) {
 			continue
 		}
-		calls.fail(died)
+		calls.fail(fate{class: died})
 		for id, answers := range waiting {
 			if len(answers) != 1 {
 				t.Fatalf("request %s has %d answers", id, len(answers))

@@ -74,10 +74,10 @@ func (p path) below(ctx context.Context, base *url.URL, input any) (*url.URL, er
 	for i, segment := range p {
 		text, err := segment.Render(ctx, input, escapeSegment)
 		if err != nil {
-			return nil, err
+			return nil, render.In("path", err)
 		}
 		if segment.HasValue() && isUnsafe(text) {
-			return nil, errUnsafeSegment
+			return nil, render.Because("path", errUnsafeSegment)
 		}
 		written[i] = text
 	}
@@ -178,7 +178,7 @@ func encodeForm(payload json.RawMessage, mapped *any, key field) ([]byte, error)
 	}
 	object, ok := value.(map[string]any)
 	if !ok {
-		return nil, errors.New("a form body needs an object")
+		return nil, fmt.Errorf("a form body needs an object, and this is %s", jq.TypeOf(value))
 	}
 	form := url.Values{}
 	addFields(form, object, func(name string) string { return name })

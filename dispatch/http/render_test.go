@@ -75,29 +75,38 @@ func TestARequestIsRendered(t *testing.T) {
 
 func TestAPayloadThatCannotBeRenderedIsRejectedUnsent(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct{ settings, tool, payload string }{
-		"climbing segment":         {"", "{path: '/c/{.payload.id}'}", `{"id":".."}`},
-		"climb after decoding":     {"", "{path: '/c/{.payload.id}'}", `{"id":"../../admin"}`},
-		"climb with backslash":     {"", "{path: '/c/{.payload.id}'}", `{"id":"..\\admin"}`},
-		"climb in two halves":      {"", "{path: '/c/.{.payload.id}'}", `{"id":"."}`},
-		"empty segment":            {"", "{path: '/c/{.payload.id}'}", `{"id":""}`},
-		"missing value":            {"", "{path: '/c/{.payload.id}'}", `{}`},
-		"object in path":           {"", "{path: '/c/{.payload}'}", `{}`},
-		"header injection":         {"", "{path: /c, headers: {X-A: '{.payload.a}'}}", `{"a":"x\r\nHost: evil"}`},
-		"two results":              {"", "{path: /c, map: '.payload[]'}", `[1,2]`},
-		"form of an array":         {"", "{path: /c, body: form}", `[]`},
-		"agent sets the key field": {"idempotency_key: {field: ik}", "{path: /c}", `{"ik":"mine"}`},
-		"agent sets the parameter": {"idempotency_key: {field: ik}", "{path: /c, body: form}", `{"ik":"mine"}`},
-		"no text in the query":     {"", "{path: /c, method: GET, query: {q: '{.payload.q}'}}", `{"q":{}}`},
-		"no JSON":                  {"", "{path: '/c/{.payload.id}'}", `{`},
-		"key field in an array":    {"idempotency_key: {field: ik}", "{path: /c}", `[1]`},
-		"key field in null":        {"idempotency_key: {field: ik}", "{path: /c}", `null`},
+	const unsafe = "a path segment would be empty, climb the path or hold a slash"
+	const keyTaken = "the body is no object, or already has the field of the idempotency key"
+	for name, test := range map[string]struct{ settings, tool, payload, setting, why string }{
+		"climbing segment":         {"", "{path: '/c/{.payload.id}'}", `{"id":".."}`, "path", unsafe},
+		"climb after decoding":     {"", "{path: '/c/{.payload.id}'}", `{"id":"../../admin"}`, "path", ".payload.id: " + unsafe},
+		"climb with backslash":     {"", "{path: '/c/{.payload.id}'}", `{"id":"..\\admin"}`, "path", ".payload.id: " + unsafe},
+		"climb in two halves":      {"", "{path: '/c/.{.payload.id}'}", `{"id":"."}`, "path", unsafe},
+		"empty segment":            {"", "{path: '/c/{.payload.id}'}", `{"id":""}`, "path", unsafe},
+		"missing value":            {"", "{path: '/c/{.payload.id}'}", `{}`, "path", ".payload.id: gives null where text belongs; .payload.id is null"},
+		"object in path":           {"", "{path: '/c/{.payload}'}", `{}`, "path", ".payload: gives an object where text belongs; .payload is an object"},
+		"header injection":         {"", "{path: /c, headers: {X-A: '{.payload.a}'}}", `{"a":"x\r\nHost: evil"}`, "headers.X-A", "a header value holds a control character"},
+		"two results":              {"", "{path: /c, map: '.payload[]'}", `[1,2]`, "map", ".payload[]: jq gave no result, or more than one; .payload is an array"},
+		"a text to calculate with": {"", "{path: /c, map: '{n: (.payload.n | tonumber), m: .payload.m}'}", `{"n":"a secret","m":1}`, "map", "{n: (.payload.n | tonumber), m: .payload.m}: tonumber does not take this value; .payload.n is a string, .payload.m is a number"},
+		"a sum of two kinds":       {"", "{path: /c, map: '{n: (.payload.m + .payload.n)}'}", `{"n":"a secret","m":{}}`, "map", "{n: (.payload.m + .payload.n)}: cannot add an object; .payload.m is an object, .payload.n is a string"},
+		"a list that is none":      {"", "{path: /c, map: '[.payload.items[] | .id]'}", `{}`, "map", "[.payload.items[] | .id]: cannot iterate over null; .payload.items is null"},
+		"an error of its own":      {"", "{path: /c, map: '.payload.n | error'}", `{"n":"a secret"}`, "map", ".payload.n | error: it calls error; .payload.n is a string"},
+		"form of an array":         {"", "{path: /c, body: form}", `[]`, "body", "a form body needs an object, and this is an array"},
+		"agent sets the key field": {"idempotency_key: {field: ik}", "{path: /c}", `{"ik":"mine"}`, "body", keyTaken},
+		"agent sets the parameter": {"idempotency_key: {field: ik}", "{path: /c, body: form}", `{"ik":"mine"}`, "body", keyTaken},
+		"no text in the query":     {"", "{path: /c, method: GET, query: {q: '{.payload.q}'}}", `{"q":{}}`, "query.q", ".payload.q: gives an object where text belongs; .payload.q is an object"},
+		"no JSON":                  {"", "{path: '/c/{.payload.id}'}", `{`, "payload", "it cannot be read"},
+		"key field in an array":    {"idempotency_key: {field: ik}", "{path: /c}", `[1]`, "body", keyTaken},
+		"key field in null":        {"idempotency_key: {field: ik}", "{path: /c}", `null`, "body", keyTaken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			arrived, result := dispatchOnce(t, test.settings, test.tool, request(test.payload))
 			if arrived != nil || result.Outcome != dispatch.Rejected || result.ErrorClass != "unrenderable_request" {
 				t.Errorf("arrived %v, result %+v", arrived, result)
+			}
+			if p := result.Problem; p == nil || p.Title != test.setting+" cannot be rendered" || p.Detail != test.why {
+				t.Errorf("it says %+v, want %s: %s", p, test.setting, test.why)
 			}
 		})
 	}

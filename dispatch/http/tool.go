@@ -168,7 +168,7 @@ func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Requ
 	}
 	var mapped *any
 	if t.mapping != nil {
-		value, err := t.mapping.Eval(ctx, input)
+		value, err := render.Value(ctx, "map", t.mapping, input)
 		if err != nil {
 			return nil, err
 		}
@@ -176,7 +176,7 @@ func (t *tool) render(ctx context.Context, request dispatch.Request) (*http.Requ
 	}
 	body, err := t.body.encode(request.Payload, mapped, field{t.provider.key.field, key})
 	if err != nil {
-		return nil, err
+		return nil, render.Because("body", err)
 	}
 	if t.provider.sign != nil {
 		t.provider.sign(header, body)
@@ -199,7 +199,7 @@ func (t *tool) target(ctx context.Context, input any, key string) (*url.URL, err
 	for name, template := range t.query {
 		value, err := template.Render(ctx, input, render.AsIs)
 		if err != nil {
-			return nil, err
+			return nil, render.In("query."+name, err)
 		}
 		query.Set(name, value)
 	}
@@ -219,11 +219,11 @@ func (t *tool) header(ctx context.Context, input any, request dispatch.Request, 
 	}
 	for name, template := range t.headers {
 		value, err := template.Render(ctx, input, render.AsIs)
-		if err == nil && !httpguts.ValidHeaderFieldValue(value) {
-			err = errors.New("a header value holds a control character")
-		}
 		if err != nil {
-			return nil, err
+			return nil, render.In("headers."+name, err)
+		}
+		if !httpguts.ValidHeaderFieldValue(value) {
+			return nil, render.Because("headers."+name, errors.New("a header value holds a control character"))
 		}
 		header.Set(name, value)
 	}

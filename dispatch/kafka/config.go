@@ -156,7 +156,7 @@ func (t *tool) record(ctx context.Context, request dispatch.Request) (record, er
 	}
 	key, err := t.key.Render(ctx, input, render.AsIs)
 	if err != nil {
-		return record{}, err
+		return record{}, render.In("key", err)
 	}
 	written, err := t.form.Write(ctx, request, input)
 	if err != nil {

@@ -89,15 +89,15 @@ func TestAMappedNullIsATombstone(t *testing.T) {
 func TestWhatCannotBeRenderedIsRejectedAndNotSent(t *testing.T) {
 	t.Parallel()
 	cluster := start(t)
-	for name, tool := range map[string]string{
-		"map":                     `{topic: charges, map: "error"}`,
-		"key":                     `{topic: charges, key: "{.payload}"}`,
-		"control character":       `{topic: charges, headers: {x: "{.payload.line}"}}`,
-		"null in place of a text": `{topic: charges, headers: {x: "{.payload.absent}"}}`,
+	for name, test := range map[string]struct{ tool, title, detail string }{
+		"map":                     {`{topic: charges, map: "error"}`, "map cannot be rendered", "error: it calls error"},
+		"key":                     {`{topic: charges, key: "{.payload}"}`, "key cannot be rendered", ".payload: gives an object where text belongs; .payload is an object"},
+		"control character":       {`{topic: charges, headers: {x: "{.payload.line}"}}`, "headers.x cannot be rendered", ".payload.line: a header value holds a control character"},
+		"null in place of a text": {`{topic: charges, headers: {x: "{.payload.absent}"}}`, "headers.x cannot be rendered", ".payload.absent: gives null where text belongs; .payload.absent is null"},
 	} {
-		got := newAdapter(t, spec(cluster.ListenAddrs(), "", tool)).Dispatch(t.Context(), request(`{"line":"a\r\nb"}`))
-		if got.Outcome != dispatch.Rejected || got.ErrorClass != "unrenderable_request" {
-			t.Errorf("%s: got %+v", name, got)
+		got := newAdapter(t, spec(cluster.ListenAddrs(), "", test.tool)).Dispatch(t.Context(), request(`{"line":"a\r\nb"}`))
+		if got.Outcome != dispatch.Rejected || got.ErrorClass != "unrenderable_request" || got.Problem == nil || got.Problem.Title != test.title || got.Problem.Detail != test.detail {
+			t.Errorf("%s: got %+v, %+v", name, got, got.Problem)
 		}
 	}
 	if n := count(cluster, topic); n != 0 {

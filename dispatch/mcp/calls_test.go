@@ -104,12 +104,12 @@ func TestArgumentsAreMapped(t *testing.T) {
 
 func TestWhatCannotBeRenderedIsRejectedUnsent(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct{ tool, payload string }{
-		"no object":            {"{}", "[1]"},
-		"null":                 {"{}", "null"},
-		"mapped to a number":   {"{arguments: '7'}", "{}"},
-		"a mapping that fails": {"{arguments: '.payload.a.b.c'}", `{"a": 1}`},
-		"the key is there":     {"{key_argument: k}", `{"k": 1}`},
+	for name, test := range map[string]struct{ tool, payload, why string }{
+		"no object":            {"{}", "[1]", "the arguments of a call are an object, and this is an array"},
+		"null":                 {"{}", "null", "the arguments of a call are an object, and this is null"},
+		"mapped to a number":   {"{arguments: '7'}", "{}", "the arguments of a call are an object, and this is a number"},
+		"a mapping that fails": {"{arguments: '.payload.a.b.c'}", `{"a": 1}`, ".payload.a.b.c: expected an object but got a number; .payload.a is a number"},
+		"the key is there":     {"{key_argument: k}", `{"k": 1}`, "the arguments already have the one that carries the idempotency key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -118,6 +118,9 @@ func TestWhatCannotBeRenderedIsRejectedUnsent(t *testing.T) {
 			got := adapterFor(t, "{url: 'http://127.0.0.1:1'}", test.tool, dispatch.KeyIdempotent).Dispatch(t.Context(), request)
 			if got.Outcome != dispatch.Rejected || got.ErrorClass != "unrenderable_request" {
 				t.Errorf("got %+v", got)
+			}
+			if p := got.Problem; p == nil || p.Title != "arguments cannot be rendered" || p.Detail != test.why {
+				t.Errorf("it says %+v, want %s", p, test.why)
 			}
 		})
 	}

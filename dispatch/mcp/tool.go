@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -63,7 +64,7 @@ func (t *tool) render(ctx context.Context, request dispatch.Request) (*sdk.CallT
 	return &sdk.CallToolParams{Meta: t.provider.meta(request), Name: t.name, Arguments: arguments}, nil
 }
 
-var errArguments = errors.New("the arguments are no object, or already have the one that carries the idempotency key")
+var errKeyArgument = errors.New("the arguments already have the one that carries the idempotency key")
 
 func (t *tool) writeArguments(ctx context.Context, request dispatch.Request) (json.RawMessage, error) {
 	arguments := request.Payload
@@ -72,7 +73,7 @@ func (t *tool) writeArguments(ctx context.Context, request dispatch.Request) (js
 		if err != nil {
 			return nil, err
 		}
-		mapped, err := t.arguments.Eval(ctx, input)
+		mapped, err := render.Value(ctx, "arguments", t.arguments, input)
 		if err != nil {
 			return nil, err
 		}
@@ -80,13 +81,14 @@ func (t *tool) writeArguments(ctx context.Context, request dispatch.Request) (js
 	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(arguments, &members); err != nil || members == nil {
-		return nil, errArguments
+		given, _ := jq.Decode(arguments)
+		return nil, render.Because("arguments", fmt.Errorf("the arguments of a call are an object, and this is %s", jq.TypeOf(given)))
 	}
 	if t.keyArgument == "" {
 		return arguments, nil
 	}
 	if _, taken := members[t.keyArgument]; taken {
-		return nil, errArguments
+		return nil, render.Because("arguments", errKeyArgument)
 	}
 	members[t.keyArgument], _ = json.Marshal(request.IdempotencyKey) // a string always has a JSON form
 	return json.Marshal(members)

@@ -33,7 +33,7 @@ func unrendered(ctx context.Context, err error) dispatch.Result {
 	case errors.Is(err, errHeader):
 		class = "invalid_header"
 	}
-	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: class, Unsent: true}
+	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: class, Unsent: true, Problem: render.Problem(err)}
 }
 
 // notReady is the result of a server that did not get as far as a mail. Its

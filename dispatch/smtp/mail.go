@@ -61,10 +61,11 @@ type people struct{ to, cc, bcc, replyTo []*mail.Address }
 
 func (t *tool) people(ctx context.Context, input any) (p people, err error) {
 	for _, field := range []struct {
+		name string
 		from addressees
 		into *[]*mail.Address
-	}{{t.to, &p.to}, {t.cc, &p.cc}, {t.bcc, &p.bcc}, {t.replyTo, &p.replyTo}} {
-		if *field.into, err = field.from.render(ctx, input); err != nil {
+	}{{"to", t.to, &p.to}, {"cc", t.cc, &p.cc}, {"bcc", t.bcc, &p.bcc}, {"reply_to", t.replyTo, &p.replyTo}} {
+		if *field.into, err = field.from.render(ctx, input, field.name); err != nil {
 			return people{}, err
 		}
 	}
@@ -76,14 +77,14 @@ func (t *tool) envelope(p people) ([]string, error) {
 	var all []string
 	for _, recipient := range slices.Concat(p.to, p.cc, p.bcc) {
 		if !t.allowed.allows(recipient.Address) {
-			return nil, errNotAllowed
+			return nil, render.Because("allow_recipients", errNotAllowed)
 		}
 		if !slices.Contains(all, recipient.Address) {
 			all = append(all, recipient.Address)
 		}
 	}
 	if len(all) == 0 {
-		return nil, errNobody
+		return nil, render.Because("to, cc and bcc", errNobody)
 	}
 	return all, nil
 }
@@ -98,21 +99,24 @@ func (t *tool) writeHeaders(ctx context.Context, out *bytes.Buffer, input any, p
 		writeAddresses(out, "Reply-To", p.replyTo),
 	}
 	if t.subject != nil {
-		problems = append(problems, writeRendered(ctx, out, input, "Subject", t.subject))
+		problems = append(problems, writeRendered(ctx, out, input, "subject", "Subject", t.subject))
 	}
 	for _, name := range t.headerNames {
-		problems = append(problems, writeRendered(ctx, out, input, name, t.headers[name]))
+		problems = append(problems, writeRendered(ctx, out, input, "headers."+name, name, t.headers[name]))
 	}
 	out.WriteString("MIME-Version: 1.0\r\n")
 	return errors.Join(problems...)
 }
 
-func writeRendered(ctx context.Context, out *bytes.Buffer, input any, name string, template render.Template) error {
+func writeRendered(ctx context.Context, out *bytes.Buffer, input any, setting, name string, template render.Template) error {
 	text, err := template.Render(ctx, input, render.AsIs)
 	if err != nil {
-		return err
+		return render.In(setting, err)
 	}
-	return writeText(out, name, text)
+	if err := writeText(out, name, text); err != nil {
+		return render.Because(setting, err)
+	}
+	return nil
 }
 
 func (t *tool) parts(ctx context.Context, input any) ([]part, error) {
@@ -120,7 +124,7 @@ func (t *tool) parts(ctx context.Context, input any) ([]part, error) {
 	if t.text != nil {
 		text, err := t.text.Render(ctx, input, render.AsIs)
 		if err != nil {
-			return nil, err
+			return nil, render.In("text", err)
 		}
 		parts = append(parts, part{"text/plain; charset=utf-8", text})
 	}
@@ -131,7 +135,7 @@ func (t *tool) parts(ctx context.Context, input any) ([]part, error) {
 		}
 		text, err := t.html.Render(ctx, input, escape)
 		if err != nil {
-			return nil, err
+			return nil, render.In("html", err)
 		}
 		parts = append(parts, part{"text/html; charset=utf-8", text})
 	}
@@ -160,12 +164,13 @@ func parseAddressees(field string, texts []string) (addressees, error) {
 	return parsed, nil
 }
 
-func (a addressees) render(ctx context.Context, input any) ([]*mail.Address, error) {
+func (a addressees) render(ctx context.Context, input any, setting string) ([]*mail.Address, error) {
 	var all []*mail.Address
-	for _, template := range a {
-		texts, err := textsOf(ctx, template, input)
+	for i, template := range a {
+		setting := fmt.Sprintf("%s[%d]", setting, i)
+		texts, err := textsOf(ctx, template, input, setting)
 		if err != nil {
-			return nil, err
+			return nil, render.In(setting, err)
 		}
 		for _, text := range texts {
 			if text == "" {
@@ -173,7 +178,7 @@ func (a addressees) render(ctx context.Context, input any) ([]*mail.Address, err
 			}
 			address, err := parseAddress(text)
 			if err != nil {
-				return nil, err
+				return nil, render.Because(setting, err)
 			}
 			all = append(all, address)
 		}
@@ -183,13 +188,13 @@ func (a addressees) render(ctx context.Context, input any) ([]*mail.Address, err
 
 // textsOf renders an entry. Only a value that is the whole entry may be a list:
 // inside a text it could add recipients that the tool did not mean.
-func textsOf(ctx context.Context, template render.Template, input any) ([]string, error) {
+func textsOf(ctx context.Context, template render.Template, input any, setting string) ([]string, error) {
 	expression := alone(template)
 	if expression == nil {
 		text, err := template.Render(ctx, input, render.AsIs)
 		return []string{text}, err
 	}
-	value, err := expression.Eval(ctx, input)
+	value, err := render.Value(ctx, setting, expression, input)
 	if err != nil || value == nil {
 		return nil, err
 	}
@@ -201,7 +206,7 @@ func textsOf(ctx context.Context, template render.Template, input any) ([]string
 	for _, entry := range list {
 		text, err := render.Scalar(entry)
 		if err != nil {
-			return nil, err
+			return nil, render.Mistyped(expression, input, entry)
 		}
 		texts = append(texts, text)
 	}

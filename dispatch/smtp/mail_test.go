@@ -186,6 +186,9 @@ func TestWhatNoMailCanHoldIsRejectedUnsent(t *testing.T) {
 			t.Parallel()
 			result, _, message := send(t, strings.TrimSuffix(test.tool, "}")+", text: hello}", request(test.payload))
 			expect(t, result, dispatch.Rejected, test.class)
+			if p := result.Problem; p == nil || p.Detail == "" || !strings.Contains(p.Title, "cannot be rendered") || strings.Contains(p.Detail, "eve") {
+				t.Errorf("it says %+v", p)
+			}
 			if message != nil {
 				t.Errorf("it was sent: %v", message.Header)
 			}

@@ -61,7 +61,7 @@ type Attempt struct {
 	Response        json.RawMessage `json:"response"`
 	ResponseHeaders json.RawMessage `json:"response_headers"`
 	Replayed        bool            `json:"replayed"`
-	Problem         json.RawMessage `json:"problem"`   // the provider's own words (RFC 9457)
+	Problem         json.RawMessage `json:"problem"`   // in words, the provider's or drainer's (RFC 9457)
 	Lookup          bool            `json:"lookup"`    // it asked, it did not act
 	ServedBy        *string         `json:"served_by"` // the fallback that was called
 	Reason          *string         `json:"reason"`

@@ -55,7 +55,12 @@ func nextForIncident(incident Incident, about standing, promises PolicyOf) (step
 			{"drainer doctor", "to see which name no daemon serves, and the nearest one that it does"},
 			{"drainer intents list --status pending", "to see the rows that wait for it"},
 		}
-	case "credentials_refused", "forbidden", "misconfigured":
+	case "misconfigured":
+		steps = []Step{
+			{"drainer intents list --error " + dispatch.Unrenderable, "to find an intent that failed so before: its last attempt says which setting, and why"},
+			{"drainer providers list", "to see what is shut; correct the configuration, which is reloaded and tried at once"},
+		}
+	case "credentials_refused", "forbidden":
 		steps = []Step{
 			show,
 			{"drainer providers list", "to see what is shut, and why; correct the configuration, which is reloaded and tried at once"},

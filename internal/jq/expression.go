@@ -16,10 +16,11 @@ import (
 
 // Expression is a compiled jq expression with exactly one result.
 type Expression struct {
-	query *gojq.Query
-	code  *gojq.Code
-	names []string // if it is nothing but these
-	place chan struct{}
+	source string
+	query  *gojq.Query
+	code   *gojq.Code
+	names  []string // if it is nothing but these
+	place  chan struct{}
 }
 
 // Compile refuses what reads the clock or the time zone: a retry must send
@@ -48,7 +49,7 @@ func Compile(source string) (*Expression, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compiling jq: %w", err)
 	}
-	return &Expression{query, code, names(query), heavy}, nil
+	return &Expression{source, query, code, names(query), heavy}, nil
 }
 
 // Apart has the expression wait for no request and no answer where it needs much. All

@@ -7,11 +7,16 @@ import "github.com/itchyny/gojq"
 func (e *Expression) Reads() []string {
 	var found reads
 	found.query(e.query)
-	return found
+	var names []string
+	for _, path := range found {
+		names = append(names, path[0])
+	}
+	return names
 }
 
-// reads collects from those parts of the syntax tree that see the input itself.
-type reads []string
+// reads collects paths of names from those parts of the syntax tree that see the input
+// itself.
+type reads [][]string
 
 func (r *reads) query(q *gojq.Query) {
 	if q == nil || q.Op >= gojq.OpAssign {
@@ -30,7 +35,7 @@ func (r *reads) term(t *gojq.Term) {
 	}
 	switch t.Type {
 	case gojq.TermTypeIndex:
-		r.index(t.Index)
+		r.path(t)
 	case gojq.TermTypeObject:
 		for _, field := range t.Object.KeyVals {
 			r.field(field)
@@ -50,20 +55,38 @@ func (r *reads) term(t *gojq.Term) {
 	}
 }
 
-func (r *reads) index(i *gojq.Index) {
-	switch {
-	case i.Name != "":
-		*r = append(*r, i.Name)
-	case i.Str != nil && len(i.Str.Queries) == 0:
-		*r = append(*r, i.Str.Str)
+// path follows .one.other as far as there are names.
+func (r *reads) path(t *gojq.Term) {
+	first := nameOf(t.Index)
+	if first == "" {
+		return
 	}
+	names := []string{first}
+	for _, suffix := range t.SuffixList {
+		name := nameOf(suffix.Index)
+		if name == "" {
+			break
+		}
+		names = append(names, name)
+	}
+	*r = append(*r, names)
+}
+
+func nameOf(i *gojq.Index) string {
+	switch {
+	case i == nil:
+		return ""
+	case i.Str != nil && len(i.Str.Queries) == 0:
+		return i.Str.Str
+	}
+	return i.Name
 }
 
 // field also knows {payload}, which is short for {payload: .payload}.
 func (r *reads) field(f *gojq.ObjectKeyVal) {
 	short := f.Val == nil && f.Key != "" && f.Key[0] != '$'
 	if short {
-		*r = append(*r, f.Key)
+		*r = append(*r, []string{f.Key})
 	}
 	r.query(f.Val)
 }

@@ -23,8 +23,12 @@ func printHistory(to io.Writer, history []operator.Event, ofMany, keys bool) err
 		}
 		fmt.Fprintf(&text, "attempt %d: %s → %s%s\n", a.Attempt, printable(what(a)), s.paint(printable(a.Status), colours[state(a.Status)]), measured(a))
 		lines := []string{s.zonedMoment(a.FinishedAt) + ", by " + printable(actor(a))}
+		title, detail := readProblem(a.Problem)
+		if ofMany {
+			detail = ""
+		}
 		for _, said := range []struct{ what, text string }{
-			{"error", deref(a.Error)}, {"problem", titleOf(a.Problem)}, {"reason", deref(a.Reason)},
+			{"error", deref(a.Error)}, {"problem", title}, {"detail", detail}, {"reason", deref(a.Reason)},
 		} {
 			if said.text != "" {
 				lines = append(lines, said.what+": "+printable(said.text))
@@ -53,16 +57,23 @@ func measured(a operator.Attempt) (text string) {
 	return text
 }
 
-// titleOf is the title of a problem document (RFC 9457). Its other members may repeat the
-// payload; -o json has them.
-func titleOf(problem json.RawMessage) string {
+// longestDetail bounds the detail of a problem, in characters. -o json has all of it.
+const longestDetail = 300
+
+// readProblem takes title and detail from a problem document (RFC 9457). The detail may
+// repeat the payload, so it is for where that is shown as well.
+func readProblem(problem json.RawMessage) (title, detail string) {
 	var document struct {
-		Title string `json:"title"`
+		Title  string `json:"title"`
+		Detail string `json:"detail"`
 	}
 	if json.Unmarshal(problem, &document) != nil {
-		return ""
+		return "", ""
 	}
-	return document.Title
+	if long := []rune(document.Detail); len(long) > longestDetail {
+		document.Detail = string(long[:longestDetail]) + "…"
+	}
+	return document.Title, document.Detail
 }
 
 func deref(text *string) string {

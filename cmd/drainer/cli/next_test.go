@@ -18,7 +18,7 @@ func inDoubt(t *testing.T) (url string) {
 		VALUES ('run-1', 'step-1', 'stripe/create_charge', 'scope', '{}')`)
 	drainertest.Exec(t, db, `DELETE FROM outbox.queue`)
 	drainertest.Exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, finished_at, outcome, status, http_status, error, problem)
-		VALUES (1, 1, 'w', now() - interval '1250 milliseconds', now(), 'ambiguous', 'unknown', 502, 'http_502', '{"title": "Bad gateway", "detail": "not shown"}')`)
+		VALUES (1, 1, 'w', now() - interval '1250 milliseconds', now(), 'ambiguous', 'unknown', 502, 'http_502', '{"title": "Bad gateway", "detail": "no upstream\u001b[31m"}')`)
 	drainertest.Exec(t, db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 1, 'run-1')`)
 	return url
 }
@@ -67,7 +67,7 @@ func TestTheCommandsThatFitCanBeTyped(t *testing.T) {
 func TestAnAttemptShowsItsDurationItsStatusAndItsProblem(t *testing.T) {
 	t.Parallel()
 	got := run(t, "intents", "show", "1", "--database-url", inDoubt(t))
-	for _, want := range []string{"attempt 1: ambiguous → unknown, HTTP 502, took 1.25s\n", "  error: http_502\n", "  problem: Bad gateway\n"} {
+	for _, want := range []string{"attempt 1: ambiguous → unknown, HTTP 502, took 1.25s\n", "  error: http_502\n", "  problem: Bad gateway\n", "  detail: no upstream\\x1b[31m\n"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("it lacks %q:\n%s", want, got.stdout)
 		}

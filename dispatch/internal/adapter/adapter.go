@@ -122,7 +122,7 @@ func (f *Form) writeHeaders(ctx context.Context, request dispatch.Request, input
 	for _, name := range f.names {
 		value, err := f.headers[name].Render(ctx, input, withoutControls)
 		if err != nil {
-			return nil, err
+			return nil, render.In("headers."+name, err)
 		}
 		headers = append(headers, Header{name, value})
 	}
@@ -134,7 +134,7 @@ func (f *Form) writeBody(ctx context.Context, request dispatch.Request, input ma
 	if f.mapping == nil {
 		return request.Payload, nil
 	}
-	value, err := f.mapping.Eval(ctx, input)
+	value, err := render.Value(ctx, "map", f.mapping, input)
 	if err != nil || value == nil {
 		return nil, err
 	}

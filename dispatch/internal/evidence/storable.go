@@ -6,6 +6,7 @@ import (
 	"mime"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // What keeps within what jsonb can take, and its readers: it recurses on a
@@ -137,6 +138,19 @@ const (
 // Text replaces what a text column refuses: NUL, and bytes that are no UTF-8.
 func Text(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, replacement), "\x00", replacement)
+}
+
+// Line is Text on one line, with escapes for what a terminal would obey.
+func Line(text string) string {
+	var line strings.Builder
+	for _, r := range Text(text) {
+		if unicode.IsPrint(r) {
+			line.WriteRune(r)
+		} else {
+			line.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return line.String()
 }
 
 // Reference is a provider's own id of an effect, cut to what a person can use.

@@ -27,6 +27,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/internal/adapter"
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
+	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
 const version = 1
@@ -75,7 +76,7 @@ func (c *Client) Dispatch(ctx context.Context, request dispatch.Request) dispatc
 	id := strconv.FormatUint(c.requests.Add(1), 10)
 	message, err := Encode(ctx, id, request)
 	if err != nil {
-		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: dispatch.Unrenderable, Unsent: true}
+		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: dispatch.Unrenderable, Unsent: true, Problem: render.Problem(err)}
 	}
 	return peer.Ask(ctx, id, message, tool.Class)
 }

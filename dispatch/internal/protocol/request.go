@@ -46,7 +46,7 @@ type Tuple struct {
 // go, is an error.
 func Encode(ctx context.Context, id string, request dispatch.Request) ([]byte, error) {
 	if nesting(request.Payload) > maxNesting {
-		return nil, errTooDeep
+		return nil, render.Because("payload", errTooDeep)
 	}
 	message := Request{
 		ID:             id,

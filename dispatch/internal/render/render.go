@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
@@ -75,15 +74,15 @@ func (t Template) Render(ctx context.Context, input any, escape func(string) (st
 		}
 		value, err := piece.Value.Eval(ctx, input)
 		if err != nil {
-			return "", err
+			return "", failed(piece.Value, input, err)
 		}
 		plain, err := Scalar(value)
 		if err != nil {
-			return "", err
+			return "", Mistyped(piece.Value, input, value)
 		}
 		escaped, err := escape(plain)
 		if err != nil {
-			return "", err
+			return "", fmt.Errorf("%w: %w", &fault{expression: piece.Value.Source(), reason: err.Error()}, err)
 		}
 		text.WriteString(escaped)
 	}
@@ -143,8 +142,11 @@ func Input(request dispatch.Request) (map[string]any, error) {
 	var payload any
 	if len(request.Payload) > 0 {
 		decoded, err := jq.Decode(request.Payload)
+		if errors.Is(err, jq.ErrLongNumber) {
+			return nil, Because("payload", err)
+		}
 		if err != nil {
-			return nil, err
+			return nil, In("payload", err)
 		}
 		payload = decoded
 	}
@@ -161,20 +163,6 @@ func Input(request dispatch.Request) (map[string]any, error) {
 		"tool_name":      request.Tuple.ToolName,
 		"business_scope": request.Tuple.BusinessScope,
 	}, nil
-}
-
-// Refusal is the result of a payload that a tool's expressions do not take.
-// Asking again would end the same, unless it was time that ran out: that of
-// the dispatch, or of an expression, for which a process that was suspended
-// has as little.
-func Refusal(ctx context.Context, err error) dispatch.Result {
-	switch {
-	case errors.Is(ctx.Err(), context.Canceled):
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: evidence.Context(ctx), Unsent: true}
-	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded):
-		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "slow_expression", Unsent: true, Healthy: true}
-	}
-	return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: dispatch.Unrenderable, Unsent: true}
 }
 
 // TraceContext takes the W3C trace headers (https://www.w3.org/TR/trace-context,
