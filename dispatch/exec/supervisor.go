@@ -28,7 +28,7 @@ type supervisor struct {
 	why      fate // of the last child
 }
 
-// fate is what became of a child: an error class, and in words what is known.
+// fate says how a child ended: by an error class, and in words.
 type fate struct {
 	class   string
 	problem *dispatch.Problem

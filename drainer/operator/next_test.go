@@ -83,7 +83,7 @@ func TestWhatToDoNextAboutAnIncident(t *testing.T) {
 		"saga_stalled":                  {"saga_stalled", "open", inSaga("compensation_failed", settled("completed")), []string{"intents show 36", "sagas show --intent 36", "sagas retry --intent 36", "sagas resolve --intent 36", "incidents ack 7"}},
 		"credentials_refused":           {"credentials_refused", "open", waiting, []string{"intents show 36", "providers list", "incidents ack 7"}},
 		"forbidden":                     {"forbidden", "open", waiting, []string{"intents show 36", "providers list", "incidents ack 7"}},
-		"misconfigured":                 {"misconfigured", "open", waiting, []string{"intents show 36", "providers list", "incidents ack 7"}},
+		"misconfigured":                 {"misconfigured", "open", waiting, []string{"intents list --error unrenderable_request", "providers list", "incidents ack 7"}},
 		"unknown_operation":             {"unknown_operation", "open", waiting, []string{"doctor", "intents list --status pending", "incidents ack 7"}},
 		"unconfigured_provider":         {"unconfigured_provider", "open", waiting, []string{"doctor", "intents list --status pending", "incidents ack 7"}},
 	} {
