@@ -24,7 +24,7 @@ DATE := $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --forma
 STAMP := $(foreach name,VERSION REVISION DATE,-X github.com/agentoutbox/drainer/cmd/drainer/cli.$(shell echo $(name) | tr A-Z a-z)=$($(name)))
 CA_CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 
-.PHONY: help build image chart-files demo test test-short models faults figures fuzz soak cover deploy-test lint bench generate clients-test
+.PHONY: help build image chart-files demo test test-short models faults figures fuzz soak cover deploy-test lint bench screenshots generate clients-test
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -104,6 +104,9 @@ lint: ## check style, the import rules and the words of texts
 bench: ## measure every goal of docs/benchmarks.md, 20 to 40 minutes
 	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 2h ./integration/bench | tee /dev/stderr | \
 	  $(GO) run ./integration/bench/goals -bench '$(BENCH)'
+
+screenshots: ## take the documentation's pictures of the console anew
+	$(GO) test -count 1 -run Pictures ./integration/console -args -update
 
 generate: ## write drainer.schema.json anew
 	$(GO) generate ./...

@@ -29,6 +29,8 @@ type action struct {
 type line struct {
 	Subject string `json:"subject"`
 	Link    string `json:"-"`
+	Tool    string `json:"tool,omitempty"`
+	Run     string `json:"run,omitempty"`
 	Before  string `json:"before"`
 	After   string `json:"after"`
 	Refused string `json:"refused,omitempty"` // why nothing changes
@@ -128,8 +130,8 @@ func onIntents(path, verb string, change operator.Action) action {
 		all := make([]line, len(verdicts))
 		for i, v := range verdicts {
 			all[i] = line{
-				Subject: fmt.Sprintf("intent %d, %s of run %s", v.IntentID, v.ToolName, v.AgentRunID),
-				Link:    fmt.Sprintf("/intents/%d", v.IntentID), Before: v.Before, After: v.After, Refused: v.Refused,
+				Subject: fmt.Sprintf("intent %d", v.IntentID), Link: fmt.Sprintf("/intents/%d", v.IntentID),
+				Tool: v.ToolName, Run: v.AgentRunID, Before: v.Before, After: v.After, Refused: v.Refused,
 			}
 		}
 		return all, err
@@ -204,7 +206,7 @@ func proposeRollback(ctx context.Context, on *operator.Console, form url.Values)
 	var lines []line
 	for _, step := range story.Steps {
 		proposed := line{
-			Subject: fmt.Sprintf("intent %d, %s", step.IntentID, step.ToolName), Link: fmt.Sprintf("/intents/%d", step.IntentID), Before: step.Status,
+			Subject: fmt.Sprintf("intent %d", step.IntentID), Link: fmt.Sprintf("/intents/%d", step.IntentID), Tool: step.ToolName, Before: step.Status,
 		}
 		switch step.Status {
 		case "completed":
@@ -231,5 +233,5 @@ func rollBack(ctx context.Context, on *operator.Console, form url.Values, by ope
 	if err := on.Compensate(ctx, agentRunID, by); err != nil {
 		return nil, refused(err.Error())
 	}
-	return []line{{Subject: "run " + agentRunID, Link: runPath(agentRunID), After: "rollback begun"}}, nil
+	return []line{{Subject: "run", Link: runPath(agentRunID), Run: agentRunID, After: "rollback begun"}}, nil
 }

@@ -363,6 +363,10 @@ func TestLongAndEmptyPagesAreBounded(t *testing.T) {
 	if next == nil || !strings.Contains(b.get(next[1]).text, "trip 1/a") {
 		t.Error("the next page of runs does not come to the oldest run")
 	}
+	older := regexp.MustCompile(`href="(/intents\?below=\d+)"`).FindStringSubmatch(b.get("/intents").text)
+	if older == nil || !strings.Contains(b.get(older[1]).text, `href="/intents/1154"`) {
+		t.Error("the next page of intents does not begin after the first one")
+	}
 	many := url.Values{}
 	for id := range 1001 {
 		many.Add("of", fmt.Sprint(id+1))

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
@@ -133,14 +135,22 @@ func readRun(ctx context.Context, from *operator.Console, r *http.Request) (any,
 type intents struct {
 	Intents   []operator.Intent `json:"intents"`
 	Filter    operator.Filter   `json:"filter"`
-	More      bool              `json:"more"`
+	Below     int64             `json:"below"`   // of the next page; 0: there is none
+	Bounded   bool              `json:"bounded"` // older intents were not looked at
+	Looked    int               `json:"-"`
+	Older     string            `json:"-"`
 	Statuses  []string          `json:"-"`
 	Providers []string          `json:"-"`
 }
 
 func readIntents(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
-	found := intents{Statuses: operator.Statuses, Filter: operator.Filter{
-		Status: r.FormValue("status"), Dead: r.FormValue("dead") != "", Provider: r.FormValue("provider"), Run: r.FormValue("run"), Limit: pageRows,
+	below, err := number(r, "below")
+	if err != nil {
+		return nil, err
+	}
+	found := intents{Statuses: operator.Statuses, Looked: operator.MostLooked, Filter: operator.Filter{
+		Status: r.FormValue("status"), Dead: r.FormValue("dead") != "", Provider: r.FormValue("provider"), Tool: r.FormValue("tool"),
+		Run: r.FormValue("run"), Error: r.FormValue("error"), Below: below, Limit: pageRows,
 	}}
 	if found.Filter.Status != "" && !slices.Contains(operator.Statuses, found.Filter.Status) {
 		return nil, problem{http.StatusBadRequest, "Not understood", "status is one of " + strings.Join(operator.Statuses, ", ")}
@@ -156,7 +166,12 @@ func readIntents(ctx context.Context, from *operator.Console, r *http.Request) (
 	if err != nil {
 		return nil, err
 	}
-	found.Intents, found.More = page.Intents, page.Below != 0
+	found.Intents, found.Below, found.Bounded = page.Intents, page.Below, page.Bounded
+	if page.Below != 0 {
+		query := r.URL.Query()
+		query.Set("below", strconv.FormatInt(page.Below, 10))
+		found.Older = "/intents?" + query.Encode()
+	}
 	return found, hide(found.Intents)
 }
 
@@ -280,7 +295,7 @@ func runPath(agentRunID string) string { return "/runs/" + url.PathEscape(agentR
 func parse() (map[string]*template.Template, error) {
 	functions := template.FuncMap{
 		"age": age, "seconds": func(s float64) string { return span(time.Duration(s * float64(time.Second))) }, "stamp": stamp, "deref": deref, "run": runPath,
-		"add": func(a, b float64) float64 { return a + b }, "many": many, "took": took, "group": group,
+		"add": func(a, b float64) float64 { return a + b }, "many": many, "took": took, "group": group, "clip": clip, "sentence": sentence,
 		// rows gives a table of intents what it needs of the page around it.
 		"rows": func(v view, intents []operator.Intent) any {
 			return struct {
@@ -321,6 +336,24 @@ func group(n int) string {
 		text = text[:i] + "," + text[i:]
 	}
 	return text
+}
+
+// mostShown is how much of a name stands in a table. Runs of one agent differ at their end, and often begin alike.
+const mostShown = 36
+
+// clip takes the middle out of a name that is too long for a table.
+func clip(name string) string {
+	letters := []rune(name)
+	if len(letters) <= mostShown {
+		return name
+	}
+	return string(letters[:mostShown/2-1]) + "…" + string(letters[len(letters)-mostShown/2:])
+}
+
+// sentence begins a text as a sentence does.
+func sentence(text string) string {
+	first, size := utf8.DecodeRuneInString(text)
+	return string(unicode.ToUpper(first)) + text[size:]
 }
 
 func deref(text *string) string {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"strings"
 	"time"
 
 	"github.com/agentoutbox/drainer/drainer/operator"
@@ -38,12 +39,20 @@ type tick struct {
 }
 
 const (
-	labels     = 190.0 // left of the bars
-	barsWidth  = 760.0
-	rowHeight  = 24.0
-	shortest   = 3.0 // so that a quick attempt is seen
-	chartTicks = 4
+	labels    = 250.0 // left of the bars
+	barsWidth = 980.0
+	rowHeight = 24.0
+	shortest  = 3.0 // so that a quick attempt is seen
+	mostTicks = 7
 )
+
+// rounds are the lengths of time between two ticks that a person counts in.
+var rounds = []time.Duration{
+	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,
+	100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second,
+	20 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 20 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour,
+	12 * time.Hour, 24 * time.Hour, 48 * time.Hour, 7 * 24 * time.Hour, 28 * 24 * time.Hour,
+}
 
 func draw(story *operator.RunStory, now time.Time) chart {
 	var steps, undos []operator.Intent
@@ -86,11 +95,27 @@ func draw(story *operator.RunStory, now time.Time) chart {
 		y += rowHeight
 	}
 	c.Line, c.Height = 24+float64(len(steps))*rowHeight+3, y+8
-	for i := range chartTicks + 1 {
-		passed := whole * time.Duration(i) / chartTicks
-		c.Ticks = append(c.Ticks, tick{x(begin.Add(passed)), "+" + span(passed), i == chartTicks})
-	}
+	c.Ticks = ticks(whole, x, begin)
 	return c
+}
+
+func ticks(whole time.Duration, x func(time.Time) float64, begin time.Time) []tick {
+	step := rounds[len(rounds)-1]
+	for _, round := range rounds {
+		if whole/round <= mostTicks {
+			step = round
+			break
+		}
+	}
+	for whole/step > mostTicks {
+		step *= 2
+	}
+	all := []tick{{x(begin), "0", false}}
+	for passed := step; passed <= whole; passed += step {
+		at := x(begin.Add(passed))
+		all = append(all, tick{at, "+" + strings.Replace(span(passed), ".0 s", " s", 1), at > labels+barsWidth-20})
+	}
+	return all
 }
 
 func endOf(intent operator.Intent, now time.Time) time.Time {

@@ -30,7 +30,7 @@ func TestARetryTakesAReasonAndTheHistoryNamesWhoGaveIt(t *testing.T) {
 	v := newVisitor(t)
 	v.login(aliceToken, "/intents/10")
 	v.click("button[formaction='/intents/retry']")
-	v.wantText("main", "1 would change", "intent 10, mail/send")
+	v.wantText("main", "1 would change", "intent 10", "mail/send")
 	if status := value[string](v, `SELECT status FROM outbox.status WHERE intent_id = 10`); status != "failed" {
 		t.Fatalf("the first step made it %s", status)
 	}
@@ -47,7 +47,7 @@ func TestARunIsRolledBack(t *testing.T) {
 	v := newVisitor(t)
 	v.login(aliceToken, billing)
 	v.click("form[action='/runs/roll-back'] button")
-	v.wantText("main", "intent 9, payments/charge", "awaited first")
+	v.wantText("main", "intent 9", "payments/charge", "awaited first")
 	v.write("input[name=reason]", "the agent invoiced the wrong company")
 	v.click(".confirm button")
 	v.wantText("main", "rollback begun")
