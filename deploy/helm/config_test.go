@@ -1,6 +1,7 @@
 package helm_test
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -76,8 +78,14 @@ func configOf(t *testing.T, v values) map[string]string {
 	return nil
 }
 
-// validate lays the files out as the pod does, in a folder that stands for its root.
+// validate runs the check that precedes an installation.
 func validate(t *testing.T, config map[string]string, v values) ([]byte, error) {
+	t.Helper()
+	return inPod(t, hook(t, v, "validation").Spec.Template.Spec, config).CombinedOutput()
+}
+
+// inPod is a pod's command line with its files and variables, in a folder that stands for its root.
+func inPod(t *testing.T, pod core.PodSpec, config map[string]string) *exec.Cmd {
 	t.Helper()
 	drainer, err := program()
 	if err != nil {
@@ -88,7 +96,6 @@ func validate(t *testing.T, config map[string]string, v values) ([]byte, error) 
 		content = strings.NewReplacer("${file:/", "${file:"+root+"/").Replace(content)
 		write(t, filepath.Join(root, "etc/drainer", name), content)
 	}
-	pod := daemons(t, v).Spec.Template.Spec
 	certificate, key := clientCertificate(t)
 	for _, volume := range pod.Volumes {
 		if volume.Projected == nil {
@@ -101,11 +108,15 @@ func validate(t *testing.T, config map[string]string, v values) ([]byte, error) 
 			}
 		}
 	}
-	command := exec.CommandContext(t.Context(), drainer, "config", "validate", "--config", filepath.Join(root, "etc/drainer/drainer.yaml"))
-	for _, variable := range pod.Containers[0].Env {
-		command.Env = append(command.Env, variable.Name+"=postgres://localhost/app")
+	args := slices.Clone(pod.Containers[0].Args)
+	for i, arg := range args {
+		args[i] = strings.ReplaceAll(arg, "/etc/drainer/", root+"/etc/drainer/")
 	}
-	return command.CombinedOutput()
+	command := exec.CommandContext(t.Context(), drainer, args...)
+	for _, variable := range pod.Containers[0].Env {
+		command.Env = append(command.Env, variable.Name+"="+cmp.Or(variable.Value, "postgres://nobody@127.0.0.1:1/app"))
+	}
+	return command
 }
 
 func write(t *testing.T, path, content string) {

@@ -26,7 +26,12 @@ type scaledObject struct {
 		PollingInterval int32 `json:"pollingInterval"`
 		MinReplicaCount int32 `json:"minReplicaCount"`
 		MaxReplicaCount int32 `json:"maxReplicaCount"`
-		Advanced        struct {
+		Fallback        struct {
+			FailureThreshold int32  `json:"failureThreshold"`
+			Replicas         int32  `json:"replicas"`
+			Behavior         string `json:"behavior"`
+		} `json:"fallback"`
+		Advanced struct {
 			HorizontalPodAutoscalerConfig struct {
 				Behavior autoscaling.HorizontalPodAutoscalerBehavior `json:"behavior"`
 			} `json:"horizontalPodAutoscalerConfig"`
@@ -130,6 +135,7 @@ func TestAMisspeltFieldIsFoundWhereverItIs(t *testing.T) {
 	for kind, misspelling := range map[string][2]string{
 		"Deployment":            {"readOnlyRootFilesystem:", "readonlyRootFilesystem:"},
 		"Job":                   {"backoffLimit:", "backOffLimit:"},
+		"Pod":                   {"restartPolicy:", "restartsPolicy:"},
 		"PodDisruptionBudget":   {"maxUnavailable:", "maxUnavaiable:"},
 		"ConfigMap":             {"data:", "content:"},
 		"ServiceAccount":        {"automountServiceAccountToken:", "automountToken:"},

@@ -36,6 +36,14 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "drainer.configData" -}}
+drainer.yaml: |
+  {{- include "drainer.config" . | nindent 2 }}
+{{- range $name, $content := .Values.configFiles }}
+{{ $name }}: {{ $content | quote }}
+{{- end }}
+{{- end -}}
+
 {{- define "drainer.configMap" -}}
 {{ default (include "drainer.fullname" .) .Values.existingConfigMap }}
 {{- end -}}
