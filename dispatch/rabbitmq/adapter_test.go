@@ -18,7 +18,7 @@ func TestTheRabbitMQAdapterConforms(t *testing.T) {
 		Kind:  rabbitmq.Kind(),
 		Start: func(t *testing.T) dispatchtest.Counterpart { return startCounterpart(t, broker) },
 		Cannot: map[dispatchtest.Situation]string{
-			dispatchtest.Busy: "a broker does not look at message ids, so it never waits for an earlier message of the same one",
+			dispatchtest.Busy:      "a broker does not look at message ids, so it never waits for an earlier message of the same one",
 			dispatchtest.Rejecting: "a broker refuses a message for good only for its size, and the kit sends small ones",
 		},
 	})

@@ -42,14 +42,17 @@ func TestNoSecretIsInAnyOutput(t *testing.T) {
 		"PAGER_PATH=canary-pager", "PAGER_SECRET=whsec_"+strings.Repeat("canaryXX", 4),
 		"OTEL_EXPORTER_OTLP_ENDPOINT="+as(t, address, "outbox")+"/collector", "OTEL_EXPORTER_OTLP_HEADERS=x-token=canary-collector", "OTEL_BSP_SCHEDULE_DELAY=50")
 	daemon := rig.Start()
+	witness.refuses.Store(true) // of the provider's first answer it is believed, as no success speaks for the credentials
+	enqueueWithSecrets(rig, len(talks)+1, harness.Once)
+	rig.AwaitCount("the 401 stops the provider", 1, `SELECT count(*) FROM outbox.incident WHERE kind = 'credentials_refused'`)
+	witness.refuses.Store(false)
+	if output, err := rig.Program.Command("providers", "resume", "once", "--reason", "the test goes on", "--config", rig.Config).CombinedOutput(); err != nil {
+		t.Fatalf("resume: %v\n%s", err, output)
+	}
 	for run := range talks {
 		enqueueWithSecrets(rig, run, harness.Once)
 	}
 	enqueueWithSecrets(rig, len(talks), harness.Order)
-	rig.AwaitCount("the 401 stops the provider", 1, `SELECT count(*) FROM outbox.incident WHERE kind = 'credentials_refused'`)
-	if output, err := rig.Program.Command("providers", "resume", "once", "--reason", "the test goes on", "--config", rig.Config).CombinedOutput(); err != nil {
-		t.Fatalf("resume: %v\n%s", err, output)
-	}
 	rig.AwaitRest()
 	enqueueWithSecrets(rig, len(talks), harness.Declined)
 	rig.AwaitCount("a run is rolled back", 1, `SELECT count(*) FROM outbox.status WHERE status = 'compensated'`)
@@ -150,7 +153,7 @@ func commands(rig *harness.Rig) map[string]string {
 		}
 	}
 	say(*rig.Program, "status", "intents list", "intents show 4711", "intents retry 1 --reason again", "incidents list", "sagas list",
-		"sagas show "+agentName+"-run-13", "providers list", "migrate status", "config validate", "doctor", "run --once")
+		"sagas show "+agentName+"-run-12", "providers list", "migrate status", "config validate", "doctor", "run --once")
 	for _, wrong := range []string{"postgres://postgres:canary@127.0.0.1:1/postgres?sslmode=disable", "postgres://postgres:canary%zz@127.0.0.1:port/postgres"} {
 		away := *rig.Program
 		away.Env = append(slices.Clone(away.Env), "DATABASE_URL="+wrong)
@@ -206,6 +209,7 @@ func enqueueWithSecrets(rig *harness.Rig, run int, tool string) {
 type witness struct {
 	provider http.Handler // at /provider
 	pagerUp  atomic.Bool
+	refuses  atomic.Bool // the credentials, whatever it would say else
 
 	mu       sync.Mutex
 	requests map[string]string // what each received, without the bodies
@@ -263,8 +267,10 @@ func (w *witness) saw(t *testing.T, secrets ...string) (seen int) {
 	return seen
 }
 
-// talks are replies whose secrets a client may repeat in its errors.
+// talks are replies whose secrets a client may repeat in its errors. The first is the
+// probe's, after a refusal, and lets the others in.
 var talks = []string{
+	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"id\": \"eff_1\"}canary, unasked for\r\n",
 	"canary is no HTTP\r\n\r\n",
 	"HTTP/1.1 2canary OK\r\n\r\n",
 	"HTTP/1.1 200 OK\r\ncanary is no header\r\n\r\n",
@@ -275,10 +281,10 @@ var talks = []string{
 	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n{\"canary",
 	"HTTP/1.1 200 OK\r\nContent-Type: canary\r\nContent-Length: 2\r\n\r\n{}",
 	"HTTP/1.1 307 Elsewhere\r\nLocation: http://canary:canary@127.0.0.1/canary\r\nContent-Length: 0\r\n\r\n",
-	"HTTP/1.1 401 canary\r\nContent-Type: application/problem+json\r\nContent-Length: 44\r\n\r\n{\"title\": \"canary is no token\", \"detail\": 1 }",
 	"HTTP/1.1 500 canary\r\nRetry-After: canary\r\nDate: canary\r\nContent-Length: 6\r\n\r\ncanary",
-	"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"id\": \"eff_1\"}canary, unasked for\r\n",
 }
+
+const refusal = "HTTP/1.1 401 canary\r\nContent-Type: application/problem+json\r\nContent-Length: 44\r\n\r\n{\"title\": \"canary is no token\", \"detail\": 1 }"
 
 // talk says the next of them.
 func (w *witness) talk(writer http.ResponseWriter) {
@@ -288,8 +294,11 @@ func (w *witness) talk(writer http.ResponseWriter) {
 	}
 	defer conn.Close()
 	w.mu.Lock()
-	said := talks[w.spoke%len(talks)]
-	w.spoke++
+	said := refusal
+	if !w.refuses.Load() {
+		said = talks[w.spoke%len(talks)]
+		w.spoke++
+	}
 	w.mu.Unlock()
 	_, _ = io.WriteString(conn, said)
 }
