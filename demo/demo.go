@@ -49,6 +49,9 @@ type Options struct {
 	Seed uint64
 	// Screen shows what happens; nil shows nothing.
 	Screen *Screen
+	// Afterwards looks at the audited database before it is dropped, while another drainer
+	// runs. The end of its context is no error. nil: the demo ends after the audit.
+	Afterwards func(ctx context.Context, report Report, databaseURL string) error
 	// Logs receives the end of the drainers' logs if the demo fails; nil drops it.
 	Logs io.Writer
 }
@@ -63,9 +66,10 @@ func Run(ctx context.Context, options Options) (report Report, err error) {
 	}
 	defer options.Screen.Close()
 	stage, err := build(ctx, options)
+	audited := false
 	defer func() {
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && !audited:
 			err = ErrInterrupted
 		case !report.Passed:
 			stage.fleet.printLogs(options.Logs)
@@ -88,7 +92,13 @@ func Run(ctx context.Context, options Options) (report Report, err error) {
 	report.Seed = options.Seed
 	report.Rollbacks = agents.rollbacks.Load()
 	report.DurationSeconds = time.Since(started).Round(time.Millisecond).Seconds()
-	return report, nil
+	if audited = true; options.Afterwards == nil {
+		return report, nil
+	}
+	if _, err := stage.fleet.start(ctx, stage.database.pool); err != nil {
+		return report, err
+	}
+	return report, options.Afterwards(ctx, report, stage.database.url)
 }
 
 // play returns when the story is over or time is up.

@@ -23,6 +23,16 @@ func TestNothingIsLostOrDoubledThoughADrainerIsKilled(t *testing.T) {
 	var said bytes.Buffer
 	options.Screen = demo.NewScreen(&said, false)
 
+	seen := 0 // by who looks at the database afterwards
+	options.Afterwards = func(ctx context.Context, _ demo.Report, databaseURL string) error {
+		conn, err := pgx.Connect(ctx, databaseURL)
+		if err != nil {
+			return err
+		}
+		defer conn.Close(ctx)
+		return conn.QueryRow(ctx, `SELECT count(*) FROM outbox.intent WHERE EXISTS (SELECT FROM outbox.worker)`).Scan(&seen)
+	}
+
 	report, err := demo.Run(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -34,6 +44,9 @@ func TestNothingIsLostOrDoubledThoughADrainerIsKilled(t *testing.T) {
 	// Of 40 trips 20 are not paid; 76 bookings of 19 and one of the last are cancelled.
 	if report.Intents != 500 || report.Effects != 557 || report.Completed != 402 {
 		t.Errorf("%d intents, %d effects, %d completed, want 500, 557 and 402", report.Intents, report.Effects, report.Completed)
+	}
+	if seen < report.Intents {
+		t.Errorf("%d intents were there to be looked at", seen)
 	}
 	if want := (demo.Sagas{Compensated: 19, UndoEffects: 77, Failed: 1, Pages: 1}); report.Sagas != want {
 		t.Errorf("of the runs that were rolled back: %+v, want %+v", report.Sagas, want)

@@ -31,7 +31,7 @@ func (o *options) addCompletions(root *cobra.Command) {
 		"intents show": intents, "intents retry": intents, "intents cancel": intents, "intents resolve": intents,
 		"incidents show": incidents, "incidents ack": incidents,
 		"sagas show": sagas, "sagas retry": sagas, "sagas resolve": sagas,
-		"compensate": runs, "runs cancel": runs,
+		"compensate": runs, "runs cancel": runs, "runs show": runs,
 		"providers pause": o.providerNames, "providers resume": o.providerNames,
 	} {
 		if command, _, err := root.Find(strings.Fields(path)); err == nil {

@@ -18,6 +18,8 @@ import (
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
+const consoleAddress = "127.0.0.1:9465"
+
 // consoleSetup has the flags of `drainer console`.
 type consoleSetup struct {
 	listen, tokens string
@@ -50,7 +52,7 @@ or operator. --trust-proxy believes the header of a proxy that authenticates peo
 		RunE: func(command *cobra.Command, _ []string) error { return options.console(command, setup) },
 	}
 	flags := command.Flags()
-	flags.StringVar(&setup.listen, "listen", "127.0.0.1:9465", "`host:port` to serve on")
+	flags.StringVar(&setup.listen, "listen", consoleAddress, "`host:port` to serve on")
 	flags.StringVar(&setup.tokens, "tokens", "", "`file` of people and their tokens")
 	flags.StringSliceVar(&setup.proxies, "trust-proxy", nil, "`CIDR` of the proxy's addresses")
 	flags.StringVar(&setup.userHeader, "user-header", "X-Forwarded-User", "`header` in which the proxy names the person")

@@ -1,17 +1,22 @@
 package cli
 
 import (
+	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"log/slog"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/agentoutbox/drainer/console"
 	"github.com/agentoutbox/drainer/demo"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 const demoSteps = `Next: the README shows how an agent enqueues and how to configure a provider.
@@ -20,6 +25,7 @@ Then: drainer migrate up, drainer config validate, drainer run.`
 func newDemo(options *options) *cobra.Command {
 	var intents int
 	var seed uint64
+	var withConsole bool
 	command := &cobra.Command{
 		Use:   "demo",
 		Short: "Watch drainer survive crashes, then audit the effects",
@@ -29,9 +35,12 @@ fail at their last step and are undone. One cannot be undone, and is paged. Then
 compares the committed intents with the provider's ledger. It exits with 1 if an
 effect is missing, happened twice or was not undone. It takes less than a minute.
 
+With --console the database stays until it is interrupted, and the console shows it.
+
 With --database-url it creates a database of its own on that server and drops it
 at the end. It ignores DATABASE_URL.`,
 		Example: `  drainer demo
+  drainer demo --console   # look at what happened, in a browser
   drainer demo -o json | jq '{intents, effects, duplicate_effects, lost, sagas}'
   drainer demo --database-url postgres://postgres@localhost:5432/postgres`,
 		Args: cobra.NoArgs,
@@ -40,18 +49,28 @@ at the end. It ignores DATABASE_URL.`,
 				return usagef(command, "--intents is at least 1")
 			}
 			if !command.Flags().Changed("seed") {
-				seed = uint64(rand.Uint32())
+				seed = uint64(mathrand.Uint32())
 			}
-			return options.demo(command, intents, seed)
+			if !withConsole {
+				return options.demo(command, intents, seed, nil)
+			}
+			listener, err := net.Listen("tcp", consoleAddress)
+			if err != nil {
+				return fmt.Errorf("--console: %w", err)
+			}
+			defer listener.Close()
+			return options.demo(command, intents, seed, listener)
 		},
 	}
 	command.Flags().IntVar(&intents, "intents", 3000, "how many `intents` the agents commit, beside those of 40 trips")
 	command.Flags().Uint64Var(&seed, "seed", 0, "`number` that chooses faults and crashes (default: another each time)")
+	command.Flags().BoolVar(&withConsole, "console", false, "show the result in a browser until interrupted")
 	command.AddCommand(newDemoSandbox(options), newDemoProvider())
 	return command
 }
 
-func (o *options) demo(command *cobra.Command, intents int, seed uint64) error {
+// demo serves the console at a listener, if there is one.
+func (o *options) demo(command *cobra.Command, intents int, seed uint64, listener net.Listener) error {
 	ctx := command.Context()
 	if o.databaseURL != "" {
 		conn, err := connect(ctx, o.databaseURL)
@@ -65,24 +84,56 @@ func (o *options) demo(command *cobra.Command, intents int, seed uint64) error {
 		return fmt.Errorf("finding this program to run it as a drainer: %w", err)
 	}
 	progress := command.ErrOrStderr()
-	report, err := demo.Run(ctx, demo.Options{
+	playing := demo.Options{
 		DatabaseURL: o.databaseURL,
 		Drainer:     program,
 		Intents:     intents,
 		Seed:        seed,
 		Screen:      demo.NewScreen(progress, isTerminal(progress)),
 		Logs:        progress,
-	})
+	}
+	if listener != nil {
+		playing.Afterwards = func(ctx context.Context, report demo.Report, databaseURL string) error {
+			if err := o.printAudit(command.OutOrStdout(), report); err != nil {
+				return err
+			}
+			return showDemo(ctx, progress, listener, databaseURL)
+		}
+	}
+	report, err := demo.Run(ctx, playing)
 	if err != nil {
 		return err
 	}
-	if err := o.printAudit(command.OutOrStdout(), report); err != nil {
-		return err
+	if listener == nil {
+		if err := o.printAudit(command.OutOrStdout(), report); err != nil {
+			return err
+		}
 	}
 	if !report.Passed {
 		return errors.New("the audit failed")
 	}
 	return nil
+}
+
+// showDemo serves the console for one operator until ctx ends.
+func showDemo(ctx context.Context, say io.Writer, listener net.Listener, databaseURL string) error {
+	token := rand.Text()
+	access, err := console.Tokens([]byte("guest operator " + token))
+	if err != nil {
+		return err
+	}
+	pool, err := pgpool.Open(ctx, databaseURL, 4)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	log := slog.New(slog.NewJSONHandler(say, nil))
+	pages, err := console.New(console.Options{Pool: pool, Access: access, Log: log})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(say, "The console is at http://%s/ with the token %s\nCtrl-C ends it, and drops the database.\n", listener.Addr(), token)
+	return serveConsole(ctx, listener, pages, log)
 }
 
 func isTerminal(to io.Writer) bool {

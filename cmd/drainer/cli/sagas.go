@@ -114,18 +114,11 @@ func (o *options) printStory(command *cobra.Command, story *operator.SagaStory) 
 		return printJSON(command.OutOrStdout(), story)
 	}
 	out := command.OutOrStdout()
-	steps := tableOf([]string{"INTENT", "STEP", "TOOL", "STATUS", "UNDO", "UNDONE BY", "UNDO STATUS"}, story.Steps, func(s operator.SagaStep) []any {
-		row := []any{s.IntentID, s.StepID, s.ToolName, state(s.Status), "", "", ""}
-		if s.Undo != nil {
-			copy(row[4:], []any{s.Undo.IntentID, s.Undo.ToolName, state(s.Undo.Status)})
-		}
-		return row
-	})
 	if err := sagaTable(story.Saga).print(out); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)
-	if err := steps.print(out); err != nil {
+	if err := stepTable(story.Steps).print(out); err != nil {
 		return err
 	}
 	if err := printHistory(out, story.Timeline, true, false); err != nil {
@@ -135,6 +128,16 @@ func (o *options) printStory(command *cobra.Command, story *operator.SagaStory) 
 		fmt.Fprintln(out, "\n"+waitNote(wait))
 	}
 	return nil
+}
+
+func stepTable(steps []operator.SagaStep) table {
+	return tableOf([]string{"INTENT", "STEP", "TOOL", "STATUS", "UNDO", "UNDONE BY", "UNDO STATUS"}, steps, func(s operator.SagaStep) []any {
+		row := []any{s.IntentID, s.StepID, s.ToolName, state(s.Status), "", "", ""}
+		if s.Undo != nil {
+			copy(row[4:], []any{s.Undo.IntentID, s.Undo.ToolName, state(s.Undo.Status)})
+		}
+		return row
+	})
 }
 
 // waitNote says what ends the waiting, if that takes a human.
