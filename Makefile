@@ -108,5 +108,5 @@ bench: ## measure every goal of docs/benchmarks.md, 20 to 40 minutes
 screenshots: ## take the documentation's pictures of the console anew
 	$(GO) test -count 1 -run Pictures ./integration/console -args -update
 
-generate: ## write drainer.schema.json anew
+generate: ## write drainer.schema.json and docs/errors.md anew
 	$(GO) generate ./...

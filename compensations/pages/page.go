@@ -11,22 +11,6 @@ import (
 	"github.com/agentoutbox/drainer/drainer/incident"
 )
 
-// meaning explains a kind to an operator who was just woken up.
-var meaning = map[incident.Kind]string{
-	incident.OutcomeUnknown:        "it is not known whether this effect happened",
-	incident.CompensationFailed:    "this step could not be undone",
-	incident.ReversalWindowExpired: "it is too late to undo this step",
-	incident.KeyCollision:          "an agent enqueued another payload under the key of this intent, and was refused",
-	incident.UnconfiguredProvider:  "this intent and maybe others wait for a provider that no drainer serves",
-	incident.SagaStalled:           "three passes over the saga of this run did not end: the process died or stood still, or the database refused the undo",
-	incident.RefusedIntent:         "this intent was refused before it reached its provider; its run goes on",
-	incident.UnknownOperation:      "this intent and maybe others wait for an operation that their provider does not have",
-	incident.FirstReplay:           "the provider had seen the key of this intent before its first attempt: what it calls completed may be another intent's effect",
-	incident.CredentialsRefused:    "this intent and maybe others wait because their provider refuses the credentials",
-	incident.Forbidden:             "this intent and maybe others wait because their provider forbids this operation",
-	incident.Misconfigured:         "this intent and maybe others wait because no request could be made of any intent of this operation",
-}
-
 // remedy lists the commands, beside looking and acknowledging, that lead out of
 // it. A collision and a first replay have no other: acknowledging ends them.
 var remedy = map[incident.Kind][]string{
@@ -102,9 +86,9 @@ func (p Page) Summary() string { return p.summary(p.tool()) }
 
 func (p Page) summary(tool string) string {
 	if p.alone() {
-		return fmt.Sprintf("%s: %s (%s, intent %d)", p.Kind, meaning[p.Kind], tool, p.IntentID)
+		return fmt.Sprintf("%s: %s (%s, intent %d)", p.Kind, p.Kind.Means(), tool, p.IntentID)
 	}
-	return fmt.Sprintf("%s, %s: %s (the first: %s, intent %d)", p.Kind, p.incidents(), meaning[p.Kind], tool, p.IntentID)
+	return fmt.Sprintf("%s, %s: %s (the first: %s, intent %d)", p.Kind, p.incidents(), p.Kind.Means(), tool, p.IntentID)
 }
 
 func (p Page) incidents() string {

@@ -31,23 +31,73 @@ const (
 	Warning Severity = "warning"
 )
 
-// kinds gives each kind its severity, in the order in which kinds are listed.
+// kinds gives each kind its severity, what it means to an operator who was just woken up,
+// and what to do, in the order in which kinds are listed.
 var kinds = []struct {
-	kind     Kind
-	severity Severity
+	kind      Kind
+	severity  Severity
+	means, do string
 }{
-	{OutcomeUnknown, Page},
-	{CompensationFailed, Page},
-	{ReversalWindowExpired, Page},
-	{KeyCollision, Warning}, // the agent was refused, and nothing is in doubt
-	{UnconfiguredProvider, Page},
-	{SagaStalled, Page},
-	{RefusedIntent, Page},
-	{UnknownOperation, Page},
-	{FirstReplay, Page},
-	{CredentialsRefused, Page},
-	{Forbidden, Page},
-	{Misconfigured, Page},
+	{
+		OutcomeUnknown, Page,
+		"it is not known whether this effect happened",
+		"retry it under its key where `incidents show` says that this is safe; else find out, and resolve it",
+	},
+	{
+		CompensationFailed, Page,
+		"this step could not be undone",
+		"`sagas retry` once the cause is gone, or undo it by hand",
+	},
+	{
+		ReversalWindowExpired, Page,
+		"it is too late to undo this step",
+		"settle it with the provider, then `sagas resolve`",
+	},
+	{
+		KeyCollision, Warning, // the agent was refused, and nothing is in doubt
+		"an agent enqueued another payload under the key of this intent, and was refused",
+		"compare the two payloads, then acknowledge",
+	},
+	{
+		UnconfiguredProvider, Page,
+		"this intent and maybe others wait for a provider that no drainer serves",
+		"start a daemon that has it, or cancel its intents",
+	},
+	{
+		SagaStalled, Page,
+		"three passes over the saga of this run did not end: the process died or stood still, or the database refused the undo",
+		"read the log, then `sagas retry`",
+	},
+	{
+		RefusedIntent, Page,
+		"this intent was refused before it reached its provider; its run goes on",
+		"correct tool or agent, then retry or acknowledge",
+	},
+	{
+		UnknownOperation, Page,
+		"this intent and maybe others wait for an operation that their provider does not have",
+		"correct the name, add the tool, or cancel its intents",
+	},
+	{
+		FirstReplay, Page,
+		"the provider had seen the key of this intent before its first attempt: what it calls completed may be another intent's effect",
+		"compare with the provider's records, then acknowledge",
+	},
+	{
+		CredentialsRefused, Page,
+		"this intent and maybe others wait because their provider refuses the credentials",
+		"bring the right secret; a reload tries it at once",
+	},
+	{
+		Forbidden, Page,
+		"this intent and maybe others wait because their provider forbids this operation",
+		"grant the permission, or say by a rule that 403 means the intent",
+	},
+	{
+		Misconfigured, Page,
+		"this intent and maybe others wait because no request could be made of any intent of this operation",
+		"`intents list --error unrenderable_request` has one that says why",
+	},
 }
 
 // Kinds lists those of these severities, or all.
@@ -76,6 +126,26 @@ func (k Kind) Severity() Severity {
 		}
 	}
 	return Page // of a newer version: better one page too many
+}
+
+// Means explains the kind, of one intent.
+func (k Kind) Means() string {
+	for _, row := range kinds {
+		if row.kind == k {
+			return row.means
+		}
+	}
+	return ""
+}
+
+// Do says how to end it.
+func (k Kind) Do() string {
+	for _, row := range kinds {
+		if row.kind == k {
+			return row.do
+		}
+	}
+	return ""
 }
 
 // Match chooses the incidents that a channel gets: those that every list has.

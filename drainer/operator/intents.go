@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/remedy"
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
@@ -170,9 +171,9 @@ func (r Retry) judge(s standing) (change, refusal) {
 func (Retry) inSaga(s standing) refusal {
 	switch {
 	case s.Saga == "compensation_failed" && (s.isUndo() || s.Status == "compensation_failed"):
-		return refusal(fmt.Sprintf("its run is being compensated: drainer sagas retry --intent %d", s.IntentID))
+		return refusal(fmt.Sprintf("its run is being compensated; drainer sagas retry --intent %d", s.IntentID))
 	case s.Saga == "begun" && s.Status == "unknown":
-		return refusal(fmt.Sprintf("its saga waits for it: resolve it, drainer intents resolve %d", s.IntentID))
+		return refusal(fmt.Sprintf("its saga waits for it; resolve it: drainer intents resolve %d", s.IntentID))
 	case s.Saga == "cancelled":
 		return "its run was cancelled and stays closed; start a new run"
 	}
@@ -387,12 +388,18 @@ func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload jso
 	return receipt, nil
 }
 
-// hint returns the hint of the schema's error; it carries no payload and no
-// key.
+// hint returns the hint of the schema's error, which carries no payload and no key, or the
+// remedy of another refusal.
 func hint(err error) string {
 	var refusal *pgconn.PgError
-	if !errors.As(err, &refusal) || !strings.HasPrefix(refusal.Code, "OB") || refusal.Hint == "" {
+	if !errors.As(err, &refusal) {
 		return ""
 	}
-	return ". " + refusal.Hint
+	if isOurs := strings.HasPrefix(refusal.Code, "OB"); isOurs && refusal.Hint != "" {
+		return ". " + refusal.Hint
+	}
+	if known, found := remedy.OfEnqueue(refusal.Code); found && !strings.HasPrefix(refusal.Code, "OB") {
+		return "; " + known.Do
+	}
+	return ""
 }

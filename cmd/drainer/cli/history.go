@@ -7,15 +7,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/drainer/remedy"
 )
 
-// printHistory writes a few lines an attempt: what it proved, when, by whom, and why.
+// printHistory writes a few lines an attempt: what it proved, when, by whom, and why; of the
+// last one also what its error means.
 // keys shows the key of each.
 func printHistory(to io.Writer, history []operator.Event, ofMany, keys bool) error {
 	s := screenOf(to)
 	var text strings.Builder
-	for _, event := range history {
+	for i, event := range history {
 		a := event.Attempt
 		text.WriteString("\n")
 		if ofMany {
@@ -27,8 +30,17 @@ func printHistory(to io.Writer, history []operator.Event, ofMany, keys bool) err
 		if ofMany {
 			detail = ""
 		}
+		var known remedy.Error
+		if i == len(history)-1 && a.Status != string(dispatch.StatusCompleted) {
+			known, _ = remedy.OfAttempt(deref(a.Error))
+		}
 		for _, said := range []struct{ what, text string }{
-			{"error", deref(a.Error)}, {"problem", title}, {"detail", detail}, {"reason", deref(a.Reason)},
+			{"error", deref(a.Error)},
+			{"means", known.Means},
+			{"do", known.Do},
+			{"problem", title},
+			{"detail", detail},
+			{"reason", deref(a.Reason)},
 		} {
 			if said.text != "" {
 				lines = append(lines, said.what+": "+printable(said.text))

@@ -23,6 +23,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/config"
+	"github.com/agentoutbox/drainer/drainer/remedy"
 	"github.com/agentoutbox/drainer/internal/spelling"
 	"github.com/agentoutbox/drainer/migrations"
 )
@@ -69,15 +70,15 @@ func newOptions(registry dispatch.Registry) *options {
 	return &options{registry: registry, output: tableOutput, hangups: func() <-chan os.Signal { return nil }}
 }
 
-const rootHelp = `drainer turns intents that agents commit in Postgres into effects at their
+var rootHelp = `drainer turns intents that agents commit in Postgres into effects at their
 providers, once.
 
 An agent writes an intent in the transaction of its own state; drainer claims
 it, sends it with its idempotency key, retries what is safe to retry, and
 stores the response where the agent can read it.
 
-Exit codes: 0 ok, 1 failed, 2 usage, 3 config invalid, 4 database unreachable,
-5 schema behind.`
+` + remedy.ExitCodes() + `
+docs/errors.md has every error: what it means, and what to do.`
 
 const rootExample = `  # check a configuration before it is deployed
   drainer config validate --config drainer.yaml

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
@@ -112,6 +113,7 @@ func (o *options) printIncident(ctx context.Context, command *cobra.Command, con
 	err := details{
 		{"incident", i.IncidentID},
 		{"kind", i.Kind},
+		{"means", incident.Kind(i.Kind).Means()},
 		{"state", state(i.State)},
 		{"intent", i.IntentID},
 		{"run", i.AgentRunID},

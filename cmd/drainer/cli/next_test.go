@@ -67,7 +67,7 @@ func TestTheCommandsThatFitCanBeTyped(t *testing.T) {
 func TestAnAttemptShowsItsDurationItsStatusAndItsProblem(t *testing.T) {
 	t.Parallel()
 	got := run(t, "intents", "show", "1", "--database-url", inDoubt(t))
-	for _, want := range []string{"attempt 1: ambiguous → unknown, HTTP 502, took 1.25s\n", "  error: http_502\n", "  problem: Bad gateway\n", "  detail: no upstream\\x1b[31m\n"} {
+	for _, want := range []string{"attempt 1: ambiguous → unknown, HTTP 502, took 1.25s\n", "  error: http_502\n", "  means: the provider failed at work: in doubt\n", "  do: nothing, unless it lasts\n", "  problem: Bad gateway\n", "  detail: no upstream\\x1b[31m\n"} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("it lacks %q:\n%s", want, got.stdout)
 		}
