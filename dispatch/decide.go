@@ -26,6 +26,8 @@ type Policy struct {
 type PayloadSchema interface {
 	// Violation is nil for a good payload. It repeats nothing of a bad one.
 	Violation(payload json.RawMessage) *Problem
+	// Document is the JSON Schema, for those who make payloads.
+	Document() json.RawMessage
 }
 
 // History is the row's past at the moment of deciding.

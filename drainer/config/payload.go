@@ -21,7 +21,10 @@ import (
 //
 // What it says about a violation comes from the schema alone: a payload may be secret, down
 // to the names of its fields.
-type payloadSchema struct{ compiled *jsonschema.Schema }
+type payloadSchema struct {
+	compiled *jsonschema.Schema
+	text     string
+}
 
 var _ dispatch.PayloadSchema = (*payloadSchema)(nil)
 
@@ -76,7 +79,7 @@ func compilePayloadSchema(text string) (*payloadSchema, error) {
 	case err != nil:
 		return nil, fmt.Errorf("not a valid JSON Schema: %s", whySchemaIsInvalid(err))
 	}
-	return &payloadSchema{compiled}, nil
+	return &payloadSchema{compiled, text}, nil
 }
 
 // whySchemaIsInvalid leaves out payloadURN, which the user has never seen.
@@ -96,6 +99,9 @@ func whySchemaIsInvalid(err error) string {
 	}
 	return strings.ReplaceAll(err.Error(), payloadURN, "")
 }
+
+// Document is the schema as the file has it.
+func (p *payloadSchema) Document() json.RawMessage { return json.RawMessage(p.text) }
 
 const maxDemands = 10
 

@@ -361,6 +361,9 @@ type Receipt struct {
 	IdempotencyKey string `json:"idempotency_key"`
 }
 
+// ErrUnserved says that daemons have named their tools, and this one is not among them.
+var ErrUnserved = errors.New("no daemon serves the tool")
+
 // Enqueue commits one intent in a transaction of its own. A tool that no daemon has named is refused
 // even where agents may enqueue it: a person who writes a name means what runs. Before the first
 // daemon there is nothing to compare with.
@@ -377,7 +380,7 @@ func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload jso
 		return receipt, fmt.Errorf("enqueue: read which tools are served: %w", err)
 	}
 	if len(served) > 0 && !slices.Contains(served, tuple.ToolName) {
-		return receipt, fmt.Errorf("enqueue: no daemon serves the tool %q; %s", tuple.ToolName, spelling.Suggest(tuple.ToolName, served))
+		return receipt, fmt.Errorf("enqueue: %w %q; %s", ErrUnserved, tuple.ToolName, spelling.Suggest(tuple.ToolName, served))
 	}
 	err = c.conn.QueryRow(ctx, `SELECT intent_id, created, status, idempotency_key FROM outbox.enqueue($1, $2, $3, $4, $5)`,
 		tuple.AgentRunID, tuple.StepID, tuple.ToolName, tuple.BusinessScope, payload,

@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const schemaOfCharge = "        payload_schema: {type: object, required: [amount], properties: {amount: {type: integer}}}\n"
+
+func TestOnlyConfiguredToolsAreOffered(t *testing.T) {
+	t.Parallel()
+	const place = "        http: {method: POST, path: /v1/charges, body: form}\n"
+	withSchema := strings.Replace(validConfig, place, place+schemaOfCharge, 1)
+	for name, test := range map[string]struct{ config, tools, want string }{
+		"not configured":           {validConfig, "stripe/creat_charge", `no tool "stripe/creat_charge"`},
+		"a name that is meant":     {validConfig, "stripe/creat_charge", "stripe/create_charge"},
+		"named twice":              {validConfig, "stripe/refund,stripe/refund", "would both be the MCP tool enqueue_stripe_refund"},
+		"no object":                {strings.Replace(withSchema, "type: object, ", "", 1), "stripe/create_charge", `must say {"type": "object"}`},
+		"a schema, and a database": {withSchema, "stripe/create_charge", "postgres"},
+	} {
+		file := write(t, "drainer.yaml", strings.ReplaceAll(test.config, "TOKEN", "/nowhere"))
+		got := run(t, "mcp", "--enqueue", test.tools, "--config", file, "--database-url", "postgres://nobody@127.0.0.1:1/postgres")
+		if got.code == exitOK || !strings.Contains(got.stderr, test.want) {
+			t.Errorf("%s: %d, %s, want %q", name, got.code, got.stderr, test.want)
+		}
+	}
+}
+
+func TestOtherMachinesNeedATokenForMCP(t *testing.T) {
+	t.Parallel()
+	got := run(t, "mcp", "--listen", ":9466", "--database-url", "postgres://nobody@127.0.0.1:1/postgres")
+	if got.code != exitUsage || !strings.Contains(got.stderr, "--token-file") {
+		t.Errorf("without a token: %d, %s", got.code, got.stderr)
+	}
+	short := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(short, []byte("guess"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, "mcp", "--listen", ":9466", "--token-file", short); got.code != exitUsage || !strings.Contains(got.stderr, "at least 20") {
+		t.Errorf("a short token: %d, %s", got.code, got.stderr)
+	}
+}
+
+func TestARequestWithoutTheTokenIsRefused(t *testing.T) {
+	t.Parallel()
+	const token = "a-token-of-more-than-20-characters"
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	guard, err := mcpSetup{listen: ":9466", token: file}.guard(newMCP(newOptions(builtins(t))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	guarded := guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	for sent, want := range map[string]int{"": 401, "Bearer guess": 401, "Basic " + token: 401, "Bearer " + token: 204} {
+		request := httptest.NewRequest(http.MethodPost, "/", nil)
+		request.Header.Set("Authorization", sent)
+		answer := httptest.NewRecorder()
+		guarded.ServeHTTP(answer, request)
+		if answer.Code != want {
+			t.Errorf("%q: %d, want %d", sent, answer.Code, want)
+		}
+	}
+}
