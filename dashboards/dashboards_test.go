@@ -167,16 +167,18 @@ func read(t *testing.T, file string) string {
 }
 
 type alert struct {
-	Alert       string
-	Expr        string
-	Labels      struct{ Severity string }
-	Annotations struct {
+	Alert, Record string // one of the two
+	Expr          string
+	KeepFiringFor string `yaml:"keep_firing_for"`
+	Labels        struct{ Severity string }
+	Annotations   struct {
 		Summary, Description string
 		RunbookURL           string `yaml:"runbook_url"`
 	}
 }
 
-func alerts(t *testing.T) (all []alert) {
+// rules are the alerts, and what is recorded for them.
+func rules(t *testing.T) (all []alert) {
 	t.Helper()
 	var file struct {
 		Groups []struct {
@@ -190,8 +192,14 @@ func alerts(t *testing.T) (all []alert) {
 	for _, group := range file.Groups {
 		all = append(all, group.Rules...)
 	}
+	return all
+}
+
+func alerts(t *testing.T) []alert {
+	t.Helper()
+	all := slices.DeleteFunc(rules(t), func(rule alert) bool { return rule.Record != "" })
 	if len(all) == 0 {
-		t.Fatal("there are no rules")
+		t.Fatal("there are no alerts")
 	}
 	return all
 }
@@ -241,15 +249,113 @@ func TestEveryAlertIsExplainedInItsRunbook(t *testing.T) {
 func TestEveryAlertAsksForWhatThereIs(t *testing.T) {
 	t.Parallel()
 	metrics := registered(t)
-	for _, alert := range alerts(t) {
-		metrics.check(t, alert.Alert, alert.Expr)
+	for _, rule := range rules(t) {
+		if _, name, recorded := strings.Cut(rule.Record, ":"); recorded {
+			name, _, _ = strings.Cut(name, ":")
+			metrics[name] = []string{"namespace", "job"}
+		}
+	}
+	for _, rule := range rules(t) {
+		metrics.check(t, rule.Alert+rule.Record, rule.Expr)
 	}
 }
+
+// A person who is woken for what can wait does not wake the next time.
+func TestFewAlertsWakeAnEngineer(t *testing.T) {
+	t.Parallel()
+	waking := 0
+	for _, alert := range alerts(t) {
+		if alert.Labels.Severity != "critical" {
+			continue
+		}
+		waking++
+		if alert.KeepFiringFor == "" {
+			t.Errorf("%s wakes again when its cause comes and goes", alert.Alert)
+		}
+	}
+	if waking > 7 {
+		t.Errorf("%d alerts wake an engineer", waking)
+	}
+}
+
+// Two alerts may not silence each other, and a page is not silenced by a ticket.
+func TestTheInhibitionRulesKeepTheCauseOfAnIncident(t *testing.T) {
+	t.Parallel()
+	var file struct {
+		InhibitRules []struct {
+			Source []string `yaml:"source_matchers"`
+			Target []string `yaml:"target_matchers"`
+			Equal  []string
+		} `yaml:"inhibit_rules"`
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "alertmanager.yaml")), &file); err != nil {
+		t.Fatal(err)
+	}
+	severities := map[string]string{}
+	for _, alert := range alerts(t) {
+		severities[alert.Alert] = alert.Labels.Severity
+	}
+	silences := map[string][]string{}
+	for _, rule := range file.InhibitRules {
+		if !slices.Contains(rule.Equal, "namespace") || !slices.Contains(rule.Equal, "job") {
+			t.Errorf("%v silences other installations too", rule.Source)
+		}
+		for _, source := range matched(t, rule.Source, severities) {
+			for _, target := range matched(t, rule.Target, severities) {
+				if source == target {
+					continue // Alertmanager lets no alert silence itself
+				}
+				silences[source] = append(silences[source], target)
+				if severities[source] == "warning" && severities[target] == "critical" {
+					t.Errorf("the ticket %s silences the page %s", source, target)
+				}
+			}
+		}
+	}
+	for source, targets := range silences {
+		for _, target := range targets {
+			if slices.Contains(silences[target], source) {
+				t.Errorf("%s and %s silence each other", source, target)
+			}
+		}
+	}
+	if len(silences["DrainerDown"]) != len(severities)-1 {
+		t.Errorf("DrainerDown leaves others: it silences %v", silences["DrainerDown"])
+	}
+	if amtool, err := exec.LookPath("amtool"); err == nil {
+		if output, err := exec.CommandContext(t.Context(), amtool, "check-config", "alertmanager.yaml").CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, output)
+		}
+	}
+}
+
+// matched are the alerts that a matcher of names fits. A name in it that no alert has is a mistake.
+func matched(t *testing.T, matchers []string, alerts map[string]string) (names []string) {
+	t.Helper()
+	match := regexp.MustCompile(`^alertname=~?"(.+)"$`).FindStringSubmatch(strings.Join(matchers, " "))
+	if match == nil {
+		t.Fatalf("%v is not by name", matchers)
+	}
+	for name := range strings.SplitSeq(match[1], "|") {
+		if _, is := alerts[name]; !is && name != "Drainer.+" {
+			t.Errorf("no alert is called %s", name)
+		}
+	}
+	fits := regexp.MustCompile("^(?:" + match[1] + ")$")
+	for name := range alerts {
+		if fits.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+var ruleTests = []string{"alerts.test.yaml", "alerts.hours.test.yaml"}
 
 // One test must see the alert fire, and one must see it silent.
 func TestEveryAlertIsTestedFiringAndNotFiring(t *testing.T) {
 	t.Parallel()
-	var file struct {
+	type tests struct {
 		Tests []struct {
 			Expectations []struct {
 				Expr    string
@@ -257,8 +363,13 @@ func TestEveryAlertIsTestedFiringAndNotFiring(t *testing.T) {
 			} `yaml:"promql_expr_test"`
 		}
 	}
-	if err := yaml.Unmarshal([]byte(read(t, "alerts.test.yaml")), &file); err != nil {
-		t.Fatal(err)
+	var file tests
+	for _, name := range ruleTests {
+		var part tests
+		if err := yaml.Unmarshal([]byte(read(t, name)), &part); err != nil {
+			t.Fatal(err)
+		}
+		file.Tests = append(file.Tests, part.Tests...)
 	}
 	seen := map[string]map[bool]bool{}
 	name := regexp.MustCompile(`^ALERTS\{alertname="(\w+)", alertstate="firing"\}$`)
@@ -287,7 +398,7 @@ func TestTheRulesDoWhatTheirTestsSay(t *testing.T) {
 	if err != nil {
 		t.Skip("no promtool here; install Debian's prometheus to check the alert rules")
 	}
-	for _, arguments := range [][]string{{"check", "rules", "--lint-fatal", "alerts.yaml"}, {"test", "rules", "alerts.test.yaml"}} {
+	for _, arguments := range [][]string{{"check", "rules", "--lint-fatal", "alerts.yaml"}, append([]string{"test", "rules"}, ruleTests...)} {
 		if output, err := exec.CommandContext(t.Context(), promtool, arguments...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(arguments, " "), err, output)
 		}
@@ -356,6 +467,6 @@ func (m metrics) labels(name string) (labels []string, is bool) {
 	if labels, is = m[name]; is {
 		return labels, true
 	}
-	labels, is = m[strings.TrimSuffix(name, "_bucket")]
+	labels, is = m[strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count")]
 	return labels, is
 }

@@ -77,7 +77,7 @@ func flow() Row {
 		},
 		{
 			Title: "Delivery latency", Unit: Seconds,
-			Description: "From enqueue to completion. High while dispatches are quick: intents wait, for their turn or for a retry.",
+			Description: "From enqueue to completion. High while dispatches are quick: intents wait, for their turn or for a retry. Too many over a minute: runbook DrainerDeliveriesLate.",
 			Queries:     quantiles("drainer_delivery_latency_seconds", "<provider>", "", "", "0.50", "0.95", "0.99"),
 		},
 		{

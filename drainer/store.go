@@ -177,7 +177,7 @@ type Row struct {
 
 	FirstAttemptAt *time.Time    // the database's clock; passed back untouched
 	SinceFirstSend time.Duration // at the moment of the claim
-	SinceEnqueue   time.Duration // at the moment of the claim
+	SinceEnqueue   time.Duration // at the moment of the claim; since not_before, if that was later
 	SinceDue       time.Duration // at the moment of the claim
 	MaybeApplied   bool
 	OlderDoubt     bool   // it may have been applied under an older key than it has now

@@ -79,7 +79,7 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
 SELECT n, CASE WHEN closed AND NOT maybe_applied THEN 0 ELSE
          {{if .Probe}}(SELECT claim_id FROM claimed){{else}}(SELECT pg_catalog.array_agg(claim_id ORDER BY lane)
           FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS l (provider, lane) LEFT JOIN claimed USING (provider))[n]{{end}} END,
-       intent_id, attempt, tries, first_attempt_at, clock_timestamp(), i.created_at, next_attempt_at,
+       intent_id, attempt, tries, first_attempt_at, clock_timestamp(), greatest(i.created_at, i.not_before), next_attempt_at,
        maybe_applied, asks, closed, in_saga, coalesce(via, ''), i.compensates,
        i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.payload, i.headers,
        -- only a lookup needs what an earlier attempt brought
