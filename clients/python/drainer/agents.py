@@ -1,0 +1,157 @@
+"""Tools of agent frameworks whose call becomes an intent. No framework is imported before it is used."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import DrainerError
+from .outbox import Intent, Outbox
+from .results import Pending
+
+_log = logging.getLogger("drainer")
+
+# Said where the program or the database fails: the commit may have happened before the answer was lost.
+FAULT = "It may have been recorded. Asking for it once more with the same values is safe."
+
+
+class _FromToolUseId:
+    """The type of FROM_TOOL_USE_ID."""
+
+
+# As a step: the id of the model's request. A model that asks again makes a new one, and the effect happens
+# again. So take it only for what may happen twice in a run, and only in a hook, which is told the id.
+FROM_TOOL_USE_ID = _FromToolUseId()
+
+Act = Callable[[Any, dict[str, Any]], Any]
+Connect = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """For the model."""
+
+    text: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True)
+class OutboxTool:
+    """A tool of which each call is one intent of a run. outbox_tool makes it."""
+
+    name: str
+    description: str
+    schema: Any
+    tool: str
+    step: str | _FromToolUseId
+    scope: Callable[[dict[str, Any]], str]
+    wait: float
+    act: Act
+
+    def call(self, arguments: Mapping[str, Any], *, run: str, connect: Connect, tool_use_id: str | None = None) -> Answer:
+        """Runs the function and enqueues in one transaction, then waits for the result if told to.
+
+        connect opens a DB-API connection to the agent's database, which is closed again. Raises what
+        the function or the driver raises; what the outbox refuses is an Answer.
+        """
+        step = self.step
+        if isinstance(step, _FromToolUseId):
+            if not tool_use_id:
+                raise ValueError(f"{self.name} takes its step from the tool use id, and there is none here; only a hook is told it")
+            step = tool_use_id
+        try:
+            intent = self._commit(dict(arguments), run, step, connect)
+            if self.wait <= 0:
+                return Answer(intent.for_model)
+            done = Outbox().wait(connect, intent, timeout=self.wait)
+        except DrainerError as refused:
+            return Answer(refused.for_model or str(refused), is_error=True)
+        if isinstance(done, Pending) or done.provider_ref is None:
+            return Answer(done.for_model)
+        return Answer(f"{done.for_model} Reference: {done.provider_ref}")
+
+    def _commit(self, arguments: dict[str, Any], run: str, step: str, connect: Connect) -> Intent:
+        connection = connect()
+        try:
+            payload = self.act(connection, arguments)
+            intent = Outbox().enqueue(
+                connection, run=run, step=step, tool=self.tool, scope=self.scope(arguments), payload=payload)
+            connection.commit()
+        finally:
+            connection.close()  # what is not committed is rolled back
+        return intent
+
+
+def outbox_tool(
+    tool: str, *, step: str | _FromToolUseId, scope: Callable[[dict[str, Any]], str], schema: Any,
+    wait: float = 0.0, name: str | None = None,
+) -> Callable[[Act], OutboxTool]:
+    """Makes a tool of a function that takes a connection and the model's arguments.
+
+    The function writes the agent's own state over the connection, and returns the payload. It does not
+    commit. Its docstring is the tool's description. step names the purpose within the run, scope takes the
+    record that the effect is about from the arguments, and wait is how many seconds to wait for the result.
+    schema is what the framework takes as the schema of the arguments.
+    """
+
+    def made(act: Act) -> OutboxTool:
+        description = (act.__doc__ or "").strip()
+        if not description:
+            raise ValueError(f"{act.__name__} needs a docstring: it tells the model when to use the tool")
+        return OutboxTool(name or act.__name__, description, schema, tool, step, scope, wait, act)
+
+    return made
+
+
+def outbox_server(name: str, tools: Iterable[OutboxTool], *, run: str, connect: Connect, version: str = "1.0.0") -> Any:
+    """An in-process MCP server of these tools for the Claude Agent SDK: a value of ClaudeAgentOptions.mcp_servers.
+
+    A server is of one run: the model cannot name another.
+    """
+    import claude_agent_sdk
+
+    def handled(each: OutboxTool) -> Any:
+        if isinstance(each.step, _FromToolUseId):
+            raise ValueError(f"{each.name} takes its step from the tool use id, which a handler is not told; use outbox_hook")
+
+        async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
+            answer = await asyncio.to_thread(_called, each, arguments, run, connect, None)
+            return {"content": [{"type": "text", "text": answer.text}], "is_error": answer.is_error}
+
+        return claude_agent_sdk.tool(each.name, each.description, each.schema)(handler)
+
+    return claude_agent_sdk.create_sdk_mcp_server(name=name, version=version, tools=[handled(each) for each in tools])
+
+
+Hook = Callable[[Any, "str | None", Any], Awaitable[dict[str, Any]]]
+
+
+def outbox_hook(tools: Mapping[str, OutboxTool], *, run: str, connect: Connect) -> Hook:
+    """A PreToolUse hook for the Claude Agent SDK that makes intents of calls of other tools.
+
+    tools maps a tool's name, as the SDK writes it, to what is enqueued. The call itself is denied, with the
+    answer as the reason, so that nothing acts but drainer. Calls of other tools are left alone.
+    """
+
+    async def hook(given: Any, tool_use_id: str | None, _context: Any) -> dict[str, Any]:
+        listed = tools.get(given.get("tool_name"))
+        if listed is None:
+            return {}
+        answer = await asyncio.to_thread(_called, listed, given.get("tool_input") or {}, run, connect, tool_use_id)
+        return {"hookSpecificOutput": {
+            "hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": answer.text,
+        }}
+
+    return hook
+
+
+def _called(tool: OutboxTool, arguments: Mapping[str, Any], run: str, connect: Connect, tool_use_id: str | None) -> Answer:
+    try:
+        return tool.call(arguments, run=run, connect=connect, tool_use_id=tool_use_id)
+    except Exception:
+        # The model is not told: the text of a driver's error may hold values of the statement.
+        _log.exception("the tool %s failed", tool.name)
+        return Answer(FAULT, is_error=True)

@@ -1,0 +1,140 @@
+"""Tools of agent frameworks, against the published interface of the Claude Agent SDK for Python, 0.1."""
+
+import asyncio
+import dataclasses
+import sys
+import types
+import unittest
+from unittest import mock
+
+import world
+from drainer import agents
+from drainer.errors import SENTENCES
+from drainer.agents import FROM_TOOL_USE_ID, outbox_hook, outbox_server, outbox_tool
+
+RECORDED = SENTENCES["recorded"]
+
+
+@dataclasses.dataclass
+class SdkMcpTool:
+    name: str
+    description: str
+    input_schema: object
+    handler: object
+
+
+def stand_in():
+    """The two functions of the SDK that are used, with its signatures."""
+    sdk = types.ModuleType("claude_agent_sdk")
+    sdk.tool = lambda name, description, input_schema: lambda handler: SdkMcpTool(name, description, input_schema, handler)
+    sdk.create_sdk_mcp_server = lambda name, version="1.0.0", tools=None: {"type": "sdk", "name": name, "tools": tools}
+    return mock.patch.dict(sys.modules, {"claude_agent_sdk": sdk})
+
+
+def connect():
+    import psycopg2
+
+    return psycopg2.connect(world.AGENT)
+
+
+class TestTools(world.Database):
+    def setUp(self):
+        super().setUp()
+        if lacking := world.missing(("psycopg2",)):
+            self.skipTest(f"{lacking} is not installed")
+
+    def charge(self, tool="parked/charge", **given):
+        given = {"step": "charge", "scope": lambda arguments: arguments["invoice"], "schema": {"invoice": str, "amount": int}, **given}
+
+        @outbox_tool(tool, **given)
+        def charge(connection, arguments):
+            """Charge an invoice."""
+            with connection.cursor() as cursor:
+                cursor.execute(world.STATE.format("%s"), (self.run_id,))
+            return {"amount": arguments["amount"]}
+
+        return charge
+
+    def ask(self, tool, **arguments):
+        with stand_in():
+            server = outbox_server("billing", [tool], run=self.run_id, connect=connect)
+        (listed,) = server["tools"]
+        self.assertEqual((listed.name, listed.description), ("charge", "Charge an invoice."))
+        return asyncio.run(listed.handler({"invoice": "invoice_442", "amount": 1200, **arguments}))
+
+    def recorded(self):
+        return self.admin(
+            "SELECT (SELECT count(*) FROM outbox.intent WHERE agent_run_id = %s), (SELECT count(*) FROM agent_state WHERE run = %s)",
+            self.run_id, self.run_id)[0]
+
+    def test_a_loop_that_asks_three_times_records_once(self):
+        answers = [self.ask(self.charge())["content"][0]["text"] for _ in range(3)]
+        self.assertEqual(answers, [RECORDED] * 3)
+        self.assertEqual(self.recorded()[0], 1)
+
+    def test_another_amount_is_refused_and_the_state_rolled_back(self):
+        self.ask(self.charge())
+        answer = self.ask(self.charge(), amount=9)
+        self.assertEqual(answer, {"content": [{"type": "text", "text": SENTENCES["key_taken"]}], "is_error": True})
+        self.assertEqual(self.recorded(), (1, 1))
+
+    def test_the_result_is_waited_for(self):
+        answer = self.ask(self.charge("ok/act", wait=60))
+        self.assertEqual(answer["is_error"], False)
+        self.assertTrue(answer["content"][0]["text"].startswith("It is done. Reference: ref-"), answer)
+
+    def test_a_wait_that_is_over_says_so_and_no_failure(self):
+        answer = self.ask(self.charge(wait=0.05))
+        self.assertEqual((answer["content"][0]["text"], answer["is_error"]), (SENTENCES["pending"], False))
+
+    def test_a_function_that_fails_records_nothing_and_shows_the_model_nothing(self):
+        @outbox_tool("parked/charge", step="charge", scope=lambda arguments: "b", schema={})
+        def charge(connection, arguments):
+            """Charge an invoice."""
+            with connection.cursor() as cursor:
+                cursor.execute(world.STATE.format("%s"), (self.run_id,))
+            raise RuntimeError("canary")
+
+        with self.assertLogs("drainer", "ERROR"):
+            answer = self.ask(charge)
+        self.assertEqual(answer, {"content": [{"type": "text", "text": agents.FAULT}], "is_error": True})
+        self.assertEqual(self.recorded(), (0, 0))
+
+    def hook(self, tool, name, tool_use_id="toolu_1", **arguments):
+        hook = outbox_hook({"mcp__billing__charge": tool}, run=self.run_id, connect=connect)
+        given = {"hook_event_name": "PreToolUse", "tool_name": name, "tool_input": {"invoice": "invoice_442", "amount": 1200, **arguments}}
+        return asyncio.run(hook(given, tool_use_id, {"signal": None}))
+
+    def test_a_hook_denies_the_call_that_it_records(self):
+        decided = self.hook(self.charge(), "mcp__billing__charge")
+        self.assertEqual(decided, {"hookSpecificOutput": {
+            "hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": RECORDED}})
+        self.assertEqual(self.hook(self.charge(), "Bash"), {})
+        self.assertEqual(self.recorded(), (1, 1))
+
+    def test_a_tool_use_id_is_a_step_only_where_it_is_told(self):
+        tool = self.charge(step=FROM_TOOL_USE_ID)
+        for tool_use_id in ("toolu_1", "toolu_1", "toolu_2"):
+            self.hook(tool, "mcp__billing__charge", tool_use_id)
+        self.assertEqual(self.recorded()[0], 2)
+        with self.assertLogs("drainer", "ERROR"):
+            self.hook(tool, "mcp__billing__charge", None)
+        with self.assertRaisesRegex(ValueError, "outbox_hook"):
+            self.ask(tool)
+        self.assertEqual(self.recorded()[0], 2)
+
+
+class TestDescriptions(unittest.TestCase):
+    def test_a_function_without_a_docstring_is_no_tool(self):
+        def silent(connection, arguments):
+            return {}
+
+        with self.assertRaisesRegex(ValueError, "docstring"):
+            outbox_tool("p/o", step="s", scope=lambda arguments: "b", schema={})(silent)
+
+    def test_no_framework_is_imported_before_it_is_used(self):
+        self.assertNotIn("claude_agent_sdk", sys.modules)
+
+
+if __name__ == "__main__":
+    unittest.main()
