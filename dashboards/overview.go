@@ -69,8 +69,9 @@ func flow() Row {
 		},
 		{
 			Title: "In and out", Unit: PerSecond,
-			Description: "Rows claimed, and intents settled. Many more claimed than settled: attempts fail and are repeated; look at outcomes.",
+			Description: "Intents enqueued, rows claimed, and intents settled. More enqueued than settled: a backlog grows. Many more claimed than settled: attempts fail and are repeated; look at outcomes.",
 			Queries: []Query{
+				{`sum(rate(drainer_enqueued_total{<provider>}[$__rate_interval]))`, "enqueued"},
 				{`sum(rate(drainer_claimed_rows_total{<provider>}[$__rate_interval]))`, "claimed"},
 				{`sum by (status) (rate(drainer_settled_total{<provider>}[$__rate_interval]))`, "{{status}}"},
 			},

@@ -119,7 +119,8 @@ func providerAnswers() Row {
 		{
 			Title: "Shut operations", Unit: YesNo,
 			Description: "Yes: the operation's breaker is not closed. Its intents wait, and those of its neighbours do not. Runbook DrainerCircuitOpen.",
-			Queries:     one(`max by (operation) (drainer_operation_circuit_breaker_open{<provider>})`, "{{operation}}"),
+			Queries: one(`max by (operation) (drainer_operation_circuit_breaker_open{<provider>})
+or 0 * max(drainer_provider_paused{<provider>})`, "{{operation}}"), // before one shuts there is no series
 		},
 	}}
 }

@@ -32,7 +32,7 @@ type metrics struct {
 	batchFailures    prometheus.Counter
 	claimed          *prometheus.CounterVec
 	leasesLost       *prometheus.CounterVec
-	attempts         *prometheus.CounterVec
+	attempts         *attempts
 	dispatchDuration *prometheus.HistogramVec
 	deliveryLatency  *prometheus.HistogramVec
 	settled          *prometheus.CounterVec
@@ -70,7 +70,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		batchFailures:    prometheus.NewCounter(prometheus.CounterOpts{Namespace: "drainer", Name: "batch_failures_total", Help: "Commits that failed: the database was away, or too slow."}),
 		claimed:          counter("claimed_rows_total", "Rows claimed.", "provider"),
 		leasesLost:       counter("leases_lost_total", "Outcomes refused because the row's claim was gone.", "provider"),
-		attempts:         counter("dispatch_attempts_total", "Attempts by how they ended.", "provider", "operation", "outcome"),
+		attempts:         newAttempts(),
 		dispatchDuration: prometheus.NewHistogramVec(histogram("dispatch_duration_seconds", "One dispatch, from call to outcome.", 0.001, 2, 17), []string{"provider"}),
 		deliveryLatency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "drainer", Name: "delivery_latency_seconds", Help: "From enqueue, or not_before, to completion.",
@@ -82,7 +82,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		replays:        counter("replays_total", "Answers that the provider gave from its memory of the key.", "provider"),
 		firstReplays:   counter("first_replays_total", "Completions of intents whose first attempt the provider answered from its memory of the key.", "provider"),
 		breakers:       gauge("circuit_breaker_state", "1 for the state that the provider's shared breaker is in.", "provider", "state"),
-		shutOperations: gauge("operation_circuit_breaker_open", "1 while the operation's shared breaker is not closed.", "provider", "operation"),
+		shutOperations: gauge("operation_circuit_breaker_open", "1 while the operation's shared breaker is not closed; absent until it first opens.", "provider", "operation"),
 		paused:         gauge("provider_paused", "1 while an operator has paused the provider.", "provider"),
 		timeout:        gauge("provider_timeout_seconds", "Configured limit of one dispatch.", "provider"),
 		concurrency:    gauge("provider_concurrency", "Configured limit of dispatches under way, over all replicas.", "provider"),
@@ -92,8 +92,9 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	return m
 }
 
-// announce creates every series of a provider at zero, so that the first increase
-// is seen as one.
+// announce creates a provider's own series at zero, so that the first increase is seen
+// as one. Those of its tools, of which there may be thousands, are made as they are needed;
+// until then its attempts show as those of no tool.
 func (m *metrics) announce(provider dispatch.Provider) {
 	for _, counter := range []*prometheus.CounterVec{m.claimed, m.leasesLost, m.replays, m.firstReplays} {
 		counter.WithLabelValues(provider.Name)
@@ -103,15 +104,14 @@ func (m *metrics) announce(provider dispatch.Provider) {
 	for _, status := range settledStatuses {
 		m.settled.WithLabelValues(provider.Name, string(status))
 	}
+	for _, outcome := range dispatch.Outcomes() {
+		m.attempts.of(provider.Name, unconfigured, outcome)
+	}
 	if provider.Name != unconfigured {
+		m.dispatchDuration.WithLabelValues(provider.Name)
+		m.deliveryLatency.WithLabelValues(provider.Name)
 		m.timeout.WithLabelValues(provider.Name).Set(provider.Timeout.Seconds())
 		m.concurrency.WithLabelValues(provider.Name).Set(float64(provider.Concurrency))
-	}
-	for operation := range provider.Tools {
-		for _, outcome := range dispatch.Outcomes() {
-			m.attempts.WithLabelValues(provider.Name, operation, string(outcome))
-		}
-		m.shutOperations.WithLabelValues(provider.Name, operation)
 	}
 }
 
@@ -309,7 +309,7 @@ func (o *observer) recovered(settlements []Settlement) {
 	for i := range settlements {
 		s := &settlements[i]
 		provider, status := s.Row.server(), s.Decision.Status
-		o.metrics.attempts.WithLabelValues(provider, o.operation(s.Row.Tuple), string(dispatch.Lost)).Inc()
+		o.metrics.attempts.of(provider, o.operation(s.Row.Tuple), dispatch.Lost).Inc()
 		if isSettled(status, s.Decision.Lookup) {
 			o.metrics.settled.WithLabelValues(o.label(s.Row.Tuple.Provider()), string(status)).Inc()
 		}
@@ -390,7 +390,7 @@ func (t *tallies) of(e ending) *tally {
 func (t *tallies) find(e ending) *tally {
 	found := &tally{
 		line:     newAttemptLine(t.lines, e),
-		attempts: t.metrics.attempts.WithLabelValues(e.server, e.operation, string(e.outcome)),
+		attempts: t.metrics.attempts.of(e.server, e.operation, e.outcome),
 		took:     t.metrics.dispatchDuration.WithLabelValues(e.server),
 	}
 	if isSettled(e.status, e.looksUp) {

@@ -157,6 +157,7 @@ func TestWhatEndsAfterItsProviderWasTakenOutIsCountedUnderItsName(t *testing.T) 
 	o.attempted(ended, "act")
 	o.serve([]dispatch.Provider{{Name: "another"}})
 	o.attempted(ended, "act")
+	values(t, registry) // the first look shows an attempt's series as 0
 	got := values(t, registry)
 	for series, want := range map[string]float64{
 		"dispatch_attempts_total act completed sim": 2, "settled_total sim completed": 1, "settled_total unconfigured completed": 1,

@@ -126,6 +126,7 @@ func TestNoPayloadKeyPartOrSecretReachesLogsOrMetrics(t *testing.T) {
 	shell.Run(0, "enqueue", "--run", "canary-run", "--step", "canary-step", "--tool", "billing/charge", "--scope", "canary-scope",
 		"--payload", `{"card": "canary-payload"}`)
 	daemon.WaitFor(`"status":"completed"`)
+	daemon.Get("/metrics") // the first scrape shows an attempt's series as 0
 	metrics := daemon.Get("/metrics")
 	for _, probe := range []string{"/livez", "/readyz"} {
 		if got := daemon.Get(probe); got != "ok\n" {

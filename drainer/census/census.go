@@ -11,8 +11,8 @@
 // what could be many is counted to a limit, and dead rows are known to the
 // database's own statistics.
 //
-// What only grows, duplicates and collisions, is counted once: how far is
-// written beside the lease, so that a successor goes on from there.
+// What only grows, enqueues, duplicates and collisions, is counted once: how far is
+// written down, so that a successor goes on from there.
 package census
 
 import (
@@ -75,7 +75,7 @@ func New(pool *pgxpool.Pool, providers []dispatch.Provider, log *slog.Logger, re
 	}
 	c.board = newBoard(func(provider string) string { return c.configured.Load().label(provider) }, func() []string { return c.configured.Load().labels })
 	c.Use(providers)
-	registerer.MustRegister(c.board, c.counters.duplicates, c.counters.collisions, c.leads)
+	registerer.MustRegister(c.board, c.counters.enqueued, c.counters.duplicates, c.counters.collisions, c.leads)
 	return c
 }
 
@@ -398,6 +398,7 @@ var gauges = []*prometheus.Desc{
 // counters count each event once in the fleet: only the process that leads
 // counts, so the sum over all processes is the total.
 type counters struct {
+	enqueued   *prometheus.CounterVec
 	duplicates *prometheus.CounterVec
 	collisions *prometheus.CounterVec
 }
@@ -407,6 +408,7 @@ func newCounters() *counters {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "drainer", Name: name, Help: help}, []string{"provider"})
 	}
 	return &counters{
+		enqueued:   counter("enqueued_total", "Intents that were enqueued, undos too, some seconds later; many at once are estimated from 2,000 of them."),
 		duplicates: counter("duplicates_total", "Enqueues of a key that was already there."),
 		collisions: counter("idempotency_key_collisions_total", "Enqueues refused because their key holds another payload; must stay zero."),
 	}
@@ -415,12 +417,16 @@ func newCounters() *counters {
 // announce counts each provider's from 0, so that the first increase is seen as one.
 func (c *counters) announce(labels []string) {
 	for _, label := range labels {
+		c.enqueued.WithLabelValues(label)
 		c.duplicates.WithLabelValues(label)
 		c.collisions.WithLabelValues(label)
 	}
 }
 
 func (c *counters) add(sample *Sample, configured *configuration) {
+	for _, enqueued := range sample.Enqueued {
+		c.enqueued.WithLabelValues(configured.label(enqueued.Provider)).Add(float64(enqueued.Rows))
+	}
 	for _, duplicates := range sample.Duplicates {
 		c.duplicates.WithLabelValues(configured.label(duplicates.Provider)).Add(float64(duplicates.Rows))
 	}

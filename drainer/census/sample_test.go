@@ -207,6 +207,56 @@ func TestCountersAreThereAtZeroOnEveryProcess(t *testing.T) {
 	})
 }
 
+// In and out are compared: each enqueue counts once, in whichever sample, and what was
+// there before the first sample does not.
+func TestEnqueuesAreCountedOnceAndNoLaterThanTheSampleAfter(t *testing.T) {
+	t.Parallel()
+	o := newCounted(t)
+	first, second := o.process(sim), o.process(sim)
+	first.shown()
+	second.shown()
+	first.count()
+	o.enqueue("run", "sim/act", 1, 4)
+	o.enqueue("run", "strange/act", 0, 2)
+	open, err := o.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	drainertest.Exec(t, open, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('slow', '1', 'sim/act', 'scope', '{}')`)
+	o.enqueue("run", "sim/act", 4, 5)
+	first.count()
+	first.assertShows(map[string]float64{"enqueued_total sim": 0, "enqueued_total unconfigured": 0})
+	if err := open.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o.expire()
+	second.count()
+	o.enqueue("run", "sim/act", 5, 6)
+	second.count()
+	second.count()
+	first.assertShows(map[string]float64{"enqueued_total sim": 0})
+	second.assertShows(map[string]float64{"enqueued_total sim": 6, "enqueued_total unconfigured": 2})
+}
+
+// However many come at once, a sample looks at few of them.
+func TestManyEnqueuesAreEstimated(t *testing.T) {
+	t.Parallel()
+	o := newCounted(t)
+	p := o.process(sim)
+	p.shown()
+	p.count()
+	const of = 4 * enqueueLimit
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		SELECT 'many', n::text, CASE WHEN n % 4 = 0 THEN 'strange/act' ELSE 'sim/act' END, 'scope', '{}' FROM generate_series(1, $1::int) n`, of)
+	p.count()
+	p.count()
+	shown := p.shown()
+	known, strange := shown["enqueued_total sim"], shown["enqueued_total unconfigured"]
+	if known+strange != of || known < 0.70*of || known > 0.80*of {
+		t.Errorf("of %d, three quarters for sim, it counts %v and %v", of, known, strange)
+	}
+}
+
 func TestNothingIsCountedBeforeSomebodyHasReadTheZero(t *testing.T) {
 	t.Parallel()
 	o := newCounted(t)

@@ -37,6 +37,8 @@ var (
 	pinsSQL string
 	//go:embed sql/duplicates.sql
 	duplicatesSQL string
+	//go:embed sql/enqueued.sql
+	enqueuedSQL string
 	//go:embed sql/collisions.sql
 	collisionsSQL string
 )
@@ -48,6 +50,9 @@ const (
 	strangerLimit = 500
 	// lookLimit is how many of the oldest are looked at one by one.
 	lookLimit = 500
+	// enqueueLimit is how many intents are looked at to count those that came since the
+	// sample before.
+	enqueueLimit = 2_000
 	// longInProgress is longer than any healthy dispatch takes.
 	longInProgress = time.Minute
 	// windowLag is how long a duplicate's transaction may take to commit after it
@@ -160,6 +165,7 @@ func names(kinds []incident.Kind) []string {
 // queueOnce reads what is counted once.
 func (s *Sample) queueOnce(batch *pgx.Batch, w window) {
 	batch.Queue(duplicatesSQL, w.since, w.until).Query(into(&s.Duplicates, scanCount))
+	batch.Queue(enqueuedSQL, enqueueLimit).Query(into(&s.Enqueued, scanCount))
 	batch.Queue(collisionsSQL).QueryRow(func(row pgx.Row) error {
 		var total int64
 		err := row.Scan(&total, &s.Collisions.LastProvider)
@@ -204,6 +210,7 @@ type Sample struct {
 	Tables     []Table
 	Pins       []Pin
 	Duplicates []ProviderCount // since the sample before
+	Enqueued   []ProviderCount // up to the sample before
 	Collisions Collisions
 }
 

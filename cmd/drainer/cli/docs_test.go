@@ -514,7 +514,9 @@ func kindOf(collector prometheus.Collector) string {
 		WithLabelValues(...string) prometheus.Gauge
 	}, prometheus.Gauge:
 		return "gauge"
-	case *prometheus.CounterVec, prometheus.Counter:
+	case interface {
+		WithLabelValues(...string) prometheus.Counter
+	}, prometheus.Counter:
 		return "counter"
 	case *prometheus.HistogramVec, prometheus.Histogram:
 		return "histogram"

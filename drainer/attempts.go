@@ -1,0 +1,64 @@
+package drainer
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// attempts counts by provider, operation and outcome. Made at the start, the series of
+// thousands of tools would be tens of thousands, nearly all of them 0 for ever. So one is
+// made when its first attempt ends, and the next scrape shows it as 0, whatever it has
+// counted by then: rate() sees an increase only from a value that it has seen.
+type attempts struct {
+	*prometheus.CounterVec // not registered itself
+	zero                   *prometheus.Desc
+
+	mu    sync.Mutex
+	shown map[[3]string]bool // by provider, operation and outcome: whether a scrape saw the 0
+}
+
+func newAttempts() *attempts {
+	labels := []string{"provider", "operation", "outcome"}
+	options := prometheus.CounterOpts{
+		Namespace: "drainer", Name: "dispatch_attempts_total", Help: "Attempts by how they ended.",
+	}
+	return &attempts{
+		CounterVec: prometheus.NewCounterVec(options, labels),
+		zero:       prometheus.NewDesc("drainer_dispatch_attempts_total", options.Help, labels, nil),
+		shown:      map[[3]string]bool{},
+	}
+}
+
+// of is the counter of an ending. Where there is one, there is also that of success, so
+// that the share of what failed can be told of a tool that never succeeded.
+func (a *attempts) of(provider, operation string, outcome dispatch.Outcome) prometheus.Counter {
+	key := [3]string{provider, operation, string(outcome)}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, made := range [][3]string{key, {provider, operation, string(dispatch.Completed)}} {
+		if _, known := a.shown[made]; !known {
+			a.shown[made] = false
+		}
+	}
+	return a.WithLabelValues(key[:]...)
+}
+
+// Describe and Collect make it a collector in the place of its vector.
+func (a *attempts) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- a.zero }
+
+// Collect shows a new series as 0, once.
+func (a *attempts) Collect(metrics chan<- prometheus.Metric) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for key, seen := range a.shown {
+		if seen {
+			metrics <- a.WithLabelValues(key[:]...)
+			continue
+		}
+		a.shown[key] = true
+		metrics <- prometheus.MustNewConstMetric(a.zero, prometheus.CounterValue, 0, key[:]...)
+	}
+}
