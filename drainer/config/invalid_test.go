@@ -57,6 +57,9 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 		"not a mapping": {"- a\n", []string{"1:1: want a block of fields, one `name: value` a line"}},
 		"not YAML":      {"version: 1\nworker: {lease: 15s\n", []string{"2:9: could not find flow mapping end token '}'"}},
 		"duplicate key": {"version: 1\nserver: {}\nversion: 1\n", []string{`3:1: mapping key "version" already defined at [1:1]`}},
+		"a log": {"version: 1\nlog: {level: loud, format: xml, completed_every: 0}\n", []string{
+			"2:14: log.level: want info, warn or error", "2:28: log.format: want json or text", "2:50: log.completed_every: want 1 or more",
+		}},
 		"two documents": {"version: 1\n---\nversion: 1\n", []string{"1:1: the file holds several YAML documents; keep one"}},
 		"tag":           {"version: !!int 1\n", []string{"1:10: YAML tags have no meaning here; leave it out"}},
 		"dangling alias": {"version: 1\nworker: *w\n", []string{
@@ -72,7 +75,7 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 			"3:18: server.listen: want text; put the value in quotes",
 		}},
 		"unknown field": {"version: 1\nqueues: []\n", []string{
-			`2:1: unknown field "queues"; known here: database, egress, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
+			`2:1: unknown field "queues"; known here: database, egress, log, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
 		}},
 		"another schema": {"version: 1\ndatabase: {schema: public}\n", []string{
 			"2:20: database.schema: the schema is always outbox; leave this out",

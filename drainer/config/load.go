@@ -37,6 +37,7 @@ type Config struct {
 	DatabaseURL   string // empty if the file leaves it to a flag or the environment
 	Worker        Worker
 	Server        Server
+	Log           Log
 	Retention     Retention
 	Unconfigured  Unconfigured
 	Misconfigured Misconfigured
@@ -148,6 +149,7 @@ type rootBlock struct {
 	Database      databaseBlock `yaml:"database" jsonschema_description:"The Postgres database that holds the outbox."`
 	Worker        Worker        `yaml:"worker" jsonschema_description:"Heartbeats, lease and shutdown of a worker."`
 	Server        Server        `yaml:"server" jsonschema_description:"The HTTP listener of /metrics, /livez and /readyz."`
+	Log           Log           `yaml:"log" jsonschema_description:"The lines that a daemon writes to standard error."`
 	Egress        egressBlock   `yaml:"egress" jsonschema_description:"Allowed destinations; a provider's own egress overrides it, field by field."`
 	Unconfigured  Unconfigured  `yaml:"unconfigured" jsonschema_description:"For intents of an operation that a provider of this file does not have."`
 	Misconfigured Misconfigured `yaml:"misconfigured" jsonschema_description:"For intents that wait because a provider refuses its credentials or forbids an operation, or because no intent of an operation can be rendered."`
@@ -172,6 +174,13 @@ type Worker struct {
 // Server is the HTTP listener of /metrics, /livez and /readyz.
 type Server struct {
 	Listen string `yaml:"listen" jsonschema_description:"host:port; without a host, every address. Default: $DRAINER_LISTEN, which the image sets to :9464, else 127.0.0.1:9464."`
+}
+
+// Log chooses the lines that a daemon writes.
+type Log struct {
+	Level          string `yaml:"level" jsonschema:"enum=info,enum=warn,enum=error,default=info" jsonschema_description:"The least level of a line that is written: info, warn or error. Completed attempts and retries are info."`
+	Format         string `yaml:"format" jsonschema:"enum=json,enum=text" jsonschema_description:"json or text. Default: text on a terminal, else json."`
+	CompletedEvery int    `yaml:"completed_every" jsonschema:"minimum=1,default=1" jsonschema_description:"Of so many completed attempts one gets its line. Other outcomes always get theirs. outbox.attempt and the metrics have all."`
 }
 
 // Unconfigured is about intents for an operation that a configured provider does not have.
@@ -391,6 +400,7 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 		DatabaseURL:   block.Database.URL,
 		Worker:        block.Worker,
 		Server:        block.Server,
+		Log:           block.Log,
 		Unconfigured:  block.Unconfigured,
 		Misconfigured: block.Misconfigured,
 		Retention:     block.Retention,
@@ -411,6 +421,7 @@ func defaultRoot() rootBlock {
 	return rootBlock{
 		Database:      databaseBlock{Schema: "outbox"},
 		Worker:        Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
+		Log:           Log{Level: "info", CompletedEvery: 1},
 		Egress:        egressBlock{Private: allowPrivate},
 		Unconfigured:  Unconfigured{FailAfter: 7 * duration.Day},
 		Misconfigured: Misconfigured{FailAfter: duration.Day},

@@ -22,6 +22,7 @@ version: 1
 database: {url: "${env:DATABASE_URL}", schema: outbox}
 worker: {heartbeat: 2s, lease: 12s, shutdown_timeout: 20s}
 server: {listen: "127.0.0.1:9000"}
+log: {level: warn, format: text, completed_every: 100}
 retention: {default: 30d, max_run: 300d}
 page_repeat: 5m
 pages:
@@ -102,6 +103,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 		DatabaseURL:   "postgres://app:hunter2@db/outbox",
 		Worker:        Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
 		Server:        Server{Listen: "127.0.0.1:9000"},
+		Log:           Log{Level: "warn", Format: "text", CompletedEvery: 100},
 		Unconfigured:  Unconfigured{FailAfter: 7 * duration.Day},
 		Misconfigured: Misconfigured{FailAfter: duration.Day},
 		Retention:     Retention{Default: 30 * duration.Day, MaxRun: 300 * duration.Day, Tools: map[string]time.Duration{"stripe/create_charge": duration.Day}},
@@ -186,6 +188,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	}
 	want := &Config{
 		Worker:        Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
+		Log:           Log{Level: "info", CompletedEvery: 1},
 		Unconfigured:  Unconfigured{FailAfter: 7 * duration.Day},
 		Misconfigured: Misconfigured{FailAfter: duration.Day},
 		Retention:     Retention{Default: 90 * duration.Day, MaxRun: 365 * duration.Day, Tools: map[string]time.Duration{}},

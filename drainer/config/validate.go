@@ -25,6 +25,15 @@ func (r *reader) checkRoot(block rootBlock) {
 	if _, _, err := net.SplitHostPort(block.Server.Listen); err != nil && block.Server.Listen != "" {
 		r.reject(path{"server", "listen"}, "want host:port or :port, such as :9464")
 	}
+	if !slices.Contains([]string{"info", "warn", "error"}, block.Log.Level) {
+		r.reject(path{"log", "level"}, "want info, warn or error")
+	}
+	if !slices.Contains([]string{"", "json", "text"}, block.Log.Format) {
+		r.reject(path{"log", "format"}, "want json or text")
+	}
+	if block.Log.CompletedEvery < 1 {
+		r.reject(path{"log", "completed_every"}, "want 1 or more")
+	}
 	r.checkWorker(block.Worker)
 	r.checkRetention(path{"retention", "default"}, block.Retention.Default)
 	r.checkRetention(path{"retention", "max_run"}, block.Retention.MaxRun)

@@ -45,7 +45,7 @@ func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) sourc
 		load: func() (*config.Config, error) { return o.loadConfigBy(command, config.Reload) },
 		fixedOf: func(loaded *config.Config) fixed {
 			url, _ := o.databaseOf(command, loaded) // none is another than before, too
-			return fixed{url, loaded.Worker, loaded.Server, loaded.Unconfigured, loaded.Misconfigured}
+			return fixed{url, loaded.Worker, loaded.Server, loaded.Log, loaded.Unconfigured, loaded.Misconfigured}
 		},
 		hangups: hangups,
 	}
@@ -56,6 +56,7 @@ type fixed struct {
 	database      string
 	worker        config.Worker
 	server        config.Server
+	log           config.Log
 	unconfigured  config.Unconfigured
 	misconfigured config.Misconfigured
 }
@@ -70,6 +71,9 @@ func (f fixed) differences(other fixed) (blocks []string) {
 	}
 	if f.server != other.server {
 		blocks = append(blocks, "server")
+	}
+	if f.log != other.log {
+		blocks = append(blocks, "log")
 	}
 	if f.unconfigured != other.unconfigured {
 		blocks = append(blocks, "unconfigured")

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +45,7 @@ with 0. A second signal ends it at once; other processes then recover its rows.
 SIGHUP, or a change of the configuration or of a file that it refers to, reloads
 it: providers, their tools, credentials and limits, retention and pages. Requests
 in flight keep their old configuration. A configuration with a mistake changes
-nothing, and is logged. database, worker, server and unconfigured need a restart.
+nothing, and is logged. database, worker, server, log, unconfigured and misconfigured need a restart.
 
 With --once it reloads nothing. Exit 0: nothing is due any more at the providers of
 the configuration; an intent may wait for its next attempt. Exit 1: due rows are
@@ -84,12 +83,12 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	}
 	var listener net.Listener
 	if !once { // before anything is said or begun: a second daemon of a host fails here
-		if listener, err = listenAt(cmp.Or(loaded.Server.Listen, os.Getenv(listenVariable), defaultListen)); err != nil {
+		if listener, err = listenAt(listenAddress(loaded)); err != nil {
 			return err
 		}
 		defer listener.Close()
 	}
-	log, flush := newLogger()
+	log, flush := newLogger(loaded.Log)
 	defer flush() // last, so that it writes what the others log
 	limitMemory(log, memlimit.FromCgroup)
 	store, err := postgres.Open(ctx, url)

@@ -24,18 +24,59 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/term"
+
+	"github.com/agentoutbox/drainer/drainer/config"
 )
 
-// newLogger writes text to a terminal and JSON elsewhere. Lines may wait in memory
-// until flush.
-func newLogger() (logger *slog.Logger, flush func()) {
+// newLogger writes text to a terminal and JSON elsewhere, unless told otherwise. Lines may
+// wait in memory until flush.
+func newLogger(told config.Log) (logger *slog.Logger, flush func()) {
 	lines := newLogWriter(os.Stderr)
-	logger = slog.New(slog.NewJSONHandler(lines, nil))
-	if term.IsTerminal(int(os.Stderr.Fd())) {
-		logger = slog.New(slog.NewTextHandler(lines, nil))
-	}
+	logger = slog.New(handlerOf(told, lines, term.IsTerminal(int(os.Stderr.Fd()))))
 	redirectStandardLog(logger)
 	return logger, lines.Close
+}
+
+func handlerOf(told config.Log, lines io.Writer, isTerminal bool) slog.Handler {
+	levels := map[string]slog.Level{"warn": slog.LevelWarn, "error": slog.LevelError}
+	options := &slog.HandlerOptions{Level: levels[told.Level]} // without an entry, info
+	var handler slog.Handler = slog.NewJSONHandler(lines, options)
+	if told.Format == "text" || told.Format == "" && isTerminal {
+		handler = slog.NewTextHandler(lines, options)
+	}
+	if told.CompletedEvery > 1 {
+		handler = sampled{Handler: handler, every: uint64(told.CompletedEvery), seen: new(atomic.Uint64)}
+	}
+	return handler
+}
+
+// sampled writes one of so many lines of completed attempts. It knows them by an attribute
+// that the engine renders once for all attempts of an outcome.
+type sampled struct {
+	slog.Handler
+	every     uint64
+	seen      *atomic.Uint64
+	completed bool
+}
+
+func (s sampled) WithAttrs(attrs []slog.Attr) slog.Handler {
+	for _, attr := range attrs {
+		s.completed = s.completed || attr.Key == "outcome" && attr.Value.String() == "completed"
+	}
+	s.Handler = s.Handler.WithAttrs(attrs)
+	return s
+}
+
+func (s sampled) WithGroup(name string) slog.Handler {
+	s.Handler = s.Handler.WithGroup(name)
+	return s
+}
+
+func (s sampled) Handle(ctx context.Context, record slog.Record) error {
+	if s.completed && record.Level == slog.LevelInfo && s.seen.Add(1)%s.every != 1 {
+		return nil
+	}
+	return s.Handler.Handle(ctx, record)
 }
 
 // redirectStandardLog sends the lines that libraries write to Go's standard

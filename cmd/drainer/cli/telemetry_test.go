@@ -29,6 +29,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
+	"github.com/agentoutbox/drainer/drainer/config"
 )
 
 // lines sends each logged line to the test that waits for it.
@@ -319,6 +320,50 @@ func TestTheProcessKeepsBelowTheMemoryOfItsCgroup(t *testing.T) {
 		}
 		if !strings.Contains(said.String(), test.lines) || (said.Len() > 0) != (test.lines != "") {
 			t.Errorf("%s: it says %q", name, said.String())
+		}
+	}
+}
+
+func TestOneOfManyCompletedAttemptsIsLoggedAndEveryOther(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		told            config.Log
+		completed, rest int // of 10 lines each
+	}{
+		"all":           {config.Log{Level: "info", CompletedEvery: 1}, 10, 20},
+		"one of four":   {config.Log{Level: "info", CompletedEvery: 4}, 3, 20},
+		"warnings only": {config.Log{Level: "warn", CompletedEvery: 4}, 0, 10},
+	} {
+		var written bytes.Buffer
+		handler := handlerOf(test.told, &written, false)
+		log := slog.New(handler)
+		completed := slog.New(handler.WithAttrs([]slog.Attr{slog.String("provider", "p"), slog.String("outcome", "completed")}))
+		throttled := slog.New(handler.WithAttrs([]slog.Attr{slog.String("provider", "p"), slog.String("outcome", "throttled")}))
+		for range 10 {
+			completed.Info("attempt")
+			throttled.Info("attempt")
+			log.Warn("something else")
+		}
+		if got := strings.Count(written.String(), `"outcome":"completed"`); got != test.completed {
+			t.Errorf("%s: %d lines of completed attempts, want %d", name, got, test.completed)
+		}
+		if got := strings.Count(written.String(), "\n") - test.completed; got != test.rest {
+			t.Errorf("%s: %d other lines, want %d", name, got, test.rest)
+		}
+	}
+}
+
+func TestLinesAreTextOnATerminalUnlessTold(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		format     string
+		isTerminal bool
+		isJSON     bool
+	}{{"", true, false}, {"", false, true}, {"json", true, true}, {"text", false, false}} {
+		var written bytes.Buffer
+		slog.New(handlerOf(config.Log{Format: test.format}, &written, test.isTerminal)).Info("hello")
+		if got := json.Valid(written.Bytes()); got != test.isJSON {
+			t.Errorf("%+v: %s", test, written.String())
 		}
 	}
 }
