@@ -20,6 +20,9 @@ import (
 var files embed.FS
 
 func outboxMigrations() ([]Migration, error) {
+	if err := Intact(); err != nil {
+		return nil, err
+	}
 	entries, err := files.ReadDir("sql")
 	if err != nil {
 		return nil, err

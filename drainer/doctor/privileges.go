@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,8 @@ var schemaChecks = []check{
 	{name: SchemaCheck, well: "every migration of drainer and of River is applied", look: func(ctx context.Context, x *examination) ([]Finding, error) {
 		missing, newer, err := migrations.Compare(ctx, x.pool)
 		switch {
+		case errors.Is(err, migrations.ErrEdited):
+			return []Finding{problem("run a released drainer", "%v", err)}, nil
 		case err != nil:
 			return nil, err
 		case len(missing) > 0:

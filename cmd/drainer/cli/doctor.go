@@ -99,6 +99,9 @@ func (o *options) patient(command *cobra.Command, offline bool) (doctor.Patient,
 // judge turns the findings into the exit code; what they say stands on
 // standard output.
 func judge(findings []doctor.Finding, unreachable error) error {
+	if err := migrations.Intact(); err != nil {
+		return err
+	}
 	if unreachable != nil {
 		return errDatabaseUnreachable
 	}
