@@ -23,6 +23,8 @@ type action struct {
 	propose func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error)
 	// carryOut returns what has happened.
 	carryOut func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error)
+	// ofIntents can be done to all intents of a filter, and to thousands at once.
+	ofIntents bool
 }
 
 // line says how one thing changes.
@@ -42,49 +44,86 @@ func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)
 		onIntents("/intents/retry", "Retry", operator.Retry{PolicyOf: policyOf}),
 		onIntents("/intents/forward", "Send now", operator.BringForward{}),
 		onIntents("/intents/cancel", "Cancel", operator.Cancel{}),
-		{"/incidents/acknowledge", "Acknowledge", proposeAcknowledgement, acknowledge},
+		{"/incidents/acknowledge", "Acknowledge", proposeAcknowledgement, acknowledge, false},
 		gate("/providers/pause", "Pause", true),
 		gate("/providers/resume", "Resume", false),
-		{"/runs/roll-back", "Roll back", proposeRollback, rollBack},
+		{"/runs/roll-back", "Roll back", proposeRollback, rollBack, false},
 	}
 }
 
-// mostRows bounds one change. The command line takes 10,000 at once.
-const mostRows = 1000
+var errViewer = problem{http.StatusForbidden, "Not permitted", "this needs the role operator; a viewer only reads"}
 
 type confirmation struct {
-	Verb    string     `json:"verb"`
-	Path    string     `json:"-"`
-	Form    url.Values `json:"-"` // what the second form carries
-	Lines   []line     `json:"lines"`
-	Changes int        `json:"changes"`
-	Refused int        `json:"refused"`
-	Done    bool       `json:"done"`
+	Verb     string         `json:"verb"`
+	Path     string         `json:"-"`
+	Form     url.Values     `json:"-"`     // what the second form carries, or
+	Rows     string         `json:"rows"`  // the same packed, where it is much
+	Lines    []line         `json:"lines"` // the first of them
+	More     int            `json:"more_lines"`
+	Refusals map[string]int `json:"refusals"`
+	Changes  int            `json:"changes"`
+	Refused  int            `json:"refused"`
+	AtMost   int            `json:"at_most,omitempty"` // more rows match than one change takes
+	Done     bool           `json:"done"`
+}
+
+// tell counts the lines, and keeps as many as a page shows.
+func (c *confirmation) tell(lines []line) {
+	c.Refusals = map[string]int{}
+	for _, line := range lines {
+		if line.Refused == "" {
+			c.Changes++
+		} else {
+			c.Refused++
+			c.Refusals[line.Refused]++
+		}
+	}
+	c.Lines = lines[:min(mostLines, len(lines))]
+	c.More = len(lines) - len(c.Lines)
 }
 
 func (s *server) action(action action) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, known := s.access.Who(r)
 		if !known || !who.MayChange() {
-			s.fail(w, r, problem{http.StatusForbidden, "Not permitted", "this needs the role operator; a viewer only reads"})
+			s.fail(w, r, errViewer)
 			return
 		}
 		if err := r.ParseForm(); err != nil {
-			s.fail(w, r, problem{http.StatusBadRequest, "Not understood", "the form cannot be read"})
+			s.fail(w, r, errUnreadable)
 			return
 		}
 		form := url.Values{"of": r.PostForm["of"]}
 		told := confirmation{Verb: action.verb, Path: action.path, Form: form, Done: r.PostForm.Has("reason")}
 		var err error
+		if action.ofIntents && r.PostForm.Has("rows") {
+			if form["of"], err = unpack(r.PostForm.Get("rows")); err != nil {
+				s.fail(w, r, err)
+				return
+			}
+		}
+		by := operator.Signature{Operator: who.Name, Reason: r.PostForm.Get("reason")}
+		if told.Done && action.ofIntents && len(form["of"]) > chunk {
+			s.inChunks(w, r, action, form["of"], by)
+			return
+		}
+		var lines []line
 		if told.Done {
-			by := operator.Signature{Operator: who.Name, Reason: r.PostForm.Get("reason")}
 			err = s.connected(r.Context(), func(ctx context.Context, conn *pgx.Conn) error {
-				told.Lines, err = action.carryOut(ctx, operator.Open(conn), form, by)
+				lines, err = action.carryOut(ctx, operator.Open(conn), form, by)
 				return err
 			})
 		} else {
 			err = s.read(r.Context(), func(ctx context.Context, on *operator.Console) error {
-				told.Lines, err = action.propose(ctx, on, form)
+				if action.ofIntents && r.PostForm.Has("all") {
+					if form["of"], err = matching(ctx, on, r.PostForm); err != nil {
+						return err
+					}
+					if len(form["of"]) == mostRows {
+						told.AtMost = mostRows
+					}
+				}
+				lines, err = action.propose(ctx, on, form)
 				return err
 			})
 		}
@@ -92,14 +131,32 @@ func (s *server) action(action action) http.HandlerFunc {
 			s.fail(w, r, err)
 			return
 		}
-		for _, line := range told.Lines {
-			if line.Refused == "" {
-				told.Changes++
+		told.tell(lines)
+		if !told.Done && action.ofIntents && len(form["of"]) > mostLines {
+			ids, err := subjects(form)
+			if err != nil {
+				s.fail(w, r, err)
+				return
 			}
+			told.Rows = pack(ids)
 		}
-		told.Refused = len(told.Lines) - told.Changes
 		s.show(w, r, http.StatusOK, "confirm", action.verb, told)
 	}
+}
+
+// inChunks begins a change of many rows, and leads to the page that tells its progress.
+func (s *server) inChunks(w http.ResponseWriter, r *http.Request, action action, of []string, by operator.Signature) {
+	if err := by.Validate(); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	begun, err := s.changes.begin(action.verb, by, len(of))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	go s.carryOut(r.Context(), begun, action, of, by)
+	http.Redirect(w, r, "/changes/"+begun.ID, http.StatusSeeOther)
 }
 
 // subjects are the ids that a form names.
@@ -118,7 +175,7 @@ func subjects(form url.Values) ([]int64, error) {
 	case len(ids) == 0:
 		return nil, refused("nothing was chosen; mark a row first")
 	case len(ids) > mostRows:
-		return nil, refused(fmt.Sprintf("more than %d rows were chosen; `drainer intents` changes up to %d at once", mostRows, operator.MaxSelection))
+		return nil, refused(fmt.Sprintf("more than %s rows were chosen; change them in parts", group(mostRows)))
 	}
 	return ids, nil
 }
@@ -148,7 +205,7 @@ func onIntents(path, verb string, change operator.Action) action {
 			return nil, err
 		}
 		return lines(on.Change(ctx, change, by, ids))
-	}}
+	}, true}
 }
 
 func proposeAcknowledgement(_ context.Context, _ *operator.Console, form url.Values) (lines []line, err error) {
@@ -195,7 +252,7 @@ func gate(path, verb string, pauses bool) action {
 			done.Refused = "it was so already"
 		}
 		return []line{done}, err
-	}}
+	}, false}
 }
 
 func proposeRollback(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {

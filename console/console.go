@@ -2,12 +2,13 @@
 // run at a glance, and the changes that the command line makes. It reads and
 // changes through drainer/operator alone, and decides nothing itself.
 //
-// Payloads and responses are written by models and providers, so no page shows
-// them: `drainer intents show` does.
+// Payloads and responses are written by models and providers. A page shows them as
+// text to an operator who gives a reason, which is recorded; no other page does.
 package console
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -32,9 +33,9 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// PageTimeout bounds every statement of a page. A page that needs longer is
+// pageTimeout bounds every statement of a page. A page that needs longer is
 // refused: the database has other work.
-const PageTimeout = 2 * time.Second
+const pageTimeout = 2 * time.Second
 
 // connections bound how many pages ask the database at once. Others wait.
 const connections = 4
@@ -48,6 +49,10 @@ type Options struct {
 	// PolicyOf finds what the configuration promises about a provider's operation. nil: a
 	// retry of what may have been applied is refused.
 	PolicyOf func(provider, operation string) (dispatch.Policy, bool)
+	// Redactions are paths that no page shows, in payloads and in responses.
+	Redactions []Redaction
+	// StatementTimeout bounds every statement of a page; 2 seconds if zero.
+	StatementTimeout time.Duration
 	// Log gets what went wrong; nil drops it.
 	Log *slog.Logger
 }
@@ -61,7 +66,8 @@ func New(options Options) (http.Handler, error) {
 	if options.Log == nil {
 		options.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{pool: options.Pool, access: options.Access, log: options.Log, places: make(chan struct{}, connections)}
+	options.StatementTimeout = cmp.Or(options.StatementTimeout, pageTimeout)
+	s := &server{timeout: options.StatementTimeout, pool: options.Pool, access: options.Access, log: options.Log, places: make(chan struct{}, connections), changes: &changes{}, redactions: options.Redactions}
 	var err error
 	if s.templates, err = parse(); err != nil {
 		return nil, err
@@ -70,6 +76,8 @@ func New(options Options) (http.Handler, error) {
 	for _, page := range pages {
 		routes.HandleFunc("GET "+page.path, s.page(page))
 	}
+	routes.HandleFunc("GET /changes/{id}", s.change)
+	routes.HandleFunc("POST /intents/{id}/reveal", s.reveal)
 	for _, action := range actionsBy(options.PolicyOf) {
 		routes.HandleFunc("POST "+action.path, s.action(action))
 	}
@@ -94,17 +102,21 @@ func secured(next http.Handler) http.Handler {
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cache-Control", "no-store")
-		r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
+		r.Body = http.MaxBytesReader(w, r.Body, 256<<10)
 		next.ServeHTTP(w, r)
 	})
 }
 
 type server struct {
+	timeout   time.Duration
 	pool      *pgxpool.Pool
 	access    Access
 	log       *slog.Logger
 	places    chan struct{}
 	templates map[string]*template.Template
+	changes   *changes
+
+	redactions []Redaction
 }
 
 // view holds the values that every template may use.
@@ -142,7 +154,7 @@ func (s *server) page(page page) http.HandlerFunc {
 // read runs work in a transaction that can change nothing.
 func (s *server) read(ctx context.Context, work func(context.Context, *operator.Console) error) error {
 	return s.connected(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		tx, err := conn.BeginTx(ctx, reading)
+		tx, err := conn.BeginTx(ctx, reading(s.timeout))
 		if err != nil {
 			return err
 		}
@@ -151,14 +163,16 @@ func (s *server) read(ctx context.Context, work func(context.Context, *operator.
 	})
 }
 
-var reading = pgx.TxOptions{BeginQuery: fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+func reading(statementTimeout time.Duration) pgx.TxOptions {
+	return pgx.TxOptions{BeginQuery: fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 	SET LOCAL search_path = pg_catalog, pg_temp;
 	SET LOCAL statement_timeout = %d;
-	SET LOCAL idle_in_transaction_session_timeout = '10s'`, PageTimeout.Milliseconds())}
+	SET LOCAL idle_in_transaction_session_timeout = '10s'`, statementTimeout.Milliseconds())}
+}
 
 // connected gives work one of the console's connections.
 func (s *server) connected(ctx context.Context, work func(context.Context, *pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*PageTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 5*s.timeout)
 	defer cancel()
 	select {
 	case s.places <- struct{}{}:
@@ -214,7 +228,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errBusy):
 		told = problem{http.StatusServiceUnavailable, "Busy", err.Error()}
 	case errors.As(err, &database) && database.Code == "57014":
-		told = problem{http.StatusServiceUnavailable, "Too slow", fmt.Sprintf("the database took more than %s for this page; narrow the filter", PageTimeout)}
+		told = problem{http.StatusServiceUnavailable, "Too slow", fmt.Sprintf("the database took more than %s for this page; narrow the filter", s.timeout)}
 	case errors.As(err, &database) && database.Code == "42501":
 		told = problem{http.StatusForbidden, "Not permitted", "the console's login lacks the role outbox_operator"}
 	case errors.Is(err, errUnreachable):

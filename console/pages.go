@@ -148,10 +148,8 @@ func readIntents(ctx context.Context, from *operator.Console, r *http.Request) (
 	if err != nil {
 		return nil, err
 	}
-	found := intents{Statuses: operator.Statuses, Looked: operator.MostLooked, Filter: operator.Filter{
-		Status: r.FormValue("status"), Dead: r.FormValue("dead") != "", Provider: r.FormValue("provider"), Tool: r.FormValue("tool"),
-		Run: r.FormValue("run"), Error: r.FormValue("error"), Below: below, Limit: pageRows,
-	}}
+	found := intents{Statuses: operator.Statuses, Looked: operator.MostLooked, Filter: filterOf(r.Form)}
+	found.Filter.Below, found.Filter.Limit = below, pageRows
 	if found.Filter.Status != "" && !slices.Contains(operator.Statuses, found.Filter.Status) {
 		return nil, problem{http.StatusBadRequest, "Not understood", "status is one of " + strings.Join(operator.Statuses, ", ")}
 	}
@@ -173,6 +171,13 @@ func readIntents(ctx context.Context, from *operator.Console, r *http.Request) (
 		found.Older = "/intents?" + query.Encode()
 	}
 	return found, hide(found.Intents)
+}
+
+func filterOf(form url.Values) operator.Filter {
+	return operator.Filter{
+		Status: form.Get("status"), Dead: form.Get("dead") != "", Provider: form.Get("provider"), Tool: form.Get("tool"),
+		Run: form.Get("run"), Error: form.Get("error"),
+	}
 }
 
 type intent struct {
@@ -295,7 +300,7 @@ func runPath(agentRunID string) string { return "/runs/" + url.PathEscape(agentR
 func parse() (map[string]*template.Template, error) {
 	functions := template.FuncMap{
 		"age": age, "seconds": func(s float64) string { return span(time.Duration(s * float64(time.Second))) }, "stamp": stamp, "deref": deref, "run": runPath,
-		"add": func(a, b float64) float64 { return a + b }, "many": many, "took": took, "group": group, "clip": clip, "sentence": sentence,
+		"add": func(a, b int) int { return a + b }, "plus": func(a, b float64) float64 { return a + b }, "many": many, "took": took, "group": group, "clip": clip, "sentence": sentence,
 		// rows gives a table of intents what it needs of the page around it.
 		"rows": func(v view, intents []operator.Intent) any {
 			return struct {

@@ -242,6 +242,7 @@ func TestAnOperatorCannotForgeOrRewriteHistory(t *testing.T) {
 		"INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, reason) VALUES (1, 9, 'operator:a', 'resolved', 'completed', 'why')": "",
 		"UPDATE outbox.incident SET resolved_by = 'operator:a', resolved_at = now()":                                                                     "",
 		"SELECT outbox.operate_run('failed', 'resolve_saga', 'operator:a', 'why')":                                                                       "",
+		"SELECT outbox.operate_run('failed', 'reveal', 'operator:a', 'why')":                                                                             "",
 		"SELECT outbox.operate_provider('p', true, 'operator:a', 'why')":                                                                                 "",
 		"SELECT version FROM outbox.river_migration":                                                                                                     "",
 	})

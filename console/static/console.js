@@ -7,7 +7,7 @@ const live = document.getElementById("live");
 let tag = null;
 let here = -1;
 
-const marked = () => document.querySelectorAll("main input[type=checkbox][name=of]:checked");
+const marked = () => document.querySelectorAll("main :is(input[name=of], input[name=all]):checked");
 const rows = () => [...document.querySelectorAll("main tbody tr")];
 
 // A page is left alone while somebody reads another tab, marks rows or writes: new
@@ -27,6 +27,7 @@ async function refresh() {
     tag = answer.headers.get("ETag");
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (!isIdle()) return;
+    page.querySelectorAll("noscript").forEach((instead) => instead.remove()); // the parser has no scripts
     main.replaceChildren(...page.getElementById("main").childNodes);
     document.getElementById("read").textContent = page.getElementById("read").textContent;
     live.textContent = "";

@@ -111,6 +111,28 @@ func (c *Console) show(ctx context.Context, statement string, args ...any) (*Dos
 	return dossier, err
 }
 
+// Reveal returns an intent with its payload and its responses, once it is recorded who asked for
+// them, and why.
+func (c *Console) Reveal(ctx context.Context, by Signature, intentID int64) (*Dossier, error) {
+	if err := by.Validate(); err != nil {
+		return nil, err
+	}
+	agentRunID, err := c.RunOf(ctx, intentID)
+	if err != nil {
+		return nil, err
+	}
+	var recorded bool
+	err = c.conn.QueryRow(ctx, `SELECT outbox.operate_run($1::text, 'reveal', $2::text, $3::text)`,
+		agentRunID, by.name(), fmt.Sprintf("intent %d: %s", intentID, by.Reason)).Scan(&recorded)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("record a reveal: %w", err)
+	case !recorded:
+		return nil, ErrNotFound
+	}
+	return c.Show(ctx, intentID)
+}
+
 func (c *Console) payload(ctx context.Context, intentID int64) (json.RawMessage, error) {
 	var payload json.RawMessage
 	err := c.conn.QueryRow(ctx, `SELECT payload FROM outbox.intent WHERE id = $1::bigint`, intentID).Scan(&payload)

@@ -104,7 +104,7 @@ func newVisitor(t *testing.T) *visitor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages, err := console.New(console.Options{Pool: pool, Access: access})
+	pages, err := console.New(console.Options{Pool: pool, Access: access, StatementTimeout: drainertest.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,9 +113,6 @@ func newVisitor(t *testing.T) *visitor {
 	var leave context.CancelFunc
 	v.window, leave = chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(leave)
-	patience, cancel := context.WithTimeout(v.window, drainertest.Patience)
-	t.Cleanup(cancel)
-	v.window = patience
 	v.do(chromedp.EmulateViewport(1440, 900))
 	if _, err := chromedp.Call(v.window, log.Enable, cdp.Empty{}); err != nil {
 		t.Fatal(err)
@@ -144,7 +141,9 @@ func (v *visitor) said() []string {
 
 func (v *visitor) do(steps ...chromedp.Action[chromedp.Void]) {
 	v.t.Helper()
-	if err := chromedp.Do(v.window, steps...); err != nil {
+	window, cancel := context.WithTimeout(v.window, drainertest.Patience)
+	defer cancel()
+	if err := chromedp.Do(window, steps...); err != nil {
 		v.t.Fatal(err)
 	}
 }
@@ -152,7 +151,9 @@ func (v *visitor) do(steps ...chromedp.Action[chromedp.Void]) {
 // lands runs what leads to another page, and returns that page's status.
 func (v *visitor) lands(steps ...chromedp.Action[chromedp.Void]) int64 {
 	v.t.Helper()
-	response, err := chromedp.RunResponse(v.window, steps...)
+	window, cancel := context.WithTimeout(v.window, drainertest.Patience)
+	defer cancel()
+	response, err := chromedp.RunResponse(window, steps...)
 	if err != nil {
 		v.t.Fatalf("%v at %s", err, v.path())
 	}

@@ -7,7 +7,7 @@ CREATE TABLE outbox.operation (
   done_at      timestamptz NOT NULL DEFAULT now(),
   operator     text NOT NULL CHECK (starts_with(operator, 'operator:')),  -- 'operator:NAME', as the operator says
   login        text NOT NULL DEFAULT session_user,
-  action       text NOT NULL CHECK (action IN ('pause', 'resume', 'cancel_run', 'compensate', 'retry_saga', 'resolve_saga')),
+  action       text NOT NULL CHECK (action IN ('pause', 'resume', 'cancel_run', 'compensate', 'retry_saga', 'resolve_saga', 'reveal')),
   provider     text COLLATE "C",
   agent_run_id text COLLATE "C",
   reason       text NOT NULL,
@@ -45,7 +45,7 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- Closes a run, or changes its saga, and says whether that changed anything. From the
+-- Closes a run, or changes its saga, or records that its payloads were looked at, and says whether it did. From the
 -- commit on a closed run takes no further step, and no claim that starts later takes what waits.
 CREATE FUNCTION outbox.operate_run(agent_run_id text, action text, operator text, reason text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -70,6 +70,8 @@ BEGIN
   WHEN 'resolve_saga' THEN
     UPDATE outbox.saga SET state = 'resolved', ended_at = now(), changed_by = $3, reason = $4, login = session_user
     WHERE agent_run_id = $1 AND state IN ('begun', 'compensation_failed');
+  WHEN 'reveal' THEN  -- an operator looks at a payload and at responses of the run
+    PERFORM FROM outbox.intent WHERE agent_run_id = $1 LIMIT 1;
   END CASE;
   IF NOT FOUND THEN
     RETURN false;

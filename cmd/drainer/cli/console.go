@@ -27,6 +27,7 @@ type consoleSetup struct {
 	userHeader     string
 	groupHeader    string
 	operators      string
+	redact         []string
 }
 
 func newConsole(options *options) *cobra.Command {
@@ -35,8 +36,9 @@ func newConsole(options *options) *cobra.Command {
 		Use:   "console",
 		Short: "Serve a web page of what is wrong now, to look and to decide",
 		Long: `console serves a web page on this machine. It shows open incidents, providers that
-need a look, runs with their rollbacks, and every attempt. It shows no payload and
-no response.
+need a look, runs with their rollbacks, and every attempt. Payloads and responses are
+shown to an operator who gives a reason, which is recorded in outbox.operation; what
+--redact names is not shown at all.
 
 Without --tokens or --trust-proxy it listens on a loopback address alone, and
 every user of the machine may read, and none may change anything. An operator
@@ -58,6 +60,7 @@ or operator. --trust-proxy believes the header of a proxy that authenticates peo
 	flags.StringVar(&setup.userHeader, "user-header", "X-Forwarded-User", "`header` in which the proxy names the person")
 	flags.StringVar(&setup.groupHeader, "group-header", "X-Forwarded-Groups", "`header` in which it names groups, between commas")
 	flags.StringVar(&setup.operators, "operators", "", "`group` whose members may change things; others read")
+	flags.StringArrayVar(&setup.redact, "redact", nil, "`path` that is never shown, such as .card.number, .items[].secret or .*.token")
 	command.MarkFlagsMutuallyExclusive("tokens", "trust-proxy")
 	return command
 }
@@ -67,6 +70,14 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	access, err := setup.access(command)
 	if err != nil {
 		return err
+	}
+	var redactions []console.Redaction
+	for _, path := range setup.redact {
+		redaction, err := console.ParseRedaction(path)
+		if err != nil {
+			return usagef(command, "--redact: %w", err)
+		}
+		redactions = append(redactions, redaction)
 	}
 	url, err := o.findDatabase(command)
 	if err != nil {
@@ -87,7 +98,7 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	}
 	defer pool.Close()
 	log := slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil))
-	pages, err := console.New(console.Options{Pool: pool, Access: access, PolicyOf: policyOf, Log: log})
+	pages, err := console.New(console.Options{Pool: pool, Access: access, PolicyOf: policyOf, Redactions: redactions, Log: log})
 	if err != nil {
 		return err
 	}
