@@ -27,6 +27,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/doctor"
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
@@ -49,6 +50,10 @@ type Options struct {
 	// PolicyOf finds what the configuration promises about a provider's operation. nil: a
 	// retry of what may have been applied is refused.
 	PolicyOf func(provider, operation string) (dispatch.Policy, bool)
+	// Doctor examines the installation; nil: there is no such page.
+	Doctor func(context.Context) []doctor.Finding
+	// Tools of the configuration.
+	Tools []Tool
 	// Redactions are paths that no page shows, in payloads and in responses.
 	Redactions []Redaction
 	// StatementTimeout bounds every statement of a page; 2 seconds if zero.
@@ -67,7 +72,7 @@ func New(options Options) (http.Handler, error) {
 		options.Log = slog.New(slog.DiscardHandler)
 	}
 	options.StatementTimeout = cmp.Or(options.StatementTimeout, pageTimeout)
-	s := &server{timeout: options.StatementTimeout, pool: options.Pool, access: options.Access, log: options.Log, places: make(chan struct{}, connections), changes: &changes{}, redactions: options.Redactions}
+	s := &server{timeout: options.StatementTimeout, pool: options.Pool, access: options.Access, log: options.Log, places: make(chan struct{}, connections), changes: &changes{}, redactions: options.Redactions, tools: options.Tools, practice: practice{examine: options.Doctor}}
 	var err error
 	if s.templates, err = parse(); err != nil {
 		return nil, err
@@ -76,6 +81,8 @@ func New(options Options) (http.Handler, error) {
 	for _, page := range pages {
 		routes.HandleFunc("GET "+page.path, s.page(page))
 	}
+	routes.HandleFunc("GET /doctor", s.doctor)
+	routes.HandleFunc("GET /config", s.config)
 	routes.HandleFunc("GET /changes/{id}", s.change)
 	routes.HandleFunc("POST /intents/{id}/reveal", s.reveal)
 	for _, action := range actionsBy(options.PolicyOf) {
@@ -117,6 +124,8 @@ type server struct {
 	changes   *changes
 
 	redactions []Redaction
+	tools      []Tool
+	practice   practice
 }
 
 // view holds the values that every template may use.

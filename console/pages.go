@@ -14,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/agentoutbox/drainer/drainer/doctor"
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
@@ -33,6 +34,8 @@ var pages = []page{
 	{"/incidents", "incidents", "Incidents", readIncidents},
 	{"/sagas", "sagas", "Rollbacks", readSagas},
 	{"/providers", "providers", "Providers", readProviders},
+	{"/workers", "workers", "Workers", readWorkers},
+	{"/operations", "operations", "Operations", readOperations},
 	{"/search", "search", "Search", search},
 }
 
@@ -300,7 +303,7 @@ func runPath(agentRunID string) string { return "/runs/" + url.PathEscape(agentR
 func parse() (map[string]*template.Template, error) {
 	functions := template.FuncMap{
 		"age": age, "seconds": func(s float64) string { return span(time.Duration(s * float64(time.Second))) }, "stamp": stamp, "deref": deref, "run": runPath,
-		"add": func(a, b int) int { return a + b }, "plus": func(a, b float64) float64 { return a + b }, "many": many, "took": took, "group": group, "clip": clip, "sentence": sentence,
+		"add": func(a, b int) int { return a + b }, "plus": func(a, b float64) float64 { return a + b }, "many": many, "took": took, "group": group, "clip": clip, "join": join, "verdict": verdict, "sentence": sentence,
 		// rows gives a table of intents what it needs of the page around it.
 		"rows": func(v view, intents []operator.Intent) any {
 			return struct {
@@ -360,6 +363,10 @@ func sentence(text string) string {
 	first, size := utf8.DecodeRuneInString(text)
 	return string(unicode.ToUpper(first)) + text[size:]
 }
+
+func join(names []string) string { return strings.Join(names, ", ") }
+
+func verdict(v doctor.Verdict) string { return strings.ReplaceAll(string(v), "_", " ") }
 
 func deref(text *string) string {
 	if text == nil {

@@ -57,6 +57,8 @@ type Worker struct {
 	WorkerID  string    `json:"worker_id"`
 	StartedAt time.Time `json:"started_at"`
 	BeatAt    time.Time `json:"beat_at"`
+	Providers []string  `json:"providers"`
+	Tools     []string  `json:"tools"`
 }
 
 // Overview reads providers that are configured somewhere or have rows waiting.
@@ -66,7 +68,7 @@ func (c *Console) Overview(ctx context.Context) (Overview, error) {
 	if overview.Providers, err = collect[ProviderOverview](ctx, c, providersSQL, CountLimit); err != nil {
 		return overview, err
 	}
-	if overview.Workers, err = collect[Worker](ctx, c, `SELECT worker_id::text, started_at, beat_at FROM outbox.worker ORDER BY started_at`); err != nil {
+	if overview.Workers, err = c.Workers(ctx); err != nil {
 		return overview, err
 	}
 	if err = c.conn.QueryRow(ctx, `SELECT last_value FROM outbox.collisions`).Scan(&overview.Collisions); err != nil {
@@ -77,6 +79,34 @@ func (c *Console) Overview(ctx context.Context) (Overview, error) {
 		return overview, fmt.Errorf("count sagas and incidents: %w", err)
 	}
 	return overview, nil
+}
+
+// Workers lists the processes that may claim, the oldest first.
+func (c *Console) Workers(ctx context.Context) ([]Worker, error) {
+	return collect[Worker](ctx, c, `SELECT worker_id::text, started_at, beat_at, providers, tools FROM outbox.worker ORDER BY started_at`)
+}
+
+// Operation is what an operator did to a provider or to a run.
+type Operation struct {
+	OperationID int64     `json:"operation_id"`
+	DoneAt      time.Time `json:"done_at"`
+	Operator    string    `json:"operator"` // as the operator says
+	Login       string    `json:"login"`    // as the database knows
+	Action      string    `json:"action"`
+	Provider    *string   `json:"provider"`
+	AgentRunID  *string   `json:"agent_run_id"`
+	Reason      string    `json:"reason"`
+}
+
+// Operations lists those below a number, the newest first; 0 begins with the newest of all.
+func (c *Console) Operations(ctx context.Context, below int64, limit int) ([]Operation, error) {
+	rows, _ := c.conn.Query(ctx, `SELECT id, done_at, operator, login, action, provider, agent_run_id, reason FROM outbox.operation
+		WHERE ($1::bigint = 0 OR id < $1::bigint) ORDER BY id DESC LIMIT $2::int`, below, limit) // CollectRows returns the error too
+	done, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Operation])
+	if err != nil {
+		return nil, fmt.Errorf("list operations: %w", err)
+	}
+	return done, nil
 }
 
 const providersSQL = `

@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/console"
+	"github.com/agentoutbox/drainer/drainer/doctor"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
@@ -104,7 +105,21 @@ func newVisitor(t *testing.T) *visitor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages, err := console.New(console.Options{Pool: pool, Access: access, StatementTimeout: drainertest.Patience})
+	pages, err := console.New(console.Options{
+		Pool: pool, Access: access, StatementTimeout: drainertest.Patience,
+		Tools: []console.Tool{
+			{Name: "payments/charge", Class: "key_idempotent", KeyTTL: "24h", MaxAttempts: 8, Timeout: "30s", Undo: "payments/refund"},
+			{Name: "tickets/open_with_attachments_and_watchers", Class: "non_idempotent", MaxAttempts: 3, Timeout: "10s", Undo: "missing", Missing: []string{"lookup", "compensate_with"}},
+		},
+		Doctor: func(context.Context) []doctor.Finding {
+			return []doctor.Finding{
+				{Check: "schema", Verdict: doctor.OK, Seen: "version 8, as this program needs"},
+				{Check: "autovacuum", Verdict: doctor.Warning, Seen: "it is off for the table outbox.queue", Cure: "ALTER TABLE outbox.queue RESET (autovacuum_enabled)"},
+				{Check: "lanes", Verdict: doctor.Problem, Seen: "no worker serves 200 rows of mail", Cure: "start drainer run with a configuration that has it"},
+				{Check: "pooler", Verdict: doctor.NotChecked, Seen: "the database is reached directly"},
+			}
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,6 +128,9 @@ func newVisitor(t *testing.T) *visitor {
 	var leave context.CancelFunc
 	v.window, leave = chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(leave)
+	if err := chromedp.Do(v.window); err != nil { // the context that opens a tab closes it
+		t.Fatal(err)
+	}
 	v.do(chromedp.EmulateViewport(1440, 900))
 	if _, err := chromedp.Call(v.window, log.Enable, cdp.Empty{}); err != nil {
 		t.Fatal(err)
@@ -215,7 +233,9 @@ func (v *visitor) wantText(selector string, parts ...string) {
 
 func evaluate[T any](v *visitor, script string) T {
 	v.t.Helper()
-	value, err := chromedp.Run(v.window, chromedp.Evaluate[T](script))
+	window, cancel := context.WithTimeout(v.window, drainertest.Patience)
+	defer cancel()
+	value, err := chromedp.Run(window, chromedp.Evaluate[T](script))
 	if err != nil {
 		v.t.Fatalf("%s: %v", script, err)
 	}
@@ -241,5 +261,5 @@ func (v *visitor) prefers(scheme string) {
 // everyPage has each kind of page, with rows and without.
 var everyPage = []string{
 	"/", "/runs", order, billing, "/intents", "/intents?dead=1", "/intents?status=cancelled", "/intents/2", "/intents/9", "/incidents", "/incidents?kind=first_replay",
-	"/sagas", "/providers", "/search?q=customer", "/search?q=newsletter", "/nowhere",
+	"/sagas", "/providers", "/workers", "/operations", "/doctor", "/config", "/search?q=customer", "/search?q=newsletter", "/nowhere",
 }

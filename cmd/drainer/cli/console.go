@@ -11,10 +11,12 @@ import (
 	"os"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/agentoutbox/drainer/console"
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/doctor"
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
@@ -87,10 +89,22 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 		return err
 	}
 	var policyOf func(provider, operation string) (dispatch.Policy, bool)
+	var tools []console.Tool
 	if o.configPath != "" {
 		if policyOf, err = o.policies(command); err != nil {
 			return err
 		}
+		if tools, err = o.consoleTools(command); err != nil {
+			return err
+		}
+	}
+	database, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return errDatabaseURL
+	}
+	examine := func(ctx context.Context) []doctor.Finding {
+		findings, _ := doctor.Examine(ctx, doctor.Patient{Database: database.Copy()}) // a database that is away is a finding
+		return findings
 	}
 	pool, err := pgpool.Open(ctx, url, 4)
 	if err != nil {
@@ -98,7 +112,7 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	}
 	defer pool.Close()
 	log := slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil))
-	pages, err := console.New(console.Options{Pool: pool, Access: access, PolicyOf: policyOf, Redactions: redactions, Log: log})
+	pages, err := console.New(console.Options{Pool: pool, Access: access, PolicyOf: policyOf, Redactions: redactions, Tools: tools, Doctor: examine, Log: log})
 	if err != nil {
 		return err
 	}
@@ -108,6 +122,19 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	}
 	fmt.Fprintf(command.ErrOrStderr(), "The console is at http://%s/\n", listener.Addr())
 	return serveConsole(ctx, listener, pages, log)
+}
+
+func (o *options) consoleTools(command *cobra.Command) (tools []console.Tool, err error) {
+	loaded, err := o.loadPolicies(command)
+	if err != nil {
+		return nil, err
+	}
+	for _, tool := range summarize(loaded) {
+		tools = append(tools, console.Tool{
+			Name: tool.Tool, Class: tool.Class, KeyTTL: tool.KeyTTL, MaxAttempts: tool.MaxAttempts, Timeout: tool.Timeout, Undo: tool.Undo, Missing: tool.Missing,
+		})
+	}
+	return tools, nil
 }
 
 // access refuses to serve others than this machine's users without knowing who they are.
