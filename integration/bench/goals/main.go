@@ -187,6 +187,8 @@ var goals = []goal{
 	{"10,000 runs rolled back, undos a second, of a plain drain of as many", "Rollback", "x-plain", atLeast, 0.25, 0.5, ""},
 	{"… the last one begun", "Rollback", "last-begun-s", atMost, 10, 5, " s"},
 	{"… beside 3,000 sagas that wait for humans, of none", "Rollback", "x-none-waiting", atLeast, 0.9, 1, ""},
+	{"the console's slowest page among 5 M intents, p95", "Console", "page-p95-ms", atMost, 300, 150, " ms"},
+	{"a drain beside ten open pages, of none", "Console", "x-unwatched", atLeast, 0.97, 1, ""},
 }
 
 func (l limit) holds(figure, bound float64) bool {
