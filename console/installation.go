@@ -10,7 +10,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
-// Tool is what a configuration promises about a tool.
+// Tool has the promises of a configuration about one tool.
 type Tool struct {
 	Name        string   `json:"tool"`
 	Class       string   `json:"class"`

@@ -105,7 +105,7 @@ func reveal(text json.RawMessage, redactions []Redaction) string {
 	return shown.String()
 }
 
-// revealed is what models and providers wrote of one intent.
+// revealed has the texts of models and providers about one intent.
 type revealed struct {
 	IntentID int64    `json:"intent_id"`
 	Texts    []textOf `json:"texts"`

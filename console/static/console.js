@@ -10,10 +10,11 @@ let here = -1;
 const marked = () => document.querySelectorAll("main :is(input[name=of], input[name=all]):checked");
 const rows = () => [...document.querySelectorAll("main tbody tr")];
 
-// A page is left alone while somebody reads another tab, marks rows or writes: new
-// rows would move what is under the hand.
+// A page is left alone while its reader looks at another tab, marks rows, writes, or
+// has come into it by the keyboard: new rows would move what is under the hand.
 function isIdle() {
-  const typing = document.activeElement && document.activeElement.matches("input, select, textarea");
+  const at = document.activeElement;
+  const typing = at && (at.matches("input, select, textarea") || main.contains(at));
   return !document.hidden && marked().length === 0 && !typing && !document.querySelector(".confirm, dialog[open]");
 }
 

@@ -86,7 +86,7 @@ func (c *Console) Workers(ctx context.Context) ([]Worker, error) {
 	return collect[Worker](ctx, c, `SELECT worker_id::text, started_at, beat_at, providers, tools FROM outbox.worker ORDER BY started_at`)
 }
 
-// Operation is what an operator did to a provider or to a run.
+// Operation records that an operator changed a provider or a run, or looked at a payload.
 type Operation struct {
 	OperationID int64     `json:"operation_id"`
 	DoneAt      time.Time `json:"done_at"`
