@@ -3,6 +3,8 @@
 
 GO ?= go
 GOTESTSUM := $(GO) run gotest.tools/gotestsum@v1.13.0
+GORELEASER := $(GO) run github.com/goreleaser/goreleaser/v2@v2.15.1
+SBOM := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 LINTER := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 BENCH ?= .
 FUZZTIME ?= 10s
@@ -22,9 +24,11 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 REVISION := $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 DATE := $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
 STAMP := $(foreach name,VERSION REVISION DATE,-X github.com/agentoutbox/drainer/cmd/drainer/cli.$(shell echo $(name) | tr A-Z a-z)=$($(name)))
+TAG := $(shell git describe --exact-match --tags --match 'v*' 2>/dev/null)
 CA_CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 
-.PHONY: help build image chart-files demo test test-short models faults figures fuzz soak cover deploy-test lint bench screenshots generate clients-test
+.PHONY: help build image chart-files demo test test-short models faults figures fuzz soak cover deploy-test lint bench screenshots generate clients-test \
+  dist dist-test freeze frozen release-dry-run
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -96,6 +100,30 @@ models: ## try every order of events in the models; show how each guard is misse
 deploy-test: ## check the image, the Helm chart and the compose file
 	cd deploy && $(GO) test -count 1 ./...
 	cd deploy && $(GO) run $(LINTER) run
+
+# A build between releases is older than any release, and newer than the builds before it.
+UNRELEASED = 0.0.0-dev.$(shell echo $(DATE) | tr -dc 0-9).g$(shell git describe --always --dirty --exclude '*')
+
+dist: $(if $(TAG),frozen) ## build archives, .deb, .rpm, chart, SBOMs and checksums into dist/, for Linux and macOS
+	GOBIN="$(CURDIR)/bin/tools" CGO_ENABLED=0 $(GO) install -trimpath $(SBOM)
+	VERSION=$(or $(TAG:v%=%),$(UNRELEASED)) REVISION=$(REVISION) DATE=$(DATE) SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+	  $(GORELEASER) release --snapshot --clean
+
+frozen: freeze
+	@test -z "$$(git status --porcelain)" || { echo '$(TAG) is not what lies here: commit, and move the tag' >&2; exit 1; }
+
+# Its result belongs into the commit that is tagged.
+freeze: ## before a release: write the checksums of the migrations, which do not change from then on
+	cd migrations/sql && if [ -s ../frozen.sha256 ]; then sha256sum --check --quiet ../frozen.sha256; fi
+	cd migrations/sql && sha256sum *.sql >../frozen.sha256
+
+dist-test: dist ## build dist/ again and compare, install the .deb in a container, and drain there
+	cd deploy && DIST="$(CURDIR)/dist" $(GO) test -count 1 -v -timeout 60m -run Dist .
+
+# Each of the two runs in its order, whatever -j says.
+release-dry-run: ## what a release does before it publishes: every test, then dist and its tests
+	$(MAKE) -j1 lint test clients-test deploy-test
+	$(MAKE) dist-test
 
 lint: ## check style, the import rules and the words of texts
 	$(GO) run $(LINTER) run

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Prints the name of a Postgres image that Docker here can run, for
 # TEST_POSTGRES_IMAGE: the wanted one if it is there or can be pulled, else one
-# made from Debian's packages. Prints nothing where there is no Docker.
+# made from Debian's packages. With the argument debian it is the latter in any
+# case. Prints nothing where there is no Docker.
 set -eu
 
 wanted=${TEST_POSTGRES_IMAGE:-postgres:17-alpine}
@@ -11,7 +12,7 @@ made=drainer-postgres:17-$(cksum <"$entrypoint" | cut -d" " -f1) # a changed ent
 present() { docker image inspect "$1" >/dev/null 2>&1; }
 
 timeout 5 docker info >/dev/null 2>&1 || exit 0
-if present "$wanted" || timeout 300 docker pull -q "$wanted" >/dev/null 2>&1; then
+if [ "${1:-}" != debian ] && { present "$wanted" || timeout 300 docker pull -q "$wanted" >/dev/null 2>&1; }; then
   echo "$wanted"
   exit
 fi

@@ -109,8 +109,13 @@ func filesOf(t *testing.T, image string) map[string][]byte {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return untar(t, bytes.NewReader(exported))
+}
+
+func untar(t *testing.T, from io.Reader) map[string][]byte {
+	t.Helper()
 	files := map[string][]byte{}
-	for archive := tar.NewReader(bytes.NewReader(exported)); ; {
+	for archive := tar.NewReader(from); ; {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return files
