@@ -299,7 +299,7 @@ func (d *Daemon) Reload(providers []dispatch.Provider) error {
 }
 
 // ErrRowsLeft says that draining once could not drain all that is due.
-var ErrRowsLeft = errors.New("due rows are left, because their provider is paused or its circuit breaker is open; look at drainer status, and run again once it is neither")
+var ErrRowsLeft = errors.New("due rows are left, because their provider is paused, or its circuit breaker or that of their operation is open; look at drainer providers list, and run again once it is neither")
 
 // countLeft tells lanes that found their gate shut from those that had nothing
 // to send anyway.

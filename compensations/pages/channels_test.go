@@ -52,7 +52,7 @@ const detailsOf = `{"count":1,"incident_id":7,"generation":2,"dedup_key":"` + de
 	`"summary":"outcome_unknown: it is not known whether this effect happened (stripe/create_charge, intent 42)"%s}`
 
 // todoOf is the text that only a page of an open incident says.
-const todoOf = `,"todo":["drainer intents show 42","drainer intents resolve 42 --as completed|failed --reason TEXT","drainer incidents ack 7 --reason TEXT"]`
+const todoOf = `,"todo":["drainer intents show 42","drainer intents retry 42 --config FILE --reason TEXT","drainer intents resolve 42 --as completed|failed --reason TEXT","drainer incidents ack 7 --reason TEXT"]`
 
 func TestPagerDutyIsTriggeredAcknowledgedAndResolvedUnderOneKey(t *testing.T) {
 	t.Parallel()
@@ -77,7 +77,7 @@ func TestSlackIsToldInWords(t *testing.T) {
 		pages.Open: "*drainer: incident 7 is open*\n" +
 			"outcome_unknown: it is not known whether this effect happened (`stripe/create_charge`, intent 42)\n" +
 			"since 2026-03-01T11:00:00Z, key idem_v1_0123456789abcdef0123456789abcdef\n" +
-			"```drainer intents show 42\ndrainer intents resolve 42 --as completed|failed --reason TEXT\ndrainer incidents ack 7 --reason TEXT```",
+			"```drainer intents show 42\ndrainer intents retry 42 --config FILE --reason TEXT\ndrainer intents resolve 42 --as completed|failed --reason TEXT\ndrainer incidents ack 7 --reason TEXT```",
 		pages.Acknowledged: "*drainer: incident 7 is acknowledged* by `operator:on-call`\n" +
 			"outcome_unknown: it is not known whether this effect happened (`stripe/create_charge`, intent 42)",
 		pages.Resolved: "*drainer: incident 7 is resolved* by `operator:on-call`\n" +
@@ -137,7 +137,7 @@ func slackText(t *testing.T, page pages.Page) string {
 
 func TestAnAlertEndsInMinutesOrAtOnce(t *testing.T) {
 	t.Parallel()
-	const description = `"description":"drainer intents show 42\ndrainer intents resolve 42 --as completed|failed --reason TEXT\ndrainer incidents ack 7 --reason TEXT",`
+	const description = `"description":"drainer intents show 42\ndrainer intents retry 42 --config FILE --reason TEXT\ndrainer intents resolve 42 --as completed|failed --reason TEXT\ndrainer incidents ack 7 --reason TEXT",`
 	for state, want := range map[pages.State]struct {
 		life        time.Duration
 		description string
@@ -280,7 +280,7 @@ func TestEveryKindSaysWhatItMeansAndWhatToType(t *testing.T) {
 		"drainer sagas show --intent 42", "drainer sagas retry --intent 42 --reason TEXT", "drainer sagas resolve --intent 42 --reason TEXT",
 	}
 	remedies := map[incident.Kind][]string{
-		incident.OutcomeUnknown:        {"drainer intents resolve 42 --as completed|failed --reason TEXT"},
+		incident.OutcomeUnknown:        {"drainer intents retry 42 --config FILE --reason TEXT", "drainer intents resolve 42 --as completed|failed --reason TEXT"},
 		incident.CompensationFailed:    saga,
 		incident.ReversalWindowExpired: saga,
 		incident.UnconfiguredProvider:  {"drainer status", "drainer intents cancel 42 --reason TEXT"},
@@ -315,7 +315,7 @@ func TestAPageOfAGroupCountsAndSaysHowToListIt(t *testing.T) {
 		"outcome_unknown, 1000 incidents: it is not known whether this effect happened (the first: `stripe/create_charge`, intent 42)\n" +
 		"since 2026-03-01T11:00:00Z, key idem_v1_0123456789abcdef0123456789abcdef\n" +
 		"```drainer incidents list --kind outcome_unknown --provider stripe\ndrainer intents show INTENT\n" +
-		"drainer intents resolve INTENT --as completed|failed --reason TEXT\ndrainer incidents ack INCIDENT... --reason TEXT```"
+		"drainer intents retry INTENT --config FILE --reason TEXT\ndrainer intents resolve INTENT --as completed|failed --reason TEXT\ndrainer incidents ack INCIDENT... --reason TEXT```"
 	if got := slackText(t, page); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -14,7 +14,8 @@ import (
 // remedy lists the commands, beside looking and acknowledging, that lead out of
 // it. A collision and a first replay have no other: acknowledging ends them.
 var remedy = map[incident.Kind][]string{
-	incident.OutcomeUnknown:        {"drainer intents resolve INTENT --as completed|failed --reason TEXT"},
+	// The plain retry is refused where it is not safe; what is safe comes first.
+	incident.OutcomeUnknown:        {"drainer intents retry INTENT --config FILE --reason TEXT", "drainer intents resolve INTENT --as completed|failed --reason TEXT"},
 	incident.CompensationFailed:    sagaRemedy,
 	incident.ReversalWindowExpired: sagaRemedy,
 	incident.SagaStalled:           sagaRemedy,

@@ -73,6 +73,7 @@ type Dossier struct {
 	Intent
 	Payload json.RawMessage `json:"payload"`
 	History []Attempt       `json:"history"`
+	Gate    *Provider       `json:"waits_for,omitempty"` // the provider or operation that is shut
 }
 
 const statusColumns = `intent_id, agent_run_id, step_id, tool_name, business_scope, provider, idempotency_key, status,
@@ -107,7 +108,10 @@ func (c *Console) show(ctx context.Context, statement string, args ...any) (*Dos
 	if dossier.Payload, err = c.payload(ctx, intent.IntentID); err != nil {
 		return nil, err
 	}
-	dossier.History, err = c.history(ctx, intent.IntentID)
+	if dossier.History, err = c.history(ctx, intent.IntentID); err != nil {
+		return nil, err
+	}
+	dossier.Gate, err = c.gateOf(ctx, intent)
 	return dossier, err
 }
 
@@ -131,6 +135,35 @@ func (c *Console) Reveal(ctx context.Context, by Signature, intentID int64) (*Do
 		return nil, ErrNotFound
 	}
 	return c.Show(ctx, intentID)
+}
+
+// gateOf finds the provider or operation that is shut and keeps a row waiting; nil if none
+// does. A row is parked under the name of a shut operation, and a while before that under
+// its provider's.
+func (c *Console) gateOf(ctx context.Context, intent Intent) (*Provider, error) {
+	var place string
+	err := c.conn.QueryRow(ctx, `SELECT provider FROM outbox.queue WHERE intent_id = $1::bigint`, intent.IntentID).Scan(&place)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find where the intent waits: %w", err)
+	}
+	provider, _, _ := strings.Cut(place, "/")
+	names := []string{place, provider}
+	if intent.Status == string(dispatch.StatusPending) { // what waits is no lookup
+		names = append(names, intent.ToolName)
+	}
+	for _, name := range names {
+		gates, err := c.gates(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if len(gates) == 1 && gates[0].isShut() {
+			return &gates[0], nil
+		}
+	}
+	return nil, nil
 }
 
 func (c *Console) payload(ctx context.Context, intentID int64) (json.RawMessage, error) {

@@ -259,6 +259,28 @@ type Provider struct {
 	Reason        *string    `json:"reason"`
 }
 
+func (p Provider) isShut() bool { return p.Paused || p.Breaker != "closed" }
+
+// Why says what keeps rows from being sent; empty if nothing does. The end of it, if it is
+// known, is OpenUntil.
+func (p Provider) Why() string {
+	reason := func(of *string) string {
+		if of == nil {
+			return ""
+		}
+		return ": " + *of
+	}
+	switch {
+	case p.Paused:
+		return p.Provider + " is paused" + reason(p.Reason)
+	case p.Breaker == "half_open":
+		return p.Provider + ": one row is trying it now" + reason(p.BreakerReason)
+	case p.Breaker == "open":
+		return p.Provider + ": its circuit breaker is open" + reason(p.BreakerReason)
+	}
+	return ""
+}
+
 // Providers lists those that workers have announced, and their operations that are shut, by name.
 func (c *Console) Providers(ctx context.Context) ([]Provider, error) { return c.gates(ctx, "") }
 

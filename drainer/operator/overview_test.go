@@ -51,6 +51,42 @@ func TestTheOverviewTellsWhyAProviderIsNotSentTo(t *testing.T) {
 	}
 }
 
+// A row that waits for a gate that is shut looks like any other that is pending.
+func TestAnIntentTellsWhichGateKeepsItWaiting(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ shut, place, status, why string }{
+		"its operation, which it is parked under": {`INSERT INTO outbox.tool (name, state, reason, open_until) VALUES ('sim/act', 'open', 'failure_rate', now() + interval '8 seconds')`, "sim/act", "pending", "sim/act: its circuit breaker is open: failure_rate"},
+		"its operation, before it is parked":      {`INSERT INTO outbox.tool (name, state, reason) VALUES ('sim/act', 'half_open', 'forbidden')`, "sim", "pending", "sim/act: one row is trying it now: forbidden"},
+		"its provider":                            {`UPDATE outbox.provider SET state = 'open', reason = 'overload' WHERE name = 'sim'`, "sim", "pending", "sim: its circuit breaker is open: overload"},
+		"a pause":                                 {`SELECT outbox.operate_provider('sim', true, 'operator:ann', 'ticket 7')`, "sim", "pending", "sim is paused: ticket 7"},
+		"its lookup's operation":                  {`INSERT INTO outbox.tool (name, state, reason) VALUES ('sim/find', 'open', 'failure_rate'), ('sim/act', 'open', 'forbidden')`, "sim/find", "unknown", "sim/find: its circuit breaker is open: failure_rate"},
+		"nothing for a lookup if its act is shut": {`INSERT INTO outbox.tool (name, state, reason) VALUES ('sim/act', 'open', 'forbidden')`, "sim", "unknown", ""},
+		"nothing": {`INSERT INTO outbox.tool (name, state, reason) VALUES ('sim/other', 'open', 'forbidden')`, "sim", "pending", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			id := o.enqueue("run", 1)[0]
+			o.exec(test.shut)
+			if test.status == "unknown" {
+				o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, finished_at, outcome, status, next_attempt_at) VALUES ($1, 1, 'w', now(), 'ambiguous', 'unknown', now())`, id)
+			}
+			o.exec(`UPDATE outbox.queue SET provider = $1`, test.place)
+			dossier, err := o.console().Show(t.Context(), id)
+			if err != nil || dossier.Status != test.status {
+				t.Fatalf("%+v, %v", dossier, err)
+			}
+			why := ""
+			if dossier.Gate != nil {
+				why = dossier.Gate.Why()
+			}
+			if why != test.why {
+				t.Errorf("it waits for %q, want %q", why, test.why)
+			}
+		})
+	}
+}
+
 // A claim that is far older than any dispatch has no process left that would
 // recover it.
 func TestTheOverviewTellsHowLongTheOldestClaimHasBeenInProgress(t *testing.T) {

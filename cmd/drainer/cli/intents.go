@@ -129,6 +129,13 @@ func (o *options) printDossier(command *cobra.Command, d *operator.Dossier, next
 	if o.output == jsonOutput {
 		return printJSON(out, d)
 	}
+	var gate operator.Provider
+	if d.Gate != nil {
+		gate = *d.Gate
+		if gate.Paused || gate.Breaker != "open" {
+			gate.OpenUntil = nil // of a pause no end is known, and the row that tries it is under way
+		}
+	}
 	err := details{
 		{"intent", d.IntentID},
 		{"run", d.AgentRunID},
@@ -140,6 +147,8 @@ func (o *options) printDossier(command *cobra.Command, d *operator.Dossier, next
 		{"created", d.CreatedAt},
 		{"finished", d.FinishedAt},
 		{"next attempt", d.NextAttemptAt},
+		{"waits for", gate.Why()},
+		{"tried again", gate.OpenUntil},
 		{"provider ref", d.ProviderRef},
 		{"payload", string(d.Payload)},
 		{"response", string(d.Response)},

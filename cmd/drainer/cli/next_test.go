@@ -74,6 +74,23 @@ func TestAnAttemptShowsItsDurationItsStatusAndItsProblem(t *testing.T) {
 	}
 }
 
+func TestAnIntentShowsWhichGateItWaitsForAndUntilWhen(t *testing.T) {
+	t.Parallel()
+	url, db := newOutbox(t)
+	drainertest.Exec(t, db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('r', 's', 'stripe/charge', 'x', '{}')`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.tool (name, state, reason, open_until) VALUES ('stripe/charge', 'open', 'failure_rate', '2031-01-02 03:04:05+00')`)
+	got := run(t, "intents", "show", "1", "--database-url", url)
+	for _, want := range []string{"stripe/charge: its circuit breaker is open: failure_rate\n", "2031-01-02 "} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("it lacks %q:\n%s", want, got.stdout)
+		}
+	}
+	drainertest.Exec(t, db, `UPDATE outbox.tool SET state = 'half_open'`)
+	if got := run(t, "intents", "show", "1", "--database-url", url); strings.Contains(got.stdout, "2031") || !strings.Contains(got.stdout, "one row is trying it now") {
+		t.Errorf("while it is tried:\n%s", got.stdout)
+	}
+}
+
 func TestATypoIsAnsweredWithTheNameThatItMeant(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{

@@ -49,8 +49,8 @@ nothing, and is logged. database, worker, server, log, unconfigured and misconfi
 
 With --once it reloads nothing. Exit 0: nothing is due any more at the providers of
 the configuration; an intent may wait for its next attempt. Exit 1: due rows are
-left, because a provider is paused or its circuit breaker is open. With --once it
-compensates no run and sends no pages: that needs a daemon.
+left, because a provider is paused, or its circuit breaker or that of an operation
+is open. With --once it compensates no run and sends no pages: that needs a daemon.
 
 OTEL_EXPORTER_OTLP_ENDPOINT switches on traces of every attempt: docs/tracing.md.`,
 		Example: `  drainer run --config drainer.yaml
