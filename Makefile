@@ -31,7 +31,7 @@ CA_CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /et
   dist dist-test freeze frozen release-dry-run
 
 help: ## show the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 build: ## build bin/drainer, static
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(STAMP)' -o bin/drainer ./cmd/drainer
