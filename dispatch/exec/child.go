@@ -92,7 +92,7 @@ func (c *running) Hello() protocol.Hello { return c.hello }
 func (c *running) Ask(ctx context.Context, id string, line []byte, class dispatch.Class) dispatch.Result {
 	answers, open := c.calls.begin(id)
 	if !open {
-		return protocol.NotSent(down)
+		return c.calls.refusal()
 	}
 	if written, problem := c.inbox.write(ctx, line); problem != "" {
 		c.calls.forget(id)

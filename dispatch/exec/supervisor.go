@@ -154,6 +154,7 @@ type calls struct {
 	waiting   map[string]chan answer // nil where the dispatch has ended
 	abandoned int
 	closed    bool
+	over      fate // of the child, once it is known
 	heard     time.Time
 }
 
@@ -251,10 +252,20 @@ func (c *calls) close() {
 	c.closed = true
 }
 
+// refusal is for a request that came after the end.
+func (c *calls) refusal() dispatch.Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	refusal := protocol.NotSent(down)
+	refusal.Problem = c.over.problem
+	return refusal
+}
+
 // fail ends all calls under way: no answer will come.
 func (c *calls) fail(why fate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.over = why
 	for id, waiting := range c.waiting {
 		delete(c.waiting, id)
 		if waiting != nil {
