@@ -136,6 +136,7 @@ type view struct {
 	CanLeave bool // there is a session to end
 	Now      time.Time
 	Query    string // of the search box
+	Renews   bool   // the same address shows it again
 	Data     any
 }
 
@@ -278,6 +279,7 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name, 
 	var text bytes.Buffer
 	err = s.templates[name].ExecuteTemplate(&text, "base", view{
 		Page: name, Title: title, Who: who, CanLeave: s.access.HasSessions(), Now: time.Now().UTC(), Query: r.URL.Query().Get("q"), Data: data,
+		Renews: r.Method == http.MethodGet && status == http.StatusOK && name != "search",
 	})
 	if err != nil {
 		s.log.Error("a template failed", "page", name, "error", err)

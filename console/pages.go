@@ -401,6 +401,8 @@ func age(at any, now time.Time) string {
 	switch passed := now.Sub(when); {
 	case when.IsZero():
 		return ""
+	case passed >= 0 && passed < time.Second:
+		return "just now"
 	case passed < 0:
 		return "in " + span(-passed)
 	default:

@@ -34,6 +34,9 @@ func TestAPayloadIsShownToAnOperatorWithAReasonAndRecorded(t *testing.T) {
 		t.Errorf("%d reveals are recorded, and nothing was shown", n)
 	}
 	shown := b.post("/intents/2/reveal", url.Values{"reason": {"the customer complained"}})
+	if strings.Contains(shown.text, "data-renews") || !strings.Contains(b.get("/intents/2").text, "data-renews") {
+		t.Error("a page renews itself if, and only if, its address shows it again")
+	}
 	for _, part := range []string{"12345678901234567890.10", `\u202e&lt;b&gt;`, "4111-secret"} {
 		if !strings.Contains(shown.text, part) {
 			t.Errorf("%s is not shown:\n%s", part, shown.text)

@@ -15,7 +15,7 @@ const rows = () => [...document.querySelectorAll("main tbody tr")];
 function isIdle() {
   const at = document.activeElement;
   const typing = at && (at.matches("input, select, textarea") || main.contains(at));
-  return !document.hidden && marked().length === 0 && !typing && !document.querySelector(".confirm, dialog[open]");
+  return !document.hidden && marked().length === 0 && !typing && !document.querySelector("dialog[open]");
 }
 
 async function refresh() {
@@ -105,4 +105,4 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("input[name=of]")) event.target.closest("tr").classList.toggle("marked", event.target.checked);
 });
 
-if (main && live && !document.querySelector(".confirm") && location.pathname !== "/search") setInterval(refresh, every);
+if (main && live && "renews" in main.dataset) setInterval(refresh, every);
