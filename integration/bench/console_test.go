@@ -2,6 +2,7 @@ package bench_test
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -78,7 +79,7 @@ func serveConsole(b *testing.B, outbox *outbox) http.Handler {
 		b.Fatal(err)
 	}
 	b.Cleanup(pool.Close)
-	pages, err := console.New(console.Options{Pool: pool})
+	pages, err := console.New(console.Options{Pool: pool, Log: slog.New(slog.NewTextHandler(b.Output(), nil))})
 	if err != nil {
 		b.Fatal(err)
 	}
