@@ -64,8 +64,8 @@ type tools struct {
 }
 
 // OpenPool connects lazily, with the connections that passes need.
-func OpenPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
-	return pgpool.Open(ctx, databaseURL, connections)
+func OpenPool(ctx context.Context, database *pgpool.Database) (*pgxpool.Pool, error) {
+	return pgpool.Open(ctx, database, connections)
 }
 
 // New does nothing before [Saga.Run]. The pool is the caller's. It fails for a

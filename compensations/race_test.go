@@ -21,6 +21,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 	"github.com/agentoutbox/drainer/drainer/postgres"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 const (
@@ -328,7 +329,7 @@ func (r *race) dawdle(random *rand.Rand, tx pgx.Tx) {
 
 // work is the life of a worker, to its death.
 func (r *race) work(random *rand.Rand) error {
-	store, err := postgres.Open(r.t.Context(), r.url)
+	store, err := postgres.Open(r.t.Context(), pgpool.At(r.url))
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 	"github.com/agentoutbox/drainer/drainer/postgres"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
@@ -95,7 +96,7 @@ func newSaga(t *testing.T, pool *pgxpool.Pool) *compensations.Saga {
 
 func (w *world) open() *postgres.Store {
 	w.t.Helper()
-	store, err := postgres.Open(w.t.Context(), w.url)
+	store, err := postgres.Open(w.t.Context(), pgpool.At(w.url))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -132,7 +133,7 @@ func (w *world) rejected() int64 {
 // drain runs a worker until nothing is due.
 func (w *world) drain() {
 	w.t.Helper()
-	store, err := postgres.Open(w.t.Context(), w.url)
+	store, err := postgres.Open(w.t.Context(), pgpool.At(w.url))
 	if err != nil {
 		w.t.Fatal(err)
 	}

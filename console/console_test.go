@@ -44,7 +44,7 @@ type browser struct {
 func newBrowser(t *testing.T, access console.Access) *browser {
 	t.Helper()
 	databaseURL := drainertest.Database(t)
-	pool, err := pgpool.Open(t.Context(), databaseURL, 4)
+	pool, err := pgpool.Open(t.Context(), pgpool.At(databaseURL), 4)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func TestTheInstallationIsShownAndTheDoctorIsAskedOnce(t *testing.T) {
 	if got := b.get("/doctor"); got.code != http.StatusUnauthorized {
 		t.Errorf("a stranger: %d", got.code)
 	}
-	pool, err := pgpool.Open(t.Context(), b.db.Config().ConnString(), 2)
+	pool, err := pgpool.Open(t.Context(), pgpool.At(b.db.Config().ConnString()), 2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func TestWhatIsRedactedIsNeverShown(t *testing.T) {
 		}
 		redactions = append(redactions, redaction)
 	}
-	pool, err := pgpool.Open(t.Context(), b.db.Config().ConnString(), 2)
+	pool, err := pgpool.Open(t.Context(), pgpool.At(b.db.Config().ConnString()), 2)
 	if err != nil {
 		t.Fatal(err)
 	}

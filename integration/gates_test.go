@@ -18,6 +18,7 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
 	"github.com/agentoutbox/drainer/integration/harness"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 // scripted is a provider that gives the n-th request the n-th answer.
@@ -132,7 +133,7 @@ func TestDrainingOnceWithoutAShareEnds(t *testing.T) {
 	t.Parallel()
 	rig := harness.Plain(t, nil)
 	join(rig, firstInOrder, "sim")
-	store, err := postgres.Open(t.Context(), rig.URL)
+	store, err := postgres.Open(t.Context(), pgpool.At(rig.URL))
 	if err != nil {
 		t.Fatal(err)
 	}

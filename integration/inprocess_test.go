@@ -12,12 +12,13 @@ import (
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/postgres"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 // drainOnce drains in this process until nothing is due.
 func drainOnce(t testing.TB, url string, providers ...dispatch.Provider) {
 	t.Helper()
-	store, err := postgres.Open(context.Background(), url)
+	store, err := postgres.Open(context.Background(), pgpool.At(url))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func launch(t *testing.T, url string, providers ...dispatch.Provider) *resident 
 
 func launchWith(t *testing.T, url string, worker drainer.WorkerSettings, providers ...dispatch.Provider) *resident {
 	t.Helper()
-	store, err := postgres.Open(context.Background(), url)
+	store, err := postgres.Open(context.Background(), pgpool.At(url))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func newAssistant(t *testing.T, options mcpserver.Options) assistant {
 	t.Helper()
 	url := drainertest.Database(t)
 	var err error
-	if options.Pool, err = pgpool.Open(t.Context(), url, 4); err != nil {
+	if options.Pool, err = pgpool.Open(t.Context(), pgpool.At(url), 4); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(options.Pool.Close)

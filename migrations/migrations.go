@@ -32,9 +32,9 @@ type Migration struct {
 
 // Up applies what is missing and returns it, in the order in which it was
 // applied; after an error, what was applied before it. It waits for other
-// processes that are migrating.
-func Up(ctx context.Context, databaseURL string) ([]Migration, error) {
-	return migrate(ctx, databaseURL, func(ctx context.Context, pool *pgxpool.Pool, _ pgx.Tx) error {
+// processes that are migrating. logins are called before each connect.
+func Up(ctx context.Context, databaseURL string, logins ...BeforeConnect) ([]Migration, error) {
+	return migrate(ctx, databaseURL, logins, func(ctx context.Context, pool *pgxpool.Pool, _ pgx.Tx) error {
 		if err := outboxUp(ctx, pool); err != nil {
 			return err
 		}
@@ -45,8 +45,8 @@ func Up(ctx context.Context, databaseURL string) ([]Migration, error) {
 // Down removes the schema with all that it holds, and returns the migrations
 // that were undone. The roles stay while another database needs them. It fails
 // if the schema holds objects that no migration made.
-func Down(ctx context.Context, databaseURL string) ([]Migration, error) {
-	return migrate(ctx, databaseURL, func(ctx context.Context, pool *pgxpool.Pool, lock pgx.Tx) error {
+func Down(ctx context.Context, databaseURL string, logins ...BeforeConnect) ([]Migration, error) {
+	return migrate(ctx, databaseURL, logins, func(ctx context.Context, pool *pgxpool.Pool, lock pgx.Tx) error {
 		var exists bool
 		if err := pool.QueryRow(ctx, "SELECT to_regclass('outbox.goose_db_version'::text) IS NOT NULL").Scan(&exists); err != nil {
 			return err
@@ -71,8 +71,8 @@ func Down(ctx context.Context, databaseURL string) ([]Migration, error) {
 
 // Status lists every migration that this program knows, and whether the
 // database has it. It changes nothing.
-func Status(ctx context.Context, databaseURL string) ([]Migration, error) {
-	pool, err := connect(ctx, databaseURL)
+func Status(ctx context.Context, databaseURL string, logins ...BeforeConnect) ([]Migration, error) {
+	pool, err := connect(ctx, databaseURL, logins)
 	if err != nil {
 		return nil, err
 	}

@@ -23,8 +23,8 @@ const (
 )
 
 // migrate runs change alone, and reports which migrations it changed.
-func migrate(ctx context.Context, databaseURL string, change func(context.Context, *pgxpool.Pool, pgx.Tx) error) (changed []Migration, err error) {
-	pool, err := connect(ctx, databaseURL)
+func migrate(ctx context.Context, databaseURL string, logins []BeforeConnect, change func(context.Context, *pgxpool.Pool, pgx.Tx) error) (changed []Migration, err error) {
+	pool, err := connect(ctx, databaseURL, logins)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,10 @@ func migrate(ctx context.Context, databaseURL string, change func(context.Contex
 	return difference(before, after), errors.Join(changeErr, err)
 }
 
-func connect(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
+// BeforeConnect may change how the next connection logs in.
+type BeforeConnect = func(context.Context, *pgx.ConnConfig) error
+
+func connect(ctx context.Context, databaseURL string, logins []BeforeConnect) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(databaseURL)
 	if err != nil {
 		// Only the cause: the whole error repeats the URL.
@@ -55,6 +58,14 @@ func connect(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
 	}
 	config.ConnConfig.RuntimeParams["search_path"] = "outbox, pg_temp" // goose looks for its table there
 	config.ConnConfig.RuntimeParams["lock_timeout"] = fmt.Sprint(lockTimeout.Milliseconds())
+	config.BeforeConnect = func(ctx context.Context, next *pgx.ConnConfig) error {
+		for _, change := range logins {
+			if err := change(ctx, next); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the database: %w", err)

@@ -66,8 +66,8 @@ type Runner struct {
 }
 
 // OpenPool connects lazily, with the few connections that jobs get.
-func OpenPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
-	return pgpool.Open(ctx, databaseURL, connections)
+func OpenPool(ctx context.Context, database *pgpool.Database) (*pgxpool.Pool, error) {
+	return pgpool.Open(ctx, database, connections)
 }
 
 // New registers the metrics of jobs, and runs nothing before [Runner.Run]. The

@@ -13,6 +13,7 @@ import (
 	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/pgproxy"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
@@ -42,7 +43,7 @@ func (s *stubborn) Work(ctx context.Context, _ *river.Job[stubbornArgs]) error {
 
 func TestAJobThatDoesNotEndIsCutOffAtTheShutdown(t *testing.T) {
 	t.Parallel()
-	pool, err := jobs.OpenPool(t.Context(), drainertest.Database(t))
+	pool, err := jobs.OpenPool(t.Context(), pgpool.At(drainertest.Database(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func TestAJobThatDoesNotEndIsCutOffAtTheShutdown(t *testing.T) {
 
 func TestWhatCannotRunSaysWhy(t *testing.T) {
 	t.Parallel()
-	if _, err := jobs.OpenPool(t.Context(), "postgres://ann:canary@h:no-port/db"); err == nil || !strings.HasPrefix(err.Error(), "database URL: ") || strings.Contains(err.Error(), "canary") {
+	if _, err := jobs.OpenPool(t.Context(), pgpool.At("postgres://ann:canary@h:no-port/db")); err == nil || !strings.HasPrefix(err.Error(), "database URL: ") || strings.Contains(err.Error(), "canary") {
 		t.Errorf("a URL without a port: %v", err)
 	}
 	if _, err := jobs.New(nil, silent, prometheus.NewRegistry()); err == nil || !strings.HasPrefix(err.Error(), "set up River: ") {
@@ -122,7 +123,7 @@ func TestADatabaseThatIsAwayAtTheStartIsWaitedFor(t *testing.T) {
 	url := drainertest.Database(t)
 	line := pgproxy.New(t, url)
 	line.TakeDown()
-	pool, err := jobs.OpenPool(t.Context(), line.Behind(t, url))
+	pool, err := jobs.OpenPool(t.Context(), pgpool.At(line.Behind(t, url)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +156,7 @@ func TestAShutdownDoesNotWaitForTheDatabase(t *testing.T) {
 	url := drainertest.Database(t)
 	line := pgproxy.New(t, url)
 	line.TakeDown()
-	pool, err := jobs.OpenPool(t.Context(), line.Behind(t, url))
+	pool, err := jobs.OpenPool(t.Context(), pgpool.At(line.Behind(t, url)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 // action is the request to PagerDuty.
@@ -331,7 +332,7 @@ func TestThreeRunnersPageOnce(t *testing.T) {
 // run is a process of its own, with the runner that daemons have.
 func (d *desk) run(settings pages.Settings) {
 	d.t.Helper()
-	pool, err := jobs.OpenPool(d.t.Context(), d.url)
+	pool, err := jobs.OpenPool(d.t.Context(), pgpool.At(d.url))
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -240,9 +240,10 @@ func TestMigrationsRunBeforeWhateverNeedsThem(t *testing.T) {
 	}
 
 	owner := hook(t, scenario(t, "secrets"), "migration").Spec.Template.Spec.Containers[0].Env[0]
-	daemon := daemonOf(t, scenario(t, "secrets")).Env[0]
-	if owner.ValueFrom.SecretKeyRef.Key != "owner-url" || daemon.ValueFrom.SecretKeyRef.Key != "daemon-url" {
-		t.Errorf("the migration connects with %+v, the daemon with %+v", owner.ValueFrom, daemon.ValueFrom)
+	volumes := daemons(t, scenario(t, "secrets")).Spec.Template.Spec.Volumes
+	daemon := volumes[slices.IndexFunc(volumes, func(volume core.Volume) bool { return volume.Name == "database-url" })].Secret
+	if owner.ValueFrom.SecretKeyRef.Key != "owner-url" || daemon.Items[0].Key != "daemon-url" {
+		t.Errorf("the migration connects with %+v, the daemon with %+v", owner.ValueFrom, daemon)
 	}
 }
 

@@ -437,6 +437,6 @@ func (c *counters) add(sample *Sample, configured *configuration) {
 
 // OpenPool connects lazily, with the one connection that a census needs: a lease
 // that waited for others' work would be lost for nothing.
-func OpenPool(ctx context.Context, databaseURL string) (*pgxpool.Pool, error) {
-	return pgpool.Open(ctx, databaseURL, 1)
+func OpenPool(ctx context.Context, database *pgpool.Database) (*pgxpool.Pool, error) {
+	return pgpool.Open(ctx, database, 1)
 }

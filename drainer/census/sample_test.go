@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 func TestWhatWaitsIsShownByProvider(t *testing.T) {
@@ -497,7 +498,7 @@ func TestALeaderThatCannotResignSaysWhoTakesOver(t *testing.T) {
 
 func TestAnUnusableURLIsRefusedWithoutItsPassword(t *testing.T) {
 	t.Parallel()
-	if _, err := OpenPool(t.Context(), "postgres://ann:canary@h:no-port/db"); err == nil || strings.Contains(err.Error(), "canary") {
+	if _, err := OpenPool(t.Context(), pgpool.At("postgres://ann:canary@h:no-port/db")); err == nil || strings.Contains(err.Error(), "canary") {
 		t.Errorf("it says %v", err)
 	}
 }

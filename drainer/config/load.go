@@ -34,7 +34,7 @@ import (
 // Config is a valid configuration file with its defaults filled in, its
 // secrets expanded and its adapters built.
 type Config struct {
-	DatabaseURL   string // empty if the file leaves it to a flag or the environment
+	Database      Database
 	Worker        Worker
 	Server        Server
 	Log           Log
@@ -160,8 +160,11 @@ type rootBlock struct {
 }
 
 type databaseBlock struct {
-	URL    string `yaml:"url" jsonschema_description:"Its URL, usually \"${env:DATABASE_URL}\", which is also the default. --database-url overrides it."`
-	Schema string `yaml:"schema" jsonschema:"enum=outbox,default=outbox" jsonschema_description:"The schema of the outbox."`
+	URL             string        `yaml:"url" jsonschema_description:"Its URL, usually \"${env:DATABASE_URL}\", which is also the default. --database-url overrides the whole block."`
+	Password        string        `yaml:"password" jsonschema_description:"The password, where it is not part of the URL: ${file:/run/secrets/password}. Not with password_command."`
+	PasswordCommand []string      `yaml:"password_command" jsonschema:"minItems=1" jsonschema_description:"A program that prints the password, and its arguments, without a shell. It runs before a connect, for at most 15s. A name without a slash is looked for on the PATH, others are absolute."`
+	PasswordTTL     time.Duration `yaml:"password_ttl" jsonschema:"default=1m" jsonschema_description:"How long a printed password is used for further connects. One that is refused is not used again."`
+	Schema          string        `yaml:"schema" jsonschema:"enum=outbox,default=outbox" jsonschema_description:"The schema of the outbox."`
 }
 
 // Worker sets the heartbeats, the lease and the end of one process.
@@ -322,18 +325,19 @@ func LoadWithoutSecrets(path string, registry dispatch.Registry, database bool) 
 }
 
 // wanted says whose references are read.
-type wanted int
+type wanted struct{ providers, database bool }
 
-const (
-	everything wanted = iota
-	policiesAndDatabase
-	policiesAlone
+var (
+	everything          = wanted{providers: true, database: true}
+	allButDatabase      = wanted{providers: true}
+	policiesAndDatabase = wanted{database: true}
+	policiesAlone       = wanted{}
 )
 
 // Reload is Load for a running daemon. It reads no pipe and no device: that could block
-// without a notice.
+// without a notice. It reads no login of the database either, which is read at each connect.
 func Reload(path string, registry dispatch.Registry) (*Config, error) {
-	return loadAll(path, registry, &sources{read: map[string]source{}, noPipes: true}, everything)
+	return loadAll(path, registry, &sources{read: map[string]source{}, noPipes: true}, allButDatabase)
 }
 
 func loadAll(path string, registry dispatch.Registry, sources *sources, wanted wanted) (*Config, error) {
@@ -354,7 +358,7 @@ func loadFrom(path string, registry dispatch.Registry, sources *sources, wanted 
 	if err != nil {
 		return nil, invalid([]*Error{{File: path, Message: fmt.Sprintf("cannot be read: %s; correct --config", reason(err))}})
 	}
-	return load(path, content, registry, &secrets{lookupEnv: os.LookupEnv, readFile: sources.readFile}, wanted)
+	return load(path, content, registry, &secrets{lookupEnv: os.LookupEnv, readFile: sources.readFile, readUnwatched: readTogether(sources.noPipes)}, wanted)
 }
 
 func load(name string, content []byte, registry dispatch.Registry, secrets *secrets, wanted wanted) (*Config, error) {
@@ -363,7 +367,7 @@ func load(name string, content []byte, registry dispatch.Registry, secrets *secr
 		return nil, invalid([]*Error{problem})
 	}
 	r := newReader(name, secrets)
-	r.adapters, r.usesDatabase, secrets.later = registry, wanted != policiesAlone, wanted != everything
+	r.adapters, r.usesDatabase, secrets.later = registry, wanted.database, !wanted.providers
 	root = (&resolver{reader: r, anchors: map[string]ast.Node{}}).resolve(root)
 	config := r.root(field{key: token.Position{Line: 1, Column: 1}, value: root}, registry)
 	if err := invalid(r.problems); err != nil {
@@ -397,7 +401,7 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 		block.Egress = defaultRoot().Egress // reported once, and not for each provider that inherits it
 	}
 	config := &Config{
-		DatabaseURL:   block.Database.URL,
+		Database:      r.database(block.Database),
 		Worker:        block.Worker,
 		Server:        block.Server,
 		Log:           block.Log,
@@ -419,7 +423,7 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 
 func defaultRoot() rootBlock {
 	return rootBlock{
-		Database:      databaseBlock{Schema: "outbox"},
+		Database:      databaseBlock{PasswordTTL: time.Minute, Schema: "outbox"},
 		Worker:        Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
 		Log:           Log{Level: "info", CompletedEvery: 1},
 		Egress:        egressBlock{Private: allowPrivate},

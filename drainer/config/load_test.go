@@ -100,7 +100,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 		got.Providers[i].Network = dispatch.Network{} // dialers cannot be compared
 	}
 	want := &Config{
-		DatabaseURL:   "postgres://app:hunter2@db/outbox",
+		Database:      Database{URL: Reference{text: "${env:DATABASE_URL}"}, PasswordTTL: time.Minute},
 		Worker:        Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
 		Server:        Server{Listen: "127.0.0.1:9000"},
 		Log:           Log{Level: "warn", Format: "text", CompletedEvery: 100},
@@ -108,7 +108,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 		Misconfigured: Misconfigured{FailAfter: duration.Day},
 		Retention:     Retention{Default: 30 * duration.Day, MaxRun: 300 * duration.Day, Tools: map[string]time.Duration{"stripe/create_charge": duration.Day}},
 		PageRepeat:    5 * time.Minute,
-		Secrets:       []string{"postgres://app:hunter2@db/outbox", "s3cret", "s3cret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "s3cret", "Bearer s3cret", "90s"},
+		Secrets:       []string{"s3cret", "s3cret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "s3cret", "Bearer s3cret", "90s", "postgres://app:hunter2@db/outbox"},
 		Pages: []Page{
 			{Name: "pagerduty", Kind: PagerDuty, URL: "https://events.pagerduty.com/v2/enqueue", Secret: "s3cret"},
 			{Name: "europe", Kind: PagerDuty, URL: "https://events.eu.pagerduty.com/v2/enqueue", Secret: "r"},
@@ -187,6 +187,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{
+		Database:      Database{PasswordTTL: time.Minute},
 		Worker:        Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
 		Log:           Log{Level: "info", CompletedEvery: 1},
 		Unconfigured:  Unconfigured{FailAfter: 7 * duration.Day},
@@ -253,8 +254,11 @@ func TestLoadReadsFilesAndTheEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	loaded, err := Load(file, fakeRegistry(t))
-	if err != nil || loaded.DatabaseURL != "postgres://localhost/outbox" {
-		t.Errorf("got %+v, %v", loaded, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if url, err := loaded.Database.URL.Read(); err != nil || url != "postgres://localhost/outbox" {
+		t.Errorf("got %q, %v", url, err)
 	}
 }
 
@@ -421,13 +425,13 @@ func TestOnlyFieldsCanStandWhereFieldsBelong(t *testing.T) {
 	}.test(t)
 }
 
-// folder holds a configuration whose database URL is in a file called secret,
+// folder holds a configuration with a webhook's URL in a file called secret,
 // named twice.
 func folder(t *testing.T, secret string) (path string) {
 	t.Helper()
 	dir := t.TempDir()
 	reference := "${file:" + filepath.Join(dir, "secret") + "}"
-	put(t, filepath.Join(dir, "drainer.yaml"), "version: 1\ndatabase: {url: \""+reference+"/"+reference+"\"}\n")
+	put(t, filepath.Join(dir, "drainer.yaml"), "version: 1\npages: [{slack: {webhook_url: \"https://chat.example/"+reference+"/"+reference+"\"}}]\n")
 	if secret != "" {
 		put(t, filepath.Join(dir, "secret"), secret)
 	}
@@ -626,7 +630,7 @@ pages: [{slack: {webhook_url: "${env:GONE_SLACK}"}}]
 	if !slices.Equal(unread, want) {
 		t.Errorf("unread: %q", unread)
 	}
-	if len(loaded.Providers) != 1 || loaded.Providers[0].Adapter != nil || loaded.DatabaseURL != "" || len(loaded.Secrets) != 0 {
+	if len(loaded.Providers) != 1 || loaded.Providers[0].Adapter != nil || len(loaded.Secrets) != 0 {
 		t.Errorf("%+v", loaded)
 	}
 	if _, err := read("24h", policiesAndDatabase); err == nil || !strings.Contains(err.Error(), "GONE_URL is not set") || strings.Contains(err.Error(), "GONE_KEY") {

@@ -17,18 +17,17 @@ import (
 type resolver struct {
 	*reader
 	anchors map[string]ast.Node
+	at      path // of the value that is being resolved; a list's elements are at its own
 }
 
 func (r *resolver) resolve(node ast.Node) ast.Node {
 	switch node := node.(type) {
 	case *ast.MappingNode:
 		for _, entry := range node.Values {
-			entry.Value = r.resolve(entry.Value)
-			r.secrets.noteCredential(entry.Key.String(), entry.Value)
+			r.resolveEntry(entry)
 		}
 	case *ast.MappingValueNode:
-		node.Value = r.resolve(node.Value)
-		r.secrets.noteCredential(node.Key.String(), node.Value)
+		r.resolveEntry(node)
 	case *ast.SequenceNode:
 		for i, element := range node.Values {
 			node.Values[i] = r.resolve(element)
@@ -50,6 +49,14 @@ func (r *resolver) resolve(node ast.Node) ast.Node {
 	return node
 }
 
+func (r *resolver) resolveEntry(entry *ast.MappingValueNode) {
+	above := r.at
+	r.at = above.child(keyName(entry.Key))
+	entry.Value = r.resolve(entry.Value)
+	r.at = above
+	r.secrets.noteCredential(entry.Key.String(), entry.Value)
+}
+
 func (r *resolver) alias(node *ast.AliasNode) ast.Node {
 	name := node.Value.GetToken().Value
 	target, known := r.anchors[name]
@@ -62,6 +69,10 @@ func (r *resolver) alias(node *ast.AliasNode) ast.Node {
 }
 
 func (r *resolver) expand(node ast.Node, text string) string {
+	if isLogin(r.at) && strings.Contains(text, "${") {
+		r.unresolved[node], r.later[node] = true, text
+		return text
+	}
 	expanded, problems := r.secrets.expand(text)
 	if r.secrets.later && len(problems) > 0 && !slices.ContainsFunc(problems, func(err error) bool { return !errors.Is(err, errLater) }) {
 		r.unresolved[node], r.later[node] = true, text
@@ -86,6 +97,9 @@ type secrets struct {
 	readFile  func(string) ([]byte, error)
 	later     bool // a reference is read where its value is used, and not before
 	revealed  []string
+
+	// readUnwatched reads a file that is read again when its value is used; nil: as readFile.
+	readUnwatched func(string) ([]byte, error)
 }
 
 // errLater stands for the value of a reference that was not read.
@@ -202,6 +216,9 @@ func (r *reader) settle(f field) bool {
 	if !isLater {
 		return false
 	}
+	if isLogin(f.path) {
+		r.logins[f.path.String()] = Reference{text: text}
+	}
 	if r.isUnused(f.path) {
 		unread := Unread{Path: f.path.String(), References: referencesIn(text)}
 		if f.path[0] == "providers" {
@@ -212,6 +229,9 @@ func (r *reader) settle(f field) bool {
 	}
 	now := *r.secrets
 	now.later = false
+	if isLogin(f.path) && now.readUnwatched != nil {
+		now.readFile = now.readUnwatched
+	}
 	expanded, problems := now.expand(text)
 	r.secrets.revealed = now.revealed
 	for _, problem := range problems {
@@ -219,6 +239,9 @@ func (r *reader) settle(f field) bool {
 	}
 	if len(problems) > 0 {
 		return false
+	}
+	if isLogin(f.path) && namesPipe(text) {
+		r.logins[f.path.String()] = Reference{text: text, once: expanded}
 	}
 	switch node := f.value.(type) {
 	case *ast.StringNode:
@@ -242,11 +265,11 @@ func (r *reader) isUnused(at path) bool {
 	}
 	switch at[0] {
 	case "pages":
-		return true
+		return r.secrets.later
 	case "database":
 		return !r.usesDatabase
 	case "providers":
-		return len(at) > 2 && at[2] == "tls" || isAdapter(2) || len(at) > 2 && at[2] == "tools" && isAdapter(4)
+		return r.secrets.later && (len(at) > 2 && at[2] == "tls" || isAdapter(2) || len(at) > 2 && at[2] == "tools" && isAdapter(4))
 	}
 	return false
 }
@@ -256,7 +279,7 @@ func (r *reader) isUnused(at path) bool {
 func (s *secrets) noteCredential(name string, value ast.Node) {
 	text, is := value.(*ast.StringNode)
 	name = strings.ToLower(name)
-	if !is || s.later || !slices.ContainsFunc([]string{"password", "secret", "token", "authorization", "api_key", "api-key", "apikey", "credential"},
+	if !is || s.later || strings.Contains(text.Value, "${") || !slices.ContainsFunc([]string{"password", "secret", "token", "authorization", "api_key", "api-key", "apikey", "credential"},
 		func(word string) bool { return strings.Contains(name, word) }) {
 		return
 	}

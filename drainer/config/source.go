@@ -204,6 +204,7 @@ type reader struct {
 	secrets      *secrets
 	unresolved   map[ast.Node]bool // their values are unknown: already reported, or in later
 	later        map[ast.Node]string
+	logins       map[string]Reference // of the database, by the path of the field
 	unread       []Unread
 	adapters     dispatch.Registry // for which places belong to an adapter
 	usesDatabase bool
@@ -218,6 +219,7 @@ func newReader(file string, secrets *secrets) *reader {
 		secrets:    secrets,
 		unresolved: map[ast.Node]bool{},
 		later:      map[ast.Node]string{},
+		logins:     map[string]Reference{},
 		places:     map[string]token.Position{},
 		faulty:     map[string]bool{},
 	}

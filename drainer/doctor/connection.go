@@ -98,7 +98,7 @@ func refused(refusal *pgconn.PgError, config *pgx.ConnConfig) Finding {
 	at := target(config)
 	switch {
 	case refusal.Code == "28P01":
-		return problem("correct user and password in the database URL; see pg_hba.conf for how the server checks them",
+		return problem("correct user and password where the database URL gets them, or run its password_command by hand; a daemon takes the new ones by itself",
 			"authentication: %s refuses the password of %s", at, config.User)
 	case strings.HasPrefix(refusal.Code, "28"):
 		return problem("give the role LOGIN, and a line for this host, user and database in pg_hba.conf; hostssl lines want TLS",

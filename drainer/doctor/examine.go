@@ -137,9 +137,13 @@ func examineDatabase(ctx context.Context, patient Patient) ([]Finding, error) {
 	x := &examination{Patient: patient}
 	var connected []Finding
 	var err error
-	if patient.Database == nil {
+	switch {
+	case patient.NoLogin != nil:
+		err = patient.NoLogin
+		connected = []Finding{problem("correct what names the login: database in the configuration, --database-url or DATABASE_URL; run the password_command by hand, as the daemon's user", "%s", err)}
+	case patient.Database == nil:
 		connected = []Finding{notChecked("say --database-url URL", "%s", patient.WithoutDatabase)}
-	} else {
+	default:
 		connected, err = x.connect(ctx)
 	}
 	findings := name("connection", connected)
@@ -228,6 +232,7 @@ type Patient struct {
 	Database *pgxpool.Config // as the daemon connects; in particular, as the same role; nil: it is not looked at
 
 	WithoutDatabase string // why there is no Database
+	NoLogin         error  // why nothing can log in to it: a file or a command gives no password
 
 	Lease     time.Duration       // a worker without a heartbeat for this long is dead; 0: the usual
 	Providers []dispatch.Provider // nil: there is no configuration, and only the database is looked at

@@ -16,6 +16,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 	"github.com/agentoutbox/drainer/drainer/postgres"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
@@ -34,7 +35,7 @@ type outbox struct {
 func newOutbox(t *testing.T) *outbox {
 	t.Helper()
 	url := drainertest.Database(t)
-	store, err := postgres.Open(t.Context(), url)
+	store, err := postgres.Open(t.Context(), pgpool.At(url))
 	if err != nil {
 		t.Fatal(err)
 	}

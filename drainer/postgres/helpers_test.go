@@ -13,6 +13,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/postgres"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
@@ -37,7 +38,7 @@ func newOutbox(t testing.TB) *outbox {
 // openOutbox lets the store reach the database at an address of its own.
 func openOutbox(t testing.TB, url, storeURL string) *outbox {
 	t.Helper()
-	store, err := postgres.Open(t.Context(), storeURL)
+	store, err := postgres.Open(t.Context(), pgpool.At(storeURL))
 	if err != nil {
 		t.Fatal(err)
 	}

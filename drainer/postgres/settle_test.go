@@ -23,6 +23,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/postgres"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 func TestSettlingTwiceIsHarmless(t *testing.T) {
@@ -793,7 +794,7 @@ func TestARequestThatDoesNotReachTheDatabaseSaysWhatItWas(t *testing.T) {
 
 func TestAnUnusableURLIsRefusedWithoutItsPassword(t *testing.T) {
 	t.Parallel()
-	store, err := postgres.Open(t.Context(), "postgres://ann:canary@127.0.0.1:no-port/outbox")
+	store, err := postgres.Open(t.Context(), pgpool.At("postgres://ann:canary@127.0.0.1:no-port/outbox"))
 	if err == nil || store != nil {
 		t.Fatal("it was taken")
 	}

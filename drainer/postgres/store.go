@@ -44,7 +44,7 @@ var _ drainer.Store = (*Store)(nil)
 
 // Open connects lazily: the database may come up later. Behind PgBouncer in
 // transaction mode, put default_query_exec_mode=exec into the URL.
-func Open(ctx context.Context, databaseURL string) (store *Store, err error) {
+func Open(ctx context.Context, database *pgpool.Database) (store *Store, err error) {
 	store = &Store{}
 	for _, wanted := range []struct {
 		pool        **pgxpool.Pool
@@ -54,7 +54,7 @@ func Open(ctx context.Context, databaseURL string) (store *Store, err error) {
 		{&store.control, controlConnections},
 		{&store.life, lifeConnections},
 	} {
-		if *wanted.pool, err = pgpool.Open(ctx, databaseURL, wanted.connections); err != nil {
+		if *wanted.pool, err = pgpool.Open(ctx, database, wanted.connections); err != nil {
 			store.Close()
 			return nil, err
 		}

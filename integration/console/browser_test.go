@@ -96,7 +96,7 @@ func newVisitor(t *testing.T) *visitor {
 	if _, err := v.db.Exec(t.Context(), seed); err != nil {
 		t.Fatal(err)
 	}
-	pool, err := pgpool.Open(t.Context(), databaseURL, 4)
+	pool, err := pgpool.Open(t.Context(), pgpool.At(databaseURL), 4)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,7 @@ func write(root string) (string, error) {
 	}
 
 	section(&page, "Other errors of commands and the daemon", "", "error", "do")
-	for _, folder := range []string{"migrations", "cmd/drainer/cli", "drainer"} {
+	for _, folder := range []string{"migrations", "cmd/drainer/cli", "internal/pgpool", "drainer"} {
 		if err := refusals(&page, filepath.Join(root, folder)); err != nil {
 			return "", err
 		}

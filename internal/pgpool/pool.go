@@ -41,10 +41,10 @@ var dialer = net.Dialer{
 // Open connects lazily: the database may come up later. A pooler in front of it
 // takes no settings of a session, so each transaction makes those that it needs:
 // see [Transaction].
-func Open(ctx context.Context, databaseURL string, connections int32) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(databaseURL)
+func Open(ctx context.Context, database *Database, connections int32) (*pgxpool.Pool, error) {
+	config, err := database.config()
 	if err != nil {
-		return nil, fmt.Errorf("database URL: %w", err)
+		return nil, err
 	}
 	config.MaxConns = connections
 	config.PingTimeout = pingTimeout
@@ -53,7 +53,8 @@ func Open(ctx context.Context, databaseURL string, connections int32) (*pgxpool.
 	config.ConnConfig.DialFunc = dialer.DialContext
 	config.ConnConfig.StatementCacheCapacity = min(config.ConnConfig.StatementCacheCapacity, statements)
 	config.ConnConfig.DescriptionCacheCapacity = min(config.ConnConfig.DescriptionCacheCapacity, statements)
-	config.ConnConfig.Tracer = patience{}
+	config.ConnConfig.Tracer = observer{database}
+	config.BeforeConnect = database.BeforeConnect
 	leaveReadOnly(&config.ConnConfig.Config)
 	begin(config, session)
 	pool, err := pgxpool.NewWithConfig(ctx, config)
@@ -124,7 +125,13 @@ func begin(config *pgxpool.Config, settings map[string]string) {
 		}
 		return keeps(conn, refusal)
 	}
+	prepare := config.BeforeConnect
 	config.BeforeConnect = func(ctx context.Context, next *pgx.ConnConfig) error {
+		if prepare != nil {
+			if err := prepare(ctx, next); err != nil {
+				return err
+			}
+		}
 		if !refused.Load() {
 			maps.Copy(next.RuntimeParams, settings)
 		}
@@ -142,6 +149,9 @@ func begin(config *pgxpool.Config, settings map[string]string) {
 				delete(next.RuntimeParams, name)
 			}
 			return nil
+		}
+		if watched, is := next.Tracer.(pgx.ConnectTracer); is {
+			watched.TraceConnectEnd(ctx, pgx.TraceConnectEndData{Err: err})
 		}
 		return fmt.Errorf("first connection: %w", err)
 	}
@@ -169,12 +179,21 @@ func leaveReadOnly(config *pgconn.Config) {
 // River's. On a connection that is dead without a word they would never return.
 const longestStatement = 10 * time.Second
 
-// patience ends such statements. pgx asks it before and after each one.
-type patience struct{}
+// observer ends such statements, and sees how connects end. pgx asks it before and after
+// each one.
+type observer struct{ database *Database }
+
+func (observer) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData) context.Context {
+	return ctx
+}
+
+func (o observer) TraceConnectEnd(_ context.Context, data pgx.TraceConnectEndData) {
+	o.database.note(data.Err)
+}
 
 type cancelKey struct{}
 
-func (patience) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+func (observer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	if _, ends := ctx.Deadline(); ends {
 		return ctx
 	}
@@ -182,7 +201,7 @@ func (patience) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQue
 	return context.WithValue(ctx, cancelKey{}, cancel)
 }
 
-func (patience) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+func (observer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
 	if cancel, set := ctx.Value(cancelKey{}).(context.CancelFunc); set {
 		cancel()
 	}

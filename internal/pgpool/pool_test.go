@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 
 func TestASessionIsPreparedForADaemonThatVanishes(t *testing.T) {
 	t.Parallel()
-	pool, err := pgpool.Open(t.Context(), drainertest.Database(t), 1)
+	pool, err := pgpool.Open(t.Context(), pgpool.At(drainertest.Database(t)), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestASessionIsPreparedForADaemonThatVanishes(t *testing.T) {
 
 func TestAConnectionThatOnlyReadsIsNotKept(t *testing.T) {
 	t.Parallel()
-	pool, err := pgpool.Open(t.Context(), drainertest.Database(t), 1)
+	pool, err := pgpool.Open(t.Context(), pgpool.At(drainertest.Database(t)), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestNothingThatTheProgramSetsStaysOnAPooledConnection(t *testing.T) {
 	t.Parallel()
 	var refusals atomic.Int64
 	through := pgproxy.RefuseSettings(t, drainertest.Database(t), &refusals)
-	pool, err := pgpool.Open(t.Context(), through, 1)
+	pool, err := pgpool.Open(t.Context(), pgpool.At(through), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,6 +50,11 @@ func In(folder string) Option {
 	return func(s *Server) { s.folder = folder }
 }
 
+// Owning gives files to the server's owner, and to no other user, such as its private key.
+func Owning(paths ...string) Option {
+	return func(s *Server) { s.owned = append(s.owned, paths...) }
+}
+
 // Following makes a standby of a running server, from a copy of its data as
 // they are now. It follows its primary until SQL promotes it.
 func Following(primary *Server) Option {
@@ -76,6 +81,7 @@ type Server struct {
 	port        int
 	settings    map[string]string
 	environment []string
+	owned       []string
 	primary     *Server // that a standby follows
 	running     *child.Process
 }
@@ -162,8 +168,13 @@ func (s *Server) create(ctx context.Context) (err error) {
 	if s.log, err = os.Create(filepath.Join(s.dir, "log")); err != nil {
 		return err
 	}
-	if err := s.handOver(s.dir); err != nil {
+	if err := s.handOver(append(s.owned, s.dir)...); err != nil {
 		return err
+	}
+	for _, path := range s.owned {
+		if err := os.Chmod(path, 0o600); err != nil {
+			return err
+		}
 	}
 	if s.port, err = freePort(); err != nil {
 		return err

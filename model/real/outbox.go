@@ -20,6 +20,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 	"github.com/agentoutbox/drainer/drainer/postgres"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 // Outbox fails its test whenever the database fails.
@@ -36,7 +37,7 @@ func New(t *testing.T) *Outbox {
 	o := &Outbox{T: t}
 	url := drainertest.Database(t)
 	var err error
-	if o.Store, err = postgres.Open(t.Context(), url); err != nil {
+	if o.Store, err = postgres.Open(t.Context(), pgpool.At(url)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(o.Store.Close)

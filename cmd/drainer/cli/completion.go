@@ -75,13 +75,13 @@ func (o *options) fromOutbox(read suggest) cobra.CompletionFunc {
 }
 
 func (o *options) ask(command *cobra.Command, read suggest, prefix string) []string {
-	url, err := o.findDatabase(command)
+	database, err := o.findDatabase(command)
 	if err != nil {
 		return nil
 	}
 	ctx, stop := context.WithTimeout(context.Background(), completionTime) // a command that completes has no context
 	defer stop()
-	conn, err := connect(ctx, url)
+	conn, err := connect(ctx, database)
 	if err != nil {
 		return nil
 	}

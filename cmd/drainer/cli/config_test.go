@@ -193,11 +193,17 @@ func TestDatabaseIsChosenByFlagThenConfigThenEnvironment(t *testing.T) {
 		{"", bare, "environment", "environment"},
 		{"", "", "environment", "environment"},
 		{"flag", "gone.yaml", "", "flag"},
+		{"${file:" + bare + "}", file, "", "version: 1"},
+		{"", "", "${file:" + bare + "}", "version: 1"},
 	} {
 		t.Setenv("DATABASE_URL", test.environment)
 		options := newOptions(builtins(t))
 		options.databaseURL, options.configPath = test.flag, test.config
-		if got, err := options.findDatabase(newRoot(builtins(t))); got != test.want || err != nil {
+		database, err := options.findDatabase(newRoot(builtins(t)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := database.URL(); got != test.want || err != nil {
 			t.Errorf("%+v: got %q, %v", test, got, err)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/agentoutbox/drainer/console"
@@ -81,11 +80,11 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 		}
 		redactions = append(redactions, redaction)
 	}
-	url, err := o.findDatabase(command)
+	database, err := o.findDatabase(command)
 	if err != nil {
 		return err
 	}
-	if err := checkDatabase(ctx, url); err != nil {
+	if err := checkDatabase(ctx, database); err != nil {
 		return err
 	}
 	var policyOf func(provider, operation string) (dispatch.Policy, bool)
@@ -98,20 +97,18 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 			return err
 		}
 	}
-	database, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return errDatabaseURL
-	}
 	examine := func(ctx context.Context) []doctor.Finding {
-		findings, _ := doctor.Examine(ctx, doctor.Patient{Database: database.Copy()}) // a database that is away is a finding
+		var patient doctor.Patient
+		patient.Database, patient.NoLogin = database.Config(ctx)
+		findings, _ := doctor.Examine(ctx, patient) // a database that is away is a finding
 		return findings
 	}
-	pool, err := pgpool.Open(ctx, url, 4)
+	pool, err := pgpool.Open(ctx, database, 4)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	log := slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil))
+	log := database.Logging(slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil)))
 	pages, err := console.New(console.Options{Pool: pool, Access: access, PolicyOf: policyOf, Redactions: redactions, Tools: tools, Doctor: examine, Log: log})
 	if err != nil {
 		return err

@@ -73,7 +73,7 @@ at the end. It ignores DATABASE_URL.`,
 func (o *options) demo(command *cobra.Command, intents int, seed uint64, listener net.Listener) error {
 	ctx := command.Context()
 	if o.databaseURL != "" {
-		conn, err := connect(ctx, o.databaseURL)
+		conn, err := connect(ctx, pgpool.At(o.databaseURL))
 		if err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func showDemo(ctx context.Context, say io.Writer, listener net.Listener, databas
 	if err != nil {
 		return err
 	}
-	pool, err := pgpool.Open(ctx, databaseURL, 4)
+	pool, err := pgpool.Open(ctx, pgpool.At(databaseURL), 4)
 	if err != nil {
 		return err
 	}

@@ -450,6 +450,7 @@ func listOfMetrics(t *testing.T) string {
 	registered, log := listing{}, slog.New(slog.DiscardHandler)
 	drainer.New(nil, nil, drainer.Settings{}, log, registered)
 	registerProcess(registered)
+	registered.MustRegister(loginRefused(nil))
 	newReloadMetrics(registered)
 	newSpanMetrics(registered)
 	parts, err := partsOf(pools{}, &config.Config{Retention: config.Retention{Default: time.Hour, MaxRun: time.Hour}}, log, registered)
@@ -520,6 +521,8 @@ func kindOf(collector prometheus.Collector) string {
 		return "counter"
 	case *prometheus.HistogramVec, prometheus.Histogram:
 		return "histogram"
+	case prometheus.GaugeFunc: // as which each of the above counts, too
+		return "gauge"
 	}
 	return "other"
 }

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/drainer/doctor"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 	"github.com/agentoutbox/drainer/migrations"
 )
 
@@ -74,6 +74,7 @@ func (o *options) patient(command *cobra.Command, offline bool) (doctor.Patient,
 			}); still != nil {
 				return doctor.Patient{}, err
 			}
+			loaded.Database = config.Database{}
 		} else if err != nil {
 			return doctor.Patient{}, err
 		}
@@ -82,7 +83,7 @@ func (o *options) patient(command *cobra.Command, offline bool) (doctor.Patient,
 	for _, unread := range loaded.Unread {
 		patient.Unread[unread.Provider] = append(patient.Unread[unread.Provider], unread.References...)
 	}
-	url, err := o.databaseOf(command, loaded)
+	database, err := o.databaseOf(command, loaded)
 	switch {
 	case err != nil && offline:
 		patient.WithoutDatabase = cmp.Or(withoutURL, "no database is named")
@@ -90,8 +91,9 @@ func (o *options) patient(command *cobra.Command, offline bool) (doctor.Patient,
 	case err != nil:
 		return doctor.Patient{}, err
 	}
-	if patient.Database, err = pgxpool.ParseConfig(url); err != nil {
-		return doctor.Patient{}, errDatabaseURL
+	patient.Database, patient.NoLogin = database.Config(command.Context())
+	if patient.NoLogin != nil && !errors.Is(patient.NoLogin, pgpool.ErrNoLogin) {
+		return doctor.Patient{}, patient.NoLogin
 	}
 	return patient, nil
 }
@@ -102,7 +104,12 @@ func judge(findings []doctor.Finding, unreachable error) error {
 	if err := migrations.Intact(); err != nil {
 		return err
 	}
-	if unreachable != nil {
+	switch {
+	case pgpool.Refused(unreachable):
+		return pgpool.ErrRefused
+	case errors.Is(unreachable, pgpool.ErrNoLogin):
+		return pgpool.ErrNoLogin
+	case unreachable != nil:
 		return errDatabaseUnreachable
 	}
 	isBehind := func(f doctor.Finding) bool { return f.Check == doctor.SchemaCheck && f.Verdict == doctor.Problem }

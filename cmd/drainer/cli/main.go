@@ -24,6 +24,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/drainer/remedy"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 	"github.com/agentoutbox/drainer/internal/spelling"
 	"github.com/agentoutbox/drainer/migrations"
 )
@@ -192,8 +193,6 @@ const (
 var (
 	errUsage               = errors.New("usage")
 	errDatabaseUnreachable = errors.New("the database cannot be reached")
-	// errDatabaseURL stands alone: the parser's own words may repeat a password.
-	errDatabaseURL = errors.New("the database URL cannot be read; write postgres://user:password@host:5432/database, with special characters escaped, and check the certificates that it names")
 )
 
 // usageError is a mistake in the command line. Commands return it for what
@@ -244,11 +243,11 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errUsage), errors.Is(err, errDatabaseURL):
+	case errors.Is(err, errUsage), errors.Is(err, pgpool.ErrURL):
 		return exitUsage
 	case errors.As(err, &invalid):
 		return exitConfigInvalid
-	case errors.Is(err, errDatabaseUnreachable):
+	case errors.Is(err, errDatabaseUnreachable), errors.Is(err, pgpool.ErrRefused), errors.Is(err, pgpool.ErrNoLogin):
 		return exitDatabaseUnreachable
 	case errors.Is(err, migrations.ErrBehind):
 		return exitSchemaBehind

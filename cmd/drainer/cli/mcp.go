@@ -72,14 +72,14 @@ func (o *options) mcp(command *cobra.Command, setup mcpSetup) error {
 	if err != nil {
 		return err
 	}
-	url, err := o.findDatabase(command)
+	database, err := o.findDatabase(command)
 	if err != nil {
 		return err
 	}
-	if err := checkDatabase(ctx, url); err != nil {
+	if err := checkDatabase(ctx, database); err != nil {
 		return err
 	}
-	pool, err := pgpool.Open(ctx, url, 4)
+	pool, err := pgpool.Open(ctx, database, 4)
 	if err != nil {
 		return err
 	}

@@ -108,13 +108,13 @@ type setting struct {
 }
 
 func (o *options) publishRetention(command *cobra.Command, loaded *config.Config) error {
-	url, err := o.databaseOf(command, loaded)
+	database, err := o.databaseOf(command, loaded)
 	if err != nil {
 		return err
 	}
-	conn, err := connectCurrent(command.Context(), url)
+	conn, err := connectCurrent(command.Context(), database)
 	if err != nil {
-		return missingRole(err, url, ownerRole)
+		return missingRole(err, database, ownerRole)
 	}
 	defer conn.Close(context.WithoutCancel(command.Context()))
 	const floor = "retention_floor"
@@ -134,7 +134,7 @@ func (o *options) publishRetention(command *cobra.Command, loaded *config.Config
 	rows, _ := conn.Query(command.Context(), publishRetentionSQL, names, values, known) // CollectRows returns the error too
 	changed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[setting])
 	if err != nil {
-		return missingRole(fmt.Errorf("write outbox.setting: %w", err), url, ownerRole)
+		return missingRole(fmt.Errorf("write outbox.setting: %w", err), database, ownerRole)
 	}
 	if len(changed) == 0 && o.output == tableOutput {
 		_, err := fmt.Fprintln(command.OutOrStdout(), "nothing to do")
@@ -155,23 +155,27 @@ func interval(length time.Duration) string {
 
 // migrate prints the migrations that an operation touched, also those before
 // it failed.
-func (o *options) migrate(command *cobra.Command, operation func(context.Context, string) ([]migrations.Migration, error)) error {
-	url, err := o.findDatabase(command)
+func (o *options) migrate(command *cobra.Command, operation func(context.Context, string, ...migrations.BeforeConnect) ([]migrations.Migration, error)) error {
+	database, err := o.findDatabase(command)
 	if err != nil {
 		return err
 	}
-	conn, err := connect(command.Context(), url)
+	conn, err := connect(command.Context(), database)
 	if err != nil {
 		return err
 	}
 	if err := conn.Close(command.Context()); err != nil {
 		return fmt.Errorf("close the database connection: %w", err)
 	}
-	touched, failed := operation(command.Context(), url)
+	url, err := database.URL()
+	if err != nil {
+		return err
+	}
+	touched, failed := operation(command.Context(), url, database.BeforeConnect)
 	if err := o.printMigrations(command, touched); err != nil {
 		return err
 	}
-	return missingRole(failed, url, ownerRole)
+	return missingRole(failed, database, ownerRole)
 }
 
 // migrationLine is a Migration as it is printed.

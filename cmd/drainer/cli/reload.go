@@ -44,8 +44,11 @@ func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) sourc
 	return source{
 		load: func() (*config.Config, error) { return o.loadConfigBy(command, config.Reload) },
 		fixedOf: func(loaded *config.Config) fixed {
-			url, _ := o.databaseOf(command, loaded) // none is another than before, too
-			return fixed{url, loaded.Worker, loaded.Server, loaded.Log, loaded.Unconfigured, loaded.Misconfigured}
+			database := loaded.Database
+			if o.databaseURL != "" { // which overrides the whole block
+				database = config.Database{}
+			}
+			return fixed{database, loaded.Worker, loaded.Server, loaded.Log, loaded.Unconfigured, loaded.Misconfigured}
 		},
 		hangups: hangups,
 	}
@@ -53,7 +56,7 @@ func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) sourc
 
 // fixed holds the settings that only a restart changes.
 type fixed struct {
-	database      string
+	database      config.Database
 	worker        config.Worker
 	server        config.Server
 	log           config.Log
@@ -63,7 +66,7 @@ type fixed struct {
 
 // differences are named as the file names them.
 func (f fixed) differences(other fixed) (blocks []string) {
-	if f.database != other.database {
+	if !f.database.Equal(other.database) {
 		blocks = append(blocks, "database")
 	}
 	if f.worker != other.worker {

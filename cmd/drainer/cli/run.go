@@ -28,6 +28,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/drainer/postgres"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 func newRun(options *options) *cobra.Command {
@@ -73,13 +74,13 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	if err != nil {
 		return err
 	}
-	url, err := o.databaseOf(command, loaded)
+	database, err := o.databaseOf(command, loaded)
 	if err != nil {
 		return err
 	}
 	ctx := command.Context()
-	if err := checkDatabase(ctx, url); err != nil {
-		return missingRole(err, url, drainerRole)
+	if err := checkDatabase(ctx, database); err != nil {
+		return missingRole(err, database, drainerRole)
 	}
 	var listener net.Listener
 	if !once { // before anything is said or begun: a second daemon of a host fails here
@@ -91,29 +92,30 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	log, flush := newLogger(loaded.Log)
 	defer flush() // last, so that it writes what the others log
 	limitMemory(log, memlimit.FromCgroup)
-	store, err := postgres.Open(ctx, url)
+	log = database.Logging(log)
+	store, err := postgres.Open(ctx, database)
 	if err != nil {
-		return missingRole(err, url, drainerRole)
+		return missingRole(err, database, drainerRole)
 	}
 	defer store.Close()
 	logWarnings(log, loaded)
 	if once {
-		return missingRole(drainOnce(ctx, store, loaded, log), url, drainerRole)
+		return missingRole(drainOnce(ctx, store, loaded, log), database, drainerRole)
 	}
 	var pools pools
-	if pools.sagas, err = compensations.OpenPool(ctx, url); err != nil {
+	if pools.sagas, err = compensations.OpenPool(ctx, database); err != nil {
 		return err
 	}
 	defer pools.sagas.Close()
-	if pools.jobs, err = jobs.OpenPool(ctx, url); err != nil {
+	if pools.jobs, err = jobs.OpenPool(ctx, database); err != nil {
 		return err
 	}
 	defer pools.jobs.Close()
-	if pools.census, err = census.OpenPool(ctx, url); err != nil {
+	if pools.census, err = census.OpenPool(ctx, database); err != nil {
 		return err
 	}
 	defer pools.census.Close()
-	return missingRole(drain(ctx, store, pools, listener, loaded, o.source(command, hangups), log), url, drainerRole)
+	return missingRole(drain(ctx, database, store, pools, listener, loaded, o.source(command, hangups), log), database, drainerRole)
 }
 
 // drainOnce has no jobs beside it, so what it finds cause to undo is left to a
@@ -143,9 +145,10 @@ func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config
 
 // drain runs the daemon beside its jobs, its reloads and its HTTP server;
 // whichever fails ends them all.
-func drain(ctx context.Context, store *postgres.Store, pools pools, listener net.Listener, loaded *config.Config, from source, log *slog.Logger) error {
+func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store, pools pools, listener net.Listener, loaded *config.Config, from source, log *slog.Logger) error {
 	metrics := prometheus.NewRegistry()
 	registerProcess(metrics)
+	metrics.MustRegister(loginRefused(database))
 	parts, err := partsOf(pools, loaded, log, metrics)
 	if err != nil {
 		return err
@@ -179,7 +182,7 @@ func drain(ctx context.Context, store *postgres.Store, pools pools, listener net
 		return daemon.Run(ctx)
 	})
 	group.Go(func() error {
-		return serve(serving, listener, handler(daemon, runner, metrics), log)
+		return serve(serving, listener, handler(readiness(database, daemon, runner), daemon.Live, metrics), log)
 	})
 	return group.Wait()
 }
@@ -216,17 +219,39 @@ func collectLess() {
 // handler serves metrics and the two probes: /livez fails for a bug that a
 // restart cures, /readyz while this process cannot claim, or while pages and
 // compensations stand still.
-func handler(daemon *drainer.Daemon, runner *jobs.Runner, metrics *prometheus.Registry) http.Handler {
+func handler(ready, live func() error, metrics *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 8}))
-	mux.HandleFunc("GET /livez", probe(daemon.Live))
-	mux.HandleFunc("GET /readyz", probe(func() error {
-		if err := daemon.Ready(); err != nil {
-			return err
-		}
-		return runner.Ready()
-	}))
+	mux.HandleFunc("GET /livez", probe(live))
+	mux.HandleFunc("GET /readyz", probe(ready))
 	return mux
+}
+
+// readiness tells a login that is refused from a database that is away. While the
+// connections that stand suffice, the process is ready: the alert is earlier.
+func readiness(database *pgpool.Database, daemon *drainer.Daemon, runner *jobs.Runner) func() error {
+	return func() error {
+		err := daemon.Ready()
+		if err == nil {
+			err = runner.Ready()
+		}
+		if refusal := database.Refusal(); err != nil && refusal != nil {
+			return fmt.Errorf("%w; each connect tries again, so correct the password, and restart nothing: see drainer doctor", refusal)
+		}
+		return err
+	}
+}
+
+func loginRefused(database *pgpool.Database) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "drainer", Name: "database_login_refused",
+		Help: "1 if the database refused the login of the newest connection, or if there was no password for it.",
+	}, func() float64 {
+		if database.Refusal() != nil {
+			return 1
+		}
+		return 0
+	})
 }
 
 func probe(check func() error) http.HandlerFunc {

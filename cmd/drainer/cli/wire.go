@@ -59,48 +59,62 @@ func (o *options) loadConfigBy(command *cobra.Command, load func(string, dispatc
 	return loaded, nil
 }
 
-// findDatabase is the database URL of a command that needs nothing else of
-// the configuration, and reads the file only where its word counts.
-func (o *options) findDatabase(command *cobra.Command) (string, error) {
+// findDatabase is the database of a command that needs nothing else of the
+// configuration, and reads the file only where its word counts.
+func (o *options) findDatabase(command *cobra.Command) (*pgpool.Database, error) {
 	if o.databaseURL != "" || o.configPath == "" {
 		return o.databaseOf(command, &config.Config{})
 	}
 	loaded, err := o.withoutSecrets(o.configPath, o.registry)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	return o.databaseOf(command, loaded)
 }
 
-// databaseOf chooses: the flag, else the configuration, else the environment.
-func (o *options) databaseOf(command *cobra.Command, loaded *config.Config) (string, error) {
-	for _, url := range []string{o.databaseURL, loaded.DatabaseURL, os.Getenv("DATABASE_URL")} {
-		if url != "" {
-			return url, nil
-		}
+// databaseOf chooses: the flag, else the configuration, else the environment. The password
+// of a configuration is not for the URL of a flag, which may have another user.
+func (o *options) databaseOf(command *cobra.Command, loaded *config.Config) (*pgpool.Database, error) {
+	chosen := loaded.Database
+	if o.databaseURL != "" {
+		chosen = config.Database{URL: config.NewReference(o.databaseURL)}
 	}
-	return "", usagef(command, "say which database to use: --database-url URL, database.url in the configuration, or DATABASE_URL")
+	if !chosen.URL.IsGiven() || chosen.URL == config.NewReference("${env:DATABASE_URL}") {
+		chosen.URL = config.NewReference(os.Getenv("DATABASE_URL")) // which may refer to a file
+	}
+	if !chosen.URL.IsGiven() {
+		return nil, usagef(command, "say which database to use: --database-url URL, database.url in the configuration, or DATABASE_URL")
+	}
+	return pgpool.NewDatabase(func() (login pgpool.Login, err error) {
+		if login.URL, err = chosen.URL.Read(); err == nil && chosen.Password.IsGiven() {
+			login.Password, err = chosen.Password.Read()
+		}
+		return login, err
+	}, chosen.PasswordCommand, chosen.PasswordTTL), nil
 }
 
 const connectTimeout = 5 * time.Second
 
-// connect fails within connectTimeout. errDatabaseUnreachable says that no server answered.
-func connect(ctx context.Context, url string) (*pgx.Conn, error) {
-	settings, err := pgx.ParseConfig(url)
+// connect fails within connectTimeout. errDatabaseUnreachable says that no server let it in.
+func connect(ctx context.Context, database *pgpool.Database) (*pgx.Conn, error) {
+	settings, err := database.Config(ctx)
 	if err != nil {
-		return nil, errDatabaseURL
+		return nil, err
 	}
-	settings.ConnectTimeout = connectTimeout
-	conn, err := pgpool.Connect(ctx, settings)
-	if err != nil {
+	settings.ConnConfig.ConnectTimeout = connectTimeout
+	conn, err := pgpool.Connect(ctx, settings.ConnConfig)
+	switch {
+	case pgpool.Refused(err):
+		return nil, fmt.Errorf("%w: %w", pgpool.ErrRefused, err)
+	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errDatabaseUnreachable, err)
 	}
 	return conn, nil
 }
 
 // connectCurrent also refuses a schema that this drainer is ahead of.
-func connectCurrent(ctx context.Context, url string) (*pgx.Conn, error) {
-	conn, err := connect(ctx, url)
+func connectCurrent(ctx context.Context, database *pgpool.Database) (*pgx.Conn, error) {
+	conn, err := connect(ctx, database)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +125,8 @@ func connectCurrent(ctx context.Context, url string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-func checkDatabase(ctx context.Context, url string) error {
-	conn, err := connectCurrent(ctx, url)
+func checkDatabase(ctx context.Context, database *pgpool.Database) error {
+	conn, err := connectCurrent(ctx, database)
 	if err != nil {
 		return err
 	}
@@ -121,17 +135,17 @@ func checkDatabase(ctx context.Context, url string) error {
 
 // withConsole runs a command's work on a connection of its own.
 func (o *options) withConsole(command *cobra.Command, work func(*operator.Console) error) error {
-	url, err := o.findDatabase(command)
+	database, err := o.findDatabase(command)
 	if err != nil {
 		return err
 	}
-	conn, err := connectCurrent(command.Context(), url)
+	conn, err := connectCurrent(command.Context(), database)
 	if err != nil {
-		return missingRole(err, url, operatorRole)
+		return missingRole(err, database, operatorRole)
 	}
 	console := operator.Open(conn)
 	defer console.Close(context.WithoutCancel(command.Context()))
-	return missingRole(work(console), url, operatorRole)
+	return missingRole(work(console), database, operatorRole)
 }
 
 // The roles that commands need; the migrations create all but the owner's.
@@ -142,14 +156,14 @@ const (
 )
 
 // missingRole says of a refusal by Postgres which role the login lacks.
-func missingRole(err error, url, role string) error {
+func missingRole(err error, database *pgpool.Database, role string) error {
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) || refused.Code != "42501" {
 		return err
 	}
 	login := "of the database URL"
-	if settings, parsed := pgx.ParseConfig(url); parsed == nil {
-		login = pgx.Identifier{settings.User}.Sanitize()
+	if user := database.User(); user != "" {
+		login = pgx.Identifier{user}.Sanitize()
 	}
 	if role == ownerRole {
 		return fmt.Errorf("the login %s may not do this (%s); use the login that owns the schema outbox, or one that may create it", login, refused.Message)

@@ -2,9 +2,8 @@
 optional: a Secret that is missing is then a mistake that they name, and no Job that never starts. */ -}}
 {{- define "drainer.daemonEnv" -}}
 {{- $optional := default false .optional -}}
-- name: DATABASE_URL
-  valueFrom:
-    secretKeyRef: {name: {{ include "drainer.databaseSecret" .root }}, key: {{ .root.Values.database.key }}{{ if $optional }}, optional: true{{ end }}}
+# Read anew at each connect, so a changed Secret needs no restart.
+- {name: DATABASE_URL, value: "${file:/run/database/url}"}
 - {name: DRAINER_LISTEN, value: {{ printf ":%d" (int .root.Values.port) | quote }}}
 {{- range $name, $from := .root.Values.secretEnv }}
 - name: {{ $name }}
@@ -19,6 +18,7 @@ optional: a Secret that is missing is then a mistake that they name, and no Job 
 {{- define "drainer.daemonMounts" -}}
 # A folder, because a file mounted alone would never change.
 - {name: config, mountPath: /etc/drainer, readOnly: true}
+- {name: database-url, mountPath: /run/database, readOnly: true}
 {{- if .Values.secretFiles }}
 - {name: secrets, mountPath: /run/secrets, readOnly: true}
 {{- end }}
@@ -30,6 +30,14 @@ optional: a Secret that is missing is then a mistake that they name, and no Job 
 {{- define "drainer.daemonVolumes" -}}
 - name: config
   configMap: {name: {{ .config }}}
+- name: database-url
+  secret:
+    secretName: {{ include "drainer.databaseSecret" .root }}
+    defaultMode: 0440
+    {{- if .optional }}
+    optional: true
+    {{- end }}
+    items: [{key: {{ .root.Values.database.key | quote }}, path: url}]
 {{- if .root.Values.secretFiles }}
 - name: secrets
   projected:

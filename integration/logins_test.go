@@ -1,0 +1,380 @@
+package integration_test
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/harness"
+	"github.com/agentoutbox/drainer/integration/program"
+	"github.com/agentoutbox/drainer/internal/throwaway"
+	"github.com/agentoutbox/drainer/migrations"
+)
+
+// strictHBA takes passwords by SCRAM alone, and lets some users in by certificate alone.
+const strictHBA = `hostssl all by_certificate 127.0.0.1/32 cert
+hostssl all all 127.0.0.1/32 scram-sha-256
+hostnossl all all 127.0.0.1/32 scram-sha-256
+`
+
+// strict is a server that checks every login.
+type strict struct {
+	t      *testing.T
+	url    string // of a superuser
+	folder string // that the server can read
+	rig    *harness.Rig
+}
+
+func newStrict(t *testing.T) *strict {
+	t.Helper()
+	s := &strict{t: t}
+	var err error
+	if s.folder, err = os.MkdirTemp("", "drainer-logins-"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(s.folder) })
+	s.must(os.Chmod(s.folder, 0o755))
+	s.write("pg_hba.conf", strictHBA)
+	authority := newAuthority(t)
+	certificate, key := authority.issue(t, "127.0.0.1", time.Hour)
+	s.write("root.pem", authority.pem)
+	s.write("ca.pem", authority.pem)
+	s.write("server.pem", certificate)
+	s.write("server.key", key)
+	settings := map[string]string{
+		"hba_file": s.path("pg_hba.conf"), "ssl": "on",
+		"ssl_ca_file": s.path("ca.pem"), "ssl_cert_file": s.path("server.pem"), "ssl_key_file": s.path("server.key"),
+	}
+	server, err := throwaway.Start(t.Context(), throwaway.WithSettings(settings), throwaway.WithoutDurability(), throwaway.Owning(s.path("server.key")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(server.Kill(), server.Stop()); err != nil {
+			t.Error(err)
+		}
+	})
+	s.url = server.URL
+	if _, err := migrations.Up(context.Background(), s.url); err != nil {
+		t.Fatal(err)
+	}
+	s.rig = harness.At(t, s.url, nil)
+	return s
+}
+
+func (s *strict) path(name string) string { return filepath.Join(s.folder, name) }
+
+func (s *strict) write(name, content string) {
+	s.t.Helper()
+	s.must(os.WriteFile(s.path(name), []byte(content), 0o600))
+	s.must(os.Chmod(s.path(name), 0o644))
+}
+
+func (s *strict) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// login is the URL of a user of the server.
+func (s *strict) login(user *url.Userinfo, query string) string {
+	s.t.Helper()
+	u, err := url.Parse(s.url)
+	s.must(err)
+	u.User, u.RawQuery = user, query
+	return u.String()
+}
+
+// trust is whose certificates of clients the server takes from now on.
+func (s *strict) trust(authority *authority) {
+	s.t.Helper()
+	s.write("ca.pem", authority.pem)
+	s.rig.Exec("SELECT pg_reload_conf()")
+}
+
+func (s *strict) createRole(name string) {
+	s.t.Helper()
+	s.rig.Exec(fmt.Sprintf("CREATE ROLE %s LOGIN IN ROLE outbox_drainer", name))
+}
+
+// cutOff closes all of a role's connections.
+func (s *strict) cutOff(role string) {
+	s.t.Helper()
+	if ended := s.rig.Count("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = $1", role); ended == 0 {
+		s.t.Error("the daemon had no connection as " + role)
+	}
+}
+
+// start runs a daemon whose configuration has that block database.
+func (s *strict) start(database string) *program.Daemon {
+	s.t.Helper()
+	s.rig.Reconfigure(func(config string) string {
+		return strings.Replace(config, "providers:\n", "database: "+database+"\nproviders:\n", 1)
+	})
+	daemon := s.rig.Start()
+	s.t.Cleanup(func() {
+		if s.t.Failed() {
+			s.t.Logf("log of the daemon:\n%s", daemon.Troubles())
+		}
+	})
+	return daemon
+}
+
+// awaitRefusal closes the role's connections until the daemon says that it is refused, and
+// not that the database is away. It leaves an intent that waits.
+func (s *strict) awaitRefusal(daemon *program.Daemon, role, says string) {
+	s.t.Helper()
+	drainertest.Eventually(s.t, "readiness tells the refusal", func() bool {
+		s.rig.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1", role) // also those that were just made
+		said := daemon.Get("/readyz")
+		return strings.Contains(said, says) && strings.Contains(said, "each connect tries again")
+	})
+	if live := daemon.Get("/livez"); live != "ok\n" {
+		s.t.Errorf("a restart would cure nothing, and /livez says %s", live)
+	}
+	if !strings.Contains(daemon.Get("/metrics"), "\ndrainer_database_login_refused 1\n") {
+		s.t.Error("the metric does not tell the refusal")
+	}
+	s.rig.Enqueue(harness.Keyed, 1)
+	if s.rig.CountStatus("pending") != 1 {
+		s.t.Error("the intent does not wait")
+	}
+	_, stderr := s.rig.Program.Run(4, "status", "--config", s.rig.Config)
+	if !strings.Contains(stderr, strings.SplitN(says, " (", 2)[0]) || strings.Contains(stderr, "cannot be reached") {
+		s.t.Errorf("a command says %s", stderr)
+	}
+}
+
+// awaitRecovery returns once the daemon works again, without a restart or a reload.
+func (s *strict) awaitRecovery(daemon *program.Daemon, completed int) {
+	s.t.Helper()
+	s.rig.AwaitStatus("completed", completed)
+	drainertest.Eventually(s.t, "the daemon is ready", func() bool { return daemon.Get("/readyz") == "ok\n" })
+	if !strings.Contains(daemon.Get("/metrics"), "\ndrainer_database_login_refused 0\n") {
+		s.t.Error("the metric still tells a refusal")
+	}
+	if daemon.Logged("the database accepts the login again") != 1 {
+		s.t.Error("the log does not say that the login is accepted again")
+	}
+	if refusals := daemon.Logged("cannot log in to the database"); refusals != 1 {
+		s.t.Errorf("the log has %d lines about the refusal, want one a minute", refusals)
+	}
+	if repeated := daemon.Logged("refuses this login") + daemon.Logged("there is no login") + daemon.Logged("28P01"); repeated > 4 {
+		s.t.Errorf("%d lines repeat the refusal", repeated)
+	}
+	if daemon.Logged("configuration reloaded") != 0 {
+		s.t.Error("a new password has reloaded the configuration")
+	}
+}
+
+// A password is changed at the server first, and the daemon gets it later, as where two
+// systems rotate it. The way by which the daemon gets it is the test's.
+func TestADaemonTakesANewPassword(t *testing.T) {
+	t.Parallel()
+	for name, way := range map[string]struct {
+		database string // with the folder of the secret, and its URL without the password
+		secret   func(s *strict, password string) map[string]string
+	}{
+		"in a file with the URL": {`{url: "${file:%[1]s/url}"}`, func(s *strict, password string) map[string]string {
+			return map[string]string{"url": s.login(url.UserPassword("drainer", password), "sslmode=require") + "\n"}
+		}},
+		"in a file of its own": {`{url: "%[2]s", password: "${file:%[1]s/password}"}`, func(_ *strict, password string) map[string]string {
+			return map[string]string{"password": password}
+		}},
+		"from a command": {`{url: "%[2]s", password_command: [cat, %[1]s/password], password_ttl: 1h}`, func(_ *strict, password string) map[string]string {
+			return map[string]string{"password": password + "\n"}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, secret := newStrict(t), newVolume(t)
+			s.createRole("drainer")
+			change := func(password string) {
+				s.rig.Exec(fmt.Sprintf("ALTER ROLE drainer PASSWORD '%s'", password))
+			}
+			publish := func(password string) { secret.publish(way.secret(s, password)) }
+			change("öne /?\"#%")
+			publish("öne /?\"#%")
+			daemon := s.start(fmt.Sprintf(way.database, secret.folder, s.login(url.User("drainer"), "sslmode=disable")))
+			s.rig.Enqueue(harness.Keyed, 1)
+			s.rig.AwaitStatus("completed", 1)
+
+			change("two")
+			s.awaitRefusal(daemon, "drainer", "the database refuses this login (SQLSTATE 28P01)")
+			stdout, _ := s.rig.Program.Run(4, "doctor", "--config", s.rig.Config)
+			if !strings.Contains(stdout, "refuses the password of drainer") {
+				t.Errorf("the doctor says\n%s", stdout)
+			}
+			publish("two")
+			s.awaitRecovery(daemon, 2)
+
+			publish("three") // in the other order nothing is refused
+			change("three")
+			s.cutOff("drainer")
+			s.rig.Enqueue(harness.Keyed, 1)
+			s.rig.AwaitStatus("completed", 3)
+			daemon.Terminate()
+		})
+	}
+}
+
+func TestACommandWithoutAPasswordIsToldFromADatabaseThatIsAway(t *testing.T) {
+	t.Parallel()
+	s, secret := newStrict(t), newVolume(t)
+	s.createRole("drainer")
+	s.rig.Exec("ALTER ROLE drainer PASSWORD 'one'")
+	program := `#!/bin/sh
+echo hunter2 >&2
+cat ` + secret.path("password") + ` || exit 7
+`
+	secret.publish(map[string]string{"password": "one", "program": program})
+	s.must(os.Chmod(secret.path("program"), 0o700))
+	daemon := s.start(fmt.Sprintf(`{url: "%s", password_command: [%s], password_ttl: 1s}`, s.login(url.User("drainer"), "sslmode=disable"), secret.path("program")))
+	s.rig.Enqueue(harness.Keyed, 1)
+	s.rig.AwaitStatus("completed", 1)
+
+	s.must(os.Remove(filepath.Join(secret.path("..data"), "password")))
+	s.awaitRefusal(daemon, "drainer", "there is no login for the database: password_command "+secret.path("program")+": exit status 7")
+	secret.publish(map[string]string{"password": "one", "program": program})
+	s.must(os.Chmod(secret.path("program"), 0o700))
+	s.awaitRecovery(daemon, 2)
+	if strings.Contains(daemon.Terminate(), "hunter2") {
+		t.Error("what the command prints is logged")
+	}
+}
+
+func TestADaemonTakesANewCertificate(t *testing.T) {
+	t.Parallel()
+	for name, refusal := range map[string]struct {
+		says   string
+		change func(s *strict, one, two *authority, renew func(*authority, time.Duration)) (valid *authority)
+	}{
+		"after its authority was replaced": {"(SQLSTATE 28000)", func(s *strict, _, two *authority, _ func(*authority, time.Duration)) *authority {
+			s.trust(two)
+			return two
+		}},
+		"after it has expired": {"(TLS: ", func(_ *strict, one, _ *authority, renew func(*authority, time.Duration)) *authority {
+			renew(one, -time.Minute)
+			return one
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, secret := newStrict(t), newVolume(t)
+			s.createRole("by_certificate")
+			renew := func(authority *authority, validFor time.Duration) {
+				certificate, key := authority.issue(t, "by_certificate", validFor)
+				secret.publish(map[string]string{"tls.crt": certificate, "tls.key": key})
+			}
+			one, two := newAuthority(t), newAuthority(t)
+			s.trust(one)
+			renew(one, time.Hour)
+			query := url.Values{
+				"sslmode": {"verify-full"}, "sslrootcert": {s.path("root.pem")},
+				"sslcert": {secret.path("tls.crt")}, "sslkey": {secret.path("tls.key")},
+			}
+			daemon := s.start(fmt.Sprintf(`{url: "%s"}`, s.login(url.User("by_certificate"), query.Encode())))
+			s.rig.Enqueue(harness.Keyed, 1)
+			s.rig.AwaitStatus("completed", 1)
+
+			valid := refusal.change(s, one, two, renew)
+			s.awaitRefusal(daemon, "by_certificate", "the database refuses this login "+refusal.says)
+			renew(valid, time.Hour)
+			s.awaitRecovery(daemon, 2)
+			daemon.Terminate()
+		})
+	}
+}
+
+// A URL that leads elsewhere would split one process between two outboxes.
+func TestAnotherServerInTheURLNeedsARestart(t *testing.T) {
+	t.Parallel()
+	s, secret := newStrict(t), newVolume(t)
+	s.createRole("drainer")
+	s.rig.Exec("ALTER ROLE drainer PASSWORD 'one'")
+	s.rig.Exec("CREATE DATABASE elsewhere")
+	secret.publish(map[string]string{"url": s.login(url.UserPassword("drainer", "one"), "sslmode=disable")})
+	daemon := s.start(fmt.Sprintf(`{url: "${file:%s}"}`, secret.path("url")))
+	s.rig.Enqueue(harness.Keyed, 1)
+	s.rig.AwaitStatus("completed", 1)
+
+	s.rig.Exec("ALTER ROLE drainer PASSWORD 'two'")
+	moved, err := url.Parse(s.login(url.UserPassword("drainer", "two"), "sslmode=disable"))
+	s.must(err)
+	moved.Path = "elsewhere"
+	secret.publish(map[string]string{"url": moved.String()})
+	s.cutOff("drainer")
+	s.rig.Enqueue(harness.Keyed, 1)
+	s.rig.AwaitStatus("completed", 2)
+	drainertest.Eventually(t, "the log says so", func() bool { return daemon.Logged("leads to another server or database now; restart") == 1 })
+	daemon.Terminate()
+}
+
+// authority signs certificates.
+type authority struct {
+	pem         string
+	certificate *x509.Certificate
+	key         crypto.Signer
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "authority " + rand.Text()},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), certificate, key}
+}
+
+// issue signs a certificate for an address or a user.
+func (a *authority) issue(t *testing.T, name string, validFor time.Duration) (certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(validFor),
+	}
+	if address := net.ParseIP(name); address != nil {
+		template.IPAddresses = []net.IP{address}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, private.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+}

@@ -1,0 +1,178 @@
+package pgpool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
+)
+
+// counting is a command that prints how often it ran, and that database. Its URL is a
+// user's without a password.
+func counting(t *testing.T, script string, ttl time.Duration) (database *pgpool.Database, runs func() int) {
+	t.Helper()
+	ran := filepath.Join(t.TempDir(), "ran")
+	runs = func() int {
+		content, _ := os.ReadFile(ran)
+		return strings.Count(string(content), "x")
+	}
+	command := []string{"/bin/sh", "-c", fmt.Sprintf("printf x >>%s; %s", ran, strings.ReplaceAll(script, "RAN", ran))}
+	at := func() (pgpool.Login, error) { return pgpool.Login{URL: "postgres://ann@127.0.0.1:1/outbox"}, nil }
+	return pgpool.NewDatabase(at, command, ttl), runs
+}
+
+func password(t *testing.T, database *pgpool.Database) string {
+	t.Helper()
+	config, err := database.Config(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config.ConnConfig.Password
+}
+
+func TestAPrintedPasswordIsUsedForItsTime(t *testing.T) {
+	t.Parallel()
+	database, runs := counting(t, "wc -c <RAN | tr -d ' '", time.Hour)
+	for range 3 {
+		if got := password(t, database); got != "1" || runs() != 1 {
+			t.Errorf("the password is %q after %d runs", got, runs())
+		}
+	}
+	database, runs = counting(t, "wc -c <RAN | tr -d ' '", time.Second)
+	drainertest.Eventually(t, "it is printed anew", func() bool { return password(t, database) == "2" && runs() == 2 })
+}
+
+func TestACommandRunsOnceForAllWhoWait(t *testing.T) {
+	t.Parallel()
+	database, runs := counting(t, "sleep 0.2; echo one", time.Second)
+	var connects sync.WaitGroup
+	for range 16 {
+		connects.Go(func() {
+			if config, err := database.Config(t.Context()); err != nil || config.ConnConfig.Password != "one" {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	connects.Wait()
+	if runs() != 1 {
+		t.Errorf("it ran %d times", runs())
+	}
+}
+
+func TestACommandThatFailsIsNotRunForEachConnect(t *testing.T) {
+	t.Parallel()
+	database, runs := counting(t, "exit 3", time.Hour)
+	for range 20 {
+		if _, err := database.Config(t.Context()); !errors.Is(err, pgpool.ErrNoLogin) || !strings.HasSuffix(err.Error(), "password_command /bin/sh: exit status 3") {
+			t.Fatalf("%v", err)
+		}
+	}
+	if runs() > 2 {
+		t.Errorf("it ran %d times at once", runs())
+	}
+}
+
+func TestWhatACommandPrintsIsBoundedAndNotShown(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ script, want string }{
+		"nothing":           {"true", "printed nothing"},
+		"a line too many":   {"printf '\\n'", "printed nothing"},
+		"without an end":    {"echo hunter2 >&2; yes hunter2", "printed more than 64 KiB"},
+		"and then it fails": {"echo hunter2; echo hunter2 >&2; exit 1", "exit status 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			database, _ := counting(t, test.script, time.Hour)
+			_, err := database.Config(t.Context())
+			if !errors.Is(err, pgpool.ErrNoLogin) || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	gone := pgpool.NewDatabase(func() (pgpool.Login, error) { return pgpool.Login{}, nil }, []string{"/nope/nothing", "hunter2"}, time.Hour)
+	if _, err := gone.Config(t.Context()); !errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAPasswordThatIsRefusedIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	at, file := drainertest.Login(t, drainertest.Database(t)), filepath.Join(t.TempDir(), "password")
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	right, _ := u.User.Password()
+	u.User = url.User(u.User.Username())
+	put := func(password string) {
+		if err := os.WriteFile(file, []byte(password), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("wrong")
+	database := pgpool.NewDatabase(func() (pgpool.Login, error) { return pgpool.Login{URL: u.String()}, nil }, []string{"cat", file}, time.Hour)
+	pool, err := pgpool.Open(t.Context(), database, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := pool.Ping(t.Context()); err == nil {
+		t.Skip("this server checks no passwords")
+	} else if !pgpool.Refused(err) || !pgpool.Refused(database.Refusal()) {
+		t.Fatalf("%v, remembered as %v", err, database.Refusal())
+	}
+	put(right)
+	drainertest.Eventually(t, "the new password is used", func() bool { return pool.Ping(t.Context()) == nil })
+	if refusal := database.Refusal(); refusal != nil {
+		t.Errorf("still refused: %v", refusal)
+	}
+}
+
+func TestAServerThatDoesNotAnswerIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	database := pgpool.At("postgres://ann:hunter2@127.0.0.1:1/outbox")
+	pool, err := pgpool.Open(t.Context(), database, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := pool.Ping(t.Context()); err == nil || pgpool.Refused(err) || database.Refusal() != nil {
+		t.Errorf("%v, remembered as %v", err, database.Refusal())
+	}
+}
+
+func TestARefusalIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var lines drainertest.Log
+	database, _ := counting(t, "exit 3", time.Hour)
+	log := database.Logging(slog.New(slog.NewTextHandler(&lines, nil)))
+	pool, err := pgpool.Open(t.Context(), database, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for range 5 {
+		err := pool.Ping(context.WithoutCancel(t.Context()))
+		log.Warn("cannot join yet", "error", err)
+		log.With("worker", "1").Error("River says", "err", err.Error())
+	}
+	log.Error("lease lost", "error", database.Refusal())
+	log.Warn("something else", "error", os.ErrClosed)
+	log.Info("joined")
+	said := lines.String()
+	for text, want := range map[string]int{"cannot log in to the database": 1, "cannot join yet": 0, "River says": 0, "lease lost": 1, "something else": 1, "joined": 1} {
+		if got := strings.Count(said, text); got != want {
+			t.Errorf("%q is logged %d times, want %d:\n%s", text, got, want, said)
+		}
+	}
+}
