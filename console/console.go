@@ -173,9 +173,11 @@ func (s *server) read(ctx context.Context, work func(context.Context, *operator.
 	})
 }
 
+// reading compiles no statement: that takes longer than a page's statements do.
 func reading(statementTimeout time.Duration) pgx.TxOptions {
 	return pgx.TxOptions{BeginQuery: fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 	SET LOCAL search_path = pg_catalog, pg_temp;
+	SET LOCAL jit = off;
 	SET LOCAL statement_timeout = %d;
 	SET LOCAL idle_in_transaction_session_timeout = '10s'`, statementTimeout.Milliseconds())}
 }
