@@ -27,6 +27,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -65,6 +66,7 @@ type Adapter struct {
 	transport *onesend.Transport // for an endpoint
 	program   *program           // for a child
 	sessions  *sharedconn.Shared[*session]
+	isOlder   atomic.Bool // the server agreed on initialize, after it was silent to server/discover
 }
 
 // New builds the adapter, or reports everything that is wrong with its
@@ -85,7 +87,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	} else {
 		a.transport = onesend.New(spec.Network)
 	}
-	a.sessions = sharedconn.New(open, cmp.Or(spec.Timeout, defaultTimeout))
+	a.sessions = sharedconn.New(func(ctx context.Context) (*session, error) { return a.agree(ctx, open) }, cmp.Or(spec.Timeout, defaultTimeout))
 	return a, nil
 }
 
@@ -152,7 +154,21 @@ func (a *Adapter) Close() error {
 	return nil
 }
 
-func (a *Adapter) openEndpoint(ctx context.Context) (*session, error) {
+// agree opens a session by the protocol that the server spoke last. A server that is silent
+// to server/discover gets initialize, on a connection of its own.
+func (a *Adapter) agree(ctx context.Context, open func(context.Context, bool) (*session, error)) (*session, error) {
+	wasOlder := a.isOlder.Load()
+	session, err := open(ctx, wasOlder)
+	if errors.Is(err, errSilent) {
+		session, err = open(ctx, true)
+		a.isOlder.Store(err == nil)
+	} else if wasOlder && err != nil {
+		a.isOlder.Store(false) // it may have been replaced by a newer one
+	}
+	return session, err
+}
+
+func (a *Adapter) openEndpoint(ctx context.Context, isOlder bool) (*session, error) {
 	life, end := context.WithCancel(context.Background())
 	w := &wire{transport: a.transport, header: a.provider.header, limit: a.provider.limit, life: life}
 	transport := &sdk.StreamableClientTransport{
@@ -164,16 +180,16 @@ func (a *Adapter) openEndpoint(ctx context.Context) (*session, error) {
 		MaxRetries:           patientStream,
 		DisableStandaloneSSE: true, // there is nothing to ask of us, and lists are read when needed
 	}
-	session, err := newSession(ctx, newTap(transport, w.speak), end)
+	session, err := newSession(ctx, newTap(transport, w.speak), isOlder, end)
 	if err != nil {
 		return nil, &openError{err, w.lastRefusal()}
 	}
 	return session, nil
 }
 
-func (a *Adapter) openChild(ctx context.Context) (*session, error) {
+func (a *Adapter) openChild(ctx context.Context, isOlder bool) (*session, error) {
 	tap := newTap(a.program, nil)
-	session, err := newSession(ctx, tap, tap.abandon)
+	session, err := newSession(ctx, tap, isOlder, tap.abandon)
 	if err != nil {
 		return nil, &openError{err: err}
 	}

@@ -81,8 +81,20 @@ func (c *childServer) filter(into *io.PipeWriter) {
 				continue
 			}
 		}
+		if c.isSilentTo(line) {
+			continue
+		}
 		_, _ = into.Write(line)
 	}
+}
+
+// isSilentTo is about server/discover, which an older server does not know.
+func (c *childServer) isSilentTo(line []byte) bool {
+	if !bytes.Contains(line, []byte(`"server/discover"`)) {
+		return false
+	}
+	c.append("discoveries", "asked")
+	return os.Getenv("MCP_TEST_OLDER") != ""
 }
 
 func (c *childServer) handles(line []byte) bool {

@@ -34,16 +34,37 @@ type session struct {
 	tools map[string]hints // as listed last
 }
 
-// newSession shakes hands and lists the tools.
-func newSession(ctx context.Context, t *tap, abort func()) (*session, error) {
+// discoverWithin is how long a server may take to answer server/discover, which older
+// servers may ignore.
+const discoverWithin = time.Second
+
+// olderVersion is the newest protocol that begins with initialize.
+const olderVersion = "2025-11-25"
+
+var errSilent = errors.New("the server was silent to server/discover")
+
+// newSession shakes hands and lists the tools. It begins with initialize if the server is
+// known to be older, and returns errSilent if it may be.
+func newSession(ctx context.Context, t *tap, isOlder bool, abort func()) (*session, error) {
+	options := &sdk.ClientSessionOptions{}
+	if isOlder {
+		options.ProtocolVersion = olderVersion
+	}
+	shaking, silent := context.WithCancelCause(ctx)
+	defer silent(nil)
+	t.onSilence = func() { silent(errSilent) }
 	client := sdk.NewClient(&sdk.Implementation{Name: "drainer", Version: "1"}, &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{}, // nothing that a server could ask of us
 		// The library would answer a demand for input by calling again.
 		MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true},
 	})
-	connected, err := client.Connect(ctx, t, nil)
+	connected, err := client.Connect(shaking, t, options)
+	t.heard()
 	if err != nil {
 		abort()
+		if errors.Is(context.Cause(shaking), errSilent) {
+			return nil, errSilent
+		}
 		return nil, err
 	}
 	s := &session{client: connected, tap: t, gone: make(chan struct{}), abort: abort}
@@ -183,8 +204,11 @@ type tap struct {
 	transport sdk.Transport
 	sdk.Connection
 	onVersion func(string) // what the server chose; may be nil
+	onSilence func()       // server/discover is not answered in time
 
 	mu        sync.Mutex
+	discover  jsonrpc.ID
+	silence   *time.Timer
 	handshake jsonrpc.ID
 	calls     map[jsonrpc.ID]*call
 }
@@ -216,6 +240,12 @@ func (t *tap) Write(ctx context.Context, message jsonrpc.Message) error {
 	if request != nil && request.Method == "initialize" {
 		t.mu.Lock()
 		t.handshake = request.ID
+		t.mu.Unlock()
+	}
+	if request != nil && request.Method == "server/discover" {
+		t.heard()
+		t.mu.Lock()
+		t.discover, t.silence = request.ID, time.AfterFunc(discoverWithin, t.onSilence)
 		t.mu.Unlock()
 	}
 	c := callOf(ctx)
@@ -255,6 +285,15 @@ func (t *tap) Read(ctx context.Context) (jsonrpc.Message, error) {
 	return message, nil
 }
 
+// heard ends the wait for an answer to server/discover.
+func (t *tap) heard() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.silence != nil {
+		t.silence.Stop()
+	}
+}
+
 func (t *tap) forget(c *call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -266,6 +305,10 @@ func (t *tap) forget(c *call) {
 func (t *tap) deliver(response *jsonrpc.Response) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.silence != nil && response.ID == t.discover {
+		t.silence.Stop()
+		return
+	}
 	if t.handshake.IsValid() && response.ID == t.handshake {
 		t.tellVersion(response.Result)
 		return
