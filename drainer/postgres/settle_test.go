@@ -798,7 +798,7 @@ func TestAnUnusableURLIsRefusedWithoutItsPassword(t *testing.T) {
 	if err == nil || store != nil {
 		t.Fatal("it was taken")
 	}
-	if !strings.HasPrefix(err.Error(), "database URL: ") || strings.Contains(err.Error(), "canary") {
+	if !errors.Is(err, pgpool.ErrURL) || strings.Contains(err.Error(), "canary") {
 		t.Errorf("it says %q", err)
 	}
 }
