@@ -26,6 +26,7 @@ import (
 type Rules struct {
 	DenyPrivate bool     // also forbid loopback, private and reserved addresses
 	Allow       []Target // nil: every other address; else these alone
+	Proxy       *Proxy   // nil: connect directly
 }
 
 // Dial connects to host:port over TCP, or fails with
@@ -41,6 +42,15 @@ func (r Rules) Dial(ctx context.Context, network, address string) (net.Conn, err
 	isNamed := r.Allow == nil || r.allowsName(host, port)
 	if !isNamed && !slices.ContainsFunc(r.Allow, Target.isAddress) {
 		return nil, dispatch.ErrEgressRefused // without asking the resolver
+	}
+	if r.Proxy != nil {
+		proxy, err := r.Proxy.choose(host, port)
+		if err != nil {
+			return nil, fmt.Errorf("choosing a proxy: %w", err)
+		}
+		if proxy != nil {
+			return r.through(ctx, proxy, host, port, isNamed)
+		}
 	}
 	dialer := dispatch.PlainDialer()
 	dialer.Control = func(_, resolved string, _ syscall.RawConn) error {

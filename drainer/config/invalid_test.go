@@ -60,6 +60,9 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 		"a log": {"version: 1\nlog: {level: loud, format: xml, completed_every: 0}\n", []string{
 			"2:14: log.level: want info, warn or error", "2:28: log.format: want json or text", "2:50: log.completed_every: want 1 or more",
 		}},
+		"a proxy": {"version: 1\negress: {proxy: \"socks5://canary@proxy.example\"}\n", []string{
+			"2:17: egress.proxy: want http://host:port, https://host:port, or environment",
+		}},
 		"two documents": {"version: 1\n---\nversion: 1\n", []string{"1:1: the file holds several YAML documents; keep one"}},
 		"tag":           {"version: !!int 1\n", []string{"1:10: YAML tags have no meaning here; leave it out"}},
 		"dangling alias": {"version: 1\nworker: *w\n", []string{

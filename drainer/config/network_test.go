@@ -63,6 +63,7 @@ func TestAProviderInheritsTheEgressOfAllFieldByField(t *testing.T) {
 		"one list for all": {"{allow: [api.example.com]}", "{}", false},
 		"its own list":     {"{allow: [api.example.com]}", "{allow: [127.0.0.0/8]}", true},
 		"the rest holds":   {"{private: deny}", "{allow: [127.0.0.0/8]}", false},
+		"no proxy for one": {"{proxy: 'http://127.0.0.1:1'}", "{proxy: ''}", true},
 	} {
 		network := loadNetwork(t, "version: 1\negress: "+test.all+"\nproviders:\n  p: {adapter: fake, egress: "+test.own+", "+wellFormedTool+"}\n")
 		conn, err := network.DialContext(t.Context(), "tcp", address)

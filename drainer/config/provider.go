@@ -251,6 +251,7 @@ func (l *rateLimitBlock) limit() dispatch.RateLimit {
 type egressBlock struct {
 	Private string   `yaml:"private" jsonschema:"enum=allow,enum=deny,default=allow" jsonschema_description:"Whether loopback, private and reserved addresses may be reached. Link-local addresses and metadata services of clouds never are."`
 	Allow   []string `yaml:"allow" jsonschema_description:"The only destinations: names, *.names below one, addresses, or blocks such as 10.0.0.0/8; each with :port or without. Default: all that are not denied."`
+	Proxy   string   `yaml:"proxy" jsonschema_description:"The HTTP proxy that every connection goes through, such as http://proxy.example:3128, or environment for HTTPS_PROXY, HTTP_PROXY and NO_PROXY. Default: none, whatever the environment says."`
 }
 
 const (
@@ -272,6 +273,13 @@ func (r *reader) egress(at path, block egressBlock) egress.Rules {
 			r.reject(at.child("allow").child(strconv.Itoa(i)), "%s", err)
 		}
 		rules.Allow = append(rules.Allow, target)
+	}
+	if block.Proxy != "" {
+		proxy, err := egress.ParseProxy(block.Proxy)
+		if err != nil {
+			r.reject(at.child("proxy"), "%s", err)
+		}
+		rules.Proxy = proxy
 	}
 	return rules
 }

@@ -43,6 +43,7 @@ func TestTheExamplesOfTheDocumentationAreValid(t *testing.T) {
 	around := map[string]string{
 		"docs/retention.md": provider,
 		"docs/incidents.md": provider,
+		"docs/postgres.md":  provider,
 		"docs/outcomes.md":  "providers:\n  bank:\n    adapter: http\n    http: {base_url: https://bank.example}\n",
 	}
 	secrets := secretFiles(t)

@@ -1,0 +1,144 @@
+package egress
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"github.com/agentoutbox/drainer/dispatch"
+)
+
+// Proxy is the HTTP proxy that connections go through, each with a CONNECT of its own. The
+// proxy resolves the names.
+type Proxy struct {
+	choose func(host, port string) (*url.URL, error) // nil: connect directly
+}
+
+// FromEnvironment is the setting for HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+const FromEnvironment = "environment"
+
+const (
+	connectTimeout = 10 * time.Second
+	mostOfAnswer   = 64 << 10 // bytes of a proxy's answer
+)
+
+var errProxy = errors.New(`want http://host:port, https://host:port, or environment`)
+
+// ParseProxy reads a setting: a URL, with a user and a password perhaps, or FromEnvironment.
+// An error repeats nothing of it.
+func ParseProxy(text string) (*Proxy, error) {
+	if text == FromEnvironment {
+		config := httpproxy.FromEnvironment()
+		for _, set := range []string{config.HTTPProxy, config.HTTPSProxy} {
+			if set == "" {
+				continue
+			}
+			if _, err := proxyURL(set); err != nil {
+				return nil, fmt.Errorf("HTTP_PROXY or HTTPS_PROXY: %w", err)
+			}
+		}
+		choose := config.ProxyFunc()
+		return &Proxy{func(host, port string) (*url.URL, error) {
+			scheme := "https"
+			if port == "80" {
+				scheme = "http"
+			}
+			return choose(&url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)})
+		}}, nil
+	}
+	proxy, err := proxyURL(text)
+	if err != nil {
+		return nil, err
+	}
+	return &Proxy{func(string, string) (*url.URL, error) { return proxy, nil }}, nil
+}
+
+func proxyURL(text string) (*url.URL, error) {
+	proxy, err := url.Parse(text)
+	if err != nil || (proxy.Scheme != "http" && proxy.Scheme != "https") || proxy.Hostname() == "" ||
+		(proxy.Path != "" && proxy.Path != "/") || proxy.RawQuery != "" {
+		return nil, errProxy
+	}
+	if proxy.Port() == "" {
+		proxy.Host = net.JoinHostPort(proxy.Hostname(), map[string]string{"http": "80", "https": "443"}[proxy.Scheme])
+	}
+	return proxy, nil
+}
+
+// through connects by the proxy. It can check an address that is written as one; of a name it
+// learns no address, so only the name counts.
+func (r Rules) through(ctx context.Context, proxy *url.URL, host, port string, isNamed bool) (net.Conn, error) {
+	if literal, err := netip.ParseAddr(host); err == nil {
+		if err := r.check(net.JoinHostPort(literal.String(), port), isNamed); err != nil {
+			return nil, err
+		}
+	} else if !isNamed {
+		return nil, dispatch.ErrEgressRefused
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, err := dispatch.PlainDialer().DialContext(ctx, "tcp", proxy.Host)
+	if err != nil {
+		return nil, fmt.Errorf("the proxy: %w", err)
+	}
+	if proxy.Scheme == "https" {
+		conn = tls.Client(conn, &tls.Config{MinVersion: tls.VersionTLS12, ServerName: proxy.Hostname()})
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // ends what is under way
+	early, err := connect(conn, proxy, net.JoinHostPort(host, port))
+	if !stop() && err == nil {
+		err = context.Cause(ctx) // its deadline may stand
+	}
+	if err != nil {
+		_ = conn.Close() // it carried nothing
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return nil, fmt.Errorf("the proxy: %w", err)
+	}
+	if len(early) == 0 {
+		return conn, nil
+	}
+	return &begun{conn, io.MultiReader(bytes.NewReader(early), conn)}, nil
+}
+
+// connect asks the proxy for a way, and returns what the other end has said already.
+func connect(conn net.Conn, proxy *url.URL, to string) (early []byte, err error) {
+	request := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: to}, Host: to, Header: http.Header{}}
+	if user := proxy.User; user != nil {
+		password, _ := user.Password()
+		request.Header.Set("Proxy-Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(user.Username()+":"+password)))
+	}
+	if err := request.Write(conn); err != nil {
+		return nil, err
+	}
+	reader := bufio.NewReader(io.LimitReader(conn, mostOfAnswer))
+	answer, err := http.ReadResponse(reader, request)
+	if err != nil {
+		return nil, errors.New("its answer is no HTTP") // the error may quote it
+	}
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it refuses the connection with HTTP %d", answer.StatusCode)
+	}
+	return reader.Peek(reader.Buffered())
+}
+
+// begun is a connection of which the first bytes were read with the proxy's answer.
+type begun struct {
+	net.Conn
+	reader io.Reader
+}
+
+func (b *begun) Read(into []byte) (int, error) { return b.reader.Read(into) }
