@@ -199,17 +199,14 @@ func (s *server) whyDoesItWait(ctx context.Context, console *operator.Console, w
 	if err != nil {
 		return nil, err
 	}
-	gates, err := console.Providers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	answer.Why = why(dossier.Intent, overview, gates, time.Now())
+	answer.Why = why(dossier, overview, time.Now())
 	answer.Next, err = console.Next(ctx, dossier.IntentID, s.PolicyOf)
 	return answer, err
 }
 
 // why is pure: an intent's own state first, then what keeps all of its provider.
-func why(i operator.Intent, overview operator.Overview, gates []operator.Provider, now time.Time) (reasons []string) {
+func why(d *operator.Dossier, overview operator.Overview, now time.Time) (reasons []string) {
+	i := d.Intent
 	say := func(format string, values ...any) { reasons = append(reasons, fmt.Sprintf(format, values...)) }
 	switch i.Status {
 	case "in_progress":
@@ -235,26 +232,18 @@ func why(i operator.Intent, overview operator.Overview, gates []operator.Provide
 	if len(overview.Workers) == 0 {
 		say("no daemon runs")
 	}
-	known := false
-	for _, gate := range gates {
-		known = known || gate.Provider == i.Provider
-		if gate.Provider != i.Provider && gate.Provider != i.ToolName {
-			continue
-		}
-		switch {
-		case gate.Paused:
-			say("%s is paused by %s", gate.Provider, orUnknown(gate.ChangedBy))
-		case gate.Breaker != "closed":
-			say("the circuit breaker of %s is %s, because of %s", gate.Provider, gate.Breaker, orUnknown(gate.BreakerReason))
-		}
+	if d.Gate != nil {
+		say("%s", d.Gate.Why())
 	}
-	if !known {
-		say("no daemon has said that it serves the provider %s", i.Provider)
-	}
+	served := false
 	for _, p := range overview.Providers {
+		served = served || p.Provider == i.Provider && p.Breaker != nil
 		if p.Provider == i.Provider && p.Due > 1 {
 			say("%d intents of %s are due, the oldest for %.0f s", p.Due, p.Provider, p.OldestDueAgeSeconds)
 		}
+	}
+	if !served {
+		say("no daemon has said that it serves the provider %s", i.Provider)
 	}
 	if len(reasons) == 0 {
 		say("it is due now, and a daemon will take it")

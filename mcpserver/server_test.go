@@ -109,8 +109,8 @@ func TestQuestionsAreAnsweredFromTheOutbox(t *testing.T) {
 	t.Parallel()
 	a := newAssistant(t, mcpserver.Options{})
 	for _, test := range []struct{ tool, arguments, want string }{
-		{"why_does_it_wait", `{"intent": 3}`, "bank is paused by operator:ann"},
-		{"why_does_it_wait", `{"run": "r", "step": "s3", "tool": "bank/pay", "scope": "b"}`, "bank is paused by operator:ann"},
+		{"why_does_it_wait", `{"intent": 3}`, "bank is paused: the bank is closed"},
+		{"why_does_it_wait", `{"run": "r", "step": "s3", "tool": "bank/pay", "scope": "b"}`, "bank is paused: the bank is closed"},
 		{"why_does_it_wait", `{"intent": 2}`, "nothing proves it; the last attempt ended with ambiguous, http_502, HTTP 502"},
 		{"why_does_it_wait", `{"intent": 2}`, "drainer intents resolve 2"},
 		{"why_does_it_wait", `{"intent": 1}`, "it does not wait: it is completed"},

@@ -118,7 +118,7 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	fmt.Fprintf(command.ErrOrStderr(), "The console is at http://%s/\n", listener.Addr())
-	return serveConsole(ctx, listener, pages, log)
+	return servePages(ctx, listener, pages, log)
 }
 
 func (o *options) consoleTools(command *cobra.Command) (tools []console.Tool, err error) {
@@ -158,17 +158,22 @@ func (c consoleSetup) access(command *cobra.Command) (console.Access, error) {
 		}
 		return proxy, nil
 	}
-	host, _, err := net.SplitHostPort(c.listen)
-	if err != nil {
-		return nil, usagef(command, "--listen: %w", err)
-	}
-	if address, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !address.IsLoopback()) {
-		return nil, usagef(command, "--listen %s is open to other machines; say who may read with --tokens or --trust-proxy", c.listen)
-	}
-	return nil, nil
+	return nil, onlyHere(command, c.listen, "say who may read with --tokens or --trust-proxy")
 }
 
-func serveConsole(ctx context.Context, listener net.Listener, pages http.Handler, log *slog.Logger) error {
+// onlyHere refuses to listen where other machines can connect; otherwise says what allows it.
+func onlyHere(command *cobra.Command, listen, otherwise string) error {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return usagef(command, "--listen: %w", err)
+	}
+	if address, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !address.IsLoopback()) {
+		return usagef(command, "--listen %s is open to other machines; %s", listen, otherwise)
+	}
+	return nil
+}
+
+func servePages(ctx context.Context, listener net.Listener, pages http.Handler, log *slog.Logger) error {
 	server := &http.Server{
 		Handler: pages, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
@@ -180,7 +185,7 @@ func serveConsole(ctx context.Context, listener net.Listener, pages http.Handler
 	})
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving the console: %w", err)
+		return fmt.Errorf("serving HTTP: %w", err)
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"strings"
 
@@ -112,7 +111,7 @@ func (o *options) mcp(command *cobra.Command, setup mcpSetup) error {
 	fmt.Fprintf(command.ErrOrStderr(), "The MCP server is at http://%s/\n", listener.Addr())
 	// A page that a person has open in a browser may not call tools.
 	pages := http.NewCrossOriginProtection().Handler(guard(handler))
-	return serveConsole(ctx, listener, pages, slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil)))
+	return servePages(ctx, listener, pages, slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil)))
 }
 
 // guard lets a request through that carries the token. Without a token only this machine is served.
@@ -137,14 +136,7 @@ func (m mcpSetup) guard(command *cobra.Command) (func(http.Handler) http.Handler
 	if m.listen == "" {
 		return everyone, nil
 	}
-	host, _, err := net.SplitHostPort(m.listen)
-	if err != nil {
-		return nil, usagef(command, "--listen: %w", err)
-	}
-	if address, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !address.IsLoopback()) {
-		return nil, usagef(command, "--listen %s is open to other machines; say with --token-file which token they must send", m.listen)
-	}
-	return everyone, nil
+	return everyone, onlyHere(command, m.listen, "say with --token-file which token they must send")
 }
 
 // offers finds the tools in the configuration, where their schemas stand.

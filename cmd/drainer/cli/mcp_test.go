@@ -23,7 +23,7 @@ func TestOnlyConfiguredToolsAreOffered(t *testing.T) {
 		"a schema, and a database": {withSchema, "stripe/create_charge", "postgres"},
 	} {
 		file := write(t, "drainer.yaml", strings.ReplaceAll(test.config, "TOKEN", "/nowhere"))
-		got := run(t, "mcp", "--enqueue", test.tools, "--config", file, "--database-url", "postgres://nobody@127.0.0.1:1/postgres")
+		got := run(t, "mcp", "--enqueue", test.tools, "--config", file, "--database-url", "postgres://app@127.0.0.1:1/postgres")
 		if got.code == exitOK || !strings.Contains(got.stderr, test.want) {
 			t.Errorf("%s: %d, %s, want %q", name, got.code, got.stderr, test.want)
 		}
@@ -32,7 +32,7 @@ func TestOnlyConfiguredToolsAreOffered(t *testing.T) {
 
 func TestOtherMachinesNeedATokenForMCP(t *testing.T) {
 	t.Parallel()
-	got := run(t, "mcp", "--listen", ":9466", "--database-url", "postgres://nobody@127.0.0.1:1/postgres")
+	got := run(t, "mcp", "--listen", ":9466", "--database-url", "postgres://app@127.0.0.1:1/postgres")
 	if got.code != exitUsage || !strings.Contains(got.stderr, "--token-file") {
 		t.Errorf("without a token: %d, %s", got.code, got.stderr)
 	}
