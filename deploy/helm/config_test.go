@@ -114,7 +114,7 @@ func inPod(t *testing.T, pod core.PodSpec, config map[string]string) *exec.Cmd {
 	}
 	command := exec.CommandContext(t.Context(), drainer, args...)
 	for _, variable := range pod.Containers[0].Env {
-		command.Env = append(command.Env, variable.Name+"="+cmp.Or(variable.Value, "postgres://nobody@127.0.0.1:1/app"))
+		command.Env = append(command.Env, variable.Name+"="+cmp.Or(variable.Value, "postgres://app@127.0.0.1:1/app"))
 	}
 	return command
 }

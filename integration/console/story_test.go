@@ -54,7 +54,7 @@ func TestARunIsRolledBack(t *testing.T) {
 	v.open(billing)
 	v.wantText("main", "Rollback: begun", "operator:alice: the agent invoiced the wrong company")
 	if v.reads("form[action='/runs/roll-back']") != "" {
-		t.Error("a run that goes back can be rolled back again")
+		t.Error("the page offers to roll back a run whose rollback has begun")
 	}
 }
 

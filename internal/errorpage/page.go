@@ -1,7 +1,10 @@
+// Command errorpage writes docs/errors.md: the errors that a user can meet, from the tables
+// that the program itself prints from, and from the texts of its refusals.
 package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -9,6 +12,17 @@ import (
 	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/drainer/remedy"
 )
+
+//go:generate sh -c "go run . ../.. > page.tmp && mv page.tmp ../../docs/errors.md"
+
+func main() {
+	page, err := write(os.Args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Print(page)
+}
 
 const introduction = `# Errors: what each means, and what to do
 

@@ -30,7 +30,7 @@ ORDER BY at;
 INSERT INTO outbox.saga (agent_run_id, cause, state, begun_at, ended_at)
 VALUES ('order-assistant/2026-11-25/7731', 5, 'compensated', now() - interval '5 minutes' + interval '14 s', now() - interval '5 minutes' + interval '19 s');
 
--- 9: nobody knows whether the customer was charged. 10: refused.
+-- 9: whether the customer was charged is not known. 10: refused.
 INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, created_at) VALUES
   ('billing-agent-3f0c2b1e', 'charge-card', 'payments/charge', 'invoice_442', '{"amount": 4200}', now() - interval '31 minutes'),
   ('billing-agent-3f0c2b1e', 'send-receipt', 'mail/send', 'invoice_442', '{"to": "sam@example.com"}', now() - interval '30 minutes');
