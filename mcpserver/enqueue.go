@@ -147,8 +147,8 @@ func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallTool
 		return "", errors.New(sentences[refusals[refused.Code]])
 	case errors.Is(err, operator.ErrUnserved):
 		return "", errors.New(sentences["unknown_tool"])
-	case err != nil:
-		return "", told(err)
+	case err != nil: // the commit may have happened before its reply was lost
+		return "", fmt.Errorf("it may have been recorded: %w. Tell the user", told(err))
 	case receipt.Created:
 		return sentences["recorded"], nil
 	case receipt.Status == "in_progress":

@@ -208,6 +208,15 @@ func TestACallIsOneIntentOfTheStepOfTheEnvironment(t *testing.T) {
 	}
 }
 
+func TestACallOfWhichTheCommitIsNotAnsweredIsNotCalledRefused(t *testing.T) {
+	t.Parallel()
+	a := taking(t, map[string]string{"DRAINER_RUN": "new", "DRAINER_STEP": "pay"})
+	drainertest.Exec(t, a.db, `ALTER TABLE outbox.intent RENAME TO away`)
+	if got, isError := a.ask("enqueue_bank_pay", `{"amount": 1}`); !isError || !strings.Contains(got, "may have been recorded") || strings.Contains(got, "away") {
+		t.Errorf("a database that fails: %s", got)
+	}
+}
+
 func TestACallWithoutAStepRecordsNothing(t *testing.T) {
 	t.Parallel()
 	a := taking(t, map[string]string{"DRAINER_RUN": "new"})

@@ -39,7 +39,8 @@ func newMCP(options *options) *cobra.Command {
 		Long: `mcp is an MCP server, on standard input and output, or over streamable HTTP with
 --listen. Its tools say why an intent waits, what happened in a run, which
 incidents are open, which providers are shut and what the doctor finds. It shows
-no payload, no response and no words of a provider without --show-payloads.
+no payload, no response and of a provider's words only error codes, without
+--show-payloads.
 
 --enqueue takes intents of the tools that it names, each as an MCP tool with the
 payload_schema of the configuration. Run and step come from the headers Drainer-Run,
