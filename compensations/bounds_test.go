@@ -275,7 +275,7 @@ func TestASagaThatTheDatabaseRefusesIsLeftToAHumanAndItsNeighboursAreNot(t *test
 			t.Errorf("pass %d reported no error", pass+1)
 		}
 		w.assertSaga("begun")
-		w.exec(`UPDATE outbox.saga SET moves_at = now() WHERE agent_run_id = 'run-1'`) // its time is over
+		w.exec(`UPDATE outbox.saga SET leased_until = now() WHERE agent_run_id = 'run-1'`) // its time is over
 	}
 	if err := w.saga.Advance(t.Context()); err != nil {
 		t.Error(err)

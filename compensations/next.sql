@@ -1,5 +1,6 @@
 -- $1 runs, $2 their versions, $5 the plans of those that have none written down, $3 how many bytes of payloads
--- and responses to return, $4 how many bytes a step may have that is not yet next. The steps at the next places of each plan that still stand
+-- and responses to return, $4 how many bytes a step may have that is not yet next, $6 the tools of whose payloads an
+-- undo's is made, $7 of whose responses: all others stay here. The steps at the next places of each plan that still stand
 -- as completed, and how far they are undone. One step has its undo at a time, so that few places are looked at.
 -- Bytes are those of the text, as it is read: a few bytes of jsonb can be a megabyte of it. A large response is
 -- counted as large as it can be. What goes beyond the bytes is left for another look.
@@ -19,6 +20,7 @@ WITH next AS MATERIALIZED (
   SELECT next.*, i.step_id, i.tool_name, i.business_scope, i.payload,
          done.response, done.provider_ref, coalesce(done.served_by, doubt.served_by) AS served_by,
          extract(epoch FROM now() - effect.earliest)::float8 AS age,
+         coalesce(coalesce(done.served_by, doubt.served_by) || '/' || substr(i.tool_name, strpos(i.tool_name, '/'::text) + 1), i.tool_name) AS tool,
          i.namespace, (SELECT generation FROM outbox.generation g WHERE g.intent_id = i.id) AS generation,
          undo.status AS undo, undo.finished_at IS NOT NULL AS undo_ended,
          CASE WHEN u.id IS NULL THEN
@@ -51,7 +53,7 @@ WITH next AS MATERIALIZED (
   FROM (SELECT *, bytes IS NOT NULL AND (nth = 1 OR bytes <= $4::bigint) AS is_read FROM step) step
 )
 SELECT agent_run_id, version, place, planned, coalesce(intent_id, 0), coalesce(step_id, ''), coalesce(tool_name, ''), coalesce(business_scope, ''),
-       CASE WHEN is_read THEN payload END, CASE WHEN is_read THEN response END,
+       CASE WHEN is_read AND tool = ANY ($6::text[]) THEN payload END, CASE WHEN is_read AND tool = ANY ($7::text[]) THEN response END,
        coalesce(provider_ref, ''), coalesce(served_by, ''), coalesce(age, 0), coalesce(undo, ''), undo_ended, coalesce(namespace, ''), coalesce(generation, 0),
        EXISTS (SELECT FROM outbox.forgotten f WHERE f.agent_run_id = counted.agent_run_id),
        nth > 1, coalesce(is_last, false), is_read, extract(epoch FROM now())::float8

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/internal/failpoint"
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
@@ -61,6 +62,8 @@ type tools struct {
 	policies    Policies
 	mappings    map[string]*Mapping // by the expression
 	withoutUndo []string
+	ofPayload   []string // whose undo is made of the effect's payload
+	ofResponse  []string // whose undo is made of the effect's response
 }
 
 // OpenPool connects lazily, with the connections that passes need.
@@ -92,7 +95,11 @@ func (s *Saga) Prepare(policies Policies) (use func(), err error) {
 			}
 		}
 	}
-	return func() { s.tools.Store(&tools{policies, mappings, policies.withoutUndo()}) }, nil
+	reading := func(field string) []string {
+		return policies.names(func(p dispatch.Policy) bool { return mappings[p.Reversal.Payload].reads(field) })
+	}
+	prepared := &tools{policies, mappings, policies.names(needsNoUndo), reading("payload"), reading("response")}
+	return func() { s.tools.Store(prepared) }, nil
 }
 
 // Settled says what a settlement meant for sagas: that it marked some, and how many
@@ -273,7 +280,7 @@ func (s *Saga) advance(ctx context.Context, sagas []taken, tools *tools, deadlin
 		}
 	}
 	for len(left) > 0 {
-		places, err := s.next(ctx, slices.Collect(maps.Values(left)))
+		places, err := s.next(ctx, slices.Collect(maps.Values(left)), tools)
 		if err != nil {
 			return err
 		}
@@ -410,8 +417,12 @@ func ahead(ctx context.Context, p place, tools *tools, end time.Time) (*string, 
 	return &text, nil
 }
 
+// payload is nil where the undo sends the step's own payload: the database copies it.
 func (t *tools) payload(ctx context.Context, step Step) (json.RawMessage, error) {
 	policy, _ := t.policies.of(step)
+	if policy.Reversal.Payload == "" {
+		return nil, nil
+	}
 	return t.mappings[policy.Reversal.Payload].Payload(ctx, step.Effect)
 }
 

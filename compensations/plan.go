@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -113,12 +114,12 @@ func (p Policies) of(step Step) (dispatch.Policy, bool) {
 	return policy, known
 }
 
-// withoutUndo lists the tools whose effects a plan leaves out.
-func (p Policies) withoutUndo() []string {
+// names lists the tools whose policy is such.
+func (p Policies) names(is func(dispatch.Policy) bool) []string {
 	names := []string{} // NULL would not be an empty list
 	for provider, tools := range p {
 		for operation, policy := range tools {
-			if !needsNoUndo(policy) {
+			if !is(policy) {
 				continue
 			}
 			names = append(names, provider+"/"+operation)
@@ -169,6 +170,13 @@ func CompileMapping(source string) (*Mapping, error) {
 		return nil, fmt.Errorf("payload of an undo: %w", err)
 	}
 	return &Mapping{expression.Apart()}, nil
+}
+
+// reads reports whether the expression may take this field of the effect.
+func (m *Mapping) reads(field string) bool {
+	others := slices.DeleteFunc([]string{"payload", "response", "provider_ref", "key", "agent_run_id", "step_id", "tool_name", "business_scope"},
+		func(name string) bool { return name == field })
+	return m.expression != nil && !m.expression.ReadsOnly(others...)
 }
 
 // Payload is the forward payload byte for byte where nothing else was

@@ -20,7 +20,7 @@ var nextSQL string
 // passing begins a transaction of a pass. Plans go by the indexes, whatever the statistics say: where
 // they were gathered before there were sagas, a join would compare each saga with each.
 var passing = pgx.TxOptions{BeginQuery: pgpool.Transaction.BeginQuery +
-	`; SELECT pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('jit', 'off', true)`}
+	`; SELECT pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('jit', 'off', true), pg_catalog.set_config('enable_memoize', 'off', true)`}
 
 // query collects the rows of one statement, in a transaction of its own.
 func query[T any](ctx context.Context, s *Saga, statement string, scan pgx.RowToFunc[T], args ...any) (all []T, err error) {
@@ -94,13 +94,13 @@ type place struct {
 	step         Step    // without an intent where no step stands here
 	forgotten    bool    // pruning took a completed step of the run
 	isLast       bool    // no step stands behind it in the plan
-	isRead       bool    // with payload and response, which an undo is made of
+	isRead       bool    // with the payload and the response that the undo's payload is made of
 	now          float64 // seconds since 1970, by the database's clock
 	following    []place
 }
 
 // next reads the next steps of each plan, until it has read enough bytes.
-func (s *Saga) next(ctx context.Context, sagas []taken) ([]place, error) {
+func (s *Saga) next(ctx context.Context, sagas []taken, tools *tools) ([]place, error) {
 	runs, versions := columnsOf(sagas)
 	plans, unwritten := make([]*string, len(sagas)), map[string]*string{}
 	for i, t := range sagas {
@@ -126,7 +126,7 @@ func (s *Saga) next(ctx context.Context, sagas []taken) ([]place, error) {
 			first.following = append(first.following, p)
 		}
 		return struct{}{}, err
-	}, runs, versions, maxBytes, maxReady/4, plans)
+	}, runs, versions, maxBytes, maxReady/4, plans, tools.ofPayload, tools.ofResponse)
 	if err != nil {
 		return nil, fmt.Errorf("read the next steps: %w", err)
 	}
@@ -163,7 +163,8 @@ func (s *Saga) move(ctx context.Context, moves []move) (moved map[string]bool, e
 		case Undo:
 			step := m.decided.Step.undoStep()
 			tools[i], undoSteps[i] = &m.decided.undo, &step
-			if payload := string(m.decided.payload); payload != string(m.decided.Step.Payload) {
+			if m.decided.payload != nil {
+				payload := string(m.decided.payload)
 				payloads[i] = &payload
 			}
 		case Mark:

@@ -268,7 +268,7 @@ var daemonNeeds = join(
 	columns("INSERT", "provider", "name", "namespace"),
 	columns("UPDATE", "provider", "idle_until", "state", "reason", "open_until", "prober", "shut_at", "namespace"),
 	columns("INSERT", "saga", "agent_run_id", "cause"),
-	columns("UPDATE", "saga", "state", "ended_at", "moves_at", "passes", "plan", "place", "ready"),
+	columns("UPDATE", "saga", "state", "ended_at", "moves_at", "passes", "leased_until", "plan", "place", "ready"),
 	columns("INSERT", "incident", "kind", "intent_id", "agent_run_id", "detail"),
 	columns("UPDATE", "incident", "detail", "opened_at", "resolved_at", "resolved_by"),
 	functions("prune", "hold_alone"),

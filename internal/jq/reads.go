@@ -1,6 +1,10 @@
 package jq
 
-import "github.com/itchyny/gojq"
+import (
+	"slices"
+
+	"github.com/itchyny/gojq"
+)
 
 // Reads names the fields that the expression takes from its input, as far as
 // that is plain: not what is behind a pipe, in a function or assigned to.
@@ -12,6 +16,39 @@ func (e *Expression) Reads() []string {
 		names = append(names, path[0])
 	}
 	return names
+}
+
+// ReadsOnly reports whether the expression takes nothing from its input but these fields. It
+// knows so of a path and of an object of paths and constants, and says no of all others.
+func (e *Expression) ReadsOnly(fields ...string) bool {
+	return len(e.query.FuncDefs) == 0 && e.query.Op == 0 && readsOnly(e.query.Term, fields)
+}
+
+func readsOnly(t *gojq.Term, fields []string) bool {
+	switch {
+	case t == nil:
+		return false
+	case t.Type == gojq.TermTypeIndex:
+		return slices.Contains(fields, nameOf(t.Index)) && !slices.ContainsFunc(t.SuffixList, func(s *gojq.Suffix) bool {
+			return !s.Optional && nameOf(s.Index) == ""
+		})
+	case len(t.SuffixList) > 0:
+		return false
+	case t.Type == gojq.TermTypeString:
+		return len(t.Str.Queries) == 0
+	case t.Type == gojq.TermTypeObject:
+		return !slices.ContainsFunc(t.Object.KeyVals, func(f *gojq.ObjectKeyVal) bool {
+			name := f.Key
+			if f.KeyString != nil && len(f.KeyString.Queries) == 0 {
+				name = f.KeyString.Str
+			}
+			if f.Val == nil {
+				return !slices.Contains(fields, name)
+			}
+			return name == "" || len(f.Val.FuncDefs) > 0 || f.Val.Op != 0 || !readsOnly(f.Val.Term, fields)
+		})
+	}
+	return t.Type == gojq.TermTypeNumber || t.Type == gojq.TermTypeNull || t.Type == gojq.TermTypeTrue || t.Type == gojq.TermTypeFalse
 }
 
 // reads collects paths of names from those parts of the syntax tree that see the input

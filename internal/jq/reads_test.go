@@ -41,3 +41,37 @@ func TestTheFieldsThatAnExpressionTakesFromItsInput(t *testing.T) {
 		}
 	}
 }
+
+func TestAnExpressionThatTakesNothingButNamedFields(t *testing.T) {
+	t.Parallel()
+	for source, want := range map[string]bool{
+		".a":                                    true,
+		".a.b?":                                 true,
+		"{x: .a, y: {z: .b.c}, a}":              true,
+		`{x: "text", "y": 1, z: true, n: null}`: true,
+		".c":                                    false,
+		"{x: .a, y: .c}":                        false,
+		"{c}":                                   false,
+		".a[.c]":                                false,
+		".a | .c":                               false,
+		`{x: "\(.c)"}`:                          false,
+		"{(.c): .a}":                            false,
+		"{x: (.a, .c)}":                         false,
+		"{x: (.a // .c)}":                       false,
+		"{x: {y: .c}}":                          false,
+		"{a: 1}[.c]":                            false,
+		"def f: .c; {x: f}":                     false,
+		"1 as $x | {$x}":                        false,
+		"{x: [.a]}":                             false,
+		`{"c"}`:                                 false,
+		".":                                     false,
+		"[.[]]":                                 false,
+	} {
+		expression, err := jq.Compile(source)
+		if err != nil {
+			t.Errorf("%s: %v", source, err)
+		} else if got := expression.ReadsOnly("a", "b"); got != want {
+			t.Errorf("%s: got %v", source, got)
+		}
+	}
+}

@@ -198,6 +198,7 @@ CREATE TABLE outbox.saga (
   login        text NOT NULL DEFAULT session_user,  -- the operator's then, else the daemon's that began it
   moves_at     timestamptz NOT NULL DEFAULT now(),  -- when a pass looks at it next; what ends marks it
   passes       int NOT NULL DEFAULT 0,  -- begun since the last one that ended: one is under way, or died
+  leased_until timestamptz,  -- by then the pass that is under way has ended or died; no index has it, so that taking a saga is a HOT update
   plan         bigint[],  -- the steps that it undoes next, in this order; null: it has to look
   place        int NOT NULL DEFAULT 1,  -- in the plan
   ready        jsonb  -- what the last pass decided of the next places, by their number: what settles an undo goes by it

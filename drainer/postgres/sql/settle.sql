@@ -90,12 +90,12 @@ WITH fence AS MATERIALIZED (
   -- Sagas of which a pass decided, a short while ago, what follows this undo. Whatever else happened to the run
   -- since took the plan away. A batch that failed may have failed here, so a repeated one leaves all to a pass.
   SELECT agent_run_id, step, ready FROM waiting
-  WHERE NOT $27::boolean AND state = 'begun' AND passes = 0 AND (ready->>'until'::text)::float8 > extract(epoch FROM now())::float8
+  WHERE NOT $27::boolean AND state = 'begun' AND passes = 0 AND (ready->'until'::text)::float8 > (SELECT extract(epoch FROM now())::float8)
     AND (undoing IN (SELECT intent_id FROM undone WHERE status = 'compensated')) IS TRUE
     AND (agent_run_id IN (SELECT run FROM undo WHERE status <> 'completed')) IS NOT TRUE
 ), next AS (
   INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers, compensates, namespace)
-  SELECT i.agent_run_id, onward.ready->>'step'::text, onward.ready->>'tool'::text, i.business_scope, onward.ready->'payload'::text, i.headers, i.id,
+  SELECT i.agent_run_id, onward.ready->>'step'::text, onward.ready->>'tool'::text, i.business_scope, coalesce(onward.ready->'payload'::text, i.payload), i.headers, i.id,
          coalesce((SELECT p.namespace FROM outbox.provider p WHERE p.name = split_part(onward.ready->>'tool'::text, '/'::text, 1)),
                   (SELECT nullif(s.value, '') FROM outbox.setting s WHERE s.name = 'namespace'))
   FROM onward CROSS JOIN LATERAL (SELECT * FROM outbox.intent WHERE id = onward.step LIMIT 1) i

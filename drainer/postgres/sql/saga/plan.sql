@@ -10,21 +10,22 @@ WITH found AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE coalesce(newest.status, 'pending') IN ('pending', 'unknown')) AS open,
            count(*) FILTER (WHERE newest.status = 'unknown' AND newest.next_attempt_at IS NULL) AS human,
-           (pg_catalog.array_agg(i.id ORDER BY done.finished_at DESC, i.id DESC) FILTER (WHERE newest.status = 'completed' AND
-             coalesce(coalesce(done.served_by, doubt.served_by) || '/' || substr(i.tool_name, strpos(i.tool_name, '/'::text) + 1), i.tool_name)
+           (pg_catalog.array_agg(i.id ORDER BY coalesce(done.finished_at, newest.finished_at) DESC, i.id DESC) FILTER (WHERE newest.status = 'completed' AND
+             coalesce(coalesce(CASE WHEN newest.is_effect THEN newest.served_by ELSE done.served_by END, doubt.served_by) || '/' || substr(i.tool_name, strpos(i.tool_name, '/'::text) + 1), i.tool_name)
                <> ALL ($3::text[])))[1:$4::int] AS steps
     FROM outbox.intent i
     LEFT JOIN LATERAL (
-      SELECT status, next_attempt_at FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1
+      SELECT status, next_attempt_at, finished_at, served_by, outcome, status = 'completed' AND outcome IN ('completed', 'resolved') AS is_effect
+      FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY a.attempt DESC LIMIT 1
     ) newest ON true
     LEFT JOIN LATERAL (
       SELECT finished_at, served_by, outcome FROM outbox.attempt a
-      WHERE newest.status = 'completed' AND a.intent_id = i.id AND a.status = 'completed' AND a.outcome IN ('completed', 'resolved')
+      WHERE newest.status = 'completed' AND NOT newest.is_effect AND a.intent_id = i.id AND a.status = 'completed' AND a.outcome IN ('completed', 'resolved')
       ORDER BY a.attempt DESC LIMIT 1
     ) done ON true
     LEFT JOIN LATERAL (
       SELECT served_by FROM outbox.attempt a
-      WHERE done.outcome = 'resolved' AND a.intent_id = i.id AND NOT a.lookup AND a.outcome IN ('ambiguous', 'lost', 'in_flight')
+      WHERE CASE WHEN newest.is_effect THEN newest.outcome ELSE done.outcome END = 'resolved' AND a.intent_id = i.id AND NOT a.lookup AND a.outcome IN ('ambiguous', 'lost', 'in_flight')
       ORDER BY a.attempt DESC LIMIT 1
     ) doubt ON true
     WHERE i.agent_run_id = asked.run AND i.compensates IS NULL

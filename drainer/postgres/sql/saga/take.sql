@@ -4,7 +4,7 @@
 -- a saga of which three passes did not end is left to a human.
 WITH due AS MATERIALIZED (
   SELECT agent_run_id, cause, passes FROM outbox.saga
-  WHERE state = 'begun' AND moves_at <= now() AND (passes > 0) = $4::boolean
+  WHERE state = 'begun' AND moves_at <= now() AND (passes > 0) = $4::boolean AND (NOT $4::boolean OR coalesce(leased_until <= now(), true))
     AND ($3::text[] IS NULL OR agent_run_id = ANY ($3::text[]))
   ORDER BY moves_at LIMIT $1::int FOR UPDATE SKIP LOCKED
 ), stalled AS (
@@ -18,7 +18,7 @@ WITH due AS MATERIALIZED (
   FROM stalled
   ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now()
 ), taken AS (
-  UPDATE outbox.saga s SET passes = s.passes + 1, moves_at = now() + make_interval(secs => $2::float8)
+  UPDATE outbox.saga s SET passes = s.passes + 1, leased_until = now() + make_interval(secs => $2::float8)
   WHERE s.agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM due WHERE passes < 3))
   RETURNING s.agent_run_id, s.xmin::text AS version, s.passes, s.plan IS NOT NULL AS planned
 )
