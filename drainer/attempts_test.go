@@ -27,7 +27,7 @@ func TestTheSeriesOfManyToolsAreBounded(t *testing.T) {
 		providers = append(providers, provider)
 	}
 	registry := prometheus.NewRegistry()
-	o := newObserver(providers, slog.New(slog.DiscardHandler), registry)
+	o := newObserver(providers, false, slog.New(slog.DiscardHandler), registry)
 	scrape := func() (series, bytes int) {
 		recorder := httptest.NewRecorder()
 		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
@@ -63,7 +63,7 @@ func TestTheSeriesOfManyToolsAreBounded(t *testing.T) {
 func TestTheFirstIncreaseOfAToolIsSeen(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	o := newObserver([]dispatch.Provider{{Name: "sim", Tools: map[string]dispatch.Policy{"act": {}}}}, slog.New(slog.DiscardHandler), registry)
+	o := newObserver([]dispatch.Provider{{Name: "sim", Tools: map[string]dispatch.Policy{"act": {}}}}, false, slog.New(slog.DiscardHandler), registry)
 	count := func(outcome dispatch.Outcome) {
 		o.attempted(&Settlement{Row: &Row{Tuple: dispatch.Tuple{ToolName: "sim/act"}}, Result: dispatch.Result{Outcome: outcome}}, "act")
 	}

@@ -43,6 +43,9 @@ type Settings struct {
 	// trace that the agent left with its intent. nil traces nothing, and leaves
 	// the agent's trace context as it is.
 	Traces trace.TracerProvider
+
+	// NativeHistograms adds Prometheus's native form to each histogram.
+	NativeHistograms bool
 }
 
 // WorkerSettings time a worker's life. Lease is how long other workers wait
@@ -75,7 +78,7 @@ func New(store Store, providers []dispatch.Provider, settings Settings, log *slo
 		store:    store,
 		first:    providers,
 		settings: settings,
-		observer: newObserver(providers, log, metrics),
+		observer: newObserver(providers, settings.NativeHistograms, log, metrics),
 		tracing:  newTracing(settings.Traces),
 		log:      log,
 		reloads:  make(chan reload),

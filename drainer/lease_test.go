@@ -154,7 +154,7 @@ func (s *beatsStore) Reap(context.Context, []string, Judge) ([]Settlement, error
 
 func newReaperOf(store Store) *reaper {
 	settings := Settings{Worker: timing}
-	return (&session{store: store, settings: settings, observer: newObserver(nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry())}).newReaper()
+	return (&session{store: store, settings: settings, observer: newObserver(nil, false, slog.New(slog.DiscardHandler), prometheus.NewRegistry())}).newReaper()
 }
 
 // The database's clock leaps, stands still or jumps back: the heartbeats' own times mean nothing.

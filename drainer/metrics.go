@@ -47,35 +47,38 @@ type metrics struct {
 	concurrency      *prometheus.GaugeVec
 }
 
-func newObserver(providers []dispatch.Provider, log *slog.Logger, registerer prometheus.Registerer) *observer {
-	metrics := newMetrics(registerer)
+func newObserver(providers []dispatch.Provider, native bool, log *slog.Logger, registerer prometheus.Registerer) *observer {
+	metrics := newMetrics(native, registerer)
 	o := &observer{metrics: metrics, log: log, tallies: newTallies(metrics, log.Handler()), generations: map[string]int{}, unknownTold: map[string]time.Time{}}
 	o.serve(providers)
 	o.metrics.announce(dispatch.Provider{Name: unconfigured})
 	return o
 }
 
-func newMetrics(registerer prometheus.Registerer) *metrics {
+func newMetrics(native bool, registerer prometheus.Registerer) *metrics {
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "drainer", Name: name, Help: help}, labels)
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "drainer", Name: name, Help: help}, labels)
 	}
-	histogram := func(name, help string, from, factor float64, count int) prometheus.HistogramOpts {
-		return prometheus.HistogramOpts{Namespace: "drainer", Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(from, factor, count)}
+	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
+		o := prometheus.HistogramOpts{Namespace: "drainer", Name: name, Help: help, Buckets: buckets}
+		if native { // a bucket is a tenth wider than the one below it, and there are 100 at most
+			o.NativeHistogramBucketFactor, o.NativeHistogramMaxBucketNumber, o.NativeHistogramMinResetDuration = 1.1, 100, time.Hour
+		}
+		return o
 	}
 	m := &metrics{
-		batchDuration:    prometheus.NewHistogram(histogram("batch_duration_seconds", "One settle-and-claim commit.", 0.0005, 2, 15)),
+		batchDuration:    prometheus.NewHistogram(histogram("batch_duration_seconds", "One settle-and-claim commit.", prometheus.ExponentialBuckets(0.0005, 2, 15))),
 		batchFailures:    prometheus.NewCounter(prometheus.CounterOpts{Namespace: "drainer", Name: "batch_failures_total", Help: "Commits that failed: the database was away, or too slow."}),
 		claimed:          counter("claimed_rows_total", "Rows claimed.", "provider"),
 		leasesLost:       counter("leases_lost_total", "Outcomes refused because the row's claim was gone.", "provider"),
 		attempts:         newAttempts(),
-		dispatchDuration: prometheus.NewHistogramVec(histogram("dispatch_duration_seconds", "One dispatch, from call to outcome.", 0.001, 2, 17), []string{"provider"}),
-		deliveryLatency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: "drainer", Name: "delivery_latency_seconds", Help: "From enqueue, or not_before, to completion.",
-			Buckets: []float64{0.002, 0.005, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 900, 3600}, // the alerts' objective is 60
-		}, []string{"provider"}),
+		dispatchDuration: prometheus.NewHistogramVec(histogram("dispatch_duration_seconds", "One dispatch, from call to outcome.", prometheus.ExponentialBuckets(0.001, 2, 17)), []string{"provider"}),
+		deliveryLatency: prometheus.NewHistogramVec(histogram("delivery_latency_seconds", "From enqueue, or not_before, to completion.",
+			[]float64{0.002, 0.005, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 900, 3600}), // the alerts' objective is 60
+			[]string{"provider"}),
 		settled:        counter("settled_total", "Intents by the status that they were settled with.", "provider", "status"),
 		inFlight:       gauge("in_flight", "Rows claimed by this process and not yet ended.", "provider"),
 		stalled:        gauge("lane_stalled", "Lanes of the provider whose batches have failed for over a minute.", "provider"),
@@ -404,14 +407,24 @@ func (t *tallies) find(e ending) *tally {
 
 func (t *tally) count(s *Settlement) {
 	t.attempts.Inc()
-	t.took.Observe(s.FinishedAt.Sub(s.StartedAt).Seconds())
+	observe(t.took, s.FinishedAt.Sub(s.StartedAt), s.Row.spans)
 	if t.settled != nil {
 		t.settled.Inc()
 	}
 	if t.latency != nil {
-		t.latency.Observe((s.Row.SinceEnqueue + s.FinishedAt.Sub(s.Row.ClaimedAt)).Seconds())
+		observe(t.latency, s.Row.SinceEnqueue+s.FinishedAt.Sub(s.Row.ClaimedAt), s.Row.spans)
 	}
 	t.line.write(s)
+}
+
+// observe leaves the trace of an attempt that is recorded as the bucket's exemplar, so that a
+// dashboard leads from a slow bucket to a slow attempt.
+func observe(histogram prometheus.Observer, took time.Duration, spans *attemptSpans) {
+	if id := spans.traceID(); id != "" {
+		histogram.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": id})
+		return
+	}
+	histogram.Observe(took.Seconds())
 }
 
 func elapsed(since time.Time) time.Duration { return between(since, time.Now()) }

@@ -23,7 +23,7 @@ func observing(providers ...dispatch.Provider) (o *observer, said *bytes.Buffer)
 		}
 		return a
 	}}))
-	return newObserver(providers, log, prometheus.NewRegistry()), said
+	return newObserver(providers, false, log, prometheus.NewRegistry()), said
 }
 
 func TestEachChangeOfAGateIsALine(t *testing.T) {
@@ -152,7 +152,7 @@ func TestAReplayForAnIntentsFirstAttemptIsCountedAndIsOfInterest(t *testing.T) {
 func TestWhatEndsAfterItsProviderWasTakenOutIsCountedUnderItsName(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	o := newObserver([]dispatch.Provider{{Name: "sim"}}, slog.New(slog.DiscardHandler), registry)
+	o := newObserver([]dispatch.Provider{{Name: "sim"}}, false, slog.New(slog.DiscardHandler), registry)
 	ended := &Settlement{Row: &Row{Tuple: dispatch.Tuple{ToolName: "sim/act"}}, Result: dispatch.Result{Outcome: dispatch.Completed}, Decision: dispatch.Decision{Status: dispatch.StatusCompleted}}
 	o.attempted(ended, "act")
 	o.serve([]dispatch.Provider{{Name: "another"}})
@@ -195,7 +195,7 @@ func TestGaugesOfAProviderThatIsNoLongerConfiguredDoNotLie(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	kept, removed := dispatch.Provider{Name: "kept"}, dispatch.Provider{Name: "removed"}
-	o := newObserver([]dispatch.Provider{kept, removed}, slog.New(slog.DiscardHandler), registry)
+	o := newObserver([]dispatch.Provider{kept, removed}, false, slog.New(slog.DiscardHandler), registry)
 	o.claimed("removed", 1)
 	o.gate(Gate{}, Gate{Name: "removed", Breaker: BreakerClosed})
 
@@ -214,7 +214,7 @@ func TestAProviderThatCameBackWhileItDrainedIsShown(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	sim := []dispatch.Provider{{Name: "sim"}}
-	o := newObserver(sim, slog.New(slog.DiscardHandler), registry)
+	o := newObserver(sim, false, slog.New(slog.DiscardHandler), registry)
 	before := gauges(t, registry)["sim"]
 	o.serve(nil)
 	o.serve(sim)
@@ -247,7 +247,7 @@ func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 func TestAnIntentCountsAsSettledOnceNoAttemptFollows(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	o := newObserver([]dispatch.Provider{{Name: "sim"}}, slog.New(slog.DiscardHandler), registry)
+	o := newObserver([]dispatch.Provider{{Name: "sim"}}, false, slog.New(slog.DiscardHandler), registry)
 	for _, status := range settledStatuses {
 		if zero, is := values(t, registry)["settled_total sim "+string(status)]; !is || zero != 0 {
 			t.Errorf("%s begins at %v (%v), want 0", status, zero, is)
@@ -272,10 +272,35 @@ func TestAnIntentCountsAsSettledOnceNoAttemptFollows(t *testing.T) {
 	}
 }
 
+func TestHistogramsHaveTheirNativeFormWhereTheFileSaysSo(t *testing.T) {
+	t.Parallel()
+	for _, native := range []bool{true, false} {
+		registry := prometheus.NewRegistry()
+		o := newObserver([]dispatch.Provider{{Name: "sim"}}, native, slog.New(slog.DiscardHandler), registry)
+		o.committed(time.Second, nil)
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			histogram := family.GetMetric()[0].GetHistogram()
+			if histogram == nil {
+				continue
+			}
+			if got := histogram.Schema != nil; got != native {
+				t.Errorf("%s has a native form: %v, want %v", family.GetName(), got, native)
+			}
+			if len(histogram.GetBucket()) < 15 {
+				t.Errorf("%s has lost its buckets", family.GetName())
+			}
+		}
+	}
+}
+
 func TestWhatIsConfiguredAndWhatIsShutIsShown(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	o := newObserver([]dispatch.Provider{{Name: "sim", Concurrency: 8, Timeout: 30 * time.Second}}, slog.New(slog.DiscardHandler), registry)
+	o := newObserver([]dispatch.Provider{{Name: "sim", Concurrency: 8, Timeout: 30 * time.Second}}, false, slog.New(slog.DiscardHandler), registry)
 	o.gate(Gate{}, Gate{Name: "sim", Breaker: BreakerClosed, Paused: true})
 	o.committed(time.Second, nil)
 	o.committed(time.Second, context.DeadlineExceeded)

@@ -107,6 +107,14 @@ func (s *attemptSpans) dispatched(settlement *Settlement) {
 	s.settle.SetAttributes(attribute.String("drainer.status", string(settlement.Decision.Status)))
 }
 
+// traceID is empty where nothing is recorded.
+func (s *attemptSpans) traceID() string {
+	if s == nil || !s.dispatch.IsRecording() {
+		return ""
+	}
+	return s.dispatch.SpanContext().TraceID().String()
+}
+
 // refused ends an attempt whose row another worker took over.
 func (s *attemptSpans) refused() {
 	if s != nil && s.settle != nil {

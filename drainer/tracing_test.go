@@ -288,6 +288,49 @@ func TestWhatWasGivenBackLeavesNoSpan(t *testing.T) {
 	}
 }
 
+// A dashboard leads from a slow bucket to a slow attempt.
+func TestARecordedTraceIsTheExemplarOfItsBucketAndAnUnrecordedOneIsNot(t *testing.T) {
+	t.Parallel()
+	recorded, _ := recording()
+	never, _ := recording(sdktrace.WithSampler(sdktrace.NeverSample()))
+	for name, test := range map[string]struct {
+		tracing *tracing
+		want    string
+	}{"recorded": {recorded, agentTrace}, "not sampled": {never, ""}, "tracing is off": {nil, ""}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			registry := prometheus.NewRegistry()
+			sender(test.tracing, registry)()
+			exemplars := exemplarsOf(t, registry)
+			for _, histogram := range []string{"drainer_dispatch_duration_seconds", "drainer_delivery_latency_seconds"} {
+				if got := exemplars[histogram]; got != test.want {
+					t.Errorf("%s has the exemplar %q, want %q", histogram, got, test.want)
+				}
+			}
+		})
+	}
+}
+
+// exemplarsOf reads the traces that histograms name.
+func exemplarsOf(t *testing.T, registry *prometheus.Registry) map[string]string {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	traces := map[string]string{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			for _, bucket := range metric.GetHistogram().GetBucket() {
+				for _, label := range bucket.GetExemplar().GetLabel() {
+					traces[family.GetName()] += label.GetValue()
+				}
+			}
+		}
+	}
+	return traces
+}
+
 type instant struct{}
 
 func (instant) Dispatch(context.Context, dispatch.Request) dispatch.Result {
@@ -295,13 +338,13 @@ func (instant) Dispatch(context.Context, dispatch.Request) dispatch.Result {
 }
 
 // sender sends one row again and again, through all that an attempt passes.
-func sender(tracing *tracing) func() {
+func sender(tracing *tracing, registry *prometheus.Registry) func() {
 	provider := dispatch.Provider{
 		Name: "sim", Adapter: instant{}, Concurrency: 1, Timeout: time.Minute,
 		Tools: map[string]dispatch.Policy{"act": {Class: dispatch.KeyIdempotent, KeyTTL: time.Hour, MaxAttempts: 3}},
 	}
 	upstream := newUpstream(provider)
-	p := &pool{observer: newObserver([]dispatch.Provider{provider}, slog.New(slog.DiscardHandler), prometheus.NewRegistry()), tracing: tracing}
+	p := &pool{observer: newObserver([]dispatch.Provider{provider}, false, slog.New(slog.DiscardHandler), registry), tracing: tracing}
 	row := tracedRow(map[string]string{"traceparent": traceparent})
 	return func() {
 		settlement := p.send(context.Background(), upstream, provider.Tools["act"], row)
@@ -333,7 +376,7 @@ func BenchmarkSend(b *testing.B) {
 		tracing *tracing
 	}{{"off", nil}, {"unsampled", dropped}, {"sampled", sampled}} {
 		b.Run(bench.name, func(b *testing.B) {
-			send := sender(bench.tracing)
+			send := sender(bench.tracing, prometheus.NewRegistry())
 			b.ReportAllocs()
 			for b.Loop() {
 				send()

@@ -2,6 +2,8 @@ package integration_test
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"regexp"
 	"strings"
 	"syscall"
@@ -147,6 +149,43 @@ func TestNoPayloadKeyPartOrSecretReachesLogsOrMetrics(t *testing.T) {
 	}
 	if want := `drainer_dispatch_attempts_total{operation="charge",outcome="completed",provider="billing"} 1`; !strings.Contains(metrics, want) {
 		t.Errorf("the metrics lack %s", want)
+	}
+}
+
+func TestProfilesAnswerOnTheirOwnListenerAloneAndScrapersMayAskForOpenMetrics(t *testing.T) {
+	t.Parallel()
+	_, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script())
+	shell := program.New(t, drainertest.Database(t), "BILLING_TOKEN=t")
+	config := fmt.Sprintf(billingConfig, baseURL)
+	daemon := shell.Start(program.WriteConfig(t, strings.Replace(config, "server: {", `server: {debug: "127.0.0.1:0", native_histograms: true, `, 1)))
+	if daemon.Logged("profiles can be read") == 0 {
+		daemon.WaitFor("profiles can be read")
+	}
+	address := regexp.MustCompile(`"profiles can be read","address":"([^"]+)"`).FindStringSubmatch(daemon.Log())[1]
+	response, err := http.Get("http://" + address + "/debug/pprof/goroutine?debug=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	profile, err := io.ReadAll(response.Body)
+	_ = response.Body.Close()
+	if err != nil || !strings.Contains(string(profile), "goroutine profile: total") {
+		t.Errorf("it answers %v and %.100q, want a profile", err, profile)
+	}
+	if got := daemon.Get("/debug/pprof/"); !strings.Contains(got, "404") {
+		t.Errorf("the listener of the metrics answers %.100q", got)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, daemon.Base+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+	if response, err = http.DefaultClient.Do(request); err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := io.ReadAll(response.Body)
+	_ = response.Body.Close()
+	if err != nil || !strings.HasSuffix(string(metrics), "# EOF\n") || !strings.Contains(string(metrics), "drainer_in_flight{") {
+		t.Errorf("a scraper that asks for OpenMetrics gets %v and %.100q", err, metrics)
 	}
 }
 

@@ -77,6 +77,9 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 			`2:1: unknown field "workr"; did you mean "worker"?`,
 			"3:18: server.listen: want text; put the value in quotes",
 		}},
+		"profiles for everybody": {"version: 1\nserver: {debug: \":6060\"}\n", []string{
+			"2:17: server.debug: want a loopback address and a port, such as 127.0.0.1:6060: profiles show memory",
+		}},
 		"unknown field": {"version: 1\nqueues: []\n", []string{
 			`2:1: unknown field "queues"; known here: database, egress, log, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
 		}},

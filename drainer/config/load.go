@@ -176,7 +176,9 @@ type Worker struct {
 
 // Server is the HTTP listener of /metrics, /livez and /readyz.
 type Server struct {
-	Listen string `yaml:"listen" jsonschema_description:"host:port; without a host, every address. Default: $DRAINER_LISTEN, which the image sets to :9464, else 127.0.0.1:9464."`
+	Listen           string `yaml:"listen" jsonschema_description:"host:port; without a host, every address. Default: $DRAINER_LISTEN, which the image sets to :9464, else 127.0.0.1:9464."`
+	Debug            string `yaml:"debug" jsonschema_description:"host:port on loopback where /debug/pprof/ answers with profiles of the process. Default: none."`
+	NativeHistograms bool   `yaml:"native_histograms" jsonschema_description:"Offers each histogram in Prometheus's native form too, to scrapers that ask for it."`
 }
 
 // Log chooses the lines that a daemon writes.

@@ -25,6 +25,9 @@ func (r *reader) checkRoot(block rootBlock) {
 	if _, _, err := net.SplitHostPort(block.Server.Listen); err != nil && block.Server.Listen != "" {
 		r.reject(path{"server", "listen"}, "want host:port or :port, such as :9464")
 	}
+	if host, _, err := net.SplitHostPort(block.Server.Debug); block.Server.Debug != "" && (err != nil || host != "localhost" && !net.ParseIP(host).IsLoopback()) {
+		r.reject(path{"server", "debug"}, "want a loopback address and a port, such as 127.0.0.1:6060: profiles show memory")
+	}
 	if !slices.Contains([]string{"info", "warn", "error"}, block.Log.Level) {
 		r.reject(path{"log", "level"}, "want info, warn or error")
 	}

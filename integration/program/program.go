@@ -142,7 +142,7 @@ func (p *Program) Start(config string, env ...string) *Daemon {
 	p.t.Helper()
 	d := p.Launch(config, env...)
 	d.WaitFor(`"msg":"serving"`)
-	d.Base = "http://" + regexp.MustCompile(`"address":"([^"]+)"`).FindStringSubmatch(d.log.String())[1]
+	d.Base = "http://" + regexp.MustCompile(`"msg":"serving","address":"([^"]+)"`).FindStringSubmatch(d.log.String())[1]
 	return d
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -164,6 +165,7 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 		Worker: drainer.WorkerSettings(loaded.Worker), Traces: traces, Secrets: secrets,
 		Sagas:                 func(news drainer.SagaNews) { parts.saga.Settled(news.Marked, news.Undos, news.Compensated) },
 		UnconfiguredFailAfter: loaded.Unconfigured.FailAfter, MisconfiguredFailAfter: loaded.Misconfigured.FailAfter,
+		NativeHistograms: loaded.Server.NativeHistograms,
 	}
 	daemon := drainer.New(store, loaded.Providers, settings, log, metrics)
 	reloader := &reloader{
@@ -184,6 +186,9 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 	group.Go(func() error {
 		return serve(serving, listener, handler(readiness(database, daemon, runner), daemon.Live, metrics), log)
 	})
+	if loaded.Server.Debug != "" {
+		group.Go(func() error { return serveProfiles(serving, loaded.Server.Debug, log) })
+	}
 	return group.Wait()
 }
 
@@ -221,7 +226,7 @@ func collectLess() {
 // compensations stand still.
 func handler(ready, live func() error, metrics *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 8}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 8, EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /livez", probe(live))
 	mux.HandleFunc("GET /readyz", probe(ready))
 	return mux
@@ -299,6 +304,27 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, log
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve metrics and probes: %w", err)
+	}
+	return nil
+}
+
+// serveProfiles answers go tool pprof, on loopback alone and only where the file says so.
+func serveProfiles(ctx context.Context, address string, log *slog.Logger) error {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("profiles cannot be served; correct server.debug in the configuration: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	log.Info("profiles can be read", "address", listener.Addr().String())
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve profiles: %w", err)
 	}
 	return nil
 }
