@@ -142,8 +142,8 @@ func TestOfTwoUndosThatEndInOneBatchAFailedOneStopsTheRun(t *testing.T) {
 	w := newWorld(t)
 	store := w.open()
 	worker, rows := w.undoWaits(store)
-	w.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
-		SELECT agent_run_id, 'compensate:by hand', 'shop/cancel', 'x', '{}', min(id) FROM outbox.intent GROUP BY 1`)
+	w.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates, tenant)
+		SELECT agent_run_id, 'compensate:by hand', 'shop/cancel', 'x', '{}', min(id), min(tenant) FROM outbox.intent GROUP BY 1`)
 	other := w.batch(store, worker, drainer.Batch{Claims: []drainer.Claim{{Provider: "shop", Server: "shop", Limit: 100}}}).Claimed[0].Rows
 	both := settling(rows, dispatch.Completed)
 	failed := settling(other, dispatch.Rejected)

@@ -81,6 +81,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, url: drainertest.Database(t), shop: &provider{answers: map[string]dispatch.Result{}}}
 	w.db = drainertest.Connect(t, w.url)
+	drainertest.Tenant(t, w.db)
 	w.saga = newSaga(t, w.db)
 	return w
 }

@@ -142,8 +142,19 @@ GROUP BY i.id, p.intent_id
 HAVING count(p.intent_id) <> 1 OR i.id IS NULL
 ORDER BY 1 LIMIT 10`
 
+// strayed finds what has another tenant than its intent, or than the step that it undoes.
+const strayed = `
+SELECT q.intent_id FROM outbox.queue q JOIN outbox.intent i ON i.id = q.intent_id WHERE q.tenant <> coalesce(i.tenant, 0)
+UNION SELECT u.id FROM outbox.intent u JOIN outbox.intent i ON i.id = u.compensates WHERE u.tenant IS DISTINCT FROM i.tenant`
+
+// Tenant makes the login that the test connects with one of two tenants.
+func Tenant(t testing.TB, db executor) {
+	t.Helper()
+	Exec(t, db, `INSERT INTO outbox.tenant (name, role) VALUES ('other', 'other'), ('own', session_user)`)
+}
+
 // AssertInvariant fails the test unless every intent is in exactly one of
-// queue, claim or settled. It reads one snapshot, so it may run at any time.
+// queue, claim or settled, and its tenant's. It reads one snapshot, so it may run at any time.
 func AssertInvariant(t testing.TB, db querier) {
 	t.Helper()
 	var (
@@ -158,6 +169,9 @@ func AssertInvariant(t testing.TB, db querier) {
 	})
 	if err != nil {
 		t.Errorf("checking the invariant: %v", err)
+	}
+	for _, intent := range Column[int64](t, db, strayed) {
+		t.Errorf("intent %d is queued as another tenant's, or undoes another tenant's step", intent)
 	}
 }
 

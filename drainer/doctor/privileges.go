@@ -245,7 +245,7 @@ var readNeeds = join(
 	usage,
 	tables([]string{"SELECT"},
 		"intent", "queue", "claim", "attempt", "worker", "tool", "provider", "duplicate", "generation", "saga", "incident", "page", "watermark",
-		"operation", "census", "setting", "forgotten", "status", "collisions", "last_collision", "goose_db_version",
+		"operation", "census", "setting", "tenant", "forgotten", "status", "collisions", "last_collision", "goose_db_version",
 		"audit_conflicting_refs", "audit_repeated_completions", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 	functions("idempotency_key", "retention_floor", "hold", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 )
@@ -258,7 +258,7 @@ var daemonNeeds = join(
 	tables([]string{"INSERT"}, "queue", "claim", "worker", "page", "watermark"),
 	tables([]string{"UPDATE"}, "worker", "page", "watermark", "census"),
 	tables([]string{"DELETE"}, "queue", "claim", "worker", "tool"),
-	columns("INSERT", "intent", "agent_run_id", "step_id", "tool_name", "business_scope", "payload", "headers", "not_before", "compensates", "namespace"),
+	columns("INSERT", "intent", "agent_run_id", "step_id", "tool_name", "business_scope", "payload", "headers", "not_before", "compensates", "namespace", "tenant"),
 	columns("UPDATE", "queue", "provider"),
 	columns("UPDATE", "claim", "attempts", "first_attempt_ats", "intent_ids", "lookups", "maybe_applied", "tries", "vias"),
 	columns("INSERT", "attempt", "intent_id", "attempt", "worker", "started_at", "finished_at", "outcome", "status", "next_attempt_at",
@@ -439,7 +439,7 @@ const excessSQL = `
 	SELECT 'INSERT (' || c.attname::text || ')', 'outbox.intent'
 	FROM agent, pg_attribute c JOIN pg_class t ON t.oid = c.attrelid
 	WHERE t.relnamespace = to_regnamespace('outbox'::text)::oid AND t.relname = 'intent' AND c.attnum > 0 AND NOT c.attisdropped
-	  AND c.attname IN ('id', 'compensates', 'created_at') AND has_column_privilege(agent.oid, c.attrelid, c.attnum, 'INSERT'::text)
+	  AND c.attname IN ('id', 'compensates', 'created_at', 'namespace', 'tenant') AND has_column_privilege(agent.oid, c.attrelid, c.attnum, 'INSERT'::text)
 	UNION ALL
 	SELECT a.action, 'SEQUENCE outbox.' || c.relname::text
 	FROM agent, pg_class c CROSS JOIN pg_catalog.unnest(ARRAY['USAGE', 'SELECT', 'UPDATE']) AS a (action)

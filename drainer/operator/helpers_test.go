@@ -42,6 +42,7 @@ func newOutbox(t *testing.T) *outbox {
 	t.Cleanup(store.Close)
 	db := drainertest.Connect(t, url)
 	o := &outbox{t: t, url: url, db: db, store: store}
+	drainertest.Tenant(t, db)
 	o.worker = o.join()
 	return o
 }

@@ -538,8 +538,8 @@ func TestAnUndoGoesToWhoeverHadTheEffect(t *testing.T) {
 	o.shutOff("sim")
 	o.enqueue("run", 0, 1)
 	o.settle(worker, dispatch.Completed, o.withFallback(worker)...)
-	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
-		VALUES ('run', 'compensate:1', 'sim/undo', 'scope', '{}', 1)`)
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates, tenant)
+		SELECT 'run', 'compensate:1', 'sim/undo', 'scope', '{}', id, tenant FROM outbox.intent`)
 	if rows := o.withFallback(worker); len(rows) != 0 {
 		t.Errorf("claimed %+v, want the undo to wait for its own provider", rows)
 	}

@@ -43,7 +43,9 @@ func openOutbox(t testing.TB, url, storeURL string) *outbox {
 		t.Fatal(err)
 	}
 	t.Cleanup(store.Close)
-	return &outbox{Store: store, t: t, db: drainertest.Connect(t, url)}
+	o := &outbox{Store: store, t: t, db: drainertest.Connect(t, url)}
+	drainertest.Tenant(t, o.db)
+	return o
 }
 
 // join is a new worker with a heartbeat.

@@ -9,6 +9,15 @@ CREATE TABLE outbox.setting (
   CHECK (name <> 'unknown_tools' OR value IN ('refuse', 'accept'))
 );
 
+-- Who is walled off from whom, as the schema's owner has it. A login's tenant is the one whose role was granted to it,
+-- directly or through other roles. Without rows there are no walls.
+CREATE TABLE outbox.tenant (
+  tenant_id smallint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name      text COLLATE "C" NOT NULL UNIQUE CHECK (octet_length(name) BETWEEN 1 AND 255),
+  role      name NOT NULL UNIQUE,
+  weight    int NOT NULL DEFAULT 1 CHECK (weight BETWEEN 1 AND 1000)  -- its share of the work, beside other tenants'
+);
+
 -- What agents committed. Rows are never changed.
 CREATE TABLE outbox.intent (
   id             bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -22,6 +31,7 @@ CREATE TABLE outbox.intent (
   not_before     timestamptz,
   compensates    bigint,  -- the intent that this one undoes
   namespace      text COLLATE "C",  -- what its key was made with, fixed as it is enqueued; null: none, and no bytes
+  tenant         smallint,  -- of the login that enqueued it; null: of none. An undo has that of its step
   created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
   payload_bytes  int NOT NULL GENERATED ALWAYS AS (octet_length(payload::text)) STORED,  -- as a claim brings it
   PRIMARY KEY (agent_run_id, step_id, tool_name, business_scope),
@@ -61,6 +71,7 @@ CREATE TABLE outbox.queue (
   first_attempt_at timestamptz,             -- null until something may have been sent
   maybe_applied    boolean NOT NULL DEFAULT false,
   lookup           boolean NOT NULL DEFAULT false,  -- the next attempt asks, it does not act
+  tenant           smallint NOT NULL DEFAULT 0,     -- its intent's; 0: of none
   via              text COLLATE "C",        -- the fallback that may have applied it; null: its own provider
   PRIMARY KEY (provider, next_attempt_at, intent_id)
 ) WITH (
@@ -285,6 +296,6 @@ CREATE TABLE outbox.watermark (
 
 -- +goose Down
 DROP TABLE outbox.wake_up, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.worker,
-           outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.setting;
+           outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.tenant, outbox.setting;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
 DROP FUNCTION outbox.reopen_incident;

@@ -33,9 +33,9 @@ GRANT SELECT ON outbox.status, outbox.tool TO outbox_agent;
 
 -- The drainer moves rows and appends. It cannot change or delete an intent, nor what was recorded of one.
 GRANT SELECT ON outbox.intent, outbox.queue, outbox.claim, outbox.attempt, outbox.worker, outbox.provider, outbox.tool,
-                outbox.duplicate, outbox.saga, outbox.incident, outbox.page, outbox.watermark, outbox.setting, outbox.forgotten, outbox.generation, outbox.status,
+                outbox.duplicate, outbox.saga, outbox.incident, outbox.page, outbox.watermark, outbox.setting, outbox.tenant, outbox.forgotten, outbox.generation, outbox.status,
                 outbox.collisions, outbox.last_collision, outbox.goose_db_version TO outbox_drainer, outbox_operator;
-GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before, compensates, namespace)
+GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before, compensates, namespace, tenant)
   ON outbox.intent TO outbox_drainer;
 GRANT INSERT, DELETE, UPDATE (provider) ON outbox.queue TO outbox_drainer;  -- FOR UPDATE asks for UPDATE
 GRANT INSERT, DELETE, UPDATE (intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias) ON outbox.claim TO outbox_drainer;

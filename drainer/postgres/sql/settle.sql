@@ -43,14 +43,14 @@ WITH fence AS MATERIALIZED (
          problem::jsonb, retry_after_seconds, coalesce(asked, false), CASE WHEN started_at IS NOT NULL THEN via END
   FROM ended
 ), requeued AS (
-  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via, bytes)
+  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via, bytes, tenant)
   SELECT (SELECT provider FROM fence WHERE fence.claim_id = ended.claim_id), next_attempt_at, intent_id,
-         (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), attempt, tries,
+         i.agent_run_id, attempt, tries,
          coalesce(first_attempt_at, CASE WHEN may_have_been_sent THEN started_at END),
          coalesce(maybe_applied, false), coalesce(lookup, false),
          CASE WHEN maybe_applied THEN via END,
-         (SELECT payload_bytes + coalesce(octet_length(headers::text), 0) FROM outbox.intent WHERE id = intent_id)
-  FROM ended
+         i.payload_bytes + coalesce(octet_length(i.headers::text), 0), coalesce(i.tenant, 0::smallint)
+  FROM ended CROSS JOIN LATERAL (SELECT * FROM outbox.intent WHERE id = intent_id LIMIT 1) i
   WHERE $19::float8[] IS NOT NULL AND next_attempt_at IS NOT NULL
 ), opened AS (
   -- A human must decide on an unknown outcome, on an intent that was refused here, and on an effect that may be
@@ -94,8 +94,8 @@ WITH fence AS MATERIALIZED (
     AND (undoing IN (SELECT intent_id FROM undone WHERE status = 'compensated')) IS TRUE
     AND (agent_run_id IN (SELECT run FROM undo WHERE status <> 'completed')) IS NOT TRUE
 ), next AS (
-  INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers, compensates, namespace)
-  SELECT i.agent_run_id, onward.ready->>'step'::text, onward.ready->>'tool'::text, i.business_scope, coalesce(onward.ready->'payload'::text, i.payload), i.headers, i.id,
+  INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers, compensates, tenant, namespace)
+  SELECT i.agent_run_id, onward.ready->>'step'::text, onward.ready->>'tool'::text, i.business_scope, coalesce(onward.ready->'payload'::text, i.payload), i.headers, i.id, i.tenant,
          coalesce((SELECT p.namespace FROM outbox.provider p WHERE p.name = split_part(onward.ready->>'tool'::text, '/'::text, 1)),
                   (SELECT nullif(s.value, '') FROM outbox.setting s WHERE s.name = 'namespace'))
   FROM onward CROSS JOIN LATERAL (SELECT * FROM outbox.intent WHERE id = onward.step LIMIT 1) i
