@@ -14,6 +14,7 @@ package dashboards
 import (
 	"bytes"
 	"encoding/json"
+	"regexp"
 	"strings"
 )
 
@@ -37,10 +38,10 @@ type Row struct {
 type Panel struct {
 	Title       string
 	Unit        Unit
-	Description string // what it shows, and what to do
+	Description string // what it shows, and what to do; it leads to the runbooks and the lists that it names
 	Queries     []Query
 	Number      bool // the newest value alone, in a narrow panel
-	// Warn and Alarm colour what is over them. Zero colours nothing.
+	// Warn and Alarm colour what is over them, and are lines in a graph. Zero colours nothing.
 	Warn, Alarm float64
 }
 
@@ -105,7 +106,7 @@ func (d Dashboard) JSON() ([]byte, error) {
 		"schemaVersion": schemaVersion, "version": 1, "editable": true, "refresh": "30s", "timezone": "browser",
 		"time":         object{"from": "now-3h", "to": "now"},
 		"graphTooltip": 1, // one cross hair on all graphs
-		"annotations":  object{"list": []object{}},
+		"annotations":  object{"list": annotations()},
 		"links": []object{{
 			"title": "drainer", "type": "dashboards", "tags": []string{"drainer"},
 			"asDropdown": false, "includeVars": true, "keepTime": true, "icon": "external link", "targetBlank": false, "tooltip": "", "url": "",
@@ -126,6 +127,10 @@ func (d Dashboard) variables() []object {
 		variable("namespace", "Namespace", `label_values(drainer_build_info, namespace)`, true),
 		variable("job", "Job", `label_values(drainer_build_info{namespace=~"$namespace"}, job)`, true),
 		variable("provider", "Provider", `label_values(drainer_claimed_rows_total{namespace=~"$namespace", job=~"$job"}, provider)`, !d.OneProvider),
+		{
+			"name": "console", "label": "Console", "type": "textbox", "description": "Where drainer's console is, for the links of the panels.",
+			"query": consoleURL, "current": object{"text": consoleURL, "value": consoleURL}, "hide": 0,
+		},
 	}
 }
 
@@ -141,6 +146,21 @@ func variable(name, label, query string, many bool) object {
 		v["current"] = object{"selected": true, "text": []string{"All"}, "value": []string{"$__all"}}
 	}
 	return v
+}
+
+// annotations mark on every graph what may have caused a change.
+func annotations() (list []object) {
+	for _, mark := range []struct{ name, colour, expr, title, text string }{
+		{"New version", "blue", `max by (namespace, job, version) (drainer_build_info{<job>}) unless max by (namespace, job, version) (drainer_build_info{<job>} offset 5m)`, "{{version}}", "{{namespace}}/{{job}}"},
+		{"Reload", "purple", `max by (namespace, job) (changes(drainer_config_last_reload_success_timestamp_seconds{<job>}[2m])) > 0`, "configuration reloaded", "{{namespace}}/{{job}}"},
+		{"Alert", "red", `max by (alertname, severity, namespace, job, provider) (ALERTS{alertname=~"Drainer.+", alertstate="firing", <job>})`, "{{alertname}} {{provider}}", "{{severity}}"},
+	} {
+		list = append(list, object{
+			"name": mark.name, "datasource": datasource, "enable": true, "hide": false, "iconColor": mark.colour,
+			"expr": filters.Replace(mark.expr), "step": "60s", "titleFormat": mark.title, "textFormat": mark.text, "tagKeys": "", "useValueForTime": false,
+		})
+	}
+	return list
 }
 
 // layout places rows below one another, and their panels from left to right.
@@ -185,6 +205,9 @@ func (p Panel) object(id int, place object) object {
 		"legend":  object{"displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": []string{}},
 		"tooltip": object{"mode": "multi", "sort": "desc"},
 	}, object{"lineWidth": 1, "fillOpacity": 10, "showPoints": "never", "spanNulls": false}
+	if p.Warn > 0 || p.Alarm > 0 {
+		custom["thresholdsStyle"] = object{"mode": "dashed"}
+	}
 	if p.Number {
 		kind, custom = "stat", object{}
 		options = object{
@@ -194,12 +217,34 @@ func (p Panel) object(id int, place object) object {
 	}
 	return object{
 		"id": id, "type": kind, "title": p.Title, "description": p.Description, "datasource": datasource,
-		"gridPos": place, "options": options, "targets": p.targets(),
+		"gridPos": place, "options": options, "targets": p.targets(), "links": p.links(),
 		"fieldConfig": object{"defaults": object{
 			"unit": string(p.Unit), "min": 0, "custom": custom, "color": object{"mode": p.colorMode()},
 			"thresholds": object{"mode": "absolute", "steps": p.steps()},
 		}, "overrides": []object{}},
 	}
+}
+
+// Runbooks is where the runbooks are.
+const Runbooks = "https://github.com/agentoutbox/drainer/blob/main/docs/runbooks/"
+
+// consoleURL is where the console listens unless told otherwise.
+const consoleURL = "http://127.0.0.1:9465"
+
+var (
+	runbookName = regexp.MustCompile(`\bDrainer[A-Z]\w+`)
+	listCommand = regexp.MustCompile("`drainer (incidents|intents|providers|sagas) list")
+)
+
+func (p Panel) links() []object {
+	links := []object{}
+	for _, name := range runbookName.FindAllString(p.Description, -1) {
+		links = append(links, object{"title": "Runbook " + name, "url": Runbooks + name + ".md", "targetBlank": true})
+	}
+	if list := listCommand.FindStringSubmatch(p.Description); list != nil {
+		links = append(links, object{"title": "Console: " + list[1], "url": "${console}/" + list[1], "targetBlank": true})
+	}
+	return links
 }
 
 func (p Panel) colorMode() string {

@@ -40,19 +40,29 @@ func TestTheDashboardsAreWhatTheListSays(t *testing.T) {
 
 // written is a dashboard as Grafana reads it.
 type written struct {
-	UID        string
-	Title      string
-	Templating struct{ List []struct{ Name string } }
-	Panels     []writtenPanel
+	UID         string
+	Title       string
+	Templating  struct{ List []struct{ Name string } }
+	Annotations struct {
+		List []struct{ Name, Expr, TitleFormat string }
+	}
+	Panels []writtenPanel
 }
 
 type writtenPanel struct {
 	ID                       int
 	Type, Title, Description string
 	Datasource               struct{ UID string }
-	FieldConfig              struct{ Defaults struct{ Unit string } }
-	GridPos                  struct{ X, Y, W, H int }
-	Targets                  []struct {
+	FieldConfig              struct {
+		Defaults struct {
+			Unit       string
+			Custom     struct{ ThresholdsStyle struct{ Mode string } }
+			Thresholds struct{ Steps []struct{ Value *float64 } }
+		}
+	}
+	GridPos struct{ X, Y, W, H int }
+	Links   []struct{ Title, URL string }
+	Targets []struct {
 		RefID, Expr, LegendFormat string
 		Datasource                struct{ UID string }
 	}
@@ -88,7 +98,7 @@ func TestEveryDashboardCanBeNarrowedDown(t *testing.T) {
 		for _, variable := range dashboard.Templating.List {
 			variables = append(variables, variable.Name)
 		}
-		if got := strings.Join(variables, " "); got != "datasource namespace job provider" {
+		if got := strings.Join(variables, " "); got != "datasource namespace job provider console" {
 			t.Errorf("%s has the variables %s", file, got)
 		}
 		if len(dashboard.Panels) == 0 || dashboard.UID == "" || dashboard.Title == "" {
@@ -118,6 +128,71 @@ func TestEveryPanelSaysWhatItShowsAndWhatToDo(t *testing.T) {
 		for _, target := range panel.Targets {
 			if target.Datasource.UID != "${datasource}" || target.LegendFormat == "" || target.RefID == "" {
 				t.Errorf("%s: %s: query %q lacks a name or the chosen data source", file, panel.Title, target.RefID)
+			}
+		}
+	})
+}
+
+// A person who has found the panel is one click away from what to do.
+func TestPanelsLeadToTheRunbooksAndThePagesThatTheyName(t *testing.T) {
+	t.Parallel()
+	docs := read(t, "../docs/console.md")
+	runbooksLinked, pagesLinked := 0, 0
+	eachPanel(t, func(file string, panel writtenPanel) {
+		for _, link := range panel.Links {
+			if name, is := strings.CutPrefix(link.URL, dashboards.Runbooks); is {
+				runbooksLinked++
+				if _, err := os.Stat(runbookFile(strings.TrimSuffix(name, ".md"))); err != nil {
+					t.Errorf("%s: %s: %v", file, panel.Title, err)
+				}
+				continue
+			}
+			pagesLinked++
+			if page, is := strings.CutPrefix(link.URL, "${console}"); !is || !strings.Contains(docs, "`"+page+"`") {
+				t.Errorf("%s: %s leads to %s, which is no page of the console", file, panel.Title, link.URL)
+			}
+		}
+	})
+	if runbooksLinked < 15 || pagesLinked < 5 {
+		t.Errorf("panels lead to %d runbooks and %d pages", runbooksLinked, pagesLinked)
+	}
+}
+
+func TestALimitIsALineInItsGraph(t *testing.T) {
+	t.Parallel()
+	lines := 0
+	eachPanel(t, func(file string, panel writtenPanel) {
+		defaults := panel.FieldConfig.Defaults
+		if panel.Type != "timeseries" {
+			return
+		}
+		if limited, drawn := len(defaults.Thresholds.Steps) > 1, defaults.Custom.ThresholdsStyle.Mode == "dashed"; limited != drawn {
+			t.Errorf("%s: %s has a limit: %v; draws it: %v", file, panel.Title, limited, drawn)
+		} else if drawn {
+			lines++
+		}
+	})
+	if lines < 15 {
+		t.Errorf("%d graphs draw a limit", lines)
+	}
+}
+
+func TestDashboardsMarkDeploysReloadsAndAlertsAndUseEachVariable(t *testing.T) {
+	t.Parallel()
+	metrics := registered(t)
+	eachDashboard(t, func(file string, dashboard written) {
+		var marks []string
+		for _, mark := range dashboard.Annotations.List {
+			marks = append(marks, mark.Name)
+			metrics.check(t, file+": "+mark.Name, mark.Expr)
+		}
+		if got := strings.Join(marks, ", "); got != "New version, Reload, Alert" {
+			t.Errorf("%s marks %s", file, got)
+		}
+		_, used, _ := strings.Cut(read(t, file), `"panels": [`)
+		for _, variable := range dashboard.Templating.List {
+			if !strings.Contains(used, "$"+variable.Name) && !strings.Contains(used, "${"+variable.Name+"}") {
+				t.Errorf("%s: no panel uses the variable %s", file, variable.Name)
 			}
 		}
 	})
@@ -204,8 +279,6 @@ func alerts(t *testing.T) []alert {
 	return all
 }
 
-const runbooks = "https://github.com/agentoutbox/drainer/blob/main/docs/runbooks/"
-
 func runbookFile(alert string) string { return "../docs/runbooks/" + alert + ".md" }
 
 func TestEveryAlertIsExplainedInItsRunbook(t *testing.T) {
@@ -220,7 +293,7 @@ func TestEveryAlertIsExplainedInItsRunbook(t *testing.T) {
 		if alert.Annotations.Summary == "" || alert.Annotations.Description == "" {
 			t.Errorf("%s says too little", alert.Alert)
 		}
-		if alert.Annotations.RunbookURL != runbooks+alert.Alert+".md" {
+		if alert.Annotations.RunbookURL != dashboards.Runbooks+alert.Alert+".md" {
 			t.Errorf("%s: its runbook is %s", alert.Alert, alert.Annotations.RunbookURL)
 		}
 		page := read(t, runbookFile(alert.Alert))

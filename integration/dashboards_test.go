@@ -116,7 +116,8 @@ func panelQueries(t *testing.T) (queries []panelQuery) {
 			t.Fatal(err)
 		}
 		var dashboard struct {
-			Panels []struct {
+			Annotations struct{ List []struct{ Name, Expr string } }
+			Panels      []struct {
 				Title   string
 				Targets []struct{ Expr, RefID string }
 			}
@@ -125,6 +126,11 @@ func panelQueries(t *testing.T) (queries []panelQuery) {
 			t.Fatal(err)
 		}
 		chosen := strings.NewReplacer("$namespace", ".*", "$job", "drainer", "$provider", provider, "$__rate_interval", "10s")
+		for _, mark := range dashboard.Annotations.List {
+			if mark.Name != "Reload" { // nothing is reloaded here
+				queries = append(queries, panelQuery{file + ": annotation " + mark.Name, chosen.Replace(mark.Expr)})
+			}
+		}
 		for _, panel := range dashboard.Panels {
 			for _, target := range panel.Targets {
 				queries = append(queries, panelQuery{fmt.Sprintf("%s: %s %s", file, panel.Title, target.RefID), chosen.Replace(target.Expr)})
