@@ -130,7 +130,8 @@ lint: ## check style, the import rules and the words of texts
 	$(GO) run ./internal/plainwords
 
 bench: ## measure every goal of docs/benchmarks.md, 20 to 40 minutes
-	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 2h ./integration/bench | tee /dev/stderr | \
+	@{ $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 2h ./integration/bench && \
+	  cd producer/tests && $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 5x .; } | tee /dev/stderr | \
 	  $(GO) run ./integration/bench/goals -bench '$(BENCH)'
 
 screenshots: ## take the documentation's pictures of the console anew

@@ -30,6 +30,11 @@ func TestAnAgentMayOnlyEnqueueAndReadStatus(t *testing.T) {
 		"SELECT outbox.idempotency_key('r', 's', 't', 'b')":                                                                                              "",
 		"SELECT name FROM outbox.tool":                                                                                                                   "",
 
+		"SELECT * FROM outbox.await('{1}')": "",
+
+		"SELECT * FROM outbox.waiter":                         forbidden,
+		"INSERT INTO outbox.waiter VALUES ('me', 'infinity')": forbidden,
+
 		"INSERT INTO outbox.tool (name) VALUES ('p/mine')": forbidden,
 		"DELETE FROM outbox.tool":                          forbidden,
 		"SELECT outbox.refuse_unknown_tool('p/x')":         forbidden,
@@ -425,6 +430,7 @@ func TestAnAgentCannotRunCodeAsTheSchemaOwner(t *testing.T) {
 		{insert + `('r', '2', 'stripe/charge', 'b', '{"other": 1}', '{}', NULL) ON CONFLICT DO NOTHING`, "OB001"},
 		{"SELECT outbox.idempotency_key('r', '1', 'stripe/charge', 'b')", ""},
 		{"SELECT * FROM outbox.status", ""},
+		{"SELECT * FROM outbox.await('{1}')", ""},
 	} {
 		before := attacks.Load()
 		if _, err := agent.Exec(t.Context(), entry.statement); sqlState(err) != entry.wantState || (err != nil && entry.wantState == "") {

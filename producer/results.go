@@ -12,12 +12,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const (
-	quickest = 50 * time.Millisecond // between two looks
+	quickest = 50 * time.Millisecond // between two looks, unless a notification comes
 	slowest  = 250 * time.Millisecond
-	batch    = 1000 // intents that one statement asks for
+	breath   = 5 * time.Millisecond // between two looks, however many notifications come
+	idle     = 5 * time.Second      // until a connection that serves no wait is closed
+	batch    = 1000                 // intents that one statement asks for
 )
 
 // Result is where an intent stands.
@@ -28,19 +31,21 @@ type Result struct {
 	LastError   string          // what the daemon recorded of the last attempt
 }
 
-// Results waits for results. One question, asked every 50 to 250 ms while
-// there are any, serves all waits, over one connection at a time.
+// Results waits for results. One question serves all waits, over one connection
+// at a time: when Postgres notifies that something settled, and every 50 to
+// 250 ms, which is all there is behind a pooler. It listens over a second
+// connection, beside those of the pool, until 5 s after the last wait.
 type Results struct {
-	db Querier
+	db   Querier
+	news chan struct{} // a notification came, or a wait
 
 	mu      sync.Mutex
 	waits   map[*wait]struct{}
 	running bool
-	fresh   bool // a wait was added since the last look
 }
 
-// Querier is a pgxpool.Pool, say. It must not be a transaction: that would never
-// see a commit.
+// Querier is a [*pgxpool.Pool]; others are not notified, and look at intervals. It must not be
+// a transaction: that would never see a commit.
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
@@ -57,7 +62,7 @@ type answer struct {
 
 // NewResults waits over db. It needs no closing.
 func NewResults(db Querier) *Results {
-	return &Results{db: db, waits: map[*wait]struct{}{}}
+	return &Results{db: db, news: make(chan struct{}, 1), waits: map[*wait]struct{}{}}
 }
 
 // Wait returns the result of a completed intent. Call it after the commit. Else
@@ -69,12 +74,13 @@ func (r *Results) Wait(ctx context.Context, id int64) (Result, error) {
 	}
 	w := &wait{id: id, answer: make(chan answer, 1)}
 	r.mu.Lock()
-	r.waits[w], r.fresh = struct{}{}, true
+	r.waits[w] = struct{}{}
 	if !r.running {
 		r.running = true
 		go r.run()
 	}
 	r.mu.Unlock()
+	r.tell()
 	select {
 	case answer := <-w.answer:
 		return answer.Result, answer.err
@@ -86,24 +92,84 @@ func (r *Results) Wait(ctx context.Context, id int64) (Result, error) {
 	}
 }
 
+func (r *Results) tell() {
+	select {
+	case r.news <- struct{}{}:
+	default:
+	}
+}
+
 func (r *Results) run() {
-	for pause := quickest; ; pause = min(2*pause, slowest) {
+	if pool, is := r.db.(*pgxpool.Pool); is {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go r.listen(ctx, pool.Config())
+	}
+	for pause := quickest; ; {
 		r.mu.Lock()
-		if len(r.waits) == 0 {
+		waits := slices.Collect(maps.Keys(r.waits))
+		r.mu.Unlock()
+		began := time.Now()
+		for some := range slices.Chunk(waits, batch) {
+			r.look(some)
+		}
+		time.Sleep(max(breath, time.Since(began)))
+		wait := pause
+		if len(waits) == 0 {
+			wait = idle
+		}
+		select {
+		case <-r.news:
+			pause = quickest
+			continue
+		case <-time.After(wait):
+			pause = min(2*pause, slowest)
+		}
+		r.mu.Lock()
+		if len(waits) == 0 && len(r.waits) == 0 {
 			r.running = false
 			r.mu.Unlock()
 			return
 		}
-		waits := slices.Collect(maps.Keys(r.waits))
-		if r.fresh {
-			pause, r.fresh = quickest, false
-		}
 		r.mu.Unlock()
-		for some := range slices.Chunk(waits, batch) {
-			r.look(some)
+	}
+}
+
+// listen passes notifications on. The pool keeps its connections: a wait would
+// hold one of them for as long as it lasts.
+func (r *Results) listen(ctx context.Context, pool *pgxpool.Config) {
+	for ctx.Err() == nil {
+		_ = r.hear(ctx, pool) // until it is heard again, looks at intervals find all
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
 		}
-		// The one place that waits for news. Where the database tells of what settled, it is heard here.
-		time.Sleep(pause)
+	}
+}
+
+func (r *Results) hear(ctx context.Context, pool *pgxpool.Config) error {
+	config := pool.ConnConfig.Copy()
+	if pool.BeforeConnect != nil {
+		if err := pool.BeforeConnect(ctx, config); err != nil {
+			return err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	// From here on it is told what settles, so a look that follows misses nothing.
+	for _, statement := range []string{`LISTEN outbox_settled`, `SELECT FROM outbox.await('{}')`} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	for {
+		r.tell()
+		if _, err := conn.WaitForNotification(ctx); err != nil {
+			return err
+		}
 	}
 }
 
@@ -122,46 +188,41 @@ func (r *Results) look(waits []*wait) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, w := range waits {
-		state, there := found[w.id]
+		settled, told := found[w.id]
 		switch {
 		case err != nil:
 			w.answer <- answer{err: fmt.Errorf("producer: asking for results: %w", err)}
-		case !there:
+		case !told:
+			continue
+		case settled.Status == "":
 			w.answer <- answer{err: fmt.Errorf(
 				"%w: intent %d is not there; its transaction is open or was rolled back, or this login may not see it", ErrNotCommitted, w.id)}
-		case !state.settled:
-			continue
-		case unfinished[state.Status] != nil:
-			w.answer <- answer{state.Result, &NotCompleted{IntentID: w.id, Result: state.Result}}
+		case unfinished[settled.Status] != nil:
+			w.answer <- answer{settled, &NotCompleted{IntentID: w.id, Result: settled}}
 		default:
-			w.answer <- answer{Result: state.Result}
+			w.answer <- answer{Result: settled}
 		}
 		delete(r.waits, w)
 	}
 }
 
-type state struct {
-	Result
-	settled bool
-}
-
-func (r *Results) ask(ctx context.Context, ids []int64) (map[int64]state, error) {
-	rows, err := r.db.Query(ctx, `SELECT intent_id, status, finished_at IS NOT NULL, coalesce(provider_ref, ''),
-		CASE WHEN finished_at IS NOT NULL THEN response::text END, coalesce(last_error, '')
-		FROM outbox.status WHERE intent_id = ANY ($1::bigint[])`, ids)
+// ask returns what has settled, and of what is not there a Result without a status.
+func (r *Results) ask(ctx context.Context, ids []int64) (map[int64]Result, error) {
+	rows, err := r.db.Query(ctx, `SELECT intent_id, coalesce(status, ''), coalesce(provider_ref, ''), response::text, coalesce(last_error, '')
+		FROM outbox.await($1::bigint[])`, ids)
 	if err != nil {
 		return nil, err
 	}
-	found := map[int64]state{}
+	found := map[int64]Result{}
 	var id int64
-	var s state
+	var result Result
 	var response *string
-	_, err = pgx.ForEachRow(rows, []any{&id, &s.Status, &s.settled, &s.ProviderRef, &response, &s.LastError}, func() error {
-		s.Response = nil
+	_, err = pgx.ForEachRow(rows, []any{&id, &result.Status, &result.ProviderRef, &response, &result.LastError}, func() error {
+		result.Response = nil
 		if response != nil {
-			s.Response = json.RawMessage(*response)
+			result.Response = json.RawMessage(*response)
 		}
-		found[id] = s
+		found[id] = result
 		return nil
 	})
 	return found, err

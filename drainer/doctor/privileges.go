@@ -292,7 +292,7 @@ var agentsNeed = join(
 	usage,
 	tables([]string{"SELECT"}, "status", "tool"),
 	columns("INSERT", "intent", "agent_run_id", "step_id", "tool_name", "business_scope", "payload", "headers", "not_before"),
-	functions("enqueue", "idempotency_key"),
+	functions("enqueue", "await", "arm", "idempotency_key"),
 )
 
 const (
@@ -447,7 +447,7 @@ const excessSQL = `
 	UNION ALL
 	SELECT 'EXECUTE', 'FUNCTION outbox.' || p.proname::text
 	FROM agent, pg_proc p
-	WHERE p.pronamespace = to_regnamespace('outbox'::text)::oid AND p.prosecdef AND p.proname <> 'enqueue'
+	WHERE p.pronamespace = to_regnamespace('outbox'::text)::oid AND p.prosecdef AND p.proname NOT IN ('enqueue', 'arm')
 	  AND has_function_privilege(agent.oid, p.oid, 'EXECUTE'::text)
 	UNION ALL
 	SELECT 'CREATE', 'SCHEMA outbox'

@@ -42,14 +42,19 @@ func drain(b testing.TB, jobs int, providers ...provider) drained {
 	b.Helper()
 	outbox := newOutbox(b)
 	defer outbox.drop()
-	outbox.enqueue(jobs, providers...)
-	since, before := outbox.now(), outbox.walPosition()
-	daemon := startDaemon(b, outbox.url, providers...)
+	return outbox.drain(jobs, providers...)
+}
+
+func (o *outbox) drain(jobs int, providers ...provider) drained {
+	o.b.Helper()
+	o.enqueue(jobs, providers...)
+	since, before := o.now(), o.walPosition()
+	daemon := startDaemon(o.b, o.url, providers...)
 	awaitCompleted(jobs, daemon)
 	daemon.end()
 	return drained{
-		rate:      outbox.attemptsPerSecond(since),
-		walPerRow: (outbox.walPosition() - before) / float64(jobs),
+		rate:      o.attemptsPerSecond(since),
+		walPerRow: (o.walPosition() - before) / float64(jobs),
 	}
 }
 
@@ -58,6 +63,37 @@ func workNothing(d *riverDatabase, jobs int) float64 {
 	defer d.drop()
 	d.insert(jobs)
 	return d.jobsPerSecond(riverSetup{Jobs: jobs, MaxWorkers: riverWorkers, Connections: riverConnections})
+}
+
+// BenchmarkUnawaited asks what it costs a drain that results can be waited for,
+// while no one waits: against the same outbox without the trigger that would
+// tell waiters.
+func BenchmarkUnawaited(b *testing.B) {
+	jobs := rows(b, fullRows)
+	for b.Loop() {
+		var wal [2]series
+		rates := race(manyRounds,
+			func() float64 { return drainUnawaited(b, jobs, false, &wal[0]) },
+			func() float64 { return drainUnawaited(b, jobs, true, &wal[1]) },
+		)
+		b.ReportMetric(rates[0].median(), "untold-rows/s")
+		b.ReportMetric(rates[1].median(), "rows/s")
+		b.ReportMetric(rates[1].times(rates[0]), "x-untold")
+		b.ReportMetric(wal[1].times(wal[0]), "x-untold-WAL")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+func drainUnawaited(b testing.TB, jobs int, tells bool, wal *series) float64 {
+	b.Helper()
+	outbox := newOutbox(b)
+	defer outbox.drop()
+	if !tells {
+		outbox.exec(`DROP TRIGGER tell_waiters ON outbox.attempt`)
+	}
+	result := outbox.drain(jobs, noop("sim"))
+	*wal = append(*wal, result.walPerRow)
+	return result.rate
 }
 
 // BenchmarkHTTP sends each intent to a server on the same machine, as many at

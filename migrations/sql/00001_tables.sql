@@ -181,6 +181,12 @@ CREATE INDEX provider_idle_until ON outbox.provider (idle_until);
 -- Empty for vacuum each time, it would be cut short each time, under a lock that producers wait for.
 CREATE UNLOGGED TABLE outbox.wake_up (provider text NOT NULL) WITH (vacuum_truncate = off);
 
+-- Logins that wait for results: while a row is young, what settles notifies. Without rows after a crash they poll.
+CREATE UNLOGGED TABLE outbox.waiter (
+  login text COLLATE "C" PRIMARY KEY,
+  until timestamptz NOT NULL
+) WITH (vacuum_truncate = off);
+
 -- Append-only: a key that was enqueued again.
 CREATE TABLE outbox.duplicate (
   intent_id    bigint NOT NULL,
@@ -295,7 +301,7 @@ CREATE TABLE outbox.watermark (
 );
 
 -- +goose Down
-DROP TABLE outbox.wake_up, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.worker,
+DROP TABLE outbox.wake_up, outbox.waiter, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.worker,
            outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.tenant, outbox.setting;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
 DROP FUNCTION outbox.reopen_incident;

@@ -34,5 +34,57 @@ LEFT JOIN LATERAL (
   WHERE a.intent_id = i.id AND a.provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1
 ) named ON true;
 
+-- +goose StatementBegin
+-- Has what settles notify for 30 s. A login has one row, which is written once in 15 s however many of its processes
+-- wait, and which goes after the login. Nothing here waits for another transaction.
+CREATE FUNCTION outbox.arm() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF current_setting('transaction_read_only') = 'on'  -- as on a standby, which has no unlogged table either
+     OR EXISTS (SELECT FROM outbox.waiter WHERE login = session_user AND until > clock_timestamp() + interval '15 s')
+     OR NOT pg_try_advisory_xact_lock(hashtextextended('outbox/await/' || session_user, 0)) THEN
+    RETURN;
+  END IF;
+  DELETE FROM outbox.waiter WHERE login IN (
+    SELECT login FROM outbox.waiter WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = login) FOR UPDATE SKIP LOCKED);
+  INSERT INTO outbox.waiter VALUES (session_user, clock_timestamp() + interval '30 s')
+  ON CONFLICT (login) DO UPDATE SET until = excluded.until;
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- Which of these intents have settled, and those that are not there: their status is null. What is not returned will
+-- settle, or is seen by others alone. Listen on outbox_settled, ask again when it tells or every 250 ms, and outside of
+-- a transaction. It reads as the caller, so it tells no more than the view.
+CREATE FUNCTION outbox.await(ids bigint[])
+RETURNS TABLE (intent_id bigint, status text, provider_ref text, response jsonb, last_error text)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+  PERFORM outbox.arm();
+  RETURN QUERY SELECT asked.id, s.status, s.provider_ref, s.response, s.last_error
+    FROM unnest(ids) AS asked (id)
+    LEFT JOIN LATERAL (SELECT * FROM outbox.status WHERE intent_id = asked.id LIMIT 1) s ON true  -- LIMIT: one after the other
+    WHERE s.intent_id IS NULL OR s.finished_at IS NOT NULL;
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- Every way to settle appends an attempt. A batch notifies once, without an id, since any login can listen; as in
+-- wake_lane, a full queue of notifications must not fail its commit.
+CREATE FUNCTION outbox.tell_waiters() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM outbox.waiter WHERE until > clock_timestamp()) AND pg_notification_queue_usage() < 0.5 THEN
+    PERFORM pg_notify('outbox_settled', '');
+  END IF;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+
+CREATE TRIGGER tell_waiters AFTER INSERT ON outbox.attempt FOR EACH STATEMENT EXECUTE FUNCTION outbox.tell_waiters();
+
 -- +goose Down
+DROP TRIGGER tell_waiters ON outbox.attempt;
+DROP FUNCTION outbox.tell_waiters, outbox.await, outbox.arm;
 DROP VIEW outbox.status;

@@ -30,6 +30,7 @@ GRANT EXECUTE ON FUNCTION outbox.enqueue TO outbox_agent;
 GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before)
   ON outbox.intent TO outbox_agent;
 GRANT SELECT ON outbox.status, outbox.tool TO outbox_agent;
+GRANT EXECUTE ON FUNCTION outbox.await, outbox.arm TO outbox_agent;  -- await has its caller's rights
 
 -- The drainer moves rows and appends. It cannot change or delete an intent, nor what was recorded of one.
 GRANT SELECT ON outbox.intent, outbox.queue, outbox.claim, outbox.attempt, outbox.worker, outbox.provider, outbox.tool,

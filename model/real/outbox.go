@@ -29,6 +29,9 @@ type Outbox struct {
 	DB      *pgxpool.Pool
 	Store   *postgres.Store
 	Console *operator.Console
+
+	told    func() []string // what notified waiters since it was asked last
+	settled int             // attempts that settled, as it was asked last
 }
 
 // New is an empty outbox.
@@ -42,6 +45,8 @@ func New(t *testing.T) *Outbox {
 	}
 	t.Cleanup(o.Store.Close)
 	o.DB = drainertest.Connect(t, url)
+	o.told = drainertest.Listen(t, o.DB, "outbox_settled")
+	o.Exec(`INSERT INTO outbox.waiter VALUES (session_user, 'infinity')`)
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
@@ -55,6 +60,16 @@ func New(t *testing.T) *Outbox {
 func (o *Outbox) Exec(sql string, args ...any) {
 	o.T.Helper()
 	drainertest.Exec(o.T, o.DB, sql, args...)
+}
+
+// AssertTold fails if something settled since it was called last, by whichever statement, and waiters were not notified.
+func (o *Outbox) AssertTold() {
+	o.T.Helper()
+	settled := All[int](o, `SELECT count(*)::int FROM outbox.attempt WHERE next_attempt_at IS NULL`)[0]
+	if told := o.told(); settled > o.settled && len(told) == 0 {
+		o.T.Error("an intent settles, and those who wait for results are not told")
+	}
+	o.settled = settled
 }
 
 // All is one column.

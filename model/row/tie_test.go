@@ -63,6 +63,7 @@ func (o *outbox) follow(provider string, walk []explore.Step[row.State]) {
 	for _, step := range walk {
 		taken++
 		i.take(at, step)
+		i.AssertTold()
 		if isSeen(at, step) {
 			i.assertShows(step.To)
 			i.assertRefusesTheRest(step.To)

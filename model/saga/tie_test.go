@@ -61,6 +61,7 @@ func (r *run) follow(walk []explore.Step[saga.State], tried map[visible]bool) {
 		taken++
 		if !r.ahead {
 			r.take(step)
+			r.AssertTold()
 		}
 		r.ahead = r.goesOn(at, step)
 		at = step.To

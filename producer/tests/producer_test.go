@@ -5,8 +5,11 @@ package tests
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +24,8 @@ import (
 	"gorm.io/gorm"
 
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/throwaway"
+	"github.com/agentoutbox/drainer/migrations"
 	"github.com/agentoutbox/drainer/producer"
 )
 
@@ -247,39 +252,126 @@ func TestAWaitEndsWithWhatTheIntentCameTo(t *testing.T) {
 	}
 }
 
-func TestAThousandWaitsShareAConnection(t *testing.T) {
+func TestAThousandWaitsHaveTwoConnectionsAndHearWhatSettles(t *testing.T) {
 	t.Parallel()
-	db := prepared(t)
-	drainertest.Exec(t, db, `SELECT outbox.enqueue('r', 's' || n, 'p/o', 'b', '{}') FROM generate_series(1, 1000) n`)
-	ids, err := pgx.CollectRows(first(db.Query(t.Context(), `SELECT id FROM outbox.intent`)), pgx.RowTo[int64])
+	w := newWaits(t, drainertest.Database(t))
+	settle(t, w.db, "completed", w.ids...)
+	if connections := w.connections(); connections > 2 {
+		t.Errorf("%d connections wait", connections)
+	}
+	w.done.Wait()
+}
+
+// Both connections are lost, and notifications with them. A wait learns of what settled while no one listened, and
+// notifications come again.
+func TestWaitsOutliveARestartOfPostgres(t *testing.T) {
+	t.Parallel()
+	server, err := throwaway.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := db.Config()
+	t.Cleanup(func() { _ = server.Stop() })
+	if _, err := migrations.Up(t.Context(), server.URL); err != nil {
+		t.Fatal(err)
+	}
+	w := newWaits(t, server.URL)
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.db = drainertest.Connect(t, server.URL)
+	settle(t, w.db, "completed", w.ids[:500]...)
+	drainertest.Eventually(t, "it listens again", func() bool { return w.listening() })
+	settle(t, w.db, "completed", w.ids[500:]...)
+	w.done.Wait()
+}
+
+// waits are a thousand that have begun, over a pool of one connection, and that listen.
+type waits struct {
+	t    testing.TB
+	db   *pgxpool.Pool
+	name string // of the application that waits
+	ids  []int64
+	done sync.WaitGroup
+	woke sync.Map // an id to when its wait ended
+}
+
+func newWaits(t testing.TB, url string) *waits {
+	t.Helper()
+	w := &waits{t: t, db: drainertest.Connect(t, url), name: "waits_" + strings.ToLower(rand.Text())}
+	drainertest.Exec(t, w.db, `SELECT outbox.enqueue('r', 's' || n, 'p/o', 'b', '{}') FROM generate_series(1, 1000) n`)
+	w.ids = drainertest.Column[int64](t, w.db, `SELECT id FROM outbox.intent`)
+	config := w.db.Config()
 	config.MaxConns = 1
-	one, err := pgxpool.NewWithConfig(t.Context(), config)
+	config.ConnConfig.RuntimeParams["application_name"] = w.name
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer one.Close()
-	results := producer.NewResults(one)
-	ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
-	defer cancel()
-	var waits sync.WaitGroup
-	for _, id := range ids {
-		waits.Go(func() {
-			if result, err := results.Wait(ctx, id); err != nil || result.Status != "completed" {
+	t.Cleanup(pool.Close)
+	results := producer.NewResults(pool)
+	for _, id := range w.ids {
+		w.done.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
+			defer cancel()
+			result, err := results.Wait(ctx, id)
+			w.woke.Store(id, time.Now())
+			if err != nil || result.Status != "completed" {
 				t.Errorf("intent %d: %+v, error %v", id, result, err)
 			}
 		})
 	}
-	settle(t, db, "completed", ids...)
-	waits.Wait()
+	drainertest.Eventually(t, "it listens", w.listening)
+	return w
 }
 
-func first(rows pgx.Rows, _ error) pgx.Rows { return rows }
+// listening holds once what settles notifies the waits.
+func (w *waits) listening() bool {
+	return drainertest.Value[bool](w.t, w.db, `SELECT EXISTS (SELECT FROM outbox.waiter WHERE until > clock_timestamp())
+		AND EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND query LIKE 'SELECT FROM outbox.await%' AND state = 'idle')`, w.name)
+}
 
-func settle(t *testing.T, db *pgxpool.Pool, status string, ids ...int64) {
+func (w *waits) connections() int {
+	return drainertest.Value[int](w.t, w.db, `SELECT count(*)::int FROM pg_stat_activity WHERE application_name = $1`, w.name)
+}
+
+// BenchmarkAwait asks how long after the commit of what settles a wait ends: of a thousand, ten every ten milliseconds.
+func BenchmarkAwait(b *testing.B) {
+	server, err := throwaway.Start(b.Context(), throwaway.WithSettings(map[string]string{"fsync": "on", "synchronous_commit": "on"}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = server.Stop() }()
+	if _, err := migrations.Up(b.Context(), server.URL); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		w := newWaits(b, server.URL)
+		settled := map[int64]time.Time{}
+		tick := time.NewTicker(10 * time.Millisecond)
+		for batch := range slices.Chunk(w.ids, 10) {
+			<-tick.C
+			settle(b, w.db, "completed", batch...)
+			for _, id := range batch {
+				settled[id] = time.Now()
+			}
+		}
+		w.done.Wait()
+		var took []float64
+		for id, at := range settled {
+			woke, _ := w.woke.Load(id)
+			took = append(took, max(0, float64(woke.(time.Time).Sub(at))/1e6))
+		}
+		slices.Sort(took)
+		b.ReportMetric(took[500], "wake-p50-ms")
+		b.ReportMetric(took[990], "wake-p99-ms")
+		b.ReportMetric(took[999], "wake-max-ms")
+		b.ReportMetric(float64(w.connections()), "connections")
+		drainertest.Exec(b, w.db, `TRUNCATE outbox.intent, outbox.queue, outbox.attempt, outbox.waiter`)
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+func settle(t testing.TB, db *pgxpool.Pool, status string, ids ...int64) {
 	t.Helper()
 	drainertest.Exec(t, db, `DELETE FROM outbox.queue WHERE intent_id = ANY ($1)`, ids)
 	drainertest.Exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, provider_ref, response, started_at)
