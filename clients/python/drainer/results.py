@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import selectors
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,17 +17,16 @@ from typing import Any
 
 from .errors import SENTENCES, SETTLED, DrainerError, NotCommitted
 
-QUICKEST, SLOWEST = 0.05, 0.25  # seconds between two looks
+QUICKEST, SLOWEST = 0.05, 0.25  # seconds between two looks, unless a notification comes
+BREATH = 0.005  # seconds between two looks, however many notifications come
 IDLE = 5.0  # seconds until a connection that serves no wait is closed
 BATCH = 1000  # intents that one statement asks for
 
 _log = logging.getLogger("drainer")
 
-_STATUS = (
-    "SELECT intent_id, status, finished_at IS NOT NULL, provider_ref,"
-    " CASE WHEN finished_at IS NOT NULL THEN CAST(response AS text) END, last_error"
-    " FROM outbox.status WHERE intent_id = ANY (CAST({} AS bigint[]))"
-)
+# From the second statement on what settles notifies, so a look that follows misses nothing.
+_LISTEN = ("LISTEN outbox_settled", "SELECT FROM outbox.await('{}')")
+_SETTLED = "SELECT intent_id, status, provider_ref, CAST(response AS text), last_error FROM outbox.await(CAST({} AS bigint[]))"
 _TRANSACTION = "SELECT pg_xact_status(CAST(CAST({} AS text) AS xid8))"
 
 
@@ -63,12 +63,11 @@ class Waiting:
         self.future: concurrent.futures.Future[Completed | Pending] = concurrent.futures.Future()
         self.intent_id = intent_id
         self.xid = xid
-        self.status = "pending"
         self.committed = False  # but not seen yet
         self._waiter = waiter
 
     def pending(self) -> Pending:
-        return Pending(self.intent_id, self.status)
+        return Pending(self.intent_id)
 
     def forget(self) -> None:
         self._waiter.remove(self)
@@ -126,12 +125,14 @@ class Waiter:
                 if not self._waits and not self._changed.wait_for(lambda: bool(self._waits), IDLE):
                     self._running = False
                     break
-                waits, pause = list(self._waits), QUICKEST if self._new else pause
-                self._new = False
+                waits, self._new = list(self._waits), False
+            began = time.monotonic()
             try:
                 link = link or _connect(self._database)
                 self._reached = True
                 self._look(link, waits)
+                time.sleep(max(BREATH, time.monotonic() - began))
+                pause = QUICKEST if self._has_news(link, pause) else min(2 * pause, SLOWEST)
             except Exception as error:
                 _close(link)
                 link = None
@@ -139,27 +140,35 @@ class Waiter:
                     self._fail(waits, error)
                 else:
                     _log.warning("drainer: the database cannot be asked for results: %s; it is asked again", type(error).__name__)
-            # The one place that waits for news. Where the database tells of what settled, it is heard here.
-            time.sleep(QUICKEST)
-            with self._changed:
-                self._changed.wait_for(lambda: self._new, pause - QUICKEST)
-            pause = min(2 * pause, SLOWEST)
+                time.sleep(pause)
+                pause = min(2 * pause, SLOWEST)
         _close(link)
+
+    def _has_news(self, link: _Link, pause: float) -> bool:
+        """Waits for a notification or a new wait, but no longer than pause."""
+        until = time.monotonic() + pause
+        while not self._new:
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            if link.hears(min(left, QUICKEST)):
+                return True
+        return True
 
     def _look(self, link: _Link, waits: list[Waiting]) -> None:
         for start in range(0, len(waits), BATCH):
             batch = waits[start : start + BATCH]
             numbers = "{" + ",".join(str(n) for n in sorted({w.intent_id for w in batch})) + "}"
-            rows = {row[0]: row for row in link.ask(_STATUS, numbers)}
+            rows = {row[0]: row for row in link.ask(_SETTLED, numbers)}
             for waiting in batch:
                 row = rows.get(waiting.intent_id)
                 if row is None:
+                    continue  # it has not settled
+                if row[1] is None:
                     self._look_for_transaction(link, waiting)
                     continue
-                waiting.status = row[1]
-                if row[2]:
-                    waiting.settle(row[1], row[3], row[4], row[5])
-                    self.remove(waiting)
+                waiting.settle(*row[1:])
+                self.remove(waiting)
 
     def _look_for_transaction(self, link: _Link, waiting: Waiting) -> None:
         state = None
@@ -225,8 +234,9 @@ def wait(database: str | Callable[[], Any], intent_id: int, xid: str | None, tim
 class _Link:
     """A connection that commits each statement by itself, whichever driver it is of."""
 
-    def __init__(self, ask: Callable[[str, str], Sequence[Any]], close: Callable[[], None]) -> None:
+    def __init__(self, ask: Callable[[str, str], Sequence[Any]], hears: Callable[[float], bool], close: Callable[[], None]) -> None:
         self.ask = ask
+        self.hears = hears  # whether a notification came, within so many seconds
         self.close = close
 
 
@@ -256,19 +266,56 @@ def _connect(database: str | Callable[[], Any]) -> _Link:
 
 def _dbapi(connection: Any) -> _Link:
     connection.autocommit = True
+    heard: list[Any] = getattr(connection, "notifies", [])  # psycopg2's, which it fills by itself
+    if hasattr(connection, "add_notify_handler"):
+        heard = []
+        connection.add_notify_handler(heard.append)
 
     def ask(statement: str, value: str) -> Sequence[Any]:
         with connection.cursor() as cursor:
             cursor.execute(statement.format("%s"), (value,))
             return [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in cursor.fetchall()]
 
-    return _Link(ask, connection.close)
+    def hears(seconds: float) -> bool:
+        if not heard:
+            with selectors.DefaultSelector() as selector:
+                selector.register(connection.fileno(), selectors.EVENT_READ)
+                if selector.select(seconds):
+                    if hasattr(connection, "pgconn"):
+                        connection.pgconn.consume_input()
+                        while notification := connection.pgconn.notifies():
+                            heard.append(notification)
+                    else:
+                        connection.poll()
+        was, heard[:] = bool(heard), []
+        return was
+
+    with connection.cursor() as cursor:
+        for statement in _LISTEN:
+            cursor.execute(statement)
+    return _Link(ask, hears, connection.close)
 
 
 def _over_asyncpg(asyncpg: Any, dsn: str) -> _Link:
     loop = asyncio.new_event_loop()
+    heard = asyncio.Event()
+
+    async def connected() -> Any:
+        connection = await asyncpg.connect(dsn, timeout=10, command_timeout=30, statement_cache_size=0)
+        await connection.add_listener("outbox_settled", lambda *_: heard.set())
+        await connection.execute(_LISTEN[1])
+        return connection
+
+    async def hear(seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(heard.wait(), seconds)
+        except (asyncio.TimeoutError, TimeoutError):
+            return False
+        heard.clear()
+        return True
+
     try:
-        connection = loop.run_until_complete(asyncpg.connect(dsn, timeout=10, command_timeout=30, statement_cache_size=0))
+        connection = loop.run_until_complete(connected())
     except BaseException:
         loop.close()
         raise
@@ -282,7 +329,7 @@ def _over_asyncpg(asyncpg: Any, dsn: str) -> _Link:
         connection.terminate()
         loop.close()
 
-    return _Link(ask, close)
+    return _Link(ask, lambda seconds: loop.run_until_complete(hear(seconds)), close)
 
 
 def _close(link: _Link | None) -> None:

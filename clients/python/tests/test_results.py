@@ -125,7 +125,7 @@ class TestResults(Results):
         cut = 0
         while not cut:
             [[cut]] = self.admin(
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = %s AND query LIKE '%%outbox.status%%'", login)
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = %s AND query LIKE '%%outbox.await%%'", login)
         self.settle(intent, "completed")
         self.assertEqual(waiting.future.result(PATIENCE), Completed(intent.id, "ref-1", {"n": 1}))
 
@@ -141,6 +141,36 @@ class TestResults(Results):
                 self.assertEqual(box.wait(world.AGENT, intent, timeout=PATIENCE), Completed(intent.id, "ref-1", {"n": 1}))
                 with self.assertRaisesRegex(NotCommitted, "not there"):
                     box.wait(world.AGENT, dataclasses.replace(intent, id=4711_4711), timeout=PATIENCE)
+
+    def test_every_driver_hears_what_settles(self):
+        for driver in ("psycopg", "psycopg2", "asyncpg"):
+            if world.missing((driver,)):
+                continue
+            hidden = {name: None for name in ("psycopg", "psycopg2", "asyncpg") if name != driver}
+            results._waiters.clear()
+            intent = self.agent.act(step="hears " + driver)
+            with self.subTest(driver):
+                with mock.patch.dict(sys.modules, hidden):
+                    link = results._connect(world.AGENT)
+                while link.hears(0.05):
+                    pass  # of other tests' intents
+                self.settle(intent, "completed")
+                self.assertTrue(link.hears(PATIENCE))  # while it waits
+                self.settle(intent, "completed")
+                self.assertEqual(link.ask("SELECT {}", "1"), [("1",)])
+                self.assertTrue(link.hears(PATIENCE))  # or while it asks
+                link.close()
+
+    def test_what_settles_is_heard_and_not_waited_for(self):
+        intent = self.agent.act()
+        with mock.patch.object(results, "SLOWEST", 3600), mock.patch.object(results, "QUICKEST", 3600):
+            waiting = results.begin(world.AGENT, intent.id, None)
+            while not self.admin("SELECT 1 FROM pg_stat_activity WHERE usename = %s AND query LIKE '%%outbox.await(CAST%%' AND state = 'idle'",
+                                 urlsplit(world.AGENT).username):
+                pass
+            self.settle(intent, "completed")
+            self.assertEqual(waiting.future.result(PATIENCE), Completed(intent.id, "ref-1", {"n": 1}))
+        results._waiters.clear()
 
     def test_a_function_may_open_the_connection(self):
         import psycopg2
