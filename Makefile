@@ -27,7 +27,7 @@ STAMP := $(foreach name,VERSION REVISION DATE,-X github.com/agentoutbox/drainer/
 TAG := $(shell git describe --exact-match --tags --match 'v*' 2>/dev/null)
 CA_CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 
-.PHONY: help build image chart-files demo test test-short models faults figures fuzz soak cover deploy-test lint bench screenshots generate clients-test \
+.PHONY: help build image chart-files demo test test-short models faults figures fuzz soak cover deploy-test cluster-test lint bench screenshots generate clients-test \
   dist dist-test freeze frozen release-dry-run
 
 help: ## show the targets
@@ -100,6 +100,10 @@ models: ## try every order of events in the models; show how each guard is misse
 deploy-test: ## check the image, the Helm chart and the compose file
 	cd deploy && $(GO) test -count 1 ./...
 	cd deploy && $(GO) run $(LINTER) run
+	cd deploy/cluster && $(GO) run $(LINTER) run
+
+cluster-test: ## install and break the chart in a Kubernetes on this machine; CLUSTER=1 builds Kubernetes first
+	cd deploy/cluster && $(GO) test -count 1 -v -timeout 90m .
 
 # A build between releases is older than any release, and newer than the builds before it.
 UNRELEASED = 0.0.0-dev.$(shell echo $(DATE) | tr -dc 0-9).g$(shell git describe --always --dirty --exclude '*')
