@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -88,8 +89,8 @@ const (
 
 type tokens struct {
 	people map[[sha256.Size]byte]Person // by the token's hash
-	// attempts bounds guessing, for all strangers together. A person who knows a token
-	// waits for seconds at most.
+	// attempts slows strangers down, all together. It never holds up a token that is known:
+	// else a stranger could keep all people out. Guessing fails by the length of tokens.
 	attempts *rate.Limiter
 
 	mu       sync.Mutex
@@ -118,7 +119,11 @@ func Tokens(file []byte) (Access, error) {
 		if len(words) != 3 || len(words[2]) < 20 || (words[1] != string(Viewer) && words[1] != string(Operator)) {
 			return nil, fmt.Errorf("line %d: %w", number, ErrTokens)
 		}
-		t.people[sha256.Sum256([]byte(words[2]))] = Person{words[0], Role(words[1])}
+		hash := sha256.Sum256([]byte(words[2]))
+		if _, taken := t.people[hash]; taken {
+			return nil, fmt.Errorf("line %d: this token is another line's, too: the history could not tell whose change it was", number)
+		}
+		t.people[hash] = Person{words[0], Role(words[1])}
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err
@@ -153,7 +158,11 @@ func (t *tokens) Guard(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		t.ask(w, http.StatusUnauthorized, "", r.URL.RequestURI())
+		to := "/" // a form is sent to an address that has no page
+		if r.Method == http.MethodGet {
+			to = r.URL.RequestURI()
+		}
+		t.ask(w, http.StatusUnauthorized, "", to)
 	})
 	return routes
 }
@@ -166,16 +175,16 @@ func (*tokens) ask(w http.ResponseWriter, status int, said, to string) {
 
 func (t *tokens) login(w http.ResponseWriter, r *http.Request) {
 	to := r.PostFormValue("to")
-	if !t.attempts.Allow() {
-		t.ask(w, http.StatusTooManyRequests, "Too many attempts. Try again in a few seconds.", to)
-		return
-	}
 	given := sha256.Sum256([]byte(strings.TrimSpace(r.PostFormValue("token"))))
 	person, known := Person{}, false
 	for hash, owner := range t.people { // each is compared, so the time tells nothing
 		if subtle.ConstantTimeCompare(hash[:], given[:]) == 1 {
 			person, known = owner, true
 		}
+	}
+	if !known && !t.attempts.Allow() {
+		t.ask(w, http.StatusTooManyRequests, "Too many attempts. Try again in a few seconds.", to)
+		return
 	}
 	if !known {
 		t.ask(w, http.StatusUnauthorized, "This token is not known.", to)
@@ -185,10 +194,12 @@ func (t *tokens) login(w http.ResponseWriter, r *http.Request) {
 	t.begin(secret, person)
 	http.SetCookie(w, &http.Cookie{
 		Name: sessionCookie, Value: secret, Path: "/", MaxAge: int(sessionLength / time.Second),
-		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https",
+		// Lax: a link in a page or a chat opens the console. No GET changes anything.
+		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https",
 	})
-	if !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.HasPrefix(to, "/\\") {
-		to = "/" // never to another site
+	// Never to another site. A browser takes a backslash for a slash, and leaves tabs out.
+	if _, err := url.Parse(to); err != nil || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.Contains(to, `\`) {
+		to = "/"
 	}
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
@@ -217,7 +228,7 @@ func (t *tokens) logout(w http.ResponseWriter, r *http.Request) {
 		delete(t.sessions, sha256.Sum256([]byte(cookie.Value)))
 		t.mu.Unlock()
 	}
-	http.SetCookie(w, &http.Cookie{Name: sessionCookie, Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{Name: sessionCookie, Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteLaxMode})
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }
 
@@ -242,11 +253,13 @@ func (p Proxy) Who(r *http.Request) (Person, bool) {
 	if name == "" || len(r.Header.Values(p.UserHeader)) != 1 {
 		return Person{}, false
 	}
-	for _, groups := range r.Header.Values(p.GroupHeader) {
-		for group := range strings.SplitSeq(groups, ",") {
-			if p.Operators != "" && strings.TrimSpace(group) == p.Operators {
-				return Person{name, Operator}, true
-			}
+	groups := r.Header.Values(p.GroupHeader)
+	if p.Operators == "" || len(groups) != 1 { // of two, one may be the reader's own
+		return Person{name, Viewer}, true
+	}
+	for group := range strings.SplitSeq(groups[0], ",") {
+		if strings.TrimSpace(group) == p.Operators {
+			return Person{name, Operator}, true
 		}
 	}
 	return Person{name, Viewer}, true

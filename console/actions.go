@@ -234,7 +234,7 @@ func gate(path, verb string, pauses bool) action {
 	return action{path, verb, func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
 		provider, err := on.Provider(ctx, form.Get("of"))
 		if err != nil {
-			return nil, refused(err.Error())
+			return nil, err
 		}
 		proposed := line{Subject: "provider " + provider.Provider, Before: states[provider.Paused], After: states[pauses]}
 		if provider.Paused == pauses {
@@ -288,7 +288,7 @@ func proposeRollback(ctx context.Context, on *operator.Console, form url.Values)
 func rollBack(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
 	agentRunID := form.Get("of")
 	if err := on.Compensate(ctx, agentRunID, by); err != nil {
-		return nil, refused(err.Error())
+		return nil, err
 	}
 	return []line{{Subject: "run", Link: runPath(agentRunID), Run: agentRunID, After: "rollback begun"}}, nil
 }

@@ -286,12 +286,74 @@ func TestNobodyElseChangesAnything(t *testing.T) {
 
 func TestALoginLeadsToNoOtherSite(t *testing.T) {
 	t.Parallel()
-	for _, to := range []string{"https://evil.example", "//evil.example", `/\evil.example`, ""} {
+	for _, to := range []string{
+		"https://evil.example", "//evil.example", `/\evil.example`, "", "/\t/evil.example", "/\n/evil.example", `/x/../\evil.example`,
+	} {
 		b := newBrowser(t, asTokens(t))
 		b.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 		got := b.post("/login", url.Values{"token": {"alice-has-a-long-token-of-her-own"}, "to": {to}})
 		if location := got.header.Get("Location"); got.code != http.StatusSeeOther || location != "/" {
 			t.Errorf("%q leads to %q (%d)", to, location, got.code)
+		}
+	}
+}
+
+func TestAFormOfASessionThatEndedLeadsToAPage(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	for method, want := range map[string]string{http.MethodGet: "/intents/2?a=1", http.MethodPost: "/"} {
+		got := b.send(method, "/intents/2?a=1", nil, "Sec-Fetch-Site", "same-origin")
+		if got.code != http.StatusUnauthorized || !strings.Contains(got.text, `name="to" value="`+want+`"`) {
+			t.Errorf("%s: %d, want %s:\n%s", method, got.code, want, got.text)
+		}
+	}
+}
+
+func TestALinkInAPageOfTheOnCallKeepsTheSession(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	set := b.post("/login", url.Values{"token": {"alice-has-a-long-token-of-her-own"}}).header.Get("Set-Cookie")
+	if !strings.Contains(set, "SameSite=Lax") || !strings.Contains(set, "HttpOnly") {
+		t.Errorf("the cookie is %s", strings.ReplaceAll(set, "=", " = "))
+	}
+}
+
+func TestWrongTokensKeepNoPersonOut(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	for range 30 {
+		b.post("/login", url.Values{"token": {"guess"}})
+	}
+	b.login("alice-has-a-long-token-of-her-own")
+}
+
+func TestWhatCannotBeDoneSaysWhy(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	b.post("/runs/roll-back", url.Values{"of": {"trip 1/a"}, "reason": {"because"}})
+	for _, test := range [][3]string{
+		{"/runs/roll-back", "trip 1/a", "the saga is begun"}, {"/providers/pause", "simm", "there is no provider"}, {"/providers/resume", "simm", "there is no provider"},
+	} {
+		if got := b.post(test[0], url.Values{"of": {test[1]}, "reason": {"again"}}); got.code != http.StatusUnprocessableEntity || !strings.Contains(strings.ToLower(got.text), test[2]) {
+			t.Errorf("%v: %d\n%s", test, got.code, got.text)
+		}
+	}
+}
+
+func TestWhatADatabaseRefusesIsToldWithoutItsWords(t *testing.T) {
+	t.Parallel()
+	for path, of := range map[string]string{"/runs/roll-back": "trip 1/a", "/providers/pause": "sim"} {
+		b := newBrowser(t, asTokens(t))
+		b.login("alice-has-a-long-token-of-her-own")
+		for _, table := range []string{"saga", "provider"} {
+			drainertest.Exec(t, b.db, "ALTER TABLE outbox."+table+" RENAME TO away_"+table)
+		}
+		for _, form := range []url.Values{{"of": {of}}, {"of": {of}, "reason": {"because"}}} {
+			if got := b.post(path, form); got.code != http.StatusInternalServerError || strings.Contains(got.text, "42P01") || strings.Contains(got.text, "Not done") {
+				t.Errorf("%s %v: %d\n%s", path, form, got.code, got.text)
+			}
 		}
 	}
 }
@@ -335,9 +397,31 @@ func TestAProxyIsBelievedAtItsAddressAlone(t *testing.T) {
 	}
 }
 
+func TestOfTwoHeadersOneMayBeTheReadersOwn(t *testing.T) {
+	t.Parallel()
+	access := console.Proxy{Trusted: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, UserHeader: "X-User", GroupHeader: "X-Groups", Operators: "on-call"}
+	for _, test := range []struct {
+		users, groups []string
+		want          console.Person
+	}{
+		{[]string{"carol"}, []string{"dev, on-call"}, console.Person{Name: "carol", Role: console.Operator}},
+		{[]string{"carol"}, []string{"on-call", "dev"}, console.Person{Name: "carol", Role: console.Viewer}},
+		{[]string{"mallory", "carol"}, []string{"on-call"}, console.Person{}},
+	} {
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil) // it comes from 192.0.2.1
+		request.Header["X-User"], request.Header["X-Groups"] = test.users, test.groups
+		if got, _ := access.Who(request); got != test.want {
+			t.Errorf("%q, %q: %+v, want %+v", test.users, test.groups, got, test.want)
+		}
+	}
+}
+
 func TestAFileOfTokensIsReadStrictly(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "# nobody", "alice operator short", "alice root a-token-that-is-long-enough", "alice a-token-that-is-long-enough"} {
+	for _, text := range []string{
+		"", "# nobody", "alice operator short", "alice root a-token-that-is-long-enough", "alice a-token-that-is-long-enough",
+		"alice operator a-token-that-is-long-enough\nbob viewer a-token-that-is-long-enough",
+	} {
 		if _, err := console.Tokens([]byte(text)); err == nil {
 			t.Errorf("%q was taken", text)
 		} else if strings.Contains(err.Error(), "long-enough") {

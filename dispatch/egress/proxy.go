@@ -13,6 +13,8 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
+	"strings"
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
@@ -55,7 +57,11 @@ func ParseProxy(text string) (*Proxy, error) {
 			if port == "80" {
 				scheme = "http"
 			}
-			return choose(&url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)})
+			proxy, err := choose(&url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)})
+			if proxy == nil || err != nil {
+				return nil, err
+			}
+			return proxyURL(proxy.String()) // with a port
 		}}, nil
 	}
 	proxy, err := proxyURL(text)
@@ -77,14 +83,22 @@ func proxyURL(text string) (*url.URL, error) {
 	return proxy, nil
 }
 
+// likeAddress is a name that many resolvers read as an IPv4 address, in parts, octal or
+// hexadecimal. No name that can be registered ends so.
+var likeAddress = regexp.MustCompile(`(^|\.)(0x[0-9a-f]*|[0-9]+)$`)
+
 // through connects by the proxy. It can check an address that is written as one; of a name it
 // learns no address, so only the name counts.
 func (r Rules) through(ctx context.Context, proxy *url.URL, host, port string, isNamed bool) (net.Conn, error) {
-	if literal, err := netip.ParseAddr(host); err == nil {
+	name := canonical(host)
+	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		name = "127.0.0.1" // which is the proxy itself
+	}
+	if literal, err := netip.ParseAddr(name); err == nil {
 		if err := r.check(net.JoinHostPort(literal.String(), port), isNamed); err != nil {
 			return nil, err
 		}
-	} else if !isNamed {
+	} else if !isNamed || likeAddress.MatchString(name) {
 		return nil, dispatch.ErrEgressRefused
 	}
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)

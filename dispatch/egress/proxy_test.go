@@ -131,6 +131,13 @@ func TestTheRulesHoldInFrontOfTheProxy(t *testing.T) {
 		"the same inside of IPv6":           {Rules{}, "[::ffff:169.254.169.254]:80", false},
 		"a private address that is denied":  {Rules{DenyPrivate: true}, "10.0.0.1:443", false},
 		"a private address":                 {Rules{}, "10.0.0.1:443", true},
+		"an address as one number":          {Rules{}, "2852039166:80", false},
+		"an address in hexadecimal":         {Rules{}, "0xA9FEA9FE:80", false},
+		"an address in two parts":           {Rules{}, "169.0xfea9fe:80", false},
+		"an address with a dot behind it":   {Rules{}, "169.254.169.254.:80", false},
+		"the proxy itself":                  {Rules{DenyPrivate: true}, "LocalHost.:443", false},
+		"a name below it":                   {Rules{DenyPrivate: true}, "a.localhost:443", false},
+		"a name with numbers":               {Rules{DenyPrivate: true}, "7.0x7f.example:443", true},
 		"a name that is allowed":            {Rules{Allow: targets(t, "*.example.com")}, "api.example.com:443", true},
 		"another name":                      {Rules{Allow: targets(t, "*.example.com")}, "api.example.org:443", false},
 		"an address that is allowed":        {Rules{Allow: targets(t, "10.0.0.0/8")}, "10.0.0.1:443", true},
@@ -224,6 +231,16 @@ func TestTheEnvironmentChoosesAProxyOnlyWhereItIsTold(t *testing.T) {
 	_ = conn.Close()
 	if asked := forwarder.asked.Load(); asked != nil {
 		t.Errorf("rules without a proxy asked that of the environment for %s", *asked)
+	}
+	t.Setenv("HTTPS_PROXY", "http://proxy.example")
+	t.Setenv("HTTP_PROXY", "http://user:pass@proxy.example")
+	if proxy, err = ParseProxy(FromEnvironment); err != nil {
+		t.Fatal(err)
+	}
+	for port, want := range map[string]string{"443": "http://proxy.example:80", "80": "http://user:pass@proxy.example:80"} {
+		if chosen, err := proxy.choose("api.example.com", port); err != nil || chosen.String() != want {
+			t.Errorf("port %s goes through %v, %v, want %s", port, chosen, err, want)
+		}
 	}
 	t.Setenv("HTTPS_PROXY", "socks5://127.0.0.1:1080")
 	if _, err := ParseProxy(FromEnvironment); err == nil {
