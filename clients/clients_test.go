@@ -416,7 +416,7 @@ func TestTheTypeScriptPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newPlace(t).run(t, folder, "env", nodePath(), "DRAINER_VECTORS="+vectors, node, "--test", "client.test.mjs")
+	newPlace(t).run(t, folder, "env", nodePath(), "DRAINER_VECTORS="+vectors, node, "--test", "client.test.mjs", "agents.test.mjs")
 }
 
 // The README's program, with a tool that is configured here. An ES module finds no

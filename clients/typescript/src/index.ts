@@ -8,6 +8,11 @@ export interface Database {
   execute(text: string, values: readonly unknown[]): Promise<Row[]>;
   /** Throws NotInTransaction where no transaction is open. enqueue asks; Results does not. */
   checkTransaction?(): Promise<void> | void;
+  /**
+   * Listens on a connection of its own, until what it resolves to is called. It calls lost if the connection breaks and
+   * is not made anew. Without listen, Results asks every 50 to 250 ms.
+   */
+  listen?(heard: () => void, lost: () => void): Promise<() => void>;
 }
 
 export interface NewIntent {
@@ -41,7 +46,7 @@ export interface Completed {
 
 /** It has not settled yet, and still will. This is no failure. */
 export interface Pending {
-  readonly status: "pending" | "in_progress";
+  readonly status: "pending";
   readonly intentId: string;
   readonly forModel: string;
 }
@@ -239,9 +244,24 @@ function refusal(error: unknown): Refused | undefined {
   return undefined;
 }
 
+// From the second statement on what settles notifies, so a look that follows misses nothing.
+const CHANNEL = "outbox_settled";
+const ARM = "SELECT FROM outbox.await('{}')";
+
 /** node-postgres: a Client, or a PoolClient, in a transaction. A Pool serves Results, not enqueue. */
-export function fromPg(client: { query(text: string, values?: any[]): Promise<{ rows: any[] }> }): Database {
+export function fromPg(client: { query(text: string, values?: any[]): Promise<{ rows: any[] }>; Client?: any; options?: any }): Database {
+  const { Client: Listener, options } = client; // which only a Pool has
   return {
+    listen: Listener && options && (async (heard, lost) => {
+      const listener = new Listener(options);
+      listener.on("notification", heard);
+      listener.on("error", lost);
+      await listener.connect();
+      await listener.query(`LISTEN ${CHANNEL}`);
+      await listener.query(ARM);
+      heard();
+      return () => void listener.end().catch(() => {});
+    }),
     execute: async (text, values) => (await client.query(text, [...values])).rows,
     checkTransaction: async () => {
       try {
@@ -255,8 +275,16 @@ export function fromPg(client: { query(text: string, values?: any[]): Promise<{ 
 }
 
 /** postgres.js: the sql that sql.begin gives to its function. */
-export function fromPostgresJs(sql: { unsafe(text: string, values?: any[]): PromiseLike<any>; savepoint?: unknown }): Database {
+export function fromPostgresJs(
+  sql: { unsafe(text: string, values?: any[]): PromiseLike<any>; savepoint?: unknown; listen?(channel: string, heard: () => void): Promise<{ unlisten(): unknown }> },
+): Database {
   return {
+    listen: sql.listen && (async (heard) => {
+      const { unlisten } = await sql.listen!(CHANNEL, heard);
+      await sql.unsafe(ARM);
+      heard();
+      return () => void unlisten();
+    }),
     execute: async (text, values) => [...(await sql.unsafe(text, [...values]))],
     checkTransaction: () => {
       if (typeof sql.savepoint !== "function") throw new NotInTransaction("no transaction is open; pass what sql.begin gives to its function");
@@ -303,25 +331,26 @@ export function fromKysely(trx: { executeQuery(query: any): Promise<{ rows: any[
   };
 }
 
-const STATUS =
-  "SELECT intent_id::text AS intent_id, status, finished_at IS NOT NULL AS settled, provider_ref, last_error," +
-  " CASE WHEN finished_at IS NOT NULL THEN response::text END AS response" +
-  " FROM outbox.status WHERE intent_id = ANY ($1::text::bigint[])";
-const QUICKEST = 50, SLOWEST = 250; // milliseconds between two looks
+const SETTLED =
+  "SELECT intent_id::text AS intent_id, status, provider_ref, last_error, response::text AS response FROM outbox.await($1::text::bigint[])";
+const QUICKEST = 50, SLOWEST = 250; // milliseconds between two looks, unless a notification comes
+const BREATH = 5; // milliseconds between two looks, however many notifications come
 const BATCH = 1000;
 
 interface Waiting {
   id: string;
-  status: "pending" | "in_progress";
   resolve(answer: Completed | Pending): void;
   reject(error: unknown): void;
 }
 
-/** Waits for results. One question, asked every 50 to 250 ms while there are waits, serves them all. */
+/**
+ * Waits for results. One question serves all waits: asked when Postgres notifies that something settled, and every
+ * 50 to 250 ms, which is all there is behind a pooler.
+ */
 export class Results {
   private readonly waits = new Set<Waiting>();
   private running = false;
-  private fresh = false;
+  private news = () => {}; // ends the pause before the next look
 
   /** database must be outside of any transaction, such as fromPg(pool). */
   constructor(private readonly database: Database) {}
@@ -336,11 +365,11 @@ export class Results {
     let waiting!: Waiting;
     try {
       return await new Promise<Completed | Pending>((resolve, reject) => {
-        waiting = { id, status: "pending", resolve, reject };
-        timer = setTimeout(() => resolve({ status: waiting.status, intentId: id, forModel: sentences.pending }), timeout);
+        waiting = { id, resolve, reject };
+        timer = setTimeout(() => resolve({ status: "pending", intentId: id, forModel: sentences.pending }), timeout);
         this.waits.add(waiting);
-        this.fresh = true;
-        if (!this.running) void this.run();
+        if (this.running) this.news();
+        else void this.run();
       });
     } finally {
       clearTimeout(timer);
@@ -350,9 +379,13 @@ export class Results {
 
   private async run(): Promise<void> {
     this.running = true;
-    for (let pause = QUICKEST; this.waits.size > 0; pause = Math.min(2 * pause, SLOWEST)) {
-      if (this.fresh) pause = QUICKEST;
-      this.fresh = false;
+    let fresh = false;
+    let wake = () => {};
+    this.news = () => { fresh = true; wake(); };
+    let listening: Promise<() => void> | undefined;
+    for (let pause = QUICKEST; this.waits.size > 0; pause = fresh ? QUICKEST : Math.min(2 * pause, SLOWEST)) {
+      fresh = false;
+      const began = Date.now();
       const waits = [...this.waits];
       for (let start = 0; start < waits.length; start += BATCH) {
         const some = waits.slice(start, start + BATCH);
@@ -364,24 +397,33 @@ export class Results {
           if (typeof code === "string" && /^(22|28|3D|3F|42)...$/.test(code)) for (const waiting of some) waiting.reject(error);
         }
       }
-      // The one place that waits for news. Where the database tells of what settled, it is heard here.
-      await new Promise((wake) => setTimeout(wake, pause));
+      await new Promise((wake) => setTimeout(wake, Math.max(BREATH, Date.now() - began)));
+      if (this.waits.size === 0) break;
+      if (listening === undefined && this.database.listen) {
+        const lost = () => { listening = undefined; }; // the next look tries again
+        listening = this.database.listen(this.news, lost);
+        listening.catch(lost);
+      }
+      if (!fresh) {
+        await new Promise<void>((resolve) => {
+          const timer = setTimeout(resolve, pause);
+          wake = () => { clearTimeout(timer); resolve(); };
+        });
+      }
     }
     this.running = false;
+    listening?.then((stop) => stop(), () => {});
   }
 
   private async look(waits: Waiting[]): Promise<void> {
-    const rows = await this.database.execute(STATUS, [`{${waits.map((waiting) => waiting.id).join(",")}}`]);
+    const rows = await this.database.execute(SETTLED, [`{${waits.map((waiting) => waiting.id).join(",")}}`]);
     const found = new Map(rows.map((row) => [String(row.intent_id), row]));
     for (const waiting of waits) {
       const row = found.get(waiting.id);
-      if (row === undefined) {
+      if (row === undefined) continue; // it has not settled
+      if (row.status == null) {
         waiting.reject(new NotCommitted(
           `intent ${waiting.id} is not there; its transaction is open or was rolled back, or this login may not see it`));
-        continue;
-      }
-      if (row.settled !== true) {
-        waiting.status = row.status as Pending["status"];
         continue;
       }
       const status = String(row.status);

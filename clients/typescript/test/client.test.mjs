@@ -62,7 +62,7 @@ try {
 } catch {
   console.log("no node-postgres here; install Debian's node-pg, or say NODE_PATH");
 }
-const options = { skip: pg ? false : "no node-postgres here" };
+const options = { skip: pg ? false : "no node-postgres here", timeout: 120_000 };
 const connected = async (url, use) => {
   const client = new pg.Client({ connectionString: url });
   await client.connect();
@@ -160,6 +160,54 @@ test("a Pool is no transaction, and serves results", options, async () => {
     await act({ step: "open" }, (recorded) => assert.rejects(results.wait(recorded), esm.NotCommitted));
     const [settled] = await Promise.all([Promise.all(Array.from({ length: 1000 }, () => results.wait(done, { timeout: 60_000 })))]);
     assert.ok(settled.every(({ status }) => status === "completed"));
+  } finally {
+    await pool.end();
+  }
+});
+
+test("a wait hears what settles over one more connection, and closes it", options, async () => {
+  const name = `heard ${randomUUID()}`;
+  const pool = new pg.Pool({ connectionString: process.env.DRAINER_TEST_AGENT, max: 1, application_name: name });
+  try {
+    const heard = [];
+    const database = fromPg(pool);
+    const results = new Results({ ...database, listen: (tell, lost) => database.listen(() => { heard.push(1); tell(); }, lost) });
+    const recorded = await agent(async (client) => {
+      await client.query("BEGIN");
+      const recorded = await enqueue(fromPg(client), intent(randomUUID()));
+      await client.query("COMMIT");
+      return recorded;
+    });
+    const waits = Promise.all(Array.from({ length: 1000 }, () => results.wait(recorded, { timeout: 60_000 })));
+    while (heard.length === 0) await new Promise((wake) => setTimeout(wake, 5)); // it listens
+    const before = heard.length;
+    await admin("INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, 1, 'w', 'test', 'completed')", [recorded.id]);
+    assert.ok((await waits).every(({ status }) => status === "completed"));
+    assert.ok(heard.length > before, "it was found by asking alone");
+    const connections = () => admin("SELECT count(*)::int AS n FROM pg_stat_activity WHERE application_name = $1", [name]);
+    while ((await connections())[0].n > 1) await new Promise((wake) => setTimeout(wake, 5));
+  } finally {
+    await pool.end();
+  }
+});
+
+test("a wait goes on where its connections are cut", options, async () => {
+  const name = `cut ${randomUUID()}`;
+  const pool = new pg.Pool({ connectionString: process.env.DRAINER_TEST_AGENT, application_name: name });
+  pool.on("error", () => {});
+  try {
+    const results = new Results(fromPg(pool));
+    const recorded = await agent(async (client) => {
+      await client.query("BEGIN");
+      const recorded = await enqueue(fromPg(client), intent(randomUUID()));
+      await client.query("COMMIT");
+      return recorded;
+    });
+    const wait = results.wait(recorded, { timeout: 60_000 });
+    const cut = () => admin("SELECT count(pg_terminate_backend(pid))::int AS n FROM pg_stat_activity WHERE application_name = $1", [name]);
+    for (let n = 0; n < 4; n += (await cut())[0].n) await new Promise((wake) => setTimeout(wake, 5));
+    await admin("INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, 1, 'w', 'test', 'completed')", [recorded.id]);
+    assert.equal((await wait).status, "completed");
   } finally {
     await pool.end();
   }

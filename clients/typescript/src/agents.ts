@@ -1,0 +1,133 @@
+/** Tools of agent frameworks whose call becomes an intent. No framework is imported before it is used. */
+import { Database, DrainerError, enqueue, fromPg, Results } from "./index.js";
+
+/** Said where the program or the database fails: the commit may have happened before the answer was lost. */
+export const FAULT = "It may have been recorded. Asking for it once more with the same values is safe.";
+
+/**
+ * As a step: the id of the model's request. A model that asks again makes a new one, and the effect happens again. So
+ * take it only for what may happen twice in a run, and only in a hook, which is told the id.
+ */
+export const FROM_TOOL_USE_ID = Symbol("FROM_TOOL_USE_ID");
+
+/** Where a run's tools commit, and wait. */
+export interface Ways<Client> {
+  run: string;
+  /** Runs use in a transaction of the agent's database and commits it, or rolls back what use rejects. */
+  transaction<T>(use: (client: Client, database: Database) => Promise<T>): Promise<T>;
+  results: Results;
+  /** Is told of errors that the model is not shown: their text may hold values. The default is console.error. */
+  onError?(tool: string, error: unknown): void;
+}
+
+/** Ways over a Pool of node-postgres. */
+export function overPg(pool: any, run: string): Ways<any> {
+  return {
+    run,
+    results: new Results(fromPg(pool)),
+    async transaction(use) {
+      const client = await pool.connect();
+      let broken: unknown;
+      try {
+        await client.query("BEGIN");
+        const used = await use(client, fromPg(client));
+        await client.query("COMMIT");
+        return used;
+      } catch (error) {
+        await client.query("ROLLBACK").catch((failed: unknown) => { broken = failed; });
+        throw error;
+      } finally {
+        client.release(broken);
+      }
+    },
+  };
+}
+
+/** For the model. */
+export interface Answer {
+  text: string;
+  isError: boolean;
+}
+
+/** A tool of which each call is one intent of a run. */
+export interface OutboxTool<Arguments = any, Client = any> {
+  name: string;
+  /** Tells the model when to use it. */
+  description: string;
+  /** What the framework takes as the schema of the arguments: for the Claude Agent SDK and MCP an object of Zod types. */
+  schema: any;
+  /** The name of what is done within the run, or FROM_TOOL_USE_ID. */
+  step: string | typeof FROM_TOOL_USE_ID;
+  /** The record that the effect is about. */
+  scope(given: Arguments): string;
+  /** Milliseconds to wait for the result; none without it. */
+  wait?: number;
+  /** Writes the agent's own state, and returns the payload. It does not commit. */
+  act(client: Client, given: Arguments): unknown;
+}
+
+/** A tool whose calls become intents for `<provider>/<operation>`. */
+export function outboxTool<Arguments = any, Client = any>(tool: string, made: OutboxTool<Arguments, Client>): OutboxTool<Arguments, Client> & { tool: string } {
+  if (made.description.trim() === "") throw new TypeError(`${made.name} needs a description: it tells the model when to use the tool`);
+  return { ...made, tool };
+}
+
+type Made = ReturnType<typeof outboxTool>;
+
+/** Commits the intent with the agent's state, waits for its result if told to, and answers. It does not reject. */
+export async function call(tool: Made, given: any, ways: Ways<any>, toolUseId?: string): Promise<Answer> {
+  try {
+    const step = tool.step === FROM_TOOL_USE_ID ? toolUseId : tool.step as string;
+    if (!step) throw new TypeError(`${tool.name} takes its step from the tool use id, and there is none here; only a hook is told it`);
+    const intent = await ways.transaction(async (client, database) => {
+      const payload = await tool.act(client, given);
+      return enqueue(database, { run: ways.run, step, tool: tool.tool, scope: tool.scope(given), payload });
+    });
+    if (!tool.wait) return { text: intent.forModel, isError: false };
+    const done = await ways.results.wait(intent, { timeout: tool.wait });
+    const reference = done.status === "completed" && done.providerRef !== null ? ` Reference: ${done.providerRef}` : "";
+    return { text: done.forModel + reference, isError: false };
+  } catch (error) {
+    if (error instanceof DrainerError) return { text: error.forModel || error.message, isError: true };
+    (ways.onError ?? ((name, shown) => console.error(`drainer: the tool ${name} failed:`, shown)))(tool.name, error);
+    return { text: FAULT, isError: true };
+  }
+}
+
+function handler(tool: Made, ways: Ways<any>) {
+  if (tool.step === FROM_TOOL_USE_ID) throw new TypeError(`${tool.name} takes its step from the tool use id, which a handler is not told; use outboxHook`);
+  return async (given: any) => {
+    const answer = await call(tool, given, ways);
+    return { content: [{ type: "text" as const, text: answer.text }], isError: answer.isError };
+  };
+}
+
+/**
+ * An in-process MCP server of these tools for the Claude Agent SDK: a value of the option mcpServers. sdk is what
+ * import("@anthropic-ai/claude-agent-sdk") gives. A server is of one run: the model cannot name another.
+ */
+export function outboxServer(
+  sdk: { tool(...given: any[]): any; createSdkMcpServer(options: any): any }, name: string, tools: Made[], ways: Ways<any>, version = "1.0.0",
+): any {
+  return sdk.createSdkMcpServer({
+    name, version, tools: tools.map((tool) => sdk.tool(tool.name, tool.description, tool.schema, handler(tool, ways))),
+  });
+}
+
+/** Adds these tools to an McpServer of the official MCP SDK for TypeScript. */
+export function addToMcpServer(server: { registerTool(name: string, config: any, handler: any): unknown }, tools: Made[], ways: Ways<any>): void {
+  for (const tool of tools) server.registerTool(tool.name, { description: tool.description, inputSchema: tool.schema }, handler(tool, ways));
+}
+
+/**
+ * A PreToolUse hook for the Claude Agent SDK that makes intents of calls of other tools, by their names as the SDK
+ * writes them. The call itself is denied, with the answer as the reason, so that nothing acts but drainer.
+ */
+export function outboxHook(tools: Record<string, Made>, ways: Ways<any>) {
+  return async (given: { tool_name?: string; tool_input?: unknown }, toolUseId: string | undefined): Promise<any> => {
+    const tool = Object.prototype.hasOwnProperty.call(tools, given.tool_name ?? "") ? tools[given.tool_name!] : undefined;
+    if (tool === undefined) return {};
+    const answer = await call(tool, given.tool_input ?? {}, ways, toolUseId);
+    return { hookSpecificOutput: { hookEventName: "PreToolUse", permissionDecision: "deny", permissionDecisionReason: answer.text } };
+  };
+}
