@@ -47,7 +47,7 @@ WITH next AS MATERIALIZED (
     WHERE a.intent_id = i.id AND NOT a.lookup AND a.outcome IN ('completed', 'ambiguous', 'lost', 'in_flight')
   ) effect ON true
   LEFT JOIN outbox.intent u ON u.compensates = i.id
-  LEFT JOIN outbox.status undo ON undo.intent_id = u.id
+  LEFT JOIN outbox.standing undo ON undo.intent_id = u.id
 ), counted AS (
   SELECT *, sum(bytes) FILTER (WHERE is_read) OVER (ORDER BY agent_run_id, place)::bigint - bytes AS before
   FROM (SELECT *, bytes IS NOT NULL AND (nth = 1 OR bytes <= $4::bigint) AS is_read FROM step) step

@@ -959,7 +959,7 @@ func TestAPassThatFailsChangesNothingAndIsMadeAgain(t *testing.T) {
 	}{
 		{"take sagas", `ALTER TABLE outbox.saga RENAME cause TO away`, `ALTER TABLE outbox.saga RENAME away TO cause`},
 		{"stop what waits", `ALTER TABLE outbox.queue RENAME TO away`, `ALTER TABLE outbox.away RENAME TO queue`},
-		{"read the next steps", `ALTER VIEW outbox.status RENAME TO away`, `ALTER VIEW outbox.away RENAME TO status`},
+		{"read the next steps", `ALTER VIEW outbox.standing RENAME TO away`, `ALTER VIEW outbox.away RENAME TO standing`},
 		{"hold the steps", `ALTER FUNCTION outbox.hold RENAME TO away`, `ALTER FUNCTION outbox.away RENAME TO hold`},
 		{"move sagas", `ALTER TABLE outbox.intent RENAME headers TO away`, `ALTER TABLE outbox.intent RENAME away TO headers`},
 	} {

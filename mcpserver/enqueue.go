@@ -88,10 +88,15 @@ var sentences = map[string]string{
 	"run_closed":          "This run is closed. Nothing more of it will be done. Stop.",
 	"invalid":             "It was not recorded, because the request is malformed. Tell the user.",
 	"unknown_tool":        "It was not recorded, because there is no such tool. Tell the user.",
+	"other_tenant":        "It was not recorded, because this run belongs to another tenant. Stop.",
+	"limit_reached":       "It was not recorded, because a limit is reached. Stop for now. The same request can be made later.",
 }
 
 // refusals are the schema's own errors, by their SQLSTATE.
-var refusals = map[string]string{"OB001": "key_taken", "OB002": "run_closed", "OB003": "invalid", "OB004": "unknown_tool"}
+var refusals = map[string]string{
+	"OB001": "key_taken", "OB002": "run_closed", "OB003": "invalid", "OB004": "unknown_tool",
+	"OB005": "other_tenant", "OB006": "limit_reached",
+}
 
 func (s *server) offer(to *sdk.Server, offer Offer) {
 	schema := json.RawMessage(`{"type": "object"}`)

@@ -236,6 +236,8 @@ func TestAModelIsToldWhatBecameOfItsRequest(t *testing.T) {
 		"waits":             {"s3", ``, `{"memo": "canary-payload"}`, "pending"},
 		"other values":      {"s1", ``, `{"amount": 2}`, "key_taken"},
 		"the run is closed": {"s9", `SELECT outbox.operate_run('r', 'cancel_run', 'operator:ann', 'stop')`, `{}`, "run_closed"},
+		"another tenant's":  {"s9", `INSERT INTO outbox.tenant (name, role) VALUES ('own', session_user)`, `{}`, "other_tenant"},
+		"at a limit":        {"s9", `UPDATE outbox.intent SET tenant = 1; UPDATE outbox.queue SET tenant = 1; INSERT INTO outbox.tenant (name, role, max_due) VALUES ('own', session_user, 1)`, `{}`, "limit_reached"},
 		"no such tool":      {"s9", `INSERT INTO outbox.tool (name) VALUES ('bank/transfer')`, `{}`, "unknown_tool"},
 	} {
 		t.Run(name, func(t *testing.T) {

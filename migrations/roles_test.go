@@ -69,8 +69,9 @@ func TestAnAgentMayOnlyEnqueueAndReadStatus(t *testing.T) {
 		"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, namespace) VALUES ('r', '4', 't', 'b', '{}', 'another')": forbidden,
 		"INSERT INTO outbox.setting VALUES ('namespace', 'mine')":                                                                            forbidden,
 		"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, tenant) VALUES ('r', '5', 't', 'b', '{}', 1)": forbidden,
-		"SELECT * FROM outbox.tenant":    forbidden,
-		"SELECT outbox.session_tenant()": forbidden,
+		"SELECT * FROM outbox.tenant":                  forbidden,
+		"SELECT outbox.keep_limits(1::smallint, 1, 1)": forbidden,
+		"SELECT outbox.refuse_stranger()":              forbidden,
 	})
 }
 

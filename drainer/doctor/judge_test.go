@@ -153,3 +153,25 @@ func TestThePageNamesEveryCheck(t *testing.T) {
 		}
 	}
 }
+
+func TestTenantsThatAreNotWalledOffAreFound(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	says := func(verdict Verdict, want string) {
+		t.Helper()
+		for _, found := range w.examine() {
+			if found.Check == "tenants" && found.Verdict == verdict && strings.Contains(found.Seen, want) {
+				return
+			}
+		}
+		t.Errorf("it does not say %q", want)
+	}
+	says(OK, "none is listed")
+	w.owner(`ALTER TABLE outbox.intent ENABLE TRIGGER set_tenant`)
+	says(Problem, "0 tenants are listed, and 1 of the 2 triggers")
+	w.owner(`INSERT INTO outbox.tenant (name, role) VALUES ('a', 'no such role'), ('b', 'outbox_agent'), ('c', 'outbox_drainer')`)
+	says(OK, "3 are walled off")
+	says(Warning, "roles that do not exist: no such role")
+	w.owner(`ALTER TABLE outbox.intent DISABLE TRIGGER keep_walls`)
+	says(Problem, "3 tenants are listed, and 1 of the 2 triggers")
+}

@@ -106,6 +106,40 @@ var outboxChecks = []check{
 				"Where there is one, INSERT INTO outbox.setting VALUES ('namespace', 'NAME') as the schema's owner", strings.Join(seen.Without, ", "))}
 		})},
 
+	{name: "tenants", look: each(`
+		WITH login AS (
+			SELECT r.rolname::text AS name, (SELECT count(*) FROM outbox.tenant t JOIN pg_roles p ON p.rolname = t.role AND pg_has_role(r.oid, p.oid, 'MEMBER'::text)) AS tenants
+			FROM pg_roles r JOIN pg_roles agent ON agent.rolname = 'outbox_agent' AND pg_has_role(r.oid, agent.oid, 'MEMBER'::text)
+			WHERE r.rolcanlogin AND NOT r.rolsuper)
+		SELECT (SELECT count(*) FROM outbox.tenant),
+			(SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass('outbox.intent'::text)::oid AND tgname IN ('set_tenant', 'keep_walls') AND tgenabled <> 'D'),
+			ARRAY(SELECT role::text FROM outbox.tenant WHERE role NOT IN (SELECT rolname FROM pg_roles) ORDER BY 1 LIMIT 20),
+			ARRAY(SELECT name FROM login WHERE tenants > 1 ORDER BY 1 LIMIT 20),
+			ARRAY(SELECT name FROM login WHERE tenants = 0 ORDER BY 1 LIMIT 20)`,
+		func(_ *examination, seen struct {
+			Tenants, Walls       int64
+			Missing, Torn, Loose []string // roles that do not exist; logins of several tenants, and of none
+		},
+		) (found []Finding) {
+			if up := seen.Walls == 2; seen.Walls == 1 || up != (seen.Tenants > 0) {
+				found = append(found, problem("as the schema's owner: ALTER TABLE outbox.intent ENABLE TRIGGER set_tenant, ENABLE TRIGGER keep_walls; where outbox.tenant is empty, DISABLE both",
+					"%d tenants are listed, and %d of the 2 triggers that wall them off are enabled", seen.Tenants, seen.Walls))
+			}
+			if seen.Tenants == 0 {
+				return append(found, ok("none is listed: all agents see and enqueue alike"))
+			}
+			if len(seen.Missing) > 0 {
+				found = append(found, warning("CREATE ROLE … NOLOGIN, and grant it to the tenant's logins; or delete its row from outbox.tenant", "tenants have roles that do not exist: %s", abridge(seen.Missing)))
+			}
+			if len(seen.Torn) > 0 {
+				found = append(found, problem("REVOKE all but one of them", "logins have the roles of several tenants, and may not enqueue: %s", abridge(seen.Torn)))
+			}
+			if len(seen.Loose) > 0 {
+				found = append(found, warning("GRANT the role of their tenant to them", "agents' logins have the role of no tenant, and share what no tenant enqueued: %s", abridge(seen.Loose)))
+			}
+			return append(found, ok("%d are walled off from each other", seen.Tenants))
+		})},
+
 	{name: "providers' gates", well: "no provider is paused, every circuit breaker is closed", look: lookAtGates},
 
 	{name: "incidents", well: "each is acknowledged or resolved", look: each(`

@@ -245,9 +245,9 @@ var readNeeds = join(
 	usage,
 	tables([]string{"SELECT"},
 		"intent", "queue", "claim", "attempt", "worker", "tool", "provider", "duplicate", "generation", "saga", "incident", "page", "watermark",
-		"operation", "census", "setting", "tenant", "forgotten", "status", "collisions", "last_collision", "goose_db_version",
+		"operation", "census", "setting", "tenant", "run", "forgotten", "standing", "status", "collisions", "last_collision", "goose_db_version",
 		"audit_conflicting_refs", "audit_repeated_completions", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
-	functions("idempotency_key", "retention_floor", "hold", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
+	functions("idempotency_key", "sees_all", "session_tenant", "retention_floor", "hold", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 )
 
 // daemonNeeds are the rights that the migrations grant to outbox_drainer; a
@@ -292,7 +292,7 @@ var agentsNeed = join(
 	usage,
 	tables([]string{"SELECT"}, "status", "tool"),
 	columns("INSERT", "intent", "agent_run_id", "step_id", "tool_name", "business_scope", "payload", "headers", "not_before"),
-	functions("enqueue", "await", "arm", "idempotency_key"),
+	functions("enqueue", "await", "arm", "idempotency_key", "sees_all", "session_tenant"),
 )
 
 const (
@@ -447,7 +447,7 @@ const excessSQL = `
 	UNION ALL
 	SELECT 'EXECUTE', 'FUNCTION outbox.' || p.proname::text
 	FROM agent, pg_proc p
-	WHERE p.pronamespace = to_regnamespace('outbox'::text)::oid AND p.prosecdef AND p.proname NOT IN ('enqueue', 'arm')
+	WHERE p.pronamespace = to_regnamespace('outbox'::text)::oid AND p.prosecdef AND p.proname NOT IN ('enqueue', 'arm', 'sees_all', 'session_tenant')
 	  AND has_function_privilege(agent.oid, p.oid, 'EXECUTE'::text)
 	UNION ALL
 	SELECT 'CREATE', 'SCHEMA outbox'

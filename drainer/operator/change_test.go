@@ -790,7 +790,7 @@ func TestAChangeThatFailsHalfWayChangesNothing(t *testing.T) {
 	t.Parallel()
 	for fails, breaks := range map[string]string{
 		"hold the intents":             `ALTER FUNCTION outbox.hold RENAME TO away`,
-		"read where the intents stand": `ALTER VIEW outbox.status RENAME TO away`,
+		"read where the intents stand": `ALTER VIEW outbox.standing RENAME TO away`,
 		"append to the history":        `ALTER TABLE outbox.attempt RENAME reason TO away`,
 	} {
 		t.Run(fails, func(t *testing.T) {
@@ -820,7 +820,7 @@ func TestTheRestOfAStoryThatCannotBeReadIsNotLeftOutInSilence(t *testing.T) {
 	if story, err := o.console().SagaOf(t.Context(), "run"); err == nil || story != nil {
 		t.Errorf("%+v, %v", story, err)
 	}
-	o.exec(`ALTER VIEW outbox.status RENAME TO away`)
+	o.exec(`ALTER VIEW outbox.standing RENAME TO away`)
 	if story, err := o.console().SagaOf(t.Context(), "run"); err == nil || story != nil {
 		t.Errorf("%+v, %v", story, err)
 	}
@@ -830,7 +830,7 @@ func TestACancelThatClosedTheRunAndGotNoFurtherSaysSo(t *testing.T) {
 	t.Parallel()
 	for fails, breaks := range map[string]string{
 		"the run is closed, but take what waits out of the queue: ": `ALTER TABLE outbox.queue RENAME TO away`,
-		"the run is closed, but read where it stands: ":             `ALTER VIEW outbox.status RENAME TO away`,
+		"the run is closed, but read where it stands: ":             `ALTER VIEW outbox.standing RENAME TO away`,
 	} {
 		o := newOutbox(t)
 		o.enqueue("run", 1)
@@ -854,7 +854,7 @@ func TestASagaThatCannotGoOnStaysAsItWas(t *testing.T) {
 	}{
 		{"open its steps again: ", `ALTER TABLE outbox.attempt RENAME reason TO away`, retry},
 		{"find undos that ended badly: ", `ALTER TABLE outbox.intent RENAME compensates TO away`, retry},
-		{"look for an undo that is under way: ", `ALTER VIEW outbox.status RENAME finished_at TO away`, resolve},
+		{"look for an undo that is under way: ", `ALTER VIEW outbox.standing RENAME finished_at TO away`, resolve},
 	} {
 		o := newOutbox(t)
 		o.enqueue("run", 1)

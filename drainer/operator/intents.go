@@ -18,7 +18,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
-// Intent is a row of the view outbox.status.
+// Intent is a row of the view outbox.standing.
 type Intent struct {
 	IntentID       int64           `json:"intent_id"`
 	AgentRunID     string          `json:"agent_run_id"`
@@ -80,8 +80,8 @@ const statusColumns = `intent_id, agent_run_id, step_id, tool_name, business_sco
 	attempts, next_attempt_at, last_outcome, last_error, http_status, response, provider_ref, created_at, finished_at`
 
 const (
-	showSQL      = `SELECT ` + statusColumns + ` FROM outbox.status WHERE intent_id = $1::bigint`
-	showTupleSQL = `SELECT ` + statusColumns + ` FROM outbox.status
+	showSQL      = `SELECT ` + statusColumns + ` FROM outbox.standing WHERE intent_id = $1::bigint`
+	showTupleSQL = `SELECT ` + statusColumns + ` FROM outbox.standing
 		WHERE (agent_run_id, step_id, tool_name, business_scope) = ($1::text, $2::text, $3::text, $4::text)`
 )
 

@@ -39,9 +39,9 @@ const isDead = ` AND status IN ('failed', 'unknown', 'compensation_failed') AND 
 	AND intent_id IN (SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL
 		AND status <> 'completed' AND status IN ('failed', 'unknown', 'compensation_failed'))
 	AND ((status = 'unknown' AND NOT starts_with(step_id, 'compensate:'::text)) OR NOT EXISTS (
-		SELECT FROM outbox.saga g WHERE g.agent_run_id = status.agent_run_id AND g.state IN ('compensated', 'resolved')))`
+		SELECT FROM outbox.saga g WHERE g.agent_run_id = standing.agent_run_id AND g.state IN ('compensated', 'resolved')))`
 
-const listSQL = `SELECT ` + statusColumns + ` FROM outbox.status
+const listSQL = `SELECT ` + statusColumns + ` FROM outbox.standing
 	WHERE ($1::text = '' OR status = $1::text) AND ($2::text = '' OR provider = $2::text) AND ($3::text = '' OR agent_run_id = $3::text)
 	AND ($4::text = '' OR tool_name = $4::text) AND ($5::text = '' OR strpos(lower(last_error), lower($5::text)) > 0)
 	AND ($6::timestamptz IS NULL OR created_at >= $6::timestamptz) AND ($7::timestamptz IS NULL OR created_at < $7::timestamptz)

@@ -161,7 +161,7 @@ func (c *Console) SagaOf(ctx context.Context, agentRunID string) (*SagaStory, er
 }
 
 func (c *Console) fill(ctx context.Context, story *SagaStory) error {
-	rows, _ := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status WHERE agent_run_id = $1::text ORDER BY intent_id`, story.AgentRunID)
+	rows, _ := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.standing WHERE agent_run_id = $1::text ORDER BY intent_id`, story.AgentRunID)
 	intents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Intent])
 	if err != nil {
 		return fmt.Errorf("read the run's intents: %w", err)
@@ -313,7 +313,7 @@ func (c *Console) ResolveSaga(ctx context.Context, agentRunID string, by Signatu
 // is newer than the locks: an undo that a worker took in between is seen.
 func refuseWhileUndoing(ctx context.Context, tx pgx.Tx, agentRunID string, _ Signature) error {
 	var open bool
-	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.intent u JOIN outbox.status s ON s.intent_id = u.id
+	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox.intent u JOIN outbox.standing s ON s.intent_id = u.id
 		WHERE u.agent_run_id = $1::text AND u.compensates IS NOT NULL AND s.finished_at IS NULL)`, agentRunID).Scan(&open)
 	switch {
 	case err != nil:

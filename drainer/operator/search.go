@@ -31,13 +31,13 @@ const (
 
 	// An index on references and scopes would cost every row more than it is worth: these are
 	// asked for while they are new.
-	namedSQL = `SELECT ` + statusColumns + ` FROM outbox.status WHERE intent_id IN (
+	namedSQL = `SELECT ` + statusColumns + ` FROM outbox.standing WHERE intent_id IN (
 			SELECT id FROM outbox.intent WHERE id = $1::bigint
 			UNION SELECT intent_id FROM outbox.attempt WHERE intent_id >= $2::bigint AND provider_ref = $3::text
 			UNION SELECT id FROM outbox.intent WHERE id >= $2::bigint AND business_scope = $3::text)
 		ORDER BY intent_id DESC LIMIT $4::int`
 
-	keyedSQL = `SELECT ` + statusColumns + ` FROM outbox.status WHERE intent_id >= $1::bigint AND idempotency_key = $2::text
+	keyedSQL = `SELECT ` + statusColumns + ` FROM outbox.standing WHERE intent_id >= $1::bigint AND idempotency_key = $2::text
 		ORDER BY intent_id DESC LIMIT $3::int`
 )
 

@@ -38,7 +38,7 @@ func (c *Console) Runs(ctx context.Context, below int64) (runs []Run, next int64
 			(count(*) FILTER (WHERE s.status IN ('failed', 'compensation_failed')))::int,
 			(SELECT state FROM outbox.saga g WHERE g.agent_run_id = s.agent_run_id),
 			min(s.created_at), max(coalesce(s.finished_at, s.created_at)), min(s.intent_id), sum(count(*)) OVER ()::bigint
-		FROM (SELECT * FROM outbox.status WHERE intent_id < $1::bigint ORDER BY intent_id DESC LIMIT $2::int) s
+		FROM (SELECT * FROM outbox.standing WHERE intent_id < $1::bigint ORDER BY intent_id DESC LIMIT $2::int) s
 		GROUP BY s.agent_run_id ORDER BY max(s.intent_id) DESC`, below, RunsChunk)
 	lowest, seen := below, int64(0)
 	var run Run
@@ -90,7 +90,7 @@ const (
 // Story returns the first 500 intents of a run and their first 5,000 attempts.
 func (c *Console) Story(ctx context.Context, agentRunID string) (*RunStory, error) {
 	story := &RunStory{AgentRunID: agentRunID}
-	rows, _ := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.status WHERE agent_run_id = $1::text
+	rows, _ := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.standing WHERE agent_run_id = $1::text
 		ORDER BY intent_id LIMIT $2::int`, agentRunID, storySteps+1)
 	intents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Intent])
 	if err != nil {

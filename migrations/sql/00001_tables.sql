@@ -15,7 +15,18 @@ CREATE TABLE outbox.tenant (
   tenant_id smallint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   name      text COLLATE "C" NOT NULL UNIQUE CHECK (octet_length(name) BETWEEN 1 AND 255),
   role      name NOT NULL UNIQUE,
-  weight    int NOT NULL DEFAULT 1 CHECK (weight BETWEEN 1 AND 1000)  -- its share of the work, beside other tenants'
+  namespace text COLLATE "C" CHECK (namespace <> ''),  -- what enters the keys of its new intents; null: the provider's, or the outbox's
+  weight    int NOT NULL DEFAULT 1 CHECK (weight BETWEEN 1 AND 1000),  -- its share of the work, beside other tenants'
+  -- Limits of what it may enqueue; null: none.
+  max_due   int CHECK (max_due > 0),  -- intents that are due at once
+  max_bytes bigint CHECK (max_bytes > 0),  -- of payloads and headers in the queue
+  max_rate  int CHECK (max_rate BETWEEN 1 AND 1000000)  -- intents in a second
+);
+
+-- Whose a run is, of those that took a step since there are tenants. The row goes with the last intent of its run.
+CREATE TABLE outbox.run (
+  agent_run_id text COLLATE "C" PRIMARY KEY,
+  tenant       smallint  -- as in outbox.intent
 );
 
 -- What agents committed. Rows are never changed.
@@ -302,6 +313,6 @@ CREATE TABLE outbox.watermark (
 
 -- +goose Down
 DROP TABLE outbox.wake_up, outbox.waiter, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.worker,
-           outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.tenant, outbox.setting;
+           outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.run, outbox.tenant, outbox.setting;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
 DROP FUNCTION outbox.reopen_incident;

@@ -45,43 +45,179 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
+-- Whether the caller's login reads every tenant's intents.
+CREATE FUNCTION outbox.sees_all() RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM pg_roles WHERE rolname = ANY (ARRAY['outbox_drainer', 'outbox_operator', 'outbox_auditor', current_user])
+                 AND pg_has_role(session_user, oid, 'MEMBER'));
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- It says no more than that the run id is taken.
+CREATE FUNCTION outbox.refuse_stranger() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RAISE EXCEPTION 'outbox: this agent_run_id is taken by another tenant'
+    USING ERRCODE = 'OB005', HINT = 'Tenants share one space of run ids: begin yours with your tenant''s name, or make them random.';
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
 CREATE FUNCTION outbox.set_tenant() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 BEGIN
   NEW.tenant := outbox.session_tenant();
+  NEW.namespace := coalesce((SELECT t.namespace FROM outbox.tenant t WHERE t.tenant_id = NEW.tenant), NEW.namespace);
   RETURN NEW;
 END $$;
 -- +goose StatementEnd
 
--- A trigger that is disabled costs nothing at enqueue; to look whether there are tenants would cost 4 %.
-CREATE TRIGGER set_tenant BEFORE INSERT ON outbox.intent FOR EACH ROW WHEN (NEW.compensates IS NULL)
-  EXECUTE FUNCTION outbox.set_tenant();
-ALTER TABLE outbox.intent DISABLE TRIGGER set_tenant;
+-- +goose StatementBegin
+CREATE FUNCTION outbox.refuse_more(tenant text, figure bigint, what text, most bigint, wait_ms bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RAISE EXCEPTION 'outbox: with this the tenant "%" would have % %; its limit is %', tenant, figure, what, most
+    USING ERRCODE = 'OB006', HINT = format('Try again in %s s.', greatest(1, ceil(wait_ms / 1000.0)));
+END $$;
+-- +goose StatementEnd
 
 -- +goose StatementBegin
--- With the first tenant the walls go up, and with the last one they come down. That waits for agents' open transactions.
-CREATE FUNCTION outbox.raise_walls() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+-- Counts in sequences, which no producer locks for longer than it takes to count: a row would stay locked until its
+-- commit. What rolls back stays counted, until the second is over, or the queue is measured. A sequence that is set by two
+-- at once loses the counts of a moment. The first producer whose time has come measures the queue, once a second, or so
+-- seldom that it takes a twentieth of the time.
+CREATE FUNCTION outbox.keep_limits(own smallint, intents bigint, bytes bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-  walled boolean;
+  t outbox.tenant;
+  counter text := 'outbox.tenant_' || own || '_';
+  now_ms bigint := extract(epoch FROM clock_timestamp()) * 1000;
+  second bigint := now_ms / 1000 << 24;
+  measure_ms bigint;
+  due bigint;
+  queued bigint;
 BEGIN
-  PERFORM pg_advisory_xact_lock(hashtextextended('outbox/walls', 0));
-  walled := EXISTS (SELECT FROM outbox.tenant);
-  IF walled IS DISTINCT FROM (SELECT tgenabled <> 'D' FROM pg_trigger WHERE tgrelid = 'outbox.intent'::regclass AND tgname = 'set_tenant') THEN
-    EXECUTE format('ALTER TABLE outbox.intent %s TRIGGER set_tenant', CASE WHEN walled THEN 'ENABLE' ELSE 'DISABLE' END);
+  SELECT * INTO t FROM outbox.tenant WHERE tenant_id = own;
+  IF t.max_rate IS NOT NULL THEN
+    IF coalesce(pg_sequence_last_value((counter || 'rate')::regclass), 0) < second THEN
+      PERFORM setval((counter || 'rate')::regclass, second);
+    END IF;
+    due := (SELECT max(nextval((counter || 'rate')::regclass)) FROM generate_series(1, intents)) - second;
+    IF due > t.max_rate THEN
+      PERFORM outbox.refuse_more(t.name, due, 'intents in this second', t.max_rate, 1000 - now_ms % 1000);
+    END IF;
+  END IF;
+  IF num_nonnulls(t.max_due, t.max_bytes) = 0 THEN
+    RETURN;
+  END IF;
+  measure_ms := coalesce(pg_sequence_last_value((counter || 'measure')::regclass), 0);
+  IF measure_ms <= now_ms THEN
+    PERFORM setval((counter || 'measure')::regclass, now_ms + 1000);
+    WITH RECURSIVE lane AS (
+      (SELECT provider FROM outbox.queue ORDER BY provider LIMIT 1)
+      UNION ALL
+      SELECT (SELECT q.provider FROM outbox.queue q WHERE q.provider > lane.provider ORDER BY q.provider LIMIT 1)
+      FROM lane WHERE lane.provider IS NOT NULL)
+    SELECT coalesce(sum(l.due), 0), coalesce(sum(l.queued), 0) INTO due, queued
+    FROM lane CROSS JOIN LATERAL (
+      SELECT count(*) FILTER (WHERE q.next_attempt_at <= clock_timestamp()) AS due, sum(q.bytes) AS queued
+      FROM outbox.queue q WHERE q.provider = lane.provider AND q.tenant = own) l;
+    measure_ms := now_ms + greatest(1000, 20 * (extract(epoch FROM clock_timestamp()) * 1000 - now_ms));
+    PERFORM setval((counter || 'due')::regclass, due), setval((counter || 'bytes')::regclass, queued),
+            setval((counter || 'measure')::regclass, measure_ms);
+  END IF;
+  due := coalesce(pg_sequence_last_value((counter || 'due')::regclass), 0) + intents;
+  queued := coalesce(pg_sequence_last_value((counter || 'bytes')::regclass), 0) + bytes;
+  IF due > t.max_due THEN
+    PERFORM outbox.refuse_more(t.name, due, 'intents that are due', t.max_due, measure_ms - now_ms);
+  ELSIF queued > t.max_bytes THEN
+    PERFORM outbox.refuse_more(t.name, queued, 'bytes in the queue', t.max_bytes, measure_ms - now_ms);
+  END IF;
+  PERFORM max(nextval((counter || 'due')::regclass)) FROM generate_series(1, intents);
+  PERFORM setval((counter || 'bytes')::regclass, queued);
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- A run belongs to the tenant that began it. The unique row of the run makes those who begin one at the same moment
+-- wait for each other. The steps of a run that is older than the tenants, or than a prune, tell whose it is.
+CREATE FUNCTION outbox.keep_walls() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+  begun text[];
+  own smallint;
+  intents bigint;
+  bytes bigint;
+BEGIN
+  WITH new AS (
+    INSERT INTO outbox.run (agent_run_id, tenant)
+    SELECT DISTINCT agent_run_id, tenant FROM added WHERE compensates IS NULL ORDER BY agent_run_id
+    ON CONFLICT DO NOTHING RETURNING agent_run_id)
+  SELECT array_agg(agent_run_id) INTO begun FROM new;
+  IF EXISTS (SELECT FROM added a JOIN outbox.run r USING (agent_run_id) WHERE a.compensates IS NULL AND r.tenant IS DISTINCT FROM a.tenant)
+     OR begun IS NOT NULL AND EXISTS (
+       SELECT FROM unnest(begun) AS b (run) JOIN outbox.run r ON r.agent_run_id = b.run
+       JOIN outbox.intent i ON i.agent_run_id = b.run AND i.tenant IS DISTINCT FROM r.tenant) THEN
+    PERFORM outbox.refuse_stranger();
+  END IF;
+  SELECT tenant, count(*), sum(payload_bytes + coalesce(octet_length(headers::text), 0)) INTO own, intents, bytes
+  FROM added WHERE compensates IS NULL GROUP BY tenant;
+  IF own IS NOT NULL THEN
+    PERFORM outbox.keep_limits(own, intents, bytes);
   END IF;
   RETURN NULL;
 END $$;
 -- +goose StatementEnd
 
-CREATE TRIGGER raise_walls AFTER INSERT OR DELETE OR TRUNCATE ON outbox.tenant FOR EACH STATEMENT EXECUTE FUNCTION outbox.raise_walls();
+-- A trigger that is disabled costs nothing at enqueue; to look whether there are tenants would cost 4 %. The walls come
+-- before queue_intents, which tells whether a run is closed.
+CREATE TRIGGER set_tenant BEFORE INSERT ON outbox.intent FOR EACH ROW WHEN (NEW.compensates IS NULL)
+  EXECUTE FUNCTION outbox.set_tenant();
+CREATE TRIGGER keep_walls AFTER INSERT ON outbox.intent REFERENCING NEW TABLE AS added
+  FOR EACH STATEMENT EXECUTE FUNCTION outbox.keep_walls();
+ALTER TABLE outbox.intent DISABLE TRIGGER set_tenant, DISABLE TRIGGER keep_walls;
+
+-- +goose StatementBegin
+-- With the first tenant the walls go up, and with the last one they come down. That waits for agents' open transactions.
+-- A tenant has its counters as long as it is there.
+CREATE FUNCTION outbox.raise_walls() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+DECLARE
+  walled boolean;
+  counter text;
+BEGIN
+  PERFORM pg_advisory_xact_lock(hashtextextended('outbox/walls', 0));
+  walled := EXISTS (SELECT FROM outbox.tenant);
+  IF walled IS DISTINCT FROM (SELECT tgenabled <> 'D' FROM pg_trigger WHERE tgrelid = 'outbox.intent'::regclass AND tgname = 'set_tenant') THEN
+    EXECUTE format('ALTER TABLE outbox.intent %1$s TRIGGER set_tenant, %1$s TRIGGER keep_walls', CASE WHEN walled THEN 'ENABLE' ELSE 'DISABLE' END);
+  END IF;
+  FOR counter IN
+    SELECT format('%s SEQUENCE outbox.%I', CASE WHEN had.name IS NULL THEN 'CREATE' ELSE 'DROP' END, coalesce(had.name, needed.name))
+      || CASE WHEN had.name IS NULL THEN ' MINVALUE 0' ELSE '' END
+    FROM (SELECT format('tenant_%s_%s', tenant_id, kind) FROM outbox.tenant
+          CROSS JOIN unnest(ARRAY['rate', 'due', 'bytes', 'measure']) kind
+          WHERE num_nonnulls(max_due, max_bytes, max_rate) > 0) AS needed (name)
+    FULL JOIN (SELECT relname::text FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'S'
+               AND relname ~ '^tenant_[0-9]+_(rate|due|bytes|measure)$') AS had (name) USING (name)
+    WHERE had.name IS NULL OR needed.name IS NULL
+  LOOP
+    EXECUTE counter;
+  END LOOP;
+  RETURN NULL;
+END $$;
+-- +goose StatementEnd
+
+CREATE TRIGGER raise_walls AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.tenant FOR EACH STATEMENT EXECUTE FUNCTION outbox.raise_walls();
 
 -- +goose StatementBegin
 -- Records that an intent was enqueued again; another payload is refused.
 CREATE FUNCTION outbox.record_duplicate(stored outbox.intent, payload jsonb)
 RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF stored.payload = payload THEN
+  IF EXISTS (SELECT FROM outbox.tenant) AND stored.tenant IS DISTINCT FROM outbox.session_tenant() THEN
+    PERFORM outbox.refuse_stranger();
+  ELSIF stored.payload = payload THEN
     INSERT INTO outbox.duplicate (intent_id) VALUES (stored.id);
     RETURN;
   END IF;
@@ -90,7 +226,7 @@ BEGIN
   RAISE EXCEPTION 'outbox: this key already belongs to an intent with another payload'
     USING ERRCODE = 'OB001',
           DETAIL = (SELECT format('Intent %s holds the key %s and is %s.', stored.id, s.idempotency_key, s.status)
-                    FROM outbox.status s WHERE s.intent_id = stored.id),
+                    FROM outbox.standing s WHERE s.intent_id = stored.id),
           HINT = 'A retry must repeat the payload exactly; another effect needs another step_id or business_scope.';
 END $$;
 -- +goose StatementEnd
@@ -235,7 +371,8 @@ CREATE CONSTRAINT TRIGGER wake_lane AFTER INSERT ON outbox.wake_up DEFERRABLE IN
 -- Commits an effect to be dispatched, with the caller's transaction. The same
 -- key again creates nothing and tells where the intent stands. Raises OB001
 -- for another payload, OB002 for a run that is, or was, compensated or cancelled, OB003 for
--- arguments that cannot make an intent, and OB004 for a tool that its provider's daemons do not serve.
+-- arguments that cannot make an intent, OB004 for a tool that its provider's daemons do not serve, OB005 for a run
+-- of another tenant, and OB006 beyond a limit of the caller's.
 CREATE FUNCTION outbox.enqueue(agent_run_id text, step_id text, tool_name text, business_scope text, payload jsonb,
                                not_before timestamptz DEFAULT NULL, headers jsonb DEFAULT NULL)
 RETURNS TABLE (intent_id bigint, created boolean, status text, idempotency_key text)
@@ -292,7 +429,7 @@ BEGIN
     intent_id := stored.id;
     own_namespace := stored.namespace;
     own_generation := (SELECT g.generation FROM outbox.generation g WHERE g.intent_id = stored.id);
-    SELECT s.status INTO STRICT status FROM outbox.status s WHERE s.intent_id = stored.id;
+    SELECT s.status INTO STRICT status FROM outbox.standing s WHERE s.intent_id = stored.id;
   END IF;
   idempotency_key := outbox.idempotency_key($1, $2, $3, $4, own_namespace, NULL, own_generation);
   RETURN NEXT;
@@ -300,10 +437,13 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose Down
+DELETE FROM outbox.tenant;  -- and its counters
 DROP FUNCTION outbox.enqueue;
 DROP TRIGGER wake_lane ON outbox.wake_up;
 DROP TRIGGER queue_intents ON outbox.intent;
 DROP TRIGGER catch_duplicate ON outbox.intent;
 DROP TRIGGER set_tenant ON outbox.intent;
+DROP TRIGGER keep_walls ON outbox.intent;
 DROP TRIGGER raise_walls ON outbox.tenant;
-DROP FUNCTION outbox.wake_lane, outbox.queue_intents, outbox.refuse_unknown_tool, outbox.catch_duplicate, outbox.record_duplicate, outbox.raise_walls, outbox.set_tenant, outbox.session_tenant, outbox.idempotency_key;
+DROP FUNCTION outbox.wake_lane, outbox.queue_intents, outbox.refuse_unknown_tool, outbox.catch_duplicate, outbox.record_duplicate, outbox.raise_walls, outbox.keep_walls, outbox.keep_limits, outbox.refuse_more,
+  outbox.set_tenant, outbox.refuse_stranger, outbox.sees_all, outbox.session_tenant, outbox.idempotency_key;

@@ -1,8 +1,8 @@
 -- +goose Up
 
--- Where each intent stands. What is neither queued nor settled is claimed, so
+-- Where each intent of every tenant stands, for daemons and operators. What is neither queued nor settled is claimed, so
 -- the claims, slow to search, need not be read.
-CREATE VIEW outbox.status AS
+CREATE VIEW outbox.standing AS
 SELECT i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.provider,
        outbox.idempotency_key(i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.namespace, NULL,
          (SELECT generation FROM outbox.generation g WHERE g.intent_id = i.id)) AS idempotency_key,
@@ -18,7 +18,7 @@ SELECT i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.provider,
        answer.http_status, answer.response, named.provider_ref,
        i.created_at,
        CASE WHEN last.next_attempt_at IS NULL THEN last.finished_at END AS finished_at,
-       i.id AS intent_id
+       i.id AS intent_id, i.tenant
 FROM outbox.intent i
 LEFT JOIN outbox.queue q ON q.intent_id = i.id
 LEFT JOIN LATERAL (
@@ -33,6 +33,14 @@ LEFT JOIN LATERAL (
   SELECT provider_ref FROM outbox.attempt a
   WHERE a.intent_id = i.id AND a.provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1
 ) named ON true;
+
+-- What an agent sees of it: its tenant's. Behind the barrier no function of the reader's meets another tenant's row, and
+-- a join is not turned into look-ups: so the program's own statements read outbox.standing.
+CREATE VIEW outbox.status WITH (security_barrier) AS
+SELECT agent_run_id, step_id, tool_name, business_scope, provider, idempotency_key, status, attempts, next_attempt_at, last_outcome,
+       last_error, http_status, response, provider_ref, created_at, finished_at, intent_id
+FROM outbox.standing
+WHERE NOT EXISTS (SELECT FROM outbox.tenant) OR (SELECT outbox.sees_all()) OR tenant IS NOT DISTINCT FROM (SELECT outbox.session_tenant());
 
 -- +goose StatementBegin
 -- Has what settles notify for 30 s. A login has one row, which is written once in 15 s however many of its processes
@@ -87,4 +95,4 @@ CREATE TRIGGER tell_waiters AFTER INSERT ON outbox.attempt FOR EACH STATEMENT EX
 -- +goose Down
 DROP TRIGGER tell_waiters ON outbox.attempt;
 DROP FUNCTION outbox.tell_waiters, outbox.await, outbox.arm;
-DROP VIEW outbox.status;
+DROP VIEW outbox.status, outbox.standing;

@@ -6,7 +6,7 @@ DO $$
 DECLARE
   missing text;
 BEGIN
-  FOREACH missing IN ARRAY ARRAY['outbox_agent', 'outbox_drainer', 'outbox_operator'] LOOP
+  FOREACH missing IN ARRAY ARRAY['outbox_agent', 'outbox_drainer', 'outbox_operator', 'outbox_auditor'] LOOP
     CONTINUE WHEN EXISTS (SELECT FROM pg_roles WHERE rolname = missing);
     BEGIN
       EXECUTE format('CREATE ROLE %I NOLOGIN', missing);
@@ -15,15 +15,15 @@ BEGIN
       WHEN insufficient_privilege THEN
         RAISE EXCEPTION 'outbox: role % does not exist and % may not create it', missing, current_user
           USING ERRCODE = 'insufficient_privilege',
-                HINT = 'Have an administrator run CREATE ROLE outbox_agent NOLOGIN; CREATE ROLE outbox_drainer NOLOGIN; CREATE ROLE outbox_operator NOLOGIN;';
+                HINT = 'Have an administrator run CREATE ROLE outbox_agent NOLOGIN; CREATE ROLE outbox_drainer NOLOGIN; CREATE ROLE outbox_operator NOLOGIN; CREATE ROLE outbox_auditor NOLOGIN;';
     END;
   END LOOP;
 END $$;
 -- +goose StatementEnd
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;
-GRANT USAGE ON SCHEMA outbox TO outbox_agent, outbox_drainer, outbox_operator;
-GRANT EXECUTE ON FUNCTION outbox.idempotency_key TO outbox_agent, outbox_drainer, outbox_operator;
+GRANT USAGE ON SCHEMA outbox TO outbox_agent, outbox_drainer, outbox_operator, outbox_auditor;
+GRANT EXECUTE ON FUNCTION outbox.idempotency_key, outbox.sees_all, outbox.session_tenant TO outbox_agent, outbox_drainer, outbox_operator, outbox_auditor;
 
 -- Agents enqueue and read where their intents stand.
 GRANT EXECUTE ON FUNCTION outbox.enqueue TO outbox_agent;
@@ -34,8 +34,8 @@ GRANT EXECUTE ON FUNCTION outbox.await, outbox.arm TO outbox_agent;  -- await ha
 
 -- The drainer moves rows and appends. It cannot change or delete an intent, nor what was recorded of one.
 GRANT SELECT ON outbox.intent, outbox.queue, outbox.claim, outbox.attempt, outbox.worker, outbox.provider, outbox.tool,
-                outbox.duplicate, outbox.saga, outbox.incident, outbox.page, outbox.watermark, outbox.setting, outbox.tenant, outbox.forgotten, outbox.generation, outbox.status,
-                outbox.collisions, outbox.last_collision, outbox.goose_db_version TO outbox_drainer, outbox_operator;
+                outbox.duplicate, outbox.saga, outbox.incident, outbox.page, outbox.watermark, outbox.setting, outbox.tenant, outbox.forgotten, outbox.generation, outbox.run, outbox.standing, outbox.status,
+                outbox.collisions, outbox.last_collision, outbox.goose_db_version TO outbox_drainer, outbox_operator, outbox_auditor;
 GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before, compensates, namespace, tenant)
   ON outbox.intent TO outbox_drainer;
 GRANT INSERT, DELETE, UPDATE (provider) ON outbox.queue TO outbox_drainer;  -- FOR UPDATE asks for UPDATE
@@ -66,11 +66,11 @@ DO $$
 DECLARE
   unused text;
 BEGIN
-  REVOKE ALL ON SCHEMA outbox FROM outbox_agent, outbox_drainer, outbox_operator;
-  REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM outbox_agent, outbox_drainer, outbox_operator;
-  REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM outbox_agent, outbox_drainer, outbox_operator;
-  REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM outbox_agent, outbox_drainer, outbox_operator;
-  FOREACH unused IN ARRAY ARRAY['outbox_agent', 'outbox_drainer', 'outbox_operator'] LOOP
+  REVOKE ALL ON SCHEMA outbox FROM outbox_agent, outbox_drainer, outbox_operator, outbox_auditor;
+  REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM outbox_agent, outbox_drainer, outbox_operator, outbox_auditor;
+  REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM outbox_agent, outbox_drainer, outbox_operator, outbox_auditor;
+  REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM outbox_agent, outbox_drainer, outbox_operator, outbox_auditor;
+  FOREACH unused IN ARRAY ARRAY['outbox_agent', 'outbox_drainer', 'outbox_operator', 'outbox_auditor'] LOOP
     CONTINUE WHEN EXISTS (SELECT FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid WHERE r.rolname = unused);
     BEGIN
       EXECUTE format('DROP ROLE %I', unused);

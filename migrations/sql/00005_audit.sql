@@ -119,9 +119,9 @@ CREATE VIEW outbox.audit_duplicate_rate AS SELECT * FROM outbox.audit_duplicate_
 CREATE VIEW outbox.audit_attempts_per_completion AS SELECT * FROM outbox.audit_attempts_per_completion();
 
 REVOKE ALL ON FUNCTION outbox.audit_repeated_tasks, outbox.audit_duplicate_rate, outbox.audit_attempts_per_completion FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION outbox.audit_repeated_tasks, outbox.audit_duplicate_rate, outbox.audit_attempts_per_completion TO outbox_drainer, outbox_operator;
+GRANT EXECUTE ON FUNCTION outbox.audit_repeated_tasks, outbox.audit_duplicate_rate, outbox.audit_attempts_per_completion TO outbox_drainer, outbox_operator, outbox_auditor;
 GRANT SELECT ON outbox.audit_conflicting_refs, outbox.audit_repeated_completions, outbox.audit_repeated_tasks,
-                outbox.audit_duplicate_rate, outbox.audit_attempts_per_completion TO outbox_drainer, outbox_operator;
+                outbox.audit_duplicate_rate, outbox.audit_attempts_per_completion TO outbox_drainer, outbox_operator, outbox_auditor;
 
 -- +goose Down
 DROP VIEW outbox.audit_conflicting_refs, outbox.audit_repeated_completions, outbox.audit_repeated_tasks,

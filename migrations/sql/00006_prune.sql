@@ -132,6 +132,8 @@ BEGIN
   DELETE FROM outbox.intent WHERE id = ANY (gone);
   DELETE FROM outbox.saga s WHERE agent_run_id = ANY (runs)
     AND NOT EXISTS (SELECT FROM outbox.intent i WHERE i.agent_run_id = s.agent_run_id);
+  DELETE FROM outbox.run r WHERE agent_run_id = ANY (runs)
+    AND NOT EXISTS (SELECT FROM outbox.intent i WHERE i.agent_run_id = r.agent_run_id);
   DELETE FROM outbox.forgotten f WHERE agent_run_id = ANY (runs)
     AND NOT EXISTS (SELECT FROM outbox.intent i WHERE i.agent_run_id = f.agent_run_id);
   INSERT INTO outbox.forgotten (agent_run_id)

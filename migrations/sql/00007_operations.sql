@@ -132,7 +132,7 @@ CREATE TRIGGER sign_incident BEFORE UPDATE OF acknowledged_at, acknowledged_by, 
 
 REVOKE ALL ON FUNCTION outbox.operate_provider, outbox.operate_run, outbox.only_operators_end, outbox.sign_incident FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION outbox.operate_provider, outbox.operate_run TO outbox_operator;
-GRANT SELECT ON outbox.operation TO outbox_drainer, outbox_operator;
+GRANT SELECT ON outbox.operation TO outbox_drainer, outbox_operator, outbox_auditor;
 
 -- +goose Down
 DROP TRIGGER sign_incident ON outbox.incident;

@@ -10,7 +10,7 @@ CREATE TABLE outbox.census (
 ) WITH (fillfactor = 10);
 INSERT INTO outbox.census (collisions) SELECT last_value FROM outbox.collisions;
 GRANT SELECT, UPDATE ON outbox.census TO outbox_drainer;
-GRANT SELECT ON outbox.census TO outbox_operator;
+GRANT SELECT ON outbox.census TO outbox_operator, outbox_auditor;
 
 -- What may have been applied and is still tried: the provider's memory of its key runs out.
 CREATE INDEX queue_in_doubt ON outbox.queue (first_attempt_at) WHERE maybe_applied AND NOT lookup;

@@ -3,6 +3,7 @@
 CREATE ROLE outbox_agent NOLOGIN;
 CREATE ROLE outbox_drainer NOLOGIN;
 CREATE ROLE outbox_operator NOLOGIN;
+CREATE ROLE outbox_auditor NOLOGIN;
 CREATE ROLE outbox_owner LOGIN CREATEROLE PASSWORD :'password';
 CREATE ROLE drainer LOGIN PASSWORD :'password' IN ROLE outbox_drainer;
 CREATE ROLE console LOGIN PASSWORD :'password' IN ROLE outbox_operator;

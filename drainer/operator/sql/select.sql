@@ -2,7 +2,7 @@
 -- intents of such statuses can be, rather than at every intent that ever was. What a saga that ended well has
 -- settled is left out; a step that is unknown then still has its incident.
 SELECT s.intent_id
-FROM outbox.status s
+FROM outbox.standing s
 WHERE s.intent_id IN (
     SELECT intent_id FROM outbox.queue WHERE ARRAY['pending', 'unknown'] OPERATOR(pg_catalog.&&) $1::text[]
     UNION ALL

@@ -17,7 +17,7 @@ SELECT s.intent_id, s.agent_run_id, s.step_id, s.tool_name, s.business_scope, s.
        (SELECT not_before FROM outbox.intent i WHERE i.id = s.intent_id AND not_before > now()) AS not_before,
        sent.first AS first_attempt_at,
        coalesce(extract(epoch FROM now() - sent.first), 0)::float8 AS seconds_since_first
-FROM outbox.status s
+FROM outbox.standing s
 LEFT JOIN outbox.queue q USING (intent_id)
 CROSS JOIN LATERAL (
   SELECT max(attempt) AS newest, max(attempt) FILTER (

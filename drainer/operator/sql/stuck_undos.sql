@@ -1,7 +1,7 @@
 -- $1 run. A step that was undone by hand needs its undo no more.
-SELECT u.intent_id FROM outbox.status u
+SELECT u.intent_id FROM outbox.standing u
 JOIN outbox.intent i ON i.id = u.intent_id
-JOIN outbox.status undone ON undone.intent_id = i.compensates
+JOIN outbox.standing undone ON undone.intent_id = i.compensates
 WHERE u.agent_run_id = $1::text AND u.finished_at IS NOT NULL AND u.status <> 'completed'
   AND undone.status <> 'compensated'
 ORDER BY u.intent_id;

@@ -96,7 +96,8 @@ WITH fence AS MATERIALIZED (
 ), next AS (
   INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers, compensates, tenant, namespace)
   SELECT i.agent_run_id, onward.ready->>'step'::text, onward.ready->>'tool'::text, i.business_scope, coalesce(onward.ready->'payload'::text, i.payload), i.headers, i.id, i.tenant,
-         coalesce((SELECT p.namespace FROM outbox.provider p WHERE p.name = split_part(onward.ready->>'tool'::text, '/'::text, 1)),
+         coalesce((SELECT t.namespace FROM outbox.tenant t WHERE t.tenant_id = i.tenant),
+                  (SELECT p.namespace FROM outbox.provider p WHERE p.name = split_part(onward.ready->>'tool'::text, '/'::text, 1)),
                   (SELECT nullif(s.value, '') FROM outbox.setting s WHERE s.name = 'namespace'))
   FROM onward CROSS JOIN LATERAL (SELECT * FROM outbox.intent WHERE id = onward.step LIMIT 1) i
   WHERE onward.ready->>'tool'::text IS NOT NULL

@@ -31,7 +31,8 @@ WITH asked AS MATERIALIZED (
   -- A second undo meets the unique index.
   INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers, compensates, tenant, namespace)
   SELECT i.agent_run_id, a.undo_step, a.tool, i.business_scope, coalesce(a.payload::jsonb, i.payload), i.headers, i.id, i.tenant,
-         coalesce((SELECT p.namespace FROM outbox.provider p WHERE p.name = split_part(a.tool, '/'::text, 1)),
+         coalesce((SELECT t.namespace FROM outbox.tenant t WHERE t.tenant_id = i.tenant),
+                  (SELECT p.namespace FROM outbox.provider p WHERE p.name = split_part(a.tool, '/'::text, 1)),
                   (SELECT nullif(s.value, '') FROM outbox.setting s WHERE s.name = 'namespace'))
   FROM asked a JOIN outbox.intent i ON i.id = a.step WHERE a.tool IS NOT NULL
 ), opened AS (
