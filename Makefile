@@ -27,7 +27,8 @@ STAMP := $(foreach name,VERSION REVISION DATE,-X github.com/agentoutbox/drainer/
 TAG := $(shell git describe --exact-match --tags --match 'v*' 2>/dev/null)
 CA_CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 
-.PHONY: help build image chart-files demo test test-short models faults figures fuzz soak cover deploy-test cluster-test lint bench screenshots generate clients-test \
+.PHONY: help build image chart-files demo test test-short models faults figures fuzz soak cover deploy-test cluster-test lint bench screenshots generate \
+  clients-test clients-live \
   dist dist-test freeze frozen release-dry-run
 
 help: ## show the targets
@@ -90,6 +91,9 @@ clients-test: ## test the packages for Python, TypeScript and Go; what is not in
 	$(GO) test -count 1 -v ./clients/...
 	cd producer && $(GO) test -count 1 ./...
 	cd producer/tests && $(GO) test -count 1 ./...
+
+clients-live: ## run the tools for agents with the frameworks that $PYTHON has installed; say which it has not
+	PYTHON_TESTS='live_*.py' $(GO) test -count 1 -v -run TestThePythonPackage ./clients
 
 models: ## try every order of events in the models; show how each guard is missed
 	@mkdir -p bin

@@ -73,6 +73,17 @@ class OutboxTool:
             return Answer(done.for_model)
         return Answer(f"{done.for_model} Reference: {done.provider_ref}")
 
+    async def answer(
+        self, arguments: Mapping[str, Any], *, run: str, connect: Connect, tool_use_id: str | None = None,
+    ) -> Answer:
+        """Is call in a thread, for a framework: what it raises is logged, and the model is told FAULT."""
+        try:
+            return await asyncio.to_thread(self.call, arguments, run=run, connect=connect, tool_use_id=tool_use_id)
+        except Exception:
+            # The model is not told: the text of a driver's error may hold values of the statement.
+            _log.exception("the tool %s failed", self.name)
+            return Answer(FAULT, is_error=True)
+
     def _commit(self, arguments: dict[str, Any], run: str, step: str, connect: Connect) -> Intent:
         connection = connect()
         try:
@@ -118,7 +129,7 @@ def outbox_server(name: str, tools: Iterable[OutboxTool], *, run: str, connect: 
             raise ValueError(f"{each.name} takes its step from the tool use id, which a handler is not told; use outbox_hook")
 
         async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
-            answer = await asyncio.to_thread(_called, each, arguments, run, connect, None)
+            answer = await each.answer(arguments, run=run, connect=connect)
             return {"content": [{"type": "text", "text": answer.text}], "is_error": answer.is_error}
 
         return claude_agent_sdk.tool(each.name, each.description, each.schema)(handler)
@@ -140,18 +151,10 @@ def outbox_hook(tools: Mapping[str, OutboxTool], *, run: str, connect: Connect) 
         listed = tools.get(given.get("tool_name"))
         if listed is None:
             return {}
-        answer = await asyncio.to_thread(_called, listed, given.get("tool_input") or {}, run, connect, tool_use_id)
+        answer = await listed.answer(given.get("tool_input") or {}, run=run, connect=connect, tool_use_id=tool_use_id)
         return {"hookSpecificOutput": {
             "hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": answer.text,
         }}
 
     return hook
 
-
-def _called(tool: OutboxTool, arguments: Mapping[str, Any], run: str, connect: Connect, tool_use_id: str | None) -> Answer:
-    try:
-        return tool.call(arguments, run=run, connect=connect, tool_use_id=tool_use_id)
-    except Exception:
-        # The model is not told: the text of a driver's error may hold values of the statement.
-        _log.exception("the tool %s failed", tool.name)
-        return Answer(FAULT, is_error=True)

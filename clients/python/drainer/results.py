@@ -128,8 +128,10 @@ class Waiter:
                 waits, self._new = list(self._waits), False
             began = time.monotonic()
             try:
-                link = link or _connect(self._database)
-                self._reached = True
+                if link is None:
+                    link = _connect(self._database)
+                    self._reached = True
+                    link.listen()
                 self._look(link, waits)
                 time.sleep(max(BREATH, time.monotonic() - began))
                 pause = QUICKEST if self._has_news(link, pause) else min(2 * pause, SLOWEST)
@@ -234,8 +236,11 @@ def wait(database: str | Callable[[], Any], intent_id: int, xid: str | None, tim
 class _Link:
     """A connection that commits each statement by itself, whichever driver it is of."""
 
-    def __init__(self, ask: Callable[[str, str], Sequence[Any]], hears: Callable[[float], bool], close: Callable[[], None]) -> None:
+    def __init__(
+        self, ask: Callable[[str, str], Sequence[Any]], listen: Callable[[], None], hears: Callable[[float], bool], close: Callable[[], None],
+    ) -> None:
         self.ask = ask
+        self.listen = listen
         self.hears = hears  # whether a notification came, within so many seconds
         self.close = close
 
@@ -290,21 +295,21 @@ def _dbapi(connection: Any) -> _Link:
         was, heard[:] = bool(heard), []
         return was
 
-    with connection.cursor() as cursor:
-        for statement in _LISTEN:
-            cursor.execute(statement)
-    return _Link(ask, hears, connection.close)
+    def listen() -> None:
+        with connection.cursor() as cursor:
+            for statement in _LISTEN:
+                cursor.execute(statement)
+
+    return _Link(ask, listen, hears, connection.close)
 
 
 def _over_asyncpg(asyncpg: Any, dsn: str) -> _Link:
     loop = asyncio.new_event_loop()
     heard = asyncio.Event()
 
-    async def connected() -> Any:
-        connection = await asyncpg.connect(dsn, timeout=10, command_timeout=30, statement_cache_size=0)
+    async def listen() -> None:
         await connection.add_listener("outbox_settled", lambda *_: heard.set())
         await connection.execute(_LISTEN[1])
-        return connection
 
     async def hear(seconds: float) -> bool:
         try:
@@ -315,7 +320,7 @@ def _over_asyncpg(asyncpg: Any, dsn: str) -> _Link:
         return True
 
     try:
-        connection = loop.run_until_complete(connected())
+        connection = loop.run_until_complete(asyncpg.connect(dsn, timeout=10, command_timeout=30, statement_cache_size=0))
     except BaseException:
         loop.close()
         raise
@@ -329,7 +334,7 @@ def _over_asyncpg(asyncpg: Any, dsn: str) -> _Link:
         connection.terminate()
         loop.close()
 
-    return _Link(ask, lambda seconds: loop.run_until_complete(hear(seconds)), close)
+    return _Link(ask, lambda: loop.run_until_complete(listen()), lambda seconds: loop.run_until_complete(hear(seconds)), close)
 
 
 def _close(link: _Link | None) -> None:

@@ -7,6 +7,7 @@ import types
 import unittest
 from unittest import mock
 
+import live_frameworks
 import world
 from drainer import agents
 from drainer.errors import SENTENCES
@@ -37,7 +38,7 @@ def connect():
     return psycopg2.connect(world.AGENT)
 
 
-class TestTools(world.Database):
+class Asking(world.Database):
     def setUp(self):
         super().setUp()
         if lacking := world.missing(("psycopg2",)):
@@ -67,6 +68,8 @@ class TestTools(world.Database):
             "SELECT (SELECT count(*) FROM outbox.intent WHERE agent_run_id = %s), (SELECT count(*) FROM agent_state WHERE run = %s)",
             self.run_id, self.run_id)[0]
 
+
+class TestTools(Asking):
     def test_a_loop_that_asks_three_times_records_once(self):
         answers = [self.ask(self.charge())["content"][0]["text"] for _ in range(3)]
         self.assertEqual(answers, [RECORDED] * 3)
@@ -122,6 +125,37 @@ class TestTools(world.Database):
         with self.assertRaisesRegex(ValueError, "outbox_hook"):
             self.ask(tool)
         self.assertEqual(self.recorded()[0], 2)
+
+
+class TestRecipes(Asking):
+    """The recipes of docs/agents.md, with stand-ins of the names that they import."""
+
+    def ask_by(self, title, modules, ask):
+        made = {name: types.ModuleType(name) for name in modules}
+        for name, members in modules.items():
+            vars(made[name]).update(members)
+        names = {"charge": self.charge(), "connect": connect}
+        with mock.patch.dict(sys.modules, made):
+            exec(compile(live_frameworks.recipe(title), title, "exec", dont_inherit=True), names)
+        for _ in range(2):
+            self.assertEqual(asyncio.run(ask(names)), RECORDED)
+        self.assertEqual(self.recorded()[0], 1)
+
+    def test_openai_agents(self):
+        self.ask_by("OpenAI Agents", {"agents": {
+            "Agent": lambda **given: given, "RunContextWrapper": list, "Runner": None, "function_tool": lambda function: function,
+        }}, lambda names: names["create_charge"](types.SimpleNamespace(context=self.run_id), "invoice_442", 1200))
+
+    def test_pydantic_ai(self):
+        agent = types.SimpleNamespace(tool=lambda function: function)
+        self.ask_by("Pydantic AI", {"pydantic_ai": {"Agent": lambda **given: agent, "RunContext": list}},
+                    lambda names: names["create_charge"](types.SimpleNamespace(deps=self.run_id), "invoice_442", 1200))
+
+    def test_langgraph(self):
+        self.ask_by("LangGraph", {
+            "langchain_core": {}, "langgraph": {}, "langchain_core.runnables": {"RunnableConfig": dict},
+            "langchain_core.tools": {"tool": lambda function: function}, "langgraph.prebuilt": {"ToolNode": list},
+        }, lambda names: names["create_charge"]("invoice_442", 1200, {"configurable": {"thread_id": self.run_id}}))
 
 
 class TestDescriptions(unittest.TestCase):

@@ -152,6 +152,7 @@ class TestResults(Results):
             with self.subTest(driver):
                 with mock.patch.dict(sys.modules, hidden):
                     link = results._connect(world.AGENT)
+                    link.listen()
                 while link.hears(0.05):
                     pass  # of other tests' intents
                 self.settle(intent, "completed")

@@ -154,9 +154,18 @@ func (o *options) printAudit(to io.Writer, r demo.Report) error {
 		fmt.Fprintln(to, "FAILED:", violation)
 	}
 	if r.Passed {
+		fmt.Fprint(to, agentsStory(r))
 		fmt.Fprintf(to, "Every effect happened exactly once; every run that failed was undone, or paged. %.1f s, seed %d.\n%s\n", r.DurationSeconds, r.Seed, demoSteps)
 	}
 	return nil
+}
+
+// agentsStory tells the run as the agents saw it.
+func agentsStory(r demo.Report) string {
+	return fmt.Sprintf(`Agents broke off %d transactions: nothing of them was left, and they took the step again.
+Agents asked %d times for a step that was committed: each got the first answer, and nothing was done twice.
+The provider failed or delayed %d requests, and a drainer was killed with %d claimed: each of %d intents still ended once.
+`, r.Rollbacks, r.DuplicatesAbsorbed, r.Requests-r.Faults["none"], r.RecoveredClaims, r.Intents)
 }
 
 func auditRows(r demo.Report) [][]any {
