@@ -1,6 +1,7 @@
 package mcpserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -127,6 +128,9 @@ func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallTool
 	if len(payload) == 0 {
 		payload = json.RawMessage(`{}`)
 	}
+	if !bytes.HasPrefix(bytes.TrimLeft(payload, " \t\r\n"), []byte("{")) {
+		return "", errors.New("nothing was recorded: the arguments must be an object")
+	}
 	if offer.Schema != nil {
 		if violation := offer.Schema.Violation(payload); violation != nil {
 			return "", fmt.Errorf("nothing was recorded: the arguments violate the tool's schema: %s", violation.Detail)
@@ -137,10 +141,13 @@ func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallTool
 		header = request.Extra.Header
 	}
 	tuple, err := s.StepOf(header)
+	tuple.ToolName = offer.Tool
+	if err == nil {
+		err = tuple.Validate()
+	}
 	if err != nil {
 		return "", fmt.Errorf("nothing was recorded: %w", err)
 	}
-	tuple.ToolName = offer.Tool
 	var receipt operator.Receipt
 	err = s.connected(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		receipt, err = operator.Open(conn).Enqueue(ctx, tuple, payload)
@@ -150,6 +157,8 @@ func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallTool
 	switch {
 	case errors.As(err, &refused) && refusals[refused.Code] != "":
 		return "", errors.New(sentences[refusals[refused.Code]])
+	case refused != nil && strings.HasPrefix(refused.Code, "22"): // "data exception", such as \u0000
+		return "", errors.New(sentences["invalid"])
 	case errors.Is(err, operator.ErrUnserved):
 		return "", errors.New(sentences["unknown_tool"])
 	case err != nil: // the commit may have happened before its reply was lost

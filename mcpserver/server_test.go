@@ -228,6 +228,30 @@ func TestACallWithoutAStepRecordsNothing(t *testing.T) {
 	}
 }
 
+func TestARequestThatCannotBeRecordedIsCalledMalformed(t *testing.T) {
+	t.Parallel()
+	run := strings.Repeat("r", 300)
+	a := newAssistant(t, mcpserver.Options{
+		Offers: []mcpserver.Offer{{Tool: "bank/pay"}, {Tool: "bank/late"}},
+		StepOf: func(http.Header) (dispatch.Tuple, error) {
+			return dispatch.Tuple{AgentRunID: run, StepID: "s", BusinessScope: "b"}, nil
+		},
+	})
+	if got, isError := a.ask("enqueue_bank_late", `{}`); !isError || !strings.Contains(got, "nothing was recorded") {
+		t.Errorf("a run that is too long: %s", got)
+	}
+	run = "new"
+	for _, arguments := range []string{`[1]`, `"text"`, `null`, `{"memo": "\u0000"}`} {
+		got, isError := a.ask("enqueue_bank_pay", arguments)
+		if !isError || !strings.Contains(got, "not recorded") && !strings.Contains(got, "nothing was recorded") {
+			t.Errorf("%s: %s", arguments, got)
+		}
+	}
+	if got := drainertest.Value[int](t, a.db, `SELECT count(*) FROM outbox.intent`); got != 3 {
+		t.Errorf("%d intents, want the 3 from before", got)
+	}
+}
+
 func TestAModelIsToldWhatBecameOfItsRequest(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ step, before, arguments, sentence string }{

@@ -56,7 +56,7 @@ No tool retries, cancels, resolves or approves: a person does that.`,
 	}
 	flags := command.Flags()
 	flags.StringVar(&setup.listen, "listen", "", "`host:port` to serve streamable HTTP on, in place of standard input and output")
-	flags.StringVar(&setup.token, "token-file", "", "`file` with the bearer token that clients must send; other than loopback addresses need it")
+	flags.StringVar(&setup.token, "token-file", "", "`file` with the bearer token that clients must send; other than loopback addresses need it, and --enqueue with --listen")
 	flags.BoolVar(&setup.payloads, "show-payloads", false, "show payloads, responses and what providers wrote")
 	flags.StringSliceVar(&setup.enqueue, "enqueue", nil, "`tools` of which intents are taken")
 	return command
@@ -115,7 +115,7 @@ func (o *options) mcp(command *cobra.Command, setup mcpSetup) error {
 	return servePages(ctx, listener, pages, slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil)))
 }
 
-// guard lets a request through that carries the token. Without a token only this machine is served.
+// guard lets a request through that carries the token. Without a token only this machine reads.
 func (m mcpSetup) guard(command *cobra.Command) (func(http.Handler) http.Handler, error) {
 	if m.token != "" {
 		text, err := os.ReadFile(m.token)
@@ -136,6 +136,9 @@ func (m mcpSetup) guard(command *cobra.Command) (func(http.Handler) http.Handler
 	everyone := func(next http.Handler) http.Handler { return next }
 	if m.listen == "" {
 		return everyone, nil
+	}
+	if len(m.enqueue) > 0 {
+		return nil, usagef(command, "--enqueue with --listen needs --token-file: each user of this machine can connect, and would act in any run")
 	}
 	return everyone, onlyHere(command, m.listen, "say with --token-file which token they must send")
 }

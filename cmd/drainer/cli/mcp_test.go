@@ -36,6 +36,12 @@ func TestOtherMachinesNeedATokenForMCP(t *testing.T) {
 	if got.code != exitUsage || !strings.Contains(got.stderr, "--token-file") {
 		t.Errorf("without a token: %d, %s", got.code, got.stderr)
 	}
+	// Each user of the machine can connect to a loopback address.
+	file := write(t, "drainer.yaml", strings.ReplaceAll(validConfig, "TOKEN", "/nowhere"))
+	got = run(t, "mcp", "--listen", "127.0.0.1:0", "--enqueue", "stripe/refund", "--config", file, "--database-url", "postgres://app@127.0.0.1:1/postgres")
+	if got.code != exitUsage || !strings.Contains(got.stderr, "--token-file") {
+		t.Errorf("taking intents without a token: %d, %s", got.code, got.stderr)
+	}
 	short := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(short, []byte("guess"), 0o600); err != nil {
 		t.Fatal(err)
