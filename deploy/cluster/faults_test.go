@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -107,17 +108,14 @@ func TestADaemonThatIsOutOfMemoryLosesAndDoublesNothing(t *testing.T) {
 	r.startLoad()
 	r.underLoad(50)
 	pod := r.pods()[0]
-	usage, err := os.ReadFile(filepath.Join(r.cgroup(pod), "memory.usage_in_bytes"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(r.cgroup(pod), "memory.limit_in_bytes"), bytes.TrimSpace(usage), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	cgroup := r.cgroup(pod)
 	eventually(t, "the kernel has killed it", func() error {
+		// It fails while usage grows, and once the container is gone.
+		usage, _ := os.ReadFile(filepath.Join(cgroup, "memory.usage_in_bytes"))
+		limited := os.WriteFile(filepath.Join(cgroup, "memory.limit_in_bytes"), bytes.TrimSpace(usage), 0o644)
 		reason := r.kubectl("get", "pod", pod, "--output", "jsonpath={.status.containerStatuses[0].lastState.terminated.reason}")
 		if reason != "OOMKilled" {
-			return fmt.Errorf("its end was %q", reason)
+			return errors.Join(fmt.Errorf("its end was %q", reason), limited)
 		}
 		return nil
 	})
@@ -195,18 +193,27 @@ func TestWhatTheOperatorsDefineIsAccepted(t *testing.T) {
 	for _, trigger := range []string{"prometheus", "postgresql"} {
 		r.set("autoscaling.trigger", trigger)
 		r.upgrade()
-		folder := t.TempDir()
-		manifest, err := run(r.cluster.inside(t.Context(), 1, filepath.Join(r.cluster.tools, "helm"), "--namespace", r.namespace, "get", "manifest", "drainer"))
+		output, err := run(r.cluster.inside(t.Context(), 1, filepath.Join(r.cluster.tools, "helm"), "--namespace", r.namespace, "get", "manifest", "drainer"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		file := filepath.Join(folder, "manifest.yaml")
-		if err := os.WriteFile(file, manifest, 0o600); err != nil {
-			t.Fatal(err)
-		}
 		// An unknown field, which an installation drops in silence, is a mistake here.
-		r.kubectl("apply", "--dry-run=server", "--validate=strict", "--filename", file)
+		manifest := string(output)
+		if err := r.check(manifest); err != nil {
+			t.Error(err)
+		}
+		if err := r.check(strings.Replace(manifest, "pollingInterval:", "pollingIntervals:", 1)); err == nil || !strings.Contains(err.Error(), "pollingIntervals") {
+			t.Errorf("a misspelt field is not found: %v", err)
+		}
 		r.kubectl("get", "scaledobject/drainer", "podmonitor/drainer", "prometheusrule/drainer")
 	}
 	r.helm("uninstall", "drainer", "--wait")
+}
+
+// check asks the server whether it knows every field.
+func (r *release) check(manifest string) error {
+	command := r.cluster.kubectl(r.t.Context(), "apply", "--namespace", r.namespace, "--dry-run=server", "--validate=strict", "--filename", "-")
+	command.Stdin = strings.NewReader(manifest)
+	_, err := run(command)
+	return err
 }

@@ -56,13 +56,17 @@ func (r *release) objects() []string {
 	return all
 }
 
+// assertImage waits until the pods of other versions have ended.
 func (r *release) assertImage(tag string) {
 	r.t.Helper()
-	for _, name := range strings.Fields(r.kubectl("get", "pods", "--selector", daemons, "--output", "jsonpath={.items[?(@.status.phase=='Running')].spec.containers[0].image}")) {
-		if !strings.HasSuffix(name, ":"+tag) {
-			r.t.Errorf("a pod runs %s, want %s", name, tag)
+	eventually(r.t, "all pods run "+tag, func() error {
+		for _, name := range strings.Fields(r.kubectl("get", "pods", "--selector", daemons, "--output", "jsonpath={.items[*].spec.containers[0].image}")) {
+			if !strings.HasSuffix(name, ":"+tag) {
+				return fmt.Errorf("one runs %s", name)
+			}
 		}
-	}
+		return nil
+	})
 }
 
 func TestABadConfigurationIsRefusedBeforeAnythingChanges(t *testing.T) {
@@ -88,7 +92,7 @@ func TestABadConfigurationIsRefusedBeforeAnythingChanges(t *testing.T) {
 	r.audit(0)
 }
 
-func TestAFailedMigrationInstallsNothingUntilItsCauseIsGone(t *testing.T) {
+func TestAFailedMigrationChangesNothingUntilItsCauseIsGone(t *testing.T) {
 	r := newRelease(t, "unmigrated")
 	for _, statement := range []string{"CREATE SCHEMA outbox", "CREATE TABLE outbox.intent ()"} {
 		if _, err := r.database.Exec(t.Context(), statement); err != nil {
@@ -109,7 +113,27 @@ func TestAFailedMigrationInstallsNothingUntilItsCauseIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.upgrade()
+
 	r.startLoad()
+	r.underLoad(20)
+	var newest int64
+	const forget = `DELETE FROM outbox.goose_db_version WHERE version_id = (SELECT max(version_id) FROM outbox.goose_db_version) RETURNING version_id`
+	if err := r.database.QueryRow(t.Context(), forget).Scan(&newest); err != nil {
+		t.Fatal(err)
+	}
+	pods := r.pods()
+	r.set("image.tag", "next")
+	if err := r.tryUpgrade(); err == nil || !strings.Contains(err.Error(), "pre-upgrade") {
+		t.Fatalf("the upgrade says %v", err)
+	}
+	if now := r.pods(); !slices.Equal(now, pods) {
+		t.Errorf("the pods are %v, and were %v", now, pods)
+	}
+	if _, err := r.database.Exec(t.Context(), `INSERT INTO outbox.goose_db_version (version_id, is_applied) VALUES ($1, true)`, newest); err != nil {
+		t.Fatal(err)
+	}
+	r.upgrade()
+	r.assertImage("next")
 	r.underLoad(20)
 	r.audit(0)
 }
