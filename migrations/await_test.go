@@ -50,6 +50,26 @@ func TestAwaitTellsNoMoreThanTheView(t *testing.T) {
 	asRole(t, owner, "outbox_agent", map[string]string{"SELECT * FROM outbox.await('{1}')": forbidden})
 }
 
+func TestAnotherTenantsIntentIsNotThereToAwait(t *testing.T) {
+	t.Parallel()
+	w := newWalled(t)
+	drainertest.Exec(t, w.acme, callEnqueue, "r", "s", "noop/x", "b", "{}")
+	assertTold := func(wantAcme ...string) {
+		t.Helper()
+		if told := await(t, w.acme, 1); !slices.Equal(told, wantAcme) {
+			t.Errorf("its own tenant is told %q, want %q", told, wantAcme)
+		}
+		for who, stranger := range map[string]*pgxpool.Pool{"globex": w.globex, "a login of no tenant": w.nomad} {
+			if told := await(t, stranger, 1, 2); !slices.Equal(told, []string{"1 is not there", "2 is not there"}) {
+				t.Errorf("%s is told %q", who, told)
+			}
+		}
+	}
+	assertTold()
+	drainertest.Exec(t, w.owner, settle, []int64{1}, "completed")
+	assertTold("1 completed ref")
+}
+
 func TestABatchNotifiesOnceAndOnlyWhileSomeoneWaits(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
