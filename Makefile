@@ -28,7 +28,7 @@ TAG := $(shell git describe --exact-match --tags --match 'v*' 2>/dev/null)
 CA_CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 
 .PHONY: help build image chart-files demo test test-short models faults figures fuzz soak cover deploy-test cluster-test lint bench screenshots generate \
-  clients-test clients-live \
+  clients-test clients-live clients-trixie \
   dist dist-test freeze frozen release-dry-run
 
 help: ## show the targets
@@ -94,6 +94,9 @@ clients-test: ## test the packages for Python, TypeScript and Go; what is not in
 
 clients-live: ## run the tools for agents with the frameworks that $PYTHON has installed; say which it has not
 	PYTHON_TESTS='live_*.py' $(GO) test -count 1 -v -run TestThePythonPackage ./clients
+
+clients-trixie: ## test the package for Python with the drivers of Debian trixie; needs root
+	PYTHON="$$(.ci/trixie-python.sh)" $(GO) test -count 1 -v -run Python ./clients
 
 models: ## try every order of events in the models; show how each guard is missed
 	@mkdir -p bin
