@@ -81,6 +81,7 @@ func New(options Options) (http.Handler, error) {
 	for _, page := range pages {
 		routes.HandleFunc("GET "+page.path, s.page(page))
 	}
+	routes.HandleFunc("GET /providers/{name}", s.page(page{"", "provider", "Provider", s.readProvider}))
 	routes.HandleFunc("GET /doctor", s.doctor)
 	routes.HandleFunc("GET /config", s.config)
 	routes.HandleFunc("GET /changes/{id}", s.change)

@@ -48,6 +48,8 @@ type overview struct {
 	Open     []operator.Incident         `json:"incidents"`
 	OpenMore bool                        `json:"more_incidents"`
 	Dead     []operator.Intent           `json:"dead"`
+	Hour     []operator.Minute           `json:"hour"`
+	Charts   []columns                   `json:"-"`
 }
 
 // late is how old the oldest due row of a provider may be before it is shown among what is
@@ -60,6 +62,10 @@ func readOverview(ctx context.Context, from *operator.Console, _ *http.Request) 
 	if now.Overview, err = from.Overview(ctx); err != nil {
 		return nil, err
 	}
+	if now.Hour, err = from.Hour(ctx, ""); err != nil {
+		return nil, err
+	}
+	now.Charts = hourCharts(now.Hour)
 	for _, p := range now.Providers {
 		isLate := p.OldestDueAgeSeconds > late.Seconds() || p.OldestInProgressAgeSeconds > 10*late.Seconds()
 		if p.Paused || p.Breaker == nil || *p.Breaker != "closed" || isLate {
@@ -302,7 +308,7 @@ func runPath(agentRunID string) string { return "/runs/" + url.PathEscape(agentR
 // parse reads every template together with the frame of all pages.
 func parse() (map[string]*template.Template, error) {
 	functions := template.FuncMap{
-		"age": age, "seconds": func(s float64) string { return span(time.Duration(s * float64(time.Second))) }, "stamp": stamp, "deref": deref, "run": runPath,
+		"age": age, "seconds": func(s float64) string { return span(time.Duration(s * float64(time.Second))) }, "stamp": stamp, "deref": deref, "run": runPath, "path": url.PathEscape,
 		"add": func(a, b int) int { return a + b }, "plus": func(a, b float64) float64 { return a + b }, "many": many, "took": took, "group": group, "clip": clip, "join": join, "verdict": verdict, "sentence": sentence,
 		// rows gives a table of intents what it needs of the page around it.
 		"rows": func(v view, intents []operator.Intent) any {

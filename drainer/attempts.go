@@ -62,3 +62,11 @@ func (a *attempts) Collect(metrics chan<- prometheus.Metric) {
 		metrics <- prometheus.MustNewConstMetric(a.zero, prometheus.CounterValue, 0, key[:]...)
 	}
 }
+
+// Counters has this daemon's attempts by outcome, and how long they took. To read it is no
+// scrape: a series need not be shown as 0 first.
+func (d *Daemon) Counters() prometheus.Gatherer {
+	counters := prometheus.NewRegistry()
+	counters.MustRegister(d.observer.metrics.attempts.CounterVec, d.observer.metrics.dispatchDuration)
+	return counters
+}

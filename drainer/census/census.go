@@ -2,6 +2,8 @@
 // for how long, what is in progress, in doubt, open or undone, and what makes
 // the database slow.
 //
+// Each process writes its own attempts once a minute, for the console's last hour.
+//
 // Of all processes one leads, by a row with a lease that it renews every other
 // second; it alone counts and shows, so that neither the database's work nor
 // the numbers grow with the replicas. Where it dies, another one takes over
@@ -56,6 +58,7 @@ type Census struct {
 	configured atomic.Pointer[configuration]
 
 	// Only Run touches these.
+	minutes  minutes
 	pins     pins
 	sampled  time.Time
 	reminded time.Time
@@ -70,8 +73,9 @@ func New(pool *pgxpool.Pool, providers []dispatch.Provider, log *slog.Logger, re
 		leads: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "drainer", Name: "census_leader", Help: "1 on the process that counts the tables, 0 on the others.",
 		}),
-		log:  log,
-		pins: pins{},
+		log:     log,
+		pins:    pins{},
+		minutes: minutes{written: time.Now().Truncate(time.Minute), oldest: map[string]float64{}},
 	}
 	c.board = newBoard(func(provider string) string { return c.configured.Load().label(provider) }, func() []string { return c.configured.Load().labels })
 	c.Use(providers)
@@ -112,6 +116,11 @@ func (c *Census) round(ctx context.Context) {
 			err = c.sample(ctx, window)
 		}
 	}
+	if minute := time.Now().Truncate(time.Minute); err == nil && minute.After(c.minutes.written) {
+		if err = c.write(ctx); err == nil {
+			c.minutes.written = minute
+		}
+	}
 	if err != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
 		c.log.Warn("cannot count what the tables hold; its gauges are absent until a process can", "error", err)
 	}
@@ -137,6 +146,7 @@ func (c *Census) sample(ctx context.Context, window window) error {
 	c.pins.see(sample.Pins, started)
 	c.sampled = started
 	c.board.show(sample, time.Since(started))
+	c.minutes.saw(c.board.byLabel())
 	c.counters.add(sample, c.configured.Load())
 	c.remind(sample)
 	return nil
@@ -162,6 +172,9 @@ func (c *Census) resign(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), renewInterval)
 	defer cancel()
 	c.lead(false)
+	if err := c.write(ctx); err != nil {
+		c.log.Warn("the attempts of the last minute are not in the console's charts", "error", err)
+	}
 	if err := c.store.resign(ctx); err != nil {
 		c.log.Warn("cannot hand over the counting; another process takes it when the lease is over", "error", err)
 	}

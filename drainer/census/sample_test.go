@@ -13,6 +13,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/internal/pgpool"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 func TestWhatWaitsIsShownByProvider(t *testing.T) {
@@ -532,5 +534,46 @@ func TestWhatWaitsForAShutOperationCountsForItsProvider(t *testing.T) {
 		if got := configured.label(lane); got != want {
 			t.Errorf("%s counts under %s, want %s", lane, got, want)
 		}
+	}
+}
+
+// The console's last hour has what each process counted since it wrote last, and the greatest age that the
+// leader saw, for an hour.
+func TestDaemonsAddTheirAttemptsToTheMinute(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", "sim/act", 0, 1)
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() - interval '90 seconds'`)
+	o.exec(`INSERT INTO outbox.minute (at, provider) VALUES (now() - interval '2 hours', 'gone')`)
+	leads, follows := o.process(sim), o.process(sim)
+	for i, p := range []*process{leads, follows} {
+		attempts := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "attempts"}, []string{"provider", "operation", "outcome"})
+		took := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "took", Buckets: []float64{0.001, 0.002}}, []string{"provider"})
+		counters := prometheus.NewRegistry()
+		counters.MustRegister(attempts, took)
+		p.Count(counters)
+		p.count()
+		for range 2 { // the second time there is nothing new
+			if err := p.write(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				attempts.WithLabelValues("sim", "act", "completed").Add(3)
+				attempts.WithLabelValues("sim", "act", "released").Add(7)
+			}
+			attempts.WithLabelValues("sim", "act", "lost").Inc()
+			attempts.WithLabelValues(unconfigured, unconfigured, "lost").Inc()
+			took.WithLabelValues("sim").Observe(0.0015)
+		}
+		p.minutes.written = time.Time{}
+		p.round(t.Context())
+	}
+	var got string
+	err := o.db.QueryRow(t.Context(), `SELECT string_agg(provider || ' ' || done || ' ' || doubt || ' ' || took || ' ' || (age BETWEEN 90 AND 200), ';')
+		FROM (SELECT provider, sum(completed) AS done, sum(in_doubt) AS doubt, max(oldest) AS age,
+			(SELECT array_agg(n ORDER BY i)::text FROM (SELECT i, sum(n) AS n FROM outbox.minute x, unnest(x.took) WITH ORDINALITY AS u (n, i) GROUP BY i) b) AS took
+			FROM outbox.minute GROUP BY provider) m`).Scan(&got)
+	if err != nil || got != "sim 6 4 {0,4,0} true" {
+		t.Errorf("got %q, %v", got, err)
 	}
 }

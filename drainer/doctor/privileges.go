@@ -245,7 +245,7 @@ var readNeeds = join(
 	usage,
 	tables([]string{"SELECT"},
 		"intent", "queue", "claim", "attempt", "worker", "tool", "provider", "duplicate", "generation", "saga", "incident", "page", "watermark",
-		"operation", "census", "setting", "tenant", "run", "forgotten", "standing", "status", "collisions", "last_collision", "goose_db_version",
+		"operation", "census", "minute", "breaker_change", "setting", "tenant", "run", "forgotten", "standing", "status", "collisions", "last_collision", "goose_db_version",
 		"audit_conflicting_refs", "audit_repeated_completions", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 	functions("idempotency_key", "sees_all", "session_tenant", "retention_floor", "hold", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 )
@@ -255,9 +255,9 @@ var readNeeds = join(
 // catalog.
 var daemonNeeds = join(
 	readNeeds,
-	tables([]string{"INSERT"}, "queue", "claim", "worker", "page", "watermark"),
-	tables([]string{"UPDATE"}, "worker", "page", "watermark", "census"),
-	tables([]string{"DELETE"}, "queue", "claim", "worker", "tool"),
+	tables([]string{"INSERT"}, "queue", "claim", "worker", "page", "watermark", "minute"),
+	tables([]string{"UPDATE"}, "worker", "page", "watermark", "census", "minute"),
+	tables([]string{"DELETE"}, "queue", "claim", "worker", "tool", "minute"),
 	columns("INSERT", "intent", "agent_run_id", "step_id", "tool_name", "business_scope", "payload", "headers", "not_before", "compensates", "namespace", "tenant"),
 	columns("UPDATE", "queue", "provider"),
 	columns("UPDATE", "claim", "attempts", "first_attempt_ats", "intent_ids", "lookups", "maybe_applied", "tries", "vias"),

@@ -168,6 +168,7 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 		NativeHistograms: loaded.Server.NativeHistograms,
 	}
 	daemon := drainer.New(store, loaded.Providers, settings, log, metrics)
+	parts.census.Count(daemon.Counters())
 	reloader := &reloader{
 		source: from, started: from.fixedOf(loaded), files: loaded.Files,
 		daemon: daemon, secrets: secrets, parts: parts, metrics: newReloadMetrics(metrics), log: log,
