@@ -104,7 +104,8 @@ models: ## try every order of events in the models; show how each guard is misse
 	@grep -Ev '^ *(===|---) ' bin/models.log
 
 # Uncached: what these tests build they build through another process.
-deploy-test: ## check the image, the Helm chart and the compose file
+deploy-test: ## check the image, the Helm chart, the compose file and a login at an OpenID Connect issuer
+	cd integration/oidc && $(GO) test -count 1 ./...
 	cd deploy && $(GO) test -count 1 ./...
 	cd deploy && $(GO) run $(LINTER) run
 	cd deploy/cluster && $(GO) run $(LINTER) run

@@ -87,15 +87,11 @@ const (
 	mostSessions = 1000
 )
 
-type tokens struct {
-	people map[[sha256.Size]byte]Person // by the token's hash
-	// attempts slows strangers down, all together. It never holds up a token that is known:
-	// else a stranger could keep all people out. Guessing fails by the length of tokens.
-	attempts *rate.Limiter
-
-	mu       sync.Mutex
-	sessions map[[sha256.Size]byte]session // by the cookie's hash
-	now      func() time.Time
+// sessions are those of people who logged in here.
+type sessions struct {
+	mu   sync.Mutex
+	open map[[sha256.Size]byte]session // by the cookie's hash
+	now  func() time.Time
 }
 
 type session struct {
@@ -103,13 +99,22 @@ type session struct {
 	ends   time.Time
 }
 
+func newSessions() *sessions {
+	return &sessions{open: map[[sha256.Size]byte]session{}, now: time.Now}
+}
+
+type tokens struct {
+	*sessions
+	people map[[sha256.Size]byte]Person // by the token's hash
+	// attempts slows strangers down, all together. It never holds up a token that is known:
+	// else a stranger could keep all people out. Guessing fails by the length of tokens.
+	attempts *rate.Limiter
+}
+
 // Tokens gives each person of a file a session for a token that is known to them
 // alone: one line a person, `NAME ROLE TOKEN`.
 func Tokens(file []byte) (Access, error) {
-	t := &tokens{
-		people: map[[sha256.Size]byte]Person{}, sessions: map[[sha256.Size]byte]session{},
-		attempts: rate.NewLimiter(rate.Every(time.Second), 10), now: time.Now,
-	}
+	t := &tokens{newSessions(), map[[sha256.Size]byte]Person{}, rate.NewLimiter(rate.Every(time.Second), 10)}
 	lines := bufio.NewScanner(bytes.NewReader(file))
 	for number := 1; lines.Scan(); number++ {
 		words := strings.Fields(lines.Text())
@@ -134,27 +139,37 @@ func Tokens(file []byte) (Access, error) {
 	return t, nil
 }
 
-func (t *tokens) HasSessions() bool { return true }
+// HasSessions is true.
+func (s *sessions) HasSessions() bool { return true }
 
-func (t *tokens) Who(r *http.Request) (Person, bool) {
+// Who is a person whose session has not ended.
+func (s *sessions) Who(r *http.Request) (Person, bool) {
 	cookie, err := r.Cookie(sessionCookie)
 	if err != nil {
 		return Person{}, false
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	open, found := t.sessions[sha256.Sum256([]byte(cookie.Value))]
-	return open.person, found && t.now().Before(open.ends)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	open, found := s.open[sha256.Sum256([]byte(cookie.Value))]
+	return open.person, found && s.now().Before(open.ends)
 }
 
 func (t *tokens) Guard(next http.Handler) http.Handler {
 	routes := http.NewServeMux()
-	routes.HandleFunc("GET /login", func(w http.ResponseWriter, r *http.Request) { t.ask(w, http.StatusOK, "", r.URL.Query().Get("to")) })
+	routes.HandleFunc("GET /login", func(w http.ResponseWriter, r *http.Request) {
+		askToLogIn(w, http.StatusOK, login{To: r.URL.Query().Get("to")})
+	})
 	routes.HandleFunc("POST /login", t.login)
-	routes.HandleFunc("POST /logout", t.logout)
+	t.guard(routes, next, func(to string) login { return login{To: to} })
+	return routes
+}
+
+// guard lets those through who have a session, and shows others how to get one.
+func (s *sessions) guard(routes *http.ServeMux, next http.Handler, ask func(to string) login) {
+	routes.HandleFunc("POST /logout", s.logout)
 	routes.Handle("GET /static/", next)
 	routes.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		if _, known := t.Who(r); known {
+		if _, known := s.Who(r); known {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -162,15 +177,17 @@ func (t *tokens) Guard(next http.Handler) http.Handler {
 		if r.Method == http.MethodGet {
 			to = r.URL.RequestURI()
 		}
-		t.ask(w, http.StatusUnauthorized, "", to)
+		askToLogIn(w, http.StatusUnauthorized, ask(to))
 	})
-	return routes
 }
 
-func (*tokens) ask(w http.ResponseWriter, status int, said, to string) {
+// login has a form for a token, or a link to the issuer.
+type login struct{ Said, To, Issuer string }
+
+func askToLogIn(w http.ResponseWriter, status int, how login) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_ = loginPage.ExecuteTemplate(w, "login", struct{ Said, To string }{said, to}) // a reader who left needs no answer
+	_ = loginPage.ExecuteTemplate(w, "login", how) // a reader who left needs no answer
 }
 
 func (t *tokens) login(w http.ResponseWriter, r *http.Request) {
@@ -183,50 +200,59 @@ func (t *tokens) login(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if !known && !t.attempts.Allow() {
-		t.ask(w, http.StatusTooManyRequests, "Too many attempts. Try again in a few seconds.", to)
+		askToLogIn(w, http.StatusTooManyRequests, login{Said: "Too many attempts. Try again in a few seconds.", To: to})
 		return
 	}
 	if !known {
-		t.ask(w, http.StatusUnauthorized, "This token is not known.", to)
+		askToLogIn(w, http.StatusUnauthorized, login{Said: "This token is not known.", To: to})
 		return
 	}
+	t.begin(w, r, person)
+	http.Redirect(w, r, hereOnly(to), http.StatusSeeOther)
+}
+
+// hereOnly is the path to go to after a login, never to another site. A browser takes a backslash for a slash,
+// and leaves tabs out.
+func hereOnly(to string) string {
+	if _, err := url.Parse(to); err != nil || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.Contains(to, `\`) {
+		return "/"
+	}
+	return to
+}
+
+func isSecure(r *http.Request) bool {
+	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
+}
+
+func (s *sessions) begin(w http.ResponseWriter, r *http.Request, person Person) {
 	secret := rand.Text() + rand.Text()
-	t.begin(secret, person)
 	http.SetCookie(w, &http.Cookie{
 		Name: sessionCookie, Value: secret, Path: "/", MaxAge: int(sessionLength / time.Second),
 		// Lax: a link in a page or a chat opens the console. No GET changes anything.
-		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https",
+		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: isSecure(r),
 	})
-	// Never to another site. A browser takes a backslash for a slash, and leaves tabs out.
-	if _, err := url.Parse(to); err != nil || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.Contains(to, `\`) {
-		to = "/"
-	}
-	http.Redirect(w, r, to, http.StatusSeeOther)
-}
-
-func (t *tokens) begin(secret string, person Person) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := t.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
 	var oldest [sha256.Size]byte
-	for hash, open := range t.sessions {
+	for hash, open := range s.open {
 		if !now.Before(open.ends) {
-			delete(t.sessions, hash)
-		} else if first, found := t.sessions[oldest]; !found || open.ends.Before(first.ends) {
+			delete(s.open, hash)
+		} else if first, found := s.open[oldest]; !found || open.ends.Before(first.ends) {
 			oldest = hash
 		}
 	}
-	if len(t.sessions) >= mostSessions {
-		delete(t.sessions, oldest)
+	if len(s.open) >= mostSessions {
+		delete(s.open, oldest)
 	}
-	t.sessions[sha256.Sum256([]byte(secret))] = session{person, now.Add(sessionLength)}
+	s.open[sha256.Sum256([]byte(secret))] = session{person, now.Add(sessionLength)}
 }
 
-func (t *tokens) logout(w http.ResponseWriter, r *http.Request) {
+func (s *sessions) logout(w http.ResponseWriter, r *http.Request) {
 	if cookie, err := r.Cookie(sessionCookie); err == nil {
-		t.mu.Lock()
-		delete(t.sessions, sha256.Sum256([]byte(cookie.Value)))
-		t.mu.Unlock()
+		s.mu.Lock()
+		delete(s.open, sha256.Sum256([]byte(cookie.Value)))
+		s.mu.Unlock()
 	}
 	http.SetCookie(w, &http.Cookie{Name: sessionCookie, Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteLaxMode})
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
@@ -254,15 +280,21 @@ func (p Proxy) Who(r *http.Request) (Person, bool) {
 		return Person{}, false
 	}
 	groups := r.Header.Values(p.GroupHeader)
-	if p.Operators == "" || len(groups) != 1 { // of two, one may be the reader's own
+	if len(groups) != 1 { // of two, one may be the reader's own
 		return Person{name, Viewer}, true
 	}
-	for group := range strings.SplitSeq(groups[0], ",") {
-		if strings.TrimSpace(group) == p.Operators {
-			return Person{name, Operator}, true
-		}
+	names := strings.Split(groups[0], ",")
+	for i, name := range names {
+		names[i] = strings.TrimSpace(name)
 	}
-	return Person{name, Viewer}, true
+	return Person{name, roleOf(names, p.Operators)}, true
+}
+
+func roleOf(groups []string, operators string) Role {
+	if operators != "" && slices.Contains(groups, operators) {
+		return Operator
+	}
+	return Viewer
 }
 
 // Guard refuses strangers.

@@ -67,8 +67,10 @@ func drawHour(title, told string, hour []operator.Minute, values [][]float64, ke
 	for _, stack := range values {
 		most = max(most, sumOf(stack))
 	}
-	drawn := columns{Title: title, Told: told, Width: minuteWidth * float64(len(hour)), Height: columnHeight + 2, Most: name(most), Keys: keys,
-		From: hour[0].At.UTC().Format("15:04"), To: hour[len(hour)-1].At.UTC().Format("15:04")}
+	drawn := columns{
+		Title: title, Told: told, Width: minuteWidth * float64(len(hour)), Height: columnHeight + 2, Most: name(most), Keys: keys,
+		From: hour[0].At.UTC().Format("15:04"), To: hour[len(hour)-1].At.UTC().Format("15:04"),
+	}
 	for i, stack := range values {
 		y := columnHeight + 1
 		for j, value := range stack {

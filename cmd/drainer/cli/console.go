@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,6 +29,8 @@ type consoleSetup struct {
 	userHeader     string
 	groupHeader    string
 	operators      string
+	oidc           console.OIDC
+	oidcSecret     string
 	redact         []string
 }
 
@@ -41,16 +44,19 @@ need a look, runs with their rollbacks, and every attempt. Payloads and response
 shown to an operator who gives a reason, which is recorded in outbox.operation; what
 --redact names is not shown at all.
 
-Without --tokens or --trust-proxy it listens on a loopback address alone, and
+Without --tokens, --oidc-issuer or --trust-proxy it listens on a loopback address alone, and
 every user of the machine may read, and none may change anything. An operator
 retries, sends now, cancels, acknowledges, pauses, resumes and rolls back, each in
 two steps; the history names the operator.
 
 --tokens names a file of lines such as "alice operator TOKEN", with the role viewer
-or operator. --trust-proxy believes the header of a proxy that authenticates people.`,
+or operator. --trust-proxy believes the header of a proxy that authenticates people.
+--oidc-issuer has people log in at an OpenID Connect issuer.`,
 		Example: `  drainer console --config drainer.yaml
   drainer console --tokens /etc/drainer/console-tokens --listen 127.0.0.1:9465
-  drainer console --listen :9465 --trust-proxy 10.0.0.0/8 --operators on-call`,
+  drainer console --listen :9465 --trust-proxy 10.0.0.0/8 --operators on-call
+  drainer console --listen :9465 --operators on-call --url https://console.example.com \
+    --oidc-issuer https://login.example.com --oidc-client drainer --oidc-secret-file /etc/drainer/oidc-secret`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error { return options.console(command, setup) },
 	}
@@ -61,14 +67,21 @@ or operator. --trust-proxy believes the header of a proxy that authenticates peo
 	flags.StringVar(&setup.userHeader, "user-header", "X-Forwarded-User", "`header` in which the proxy names the person")
 	flags.StringVar(&setup.groupHeader, "group-header", "X-Forwarded-Groups", "`header` in which it names groups, between commas")
 	flags.StringVar(&setup.operators, "operators", "", "`group` whose members may change things; others read")
+	flags.StringVar(&setup.oidc.Issuer, "oidc-issuer", "", "`URL` of the issuer at which people log in")
+	flags.StringVar(&setup.oidc.ClientID, "oidc-client", "", "`id` of the console at the issuer")
+	flags.StringVar(&setup.oidcSecret, "oidc-secret-file", "", "`file` of the client's secret; without it the client is public")
+	flags.StringVar(&setup.oidc.Groups, "oidc-groups", "groups", "`claim` that lists a person's groups")
+	flags.StringVar(&setup.oidc.URL, "url", "", "the console's `URL` in browsers; people come back from the issuer to its path /oidc/callback")
 	flags.StringArrayVar(&setup.redact, "redact", nil, "`path` that is never shown, such as .card.number, .items[].secret or .*.token")
-	command.MarkFlagsMutuallyExclusive("tokens", "trust-proxy")
+	command.MarkFlagsMutuallyExclusive("tokens", "trust-proxy", "oidc-issuer")
+	command.MarkFlagsRequiredTogether("oidc-issuer", "oidc-client", "url")
 	return command
 }
 
 func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	ctx := command.Context()
-	access, err := setup.access(command)
+	log := slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil))
+	access, err := setup.access(command, log)
 	if err != nil {
 		return err
 	}
@@ -108,7 +121,7 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 		return err
 	}
 	defer pool.Close()
-	log := database.Logging(slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil)))
+	log = database.Logging(log)
 	pages, err := console.New(console.Options{Pool: pool, Access: access, PolicyOf: policyOf, Redactions: redactions, Tools: tools, Doctor: examine, Log: log})
 	if err != nil {
 		return err
@@ -135,7 +148,7 @@ func (o *options) consoleTools(command *cobra.Command) (tools []console.Tool, er
 }
 
 // access refuses to serve others than this machine's users without knowing who they are.
-func (c consoleSetup) access(command *cobra.Command) (console.Access, error) {
+func (c consoleSetup) access(command *cobra.Command, log *slog.Logger) (console.Access, error) {
 	switch {
 	case c.tokens != "":
 		text, err := os.ReadFile(c.tokens)
@@ -145,6 +158,21 @@ func (c consoleSetup) access(command *cobra.Command) (console.Access, error) {
 		access, err := console.Tokens(text)
 		if err != nil {
 			return nil, usagef(command, "--tokens: %s: %w", c.tokens, err)
+		}
+		return access, nil
+	case c.oidc.Issuer != "":
+		issuer := c.oidc
+		issuer.Operators = c.operators
+		if c.oidcSecret != "" {
+			text, err := os.ReadFile(c.oidcSecret)
+			if err != nil {
+				return nil, fmt.Errorf("--oidc-secret-file: %w", err)
+			}
+			issuer.Secret = strings.TrimSpace(string(text))
+		}
+		access, err := issuer.Access(log)
+		if err != nil {
+			return nil, usagef(command, "--oidc-issuer: %w", err)
 		}
 		return access, nil
 	case len(c.proxies) > 0:
@@ -158,7 +186,7 @@ func (c consoleSetup) access(command *cobra.Command) (console.Access, error) {
 		}
 		return proxy, nil
 	}
-	return nil, onlyHere(command, c.listen, "say who may read with --tokens or --trust-proxy")
+	return nil, onlyHere(command, c.listen, "say who may read with --tokens, --oidc-issuer or --trust-proxy")
 }
 
 // onlyHere refuses to listen where other machines can connect; otherwise says what allows it.

@@ -1,0 +1,159 @@
+// Package oidc_test has a person log in at a real issuer. It is a module of its own: the program does
+// not depend on the issuer.
+package oidc_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/zitadel/oidc/v3/example/server/exampleop"
+	"github.com/zitadel/oidc/v3/example/server/storage"
+	"github.com/zitadel/oidc/v3/pkg/oidc"
+
+	"github.com/agentoutbox/drainer/console"
+)
+
+// people says who is in which group, at the endpoint userinfo alone.
+type people struct{ *storage.Storage }
+
+func (p people) SetUserinfoFromToken(ctx context.Context, info *oidc.UserInfo, tokenID, subject, origin string) error {
+	err := p.Storage.SetUserinfoFromToken(ctx, info, tokenID, subject, origin)
+	if subject == "id1" {
+		info.AppendClaims("groups", []string{"staff", "on-call"})
+	}
+	return err
+}
+
+// browser follows redirects, and has the issuer's login page answered.
+type browser struct {
+	t       *testing.T
+	console *httptest.Server
+	issuer  *httptest.Server
+	*http.Client
+}
+
+func newBrowser(t *testing.T) *browser {
+	t.Helper()
+	b := &browser{t: t, console: httptest.NewUnstartedServer(nil), issuer: httptest.NewUnstartedServer(nil)}
+	at, issuer := "http://"+b.console.Listener.Addr().String(), "http://"+b.issuer.Listener.Addr().String()
+	storage.RegisterClients(storage.WebClient(at, "secret", at+"/oidc/callback")) // the clients are the whole process's
+	b.issuer.Config.Handler = exampleop.SetupServer(issuer, people{storage.NewStorage(storage.NewUserStore(issuer))}, slog.New(slog.DiscardHandler), false)
+	access, err := console.OIDC{Issuer: issuer, ClientID: at, Secret: "secret", URL: at, Groups: "groups", Operators: "on-call"}.Access(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.console.Config.Handler, err = console.New(console.Options{Access: access}); err != nil {
+		t.Fatal(err)
+	}
+	for _, server := range []*httptest.Server{b.console, b.issuer} {
+		server.Start()
+		t.Cleanup(server.Close)
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Client = &http.Client{Jar: jar}
+	return b
+}
+
+func (b *browser) read(response *http.Response, err error) (int, string, *url.URL) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return response.StatusCode, string(text), response.Request.URL
+}
+
+// login begins at the console, and answers the issuer as a user; tamper sees the console's cookies before
+// the browser comes back.
+func (b *browser) login(user string, tamper func(*http.Cookie)) (int, string) {
+	b.t.Helper()
+	_, _, asked := b.read(b.Get(b.console.URL + "/login?to=/config"))
+	if !strings.HasPrefix(asked.String(), b.issuer.URL) {
+		b.t.Fatalf("the login leads to %s", asked)
+	}
+	callback, err := url.Parse(b.console.URL + "/oidc/callback")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if tamper != nil {
+		for _, cookie := range b.Jar.Cookies(callback) {
+			tamper(cookie)
+			cookie.Path = "/oidc/callback"
+			b.Jar.SetCookies(callback, []*http.Cookie{cookie})
+		}
+	}
+	code, text, _ := b.read(b.PostForm(b.issuer.URL+"/login/username", url.Values{
+		"id": {asked.Query().Get("authRequestID")}, "username": {user}, "password": {"verysecure"},
+	}))
+	return code, text
+}
+
+func TestAGroupOfTheIssuerMakesAnOperator(t *testing.T) {
+	for user, role := range map[string]string{"test-user@127.0.0.1": "operator", "test-user2": "viewer"} {
+		b := newBrowser(t)
+		if code, text, _ := b.read(b.Get(b.console.URL + "/config")); code != http.StatusUnauthorized || !strings.Contains(text, "Log in at") {
+			t.Errorf("a stranger: %d\n%s", code, text)
+		}
+		code, text := b.login(user, nil)
+		if code != http.StatusOK || !strings.Contains(text, user+", "+role) {
+			t.Errorf("%s is no %s: %d\n%s", user, role, code, text)
+		}
+		b.read(b.PostForm(b.console.URL+"/logout", nil))
+		if code, _, _ := b.read(b.Get(b.console.URL + "/config")); code != http.StatusUnauthorized {
+			t.Errorf("after logging out: %d", code)
+		}
+	}
+}
+
+func TestALoginIsTheBrowsersThatBeganIt(t *testing.T) {
+	for part, name := range []string{"state", "nonce", "verifier"} {
+		b := newBrowser(t)
+		code, text := b.login("test-user2", func(cookie *http.Cookie) {
+			parts := strings.Split(cookie.Value, ".")
+			parts[part] = strings.Repeat("x", len(parts[part]))
+			cookie.Value = strings.Join(parts, ".")
+		})
+		if code != http.StatusUnauthorized {
+			t.Errorf("with the %s of another login: %d\n%s", name, code, text)
+		}
+		if code, _, _ := b.read(b.Get(b.console.URL + "/config")); code != http.StatusUnauthorized {
+			t.Errorf("with the %s of another login there is a session", name)
+		}
+	}
+}
+
+func TestALoginLeadsNowhereElse(t *testing.T) {
+	b := newBrowser(t)
+	for _, to := range []string{"//evil.example", "https://evil.example/", "/\\evil.example", "/x/../\\evil.example", "/\t/evil.example"} {
+		response, err := b.Get(b.console.URL + "/login?to=" + url.QueryEscape(to))
+		_, _, asked := b.read(response, err)
+		b.CheckRedirect = func(next *http.Request, _ []*http.Request) error {
+			if b.console.URL != "http://"+next.URL.Host || next.URL.Path == "/oidc/callback" {
+				return nil
+			}
+			return http.ErrUseLastResponse
+		}
+		response, err = b.PostForm(b.issuer.URL+"/login/username", url.Values{
+			"id": {asked.Query().Get("authRequestID")}, "username": {"test-user2"}, "password": {"verysecure"},
+		})
+		code, text, _ := b.read(response, err)
+		if leads := response.Header.Get("Location"); code != http.StatusSeeOther || leads != "/" {
+			t.Errorf("to %q: %d to %q\n%s", to, code, leads, text)
+		}
+		b.CheckRedirect = nil
+	}
+}
