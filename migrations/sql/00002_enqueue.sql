@@ -33,8 +33,9 @@ DECLARE
   tenants smallint[] := ARRAY(
     WITH RECURSIVE held (role) AS (
       SELECT to_regrole(quote_ident(session_user))::oid
-      UNION SELECT m.roleid FROM held JOIN pg_auth_members m ON m.member = held.role)
-    SELECT t.tenant_id FROM held JOIN outbox.tenant t ON t.role = pg_get_userbyid(held.role));
+      -- OFFSET and the array keep these look-ups: as joins they would read all members, and all tenants
+      UNION SELECT m.roleid FROM held CROSS JOIN LATERAL (SELECT roleid FROM pg_auth_members WHERE member = held.role OFFSET 0) m)
+    SELECT tenant_id FROM outbox.tenant WHERE role = ANY (ARRAY(SELECT pg_get_userbyid(role) FROM held)));
 BEGIN
   IF cardinality(tenants) > 1 THEN
     RAISE EXCEPTION 'outbox: the login "%" has the roles of several tenants', session_user
