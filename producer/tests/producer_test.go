@@ -285,6 +285,16 @@ func TestWaitsOutliveARestartOfPostgres(t *testing.T) {
 	w.done.Wait()
 }
 
+// What a pooler's other clients do there decides whether a notification comes: none is needed.
+func TestWaitsEndBehindAPoolerInTransactionMode(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	over := drainertest.PgBouncer(t, url, "transaction", 2)
+	w := beginWaits(t, url, over+"&default_query_exec_mode=exec")
+	settle(t, w.db, "completed", w.ids...)
+	w.done.Wait()
+}
+
 // waits are a thousand that have begun, over a pool of one connection, and that listen.
 type waits struct {
 	t    testing.TB
@@ -297,10 +307,21 @@ type waits struct {
 
 func newWaits(t testing.TB, url string) *waits {
 	t.Helper()
+	w := beginWaits(t, url, url)
+	drainertest.Eventually(t, "it listens", w.listening)
+	return w
+}
+
+// beginWaits begins them over another way to the database.
+func beginWaits(t testing.TB, url, over string) *waits {
+	t.Helper()
 	w := &waits{t: t, db: drainertest.Connect(t, url), name: "waits_" + strings.ToLower(rand.Text())}
 	drainertest.Exec(t, w.db, `SELECT outbox.enqueue('r', 's' || n, 'p/o', 'b', '{}') FROM generate_series(1, 1000) n`)
 	w.ids = drainertest.Column[int64](t, w.db, `SELECT id FROM outbox.intent`)
-	config := w.db.Config()
+	config, err := pgxpool.ParseConfig(over)
+	if err != nil {
+		t.Fatal(err)
+	}
 	config.MaxConns = 1
 	config.ConnConfig.RuntimeParams["application_name"] = w.name
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
@@ -320,7 +341,6 @@ func newWaits(t testing.TB, url string) *waits {
 			}
 		})
 	}
-	drainertest.Eventually(t, "it listens", w.listening)
 	return w
 }
 
