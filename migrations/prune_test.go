@@ -345,6 +345,7 @@ func TestARunThatLostAStepToPruningSaysSo(t *testing.T) {
 			t.Parallel()
 			a := newAged(t)
 			a.maxRun = 95 * day
+			drainertest.Tenant(t, a.pool) // with tenants, a run has a row
 			a.age(a.intent("run", "old", "noop/x", "{}", c.outcome))
 			young := a.intent("run", "young", "noop/x", "{}", "completed")
 			a.settled("another", "old")
@@ -357,6 +358,9 @@ func TestARunThatLostAStepToPruningSaysSo(t *testing.T) {
 			}
 			if n := drainertest.Value[int](t, a.pool, `SELECT count(*) FROM outbox.forgotten WHERE agent_run_id = 'another'`); n != 0 {
 				t.Error("a run that is gone as a whole has left a mark")
+			}
+			if runs := drainertest.Column[string](t, a.pool, `SELECT agent_run_id FROM outbox.run`); !slices.Equal(runs, []string{"run"}) {
+				t.Errorf("the runs %q have rows, want the one that is there", runs)
 			}
 			a.age(young)
 			a.prune(1000)
