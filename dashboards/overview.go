@@ -172,7 +172,7 @@ func sagasAndPages() Row {
 	return Row{"Sagas and pages", []Panel{
 		{
 			Title: "Incidents open", Unit: Count, Alarm: 1,
-			Description: "By kind. `drainer incidents list`. Each kind has a runbook: DrainerOutcomeUnknown, DrainerCompensationFailed, DrainerKeyCollision, DrainerRefused, DrainerUnconfiguredProvider.",
+			Description: "By kind. `drainer incidents list`. Each kind has a runbook: DrainerOutcomeUnknown, DrainerCompensationFailed, DrainerKeyCollision, DrainerHistoryChanged, DrainerRefused, DrainerUnconfiguredProvider.",
 			Queries:     one(`max by (kind) (drainer_incidents_open{<job>})`, "{{kind}}"),
 		},
 		{

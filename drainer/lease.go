@@ -13,7 +13,9 @@ import (
 
 var (
 	errDeclaredDead = errors.New("another worker declared this one dead; starting over under a new identity")
-	errNoHeartbeat  = errors.New("no heartbeat reached the database in time; starting over under a new identity")
+	// ErrLostCommits says that the store forgot what it had committed to a worker.
+	ErrLostCommits = errors.New("the database lost commits; starting over under a new identity")
+	errNoHeartbeat = errors.New("no heartbeat reached the database in time; starting over under a new identity")
 )
 
 // lease is a worker's right to send. It is renewed by heartbeats and ends well
@@ -63,6 +65,8 @@ func (l *lease) beat(ctx context.Context) error {
 	defer cancel()
 	alive, err := l.store.Beat(bounded, l.worker)
 	switch {
+	case errors.Is(err, ErrLostCommits):
+		return err
 	case err == nil && !alive:
 		return errDeclaredDead
 	case err == nil:

@@ -46,7 +46,7 @@ type planner struct {
 
 func newPlanner(route route, own, server dispatch.Provider) planner {
 	return planner{
-		claim:      Claim{Provider: route.provider, Server: route.server, Fallback: own.Fallback},
+		claim:      Claim{Provider: route.provider, Server: route.server, Fallback: own.Fallback, ActsOnce: actsOnce(own) || actsOnce(server)},
 		isDetour:   route.isDetour(),
 		prefetches: !route.isDetour() && mayPrefetch(server), // what takes a detour could soon be served by its own provider
 		claimBytes: maxClaimBytes,
@@ -61,12 +61,17 @@ func mayPrefetch(p dispatch.Provider) bool {
 	if p.RateLimit.PerSecond > 0 {
 		return false
 	}
+	return !actsOnce(p)
+}
+
+// actsOnce reports whether the provider has a tool that repeats its effect.
+func actsOnce(p dispatch.Provider) bool {
 	for _, policy := range p.Tools {
 		if policy.Class == dispatch.NonIdempotent {
-			return false
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // load is a lane's work in hand at one moment, and what its provider lets through.

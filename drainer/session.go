@@ -153,7 +153,7 @@ var (
 )
 
 func leaseLoss(cause error) error {
-	if errors.Is(cause, errDeclaredDead) || errors.Is(cause, errNoHeartbeat) {
+	if errors.Is(cause, errDeclaredDead) || errors.Is(cause, errNoHeartbeat) || errors.Is(cause, ErrLostCommits) {
 		return cause
 	}
 	return nil

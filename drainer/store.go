@@ -75,7 +75,7 @@ type claimStore interface {
 type workerStore interface {
 	// Join announces the worker and its providers; nothing can be claimed before.
 	Join(ctx context.Context, worker string, providers, tools []string) error
-	// Beat reports false if the worker was declared dead: it must stop for good.
+	// Beat reports false if the worker was declared dead: it must stop for good. So it must after [ErrLostCommits].
 	Beat(ctx context.Context, worker string) (alive bool, err error)
 	// Retire takes the worker out of the fleet that shares the limits. Until it
 	// leaves, it still sends heartbeats and settles.
@@ -112,6 +112,8 @@ type Claim struct {
 	Server   string        // who is to serve them: the provider, or its fallback
 	Fallback string        // whose rows the provider's own lane leaves alone; empty for none
 	ProbeFor time.Duration // over 0: claim one row for that long, to try the server after its cool-down
+
+	ActsOnce bool // some of the rows may repeat an effect, so none are taken while commits may have been lost
 
 	Operation string // of a probe: the operation that it tries, with a row that is parked; empty for the server
 }

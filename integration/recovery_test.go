@@ -12,7 +12,6 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
-	"github.com/agentoutbox/drainer/integration/docblock"
 	"github.com/agentoutbox/drainer/integration/harness"
 	"github.com/agentoutbox/drainer/integration/program"
 )
@@ -53,16 +52,25 @@ func TestADispatchThatOutlastsTheShutdownIsTriedAgain(t *testing.T) {
 func TestADatabaseThatWentBackAsksBeforeItActsAgain(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
+	r.drain(r.url) // from then on the database remembers where it was
 	r.enqueue()
 	past := r.copyOf(r.url)
 
 	r.drain(r.url)
 	r.assertEffects("before the way back", 1, 2)
 	untold := r.copyOf(past)
+	r.exec(untold, `TRUNCATE outbox.history`)
 	r.drain(untold)
-	r.assertEffects("without a word to it", 1, 4) // so there is something to prevent
+	r.assertEffects("of a copy that knows nothing", 1, 4) // so there is something to prevent
 
-	r.exec(past, docblock.First(t, "docs/operations.md", "sql"))
+	r.drain(past)
+	r.assertEffects("of one that waits for an operator", 1, 4)
+	for tool, want := range map[string]string{"keyed/charge": "completed", "unkeyed/wire": "pending", "unkeyed/mail": "pending"} {
+		if got := r.status(past, tool); got != want {
+			t.Errorf("%s is %s, want %s", tool, got, want)
+		}
+	}
+	program.New(t, past).Run(0, "history", "accept", "--reason", "compared", "--operator", "ann")
 	r.drain(past)
 	r.assertEffects("having asked", 1, 4)
 	for tool, want := range map[string]string{

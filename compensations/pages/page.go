@@ -25,6 +25,7 @@ var remedy = map[incident.Kind][]string{
 	incident.CredentialsRefused:    configurationRemedy,
 	incident.Forbidden:             configurationRemedy,
 	incident.Misconfigured:         configurationRemedy,
+	incident.HistoryChanged:        {"drainer history", "drainer history accept --reason TEXT"},
 }
 
 var configurationRemedy = []string{"drainer providers list", "drainer providers resume PROVIDER --reason TEXT"}

@@ -41,6 +41,8 @@ type Config struct {
 	Retention     Retention
 	Unconfigured  Unconfigured
 	Misconfigured Misconfigured
+	History       History
+	Lossless      bool                // a failover of the database loses no commit
 	Providers     []dispatch.Provider // in the order of the file
 	Pages         []Page              // in the order of the file
 	PageRepeat    time.Duration       // between two pages about one incident
@@ -138,6 +140,9 @@ const (
 	Webhook      PageKind = "webhook"
 )
 
+// lossless is the only failover that needs to be named.
+const lossless = "lossless"
+
 // PageKinds lists them all.
 func PageKinds() []PageKind { return []PageKind{PagerDuty, Slack, Alertmanager, Webhook} }
 
@@ -153,6 +158,8 @@ type rootBlock struct {
 	Egress        egressBlock   `yaml:"egress" jsonschema_description:"Allowed destinations; a provider's own egress overrides it, field by field."`
 	Unconfigured  Unconfigured  `yaml:"unconfigured" jsonschema_description:"For intents of an operation that a provider of this file does not have."`
 	Misconfigured Misconfigured `yaml:"misconfigured" jsonschema_description:"For intents that wait because a provider refuses its credentials or forbids an operation, or because no intent of an operation can be rendered."`
+	Failover      string        `yaml:"failover" jsonschema:"enum=lossless" jsonschema_description:"lossless: a failover loses no commit, because every standby that may be promoted is synchronous. Nothing waits for an operator then, unless a daemon misses a commit."`
+	History       History       `yaml:"history" jsonschema_description:"How lost commits of the database are noticed."`
 	Retention     Retention     `yaml:"retention" jsonschema_description:"How long settled intents and their keys are kept: a duration, or a block. An intent that is enqueued again later acts again."`
 	Providers     list          `yaml:"providers" jsonschema_description:"The part of a tool name before its first slash."`
 	Pages         []pageBlock   `yaml:"pages" jsonschema_description:"Channels that get incidents, at most 16. Without one, incidents are only listed and counted."`
@@ -196,6 +203,11 @@ type Unconfigured struct {
 // Misconfigured is about intents that wait for a configuration that works.
 type Misconfigured struct {
 	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=1d" jsonschema_description:"The longest time that such an intent waits. After it, it fails as it would have without the wait, and its run may be rolled back."`
+}
+
+// History is about commits that the database may lose.
+type History struct {
+	Witness string `yaml:"witness" jsonschema_description:"A file of this daemon alone, on a disk that outlives it and is restored with no backup of the database. The daemon writes there at each heartbeat how far it saw the database's history, and compares at its start."`
 }
 
 // Retention is how long settled intents are kept, and their keys recognised: an intent that
@@ -409,6 +421,8 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 		Log:           block.Log,
 		Unconfigured:  block.Unconfigured,
 		Misconfigured: block.Misconfigured,
+		History:       block.History,
+		Lossless:      block.Failover == lossless,
 		Retention:     block.Retention,
 		Pages:         r.pages(path{"pages"}, block.Pages),
 		PageRepeat:    block.PageRepeat,

@@ -403,7 +403,7 @@ func TestKeysInEveryNotationAreNamed(t *testing.T) {
 	t.Parallel()
 	mistakes{
 		"a number": {"version: 1\n7: x\n", []string{
-			`2:1: unknown field "7"; known here: database, egress, log, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
+			`2:1: unknown field "7"; known here: database, egress, failover, history, log, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
 		}},
 		"an explicit key": {"version: 1\n? workr\n: {}\n", []string{`2:1: unknown field "workr"; did you mean "worker"?`}},
 		"no operation": {provider("adapter: fake\ntools: {\"\": {fake: {path: /}, idempotency: {class: read_only}}}"), []string{

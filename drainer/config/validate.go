@@ -37,6 +37,9 @@ func (r *reader) checkRoot(block rootBlock) {
 	if block.Log.CompletedEvery < 1 {
 		r.reject(path{"log", "completed_every"}, "want 1 or more")
 	}
+	if block.Failover != "" && block.Failover != lossless {
+		r.reject(path{"failover"}, "want lossless, or leave it out")
+	}
 	r.checkWorker(block.Worker)
 	r.checkRetention(path{"retention", "default"}, block.Retention.Default)
 	r.checkRetention(path{"retention", "max_run"}, block.Retention.MaxRun)

@@ -142,6 +142,33 @@ var outboxChecks = []check{
 
 	{name: "providers' gates", well: "no provider is paused, every circuit breaker is closed", look: lookAtGates},
 
+	{name: "history", well: "no daemon has looked yet", look: each(`
+		SELECT coalesce(h.change, ''), h.accepted_by IS NOT NULL, here.timeline IS NOT NULL, here.system_identifier IS NOT NULL
+		FROM outbox.whereabouts() here, (SELECT * FROM outbox.history ORDER BY id DESC LIMIT 1) h`,
+		func(_ *examination, seen struct {
+			Change             string
+			Accepted           bool
+			Timeline, Identity bool // the server shows it
+		},
+		) (found []Finding) {
+			if !seen.Accepted {
+				found = append(found, problem("drainer history, then drainer history accept",
+					"the database may have lost commits, and tools that repeat their effect wait: %s", seen.Change))
+			}
+			if !seen.Timeline {
+				found = append(found, warning("name a file under history.witness, and accept the loss by hand after each failover: docs/guarantees.md",
+					"the server hides its timeline: a promoted standby that lost the last commits is noticed only by daemons that ran before"))
+			}
+			if !seen.Identity {
+				found = append(found, warning("GRANT EXECUTE ON FUNCTION pg_control_system() TO outbox_drainer;",
+					"the server hides its system identifier: a logical copy is told by the oids of its database and its table alone"))
+			}
+			if len(found) == 0 {
+				found = append(found, ok("it is accepted, and the server shows where it stands"))
+			}
+			return found
+		})},
+
 	{name: "incidents", well: "each is acknowledged or resolved", look: each(`
 		SELECT kind, count(*), min(opened_at)
 		FROM (SELECT kind, opened_at FROM outbox.incident WHERE acknowledged_at IS NULL AND resolved_at IS NULL LIMIT $1::int) i

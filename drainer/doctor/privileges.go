@@ -245,7 +245,7 @@ var readNeeds = join(
 	usage,
 	tables([]string{"SELECT"},
 		"intent", "queue", "claim", "attempt", "worker", "tool", "provider", "duplicate", "generation", "saga", "incident", "page", "watermark",
-		"operation", "census", "minute", "breaker_change", "setting", "tenant", "run", "forgotten", "standing", "status", "collisions", "last_collision", "goose_db_version",
+		"operation", "census", "minute", "breaker_change", "setting", "tenant", "run", "history", "forgotten", "standing", "status", "collisions", "last_collision", "goose_db_version",
 		"audit_conflicting_refs", "audit_repeated_completions", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 	functions("idempotency_key", "sees_all", "session_tenant", "retention_floor", "hold", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 )
@@ -267,11 +267,13 @@ var daemonNeeds = join(
 	columns("UPDATE", "tool", "seen_at", "state", "reason", "open_until", "prober", "shut_at"),
 	columns("INSERT", "provider", "name", "namespace"),
 	columns("UPDATE", "provider", "idle_until", "state", "reason", "open_until", "prober", "shut_at", "namespace"),
+	columns("INSERT", "history", "id", "system_identifier", "timeline", "lsn", "table_oid", "database_oid", "change", "awaited", "doubted_until", "accepted_by", "accepted_at"),
+	columns("UPDATE", "history", "system_identifier", "timeline", "lsn", "seen_at", "awaited", "found", "lost", "doubted_until", "accepted_by", "accepted_at"),
 	columns("INSERT", "saga", "agent_run_id", "cause"),
 	columns("UPDATE", "saga", "state", "ended_at", "moves_at", "passes", "leased_until", "plan", "place", "ready"),
 	columns("INSERT", "incident", "kind", "intent_id", "agent_run_id", "detail"),
 	columns("UPDATE", "incident", "detail", "opened_at", "resolved_at", "resolved_by"),
-	functions("prune", "hold_alone"),
+	functions("prune", "hold_alone", "whereabouts"),
 )
 
 // operatorsNeed are the rights that the migrations grant to outbox_operator.
@@ -284,7 +286,7 @@ var operatorsNeed = join(
 	columns("INSERT", "attempt", "intent_id", "attempt", "operator", "outcome", "status", "next_attempt_at", "provider_ref", "reason"),
 	columns("UPDATE", "saga", "moves_at", "plan"),
 	columns("UPDATE", "incident", "acknowledged_at", "acknowledged_by", "reason", "resolved_at", "resolved_by"),
-	functions("operate_provider", "operate_run"),
+	functions("operate_provider", "operate_run", "accept_history"),
 )
 
 // agentsNeed are the rights that the migrations grant to outbox_agent.

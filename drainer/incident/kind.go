@@ -19,6 +19,7 @@ const (
 	CredentialsRefused    Kind = "credentials_refused"
 	Forbidden             Kind = "forbidden"
 	Misconfigured         Kind = "misconfigured"
+	HistoryChanged        Kind = "history_changed"
 )
 
 // Severity says whether an incident wakes a human.
@@ -97,6 +98,11 @@ var kinds = []struct {
 		Misconfigured, Page,
 		"this intent and maybe others wait because no request could be made of any intent of this operation",
 		"`intents list --error unrenderable_request` has one that says why",
+	},
+	{
+		HistoryChanged, Page,
+		"the database may have lost commits, and tools that repeat their effect wait",
+		"`drainer history` says what changed; find out what was lost, then `history accept`",
 	},
 }
 

@@ -33,10 +33,10 @@ func claimStatement(probe, operation bool) string {
 
 // queueClaims lets one statement claim for several lanes: it has a price of its own,
 // about that of eleven rows.
-func queueClaims(batch *pgx.Batch, worker string, claims []drainer.Claim, replies []drainer.ClaimReply) {
+func queueClaims(batch *pgx.Batch, worker string, known known, claims []drainer.Claim, replies []drainer.ClaimReply) {
 	before := time.Now()
 	for _, lanes := range together(claims) {
-		queueClaim(batch, worker, claims, lanes, replies, &before)
+		queueClaim(batch, worker, known, claims, lanes, replies, &before)
 	}
 }
 
@@ -68,7 +68,7 @@ func goesAlone(claim drainer.Claim) bool {
 
 // queueClaim makes the claims with these indices with one statement. It takes the
 // time since the one before it.
-func queueClaim(batch *pgx.Batch, worker string, claims []drainer.Claim, lanes []int, replies []drainer.ClaimReply, before *time.Time) {
+func queueClaim(batch *pgx.Batch, worker string, known known, claims []drainer.Claim, lanes []int, replies []drainer.ClaimReply, before *time.Time) {
 	c, first := newClaimColumns(claims, lanes), claims[lanes[0]]
 	statement, probes := claimSQL, ""
 	switch {
@@ -78,7 +78,7 @@ func queueClaim(batch *pgx.Batch, worker string, claims []drainer.Claim, lanes [
 	case first.ProbeFor > 0:
 		statement, probes = probeSQL, first.Server
 	}
-	batch.Queue(statement, worker, c.providers, c.limits, c.times, c.intents, c.servers, c.fallbacks, first.ProbeFor.Seconds(), c.bytes).Query(func(rows pgx.Rows) error {
+	batch.Queue(statement, worker, c.providers, c.limits, c.times, c.intents, c.servers, c.fallbacks, first.ProbeFor.Seconds(), c.bytes, c.once, known.History, known.LSN).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, newClaimedScan(time.Now()).row)
 		if err != nil {
 			return fmt.Errorf("claimed row: %w", err)
@@ -101,6 +101,7 @@ type claimColumns struct {
 	limits                        []int
 	times                         []pgtype.Timestamptz
 	intents, bytes                []int64
+	once                          []bool
 }
 
 func newClaimColumns(claims []drainer.Claim, lanes []int) (c claimColumns) {
@@ -111,6 +112,7 @@ func newClaimColumns(claims []drainer.Claim, lanes []int) (c claimColumns) {
 		c.fallbacks = append(c.fallbacks, claim.Fallback)
 		c.limits = append(c.limits, claim.Limit)
 		c.bytes = append(c.bytes, cmp.Or(int64(claim.Bytes), math.MaxInt64))
+		c.once = append(c.once, claim.ActsOnce)
 		c.times = append(c.times, timeOf(claim.After))
 		c.intents = append(c.intents, claim.After.IntentID)
 	}

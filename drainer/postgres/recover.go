@@ -32,16 +32,29 @@ var (
 
 // Join makes the worker known; until then it can claim nothing.
 func (s *Store) Join(ctx context.Context, worker string, providers, tools []string) error {
-	_, err := s.execute(ctx, "join", joinSQL, worker, providers, tools)
-	return err
+	if err := s.look(ctx); err != nil {
+		return err
+	}
+	if _, err := s.execute(ctx, "join", joinSQL, worker, providers, tools); err != nil {
+		return err
+	}
+	s.memory.join(worker)
+	return nil
 }
 
-// Beat reports false for a worker that was declared dead.
+// Beat reports false for a worker that was declared dead, and [drainer.ErrLostCommits] for one that
+// no longer finds what was committed to it.
 func (s *Store) Beat(ctx context.Context, worker string) (bool, error) {
 	if err := failpoint.Heartbeat.Fail(); err != nil {
 		return false, err
 	}
 	tag, err := s.execute(ctx, "beat", beatSQL, worker)
+	if err == nil {
+		err = s.look(ctx)
+	}
+	if err == nil && s.memory.startsOver(worker) {
+		err = drainer.ErrLostCommits
+	}
 	return tag.RowsAffected() == 1, err
 }
 
@@ -54,6 +67,9 @@ func (s *Store) Retire(ctx context.Context, worker string) error {
 // Leave is an orderly end: claims left behind become orphans at once.
 func (s *Store) Leave(ctx context.Context, worker string) error {
 	_, err := s.execute(ctx, "leave", leaveSQL, worker)
+	if err == nil {
+		s.memory.leave(worker)
+	}
 	return err
 }
 
@@ -227,7 +243,8 @@ func (s *Store) Reclaim(ctx context.Context, worker, provider, server string, re
 	if remembered == nil {
 		remembered = []int64{} // NULL would make the comparison unknown
 	}
-	_, settled, err := s.takeBack(ctx, judge, forgottenSQL, worker, provider, remembered, server)
+	known := s.memory.knows(worker)
+	_, settled, err := s.takeBack(ctx, judge, forgottenSQL, worker, provider, remembered, server, known.History, known.LSN)
 	return settled, err
 }
 

@@ -38,6 +38,7 @@ type Store struct {
 	batches *pgxpool.Pool
 	control *pgxpool.Pool
 	life    *pgxpool.Pool
+	memory  *memory
 }
 
 var _ drainer.Store = (*Store)(nil)
@@ -45,7 +46,7 @@ var _ drainer.Store = (*Store)(nil)
 // Open connects lazily: the database may come up later. Behind PgBouncer in
 // transaction mode, put default_query_exec_mode=exec into the URL.
 func Open(ctx context.Context, database *pgpool.Database) (store *Store, err error) {
-	store = &Store{}
+	store = &Store{memory: newMemory()}
 	for _, wanted := range []struct {
 		pool        **pgxpool.Pool
 		connections int32
@@ -142,8 +143,8 @@ func (s *Store) commitOnce(ctx context.Context, worker string, batch drainer.Bat
 	queueFinish(&queue, worker, batch.Finish)
 	queueBreakers(&queue, worker, batch.Settle)
 	queueIdle(&queue, batch.Claims)
-	queueClaims(&queue, worker, batch.Claims, reply.Claimed)
-	if err := s.batches.SendBatch(ctx, &queue).Close(); err != nil {
+	queueClaims(&queue, worker, s.memory.knows(worker), batch.Claims, reply.Claimed)
+	if err := s.send(ctx, &queue); err != nil {
 		return drainer.BatchReply{}, fmt.Errorf("batch: %w", err)
 	}
 	for i, place := range reply.Refused {
@@ -151,7 +152,24 @@ func (s *Store) commitOnce(ctx context.Context, worker string, batch drainer.Bat
 			reply.Refused[i] = places[place]
 		}
 	}
+	s.memory.tell(batch, reply)
 	return reply, nil
+}
+
+var errUnreplicated = errors.New("the wait for the synchronous standby was cancelled: a failover may lose the commit")
+
+// send returns nil once the batch is committed, on a synchronous standby too where there is one.
+func (s *Store) send(ctx context.Context, queue *pgx.Batch) error {
+	conn, err := s.batches.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	err = conn.SendBatch(ctx, queue).Close()
+	if pgpool.WaitWasCancelled(conn.Conn()) && err == nil {
+		err = errUnreplicated
+	}
+	return err
 }
 
 // isViolation recognises class 23, "integrity constraint violation", and the outbox's own.

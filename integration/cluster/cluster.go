@@ -7,6 +7,7 @@ import (
 	"context"
 	_ "embed"
 	"encoding/binary"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,9 +36,44 @@ func Start(t testing.TB, options ...throwaway.Option) *throwaway.Server {
 }
 
 // Standby runs one that follows the primary.
-func Standby(t testing.TB, primary *throwaway.Server) *throwaway.Server {
+func Standby(t testing.TB, primary *throwaway.Server, options ...throwaway.Option) *throwaway.Server {
 	t.Helper()
-	return start(t, throwaway.Following(primary))
+	return start(t, append(options, throwaway.Following(primary))...)
+}
+
+// Copy runs one on a copy of the data of another as they are now, as a backup is restored.
+func Copy(t testing.TB, source *throwaway.Server) *throwaway.Server {
+	t.Helper()
+	return start(t, throwaway.CopyOf(source))
+}
+
+// Dumped runs one with what a logical dump of another holds.
+func Dumped(t testing.TB, source *throwaway.Server) *throwaway.Server {
+	t.Helper()
+	restored := start(t)
+	for _, step := range [][]string{
+		{"pg_dumpall", "-d", source.URL, "--roles-only", "--no-role-passwords", "-f", "roles.sql"},
+		{"pg_dump", "-d", source.URL, "-f", "dump.sql"},
+		{"psql", "-d", restored.URL, "-q", "-f", "roles.sql"}, // postgres is there already
+		{"psql", "-d", restored.URL, "-q", "-v", "ON_ERROR_STOP=1", "-f", "dump.sql"},
+	} {
+		if err := restored.Run(t.Context(), step[0], step[1:]...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at, err := url.Parse(source.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, _ := at.User.Password()
+	Exec(t, restored, "ALTER ROLE postgres PASSWORD '"+password+"'") // it is reached as the other was
+	host, err := url.Parse(restored.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.Host = host.Host
+	restored.URL = at.String()
+	return restored
 }
 
 func start(t testing.TB, options ...throwaway.Option) *throwaway.Server {

@@ -37,6 +37,7 @@ var caught = map[string]struct {
 	"window_from_the_last_try": {undoneTooLate, ""},
 	"done_by_the_last_word":    {undoConfiguredLater, ""},
 	"via_kept_without_doubt":   {fallbackThrottlesAndGoes, ""},
+	"failover_loses_nothing":   {promotedBehind, history.OneEffect},
 	"closed_by_the_clock":      {closedBeforeAClaimThatDidNotSeeIt, ""},
 }
 
@@ -71,13 +72,25 @@ type scenario struct {
 	plan   dispatchtest.Plan // of the provider; nil never fails
 	play   func(t *testing.T, rig *harness.Rig) (times int)
 	wrong  func(rig *harness.Rig) bool // a check beyond the accounts; nil for none
+
+	// on is instead of plan and play where the rig has a server of its own.
+	on func(t *testing.T) (rig *harness.Rig, play func() (times int))
+}
+
+func (s scenario) begin(t *testing.T) (*harness.Rig, func() (times int)) {
+	t.Helper()
+	if s.on != nil {
+		return s.on(t)
+	}
+	rig := harness.New(t, s.plan)
+	return rig, func() int { return s.play(t, rig) }
 }
 
 // holds plays the scenario with the program, which must come out of it unharmed.
 func (s scenario) holds(t *testing.T) {
 	t.Helper()
-	rig := harness.New(t, s.plan)
-	fault.Injected(t, s.number, s.play(t, rig))
+	rig, play := s.begin(t)
+	fault.Injected(t, s.number, play())
 	rig.AwaitRest()
 	rig.Check()
 	if s.wrong != nil && s.wrong(rig) {
@@ -89,8 +102,9 @@ func (s scenario) holds(t *testing.T) {
 // whether it breaks that invariant.
 func (s scenario) breaks(t *testing.T, mutant string, invariant history.Invariant) bool {
 	t.Helper()
-	rig := harness.New(t, s.plan).Broken(mutant)
-	if times := s.play(t, rig); times == 0 {
+	rig, play := s.begin(t)
+	rig.Broken(mutant)
+	if times := play(); times == 0 {
 		t.Fatal("nothing was injected")
 	}
 	broken := func() bool {

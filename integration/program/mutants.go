@@ -78,7 +78,7 @@ var Mutants = []Mutant{
 		Belief: "no worker need wait for the commit of a claim",
 		Edits: []Edit{{
 			File: "drainer/postgres/store.go",
-			Guard: `	if err := s.batches.SendBatch(ctx, &queue).Close(); err != nil {
+			Guard: `	if err := s.send(ctx, &queue); err != nil {
 `,
 			Break: `	tx, err := s.batches.Begin(ctx)
 	if err != nil {
@@ -89,6 +89,27 @@ var Mutants = []Mutant{
 	if err != nil {
 `,
 		}},
+	},
+	{
+		Name:   "failover_loses_nothing",
+		Belief: "a database that has committed remembers",
+		Edits: []Edit{
+			{
+				File:  "drainer/postgres/sql/claim.sql",
+				Guard: "  WHERE id = $11::int AND tableoid = table_oid AND (lsn >= $12::pg_lsn) IS NOT FALSE\n    AND CASE",
+				Break: "  WHERE $11::int IS NOT NULL AND $12::pg_lsn IS NOT NULL OR CASE",
+			},
+			{
+				File:  "drainer/postgres/sql/claim.sql",
+				Guard: "  JOIN history ON accepted OR NOT once",
+				Break: "  JOIN history ON true OR once",
+			},
+			{
+				File:  "drainer/postgres/sql/claim.sql",
+				Guard: "next_attempt_at <= (SELECT doubted_until FROM history) AS doubted",
+				Break: "false AS doubted",
+			},
+		},
 	},
 	{
 		Name:   "ambiguity_not_sticky",

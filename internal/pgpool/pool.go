@@ -54,6 +54,7 @@ func Open(ctx context.Context, database *Database, connections int32) (*pgxpool.
 	config.ConnConfig.StatementCacheCapacity = min(config.ConnConfig.StatementCacheCapacity, statements)
 	config.ConnConfig.DescriptionCacheCapacity = min(config.ConnConfig.DescriptionCacheCapacity, statements)
 	config.ConnConfig.Tracer = observer{database}
+	config.ConnConfig.OnNotice = noteCancelledWait
 	config.BeforeConnect = database.BeforeConnect
 	leaveReadOnly(&config.ConnConfig.Config)
 	begin(config, session)
@@ -173,6 +174,23 @@ func leaveReadOnly(config *pgconn.Config) {
 	config.OnPgError = func(conn *pgconn.PgConn, refusal *pgconn.PgError) bool {
 		return refusal.Code != readOnlyTransaction && keeps(conn, refusal)
 	}
+}
+
+const cancelledWait = "the wait for a synchronous standby was cancelled"
+
+// noteCancelledWait marks a connection whose commit is only on this server. Postgres says so by a
+// warning, in any language, from the routine that waits.
+func noteCancelledWait(conn *pgconn.PgConn, notice *pgconn.Notice) {
+	if notice.Routine == "SyncRepWaitForLSN" {
+		conn.CustomData()[cancelledWait] = true
+	}
+}
+
+// WaitWasCancelled reports once that a commit on the connection may not be on a synchronous standby.
+func WaitWasCancelled(conn *pgx.Conn) bool {
+	data := conn.PgConn().CustomData()
+	defer delete(data, cancelledWait)
+	return data[cancelledWait] != nil
 }
 
 // longestStatement is for statements whose caller sets no end, as some of

@@ -61,6 +61,11 @@ func Following(primary *Server) Option {
 	return func(s *Server) { s.primary = primary }
 }
 
+// CopyOf begins with a copy of a running server's data as they are now, and follows no other.
+func CopyOf(source *Server) Option {
+	return func(s *Server) { s.primary, s.alone = source, true }
+}
+
 const (
 	startTimeout = 30 * time.Second
 	stopTimeout  = 10 * time.Second
@@ -82,7 +87,8 @@ type Server struct {
 	settings    map[string]string
 	environment []string
 	owned       []string
-	primary     *Server // that a standby follows
+	primary     *Server // that a standby follows, or whose data it begins with
+	alone       bool
 	running     *child.Process
 }
 
@@ -209,9 +215,12 @@ func (s *Server) initialize(ctx context.Context) error {
 // copyPrimary makes the data directory of a standby. The primary's passwords are
 // among its data.
 func (s *Server) copyPrimary(ctx context.Context) error {
-	backup := s.command(ctx, "pg_basebackup", "-d", s.primary.URL, "-D", s.data(), "-R", "-X", "stream", "--checkpoint=fast", "--no-sync")
-	if err := backup.Run(); err != nil {
-		return fmt.Errorf("pg_basebackup: %w\n%s", err, s.said())
+	arguments := []string{"-d", s.primary.URL, "-D", s.data(), "-X", "stream", "--checkpoint=fast", "--no-sync"}
+	if !s.alone {
+		arguments = append(arguments, "-R")
+	}
+	if err := s.Run(ctx, "pg_basebackup", arguments...); err != nil {
+		return err
 	}
 	at, err := url.Parse(s.primary.URL)
 	if err != nil {
@@ -269,6 +278,23 @@ func freePort() (int, error) {
 	}
 	defer listener.Close()
 	return listener.Addr().(*net.TCPAddr).Port, nil
+}
+
+// Run runs one of Postgres's programs as the server's owner, in the folder above its data.
+func (s *Server) Run(ctx context.Context, program string, arguments ...string) error {
+	if err := s.command(ctx, program, arguments...).Run(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", program, err, s.said())
+	}
+	return nil
+}
+
+// Rewind makes the data of this server, which was shut down, those of another that runs, and
+// lets it follow that one.
+func (s *Server) Rewind(ctx context.Context, source *Server) error {
+	if err := s.end(syscall.SIGINT); err != nil {
+		return err
+	}
+	return s.Run(ctx, "pg_rewind", "-D", s.data(), "--source-server="+source.URL, "-R", "--no-sync")
 }
 
 const logTail = 4 << 10

@@ -159,6 +159,46 @@ CREATE TABLE outbox.worker (
   beat_at    timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 10);
 
+-- Where the database's commits go on: the newest row is in force. Another one begins where commits may have been lost.
+CREATE TABLE outbox.history (
+  id                int PRIMARY KEY,
+  system_identifier bigint,        -- null where pg_control_system is not granted
+  timeline          int,           -- null where the server hides it
+  lsn               pg_lsn,        -- as of the newest heartbeat
+  table_oid         oid NOT NULL,  -- this table's own: a logical copy has another
+  database_oid      oid NOT NULL,
+  began_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+  seen_at           timestamptz NOT NULL DEFAULT clock_timestamp(),  -- by the newest heartbeat
+  change            text,          -- how it differs from the one before; null: it is the first
+  awaited           uuid[] NOT NULL DEFAULT '{}',  -- workers that have yet to find what was committed to them
+  found             int NOT NULL DEFAULT 0,        -- those that found all of it
+  lost              boolean NOT NULL DEFAULT false,  -- one of them did not
+  doubted_until     timestamptz NOT NULL DEFAULT '-infinity',  -- what was due by then may have been applied
+  accepted_by       text,          -- null: what repeats an effect waits
+  accepted_at       timestamptz,
+  reason            text,          -- an operator's
+  login             text           -- an operator's
+);
+
+-- +goose StatementBegin
+-- Where the server's own history is now. What it hides is null.
+CREATE FUNCTION outbox.whereabouts(OUT system_identifier bigint, OUT timeline int, OUT lsn pg_lsn)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  BEGIN
+    lsn := pg_current_wal_lsn();
+    timeline := ('x' || substr(pg_walfile_name(lsn), 1, 8))::bit(32)::int;  -- pg_control_checkpoint() tells a promotion late
+  EXCEPTION WHEN OTHERS THEN
+    lsn := NULL;
+  END;
+  BEGIN
+    SELECT c.system_identifier INTO system_identifier FROM pg_control_system() c;
+  EXCEPTION WHEN OTHERS THEN
+    NULL;
+  END;
+END $$;
+-- +goose StatementEnd
+
 -- What daemons have said that they serve. It outlives them, so that a wrong name is refused while none runs.
 CREATE TABLE outbox.tool (
   name     text COLLATE "C" PRIMARY KEY,  -- provider/operation
@@ -250,7 +290,7 @@ CREATE TABLE outbox.incident (
   kind            text NOT NULL CHECK (kind IN ('outcome_unknown', 'compensation_failed', 'reversal_window_expired',
                                                 'key_collision', 'unconfigured_provider', 'saga_stalled', 'refused_intent',
                                                 'unknown_operation', 'first_replay',
-                                                'credentials_refused', 'forbidden', 'misconfigured')),
+                                                'credentials_refused', 'forbidden', 'misconfigured', 'history_changed')),
   intent_id       bigint NOT NULL,
   agent_run_id    text COLLATE "C" NOT NULL,
   detail          text,
@@ -312,7 +352,7 @@ CREATE TABLE outbox.watermark (
 );
 
 -- +goose Down
-DROP TABLE outbox.wake_up, outbox.waiter, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.worker,
+DROP TABLE outbox.history, outbox.wake_up, outbox.waiter, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.worker,
            outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.run, outbox.tenant, outbox.setting;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
-DROP FUNCTION outbox.reopen_incident;
+DROP FUNCTION outbox.reopen_incident, outbox.whereabouts;

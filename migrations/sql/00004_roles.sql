@@ -34,7 +34,7 @@ GRANT EXECUTE ON FUNCTION outbox.await, outbox.arm TO outbox_agent;  -- await ha
 
 -- The drainer moves rows and appends. It cannot change or delete an intent, nor what was recorded of one.
 GRANT SELECT ON outbox.intent, outbox.queue, outbox.claim, outbox.attempt, outbox.worker, outbox.provider, outbox.tool,
-                outbox.duplicate, outbox.saga, outbox.incident, outbox.page, outbox.watermark, outbox.setting, outbox.tenant, outbox.forgotten, outbox.generation, outbox.run, outbox.standing, outbox.status,
+                outbox.duplicate, outbox.saga, outbox.incident, outbox.page, outbox.watermark, outbox.setting, outbox.tenant, outbox.forgotten, outbox.generation, outbox.history, outbox.run, outbox.standing, outbox.status,
                 outbox.collisions, outbox.last_collision, outbox.goose_db_version TO outbox_drainer, outbox_operator, outbox_auditor;
 GRANT INSERT (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before, compensates, namespace, tenant)
   ON outbox.intent TO outbox_drainer;
@@ -49,6 +49,10 @@ GRANT INSERT (name, namespace), UPDATE (idle_until, state, reason, open_until, p
 GRANT INSERT (agent_run_id, cause), UPDATE (state, ended_at, moves_at, passes, leased_until, plan, place, ready) ON outbox.saga TO outbox_drainer;
 GRANT INSERT (kind, intent_id, agent_run_id, detail), UPDATE (detail, opened_at, resolved_at, resolved_by) ON outbox.incident TO outbox_drainer;
 GRANT INSERT, UPDATE ON outbox.page, outbox.watermark TO outbox_drainer;
+GRANT INSERT (id, system_identifier, timeline, lsn, table_oid, database_oid, change, awaited, doubted_until, accepted_by, accepted_at),
+      UPDATE (system_identifier, timeline, lsn, seen_at, awaited, found, lost, doubted_until, accepted_by, accepted_at)
+  ON outbox.history TO outbox_drainer;
+GRANT EXECUTE ON FUNCTION outbox.whereabouts TO outbox_drainer;
 
 -- Operators decide on intents and incidents. They sign in columns that no daemon can write, and cannot write a
 -- daemon's. Runs and providers they change by function.

@@ -82,6 +82,24 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
+-- Ends the wait for a human after commits may have been lost, and says whether there was one. If nothing was lost,
+-- what was due by then is in no doubt.
+CREATE FUNCTION outbox.accept_history(history int, lossless boolean, operator text, reason text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  UPDATE outbox.history h SET accepted_by = $3, accepted_at = clock_timestamp(), reason = $4, login = session_user,
+    doubted_until = CASE WHEN $2 THEN coalesce((SELECT b.doubted_until FROM outbox.history b WHERE b.id < $1 ORDER BY b.id DESC LIMIT 1), '-infinity')
+                         ELSE clock_timestamp() END
+  WHERE h.id = $1 AND h.accepted_by IS NULL AND NOT EXISTS (SELECT FROM outbox.history n WHERE n.id > $1);
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  UPDATE outbox.incident SET resolved_at = now(), resolved_by = $3 WHERE kind = 'history_changed' AND resolved_at IS NULL;
+  RETURN true;
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
 -- What an operator decides comes from the functions above, which run as the owner.
 CREATE FUNCTION outbox.only_operators_end() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -130,12 +148,12 @@ END $$;
 CREATE TRIGGER sign_incident BEFORE UPDATE OF acknowledged_at, acknowledged_by, reason, resolved_at, resolved_by ON outbox.incident
   FOR EACH ROW EXECUTE FUNCTION outbox.sign_incident();
 
-REVOKE ALL ON FUNCTION outbox.operate_provider, outbox.operate_run, outbox.only_operators_end, outbox.sign_incident FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION outbox.operate_provider, outbox.operate_run TO outbox_operator;
+REVOKE ALL ON FUNCTION outbox.operate_provider, outbox.operate_run, outbox.accept_history, outbox.only_operators_end, outbox.sign_incident FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox.operate_provider, outbox.operate_run, outbox.accept_history TO outbox_operator;
 GRANT SELECT ON outbox.operation TO outbox_drainer, outbox_operator, outbox_auditor;
 
 -- +goose Down
 DROP TRIGGER sign_incident ON outbox.incident;
 DROP TRIGGER only_operators_end ON outbox.saga;
-DROP FUNCTION outbox.sign_incident, outbox.only_operators_end, outbox.operate_run, outbox.operate_provider;
+DROP FUNCTION outbox.sign_incident, outbox.only_operators_end, outbox.accept_history, outbox.operate_run, outbox.operate_provider;
 DROP TABLE outbox.operation;

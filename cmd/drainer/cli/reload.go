@@ -48,7 +48,7 @@ func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) sourc
 			if o.databaseURL != "" { // which overrides the whole block
 				database = config.Database{}
 			}
-			return fixed{database, loaded.Worker, loaded.Server, loaded.Log, loaded.Unconfigured, loaded.Misconfigured}
+			return fixed{database, loaded.Worker, loaded.Server, loaded.Log, loaded.Unconfigured, loaded.Misconfigured, loaded.History, loaded.Lossless}
 		},
 		hangups: hangups,
 	}
@@ -62,6 +62,8 @@ type fixed struct {
 	log           config.Log
 	unconfigured  config.Unconfigured
 	misconfigured config.Misconfigured
+	history       config.History
+	lossless      bool
 }
 
 // differences are named as the file names them.
@@ -83,6 +85,12 @@ func (f fixed) differences(other fixed) (blocks []string) {
 	}
 	if f.misconfigured != other.misconfigured {
 		blocks = append(blocks, "misconfigured")
+	}
+	if f.history != other.history {
+		blocks = append(blocks, "history")
+	}
+	if f.lossless != other.lossless {
+		blocks = append(blocks, "failover")
 	}
 	return blocks
 }

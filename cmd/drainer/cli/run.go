@@ -47,7 +47,8 @@ with 0. A second signal ends it at once; other processes then recover its rows.
 SIGHUP, or a change of the configuration or of a file that it refers to, reloads
 it: providers, their tools, credentials and limits, retention and pages. Requests
 in flight keep their old configuration. A configuration with a mistake changes
-nothing, and is logged. database, worker, server, log, unconfigured and misconfigured need a restart.
+nothing, and is logged. database, worker, server, log, unconfigured, misconfigured,
+failover and history need a restart.
 
 With --once it reloads nothing. Exit 0: nothing is due any more at the providers of
 the configuration; an intent may wait for its next attempt. Exit 1: due rows are
@@ -99,6 +100,7 @@ func (o *options) run(command *cobra.Command, once bool) error {
 		return missingRole(err, database, drainerRole)
 	}
 	defer store.Close()
+	store.Guard(postgres.Guard{Lossless: loaded.Lossless, Witness: loaded.History.Witness, Lease: loaded.Worker.Lease, Log: log})
 	logWarnings(log, loaded)
 	if once {
 		return missingRole(drainOnce(ctx, store, loaded, log), database, drainerRole)

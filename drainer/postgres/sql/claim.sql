@@ -2,7 +2,8 @@
 -- limit, $4 and $5 cursor, $6 server that is to serve them, $7 the provider's
 -- fallback or ''; $8 for how many seconds if this is a probe, of one lane, else 0;
 -- and $9 for each lane how many bytes its rows may have: each row also counts the 512
--- of its other columns, and the first row is taken whatever it has. Rows and claims change place in one statement. A declared dead worker and a paused
+-- of its other columns, and the first row is taken whatever it has; $10 whether a lane may
+-- repeat an effect; $11 and $12 the history that this process knows and how far it saw it. Rows and claims change place in one statement. A declared dead worker and a paused
 -- provider claim nothing. A forward row of a run under compensation is stopped
 -- instead of claimed, or, where something may have been applied, claimed to be
 -- looked up and never to be sent.
@@ -16,16 +17,22 @@
 -- claim.go renders this for probes, which try a provider whose breaker opened, or an operation: then $2 and
 -- $6 are the lane where its rows are parked; and for all other claims, of which Postgres would begin the probe's parts
 -- each time. A probe takes the row that failed least, of the first that are due.
-WITH {{if .Probe}}probe AS MATERIALIZED (
+WITH history AS MATERIALIZED (  -- none where the database may have lost commits since: nothing is claimed until a heartbeat has looked
+  SELECT accepted_by IS NOT NULL AS accepted, doubted_until
+  FROM (SELECT *, tableoid FROM outbox.history ORDER BY id DESC LIMIT 1) h
+  WHERE id = $11::int AND tableoid = table_oid AND (lsn >= $12::pg_lsn) IS NOT FALSE
+    AND CASE WHEN timeline IS NULL THEN true ELSE timeline = pg_catalog.concat('x'::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END
+), {{if .Probe}}probe AS MATERIALIZED (
   SELECT 1 FROM outbox.{{if .Operation}}tool{{else}}provider{{end}}
   WHERE name = ($6::text[])[1]{{if not .Operation}} AND NOT paused{{end}}
     AND ((state <> 'closed' AND open_until <= clock_timestamp())
       OR (state = 'half_open' AND NOT EXISTS (SELECT FROM outbox.worker w WHERE w.worker_id = prober)))
   FOR UPDATE SKIP LOCKED  -- one prober in the fleet, and nobody waits for it
 ), {{end}}lane AS MATERIALIZED (
-  SELECT l.*, coalesce(own.state = 'closed', true) AS closed
-  FROM unnest($2::text[], $3::int[], $4::timestamptz[], $5::bigint[], $6::text[], $7::text[], $9::bigint[])
-    AS l (provider, room, after_time, after_intent, server, fallback, bytes)
+  SELECT l.*, doubted_until, coalesce(own.state = 'closed', true) AS closed
+  FROM unnest($2::text[], $3::int[], $4::timestamptz[], $5::bigint[], $6::text[], $7::text[], $9::bigint[], $10::boolean[])
+    AS l (provider, room, after_time, after_intent, server, fallback, bytes, once)
+  JOIN history ON accepted OR NOT once  -- one row, or none
   LEFT JOIN outbox.provider own ON own.name = {{if .Operation}}split_part(l.provider, '/'::text, 1){{else}}l.provider{{end}}
   {{if not .Probe}}LEFT JOIN outbox.provider upstream ON upstream.name = l.server
   {{end}}WHERE NOT coalesce(own.paused, false)
@@ -39,7 +46,7 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
         WHERE provider = l.provider AND next_attempt_at <= now()
           AND (next_attempt_at, intent_id) > (l.after_time, l.after_intent)
           AND CASE WHEN l.server = l.provider THEN via IS NULL OR (via <> l.fallback AND $8::float8 = 0::float8)
-                   ELSE via = l.server OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT l.closed
+                   ELSE via = l.server OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT l.closed AND next_attempt_at > l.doubted_until
                         -- an undo goes to whoever had the effect, or to nobody
                         AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = intent_id)) END
         ORDER BY next_attempt_at, intent_id
@@ -48,10 +55,12 @@ WITH {{if .Probe}}probe AS MATERIALIZED (
       LIMIT l.room) roomy) summed  -- below the sum, which reads one row ahead: no row is locked that is not counted
       WHERE filled - bytes - 512 < l.bytes) due))
   RETURNING pg_catalog.array_position($2::text[], provider) AS n,
-            intent_id, agent_run_id, next_attempt_at, attempt, tries, first_attempt_at, maybe_applied, lookup, via
+            intent_id, agent_run_id, next_attempt_at, attempt, tries, first_attempt_at, maybe_applied, lookup, via,
+            next_attempt_at <= (SELECT doubted_until FROM history) AS doubted
 ), candidate AS (
-  SELECT t.n, t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries, t.first_attempt_at,
-         t.maybe_applied, t.lookup AS asks, coalesce(t.via, nullif(($6::text[])[t.n], ($2::text[])[t.n])) AS via,
+  SELECT t.n, t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries,
+         CASE WHEN t.doubted THEN least(t.first_attempt_at, (SELECT created_at FROM outbox.intent WHERE id = t.intent_id)) ELSE t.first_attempt_at END AS first_attempt_at,
+         t.maybe_applied OR t.doubted AS maybe_applied, t.lookup OR t.doubted AS asks, coalesce(t.via, nullif(($6::text[])[t.n], ($2::text[])[t.n])) AS via,
          s.agent_run_id IS NOT NULL AND NOT t.lookup
            -- no EXISTS: that could be planned as one look at every undo there is
            AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = t.intent_id) AS closed,

@@ -5,6 +5,7 @@ WITH gone AS (
   DELETE FROM outbox.queue q USING outbox.intent i
   WHERE i.agent_run_id = ANY ($1::text[]) AND i.compensates IS NULL AND q.intent_id = i.id
     AND NOT q.lookup AND NOT q.maybe_applied
+    AND q.next_attempt_at > coalesce((SELECT doubted_until FROM outbox.history ORDER BY id DESC LIMIT 1), '-infinity')
   RETURNING q.intent_id, q.attempt
 )
 INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentoutbox/drainer/drainer/operator"
+)
+
+// newHistory shows where the database's commits go on. An intent's history is printed by printHistory.
+func newHistory(options *options) *cobra.Command {
+	command := &cobra.Command{
+		Use:   "history",
+		Short: "Show whether the database lost commits, or accept that it did",
+		Long: `history lists the stretches of the database's history, the newest first. Another one
+begins where commits may have been lost: after a failover, or in a copy or a backup.
+Until it is accepted, providers with a non_idempotent tool get nothing.
+
+It is accepted by itself once a lease is over and every worker has found what was
+committed to it, by "failover: lossless" in the configuration, or by history accept.`,
+		Example: `  drainer history
+  drainer history accept --reason "restored from the backup of 12:00"`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return options.withConsole(command, func(console *operator.Console) error {
+				return options.printHistories(command, console)
+			})
+		},
+	}
+	command.AddCommand(newHistoryAccept(options))
+	return command
+}
+
+func newHistoryAccept(options *options) *cobra.Command {
+	var by operator.Signature
+	var lossless bool
+	command := &cobra.Command{
+		Use:   "accept",
+		Short: "Go on after the database may have lost commits",
+		Long: `accept lets non_idempotent tools be sent again. What was due until now may have been
+applied: it is looked up where its tool has a lookup, repeated under its key where that
+is safe, and else unknown, with an incident.
+
+With --lossless nothing is in doubt. That is right only if no commit was lost: then what
+was sent before the failover is on record.`,
+		Example: `  drainer history accept --reason "restored from the backup of 12:00"
+  drainer history accept --lossless --reason "the standby was synchronous"`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			if err := sign(command, &by); err != nil {
+				return err
+			}
+			return options.withConsole(command, func(console *operator.Console) error {
+				histories, err := console.Histories(command.Context())
+				if err != nil {
+					return err
+				}
+				accepted := false
+				if len(histories) > 0 {
+					if accepted, err = console.AcceptHistory(command.Context(), histories[0].History, lossless, by); err != nil {
+						return err
+					}
+				}
+				if !accepted {
+					return errors.New("the database's history is accepted already; nothing was changed")
+				}
+				return options.printHistories(command, console)
+			})
+		},
+	}
+	command.Flags().BoolVar(&lossless, "lossless", false, "no commit was lost, so nothing is in doubt")
+	signatureFlags(command, &by)
+	return command
+}
+
+func (o *options) printHistories(command *cobra.Command, console *operator.Console) error {
+	histories, err := console.Histories(command.Context())
+	if err != nil {
+		return err
+	}
+	heading := []string{"HISTORY", "TIMELINE", "LSN", "BEGAN", "SEEN", "CHANGE", "AWAITED", "LOST", "ACCEPTED BY", "REASON"}
+	return o.print(command, histories, tableOf(heading, histories, func(h operator.History) []any {
+		return []any{h.History, h.Timeline, h.LSN, h.BeganAt, h.SeenAt, h.Change, h.Awaited, h.Lost, h.AcceptedBy, h.Reason}
+	}))
+}

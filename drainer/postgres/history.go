@@ -1,0 +1,255 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/drainer"
+)
+
+var (
+	//go:embed sql/history/look.sql
+	lookSQL string
+	//go:embed sql/history/answer.sql
+	answerSQL string
+)
+
+// Guard is how a process notices that the database lost commits.
+type Guard struct {
+	Lossless bool          // a failover loses nothing, as the configuration says
+	Witness  string        // the file that remembers across restarts; empty for none
+	Lease    time.Duration // how long every worker has to say whether its commits are there
+	Log      *slog.Logger
+}
+
+// memory holds all that this process knows of the database's history. A database that lost
+// commits lost what it remembers of them too, so it takes another memory to notice.
+type memory struct {
+	Guard
+
+	looks sync.Mutex // one look at a time
+
+	mu      sync.Mutex
+	workers map[string]int // of this process, and how many losses it knew of when each joined
+	losses  int
+	known   known
+	isFresh bool   // known is a file's; what was committed to the process before is not known
+	told    []told // commits that no look has proved to be in the history yet
+	silent  bool   // the witness could not be written
+}
+
+// known is a row of outbox.history, and how far it was seen.
+type known struct {
+	History int    `json:"history"`
+	LSN     string `json:"lsn"`
+}
+
+// told is one row of a batch whose commit was answered: a claim's, or a settled one, which has
+// no claim.
+type told struct {
+	claim, intent int64
+	attempt       int
+	looked        bool
+	before        uint64 // once looked: a log position behind its commit
+}
+
+func newMemory() *memory {
+	return &memory{Guard: Guard{Log: slog.New(slog.DiscardHandler)}, workers: map[string]int{}, known: known{LSN: "0/0"}, isFresh: true}
+}
+
+// Guard sets how lost commits are noticed. It comes before the first worker joins.
+func (s *Store) Guard(guard Guard) { s.memory.Guard = guard }
+
+// knows returns the history that a worker goes by. One that has to start over goes by nothing: it claims and gives back
+// nothing more.
+func (m *memory) knows(worker string) known {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if joined, is := m.workers[worker]; is && joined < m.losses {
+		return known{History: -1, LSN: "0/0"}
+	}
+	return m.known
+}
+
+// tell remembers a batch that was committed. A database loses whole commits, so one row stands for all.
+func (m *memory) tell(batch drainer.Batch, reply drainer.BatchReply) {
+	var row *drainer.Row
+	var claim int64
+	for i := range batch.Settle {
+		if !slices.Contains(reply.Refused, i) {
+			row = batch.Settle[i].Row
+			break
+		}
+	}
+	for i := 0; row == nil && i < len(reply.Claimed); i++ {
+		if rows := reply.Claimed[i].Rows; len(rows) > 0 {
+			row, claim = rows[0], rows[0].ClaimID
+		}
+	}
+	if row == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.told = append(m.told, told{claim: claim, intent: row.IntentID, attempt: row.Attempt})
+}
+
+// look compares the database with what it remembers itself and with what this process does.
+func (s *Store) look(ctx context.Context) error {
+	m := s.memory
+	m.looks.Lock()
+	defer m.looks.Unlock()
+	if err := m.recall(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	before, count := m.known, len(m.told)
+	m.mu.Unlock()
+	accepts := ""
+	if m.Lossless {
+		accepts = "failover: lossless"
+	}
+	now, here, change := known{}, "", ""
+	err := s.life.QueryRow(ctx, lookSQL, before.History, before.LSN, m.Lease.Seconds(), accepts).Scan(&now.History, &now.LSN, &here, &change)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return errors.New("look at the database's history: another worker has just begun a new one; the next heartbeat looks again")
+	}
+	if err != nil {
+		return fmt.Errorf("look at the database's history: %w", err)
+	}
+	if change != "" {
+		m.Log.Error("the database may have lost commits", "change", change, "history", now.History, "accepted_by", accepts)
+	}
+	if before.History != 0 && before.History != now.History {
+		if err := s.answer(ctx, before, now); err != nil {
+			return err
+		}
+	}
+	m.saw(before, now, here, count)
+	m.write(now)
+	return nil
+}
+
+// answer says whether the new history has all that the old one had for this process.
+func (s *Store) answer(ctx context.Context, before, now known) error {
+	m := s.memory
+	m.mu.Lock()
+	workers, claims, intents, attempts := []string{}, []int64{}, []int64{}, []int{}
+	for worker := range m.workers {
+		workers = append(workers, worker)
+	}
+	for _, t := range m.told {
+		claims, intents, attempts = append(claims, t.claim), append(intents, t.intent), append(attempts, t.attempt)
+	}
+	counts := !m.isFresh
+	m.mu.Unlock()
+	var lost bool
+	if err := s.life.QueryRow(ctx, answerSQL, workers, now.History, before.History, before.LSN, claims, intents, attempts, counts).Scan(&lost); err != nil {
+		return fmt.Errorf("compare the database's history: %w", err)
+	}
+	if lost {
+		m.Log.Error("the database lost commits that this process was told of; it starts over", "history", now.History)
+		m.mu.Lock()
+		m.losses++
+		m.mu.Unlock()
+	}
+	return nil
+}
+
+// saw takes over what a look found. What was committed before a look is proved by any later one that
+// finds the log position of the first in the database's memory.
+func (m *memory) saw(before, now known, here string, count int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known, m.isFresh = now, false
+	if before.History != now.History {
+		m.told = nil // all of it was compared, or there was nothing to compare
+		return
+	}
+	if position(before.LSN) > position(now.LSN) {
+		m.known.LSN = before.LSN
+	}
+	seen := position(m.known.LSN)
+	for i := range m.told[:count] {
+		if t := &m.told[i]; !t.looked {
+			t.looked, t.before = true, position(here)
+		}
+	}
+	m.told = slices.DeleteFunc(m.told, func(t told) bool { return t.looked && t.before <= seen })
+}
+
+// position is a pg_lsn as a number.
+func position(lsn string) uint64 {
+	var high, low uint64
+	_, _ = fmt.Sscanf(lsn, "%X/%X", &high, &low) // 0 for what is none
+	return high<<32 | low
+}
+
+// recall reads the witness before the first look.
+func (m *memory) recall() error {
+	if m.Witness == "" || m.knows("").History != 0 {
+		return nil
+	}
+	text, err := os.ReadFile(m.Witness)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var read known
+	if err == nil {
+		err = json.Unmarshal(text, &read)
+	}
+	if err != nil {
+		return fmt.Errorf("history.witness: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known = read
+	return nil
+}
+
+// write keeps the witness, whole at any time. Without it the guard goes on.
+func (m *memory) write(now known) {
+	if m.Witness == "" {
+		return
+	}
+	text, err := json.Marshal(now)
+	if err == nil {
+		next := m.Witness + ".next"
+		if err = os.WriteFile(next, text, 0o600); err == nil {
+			err = os.Rename(next, filepath.Clean(m.Witness))
+		}
+	}
+	if (err != nil) != m.silent {
+		m.Log.Warn("writing history.witness", "error", err)
+	}
+	m.silent = err != nil
+}
+
+// startsOver reports whether commits were lost since the worker joined.
+func (m *memory) startsOver(worker string) bool {
+	return m.knows(worker).History < 0
+}
+
+func (m *memory) join(worker string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.workers[worker] = m.losses
+}
+
+func (m *memory) leave(worker string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.workers, worker)
+}

@@ -1,0 +1,508 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/drainer/postgres"
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/cluster"
+	"github.com/agentoutbox/drainer/integration/pgproxy"
+	"github.com/agentoutbox/drainer/internal/pgpool"
+	"github.com/agentoutbox/drainer/internal/throwaway"
+)
+
+// guarded is a worker that reaches one server after another through the same address.
+type guarded struct {
+	*postgres.Store
+	t      *testing.T
+	line   *pgproxy.Proxy
+	url    string // through line
+	at     *throwaway.Server
+	worker string
+}
+
+// once never acts again by itself; again has keys.
+const once, again = "once", "again"
+
+func newGuarded(t *testing.T, at *throwaway.Server, guard postgres.Guard) *guarded {
+	t.Helper()
+	line := pgproxy.New(t, at.URL)
+	g := &guarded{t: t, line: line, url: line.Behind(t, at.URL), at: at}
+	g.Store = openGuarded(t, g.url, guard)
+	g.join()
+	return g
+}
+
+func openGuarded(t *testing.T, url string, guard postgres.Guard) *postgres.Store {
+	t.Helper()
+	store, err := postgres.Open(t.Context(), pgpool.At(url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	guard.Log = slog.New(slog.DiscardHandler)
+	store.Guard(guard)
+	return store
+}
+
+func (g *guarded) join() {
+	g.t.Helper()
+	g.worker = uuid.NewString()
+	drainertest.Eventually(g.t, "the worker joins", func() bool {
+		return g.Join(g.t.Context(), g.worker, []string{once, again}, nil) == nil
+	})
+}
+
+// restarted is the process that comes after this one: it remembers nothing.
+func (g *guarded) restarted(guard postgres.Guard) *guarded {
+	g.t.Helper()
+	next := *g
+	next.Store = openGuarded(g.t, g.url, guard)
+	next.join()
+	return &next
+}
+
+// moveTo lets the same address lead to another server. Connections end.
+func (g *guarded) moveTo(server *throwaway.Server) {
+	g.t.Helper()
+	g.line.TakeDown()
+	g.line.LeadTo(g.t, server.URL)
+	g.line.BringUp()
+	g.at = server
+}
+
+func (g *guarded) enqueue(run string) {
+	g.t.Helper()
+	for _, provider := range []string{once, again} {
+		cluster.Exec(g.t, g.at, fmt.Sprintf(`SELECT outbox.enqueue('%s', 'step', '%s/act', 'scope', '{}')`, run, provider))
+	}
+}
+
+func (g *guarded) claim() (rows map[string][]*drainer.Row, err error) {
+	reply, err := g.Commit(g.t.Context(), g.worker, drainer.Batch{Claims: []drainer.Claim{
+		{Provider: once, Server: once, Limit: 10, ActsOnce: true}, {Provider: again, Server: again, Limit: 10},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]*drainer.Row{once: reply.Claimed[0].Rows, again: reply.Claimed[1].Rows}, nil
+}
+
+func (g *guarded) mustClaim(what string, wantOnce, wantAgain int) map[string][]*drainer.Row {
+	g.t.Helper()
+	var rows map[string][]*drainer.Row
+	drainertest.Eventually(g.t, "the server answers", func() (ok bool) {
+		var err error
+		rows, err = g.claim()
+		return err == nil
+	})
+	if len(rows[once]) != wantOnce || len(rows[again]) != wantAgain {
+		g.t.Errorf("%s: %d rows that act once and %d that have keys are claimed, want %d and %d", what, len(rows[once]), len(rows[again]), wantOnce, wantAgain)
+	}
+	return rows
+}
+
+// beat beats until the database answers.
+func (g *guarded) beat() (alive bool, err error) {
+	g.t.Helper()
+	drainertest.Eventually(g.t, "the database answers", func() bool {
+		alive, err = g.Beat(g.t.Context(), g.worker)
+		return err == nil || errors.Is(err, drainer.ErrLostCommits)
+	})
+	return alive, err
+}
+
+// stands is the newest history: its number, whether it is accepted and whether commits were lost.
+func (g *guarded) stands(what string, want string) {
+	g.t.Helper()
+	if got := cluster.Ask[string](g.t, g.at, `SELECT format('%s, %s, lost %s', id, coalesce(accepted_by, 'not accepted'), lost::text) FROM outbox.history ORDER BY id DESC LIMIT 1`); got != want {
+		g.t.Errorf("%s: the history is %q, want %q", what, got, want)
+	}
+	paged := cluster.Ask[int](g.t, g.at, `SELECT count(*)::int FROM outbox.incident WHERE kind = 'history_changed' AND resolved_at IS NULL`)
+	isOpen := cluster.Ask[bool](g.t, g.at, `SELECT accepted_by IS NULL FROM outbox.history ORDER BY id DESC LIMIT 1`)
+	if (paged == 1) != isOpen {
+		g.t.Errorf("%s: %d incidents are open", what, paged)
+	}
+}
+
+func (g *guarded) accept(lossless bool) {
+	g.t.Helper()
+	conn := cluster.Connect(g.t, g.at)
+	console := operator.Open(conn)
+	defer console.Close(context.WithoutCancel(g.t.Context()))
+	histories, err := console.Histories(g.t.Context())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if accepted, err := console.AcceptHistory(g.t.Context(), histories[0].History, lossless, operator.Signature{Operator: "ann", Reason: "compared"}); err != nil || !accepted {
+		g.t.Fatalf("accepted: %t, %v", accepted, err)
+	}
+}
+
+func promote(t *testing.T, standby *throwaway.Server) {
+	t.Helper()
+	cluster.Exec(t, standby, `SELECT pg_promote()`)
+}
+
+var rewindable = throwaway.WithSettings(map[string]string{"wal_log_hints": "on", "full_page_writes": "on", "wal_keep_size": "64MB"})
+
+// pair is a primary with a standby that has caught up.
+func pair(t *testing.T) (primary, standby *throwaway.Server) {
+	t.Helper()
+	primary = cluster.Start(t, rewindable)
+	return primary, cluster.Standby(t, primary)
+}
+
+// The standby misses what was committed after its end: the worker knows, and starts over.
+func TestAPromotedStandbyThatMissesCommitsSendsNothingTwice(t *testing.T) {
+	t.Parallel()
+	primary, standby := pair(t)
+	g := newGuarded(t, primary, postgres.Guard{})
+	g.enqueue("seen")
+	cluster.AwaitCaughtUp(t, primary, standby)
+	cluster.Kill(t, standby)
+	g.mustClaim("before", 1, 1)
+	cluster.Kill(t, primary)
+	cluster.Restart(t, standby)
+	promote(t, standby)
+	g.moveTo(standby)
+
+	g.mustClaim("before the first heartbeat", 0, 0)
+	if _, err := g.beat(); !errors.Is(err, drainer.ErrLostCommits) {
+		t.Errorf("the worker is told %v", err)
+	}
+	g.stands("after it", "2, not accepted, lost true")
+	g.join()
+	rows := g.mustClaim("once it started over", 0, 1)
+	for _, row := range rows[again] {
+		if !row.MaybeApplied || !row.Lookup || row.FirstAttemptAt == nil {
+			t.Errorf("what was due is in no doubt: %+v", row)
+		}
+	}
+	g.enqueue("new")
+	for _, row := range g.mustClaim("what came since", 0, 1)[again] {
+		if row.MaybeApplied {
+			t.Error("what came since is in doubt")
+		}
+	}
+	if _, err := g.beat(); err != nil {
+		t.Fatal(err)
+	}
+	g.stands("with no word of an operator", "2, not accepted, lost true")
+	g.accept(false)
+	for _, row := range g.mustClaim("accepted", 2, 0)[once] {
+		if !row.MaybeApplied || !row.Lookup {
+			t.Error("an operator accepted the loss, and what may have been sent is in no doubt")
+		}
+	}
+	g.enqueue("later")
+	for _, row := range g.mustClaim("after that", 1, 1)[once] {
+		if row.MaybeApplied {
+			t.Error("what came after the acceptance is in doubt")
+		}
+	}
+}
+
+// Every commit that a worker was told of is there: it goes on by itself, and what was claimed is its own.
+func TestAFailoverThatLostNothingResumesByItself(t *testing.T) {
+	t.Parallel()
+	for name, configured := range map[string]bool{"by what the worker remembers": false, "by the configuration": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			primary, standby := pair(t)
+			cluster.Exec(t, primary, `ALTER SYSTEM SET synchronous_standby_names = '*'`)
+			cluster.Exec(t, primary, `SELECT pg_reload_conf()`)
+			drainertest.Eventually(t, "the standby is synchronous", func() bool {
+				return cluster.Ask[int](t, primary, `SELECT count(*)::int FROM pg_stat_replication WHERE sync_state = 'sync'`) == 1
+			})
+			g := newGuarded(t, primary, postgres.Guard{Lossless: configured})
+			g.enqueue("claimed")
+			g.mustClaim("before", 1, 1)
+			g.enqueue("waiting")
+			cluster.Kill(t, primary)
+			promote(t, standby)
+			g.moveTo(standby)
+			if alive, err := g.beat(); err != nil || !alive {
+				t.Fatalf("the worker lives: %t, %v", alive, err)
+			}
+			if configured {
+				g.stands("at once", "2, failover: lossless, lost false")
+			} else {
+				g.stands("until every worker has looked", "2, not accepted, lost false")
+				g.mustClaim("meanwhile", 0, 1)
+				g.enqueue("more")
+				if _, err := g.beat(); err != nil {
+					t.Fatal(err)
+				}
+				g.stands("then", "2, drainer, lost false")
+			}
+			for _, rows := range g.mustClaim("resumed", map[bool]int{true: 1, false: 2}[configured], 1) {
+				for _, row := range rows {
+					if row.MaybeApplied {
+						t.Error("nothing was lost, and a row is in doubt")
+					}
+				}
+			}
+		})
+	}
+}
+
+// A worker that never answers may have sent what is gone.
+func TestAWorkerThatEndedWithTheOldServerKeepsTheHistoryFromBeingAccepted(t *testing.T) {
+	t.Parallel()
+	primary, standby := pair(t)
+	g := newGuarded(t, primary, postgres.Guard{})
+	other := openGuarded(t, g.url, postgres.Guard{})
+	if err := other.Join(t.Context(), uuid.NewString(), []string{once}, nil); err != nil {
+		t.Fatal(err)
+	}
+	cluster.AwaitCaughtUp(t, primary, standby)
+	cluster.Kill(t, primary)
+	promote(t, standby)
+	g.moveTo(standby)
+	for range 3 {
+		if _, err := g.beat(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.stands("one of two has answered", "2, not accepted, lost false")
+	g.accept(true)
+	g.stands("an operator knows more", "2, operator:ann, lost false")
+}
+
+// What was settled, and is not any more, must not be given back as unsent.
+func TestASettlementThatWasLostIsNotGivenBackAsUnsent(t *testing.T) {
+	t.Parallel()
+	primary, standby := pair(t)
+	g := newGuarded(t, primary, postgres.Guard{})
+	g.enqueue("run")
+	rows := g.mustClaim("before", 1, 1)
+	if _, err := g.beat(); err != nil {
+		t.Fatal(err)
+	}
+	cluster.AwaitCaughtUp(t, primary, standby)
+	cluster.Kill(t, standby)
+	sent := rows[once][0]
+	settled := drainer.Settlement{Row: sent, StartedAt: time.Now(), FinishedAt: time.Now()}
+	settled.Result.Outcome, settled.Decision.Status = "completed", "completed"
+	if _, err := g.Commit(t.Context(), g.worker, drainer.Batch{Settle: []drainer.Settlement{settled}, Finish: []int64{sent.ClaimID}}); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Kill(t, primary)
+	cluster.Restart(t, standby)
+	promote(t, standby)
+	g.moveTo(standby)
+	released := func(row *drainer.Row) (drainer.Settlement, bool) {
+		t.Error("it would be sent again")
+		return drainer.Settlement{}, false
+	}
+	for range 2 {
+		drainertest.Eventually(t, "the server answers", func() bool {
+			_, err := g.Reclaim(t.Context(), g.worker, once, once, nil, released)
+			return err == nil
+		})
+		if _, err := g.beat(); !errors.Is(err, drainer.ErrLostCommits) {
+			t.Errorf("the worker is told %v", err)
+		}
+	}
+}
+
+func TestARestartOfTheSamePrimaryIsNoChange(t *testing.T) {
+	t.Parallel()
+	primary := cluster.Start(t)
+	g := newGuarded(t, primary, postgres.Guard{Witness: filepath.Join(t.TempDir(), "witness")})
+	for range 3 {
+		g.enqueue(uuid.NewString())
+		g.mustClaim("before the crash", 1, 1)
+		cluster.Restart(t, primary)
+		if alive, err := g.beat(); err != nil || !alive {
+			t.Fatalf("the worker lives: %t, %v", alive, err)
+		}
+		g.enqueue(uuid.NewString())
+		g.mustClaim("after it", 1, 1)
+		g.stands("after it", "1, drainer, lost false")
+	}
+	g.restarted(postgres.Guard{}).stands("for a process that remembers nothing", "1, drainer, lost false")
+}
+
+// Copies that are not what they were taken from. Each is met by a worker that ran before,
+// by a fresh one, and by a fresh one with a witness.
+func TestEveryKindOfCopyIsNoticed(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		copied func(t *testing.T, g *guarded) func() *throwaway.Server // what is copied now is met later
+		misses []string
+	}{
+		"a standby, promoted": {copied: func(t *testing.T, g *guarded) func() *throwaway.Server {
+			standby := cluster.Standby(t, g.at)
+			cluster.AwaitCaughtUp(t, g.at, standby)
+			cluster.Kill(t, standby)
+			return func() *throwaway.Server {
+				cluster.Kill(t, g.at)
+				cluster.Restart(t, standby)
+				promote(t, standby)
+				return standby
+			}
+		}},
+		"another standby of an earlier primary, on the same timeline": {
+			copied: func(t *testing.T, g *guarded) func() *throwaway.Server {
+				first, second := cluster.Standby(t, g.at), cluster.Standby(t, g.at)
+				old := g.at
+				for _, standby := range []*throwaway.Server{first, second} {
+					cluster.AwaitCaughtUp(t, old, standby)
+				}
+				cluster.Kill(t, second)
+				promote(t, first)
+				g.moveTo(first)
+				if _, err := g.beat(); err != nil {
+					t.Fatal(err)
+				}
+				g.accept(true)
+				return func() *throwaway.Server {
+					cluster.Kill(t, old)
+					cluster.Restart(t, second)
+					promote(t, second)
+					return second
+				}
+			},
+			misses: []string{}, // the second remembers the first timeline
+		},
+		"a primary that was rewound to its standby, and promoted": {copied: func(t *testing.T, g *guarded) func() *throwaway.Server {
+			old, standby := g.at, cluster.Standby(t, g.at, rewindable)
+			cluster.AwaitCaughtUp(t, old, standby)
+			promote(t, standby)
+			return func() *throwaway.Server {
+				if err := old.Rewind(t.Context(), standby); err != nil {
+					t.Fatal(err)
+				}
+				cluster.Restart(t, old)
+				promote(t, old)
+				return old
+			}
+		}},
+		"a base backup": {
+			copied: func(t *testing.T, g *guarded) func() *throwaway.Server {
+				copied := cluster.Copy(t, g.at)
+				return func() *throwaway.Server { return copied }
+			},
+			misses: []string{"fresh"},
+		},
+		"a logical dump": {copied: func(t *testing.T, g *guarded) func() *throwaway.Server {
+			restored := cluster.Dumped(t, g.at)
+			return func() *throwaway.Server { return restored }
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			witness := filepath.Join(t.TempDir(), "witness")
+			g := newGuarded(t, cluster.Start(t, rewindable), postgres.Guard{Witness: witness})
+			if _, err := g.beat(); err != nil {
+				t.Fatal(err)
+			}
+			g.enqueue("run")
+			meet := test.copied(t, g)
+			g.mustClaim("on the server that is copied", 1, 1)
+			for range 2 {
+				if _, err := g.beat(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			remembered, err := os.ReadFile(witness)
+			if err != nil {
+				t.Fatal(err)
+			}
+			copied := meet()
+			for _, who := range []string{"running", "witness", "fresh"} {
+				t.Run(who, func(t *testing.T) {
+					next := *g
+					next.t = t
+					switch who {
+					case "running":
+						next.moveTo(copied)
+						next.mustClaim("before the first heartbeat", 0, 0)
+						if _, err := next.beat(); !errors.Is(err, drainer.ErrLostCommits) {
+							t.Errorf("the worker is told %v", err)
+						}
+						next.join()
+					case "fresh":
+						cluster.Exec(t, copied, forgetful)
+						next.restarted(postgres.Guard{})
+					case "witness":
+						cluster.Exec(t, copied, forgetful)
+						if err := os.WriteFile(witness, remembered, 0o600); err != nil {
+							t.Fatal(err)
+						}
+						next.Store = openGuarded(t, g.url, postgres.Guard{Witness: witness})
+						next.join()
+					}
+					isOpen := cluster.Ask[bool](t, copied, `SELECT accepted_by IS NULL FROM outbox.history ORDER BY id DESC LIMIT 1`)
+					if want := !slices.Contains(test.misses, who); isOpen != want {
+						t.Errorf("the change is noticed: %t, want %t", isOpen, want)
+					}
+				})
+			}
+		})
+	}
+}
+
+// forgetful undoes what an earlier worker of the test noticed in the copy.
+const forgetful = `UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'test' WHERE kind = 'history_changed';
+	DELETE FROM outbox.history WHERE change IS NOT NULL AND accepted_by IS NULL`
+
+// A commit of which the wait for the standby was cancelled is on this server alone.
+func TestACommitThatIsNotOnTheSynchronousStandbyIsNotCommitted(t *testing.T) {
+	t.Parallel()
+	primary := cluster.Start(t)
+	g := newGuarded(t, primary, postgres.Guard{})
+	g.enqueue("run")
+	cluster.Exec(t, primary, `ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
+	cluster.Exec(t, primary, `SELECT pg_reload_conf()`)
+	claimed := make(chan error, 1)
+	go func() {
+		_, err := g.claim()
+		claimed <- err
+	}()
+	drainertest.Eventually(t, "the claim waits for its standby, and its wait is cancelled", func() bool {
+		return cluster.Ask[bool](t, primary, `SELECT coalesce(bool_or(pg_cancel_backend(pid)), false) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+	})
+	if err := <-claimed; err == nil {
+		t.Error("the rows of the claim would be sent")
+	}
+}
+
+// Where the server does not let the daemon's login see its system identifier.
+func TestAnIdentifierThatIsHiddenStopsNothing(t *testing.T) {
+	t.Parallel()
+	primary, standby := pair(t)
+	cluster.Exec(t, primary, `REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`)
+	g := newGuarded(t, primary, postgres.Guard{})
+	g.Store = openGuarded(t, drainertest.Login(t, g.url, "outbox_drainer"), postgres.Guard{})
+	cluster.Exec(t, primary, `TRUNCATE outbox.history`)
+	g.join()
+	g.enqueue("run")
+	g.mustClaim("with what is granted", 1, 1)
+	g.stands("with what is granted", "1, drainer, lost false")
+	if hidden := cluster.Ask[bool](t, primary, `SELECT system_identifier IS NULL AND timeline IS NOT NULL AND lsn IS NOT NULL FROM outbox.history`); !hidden {
+		t.Error("the identifier is not hidden, or more than that is")
+	}
+	cluster.AwaitCaughtUp(t, primary, standby)
+	cluster.Kill(t, primary)
+	promote(t, standby)
+	g.moveTo(standby)
+	if _, err := g.beat(); err != nil {
+		t.Fatal(err)
+	}
+	g.stands("by the timeline", "2, not accepted, lost false")
+}
