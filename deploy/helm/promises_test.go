@@ -284,6 +284,21 @@ func TestTheMigrationMayReachPostgresAndNothingElse(t *testing.T) {
 	}
 }
 
+// The check reads all secrets of the daemon, and asks nothing of the network.
+func TestTheCheckOfTheConfigReachesNothing(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"everything", "console"} {
+		v := scenario(t, name)
+		job, network := hook(t, v, "validation"), policyOf(t, v, "validation")
+		if weight(t, network.Annotations) >= weight(t, job.Annotations) {
+			t.Errorf("%s: the policy comes later than the Job: %v", name, network.Annotations)
+		}
+		if spec := network.Spec; len(spec.PolicyTypes) != 2 || len(spec.Ingress) > 0 || len(spec.Egress) > 0 {
+			t.Errorf("%s: the policy of the check is %+v", name, spec)
+		}
+	}
+}
+
 // hook is the Job of this component.
 func hook(t *testing.T, v values, of string) *batch.Job {
 	t.Helper()
