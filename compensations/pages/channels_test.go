@@ -292,6 +292,7 @@ func TestEveryKindSaysWhatItMeansAndWhatToType(t *testing.T) {
 		incident.CredentialsRefused:    {"drainer providers list", "drainer providers resume stripe --reason TEXT"},
 		incident.Forbidden:             {"drainer providers list", "drainer providers resume stripe --reason TEXT"},
 		incident.Misconfigured:         {"drainer providers list", "drainer providers resume stripe --reason TEXT"},
+		incident.HistoryChanged:        {"drainer history", "drainer history accept --reason TEXT"},
 	}
 	for _, kind := range incident.Kinds() {
 		page := somePage(pages.Open)

@@ -41,10 +41,11 @@ func TestTheExamplesOfTheDocumentationAreValid(t *testing.T) {
 	t.Setenv("WEBHOOK_SECRET", signingSecret)
 	const provider = "providers: {p: {adapter: http, http: {base_url: https://p.example}, tools: {t: {http: {path: /}, idempotency: {class: read_only}}}}}\n"
 	around := map[string]string{
-		"docs/retention.md": provider,
-		"docs/incidents.md": provider,
-		"docs/postgres.md":  provider,
-		"docs/outcomes.md":  "providers:\n  bank:\n    adapter: http\n    http: {base_url: https://bank.example}\n",
+		"docs/retention.md":  provider,
+		"docs/incidents.md":  provider,
+		"docs/postgres.md":   provider,
+		"docs/operations.md": provider,
+		"docs/outcomes.md":   "providers:\n  bank:\n    adapter: http\n    http: {base_url: https://bank.example}\n",
 	}
 	secrets := secretFiles(t)
 	for _, page := range documents(t) {
