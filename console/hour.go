@@ -57,7 +57,7 @@ func hourCharts(hour []operator.Minute) []columns {
 	count := func(n float64) string { return group(int(n)) }
 	return []columns{
 		drawHour("Completed a minute", group(int(completed))+" in the last hour", hour, done, outcomeKeys[:1], count),
-		drawHour("Attempts a minute, by outcome", group(int(attempts))+" in the last hour", hour, outcomes, outcomeKeys, count),
+		drawHour("Attempts a minute", group(int(attempts))+" in the last hour", hour, outcomes, outcomeKeys, count),
 		drawHour("Age of the oldest due row", "", hour, oldest, []key{{"lookup", "at most, in each minute"}}, func(s float64) string { return span(time.Duration(s * float64(time.Second))) }),
 	}
 }

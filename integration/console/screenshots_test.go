@@ -19,6 +19,7 @@ var pictures = []struct {
 	width, height      int64
 }{
 	{"now", "/", "light", 1100, 760},
+	{"provider", "/providers/mail", "light", 1100, 760},
 	{"run", order, "light", 1100, 640},
 	{"run-dark", order, "dark", 1100, 640},
 	{"telephone", "/intents/2", "light", 390, 780},

@@ -82,3 +82,15 @@ INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail, opened_at, a
 VALUES ('outcome_unknown', 9, 'billing-agent-3f0c2b1e', 'the provider has no lookup', now() - interval '29 minutes', NULL, NULL, NULL),
        ('forbidden', 12, 'nightly-reconciliation-of-supplier-invoices/europe-west/012-9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d',
         'tickets/open_with_attachments_and_watchers answers 403 since 2026-11-25', now() - interval '27 minutes', now() - interval '20 minutes', 'operator:bob', 'asked the vendor');
+
+-- The last hour: mail fails since four minutes ago, and what waits for tickets grows old since the pause.
+INSERT INTO outbox.minute (at, provider, completed, busy, refused, in_doubt, took, oldest)
+SELECT date_trunc('minute', now()) - n * interval '1 minute', provider,
+       CASE WHEN provider = 'mail' AND n < 5 OR provider = 'tickets' AND n < 12 THEN 0 ELSE base + (n * 7) % 11 END,
+       CASE WHEN provider = 'mail' AND n < 8 THEN 21 ELSE n % 3 END, CASE WHEN provider = 'tickets' THEN n % 2 ELSE 0 END, CASE WHEN n = 31 THEN 2 ELSE 0 END,
+       ARRAY[0, 0, 0, 0, 1, 6, base, base / 2, 2, 1], CASE WHEN provider = 'tickets' AND n < 28 THEN (28 - n) * 60 WHEN provider = 'mail' AND n < 5 THEN (5 - n) * 60 ELSE 1 END
+FROM generate_series(1, 58) n, (VALUES ('payments', 12), ('mail', 25), ('tickets', 6)) AS p (provider, base);
+INSERT INTO outbox.breaker_change (name, state, reason, changed_at) VALUES
+  ('mail', 'open', '7 of 10 attempts failed, the last with http_503', now() - interval '49 minutes'),
+  ('mail', 'half_open', NULL, now() - interval '48 minutes'), ('mail', 'closed', NULL, now() - interval '48 minutes'),
+  ('mail', 'open', '7 of 10 attempts failed, the last with http_503', now() - interval '4 minutes');
