@@ -75,7 +75,7 @@ func TestEveryLaneGetsItsPartOfASharedTurn(t *testing.T) {
 		}
 		claimed := make([]ClaimReply, len(batch.Claims))
 		for i, claim := range batch.Claims {
-			claimed[i].Next.IntentID = int64(claim.Provider[0])
+			claimed[i].Found = int(claim.Provider[0])
 		}
 		return BatchReply{Refused: []int{1, 3, 5}, Claimed: claimed}, nil
 	}), "worker", nil, nil)
@@ -88,7 +88,7 @@ func TestEveryLaneGetsItsPartOfASharedTurn(t *testing.T) {
 				t.Errorf("lane %d: refused %v, want %v", i, intentsOf(news.refused), want)
 			}
 		}
-		if news := <-lanes[i].claimed; news.of != shares[i] || news.reply.Next.IntentID != int64("abcd"[i]) {
+		if news := <-lanes[i].claimed; news.of != shares[i] || news.reply.Found != int("abcd"[i]) {
 			t.Errorf("lane %d got another lane's rows", i)
 		}
 	}

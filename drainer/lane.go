@@ -339,7 +339,7 @@ func (l *lane) onClaimed(result claimResult) {
 	}
 	l.claimFails = time.Time{}
 	l.planner.claimed(result.of.claim, result.of.begunAt, time.Now(), result.reply)
-	rows := result.reply.Rows
+	rows := inTurns(result.reply)
 	if len(rows) > 0 {
 		failpoint.ClaimCommitted.Hit()
 	}

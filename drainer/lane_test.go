@@ -349,7 +349,7 @@ func TestAShutOperationIsTriedOnceInAWhileAndBesideTheOthers(t *testing.T) {
 	l := laneTo(nil)
 	l.server.learnOperations(map[string]Gate{"sim/act": {Name: "sim/act", Breaker: BreakerOpen}})
 	first := l.planner.nextClaim(l.load(t.Context()))
-	if first.Operation != "act" || first.Limit != 1 || first.ProbeFor == 0 || !first.After.isZero() {
+	if first.Operation != "act" || first.Limit != 1 || first.ProbeFor == 0 || len(first.Parts) > 0 {
 		t.Errorf("the first claim is %+v, want a probe of the operation", first)
 	}
 	l.planner.claimed(first, time.Now(), time.Now(), ClaimReply{})

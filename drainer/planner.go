@@ -194,9 +194,9 @@ func (p *planner) nextClaim(l load) Claim {
 		return claim
 	}
 	if claim.ProbeFor > 0 {
-		claim.After = p.scan.everywhere() // the one row that may be tried can lie behind the cursor
+		p.scan.owed = false // it looks everywhere: the one row that may be tried can lie behind a cursor
 	} else {
-		claim.After = p.scan.from(l.now)
+		p.scan.plan(&claim, l.now)
 	}
 	if !p.isDetour { // the provider's own lane tells producers whether to notify
 		claim.Idle = p.idle.mark(l.now)
@@ -221,7 +221,11 @@ func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
 		return
 	}
 	p.scan.looked(claim, reply, now)
-	if !p.isDetour && p.idle.looked(claim.Idle, begun, now, reply.Found) {
+	found := reply.Found
+	if p.scan.hungry {
+		found = max(1, found) // others have due rows
+	}
+	if !p.isDetour && p.idle.looked(claim.Idle, begun, now, found) {
 		p.scan.owe()
 	}
 }
@@ -239,71 +243,6 @@ func (p *planner) settled(rows int, passage passage) {
 		p.prefetch = min(batchesOfWork*rows, maxPrefetch, maxPrefetchBytes/max(1, p.payloadBytes))
 	}
 }
-
-const (
-	fullScanInterval = time.Second
-	// fullScanShare limits full scans to that fraction of a lane's time: each one
-	// reads every dead index entry that a held snapshot keeps.
-	fullScanShare = 20
-	// maxScanPause keeps one slow batch from hiding rows for minutes.
-	maxScanPause = 10 * time.Second
-)
-
-// scan is where a lane looks next. Following the cursor skips the dead entries
-// of earlier claims. A full scan also finds what landed behind the cursor: rows
-// released, reaped or committed late.
-type scan struct {
-	cursor   Cursor
-	allowed  time.Time // the next full scan may come
-	overdue  time.Time // the next full scan must come
-	hungry   bool      // the last look found all it asked for
-	owed     bool      // one more look before waiting
-	nothing  bool      // the last full scan found nothing due
-	hasBegun bool
-}
-
-// again reports whether the next look need not wait.
-func (s *scan) again() bool { return s.hungry || s.owed || !s.hasBegun }
-
-// everywhere is a full scan whether one is due or not.
-func (s *scan) everywhere() Cursor {
-	s.owed = false
-	return Cursor{}
-}
-
-func (s *scan) from(now time.Time) Cursor {
-	s.owed = false
-	if now.After(s.overdue) || (!s.hungry && now.After(s.allowed)) {
-		s.overdue = now.Add(fullScanInterval) // a look that begins beside this one need not be another full scan
-		return Cursor{}
-	}
-	return s.cursor
-}
-
-func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
-	isFull := claim.After.isZero()
-	if isFull {
-		pause := min(fullScanShare*reply.Took, maxScanPause)
-		s.allowed = now.Add(pause)
-		s.overdue = now.Add(max(fullScanInterval, pause))
-	}
-	// With two claims in flight the cursor only moves forward. It does not pass over
-	// rows that a full scan has yet to go through.
-	movesForward := claim.After.Compare(s.cursor) <= 0 && reply.Next.Compare(s.cursor) > 0
-	if reply.Found > 0 && (isFull || movesForward) {
-		s.cursor = reply.Next
-	}
-	s.hungry = reply.Found == claim.Limit || (claim.Bytes > 0 && reply.Bytes >= claim.Bytes)
-	s.nothing = isFull && reply.Found == 0
-	s.hasBegun = true
-}
-
-// owe asks for one more look before the lane waits.
-func (s *scan) owe() { s.owed = true }
-
-// restart forgets where the lane was: a look that failed may have left rows that the
-// cursor has passed since.
-func (s *scan) restart() { s.cursor, s.owed, s.nothing = Cursor{}, true, false }
 
 const (
 	// busyRows found by one look, or by several in a row, are a stream of work.

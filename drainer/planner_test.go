@@ -20,21 +20,37 @@ import (
 func found(n int) ClaimReply {
 	reply := ClaimReply{Found: n}
 	if n > 0 {
-		reply.Next = Cursor{NextAttemptAt: time.Unix(int64(n), 0), IntentID: int64(n)}
+		reply.Of = []Taken{{Found: n, Next: Cursor{NextAttemptAt: time.Unix(int64(n), 0), IntentID: int64(n)}}}
 	}
 	return reply
 }
 
 // look begins one and is told what it found.
 func look(s *scan, limit, rows int, took time.Duration) {
-	claim, reply := Claim{Limit: limit, After: s.from(time.Now())}, found(rows)
+	claim, reply := planned(s, limit), found(rows)
 	reply.Took = took
 	s.looked(claim, reply, time.Now())
 }
 
+func planned(s *scan, limit int) Claim {
+	claim := Claim{Limit: limit}
+	s.plan(&claim, time.Now())
+	return claim
+}
+
+// follows is the cursor from which the next look goes on for the rows of tenant 0.
+func follows(s *scan) Cursor {
+	for _, part := range planned(s, 5).Parts {
+		if part.First == 0 {
+			return part.After
+		}
+	}
+	return Cursor{IntentID: -1}
+}
+
 func TestTheFirstLookIsAFullScan(t *testing.T) {
 	var s scan
-	if !s.again() || s.from(time.Now()) != (Cursor{}) {
+	if !s.again() || follows(&s) != (Cursor{}) {
 		t.Error("want a look at once, from the start")
 	}
 }
@@ -46,12 +62,12 @@ func TestABusyLaneFollowsTheCursorAndRescansOnceASecond(t *testing.T) {
 		if !s.again() {
 			t.Error("a full claim wants another look at once")
 		}
-		if s.from(time.Now()) != found(5).Next {
+		if follows(&s) != found(5).Of[0].Next {
 			t.Error("want the cursor while the stream lasts")
 		}
 		look(&s, 5, 5, time.Millisecond)
 		time.Sleep(fullScanInterval + time.Millisecond)
-		if s.from(time.Now()) != (Cursor{}) {
+		if follows(&s) != (Cursor{}) {
 			t.Error("want a full scan once a second, for what landed behind the cursor")
 		}
 	})
@@ -63,11 +79,11 @@ func TestASlowFullScanIsRepeatedLessOften(t *testing.T) {
 		var s scan
 		look(&s, 5, 5, took)
 		time.Sleep(fullScanShare*took - time.Millisecond)
-		if s.from(time.Now()) == (Cursor{}) {
+		if follows(&s) == (Cursor{}) {
 			t.Error("the next full scan came too early")
 		}
 		time.Sleep(2 * time.Millisecond)
-		if s.from(time.Now()) != (Cursor{}) {
+		if follows(&s) != (Cursor{}) {
 			t.Error("the next full scan is overdue")
 		}
 	})
@@ -81,7 +97,7 @@ func TestTheLookBeforeAWaitIsAFullScan(t *testing.T) {
 			t.Error("a claim that found less than it asked for need not look again at once")
 		}
 		time.Sleep(pollInterval)
-		if s.from(time.Now()) != (Cursor{}) {
+		if follows(&s) != (Cursor{}) {
 			t.Error("want a full scan when there is time for it")
 		}
 	})
@@ -119,7 +135,7 @@ func TestAnOwedLookIsTakenOnce(t *testing.T) {
 func TestALookThatBeganBeforePaysNoDebt(t *testing.T) {
 	var s scan
 	look(&s, 5, 0, time.Millisecond)
-	earlier := Claim{Limit: 5, After: s.from(time.Now())}
+	earlier := planned(&s, 5)
 	s.owe()
 	s.looked(earlier, found(0), time.Now())
 	if !s.again() {
@@ -129,26 +145,26 @@ func TestALookThatBeganBeforePaysNoDebt(t *testing.T) {
 
 func TestLooksThatBeganTogetherPassNothingOver(t *testing.T) {
 	var everywhere Cursor
-	from := func(n int) Cursor { return found(n).Next }
+	from := func(n int) Cursor { return found(n).Of[0].Next }
 	for name, test := range map[string]struct {
 		cursor Cursor
-		looks  []Claim // in the order in which they are heard of
+		looks  []Cursor // from where, in the order in which they are heard of
 		ends   []int
 		want   Cursor
 	}{
-		"the farther one is heard of first": {from(10), []Claim{{After: from(10)}, {After: from(10)}}, []int{30, 20}, from(30)},
-		"the nearer one is heard of first":  {from(10), []Claim{{After: from(10)}, {After: from(10)}}, []int{20, 30}, from(30)},
-		"a full scan goes back":             {from(10), []Claim{{After: everywhere}}, []int{5}, from(5)},
-		"and the other one stays behind":    {from(10), []Claim{{After: everywhere}, {After: from(10)}}, []int{5, 20}, from(5)},
-		"whichever comes first":             {from(10), []Claim{{After: from(10)}, {After: everywhere}}, []int{20, 5}, from(5)},
+		"the farther one is heard of first": {from(10), []Cursor{from(10), from(10)}, []int{30, 20}, from(30)},
+		"the nearer one is heard of first":  {from(10), []Cursor{from(10), from(10)}, []int{20, 30}, from(30)},
+		"a full scan goes back":             {from(10), []Cursor{everywhere}, []int{5}, from(5)},
+		"and the other one stays behind":    {from(10), []Cursor{everywhere, from(10)}, []int{5, 20}, from(5)},
+		"whichever comes first":             {from(10), []Cursor{from(10), everywhere}, []int{20, 5}, from(5)},
 	} {
-		s := scan{cursor: test.cursor}
-		for i, claim := range test.looks {
-			claim.Limit = 1
-			s.looked(claim, ClaimReply{Found: 1, Next: from(test.ends[i])}, time.Now())
+		s := scan{tenants: []*tenant{{weight: 1, cursor: test.cursor}}}
+		for i, after := range test.looks {
+			claim := Claim{Limit: 1, Parts: []Part{{Limit: 1, After: after}}}
+			s.looked(claim, ClaimReply{Found: 1, Of: []Taken{{Found: 1, Next: from(test.ends[i])}}}, time.Now())
 		}
-		if s.cursor != test.want {
-			t.Errorf("%s: it goes on from %v, want %v", name, s.cursor, test.want)
+		if cursor := s.tenants[0].cursor; cursor != test.want {
+			t.Errorf("%s: it goes on from %v, want %v", name, cursor, test.want)
 		}
 	}
 }
@@ -158,7 +174,7 @@ func TestALookBesideAFullScanIsNoOther(t *testing.T) {
 		var s scan
 		look(&s, 5, 5, time.Millisecond)
 		time.Sleep(fullScanInterval + time.Millisecond)
-		if s.from(time.Now()) != (Cursor{}) || s.from(time.Now()) == (Cursor{}) {
+		if follows(&s) != (Cursor{}) || follows(&s) == (Cursor{}) {
 			t.Error("want one full scan, and one look by the cursor beside it")
 		}
 	})
@@ -168,7 +184,7 @@ func TestAfterAFailureTheNextLookIsAFullScan(t *testing.T) {
 	var s scan
 	look(&s, 5, 5, time.Millisecond)
 	s.restart()
-	if !s.again() || s.nothing || s.from(time.Now()) != (Cursor{}) {
+	if !s.again() || s.nothing || follows(&s) != (Cursor{}) {
 		t.Error("rows that a failed claim left can lie behind the cursor")
 	}
 }
@@ -435,15 +451,21 @@ func (o *flakyOutbox) finish(claim int64) {
 
 func (o *flakyOutbox) claim(claim Claim) (reply ClaimReply) {
 	var left []claimable
+	var after Cursor
+	for _, part := range claim.Parts {
+		if part.First == 0 {
+			after = part.After
+		}
+	}
 	id := int64(len(o.ended)+len(o.claims)) + o.random.Int64N(1<<40)
 	for _, row := range o.queue {
 		place := Cursor{time.Unix(row.place, 0), row.intent}
-		if reply.Found == claim.Limit || place.Compare(claim.After) <= 0 {
+		if reply.Found == claim.Limit || place.Compare(after) <= 0 {
 			left = append(left, row)
 			continue
 		}
 		reply.Found++
-		reply.Next = place
+		reply.Of = []Taken{{Found: reply.Found, Next: place}}
 		reply.Rows = append(reply.Rows, &Row{
 			ClaimID: id, IntentID: row.intent, Tries: 1, Attempt: 1, ClaimedAt: time.Now(),
 			Tuple: dispatch.Tuple{ToolName: "sim/act", BusinessScope: strconv.FormatInt(row.intent, 10)},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"math"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -105,9 +106,10 @@ type Batch struct {
 // none while either is paused, or while the server's breaker is open.
 type Claim struct {
 	Provider string
-	Limit    int // 0 claims nothing
-	Bytes    int // the row that reaches it is the last one; 0 for no limit
-	After    Cursor
+	Limit    int    // 0 claims nothing
+	Bytes    int    // the row that reaches it is the last one; 0 for no limit
+	Parts    []Part // whose rows, in the order in which they fill the limit; none for everyone's, from the start
+	Rescans  bool   // it looks through rows once more, which may take long: its time is measured
 	Idle     IdleMark
 	Server   string        // who is to serve them: the provider, or its fallback
 	Fallback string        // whose rows the provider's own lane leaves alone; empty for none
@@ -118,6 +120,19 @@ type Claim struct {
 	Operation string // of a probe: the operation that it tries, with a row that is parked; empty for the server
 }
 
+// Part of a claim takes rows of one tenant, or of the first among several that have due rows.
+type Part struct {
+	First, Last int16 // tenants
+	Limit       int
+	After       Cursor
+}
+
+// LastTenant is no smaller than any tenant. Tenant 0 is that of rows that have none.
+const LastTenant = math.MaxInt16
+
+func (p Part) isOfOne() bool        { return p.First == p.Last }
+func (p Part) has(taken Taken) bool { return p.First <= taken.Tenant && taken.Tenant <= p.Last }
+
 // Cursor is where the last claim ended. Scanning from there skips the dead
 // index entries of rows claimed earlier; the zero cursor scans from the start.
 type Cursor struct {
@@ -125,7 +140,8 @@ type Cursor struct {
 	IntentID      int64
 }
 
-func (c Cursor) isZero() bool { return c == Cursor{} }
+// IsZero reports that it is before all rows.
+func (c Cursor) IsZero() bool { return c == Cursor{} }
 
 // Compare orders cursors as rows are claimed.
 func (c Cursor) Compare(other Cursor) int {
@@ -163,8 +179,16 @@ type ClaimReply struct {
 	Rows  []*Row
 	Found int // rows that it took, with those that it stopped: their run is rolled back
 	Bytes int // of these rows, counted as for the claim's limit
-	Next  Cursor
+	Of    []Taken
 	Took  time.Duration // of a batch's first claim, with all that the batch settled
+}
+
+// Taken counts the rows that a claim found of one tenant.
+type Taken struct {
+	Tenant int16
+	Weight int // of the tenant's share
+	Found  int
+	Next   Cursor // its last row
 }
 
 // DueLimit is where counting due rows stops.
@@ -190,6 +214,7 @@ type Row struct {
 	Via            string // the fallback that is to serve it; empty for its own provider
 	Undoes         *int64 // the intent whose effect this one undoes; nil for a forward step
 
+	Tenant  int16
 	Tuple   dispatch.Tuple
 	Key     dispatch.Qualifiers // of its newest key, as the store has them: no configuration changes the key of a row
 	Payload json.RawMessage

@@ -34,7 +34,8 @@ var outboxChecks = []check{
 		SELECT count(*) FILTER (WHERE beat_at >= now() - make_interval(secs => $1::float8)),
 			count(*) FILTER (WHERE beat_at < now() - make_interval(secs => $1::float8)),
 			EXISTS (SELECT FROM queued WHERE provider IS NOT NULL AND EXISTS (
-				SELECT FROM outbox.queue q WHERE q.provider = queued.provider AND q.next_attempt_at <= now()))
+				SELECT FROM outbox.queued_tenants(queued.provider) AS t (tenant) CROSS JOIN LATERAL (
+					SELECT FROM outbox.queue q WHERE q.provider = queued.provider AND q.tenant = t.tenant AND q.next_attempt_at <= now() LIMIT 1) r))
 		FROM outbox.worker`,
 		func(x *examination, seen struct {
 			Alive, Silent int64
@@ -262,8 +263,9 @@ func lookForUnconfigured(ctx context.Context, x *examination) (found []Finding, 
 	all, err := read[queued](ctx, x, queuedCTE+`
 		SELECT n.provider,
 			(SELECT count(*) FROM (SELECT FROM outbox.queue q WHERE q.provider = n.provider LIMIT $1::int) r),
-			coalesce((SELECT extract(epoch FROM now() - q.next_attempt_at) FROM outbox.queue q
-				WHERE q.provider = n.provider ORDER BY q.next_attempt_at LIMIT 1), 0)::float8,
+			coalesce((SELECT extract(epoch FROM now() - min(r.next_attempt_at)) FROM outbox.queued_tenants(n.provider) AS t (tenant) CROSS JOIN LATERAL (
+				SELECT q.next_attempt_at FROM outbox.queue q WHERE q.provider = n.provider AND q.tenant = t.tenant
+				ORDER BY q.next_attempt_at LIMIT 1) r), 0)::float8,
 			EXISTS (SELECT FROM outbox.worker w WHERE n.provider = ANY (w.providers OPERATOR(pg_catalog.||) w.tools) AND w.beat_at >= now() - make_interval(secs => $2::float8))
 		FROM (SELECT provider FROM queued WHERE provider IS NOT NULL LIMIT 1000) n ORDER BY 1`, countLimit, x.Lease.Seconds())
 	if err != nil {
@@ -311,7 +313,9 @@ func (x *examination) unknownTools(ctx context.Context, provider dispatch.Provid
 	}
 	tools, err := read[tool](ctx, x, `
 		SELECT i.tool_name, count(*)
-		FROM (SELECT intent_id FROM outbox.queue WHERE provider = $1::text ORDER BY next_attempt_at LIMIT $2::int) q
+		FROM (SELECT r.intent_id FROM outbox.queued_tenants($1::text) AS t (tenant) CROSS JOIN LATERAL (
+			SELECT intent_id, next_attempt_at FROM outbox.queue WHERE provider = $1::text AND tenant = t.tenant
+			ORDER BY next_attempt_at LIMIT $2::int) r ORDER BY r.next_attempt_at LIMIT $2::int) q
 		JOIN outbox.intent i ON i.id = q.intent_id
 		GROUP BY 1 ORDER BY 1`, provider.Name, countLimit)
 	for _, t := range tools {

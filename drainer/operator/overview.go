@@ -119,10 +119,12 @@ const providersSQL = `
 		coalesce(p.state, t.state),
 		CASE WHEN coalesce(p.state, t.state) <> 'closed' THEN greatest(0, extract(epoch FROM coalesce(p.open_until, t.open_until) - now()))::float8 END,
 		(SELECT count(*) FROM (SELECT FROM outbox.queue WHERE provider = n.name LIMIT $1) q),
-		(SELECT count(*) FROM (SELECT FROM outbox.queue WHERE provider = n.name AND next_attempt_at <= now() LIMIT $1) q),
+		(SELECT count(*) FROM (SELECT FROM outbox.queued_tenants(n.name) AS t (tenant) CROSS JOIN LATERAL (
+			SELECT FROM outbox.queue WHERE provider = n.name AND tenant = t.tenant AND next_attempt_at <= now() LIMIT $1) r LIMIT $1) q),
 		(SELECT coalesce(sum(pg_catalog.cardinality(intent_ids)), 0)::bigint FROM outbox.claim WHERE provider = n.name),
-		coalesce((SELECT extract(epoch FROM now() - min(next_attempt_at)) FROM outbox.queue
-			WHERE provider = n.name AND next_attempt_at <= now()), 0)::float8,
+		coalesce((SELECT extract(epoch FROM now() - min(next_attempt_at)) FROM outbox.queued_tenants(n.name) AS t (tenant) CROSS JOIN LATERAL (
+			SELECT next_attempt_at FROM outbox.queue WHERE provider = n.name AND tenant = t.tenant AND next_attempt_at <= now()
+			ORDER BY next_attempt_at LIMIT 1) r), 0)::float8,
 		coalesce((SELECT extract(epoch FROM now() - min(claimed_at)) FROM outbox.claim WHERE provider = n.name), 0)::float8
 	FROM (SELECT name FROM outbox.provider UNION SELECT name FROM outbox.tool WHERE state <> 'closed'
 		UNION (SELECT provider FROM queued WHERE provider IS NOT NULL LIMIT 1000)) n -- agents make names up

@@ -63,7 +63,7 @@ func together(claims []drainer.Claim) (groups [][]int) {
 }
 
 func goesAlone(claim drainer.Claim) bool {
-	return claim.ProbeFor > 0 || claim.After == (drainer.Cursor{})
+	return claim.ProbeFor > 0 || claim.Rescans || len(claim.Parts) == 0
 }
 
 // queueClaim makes the claims with these indices with one statement. It takes the
@@ -78,7 +78,8 @@ func queueClaim(batch *pgx.Batch, worker string, known known, claims []drainer.C
 	case first.ProbeFor > 0:
 		statement, probes = probeSQL, first.Server
 	}
-	batch.Queue(statement, worker, c.providers, c.limits, c.times, c.intents, c.servers, c.fallbacks, first.ProbeFor.Seconds(), c.bytes, c.once, known.History, known.LSN).Query(func(rows pgx.Rows) error {
+	batch.Queue(statement, worker, c.providers, c.limits, c.servers, c.fallbacks, first.ProbeFor.Seconds(), c.bytes,
+		c.lanes, c.firsts, c.lasts, c.rooms, c.times, c.intents, c.once, known.History, known.LSN).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, newClaimedScan(time.Now()).row)
 		if err != nil {
 			return fmt.Errorf("claimed row: %w", err)
@@ -95,17 +96,22 @@ func queueClaim(batch *pgx.Batch, worker string, known known, claims []drainer.C
 	})
 }
 
-// claimColumns are claims turned on their side: one array a column of claim.sql.
+// claimColumns are claims and their parts turned on their side: one array a column of claim.sql.
 type claimColumns struct {
 	providers, servers, fallbacks []string
 	limits                        []int
-	times                         []pgtype.Timestamptz
-	intents, bytes                []int64
 	once                          []bool
+	bytes                         []int64
+
+	lanes         []int // of each part, counted from one
+	firsts, lasts []int16
+	rooms         []int
+	times         []pgtype.Timestamptz
+	intents       []int64
 }
 
 func newClaimColumns(claims []drainer.Claim, lanes []int) (c claimColumns) {
-	for _, lane := range lanes {
+	for i, lane := range lanes {
 		claim := &claims[lane]
 		c.providers = append(c.providers, claim.Provider)
 		c.servers = append(c.servers, claim.Server)
@@ -113,8 +119,17 @@ func newClaimColumns(claims []drainer.Claim, lanes []int) (c claimColumns) {
 		c.limits = append(c.limits, claim.Limit)
 		c.bytes = append(c.bytes, cmp.Or(int64(claim.Bytes), math.MaxInt64))
 		c.once = append(c.once, claim.ActsOnce)
-		c.times = append(c.times, timeOf(claim.After))
-		c.intents = append(c.intents, claim.After.IntentID)
+		parts := claim.Parts
+		if len(parts) == 0 {
+			parts = []drainer.Part{{Last: drainer.LastTenant, Limit: claim.Limit}}
+		}
+		for _, part := range parts {
+			c.lanes = append(c.lanes, i+1)
+			c.firsts, c.lasts = append(c.firsts, part.First), append(c.lasts, part.Last)
+			c.rooms = append(c.rooms, part.Limit)
+			c.times = append(c.times, timeOf(part.After))
+			c.intents = append(c.intents, part.After.IntentID)
+		}
 	}
 	return c
 }
@@ -135,9 +150,10 @@ const columnBytes = 512
 type claimedRow struct {
 	*drainer.Row
 
-	lane  int // counted from one, of those that the statement claimed for
-	bytes int // as the statement counts them
-	place drainer.Cursor
+	lane   int // counted from one, of those that the statement claimed for
+	weight int // of its tenant
+	bytes  int // as the statement counts them
+	place  drainer.Cursor
 }
 
 // inOrder is the order in which rows were due: sorting them here is cheaper than
@@ -150,7 +166,13 @@ func inOrder(found []claimedRow) []claimedRow {
 func takeClaimed(reply *drainer.ClaimReply, row claimedRow, probes string) {
 	reply.Found++
 	reply.Bytes += row.bytes
-	reply.Next = row.place
+	at := slices.IndexFunc(reply.Of, func(t drainer.Taken) bool { return t.Tenant == row.Tenant })
+	if at < 0 {
+		at = len(reply.Of)
+		reply.Of = append(reply.Of, drainer.Taken{Tenant: row.Tenant, Weight: row.weight})
+	}
+	reply.Of[at].Found++
+	reply.Of[at].Next = row.place
 	if row.ClaimID == 0 { // stopped: its run is rolled back
 		return
 	}
@@ -161,7 +183,7 @@ func takeClaimed(reply *drainer.ClaimReply, row claimedRow, probes string) {
 // claimedScan reads the rows of one claim into one place, because all that a scan is
 // told of lives on the heap.
 type claimedScan struct {
-	lane               int
+	lane, weight       int
 	next               drainer.Row
 	now, enqueued, due time.Time
 	payload, headers   []byte
@@ -177,6 +199,7 @@ func newClaimedScan(at time.Time) *claimedScan {
 		&row.MaybeApplied, &row.Lookup, &row.Closed, &row.InSaga, &row.Via, &row.Undoes,
 		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
 		&s.payload, &s.headers, &s.reference, &row.Key.Namespace, &row.Key.Generation, &row.OlderDoubt,
+		&row.Tenant, &s.weight,
 	}
 	return s
 }
@@ -189,7 +212,7 @@ func (s *claimedScan) row(rows pgx.CollectableRow) (claimedRow, error) {
 	}
 	row.SinceEnqueue, row.SinceDue = s.now.Sub(s.enqueued), s.now.Sub(s.due)
 	row.Payload, row.Headers, row.ProviderRef = s.payload, textValues(s.headers), s.reference.String
-	return claimedRow{&row, s.lane, columnBytes + len(s.payload) + len(s.headers), drainer.Cursor{NextAttemptAt: s.due, IntentID: row.IntentID}}, err
+	return claimedRow{&row, s.lane, s.weight, columnBytes + len(s.payload) + len(s.headers), drainer.Cursor{NextAttemptAt: s.due, IntentID: row.IntentID}}, err
 }
 
 // textValues keeps what can be a header; an agent's mistake in its headers is

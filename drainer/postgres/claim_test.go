@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"sync"
@@ -60,8 +61,8 @@ func TestClaimersNeverShareARowNorPassTheLimit(t *testing.T) {
 	for i := range claimers {
 		worker := o.join()
 		claims := []drainer.Claim{
-			{Provider: "sim", Server: "sim", Limit: limit, After: beginning},
-			{Provider: "other", Server: "other", Limit: limit, After: beginning},
+			{Provider: "sim", Server: "sim", Limit: limit, Parts: after(beginning)},
+			{Provider: "other", Server: "other", Limit: limit, Parts: after(beginning)},
 		}
 		if i%2 > 0 {
 			slices.Reverse(claims)
@@ -106,7 +107,7 @@ func TestClaimersNeverShareARowNorPassTheLimit(t *testing.T) {
 const plainClaim = `
 	DELETE FROM outbox.queue WHERE ctid IN (
 	  SELECT ctid FROM outbox.queue WHERE provider = 'sim' AND next_attempt_at <= now()
-	  ORDER BY next_attempt_at, intent_id LIMIT $1 FOR UPDATE SKIP LOCKED)`
+	  ORDER BY tenant, next_attempt_at, intent_id LIMIT $1 FOR UPDATE SKIP LOCKED)`
 
 func TestTheLimitHoldsUnderABadPlan(t *testing.T) {
 	t.Parallel()
@@ -130,7 +131,7 @@ func TestTheLimitHoldsUnderABadPlan(t *testing.T) {
 				t.Fatalf("the plan is not bad: the plain claim took %d rows", claimed)
 			}
 			fault.Injected(t, 28, 1)
-			reply := o.batch(o.join(), drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit, After: beginning}, {Provider: "other", Server: "other", Limit: 2 * limit, After: beginning}}})
+			reply := o.batch(o.join(), drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit, Parts: after(beginning)}, {Provider: "other", Server: "other", Limit: 2 * limit, Parts: after(beginning)}}})
 			if own, others := len(reply.Claimed[0].Rows), len(reply.Claimed[1].Rows); own != limit || others != 2*limit {
 				t.Errorf("claimed %d and %d rows, want %d and %d", own, others, limit, 2*limit)
 			}
@@ -191,7 +192,7 @@ func TestRowsComeInTheOrderTheyAreDue(t *testing.T) {
 	o.exec(`SELECT outbox.enqueue('later', 'step', 'sim/act', 'scope', '{}', now() + interval '1 hour')`)
 	worker := o.join()
 	first := o.batch(worker, claimOf(4)).Claimed[0]
-	behind := drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 10, After: first.Next}}}
+	behind := drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 10, Parts: after(last(first))}}}
 	second := o.batch(worker, behind).Claimed[0]
 	if got := slices.Concat(ids(first.Rows), ids(second.Rows)); len(got) != 6 || !slices.IsSorted(got) {
 		t.Errorf("claimed %v, want the six due ones in order", got)
@@ -294,9 +295,9 @@ func lanesShareATurnAndKeepTheirRowsApart(t *testing.T, o *outbox, begin drainer
 	batch := settling(dispatch.Completed, settled...)
 	batch.Settle = append(batch.Settle, ended(&drainer.Row{ClaimID: 999, IntentID: settled[0].IntentID, Attempt: 7}, dispatch.Completed))
 	batch.Claims = []drainer.Claim{
-		{Provider: "sim", Server: "sim", Limit: 10, After: begin},
+		{Provider: "sim", Server: "sim", Limit: 10, Parts: after(begin)},
 		{Provider: "idle", Server: "idle"},
-		{Provider: "other", Server: "other", Limit: 10, After: begin},
+		{Provider: "other", Server: "other", Limit: 10, Parts: after(begin)},
 	}
 	reply := o.batch(worker, batch)
 	counts := []int{len(reply.Claimed[0].Rows), len(reply.Claimed[1].Rows), len(reply.Claimed[2].Rows)}
@@ -323,8 +324,8 @@ func claimsOfOneProviderShareATurnAndNoRow(t *testing.T, o *outbox, begin draine
 	const rows = 5
 	worker := o.join()
 	o.enqueue("run", 0, rows)
-	claim := drainer.Claim{Provider: "sim", Server: "sim", Limit: 2, After: begin}
-	other := drainer.Claim{Provider: "other", Server: "other", Limit: 2, After: begin}
+	claim := drainer.Claim{Provider: "sim", Server: "sim", Limit: 2, Parts: after(begin)}
+	other := drainer.Claim{Provider: "other", Server: "other", Limit: 2, Parts: after(begin)}
 	reply := o.batch(worker, drainer.Batch{Claims: []drainer.Claim{claim, claim, other, claim}})
 	claimed := map[int64]bool{}
 	for i, want := range []int{2, 2, 0, 1} {
@@ -364,11 +365,11 @@ func eachLaneOfATurnHasItsOwnGateLimitCursorAndClaim(t *testing.T, o *outbox, be
 		via    string
 		cursor int64
 	}{
-		{drainer.Claim{Provider: "paused", Server: "paused", Limit: 9, After: begin}, 0, nil, "", 0},
-		{drainer.Claim{Provider: "down", Server: "backup", Fallback: "backup", Limit: 2, After: begin}, 2, []int64{3, 4}, "backup", 4},
-		{drainer.Claim{Provider: "none", Server: "none", Limit: 9, After: begin}, 0, nil, "", 0},
-		{drainer.Claim{Provider: "backup", Server: "backup", Limit: 9, After: o.placeOf(6)}, 2, []int64{7, 8}, "", 8},
-		{drainer.Claim{Provider: "busy", Server: "busy", Limit: 2, After: begin}, 2, []int64{10}, "", 10}, // and 9, which is stopped
+		{drainer.Claim{Provider: "paused", Server: "paused", Limit: 9, Parts: after(begin)}, 0, nil, "", 0},
+		{drainer.Claim{Provider: "down", Server: "backup", Fallback: "backup", Limit: 2, Parts: after(begin)}, 2, []int64{3, 4}, "backup", 4},
+		{drainer.Claim{Provider: "none", Server: "none", Limit: 9, Parts: after(begin)}, 0, nil, "", 0},
+		{drainer.Claim{Provider: "backup", Server: "backup", Limit: 9, Parts: after(o.placeOf(6))}, 2, []int64{7, 8}, "", 8},
+		{drainer.Claim{Provider: "busy", Server: "busy", Limit: 2, Parts: after(begin)}, 2, []int64{10}, "", 10}, // and 9, which is stopped
 	}
 	var batch drainer.Batch
 	for _, lane := range lanes {
@@ -378,9 +379,9 @@ func eachLaneOfATurnHasItsOwnGateLimitCursorAndClaim(t *testing.T, o *outbox, be
 	var claimed []*drainer.Row
 	for i, lane := range lanes {
 		got := reply.Claimed[i]
-		if got.Found != lane.found || !slices.Equal(ids(got.Rows), lane.rows) || got.Next.IntentID != lane.cursor {
+		if got.Found != lane.found || !slices.Equal(ids(got.Rows), lane.rows) || last(got).IntentID != lane.cursor {
 			t.Errorf("%s: found %d rows, claimed %v, up to %d, want %d, %v, %d",
-				lane.claim.Provider, got.Found, ids(got.Rows), got.Next.IntentID, lane.found, lane.rows, lane.cursor)
+				lane.claim.Provider, got.Found, ids(got.Rows), last(got).IntentID, lane.found, lane.rows, lane.cursor)
 		}
 		for _, row := range got.Rows {
 			if row.Via != lane.via {
@@ -814,4 +815,83 @@ func (o *outbox) claimAgainAndAgain(worker string, claims, each int) (claimed in
 		claimed += len(reply.Claimed[0].Rows)
 	}
 	return claimed
+}
+
+// ofTenant enqueues that many rows for a tenant, the first of a number that no test's login has.
+func (o *outbox) ofTenant(tenant, weight, rows int) {
+	o.t.Helper()
+	o.exec(`INSERT INTO outbox.tenant (tenant_id, name, role, weight) OVERRIDING SYSTEM VALUE VALUES ($1::smallint, 't' || $1, 't' || $1, $2)
+		ON CONFLICT DO NOTHING`, tenant, weight)
+	o.enqueueTool("sim/act", fmt.Sprintf("run-%d", tenant), rows)
+	o.exec(`UPDATE outbox.intent SET tenant = $1 WHERE agent_run_id = 'run-' || $1::int`, tenant)
+	o.exec(`UPDATE outbox.queue SET tenant = $1 WHERE agent_run_id = 'run-' || $1::int`, tenant)
+}
+
+func foundOf(reply drainer.ClaimReply) map[int16]int {
+	found := map[int16]int{}
+	for _, taken := range reply.Of {
+		found[taken.Tenant] = taken.Found
+	}
+	return found
+}
+
+func TestAClaimIsDividedByWeightAmongTenantsThatAreDue(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	for tenant := 100; tenant < 170; tenant++ { // none of which is due
+		o.ofTenant(tenant, 1, 1)
+	}
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() + interval '1 hour'`)
+	o.ofTenant(200, 1, 20)
+	o.ofTenant(201, 3, 20)
+	o.ofTenant(202, 1, 20)
+	claim := func(limit int, parts ...drainer.Part) drainer.ClaimReply {
+		return o.batch(worker, drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit, Parts: parts}}}).Claimed[0]
+	}
+	everything := claim(13)
+	if want := map[int16]int{200: 3, 201: 7, 202: 3}; !maps.Equal(foundOf(everything), want) {
+		t.Errorf("a search finds %v, want %v", foundOf(everything), want)
+	}
+	one := everything.Of[0]
+	for name, test := range map[string]struct {
+		limit int
+		parts []drainer.Part
+		want  map[int16]int
+	}{
+		"one of them":                          {9, []drainer.Part{{First: 201, Last: 201, Limit: 2}}, map[int16]int{201: 2}},
+		"the first fill the limit":             {3, []drainer.Part{{First: 202, Last: 202, Limit: 2}, {First: 201, Last: 201, Limit: 2}}, map[int16]int{202: 2, 201: 1}},
+		"more tenants than rows":               {2, nil, map[int16]int{200: 1, 201: 1}},
+		"a gap without due rows":               {9, []drainer.Part{{Last: 199, Limit: 9}}, map[int16]int{}},
+		"a gap, and one that is known":         {9, []drainer.Part{{Last: 200, Limit: 1}, {First: 201, Last: 201, Limit: 2}}, map[int16]int{200: 1, 201: 2}},
+		"a tenant's rows from its cursor only": {99, []drainer.Part{{First: one.Tenant, Last: one.Tenant, Limit: 99, After: drainer.Cursor{NextAttemptAt: one.Next.NextAttemptAt.Add(time.Hour)}}}, map[int16]int{}},
+	} {
+		if got := foundOf(claim(test.limit, test.parts...)); !maps.Equal(got, test.want) {
+			t.Errorf("%s: found %v, want %v", name, got, test.want)
+		}
+	}
+	for _, taken := range everything.Of {
+		if want := map[int16]int{200: 1, 201: 3, 202: 1}[taken.Tenant]; taken.Weight != want {
+			t.Errorf("tenant %d weighs %d, want %d", taken.Tenant, taken.Weight, want)
+		}
+	}
+	if left := claim(100); left.Found != 60-13-2-3-2-3 || left.Rows[0].Tenant < 200 {
+		t.Errorf("%d rows are left, the first of tenant %d", left.Found, left.Rows[0].Tenant)
+	}
+}
+
+// A probe takes the row that failed least, whosever it is.
+func TestAProbeChoosesAmongTenants(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.ofTenant(200, 1, 2)
+	o.ofTenant(201, 1, 2)
+	o.exec(`UPDATE outbox.queue SET tries = CASE tenant WHEN 200 THEN 3 ELSE 1 END`)
+	o.exec(`INSERT INTO outbox.provider (name, state, open_until) VALUES ('sim', 'open', now() - interval '1 second')
+		ON CONFLICT (name) DO UPDATE SET state = excluded.state, open_until = excluded.open_until`)
+	probe := drainer.Claim{Provider: "sim", Server: "sim", Limit: 1, ProbeFor: time.Minute}
+	if rows := o.batch(worker, drainer.Batch{Claims: []drainer.Claim{probe}}).Claimed[0].Rows; len(rows) != 1 || rows[0].Tenant != 201 {
+		t.Errorf("it tries %v, want a row of tenant 201", ids(rows))
+	}
 }

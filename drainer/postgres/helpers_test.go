@@ -114,6 +114,22 @@ func (o *outbox) claim(worker string, limit int) []*drainer.Row {
 // full scan, and shares its statement with others.
 var beginning = drainer.Cursor{NextAttemptAt: time.Unix(1, 0)}
 
+// after names the rows of every tenant that come after the cursor.
+func after(cursor drainer.Cursor) []drainer.Part {
+	if cursor.IsZero() {
+		return nil // a full scan
+	}
+	return []drainer.Part{{Last: drainer.LastTenant, Limit: 1000, After: cursor}}
+}
+
+// last is where the row stood that a claim found last, of one tenant.
+func last(reply drainer.ClaimReply) (place drainer.Cursor) {
+	for _, taken := range reply.Of {
+		place = taken.Next
+	}
+	return place
+}
+
 func claimOf(limit int) drainer.Batch {
 	return drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit}}}
 }

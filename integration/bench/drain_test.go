@@ -40,14 +40,20 @@ type drained struct {
 // drain lets one daemon settle intents of these providers.
 func drain(b testing.TB, jobs int, providers ...provider) drained {
 	b.Helper()
-	outbox := newOutbox(b)
-	defer outbox.drop()
-	return outbox.drain(jobs, providers...)
+	return drainOf(b, 1, jobs, providers...)
 }
 
-func (o *outbox) drain(jobs int, providers ...provider) drained {
+// drainOf spreads them over that many tenants.
+func drainOf(b testing.TB, tenants, jobs int, providers ...provider) drained {
+	b.Helper()
+	outbox := newOutbox(b)
+	defer outbox.drop()
+	return outbox.drain(tenants, jobs, providers...)
+}
+
+func (o *outbox) drain(tenants, jobs int, providers ...provider) drained {
 	o.b.Helper()
-	o.enqueue(jobs, providers...)
+	o.enqueueOf(tenants, jobs, providers...)
 	since, before := o.now(), o.walPosition()
 	daemon := startDaemon(o.b, o.url, providers...)
 	awaitCompleted(jobs, daemon)
@@ -91,7 +97,7 @@ func drainUnawaited(b testing.TB, jobs int, tells bool, wal *series) float64 {
 	if !tells {
 		outbox.exec(`DROP TRIGGER tell_waiters ON outbox.attempt`)
 	}
-	result := outbox.drain(jobs, noop("sim"))
+	result := outbox.drain(1, jobs, noop("sim"))
 	*wal = append(*wal, result.walPerRow)
 	return result.rate
 }

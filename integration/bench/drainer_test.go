@@ -175,6 +175,12 @@ type outbox struct{ *database }
 // pages.
 func (o *outbox) enqueue(rows int, providers ...provider) {
 	o.b.Helper()
+	o.enqueueOf(1, rows, providers...)
+}
+
+// enqueueOf spreads them over that many tenants as well.
+func (o *outbox) enqueueOf(tenants, rows int, providers ...provider) {
+	o.b.Helper()
 	var tools []string
 	for _, provider := range providers {
 		tools = append(tools, provider.act())
@@ -191,8 +197,8 @@ func (o *outbox) enqueue(rows int, providers ...provider) {
 			return err
 		}
 		_, err := tx.Exec(o.b.Context(), `
-			INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id)
-			SELECT provider, created_at, id, agent_run_id FROM outbox.intent WHERE id > (SELECT coalesce(before, 0) FROM added)`)
+			INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, tenant)
+			SELECT provider, created_at, id, agent_run_id, id % $1 FROM outbox.intent WHERE id > (SELECT coalesce(before, 0) FROM added)`, tenants)
 		return err
 	})
 }

@@ -84,13 +84,26 @@ CREATE TABLE outbox.queue (
   lookup           boolean NOT NULL DEFAULT false,  -- the next attempt asks, it does not act
   tenant           smallint NOT NULL DEFAULT 0,     -- its intent's; 0: of none
   via              text COLLATE "C",        -- the fallback that may have applied it; null: its own provider
-  PRIMARY KEY (provider, next_attempt_at, intent_id)
+  PRIMARY KEY (provider, tenant, next_attempt_at, intent_id)
 ) WITH (
   -- Every row dies soon: vacuum by a count, at full speed, not by a share of a size that swings.
   autovacuum_vacuum_scale_factor = 0,
   autovacuum_vacuum_threshold = 10000,
   autovacuum_vacuum_cost_delay = 0
 );
+
+-- +goose StatementBegin
+-- The tenants that have rows in a lane: one index look each, however many rows they have.
+CREATE FUNCTION outbox.queued_tenants(lane text) RETURNS SETOF smallint
+LANGUAGE sql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+  WITH RECURSIVE walk AS (
+    (SELECT tenant FROM outbox.queue WHERE provider = $1 ORDER BY tenant LIMIT 1)
+    UNION ALL
+    SELECT (SELECT q.tenant FROM outbox.queue q WHERE q.provider = $1 AND q.tenant > walk.tenant ORDER BY q.tenant LIMIT 1)
+    FROM walk WHERE walk.tenant IS NOT NULL)
+  SELECT tenant FROM walk WHERE tenant IS NOT NULL
+$$;
+-- +goose StatementEnd
 
 -- The recovery point: one row a claimed batch, one element a claimed intent.
 CREATE TABLE outbox.claim (
@@ -355,4 +368,4 @@ CREATE TABLE outbox.watermark (
 DROP TABLE outbox.history, outbox.wake_up, outbox.waiter, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.worker,
            outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.run, outbox.tenant, outbox.setting;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
-DROP FUNCTION outbox.reopen_incident, outbox.whereabouts;
+DROP FUNCTION outbox.reopen_incident, outbox.queued_tenants, outbox.whereabouts;

@@ -13,9 +13,15 @@ FROM (
   SELECT provider FROM queued WHERE provider IS NOT NULL LIMIT $3::int)
 ) p
 CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (
-  SELECT FROM outbox.queue WHERE provider = p.name AND next_attempt_at > now() LIMIT $1::int) q) waiting
+  SELECT FROM outbox.queued_tenants(p.name) AS t (tenant) CROSS JOIN LATERAL (
+    SELECT FROM outbox.queue WHERE provider = p.name AND tenant = t.tenant AND next_attempt_at > now() LIMIT $1::int) r
+  LIMIT $1::int) q) waiting
 CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (
-  SELECT FROM outbox.queue WHERE provider = p.name AND next_attempt_at <= now() LIMIT $1::int) q) due
+  SELECT FROM outbox.queued_tenants(p.name) AS t (tenant) CROSS JOIN LATERAL (
+    SELECT FROM outbox.queue WHERE provider = p.name AND tenant = t.tenant AND next_attempt_at <= now() LIMIT $1::int) r
+  LIMIT $1::int) q) due
 LEFT JOIN LATERAL (
-  SELECT next_attempt_at FROM outbox.queue WHERE provider = p.name AND next_attempt_at <= now()
-  ORDER BY next_attempt_at LIMIT 1) oldest ON true;
+  SELECT r.next_attempt_at FROM outbox.queued_tenants(p.name) AS t (tenant) CROSS JOIN LATERAL (
+    SELECT next_attempt_at FROM outbox.queue WHERE provider = p.name AND tenant = t.tenant AND next_attempt_at <= now()
+    ORDER BY next_attempt_at LIMIT 1) r
+  ORDER BY 1 LIMIT 1) oldest ON true;

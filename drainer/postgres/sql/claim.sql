@@ -1,9 +1,12 @@
 -- $1 worker, then one element a lane: $2 the provider whose rows, each once, $3
--- limit, $4 and $5 cursor, $6 server that is to serve them, $7 the provider's
--- fallback or ''; $8 for how many seconds if this is a probe, of one lane, else 0;
--- and $9 for each lane how many bytes its rows may have: each row also counts the 512
--- of its other columns, and the first row is taken whatever it has; $10 whether a lane may
--- repeat an effect; $11 and $12 the history that this process knows and how far it saw it. Rows and claims change place in one statement. A declared dead worker and a paused
+-- limit, $4 server that is to serve them, $5 the provider's fallback or '';
+-- $6 for how many seconds if this is a probe, of one lane, else 0; $7 for each lane
+-- how many bytes its rows may have: each row also counts the 512 of its other columns,
+-- and the first row is taken whatever it has. Then one element a part, in the order in which they fill
+-- their lane: $8 the lane's place in $2, $9 and $10 the first and the last tenant, $11 limit, $12 and $13
+-- cursor. A part of several tenants is divided by weight among the first of them that have due rows.
+-- $14 whether a lane may repeat an effect; $15 and $16 the history that this process knows and how far it saw it.
+-- Rows and claims change place in one statement. A declared dead worker and a paused
 -- provider claim nothing. A forward row of a run under compensation is stopped
 -- instead of claimed, or, where something may have been applied, claimed to be
 -- looked up and never to be sent.
@@ -15,52 +18,78 @@
 --   via is another       | its provider's lane, which hands it to the one named, if that is configured
 --
 -- claim.go renders this for probes, which try a provider whose breaker opened, or an operation: then $2 and
--- $6 are the lane where its rows are parked; and for all other claims, of which Postgres would begin the probe's parts
+-- $4 are the lane where its rows are parked; and for all other claims, of which Postgres would begin the probe's parts
 -- each time. A probe takes the row that failed least, of the first that are due.
 WITH history AS MATERIALIZED (  -- none where the database may have lost commits since: nothing is claimed until a heartbeat has looked
   SELECT accepted_by IS NOT NULL AS accepted, doubted_until
   FROM (SELECT *, tableoid FROM outbox.history ORDER BY id DESC LIMIT 1) h
-  WHERE id = $11::int AND tableoid = table_oid AND (lsn >= $12::pg_lsn) IS NOT FALSE
+  WHERE id = $15::int AND tableoid = table_oid AND (lsn >= $16::pg_lsn) IS NOT FALSE
     AND CASE WHEN timeline IS NULL THEN true ELSE timeline = pg_catalog.concat('x'::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END
 ), {{if .Probe}}probe AS MATERIALIZED (
   SELECT 1 FROM outbox.{{if .Operation}}tool{{else}}provider{{end}}
-  WHERE name = ($6::text[])[1]{{if not .Operation}} AND NOT paused{{end}}
+  WHERE name = ($4::text[])[1]{{if not .Operation}} AND NOT paused{{end}}
     AND ((state <> 'closed' AND open_until <= clock_timestamp())
       OR (state = 'half_open' AND NOT EXISTS (SELECT FROM outbox.worker w WHERE w.worker_id = prober)))
   FOR UPDATE SKIP LOCKED  -- one prober in the fleet, and nobody waits for it
 ), {{end}}lane AS MATERIALIZED (
   SELECT l.*, doubted_until, coalesce(own.state = 'closed', true) AS closed
-  FROM unnest($2::text[], $3::int[], $4::timestamptz[], $5::bigint[], $6::text[], $7::text[], $9::bigint[], $10::boolean[])
-    AS l (provider, room, after_time, after_intent, server, fallback, bytes, once)
+  FROM unnest($2::text[], $3::int[], $4::text[], $5::text[], $7::bigint[], $14::boolean[])
+    WITH ORDINALITY AS l (provider, room, server, fallback, bytes, once, n)
   JOIN history ON accepted OR NOT once  -- one row, or none
   LEFT JOIN outbox.provider own ON own.name = {{if .Operation}}split_part(l.provider, '/'::text, 1){{else}}l.provider{{end}}
   {{if not .Probe}}LEFT JOIN outbox.provider upstream ON upstream.name = l.server
   {{end}}WHERE NOT coalesce(own.paused, false)
     AND {{if .Operation}}coalesce(own.state = 'closed', true) AND {{end}}{{if .Probe}}EXISTS (SELECT FROM probe){{else}}coalesce(upstream.state = 'closed' AND NOT upstream.paused, true){{end}}
     AND EXISTS (SELECT FROM outbox.worker WHERE worker_id = $1::uuid)
+), part AS MATERIALIZED (
+  SELECT p.lane, p.place, p.after_time, p.after_intent, t.tenant, t.room
+  FROM unnest($8::bigint[], $9::smallint[], $10::smallint[], $11::bigint[], $12::timestamptz[], $13::bigint[])
+    WITH ORDINALITY AS p (lane, first, last, room, after_time, after_intent, place)
+  JOIN lane l ON l.n = p.lane
+  CROSS JOIN LATERAL (
+    SELECT p.first AS tenant, p.room WHERE p.first = p.last
+    UNION ALL
+    -- a loose index scan: one look a tenant, until enough of them are found whose first row is due
+    SELECT tenant, 1 + (least(p.room, l.room) - count(*) OVER ()) * weight / sum(weight) OVER ()
+    FROM (
+      WITH RECURSIVE walk AS (
+        (SELECT q.tenant, q.next_attempt_at <= now() AS due FROM outbox.queue q
+         WHERE q.provider = l.provider AND q.tenant >= p.first AND q.tenant <= p.last
+         ORDER BY q.tenant, q.next_attempt_at LIMIT 1)
+        UNION ALL
+        SELECT n.* FROM walk CROSS JOIN LATERAL (
+          SELECT q.tenant, q.next_attempt_at <= now() FROM outbox.queue q
+          WHERE q.provider = l.provider AND q.tenant > walk.tenant AND q.tenant <= p.last
+          ORDER BY q.tenant, q.next_attempt_at LIMIT 1) n
+      )
+      SELECT tenant, coalesce((SELECT t.weight FROM outbox.tenant t WHERE t.tenant_id = walk.tenant), 1) AS weight
+      FROM walk WHERE due LIMIT {{if .Probe}}64{{else}}least(64::bigint, p.room, l.room){{end}}) found
+    WHERE p.first < p.last) t
 ), taken AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT due.ctid FROM lane l CROSS JOIN LATERAL (
-      SELECT ctid FROM (SELECT ctid, bytes, sum(512 + bytes) OVER (ROWS UNBOUNDED PRECEDING) AS filled FROM (SELECT * FROM (
-        SELECT ctid, bytes{{if .Probe}}, tries, next_attempt_at, intent_id{{end}} FROM outbox.queue
-        WHERE provider = l.provider AND next_attempt_at <= now()
-          AND (next_attempt_at, intent_id) > (l.after_time, l.after_intent)
-          AND CASE WHEN l.server = l.provider THEN via IS NULL OR (via <> l.fallback AND $8::float8 = 0::float8)
-                   ELSE via = l.server OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT l.closed AND next_attempt_at > l.doubted_until
-                        -- an undo goes to whoever had the effect, or to nobody
-                        AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = intent_id)) END
-        ORDER BY next_attempt_at, intent_id
-        LIMIT {{if .Probe}}100{{else}}12000  -- for the planner, who cannot know l.room: which is never that much{{end}}
-        FOR UPDATE SKIP LOCKED) few{{if .Probe}} ORDER BY tries, next_attempt_at, intent_id{{end}}
-      LIMIT l.room) roomy) summed  -- below the sum, which reads one row ahead: no row is locked that is not counted
+      SELECT ctid FROM (SELECT ctid, bytes, sum(512 + bytes) OVER (ROWS UNBOUNDED PRECEDING) AS filled FROM (
+        SELECT few.* FROM (SELECT * FROM part WHERE lane = l.n ORDER BY place, tenant) p CROSS JOIN LATERAL (SELECT * FROM (
+          SELECT ctid, bytes{{if .Probe}}, tries, next_attempt_at, intent_id{{end}} FROM outbox.queue
+          WHERE provider = l.provider AND tenant = p.tenant AND next_attempt_at <= now()
+            AND (next_attempt_at, intent_id) > (p.after_time, p.after_intent)
+            AND CASE WHEN l.server = l.provider THEN via IS NULL OR (via <> l.fallback AND $6::float8 = 0::float8)
+                     ELSE via = l.server OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT l.closed AND next_attempt_at > l.doubted_until
+                          -- an undo goes to whoever had the effect, or to nobody
+                          AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = intent_id)) END
+          ORDER BY next_attempt_at, intent_id
+          LIMIT {{if .Probe}}100{{else}}12000  -- for the planner, who cannot know p.room: which is never that much{{end}}
+          FOR UPDATE SKIP LOCKED) due{{if not .Probe}} LIMIT p.room{{end}}) few{{if .Probe}}
+        ORDER BY tries, next_attempt_at, intent_id{{end}}
+        LIMIT l.room) roomy) summed  -- below the sum, which reads one row ahead: no row is locked that is not counted
       WHERE filled - bytes - 512 < l.bytes) due))
   RETURNING pg_catalog.array_position($2::text[], provider) AS n,
-            intent_id, agent_run_id, next_attempt_at, attempt, tries, first_attempt_at, maybe_applied, lookup, via,
+            intent_id, tenant, agent_run_id, next_attempt_at, attempt, tries, first_attempt_at, maybe_applied, lookup, via,
             next_attempt_at <= (SELECT doubted_until FROM history) AS doubted
 ), candidate AS (
-  SELECT t.n, t.intent_id, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries,
+  SELECT t.n, t.intent_id, t.tenant, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries,
          CASE WHEN t.doubted THEN least(t.first_attempt_at, (SELECT created_at FROM outbox.intent WHERE id = t.intent_id)) ELSE t.first_attempt_at END AS first_attempt_at,
-         t.maybe_applied OR t.doubted AS maybe_applied, t.lookup OR t.doubted AS asks, coalesce(t.via, nullif(($6::text[])[t.n], ($2::text[])[t.n])) AS via,
+         t.maybe_applied OR t.doubted AS maybe_applied, t.lookup OR t.doubted AS asks, coalesce(t.via, nullif(($4::text[])[t.n], ($2::text[])[t.n])) AS via,
          s.agent_run_id IS NOT NULL AND NOT t.lookup
            -- no EXISTS: that could be planned as one look at every undo there is
            AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = t.intent_id) AS closed,
@@ -70,14 +99,14 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
   LEFT JOIN LATERAL (SELECT agent_run_id FROM outbox.saga WHERE agent_run_id = t.agent_run_id LIMIT 1) s ON true
 ), claimed AS (
   INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
-  SELECT $1::uuid, {{if .Operation}}split_part(($2::text[])[n], '/'::text, 1), split_part(($6::text[])[n], '/'::text, 1){{else}}($2::text[])[n], ($6::text[])[n]{{end}}, pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt), pg_catalog.array_agg(tries),
+  SELECT $1::uuid, {{if .Operation}}split_part(($2::text[])[n], '/'::text, 1), split_part(($4::text[])[n], '/'::text, 1){{else}}($2::text[])[n], ($4::text[])[n]{{end}}, pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt), pg_catalog.array_agg(tries),
          pg_catalog.array_agg(first_attempt_at), pg_catalog.array_agg(maybe_applied), pg_catalog.array_agg(asks OR closed), pg_catalog.array_agg(via)
   FROM candidate WHERE NOT closed OR maybe_applied GROUP BY n
   RETURNING claim_id, provider
 ){{if .Probe}}, probed AS (
   UPDATE outbox.{{if .Operation}}tool{{else}}provider{{end}}
-  SET state = 'half_open', prober = $1::uuid, open_until = clock_timestamp() + make_interval(secs => $8::float8)
-  WHERE name = ($6::text[])[1] AND EXISTS (SELECT FROM claimed)
+  SET state = 'half_open', prober = $1::uuid, open_until = clock_timestamp() + make_interval(secs => $6::float8)
+  WHERE name = ($4::text[])[1] AND EXISTS (SELECT FROM claimed)
 ){{end}}, stopped AS (
   INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
   SELECT intent_id, attempt, 'saga', 'cancelled', 'cancelled' FROM candidate WHERE closed AND NOT maybe_applied
@@ -94,7 +123,8 @@ SELECT n, CASE WHEN closed AND NOT maybe_applied THEN 0 ELSE
        -- only a lookup needs what an earlier attempt brought
        CASE WHEN asks THEN (SELECT provider_ref FROM outbox.attempt a
          WHERE a.intent_id = candidate.intent_id AND provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1) END,
-       coalesce(i.namespace, ''), coalesce(new_key.generation, 0), coalesce(new_key.doubt, false)
+       coalesce(i.namespace, ''), coalesce(new_key.generation, 0), coalesce(new_key.doubt, false), candidate.tenant,
+       CASE WHEN candidate.tenant = 0 THEN 1 ELSE coalesce((SELECT t.weight FROM outbox.tenant t WHERE t.tenant_id = candidate.tenant), 1) END
 FROM candidate JOIN outbox.intent i ON i.id = intent_id
 LEFT JOIN LATERAL (
   SELECT generation, doubt FROM outbox.generation g WHERE g.intent_id = candidate.intent_id LIMIT 1

@@ -4,7 +4,7 @@
 WITH known AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT parked.ctid FROM pg_catalog.unnest($1::text[]) AS t (tool) CROSS JOIN LATERAL (
-      SELECT ctid FROM outbox.queue WHERE provider = t.tool ORDER BY next_attempt_at, intent_id LIMIT $3::int
+      SELECT ctid FROM outbox.queue WHERE provider = t.tool ORDER BY tenant, next_attempt_at, intent_id LIMIT $3::int
       FOR UPDATE SKIP LOCKED) parked
     WHERE NOT EXISTS (SELECT FROM outbox.tool g WHERE g.name = t.tool AND g.state <> 'closed')
       OR (t.tool = ANY ($2::text[])

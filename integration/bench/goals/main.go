@@ -191,6 +191,9 @@ var goals = []goal{
 	{"10,000 runs rolled back, undos a second, of a plain drain of as many", "Rollback", "x-plain", atLeast, 0.25, 0.5, ""},
 	{"… the last one begun", "Rollback", "last-begun-s", atMost, 10, 5, " s"},
 	{"… beside 3,000 sagas that wait for humans, of none", "Rollback", "x-none-waiting", atLeast, 0.9, 1, ""},
+	{"a tenant's lone intent beside a million of another tenant, waits longer than alone by, p50", "Fairness", "more-p50-ms", atMost, 50, 20, " ms"},
+	{"… p99", "Fairness", "more-p99-ms", atMost, 300, 100, " ms"},
+	{"1,000 tenants, of one", "Fairness", "x-one-tenant", atLeast, 0.8, 0.95, ""},
 	{"the console's slowest page among 5 M intents, p95", "Console", "page-p95-ms", atMost, 300, 150, " ms"},
 	{"a drain beside ten open pages, of none", "Console", "x-unwatched", atLeast, 0.97, 1, ""},
 }

@@ -15,6 +15,9 @@ INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
 SELECT fresh.kind, i.id, i.agent_run_id, fresh.name
 FROM (SELECT * FROM shut WHERE NOT EXISTS (SELECT FROM known WHERE known.kind = shut.kind AND known.detail = shut.name)) fresh
 CROSS JOIN LATERAL (
-  SELECT q.intent_id FROM outbox.queue q WHERE q.provider = fresh.name ORDER BY q.next_attempt_at, q.intent_id LIMIT 1) oldest
+  SELECT r.intent_id FROM outbox.queued_tenants(fresh.name) AS t (tenant) CROSS JOIN LATERAL (
+    SELECT q.next_attempt_at, q.intent_id FROM outbox.queue q WHERE q.provider = fresh.name AND q.tenant = t.tenant
+    ORDER BY q.next_attempt_at, q.intent_id LIMIT 1) r
+  ORDER BY r.next_attempt_at, r.intent_id LIMIT 1) oldest
 JOIN outbox.intent i ON i.id = oldest.intent_id
 ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now();

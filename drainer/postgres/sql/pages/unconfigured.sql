@@ -13,9 +13,11 @@ WITH RECURSIVE queued AS (
 ), stuck AS MATERIALIZED (
   SELECT queued.provider, oldest.intent_id
   FROM queued CROSS JOIN LATERAL (
-    SELECT q.intent_id FROM outbox.queue q
-    WHERE q.provider = queued.provider AND q.next_attempt_at <= now() - make_interval(secs => $2::float8)
-    ORDER BY q.next_attempt_at, q.intent_id LIMIT 1) oldest
+    SELECT r.intent_id FROM outbox.queued_tenants(queued.provider) AS t (tenant) CROSS JOIN LATERAL (
+      SELECT q.next_attempt_at, q.intent_id FROM outbox.queue q
+      WHERE q.provider = queued.provider AND q.tenant = t.tenant AND q.next_attempt_at <= now() - make_interval(secs => $2::float8)
+      ORDER BY q.next_attempt_at, q.intent_id LIMIT 1) r
+    ORDER BY r.next_attempt_at, r.intent_id LIMIT 1) oldest
   WHERE queued.provider <> ALL ($1::text[]) AND strpos(queued.provider, '/'::text) = 0
     AND NOT EXISTS (SELECT FROM outbox.worker w WHERE queued.provider = ANY (w.providers))
 ), known AS MATERIALIZED (

@@ -20,9 +20,11 @@ WITH RECURSIVE lane AS (
 ), stuck AS MATERIALIZED (
   SELECT l.lane, oldest.intent_id
   FROM looked_at l CROSS JOIN LATERAL (
-    SELECT q.intent_id FROM outbox.queue q
-    WHERE q.provider = l.lane AND q.next_attempt_at <= now() - make_interval(secs => $1::float8)
-    ORDER BY q.next_attempt_at, q.intent_id LIMIT 1) oldest
+    SELECT r.intent_id FROM outbox.queued_tenants(l.lane) AS t (tenant) CROSS JOIN LATERAL (
+      SELECT q.next_attempt_at, q.intent_id FROM outbox.queue q
+      WHERE q.provider = l.lane AND q.tenant = t.tenant AND q.next_attempt_at <= now() - make_interval(secs => $1::float8)
+      ORDER BY q.next_attempt_at, q.intent_id LIMIT 1) r
+    ORDER BY r.next_attempt_at, r.intent_id LIMIT 1) oldest
   WHERE NOT EXISTS (SELECT FROM outbox.worker w WHERE l.lane = ANY (w.tools))
 ), over AS (
   UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'drainer'

@@ -1,0 +1,294 @@
+package drainer
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+const (
+	fullScanInterval = time.Second
+	// fullScanShare limits full scans to that fraction of a lane's time: each one
+	// reads every dead index entry that a held snapshot keeps.
+	fullScanShare = 20
+	// maxScanPause keeps one slow batch from hiding rows for minutes.
+	maxScanPause = 10 * time.Second
+
+	// tenantsAtOnce bounds the parts of a claim, each of which is an index scan: of the tenants that have due
+	// rows, of those that lately had, and of the gaps between them.
+	tenantsAtOnce = 64
+	// searchInterval is how often a lane that has enough to do looks for tenants that have rows again.
+	searchInterval = 20 * time.Millisecond
+)
+
+// scan is where a lane looks next, and for whose rows. Tenants that have due rows share each claim by their
+// weights. The others are searched for: an index scan finds the first of them that have rows, however many there are.
+type scan struct {
+	tenants  []*tenant // by their ids: all that are hungry, and of the others those that had rows last
+	searchAt time.Time // when the next search may come, while one is hungry
+	searched bool      // the last claim did
+	gap      int       // which gap between the tenants the next search begins with
+	turn     int       // which of its parts comes first
+
+	hungry   bool // a tenant is
+	owed     bool // one more look before waiting
+	nothing  bool // the last look was a full scan of everything and found nothing due
+	hasBegun bool
+}
+
+// tenant is one of which rows were found. Following its cursor skips the dead index entries
+// of earlier claims. A full scan also finds what landed behind the cursor: rows
+// released, reaped or committed late.
+type tenant struct {
+	id      int16
+	weight  int
+	credit  float64 // rows that it is owed, or below 0 had too many
+	cursor  Cursor
+	allowed time.Time // the next full scan may come
+	overdue time.Time // the next full scan must come
+	hungry  bool      // the last look found all it asked for
+	foundAt time.Time
+}
+
+// again reports whether the next look need not wait.
+func (s *scan) again() bool { return s.hungry || s.owed || !s.hasBegun }
+
+// owe asks for one more look before the lane waits.
+func (s *scan) owe() { s.owed = true }
+
+// restart forgets where the lane was: a look that failed may have left rows that the
+// cursors have passed since.
+func (s *scan) restart() {
+	for _, t := range s.tenants {
+		t.cursor, t.credit = Cursor{}, 0
+	}
+	s.owed, s.nothing = true, false
+}
+
+// plan says whose rows the claim takes. A search comes first, so that it finds room, and never twice in a row
+// beside hungry tenants, so that they find some too.
+func (s *scan) plan(claim *Claim, now time.Time) {
+	s.owed = false
+	s.searched = !s.hungry || (!s.searched && now.After(s.searchAt))
+	if s.searched {
+		s.search(claim, now)
+	}
+	s.divide(claim, now)
+}
+
+// search asks for the tenants that are not hungry: each of those known by its cursor, the others by the gaps between.
+// Beside hungry ones it has half of the claim.
+func (s *scan) search(claim *Claim, now time.Time) {
+	var known, gaps []Part
+	next := 0
+	for _, t := range s.tenants {
+		if next < int(t.id) {
+			gaps = append(gaps, Part{First: int16(next), Last: t.id - 1})
+		}
+		next = int(t.id) + 1
+		if !t.hungry {
+			known = append(known, t.part(claim, 0, now))
+		}
+	}
+	if next <= LastTenant {
+		gaps = append(gaps, Part{First: int16(next), Last: LastTenant})
+	}
+	gaps = rotated(gaps, s.gap)[:min(len(gaps), tenantsAtOnce+1)]
+	s.gap += len(gaps)
+	for i := range gaps {
+		gaps[i].Limit = claim.Limit
+		if s.hungry {
+			gaps[i].Limit = max(1, claim.Limit/4)
+		}
+	}
+	for i := range known {
+		known[i].Limit = claim.Limit
+		if s.hungry {
+			known[i].Limit = max(1, claim.Limit/4/len(known))
+		}
+	}
+	claim.Parts = rotated(append(known, gaps...), s.turn) // each time another one comes first: they may fill the claim
+	s.turn++
+}
+
+func rotated(parts []Part, by int) []Part {
+	if len(parts) == 0 {
+		return parts
+	}
+	by %= len(parts)
+	return slices.Concat(parts[by:], parts[:by])
+}
+
+// divide is a deficit round robin: each hungry tenant is owed its share of every claim, and the claim goes to those
+// that are owed most. What one of them leaves is theirs to whom the next claim goes.
+func (s *scan) divide(claim *Claim, now time.Time) {
+	var due []*tenant
+	weights, credits := 0, 0.0
+	for _, t := range s.tenants {
+		if t.hungry {
+			due, weights, credits = append(due, t), weights+t.weight, credits+t.credit
+		}
+	}
+	for _, t := range due {
+		t.credit += (float64(claim.Limit) - credits) * float64(t.weight) / float64(weights)
+	}
+	slices.SortStableFunc(due, func(a, b *tenant) int { return cmp.Compare(b.credit, a.credit) })
+	due = due[:min(len(due), tenantsAtOnce)]
+	given, left := make([]int, len(due)), claim.Limit
+	weights = 0
+	for i, t := range due {
+		given[i] = min(left, max(0, int(math.Floor(t.credit))))
+		left -= given[i]
+		weights += t.weight
+	}
+	for len(due) > 0 && left > 0 { // others are not in this claim, or the shares were rounded down
+		rest := left
+		for i, t := range due {
+			more := min(left, max(1, rest*t.weight/weights))
+			given[i] += more
+			left -= more
+		}
+	}
+	for i, t := range due {
+		// One that is owed less than a row has the place of another that turns out to have none.
+		given[i] = max(1, given[i])
+		t.credit -= float64(given[i])
+		claim.Parts = append(claim.Parts, t.part(claim, given[i], now))
+	}
+}
+
+func (t *tenant) part(claim *Claim, limit int, now time.Time) Part {
+	part := Part{First: t.id, Last: t.id, Limit: limit, After: t.from(now)}
+	claim.Rescans = claim.Rescans || part.After.IsZero()
+	return part
+}
+
+func (t *tenant) from(now time.Time) Cursor {
+	if now.After(t.overdue) || (!t.hungry && now.After(t.allowed)) {
+		t.overdue = now.Add(fullScanInterval) // a look that begins beside this one need not be another full scan
+		return Cursor{}
+	}
+	return t.cursor
+}
+
+func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
+	parts := claim.Parts
+	if len(parts) == 0 {
+		parts = []Part{{Last: LastTenant, Limit: claim.Limit}}
+	}
+	// The last part with rows, and those behind it, may have more: they are due until a claim shows that they are not.
+	last := len(parts)
+	if reply.Found == claim.Limit || (claim.Bytes > 0 && reply.Bytes >= claim.Bytes) {
+		for last--; last > 0 && !slices.ContainsFunc(reply.Of, parts[last].has); {
+			last--
+		}
+	}
+	isFull, searched, cut, width := true, false, false, 0
+	for i, part := range parts {
+		searched, cut = searched || !part.isOfOne(), cut || (i > last && !part.isOfOne())
+		isFull, width = isFull && part.After.IsZero(), width+int(part.Last)-int(part.First)+1
+		var of []Taken
+		for _, taken := range reply.Of {
+			if part.has(taken) {
+				of = append(of, taken)
+			}
+		}
+		if at, known := s.find(part.First); known && part.isOfOne() && len(of) == 0 {
+			s.tenants[at].looked(part, Taken{}, i >= last, reply.Took, now)
+		}
+		for _, taken := range of {
+			// Of several each may have found all that its share of the part was.
+			s.tenant(taken).looked(part, taken, i >= last || len(of) > 1, reply.Took, now)
+		}
+	}
+	s.nothing = isFull && width > LastTenant && reply.Found == 0
+	s.hasBegun = true
+	if searched && !cut {
+		s.searchAt = now.Add(max(searchInterval, 2*reply.Took))
+	}
+	s.hungry = slices.ContainsFunc(s.tenants, func(t *tenant) bool { return t.hungry })
+	s.owed = s.owed || (!s.hungry && width <= LastTenant) // it has not looked at everything
+	s.forget()
+}
+
+func (t *tenant) looked(part Part, taken Taken, isHungry bool, took time.Duration, now time.Time) {
+	isFull := part.After.IsZero()
+	if isFull {
+		pause := min(fullScanShare*took, maxScanPause)
+		t.allowed = now.Add(pause)
+		t.overdue = now.Add(max(fullScanInterval, pause))
+	}
+	if taken.Found > 0 {
+		t.foundAt = now
+		// With two claims in flight the cursor only moves forward. It does not pass over
+		// rows that a full scan has yet to go through.
+		if isFull || (part.After.Compare(t.cursor) <= 0 && taken.Next.Compare(t.cursor) > 0) {
+			t.cursor = taken.Next
+		}
+	}
+	if t.hungry && part.isOfOne() {
+		t.credit += float64(part.Limit - taken.Found)
+	}
+	if t.hungry = isHungry || taken.Found == part.Limit; !t.hungry {
+		t.credit = 0
+	}
+}
+
+func (s *scan) find(id int16) (at int, known bool) {
+	return slices.BinarySearchFunc(s.tenants, id, func(t *tenant, id int16) int { return cmp.Compare(t.id, id) })
+}
+
+func (s *scan) tenant(taken Taken) *tenant {
+	i, known := s.find(taken.Tenant)
+	if !known {
+		s.tenants = slices.Insert(s.tenants, i, &tenant{id: taken.Tenant})
+	}
+	s.tenants[i].weight = max(1, taken.Weight)
+	return s.tenants[i]
+}
+
+// forget keeps few tenants that are not hungry: each look asks for each of them.
+func (s *scan) forget() {
+	var rest []*tenant
+	for _, t := range s.tenants {
+		if !t.hungry {
+			rest = append(rest, t)
+		}
+	}
+	if len(rest) <= tenantsAtOnce {
+		return
+	}
+	slices.SortFunc(rest, func(a, b *tenant) int { return b.foundAt.Compare(a.foundAt) })
+	for _, t := range rest[tenantsAtOnce:] {
+		t.foundAt = time.Time{}
+	}
+	s.tenants = slices.DeleteFunc(s.tenants, func(t *tenant) bool { return t.foundAt.IsZero() })
+}
+
+// inTurns is the order in which a claim's rows are sent: tenants take turns by their weights, or a claim's last row
+// would wait for all the others'.
+func inTurns(reply ClaimReply) []*Row {
+	if len(reply.Of) < 2 {
+		return reply.Rows
+	}
+	type place struct {
+		row  *Row
+		turn float64
+	}
+	weights, turns := map[int16]float64{}, map[int16]float64{}
+	for _, taken := range reply.Of {
+		weights[taken.Tenant] = float64(max(1, taken.Weight))
+	}
+	places := make([]place, len(reply.Rows))
+	for i, row := range reply.Rows {
+		turns[row.Tenant] += 1 / weights[row.Tenant]
+		places[i] = place{row, turns[row.Tenant]}
+	}
+	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(a.turn, b.turn) })
+	rows := make([]*Row, len(places))
+	for i, p := range places {
+		rows[i] = p.row
+	}
+	return rows
+}

@@ -1,0 +1,65 @@
+package bench_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// BenchmarkFairness asks how long the lone intents of one tenant wait beside a million of another, against how long
+// they wait alone, and what a thousand tenants cost where there could be one.
+func BenchmarkFairness(b *testing.B) {
+	const alone, tenants = 60, 1000
+	sim := noop("sim")
+	jobs := rows(b, fullRows)
+	for b.Loop() {
+		outbox := newOutbox(b)
+		outbox.exec(`INSERT INTO outbox.tenant (name, role) VALUES ('flood', 'flood')`)
+		daemon := startDaemon(b, outbox.url, sim)
+		second := func(int64) { time.Sleep(time.Second) }
+		own := outbox.pickUps(daemon, alone, second)
+		daemon.end()
+		outbox.enqueue(rows(b, middleBacklog), sim)
+		outbox.exec(`UPDATE outbox.queue SET tenant = (SELECT tenant_id FROM outbox.tenant)`)
+		outbox.exec(`VACUUM ANALYZE outbox.queue`)
+		daemon = startDaemon(b, outbox.url, sim)
+		beside := outbox.pickUpsBeside(daemon, time.Second)
+		daemon.end()
+		outbox.drop()
+		b.ReportMetric(quantile(own, 0.5), "alone-p50-ms")
+		b.ReportMetric(quantile(own, 0.99), "alone-p99-ms")
+		b.ReportMetric(float64(len(beside)), "lone-intents")
+		b.ReportMetric(quantile(beside, 0.5)-quantile(own, 0.5), "more-p50-ms")
+		b.ReportMetric(quantile(beside, 0.99)-quantile(own, 0.99), "more-p99-ms")
+
+		rates := race(rounds,
+			func() float64 { return drainOf(b, 1, jobs, sim).rate },
+			func() float64 { return drainOf(b, tenants, jobs, sim).rate },
+		)
+		b.ReportMetric(rates[1].median(), "1000-tenants-rows/s")
+		b.ReportMetric(rates[1].times(rates[0]), "x-one-tenant")
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// pickUpsBeside enqueues an intent in each interval, of the tenant 0, until nothing of the others is queued.
+func (o *outbox) pickUpsBeside(daemon *daemon, interval time.Duration) []float64 {
+	o.b.Helper()
+	since := o.now()
+	daemon.await("emptied the queue", func() bool {
+		next := time.Now().Add(interval)
+		o.exec(`SELECT outbox.enqueue('lone', clock_timestamp()::text, 'sim/act', 'order', $1)`, payloadText)
+		time.Sleep(time.Until(next))
+		return read[bool](o.database, `SELECT NOT EXISTS (SELECT FROM outbox.queue WHERE tenant > 0)`)
+	})
+	o.awaitSettled(daemon)
+	rows, _ := o.Query(o.b.Context(), `
+		SELECT 1000 * extract(epoch FROM a.started_at - i.created_at)::float8 FROM outbox.intent i JOIN outbox.attempt a ON a.intent_id = i.id
+		WHERE i.agent_run_id = 'lone' AND i.created_at > $1::timestamptz`, since)
+	took, err := pgx.CollectRows(rows, pgx.RowTo[float64])
+	if err != nil {
+		o.b.Fatal(err)
+	}
+	return took
+}
