@@ -116,10 +116,12 @@ cluster-test: ## install and break the chart in a Kubernetes on this machine; CL
 # A build between releases is older than any release, and newer than the builds before it.
 UNRELEASED = 0.0.0-dev.$(shell echo $(DATE) | tr -dc 0-9).g$(shell git describe --always --dirty --exclude '*')
 
-dist: $(if $(TAG),frozen) ## build archives, .deb, .rpm, chart, SBOMs and checksums into dist/, for Linux and macOS
+dist: $(if $(TAG),frozen) ## build archives, .deb, .rpm, image, chart, SBOMs and checksums into dist/, for Linux and macOS
 	GOBIN="$(CURDIR)/bin/tools" CGO_ENABLED=0 $(GO) install -trimpath $(SBOM)
 	VERSION=$(or $(TAG:v%=%),$(UNRELEASED)) REVISION=$(REVISION) DATE=$(DATE) SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 	  $(GORELEASER) release --snapshot --clean
+	@test -n "$(CA_CERTIFICATES)" || { echo 'no CA certificates found; say CA_CERTIFICATES=FILE' >&2; exit 1; }
+	cd deploy && $(GO) run ./ociimage -version $(or $(TAG:v%=%),$(UNRELEASED)) -revision $(REVISION) -created $(DATE) -certificates $(CA_CERTIFICATES)
 
 frozen: freeze
 	@test -z "$$(git status --porcelain)" || { echo '$(TAG) is not what lies here: commit, and move the tag' >&2; exit 1; }

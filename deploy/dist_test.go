@@ -3,12 +3,17 @@ package deploy_test
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/rand"
 	"crypto/sha256"
+	"crypto/x509"
 	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"maps"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path"
@@ -19,7 +24,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"helm.sh/helm/v3/pkg/chart/loader"
+	helmregistry "helm.sh/helm/v3/pkg/registry"
 )
 
 // distribution is the folder that `make dist` filled, and the commit that it was made of.
@@ -41,9 +54,9 @@ func requireDist(t *testing.T) distribution {
 		t.Fatalf("want one chart, which tells the version: %v (%v)", charts, err)
 	}
 	version := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(charts[0]), "drainer-chart-"), ".tgz")
-	log := exec.Command("git", "log", "-1", "--date=format-local:%Y-%m-%dT%H:%M:%SZ", "--format=%H %cd")
-	log.Env = append(os.Environ(), "TZ=UTC")
-	head, err := log.Output()
+	commit := exec.Command("git", "log", "-1", "--date=format-local:%Y-%m-%dT%H:%M:%SZ", "--format=%H %cd")
+	commit.Env = append(os.Environ(), "TZ=UTC")
+	head, err := commit.Output()
 	if err != nil {
 		t.Fatalf("git log -1: %v", err)
 	}
@@ -59,7 +72,7 @@ func (d distribution) path(name string) string {
 func TestDistNamesEachOfItsFilesWithItsChecksum(t *testing.T) {
 	t.Parallel()
 	dist := requireDist(t)
-	wanted := []string{"drainer-chart-%s.tgz"}
+	wanted := []string{"drainer-chart-%s.tgz", "drainer_%s_image.tar", "drainer_%s_image_amd64.cdx.json", "drainer_%s_image_arm64.cdx.json"}
 	for _, platform := range platforms {
 		wanted = append(wanted, "drainer_%s_"+platform+".tar.gz", "drainer_%s_"+platform+".cdx.json")
 		if strings.HasPrefix(platform, "linux") {
@@ -314,4 +327,106 @@ func unpack(t *testing.T, name string) map[string][]byte {
 		t.Fatalf("%s: %v", name, err)
 	}
 	return untar(t, unzipped)
+}
+
+// The registry runs in this process. What is pulled is what an installation would get.
+func TestDistsImageAndChartGoThroughARegistry(t *testing.T) {
+	t.Parallel()
+	dist := requireDist(t)
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	host := strings.TrimPrefix(server.URL, "http://")
+
+	folder := t.TempDir()
+	for name, content := range untar(t, bytes.NewReader(readFile(t, dist.path("drainer_%s_image.tar")))) {
+		place := filepath.Join(folder, filepath.FromSlash(name))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(place), 0o700), os.WriteFile(place, content, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	index, err := layout.ImageIndexFromPath(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil || len(manifest.Manifests) != 2 {
+		t.Fatalf("the index holds %+v (%v), want two images", manifest, err)
+	}
+	reference, err := name.ParseReference(host + "/owner/drainer:" + dist.version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.WriteIndex(reference, index); err != nil {
+		t.Fatal(err)
+	}
+	for _, architecture := range []string{"amd64", "arm64"} {
+		image, err := remote.Image(reference, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: architecture}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := image.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config.Architecture != architecture || config.Config.User != "65532:65532" || config.Config.Labels["org.opencontainers.image.revision"] != dist.revision {
+			t.Errorf("the image of %s is of %s, user %s, labels %v", architecture, config.Architecture, config.Config.User, config.Config.Labels)
+		}
+		content := mutate.Extract(image)
+		files := untar(t, content)
+		_ = content.Close()
+		archive := unpack(t, dist.path("drainer_%s_linux_"+architecture+".tar.gz"))
+		if program := archive[fmt.Sprintf("drainer_%s_linux_%s/drainer", dist.version, architecture)]; len(program) == 0 || !bytes.Equal(files["drainer"], program) {
+			t.Errorf("the image of %s holds another program than its archive", architecture)
+		}
+		if !x509.NewCertPool().AppendCertsFromPEM(files["etc/ssl/certs/ca-certificates.crt"]) {
+			t.Errorf("the image of %s trusts no authority", architecture)
+		}
+		sbom := string(readFile(t, dist.path("drainer_%s_image_"+architecture+".cdx.json")))
+		for _, part := range []string{`"type": "container"`, `"ca-certificates.crt"`, `"github.com/jackc/pgx/v5"`} {
+			if !strings.Contains(sbom, part) {
+				t.Errorf("the SBOM of the image of %s lacks %s", architecture, part)
+			}
+		}
+		if architecture == runtime.GOARCH {
+			dist.runImage(t, image)
+		}
+	}
+
+	client, err := helmregistry.NewClient(helmregistry.ClientOptPlainHTTP(), helmregistry.ClientOptWriter(io.Discard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	chart, at := readFile(t, dist.path("drainer-chart-%s.tgz")), host+"/owner/charts/drainer:"+strings.ReplaceAll(dist.version, "+", "_")
+	if _, err := client.Push(chart, at); err != nil {
+		t.Fatal(err)
+	}
+	pulled, err := client.Pull(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(pulled.Chart.Data, chart) {
+		t.Error("the chart that was pulled is not the one that was pushed")
+	}
+}
+
+// runImage has Docker run the image that was pulled, where there is one.
+func (d distribution) runImage(t *testing.T, image v1.Image) {
+	t.Helper()
+	if exec.Command("docker", "info").Run() != nil {
+		t.Log("there is no Docker here: the image is not run")
+		return
+	}
+	tag, err := name.NewTag("drainer-dist-test:" + strings.ToLower(rand.Text()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	packed := filepath.Join(t.TempDir(), "image.tar")
+	if err := tarball.WriteToFile(packed, tag, image); err != nil {
+		t.Fatal(err)
+	}
+	docker(t, "load", "--input", packed)
+	t.Cleanup(func() { _ = exec.Command("docker", "rmi", "--force", tag.Name()).Run() })
+	if printed := docker(t, append(append([]string{"run", "--rm"}, confined...), tag.Name(), "version")...); !strings.Contains(printed, d.version) {
+		t.Errorf("version printed %q, want %s", printed, d.version)
+	}
 }
