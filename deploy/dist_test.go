@@ -329,7 +329,7 @@ func unpack(t *testing.T, name string) map[string][]byte {
 	return untar(t, unzipped)
 }
 
-// The registry runs in this process. What is pulled is what an installation would get.
+// The registry runs in this process.
 func TestDistsImageAndChartGoThroughARegistry(t *testing.T) {
 	t.Parallel()
 	dist := requireDist(t)

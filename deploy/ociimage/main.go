@@ -1,5 +1,5 @@
 // Package main makes the container image for both architectures out of the archives in dist/, as
-// one index in the layout of OCI, and a list of what is in it. It needs neither Docker nor a
+// one index in the layout of OCI, and its SBOMs. It needs neither Docker nor a
 // registry, and the same commit gives the same bytes, as long as the authorities are the same.
 package main
 
@@ -77,7 +77,7 @@ func (b build) run() error {
 	return b.write(index)
 }
 
-// image is what deploy/Containerfile makes.
+// image has the files and the configuration that deploy/Containerfile gives it.
 func (b build) image(architecture string) (v1.Image, error) {
 	program, err := b.program(architecture)
 	if err != nil {
