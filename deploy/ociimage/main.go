@@ -121,7 +121,7 @@ func (b build) program(architecture string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the archive: %w", err)
 	}
-	defer archive.Close()
+	defer func() { _ = archive.Close() }() // it was read alone
 	unzipped, err := gzip.NewReader(archive)
 	if err != nil {
 		return nil, fmt.Errorf("read the archive: %w", err)
