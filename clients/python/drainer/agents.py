@@ -125,8 +125,7 @@ def outbox_server(name: str, tools: Iterable[OutboxTool], *, run: str, connect: 
     import claude_agent_sdk
 
     def handled(each: OutboxTool) -> Any:
-        if isinstance(each.step, _FromToolUseId):
-            raise ValueError(f"{each.name} takes its step from the tool use id, which a handler is not told; use outbox_hook")
+        _require_named_step(each)
 
         async def handler(arguments: dict[str, Any]) -> dict[str, Any]:
             answer = await each.answer(arguments, run=run, connect=connect)
@@ -135,6 +134,43 @@ def outbox_server(name: str, tools: Iterable[OutboxTool], *, run: str, connect: 
         return claude_agent_sdk.tool(each.name, each.description, each.schema)(handler)
 
     return claude_agent_sdk.create_sdk_mcp_server(name=name, version=version, tools=[handled(each) for each in tools])
+
+
+def add_to_mcp_server(server: Any, tools: Iterable[OutboxTool], *, run: str, connect: Connect) -> None:
+    """Makes these the tools of an mcp.server.lowlevel.Server of the official MCP SDK, version 1.
+
+    Each schema has to be a JSON Schema of an object. A server is of one run: the model cannot name another.
+    """
+    from mcp import types
+
+    by_name = {each.name: each for each in tools}
+    for each in by_name.values():
+        _require_named_step(each)
+        if not isinstance(each.schema, Mapping) or each.schema.get("type") != "object":
+            raise ValueError(f"{each.name} needs a JSON Schema of an object: MCP clients are shown it")
+
+    async def listed() -> list[Any]:
+        return [types.Tool(name=each.name, description=each.description, inputSchema=each.schema) for each in by_name.values()]
+
+    async def called(name: str, arguments: dict[str, Any]) -> list[Any]:
+        if name not in by_name:
+            raise Refused(f"There is no tool {name}.")
+        answer = await by_name[name].answer(arguments, run=run, connect=connect)
+        if answer.is_error:
+            raise Refused(answer.text)
+        return [types.TextContent(type="text", text=answer.text)]
+
+    server.list_tools()(listed)
+    server.call_tool()(called)
+
+
+class Refused(Exception):
+    """Is told to the model as an error: the MCP SDK makes one of what a handler raises."""
+
+
+def _require_named_step(tool: OutboxTool) -> None:
+    if isinstance(tool.step, _FromToolUseId):
+        raise ValueError(f"{tool.name} takes its step from the tool use id, which a handler is not told; use outbox_hook")
 
 
 Hook = Callable[[Any, "str | None", Any], Awaitable[dict[str, Any]]]

@@ -54,6 +54,23 @@ class TestFrameworks(world.Database):
 
         self.assert_recorded_once(*(asyncio.run(ask()) for _ in range(2)))
 
+    def test_mcp_sdk(self):
+        if lacking := world.missing(("psycopg2", "mcp")):
+            self.skipTest(f"{lacking} is not installed")
+        from drainer.agents import add_to_mcp_server
+        from mcp import types
+        from mcp.server.lowlevel import Server
+        from test_agents import Asking, TestMcpServers
+
+        server = Server("billing")
+        add_to_mcp_server(server, [Asking.charge(self, schema=TestMcpServers.SCHEMA)], run=self.run_id, connect=connect)
+        request = types.CallToolRequest(method="tools/call", params=types.CallToolRequestParams(name="charge", arguments=ASKED))
+
+        async def ask():
+            return (await server.request_handlers[types.CallToolRequest](request)).root.content[0].text
+
+        self.assert_recorded_once(*(asyncio.run(ask()) for _ in range(2)))
+
     def test_openai_agents(self):
         names = self.names("OpenAI Agents", ("agents",))
         from agents.tool_context import ToolContext

@@ -127,6 +127,62 @@ class TestTools(Asking):
         self.assertEqual(self.recorded()[0], 2)
 
 
+@dataclasses.dataclass
+class McpTool:
+    name: str
+    description: str
+    inputSchema: dict
+
+
+@dataclasses.dataclass
+class McpText:
+    type: str
+    text: str
+
+
+class McpServer:
+    """The two decorators of mcp.server.lowlevel.Server, version 1, and what it makes of an exception."""
+
+    def list_tools(self):
+        return lambda handler: setattr(self, "listed", handler)
+
+    def call_tool(self):
+        return lambda handler: setattr(self, "called", handler)
+
+    def ask(self, name, **arguments):
+        try:
+            return False, asyncio.run(self.called(name, arguments))[0].text
+        except Exception as error:
+            return True, str(error)
+
+
+class TestMcpServers(Asking):
+    SCHEMA = {"type": "object", "properties": {"invoice": {"type": "string"}, "amount": {"type": "integer"}}, "required": ["invoice", "amount"]}
+
+    def server(self, *tools):
+        mcp, mcp.types = types.ModuleType("mcp"), types.ModuleType("mcp.types")
+        mcp.types.Tool, mcp.types.TextContent = McpTool, McpText
+        server = McpServer()
+        with mock.patch.dict(sys.modules, {"mcp": mcp, "mcp.types": mcp.types}):
+            agents.add_to_mcp_server(server, tools, run=self.run_id, connect=connect)
+        return server
+
+    def test_a_server_lists_its_tools_and_records_their_calls_once(self):
+        server = self.server(self.charge(schema=self.SCHEMA))
+        self.assertEqual(asyncio.run(server.listed()), [McpTool("charge", "Charge an invoice.", self.SCHEMA)])
+        for _ in range(2):
+            self.assertEqual(server.ask("charge", invoice="invoice_442", amount=1200), (False, RECORDED))
+        self.assertEqual(server.ask("charge", invoice="invoice_442", amount=9), (True, SENTENCES["key_taken"]))
+        self.assertEqual(server.ask("refund"), (True, "There is no tool refund."))
+        self.assertEqual(self.recorded()[0], 1)
+
+    def test_a_tool_that_no_client_could_call_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "JSON Schema"):
+            self.server(self.charge())
+        with self.assertRaisesRegex(ValueError, "outbox_hook"):
+            self.server(self.charge(schema=self.SCHEMA, step=FROM_TOOL_USE_ID))
+
+
 class TestRecipes(Asking):
     """The recipes of docs/agents.md, with stand-ins of the names that they import."""
 
