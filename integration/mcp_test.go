@@ -3,6 +3,8 @@ package integration_test
 import (
 	"bufio"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,9 +43,14 @@ func TestAnAgentEnqueuesOverMCPAndADaemonCarriesItOut(t *testing.T) {
 		t.Errorf("over standard input and output: %s", got)
 	}
 
-	endpoint := serveMCP(t, rig, append(arguments, "--listen", "127.0.0.1:0"))
+	const token = "a-token-that-only-clients-know"
+	tokenFile := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(tokenFile, []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	endpoint := serveMCP(t, rig, append(arguments, "--listen", "127.0.0.1:0", "--token-file", tokenFile))
 	for _, run := range []string{"by-http", "by-http-too"} {
-		headers := &http.Client{Transport: withHeaders{"Drainer-Run": run, "Drainer-Step": "act"}}
+		headers := &http.Client{Transport: withHeaders{"Drainer-Run": run, "Drainer-Step": "act", "Authorization": "Bearer " + token}}
 		if got := call(t, &sdk.StreamableClientTransport{Endpoint: endpoint, HTTPClient: headers}, "enqueue_keyed_act"); got != recorded {
 			t.Errorf("over HTTP: %s", got)
 		}
@@ -52,6 +59,7 @@ func TestAnAgentEnqueuesOverMCPAndADaemonCarriesItOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	foreign.Header.Set("Authorization", "Bearer "+token)
 	foreign.Header.Set("Origin", "https://evil.example")
 	foreign.Header.Set("Content-Type", "application/json")
 	answer, err := http.DefaultClient.Do(foreign)

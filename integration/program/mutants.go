@@ -96,7 +96,7 @@ var Mutants = []Mutant{
 		Edits: []Edit{
 			{
 				File:  "drainer/postgres/sql/claim.sql",
-				Guard: "  WHERE id = $11::int AND tableoid = table_oid AND (lsn >= $12::pg_lsn) IS NOT FALSE\n    AND CASE",
+				Guard: "  WHERE id = $15::int AND tableoid = table_oid AND (lsn >= $16::pg_lsn) IS NOT FALSE\n    AND CASE",
 				Break: "  WHERE $11::int IS NOT NULL AND $12::pg_lsn IS NOT NULL OR CASE",
 			},
 			{

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"unicode"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -125,6 +126,9 @@ func (m mcpSetup) guard(command *cobra.Command) (func(http.Handler) http.Handler
 		token := strings.TrimSpace(string(text))
 		if len(token) < 20 {
 			return nil, usagef(command, "--token-file: the token has %d characters; take at least 20, such as of `openssl rand -hex 20`", len(token))
+		}
+		if strings.ContainsFunc(token, unicode.IsSpace) {
+			return nil, usagef(command, "--token-file: the token has a space or a second line, which no header can carry; take such as of `openssl rand -hex 20`")
 		}
 		return auth.RequireBearerToken(func(_ context.Context, sent string, _ *http.Request) (*auth.TokenInfo, error) {
 			if subtle.ConstantTimeCompare([]byte(sent), []byte(token)) == 0 {

@@ -49,6 +49,12 @@ func TestOtherMachinesNeedATokenForMCP(t *testing.T) {
 	if got := run(t, "mcp", "--listen", ":9466", "--token-file", short); got.code != exitUsage || !strings.Contains(got.stderr, "at least 20") {
 		t.Errorf("a short token: %d, %s", got.code, got.stderr)
 	}
+	if err := os.WriteFile(short, []byte("one token\nand another of many characters"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, "mcp", "--listen", ":9466", "--token-file", short); got.code != exitUsage || !strings.Contains(got.stderr, "second line") {
+		t.Errorf("a token that no header can carry: %d, %s", got.code, got.stderr)
+	}
 }
 
 func TestARequestWithoutTheTokenIsRefused(t *testing.T) {
