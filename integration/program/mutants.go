@@ -97,7 +97,7 @@ var Mutants = []Mutant{
 			{
 				File:  "drainer/postgres/sql/claim.sql",
 				Guard: "  WHERE id = $15::int AND tableoid = table_oid AND (lsn >= $16::pg_lsn) IS NOT FALSE\n    AND CASE",
-				Break: "  WHERE $11::int IS NOT NULL AND $12::pg_lsn IS NOT NULL OR CASE",
+				Break: "  WHERE $15::int IS NOT NULL AND $16::pg_lsn IS NOT NULL OR CASE",
 			},
 			{
 				File:  "drainer/postgres/sql/claim.sql",
