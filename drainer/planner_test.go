@@ -154,7 +154,7 @@ func TestLooksThatBeganTogetherPassNothingOver(t *testing.T) {
 	}{
 		"the farther one is heard of first": {from(10), []Cursor{from(10), from(10)}, []int{30, 20}, from(30)},
 		"the nearer one is heard of first":  {from(10), []Cursor{from(10), from(10)}, []int{20, 30}, from(30)},
-		"a full scan goes back":             {from(10), []Cursor{everywhere}, []int{5}, from(5)},
+		"a full scan starts over":           {from(10), []Cursor{everywhere}, []int{5}, from(5)},
 		"and the other one stays behind":    {from(10), []Cursor{everywhere, from(10)}, []int{5, 20}, from(5)},
 		"whichever comes first":             {from(10), []Cursor{from(10), everywhere}, []int{20, 5}, from(5)},
 	} {

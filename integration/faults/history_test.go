@@ -467,7 +467,7 @@ func TestACommitThatIsNotOnTheSynchronousStandbyIsNotCommitted(t *testing.T) {
 	primary := cluster.Start(t)
 	g := newGuarded(t, primary, postgres.Guard{})
 	g.enqueue("run")
-	cluster.Exec(t, primary, `ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
+	cluster.Exec(t, primary, `ALTER SYSTEM SET synchronous_standby_names = 'absent'`)
 	cluster.Exec(t, primary, `SELECT pg_reload_conf()`)
 	claimed := make(chan error, 1)
 	go func() {

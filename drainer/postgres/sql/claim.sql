@@ -75,7 +75,7 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
             AND (next_attempt_at, intent_id) > (p.after_time, p.after_intent)
             AND CASE WHEN l.server = l.provider THEN via IS NULL OR (via <> l.fallback AND $6::float8 = 0::float8)
                      ELSE via = l.server OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT l.closed AND next_attempt_at > l.doubted_until
-                          -- an undo goes to whoever had the effect, or to nobody
+                          -- an undo goes to the server that had the effect, and to no other
                           AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = intent_id)) END
           ORDER BY next_attempt_at, intent_id
           LIMIT {{if .Probe}}100{{else}}12000  -- for the planner, who cannot know p.room: which is never that much{{end}}
