@@ -122,9 +122,12 @@ func (s *Store) look(ctx context.Context) error {
 		accepts = "failover: lossless"
 	}
 	now, here, change := known{}, "", ""
-	err := s.life.QueryRow(ctx, lookSQL, before.History, before.LSN, m.Lease.Seconds(), accepts).Scan(&now.History, &now.LSN, &here, &change)
+	look := func() error {
+		return s.life.QueryRow(ctx, lookSQL, before.History, before.LSN, m.Lease.Seconds(), accepts).Scan(&now.History, &now.LSN, &here, &change)
+	}
+	err := look()
 	if errors.Is(err, pgx.ErrNoRows) {
-		return errors.New("look at the database's history: another worker has just begun a new one; the next heartbeat looks again")
+		err = look() // The statement waited for a worker that began a new history, and its snapshot is older than that.
 	}
 	if err != nil {
 		return fmt.Errorf("look at the database's history: %w", err)

@@ -7,11 +7,14 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainer/postgres"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 func TestTwoReapersShareTheDead(t *testing.T) {
@@ -507,4 +510,26 @@ func TestToolsAreKnownByTheirDaemonsAndForgottenAfterThem(t *testing.T) {
 	o.exec(`INSERT INTO outbox.tool (name) VALUES ('shop/new')`) // by one that joins at this moment
 	join("shop/a")
 	known("shop/a", "shop/c", "shop/new")
+}
+
+func TestWorkersThatAreTheFirstOfADatabaseJoinAtOnce(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	var joins errgroup.Group
+	start := make(chan struct{})
+	for range 8 {
+		store, err := postgres.Open(t.Context(), pgpool.At(url))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(store.Close)
+		joins.Go(func() error {
+			<-start
+			return store.Join(t.Context(), uuid.NewString(), []string{"sim"}, nil)
+		})
+	}
+	close(start)
+	if err := joins.Wait(); err != nil {
+		t.Error(err)
+	}
 }

@@ -50,7 +50,7 @@ WITH here AS MATERIALIZED (
   UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'drainer'
   WHERE kind = 'history_changed' AND resolved_at IS NULL AND EXISTS (SELECT FROM noted JOIN resumes USING (id) WHERE accepted_by IS NOT NULL)
 )
--- no row while another begins one
+-- no row where another worker began one after this statement did
 SELECT id, coalesce(lsn, '0/0')::text, coalesce(here_lsn, '0/0')::text, coalesce(change, '') FROM (
   SELECT begun.id, begun.lsn, here.lsn AS here_lsn, begun.change FROM begun, here
   UNION ALL
