@@ -1,3 +1,11 @@
+// Package dispatch holds what an effect is made of, free of any database: the
+// key of an intent, the adapter that carries it to a provider, the outcome
+// that the adapter saw, and the decision that follows from it.
+//
+//	Request ──Adapter.Dispatch──▶ Result ──Policy.Decide──▶ Decision
+//
+// An adapter reports evidence and nothing else; a Policy decides and does
+// nothing else. The engine in package drainer stands between the two.
 package dispatch
 
 import (
@@ -50,4 +58,13 @@ type Problem struct {
 // may panic only by mistake: the caller turns a panic into Ambiguous.
 type Adapter interface {
 	Dispatch(ctx context.Context, request Request) Result
+}
+
+// Greeter is an [Adapter] that speaks with its counterpart before it can
+// dispatch: it starts a child, or asks for a hello or a session. Greet does
+// that and sends no intent, so that drainer verify can try it. Its result is
+// completed, or not_sent with an error class; Problem.Title then names the
+// operation that the counterpart does not offer as it is configured.
+type Greeter interface {
+	Greet(ctx context.Context) Result
 }

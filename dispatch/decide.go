@@ -6,6 +6,22 @@ import (
 	"time"
 )
 
+// Class says what repeating a call does; it decides whether an ambiguous
+// failure may be retried.
+type Class string
+
+const (
+	ReadOnly            Class = "read_only"
+	NaturallyIdempotent Class = "naturally_idempotent"
+	KeyIdempotent       Class = "key_idempotent"
+	NonIdempotent       Class = "non_idempotent"
+)
+
+// Classes lists every class, safest first.
+func Classes() []Class {
+	return []Class{ReadOnly, NaturallyIdempotent, KeyIdempotent, NonIdempotent}
+}
+
 // Policy holds the promises of a tool's configuration about repeating it.
 type Policy struct {
 	Class             Class
@@ -153,4 +169,94 @@ func (p Policy) withinKeyTTL(sinceFirstSend time.Duration) bool {
 // applied is still tried. It ends for key-idempotent tools alone.
 func (p Policy) RetryWindow() (window time.Duration, ends bool) {
 	return p.KeyTTL / 2, p.Class == KeyIdempotent
+}
+
+// Lookup says how to learn whether an attempt in doubt had its effect: by a
+// read-only tool of the same provider, called with the intent's own payload and
+// key. It reports Completed for an effect it found and Absent for one that
+// never was; anything else proves nothing.
+type Lookup struct {
+	Operation string
+	Margin    time.Duration // added to the deadline of the last send, after which absence is believed
+}
+
+// UntilDrained is how long a request may still be on its way: to the deadline
+// of the last attempt, and the margin after it. A lookup that comes earlier
+// could take a late effect for none. It must be a policy with a lookup.
+func (p Policy) UntilDrained(h History) time.Duration {
+	return later(max(0, p.Timeout-max(0, h.SinceStart)), p.Lookup.Margin)
+}
+
+// lookupTries is how often a provider is asked, beyond MaxAttempts, before the
+// lookup counts as failed.
+const lookupTries = 8
+
+func (p Policy) decideLookup(h History, result Result, fraction float64) Decision {
+	delay := p.Backoff.Delay(h.Tries, p.Believed(result.RetryAfter), fraction)
+	if result.Outcome == Lost && p.Lookup != nil { // perhaps before it could wait for the last send
+		delay = max(delay, later(p.Timeout, p.Lookup.Margin))
+	}
+	switch {
+	case result.Outcome == Completed:
+		return Decision{Status: StatusCompleted, Tries: h.Tries}
+	case result.Outcome == Absent && h.OlderDoubt: // it was asked about the newest key, and by its payload alone it may not know
+		return Decision{Status: StatusUnknown, Tries: h.Tries, MaybeApplied: true}
+	case result.Outcome == Absent && (p.Class == NonIdempotent || h.Tries >= p.MaxAttempts):
+		return Decision{Status: StatusFailed, Tries: h.Tries}
+	case result.Outcome == Absent:
+		return Decision{Status: StatusPending, Delay: delay, Tries: h.Tries}
+	}
+	again := p.Lookup != nil && h.Tries < p.MaxAttempts+lookupTries
+	return Decision{Status: StatusUnknown, Delay: delay, Tries: h.Tries, MaybeApplied: true, Lookup: again}
+}
+
+// Reversal says how the effect of a tool is undone. In the zero value nothing
+// is declared.
+type Reversal struct {
+	Tool    string        // the tool that undoes it, by its full name
+	Payload string        // a jq expression that makes the undo's payload; empty sends the forward payload
+	Window  time.Duration // how long after the effect that works; 0 if not declared
+	None    bool          // there is nothing to undo
+}
+
+// ReversalInput names what the expression of a [Reversal] sees of the effect
+// that is to be undone.
+var ReversalInput = []string{
+	"payload", "response", "provider_ref", "key", "agent_run_id", "step_id", "tool_name", "business_scope",
+}
+
+// Backoff is Full Jitter (Brooker, "Exponential Backoff And Jitter", AWS
+// Architecture Blog, 2015): a uniformly random delay below a ceiling that
+// doubles with every try and never passes Cap.
+type Backoff struct {
+	Base time.Duration
+	Cap  time.Duration
+}
+
+// Delay is how long to wait after the given try (1 for the first). fraction is
+// a random number in [0, 1). retryAfter is a floor: the jitter comes on top, so
+// that a fleet which got the same Retry-After does not return in the same
+// second.
+func (b Backoff) Delay(try int, retryAfter time.Duration, fraction float64) time.Duration {
+	ceiling := b.ceiling(try)
+	jitter := min(time.Duration(fraction*float64(ceiling)), ceiling)
+	floor := max(retryAfter, 0)
+	if floor > math.MaxInt64-jitter {
+		return math.MaxInt64
+	}
+	return floor + jitter
+}
+
+func (b Backoff) ceiling(try int) time.Duration {
+	if b.Base <= 0 || b.Cap <= 0 {
+		return 0
+	}
+	ceiling := b.Base
+	for range try - 1 {
+		if ceiling > b.Cap/2 {
+			return b.Cap
+		}
+		ceiling *= 2
+	}
+	return min(ceiling, b.Cap)
 }

@@ -225,3 +225,330 @@ func TestNoProviderParksARowForLongerThanMaxWait(t *testing.T) {
 	})
 	fault.Injected(t, 80, bounded)
 }
+
+// asking is a policy whose provider can be asked.
+func asking(class dispatch.Class) dispatch.Policy {
+	p := policy(class)
+	p.Timeout = 30 * time.Second
+	p.Lookup = &dispatch.Lookup{Operation: "find", Margin: 10 * time.Second}
+	return p
+}
+
+func TestDoubtThatEndsTheAttemptsIsLookedUp(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		class   dispatch.Class
+		history dispatch.History
+		result  dispatch.Result
+		want    dispatch.Decision
+	}{
+		{
+			"an ambiguous attempt at what must not be repeated", dispatch.NonIdempotent,
+			dispatch.History{Tries: 1, SinceStart: 5 * time.Second},
+			dispatch.Result{Outcome: dispatch.Ambiguous},
+			dispatch.Decision{Status: unknown, Lookup: true, Delay: 35 * time.Second, Tries: 1, MaybeApplied: true},
+		},
+		{
+			"a lost worker may have sent until a moment ago", dispatch.NonIdempotent,
+			dispatch.History{Tries: 1, SinceStart: time.Hour},
+			dispatch.Result{Outcome: dispatch.Lost},
+			dispatch.Decision{Status: unknown, Lookup: true, Delay: 40 * time.Second, Tries: 1, MaybeApplied: true},
+		},
+		{
+			"an attempt that used up its timeout", dispatch.NonIdempotent,
+			dispatch.History{Tries: 1, SinceStart: time.Minute},
+			dispatch.Result{Outcome: dispatch.Ambiguous},
+			dispatch.Decision{Status: unknown, Lookup: true, Delay: 10 * time.Second, Tries: 1, MaybeApplied: true},
+		},
+		{
+			"the last try", dispatch.KeyIdempotent,
+			dispatch.History{Tries: 8, SinceStart: time.Minute},
+			dispatch.Result{Outcome: dispatch.Ambiguous},
+			dispatch.Decision{Status: unknown, Lookup: true, Delay: 10 * time.Second, Tries: 8, MaybeApplied: true},
+		},
+		{
+			"a refusal after doubt", dispatch.KeyIdempotent,
+			dispatch.History{Tries: 2, SinceStart: time.Minute, MaybeApplied: true},
+			dispatch.Result{Outcome: dispatch.Rejected},
+			dispatch.Decision{Status: unknown, Lookup: true, Delay: 10 * time.Second, Tries: 2, MaybeApplied: true},
+		},
+		{
+			"an answer that no repetition can change", dispatch.KeyIdempotent,
+			dispatch.History{Tries: 1, SinceStart: time.Minute},
+			dispatch.Result{Outcome: dispatch.Ambiguous, Final: true},
+			dispatch.Decision{Status: unknown, Lookup: true, Delay: 10 * time.Second, Tries: 1, MaybeApplied: true},
+		},
+		{
+			"a refusal without doubt needs no lookup", dispatch.NonIdempotent,
+			dispatch.History{Tries: 1},
+			dispatch.Result{Outcome: dispatch.Rejected},
+			dispatch.Decision{Status: failed, Tries: 1},
+		},
+	} {
+		if got := asking(test.class).Decide(test.history, test.result, 0); got != test.want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+		}
+	}
+}
+
+func TestALookupDecides(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		class   dispatch.Class
+		tries   int
+		outcome dispatch.Outcome
+		want    dispatch.Decision
+	}{
+		{"found", dispatch.NonIdempotent, 2, dispatch.Completed, dispatch.Decision{Status: completed, Tries: 2}},
+		{"absent, and may be repeated", dispatch.KeyIdempotent, 3, dispatch.Absent, dispatch.Decision{Status: pending, Delay: 2 * time.Second, Tries: 3}},
+		{"absent, and was the last try", dispatch.KeyIdempotent, 9, dispatch.Absent, dispatch.Decision{Status: failed, Tries: 9}},
+		{"absent, and must not be repeated", dispatch.NonIdempotent, 2, dispatch.Absent, dispatch.Decision{Status: failed, Tries: 2}},
+		{"does not answer", dispatch.NonIdempotent, 2, dispatch.Throttled, dispatch.Decision{Status: unknown, Delay: time.Second, Tries: 2, MaybeApplied: true, Lookup: true}},
+		{"refused", dispatch.NonIdempotent, 2, dispatch.Rejected, dispatch.Decision{Status: unknown, Delay: time.Second, Tries: 2, MaybeApplied: true, Lookup: true}},
+		{"given back", dispatch.NonIdempotent, 2, dispatch.Released, dispatch.Decision{Status: unknown, Tries: 1, MaybeApplied: true, Lookup: true}},
+		{"refuses the credentials", dispatch.NonIdempotent, 16, dispatch.CredentialsRefused, dispatch.Decision{Status: unknown, Tries: 15, MaybeApplied: true, Lookup: true}},
+		{"forbids it", dispatch.NonIdempotent, 16, dispatch.Forbidden, dispatch.Decision{Status: unknown, Tries: 15, MaybeApplied: true, Lookup: true}},
+		{"does not answer for long", dispatch.NonIdempotent, 16, dispatch.Ambiguous, dispatch.Decision{Status: unknown, Delay: 30 * time.Second, Tries: 16, MaybeApplied: true}},
+	} {
+		history := dispatch.History{Tries: test.tries, MaybeApplied: true, Lookup: true}
+		if got := asking(test.class).Decide(history, dispatch.Result{Outcome: test.outcome}, 0.5); got != test.want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+		}
+	}
+}
+
+func TestWithoutALookupAnAnswerThatCannotChangeIsUnknown(t *testing.T) {
+	t.Parallel()
+	got := policy(dispatch.KeyIdempotent).Decide(dispatch.History{Tries: 1}, dispatch.Result{Outcome: dispatch.Ambiguous, Final: true}, 0)
+	if got.Status != unknown || got.Back() {
+		t.Errorf("%+v, want unknown, settled", got)
+	}
+}
+
+// A lookup that was lost may have come before what was sent last could land.
+func TestALostLookupIsAskedAgainOnceTheLastSendHasLanded(t *testing.T) {
+	t.Parallel()
+	history := dispatch.History{Tries: 2, MaybeApplied: true, Lookup: true}
+	lost := dispatch.Result{Outcome: dispatch.Lost}
+	want := dispatch.Decision{Status: unknown, Lookup: true, Delay: 40 * time.Second, Tries: 2, MaybeApplied: true}
+	if got := asking(dispatch.NonIdempotent).Decide(history, lost, 0); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := policy(dispatch.NonIdempotent).Decide(history, lost, 0); got.Status != unknown || got.Lookup || !got.MaybeApplied {
+		t.Errorf("there is no lookup any more, and it goes on with %+v", got)
+	}
+}
+
+const almostOne = 1 - 1.0/(1<<53)
+
+func TestTheCeilingDoublesUpToTheCap(t *testing.T) {
+	t.Parallel()
+	backoff := dispatch.Backoff{Base: 500 * time.Millisecond, Cap: 10 * time.Second}
+	ceilings := map[int]time.Duration{
+		1: 500 * time.Millisecond, 2: time.Second, 3: 2 * time.Second, 4: 4 * time.Second,
+		5: 8 * time.Second, 6: 10 * time.Second, 7: 10 * time.Second, 1e9: 10 * time.Second,
+	}
+	fault.Injected(t, 35, len(ceilings))
+	for try, want := range ceilings {
+		if got := backoff.Delay(try, 0, almostOne); got > want || got < want-time.Microsecond {
+			t.Errorf("try %d: %s, want just under %s", try, got, want)
+		}
+		if got := backoff.Delay(try, 0, 0); got != 0 {
+			t.Errorf("try %d without luck: %s, want 0", try, got)
+		}
+	}
+}
+
+// Doubling a cap for ever would overflow, and every second try would wait for ever.
+func TestTheFirstTriesWaitNoLongerUnderACapForEver(t *testing.T) {
+	t.Parallel()
+	backoff := dispatch.Backoff{Base: time.Second, Cap: math.MaxInt64}
+	for try, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 3: 4 * time.Second} {
+		if got := backoff.Delay(try, 0, almostOne); got > want || got < want-time.Microsecond {
+			t.Errorf("try %d: %s, want just under %s", try, got, want)
+		}
+	}
+}
+
+func TestNoTryWaitsLongerThanTheCapNorLessThanNothing(t *testing.T) {
+	t.Parallel()
+	lengths := []time.Duration{1, time.Millisecond, time.Hour, math.MaxInt64/2 + 1, math.MaxInt64}
+	for try := 1; try <= 1e9; try *= 10 {
+		for _, try := range []int{try - 1, try, 3 * try, 6*try + 4} {
+			for _, base := range lengths {
+				for _, limit := range lengths {
+					for _, fraction := range []float64{0, 0.5, almostOne} {
+						if got := (dispatch.Backoff{Base: base, Cap: limit}).Delay(try, 0, fraction); got < 0 || got > limit {
+							t.Errorf("try %d, base %s, cap %s, %v: %s", try, base, limit, fraction, got)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestAnEmptyBackoffDoesNotWaitOrSpin(t *testing.T) {
+	t.Parallel()
+	for _, backoff := range []dispatch.Backoff{{}, {Cap: time.Hour}, {Base: time.Second}} {
+		if got := backoff.Delay(math.MaxInt, 0, almostOne); got != 0 {
+			t.Errorf("%+v: %s, want 0", backoff, got)
+		}
+	}
+}
+
+func TestRetryAfterIsAFloor(t *testing.T) {
+	t.Parallel()
+	backoff := dispatch.Backoff{Base: time.Second, Cap: time.Minute}
+	for _, test := range []struct {
+		retryAfter time.Duration
+		fraction   float64
+		want       time.Duration
+	}{
+		{30 * time.Second, 0, 30 * time.Second},
+		{30 * time.Second, 0.5, 30*time.Second + 500*time.Millisecond},
+		{-time.Hour, 0.5, 500 * time.Millisecond},
+		{math.MaxInt64, 0.5, math.MaxInt64},
+	} {
+		if got := backoff.Delay(1, test.retryAfter, test.fraction); got != test.want {
+			t.Errorf("Retry-After %s: %s, want %s", test.retryAfter, got, test.want)
+		}
+	}
+}
+
+func TestDelayStaysBetweenRetryAfterAndItsCeiling(t *testing.T) {
+	t.Parallel()
+	delays := 0
+	rapid.Check(t, func(t *rapid.T) {
+		backoff := dispatch.Backoff{
+			Base: time.Duration(rapid.Int64().Draw(t, "base")),
+			Cap:  time.Duration(rapid.Int64().Draw(t, "cap")),
+		}
+		try := rapid.IntRange(1, 1e9).Draw(t, "try")
+		retryAfter := time.Duration(rapid.Int64().Draw(t, "retryAfter"))
+		fraction := rapid.Float64Range(0, almostOne).Draw(t, "fraction")
+
+		floor := max(retryAfter, 0)
+		got := backoff.Delay(try, retryAfter, fraction)
+		if got < floor {
+			t.Fatalf("%s is before the floor %s", got, floor)
+		}
+		if jitter := got - floor; jitter > max(backoff.Cap, 0) {
+			t.Fatalf("jitter %s is over the cap %s", jitter, backoff.Cap)
+		}
+		if jitter := backoff.Delay(1, 0, fraction); jitter > max(backoff.Base, 0) {
+			t.Fatalf("jitter %s of the first try is over the base %s", jitter, backoff.Base)
+		}
+		delays++
+	})
+	fault.Injected(t, 35, delays)
+}
+
+func TestDelayGrowsWithTheTry(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		backoff := dispatch.Backoff{
+			Base: time.Duration(rapid.Int64Range(0, math.MaxInt64).Draw(t, "base")),
+			Cap:  time.Duration(rapid.Int64Range(0, math.MaxInt64).Draw(t, "cap")),
+		}
+		try := rapid.IntRange(1, 100).Draw(t, "try")
+		fraction := rapid.Float64Range(0, almostOne).Draw(t, "fraction")
+		if earlier, later := backoff.Delay(try, 0, fraction), backoff.Delay(try+1, 0, fraction); earlier > later {
+			t.Fatalf("try %d waits %s, the next only %s", try, earlier, later)
+		}
+	})
+}
+
+// walk is one intent on its way through attempts, with a memory of its own of
+// what the evidence was.
+type walk struct {
+	policy  dispatch.Policy
+	history dispatch.History
+	doubt   bool // something may have been applied, and no lookup settled it
+	lost    bool // an attempt that acted was ambiguous or lost
+}
+
+func TestNoWalkThroughAttemptsBreaksAPromise(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		for range 20 { // most are short
+			w := &walk{policy: drawPolicy(t)}
+			for w.step(t) {
+			}
+		}
+	})
+}
+
+func drawPolicy(t *rapid.T) dispatch.Policy {
+	p := policy(rapid.SampledFrom(dispatch.Classes()).Draw(t, "class"))
+	p.MaxAttempts = rapid.IntRange(1, 10).Draw(t, "maxAttempts")
+	p.Timeout = time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "timeout"))
+	if rapid.Bool().Draw(t, "has a lookup") {
+		p.Lookup = &dispatch.Lookup{Operation: "find", Margin: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "margin"))}
+	}
+	return p
+}
+
+// step takes one attempt and reports whether the row is requeued for another.
+func (w *walk) step(t *rapid.T) bool {
+	w.history.Tries++
+	w.history.SinceStart = time.Duration(rapid.Int64Range(0, int64(time.Minute)).Draw(t, "took"))
+	result := drawResult(t)
+	w.witness(result.Outcome)
+	decision := w.policy.Decide(w.history, result, rapid.Float64Range(0, almostOne).Draw(t, "fraction"))
+	for promise, holds := range w.promises(result, decision) {
+		if !holds {
+			t.Fatalf("%s: %+v after %+v made %+v", promise, result, w.history, decision)
+		}
+	}
+	w.history = dispatch.History{
+		Tries: decision.Tries, MaybeApplied: decision.MaybeApplied, Lookup: decision.Lookup,
+		SinceFirstSend: w.history.SinceFirstSend + min(decision.Delay, math.MaxInt64-w.history.SinceFirstSend),
+	}
+	return decision.Back()
+}
+
+func drawResult(t *rapid.T) dispatch.Result {
+	return dispatch.Result{
+		Outcome:    rapid.SampledFrom(dispatch.Outcomes()).Draw(t, "outcome"),
+		Final:      rapid.IntRange(0, 9).Draw(t, "final") == 9,
+		RetryAfter: time.Duration(rapid.IntRange(-1, 15).Draw(t, "retryAfter")) * time.Hour,
+	}
+}
+
+func (w *walk) witness(outcome dispatch.Outcome) {
+	switch {
+	case w.history.Lookup:
+		w.doubt = w.doubt && outcome != dispatch.Completed && outcome != dispatch.Absent
+	case outcome == dispatch.Ambiguous, outcome == dispatch.Lost:
+		w.doubt, w.lost = true, true
+	case outcome == dispatch.InFlight:
+		w.doubt = true
+	}
+}
+
+func (w *walk) promises(result dispatch.Result, decision dispatch.Decision) map[string]bool {
+	released := result.Outcome == dispatch.Released || result.Outcome.RefusesUs()
+	actsAgain := decision.Status == pending
+	spent := w.history.Tries
+	if released {
+		spent--
+	}
+	inTime := w.policy.Class != dispatch.KeyIdempotent || w.history.SinceFirstSend+decision.Delay < w.policy.KeyTTL/2
+	return map[string]bool{
+		"failed means that no doubt is left": decision.Status != failed || !w.doubt,
+		"completed needs evidence":           decision.Status != completed || result.Outcome == dispatch.Completed,
+		"unknown needs doubt":                decision.Status != unknown || w.doubt,
+		"doubt goes with the row":            !decision.Back() || decision.MaybeApplied == w.doubt,
+		"an attempt costs a try, one that was released or refused this side none": decision.Tries == spent,
+		"the tries are bounded":                           !actsAgain || released || decision.Tries < w.policy.MaxAttempts,
+		"what must not be repeated is not sent again":     !actsAgain || w.policy.Class != dispatch.NonIdempotent || !w.lost,
+		"no retry in doubt once the key may be forgotten": !actsAgain || released || !w.doubt || inTime,
+		"no retry after a final answer":                   !actsAgain || released || w.history.Lookup || !result.Final,
+		"no retry before Retry-After":                     !actsAgain || (decision.Delay >= result.RetryAfter && decision.Delay >= 0),
+		"only a provider that can be asked is asked":      !decision.Lookup || (w.policy.Lookup != nil && decision.Status == unknown),
+		"a first lookup waits until all sends are over":   !decision.Lookup || w.history.Lookup || released || decision.Delay >= w.policy.Lookup.Margin,
+	}
+}

@@ -1,17 +1,21 @@
 package mcp_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/mcp"
 )
 
 // ask makes one dispatch at an endpoint that takes the call so.
@@ -298,6 +302,54 @@ func TestHintsForbidRepeating(t *testing.T) {
 			got := e.adapter(t, "{}", test.class).Dispatch(t.Context(), intent("1"))
 			if got.Outcome != dispatch.Ambiguous || got.Final != test.final {
 				t.Errorf("got %+v, want final: %t", got, test.final)
+			}
+		})
+	}
+}
+
+// A home-made server may ignore what it does not know, where it should refuse it.
+func TestAServerThatIsSilentToDiscoverGetsInitialize(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(t *testing.T) (settings string, discoveries func() int){
+		"over HTTP": func(t *testing.T) (string, func() int) {
+			behind := startEndpoint(t, endpointOptions{versions: []string{legacy}})
+			var discoveries atomic.Int64
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				if bytes.Contains(body, []byte(`"server/discover"`)) {
+					discoveries.Add(1)
+					<-r.Context().Done()
+					return
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				behind.ServeHTTP(w, r)
+			}))
+			t.Cleanup(server.Close)
+			return `{"url": "` + server.URL + `/mcp"}`, func() int { return int(discoveries.Load()) }
+		},
+		"over stdio": func(t *testing.T) (string, func() int) {
+			n := newNursery(t)
+			settings := n.settings(t, map[string]any{"env": map[string]string{
+				"MCP_TEST_ROLE": "server", "MCP_TEST_FOLDER": n.folder, "MCP_TEST_OLDER": "yes", "GORACE": "atexit_sleep_ms=0",
+			}})
+			return settings, func() int { return len(n.lines("discoveries")) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			settings, discoveries := start(t)
+			adapter, err := mcp.New(specFor(settings, "{}", dispatch.KeyIdempotent))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer adapter.Close()
+			for _, step := range []string{"1", "2", "3"} {
+				if got := adapter.Dispatch(t.Context(), intent(step)); got.Outcome != dispatch.Completed {
+					t.Fatalf("got %+v", got)
+				}
+			}
+			if discoveries() != 1 {
+				t.Errorf("it was asked %d times", discoveries())
 			}
 		})
 	}

@@ -101,3 +101,69 @@ var Undos = []Error{
 	{"undo_payload_failed undo_payload_no_object undo_payload_incomplete undo_payload_unstorable undo_payload_timeout", "`compensate_with.payload` fails, gives no object, one with a null, more than 1 MiB or what Postgres cannot store, or takes over a second", "correct the expression, and `sagas retry`"},
 	{"steps_forgotten", "completed steps were [pruned](retention.md#runs-in-use); the others are undone", "look for them at the providers, then `sagas resolve`"},
 }
+
+// Attempts are the error classes of attempts, by where they come from.
+var Attempts = []Error{
+	// drainer itself
+	{"unrenderable_request", "the tool's expressions made no request of the payload; the problem says which", "correct the expression, then retry"},
+	{"slow_expression", "an expression took over a second", "make it simpler; it is retried"},
+	{"payload_schema", "the payload violates `payload_schema`; the detail names the places", "correct agent or schema"},
+	{"unconfigured_tool unknown_operation", "no daemon, or no adapter, serves this operation", "correct the name, or add the tool"},
+	{"lookup_unconfigured", "its tool has no lookup any more", "bring that back, or resolve it"},
+	{"not_repeatable key_ttl_expired", "in doubt, and sending it again could act twice", "find out, then `intents resolve`"},
+	{"misconfigured", "it waited for longer than `misconfigured.fail_after`", "correct credentials or configuration, then retry"},
+	{"panic", "a bug of the adapter; the log has its stack", "report it"},
+	{"worker_lost", "the process died, or lost its lease", "nothing, unless often: look at memory limits"},
+	{"run_compensating", "its run is rolled back", "see `sagas show`"},
+	{"unstorable_response", "Postgres refused to store the answer", "read it at the provider"},
+	// the way
+	{"dial dns tls", "no connection: name, port or certificate are wrong, or nothing listens", "`drainer doctor` tests the way; it is retried"},
+	{"egress_refused", "the rules of `egress` forbid the address", "`allow` it, if it is meant"},
+	{"untrusted_socket", "another process could be at the end of the socket", "correct owner and mode of socket and folder"},
+	{"timeout", "the time was over", "raise `timeout` if the provider is slow by nature"},
+	{"cancelled", "drainer was stopping", "nothing"},
+	{"reset disconnected session session_closed", "the connection was cut", "nothing, unless often: look at proxies between"},
+	{"protocol malformed_body", "the answer is not of the adapter's protocol", "check the address, or what the program writes"},
+	{"body_too_large line_too_long", "the answer is longer than is read", "raise `max_response_body` or `max_message`"},
+	// http, webhook
+	{"http_401 auth authorization not_authed sasl_authentication_failed smtp_530", "the credentials are refused: rows wait, and none fails", "bring the right secret; a reload tries it at once"},
+	{"http_403 missing_scope access_refused topic_authorization_failed cluster_authorization_failed permission_violation", "the credentials lack a permission", "grant it; if the intent is meant, say so by a rule"},
+	{"http_404 http_405 redirect", "the provider has no such address, or moved it", "correct `base_url` and `path`"},
+	{"http_408 http_5* not_ok internal_error rpc_error", "the provider failed at work: in doubt", "nothing, unless it lasts"},
+	{"http_409 http_425 key_in_flight duplicate_in_process", "it works on an earlier attempt, or names a conflict", "nothing; if rejected, read the response"},
+	{"http_429 http_503 http_529 rate_limited", "overloaded, or over its limit: no effect", "lower `rate_limit` if it lasts"},
+	{"http_4* smtp_5*", "refused for good; problem and response say why", "correct what they name, then retry"},
+	{"http_*", "an unexpected answer", "check the address"},
+	{"key_mismatch payload_mismatch", "the provider holds another payload under this key", "find out which counts"},
+	{"rule_failed rule_refused no_reference", "a rule fails, or claims what the class does not allow; a lookup found no `ref`", "correct `rules` and `ref`"},
+	// mcp
+	{"child_start child_backoff child_gone", "the program does not start or ended; the problem says how", "start its command by hand; read its stderr"},
+	{"unknown_tool", "the server does not list the tool", "correct `name`, or deploy the server"},
+	{"invalid_params method_not_found invalid_request parse_error", "the server does not take this call", "correct `arguments`"},
+	{"capability_required elicitation_required input_required", "the tool wants a person, or a missing capability", "use another tool"},
+	{"header_mismatch version_unsupported session_expired", "the session is over", "nothing: another is opened"},
+	{"tool_error", "the tool says `isError`; read the response", "say `is_error: rejected` if that proves no effect"},
+	// exec, sidecar
+	{"start_timeout invalid_hello protocol_version", "the program said no hello; the problem has its line", "write only the protocol to stdout"},
+	{"class_not_promised", "the program promises less than the configured class", "configure that class, or correct its hello"},
+	{"child_down child_died", "the program ended; the problem has its exit status and last words", "correct it; `killed` is often for want of memory"},
+	{"child_hung child_stalled", "the program was silent or read nothing, and was replaced", "look for what it waits for"},
+	{"invalid_result", "an answer outside the protocol", "correct the program"},
+	// brokers
+	{"no_leader leader_not_available unknown_topic_or_partition no_responders no_exchange unroutable stream_not_found jetstream_not_enabled jetstream_unavailable", "topic, stream, exchange or queue is missing, or has no leader", "create it"},
+	{"not_enough_replicas throttling_quota_exceeded too_many_requests too_many_unacknowledged channels_exhausted blocked stream_full account_resources_exceeded insufficient_*", "the broker takes nothing for now", "make room, or raise limits"},
+	{"not_enough_replicas_after_append request_timed_out nacked connection_forced", "the broker may have it: in doubt", "nothing"},
+	{"message_too_large record_list_too_large content_too_large headers_too_large headers_not_supported invalid_record invalid_timestamp policy_violation precondition_failed", "the broker refuses the message for good", "make it smaller, or change topic or queue"},
+	{"another_stream stream_sealed wrong_last_sequence last_sequence_not_ready subject", "subject or stream are wrong, closed or elsewhere", "correct `stream` and `subject`"},
+	{"duplicate_window_too_short stream_unreadable", "the stream forgets keys before their `ttl`, or cannot be read", "lengthen its duplicate window, or shorten `ttl`"},
+	{"unknown_error_code jetstream_* amqp_*", "the broker's own code", "look it up in its manual"},
+	// smtp
+	{"no_starttls", "the server offers no TLS", "correct the port, or `security`"},
+	{"smtp_4*", "the server takes it another time", "nothing"},
+	{"invalid_address invalid_header no_recipient recipient_not_allowed", "the payload makes no mail, or one to the wrong people", "correct agent, template or `allow_recipients`"},
+	// postgres, log
+	{"sqlstate_*", "Postgres' own code", "22, 23: the payload; 42: table, function or privilege; others pass"},
+	{"function_*", "the recipient's function said so", "read its response"},
+	{"row_missing rolled_back", "the row or the commit was taken away", "look at triggers of the recipient's table"},
+	{"open write sync malformed_payload", "the `log` adapter cannot write its file, or the payload is no JSON", "check path, permissions and space"},
+}

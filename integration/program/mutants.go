@@ -233,7 +233,7 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 		Name:   "http1_not_guarded",
 		Belief: "only HTTP/2 sends a request again by itself",
 		Edits: []Edit{{
-			File:  "dispatch/internal/onesend/trace.go",
+			File:  "dispatch/internal/onesend/transport.go",
 			Guard: "	if e.mayHaveSent() {\n",
 			Break: "	if multiplexed && e.mayHaveSent() {\n",
 		}},

@@ -2,10 +2,12 @@ package jq_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
 
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
@@ -87,4 +89,133 @@ func evaluate(ctx context.Context, t *testing.T, source string) (string, error) 
 		return "", err
 	}
 	return string(jq.Encode(value)), nil
+}
+
+// What is said of a failure has names and types. The input is full of a text that must not
+// be repeated.
+func TestTheReasonOfAFailureRepeatsNothingOfTheInput(t *testing.T) {
+	t.Parallel()
+	const input = `{"text": "canary", "list": ["canary"], "object": {"canary": "canary"}, "number": 4711, "true": true}`
+	for source, want := range map[string]string{
+		".text | keys":                "keys does not take a string",
+		".text | tonumber":            "tonumber does not take this value",
+		".text | fromjson":            "fromjson does not take this value",
+		".number | explode":           "explode does not take a number",
+		".text[]":                     "cannot iterate over a string",
+		".number.x":                   "expected an object but got a number",
+		".list.x":                     "expected an object but got an array",
+		".object - .list":             "cannot subtract an object",
+		".true * .number":             "cannot multiply a boolean",
+		".list | join(\"-\") | error": "it calls error",
+		".text | error":               "it calls error",
+		".object | error":             "it calls error",
+		"\"cannot be applied to: string\" | error":       "it calls error",
+		".text | halt_error":                             "it calls error",
+		".list | .[0] | test(\"(\")":                     "",
+		".list | implode":                                "",
+		".object | has(0)":                               "",
+		".object | @csv":                                 "",
+		".list[0] | strptime(\"%Y\")":                    "",
+		".object | to_entries | from_entries | .[0]":     "",
+		"[limit(2; .list[], .text)] | .[0] | .[1:\"a\"]": "",
+		"empty": "jq gave no result, or more than one",
+	} {
+		expression, err := jq.Compile(source)
+		if err != nil {
+			t.Errorf("%s: %v", source, err)
+			continue
+		}
+		decoded, err := jq.Decode([]byte(input))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = expression.Eval(t.Context(), decoded)
+		if err == nil {
+			t.Errorf("%s works", source)
+			continue
+		}
+		reason, kind := jq.Blame(err)
+		if strings.Contains(reason+kind, "canary") || strings.Contains(reason, "4711") || reason == "" {
+			t.Errorf("%s: says %q, %q", source, reason, kind)
+		}
+		if want != "" && reason != want {
+			t.Errorf("%s: says %q, want %q", source, reason, want)
+		}
+	}
+}
+
+func TestTheTypesOfWhatAnExpressionReads(t *testing.T) {
+	t.Parallel()
+	input := map[string]any{"payload": map[string]any{"a": nil, "b": true, "c": []any{}, "d": "canary"}}
+	for source, want := range map[string]string{
+		".payload.d":           ".payload.d is a string",
+		".payload.gone.deeper": ".payload.gone is null",
+		".payload.d.deeper":    ".payload.d is a string",
+		".payload | .d":        ".payload is an object",
+		"{a: .payload.a, b: .payload.b, c: .payload.c, d: .payload.d}": ".payload.d is a string, .payload.a is null, .payload.b is a boolean",
+		"[.payload.d, .payload.d]":                                     ".payload.d is a string",
+		"1":                                                            "",
+	} {
+		expression, err := jq.Compile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := expression.Types(input, "a string"); got != want {
+			t.Errorf("%s: %s, want %s", source, got, want)
+		}
+	}
+	long, err := jq.Compile("\"" + strings.Repeat("x", 300) + "\"")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := long.Source(); got != "" {
+		t.Errorf("a long expression is repeated as %q", got)
+	}
+}
+
+// Only digits of a number count.
+func TestANumberThatTakesLongToReadIsNone(t *testing.T) {
+	t.Parallel()
+	longest, digits := strings.Repeat("9", 1000), strings.Repeat("9", 2000)
+	for text, want := range map[string]error{
+		longest: nil, longest + "9": jq.ErrLongNumber, "-" + longest: jq.ErrLongNumber, "0." + longest: jq.ErrLongNumber,
+		`{"a": [{"b": ` + digits + `}]}`: jq.ErrLongNumber, `{"a": "` + digits + `", "` + digits + `": [1, 1e5]}`: nil,
+	} {
+		if _, err := jq.Decode([]byte(text)); !errors.Is(err, want) {
+			t.Errorf("%.20s… of %d bytes: %v, want %v", text, len(text), err, want)
+		}
+	}
+}
+
+// What an expression only moves, it does not change: no digit of a number, no
+// character of a text.
+func FuzzAValueThatIsMovedStaysTheSame(f *testing.F) {
+	for _, seed := range []string{
+		`{"n": 9007199254740993, "m": 123456789012345678901234567890.10, "z": -0.0, "e": [1E400, 1e-400, 10e+0]}`,
+		`{"a": 1, "a": 9007199254740993}`, `"\u0000\ud800\ud83d\ude00\u2028<&>\/"`, `{"": {"\u0000": null}}`, "\"\x7f\xff\"", `[true, false, null]`,
+		`{} trailing`, `{}{}`, "", " ", "\ufeff{}", "[1,]", `01`, `-`, "1e99999999999999999999", "[" + strings.Repeat("9", 5000) + "]",
+		strings.Repeat("[", 9000) + strings.Repeat("]", 9000), strings.Repeat("[", 11000) + strings.Repeat("]", 11000),
+	} {
+		f.Add([]byte(seed))
+	}
+	moved, err := jq.Compile("{kept: .value} | [.kept][0]")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		value, err := jq.Decode(text)
+		if (err == nil || errors.Is(err, jq.ErrLongNumber)) != json.Valid(text) {
+			t.Fatalf("%q: %v", text, err)
+		}
+		if err != nil {
+			return
+		}
+		result, err := moved.Eval(t.Context(), map[string]any{"value": value})
+		if err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		if written := jq.Encode(result); !dispatchtest.SameJSON(written, text) {
+			t.Errorf("%q becomes %q", text, written)
+		}
+	})
 }

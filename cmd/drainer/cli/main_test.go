@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +19,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/builtin"
+	"github.com/agentoutbox/drainer/drainer/operator"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/migrations"
 )
@@ -273,5 +277,144 @@ func TestAPortThatIsTakenIsNamedWithItsSetting(t *testing.T) {
 	}
 	if n := drainertest.Value[int](t, db, `SELECT count(*)::int FROM outbox.worker`); n != 0 {
 		t.Errorf("%d workers joined", n)
+	}
+}
+
+// Agents choose the names of tools, and a table shows them on a terminal.
+func TestWhatAgentsNameCommandsNoTerminal(t *testing.T) {
+	t.Parallel()
+	const hostile = "pay\x1b[2J\x1b]52;c;cm0=\a\r\nstripe\t0\u009b\u202e"
+	var printed bytes.Buffer
+	overview := operator.Overview{Providers: []operator.ProviderOverview{{Provider: hostile}}}
+	if err := writeOverview(&printed, overview); err != nil {
+		t.Fatal(err)
+	}
+	if text := strings.ReplaceAll(printed.String(), "\n", ""); strings.ContainsFunc(text, isUnprintable) {
+		t.Errorf("it prints %q", text)
+	}
+	if !strings.Contains(printed.String(), `pay\x1b[2J`) || strings.Count(printed.String(), "\n") > 2 {
+		t.Errorf("it does not name the provider in one line: %q", printed.String())
+	}
+}
+
+func TestStatusShowsWhatWaitsAndWhatIsPaused(t *testing.T) {
+	t.Parallel()
+	url, db := newOutbox(t)
+	drainertest.Exec(t, db, `SELECT outbox.enqueue('r', 's', 'bank/pay', 'b', '{}')`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.provider (name, paused) VALUES ('shop', true)`)
+	got := run(t, "status", "--database-url", url)
+	lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
+	if got.code != exitOK || len(lines) != 3 {
+		t.Fatalf("exit %d, %q, %s", got.code, got.stdout, got.stderr)
+	}
+	for i, want := range []string{"PROVIDER PENDING DUE IN PROGRESS", "bank 1 1 0", "shop 0 0 0 0s 0s true closed"} {
+		if line := strings.Join(strings.Fields(lines[i]), " "); !strings.HasPrefix(line, want) {
+			t.Errorf("line %d is %q, want %q", i, line, want)
+		}
+	}
+}
+
+// suggestions returns the answer to a shell that completes the last word of a command line.
+func suggestions(t *testing.T, args ...string) []string {
+	t.Helper()
+	got := run(t, append([]string{"__complete"}, args...)...)
+	lines := strings.Split(strings.TrimSpace(got.stdout), "\n")
+	if got.code != exitOK || !strings.HasPrefix(lines[len(lines)-1], ":") {
+		t.Fatalf("%v: %+v", args, got)
+	}
+	return lines[:len(lines)-1]
+}
+
+func TestAShellSuggestsWhatIsThere(t *testing.T) {
+	t.Parallel()
+	file := writeValid(t)
+	url, db := newOutbox(t)
+	drainertest.Exec(t, db, `SELECT outbox.enqueue('run-' || n, 's', 'bank/pay', 'b', '{}') FROM generate_series(1, 2) n`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 1, 'run-1')`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.saga (agent_run_id) VALUES ('run-2')`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.provider (name) VALUES ('bank')`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.tool (name) VALUES ('bank/pay')`)
+	configured, connected := []string{"--config", file}, []string{"--database-url", url}
+	for _, test := range []struct {
+		from, line []string
+		want       []string
+	}{
+		{configured, []string{"providers", "pause", ""}, []string{"stripe"}},
+		{connected, []string{"providers", "pause", ""}, []string{"bank"}},
+		{configured, []string{"intents", "list", "--tool", "stripe/c"}, []string{"stripe/create_charge\tkey_idempotent"}},
+		{connected, []string{"intents", "list", "--tool", ""}, []string{"bank/pay"}},
+		{nil, []string{"intents", "list", "--status", "comp"}, []string{"completed", "compensated", "compensation_failed"}},
+		{nil, []string{"intents", "cancel", "--status", ""}, []string{"pending"}},
+		{connected, []string{"intents", "show", ""}, []string{"2\tpending, bank/pay", "1\tpending, bank/pay"}},
+		{connected, []string{"incidents", "ack", ""}, []string{"1\topen, outcome_unknown"}},
+		{connected, []string{"incidents", "ack", "1", ""}, nil},
+		{connected, []string{"runs", "cancel", "run-"}, []string{"run-1", "run-2"}},
+		{connected, []string{"runs", "cancel", ""}, []string{"run-2", "run-1"}},
+		{connected, []string{"sagas", "show", ""}, []string{"run-2\tbegun"}},
+	} {
+		if got := suggestions(t, slices.Concat(test.from, test.line)...); !slices.Equal(got, test.want) {
+			t.Errorf("%v: got %q, want %q", test.line, got, test.want)
+		}
+	}
+}
+
+// A shell waits, and shows what is said: neither may get in the way.
+func TestWhatCannotBeReadSuggestsNothing(t *testing.T) {
+	t.Parallel()
+	for _, from := range [][]string{
+		{"--database-url", "postgres://127.0.0.1:1/none"}, {"--database-url", "nonsense"}, {"--config", "/nope.yaml"},
+	} {
+		for _, line := range [][]string{{"intents", "show", ""}, {"providers", "pause", ""}, {"intents", "list", "--tool", ""}} {
+			if got := suggestions(t, slices.Concat(from, line)...); len(got) != 0 {
+				t.Errorf("%v: %q", from, got)
+			}
+		}
+	}
+}
+
+func TestHelpSaysHowToGetSuggestions(t *testing.T) {
+	t.Parallel()
+	got := run(t, "--help")
+	for _, want := range []string{"completion ", "See what is wrong:"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("it lacks %q:\n%s", want, got.stdout)
+		}
+	}
+	for line := range strings.Lines(got.stdout) {
+		if len(line) > 81 {
+			t.Errorf("%d columns: %s", len(line)-1, line)
+		}
+	}
+}
+
+func TestAHealthcheckAsksTheDaemonOfThisMachine(t *testing.T) {
+	t.Parallel()
+	daemon := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/livez" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte("the database is away\n"))
+		}
+	}))
+	defer daemon.Close()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	_, port, _ := strings.Cut(strings.TrimPrefix(daemon.URL, "http://"), ":")
+	for name, test := range map[string]struct {
+		listen string
+		flags  []string
+		code   int
+		says   string
+	}{
+		"alive":                     {"127.0.0.1:" + port, nil, exitOK, ""},
+		"listening everywhere":      {":" + port, nil, exitOK, ""},
+		"listening on every IPv6":   {"[::]:" + port, nil, exitOK, ""},
+		"not ready":                 {"127.0.0.1:" + port, []string{"--ready"}, exitFailed, "/readyz: HTTP 503: the database is away"},
+		"no daemon at that address": {strings.TrimPrefix(gone.URL, "http://"), nil, exitFailed, "no daemon answers"},
+	} {
+		file := write(t, "drainer.yaml", strings.Replace(strings.ReplaceAll(validConfig, "TOKEN", "/nowhere"), ":9464", test.listen, 1))
+		got := run(t, append([]string{"healthcheck", "--config", file}, test.flags...)...)
+		if got.code != test.code || !strings.Contains(got.stderr, test.says) {
+			t.Errorf("%s: %d, %s", name, got.code, got.stderr)
+		}
 	}
 }

@@ -11,9 +11,12 @@ package onesend
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"sync"
 	"time"
@@ -149,4 +152,211 @@ func (t *Transport) Close() {
 	for _, conn := range left {
 		_ = conn.Close()
 	}
+}
+
+var errSecondSend = errors.New("the request may already have been sent; it is not sent again")
+
+// exchangeTrace is the evidence about one request on the wire.
+//
+// It is also the guard against a second send. The transport repeats a request
+// on a new connection by itself where it takes the request for idempotent, as
+// it does for everything that carries an Idempotency-Key (golang/go#19943).
+// Every such repetition first asks for a connection; from there on it is
+// stopped unless the first try cannot have sent anything.
+type exchangeTrace struct {
+	cancel context.CancelCauseFunc
+
+	mu          sync.Mutex
+	conn        *countedConn // nil until the request was given a connection
+	base        int64        // bytes on it that are not this request's
+	multiplexed bool         // HTTP/2: bytes on the connection may belong to any request
+	headerBegun bool
+	tlsFailed   bool
+}
+
+// watch begins to gather evidence. stop releases the context once the
+// response was read.
+func watch(ctx context.Context) (_ context.Context, _ *exchangeTrace, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	e := &exchangeTrace{cancel: cancel}
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:          func(info httptrace.GotConnInfo) { e.gotConn(info.Conn) },
+		TLSHandshakeDone: func(_ tls.ConnectionState, err error) { e.handshakeDone(err) },
+		WroteHeaderField: func(string, []string) { e.headerBegins() },
+	})
+	return ctx, e, func() { cancel(nil) }
+}
+
+func (e *exchangeTrace) gotConn(conn net.Conn) {
+	counted, multiplexed := unwrap(conn)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mayHaveSent() {
+		e.cancel(errSecondSend)
+		if !multiplexed {
+			// HTTP/1 does not look at the context before it writes.
+			counted.sealAt(counted.count())
+		}
+		return
+	}
+	e.conn, e.base, e.multiplexed = counted, counted.count(), multiplexed
+}
+
+// mayHaveSent is asked after the transport gave up a try. Over HTTP/2 the
+// hook for the first header field runs before anything is written.
+func (e *exchangeTrace) mayHaveSent() bool {
+	switch {
+	case e.conn == nil:
+		return false
+	case e.multiplexed:
+		return e.headerBegun
+	default:
+		return e.conn.count() != e.base
+	}
+}
+
+// provesUnsent reports that no byte of the request was written, and sees to it
+// that none will be. A stream of HTTP/2 cannot be distinguished from its
+// neighbours while it ends, so having had a connection is doubt enough.
+func (e *exchangeTrace) provesUnsent() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.conn == nil:
+		return true
+	case e.multiplexed:
+		return false
+	default:
+		return e.conn.sealAt(e.base)
+	}
+}
+
+func (e *exchangeTrace) connEnded() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.conn != nil && e.conn.hasEnded()
+}
+
+func (e *exchangeTrace) handshakeFailed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.tlsFailed
+}
+
+func (e *exchangeTrace) handshakeDone(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tlsFailed = err != nil
+}
+
+func (e *exchangeTrace) headerBegins() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.headerBegun = true
+}
+
+// unwrap finds the connection that New dialed.
+func unwrap(conn net.Conn) (counted *countedConn, multiplexed bool) {
+	if secure, ok := conn.(*tls.Conn); ok {
+		multiplexed = secure.ConnectionState().NegotiatedProtocol == "h2"
+		conn = secure.NetConn()
+	}
+	return conn.(*countedConn), multiplexed
+}
+
+func (e *exchangeTrace) failure(ctx context.Context, err error) *Failure {
+	if e.provesUnsent() {
+		return &Failure{Class: e.unsentClass(ctx, err)}
+	}
+	return &Failure{Sent: true, Class: e.sentClass(ctx, err)}
+}
+
+func (e *exchangeTrace) unsentClass(ctx context.Context, err error) string {
+	class := evidence.Unsent(ctx, err)
+	if class == "dial" && e.handshakeFailed() {
+		return "tls"
+	}
+	return class
+}
+
+func (e *exchangeTrace) sentClass(ctx context.Context, err error) string {
+	if errors.Is(context.Cause(ctx), errSecondSend) {
+		return "reset"
+	}
+	class := evidence.Sent(ctx, err)
+	if class == "protocol" && e.connEnded() {
+		return "reset"
+	}
+	return class
+}
+
+var errSealed = errors.New("connection is closed to further requests")
+
+// countedConn knows how many bytes were handed to the kernel.
+type countedConn struct {
+	net.Conn
+	forget  func() // reports the close to the transport; nil where none keeps this connection
+	mu      sync.Mutex
+	written int64
+	sealed  bool
+	ended   bool // the peer closed or reset the connection
+}
+
+// Write counts before it writes and corrects afterwards: in between, the count is
+// too high rather than too low.
+func (c *countedConn) Write(data []byte) (int, error) {
+	c.mu.Lock()
+	if c.sealed {
+		c.mu.Unlock()
+		return 0, errSealed
+	}
+	c.written += int64(len(data))
+	c.mu.Unlock()
+
+	n, err := c.Conn.Write(data)
+	c.mu.Lock()
+	c.written -= int64(len(data) - n)
+	c.mu.Unlock()
+	return n, err
+}
+
+func (c *countedConn) Read(data []byte) (int, error) {
+	n, err := c.Conn.Read(data)
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		c.mu.Lock()
+		c.ended = true
+		c.mu.Unlock()
+	}
+	return n, err
+}
+
+func (c *countedConn) Close() error {
+	if c.forget != nil {
+		c.forget()
+	}
+	return c.Conn.Close()
+}
+
+func (c *countedConn) count() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.written
+}
+
+func (c *countedConn) hasEnded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
+}
+
+// sealAt forbids further writes if nothing was written since the count stood
+// at base, and reports whether that is so.
+func (c *countedConn) sealAt(base int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.written != base {
+		return false
+	}
+	c.sealed = true
+	return true
 }

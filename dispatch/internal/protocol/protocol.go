@@ -17,8 +17,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -260,4 +262,217 @@ func atEnd(object *json.Decoder) error {
 		return errNoObject
 	}
 	return nil
+}
+
+// Request is one attempt at an intent.
+type Request struct {
+	ID             string            `json:"id"` // of this message; the result repeats it
+	Operation      string            `json:"operation"`
+	IdempotencyKey string            `json:"idempotency_key"`
+	Attempt        int               `json:"attempt"`
+	Tuple          Tuple             `json:"tuple"`
+	Payload        json.RawMessage   `json:"payload"`
+	Headers        map[string]string `json:"headers,omitempty"`
+	ProviderRef    string            `json:"provider_ref,omitempty"`
+	DeadlineMS     int64             `json:"deadline_ms,omitempty"` // what is left of the attempt's time
+}
+
+// maxNesting is half of what Python reads by default.
+const maxNesting = 500
+
+var errTooDeep = errors.New("the payload is nested too deeply")
+
+// Tuple is the identity of an intent.
+type Tuple struct {
+	AgentRunID    string `json:"agent_run_id"`
+	StepID        string `json:"step_id"`
+	ToolName      string `json:"tool_name"`
+	BusinessScope string `json:"business_scope"`
+}
+
+// Encode writes the request as one line, with its newline. The payload's
+// numbers and strings stay as they are; the space between them goes, and what
+// some readers take for the end of a line is escaped.
+//
+// A payload that is no JSON, or nested deeper than parsers of other languages
+// go, is an error.
+func Encode(ctx context.Context, id string, request dispatch.Request) ([]byte, error) {
+	if nesting(request.Payload) > maxNesting {
+		return nil, render.Because("payload", errTooDeep)
+	}
+	message := Request{
+		ID:             id,
+		Operation:      request.Tuple.Operation(),
+		IdempotencyKey: request.IdempotencyKey,
+		Attempt:        request.Attempt,
+		Tuple:          Tuple(request.Tuple),
+		Payload:        request.Payload,
+		Headers:        render.TraceContext(request.Headers),
+		ProviderRef:    request.ProviderRef,
+		DeadlineMS:     millisecondsLeft(ctx),
+	}
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(message); err != nil {
+		return nil, fmt.Errorf("the payload is no JSON: %w", err)
+	}
+	return escapeLineEnds(line.Bytes()), nil
+}
+
+// escapeLineEnds escapes what Unicode calls the end of a line, and what some
+// readers of lines take for one. In JSON it stands in strings only.
+func escapeLineEnds(line []byte) []byte {
+	for _, end := range []rune{'\u0085', '\u2028', '\u2029'} {
+		line = bytes.ReplaceAll(line, []byte(string(end)), fmt.Appendf(nil, `\u%04x`, end))
+	}
+	return line
+}
+
+// millisecondsLeft is 0 where there is no deadline, and never else.
+func millisecondsLeft(ctx context.Context) int64 {
+	deadline, bounded := ctx.Deadline()
+	if !bounded {
+		return 0
+	}
+	return max(1, time.Until(deadline).Milliseconds())
+}
+
+// nesting is how deep the arrays and objects of a JSON text go.
+func nesting(text []byte) int {
+	depth, deepest, inString := 0, 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			depth++
+			deepest = max(deepest, depth)
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return deepest
+}
+
+// Result is the peer's report on a request.
+type Result struct {
+	ID           string            `json:"id"`
+	Outcome      dispatch.Outcome  `json:"outcome"`
+	Final        bool              `json:"final,omitempty"`
+	HTTPStatus   int               `json:"http_status,omitempty"`
+	ErrorClass   string            `json:"error_class,omitempty"`
+	RetryAfterMS float64           `json:"retry_after_ms,omitempty"`
+	Replayed     bool              `json:"replayed,omitempty"`
+	ProviderRef  string            `json:"provider_ref,omitempty"`
+	Response     json.RawMessage   `json:"response,omitempty"`
+	Problem      *dispatch.Problem `json:"problem,omitempty"`
+}
+
+var (
+	// ErrUnaddressed says that a text is no result of any request.
+	ErrUnaddressed = errors.New("not a JSON object with an id")
+	// ErrInvalid says that a result breaks the protocol, so nothing in it but
+	// its id is believed.
+	ErrInvalid = errors.New("not a valid result")
+)
+
+var (
+	outcomes = []dispatch.Outcome{
+		dispatch.Completed, dispatch.NotSent, dispatch.Throttled, dispatch.Rejected,
+		dispatch.CredentialsRefused, dispatch.Forbidden, dispatch.Absent, dispatch.Ambiguous, dispatch.InFlight,
+	}
+	className = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+)
+
+// ParseResult reads a result. With [ErrInvalid] it still returns the id.
+func ParseResult(text []byte) (Result, error) {
+	var result Result
+	mistakes, err := readObject(text, result.fields())
+	switch {
+	case err != nil || result.ID == "" || slices.Contains(mistakes, "id"):
+		return Result{}, ErrUnaddressed
+	case len(mistakes) > 0 || !result.isValid():
+		return Result{ID: result.ID}, ErrInvalid
+	}
+	return result, nil
+}
+
+// fields are where the values of a result go, by their names.
+func (r *Result) fields() map[string]any {
+	return map[string]any{
+		"id": &r.ID, "outcome": &r.Outcome, "final": &r.Final, "http_status": &r.HTTPStatus, "error_class": &r.ErrorClass,
+		"retry_after_ms": &r.RetryAfterMS, "replayed": &r.Replayed, "provider_ref": &r.ProviderRef,
+		"response": &r.Response, "problem": &r.Problem,
+	}
+}
+
+func (r Result) isValid() bool {
+	return slices.Contains(outcomes, r.Outcome) &&
+		(r.HTTPStatus == 0 || 100 <= r.HTTPStatus && r.HTTPStatus <= 599) &&
+		(r.ErrorClass == "" || className.MatchString(r.ErrorClass)) &&
+		r.RetryAfterMS >= 0
+}
+
+// Evidence is the result as the engine takes it, for a tool of the class.
+func (r Result) Evidence(class dispatch.Class) dispatch.Result {
+	return dispatch.Result{
+		Outcome:     r.outcome(class),
+		Final:       r.Final,
+		HTTPStatus:  r.HTTPStatus,
+		ErrorClass:  r.errorClass(),
+		RetryAfter:  r.retryAfter(),
+		Replayed:    r.Replayed,
+		ProviderRef: evidence.Reference(r.ProviderRef),
+		Response:    r.response(),
+		Problem:     r.problem(),
+	}
+}
+
+// outcome takes in_flight for doubt where a call must not be repeated: it
+// would be sent again to a provider that does not know it by its key.
+func (r Result) outcome(class dispatch.Class) dispatch.Outcome {
+	if r.Outcome == dispatch.InFlight && class == dispatch.NonIdempotent {
+		return dispatch.Ambiguous
+	}
+	return r.Outcome
+}
+
+func (r Result) errorClass() string {
+	switch {
+	case r.Outcome == dispatch.Completed:
+		return ""
+	case r.ErrorClass == "":
+		return string(r.Outcome)
+	}
+	return r.ErrorClass
+}
+
+func (r Result) retryAfter() time.Duration {
+	if r.RetryAfterMS >= float64(evidence.LongestWait.Milliseconds()) {
+		return evidence.LongestWait
+	}
+	return time.Duration(r.RetryAfterMS * float64(time.Millisecond))
+}
+
+func (r Result) response() json.RawMessage {
+	if string(r.Response) == "null" {
+		return nil
+	}
+	return evidence.JSON(r.Response, "application/json")
+}
+
+func (r Result) problem() *dispatch.Problem {
+	if r.Problem == nil || *r.Problem == (dispatch.Problem{}) {
+		return nil
+	}
+	const longest = 2000 // characters
+	return &dispatch.Problem{
+		Type:   evidence.First(r.Problem.Type, longest),
+		Title:  evidence.First(r.Problem.Title, longest),
+		Detail: evidence.First(r.Problem.Detail, longest),
+	}
 }
