@@ -148,8 +148,8 @@ bench: ## measure every goal of docs/benchmarks.md, 20 to 40 minutes
 	  cd producer/tests && $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 5x .; } | tee /dev/stderr | \
 	  $(GO) run ./integration/bench/goals -bench '$(BENCH)'
 
-screenshots: ## take the documentation's pictures of the console anew
+screenshots: ## take the documentation's pictures of the console again
 	$(GO) test -count 1 -run Pictures ./integration/console -args -update
 
-generate: ## write drainer.schema.json and docs/errors.md anew
+generate: ## write drainer.schema.json and docs/errors.md again
 	$(GO) generate ./...

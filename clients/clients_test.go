@@ -291,7 +291,7 @@ func checkTicketProgram(t *testing.T, command *exec.Cmd) {
 	}
 }
 
-// A wait outlives a restart of Postgres: its connection is lost, and made anew.
+// A wait outlives a restart of Postgres: its connection is lost, and made again.
 func TestAPythonWaitOutlivesARestartOfPostgres(t *testing.T) {
 	t.Parallel()
 	interpreter := python(t)

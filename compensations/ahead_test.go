@@ -55,7 +55,7 @@ func TestTheCommitOfAnUndoEnqueuesTheNextAndTheLastOneEndsTheSaga(t *testing.T) 
 }
 
 // What was decided ahead counts only while nothing else happened to the run. Otherwise
-// the commit marks the saga, and a pass looks anew.
+// the commit marks the saga, and a pass looks again.
 func TestAfterNewsAPassDecidesWhatFollowsAnUndo(t *testing.T) {
 	t.Parallel()
 	for name, news := range map[string]func(w *world, rows []*drainer.Row){

@@ -50,7 +50,7 @@ const (
 // Saga undoes what runs have completed, one step at a time.
 type Saga struct {
 	pool     *pgxpool.Pool
-	tools    atomic.Pointer[tools] // as configured now; a pass heeds one configuration throughout
+	tools    atomic.Pointer[tools] // as configured now; one pass uses one configuration throughout
 	observer *observer
 	log      *slog.Logger
 	marked   chan struct{}

@@ -18,7 +18,7 @@ import (
 	"github.com/agentoutbox/drainer/dashboards"
 )
 
-var update = flag.Bool("update", false, "write the dashboards anew")
+var update = flag.Bool("update", false, "write the dashboards again")
 
 func TestTheDashboardsAreWhatTheListSays(t *testing.T) {
 	t.Parallel()

@@ -149,7 +149,7 @@ func (p Policy) giveUp(h History) Decision {
 	return Decision{Status: StatusUnknown, Delay: p.UntilDrained(h), Tries: h.Tries, MaybeApplied: true, Lookup: true}
 }
 
-// later adds without overflow: a delay for ever must not look like one that
+// later adds without overflow: a delay forever must not look like one that
 // is long past.
 func later(since, delay time.Duration) time.Duration {
 	if delay > math.MaxInt64-max(since, 0) {

@@ -361,7 +361,7 @@ func TestTheCeilingDoublesUpToTheCap(t *testing.T) {
 	}
 }
 
-// Doubling a cap for ever would overflow, and every second try would wait for ever.
+// Doubling a cap forever would overflow, and every second try would wait forever.
 func TestTheFirstTriesWaitNoLongerUnderACapForEver(t *testing.T) {
 	t.Parallel()
 	backoff := dispatch.Backoff{Base: time.Second, Cap: math.MaxInt64}

@@ -9,7 +9,7 @@ import (
 )
 
 // attempts counts by provider, operation and outcome. Made at the start, the series of
-// thousands of tools would be tens of thousands, nearly all of them 0 for ever. So one is
+// thousands of tools would be tens of thousands, nearly all of them 0 forever. So one is
 // made when its first attempt ends, and the next scrape shows it as 0, whatever it has
 // counted by then: rate() sees an increase only from a value that it has seen.
 type attempts struct {

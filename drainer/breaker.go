@@ -45,7 +45,7 @@ const (
 )
 
 // BreakerChange is the effect of one attempt on a shared breaker. The store
-// heeds an opening while no worker probes, and a probe's verdict while its worker
+// follows an opening while no worker probes, and a probe's verdict while its worker
 // is the prober.
 type BreakerChange struct {
 	Gate   string // a provider, or provider/operation

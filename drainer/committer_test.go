@@ -134,7 +134,7 @@ func TestALargeTurnOfOneLaneSettlesAndClaimsAtOnce(t *testing.T) {
 					if int(made.Add(1)) == test.committer {
 						close(all)
 					}
-					<-all // waits for ever unless they are under way at the same time
+					<-all // waits forever unless they are under way at the same time
 					return BatchReply{Claimed: make([]ClaimReply, test.lanes)}, nil
 				}), "worker", nil, nil)
 				shares := make([]*share, test.lanes)

@@ -32,11 +32,11 @@ type Settings struct {
 	Secrets *Redactor
 
 	// UnconfiguredFailAfter is how long a row waits for a worker that knows its
-	// operation, of a provider that is served. 0 waits for ever.
+	// operation, of a provider that is served. 0 waits forever.
 	UnconfiguredFailAfter time.Duration
 
 	// MisconfiguredFailAfter is how long a row waits for a gate that is shut because
-	// this side was refused. 0 waits for ever.
+	// this side was refused. 0 waits forever.
 	MisconfiguredFailAfter time.Duration
 
 	// Traces gets a span of every attempt's wait, dispatch and settling, in the
@@ -335,7 +335,7 @@ func (s *session) countLeft(stop context.Context) error {
 	return fmt.Errorf("%w (%s)", ErrRowsLeft, strings.Join(left, ", "))
 }
 
-// shutProviders asks the database too: a claim heeds a gate that others have just shut
+// shutProviders asks the database too: a claim respects a gate that others have just shut
 // before its lane has heard of that, and finds nothing.
 func (s *session) shutProviders(ctx context.Context) (map[string]bool, error) {
 	gates, err := s.store.Gates(ctx, s.worker)

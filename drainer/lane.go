@@ -95,7 +95,7 @@ type route struct{ provider, server string }
 
 func (r route) isDetour() bool { return r.provider != r.server }
 
-// lifetimes are the three ends a lane heeds, each later than the one before:
+// lifetimes are the three ends of a lane, each later than the one before:
 // stop ends claiming, abort cancels what is in flight, giveUp ends settling.
 type lifetimes struct{ stop, abort, giveUp context.Context }
 

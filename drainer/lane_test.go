@@ -61,7 +61,7 @@ func TestAClaimEndsOnlyWithItsLastRow(t *testing.T) {
 	}
 }
 
-// The lane itself hands rows out: at a full channel it would wait for ever.
+// The lane itself hands rows out: at a full channel it would wait forever.
 func TestALaneHasRoomForAllThatItMayClaim(t *testing.T) {
 	t.Parallel()
 	keyed := map[string]dispatch.Policy{"act": {Class: dispatch.KeyIdempotent}}

@@ -332,7 +332,7 @@ func (i *idleness) looked(mark IdleMark, begun, now time.Time, found int) (owed 
 	}
 	if found == 0 {
 		// A stream rests only once it has brought many rows: else a trickle that followed
-		// it would keep the lane polling for ever.
+		// it would keep the lane polling forever.
 		i.rests = i.isStream() && begun.Sub(i.busyAt) < streamRest
 		i.found = 0
 	} else {

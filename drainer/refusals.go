@@ -76,7 +76,7 @@ func (r *refusals) success(now time.Time) {
 }
 
 // rendering notes whether the configuration can make requests of an operation's intents. A
-// new configuration begins anew.
+// new configuration begins again.
 type rendering struct {
 	mu     sync.Mutex
 	proven bool

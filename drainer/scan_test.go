@@ -155,7 +155,7 @@ func TestManyTenantsTakeTurns(t *testing.T) {
 	})
 }
 
-// What one tenant does not need is the others', at the latest with the next claim; and a tenant that comes anew waits
+// What one tenant does not need is the others', at the latest with the next claim; and a tenant that comes back waits
 // for the next search.
 func TestNoShareIsLostAndNobodyStarves(t *testing.T) {
 	t.Parallel()

@@ -296,7 +296,7 @@ func (s *Settlement) asksForTooLong() bool {
 
 // firstReplay reports that the provider answered from its memory of a key that this
 // outbox had not sent before, as far as it remembers. An operator who accepted a
-// duplicate, and an undo that a retried saga makes anew, send a key again.
+// duplicate, and the undo that a retried saga makes, send a key again.
 func (s *Settlement) firstReplay() bool {
 	return s.Result.Outcome == dispatch.Completed && s.Result.Replayed && !s.Row.Lookup &&
 		s.Row.FirstAttemptAt == nil && !s.Row.MaybeApplied && s.Row.Undoes == nil

@@ -90,7 +90,7 @@ func TestTheProviderGetsTheTraceContinuedBelowTheDispatch(t *testing.T) {
 				t.Errorf("beside it goes %v, want %v", beside, test.beside)
 			}
 			if !maps.Equal(row.Headers, before) {
-				t.Errorf("the intent's headers became %v, want %v for ever", row.Headers, before)
+				t.Errorf("the intent's headers became %v, want %v forever", row.Headers, before)
 			}
 		})
 	}

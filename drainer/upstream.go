@@ -205,7 +205,7 @@ type run struct {
 	length int
 }
 
-// add reports that there are enough of them; then it begins anew. An attempt without an
+// add reports that there are enough of them; then it begins again. An attempt without an
 // answer neither continues a run nor ends it.
 func (r *run) add(overloaded, answered bool) bool {
 	if r.enough == 0 {

@@ -308,7 +308,7 @@ func (p *pool) send(ctx context.Context, upstream *upstream, policy dispatch.Pol
 	finished := time.Now()
 	history := row.History(started, finished)
 	if row.Probe != "" && result.Overloaded() && !result.Outcome.LeavesDoubt() {
-		history.Tries-- // trying the provider was the fleet's errand: an outage must not use its rows up
+		history.Tries-- // the row tried the provider on behalf of all workers: an outage must not use up its tries
 	}
 	settlement := Settlement{
 		Row:        row,

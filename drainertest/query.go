@@ -228,7 +228,7 @@ DECLARE
   types regtype[] := '{bigint,int,text,jsonb,timestamptz,interval,float8,numeric,boolean,uuid,name,oid,text[],bigint[],int[],timestamptz[],boolean[]}';
   shadow record;
 BEGIN
-  PERFORM set_config('search_path', 'pg_catalog', true);  -- lest its own shadows befall it
+  PERFORM set_config('search_path', 'pg_catalog', true);  -- so that its own shadows do not affect it
   FOR shadow IN
     WITH builtin AS (
       SELECT p.proname, p.oid, p.prorettype, p.provariadic <> 0 OR EXISTS (

@@ -35,7 +35,7 @@ func (o Offer) Name() string {
 }
 
 // StepOf names the run, step and scope of a call, from where no model writes: a model that is
-// asked again names them anew, and the effect would happen twice. The header is nil where the
+// asked again names them again, and the effect would happen twice. The header is nil where the
 // call did not come over HTTP.
 type StepOf func(http.Header) (dispatch.Tuple, error)
 

@@ -87,7 +87,7 @@ func TestOnlyWhatNobodyNeedsAnyMoreIsPruned(t *testing.T) {
 	}{
 		"settled": {change: func(aged, int64) {}},
 		"failed":  {change: do(`UPDATE outbox.attempt SET status = 'failed' WHERE intent_id = $1`)},
-		"settled anew since": {kept: true, change: do(`INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status)
+		"settled again since": {kept: true, change: do(`INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status)
 			VALUES ($1, 2, 'operator:on-call', 'resolved', 'completed')`)},
 		"pending": {kept: true, change: func(a aged, intent int64) {
 			drainertest.Exec(t, a.pool, `DELETE FROM outbox.attempt WHERE intent_id = $1`, intent)

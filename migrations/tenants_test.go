@@ -243,7 +243,7 @@ func TestATenantsNamespaceEntersItsKeys(t *testing.T) {
 	}
 }
 
-// limit sets a limit of acme's, and has the tenant's queue measured anew before what comes next.
+// limit sets a limit of acme's, and has the tenant's queue measured again before what comes next.
 func (w *walled) limit(column string, most int) {
 	w.t.Helper()
 	drainertest.Exec(w.t, w.owner, "UPDATE outbox.tenant SET "+column+" = $1 WHERE name = 'acme'", most)

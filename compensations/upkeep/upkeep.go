@@ -1,5 +1,5 @@
 // Package upkeep forgets what the outbox need not remember any more, so that
-// it does not grow for ever.
+// it does not grow forever.
 //
 // A settled intent is kept for its retention, and so is its key: enqueueing it
 // again changes nothing until then, and makes a new intent afterwards. That

@@ -183,7 +183,7 @@ func (f *object) duration(name, meaning string) time.Duration {
 	problem := "%s is no definite length of time"
 	switch {
 	case err == nil && length > longest:
-		problem = "%s is as good as for ever"
+		problem = "%s is as good as forever"
 	case err == nil && length > 0:
 		return length
 	}
@@ -291,7 +291,7 @@ func newOperation(method, path string, item *openapi3.PathItem, spec *openapi3.O
 }
 
 // parametersOf lists an operation's parameters, and those of its path that it
-// does not define anew.
+// does not define again.
 func parametersOf(item *openapi3.PathItem, spec *openapi3.Operation) []*openapi3.Parameter {
 	var parameters []*openapi3.Parameter
 	for _, reference := range append(slices.Clone(spec.Parameters), item.Parameters...) {

@@ -15,7 +15,7 @@ import (
 	"github.com/agentoutbox/drainer/contract/manifest"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestAGoodManifestHasNoViolations(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/config"
 )
 
-var update = flag.Bool("update", false, "write the golden file anew")
+var update = flag.Bool("update", false, "rewrite the golden file")
 
 func load(t *testing.T, file string) *manifest.Document {
 	t.Helper()

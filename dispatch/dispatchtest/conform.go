@@ -109,7 +109,7 @@ type Counterpart struct {
 }
 
 // Message is a request that arrived. Body leaves out what the protocol numbers
-// or dates anew each time, so that it is the same for the same request.
+// or dates again each time, so that it is the same for the same request.
 type Message struct {
 	Key  string // the idempotency key, as the protocol carries it; empty if it carries none
 	Body []byte

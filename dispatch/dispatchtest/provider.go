@@ -34,7 +34,7 @@ type SimulatedProvider struct {
 	LookupPlan Plan              // the same for GET /effects/{key}, by the key asked about
 	Declines   func(string) bool // by path, what is never done; nil does everything
 	IgnoreKeys bool              // a provider that is not idempotent: every POST has an effect
-	KeyTTL     time.Duration     // how long a key is remembered; for ever if zero
+	KeyTTL     time.Duration     // how long a key is remembered; forever if zero
 	Now        func() time.Time  // the clock of KeyTTL; time.Now if nil
 	SlowFor    time.Duration     // how late a Slow reply comes; 1 s if zero
 	RetryAfter time.Duration     // what a Retry-After asks for, in whole seconds; 1 s if zero

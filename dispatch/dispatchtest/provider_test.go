@@ -282,7 +282,7 @@ func TestAKeyIsForgottenAfterItsTime(t *testing.T) {
 		{0, "", 1},
 		{time.Hour - 1, "true", 1},
 		{time.Hour, "", 2},
-		{2*time.Hour - 1, "true", 2}, // remembered anew
+		{2*time.Hour - 1, "true", 2}, // remembered again
 		{2 * time.Hour, "", 3},
 	} {
 		set(start.Add(step.at))

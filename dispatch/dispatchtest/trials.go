@@ -119,7 +119,7 @@ func (b *bench) recovery() Check {
 		seen = b.dispatch(context.Background(), b.intent())
 		return seen.ended(dispatch.Completed) || seen.Hung
 	}) && !seen.Hung
-	return found("recovery", recovered, seen.String(), "completed, once the counterpart answers again", "connect anew after a failure")
+	return found("recovery", recovered, seen.String(), "completed, once the counterpart answers again", "reconnect after a failure")
 }
 
 // cancelledBefore asks whether a dispatch that is cancelled already sends

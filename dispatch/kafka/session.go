@@ -210,7 +210,7 @@ func (c *watchedConn) Write(data []byte) (int, error) {
 		return c.Conn.Write(data)
 	}
 	if evidence.Peek(c.raw) == evidence.Ended {
-		return 0, errPeerLeft // the client connects anew, for nothing was written
+		return 0, errPeerLeft // the client reconnects, for nothing was written
 	}
 	if err := c.wire.admit(); err != nil {
 		return 0, err

@@ -6,7 +6,7 @@
 //
 // One dispatch publishes at most once and waits for the stream's
 // acknowledgement. A connection that is lost is not mended in the background
-// but made anew by the next dispatch, so that nothing is sent later.
+// but made again by the next dispatch, so that nothing is sent later.
 //
 // The idempotency key travels as Nats-Msg-Id. The stream recognises a
 // repetition for as long as its duplicate window lasts. A tool that promises a

@@ -56,7 +56,7 @@ func declare(t *testing.T, broker *drainertest.Broker) *topology {
 	return o
 }
 
-// exchange declares the exchange anew; clients may not publish to an internal
+// exchange declares the exchange again; clients may not publish to an internal
 // one.
 func (o *topology) exchange(t *testing.T, internal bool) {
 	t.Helper()

@@ -45,7 +45,7 @@ func (r Reference) Read() (string, error) {
 	return value, errors.Join(problems...)
 }
 
-// isLogin names the fields that are read anew at each connect.
+// isLogin names the fields that are read again at each connect.
 func isLogin(at path) bool {
 	return len(at) == 2 && at[0] == "database" && (at[1] == "url" || at[1] == "password")
 }

@@ -45,7 +45,7 @@ func versionOf(content []byte, err error) Version {
 	return Version{sum: sha256.Sum256(content)}
 }
 
-// isReadOnce tells pipes and devices by their mode: opening a pipe may block for ever.
+// isReadOnce tells pipes and devices by their mode: opening a pipe may block forever.
 func isReadOnce(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && !info.Mode().IsRegular() && !info.IsDir()
@@ -78,7 +78,7 @@ func readWhole(path string) ([]byte, error) {
 type sources struct {
 	files   []File
 	read    map[string]source
-	noPipes bool // refuse pipes and devices, because a read could block for ever
+	noPipes bool // refuse pipes and devices, because a read could block forever
 }
 
 type source struct {

@@ -88,7 +88,7 @@ func TestNothingIsReloadedWithoutACause(t *testing.T) {
 	watching(t, func(d *desk) {
 		d.want("at rest", d.pass(10))
 		d.write("drainer.yaml", "one")
-		d.want("written anew with the same content", d.pass(10))
+		d.want("written again with the same content", d.pass(10))
 	})
 }
 

@@ -180,7 +180,7 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 			"8:51: providers.p.tools.t.idempotency.ttl: has a meaning only for key_idempotent; leave it out",
 			"8:63: providers.p.tools.t.idempotency.scope: has a meaning only for key_idempotent; leave it out",
 		}},
-		"key that lives for ever": {tool("fake: {path: /}\nidempotency: {class: key_idempotent, ttl: 99999h, scope: account}"), []string{
+		"key that lives forever": {tool("fake: {path: /}\nidempotency: {class: key_idempotent, ttl: 99999h, scope: account}"), []string{
 			"8:51: providers.p.tools.t.idempotency.ttl: is longer than ten years; write what the provider promises",
 		}},
 		"hopeless retries": {tool("fake: {path: /}\nidempotency: {class: read_only}\nretry: {max_attempts: 0, base: 1m, cap: 1s, max_wait: 0s}"), []string{

@@ -197,7 +197,7 @@ type Log struct {
 
 // Unconfigured is about intents for an operation that a configured provider does not have.
 type Unconfigured struct {
-	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=7d" jsonschema_description:"Such an intent waits for a worker that has the operation. After this time it fails, and its run goes on. Intents of a provider that no file names wait for ever."`
+	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=7d" jsonschema_description:"Such an intent waits for a worker that has the operation. After this time it fails, and its run goes on. Intents of a provider that no file names wait forever."`
 }
 
 // Misconfigured is about intents that wait for a configuration that works.

@@ -527,7 +527,7 @@ func TestAFileIsReadOnceForAConfiguration(t *testing.T) {
 	}
 }
 
-// Opening a pipe without a writer blocks for ever, and every later reload would wait too.
+// Opening a pipe without a writer blocks forever, and every later reload would wait too.
 func TestAPipeInThePlaceOfAFileIsRefusedAtAReload(t *testing.T) {
 	t.Parallel()
 	path := folder(t, "one")
@@ -568,7 +568,7 @@ func TestAFileThatNeverEndsIsNotReadForEver(t *testing.T) {
 	}
 }
 
-// A pipe gives its content once, and reading it may wait for ever.
+// A pipe gives its content once, and reading it may wait forever.
 func TestAPipeIsNeverReadAgain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "pipe")

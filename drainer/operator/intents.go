@@ -252,12 +252,12 @@ func (r Retry) again(s standing) (change, refusal) {
 			"; find out and resolve it, or accept a second effect with --may-duplicate")
 	}
 	// The engine sends what may have been applied only until half of the key's
-	// life is over. Accepting a duplicate starts that clock anew.
+	// life is over. Accepting a duplicate starts that clock again.
 	back.outcome, back.requeue.firstAttemptAt = "retried_may_duplicate", nil
 	return back, ""
 }
 
-// underNewKey starts the new key's clock anew. A doubt stays with the row: what was
+// underNewKey starts the new key's clock again. A doubt stays with the row: what was
 // sent under the old key may still arrive.
 func (r Retry) underNewKey(s standing, back change) (change, refusal) {
 	back.outcome, back.requeue.firstAttemptAt, back.requeue.newKey = "retried_new_key", nil, true

@@ -163,7 +163,7 @@ func (s *Store) Closed(ctx context.Context, worker string) ([]string, error) {
 }
 
 // queueBreakers adds what the settled attempts mean for the breakers. It comes
-// before the claims of the same batch: they heed it already.
+// before the claims of the same batch: they already respect it.
 func queueBreakers(batch *pgx.Batch, worker string, settlements []drainer.Settlement) {
 	var providers, operations breakerColumns
 	for i := range settlements {

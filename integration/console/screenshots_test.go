@@ -11,7 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-var update = flag.Bool("update", false, "write the documentation's pictures anew")
+var update = flag.Bool("update", false, "write the documentation's pictures again")
 
 // pictures of the documentation; `make screenshots` takes them.
 var pictures = []struct {

@@ -13,12 +13,12 @@ CREATE TABLE history.transition (
   status    text,              -- of an attempt, or of a saga
   settled   boolean,           -- of an attempt: none is to follow
   late      boolean,           -- an attempt that tells of an effect which was on record as none
-  closed    boolean,           -- of a claimed forward row that is to be sent: its run goes back already
+  closed    boolean,           -- of a claimed forward row that is to be sent: its run is being rolled back
   run       text               -- of a saga
 );
 
 -- What the claiming statement could see. Its trigger sees more: a saga that was
--- committed in between is nothing that the claim had to heed.
+-- committed in between is nothing that the claim had to respect.
 ALTER TABLE outbox.claim ADD COLUMN seen pg_snapshot DEFAULT pg_current_snapshot();
 
 CREATE FUNCTION history.write() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$

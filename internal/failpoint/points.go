@@ -10,7 +10,7 @@
 //	kill  the process ends by SIGKILL
 //	stop  the process stops until SIGCONT
 //	hold  the goroutine waits until the process gets SIGUSR1
-//	hang  the goroutine waits for ever
+//	hang  the goroutine waits forever
 //	fail  the call returns an error
 //	panic the goroutine panics
 package failpoint

@@ -455,7 +455,7 @@ func deleting(b *budget, input any, arguments []any) error {
 	return sorting(b, paths, nil)
 }
 
-// matching bounds a pattern's program, which is made of it anew in each evaluation, and
+// matching bounds a pattern's program, which each evaluation makes again, and
 // what it finds: for each place where it matches, the evaluator counts all that is before.
 func matching(b *budget, input any, arguments []any) error {
 	text, pattern, flags := asText(input), asText(arguments[0]), asText(arguments[1])

@@ -210,7 +210,7 @@ func TestTheDefinitionsAreThoseOfTheEvaluator(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(theirs) != definitions {
-		t.Error("builtin.jq is not that of the evaluator: copy it anew, and look at what changed")
+		t.Error("builtin.jq is not that of the evaluator: copy it again, and look at what changed")
 	}
 }
 

@@ -31,7 +31,7 @@ var decoders = sync.Pool{New: func() any {
 	return d
 }}
 
-// maxDigits is the longest number, as it is written. An expression reads a number anew each time
+// maxDigits is the longest number, as it is written. An expression reads a number again each time
 // that it compares it or calculates with it, which takes a time that grows with the square of its digits:
 // one of a million digits takes seconds, and nothing can interrupt that.
 const maxDigits = 1000

@@ -25,7 +25,7 @@ import (
 
 // Database is where the connections of a process lead, and how they log in. Host, port,
 // database and parameters stay those of the first connection. User, password and
-// certificates are read anew before each connect, because they may be replaced while
+// certificates are read again before each connect, because they may be replaced while
 // the process runs.
 type Database struct {
 	read    func() (Login, error)

@@ -49,7 +49,7 @@ func TestAPrintedPasswordIsUsedForItsTime(t *testing.T) {
 		}
 	}
 	database, runs = counting(t, "wc -c <RAN | tr -d ' '", time.Second)
-	drainertest.Eventually(t, "it is printed anew", func() bool { return password(t, database) == "2" && runs() == 2 })
+	drainertest.Eventually(t, "it is printed again", func() bool { return password(t, database) == "2" && runs() == 2 })
 }
 
 func TestACommandRunsOnceForAllWhoWait(t *testing.T) {

@@ -168,7 +168,7 @@ const readOnlyTransaction = "25006"
 
 // leaveReadOnly gives up a connection to a server that refuses to write, such as
 // a primary that came back as a standby. The new primary is found by
-// connecting anew, and never by asking the same server again.
+// reconnecting, and never by asking the same server again.
 func leaveReadOnly(config *pgconn.Config) {
 	keeps := config.OnPgError
 	config.OnPgError = func(conn *pgconn.PgConn, refusal *pgconn.PgError) bool {

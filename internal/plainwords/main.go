@@ -1,5 +1,5 @@
 // Command plainwords finds words that the project's English does without: in
-// Markdown, in Go comments, and in the texts of the program. It prints each
+// Markdown, in comments of Go and SQL, and in the texts of the program. It prints each
 // with its place and a better choice, and exits with 1 if there is any.
 package main
 
@@ -27,6 +27,7 @@ var rules = []struct {
 	{regexp.MustCompile(`(?i)\boctets?\b`), "write bytes"},
 	{regexp.MustCompile(`(?i)\b(is|are) what\b`), "name the thing with a noun, or use a verb"},
 	{regexp.MustCompile(`(?i)\b(goes|went|gone) back\b`), "write is rolled back, is requeued or is restored"},
+	{regexp.MustCompile(`(?i)\b(anew|lest|heed(s|ed)?|errand|for\sever)\b`), "use a common word"},
 }
 
 // exempt are the trees and files that still have such words. Take one out once
@@ -96,11 +97,18 @@ func inMarkdown(source []byte) []finding {
 	return judge(text.String(), 1)
 }
 
+var sqlComment = regexp.MustCompile(`(?m)^(.*?)(--.*)?$`)
+
 func check(path string, source []byte) ([]finding, error) {
-	if strings.HasSuffix(path, ".go") {
+	switch filepath.Ext(path) {
+	case ".go":
 		return inGo(path, source)
+	case ".sql":
+		return judge(sqlComment.ReplaceAllString(string(source), "$2"), 1), nil
+	case ".md":
+		return inMarkdown(source), nil
 	}
-	return inMarkdown(source), nil
+	return nil, nil
 }
 
 func isExempt(path string) bool {
@@ -121,7 +129,7 @@ func main() {
 			return err
 		case entry.IsDir() && (path != "." && strings.HasPrefix(name, ".") || name == "node_modules" || name == "bin" || isExempt(path)):
 			return fs.SkipDir
-		case entry.IsDir() || !strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, ".md") || isExempt(path):
+		case entry.IsDir() || isExempt(path):
 			return nil
 		}
 		source, err := os.ReadFile(path)

@@ -18,6 +18,7 @@ func TestWordsAreFoundWithTheirLines(t *testing.T) {
 		"a text of a test":        {"p_test.go", fmt.Sprintf(code, "it goes back"), `[{4 nobody}]`},
 		"a name":                  {"p.go", fmt.Sprintf(code, "nobody"), `[{4 nobody}]`},
 		"Markdown":                {"p.md", "# Title\n\nThis is what\nWhoever reads.\n", `[{4 Whoever} {3 is what}]`},
+		"a comment of SQL":        {"p.sql", "-- 8 octets\nSELECT 'nobody', 1 -- read anew\n", `[{1 octets} {2 anew}]`},
 		"a block of Markdown":     {"p.md", "```\nnobody\n```\n8 octets\n", `[{4 octets}]`},
 		"a quotation of Markdown": {"p.md", "`nobody` is \"nobody\", application/octet-stream\n", `[]`},
 	} {

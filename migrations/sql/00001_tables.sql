@@ -50,7 +50,7 @@ CREATE TABLE outbox.intent (
   CONSTRAINT intent_parts_not_empty CHECK ('' <> ALL (ARRAY[agent_run_id, step_id, provider, business_scope])),
   CONSTRAINT intent_parts_size CHECK (greatest(octet_length(agent_run_id), octet_length(step_id),
                                                octet_length(tool_name), octet_length(business_scope)) <= 255),
-  -- What its readers cannot take would hold up each of them: a few octets of jsonb can be 130 kB of text.
+  -- What its readers cannot take would hold up each of them: a few bytes of jsonb can be 130 kB of text.
   CONSTRAINT intent_payload_size CHECK (payload_bytes <= 1048576),
   CONSTRAINT intent_headers_size CHECK (octet_length(headers::text) <= 65536),
   CONSTRAINT intent_not_before_ends CHECK (not_before < '9999-01-01 00:00:00+00'),
@@ -63,7 +63,7 @@ ALTER TABLE outbox.intent ALTER payload SET STATISTICS 0, ALTER headers SET STAT
 
 CREATE UNIQUE INDEX intent_compensates ON outbox.intent (compensates) WHERE compensates IS NOT NULL;
 
--- Intents that an operator gave a new key: few, so that whoever makes keys finds this empty most often.
+-- Intents that an operator gave a new key: few, so that a statement that makes keys most often finds this empty.
 CREATE TABLE outbox.generation (
   intent_id  bigint PRIMARY KEY,
   generation int NOT NULL CHECK (generation > 1),  -- of its newest key; without a row it is the first
@@ -75,7 +75,7 @@ CREATE TABLE outbox.queue (
   provider         text COLLATE "C" NOT NULL,  -- or provider/operation, where a daemon does not know that operation, or its breaker is open
   next_attempt_at  timestamptz NOT NULL,
   intent_id        bigint NOT NULL UNIQUE,
-  agent_run_id     text COLLATE "C" NOT NULL,  -- its intent's, so that a claim need not look there whether the run goes back
+  agent_run_id     text COLLATE "C" NOT NULL,  -- its intent's, so that a claim need not look there whether the run is rolled back
   attempt          int NOT NULL DEFAULT 0,  -- the last number used; it only ever grows
   tries            int NOT NULL DEFAULT 0,  -- what max_attempts is compared with
   bytes            int NOT NULL DEFAULT 0,  -- of its intent's payload and headers: claims are bounded by them
@@ -134,7 +134,7 @@ CREATE TABLE outbox.attempt (
   attempt          int NOT NULL,
   worker           text,           -- a daemon's: a worker's id, or 'saga'. Operators cannot write this column
   operator         text,           -- 'operator:NAME', as the operator says. Daemons cannot write this column
-  login            text NOT NULL DEFAULT session_user,  -- who wrote the row; nobody but the owner can set it
+  login            text NOT NULL DEFAULT session_user,  -- who wrote the row; only the owner can set it
   started_at       timestamptz,
   finished_at      timestamptz NOT NULL DEFAULT now(),
   outcome          text NOT NULL,  -- the evidence
@@ -265,7 +265,7 @@ CREATE SEQUENCE outbox.collisions MINVALUE 0;
 CREATE SEQUENCE outbox.last_collision MINVALUE 0;
 SELECT setval('outbox.collisions', 0), setval('outbox.last_collision', 0);
 
--- One row an agent run that goes back. The run takes no further step while it is there.
+-- One row for each agent run that is rolled back. The run takes no further step while it is there.
 CREATE TABLE outbox.saga (
   agent_run_id text COLLATE "C" PRIMARY KEY,
   cause        bigint,  -- the intent whose failure began it; null: an operator did
@@ -297,7 +297,7 @@ CREATE TABLE outbox.forgotten (
   pruned_at    timestamptz NOT NULL DEFAULT now()
 );
 
--- What a human must decide: open, which pages; acknowledged, which is somebody's; or resolved.
+-- What a human must decide. An open incident pages; an acknowledged one has an owner; or it is resolved.
 CREATE TABLE outbox.incident (
   id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   kind            text NOT NULL CHECK (kind IN ('outcome_unknown', 'compensation_failed', 'reversal_window_expired',
@@ -320,7 +320,7 @@ CREATE TABLE outbox.incident (
 CREATE INDEX incident_unresolved ON outbox.incident (acknowledged_at, kind) WHERE resolved_at IS NULL;
 
 -- +goose StatementBegin
--- Whoever sets opened_at opens an incident again. One that is still open stays as it is.
+-- An update of opened_at opens an incident again. One that is still open stays as it is.
 CREATE FUNCTION outbox.reopen_incident() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF OLD.acknowledged_at IS NULL AND OLD.resolved_at IS NULL THEN
@@ -346,7 +346,7 @@ CREATE TABLE outbox.page (
   incident_id bigint NOT NULL REFERENCES outbox.incident ON DELETE CASCADE,
   generation  int NOT NULL,
   channel     text COLLATE "C" NOT NULL,
-  told        text CHECK (told IN ('open', 'acknowledged', 'resolved')),  -- null: nobody knows
+  told        text CHECK (told IN ('open', 'acknowledged', 'resolved')),  -- null: not known
   told_at     timestamptz,
   tried_at    timestamptz,
   left_until  timestamptz,             -- being sent, or not tried again, until then

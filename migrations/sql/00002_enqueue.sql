@@ -7,7 +7,7 @@
 -- The four parts as netstrings, and one more for each of ns=, tenant= and gen= that is
 -- set, hashed; package dispatch computes the same. As
 -- an SQL function it could not be inlined, because convert_to is only STABLE, and
--- was planned anew in every transaction: a quarter of what enqueueing took.
+-- was planned again in every transaction: a quarter of what enqueueing took.
 CREATE FUNCTION outbox.idempotency_key(agent_run_id text, step_id text, tool_name text, business_scope text,
                                        namespace text DEFAULT NULL, tenant text DEFAULT NULL, generation int DEFAULT NULL)
 RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
@@ -364,7 +364,7 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- Deferred, lest a transaction that stays open, or rolls back, keep others from waking the lane.
+-- Deferred, so that a transaction that stays open, or rolls back, does not keep others from waking the lane.
 CREATE CONSTRAINT TRIGGER wake_lane AFTER INSERT ON outbox.wake_up DEFERRABLE INITIALLY DEFERRED
   FOR EACH ROW EXECUTE FUNCTION outbox.wake_lane();
 

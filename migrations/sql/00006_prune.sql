@@ -9,7 +9,7 @@ ALTER TABLE outbox.attempt SET (autovacuum_vacuum_scale_factor = 0.02);
 
 -- +goose StatementBegin
 -- Keeps intents from being pruned until the transaction ends, and returns those
--- that are still there. Whoever adds to what is settled holds it first, and waits for others who do: a plan
+-- that are still there. A transaction that adds to a settled intent holds it first, and waits for others that do: a plan
 -- for a run must not miss what an operator is about to commit. An agent that enqueues its key again locks the
 -- intent FOR KEY SHARE, which keeps none of them waiting.
 CREATE FUNCTION outbox.hold(intents bigint[]) RETURNS SETOF bigint
@@ -41,7 +41,7 @@ $$;
 -- Forgets settled intents, with all that was kept of them, among the next
 -- looks intents after an id: those that have been settled for that many
 -- seconds, or for their own tool's. next is where to go on; null at the end.
--- Never forgotten is what a saga, an open incident or a claim still needs.
+-- Rows that a saga, an open incident or a claim still needs are kept.
 --
 -- The schema's owner has the last word. Its settings retention_floor (90 days unless
 -- set) and retention_floor/TOOL are the least that any caller can ask for.

@@ -131,7 +131,7 @@ BEGIN
   IF OLD.resolved_at IS NOT NULL
      OR num_nonnulls(OLD.acknowledged_at, OLD.acknowledged_by) > 0
         AND (NEW.acknowledged_at, NEW.acknowledged_by, NEW.reason) IS DISTINCT FROM (OLD.acknowledged_at, OLD.acknowledged_by, OLD.reason) THEN
-    RAISE EXCEPTION 'outbox: it is decided already; only an incident that opens again is decided anew'
+    RAISE EXCEPTION 'outbox: it is decided already; an incident can be decided again only after it opens again'
       USING ERRCODE = 'insufficient_privilege';
   ELSIF (NEW.acknowledged_at, NEW.acknowledged_by) IS DISTINCT FROM (OLD.acknowledged_at, OLD.acknowledged_by)
           AND starts_with(NEW.acknowledged_by, 'operator:') IS NOT TRUE

@@ -394,7 +394,7 @@ func (m Model) carryOut(s *State) {
 	}
 }
 
-// acceptDuplicate starts the clock of the retries anew where the old one has
+// acceptDuplicate starts the clock of the retries again where the old one has
 // run out. The provider's own goes on.
 func (s *State) acceptDuplicate() {
 	s.World.Accepted++

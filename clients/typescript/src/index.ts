@@ -10,7 +10,7 @@ export interface Database {
   checkTransaction?(): Promise<void> | void;
   /**
    * Listens on a connection of its own, until what it resolves to is called. It calls lost if the connection breaks and
-   * is not made anew. Without listen, Results asks every 50 to 250 ms.
+   * is not made again. Without listen, Results asks every 50 to 250 ms.
    */
   listen?(heard: () => void, lost: () => void): Promise<() => void>;
 }

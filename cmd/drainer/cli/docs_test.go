@@ -423,7 +423,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-var update = flag.Bool("update", false, "write the lists of metrics and fields anew")
+var update = flag.Bool("update", false, "write the lists of metrics and fields again")
 
 func TestEveryMetricIsDocumented(t *testing.T) {
 	t.Parallel()

@@ -170,7 +170,7 @@ func newSagasRetry(options *options) *cobra.Command {
 		use:   "retry [RUN]",
 		short: "Let a saga that failed go on",
 		long: `retry goes on where the compensation failed: undos that ended badly are sent again
-under their keys, and steps without an undo are planned anew. The run's incidents
+under their keys, and steps without an undo are planned again. The run's incidents
 are resolved.
 
 The daemons' configuration decides how a step is undone. If you changed it, restart

@@ -264,7 +264,7 @@ func TestARequestThatWasTakenInPartIsAmbiguous(t *testing.T) {
 	}
 }
 
-// A client that reads only after it has written all would wait for ever for such
+// A client that reads only after it has written all would wait forever for such
 // a provider.
 func TestALongRequestToAProviderThatDoesNotReadIsAnswered(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 )
 
 // After a failed dial the next one waits: firstPause, then twice as long after
-// each further failure, up to longestPause. A dial that succeeds begins anew.
+// each further failure, up to longestPause. A dial that succeeds begins again.
 const (
 	firstPause   = 10 * time.Millisecond
 	longestPause = time.Second

@@ -7,7 +7,7 @@ WITH pin AS (
   FROM pg_stat_activity
   WHERE pid <> pg_backend_pid() AND (datname = current_database() OR backend_type = 'walsender')
     AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
-    AND pid NOT IN (SELECT pid FROM pg_stat_progress_vacuum)  -- which stands in nobody's way
+    AND pid NOT IN (SELECT pid FROM pg_stat_progress_vacuum)  -- whose snapshot keeps no dead rows
   UNION ALL
   SELECT 'prepared_transaction', transaction, extract(epoch FROM clock_timestamp() - prepared)::float8
   FROM pg_prepared_xacts WHERE database = current_database()

@@ -11,7 +11,7 @@
 -- instead of claimed, or, where something may have been applied, claimed to be
 -- looked up and never to be sent.
 --
---   who takes a row      | may have been applied, or is looked up | nobody may have applied it
+--   who takes a row      | may have been applied, or is looked up | cannot have been applied
 --   via is null          | its provider                           | its provider; while that one's breaker
 --                        |                                        | is open, its fallback
 --   via is the fallback  | the fallback                           | (a row keeps via only with its doubt)
@@ -30,7 +30,7 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
   WHERE name = ($4::text[])[1]{{if not .Operation}} AND NOT paused{{end}}
     AND ((state <> 'closed' AND open_until <= clock_timestamp())
       OR (state = 'half_open' AND NOT EXISTS (SELECT FROM outbox.worker w WHERE w.worker_id = prober)))
-  FOR UPDATE SKIP LOCKED  -- one prober in the fleet, and nobody waits for it
+  FOR UPDATE SKIP LOCKED  -- one prober among all workers, and the others do not wait for it
 ), {{end}}lane AS MATERIALIZED (
   SELECT l.*, doubted_until, coalesce(own.state = 'closed', true) AS closed
   FROM unnest($2::text[], $3::int[], $4::text[], $5::text[], $7::bigint[], $14::boolean[])

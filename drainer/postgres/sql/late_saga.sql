@@ -1,4 +1,4 @@
--- $1 intent, whose effect came late, $2 whether its tool acts. Its saga plans anew, if it
+-- $1 intent, whose effect came late, $2 whether its tool acts. Its saga plans again, if it
 -- is under way. If that saga had ended by then, the effect is not undone, and
 -- a human must know.
 WITH held AS MATERIALIZED (

@@ -2,7 +2,7 @@
 optional: a Secret that is missing is then a mistake that they name, and no Job that never starts. */ -}}
 {{- define "drainer.daemonEnv" -}}
 {{- $optional := default false .optional -}}
-# Read anew at each connect, so a changed Secret needs no restart.
+# Read again at each connect, so a changed Secret needs no restart.
 - {name: DATABASE_URL, value: "${file:/run/database/url}"}
 - {name: DRAINER_LISTEN, value: {{ printf ":%d" (int .root.Values.port) | quote }}}
 {{- range $name, $from := .root.Values.secretEnv }}

@@ -1,6 +1,6 @@
 -- $1 operator, $2 reason; then one element a row: $3 intent, $4 the newest attempt number when this was
 -- decided, $5 outcome, $6 first attempt, $7 maybe applied, $8 the fallback
--- that may have done so, $9 whether to ask before acting, $10 whether under a new key. Whoever appends the next number first has won.
+-- that may have done so, $9 whether to ask before acting, $10 whether under a new key. The first to append the next number wins.
 -- The entry takes a number of its own, and the tries start again.
 WITH asked AS (
   SELECT * FROM unnest($3::bigint[], $4::int[], $5::text[], $6::timestamptz[], $7::boolean[], $8::text[], $9::boolean[], $10::boolean[])

@@ -1,6 +1,6 @@
 -- $1 operator, $2 outcome, $3 status, $4 provider reference, $5 reason; then one element a row: $6 intent,
--- $7 the newest attempt number when this was decided, $8 whether it was queued. Whoever takes the queue
--- row or appends the next number first has won. What a claim or another operator holds is left to them.
+-- $7 the newest attempt number when this was decided, $8 whether it was queued. The first to take the queue
+-- row or to append the next number wins. What a claim or another operator holds is left to them.
 WITH asked AS (
   SELECT * FROM unnest($6::bigint[], $7::int[], $8::boolean[]) AS a (intent_id, attempt, queued)
 ), taken AS (

@@ -1,5 +1,5 @@
--- $1 run, $2 operator, $3 reason, $4 limit. Takes out of the queue what nobody
--- may have applied; the rest is for its lane to look up. What a claim holds at
+-- $1 run, $2 operator, $3 reason, $4 limit. Takes out of the queue the rows that
+-- cannot have been applied; the rest is for its lane to look up. What a claim holds at
 -- this moment began before the run was closed.
 WITH stopped AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(

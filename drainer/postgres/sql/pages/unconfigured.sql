@@ -5,7 +5,7 @@ WITH RECURSIVE queued AS (
   -- a loose index scan: one look a provider, however many rows it has
   (SELECT provider FROM outbox.queue ORDER BY provider LIMIT 1)
   UNION ALL
-  -- it jumps over what is parked for an operation that nobody knows: such a lane has a slash in its name
+  -- it jumps over what is parked for an operation that no worker knows: such a lane has a slash in its name
   SELECT (SELECT q.provider FROM outbox.queue q WHERE q.provider > queued.provider
             AND q.provider >= CASE WHEN strpos(queued.provider, '/'::text) > 0 THEN split_part(queued.provider, '/'::text, 1) || '0' ELSE queued.provider END
           ORDER BY q.provider LIMIT 1)

@@ -1,5 +1,5 @@
 -- One element a saga: $1 run, $2 its version when it was decided, $3 its state now, $4 the
--- place in its plan; null to plan anew, $5 after how many seconds it can move again, unless
+-- place in its plan; null to plan from the start, $5 after how many seconds it can move again, unless
 -- it is marked before; null for never, $6 step, $7 the tool that undoes the step,
 -- $8 payload; null for the step's own, which may be nested as deep as Postgres reads just once, $9 what is told to the step, $10 why it cannot be undone, $11 the incident's
 -- kind, $12 what to do at the places that follow, once the undo completes,

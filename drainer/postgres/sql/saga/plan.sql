@@ -2,7 +2,7 @@
 -- steps make a portion. Returns which steps are to be undone next, the newest completed
 -- first; the move that follows writes them down. While a step is open there is no plan: the saga
 -- waits, and asks again the less often the longer it has waited. Once only a human can tell, it asks
--- no more: who tells marks it. For the first minute it asks, lest it miss one who has not seen the
+-- no more: who tells marks it. For the first minute it asks, so as not to miss one who has not seen the
 -- saga. No saga that is held is waited for: it is about to change.
 WITH found AS MATERIALIZED (
   SELECT asked.run, asked.version, found.*
