@@ -67,16 +67,12 @@ type lane struct {
 func newLane(route route, session *session) *lane {
 	own, server := session.upstreams[route.provider], session.upstreams[route.server]
 	planner := newPlanner(route, own.provider, server.provider)
-	room := server.provider.Concurrency
-	if planner.prefetches {
-		room += maxPrefetch
-	}
 	return &lane{
 		route:      route,
 		server:     server,
 		committer:  session.committer,
 		claims:     session.store,
-		pool:       newPool(route, room, session),
+		pool:       newPool(route, session),
 		observer:   session.observer,
 		log:        session.log.With("provider", route.provider, "server", route.server),
 		once:       session.settings.Once,
@@ -281,6 +277,7 @@ func (l *lane) nextShare(stop context.Context) *share {
 	}
 	if l.planner.mayClaim(load) {
 		share.claim = l.planner.nextClaim(load)
+		share.claim.LooksLast = l.once
 	}
 	if load.isQuiet() && len(share.settle) == 0 {
 		l.planner.prefetch = 0 // no row has ended since the last batch
@@ -339,7 +336,7 @@ func (l *lane) onClaimed(result claimResult) {
 	}
 	l.claimFails = time.Time{}
 	l.planner.claimed(result.of.claim, result.of.begunAt, time.Now(), result.reply)
-	rows := inTurns(result.reply)
+	rows := result.reply.Rows
 	if len(rows) > 0 {
 		failpoint.ClaimCommitted.Hit()
 	}
@@ -488,18 +485,18 @@ func (l *lane) releaseLost(row *Row) (Settlement, bool) {
 // releaseWaiting releases the rows that no dispatcher has begun: other workers need not wait
 // until what is under way is done here. A probe stays: it is to pass the shut gate.
 func (l *lane) releaseWaiting(delay time.Duration, class string) {
-	for range l.pool.waiting() {
-		row := l.pool.take()
-		switch {
-		case row == nil:
-			return
-		case row.Probe == l.route.server && class != "":
-			l.pool.hand(row)
-		default:
-			row.forgetIntent()
-			l.settled = append(l.settled, l.pool.release(row, delay, class))
-			l.collected(1)
+	var probes []*Row
+	for row := l.pool.turns.take(); row != nil; row = l.pool.turns.take() {
+		if row.Probe == l.route.server && class != "" {
+			probes = append(probes, row)
+			continue
 		}
+		row.forgetIntent()
+		l.settled = append(l.settled, l.pool.release(row, delay, class))
+		l.collected(1)
+	}
+	for _, probe := range probes {
+		l.pool.hand(probe)
 	}
 }
 

@@ -77,9 +77,6 @@ func TestALaneHasRoomForAllThatItMayClaim(t *testing.T) {
 	} {
 		test.provider.Name, test.provider.Concurrency = "sim", 3
 		l := laneOn(test.route, test.provider)
-		if cap(l.pool.jobs) != test.want {
-			t.Errorf("%s: room for %d rows, want %d", name, cap(l.pool.jobs), test.want)
-		}
 		l.planner.prefetch = maxPrefetch
 		if !l.planner.prefetches {
 			l.planner.prefetch = 0
@@ -93,11 +90,11 @@ func TestALaneHasRoomForAllThatItMayClaim(t *testing.T) {
 func TestAnOutcomeThatWaitsKeepsNothingOfWhatWasSent(t *testing.T) {
 	t.Parallel()
 	l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { return healthy }))
-	l.pool.jobs <- &Row{
+	l.pool.turns.put(&Row{
 		ClaimedAt: time.Now(), Tuple: dispatch.Tuple{ToolName: "sim/act"},
 		Payload: []byte(`{}`), Headers: map[string]string{"baggage": "b"},
-	}
-	l.pool.dispatchAll(lifetimes{stop: t.Context(), abort: t.Context()}, l.pool.take)
+	})
+	l.pool.dispatchAll(lifetimes{stop: t.Context(), abort: t.Context()}, l.pool.turns.take)
 	if waits := l.pool.outcomes.take(nil, 1)[0]; waits.Result.Outcome != dispatch.Completed || waits.Row.Payload != nil || waits.Row.Headers != nil {
 		t.Errorf("%+v of %+v waits for the database", waits.Result, waits.Row)
 	}
@@ -439,14 +436,14 @@ func TestAShutGateGivesBackAllThatWaitsButTheProbe(t *testing.T) {
 			if n == 1 {
 				row.Probe = "sim"
 			}
-			l.pool.jobs <- row
+			l.pool.turns.put(row)
 		}
 		l.outstanding = 3
 		l.releaseWaiting(0, test.class)
-		if len(l.pool.jobs) != test.stays || l.outstanding != test.stays || len(l.settled) != 3-test.stays {
-			t.Errorf("%s: %d stay, %d are outstanding and %d are given back", name, len(l.pool.jobs), l.outstanding, len(l.settled))
+		if l.pool.waiting() != test.stays || l.outstanding != test.stays || len(l.settled) != 3-test.stays {
+			t.Errorf("%s: %d stay, %d are outstanding and %d are given back", name, l.pool.waiting(), l.outstanding, len(l.settled))
 		}
-		if test.stays == 1 && (<-l.pool.jobs).Probe == "" {
+		if test.stays == 1 && l.pool.turns.take().Probe == "" {
 			t.Errorf("%s: another than the probe stays", name)
 		}
 	}

@@ -116,6 +116,12 @@ func TestOnlyAnEmptyFullScanShowsThatNothingIsDue(t *testing.T) {
 		if !s.nothing {
 			t.Error("want: nothing is due")
 		}
+		for _, held := range []bool{true, false} {
+			claim := Claim{Limit: 5, Parts: []Part{{Last: LastTenant, Limit: 5}}}
+			if s.looked(claim, ClaimReply{Held: held}, time.Now()); s.nothing == held {
+				t.Errorf("rows are held: %t; nothing is due: %t", held, s.nothing)
+			}
+		}
 	})
 }
 

@@ -202,7 +202,7 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 			s.tenant(taken).looked(part, taken, i >= last || len(of) > 1, reply.Took, now)
 		}
 	}
-	s.nothing = isFull && width > LastTenant && reply.Found == 0
+	s.nothing = isFull && width > LastTenant && reply.Found == 0 && !reply.Held
 	s.hasBegun = true
 	if searched && !cut {
 		s.searchAt = now.Add(max(searchInterval, 2*reply.Took))
@@ -264,31 +264,4 @@ func (s *scan) forget() {
 		t.foundAt = time.Time{}
 	}
 	s.tenants = slices.DeleteFunc(s.tenants, func(t *tenant) bool { return t.foundAt.IsZero() })
-}
-
-// inTurns is the order in which a claim's rows are sent: tenants take turns by their weights, or a claim's last row
-// would wait for all the others'.
-func inTurns(reply ClaimReply) []*Row {
-	if len(reply.Of) < 2 {
-		return reply.Rows
-	}
-	type place struct {
-		row  *Row
-		turn float64
-	}
-	weights, turns := map[int16]float64{}, map[int16]float64{}
-	for _, taken := range reply.Of {
-		weights[taken.Tenant] = float64(max(1, taken.Weight))
-	}
-	places := make([]place, len(reply.Rows))
-	for i, row := range reply.Rows {
-		turns[row.Tenant] += 1 / weights[row.Tenant]
-		places[i] = place{row, turns[row.Tenant]}
-	}
-	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(a.turn, b.turn) })
-	rows := make([]*Row, len(places))
-	for i, p := range places {
-		rows[i] = p.row
-	}
-	return rows
 }

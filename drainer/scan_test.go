@@ -241,18 +241,3 @@ func TestFewTenantsAreRemembered(t *testing.T) {
 		}
 	})
 }
-
-func TestTheRowsOfAClaimAreSentInTurns(t *testing.T) {
-	t.Parallel()
-	reply := ClaimReply{Of: []Taken{{Tenant: 1, Weight: 2}, {Tenant: 2, Weight: 1}}}
-	for i, tenant := range []int16{1, 1, 1, 1, 2, 2} {
-		reply.Rows = append(reply.Rows, &Row{IntentID: int64(i), Tenant: tenant})
-	}
-	var order []int64
-	for _, row := range inTurns(reply) {
-		order = append(order, row.IntentID)
-	}
-	if want := []int64{0, 1, 4, 2, 3, 5}; !slices.Equal(order, want) {
-		t.Errorf("sent in the order %v, want %v", order, want)
-	}
-}

@@ -115,7 +115,8 @@ type Claim struct {
 	Fallback string        // whose rows the provider's own lane leaves alone; empty for none
 	ProbeFor time.Duration // over 0: claim one row for that long, to try the server after its cool-down
 
-	ActsOnce bool // some of the rows may repeat an effect, so none are taken while commits may have been lost
+	LooksLast bool // its lane drains once: it must know whether a limit kept rows from it
+	ActsOnce  bool // some of the rows may repeat an effect, so none are taken while commits may have been lost
 
 	Operation string // of a probe: the operation that it tries, with a row that is parked; empty for the server
 }
@@ -174,12 +175,13 @@ type SagaNews struct {
 	Compensated int  // sagas that it ended
 }
 
-// ClaimReply holds the rows of one Claim, all under one new claim id.
+// ClaimReply holds the rows of one Claim.
 type ClaimReply struct {
 	Rows  []*Row
 	Found int // rows that it took, with those that it stopped: their run is rolled back
 	Bytes int // of these rows, counted as for the claim's limit
 	Of    []Taken
+	Held  bool          // due rows are left of a tenant that has a limit in flight; only for a claim that looks last
 	Took  time.Duration // of a batch's first claim, with all that the batch settled
 }
 
@@ -215,6 +217,7 @@ type Row struct {
 	Undoes         *int64 // the intent whose effect this one undoes; nil for a forward step
 
 	Tenant  int16
+	Weight  int // of the tenant's share
 	Tuple   dispatch.Tuple
 	Key     dispatch.Qualifiers // of its newest key, as the store has them: no configuration changes the key of a row
 	Payload json.RawMessage

@@ -26,19 +26,17 @@ type pool struct {
 	outcomes  *outcomes
 }
 
-// newPool has room for that many rows that are not settled.
-func newPool(route route, room int, session *session) *pool {
+func newPool(route route, session *session) *pool {
 	return &pool{
-		dispatchers: dispatchers{jobs: make(chan *Row, room)},
-		route:       route,
-		server:      session.upstreams[route.server],
-		upstreams:   session.upstreams,
-		closed:      session.closed,
-		lease:       session.lease,
-		observer:    session.observer,
-		tracing:     session.tracing,
-		secrets:     session.settings.Secrets,
-		outcomes:    newOutcomes(),
+		route:     route,
+		server:    session.upstreams[route.server],
+		upstreams: session.upstreams,
+		closed:    session.closed,
+		lease:     session.lease,
+		observer:  session.observer,
+		tracing:   session.tracing,
+		secrets:   session.settings.Secrets,
+		outcomes:  newOutcomes(),
 	}
 }
 
@@ -91,9 +89,9 @@ func (p *pool) longestDispatch() (longest time.Duration) {
 // where nothing holds them up about as many as there are processors do all the work:
 // more would only wake each other.
 type dispatchers struct {
-	jobs chan *Row // claimed, not started; its capacity is all that may be outstanding
-	most int       // 0 until there may be any
-	work func(next func() *Row)
+	turns turns
+	most  int // 0 until there may be any
+	work  func(next func() *Row)
 
 	mu        sync.Mutex
 	present   int
@@ -109,22 +107,12 @@ func (d *dispatchers) assemble(most int, work func(next func() *Row)) {
 }
 
 func (d *dispatchers) hand(row *Row) {
-	d.jobs <- row
+	d.turns.put(row)
 	d.call()
 }
 
 // waiting is how many rows no dispatcher has begun.
-func (d *dispatchers) waiting() int { return len(d.jobs) }
-
-// take is nil where no row waits.
-func (d *dispatchers) take() *Row {
-	select {
-	case row := <-d.jobs:
-		return row
-	default:
-		return nil
-	}
-}
+func (d *dispatchers) waiting() int { return d.turns.len() }
 
 // dismiss lets them end what was handed to them. No row may be handed out after it.
 func (d *dispatchers) dismiss() {
@@ -166,12 +154,12 @@ func (d *dispatchers) serve() {
 // next is nil after dismiss, once no row waits.
 func (d *dispatchers) next(called chan struct{}) *Row {
 	for {
-		if row := d.take(); row != nil {
+		if row := d.turns.take(); row != nil {
 			d.call()
 			return row
 		}
 		if !d.rest(called) {
-			return d.take() // what came before they were dismissed
+			return d.turns.take() // what came before they were dismissed
 		}
 	}
 }

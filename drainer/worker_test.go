@@ -24,7 +24,6 @@ type heldUp struct {
 func holdUp(t *testing.T) *heldUp {
 	t.Helper()
 	h := &heldUp{t: t, begun: make(chan struct{}, 100), release: make(chan struct{})}
-	h.jobs = make(chan *Row, 100)
 	h.assemble(dispatchersThere, func(next func() *Row) {
 		for row := next(); row != nil; row = next() {
 			if h.busy.Add(1) > dispatchersThere {
@@ -92,7 +91,7 @@ func TestNoMoreDispatchAtOnceThanMay(t *testing.T) {
 func TestARowThatComesWhileTheLastDispatcherLiesDownIsDispatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := dispatchers{jobs: make(chan *Row, 1), most: 1, present: 1}
+		d := dispatchers{most: 1, present: 1}
 		d.hand(&Row{})
 		if !d.rest(make(chan struct{}, 1)) {
 			t.Error("it was dismissed")
@@ -115,7 +114,7 @@ func TestDispatchersWhoAreDismissedGoOnceNoRowWaits(t *testing.T) {
 			}
 			synctest.Wait()
 			for range test.meanwhile {
-				h.jobs <- &Row{} // no worker could be called for it
+				h.turns.put(&Row{}) // no worker could be called for it
 			}
 			h.dismiss()
 			h.all.Wait()
@@ -129,8 +128,8 @@ func TestDispatchersWhoAreDismissedGoOnceNoRowWaits(t *testing.T) {
 func TestTheLastToRestIsTheFirstToBeCalled(t *testing.T) {
 	t.Parallel()
 	first, last := make(chan struct{}, 1), make(chan struct{}, 1)
-	d := dispatchers{jobs: make(chan *Row, 2), most: 3, present: 2, resting: []chan struct{}{first, last}}
-	for range cap(d.jobs) {
+	d := dispatchers{most: 3, present: 2, resting: []chan struct{}{first, last}}
+	for range 2 {
 		d.hand(&Row{})
 	}
 	if len(first) != 0 || len(last) != 1 || d.present != 2 {

@@ -273,7 +273,7 @@ var daemonNeeds = join(
 	columns("UPDATE", "saga", "state", "ended_at", "moves_at", "passes", "leased_until", "plan", "place", "ready"),
 	columns("INSERT", "incident", "kind", "intent_id", "agent_run_id", "detail"),
 	columns("UPDATE", "incident", "detail", "opened_at", "resolved_at", "resolved_by"),
-	functions("prune", "hold_alone", "whereabouts"),
+	functions("prune", "hold_alone", "whereabouts", "room_in_flight"),
 )
 
 // operatorsNeed are the rights that the migrations grant to outbox_operator.

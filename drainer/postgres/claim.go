@@ -96,6 +96,15 @@ func queueClaim(batch *pgx.Batch, worker string, known known, claims []drainer.C
 	})
 }
 
+// queueHeld comes after the claims: what a tenant's limit kept from them is still queued.
+func queueHeld(batch *pgx.Batch, claims []drainer.Claim, replies []drainer.ClaimReply) {
+	for i, claim := range claims {
+		if claim.LooksLast && claim.Limit > 0 && claim.Server == claim.Provider {
+			batch.Queue(heldSQL, claim.Provider).QueryRow(func(row pgx.Row) error { return row.Scan(&replies[i].Held) })
+		}
+	}
+}
+
 // claimColumns are claims and their parts turned on their side: one array a column of claim.sql.
 type claimColumns struct {
 	providers, servers, fallbacks []string
@@ -150,10 +159,9 @@ const columnBytes = 512
 type claimedRow struct {
 	*drainer.Row
 
-	lane   int // counted from one, of those that the statement claimed for
-	weight int // of its tenant
-	bytes  int // as the statement counts them
-	place  drainer.Cursor
+	lane  int // counted from one, of those that the statement claimed for
+	bytes int // as the statement counts them
+	place drainer.Cursor
 }
 
 // inOrder is the order in which rows were due: sorting them here is cheaper than
@@ -169,7 +177,7 @@ func takeClaimed(reply *drainer.ClaimReply, row claimedRow, probes string) {
 	at := slices.IndexFunc(reply.Of, func(t drainer.Taken) bool { return t.Tenant == row.Tenant })
 	if at < 0 {
 		at = len(reply.Of)
-		reply.Of = append(reply.Of, drainer.Taken{Tenant: row.Tenant, Weight: row.weight})
+		reply.Of = append(reply.Of, drainer.Taken{Tenant: row.Tenant, Weight: row.Weight})
 	}
 	reply.Of[at].Found++
 	reply.Of[at].Next = row.place
@@ -183,7 +191,7 @@ func takeClaimed(reply *drainer.ClaimReply, row claimedRow, probes string) {
 // claimedScan reads the rows of one claim into one place, because all that a scan is
 // told of lives on the heap.
 type claimedScan struct {
-	lane, weight       int
+	lane               int
 	next               drainer.Row
 	now, enqueued, due time.Time
 	payload, headers   []byte
@@ -199,7 +207,7 @@ func newClaimedScan(at time.Time) *claimedScan {
 		&row.MaybeApplied, &row.Lookup, &row.Closed, &row.InSaga, &row.Via, &row.Undoes,
 		&row.Tuple.AgentRunID, &row.Tuple.StepID, &row.Tuple.ToolName, &row.Tuple.BusinessScope,
 		&s.payload, &s.headers, &s.reference, &row.Key.Namespace, &row.Key.Generation, &row.OlderDoubt,
-		&row.Tenant, &s.weight,
+		&row.Tenant, &row.Weight,
 	}
 	return s
 }
@@ -212,7 +220,7 @@ func (s *claimedScan) row(rows pgx.CollectableRow) (claimedRow, error) {
 	}
 	row.SinceEnqueue, row.SinceDue = s.now.Sub(s.enqueued), s.now.Sub(s.due)
 	row.Payload, row.Headers, row.ProviderRef = s.payload, textValues(s.headers), s.reference.String
-	return claimedRow{&row, s.lane, s.weight, columnBytes + len(s.payload) + len(s.headers), drainer.Cursor{NextAttemptAt: s.due, IntentID: row.IntentID}}, err
+	return claimedRow{&row, s.lane, columnBytes + len(s.payload) + len(s.headers), drainer.Cursor{NextAttemptAt: s.due, IntentID: row.IntentID}}, err
 }
 
 // textValues keeps what can be a header; an agent's mistake in its headers is

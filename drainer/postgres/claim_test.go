@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -893,5 +894,106 @@ func TestAProbeChoosesAmongTenants(t *testing.T) {
 	probe := drainer.Claim{Provider: "sim", Server: "sim", Limit: 1, ProbeFor: time.Minute}
 	if rows := o.batch(worker, drainer.Batch{Claims: []drainer.Claim{probe}}).Claimed[0].Rows; len(rows) != 1 || rows[0].Tenant != 201 {
 		t.Errorf("it tries %v, want a row of tenant 201", ids(rows))
+	}
+}
+
+const heldOfTenant = `SELECT count(*) FROM outbox.claim c CROSS JOIN unnest(c.intent_ids, c.attempts) AS r (id, attempt)
+	JOIN outbox.intent i USING (id) WHERE i.tenant = $1 AND NOT EXISTS (SELECT FROM outbox.attempt a WHERE a.intent_id = id AND a.attempt = r.attempt)`
+
+// Workers claim at once, each over a connection of its own, and settle what they claimed.
+func TestNoWorkersTogetherExceedATenantsLimitInFlight(t *testing.T) {
+	t.Parallel()
+	const most, rows = 7, 300
+	o := newOutbox(t)
+	o.ofTenant(200, 1, rows)
+	o.ofTenant(201, 1, rows)
+	o.exec(`UPDATE outbox.tenant SET max_in_flight = $1 WHERE tenant_id = 200`, most)
+	var over, reached, done atomic.Int64
+	var fleet sync.WaitGroup
+	for _, parts := range [][]drainer.Part{nil, {{First: 200, Last: 200, Limit: 9}}, {{Last: 199, Limit: 9}, {First: 200, Last: 300, Limit: 9}}} {
+		worker := o.join()
+		fleet.Go(func() {
+			var held []*drainer.Row
+			for done.Load() < rows && t.Context().Err() == nil {
+				batch := settling(dispatch.Completed, held...)
+				batch.Claims = []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 10, Parts: parts}}
+				reply, err := o.Commit(t.Context(), worker, batch)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, row := range held {
+					if row.Tenant == 200 {
+						done.Add(1)
+					}
+				}
+				held = reply.Claimed[0].Rows
+				switch n := drainertest.Value[int64](t, o.db, heldOfTenant, 200); {
+				case n > most:
+					over.Store(n)
+				case n == most:
+					reached.Add(1)
+				}
+			}
+		})
+	}
+	fleet.Wait()
+	if over.Load() > 0 || reached.Load() == 0 {
+		t.Errorf("%d were in flight, with a limit of %d, which was reached %d times", over.Load(), most, reached.Load())
+	}
+	drainertest.AssertInvariant(t, o.db)
+}
+
+// What is settled makes room in the same commit, at one provider and not at another.
+func TestATenantsLimitInFlightIsOfEachProvider(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.ofTenant(200, 1, 10)
+	o.enqueueTool("other/act", "run-200", 10)
+	o.exec(`UPDATE outbox.queue SET tenant = 200`)
+	o.exec(`UPDATE outbox.intent SET tenant = 200`)
+	o.exec(`UPDATE outbox.tenant SET max_in_flight = 3 WHERE tenant_id = 200`)
+	claim := func(settle ...*drainer.Row) []drainer.ClaimReply {
+		batch := settling(dispatch.Completed, settle...)
+		batch.Finish = nil // the other rows of the claim are not settled
+		for _, provider := range []string{"sim", "other"} {
+			batch.Claims = append(batch.Claims, drainer.Claim{Provider: provider, Server: provider, Limit: 10, Parts: after(beginning), LooksLast: provider == "sim"})
+		}
+		return o.batch(worker, batch).Claimed
+	}
+	first := claim()
+	if len(first[0].Rows) != 3 || len(first[1].Rows) != 3 {
+		t.Fatalf("claimed %d and %d rows, want 3 of each provider", len(first[0].Rows), len(first[1].Rows))
+	}
+	if second := claim(first[0].Rows[:2]...); len(second[0].Rows) != 2 || len(second[1].Rows) != 0 {
+		t.Errorf("claimed %d and %d rows, want as many as were settled, 2 and 0", len(second[0].Rows), len(second[1].Rows))
+	} else if !second[0].Held || second[1].Held {
+		t.Error("a lane that drains once is not told that rows were held, or one that does not drain once is")
+	}
+	o.declareDead(worker)
+	worker = o.join()
+	if rows := claim()[1].Rows; len(rows) != 0 {
+		t.Errorf("claimed %d rows though those of a dead worker may still be sent", len(rows))
+	}
+}
+
+// A search looks at some tenants only, and those at their limits are not among them.
+func TestTenantsAtTheirLimitsHideNoOther(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	for tenant := 100; tenant < 170; tenant++ {
+		o.ofTenant(tenant, 1, 2)
+	}
+	o.exec(`UPDATE outbox.tenant SET max_in_flight = 1 WHERE tenant_id BETWEEN 100 AND 169`)
+	for range 70 {
+		if o.claim(worker, 64); drainertest.Value[int](t, o.db, `SELECT count(*) FROM outbox.queue`) == 70 {
+			break
+		}
+	}
+	o.ofTenant(200, 1, 1)
+	if rows := o.claim(worker, 1); len(rows) != 1 || rows[0].Tenant != 200 {
+		t.Errorf("claimed %v, want the row of tenant 200", ids(rows))
 	}
 }

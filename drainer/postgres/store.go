@@ -97,6 +97,8 @@ func (s *Store) Close() {
 var (
 	//go:embed sql/finish.sql
 	finishSQL string
+	//go:embed sql/held.sql
+	heldSQL string
 	//go:embed sql/hold.sql
 	holdSQL string
 	//go:embed sql/idle.sql
@@ -144,6 +146,7 @@ func (s *Store) commitOnce(ctx context.Context, worker string, batch drainer.Bat
 	queueBreakers(&queue, worker, batch.Settle)
 	queueIdle(&queue, batch.Claims)
 	queueClaims(&queue, worker, s.memory.knows(worker), batch.Claims, reply.Claimed)
+	queueHeld(&queue, batch.Claims, reply.Claimed)
 	if err := s.send(ctx, &queue); err != nil {
 		return drainer.BatchReply{}, fmt.Errorf("batch: %w", err)
 	}

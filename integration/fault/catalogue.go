@@ -606,4 +606,9 @@ var Catalogue = []Case{
 		Checked: "the commit enqueues no undo; the next pass does",
 		Tests:   []string{"compensations TestAfterNewsAPassDecidesWhatFollowsAnUndo"},
 	},
+	{
+		Number: 90, Fault: "two tenants flood a provider, one of which has a limit in flight, and two replicas drain",
+		Checked: "another tenant's intents do not wait for the flood; the limit is not exceeded",
+		Tests:   []string{"integration/faults TestAFloodOfOneTenantNeitherKeepsOthersWaitingNorExceedsItsLimit"},
+	},
 }

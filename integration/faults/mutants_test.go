@@ -38,6 +38,8 @@ var caught = map[string]struct {
 	"done_by_the_last_word":    {undoConfiguredLater, ""},
 	"via_kept_without_doubt":   {fallbackThrottlesAndGoes, ""},
 	"failover_loses_nothing":   {promotedBehind, history.OneEffect},
+	"due_tenants_not_searched": {flooded, ""},
+	"limit_of_a_search_alone":  {flooded, ""},
 	"closed_by_the_clock":      {closedBeforeAClaimThatDidNotSeeIt, ""},
 }
 

@@ -274,6 +274,24 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 			Break: "WHERE (SELECT s.agent_run_id FROM outbox.saga s WHERE s.agent_run_id = claimed.run AND s.begun_at > (SELECT min(claimed_at) FROM outbox.claim WHERE worker_id = $1::uuid)) IS NOT NULL;",
 		}},
 	},
+	{
+		Name:   "due_tenants_not_searched",
+		Belief: "a lane that has enough to do need not look for more",
+		Edits: []Edit{{
+			File:  "drainer/scan.go",
+			Guard: "	s.searched = !s.hungry || (!s.searched && now.After(s.searchAt))\n",
+			Break: "	s.searched = !s.hungry && (!s.searched || now.After(s.searchAt))\n",
+		}},
+	},
+	{
+		Name:   "limit_of_a_search_alone",
+		Belief: "a tenant that had room when it was found has some",
+		Edits: []Edit{{
+			File:  "drainer/postgres/sql/claim.sql",
+			Guard: "least(p.room, outbox.room_in_flight(l.provider, o.tenant_id))",
+			Break: "p.room",
+		}},
+	},
 }
 
 // Edit changes one place of one file.

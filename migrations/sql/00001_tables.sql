@@ -20,7 +20,9 @@ CREATE TABLE outbox.tenant (
   -- Limits of what it may enqueue; null: none.
   max_due   int CHECK (max_due > 0),  -- intents that are due at once
   max_bytes bigint CHECK (max_bytes > 0),  -- of payloads and headers in the queue
-  max_rate  int CHECK (max_rate BETWEEN 1 AND 1000000)  -- intents in a second
+  max_rate  int CHECK (max_rate BETWEEN 1 AND 1000000),  -- intents in a second
+  -- A limit of what is claimed of it; null: none.
+  max_in_flight int CHECK (max_in_flight > 0)  -- intents at once, at each provider
 );
 
 -- Whose a run is, of those that took a step since there are tenants. The row goes with the last intent of its run.
@@ -118,7 +120,8 @@ CREATE TABLE outbox.claim (
   first_attempt_ats timestamptz[] NOT NULL,
   maybe_applied     boolean[] NOT NULL,
   lookups           boolean[] NOT NULL,
-  vias              text[] NOT NULL  -- who is to serve it, if not its own provider
+  vias              text[] NOT NULL,  -- who is to serve it, if not its own provider
+  tenant            smallint  -- of all its rows, where that one has a limit in flight; else null
 ) WITH (
   autovacuum_vacuum_scale_factor = 0,
   autovacuum_vacuum_threshold = 1000,
@@ -127,6 +130,26 @@ CREATE TABLE outbox.claim (
 -- A claim lives for moments: compressing it takes longer than writing it out.
 ALTER TABLE outbox.claim
   ALTER intent_ids SET STORAGE EXTERNAL, ALTER attempts SET STORAGE EXTERNAL, ALTER tries SET STORAGE EXTERNAL;
+
+CREATE INDEX claim_in_flight ON outbox.claim (tenant, provider) WHERE tenant IS NOT NULL;
+
+-- +goose StatementBegin
+-- How many more intents a provider's lane may claim of a tenant that has a limit in flight. Claims of one tenant take turns:
+-- one that comes before another has committed gets none, and waits for nothing. The function is volatile, so that its
+-- count begins after the lock, and sees all who had it before. No agent can lock the row.
+CREATE FUNCTION outbox.room_in_flight(lane text, own smallint) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+  most int;
+BEGIN
+  SELECT max_in_flight INTO most FROM outbox.tenant WHERE tenant_id = own FOR NO KEY UPDATE SKIP LOCKED;
+  RETURN coalesce(most - (SELECT count(*) FROM (
+    SELECT FROM outbox.claim c CROSS JOIN LATERAL unnest(c.intent_ids, c.attempts) AS r (intent_id, attempt)
+    WHERE c.tenant = own AND c.provider = split_part(lane, '/', 1)
+      AND NOT EXISTS (SELECT FROM outbox.attempt a WHERE a.intent_id = r.intent_id AND a.attempt = r.attempt)
+    LIMIT most) held), 0);
+END $$;
+-- +goose StatementEnd
 
 -- Append-only: what happened to each intent. The newest row is where it stands.
 CREATE TABLE outbox.attempt (
@@ -368,4 +391,4 @@ CREATE TABLE outbox.watermark (
 DROP TABLE outbox.history, outbox.wake_up, outbox.waiter, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.worker,
            outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.run, outbox.tenant, outbox.setting;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
-DROP FUNCTION outbox.reopen_incident, outbox.queued_tenants, outbox.whereabouts;
+DROP FUNCTION outbox.reopen_incident, outbox.room_in_flight, outbox.queued_tenants, outbox.whereabouts;

@@ -53,7 +53,7 @@ GRANT INSERT, UPDATE ON outbox.page, outbox.watermark TO outbox_drainer;
 GRANT INSERT (id, system_identifier, timeline, lsn, table_oid, database_oid, change, awaited, doubted_until, accepted_by, accepted_at),
       UPDATE (system_identifier, timeline, lsn, seen_at, awaited, found, lost, doubted_until, accepted_by, accepted_at)
   ON outbox.history TO outbox_drainer;
-GRANT EXECUTE ON FUNCTION outbox.whereabouts TO outbox_drainer;
+GRANT EXECUTE ON FUNCTION outbox.whereabouts, outbox.room_in_flight TO outbox_drainer;
 
 -- Operators decide on intents and incidents. They sign in columns that no daemon can write, and cannot write a
 -- daemon's. Runs and providers they change by function.

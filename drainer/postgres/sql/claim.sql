@@ -47,10 +47,11 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
     WITH ORDINALITY AS p (lane, first, last, room, after_time, after_intent, place)
   JOIN lane l ON l.n = p.lane
   CROSS JOIN LATERAL (
-    SELECT p.first AS tenant, p.room WHERE p.first = p.last
+    SELECT p.first AS tenant, coalesce((SELECT least(p.room, outbox.room_in_flight(l.provider, o.tenant_id)) FROM outbox.tenant o WHERE o.tenant_id = p.first AND o.max_in_flight > 0), p.room) AS room
+    WHERE p.first = p.last
     UNION ALL
-    -- a loose index scan: one look a tenant, until enough of them are found whose first row is due
-    SELECT tenant, 1 + (least(p.room, l.room) - count(*) OVER ()) * weight / sum(weight) OVER ()
+    -- a loose index scan: one look a tenant, until enough of them are found whose first row is due, and that are not at their limit
+    SELECT tenant, least(free, 1 + (least(p.room, l.room) - count(*) OVER ()) * weight / sum(weight) OVER ())
     FROM (
       WITH RECURSIVE walk AS (
         (SELECT q.tenant, q.next_attempt_at <= now() AS due FROM outbox.queue q
@@ -62,9 +63,12 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
           WHERE q.provider = l.provider AND q.tenant > walk.tenant AND q.tenant <= p.last
           ORDER BY q.tenant, q.next_attempt_at LIMIT 1) n
       )
-      SELECT tenant, coalesce((SELECT t.weight FROM outbox.tenant t WHERE t.tenant_id = walk.tenant), 1) AS weight
-      FROM walk WHERE due LIMIT {{if .Probe}}64{{else}}least(64::bigint, p.room, l.room){{end}}) found
+      SELECT tenant, coalesce(o.weight, 1) AS weight, free.room AS free
+      FROM walk LEFT JOIN LATERAL (SELECT weight, max_in_flight FROM outbox.tenant WHERE tenant_id = walk.tenant LIMIT 1) o ON true
+      CROSS JOIN LATERAL (SELECT CASE WHEN o.max_in_flight > 0 THEN outbox.room_in_flight(l.provider, walk.tenant) ELSE p.room END AS room OFFSET 0) free
+      WHERE due AND free.room > 0 LIMIT {{if .Probe}}64{{else}}least(64::bigint, p.room, l.room){{end}}) found
     WHERE p.first < p.last) t
+  WHERE t.room > 0
 ), taken AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT due.ctid FROM lane l CROSS JOIN LATERAL (
@@ -93,16 +97,17 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
          s.agent_run_id IS NOT NULL AND NOT t.lookup
            -- no EXISTS: that could be planned as one look at every undo there is
            AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = t.intent_id) AS closed,
-         s.agent_run_id IS NOT NULL AS in_saga
+         s.agent_run_id IS NOT NULL AS in_saga,
+         CASE WHEN t.tenant > 0 AND t.tenant IN (SELECT tenant_id FROM outbox.tenant WHERE max_in_flight > 0) THEN t.tenant END AS counted
   FROM taken t
   -- LIMIT keeps this a look a row: where there were no sagas when it was planned, a join would read all that came since
   LEFT JOIN LATERAL (SELECT agent_run_id FROM outbox.saga WHERE agent_run_id = t.agent_run_id LIMIT 1) s ON true
 ), claimed AS (
-  INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+  INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias, tenant)
   SELECT $1::uuid, {{if .Operation}}split_part(($2::text[])[n], '/'::text, 1), split_part(($4::text[])[n], '/'::text, 1){{else}}($2::text[])[n], ($4::text[])[n]{{end}}, pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt), pg_catalog.array_agg(tries),
-         pg_catalog.array_agg(first_attempt_at), pg_catalog.array_agg(maybe_applied), pg_catalog.array_agg(asks OR closed), pg_catalog.array_agg(via)
-  FROM candidate WHERE NOT closed OR maybe_applied GROUP BY n
-  RETURNING claim_id, provider
+         pg_catalog.array_agg(first_attempt_at), pg_catalog.array_agg(maybe_applied), pg_catalog.array_agg(asks OR closed), pg_catalog.array_agg(via), counted
+  FROM candidate WHERE NOT closed OR maybe_applied GROUP BY n, counted
+  RETURNING claim_id, provider, tenant
 ){{if .Probe}}, probed AS (
   UPDATE outbox.{{if .Operation}}tool{{else}}provider{{end}}
   SET state = 'half_open', prober = $1::uuid, open_until = clock_timestamp() + make_interval(secs => $6::float8)
@@ -114,9 +119,10 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
 -- A stopped row has no claim; it is returned for the cursor's sake. The clock is asked,
 -- for settling may have taken a part of this transaction's time. Payloads are
 -- read here: carrying them through all of the above, or sorting them, takes longer.
-SELECT n, CASE WHEN closed AND NOT maybe_applied THEN 0 ELSE
+SELECT n, CASE WHEN closed AND NOT maybe_applied THEN 0{{if not .Probe}}
+              WHEN counted IS NOT NULL THEN (SELECT claim_id FROM claimed WHERE tenant = counted AND provider = ($2::text[])[n]){{end}} ELSE
          {{if .Probe}}(SELECT claim_id FROM claimed){{else}}(SELECT pg_catalog.array_agg(claim_id ORDER BY lane)
-          FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS l (provider, lane) LEFT JOIN claimed USING (provider))[n]{{end}} END,
+          FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS l (provider, lane) LEFT JOIN claimed ON claimed.provider = l.provider AND tenant IS NULL)[n]{{end}} END,
        intent_id, attempt, tries, first_attempt_at, clock_timestamp(), greatest(i.created_at, i.not_before), next_attempt_at,
        maybe_applied, asks, closed, in_saga, coalesce(via, ''), i.compensates,
        i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.payload, i.headers,

@@ -1,0 +1,88 @@
+package drainer
+
+import (
+	"cmp"
+	"container/heap"
+	"sync"
+)
+
+// turns are the rows that were claimed and that no dispatcher has begun. Tenants take turns by their weights: in one
+// queue, the only row of a tenant would wait for all that was claimed of the others.
+type turns struct {
+	mu    sync.Mutex
+	lines lines // of tenants that have rows
+	of    map[int16]*line
+	now   float64 // whose turn it is
+	rows  int
+	spare *line // an empty one, to be used again
+}
+
+// line is one tenant's rows, in the order in which they were claimed.
+type line struct {
+	rows  []*Row
+	begun int // that many of them were taken
+	turn  float64
+}
+
+func (t *turns) put(row *Row) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l, waits := t.of[row.Tenant]
+	if !waits {
+		if t.of == nil {
+			t.of = map[int16]*line{}
+		}
+		l, t.spare = cmp.Or(t.spare, &line{}), nil
+		l.turn = t.now + row.turn()
+		t.of[row.Tenant] = l
+		heap.Push(&t.lines, l)
+	}
+	l.rows = append(l.rows, row)
+	t.rows++
+}
+
+// take is nil where no row waits.
+func (t *turns) take() *Row {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.rows == 0 {
+		return nil
+	}
+	l := t.lines[0]
+	row := l.rows[l.begun]
+	l.rows[l.begun] = nil
+	l.begun++
+	t.rows--
+	t.now = l.turn
+	if l.begun < len(l.rows) {
+		l.turn += row.turn()
+		heap.Fix(&t.lines, 0)
+		return row
+	}
+	heap.Pop(&t.lines)
+	delete(t.of, row.Tenant)
+	l.rows, l.begun, t.spare = l.rows[:0], 0, l
+	return row
+}
+
+func (t *turns) len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rows
+}
+
+// turn is how long a row's tenant waits for its next one, the longer the less it weighs.
+func (r *Row) turn() float64 { return 1 / float64(max(1, r.Weight)) }
+
+// lines are a heap: the one whose turn it is comes first.
+type lines []*line
+
+func (l lines) Len() int           { return len(l) }
+func (l lines) Less(i, j int) bool { return l[i].turn < l[j].turn }
+func (l lines) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *lines) Push(next any)     { *l = append(*l, next.(*line)) }
+func (l *lines) Pop() any {
+	last := (*l)[len(*l)-1]
+	*l = (*l)[:len(*l)-1]
+	return last
+}
