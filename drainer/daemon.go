@@ -302,10 +302,10 @@ func (d *Daemon) Reload(providers []dispatch.Provider) error {
 }
 
 // ErrRowsLeft says that draining once could not drain all that is due.
-var ErrRowsLeft = errors.New("due rows are left, because their provider is paused, or its circuit breaker or that of their operation is open; look at drainer providers list, and run again once it is neither")
+var ErrRowsLeft = errors.New("due rows are left, because their provider is paused, its circuit breaker or that of their operation is open, or the database may have lost commits; look at drainer providers list and drainer history, and run again")
 
-// countLeft tells lanes that found their gate shut from those that had nothing
-// to send anyway.
+// countLeft tells lanes that may not send, because their gate is shut or their history waits for an
+// operator, from those that had nothing to send anyway.
 func (s *session) countLeft(stop context.Context) error {
 	if !s.settings.Once || stop.Err() != nil {
 		return nil
@@ -316,10 +316,16 @@ func (s *session) countLeft(stop context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(shut) == 0 {
+	once := map[string]bool{}
+	for route, lane := range s.lanes {
+		if lane.planner.claim.ActsOnce {
+			once[route.provider] = true
+		}
+	}
+	if len(shut) == 0 && len(once) == 0 {
 		return nil
 	}
-	due, err := s.store.Due(ctx, slices.Sorted(maps.Keys(shut)))
+	due, err := s.store.Due(ctx, slices.Sorted(maps.Keys(shut)), slices.Sorted(maps.Keys(once)))
 	if err != nil {
 		return fmt.Errorf("count the due rows that are left: %w", err)
 	}

@@ -122,7 +122,7 @@ type gateStore struct {
 
 func (s gateStore) Gates(context.Context, string) ([]Gate, error) { return []Gate{s.gate}, nil }
 
-func (s gateStore) Due(_ context.Context, providers []string) (map[string]int, error) {
+func (s gateStore) Due(_ context.Context, providers, _ []string) (map[string]int, error) {
 	due := map[string]int{}
 	for _, provider := range providers {
 		due[provider] = s.due

@@ -23,8 +23,9 @@ type Store interface {
 }
 
 type dueStore interface {
-	// Due counts each provider's due rows, up to [DueLimit].
-	Due(ctx context.Context, providers []string) (map[string]int, error)
+	// Due counts the due rows of each shut provider, up to [DueLimit]; and, while no one has accepted the
+	// database's history, of each provider that may repeat an effect.
+	Due(ctx context.Context, shut, actsOnce []string) (map[string]int, error)
 }
 
 type fleetStore interface {

@@ -286,6 +286,7 @@ func TestDrainingOnceFailsOnlyIfAShutGateLeavesDueRows(t *testing.T) {
 		paused = `UPDATE outbox.provider SET paused = true WHERE name = 'billing'`
 		open   = `UPDATE outbox.provider SET state = 'open', open_until = now() + interval '1 hour' WHERE name = 'billing'`
 		doubt  = `UPDATE outbox.queue SET maybe_applied = true, tries = 1, attempt = 1, first_attempt_at = now()`
+		lost   = `UPDATE outbox.history SET accepted_by = NULL`
 		later  = `UPDATE outbox.queue SET next_attempt_at = now() + interval '1 hour'`
 	)
 	for name, test := range map[string]struct {
@@ -295,15 +296,19 @@ func TestDrainingOnceFailsOnlyIfAShutGateLeavesDueRows(t *testing.T) {
 		exit     int
 		left     int
 		status   string
+		class    string
 	}{
-		"nothing shut":                     {"billing/charge", nil, false, 0, 0, "billing 0 0 0 … … false closed"},
-		"paused":                           {"billing/charge", []string{paused}, false, 1, 1, "billing 1 1 0 … … true closed"},
-		"breaker open":                     {"billing/charge", []string{open}, false, 1, 1, "billing 1 1 0 … … false open …"},
-		"paused, nothing due":              {"billing/charge", []string{paused, later}, false, 0, 1, "billing 1 0 0 … … true closed"},
-		"breaker open, nothing due":        {"billing/charge", []string{open, later}, false, 0, 1, "billing 1 0 0 … … false open …"},
-		"breaker open, a fallback":         {"billing/charge", []string{open}, true, 0, 0, "billing 0 0 0 … … false open …"},
-		"breaker open, no fallback for it": {"billing/charge", []string{open, doubt}, true, 1, 1, "billing 1 1 0 … … false open …"},
-		"a provider that no file names":    {"nobody/charge", nil, false, 0, 1, "nobody 1 1 0 … … false not configured"},
+		"nothing shut":                     {"billing/charge", nil, false, 0, 0, "billing 0 0 0 … … false closed", ""},
+		"paused":                           {"billing/charge", []string{paused}, false, 1, 1, "billing 1 1 0 … … true closed", ""},
+		"breaker open":                     {"billing/charge", []string{open}, false, 1, 1, "billing 1 1 0 … … false open …", ""},
+		"paused, nothing due":              {"billing/charge", []string{paused, later}, false, 0, 1, "billing 1 0 0 … … true closed", ""},
+		"breaker open, nothing due":        {"billing/charge", []string{open, later}, false, 0, 1, "billing 1 0 0 … … false open …", ""},
+		"breaker open, a fallback":         {"billing/charge", []string{open}, true, 0, 0, "billing 0 0 0 … … false open …", ""},
+		"breaker open, no fallback for it": {"billing/charge", []string{open, doubt}, true, 1, 1, "billing 1 1 0 … … false open …", ""},
+		"commits lost, acts once":          {"billing/charge", []string{lost}, false, 1, 1, "billing 1 1 0 … … false closed", "non_idempotent"},
+		"commits lost, nothing due":        {"billing/charge", []string{lost, later}, false, 0, 1, "billing 1 0 0 … … false closed", "non_idempotent"},
+		"commits lost, keys":               {"billing/charge", []string{lost}, false, 0, 0, "billing 0 0 0 … … false closed", ""},
+		"a provider that no file names":    {"nobody/charge", nil, false, 0, 1, "nobody 1 1 0 … … false not configured", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -318,6 +323,9 @@ func TestDrainingOnceFailsOnlyIfAShutGateLeavesDueRows(t *testing.T) {
 			text := fmt.Sprintf(billingConfig, baseURL)
 			if test.fallback {
 				text = strings.Replace(text, "    adapter: http\n", "    adapter: http\n    fallback: spare\n", 1) + fmt.Sprintf(spareConfig, baseURL)
+			}
+			if test.class != "" {
+				text = strings.Replace(text, "{class: key_idempotent, ttl: 24h, scope: account}", "{class: "+test.class+"}", 1)
 			}
 			config := program.WriteConfig(t, text)
 			shell.Run(0, "run", "--once", "--config", config) // announces the providers

@@ -60,6 +60,7 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 		"a log": {"version: 1\nlog: {level: loud, format: xml, completed_every: 0}\n", []string{
 			"2:14: log.level: want info, warn or error", "2:28: log.format: want json or text", "2:50: log.completed_every: want 1 or more",
 		}},
+		"a failover that may lose": {"version: 1\nfailover: asynchronous\n", []string{"2:11: failover: want lossless, or leave it out"}},
 		"a proxy": {"version: 1\negress: {proxy: \"socks5://canary@proxy.example\"}\n", []string{
 			"2:17: egress.proxy: want http://host:port, https://host:port, or environment",
 		}},

@@ -245,9 +245,9 @@ func textValues(headers []byte) map[string]string {
 //go:embed sql/due.sql
 var dueSQL string
 
-// Due counts each provider's due rows.
-func (s *Store) Due(ctx context.Context, providers []string) (map[string]int, error) {
-	rows, _ := s.control.Query(ctx, dueSQL, providers, drainer.DueLimit) // ForEachRow returns the error too
+// Due counts due rows that no worker may claim for now.
+func (s *Store) Due(ctx context.Context, shut, actsOnce []string) (map[string]int, error) {
+	rows, _ := s.control.Query(ctx, dueSQL, shut, actsOnce, drainer.DueLimit) // ForEachRow returns the error too
 	due := map[string]int{}
 	var provider string
 	var count int

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -193,6 +194,8 @@ func (m *memory) saw(before, now known, here string, count int) {
 	m.told = slices.DeleteFunc(m.told, func(t told) bool { return t.looked && t.before <= seen })
 }
 
+var logPosition = regexp.MustCompile(`^[0-9A-F]{1,8}/[0-9A-F]{1,8}$`)
+
 // position is a pg_lsn as a number.
 func position(lsn string) uint64 {
 	var high, low uint64
@@ -209,12 +212,12 @@ func (m *memory) recall() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	var read known
-	if err == nil {
-		err = json.Unmarshal(text, &read)
-	}
 	if err != nil {
 		return fmt.Errorf("history.witness: %w", err)
+	}
+	var read known
+	if err := json.Unmarshal(text, &read); err != nil || read.History < 1 || !logPosition.MatchString(read.LSN) {
+		return fmt.Errorf("history.witness: %s holds no witness of a daemon; name a file of its own, or remove it if the database was not restored", m.Witness)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

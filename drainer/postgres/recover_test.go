@@ -1,7 +1,12 @@
 package postgres_test
 
 import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -531,5 +536,57 @@ func TestWorkersThatAreTheFirstOfADatabaseJoinAtOnce(t *testing.T) {
 	close(start)
 	if err := joins.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestAWitnessThatIsNoneIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{
+		"not JSON": "canary", "empty": "", "another file": `{"name": "canary"}`, "no log position": `{"history": 1, "lsn": "canary"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			witness := filepath.Join(t.TempDir(), "witness")
+			if err := os.WriteFile(witness, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			o.Guard(postgres.Guard{Witness: witness, Log: slog.New(slog.DiscardHandler)})
+			err := o.Join(t.Context(), uuid.NewString(), nil, nil)
+			if err == nil || !strings.Contains(err.Error(), witness) || strings.Contains(err.Error(), "canary") {
+				t.Errorf("joining gives %v", err)
+			}
+			if kept, err := os.ReadFile(witness); err != nil || string(kept) != content {
+				t.Errorf("the file became %q, %v", kept, err)
+			}
+		})
+	}
+}
+
+// A daemon goes on without a witness that it cannot write, and says so once.
+func TestAWitnessThatCannotBeWrittenStopsNothing(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	var log bytes.Buffer
+	folder := filepath.Join(t.TempDir(), "later")
+	witness := filepath.Join(folder, "witness")
+	o.Guard(postgres.Guard{Witness: witness, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	worker := o.join()
+	for range 2 {
+		if alive, err := o.Beat(t.Context(), worker); err != nil || !alive {
+			t.Errorf("a heartbeat gives %t, %v", alive, err)
+		}
+	}
+	if told := strings.Count(log.String(), "history.witness"); told != 1 {
+		t.Errorf("it was said %d times:\n%s", told, log.String())
+	}
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Beat(t.Context(), worker); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(witness); err != nil {
+		t.Errorf("there is room for a witness, and none was written: %v", err)
 	}
 }

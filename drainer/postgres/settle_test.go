@@ -782,7 +782,7 @@ func TestARequestThatDoesNotReachTheDatabaseSaysWhatItWas(t *testing.T) {
 	for want, ask := range map[string]func() error{
 		"batch: ":                       func() error { _, err := o.Commit(over, o.join(), claimOf(1)); return err },
 		"take back claims: ":            func() error { _, err := o.Reap(over, []string{"sim"}, as(dispatch.Lost)); return err },
-		"count due rows: ":              func() error { _, err := o.Due(over, []string{"sim"}); return err },
+		"count due rows: ":              func() error { _, err := o.Due(over, []string{"sim"}, nil); return err },
 		"read the gates: ":              func() error { _, err := o.Gates(over, o.join()); return err },
 		"read which runs were closed: ": func() error { _, err := o.Closed(over, o.join()); return err },
 	} {

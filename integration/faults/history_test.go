@@ -482,6 +482,35 @@ func TestACommitThatIsNotOnTheSynchronousStandbyIsNotCommitted(t *testing.T) {
 	}
 }
 
+// Where the server does not let the daemon's login see its timeline, a daemon that lives misses its own heartbeat.
+func TestATimelineThatIsHiddenLeavesTheHeartbeats(t *testing.T) {
+	t.Parallel()
+	primary, standby := pair(t)
+	cluster.Exec(t, primary, `REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC`)
+	g := newGuarded(t, primary, postgres.Guard{})
+	g.Store = openGuarded(t, drainertest.Login(t, g.url, "outbox_drainer"), postgres.Guard{})
+	cluster.Exec(t, primary, `TRUNCATE outbox.history`)
+	g.join()
+	if hidden := cluster.Ask[bool](t, primary, `SELECT timeline IS NULL AND lsn IS NOT NULL FROM outbox.history`); !hidden {
+		t.Error("the timeline is not hidden, or more than that is")
+	}
+	cluster.AwaitCaughtUp(t, primary, standby)
+	cluster.Kill(t, standby)
+	for range 2 { // the second shows that the first was committed
+		if _, err := g.beat(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cluster.Kill(t, primary)
+	cluster.Restart(t, standby)
+	promote(t, standby)
+	g.moveTo(standby)
+	if _, err := g.beat(); err != nil && !errors.Is(err, drainer.ErrLostCommits) {
+		t.Fatal(err)
+	}
+	g.stands("by the heartbeat that is gone", "2, not accepted, lost true")
+}
+
 // Where the server does not let the daemon's login see its system identifier.
 func TestAnIdentifierThatIsHiddenStopsNothing(t *testing.T) {
 	t.Parallel()

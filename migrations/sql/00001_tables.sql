@@ -223,9 +223,13 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   BEGIN
     lsn := pg_current_wal_lsn();
+  EXCEPTION WHEN OTHERS THEN
+    lsn := NULL;  -- a standby has none
+  END;
+  BEGIN
     timeline := ('x' || substr(pg_walfile_name(lsn), 1, 8))::bit(32)::int;  -- pg_control_checkpoint() tells a promotion late
   EXCEPTION WHEN OTHERS THEN
-    lsn := NULL;
+    NULL;
   END;
   BEGIN
     SELECT c.system_identifier INTO system_identifier FROM pg_control_system() c;
