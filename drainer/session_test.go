@@ -27,7 +27,9 @@ func (awayStore) Closed(context.Context, string) ([]string, error)       { retur
 func (awayStore) Join(context.Context, string, []string, []string) error { return errAway }
 func (awayStore) Publish(context.Context, map[string]string) error       { return errAway }
 func (awayStore) Leave(context.Context, string) error                    { return errAway }
-func (awayStore) Due(context.Context, []string, []string) (map[string]int, error)  { return nil, errAway }
+func (awayStore) Due(context.Context, []string, []string) (map[string]int, error) {
+	return nil, errAway
+}
 
 func TestAWorkerThatCannotSayGoodbyeSaysWhatWillHappen(t *testing.T) {
 	t.Parallel()

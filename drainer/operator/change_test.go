@@ -39,6 +39,23 @@ func TestACancelledIntentIsNeverSentAndSaysWhoAndWhy(t *testing.T) {
 	o.assertRefused(operator.Cancel{}, intent)
 }
 
+// A row that was due when the database lost commits may have been sent by an attempt that is lost.
+func TestARowThatWasDueWhenCommitsWereLostIsResolvedAndNotCancelled(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.claim() // with its worker the history begins
+	doubted := o.enqueue("before", 1)[0]
+	o.exec(`UPDATE outbox.history SET doubted_until = clock_timestamp()`)
+	later := o.enqueue("after", 1)[0]
+
+	o.assertRefused(operator.Cancel{}, doubted)
+	o.mustChange(operator.Resolve{As: dispatch.StatusCompleted}, doubted)
+	o.assertStatus(doubted, "completed")
+	o.assertRefused(operator.Resolve{As: dispatch.StatusCompleted}, later)
+	o.mustChange(operator.Cancel{}, later)
+	o.assertStatus(later, "cancelled")
+}
+
 func TestWhatIsInProgressIsLeftToItsWorker(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
