@@ -2,6 +2,9 @@ package integration_test
 
 import (
 	"bufio"
+	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,11 +30,11 @@ func TestTheQuickStartOfTheReadmeEndsWithACompletedIntent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(inReadme) != 1 || inReadme[0] != string(shipped) {
+	if len(inReadme) != 2 || inReadme[0] != string(shipped) {
 		t.Fatalf("the README shows another configuration than demo/sandbox.yaml:\n%s", strings.Join(inReadme, "\n"))
 	}
 	commands := blocks(string(readme), "sh")
-	if len(commands) < 2 || !strings.HasPrefix(commands[0], "make build\n") { // what follows installs a package
+	if len(commands) < 3 || !strings.HasPrefix(commands[0], "make build\n") { // what follows installs a package
 		t.Fatalf("the quick start has another shape than this test knows: %q", commands)
 	}
 	drainer := program.New(t, "").Command().Path
@@ -49,6 +52,22 @@ func TestTheQuickStartOfTheReadmeEndsWithACompletedIntent(t *testing.T) {
 	output, err := inShell(folder, "set -e\n"+commands[1]).CombinedOutput()
 	if err != nil || !regexp.MustCompile(`(?m)^status\s+completed`).Match(output) {
 		t.Errorf("the second terminal: %v\n%s", err, output)
+	}
+
+	// The reader's own tool, at an address that is free here.
+	api := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(api.Close)
+	file, err := os.OpenFile(filepath.Join(folder, "drainer.yaml"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = file.WriteString(strings.Replace(inReadme[1], "http://127.0.0.1:9099", api.URL, 1))
+	if err := errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	output, err = inShell(folder, "set -e\n"+commands[2]).CombinedOutput()
+	if err != nil || !regexp.MustCompile(`(?m)completed +mine/greet`).Match(output) {
+		t.Errorf("the reader's own tool: %v\n%s", err, output)
 	}
 }
 

@@ -3,6 +3,7 @@ package producer
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"math/big"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 type vectors struct {
@@ -31,6 +34,7 @@ type vectors struct {
 		}
 		Says string
 	}
+	Passes        map[string]bool
 	DoubleEncoded []string `json:"double_encoded"`
 	Payloads      []struct {
 		Name  string
@@ -83,6 +87,15 @@ func TestKeysAreThoseOfTheVectors(t *testing.T) {
 	for _, v := range readVectors(t).Keys {
 		if got := idempotencyKey(v.Run, v.Step, v.Tool, v.Scope, v.Namespace, v.Tenant, v.Generation); got != v.Key {
 			t.Errorf("%+v has the key %s", v, got)
+		}
+	}
+}
+
+func TestAWaitOutlivesTheErrorsOfTheVectors(t *testing.T) {
+	t.Parallel()
+	for code, want := range readVectors(t).Passes {
+		if got := passes(fmt.Errorf("look: %w", &pgconn.PgError{Code: code})); got != want {
+			t.Errorf("%s passes: %t", code, got)
 		}
 	}
 }

@@ -435,7 +435,8 @@ func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload jso
 		return receipt, fmt.Errorf("enqueue: read which tools are served: %w", err)
 	}
 	if len(served) > 0 && !slices.Contains(served, tuple.ToolName) {
-		return receipt, fmt.Errorf("enqueue: %w %q; %s", ErrUnserved, tuple.ToolName, spelling.Suggest(tuple.ToolName, served))
+		return receipt, fmt.Errorf("enqueue: %w %q; %s; if it is new in the configuration, start or reload a daemon first",
+			ErrUnserved, tuple.ToolName, spelling.Suggest(tuple.ToolName, served))
 	}
 	err = c.conn.QueryRow(ctx, `SELECT intent_id, created, status, idempotency_key FROM outbox.enqueue($1, $2, $3, $4, $5)`,
 		tuple.AgentRunID, tuple.StepID, tuple.ToolName, tuple.BusinessScope, payload,

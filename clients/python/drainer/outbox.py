@@ -113,7 +113,11 @@ class Outbox:
 
 
 def _identity(intent: Intent | int) -> tuple[int, str | None]:
-    return (intent.id, intent._xid) if isinstance(intent, Intent) else (intent, None)
+    number, xid = (intent.id, intent._xid) if isinstance(intent, Intent) else (intent, None)
+    # One statement asks for all waits: what it cannot ask for would end the others, too.
+    if not isinstance(number, int) or not 0 < number < 1 << 63:
+        raise TypeError(f"intent is {type(number).__name__}; pass the Intent that enqueue returned, or its id")
+    return number, xid
 
 
 def idempotency_key(
@@ -167,7 +171,8 @@ def validated(
         carried = encode("headers", headers)
         if len(carried.encode()) > MAX_HEADERS:
             raise Invalid("headers are longer than 64 KiB")
-    return run, step, tool, scope, encoded, None if not_before is None else not_before.isoformat(), carried
+    # Of an enum its value: a driver may send the name.
+    return *(str.__str__(part) for part in (run, step, tool, scope)), encoded, None if not_before is None else not_before.isoformat(), carried
 
 
 def encode(where: str, value: Any, depth: int = 0) -> str:
@@ -178,7 +183,7 @@ def encode(where: str, value: Any, depth: int = 0) -> str:
         return json.dumps(value)
     if isinstance(value, str):
         _check_text(where, value)
-        return json.dumps(str(value), ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False)  # of an enum its value, where str() has its name
     if isinstance(value, int):
         try:
             return int.__repr__(value)
@@ -191,6 +196,8 @@ def encode(where: str, value: Any, depth: int = 0) -> str:
     if isinstance(value, Decimal):
         if not value.is_finite():
             raise Invalid(f"{where} is {value}, which JSON cannot hold")
+        if value.adjusted() >= 131072 or int(value.as_tuple().exponent) < -16383:
+            raise Invalid(f"{where} is a number of too many digits")
         return str(value)
     if isinstance(value, Mapping):
         members = []

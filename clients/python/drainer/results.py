@@ -73,7 +73,7 @@ class Waiting:
         self._waiter.remove(self)
 
     def settle(self, status: str, provider_ref: str | None, response: str | None, error: str | None) -> None:
-        answer = None if response is None else json.loads(response)
+        answer = None if response is None else _parsed(response)
         if status in SETTLED:
             self._end(SETTLED[status](self.intent_id, status, provider_ref, answer, error))
         else:
@@ -89,6 +89,14 @@ class Waiting:
             self.future.set_result(outcome)
         else:
             self.future.set_exception(outcome)
+
+
+def _parsed(response: str) -> Any:
+    """A value, or the text where Python's parser gives up: nested too deep, or a number of too many digits."""
+    try:
+        return json.loads(response)
+    except (RecursionError, ValueError):
+        return response
 
 
 class Waiter:
@@ -138,13 +146,16 @@ class Waiter:
             except Exception as error:
                 _close(link)
                 link = None
-                if not self._reached or not _passes(error):
+                if not _passes(error) or not (self._reached or _sqlstate(error)):
                     self._fail(waits, error)
                 else:
                     _log.warning("drainer: the database cannot be asked for results: %s; it is asked again", type(error).__name__)
                 time.sleep(pause)
                 pause = min(2 * pause, SLOWEST)
         _close(link)
+        with _waiters_lock:  # begin starts waits under it, so that a waiter which is given up has none
+            if not self._running and _waiters.get(self._database) is self:
+                del _waiters[self._database]
 
     def _has_news(self, link: _Link, pause: float) -> bool:
         """Waits for a notification or a new wait, but no longer than pause."""
@@ -213,8 +224,7 @@ if hasattr(os, "register_at_fork"):
 
 def begin(database: str | Callable[[], Any], intent_id: int, xid: str | None) -> Waiting:
     with _waiters_lock:
-        waiter = _waiters.setdefault(database, Waiter(database))
-    return waiter.add(intent_id, xid)
+        return _waiters.setdefault(database, Waiter(database)).add(intent_id, xid)
 
 
 def wait(database: str | Callable[[], Any], intent_id: int, xid: str | None, timeout: float) -> Completed | Pending:
@@ -226,7 +236,7 @@ def wait(database: str | Callable[[], Any], intent_id: int, xid: str | None, tim
         raise DrainerError("wait would stop the event loop; in asynchronous programs write: await box.result(…)")
     waiting = begin(database, intent_id, xid)
     try:
-        return waiting.future.result(timeout)
+        return waiting.future.result(min(timeout, threading.TIMEOUT_MAX))
     except (concurrent.futures.TimeoutError, TimeoutError):
         return waiting.pending()
     finally:

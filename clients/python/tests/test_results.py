@@ -173,6 +173,73 @@ class TestResults(Results):
             self.assertEqual(waiting.future.result(PATIENCE), Completed(intent.id, "ref-1", {"n": 1}))
         results._waiters.clear()
 
+    def test_what_a_database_cannot_be_asked_for_ends_no_other_wait(self):
+        intent = self.agent.act()
+        waiting = results.begin(world.AGENT, intent.id, None)
+        for wrong in ("5", None, 0, 2**63):
+            with self.assertRaisesRegex(TypeError, "pass the Intent"):
+                box.wait(world.AGENT, wrong, timeout=PATIENCE)
+        self.settle(intent, "completed")
+        self.assertEqual(waiting.future.result(PATIENCE).status, "completed")
+
+    def test_a_response_that_python_cannot_parse_is_text_and_ends_no_other_wait(self):
+        deep, other = self.agent.act(step="deep"), self.agent.act(step="other")
+        nested = "[" * 4000 + "]" * 4000
+        self.settle(deep, "completed")
+        self.admin("UPDATE outbox.attempt SET response = CAST(%s AS jsonb) WHERE intent_id = %s", nested, deep.id)
+        self.settle(other, "completed")
+        waits = [results.begin(world.AGENT, intent.id, None) for intent in (deep, other)]
+        self.assertEqual([waiting.future.result(PATIENCE).response for waiting in waits], [nested, {"n": 1}])
+
+    def test_a_wait_may_be_endless(self):
+        intent = self.agent.act()
+        self.settle(intent, "completed")
+        self.assertEqual(box.wait(world.AGENT, intent, timeout=float("inf")).status, "completed")
+        self.assertEqual(asyncio.run(box.result(world.AGENT, intent, timeout=float("inf"))).status, "completed")
+
+    def test_a_wait_that_is_cancelled_leaves_the_others(self):
+        async def awaited(intent):
+            one, other = (asyncio.create_task(box.result(world.AGENT, intent, timeout=PATIENCE)) for _ in range(2))
+            await asyncio.sleep(0.2)
+            one.cancel()
+            await asyncio.gather(one, return_exceptions=True)
+            await asyncio.to_thread(self.settle, intent, "completed")
+            return one.cancelled(), (await other).status
+
+        for step in ("one loop", "another"):
+            self.assertEqual(asyncio.run(awaited(self.agent.act(step=step))), (True, "completed"))
+        self.assertEqual(results._waiters[world.AGENT]._waits, set())
+
+    def test_a_way_to_the_database_that_is_not_used_any_more_is_forgotten(self):
+        import psycopg2
+
+        intent = self.agent.act()
+        self.settle(intent, "completed")
+        with mock.patch.object(results, "IDLE", 0.01):
+            for _ in range(3):  # as a server of tools that is made for each run
+                box.wait(lambda: psycopg2.connect(world.AGENT), intent, timeout=PATIENCE)
+            for thread in threading.enumerate():
+                if thread.name == "drainer-results":
+                    thread.join(PATIENCE)
+        self.assertEqual(results._waiters, {})
+
+    def test_a_shortage_passes_also_at_the_first_connection(self):
+        import psycopg2
+
+        class TooManyConnections(Exception):
+            sqlstate = "53300"
+
+        intent, tries = self.agent.act(), []
+        self.settle(intent, "completed")
+
+        def connect():
+            tries.append(1)
+            if len(tries) == 1:
+                raise TooManyConnections
+            return psycopg2.connect(world.AGENT)
+
+        self.assertEqual(box.wait(connect, intent, timeout=PATIENCE).status, "completed")
+
     def test_a_function_may_open_the_connection(self):
         import psycopg2
 

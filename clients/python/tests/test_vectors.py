@@ -1,14 +1,16 @@
 """What Go and TypeScript check of themselves, too: clients/vectors.json."""
 
+import enum
 import json
 import unittest
+from types import SimpleNamespace
 from datetime import datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 
 import world  # noqa: F401  finds the package
 import drainer
-from drainer import errors, outbox
+from drainer import errors, outbox, results
 
 VECTORS = json.loads((Path(__file__).resolve().parents[2] / "vectors.json").read_text(encoding="utf-8"))
 
@@ -24,6 +26,10 @@ def plain(value):
     if isinstance(value, dict):
         return {name: plain(member) for name, member in value.items()}
     return [plain(element) for element in value] if isinstance(value, list) else value
+
+
+class Colour(str, enum.Enum):
+    RED = "red"
 
 
 class TestVectors(unittest.TestCase):
@@ -59,6 +65,14 @@ class TestVectors(unittest.TestCase):
         for vector in VECTORS["payloads"]:
             self.assertIn(outbox.encode("payload", plain(vector["value"])), vector["sent"], vector["name"])
 
+    def test_which_errors_a_wait_outlives(self):
+        for sqlstate, passes in VECTORS["passes"].items():
+            self.assertEqual(results._passes(SimpleNamespace(sqlstate=sqlstate)), passes, sqlstate)
+
+    def test_an_enum_of_texts_is_its_value(self):
+        values = outbox.validated(Colour.RED, "s", "p/o", "b", {Colour.RED: [Colour.RED]}, None, None)
+        self.assertEqual((type(values[0]), values[0], values[4]), (str, "red", '{"red": ["red"]}'))
+
     def test_what_only_python_could_get_wrong(self):
         endless = []
         endless.append(endless)
@@ -66,6 +80,7 @@ class TestVectors(unittest.TestCase):
             (float("nan"), "nan"), ({"a": [float("inf")]}, r"payload.a\[0\]"), (Decimal("sNaN"), "JSON cannot hold"),
             ({1: "a"}, "a name that is int"), ({"at": datetime.now(timezone.utc)}, "payload.at is datetime"),
             (b"{}", "bytes"), ("\ud800", "half a surrogate pair"), (endless, "nested"), (10**5000, "too many digits"),
+            (Decimal("1E+131072"), "too many digits"), (Decimal("1E-16384"), "too many digits"),
         ):
             with self.assertRaisesRegex(drainer.Invalid, says):
                 outbox.validated("r", "s", "p/o", "b", payload, None, None)

@@ -190,7 +190,7 @@ export function encode(where: string, value: unknown, depth = 0): string {
       return JSON.stringify(value);
     case "object": {
       if (value === null) return "null";
-      if (Array.isArray(value)) return `[${value.map((element, at) => encode(`${where}[${at}]`, element, depth + 1)).join(",")}]`;
+      if (Array.isArray(value)) return `[${Array.from(value, (element, at) => encode(`${where}[${at}]`, element, depth + 1)).join(",")}]`;
       const kind = Object.getPrototypeOf(value);
       if (kind === null || Object.getPrototypeOf(kind) === null) {
         const members = Object.entries(value as object).filter(([, member]) => member !== undefined);
@@ -198,7 +198,7 @@ export function encode(where: string, value: unknown, depth = 0): string {
       }
     }
   }
-  const kind = typeof value === "object" ? (value as object).constructor.name : typeof value;
+  const kind = typeof value === "object" ? (value as object).constructor?.name : typeof value;
   throw new Invalid(`${where} is ${kind}, which JSON cannot hold; pass text`);
 }
 
@@ -256,11 +256,17 @@ export function fromPg(client: { query(text: string, values?: any[]): Promise<{ 
       const listener = new Listener(options);
       listener.on("notification", heard);
       listener.on("error", lost);
-      await listener.connect();
-      await listener.query(`LISTEN ${CHANNEL}`);
-      await listener.query(ARM);
+      const stop = () => void listener.end().catch(() => {});
+      try {
+        await listener.connect();
+        await listener.query(`LISTEN ${CHANNEL}`);
+        await listener.query(ARM);
+      } catch (error) {
+        stop();
+        throw error;
+      }
       heard();
-      return () => void listener.end().catch(() => {});
+      return stop;
     }),
     execute: async (text, values) => (await client.query(text, [...values])).rows,
     checkTransaction: async () => {
@@ -281,8 +287,7 @@ export function fromPostgresJs(
   return {
     listen: sql.listen && (async (heard) => {
       const { unlisten } = await sql.listen!(CHANNEL, heard);
-      await sql.unsafe(ARM);
-      heard();
+      await sql.unsafe(ARM).then(heard, () => {}); // each look arms it, too
       return () => void unlisten();
     }),
     execute: async (text, values) => [...(await sql.unsafe(text, [...values]))],
@@ -336,6 +341,32 @@ const SETTLED =
 const QUICKEST = 50, SLOWEST = 250; // milliseconds between two looks, unless a notification comes
 const BREATH = 5; // milliseconds between two looks, however many notifications come
 const BATCH = 1000;
+const STUCK = 10_000; // milliseconds until a question is given up, so that a connection without an end does not stop all waits
+const LONGEST = 2 ** 31 - 1; // that a timer can wait; it takes more for 1
+
+/** Whether an error is one of a lost connection, a restart or a shortage. A missing right does not pass. */
+export function passes(error: unknown): boolean {
+  for (let cause: any = error, seen = 0; cause && seen < 8; cause = cause.cause ?? cause.meta, seen++) {
+    // Node's own codes begin with E, and Prisma's with P.
+    if (/^[0-9FHX][0-9A-Z]{4}$/.test(cause.code)) return /^(08|40|53|57|58)/.test(cause.code);
+  }
+  return true;
+}
+
+/** JSON with each integer beyond 2^53 as a bigint, or the text where JavaScript's parser gives up. */
+export function parse(text: string): unknown {
+  // A text of Postgres's JSON has no NUL, so it marks what is none.
+  const marked = text.replace(/"(?:[^"\\]|\\.)*"|(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/g, (token) => (token[0] === '"' ? token : `"\\u0000${token}"`));
+  const unmark = (_: string, value: unknown) => {
+    if (typeof value !== "string" || value[0] !== "\0") return value;
+    return Number.isSafeInteger(Number(value.slice(1))) ? Number(value.slice(1)) : BigInt(value.slice(1));
+  };
+  try {
+    return marked === text ? JSON.parse(text) : JSON.parse(marked, unmark);
+  } catch {
+    return text;
+  }
+}
 
 interface Waiting {
   id: string;
@@ -360,13 +391,15 @@ export class Results {
    * Rejects with Failed, Unknown, Cancelled, Undone, or NotCommitted.
    */
   async wait(intent: Intent | string, { timeout = 30_000 }: { timeout?: number } = {}): Promise<Completed | Pending> {
-    const id = typeof intent === "string" ? intent : intent.id;
+    const id = typeof intent === "string" ? intent : intent?.id;
+    // One statement asks for all waits: what it cannot ask for would end the others, too.
+    if (typeof id !== "string" || !/^\d{1,18}$/.test(id)) throw new TypeError("wait takes the Intent that enqueue resolved to, or its id as text");
     let timer: any;
     let waiting!: Waiting;
     try {
       return await new Promise<Completed | Pending>((resolve, reject) => {
         waiting = { id, resolve, reject };
-        timer = setTimeout(() => resolve({ status: "pending", intentId: id, forModel: sentences.pending }), timeout);
+        timer = setTimeout(() => resolve({ status: "pending", intentId: id, forModel: sentences.pending }), Math.min(timeout, LONGEST));
         this.waits.add(waiting);
         if (this.running) this.news();
         else void this.run();
@@ -392,9 +425,7 @@ export class Results {
         try {
           await this.look(some);
         } catch (error) {
-          // A lost connection, a restart or a shortage passes; a missing right does not.
-          const code = (error as { code?: unknown } | null)?.code;
-          if (typeof code === "string" && /^(22|28|3D|3F|42)...$/.test(code)) for (const waiting of some) waiting.reject(error);
+          if (!passes(error)) for (const waiting of some) waiting.reject(error);
         }
       }
       await new Promise((wake) => setTimeout(wake, Math.max(BREATH, Date.now() - began)));
@@ -416,7 +447,11 @@ export class Results {
   }
 
   private async look(waits: Waiting[]): Promise<void> {
-    const rows = await this.database.execute(SETTLED, [`{${waits.map((waiting) => waiting.id).join(",")}}`]);
+    let timer: any;
+    const rows = await Promise.race([
+      this.database.execute(SETTLED, [`{${waits.map((waiting) => waiting.id).join(",")}}`]),
+      new Promise<never>((_, reject) => { timer = setTimeout(reject, STUCK, new Error("no answer")); }),
+    ]).finally(() => clearTimeout(timer));
     const found = new Map(rows.map((row) => [String(row.intent_id), row]));
     for (const waiting of waits) {
       const row = found.get(waiting.id);
@@ -428,7 +463,7 @@ export class Results {
       }
       const status = String(row.status);
       const providerRef = (row.provider_ref as string | null) ?? null;
-      const response: unknown = row.response == null ? null : JSON.parse(String(row.response));
+      const response: unknown = row.response == null ? null : parse(String(row.response));
       const outcome = outcomes[status];
       if (outcome) waiting.reject(new outcome(waiting.id, status, providerRef, response, (row.last_error as string | null) ?? null));
       else waiting.resolve({ status: "completed", intentId: waiting.id, providerRef, response, forModel: sentences.completed });

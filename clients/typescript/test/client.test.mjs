@@ -47,13 +47,66 @@ test("an invalid intent is refused without a connection", async () => {
   endless.push(endless);
   for (const [payload, says] of [
     [NaN, "NaN"], [{ n: 2 ** 53 }, "payload.n is an integer beyond 2^53"], [{ at: new Date() }, "payload.at is Date"],
-    ["\ud800", "half a surrogate pair"], [endless, "nested"], [[undefined], "payload[0] is undefined"], [new Map(), "Map"],
+    ["\ud800", "half a surrogate pair"], [[1, , 2], "payload[1] is undefined"], [Object.create(Object.create({ a: 1 })), "Object"], [endless, "nested"], [[undefined], "payload[0] is undefined"], [new Map(), "Map"],
   ]) await refused({ payload }, says);
 });
 
 test("payloads are written as the vectors say", () => {
   for (const v of vectors.payloads.filter((v) => !v.value?.$decimal)) // JavaScript has no decimals
     assert.ok(v.sent.includes(esm.encode("payload", plain(v.value))), `${v.name}: ${esm.encode("payload", plain(v.value))}`);
+});
+
+test("which errors a wait outlives", () => {
+  for (const [code, outlived] of Object.entries(vectors.passes)) {
+    for (const error of [{ code }, { code: "P2010", meta: { code } }, { cause: { code } }]) assert.equal(esm.passes(error), outlived, code);
+  }
+  for (const code of ["EPIPE", "ECONNREFUSED", "P1001", "CONNECTION_CLOSED", undefined]) assert.ok(esm.passes({ code }), code);
+});
+
+test("an integer beyond 2^53 in a response is a bigint", () => {
+  assert.deepEqual(
+    esm.parse('{"id": 9007199254740993, "n": [-90071992547409931, 1000000000000000, 0.12345678901234567890, 12], "text": "\\"9007199254740993"}'),
+    { id: 2n ** 53n + 1n, n: [-90071992547409931n, 1000000000000000, 0.12345678901234568, 12], text: '"9007199254740993' });
+});
+
+const answers = (rows) => new Results({ execute: async () => rows });
+test("a wait takes no id that is none, so that it ends no other wait", async () => {
+  for (const wrong of [17, "five", "1,2", "", undefined, null, {}, "9".repeat(19)]) await assert.rejects(answers([]).wait(wrong), TypeError);
+});
+
+test("a wait may be endless", async () => {
+  const rows = [];
+  const wait = answers(rows).wait("1", { timeout: Infinity });
+  assert.equal(await Promise.race([wait, new Promise((wake) => setTimeout(wake, 50, "waits"))]), "waits");
+  rows.push({ intent_id: "1", status: "completed" });
+  assert.equal((await wait).status, "completed");
+});
+
+test("a question without an answer is asked again", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  let asked = 0;
+  const results = new Results({ execute: () => ++asked === 1 ? new Promise(() => {}) : Promise.resolve([{ intent_id: "1", status: "completed" }]) });
+  let settled;
+  const wait = results.wait("1", { timeout: 60_000 }).then((answer) => { settled = answer; });
+  for (let n = 0; n < 1000 && !settled; n++) {
+    t.mock.timers.tick(50);
+    await new Promise(setImmediate);
+  }
+  await wait;
+  assert.equal(settled.status, "completed");
+});
+
+test("a connection that cannot listen is closed", async () => {
+  let made = 0, ended = 0;
+  class Client {
+    on() {}
+    async connect() { made++; }
+    async query() { throw Object.assign(new Error("cannot execute LISTEN during recovery"), { code: "25006" }); }
+    async end() { ended++; }
+  }
+  const wait = new Results(fromPg({ Client, options: {}, query: async () => ({ rows: [] }) })).wait("1", { timeout: 500 });
+  assert.equal((await wait).status, "pending");
+  assert.ok(made > 0 && ended === made, `${made} were made, ${ended} closed`);
 });
 
 let pg;
