@@ -54,11 +54,11 @@ chart-files: ## copy dashboards and alert rules into the Helm chart
 demo: build ## run the whole story on a throwaway Postgres, under a minute
 	./bin/drainer demo
 
-test: ## run every test, with the race detector, against a real Postgres; tell at the end what was skipped, and why
+test: ## run every test but those of the clients, with the race detector, against a real Postgres; tell at the end what was skipped, and why
 	GO=$(GO) $(GOTESTSUM) --format standard-quiet --raw-command -- .ci/tests
 
-test-short: ## the tests outside integration/, without the race detector
-	$(GOTESTSUM) --format standard-quiet -- $$($(GO) list ./... | grep -v /integration)
+test-short: ## the tests outside integration/ and clients/ that are quick, without the race detector
+	$(GOTESTSUM) --format standard-quiet -- -short $$($(GO) list ./... | grep -v -e /integration -e /clients)
 
 faults: ## break everything once and print a table; CASE=7 alone, MUTANT=fence_removed without that guard
 	DRAINER_MUTANT=$(MUTANT) $(GO) run ./integration/fault/report $(if $(CASE),-case $(CASE))

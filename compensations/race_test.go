@@ -44,6 +44,9 @@ type race struct {
 
 // TestRunsThatRaceGoBackWhollyOrNotAtAll takes its seed from RACE_SEED, if set.
 func TestRunsThatRaceGoBackWhollyOrNotAtAll(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
 	t.Parallel()
 	seed := rand.Uint64()
 	if given, err := strconv.ParseUint(os.Getenv("RACE_SEED"), 10, 64); err == nil {

@@ -466,6 +466,9 @@ func TestEveryAlertIsTestedFiringAndNotFiring(t *testing.T) {
 }
 
 func TestTheRulesDoWhatTheirTestsSay(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
 	t.Parallel()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {

@@ -19,6 +19,9 @@ import (
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
 func TestNothingIsLostOrDoubledThoughADrainerIsKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
 	options := stage(t, 300)
 	var said bytes.Buffer
 	options.Screen = demo.NewScreen(&said, false)
@@ -61,6 +64,9 @@ func TestNothingIsLostOrDoubledThoughADrainerIsKilled(t *testing.T) {
 }
 
 func TestInterruptLeavesNothingBehind(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
 	options := stage(t, 300)
 	ctx, interrupt := context.WithCancel(t.Context())
 	options.Screen = demo.NewScreen(writerFunc(func(text []byte) (int, error) {

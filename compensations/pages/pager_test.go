@@ -150,6 +150,9 @@ func TestADownChannelHasFewJobs(t *testing.T) {
 
 // After 45 minutes of faults the pages of 3,665 incidents once took a quarter of an hour.
 func TestTenThousandIncidentsTellOfEachKindAndProviderOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
 	t.Parallel()
 	d, r := newDesk(t), newReceiver(t)
 	const providers, each = 20, 10_000
