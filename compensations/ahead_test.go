@@ -180,7 +180,7 @@ func (w *world) ready() []string {
 
 func TestAPassDecidesAheadWhatNeedsNoOtherLook(t *testing.T) {
 	t.Parallel()
-	large := `'{"note": "` + strings.Repeat("x", 5000) + `"}'`
+	large := `'{"note": "` + strings.Repeat("x", 5000) + `"}'::jsonb`
 	for name, test := range map[string]struct {
 		prepare func(w *world) // the run's steps
 		want    []string
@@ -195,8 +195,17 @@ func TestAPassDecidesAheadWhatNeedsNoOtherLook(t *testing.T) {
 				"2 shop/release", "3 shop/release", "4 shop/release", "5 shop/release", "6 shop/release", "7 shop/release",
 			},
 		},
-		"not a step whose payload is large": {
+		"steps of large payloads, which their undos copy in the database": {
 			prepare: func(w *world) { w.finished(1, 3, large) },
+			want:    []string{"2 shop/release", "3 shop/release", "4 end"},
+		},
+		"not a step whose undo is made of a large response": {
+			prepare: func(w *world) {
+				w.finished(1, 3, `'{}'`)
+				w.exec(`UPDATE outbox.intent SET tool_name = 'shop/order'`)
+				w.exec(`UPDATE outbox.attempt SET response = ` + large + ` || '{"id": 7}' WHERE intent_id < 3`)
+				w.exec(`UPDATE outbox.attempt SET response = '{"id": 7}' WHERE intent_id = 3`)
+			},
 		},
 		"not the end of a run that lost a step to pruning": {
 			prepare: func(w *world) {

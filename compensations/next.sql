@@ -1,56 +1,67 @@
 -- $1 runs, $2 their versions, $5 the plans of those that have none written down, $3 how many bytes of payloads
 -- and responses to return, $4 how many bytes a step may have that is not yet next, $6 the tools of whose payloads an
--- undo's is made, $7 of whose responses: all others stay here. The steps at the next places of each plan that still stand
--- as completed, and how far they are undone. One step has its undo at a time, so that few places are looked at.
+-- undo's is made, $7 of whose responses: all others stay here, and count no bytes. The steps at the next places of each plan
+-- that still stand as completed, and how far they are undone. One step has its undo at a time, so that few places are
+-- looked at. Older attempts than the newest are read only where there can be any, and where it does not tell.
 -- Bytes are those of the text, as it is read: a few bytes of jsonb can be a megabyte of it. A large response is
 -- counted as large as it can be. What goes beyond the bytes is left for another look.
-WITH next AS MATERIALIZED (
-  SELECT s.agent_run_id, s.xmin::text AS version, s.place + coalesce(at.n, 8) - 1 AS place, pg_catalog.cardinality(s.plan) AS planned, at.intent_id,
-         coalesce(at.nth, 1) AS nth, at.nth = at.found AND s.place + 6 >= pg_catalog.cardinality(s.plan) AS is_last
+WITH next AS (
+  SELECT s.agent_run_id, s.xmin::text AS version, s.place + coalesce(at.n, 8) - 1 AS place, pg_catalog.cardinality(s.plan) AS planned, at.*,
+         at.is_final AND s.place + 6 >= pg_catalog.cardinality(s.plan) AS is_last
   FROM unnest($1::text[], $2::text[], $5::text[]) AS asked (run, version, plan)
   CROSS JOIN LATERAL (
     SELECT agent_run_id, xmin, coalesce(asked.plan::bigint[], plan) AS plan, CASE WHEN asked.plan IS NULL THEN place ELSE 1 END AS place
     FROM outbox.saga WHERE agent_run_id = asked.run AND xmin::text = asked.version LIMIT 1
   ) s
   LEFT JOIN LATERAL (
-    SELECT p.n::int, p.intent_id, row_number() OVER (ORDER BY p.n) AS nth, count(*) OVER () AS found FROM pg_catalog.unnest(s.plan[s.place : s.place + 6]) WITH ORDINALITY AS p (intent_id, n)
-    WHERE (SELECT status FROM outbox.attempt a WHERE a.intent_id = p.intent_id ORDER BY a.attempt DESC LIMIT 1) = 'completed'
+    SELECT p.n::int, p.intent_id, row_number() OVER places AS nth, pg_catalog.lead(p.n) OVER places IS NULL AS is_final,
+           newest.attempt, newest.outcome, newest.outcome IN ('completed', 'resolved') AS is_effect, newest.response, newest.provider_ref, newest.served_by,
+           CASE WHEN newest.outcome = 'completed' AND NOT newest.lookup THEN newest.started_at END AS started_at
+    FROM pg_catalog.unnest(s.plan[s.place : s.place + 6]) WITH ORDINALITY AS p (intent_id, n)
+    CROSS JOIN LATERAL (SELECT * FROM outbox.attempt a WHERE a.intent_id = p.intent_id ORDER BY a.attempt DESC LIMIT 1) newest
+    WHERE newest.status = 'completed'
+    WINDOW places AS (ORDER BY p.n)
   ) at ON true
 ), step AS (
-  SELECT next.*, i.step_id, i.tool_name, i.business_scope, i.payload,
+  SELECT next.agent_run_id, next.version, next.place, next.planned, next.intent_id, coalesce(next.nth, 1) AS nth, next.is_last,
+         i.step_id, i.tool_name, i.business_scope, i.payload, i.payload_bytes, i.namespace,
          done.response, done.provider_ref, coalesce(done.served_by, doubt.served_by) AS served_by,
-         extract(epoch FROM now() - effect.earliest)::float8 AS age,
          coalesce(coalesce(done.served_by, doubt.served_by) || '/' || substr(i.tool_name, strpos(i.tool_name, '/'::text) + 1), i.tool_name) AS tool,
-         i.namespace, (SELECT generation FROM outbox.generation g WHERE g.intent_id = i.id) AS generation,
-         undo.status AS undo, undo.finished_at IS NOT NULL AS undo_ended,
-         CASE WHEN u.id IS NULL THEN
-           i.payload_bytes + CASE WHEN done.response IS NULL THEN 0
-                                  WHEN pg_catalog.pg_column_size(done.response) <= CASE WHEN next.nth = 1 THEN 16384 ELSE $4::bigint END THEN octet_length(done.response::text)
-                                  ELSE 2097152 END END AS bytes
+         -- when the effect can have happened at the earliest: the window to undo it counts from there
+         extract(epoch FROM now() - CASE WHEN next.attempt = 1 THEN next.started_at ELSE (
+           SELECT min(a.started_at) FROM outbox.attempt a
+           WHERE a.intent_id = next.intent_id AND NOT a.lookup AND a.outcome IN ('completed', 'ambiguous', 'lost', 'in_flight')) END)::float8 AS age,
+         -- an attempt and an operator come before a new key, and another attempt after it
+         CASE WHEN next.attempt > 2 THEN (SELECT generation FROM outbox.generation g WHERE g.intent_id = next.intent_id) END AS generation,
+         u.id AS undo_id, undo.status AS undo, undo.finished_at IS NOT NULL AS undo_ended
   FROM next
-  LEFT JOIN outbox.intent i ON i.id = next.intent_id
+  -- LIMIT keeps each of these one look a step: a join could read all undos that there are
+  LEFT JOIN LATERAL (SELECT * FROM outbox.intent WHERE id = next.intent_id LIMIT 1) i ON true
+  LEFT JOIN LATERAL (SELECT id FROM outbox.intent WHERE compensates = next.intent_id LIMIT 1) u ON true
   LEFT JOIN LATERAL (
     -- the attempt that had the effect, or the operator who said so
-    SELECT response, provider_ref, served_by, outcome FROM outbox.attempt a
-    WHERE a.intent_id = i.id AND a.status = 'completed' AND a.outcome IN ('completed', 'resolved')
-    ORDER BY a.attempt DESC LIMIT 1
+    SELECT next.response, next.provider_ref, next.served_by, next.outcome WHERE next.is_effect
+    UNION ALL (
+      SELECT response, provider_ref, served_by, outcome FROM outbox.attempt a
+      WHERE NOT next.is_effect AND a.intent_id = next.intent_id AND a.status = 'completed' AND a.outcome IN ('completed', 'resolved')
+      ORDER BY a.attempt DESC LIMIT 1)
   ) done ON true
   LEFT JOIN LATERAL (
     -- what a human or a lookup found to be completed was done by the one who left the doubt
     SELECT served_by FROM outbox.attempt a
-    WHERE done.outcome = 'resolved' AND a.intent_id = i.id AND NOT a.lookup AND a.outcome IN ('ambiguous', 'lost', 'in_flight')
+    WHERE done.outcome = 'resolved' AND a.intent_id = next.intent_id AND NOT a.lookup AND a.outcome IN ('ambiguous', 'lost', 'in_flight')
     ORDER BY a.attempt DESC LIMIT 1
   ) doubt ON true
-  LEFT JOIN LATERAL (
-    -- when the effect can have happened at the earliest: the window to undo it counts from there
-    SELECT min(started_at) AS earliest FROM outbox.attempt a
-    WHERE a.intent_id = i.id AND NOT a.lookup AND a.outcome IN ('completed', 'ambiguous', 'lost', 'in_flight')
-  ) effect ON true
-  LEFT JOIN outbox.intent u ON u.compensates = i.id
-  LEFT JOIN outbox.standing undo ON undo.intent_id = u.id
+  LEFT JOIN LATERAL (SELECT status, finished_at FROM outbox.standing WHERE u.id IS NOT NULL AND intent_id = u.id LIMIT 1) undo ON true
 ), counted AS (
   SELECT *, sum(bytes) FILTER (WHERE is_read) OVER (ORDER BY agent_run_id, place)::bigint - bytes AS before
-  FROM (SELECT *, bytes IS NOT NULL AND (nth = 1 OR bytes <= $4::bigint) AS is_read FROM step) step
+  FROM (SELECT *, bytes IS NOT NULL AND (nth = 1 OR bytes <= $4::bigint) AS is_read FROM (
+    SELECT *, CASE WHEN undo_id IS NULL THEN
+      CASE WHEN tool = ANY ($6::text[]) THEN payload_bytes ELSE 0 END +
+      CASE WHEN response IS NULL OR tool <> ALL ($7::text[]) THEN 0
+           WHEN pg_catalog.pg_column_size(response) <= CASE WHEN nth = 1 THEN 16384 ELSE $4::bigint END THEN octet_length(response::text)
+           ELSE 2097152 END END AS bytes
+    FROM step) sized) step
 )
 SELECT agent_run_id, version, place, planned, coalesce(intent_id, 0), coalesce(step_id, ''), coalesce(tool_name, ''), coalesce(business_scope, ''),
        CASE WHEN is_read AND tool = ANY ($6::text[]) THEN payload END, CASE WHEN is_read AND tool = ANY ($7::text[]) THEN response END,

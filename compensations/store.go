@@ -59,12 +59,13 @@ func (s *Saga) take(ctx context.Context, limit int, runs []string, again bool) (
 // there was news is missing.
 //
 // Holding a run's intents waits for a prune, for the operators and for late
-// evidence that have not seen the saga. What comes later sees it.
+// evidence that have not seen the saga. What comes later sees it. An intent whose xmax is
+// 0 was held by nothing yet: there is nothing to wait for, and a lock would write its page.
 func (s *Saga) plan(ctx context.Context, sagas []taken, withoutUndo []string) (plans map[string]*string, err error) {
 	runs, versions := columnsOf(sagas)
 	plans = map[string]*string{}
 	err = pgx.BeginTxFunc(ctx, s.pool, passing, func(tx pgx.Tx) error {
-		hold := `SELECT count(*) FROM outbox.hold(ARRAY(SELECT id FROM outbox.intent WHERE agent_run_id = ANY ($1::text[])))`
+		hold := `SELECT count(*) FROM outbox.hold(ARRAY(SELECT id FROM outbox.intent WHERE agent_run_id = ANY ($1::text[]) AND xmax <> '0'::xid))`
 		if _, err := tx.Exec(ctx, hold, runs); err != nil {
 			return fmt.Errorf("hold the steps: %w", err)
 		}

@@ -243,8 +243,8 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 		Belief: "an effect is as old as the attempt that reported it",
 		Edits: []Edit{{
 			File:  "compensations/next.sql",
-			Guard: "SELECT min(started_at) AS earliest FROM outbox.attempt a",
-			Break: "SELECT max(started_at) AS earliest FROM outbox.attempt a",
+			Guard: "SELECT min(a.started_at) FROM outbox.attempt a",
+			Break: "SELECT max(a.started_at) FROM outbox.attempt a",
 		}},
 	},
 	{
@@ -252,8 +252,8 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 		Belief: "who says last that a step is completed has completed it",
 		Edits: []Edit{{
 			File:  "compensations/next.sql",
-			Guard: "WHERE a.intent_id = i.id AND a.status = 'completed' AND a.outcome IN ('completed', 'resolved')",
-			Break: "WHERE a.intent_id = i.id AND a.status = 'completed'",
+			Guard: "newest.outcome IN ('completed', 'resolved') AS is_effect",
+			Break: "true AS is_effect",
 		}},
 	},
 	{
