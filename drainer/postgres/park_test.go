@@ -69,6 +69,27 @@ func TestAParkedRowLeavesItsClaimAndNoTrace(t *testing.T) {
 	drainertest.AssertInvariant(t, o.db)
 }
 
+// Thousands of rows may be wrong at once, and each batch of them holds up what is right.
+func TestARowIsParkedAsFastAmongMany(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	fastest := func(rows int) time.Duration { // for a row, of three batches
+		best := time.Hour
+		for range 3 {
+			o.enqueueTool("sim/typo", "run-"+uuid.NewString(), rows)
+			wrong := o.claim(worker, rows)
+			began := time.Now()
+			o.batch(worker, parking([]int64{wrong[0].ClaimID}, wrong...))
+			best = min(best, time.Since(began)/time.Duration(rows))
+		}
+		return best
+	}
+	if few, many := fastest(200), fastest(3200); many > 4*few {
+		t.Errorf("a row of 3200 takes %v, and one of 200 %v", many, few)
+	}
+}
+
 func TestAClaimThatOthersTookOverParksNothing(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

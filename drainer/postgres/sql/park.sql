@@ -6,11 +6,18 @@ WITH held AS MATERIALIZED (
   SELECT * FROM outbox.claim WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
   ORDER BY claim_id FOR NO KEY UPDATE
 ), parked AS MATERIALIZED (
-  SELECT held.claim_id, r.*, l.lane
-  FROM held CROSS JOIN LATERAL unnest(intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
-    AS r (intent_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
-  JOIN unnest($2::bigint[], $3::bigint[], $4::text[]) AS l (claim_id, intent_id, lane)
-    ON l.claim_id = held.claim_id AND l.intent_id = r.intent_id
+  -- grouped: a join of the two would be thought to be of few rows, and would compare each with each
+  SELECT claim_id, intent_id, max(attempt) AS attempt, max(tries) AS tries, max(first_attempt_at) AS first_attempt_at,
+         bool_or(maybe_applied) AS maybe_applied, bool_or(lookup) AS lookup, max(via) AS via, max(lane) AS lane
+  FROM (
+    SELECT held.claim_id, r.*, NULL AS lane
+    FROM held CROSS JOIN LATERAL unnest(intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+      AS r (intent_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via)
+    UNION ALL
+    SELECT claim_id, intent_id, NULL, NULL, NULL, NULL, NULL, NULL, lane
+    FROM unnest($2::bigint[], $3::bigint[], $4::text[]) AS l (claim_id, intent_id, lane)
+  ) each
+  GROUP BY claim_id, intent_id HAVING max(attempt) IS NOT NULL AND max(lane) IS NOT NULL
 ), shrunk AS (
   UPDATE outbox.claim c
   SET (intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias) = (
