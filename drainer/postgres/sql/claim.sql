@@ -93,7 +93,7 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
 ), candidate AS (
   SELECT t.n, t.intent_id, t.tenant, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries,
          CASE WHEN t.doubted THEN least(t.first_attempt_at, (SELECT created_at FROM outbox.intent WHERE id = t.intent_id)) ELSE t.first_attempt_at END AS first_attempt_at,
-         t.maybe_applied OR t.doubted AS maybe_applied, t.lookup OR t.doubted AS asks, coalesce(t.via, nullif(($4::text[])[t.n], ($2::text[])[t.n])) AS via,
+         t.maybe_applied OR t.doubted AS maybe_applied, t.lookup, coalesce(t.via, nullif(($4::text[])[t.n], ($2::text[])[t.n])) AS via,
          s.agent_run_id IS NOT NULL AND NOT t.lookup
            -- no EXISTS: that could be planned as one look at every undo there is
            AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = t.intent_id) AS closed,
@@ -105,7 +105,7 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
 ), claimed AS (
   INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias, tenant)
   SELECT $1::uuid, {{if .Operation}}split_part(($2::text[])[n], '/'::text, 1), split_part(($4::text[])[n], '/'::text, 1){{else}}($2::text[])[n], ($4::text[])[n]{{end}}, pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt), pg_catalog.array_agg(tries),
-         pg_catalog.array_agg(first_attempt_at), pg_catalog.array_agg(maybe_applied), pg_catalog.array_agg(asks OR closed), pg_catalog.array_agg(via), counted
+         pg_catalog.array_agg(first_attempt_at), pg_catalog.array_agg(maybe_applied), pg_catalog.array_agg(lookup OR closed), pg_catalog.array_agg(via), counted
   FROM candidate WHERE NOT closed OR maybe_applied GROUP BY n, counted
   RETURNING claim_id, provider, tenant
 ){{if .Probe}}, probed AS (
@@ -124,10 +124,10 @@ SELECT n, CASE WHEN closed AND NOT maybe_applied THEN 0{{if not .Probe}}
          {{if .Probe}}(SELECT claim_id FROM claimed){{else}}(SELECT pg_catalog.array_agg(claim_id ORDER BY lane)
           FROM pg_catalog.unnest($2::text[]) WITH ORDINALITY AS l (provider, lane) LEFT JOIN claimed ON claimed.provider = l.provider AND tenant IS NULL)[n]{{end}} END,
        intent_id, attempt, tries, first_attempt_at, clock_timestamp(), greatest(i.created_at, i.not_before), next_attempt_at,
-       maybe_applied, asks, closed, in_saga, coalesce(via, ''), i.compensates,
+       maybe_applied, lookup, closed, in_saga, coalesce(via, ''), i.compensates,
        i.agent_run_id, i.step_id, i.tool_name, i.business_scope, i.payload, i.headers,
        -- only a lookup needs what an earlier attempt brought
-       CASE WHEN asks THEN (SELECT provider_ref FROM outbox.attempt a
+       CASE WHEN lookup THEN (SELECT provider_ref FROM outbox.attempt a
          WHERE a.intent_id = candidate.intent_id AND provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1) END,
        coalesce(i.namespace, ''), coalesce(new_key.generation, 0), coalesce(new_key.doubt, false), candidate.tenant,
        CASE WHEN candidate.tenant = 0 THEN 1 ELSE coalesce((SELECT t.weight FROM outbox.tenant t WHERE t.tenant_id = candidate.tenant), 1) END
