@@ -109,12 +109,12 @@ func (s *server) action(action action) http.HandlerFunc {
 		}
 		var lines []line
 		if told.Done {
-			err = s.connected(r.Context(), func(ctx context.Context, conn *pgx.Conn) error {
+			err = s.connected(r.Context(), s.pool, func(ctx context.Context, conn *pgx.Conn) error {
 				lines, err = action.carryOut(ctx, operator.Open(conn), form, by)
 				return err
 			})
 		} else {
-			err = s.read(r.Context(), func(ctx context.Context, on *operator.Console) error {
+			err = s.read(r.Context(), s.pool, func(ctx context.Context, on *operator.Console) error {
 				if action.ofIntents && r.PostForm.Has("all") {
 					if form["of"], err = matching(ctx, on, r.PostForm); err != nil {
 						return err

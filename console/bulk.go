@@ -147,7 +147,7 @@ func (s *server) carryOut(ctx context.Context, begun *bulk, action action, of []
 	var err error
 	for part := range slices.Chunk(of, chunk) {
 		var lines []line
-		err = s.connected(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		err = s.connected(ctx, s.pool, func(ctx context.Context, conn *pgx.Conn) (err error) {
 			lines, err = action.carryOut(ctx, operator.Open(conn), url.Values{"of": part}, by)
 			return err
 		})

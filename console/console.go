@@ -43,8 +43,11 @@ const connections = 4
 
 // Options of a console.
 type Options struct {
-	// Pool connects to the outbox. The console uses at most four connections of it at once.
+	// Pool connects to the outbox, as a login with the role outbox_operator. At most four connections are used at once.
 	Pool *pgxpool.Pool
+	// Viewing connects as a login that can only read, and serves every page but the steps of a change and a reveal.
+	// nil: Pool serves them too.
+	Viewing *pgxpool.Pool
 	// Access says who a request comes from. nil: everybody is a viewer.
 	Access Access
 	// PolicyOf finds what the configuration promises about a provider's operation. nil: a
@@ -71,8 +74,11 @@ func New(options Options) (http.Handler, error) {
 	if options.Log == nil {
 		options.Log = slog.New(slog.DiscardHandler)
 	}
+	if options.Viewing == nil {
+		options.Viewing = options.Pool
+	}
 	options.StatementTimeout = cmp.Or(options.StatementTimeout, pageTimeout)
-	s := &server{timeout: options.StatementTimeout, pool: options.Pool, access: options.Access, log: options.Log, places: make(chan struct{}, connections), changes: &changes{}, redactions: options.Redactions, tools: options.Tools, practice: practice{examine: options.Doctor}}
+	s := &server{timeout: options.StatementTimeout, pool: options.Pool, viewing: options.Viewing, access: options.Access, log: options.Log, places: make(chan struct{}, connections), changes: &changes{}, redactions: options.Redactions, tools: options.Tools, practice: practice{examine: options.Doctor}}
 	var err error
 	if s.templates, err = parse(); err != nil {
 		return nil, err
@@ -118,6 +124,7 @@ func secured(next http.Handler) http.Handler {
 type server struct {
 	timeout   time.Duration
 	pool      *pgxpool.Pool
+	viewing   *pgxpool.Pool
 	access    Access
 	log       *slog.Logger
 	places    chan struct{}
@@ -146,7 +153,7 @@ type view struct {
 func (s *server) page(page page) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var data any
-		err := s.read(r.Context(), func(ctx context.Context, from *operator.Console) (err error) {
+		err := s.read(r.Context(), s.viewing, func(ctx context.Context, from *operator.Console) (err error) {
 			data, err = page.read(ctx, from, r)
 			return err
 		})
@@ -163,8 +170,8 @@ func (s *server) page(page page) http.HandlerFunc {
 }
 
 // read runs work in a transaction that can change nothing.
-func (s *server) read(ctx context.Context, work func(context.Context, *operator.Console) error) error {
-	return s.connected(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+func (s *server) read(ctx context.Context, pool *pgxpool.Pool, work func(context.Context, *operator.Console) error) error {
+	return s.connected(ctx, pool, func(ctx context.Context, conn *pgx.Conn) error {
 		tx, err := conn.BeginTx(ctx, reading(s.timeout))
 		if err != nil {
 			return err
@@ -184,7 +191,7 @@ func reading(statementTimeout time.Duration) pgx.TxOptions {
 }
 
 // connected gives work one of the console's connections.
-func (s *server) connected(ctx context.Context, work func(context.Context, *pgx.Conn) error) error {
+func (s *server) connected(ctx context.Context, pool *pgxpool.Pool, work func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*s.timeout)
 	defer cancel()
 	select {
@@ -193,7 +200,7 @@ func (s *server) connected(ctx context.Context, work func(context.Context, *pgx.
 	case <-ctx.Done():
 		return errBusy
 	}
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnreachable, err)
 	}
@@ -243,7 +250,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &database) && database.Code == "57014":
 		told = problem{http.StatusServiceUnavailable, "Too slow", fmt.Sprintf("the database took more than %s for this page; narrow the filter", s.timeout)}
 	case errors.As(err, &database) && database.Code == "42501":
-		told = problem{http.StatusForbidden, "Not permitted", "the console's login lacks the role outbox_operator"}
+		told = problem{http.StatusForbidden, "Not permitted", "the console's login lacks the role outbox_operator, or its login for viewers the role outbox_auditor"}
 	case errors.Is(err, errUnreachable):
 		told = problem{http.StatusServiceUnavailable, "No database", errUnreachable.Error() + "; see the console's log, and `drainer doctor`"}
 	default:

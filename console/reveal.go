@@ -140,7 +140,7 @@ func (s *server) reveal(w http.ResponseWriter, r *http.Request) {
 	}
 	by := operator.Signature{Operator: who.Name, Reason: r.PostForm.Get("reason")}
 	var dossier *operator.Dossier
-	err = s.connected(r.Context(), func(ctx context.Context, conn *pgx.Conn) (err error) {
+	err = s.connected(r.Context(), s.pool, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		dossier, err = operator.Open(conn).Reveal(ctx, by, id)
 		return err
 	})
@@ -168,7 +168,7 @@ func (s *server) reveal(w http.ResponseWriter, r *http.Request) {
 
 func (s *server) proposeReveal(w http.ResponseWriter, r *http.Request, id int64) {
 	var of string
-	err := s.read(r.Context(), func(ctx context.Context, on *operator.Console) (err error) {
+	err := s.read(r.Context(), s.pool, func(ctx context.Context, on *operator.Console) (err error) {
 		of, err = on.RunOf(ctx, id)
 		return err
 	})

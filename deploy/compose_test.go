@@ -49,6 +49,9 @@ func TestTheComposeFileIsWhatComposeReads(t *testing.T) {
 			t.Errorf("%s does not log in as %s, and may do what it need not", name, login)
 		}
 	}
+	if url := project.Services["console"].Environment["VIEWER_DATABASE_URL"]; url == nil || !strings.HasPrefix(*url, "postgres://viewer:") {
+		t.Error("the console reads with a login that may change something")
+	}
 	if drainer.GetScale() != 2 || !drainer.ReadOnly || time.Duration(*drainer.StopGracePeriod) <= 25*time.Second {
 		t.Errorf("the drainers: %d of them, read-only %t, stopped after %s", drainer.GetScale(), drainer.ReadOnly, drainer.StopGracePeriod)
 	}

@@ -298,7 +298,7 @@ BEGIN
       EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO outbox_drainer', relation.name);
     END IF;
   END LOOP;
-  GRANT SELECT ON outbox.river_migration TO outbox_operator;  -- which tells whether the schema is behind
+  GRANT SELECT ON outbox.river_migration TO outbox_operator, outbox_auditor;  -- which tells whether the schema is behind
   FOR routine IN
     SELECT oid FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND proname LIKE 'river\_%'
   LOOP

@@ -27,8 +27,10 @@ func TestTheConsoleHasALoginAServiceAndAnIngressOfItsOwn(t *testing.T) {
 	v := scenario(t, "console")
 	pod := pods(t, v)["console"]
 	container := pod.Spec.Containers[0]
-	if from := container.Env[0].ValueFrom.SecretKeyRef; len(container.Env) != 1 || from.Key != "console-url" {
-		t.Errorf("it logs in by %+v", container.Env)
+	for i, key := range []string{"console-url", "viewer-url"} {
+		if len(container.Env) != 2 || container.Env[i].ValueFrom.SecretKeyRef.Key != key {
+			t.Errorf("it logs in by %+v", container.Env)
+		}
 	}
 	service := find[core.Service](t, v)
 	if !maps.Equal(service.Spec.Selector, selected(pod.Labels, service.Spec.Selector)) || service.Spec.Selector[component] != "console" {

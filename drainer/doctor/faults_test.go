@@ -67,6 +67,14 @@ var faults = map[string]struct {
 		by("GRANT INSERT (compensates) ON outbox.intent TO outbox_agent"),
 		Problem, "agents' grants", "INSERT (compensates) on outbox.intent", "REVOKE INSERT (compensates) ON outbox.intent",
 	},
+	"auditors may not read": {
+		by("REVOKE SELECT ON outbox.minute FROM outbox_auditor"),
+		Problem, "auditors' grants", "lacks SELECT on outbox.minute", "GRANT SELECT ON outbox.minute TO outbox_auditor;",
+	},
+	"auditors may pause a provider": {
+		by("GRANT EXECUTE ON FUNCTION outbox.operate_provider TO outbox_auditor"),
+		Problem, "auditors' grants", "EXECUTE on FUNCTION outbox.operate_provider", "REVOKE EXECUTE ON FUNCTION outbox.operate_provider FROM outbox_auditor, PUBLIC;",
+	},
 	"a migration is missing": {
 		by("DELETE FROM outbox.goose_db_version WHERE version_id = 7"),
 		Problem, "schema", "outbox 7 operations", "drainer migrate up",

@@ -114,7 +114,7 @@ const granted = `
 func TestWhatARoleNeedsIsWhatTheMigrationsGrant(t *testing.T) {
 	t.Parallel()
 	conn := healthy(t).connect()
-	for role, needs := range map[string][]privilege{drainerRole: daemonNeeds, operatorRole: operatorsNeed, agentRole: agentsNeed} {
+	for role, needs := range map[string][]privilege{drainerRole: daemonNeeds, operatorRole: operatorsNeed, agentRole: agentsNeed, auditorRole: auditorsNeed} {
 		rows, _ := conn.Query(t.Context(), granted, role)
 		has, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {

@@ -155,11 +155,25 @@ var schemaChecks = []check{
 
 	{name: "agents' grants", look: byGroup(agentRole, agentsNeed, "agents cannot enqueue or read the status",
 		func(ctx context.Context, x *examination) ([]Finding, error) {
-			extra, err := read[excess](ctx, x, excessSQL, agentRole)
+			extra, err := x.excessOfAgents(ctx)
 			if len(extra) > 0 {
-				return []Finding{judgeExcess(extra)}, err
+				return []Finding{judgeExcess(agentRole, "agents", extra)}, err
 			}
 			return []Finding{ok("%s may enqueue, read the status and which tools are served, and nothing else", agentRole)}, err
+		})},
+
+	{name: "auditors' grants", look: byGroup(auditorRole, auditorsNeed, "auditors, and viewers of the console, cannot read",
+		func(ctx context.Context, x *examination) ([]Finding, error) {
+			extra, err := read[excess](ctx, x, excessSQL, auditorRole, onlyReads, readingFunctions)
+			if err != nil {
+				return nil, err
+			}
+			ofAll, err := x.excessOfAgents(ctx)
+			// What agents have too is a finding about them.
+			if extra = slices.DeleteFunc(extra, func(e excess) bool { return slices.Contains(ofAll, e) }); len(extra) > 0 {
+				return []Finding{judgeExcess(auditorRole, "auditors", extra)}, err
+			}
+			return []Finding{ok("%s may read all, and change nothing", auditorRole)}, err
 		})},
 }
 
@@ -240,14 +254,14 @@ func join(all ...[]privilege) (joined []privilege) {
 
 var usage = []privilege{{kind: "schema", object: "outbox", actions: []string{"USAGE"}}}
 
-// readNeeds are the rights to read that daemons and operators share.
+// readNeeds are the rights to read that daemons, operators and auditors share.
 var readNeeds = join(
 	usage,
 	tables([]string{"SELECT"},
 		"intent", "queue", "claim", "attempt", "worker", "tool", "provider", "duplicate", "generation", "saga", "incident", "page", "watermark",
 		"operation", "census", "minute", "breaker_change", "setting", "tenant", "run", "history", "forgotten", "standing", "status", "collisions", "last_collision", "goose_db_version",
 		"audit_conflicting_refs", "audit_repeated_completions", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
-	functions("idempotency_key", "queued_tenants", "sees_all", "session_tenant", "retention_floor", "hold", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
+	functions("idempotency_key", "queued_tenants", "sees_all", "session_tenant", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 )
 
 // daemonNeeds are the rights that the migrations grant to outbox_drainer; a
@@ -273,20 +287,22 @@ var daemonNeeds = join(
 	columns("UPDATE", "saga", "state", "ended_at", "moves_at", "passes", "leased_until", "plan", "place", "ready"),
 	columns("INSERT", "incident", "kind", "intent_id", "agent_run_id", "detail"),
 	columns("UPDATE", "incident", "detail", "opened_at", "resolved_at", "resolved_by"),
-	functions("prune", "hold_alone", "whereabouts", "room_in_flight"),
+	functions("prune", "hold", "hold_alone", "retention_floor", "whereabouts", "room_in_flight"),
 )
+
+// auditorsNeed are the rights that the migrations grant to outbox_auditor, which viewers of the console have too.
+var auditorsNeed = append(tables([]string{"SELECT"}, "river_migration"), readNeeds...)
 
 // operatorsNeed are the rights that the migrations grant to outbox_operator.
 var operatorsNeed = join(
-	readNeeds,
-	[]privilege{{kind: "table", object: "outbox.river_migration", actions: []string{"SELECT"}}},
+	auditorsNeed,
 	tables([]string{"INSERT", "DELETE"}, "queue"),
 	tables([]string{"INSERT", "UPDATE"}, "generation"),
 	columns("UPDATE", "queue", "provider"),
 	columns("INSERT", "attempt", "intent_id", "attempt", "operator", "outcome", "status", "next_attempt_at", "provider_ref", "reason"),
 	columns("UPDATE", "saga", "moves_at", "plan"),
 	columns("UPDATE", "incident", "acknowledged_at", "acknowledged_by", "reason", "resolved_at", "resolved_by"),
-	functions("operate_provider", "operate_run", "accept_history"),
+	functions("operate_provider", "operate_run", "accept_history", "hold", "retention_floor"),
 )
 
 // agentsNeed are the rights that the migrations grant to outbox_agent.
@@ -301,6 +317,7 @@ const (
 	drainerRole  = "outbox_drainer"
 	operatorRole = "outbox_operator"
 	agentRole    = "outbox_agent"
+	auditorRole  = "outbox_auditor"
 )
 
 // lack is one privilege that a role does not have.
@@ -422,48 +439,70 @@ func grants(lacks []lack, role string) string {
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 
-// excess is something that agents may do and should not.
+// excess is something that a role may do and should not.
 type excess struct{ Action, Object string }
 
-// excessSQL lists a role's effective rights: by grants to it, to PUBLIC and to
+func (x *examination) excessOfAgents(ctx context.Context) ([]excess, error) {
+	return read[excess](ctx, x, excessSQL, agentRole, []string{"status SELECT", "tool SELECT", "intent INSERT"}, []string{"enqueue", "arm", "sees_all", "session_tenant"})
+}
+
+// What a role that only reads may do: patterns of rights on tables and sequences, and functions with their owner's rights.
+var (
+	onlyReads        = []string{"% SELECT"}
+	readingFunctions = []string{"sees_all", "session_tenant"}
+)
+
+// Writes lists by what a connection's login can change the outbox. It is empty for one that only reads.
+func Writes(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+	rows, _ := conn.Query(ctx, `SELECT action || ' on ' || object FROM (`+excessSQL+`) AS e (action, object)`,
+		nil, onlyReads, readingFunctions) // CollectRows returns the error too
+	writes, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for rights to write: %w", err)
+	}
+	return writes, nil
+}
+
+// excessSQL lists a role's effective rights but those that are allowed: by grants to it, to PUBLIC and to
 // the roles that it is a member of. Functions that run with the rights of their
 // caller add none.
 const excessSQL = `
-	WITH agent AS (SELECT oid FROM pg_roles WHERE rolname = $1::name)
+	WITH login AS (SELECT oid FROM pg_roles WHERE rolname = coalesce($1::name, current_user))
 	SELECT a.action, 'outbox.' || c.relname::text
-	FROM agent, pg_class c
+	FROM login, pg_class c
 	CROSS JOIN pg_catalog.unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS a (action)
 	WHERE c.relnamespace = to_regnamespace('outbox'::text)::oid AND c.relkind IN ('r', 'p', 'v')
-	  AND (c.relname, a.action) NOT IN (('status', 'SELECT'), ('tool', 'SELECT'), ('intent', 'INSERT'))
-	  AND (has_table_privilege(agent.oid, c.oid, a.action)
-	    OR a.action IN ('SELECT', 'INSERT', 'UPDATE', 'REFERENCES') AND has_any_column_privilege(agent.oid, c.oid, a.action))
+	  AND NOT (c.relname::text || ' ' || a.action) LIKE ANY ($2::text[])
+	  AND (has_table_privilege(login.oid, c.oid, a.action)
+	    OR a.action IN ('SELECT', 'INSERT', 'UPDATE', 'REFERENCES') AND has_any_column_privilege(login.oid, c.oid, a.action))
 	UNION ALL
 	SELECT 'INSERT (' || c.attname::text || ')', 'outbox.intent'
-	FROM agent, pg_attribute c JOIN pg_class t ON t.oid = c.attrelid
+	FROM login, pg_attribute c JOIN pg_class t ON t.oid = c.attrelid
 	WHERE t.relnamespace = to_regnamespace('outbox'::text)::oid AND t.relname = 'intent' AND c.attnum > 0 AND NOT c.attisdropped
-	  AND c.attname IN ('id', 'compensates', 'created_at', 'namespace', 'tenant') AND has_column_privilege(agent.oid, c.attrelid, c.attnum, 'INSERT'::text)
+	  AND c.attname IN ('id', 'compensates', 'created_at', 'namespace', 'tenant') AND has_column_privilege(login.oid, c.attrelid, c.attnum, 'INSERT'::text)
 	UNION ALL
 	SELECT a.action, 'SEQUENCE outbox.' || c.relname::text
-	FROM agent, pg_class c CROSS JOIN pg_catalog.unnest(ARRAY['USAGE', 'SELECT', 'UPDATE']) AS a (action)
-	WHERE c.relnamespace = to_regnamespace('outbox'::text)::oid AND c.relkind = 'S' AND has_sequence_privilege(agent.oid, c.oid, a.action)
+	FROM login, pg_class c CROSS JOIN pg_catalog.unnest(ARRAY['USAGE', 'SELECT', 'UPDATE']) AS a (action)
+	WHERE c.relnamespace = to_regnamespace('outbox'::text)::oid AND c.relkind = 'S' AND has_sequence_privilege(login.oid, c.oid, a.action)
+	  AND NOT (c.relname::text || ' ' || a.action) LIKE ANY ($2::text[])
 	UNION ALL
 	SELECT 'EXECUTE', 'FUNCTION outbox.' || p.proname::text
-	FROM agent, pg_proc p
-	WHERE p.pronamespace = to_regnamespace('outbox'::text)::oid AND p.prosecdef AND p.proname NOT IN ('enqueue', 'arm', 'sees_all', 'session_tenant')
-	  AND has_function_privilege(agent.oid, p.oid, 'EXECUTE'::text)
+	FROM login, pg_proc p
+	WHERE p.pronamespace = to_regnamespace('outbox'::text)::oid AND p.prosecdef AND p.proname <> ALL ($3::text[])
+	  AND has_function_privilege(login.oid, p.oid, 'EXECUTE'::text)
 	UNION ALL
 	SELECT 'CREATE', 'SCHEMA outbox'
-	FROM agent WHERE has_schema_privilege(agent.oid, to_regnamespace('outbox'::text)::oid, 'CREATE'::text)
+	FROM login WHERE has_schema_privilege(login.oid, to_regnamespace('outbox'::text)::oid, 'CREATE'::text)
 	ORDER BY 2, 1`
 
-func judgeExcess(extra []excess) Finding {
+func judgeExcess(role, who string, extra []excess) Finding {
 	names, statements := make([]string, len(extra)), make([]string, len(extra))
 	for i, e := range extra {
 		names[i] = e.Action + " on " + e.Object
-		statements[i] = fmt.Sprintf("REVOKE %s ON %s FROM %s, PUBLIC;", e.Action, e.Object, agentRole)
+		statements[i] = fmt.Sprintf("REVOKE %s ON %s FROM %s, PUBLIC;", e.Action, e.Object, role)
 	}
 	return problem(strings.Join(statements, " ")+" If it stays so, the role is a member of another one: REVOKE that.",
-		"%s may do what agents must not: %s", agentRole, abridge(names))
+		"%s may do what %s must not: %s", role, who, abridge(names))
 }
 
 func list(all []migrations.Migration) string {

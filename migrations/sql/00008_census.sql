@@ -52,8 +52,8 @@ CREATE TRIGGER note_breaker AFTER UPDATE OF state ON outbox.provider FOR EACH RO
 CREATE TRIGGER note_breaker AFTER UPDATE OF state ON outbox.tool FOR EACH ROW
   WHEN (NEW.state <> OLD.state) EXECUTE FUNCTION outbox.note_breaker();
 GRANT SELECT, INSERT, UPDATE, DELETE ON outbox.minute TO outbox_drainer;
-GRANT SELECT ON outbox.breaker_change TO outbox_drainer, outbox_operator;
-GRANT SELECT ON outbox.minute TO outbox_operator;
+GRANT SELECT ON outbox.breaker_change TO outbox_drainer, outbox_operator, outbox_auditor;
+GRANT SELECT ON outbox.minute TO outbox_operator, outbox_auditor;
 
 -- What may have been applied and is still tried: the provider's memory of its key runs out.
 CREATE INDEX queue_in_doubt ON outbox.queue (first_attempt_at) WHERE maybe_applied AND NOT lookup;

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentoutbox/drainer/console"
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/drainer/doctor"
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
@@ -25,6 +26,7 @@ const consoleAddress = "127.0.0.1:9465"
 // consoleSetup has the flags of `drainer console`.
 type consoleSetup struct {
 	listen, tokens string
+	viewers        string
 	proxies        []string
 	userHeader     string
 	groupHeader    string
@@ -51,7 +53,11 @@ two steps; the history names the operator.
 
 --tokens names a file of lines such as "alice operator TOKEN", with the role viewer
 or operator. --trust-proxy believes the header of a proxy that authenticates people.
---oidc-issuer has people log in at an OpenID Connect issuer.`,
+--oidc-issuer has people log in at an OpenID Connect issuer.
+
+--viewer-database names a login with the role outbox_auditor, which can only SELECT. Every
+page is read with it; the console's own login serves an operator's changes and reveals
+alone. Without it, the own login reads too.`,
 		Example: `  drainer console --config drainer.yaml
   drainer console --tokens /etc/drainer/console-tokens --listen 127.0.0.1:9465
   drainer console --listen :9465 --trust-proxy 10.0.0.0/8 --operators on-call
@@ -62,6 +68,7 @@ or operator. --trust-proxy believes the header of a proxy that authenticates peo
 	}
 	flags := command.Flags()
 	flags.StringVar(&setup.listen, "listen", consoleAddress, "`host:port` to serve on")
+	flags.StringVar(&setup.viewers, "viewer-database", "", "`URL` of a login that can only read, for every page but the steps of a change; may be ${env:NAME} or ${file:PATH}")
 	flags.StringVar(&setup.tokens, "tokens", "", "`file` of people and their tokens")
 	flags.StringSliceVar(&setup.proxies, "trust-proxy", nil, "`CIDR` of the proxy's addresses")
 	flags.StringVar(&setup.userHeader, "user-header", "X-Forwarded-User", "`header` in which the proxy names the person")
@@ -100,6 +107,10 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	if err := checkDatabase(ctx, database); err != nil {
 		return err
 	}
+	reading, err := setup.viewerDatabase(ctx, command, database)
+	if err != nil {
+		return err
+	}
 	var policyOf func(provider, operation string) (dispatch.Policy, bool)
 	var tools []console.Tool
 	if o.configPath != "" {
@@ -112,7 +123,7 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	}
 	examine := func(ctx context.Context) []doctor.Finding {
 		var patient doctor.Patient
-		patient.Database, patient.NoLogin = database.Config(ctx)
+		patient.Database, patient.NoLogin = reading.Config(ctx)
 		findings, _ := doctor.Examine(ctx, patient) // a database that is away is a finding
 		return findings
 	}
@@ -122,7 +133,15 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	}
 	defer pool.Close()
 	log = database.Logging(log)
-	pages, err := console.New(console.Options{Pool: pool, Access: access, PolicyOf: policyOf, Redactions: redactions, Tools: tools, Doctor: examine, Log: log})
+	viewing := pool
+	if reading != database {
+		log = reading.Logging(log)
+		if viewing, err = pgpool.Open(ctx, reading, 4); err != nil {
+			return err
+		}
+		defer viewing.Close()
+	}
+	pages, err := console.New(console.Options{Pool: pool, Viewing: viewing, Access: access, PolicyOf: policyOf, Redactions: redactions, Tools: tools, Doctor: examine, Log: log})
 	if err != nil {
 		return err
 	}
@@ -145,6 +164,31 @@ func (o *options) consoleTools(command *cobra.Command) (tools []console.Tool, er
 		})
 	}
 	return tools, nil
+}
+
+// viewerDatabase refuses a login that could change something: no page needs it.
+func (c consoleSetup) viewerDatabase(ctx context.Context, command *cobra.Command, otherwise *pgpool.Database) (*pgpool.Database, error) {
+	if c.viewers == "" {
+		return otherwise, nil
+	}
+	url := config.NewReference(c.viewers)
+	database := pgpool.NewDatabase(func() (login pgpool.Login, err error) {
+		login.URL, err = url.Read()
+		return login, err
+	}, nil, 0)
+	conn, err := connectCurrent(ctx, database)
+	if err != nil {
+		return nil, fmt.Errorf("--viewer-database: %w", err)
+	}
+	defer conn.Close(ctx)
+	writes, err := doctor.Writes(ctx, conn)
+	if err != nil {
+		return nil, fmt.Errorf("--viewer-database: %w", err)
+	}
+	if len(writes) > 0 {
+		return nil, usagef(command, "--viewer-database: this login can change the outbox (%s and so on); give it the role outbox_auditor alone", writes[0])
+	}
+	return database, nil
 }
 
 // access refuses to serve others than this machine's users without knowing who they are.

@@ -1,0 +1,119 @@
+package console_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/agentoutbox/drainer/console"
+	"github.com/agentoutbox/drainer/drainer/doctor"
+	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
+)
+
+// Pages are read with the login that can only read, as the own login has no rights at all; changes and reveals are
+// made with the own login.
+func TestPagesAreReadWithTheLoginOfViewers(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	databaseURL := b.db.Config().ConnString()
+	open := func(role ...string) *httptest.Server {
+		options := console.Options{Access: asTokens(t)}
+		var err error
+		if options.Pool, err = pgpool.Open(t.Context(), pgpool.At(drainertest.Login(t, databaseURL, role...)), 2); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(options.Pool.Close)
+		if options.Viewing, err = pgpool.Open(t.Context(), pgpool.At(drainertest.Login(t, databaseURL, "outbox_auditor")), 2); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(options.Viewing.Close)
+		pages, err := console.New(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := httptest.NewServer(pages)
+		t.Cleanup(at.Close)
+		return at
+	}
+	b.at = open()
+	for _, token := range []string{"bob-has-a-long-token-of-his-own-too", "alice-has-a-long-token-of-her-own"} {
+		b.login(token)
+		for _, path := range append(slices.Clone(everyPage), "/workers", "/operations", "/config") {
+			if got := b.get(path); got.code != http.StatusOK {
+				t.Errorf("%s: %d\n%s", path, got.code, got.text)
+			}
+		}
+	}
+	for _, path := range []string{"/providers/pause", "/intents/2/reveal"} {
+		if got := b.post(path, url.Values{"of": {"sim"}, "reason": {"because"}}); got.code != http.StatusForbidden || !strings.Contains(got.text, "outbox_operator") {
+			t.Errorf("%s was done with the login of viewers: %d\n%s", path, got.code, got.text)
+		}
+	}
+	b.at = open("outbox_operator")
+	b.login("alice-has-a-long-token-of-her-own")
+	for _, path := range []string{"/providers/pause", "/intents/2/reveal"} {
+		if got := b.post(path, url.Values{"of": {"sim"}, "reason": {"because"}}); got.code != http.StatusOK {
+			t.Errorf("%s: %d\n%s", path, got.code, got.text)
+		}
+	}
+	if done := drainertest.Value[int](t, b.db, `SELECT count(*)::int FROM outbox.operation`); done != 2 {
+		t.Errorf("%d of 2 operations are recorded", done)
+	}
+}
+
+// Every table, sequence and function of the schema that changes something is tried.
+func TestTheLoginOfViewersCanOnlySelect(t *testing.T) {
+	t.Parallel()
+	databaseURL := drainertest.Database(t)
+	viewer, err := pgx.Connect(t.Context(), drainertest.Login(t, databaseURL, "outbox_auditor"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = viewer.Close(t.Context()) })
+	statements := drainertest.Column[string](t, drainertest.Connect(t, databaseURL), `
+		SELECT format(said, 'outbox.' || quote_ident(c.relname), quote_ident(a.attname))
+		FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = 1, unnest(ARRAY[
+			'INSERT INTO %s DEFAULT VALUES', 'UPDATE %1$s SET %2$s = DEFAULT', 'DELETE FROM %s', 'TRUNCATE %s', 'SELECT FROM %s FOR UPDATE', 'DROP TABLE %s']) said
+		WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p')
+		UNION ALL
+		SELECT format('SELECT %s(%L%s)', f.name, 'outbox.' || c.relname, f.rest)
+		FROM pg_class c, (VALUES ('nextval', ''), ('setval', ', 9')) f (name, rest)
+		WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'S'
+		UNION ALL
+		SELECT format('SELECT outbox.%I(%s)', p.proname, (SELECT string_agg('NULL::' || t::regtype, ', ' ORDER BY n) FROM unnest(p.proargtypes) WITH ORDINALITY a (t, n)))
+		FROM pg_proc p WHERE p.pronamespace = 'outbox'::regnamespace AND p.provolatile = 'v' AND p.prorettype <> 'trigger'::regtype
+		UNION ALL
+		SELECT unnest(ARRAY['CREATE TABLE outbox.mine ()', 'SET ROLE outbox_operator', 'SET ROLE outbox_drainer'])`)
+	if len(statements) < 150 {
+		t.Fatalf("only %d statements were found", len(statements))
+	}
+	for _, statement := range statements {
+		var refused *pgconn.PgError
+		if _, err := viewer.Exec(t.Context(), statement); !errors.As(err, &refused) || refused.Code != "42501" {
+			t.Errorf("%s: %v", statement, err)
+		}
+	}
+	writes, err := doctor.Writes(t.Context(), viewer)
+	if err != nil || len(writes) > 0 {
+		t.Errorf("the doctor says that it may write: %v, %v", writes, err)
+	}
+	for _, role := range []string{"outbox_operator", "outbox_drainer", "outbox_agent"} {
+		other, err := pgx.Connect(t.Context(), drainertest.Login(t, databaseURL, "outbox_auditor", role))
+		if err != nil {
+			t.Fatal(err)
+		}
+		writes, err := doctor.Writes(t.Context(), other)
+		if err != nil || len(writes) == 0 {
+			t.Errorf("with %s it can write, and the doctor does not see it: %v", role, err)
+		}
+		_ = other.Close(t.Context())
+	}
+}
