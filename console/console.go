@@ -181,11 +181,13 @@ func (s *server) read(ctx context.Context, pool *pgxpool.Pool, work func(context
 	})
 }
 
-// reading compiles no statement: that takes longer than a page's statements do.
+// reading compiles no statement: that takes longer than a page's statements do. Nor does a page take more than one of the
+// server's processes: a drain needs them.
 func reading(statementTimeout time.Duration) pgx.TxOptions {
 	return pgx.TxOptions{BeginQuery: fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 	SET LOCAL search_path = pg_catalog, pg_temp;
 	SET LOCAL jit = off;
+	SET LOCAL max_parallel_workers_per_gather = 0;
 	SET LOCAL statement_timeout = %d;
 	SET LOCAL idle_in_transaction_session_timeout = '10s'`, statementTimeout.Milliseconds())}
 }

@@ -39,16 +39,16 @@ const MostLooked = 100_000
 // steps that a saga has settled which ended well. A step that is unknown then
 // still has its incident.
 const isDead = ` AND status IN ('failed', 'unknown', 'compensation_failed') AND finished_at IS NOT NULL
-	AND intent_id IN (SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL
-		AND status <> 'completed' AND status IN ('failed', 'unknown', 'compensation_failed'))
 	AND ((status = 'unknown' AND NOT starts_with(step_id, 'compensate:'::text)) OR NOT EXISTS (
 		SELECT FROM outbox.saga g WHERE g.agent_run_id = standing.agent_run_id AND g.state IN ('compensated', 'resolved')))`
 
-const listSQL = `SELECT ` + statusColumns + ` FROM outbox.standing
+const filterSQL = `
 	WHERE ($1::text = '' OR status = $1::text) AND ($2::text = '' OR provider = $2::text) AND ($3::text = '' OR agent_run_id = $3::text)
 	AND ($4::text = '' OR tool_name = $4::text) AND ($5::text = '' OR strpos(lower(last_error), lower($5::text)) > 0)
 	AND ($6::timestamptz IS NULL OR created_at >= $6::timestamptz) AND ($7::timestamptz IS NULL OR created_at < $7::timestamptz)
 	AND ($8::bigint = 0 OR intent_id < $8::bigint) AND ($9::bigint = 0 OR intent_id >= $9::bigint)`
+
+const listSQL = `SELECT ` + statusColumns + ` FROM outbox.standing` + filterSQL
 
 const newestSQL = ` ORDER BY intent_id DESC LIMIT $10`
 
@@ -86,12 +86,16 @@ func orNull(t time.Time) *time.Time {
 // Where intents of a status can be, and the last of so many that are there: $1 and $2 are its
 // bounds, $3 how many come before it.
 const (
-	amongSQL = ` AND intent_id IN (`
+	// The newest come first, so that the others need not be looked up.
+	amongSQL = `SELECT ` + statusColumns + ` FROM (SELECT DISTINCT intent_id FROM (`
+	thoseSQL = `) AS looked WHERE ($8::bigint = 0 OR intent_id < $8::bigint) AND intent_id >= $9::bigint ORDER BY intent_id DESC) AS among
+		JOIN outbox.standing USING (intent_id)` + filterSQL
 
 	queuedRow      = `SELECT intent_id FROM outbox.queue`
 	claimedRow     = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
 	settledRow     = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
 	unknownRow     = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // or about to be looked up
+	deadRow        = settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])`
 	failedRow      = settledRow + `'failed'`
 	cancelledRow   = settledRow + `'cancelled'`
 	compensatedRow = settledRow + `'compensated'`
@@ -106,23 +110,23 @@ const (
 // to every status but completed.
 func statementsOf(filter Filter) (list, last string) {
 	if filter.Dead {
-		return listSQL + isDead + newestSQL, lookedSQL + settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])` + lastSQL
+		return amongSQL + deadRow + thoseSQL + isDead + newestSQL, lookedSQL + deadRow + lastSQL
 	}
 	switch filter.Status {
 	case "pending":
-		return listSQL + amongSQL + queuedRow + `)` + newestSQL, lookedSQL + queuedRow + lastSQL
+		return amongSQL + queuedRow + thoseSQL + newestSQL, lookedSQL + queuedRow + lastSQL
 	case "in_progress":
-		return listSQL + amongSQL + claimedRow + `)` + newestSQL, lookedSQL + claimedRow + lastSQL
+		return amongSQL + claimedRow + thoseSQL + newestSQL, lookedSQL + claimedRow + lastSQL
 	case "unknown":
-		return listSQL + amongSQL + unknownRow + `)` + newestSQL, lookedSQL + unknownRow + lastSQL
+		return amongSQL + unknownRow + thoseSQL + newestSQL, lookedSQL + unknownRow + lastSQL
 	case "failed":
-		return listSQL + amongSQL + failedRow + `)` + newestSQL, lookedSQL + failedRow + lastSQL
+		return amongSQL + failedRow + thoseSQL + newestSQL, lookedSQL + failedRow + lastSQL
 	case "cancelled":
-		return listSQL + amongSQL + cancelledRow + `)` + newestSQL, lookedSQL + cancelledRow + lastSQL
+		return amongSQL + cancelledRow + thoseSQL + newestSQL, lookedSQL + cancelledRow + lastSQL
 	case "compensated":
-		return listSQL + amongSQL + compensatedRow + `)` + newestSQL, lookedSQL + compensatedRow + lastSQL
+		return amongSQL + compensatedRow + thoseSQL + newestSQL, lookedSQL + compensatedRow + lastSQL
 	case "compensation_failed":
-		return listSQL + amongSQL + notUndoneRow + `)` + newestSQL, lookedSQL + notUndoneRow + lastSQL
+		return amongSQL + notUndoneRow + thoseSQL + newestSQL, lookedSQL + notUndoneRow + lastSQL
 	}
 	return listSQL + newestSQL, lookedSQL + `SELECT id AS intent_id FROM outbox.intent` + lastSQL
 }

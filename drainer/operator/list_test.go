@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
@@ -68,6 +70,37 @@ func TestAListIsNarrowedByEachFilter(t *testing.T) {
 		test.filter.Limit = 10
 		if page := o.list(test.filter); !slices.Equal(idsOf(page), test.want) || page.Below != 0 || page.Bounded {
 			t.Errorf("%s: got %v and %+v, want %v", name, idsOf(page), page, test.want)
+		}
+	}
+}
+
+// Of what needs a human, a page looks up what it shows, however much there is.
+func TestAListLooksUpWhatItShows(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		SELECT 'run-' || n, 'step', 'sim/act', 'scope', '{}' FROM generate_series(1, 20000) n`)
+	o.exec(`TRUNCATE outbox.queue`)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, error)
+		SELECT id, 1, 'w', 'rejected', 'failed', 'http_404' FROM outbox.intent WHERE id % 5 = 0`)
+	o.exec(`VACUUM ANALYZE outbox.intent, outbox.attempt`)
+	for name, filter := range map[string]operator.Filter{"dead": {Dead: true, Limit: 10}, "failed": {Status: "failed", Limit: 10}} {
+		conn, err := pgx.Connect(t.Context(), o.url) // which has counted nothing yet
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(t.Context())
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err := operator.Open(conn).List(t.Context(), filter)
+		if err != nil || len(page.Intents) != 10 || page.Intents[0].IntentID != 20000 {
+			t.Errorf("%s: %d intents, %v", name, len(page.Intents), err)
+		}
+		var read int
+		if err := tx.QueryRow(t.Context(), `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'intent'`).Scan(&read); err != nil || read > 100 {
+			t.Errorf("%s: %d of 4,000 intents were read to show 10: %v", name, read, err)
 		}
 	}
 }
