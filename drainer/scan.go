@@ -49,6 +49,7 @@ type tenant struct {
 	overdue time.Time // the next full scan must come
 	hungry  bool      // the last look found all it asked for
 	foundAt time.Time
+	ahead   ahead
 }
 
 // again reports whether the next look need not wait.
@@ -61,7 +62,7 @@ func (s *scan) owe() { s.owed = true }
 // cursors have passed since.
 func (s *scan) restart() {
 	for _, t := range s.tenants {
-		t.cursor, t.credit = Cursor{}, 0
+		t.cursor, t.credit, t.ahead = Cursor{}, 0, ahead{}
 	}
 	s.owed, s.nothing = true, false
 }
@@ -154,7 +155,9 @@ func (s *scan) divide(claim *Claim, now time.Time) {
 		// One that is owed less than a row has the place of another that turns out to have none.
 		given[i] = max(1, given[i])
 		t.credit -= float64(given[i])
-		claim.Parts = append(claim.Parts, t.part(claim, given[i], now))
+		part := t.part(claim, given[i], now)
+		t.ahead.plan(&part, now)
+		claim.Parts = append(claim.Parts, part)
 	}
 }
 
@@ -187,7 +190,7 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 	isFull, searched, cut, width := true, false, false, 0
 	for i, part := range parts {
 		searched, cut = searched || !part.isOfOne(), cut || (i > last && !part.isOfOne())
-		isFull, width = isFull && part.After.IsZero(), width+int(part.Last)-int(part.First)+1
+		isFull, width = isFull && part.After.IsZero() && !part.Ahead, width+int(part.Last)-int(part.First)+1
 		var of []Taken
 		for _, taken := range reply.Of {
 			if part.has(taken) {
@@ -202,6 +205,7 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 			s.tenant(taken).looked(part, taken, i >= last || len(of) > 1, reply.Took, now)
 		}
 	}
+	s.count(parts, reply, now)
 	s.nothing = isFull && width > LastTenant && reply.Found == 0 && !reply.Held
 	s.hasBegun = true
 	if searched && !cut {
@@ -212,7 +216,30 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 	s.forget()
 }
 
+// count takes note of whose runs the rows are.
+func (s *scan) count(parts []Part, reply ClaimReply, now time.Time) {
+	looksAhead := map[int16]bool{}
+	for _, part := range parts {
+		if part.Ahead {
+			looksAhead[part.First] = true
+		}
+	}
+	for _, row := range reply.Rows {
+		if at, known := s.find(row.Tenant); known {
+			s.tenants[at].ahead.count(row.Tuple.AgentRunID, looksAhead[row.Tenant])
+		}
+	}
+	for _, t := range s.tenants {
+		t.ahead.weigh(t.cursor, now)
+	}
+}
+
 func (t *tenant) looked(part Part, taken Taken, isHungry bool, took time.Duration, now time.Time) {
+	if part.Ahead { // it says nothing of the rows in due order
+		t.credit += float64(part.Limit - taken.Found)
+		t.ahead.looked(part, taken, t.cursor, took, now)
+		return
+	}
 	isFull := part.After.IsZero()
 	if isFull {
 		pause := min(fullScanShare*took, maxScanPause)

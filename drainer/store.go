@@ -127,6 +127,9 @@ type Part struct {
 	First, Last int16 // tenants
 	Limit       int
 	After       Cursor
+
+	Ahead bool     // it looks in a window behind the cursor, for rows of other runs than Crowd; it takes the last row of the window whatever it is
+	Crowd []string // runs
 }
 
 // LastTenant is no smaller than any tenant. Tenant 0 is that of rows that have none.

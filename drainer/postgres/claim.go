@@ -79,7 +79,7 @@ func queueClaim(batch *pgx.Batch, worker string, known known, claims []drainer.C
 		statement, probes = probeSQL, first.Server
 	}
 	batch.Queue(statement, worker, c.providers, c.limits, c.servers, c.fallbacks, first.ProbeFor.Seconds(), c.bytes,
-		c.lanes, c.firsts, c.lasts, c.rooms, c.times, c.intents, c.once, known.History, known.LSN).Query(func(rows pgx.Rows) error {
+		c.lanes, c.firsts, c.lasts, c.rooms, c.times, c.intents, c.once, known.History, known.LSN, c.ahead, c.crowd).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, newClaimedScan(time.Now()).row)
 		if err != nil {
 			return fmt.Errorf("claimed row: %w", err)
@@ -117,9 +117,13 @@ type claimColumns struct {
 	rooms         []int
 	times         []pgtype.Timestamptz
 	intents       []int64
+	ahead         []bool
+
+	crowd []string // of all lanes
 }
 
 func newClaimColumns(claims []drainer.Claim, lanes []int) (c claimColumns) {
+	c.crowd = []string{} // and not null
 	for i, lane := range lanes {
 		claim := &claims[lane]
 		c.providers = append(c.providers, claim.Provider)
@@ -138,6 +142,7 @@ func newClaimColumns(claims []drainer.Claim, lanes []int) (c claimColumns) {
 			c.rooms = append(c.rooms, part.Limit)
 			c.times = append(c.times, timeOf(part.After))
 			c.intents = append(c.intents, part.After.IntentID)
+			c.ahead, c.crowd = append(c.ahead, part.Ahead), append(c.crowd, part.Crowd...)
 		}
 	}
 	return c

@@ -997,3 +997,42 @@ func TestTenantsAtTheirLimitsHideNoOther(t *testing.T) {
 		t.Errorf("claimed %v, want the row of tenant 200", ids(rows))
 	}
 }
+
+// A look ahead reads a window of 2000 rows, and takes the last one whatever it is, so that the next look begins there.
+func TestALookAheadTakesOtherRunsRowsOfItsWindow(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("flood", 0, 1500)
+	o.enqueue("lone", 0, 2)
+	o.enqueue("flood", 1500, 4000)
+	o.enqueue("late", 0, 1)
+	claim := func(limit int, part drainer.Part) (runs []string, next drainer.Cursor) {
+		part.Limit = limit
+		reply := o.batch(worker, drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit, Parts: []drainer.Part{part}}}}).Claimed[0]
+		for _, row := range reply.Rows {
+			runs = append(runs, row.Tuple.AgentRunID)
+		}
+		return runs, last(reply)
+	}
+	tenant := drainertest.Value[int16](t, o.db, `SELECT tenant FROM outbox.queue LIMIT 1`)
+	front := drainer.Part{First: tenant, Last: tenant, After: beginning}
+	_, front.After = claim(10, front)
+	ahead := front
+	ahead.Ahead, ahead.Crowd = true, []string{"flood"}
+	for _, step := range []struct {
+		limit int
+		want  []string
+	}{{1, []string{"lone"}}, {9, []string{"lone", "flood"}}, {9, []string{"late"}}, {9, nil}} {
+		got, next := claim(step.limit, ahead)
+		if !slices.Equal(got, step.want) {
+			t.Errorf("took %v, want %v", got, step.want)
+		}
+		if len(got) > 0 {
+			ahead.After = next
+		}
+	}
+	if got, _ := claim(5000, front); len(got) != 4000-10-1 {
+		t.Errorf("%d rows are left, want all but those that were taken", len(got))
+	}
+}

@@ -125,7 +125,7 @@ func claimMedian(o *outbox, provider provider) float64 {
 		o.b.Fatal(err)
 	}
 	defer conn.Release()
-	took := make([]float64, claims)
+	took, history := make([]float64, claims), read[int](o.database, `SELECT max(id) FROM outbox.history`)
 	for i := range took {
 		tx, err := conn.Begin(o.b.Context())
 		if err != nil {
@@ -134,7 +134,8 @@ func claimMedian(o *outbox, provider provider) float64 {
 		started := time.Now()
 		rows, _ := tx.Query(o.b.Context(), statement.String(), worker,
 			[]string{provider.name}, []int{limit}, []string{provider.name}, []string{""}, 0, []int64{1 << 40},
-			[]int{1}, []int16{0}, []int16{0}, []int{limit}, []pgtype.Timestamptz{{Valid: true, InfinityModifier: pgtype.NegativeInfinity}}, []int64{0})
+			[]int{1}, []int16{0}, []int16{0}, []int{limit}, []pgtype.Timestamptz{{Valid: true, InfinityModifier: pgtype.NegativeInfinity}}, []int64{0},
+			[]bool{false}, history, nil, []bool{false}, []string{})
 		if claimed, err := pgx.CollectRows(rows, func(pgx.CollectableRow) (int, error) { return 1, nil }); err != nil || len(claimed) != limit {
 			o.b.Fatalf("claimed %d rows, want %d: %v", len(claimed), limit, err)
 		}

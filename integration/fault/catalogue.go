@@ -611,4 +611,9 @@ var Catalogue = []Case{
 		Checked: "another tenant's intents do not wait for the flood; the limit is not exceeded",
 		Tests:   []string{"integration/faults TestAFloodOfOneTenantNeitherKeepsOthersWaitingNorExceedsItsLimit"},
 	},
+	{
+		Number: 91, Fault: "one run has more steps than two replicas can send",
+		Checked: "the intents of another run of its tenant do not wait for them",
+		Tests:   []string{"integration/faults TestARunWithManyIntentsKeepsNoOtherOfItsTenantWaiting"},
+	},
 }

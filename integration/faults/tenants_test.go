@@ -49,3 +49,35 @@ var flooded = scenario{
 		return late > 0 || over > 0
 	},
 }
+
+func TestARunWithManyIntentsKeepsNoOtherOfItsTenantWaiting(t *testing.T) {
+	t.Parallel()
+	crowded.holds(t)
+}
+
+// crowded has one run with more steps than two replicas can send, and then another one with a few.
+var crowded = scenario{
+	number: 91,
+	plan:   dispatchtest.Always(dispatchtest.Slow),
+	play: func(t *testing.T, rig *harness.Rig) int {
+		const steps, lone = 400, 3
+		rig.Provider.SlowFor = 20 * time.Millisecond
+		rig.Reconfigure(func(config string) string { return strings.Replace(config, "concurrency: 16", "concurrency: 4", 1) })
+		for number := range steps {
+			rig.Step("crowd", number, harness.Keyed)
+		}
+		rig.Start()
+		rig.Start()
+		rig.AwaitCount("some of the run is done", steps/8, `SELECT count(*) FROM outbox.attempt`)
+		for number := range lone {
+			rig.Step("lone", number, harness.Keyed)
+		}
+		rig.AwaitRest()
+		return lone
+	},
+	wrong: func(rig *harness.Rig) bool {
+		const of = ` FROM outbox.attempt a JOIN outbox.intent i ON i.id = a.intent_id `
+		return rig.Count(`SELECT count(*)`+of+`WHERE i.agent_run_id = 'lone' AND started_at > (
+			SELECT percentile_disc(0.9) WITHIN GROUP (ORDER BY started_at)`+of+`WHERE i.agent_run_id = 'crowd')`) > 0
+	},
+}

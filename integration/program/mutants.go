@@ -292,6 +292,15 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 			Break: "p.room",
 		}},
 	},
+	{
+		Name:   "runs_in_due_order",
+		Belief: "what is due first is claimed first, whose run it is",
+		Edits: []Edit{{
+			File:  "drainer/ahead.go",
+			Guard: "	a.wasLast = len(a.crowd) > 0 && ",
+			Break: "	a.wasLast = len(a.crowd) > crowdsAtOnce && ",
+		}},
+	},
 }
 
 // Edit changes one place of one file.

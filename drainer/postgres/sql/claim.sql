@@ -5,6 +5,7 @@
 -- and the first row is taken whatever it has. Then one element a part, in the order in which they fill
 -- their lane: $8 the lane's place in $2, $9 and $10 the first and the last tenant, $11 limit, $12 and $13
 -- cursor. A part of several tenants is divided by weight among the first of them that have due rows.
+-- $17 whether it looks ahead: in the next 2000 rows, for those of other runs than $18, and takes the last one whatever it is.
 -- $14 whether a lane may repeat an effect; $15 and $16 the history that this process knows and how far it saw it.
 -- Rows and claims change place in one statement. A declared dead worker and a paused
 -- provider claim nothing. A forward row of a run under compensation is stopped
@@ -42,10 +43,14 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
     AND {{if .Operation}}coalesce(own.state = 'closed', true) AND {{end}}{{if .Probe}}EXISTS (SELECT FROM probe){{else}}coalesce(upstream.state = 'closed' AND NOT upstream.paused, true){{end}}
     AND EXISTS (SELECT FROM outbox.worker WHERE worker_id = $1::uuid)
 ), part AS MATERIALIZED (
-  SELECT p.lane, p.place, p.after_time, p.after_intent, t.tenant, t.room
-  FROM unnest($8::bigint[], $9::smallint[], $10::smallint[], $11::bigint[], $12::timestamptz[], $13::bigint[])
-    WITH ORDINALITY AS p (lane, first, last, room, after_time, after_intent, place)
+  SELECT p.lane, p.place, p.after_time, p.after_intent, p.ahead, coalesce(e.next_attempt_at, 'infinity') AS end_time, coalesce(e.intent_id, 9223372036854775807) AS end_intent, t.tenant, t.room
+  FROM unnest($8::bigint[], $9::smallint[], $10::smallint[], $11::bigint[], $12::timestamptz[], $13::bigint[], $17::boolean[])
+    WITH ORDINALITY AS p (lane, first, last, room, after_time, after_intent, ahead, place)
   JOIN lane l ON l.n = p.lane
+  LEFT JOIN LATERAL (
+    SELECT next_attempt_at, intent_id FROM outbox.queue
+    WHERE p.ahead AND provider = l.provider AND tenant = p.first AND next_attempt_at <= now() AND (next_attempt_at, intent_id) > (p.after_time, p.after_intent)
+    ORDER BY next_attempt_at, intent_id OFFSET 1999 LIMIT 1) e ON true
   CROSS JOIN LATERAL (
     SELECT p.first AS tenant, coalesce((SELECT least(p.room, outbox.room_in_flight(l.provider, o.tenant_id)) FROM outbox.tenant o WHERE o.tenant_id = p.first AND o.max_in_flight > 0), p.room) AS room
     WHERE p.first = p.last
@@ -76,7 +81,8 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
         SELECT few.* FROM (SELECT * FROM part WHERE lane = l.n ORDER BY place, tenant) p CROSS JOIN LATERAL (SELECT * FROM (
           SELECT ctid, bytes{{if .Probe}}, tries, next_attempt_at, intent_id{{end}} FROM outbox.queue
           WHERE provider = l.provider AND tenant = p.tenant AND next_attempt_at <= now()
-            AND (next_attempt_at, intent_id) > (p.after_time, p.after_intent)
+            AND (next_attempt_at, intent_id) > (p.after_time, p.after_intent) AND (next_attempt_at, intent_id) <= (p.end_time, p.end_intent)
+            AND (NOT p.ahead OR agent_run_id <> ALL ($18::text[]) OR intent_id = p.end_intent)
             AND CASE WHEN l.server = l.provider THEN via IS NULL OR (via <> l.fallback AND $6::float8 = 0::float8)
                      ELSE via = l.server OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT l.closed AND next_attempt_at > l.doubted_until
                           -- an undo goes to the server that had the effect, and to no other
