@@ -513,6 +513,49 @@ func TestAToolThatNoDaemonServesIsRefusedOnceItsProviderIsKnown(t *testing.T) {
 	}
 }
 
+// The setting is for agents that forget to write their state in the transaction of the intent.
+func TestAnEnqueueWithoutStateIsToldOrRefusedWhereTheOwnerSaysSo(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	drainertest.Exec(t, pool, `CREATE TABLE public.agent_state (n int)`)
+	config := pool.Config().ConnConfig.Copy()
+	var notices []string
+	config.OnNotice = func(_ *pgconn.PgConn, notice *pgconn.Notice) { notices = append(notices, notice.Message) }
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	enqueue := func(state string) error {
+		notices = nil
+		return pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+			drainertest.Exec(t, tx, state)
+			_, err := tx.Exec(t.Context(), `SELECT outbox.enqueue('r', 's', 'p/o', 'b', '{}')`)
+			return err
+		})
+	}
+	const none, read, written = `SELECT`, `SELECT FROM public.agent_state`, `INSERT INTO public.agent_state VALUES (1)`
+	for _, value := range []string{"", "off", "warn", "error"} {
+		if value != "" {
+			drainertest.Exec(t, pool, `INSERT INTO outbox.setting VALUES ('require_state', $1)
+				ON CONFLICT (name) DO UPDATE SET value = excluded.value`, value)
+		}
+		for _, state := range []string{none, read, written} {
+			err := enqueue(state)
+			var refusal *pgconn.PgError
+			if refused := errors.As(err, &refusal) && refusal.Code == "OB003"; refused != (value == "error" && state != written) {
+				t.Errorf("%q, after %s: %v", value, state, err)
+			}
+			if told := len(notices) > 0; told != (value == "warn" && state != written) {
+				t.Errorf("%q, after %s: notices %q", value, state, notices)
+			}
+		}
+	}
+	if _, err := pool.Exec(t.Context(), `UPDATE outbox.setting SET value = 'eror' WHERE name = 'require_state'`); err == nil {
+		t.Error("a misspelt value is taken, and would refuse nothing")
+	}
+}
+
 func TestAnIncidentThatOpensAgainIsANewGenerationOnlyIfItWasOver(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

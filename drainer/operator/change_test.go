@@ -773,6 +773,18 @@ func (o *outbox) awaitBlocked() {
 	}
 }
 
+func TestAPersonEnqueuesWhereAgentsHaveToWriteTheirStateBefore(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	drainertest.Exec(t, o.db, `INSERT INTO outbox.setting VALUES ('require_state', 'error')`)
+	tuple := dispatch.Tuple{AgentRunID: "run", StepID: "step", ToolName: "sim/act", BusinessScope: "scope"}
+	for _, created := range []bool{true, false} {
+		if receipt, err := o.console().Enqueue(t.Context(), tuple, json.RawMessage(`{}`)); err != nil || receipt.Created != created {
+			t.Errorf("%+v, %v", receipt, err)
+		}
+	}
+}
+
 func TestARequestThatDoesNotReachTheDatabaseSaysWhatItWas(t *testing.T) {
 	t.Parallel()
 	c := newOutbox(t).console()

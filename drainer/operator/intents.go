@@ -438,7 +438,9 @@ func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload jso
 		return receipt, fmt.Errorf("enqueue: %w %q; %s; if it is new in the configuration, start or reload a daemon first",
 			ErrUnserved, tuple.ToolName, spelling.Suggest(tuple.ToolName, served))
 	}
-	err = c.conn.QueryRow(ctx, `SELECT intent_id, created, status, idempotency_key FROM outbox.enqueue($1, $2, $3, $4, $5)`,
+	// A person has no state of an agent to write before, so the transaction's id stands for it where require_state asks.
+	err = c.conn.QueryRow(ctx, `SELECT intent_id, created, status, idempotency_key FROM (SELECT pg_current_xact_id() AS id OFFSET 0) t,
+		outbox.enqueue(CASE WHEN t.id IS NOT NULL THEN $1::text END, $2, $3, $4, $5)`,
 		tuple.AgentRunID, tuple.StepID, tuple.ToolName, tuple.BusinessScope, payload,
 	).Scan(&receipt.IntentID, &receipt.Created, &receipt.Status, &receipt.IdempotencyKey)
 	if err != nil {

@@ -50,7 +50,7 @@ func find(errors []Error, name string) (best Error, found bool) {
 var Enqueue = []Error{
 	{"OB001", "the key holds another payload", "tell the model that its first request stands, and show it `outbox.status`; never invent a `step_id`"},
 	{"OB002", "the run is, or was, compensated or cancelled", "stop the agent; a later attempt is a new run, with a new id"},
-	{"OB003", "a part is empty or over 255 bytes, or `step_id` reserved; no payload, or over 1 MiB; over 64 KiB of headers; a `not_before` that never comes", "correct the program; store large data elsewhere, and enqueue its address"},
+	{"OB003", "a part is empty or over 255 bytes, or `step_id` reserved; no payload, or over 1 MiB; over 64 KiB of headers; a `not_before` that never comes; nothing was written before it, and `require_state` is `error`", "correct the program; store large data elsewhere, and enqueue its address"},
 	{"OB004", "its provider's daemons serve no such tool; the hint has the nearest name", "correct the name, or configure the tool; names stay known while no daemon runs"},
 	{"OB005", "the run is another tenant's, or the login has the roles of two tenants", "begin run ids with the tenant's name; grant a login the role of one tenant"},
 	{"OB006", "the tenant is at a limit; the message has the figure, the hint how long to wait", "wait, and run the transaction again; the owner raises the limit in `outbox.tenant`"},

@@ -6,7 +6,8 @@ CREATE TABLE outbox.setting (
         CHECK (name IN ('namespace', 'unknown_tools', 'require_state', 'retention_floor') OR starts_with(name, 'retention_floor/')),
   value text NOT NULL,
   CHECK (NOT starts_with(name, 'retention_floor') OR value::interval >= interval '1 hour'),
-  CHECK (name <> 'unknown_tools' OR value IN ('refuse', 'accept'))
+  CHECK (name <> 'unknown_tools' OR value IN ('refuse', 'accept')),
+  CHECK (name <> 'require_state' OR value IN ('off', 'warn', 'error'))
 );
 
 -- Who is walled off from whom, as the schema's owner has it. A login's tenant is the one whose role was granted to it,

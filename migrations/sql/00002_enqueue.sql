@@ -407,6 +407,17 @@ BEGIN
   ELSIF $6 >= '9999-01-01 00:00:00+00' THEN
     RAISE EXCEPTION 'outbox: not_before is later than the year 9998' USING ERRCODE = 'OB003';
   END IF;
+  IF pg_current_xact_id_if_assigned() IS NULL THEN  -- this transaction has written nothing
+    CASE (SELECT s.value FROM outbox.setting s WHERE s.name = 'require_state')
+      WHEN 'error' THEN
+        RAISE EXCEPTION 'outbox: nothing was written before this enqueue in its transaction' USING ERRCODE = 'OB003',
+          HINT = 'Write the agent''s own state first, in the same transaction, or let the schema''s owner set require_state to off.';
+      WHEN 'warn' THEN
+        RAISE WARNING 'outbox: nothing was written before this enqueue in its transaction'
+          USING HINT = 'Write the agent''s own state first, in the same transaction.';
+      ELSE NULL;
+    END CASE;
+  END IF;
 
   PERFORM set_config('outbox.enqueueing', 'on', true);
   LOOP
