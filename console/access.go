@@ -8,6 +8,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -109,12 +110,40 @@ type tokens struct {
 	// attempts slows strangers down, all together. It never holds up a token that is known:
 	// else a stranger could keep all people out. Guessing fails by the length of tokens.
 	attempts *rate.Limiter
+	log      logins
+}
+
+// newLimit lets through ten attempts at once, and one a second.
+func newLimit() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Second), 10) }
+
+const tooMany = "Too many attempts. Try again in a few seconds."
+
+// logins writes a line for a login that was refused, and not more than the log can take. No line has
+// the token.
+type logins struct {
+	log   *slog.Logger
+	mode  string
+	lines *rate.Limiter
+}
+
+func (l logins) refused(r *http.Request, why error) {
+	if l.lines.Allow() {
+		l.log.Warn("a login was refused", "mode", l.mode, "address", addressOf(r), "error", why)
+	}
+}
+
+// addressOf is the peer's: a proxy's, if there is one, whose header any reader could write.
+func addressOf(r *http.Request) string {
+	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		return peer.Addr().Unmap().String()
+	}
+	return r.RemoteAddr
 }
 
 // Tokens gives each person of a file a session for a token that is known to them
 // alone: one line a person, `NAME ROLE TOKEN`.
-func Tokens(file []byte) (Access, error) {
-	t := &tokens{newSessions(), map[[sha256.Size]byte]Person{}, rate.NewLimiter(rate.Every(time.Second), 10)}
+func Tokens(file []byte, log *slog.Logger) (Access, error) {
+	t := &tokens{newSessions(), map[[sha256.Size]byte]Person{}, newLimit(), logins{log, "token", newLimit()}}
 	lines := bufio.NewScanner(bytes.NewReader(file))
 	for number := 1; lines.Scan(); number++ {
 		words := strings.Fields(lines.Text())
@@ -200,16 +229,19 @@ func (t *tokens) login(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if !known && !t.attempts.Allow() {
-		askToLogIn(w, http.StatusTooManyRequests, login{Said: "Too many attempts. Try again in a few seconds.", To: to})
+		askToLogIn(w, http.StatusTooManyRequests, login{Said: tooMany, To: to})
 		return
 	}
 	if !known {
+		t.log.refused(r, errUnknownToken)
 		askToLogIn(w, http.StatusUnauthorized, login{Said: "This token is not known.", To: to})
 		return
 	}
 	t.begin(w, r, person)
 	http.Redirect(w, r, hereOnly(to), http.StatusSeeOther)
 }
+
+var errUnknownToken = errors.New("the token is not known")
 
 // hereOnly is the path to go to after a login, never to another site. A browser takes a backslash for a slash,
 // and leaves tabs out.
@@ -262,8 +294,9 @@ func (s *sessions) logout(w http.ResponseWriter, r *http.Request) {
 type Proxy struct {
 	Trusted     []netip.Prefix // addresses that the proxy's requests come from
 	UserHeader  string         // such as X-Forwarded-User
-	GroupHeader string         // such as X-Forwarded-Groups: names between commas; empty: everybody is a viewer
+	GroupHeader string         // such as X-Forwarded-Groups: names between commas; empty: every person is in none
 	Operators   string         // the group whose members are operators
+	Viewers     string         // the group whose members view; empty: every person does
 }
 
 // HasSessions is false: the proxy has them.
@@ -279,29 +312,29 @@ func (p Proxy) Who(r *http.Request) (Person, bool) {
 	if name == "" || len(r.Header.Values(p.UserHeader)) != 1 {
 		return Person{}, false
 	}
-	groups := r.Header.Values(p.GroupHeader)
-	if len(groups) != 1 { // of two, one may be the reader's own
-		return Person{name, Viewer}, true
+	var names []string
+	if groups := r.Header.Values(p.GroupHeader); len(groups) == 1 { // of two, one may be the reader's own
+		for name := range strings.SplitSeq(groups[0], ",") {
+			names = append(names, strings.TrimSpace(name))
+		}
 	}
-	names := strings.Split(groups[0], ",")
-	for i, name := range names {
-		names[i] = strings.TrimSpace(name)
-	}
-	return Person{name, roleOf(names, p.Operators)}, true
+	role, may := roleOf(names, p.Operators, p.Viewers)
+	return Person{name, role}, may
 }
 
-func roleOf(groups []string, operators string) Role {
+// roleOf reports false for a person who may not read either.
+func roleOf(groups []string, operators, viewers string) (Role, bool) {
 	if operators != "" && slices.Contains(groups, operators) {
-		return Operator
+		return Operator, true
 	}
-	return Viewer
+	return Viewer, viewers == "" || slices.Contains(groups, viewers)
 }
 
 // Guard refuses strangers.
 func (p Proxy) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, known := p.Who(r); !known {
-			http.Error(w, "the console is reached through its proxy, which says who asks", http.StatusUnauthorized)
+			http.Error(w, "the console is reached through its proxy, which says who asks; where --viewers names a group, its members and the operators may read", http.StatusUnauthorized)
 			return
 		}
 		next.ServeHTTP(w, r)

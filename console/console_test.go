@@ -3,6 +3,7 @@ package console_test
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -75,7 +76,7 @@ func newBrowser(t *testing.T, access console.Access) *browser {
 
 func asTokens(t *testing.T) console.Access {
 	t.Helper()
-	access, err := console.Tokens([]byte(people))
+	access, err := console.Tokens([]byte(people), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -387,8 +388,10 @@ func TestAProxyIsBelievedAtItsAddressAlone(t *testing.T) {
 		{loopback, "carol", "dev,on-callers", http.StatusForbidden},
 		{loopback, "", "on-call", http.StatusUnauthorized},
 		{elsewhere, "carol", "on-call", http.StatusUnauthorized},
+		{loopback, "carol", "sales", http.StatusUnauthorized},
+		{loopback, "carol", "on-call", http.StatusOK},
 	} {
-		access := console.Proxy{Trusted: []netip.Prefix{test.trusted}, UserHeader: "X-Forwarded-User", GroupHeader: "X-Forwarded-Groups", Operators: "on-call"}
+		access := console.Proxy{Trusted: []netip.Prefix{test.trusted}, UserHeader: "X-Forwarded-User", GroupHeader: "X-Forwarded-Groups", Operators: "on-call", Viewers: "dev"}
 		b := newBrowser(t, access)
 		got := b.post("/intents/retry", url.Values{"of": {"2"}, "reason": {"because"}}, "X-Forwarded-User", test.user, "X-Forwarded-Groups", test.groups)
 		if got.code != test.want {
@@ -416,13 +419,42 @@ func TestOfTwoHeadersOneMayBeTheReadersOwn(t *testing.T) {
 	}
 }
 
+func TestARefusedLoginIsLoggedWithoutItsToken(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder // the handler locks it
+	access, err := console.Tokens([]byte(people), slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	login := func(token string) int {
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/login", strings.NewReader(url.Values{"token": {token}}.Encode()))
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		answer := httptest.NewRecorder()
+		access.Guard(http.NotFoundHandler()).ServeHTTP(answer, request)
+		return answer.Code
+	}
+	if code := login("alice-has-a-long-token-of-her-own"); code != http.StatusSeeOther || log.Len() > 0 {
+		t.Errorf("a login answered %d and logged %q", code, log.String())
+	}
+	for range 100 {
+		login("alice-has-mistyped-her-token")
+	}
+	lines := strings.Count(log.String(), "a login was refused")
+	if lines < 10 || lines > 30 {
+		t.Errorf("100 attempts wrote %d lines", lines)
+	}
+	if !strings.Contains(log.String(), "mode=token address=192.0.2.1 error=") || strings.Contains(log.String(), "alice") {
+		t.Errorf("logged %s", log.String())
+	}
+}
+
 func TestAFileOfTokensIsReadStrictly(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"", "# nobody", "alice operator short", "alice root a-token-that-is-long-enough", "alice a-token-that-is-long-enough",
 		"alice operator a-token-that-is-long-enough\nbob viewer a-token-that-is-long-enough",
 	} {
-		if _, err := console.Tokens([]byte(text)); err == nil {
+		if _, err := console.Tokens([]byte(text), slog.New(slog.DiscardHandler)); err == nil {
 			t.Errorf("%q was taken", text)
 		} else if strings.Contains(err.Error(), "long-enough") {
 			t.Errorf("the error holds the token: %v", err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
+	"golang.org/x/time/rate"
 )
 
 // OIDC lets people log in at an OpenID Connect issuer.
@@ -26,7 +27,8 @@ type OIDC struct {
 	Secret    string // of the client; empty for one that has none
 	URL       string // of the console, as browsers see it: people come back to its path /oidc/callback
 	Groups    string // the claim that lists a person's groups
-	Operators string // the group whose members are operators; others view
+	Operators string // the group whose members are operators
+	Viewers   string // the group whose members view; empty: every person does
 }
 
 const (
@@ -35,6 +37,8 @@ const (
 	loginLength  = 10 * time.Minute
 	// issuerTimeout bounds each request to the issuer.
 	issuerTimeout = 10 * time.Second
+	// mostAddresses bounds the memory of addresses whose logins failed.
+	mostAddresses = 1000
 )
 
 // Access asks the issuer what it supports at the first login: a console that starts while the
@@ -49,17 +53,20 @@ func (o OIDC) Access(log *slog.Logger) (Access, error) {
 	if o.ClientID == "" {
 		return nil, errors.New("the issuer needs to know the client: name its id")
 	}
-	return &openID{sessions: newSessions(), settings: o, log: log, client: &http.Client{Timeout: issuerTimeout}}, nil
+	return &openID{sessions: newSessions(), settings: o, log: logins{log, "oidc", newLimit()}, client: &http.Client{Timeout: issuerTimeout}, failures: map[string]*rate.Limiter{}}, nil
 }
 
 type openID struct {
 	*sessions
 	settings OIDC
-	log      *slog.Logger
+	log      logins
 	client   *http.Client
 
 	mu     sync.Mutex
 	issuer *oidc.Provider // nil until it answered once
+
+	failing  sync.Mutex
+	failures map[string]*rate.Limiter // of logins, by address: a stranger elsewhere keeps no person out
 }
 
 func (o *openID) Guard(next http.Handler) http.Handler {
@@ -100,7 +107,7 @@ func (o *openID) start(w http.ResponseWriter, r *http.Request) {
 	to := hereOnly(r.URL.Query().Get("to"))
 	config, _, err := o.discover(r.Context())
 	if err != nil {
-		o.refuse(w, http.StatusServiceUnavailable, to, "The issuer cannot be reached; see the console's log.", err)
+		o.refuse(w, r, http.StatusServiceUnavailable, to, "The issuer cannot be reached; see the console's log.", err)
 		return
 	}
 	f := flow{rand.Text(), rand.Text(), oauth2.GenerateVerifier(), to}
@@ -122,23 +129,49 @@ func (*openID) setFlow(w http.ResponseWriter, r *http.Request, value string, age
 func (o *openID) callback(w http.ResponseWriter, r *http.Request) {
 	f, known := flowOf(r)
 	o.setFlow(w, r, "", -1)
+	failures := o.failuresAt(addressOf(r))
+	if failures.Tokens() < 1 { // the issuer is not asked either
+		askToLogIn(w, http.StatusTooManyRequests, login{Said: tooMany, Issuer: o.settings.Issuer, To: "/"})
+		return
+	}
 	if !known {
-		o.refuse(w, http.StatusUnauthorized, "/", "This login took too long, or began in another browser. Try again.", nil)
+		failures.Allow()
+		o.refuse(w, r, http.StatusUnauthorized, "/", "This login took too long, or began in another browser. Try again.", errForeignLogin)
 		return
 	}
 	person, err := o.person(r.Context(), f, r.URL.Query())
-	if err != nil {
-		o.refuse(w, http.StatusUnauthorized, f.to, "The issuer did not let you in; see the console's log.", err)
-		return
+	switch {
+	case errors.Is(err, errNoGroup):
+		failures.Allow()
+		o.refuse(w, r, http.StatusForbidden, f.to, "You are logged in at the issuer, but in no group that may use this console. Ask for one, then log in again.", err)
+	case err != nil:
+		failures.Allow()
+		o.refuse(w, r, http.StatusUnauthorized, f.to, "The issuer did not let you in; see the console's log.", err)
+	default:
+		o.begin(w, r, person)
+		http.Redirect(w, r, hereOnly(f.to), http.StatusSeeOther)
 	}
-	o.begin(w, r, person)
-	http.Redirect(w, r, hereOnly(f.to), http.StatusSeeOther)
 }
 
-func (o *openID) refuse(w http.ResponseWriter, status int, to, said string, err error) {
-	if err != nil {
-		o.log.Warn("a login failed", "error", err)
+var (
+	errForeignLogin = errors.New("the login took too long, or began in another browser")
+	errNoGroup      = errors.New("the person is in no group that may use the console")
+)
+
+func (o *openID) failuresAt(address string) *rate.Limiter {
+	o.failing.Lock()
+	defer o.failing.Unlock()
+	if o.failures[address] == nil {
+		if len(o.failures) >= mostAddresses {
+			clear(o.failures)
+		}
+		o.failures[address] = newLimit()
 	}
+	return o.failures[address]
+}
+
+func (o *openID) refuse(w http.ResponseWriter, r *http.Request, status int, to, said string, err error) {
+	o.log.refused(r, err)
 	askToLogIn(w, status, login{Said: said, Issuer: o.settings.Issuer, To: to})
 }
 
@@ -208,7 +241,11 @@ func (o *openID) person(ctx context.Context, f flow, answer url.Values) (Person,
 	if name == "" {
 		name = proof.Subject
 	}
-	return Person{name, roleOf(texts(claims[o.settings.Groups]), o.settings.Operators)}, nil
+	role, may := roleOf(texts(claims[o.settings.Groups]), o.settings.Operators, o.settings.Viewers)
+	if !may {
+		return Person{}, errNoGroup
+	}
+	return Person{name, role}, nil
 }
 
 // texts of a claim that is a list, or one text.

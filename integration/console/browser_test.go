@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -101,7 +102,7 @@ func newVisitor(t *testing.T) *visitor {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	access, err := console.Tokens([]byte(people))
+	access, err := console.Tokens([]byte(people), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

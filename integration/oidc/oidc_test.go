@@ -41,11 +41,17 @@ type browser struct {
 
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
+	return newBrowserFor(t, "", io.Discard)
+}
+
+// newBrowserFor is at a console that people of one group may view.
+func newBrowserFor(t *testing.T, viewers string, log io.Writer) *browser {
+	t.Helper()
 	b := &browser{t: t, console: httptest.NewUnstartedServer(nil), issuer: httptest.NewUnstartedServer(nil)}
 	at, issuer := "http://"+b.console.Listener.Addr().String(), "http://"+b.issuer.Listener.Addr().String()
 	storage.RegisterClients(storage.WebClient(at, "secret", at+"/oidc/callback")) // the clients are the whole process's
 	b.issuer.Config.Handler = exampleop.SetupServer(issuer, people{storage.NewStorage(storage.NewUserStore(issuer))}, slog.New(slog.DiscardHandler), false)
-	access, err := console.OIDC{Issuer: issuer, ClientID: at, Secret: "secret", URL: at, Groups: "groups", Operators: "on-call"}.Access(slog.New(slog.DiscardHandler))
+	access, err := console.OIDC{Issuer: issuer, ClientID: at, Secret: "secret", URL: at, Groups: "groups", Operators: "on-call", Viewers: viewers}.Access(slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,6 +122,35 @@ func TestAGroupOfTheIssuerMakesAnOperator(t *testing.T) {
 		if code, _, _ := b.read(b.Get(b.console.URL + "/config")); code != http.StatusUnauthorized {
 			t.Errorf("after logging out: %d", code)
 		}
+	}
+}
+
+func TestAPersonInNoGroupIsRefused(t *testing.T) {
+	for user, want := range map[string]int{"test-user@127.0.0.1": http.StatusOK, "test-user2": http.StatusForbidden} {
+		b := newBrowserFor(t, "staff", io.Discard)
+		if code, text := b.login(user, nil); code != want || strings.Contains(text, "in no group") != (want == http.StatusForbidden) {
+			t.Errorf("%s: %d\n%s", user, code, text)
+		}
+		if code, _, _ := b.read(b.Get(b.console.URL + "/config")); (code == http.StatusOK) != (want == http.StatusOK) {
+			t.Errorf("%s then reads with %d", user, code)
+		}
+	}
+}
+
+func TestFailedLoginsAreLimitedAndLogged(t *testing.T) {
+	var log strings.Builder // the handler locks it
+	b := newBrowserFor(t, "", &log)
+	code := 0
+	for range 30 {
+		code, _, _ = b.read(b.Get(b.console.URL + "/oidc/callback?state=guess&code=stolen"))
+	}
+	if code != http.StatusTooManyRequests {
+		t.Errorf("the last guess: %d, want 429", code)
+	}
+	b.console.Close() // what it wrote may be read
+	lines := strings.Count(log.String(), "a login was refused")
+	if lines < 5 || lines > 20 || !strings.Contains(log.String(), "mode=oidc address=127.0.0.1 error=") || strings.Contains(log.String(), "stolen") {
+		t.Errorf("logged %s", log.String())
 	}
 }
 

@@ -31,6 +31,7 @@ type consoleSetup struct {
 	userHeader     string
 	groupHeader    string
 	operators      string
+	readers        string
 	oidc           console.OIDC
 	oidcSecret     string
 	redact         []string
@@ -73,7 +74,8 @@ alone. Without it, the own login reads too.`,
 	flags.StringSliceVar(&setup.proxies, "trust-proxy", nil, "`CIDR` of the proxy's addresses")
 	flags.StringVar(&setup.userHeader, "user-header", "X-Forwarded-User", "`header` in which the proxy names the person")
 	flags.StringVar(&setup.groupHeader, "group-header", "X-Forwarded-Groups", "`header` in which it names groups, between commas")
-	flags.StringVar(&setup.operators, "operators", "", "`group` whose members may change things; others read")
+	flags.StringVar(&setup.operators, "operators", "", "`group` whose members may change things")
+	flags.StringVar(&setup.readers, "viewers", "", "`group` whose members may read; without it every person who is authenticated may")
 	flags.StringVar(&setup.oidc.Issuer, "oidc-issuer", "", "`URL` of the issuer at which people log in")
 	flags.StringVar(&setup.oidc.ClientID, "oidc-client", "", "`id` of the console at the issuer")
 	flags.StringVar(&setup.oidcSecret, "oidc-secret-file", "", "`file` of the client's secret; without it the client is public")
@@ -199,14 +201,14 @@ func (c consoleSetup) access(command *cobra.Command, log *slog.Logger) (console.
 		if err != nil {
 			return nil, fmt.Errorf("--tokens: %w", err)
 		}
-		access, err := console.Tokens(text)
+		access, err := console.Tokens(text, log)
 		if err != nil {
 			return nil, usagef(command, "--tokens: %s: %w", c.tokens, err)
 		}
 		return access, nil
 	case c.oidc.Issuer != "":
 		issuer := c.oidc
-		issuer.Operators = c.operators
+		issuer.Operators, issuer.Viewers = c.operators, c.readers
 		if c.oidcSecret != "" {
 			text, err := os.ReadFile(c.oidcSecret)
 			if err != nil {
@@ -220,7 +222,7 @@ func (c consoleSetup) access(command *cobra.Command, log *slog.Logger) (console.
 		}
 		return access, nil
 	case len(c.proxies) > 0:
-		proxy := console.Proxy{UserHeader: c.userHeader, GroupHeader: c.groupHeader, Operators: c.operators}
+		proxy := console.Proxy{UserHeader: c.userHeader, GroupHeader: c.groupHeader, Operators: c.operators, Viewers: c.readers}
 		for _, text := range c.proxies {
 			prefix, err := netip.ParsePrefix(text)
 			if err != nil {

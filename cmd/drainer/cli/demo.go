@@ -118,7 +118,8 @@ func (o *options) demo(command *cobra.Command, intents int, seed uint64, listene
 // showDemo serves the console for one operator until ctx ends.
 func showDemo(ctx context.Context, say io.Writer, listener net.Listener, databaseURL string) error {
 	token := rand.Text()
-	access, err := console.Tokens([]byte("guest operator " + token))
+	log := slog.New(slog.NewJSONHandler(say, nil))
+	access, err := console.Tokens([]byte("guest operator "+token), log)
 	if err != nil {
 		return err
 	}
@@ -127,7 +128,6 @@ func showDemo(ctx context.Context, say io.Writer, listener net.Listener, databas
 		return err
 	}
 	defer pool.Close()
-	log := slog.New(slog.NewJSONHandler(say, nil))
 	pages, err := console.New(console.Options{Pool: pool, Access: access, Log: log})
 	if err != nil {
 		return err
