@@ -56,6 +56,33 @@ func TestARowThatWasDueWhenCommitsWereLostIsResolvedAndNotCancelled(t *testing.T
 	o.assertStatus(later, "cancelled")
 }
 
+// The attempts that sent it may be lost, so the clock of its key starts at its enqueue.
+func TestAKeyIsAsOldAsItsIntentWhereCommitsWereLost(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		doubted string
+		refused bool
+	}{"commits were lost": {"clock_timestamp()", true}, "none were": {"'-infinity'", false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			o.claim() // with its worker the history begins
+			intent := o.enqueue("run", 1)[0]
+			o.end(keyed, dispatch.Ambiguous)
+			o.exec(`DELETE FROM outbox.queue`)
+			o.exec(`UPDATE outbox.attempt SET status = 'unknown', next_attempt_at = NULL`)
+			o.exec(`UPDATE outbox.intent SET created_at = now() - interval '13 hours'`) // half of the key's life is over
+			o.exec(`UPDATE outbox.history SET doubted_until = ` + test.doubted)
+			retry := operator.Retry{PolicyOf: func(string, string) (dispatch.Policy, bool) { return keyed, true }}
+			if test.refused {
+				o.assertRefused(retry, intent)
+			} else {
+				o.mustChange(retry, intent)
+			}
+		})
+	}
+}
+
 func TestWhatIsInProgressIsLeftToItsWorker(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -26,6 +26,9 @@
 // its lookup's margin, nor for half of its key's life; the lease of a dead worker has run
 // out. An operator who resolves an intent has found out the truth.
 //
+// A database that lost commits has its workers start over before anything is claimed again. This
+// step alone is taken on no real table here, but with real failovers in integration/faults.
+//
 // Left out are fallbacks, breakers, pauses and limits, which hold rows back and
 // settle none; reloads, which change a tool's class; pruning; and the runs that
 // intents belong to, for which there is package saga.
@@ -45,6 +48,7 @@ type Model struct {
 	Lookup        bool
 	Batched       bool // a first claim may hold another row beside this one
 	RepliesArrive bool // no reply of the database is lost
+	LosesCommits  bool // the database may once go back to where the intent was enqueued
 	Without       Guards
 }
 
@@ -165,6 +169,7 @@ func (m Model) steps(from State) []explore.Step[State] {
 	n.operator()
 	n.provider()
 	n.clock()
+	n.database()
 	return n.Taken
 }
 
@@ -216,12 +221,15 @@ const (
 	OperatorFences
 	// OperatorTakesRow: what an operator settles leaves the queue.
 	OperatorTakesRow
+	// LostCommitsLeaveDoubt: what was due when commits were lost may have been sent, since its enqueue.
+	LostCommitsLeaveDoubt
 )
 
 var guardNames = []string{
 	"ClaimFences", "AttemptEndsOnce", "SettleBeforeFinish", "RecoveryPoint", "LostLeavesDoubt", "LockBeforeRead",
 	"ReapsOrphans", "ReclaimsForgotten", "KeepsRemembered", "FreshIdentity", "LeaseBeforeSend", "StickyDoubt", "TrueClass",
 	"KeyLife", "AskedAtSend", "DrainedLookup", "LateEvidence", "UnknownIsReported", "OperatorFences", "OperatorTakesRow",
+	"LostCommitsLeaveDoubt",
 }
 
 // AllGuards is every guard there is.
@@ -281,7 +289,7 @@ func (s *State) places() (places int) {
 }
 
 func settledStays(from State, step explore.Step[State]) bool {
-	if !from.Settled || step.Who == theOperator {
+	if !from.Settled || step.Who == theOperator || step.Who == theDatabase {
 		return true
 	}
 	isLate := from.Newest != completed && step.To.Newest == completed

@@ -31,6 +31,20 @@ func TestNoOrderOfEventsBreaksAPromise(t *testing.T) {
 	}
 }
 
+// A database that lost commits brings back rows that were sent.
+func TestLostCommitsBreakNoPromise(t *testing.T) {
+	t.Parallel()
+	for _, class := range classes {
+		for _, lookup := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lookup %t", class, lookup), func(t *testing.T) {
+				t.Parallel()
+				report := explore.Holds(t, row.Model{Class: class, Lookup: lookup, RepliesArrive: true, LosesCommits: true}.Explored())
+				t.Logf("%s, lookup %t: %d states, %d steps", class, lookup, report.States, report.Steps)
+			})
+		}
+	}
+}
+
 const (
 	natural = dispatch.NaturallyIdempotent
 	keyed   = dispatch.KeyIdempotent
@@ -66,6 +80,8 @@ var mutants = []struct {
 	{row.UnknownIsReported, row.Model{Class: once}, row.DoubtIsTold},
 	{row.OperatorFences, row.Model{Class: keyed}, row.OnePlace},
 	{row.OperatorTakesRow, row.Model{Class: keyed}, row.OnePlace},
+	{row.LostCommitsLeaveDoubt, row.Model{Class: once, LosesCommits: true}, row.OneRequest},
+	{row.LostCommitsLeaveDoubt, row.Model{Class: keyed, LosesCommits: true}, row.FailedIsNot},
 }
 
 func TestEachGuardKeepsAPromise(t *testing.T) {

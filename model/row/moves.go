@@ -31,7 +31,7 @@ func (m Model) end(s *State, e ended) {
 	if !e.past.Lookup && e.outcome != dispatch.NotSent && e.outcome != dispatch.Released && e.outcome != dispatch.CredentialsRefused {
 		e.past.Sent = max(e.past.Sent, e.began)
 		s.FirstSent = max(s.FirstSent, e.began)
-		if s.World.Accepted > 0 {
+		if s.World.Accepted > 0 && !s.LostCommits { // else the acceptance is lost, too
 			s.Since = max(s.Since, e.began)
 		}
 	}

@@ -17,6 +17,8 @@ type State struct {
 	FirstSent Age      // of the first attempt that may have been sent
 	Since     Age      // of the first since a duplicate was accepted
 
+	LostCommits bool // once
+
 	Workers  [2]Worker
 	Operator Operator
 	World    World
@@ -188,17 +190,50 @@ func (n *next) clock() {
 	}
 }
 
+const theDatabase = "the database"
+
+// database is a server that goes on from an earlier state of another, and lost all that it could.
+func (n *next) database() {
+	if !n.LosesCommits || n.From.LostCommits {
+		return
+	}
+	n.Chance(theDatabase, "loses all commits since the enqueue", func(s *State) {
+		for w := range s.Workers {
+			if s.Workers[w].Phase == Waiting {
+				s.World.fly()
+			}
+		}
+		enqueued := max(Fresh, s.oldest())
+		*s = State{LostCommits: true, World: s.World, FirstSent: enqueued, Queue: Queued{Is: true}}
+		if n.keeps(LostCommitsLeaveDoubt) {
+			s.Queue.Past = Past{Sent: enqueued, Maybe: true}
+		}
+	})
+}
+
+// oldest is how long ago something may first have been sent, by all that anyone remembers.
+func (s *State) oldest() (oldest Age) {
+	for _, age := range s.ages() {
+		oldest = max(oldest, *age)
+	}
+	return oldest
+}
+
+func (s *State) ages() []*Age {
+	return []*Age{
+		&s.FirstSent, &s.Since, &s.Queue.Sent,
+		&s.Claims[0].Sent, &s.Claims[0].Began, &s.Claims[1].Sent, &s.Claims[1].Began,
+		&s.Workers[0].Sent, &s.Workers[0].Began, &s.Workers[1].Sent, &s.Workers[1].Began,
+	}
+}
+
 // isSending reports whether a request is on its way.
 func (s *State) isSending() bool {
 	return s.World.Flying > 0 || s.Workers[0].Phase == Waiting || s.Workers[1].Phase == Waiting
 }
 
 func (s State) aged() State {
-	for _, age := range []*Age{
-		&s.FirstSent, &s.Since, &s.Queue.Sent,
-		&s.Claims[0].Sent, &s.Claims[0].Began, &s.Claims[1].Sent, &s.Claims[1].Began,
-		&s.Workers[0].Sent, &s.Workers[0].Began, &s.Workers[1].Sent, &s.Workers[1].Began,
-	} {
+	for _, age := range s.ages() {
 		if *age == Fresh {
 			*age = Old
 		}

@@ -25,7 +25,10 @@ CROSS JOIN LATERAL (
     WHERE outcome IN ('retried_may_duplicate', 'retried_new_key', 'retried_new_key_may_duplicate')) AS accepted
   FROM outbox.attempt a WHERE a.intent_id = s.intent_id) history
 CROSS JOIN LATERAL (
-  SELECT coalesce(min(started_at) FILTER (WHERE attempt > accepted), min(started_at)) AS first
+  SELECT coalesce(min(started_at) FILTER (WHERE attempt > accepted), least(min(started_at), (
+    -- attempts that sent it may be lost
+    SELECT i.created_at FROM outbox.intent i WHERE i.id = s.intent_id AND s.status = 'unknown'
+      AND i.created_at <= (SELECT max(doubted_until) FROM outbox.history)))) AS first
   FROM outbox.attempt a
   WHERE a.intent_id = s.intent_id AND started_at IS NOT NULL AND NOT lookup AND outcome NOT IN ('not_sent', 'released', 'credentials_refused')) sent
 LEFT JOIN LATERAL (
