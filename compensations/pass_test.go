@@ -750,8 +750,9 @@ func TestAResolutionThatHasNotSeenTheSagaIsWaitedFor(t *testing.T) {
 }
 
 // Each evaluation takes long, and all of them together longer than a pass may.
+// It runs alone in its package: a pass has a deadline, and the race detector and other tests leave an
+// expression a tenth of a processor.
 func TestSlowExpressionsOfManyRunsKeepNoPassFromMovingSome(t *testing.T) {
-	t.Parallel()
 	const runs = 300
 	w := newWorld(t)
 	w.finished(runs, 1, `(SELECT jsonb_build_object('a', jsonb_agg(n), 'b', jsonb_agg(-n)) FROM generate_series(1, 2500) n)`)
