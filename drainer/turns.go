@@ -37,8 +37,19 @@ func (t *turns) put(row *Row) {
 		t.of[row.Tenant] = l
 		heap.Push(&t.lines, l)
 	}
-	l.rows = append(l.rows, row)
+	l.put(row)
 	t.rows++
+}
+
+// put moves the rows that wait to the front once most of the others were taken: under load a line never ends, and would
+// grow by every row that passes through it.
+func (l *line) put(row *Row) {
+	if len(l.rows) == cap(l.rows) && 2*l.begun > len(l.rows) {
+		waiting := copy(l.rows, l.rows[l.begun:])
+		clear(l.rows[waiting:]) // payloads can be large
+		l.rows, l.begun = l.rows[:waiting], 0
+	}
+	l.rows = append(l.rows, row)
 }
 
 // take is nil where no row waits.

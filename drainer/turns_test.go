@@ -36,3 +36,19 @@ func TestTenantsTakeTurnsByWeight(t *testing.T) {
 		t.Errorf("taken in the order %v, want %v", got, want)
 	}
 }
+
+// A tenant that always has a row waiting takes no more room for it than one whose rows run out.
+func TestALineThatNeverEndsTakesNoMoreRoom(t *testing.T) {
+	t.Parallel()
+	var waiting turns
+	waiting.put(&Row{IntentID: 0})
+	for id := int64(1); id <= 100_000; id++ {
+		waiting.put(&Row{IntentID: id})
+		if row := waiting.take(); row.IntentID != id-1 {
+			t.Fatalf("row %d is taken, want %d", row.IntentID, id-1)
+		}
+	}
+	if room := cap(waiting.of[0].rows); room > 1000 {
+		t.Errorf("one row waits, and there is room for %d", room)
+	}
+}
