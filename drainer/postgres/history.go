@@ -232,15 +232,25 @@ func (m *memory) write(now known) {
 	}
 	text, err := json.Marshal(now)
 	if err == nil {
-		next := m.Witness + ".next"
-		if err = os.WriteFile(next, text, 0o600); err == nil {
-			err = os.Rename(next, filepath.Clean(m.Witness))
-		}
+		err = replaceFile(filepath.Clean(m.Witness), text)
 	}
 	if (err != nil) != m.silent {
 		m.Log.Warn("writing history.witness", "error", err)
 	}
 	m.silent = err != nil
+}
+
+// replaceFile is on disk before the name is: after a power loss the file has the old text or the new one.
+func replaceFile(name string, text []byte) error {
+	next, err := os.OpenFile(name+".next", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = next.Write(text)
+	if err := errors.Join(err, next.Sync(), next.Close()); err != nil {
+		return err
+	}
+	return os.Rename(next.Name(), name)
 }
 
 // startsOver reports whether commits were lost since the worker joined.
