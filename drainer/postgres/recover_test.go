@@ -590,3 +590,22 @@ func TestAWitnessThatCannotBeWrittenStopsNothing(t *testing.T) {
 		t.Errorf("there is room for a witness, and none was written: %v", err)
 	}
 }
+
+// The clock of another server may be behind, and rows that were due by the old one may have been sent.
+func TestWhatWasDueByTheClockBeforeIsInDoubt(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.join()
+	o.exec(`UPDATE outbox.history SET table_oid = 0, seen_at = now() + interval '1 hour'`) // a copy, whose clock is an hour behind
+	store, err := postgres.Open(t.Context(), pgpool.At(o.db.Config().ConnString()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	if err := store.Join(t.Context(), uuid.NewString(), []string{"sim"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if covered := drainertest.Value[bool](t, o.db, `SELECT doubted_until >= now() + interval '59 minutes' FROM outbox.history ORDER BY id DESC LIMIT 1`); !covered {
+		t.Error("a row that was due half an hour ahead is in no doubt")
+	}
+}

@@ -34,7 +34,8 @@ WITH here AS MATERIALIZED (
   INSERT INTO outbox.history (id, system_identifier, timeline, lsn, table_oid, database_oid, change, awaited, doubted_until, accepted_by, accepted_at)
   SELECT greatest(coalesce(was.id, 0), $1::int) + 1, here.system_identifier, here.timeline, here.lsn, 'outbox.history'::regclass, here.database_oid,
          cause, CASE WHEN cause IS NULL THEN '{}' ELSE ARRAY(SELECT worker_id FROM outbox.worker) END,
-         CASE WHEN accepts IS NULL THEN clock_timestamp() ELSE coalesce(was.doubted_until, '-infinity') END,
+         -- the clock of another server may be behind that of the last heartbeat
+         CASE WHEN accepts IS NULL THEN greatest(clock_timestamp(), was.seen_at) ELSE coalesce(was.doubted_until, '-infinity') END,
          accepts, CASE WHEN accepts IS NOT NULL THEN clock_timestamp() END
   FROM here LEFT JOIN was ON true
   CROSS JOIN LATERAL (SELECT CASE WHEN was.id IS NOT NULL THEN was.differs WHEN $1::int > 0 THEN 'the database forgot its history' END AS cause) c
