@@ -55,8 +55,8 @@ type Options struct {
 	PolicyOf func(provider, operation string) (dispatch.Policy, bool)
 	// Doctor examines the installation; nil: there is no such page.
 	Doctor func(context.Context) []doctor.Finding
-	// Tools of the configuration.
-	Tools []Tool
+	// Tools of the configuration in force; nil: there are none.
+	Tools func() []Tool
 	// Redactions are paths that no page shows, in payloads and in responses.
 	Redactions []Redaction
 	// StatementTimeout bounds every statement of a page; 2 seconds if zero.
@@ -76,6 +76,9 @@ func New(options Options) (http.Handler, error) {
 	}
 	if options.Viewing == nil {
 		options.Viewing = options.Pool
+	}
+	if options.Tools == nil {
+		options.Tools = func() []Tool { return nil }
 	}
 	options.StatementTimeout = cmp.Or(options.StatementTimeout, pageTimeout)
 	s := &server{timeout: options.StatementTimeout, pool: options.Pool, viewing: options.Viewing, access: options.Access, log: options.Log, places: make(chan struct{}, connections), changes: &changes{}, redactions: options.Redactions, tools: options.Tools, practice: practice{examine: options.Doctor}}
@@ -132,7 +135,7 @@ type server struct {
 	changes   *changes
 
 	redactions []Redaction
-	tools      []Tool
+	tools      func() []Tool
 	practice   practice
 }
 

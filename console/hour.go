@@ -137,7 +137,7 @@ func (s *server) readProvider(ctx context.Context, from *operator.Console, r *ht
 	if shown.Changes, err = from.BreakerChanges(ctx, name, pageRows); err != nil {
 		return nil, err
 	}
-	for _, tool := range s.tools {
+	for _, tool := range s.tools() {
 		if strings.HasPrefix(tool.Name, name+"/") {
 			shown.Tools = append(shown.Tools, tool)
 		}

@@ -96,5 +96,5 @@ func (s *server) doctor(w http.ResponseWriter, r *http.Request) {
 func (s *server) config(w http.ResponseWriter, r *http.Request) {
 	s.show(w, r, http.StatusOK, "config", "Configuration", struct {
 		Tools []Tool `json:"tools"`
-	}{s.tools})
+	}{s.tools()})
 }

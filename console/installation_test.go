@@ -27,7 +27,9 @@ func TestTheInstallationIsShownAndTheDoctorIsAskedOnce(t *testing.T) {
 	asked := 0
 	pages, err := console.New(console.Options{
 		Pool: pool, Access: asTokens(t),
-		Tools: []console.Tool{{Name: "sim/act", Class: "non_idempotent", Missing: []string{"lookup"}}},
+		Tools: func() []console.Tool {
+			return []console.Tool{{Name: "sim/act", Class: "non_idempotent", Missing: []string{"lookup"}}}
+		},
 		Doctor: func(context.Context) []doctor.Finding {
 			asked++
 			return []doctor.Finding{{Check: "schema", Verdict: doctor.Problem, Seen: "it is behind", Cure: "drainer migrate up"}}

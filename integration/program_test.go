@@ -3,7 +3,12 @@ package integration_test
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -14,6 +19,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/harness"
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
@@ -368,4 +374,99 @@ func hasRow(table, want string) bool {
 		}
 	}
 	return false
+}
+
+func TestADaemonServesTheConsoleBesideItsWork(t *testing.T) {
+	t.Parallel()
+	rig := harness.New(t, nil)
+	daemons, operators := drainertest.Login(t, rig.URL, "outbox_drainer"), drainertest.Login(t, rig.URL, "outbox_operator")
+	folder, token := t.TempDir(), strings.Repeat("a", 40)
+	for name, text := range map[string]string{"url": operators, "people": "alice operator " + token + "\n"} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	original := rig.Config
+	start := func(block string) (daemon *program.Daemon, ask func(page string, form url.Values) (int, string)) {
+		rig.Config = original
+		rig.Reconfigure(func(config string) string {
+			return strings.Replace(config, "providers:\n", fmt.Sprintf("database: {url: %q}\nconsole: {listen: '127.0.0.1:0'%s}\nproviders:\n", daemons, block), 1)
+		})
+		daemon = rig.Start()
+		base := "http://" + regexp.MustCompile(`"msg":"serving the console","address":"([^"]+)"`).FindStringSubmatch(daemon.Log())[1]
+		jar, _ := cookiejar.New(nil)
+		client := http.Client{Jar: jar}
+		return daemon, func(page string, form url.Values) (int, string) {
+			answer, err := client.Get(base + page)
+			if form != nil {
+				answer.Body.Close()
+				answer, err = client.PostForm(base+page, form)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answer.Body.Close()
+			body, err := io.ReadAll(answer.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return answer.StatusCode, string(body)
+		}
+	}
+	pause := url.Values{"of": {"keyed"}, "reason": {"an experiment"}}
+
+	daemon, ask := start("")
+	rig.Enqueue(harness.Keyed, 1)
+	for _, page := range []string{"/", "/runs", "/intents", "/intents/1", "/providers", "/providers/keyed", "/incidents", "/sagas", "/workers", "/operations", "/doctor", "/config"} {
+		if code, text := ask(page, nil); code != http.StatusOK {
+			t.Errorf("with the daemon's login %s answers %d\n%s", page, code, text)
+		}
+	}
+	if code, _ := ask("/providers/pause", pause); code != http.StatusForbidden {
+		t.Errorf("a reader who is unknown pauses a provider: %d", code)
+	}
+	daemon.Terminate()
+
+	daemon, ask = start(fmt.Sprintf(", database_file: %[1]s/url, tokens: %[1]s/people", folder))
+	if code, _ := ask("/", nil); code != http.StatusUnauthorized {
+		t.Errorf("a reader without a token gets %d", code)
+	}
+	ask("/login", url.Values{"token": {token}})
+	if code, text := ask("/providers/pause", pause); code != http.StatusOK || !strings.Contains(text, "1 changed") {
+		t.Errorf("an operator cannot pause a provider: %d\n%s", code, text)
+	}
+	rig.Enqueue(harness.Set, 1)
+	rig.AwaitStatus("completed", 2)
+	if said := daemon.Terminate(); strings.Contains(said, token) {
+		t.Error("the token is logged")
+	}
+}
+
+func TestAConsoleThatCannotBeServedStopsTheDaemonAtItsStart(t *testing.T) {
+	t.Parallel()
+	rig := harness.New(t, nil)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for block, says := range map[string]string{
+		`listen: ":9465"`:                                          "console.listen: is open to other machines",
+		fmt.Sprintf("listen: %q", taken.Addr()):                    "console.listen: ",
+		`listen: "127.0.0.1:0", tokens: /nope/people`:              "console.tokens: open /nope/people",
+		`listen: "127.0.0.1:0", redact: ["card"]`:                  "console.redact: ",
+		`tokens: /nope/people`:                                     "console: serves nothing without listen",
+		`listen: ":9465", oidc: {issuer: "https://login.example"}`: "console.oidc",
+	} {
+		original := rig.Config
+		rig.Reconfigure(func(config string) string {
+			return strings.Replace(config, "providers:\n", "console: {"+block+"}\nproviders:\n", 1)
+		})
+		daemon := rig.Program.Launch(rig.Config)
+		daemon.AwaitEnd()
+		if code := daemon.ExitCode(); code == 0 || !strings.Contains(daemon.Log(), says) {
+			t.Errorf("console: {%s} ends with %d, want one that says %q:\n%s", block, code, says, daemon.Log())
+		}
+		rig.Config = original
+	}
 }

@@ -82,7 +82,7 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 			"2:17: server.debug: want a loopback address and a port, such as 127.0.0.1:6060: profiles show memory",
 		}},
 		"unknown field": {"version: 1\nqueues: []\n", []string{
-			`2:1: unknown field "queues"; known here: database, egress, failover, history, log, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
+			`2:1: unknown field "queues"; known here: console, database, egress, failover, history, log, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
 		}},
 		"another schema": {"version: 1\ndatabase: {schema: public}\n", []string{
 			"2:20: database.schema: the schema is always outbox; leave this out",

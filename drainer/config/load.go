@@ -37,6 +37,7 @@ type Config struct {
 	Database      Database
 	Worker        Worker
 	Server        Server
+	Console       Console
 	Log           Log
 	Retention     Retention
 	Unconfigured  Unconfigured
@@ -154,6 +155,7 @@ type rootBlock struct {
 	Database      databaseBlock `yaml:"database" jsonschema_description:"The Postgres database that holds the outbox."`
 	Worker        Worker        `yaml:"worker" jsonschema_description:"Heartbeats, lease and shutdown of a worker."`
 	Server        Server        `yaml:"server" jsonschema_description:"The HTTP listener of /metrics, /livez and /readyz."`
+	Console       Console       `yaml:"console" jsonschema_description:"The web page, served by the daemon itself. It is off unless listen is given."`
 	Log           Log           `yaml:"log" jsonschema_description:"The lines that a daemon writes to standard error."`
 	Egress        egressBlock   `yaml:"egress" jsonschema_description:"Allowed destinations; a provider's own egress overrides it, field by field."`
 	Unconfigured  Unconfigured  `yaml:"unconfigured" jsonschema_description:"For intents of an operation that a provider of this file does not have."`
@@ -186,6 +188,29 @@ type Server struct {
 	Listen           string `yaml:"listen" jsonschema_description:"host:port; without a host, every address. Default: $DRAINER_LISTEN, which the image sets to :9464, else 127.0.0.1:9464."`
 	Debug            string `yaml:"debug" jsonschema_description:"host:port on loopback where /debug/pprof/ answers with profiles of the process. Default: none."`
 	NativeHistograms bool   `yaml:"native_histograms" jsonschema_description:"Offers each histogram in Prometheus's native form too, to scrapers that ask for it."`
+}
+
+// Console is the web page that a daemon serves. [Console.Listen] is empty where it serves none.
+type Console struct {
+	Listen       string      `yaml:"listen" jsonschema_description:"host:port, such as 127.0.0.1:9465. An address that other machines reach needs tokens, oidc or trust_proxy."`
+	DatabaseFile string      `yaml:"database_file" jsonschema_description:"A file with the URL of the console's own login, of the role outbox_operator. It is read at each connect. Default: the daemon's login, which can read every page and change nothing."`
+	Tokens       string      `yaml:"tokens" jsonschema_description:"A file of people and their tokens."`
+	OIDC         ConsoleOIDC `yaml:"oidc" jsonschema_description:"People log in at an OpenID Connect issuer."`
+	TrustProxy   []string    `yaml:"trust_proxy" jsonschema_description:"Ranges of the addresses of a proxy that authenticates people."`
+	UserHeader   string      `yaml:"user_header" jsonschema:"default=X-Forwarded-User" jsonschema_description:"The header in which the proxy names the person."`
+	GroupHeader  string      `yaml:"group_header" jsonschema:"default=X-Forwarded-Groups" jsonschema_description:"The header in which it names groups, between commas."`
+	Operators    string      `yaml:"operators" jsonschema_description:"The group whose members may change things."`
+	Viewers      string      `yaml:"viewers" jsonschema_description:"The group whose members may read. Default: every person who is authenticated."`
+	Redact       []string    `yaml:"redact" jsonschema_description:"Paths that are never shown, such as .card.number, .items[].secret or .*.token."`
+}
+
+// ConsoleOIDC is the console's registration at an issuer.
+type ConsoleOIDC struct {
+	Issuer     string `yaml:"issuer" jsonschema:"required" jsonschema_description:"The issuer's URL."`
+	Client     string `yaml:"client" jsonschema:"required" jsonschema_description:"The console's id at the issuer."`
+	SecretFile string `yaml:"secret_file" jsonschema_description:"A file of the client's secret. Without it the client is public."`
+	Groups     string `yaml:"groups" jsonschema:"default=groups" jsonschema_description:"The claim that lists a person's groups."`
+	URL        string `yaml:"url" jsonschema:"required" jsonschema_description:"The console's URL in browsers. People come back from the issuer to its path /oidc/callback."`
 }
 
 // Log chooses the lines that a daemon writes.
@@ -418,6 +443,7 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 		Database:      r.database(block.Database),
 		Worker:        block.Worker,
 		Server:        block.Server,
+		Console:       block.Console,
 		Log:           block.Log,
 		Unconfigured:  block.Unconfigured,
 		Misconfigured: block.Misconfigured,
@@ -437,10 +463,16 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 
 // The defaults: a field that the file leaves out keeps this value.
 
+// DefaultConsole listens nowhere.
+func DefaultConsole() Console {
+	return Console{UserHeader: "X-Forwarded-User", GroupHeader: "X-Forwarded-Groups", OIDC: ConsoleOIDC{Groups: "groups"}}
+}
+
 func defaultRoot() rootBlock {
 	return rootBlock{
 		Database:      databaseBlock{PasswordTTL: time.Minute, Schema: "outbox"},
 		Worker:        Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
+		Console:       DefaultConsole(),
 		Log:           Log{Level: "info", CompletedEvery: 1},
 		Egress:        egressBlock{Private: allowPrivate},
 		Unconfigured:  Unconfigured{FailAfter: 7 * duration.Day},

@@ -22,6 +22,15 @@ version: 1
 database: {url: "${env:DATABASE_URL}", schema: outbox}
 worker: {heartbeat: 2s, lease: 12s, shutdown_timeout: 20s}
 server: {listen: "127.0.0.1:9000"}
+console:
+  listen: 127.0.0.1:9465
+  database_file: /run/secrets/console
+  trust_proxy: [10.0.0.0/8]
+  user_header: X-User
+  group_header: X-Groups
+  operators: on-call
+  viewers: staff
+  redact: [.card]
 log: {level: warn, format: text, completed_every: 100}
 retention: {default: 30d, max_run: 300d}
 page_repeat: 5m
@@ -100,9 +109,13 @@ func TestLoadReadsEveryField(t *testing.T) {
 		got.Providers[i].Network = dispatch.Network{} // dialers cannot be compared
 	}
 	want := &Config{
-		Database:      Database{URL: Reference{text: "${env:DATABASE_URL}"}, PasswordTTL: time.Minute},
-		Worker:        Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
-		Server:        Server{Listen: "127.0.0.1:9000"},
+		Database: Database{URL: Reference{text: "${env:DATABASE_URL}"}, PasswordTTL: time.Minute},
+		Worker:   Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
+		Server:   Server{Listen: "127.0.0.1:9000"},
+		Console: Console{
+			Listen: "127.0.0.1:9465", DatabaseFile: "/run/secrets/console", TrustProxy: []string{"10.0.0.0/8"}, UserHeader: "X-User", GroupHeader: "X-Groups",
+			Operators: "on-call", Viewers: "staff", Redact: []string{".card"}, OIDC: ConsoleOIDC{Groups: "groups"},
+		},
 		Log:           Log{Level: "warn", Format: "text", CompletedEvery: 100},
 		Unconfigured:  Unconfigured{FailAfter: 7 * duration.Day},
 		Misconfigured: Misconfigured{FailAfter: duration.Day},
@@ -189,6 +202,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 	want := &Config{
 		Database:      Database{PasswordTTL: time.Minute},
 		Worker:        Worker{Heartbeat: 3 * time.Second, Lease: 15 * time.Second, ShutdownTimeout: 25 * time.Second},
+		Console:       DefaultConsole(),
 		Log:           Log{Level: "info", CompletedEvery: 1},
 		Unconfigured:  Unconfigured{FailAfter: 7 * duration.Day},
 		Misconfigured: Misconfigured{FailAfter: duration.Day},
@@ -403,7 +417,7 @@ func TestKeysInEveryNotationAreNamed(t *testing.T) {
 	t.Parallel()
 	mistakes{
 		"a number": {"version: 1\n7: x\n", []string{
-			`2:1: unknown field "7"; known here: database, egress, failover, history, log, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
+			`2:1: unknown field "7"; known here: console, database, egress, failover, history, log, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
 		}},
 		"an explicit key": {"version: 1\n? workr\n: {}\n", []string{`2:1: unknown field "workr"; did you mean "worker"?`}},
 		"no operation": {provider("adapter: fake\ntools: {\"\": {fake: {path: /}, idempotency: {class: read_only}}}"), []string{

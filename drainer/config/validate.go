@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -30,6 +32,7 @@ func (r *reader) checkRoot(block rootBlock) {
 	if host, _, err := net.SplitHostPort(block.Server.Debug); block.Server.Debug != "" && (err != nil || host != "localhost" && !net.ParseIP(host).IsLoopback()) {
 		r.reject(path{"server", "debug"}, "want a loopback address and a port, such as 127.0.0.1:6060: profiles show memory")
 	}
+	r.checkConsole(block.Console)
 	if !slices.Contains([]string{"info", "warn", "error"}, block.Log.Level) {
 		r.reject(path{"log", "level"}, "want info, warn or error")
 	}
@@ -48,6 +51,39 @@ func (r *reader) checkRoot(block rootBlock) {
 	r.checkPositive(path{"unconfigured", "fail_after"}, block.Unconfigured.FailAfter)
 	r.checkPositive(path{"misconfigured", "fail_after"}, block.Misconfigured.FailAfter)
 	r.checkPositive(path{"page_repeat"}, block.PageRepeat)
+}
+
+// checkConsole refuses to serve other machines without knowing who reads.
+func (r *reader) checkConsole(block Console) {
+	at := path{"console"}
+	authenticates := 0
+	for _, is := range []bool{block.Tokens != "", block.OIDC.Issuer != "", len(block.TrustProxy) > 0} {
+		if is {
+			authenticates++
+		}
+	}
+	if authenticates > 1 {
+		r.reject(at, "tokens, oidc and trust_proxy exclude each other; keep one")
+	}
+	if (block.OIDC.Issuer == "") != (block.OIDC.Client == "") || (block.OIDC.Issuer == "") != (block.OIDC.URL == "") {
+		r.reject(at.child("oidc"), "needs issuer, client and url")
+	}
+	for _, text := range block.TrustProxy {
+		if _, err := netip.ParsePrefix(text); err != nil {
+			r.reject(at.child("trust_proxy"), "%q is no range of addresses such as 10.0.0.0/8", text)
+		}
+	}
+	host, _, err := net.SplitHostPort(block.Listen)
+	switch {
+	case block.Listen == "":
+		if !reflect.DeepEqual(block, DefaultConsole()) {
+			r.reject(at, "serves nothing without listen; add it, such as 127.0.0.1:9465")
+		}
+	case err != nil:
+		r.reject(at.child("listen"), "want host:port, such as 127.0.0.1:9465")
+	case authenticates == 0 && host != "localhost" && !net.ParseIP(host).IsLoopback():
+		r.reject(at.child("listen"), "is open to other machines; say who may read with tokens, oidc or trust_proxy, or listen on 127.0.0.1")
+	}
 }
 
 // checkWorker leaves room for one lost heartbeat: a worker stops sending at two thirds of

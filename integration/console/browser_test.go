@@ -108,9 +108,11 @@ func newVisitor(t *testing.T) *visitor {
 	}
 	pages, err := console.New(console.Options{
 		Pool: pool, Access: access, StatementTimeout: drainertest.Patience,
-		Tools: []console.Tool{
-			{Name: "payments/charge", Class: "key_idempotent", KeyTTL: "24h", MaxAttempts: 8, Timeout: "30s", Undo: "payments/refund"},
-			{Name: "tickets/open_with_attachments_and_watchers", Class: "non_idempotent", MaxAttempts: 3, Timeout: "10s", Undo: "missing", Missing: []string{"lookup", "compensate_with"}},
+		Tools: func() []console.Tool {
+			return []console.Tool{
+				{Name: "payments/charge", Class: "key_idempotent", KeyTTL: "24h", MaxAttempts: 8, Timeout: "30s", Undo: "payments/refund"},
+				{Name: "tickets/open_with_attachments_and_watchers", Class: "non_idempotent", MaxAttempts: 3, Timeout: "10s", Undo: "missing", Missing: []string{"lookup", "compensate_with"}},
+			}
 		},
 		Doctor: func(context.Context) []doctor.Finding {
 			return []doctor.Finding{

@@ -23,22 +23,25 @@ import (
 
 const consoleAddress = "127.0.0.1:9465"
 
-// consoleSetup has the flags of `drainer console`.
+// consoleSetup is how a console is reached: the flags of `drainer console`, or the block console of
+// a daemon's configuration.
 type consoleSetup struct {
-	listen, tokens string
-	viewers        string
-	proxies        []string
-	userHeader     string
-	groupHeader    string
-	operators      string
-	readers        string
-	oidc           console.OIDC
-	oidcSecret     string
-	redact         []string
+	config.Console
+
+	viewers string // the URL of a login that can only read; a daemon has none
+	isBlock bool
+}
+
+// named returns the name that a person wrote: --oidc-client, or console.oidc.client.
+func (c consoleSetup) named(flag string) string {
+	if !c.isBlock {
+		return "--" + flag
+	}
+	return "console." + strings.ReplaceAll(strings.Replace(flag, "oidc-", "oidc.", 1), "-", "_")
 }
 
 func newConsole(options *options) *cobra.Command {
-	var setup consoleSetup
+	setup := consoleSetup{Console: config.DefaultConsole()}
 	command := &cobra.Command{
 		Use:   "console",
 		Short: "Serve a web page of what is wrong now, to look and to decide",
@@ -68,20 +71,20 @@ alone. Without it, the own login reads too.`,
 		RunE: func(command *cobra.Command, _ []string) error { return options.console(command, setup) },
 	}
 	flags := command.Flags()
-	flags.StringVar(&setup.listen, "listen", consoleAddress, "`host:port` to serve on")
+	flags.StringVar(&setup.Listen, "listen", consoleAddress, "`host:port` to serve on")
 	flags.StringVar(&setup.viewers, "viewer-database", "", "`URL` of a login that can only read, for every page but the steps of a change; may be ${env:NAME} or ${file:PATH}")
-	flags.StringVar(&setup.tokens, "tokens", "", "`file` of people and their tokens")
-	flags.StringSliceVar(&setup.proxies, "trust-proxy", nil, "`CIDR` of the proxy's addresses")
-	flags.StringVar(&setup.userHeader, "user-header", "X-Forwarded-User", "`header` in which the proxy names the person")
-	flags.StringVar(&setup.groupHeader, "group-header", "X-Forwarded-Groups", "`header` in which it names groups, between commas")
-	flags.StringVar(&setup.operators, "operators", "", "`group` whose members may change things")
-	flags.StringVar(&setup.readers, "viewers", "", "`group` whose members may read; without it every person who is authenticated may")
-	flags.StringVar(&setup.oidc.Issuer, "oidc-issuer", "", "`URL` of the issuer at which people log in")
-	flags.StringVar(&setup.oidc.ClientID, "oidc-client", "", "`id` of the console at the issuer")
-	flags.StringVar(&setup.oidcSecret, "oidc-secret-file", "", "`file` of the client's secret; without it the client is public")
-	flags.StringVar(&setup.oidc.Groups, "oidc-groups", "groups", "`claim` that lists a person's groups")
-	flags.StringVar(&setup.oidc.URL, "url", "", "the console's `URL` in browsers; people come back from the issuer to its path /oidc/callback")
-	flags.StringArrayVar(&setup.redact, "redact", nil, "`path` that is never shown, such as .card.number, .items[].secret or .*.token")
+	flags.StringVar(&setup.Tokens, "tokens", "", "`file` of people and their tokens")
+	flags.StringSliceVar(&setup.TrustProxy, "trust-proxy", nil, "`CIDR` of the proxy's addresses")
+	flags.StringVar(&setup.UserHeader, "user-header", setup.UserHeader, "`header` in which the proxy names the person")
+	flags.StringVar(&setup.GroupHeader, "group-header", setup.GroupHeader, "`header` in which it names groups, between commas")
+	flags.StringVar(&setup.Operators, "operators", "", "`group` whose members may change things")
+	flags.StringVar(&setup.Viewers, "viewers", "", "`group` whose members may read; without it every person who is authenticated may")
+	flags.StringVar(&setup.OIDC.Issuer, "oidc-issuer", "", "`URL` of the issuer at which people log in")
+	flags.StringVar(&setup.OIDC.Client, "oidc-client", "", "`id` of the console at the issuer")
+	flags.StringVar(&setup.OIDC.SecretFile, "oidc-secret-file", "", "`file` of the client's secret; without it the client is public")
+	flags.StringVar(&setup.OIDC.Groups, "oidc-groups", setup.OIDC.Groups, "`claim` that lists a person's groups")
+	flags.StringVar(&setup.OIDC.URL, "url", "", "the console's `URL` in browsers; people come back from the issuer to its path /oidc/callback")
+	flags.StringArrayVar(&setup.Redact, "redact", nil, "`path` that is never shown, such as .card.number, .items[].secret or .*.token")
 	command.MarkFlagsMutuallyExclusive("tokens", "trust-proxy", "oidc-issuer")
 	command.MarkFlagsRequiredTogether("oidc-issuer", "oidc-client", "url")
 	return command
@@ -90,17 +93,14 @@ alone. Without it, the own login reads too.`,
 func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	ctx := command.Context()
 	log := slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil))
-	access, err := setup.access(command, log)
+	options, err := setup.options(log)
 	if err != nil {
-		return err
+		return usagef(command, "%w", err)
 	}
-	var redactions []console.Redaction
-	for _, path := range setup.redact {
-		redaction, err := console.ParseRedaction(path)
-		if err != nil {
-			return usagef(command, "--redact: %w", err)
+	if options.Access == nil {
+		if err := onlyHere(command, setup.Listen, "say who may read with --tokens, --oidc-issuer or --trust-proxy"); err != nil {
+			return err
 		}
-		redactions = append(redactions, redaction)
 	}
 	database, err := o.findDatabase(command)
 	if err != nil {
@@ -113,41 +113,18 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	if err != nil {
 		return err
 	}
-	var policyOf func(provider, operation string) (dispatch.Policy, bool)
-	var tools []console.Tool
+	var loaded *config.Config
 	if o.configPath != "" {
-		if policyOf, err = o.policies(command); err != nil {
-			return err
-		}
-		if tools, err = o.consoleTools(command); err != nil {
+		if loaded, err = o.loadPolicies(command); err != nil {
 			return err
 		}
 	}
-	examine := func(ctx context.Context) []doctor.Finding {
-		var patient doctor.Patient
-		patient.Database, patient.NoLogin = reading.Config(ctx)
-		findings, _ := doctor.Examine(ctx, patient) // a database that is away is a finding
-		return findings
-	}
-	pool, err := pgpool.Open(ctx, database, 4)
+	pages, closePools, err := consolePages(ctx, options, database, reading, func() *config.Config { return loaded })
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	log = database.Logging(log)
-	viewing := pool
-	if reading != database {
-		log = reading.Logging(log)
-		if viewing, err = pgpool.Open(ctx, reading, 4); err != nil {
-			return err
-		}
-		defer viewing.Close()
-	}
-	pages, err := console.New(console.Options{Pool: pool, Viewing: viewing, Access: access, PolicyOf: policyOf, Redactions: redactions, Tools: tools, Doctor: examine, Log: log})
-	if err != nil {
-		return err
-	}
-	listener, err := net.Listen("tcp", setup.listen)
+	defer closePools()
+	listener, err := net.Listen("tcp", setup.Listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
@@ -155,17 +132,92 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	return servePages(ctx, listener, pages, log)
 }
 
-func (o *options) consoleTools(command *cobra.Command) (tools []console.Tool, err error) {
-	loaded, err := o.loadPolicies(command)
+// consoleOf is the console of a daemon, and the address where it listens already. Its connections are its own:
+// a page never waits for a dispatch, nor a dispatch for a page.
+func consoleOf(ctx context.Context, loaded *config.Config, database *pgpool.Database, inForce func() *config.Config, log *slog.Logger) (listener net.Listener, pages http.Handler, closePools func(), err error) {
+	setup := consoleSetup{Console: loaded.Console, isBlock: true}
+	if file := setup.DatabaseFile; file != "" {
+		database = pgpool.NewDatabase(func() (login pgpool.Login, err error) {
+			login.URL, err = config.NewReference("${file:" + file + "}").Read()
+			return login, err
+		}, nil, 0)
+		if err := checkDatabase(ctx, database); err != nil {
+			return nil, nil, nil, fmt.Errorf("console.database_file: %w", err)
+		}
+	}
+	options, err := setup.options(log)
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
+	}
+	if pages, closePools, err = consolePages(ctx, options, database, database, inForce); err != nil {
+		return nil, nil, nil, err
+	}
+	if listener, err = net.Listen("tcp", setup.Listen); err != nil {
+		closePools()
+		return nil, nil, nil, fmt.Errorf("console.listen: %w", err)
+	}
+	log.Info("serving the console", "address", listener.Addr().String())
+	return listener, pages, closePools, nil
+}
+
+// options reads the files that the setup names.
+func (c consoleSetup) options(log *slog.Logger) (options console.Options, err error) {
+	options.Log = log
+	if options.Access, err = c.access(log); err != nil {
+		return options, err
+	}
+	for _, path := range c.Redact {
+		redaction, err := console.ParseRedaction(path)
+		if err != nil {
+			return options, fmt.Errorf("%s: %w", c.named("redact"), err)
+		}
+		options.Redactions = append(options.Redactions, redaction)
+	}
+	return options, nil
+}
+
+// consolePages opens a pool for each login. inForce is the configuration of this moment, nil where there is none.
+func consolePages(ctx context.Context, options console.Options, database, reading *pgpool.Database, inForce func() *config.Config) (pages http.Handler, closePools func(), err error) {
+	options.PolicyOf = func(provider, operation string) (dispatch.Policy, bool) {
+		return policyOf(inForce(), provider, operation)
+	}
+	options.Tools = func() []console.Tool { return consoleTools(inForce()) }
+	options.Doctor = func(ctx context.Context) []doctor.Finding {
+		var patient doctor.Patient
+		patient.Database, patient.NoLogin = reading.Config(ctx)
+		findings, _ := doctor.Examine(ctx, patient) // a database that is away is a finding
+		return findings
+	}
+	options.Log = database.Logging(options.Log)
+	if options.Pool, err = pgpool.Open(ctx, database, 4); err != nil {
+		return nil, nil, err
+	}
+	closePools = options.Pool.Close
+	if reading != database {
+		options.Log = reading.Logging(options.Log)
+		if options.Viewing, err = pgpool.Open(ctx, reading, 4); err != nil {
+			closePools()
+			return nil, nil, err
+		}
+		closePools = func() { options.Viewing.Close(); options.Pool.Close() }
+	}
+	if pages, err = console.New(options); err != nil {
+		closePools()
+		return nil, nil, err
+	}
+	return pages, closePools, nil
+}
+
+func consoleTools(loaded *config.Config) (tools []console.Tool) {
+	if loaded == nil {
+		return nil
 	}
 	for _, tool := range summarize(loaded) {
 		tools = append(tools, console.Tool{
 			Name: tool.Tool, Class: tool.Class, KeyTTL: tool.KeyTTL, MaxAttempts: tool.MaxAttempts, Timeout: tool.Timeout, Undo: tool.Undo, Missing: tool.Missing,
 		})
 	}
-	return tools, nil
+	return tools
 }
 
 // viewerDatabase refuses a login that could change something: no page needs it.
@@ -193,46 +245,45 @@ func (c consoleSetup) viewerDatabase(ctx context.Context, command *cobra.Command
 	return database, nil
 }
 
-// access refuses to serve others than this machine's users without knowing who they are.
-func (c consoleSetup) access(command *cobra.Command, log *slog.Logger) (console.Access, error) {
+// access says who a reader is; nil where every user of this machine may read.
+func (c consoleSetup) access(log *slog.Logger) (console.Access, error) {
 	switch {
-	case c.tokens != "":
-		text, err := os.ReadFile(c.tokens)
+	case c.Tokens != "":
+		text, err := os.ReadFile(c.Tokens)
 		if err != nil {
-			return nil, fmt.Errorf("--tokens: %w", err)
+			return nil, fmt.Errorf("%s: %w", c.named("tokens"), err)
 		}
 		access, err := console.Tokens(text, log)
 		if err != nil {
-			return nil, usagef(command, "--tokens: %s: %w", c.tokens, err)
+			return nil, fmt.Errorf("%s: %s: %w", c.named("tokens"), c.Tokens, err)
 		}
 		return access, nil
-	case c.oidc.Issuer != "":
-		issuer := c.oidc
-		issuer.Operators, issuer.Viewers = c.operators, c.readers
-		if c.oidcSecret != "" {
-			text, err := os.ReadFile(c.oidcSecret)
+	case c.OIDC.Issuer != "":
+		issuer := console.OIDC{Issuer: c.OIDC.Issuer, ClientID: c.OIDC.Client, Groups: c.OIDC.Groups, URL: c.OIDC.URL, Operators: c.Operators, Viewers: c.Viewers}
+		if c.OIDC.SecretFile != "" {
+			text, err := os.ReadFile(c.OIDC.SecretFile)
 			if err != nil {
-				return nil, fmt.Errorf("--oidc-secret-file: %w", err)
+				return nil, fmt.Errorf("%s: %w", c.named("oidc-secret-file"), err)
 			}
 			issuer.Secret = strings.TrimSpace(string(text))
 		}
 		access, err := issuer.Access(log)
 		if err != nil {
-			return nil, usagef(command, "--oidc-issuer: %w", err)
+			return nil, fmt.Errorf("%s: %w", c.named("oidc-issuer"), err)
 		}
 		return access, nil
-	case len(c.proxies) > 0:
-		proxy := console.Proxy{UserHeader: c.userHeader, GroupHeader: c.groupHeader, Operators: c.operators, Viewers: c.readers}
-		for _, text := range c.proxies {
+	case len(c.TrustProxy) > 0:
+		proxy := console.Proxy{UserHeader: c.UserHeader, GroupHeader: c.GroupHeader, Operators: c.Operators, Viewers: c.Viewers}
+		for _, text := range c.TrustProxy {
 			prefix, err := netip.ParsePrefix(text)
 			if err != nil {
-				return nil, usagef(command, "--trust-proxy: %q is no range of addresses such as 10.0.0.0/8", text)
+				return nil, fmt.Errorf("%s: %q is no range of addresses such as 10.0.0.0/8", c.named("trust-proxy"), text)
 			}
 			proxy.Trusted = append(proxy.Trusted, prefix)
 		}
 		return proxy, nil
 	}
-	return nil, onlyHere(command, c.listen, "say who may read with --tokens, --oidc-issuer or --trust-proxy")
+	return nil, nil
 }
 
 // onlyHere refuses to listen where other machines can connect; otherwise says what allows it.

@@ -42,6 +42,7 @@ func TestTheExamplesOfTheDocumentationAreValid(t *testing.T) {
 	const provider = "providers: {p: {adapter: http, http: {base_url: https://p.example}, tools: {t: {http: {path: /}, idempotency: {class: read_only}}}}}\n"
 	around := map[string]string{
 		"README.md":          "providers:\n",
+		"docs/console.md":    provider,
 		"docs/retention.md":  provider,
 		"docs/incidents.md":  provider,
 		"docs/postgres.md":   provider,

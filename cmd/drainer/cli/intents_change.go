@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
@@ -302,14 +303,20 @@ func (o *options) policies(command *cobra.Command) (operator.PolicyOf, error) {
 	if err != nil {
 		return nil, err
 	}
-	providers := map[string]dispatch.Provider{}
-	for _, provider := range loaded.Providers {
-		providers[provider.Name] = provider
+	return func(provider, operation string) (dispatch.Policy, bool) { return policyOf(loaded, provider, operation) }, nil
+}
+
+// policyOf finds a tool of a configuration, which is nil where there is none.
+func policyOf(loaded *config.Config, provider, operation string) (policy dispatch.Policy, known bool) {
+	if loaded == nil {
+		return policy, false
 	}
-	return func(provider, operation string) (dispatch.Policy, bool) {
-		policy, known := providers[provider].Tools[operation]
-		return policy, known
-	}, nil
+	for _, configured := range loaded.Providers {
+		if configured.Name == provider {
+			policy, known = configured.Tools[operation]
+		}
+	}
+	return policy, known
 }
 
 func newIntentsCancel(options *options) *cobra.Command {

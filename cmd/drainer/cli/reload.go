@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,6 +32,7 @@ type reloader struct {
 	secrets *drainer.Redactor
 	parts   *parts
 	metrics *reloadMetrics
+	inForce atomic.Pointer[config.Config]
 	log     *slog.Logger
 }
 
@@ -48,7 +51,7 @@ func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) sourc
 			if o.databaseURL != "" { // which overrides the whole block
 				database = config.Database{}
 			}
-			return fixed{database, loaded.Worker, loaded.Server, loaded.Log, loaded.Unconfigured, loaded.Misconfigured, loaded.History, loaded.Lossless}
+			return fixed{database, loaded.Worker, loaded.Server, loaded.Console, loaded.Log, loaded.Unconfigured, loaded.Misconfigured, loaded.History, loaded.Lossless}
 		},
 		hangups: hangups,
 	}
@@ -59,6 +62,7 @@ type fixed struct {
 	database      config.Database
 	worker        config.Worker
 	server        config.Server
+	console       config.Console
 	log           config.Log
 	unconfigured  config.Unconfigured
 	misconfigured config.Misconfigured
@@ -76,6 +80,9 @@ func (f fixed) differences(other fixed) (blocks []string) {
 	}
 	if f.server != other.server {
 		blocks = append(blocks, "server")
+	}
+	if !reflect.DeepEqual(f.console, other.console) {
+		blocks = append(blocks, "console")
 	}
 	if f.log != other.log {
 		blocks = append(blocks, "log")
@@ -145,6 +152,7 @@ func (r *reloader) apply(loaded *config.Config, log *slog.Logger) error {
 		return fmt.Errorf("hand the configuration over: %w", err) // the daemon stops, and so does this
 	}
 	use()
+	r.inForce.Store(loaded)
 	hasChanged := !slices.Equal(r.files, loaded.Files)
 	r.files = loaded.Files
 	r.metrics.applied()

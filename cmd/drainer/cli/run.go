@@ -47,8 +47,8 @@ with 0. A second signal ends it at once; other processes then recover its rows.
 SIGHUP, or a change of the configuration or of a file that it refers to, reloads
 it: providers, their tools, credentials and limits, retention and pages. Requests
 in flight keep their old configuration. A configuration with a mistake changes
-nothing, and is logged. database, worker, server, log, unconfigured, misconfigured,
-failover and history need a restart.
+nothing, and is logged. database, worker, server, console, log, unconfigured,
+misconfigured, failover and history need a restart.
 
 With --once it reloads nothing. Exit 0: nothing is due any more at the providers of
 the configuration; an intent may wait for its next attempt. Exit 1: due rows are
@@ -175,8 +175,22 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 		source: from, started: from.fixedOf(loaded), files: loaded.Files,
 		daemon: daemon, secrets: secrets, parts: parts, metrics: newReloadMetrics(metrics), log: log,
 	}
+	reloader.inForce.Store(loaded)
 
 	group, ctx := errgroup.WithContext(ctx)
+	if loaded.Console.Listen != "" {
+		listener, pages, closePools, err := consoleOf(ctx, loaded, database, reloader.inForce.Load, log)
+		if err != nil {
+			return err
+		}
+		defer closePools()
+		group.Go(func() error {
+			if err := servePages(ctx, listener, pages, log); err != nil {
+				log.Error("the console is not served any more; restart to have it again", "error", err) // deliveries go on
+			}
+			return nil
+		})
+	}
 	group.Go(func() error { return runner.Run(ctx) })
 	group.Go(func() error { return parts.saga.Run(ctx) })
 	group.Go(func() error { return parts.census.Run(ctx) })
