@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -25,6 +26,8 @@ type action struct {
 	carryOut func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error)
 	// ofIntents can be done to all intents of a filter, and to thousands at once.
 	ofIntents bool
+	// ofTool may have a second effect: the second form asks for the tool's name too.
+	ofTool bool
 }
 
 // line says how one thing changes.
@@ -42,12 +45,13 @@ type line struct {
 func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)) []action {
 	return []action{
 		onIntents("/intents/retry", "Retry", operator.Retry{PolicyOf: policyOf}),
+		ofOneTool("/intents/retry-may-duplicate", "Retry, may duplicate", operator.Retry{PolicyOf: policyOf, MayDuplicate: true}),
 		onIntents("/intents/forward", "Send now", operator.BringForward{}),
 		onIntents("/intents/cancel", "Cancel", operator.Cancel{}),
-		{"/incidents/acknowledge", "Acknowledge", proposeAcknowledgement, acknowledge, false},
+		{path: "/incidents/acknowledge", verb: "Acknowledge", propose: proposeAcknowledgement, carryOut: acknowledge},
 		gate("/providers/pause", "Pause", true),
 		gate("/providers/resume", "Resume", false),
-		{"/runs/roll-back", "Roll back", proposeRollback, rollBack, false},
+		{path: "/runs/roll-back", verb: "Roll back", propose: proposeRollback, carryOut: rollBack},
 	}
 }
 
@@ -64,6 +68,7 @@ type confirmation struct {
 	Changes  int            `json:"changes"`
 	Refused  int            `json:"refused"`
 	AtMost   int            `json:"at_most,omitempty"` // more rows match than one change takes
+	OfTool   bool           `json:"asks_for_tool,omitempty"`
 	Done     bool           `json:"done"`
 }
 
@@ -93,8 +98,8 @@ func (s *server) action(action action) http.HandlerFunc {
 			s.fail(w, r, errUnreadable)
 			return
 		}
-		form := url.Values{"of": r.PostForm["of"]}
-		told := confirmation{Verb: action.verb, Path: action.path, Form: form, Done: r.PostForm.Has("reason")}
+		form := url.Values{"of": r.PostForm["of"], "typed": r.PostForm["typed"]}
+		told := confirmation{Verb: action.verb, Path: action.path, Form: form, OfTool: action.ofTool, Done: r.PostForm.Has("reason")}
 		var err error
 		if action.ofIntents && r.PostForm.Has("rows") {
 			if form["of"], err = unpack(r.PostForm.Get("rows")); err != nil {
@@ -104,7 +109,7 @@ func (s *server) action(action action) http.HandlerFunc {
 		}
 		by := operator.Signature{Operator: who.Name, Reason: r.PostForm.Get("reason")}
 		if told.Done && action.ofIntents && len(form["of"]) > chunk {
-			s.inChunks(w, r, action, form["of"], by)
+			s.inChunks(w, r, action, form, by)
 			return
 		}
 		var lines []line
@@ -145,17 +150,17 @@ func (s *server) action(action action) http.HandlerFunc {
 }
 
 // inChunks begins a change of many rows, and leads to the page that tells its progress.
-func (s *server) inChunks(w http.ResponseWriter, r *http.Request, action action, of []string, by operator.Signature) {
+func (s *server) inChunks(w http.ResponseWriter, r *http.Request, action action, form url.Values, by operator.Signature) {
 	if err := by.Validate(); err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	begun, err := s.changes.begin(action.verb, by, len(of))
+	begun, err := s.changes.begin(action.verb, by, len(form["of"]))
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	go s.carryOut(r.Context(), begun, action, of, by)
+	go s.carryOut(r.Context(), begun, action, form, by)
 	http.Redirect(w, r, "/changes/"+begun.ID, http.StatusSeeOther)
 }
 
@@ -180,8 +185,7 @@ func subjects(form url.Values) ([]int64, error) {
 	return ids, nil
 }
 
-// onIntents is an action on marked intents. A second effect is accepted on the command
-// line alone.
+// onIntents is an action on marked intents.
 func onIntents(path, verb string, change operator.Action) action {
 	lines := func(verdicts []operator.Verdict, err error) ([]line, error) {
 		all := make([]line, len(verdicts))
@@ -190,22 +194,46 @@ func onIntents(path, verb string, change operator.Action) action {
 				Subject: fmt.Sprintf("intent %d", v.IntentID), Link: fmt.Sprintf("/intents/%d", v.IntentID),
 				Tool: v.ToolName, Run: v.AgentRunID, Before: v.Before, After: v.After, Refused: v.Refused,
 			}
+			if v.Outcome == "retried_may_duplicate" {
+				all[i].After += ", and may happen twice"
+			}
 		}
 		return all, err
 	}
-	return action{path, verb, func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
+	return action{path: path, verb: verb, ofIntents: true, propose: func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
 		ids, err := subjects(form)
 		if err != nil {
 			return nil, err
 		}
 		return lines(on.Preview(ctx, change, ids))
-	}, func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
+	}, carryOut: func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
 		ids, err := subjects(form)
 		if err != nil {
 			return nil, err
 		}
 		return lines(on.Change(ctx, change, by, ids))
-	}, true}
+	}}
+}
+
+// ofOneTool is a retry that may have a second effect, of intents of the tool whose name is typed.
+func ofOneTool(path, verb string, retry operator.Retry) action {
+	asked := onIntents(path, verb, retry)
+	asked.ofTool = true
+	propose := asked.propose
+	asked.propose = func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
+		lines, err := propose(ctx, on, form)
+		if slices.ContainsFunc(lines, func(l line) bool { return l.Tool != lines[0].Tool }) {
+			return nil, refused("these intents are of several tools; choose those of one tool, because its name is to be typed")
+		}
+		return lines, err
+	}
+	asked.carryOut = func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
+		typed := strings.TrimSpace(form.Get("typed"))
+		named := retry
+		named.Tool = &typed
+		return onIntents(path, verb, named).carryOut(ctx, on, form, by)
+	}
+	return asked
 }
 
 func proposeAcknowledgement(_ context.Context, _ *operator.Console, form url.Values) (lines []line, err error) {
@@ -231,7 +259,7 @@ func acknowledge(ctx context.Context, on *operator.Console, form url.Values, by 
 // gate pauses or resumes the one provider that a form names.
 func gate(path, verb string, pauses bool) action {
 	states := map[bool]string{true: "paused: no worker sends its rows", false: "sent to"}
-	return action{path, verb, func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
+	return action{path: path, verb: verb, propose: func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
 		provider, err := on.Provider(ctx, form.Get("of"))
 		if err != nil {
 			return nil, err
@@ -241,7 +269,7 @@ func gate(path, verb string, pauses bool) action {
 			proposed.Refused = "it is so already"
 		}
 		return []line{proposed}, nil
-	}, func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
+	}, carryOut: func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
 		set := on.Resume
 		if pauses {
 			set = on.Pause
@@ -252,7 +280,7 @@ func gate(path, verb string, pauses bool) action {
 			done.Refused = "it was so already"
 		}
 		return []line{done}, err
-	}, false}
+	}}
 }
 
 func proposeRollback(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {

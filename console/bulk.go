@@ -141,14 +141,14 @@ func (c *changes) begin(verb string, by operator.Signature, total int) (*bulk, e
 }
 
 // carryOut changes the rows chunk by chunk. A console that ends leaves the rest as it is.
-func (s *server) carryOut(ctx context.Context, begun *bulk, action action, of []string, by operator.Signature) {
+func (s *server) carryOut(ctx context.Context, begun *bulk, action action, form url.Values, by operator.Signature) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bulkTimeout)
 	defer cancel()
 	var err error
-	for part := range slices.Chunk(of, chunk) {
+	for part := range slices.Chunk(form["of"], chunk) {
 		var lines []line
 		err = s.connected(ctx, s.pool, func(ctx context.Context, conn *pgx.Conn) (err error) {
-			lines, err = action.carryOut(ctx, operator.Open(conn), url.Values{"of": part}, by)
+			lines, err = action.carryOut(ctx, operator.Open(conn), url.Values{"of": part, "typed": form["typed"]}, by)
 			return err
 		})
 		begun.mu.Lock()

@@ -199,7 +199,10 @@ type Retry struct {
 	// MayDuplicate accepts a second effect where nothing rules it out. The
 	// doubt stays: a refusal afterwards proves nothing about the first effect.
 	MayDuplicate bool
-	PolicyOf     PolicyOf // nil if there is no configuration
+	// Tool is the one whose effect its operator accepts twice: an intent of another tool is
+	// refused. nil: of every tool.
+	Tool     *string
+	PolicyOf PolicyOf // nil if there is no configuration
 }
 
 func (r Retry) judge(s standing) (change, refusal) {
@@ -212,6 +215,8 @@ func (r Retry) judge(s standing) (change, refusal) {
 		return change{}, "it waits in the queue already"
 	case s.Saga != "":
 		return change{}, r.inSaga(s)
+	case r.MayDuplicate && r.Tool != nil && *r.Tool != s.ToolName:
+		return change{}, refusal(fmt.Sprintf("its tool is %s, and not %q: only the tool that you name may have a second effect", s.ToolName, *r.Tool))
 	}
 	switch s.Status {
 	case "failed", "unknown", "cancelled":

@@ -80,6 +80,8 @@ func TestWhatAnOperatorMayDo(t *testing.T) {
 		"retry cancelled":                          {Retry{}, settled("cancelled"), "pending", ""},
 		"retry unknown without a configuration":    {Retry{}, settled("unknown"), "", "--config"},
 		"retry unknown and accept a duplicate":     {Retry{MayDuplicate: true}, settled("unknown"), "pending", ""},
+		"accept a duplicate of its tool":           {Retry{MayDuplicate: true, Tool: new("sim/act")}, settled("unknown"), "pending", ""},
+		"accept a duplicate of another tool":       {Retry{MayDuplicate: true, Tool: new("")}, settled("unknown"), "", "only the tool that you name"},
 		"retry failed under a new key":             {Retry{NewKey: true}, settled("failed"), "pending", ""},
 		"retry unknown under a new key":            {Retry{NewKey: true, PolicyOf: configuredAs(dispatch.KeyIdempotent)}, settled("unknown"), "", "--may-duplicate"},
 		"accept a duplicate under a new key":       {Retry{NewKey: true, MayDuplicate: true}, settled("unknown"), "pending", ""},

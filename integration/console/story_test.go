@@ -42,6 +42,20 @@ func TestARetryTakesAReasonAndTheHistoryNamesWhoGaveIt(t *testing.T) {
 	v.wantText("tbody", "operator:alice", "the customer corrected the address")
 }
 
+func TestARetryThatMayDuplicateTakesTheNameOfTheTool(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	v.login(aliceToken, "/intents/9")
+	v.click("button[formaction='/intents/retry-may-duplicate']")
+	v.wantText("main", "1 would change", "may happen twice")
+	v.write("input[name=typed]", "payments/charge")
+	v.write("input[name=reason]", "the customer says it never came")
+	v.click(".confirm button")
+	v.wantText("main", "1 changed")
+	v.open("/intents/9")
+	v.wantText("tbody", "retried_may_duplicate", "operator:alice", "the customer says it never came")
+}
+
 func TestARunIsRolledBack(t *testing.T) {
 	t.Parallel()
 	v := newVisitor(t)
