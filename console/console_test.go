@@ -129,7 +129,7 @@ func (b *browser) send(method, path string, body io.Reader, headers ...string) a
 var everyPage = []string{
 	"/", "/runs", "/runs/trip%201%2Fa", "/runs/" + url.PathEscape(hostile), "/intents", "/intents?status=failed", "/intents?dead=1",
 	"/intents?run=" + url.QueryEscape(hostile), "/intents/1", "/intents/4", "/incidents", "/incidents?all=1", "/sagas", "/sagas?state=begun",
-	"/providers", "/providers/sim", "/search?q=trip", "/search?q=" + url.QueryEscape(hostile), "/search?q=%3Cscript%3E",
+	"/providers", "/providers/sim", "/tenants", "/search?q=trip", "/search?q=" + url.QueryEscape(hostile), "/search?q=%3Cscript%3E",
 }
 
 func TestEveryPageAnswersPeopleAndPrograms(t *testing.T) {

@@ -30,6 +30,24 @@ func readWorkers(ctx context.Context, from *operator.Console, _ *http.Request) (
 	return workers{found}, err
 }
 
+type tenants struct {
+	Tenants []operator.Tenant `json:"tenants"`
+	Next    string            `json:"next"` // of the next page; empty: there is none
+	Look    int               `json:"-"`
+}
+
+func readTenants(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
+	found, err := from.Tenants(ctx, r.FormValue("after"), pageRows+1)
+	if err != nil {
+		return nil, err
+	}
+	page := tenants{Tenants: found[:min(pageRows, len(found))], Look: operator.TenantLook}
+	if len(found) > pageRows {
+		page.Next = page.Tenants[pageRows-1].Name
+	}
+	return page, nil
+}
+
 type operations struct {
 	Operations []operator.Operation `json:"operations"`
 	Next       int64                `json:"next"` // of the next page; 0: there is none

@@ -35,6 +35,7 @@ var pages = []page{
 	{"/sagas", "sagas", "Rollbacks", readSagas},
 	{"/providers", "providers", "Providers", readProviders},
 	{"/workers", "workers", "Workers", readWorkers},
+	{"/tenants", "tenants", "Tenants", readTenants},
 	{"/operations", "operations", "Operations", readOperations},
 	{"/search", "search", "Search", search},
 }
@@ -309,7 +310,7 @@ func runPath(agentRunID string) string { return "/runs/" + url.PathEscape(agentR
 func parse() (map[string]*template.Template, error) {
 	functions := template.FuncMap{
 		"age": age, "seconds": func(s float64) string { return span(time.Duration(s * float64(time.Second))) }, "stamp": stamp, "deref": deref, "run": runPath, "path": url.PathEscape,
-		"add": func(a, b int) int { return a + b }, "plus": func(a, b float64) float64 { return a + b }, "many": many, "took": took, "group": group, "clip": clip, "join": join, "verdict": verdict, "sentence": sentence,
+		"add": func(a, b int) int { return a + b }, "plus": func(a, b float64) float64 { return a + b }, "many": many, "upTo": upTo, "size": size, "took": took, "group": group, "clip": clip, "join": join, "verdict": verdict, "sentence": sentence,
 		// rows gives a table of intents what it needs of the page around it.
 		"rows": func(v view, intents []operator.Intent) any {
 			return struct {
@@ -337,11 +338,24 @@ func parse() (map[string]*template.Template, error) {
 var loginPage = template.Must(template.ParseFS(files, "templates/login.html"))
 
 // many writes a count that stopped at its limit as what it is.
-func many(count int64) string {
-	if count >= operator.CountLimit {
-		return group(operator.CountLimit) + "+"
+func many(count int64) string { return upTo(operator.CountLimit, int(count)) }
+
+func upTo(limit, count int) string {
+	if count >= limit {
+		return group(limit) + "+"
 	}
-	return group(int(count))
+	return group(count)
+}
+
+// size is a number of bytes in a unit in which it is short.
+func size(bytes int) string {
+	switch {
+	case bytes < 1000:
+		return strconv.Itoa(bytes) + " B"
+	case bytes < 1_000_000:
+		return strconv.FormatFloat(float64(bytes)/1000, 'f', 1, 64) + " kB"
+	}
+	return strconv.FormatFloat(float64(bytes)/1_000_000, 'f', 1, 64) + " MB"
 }
 
 func group(n int) string {

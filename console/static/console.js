@@ -49,7 +49,7 @@ function show(index) {
   }
 }
 
-const places = { n: "/", r: "/runs", i: "/intents", c: "/incidents", s: "/sagas", p: "/providers", d: "/doctor", w: "/workers", o: "/operations" };
+const places = { n: "/", r: "/runs", i: "/intents", c: "/incidents", s: "/sagas", p: "/providers", d: "/doctor", w: "/workers", t: "/tenants", o: "/operations" };
 let going = false;
 
 function help() {
@@ -57,7 +57,7 @@ function help() {
   if (!box) {
     box = document.createElement("dialog");
     const lines = [["/", "search"], ["j  k", "next, previous row"], ["x", "mark the row"], ["Enter", "open the row"],
-      ["g n", "what is wrong now"], ["g r", "runs"], ["g i", "intents"], ["g c", "incidents"], ["g s", "rollbacks"], ["g p", "providers"], ["g d", "doctor"], ["g w", "workers"], ["g o", "operations"], ["?", "this help"]];
+      ["g n", "what is wrong now"], ["g r", "runs"], ["g i", "intents"], ["g c", "incidents"], ["g s", "rollbacks"], ["g p", "providers"], ["g d", "doctor"], ["g w", "workers"], ["g t", "tenants"], ["g o", "operations"], ["?", "this help"]];
     for (const [keys, what] of lines) {
       const line = document.createElement("p");
       const key = document.createElement("kbd");

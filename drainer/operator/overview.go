@@ -87,6 +87,47 @@ func (c *Console) Workers(ctx context.Context) ([]Worker, error) {
 	return collect[Worker](ctx, c, `SELECT worker_id::text, started_at, beat_at, providers, tools FROM outbox.worker ORDER BY started_at`)
 }
 
+//go:embed sql/tenants.sql
+var tenantsSQL string
+
+// Tenant is whom the schema's owner walled off: its share of the work, its limits, and what it uses of them now.
+type Tenant struct {
+	Name      string `json:"tenant"`
+	Role      string `json:"role"`
+	Namespace string `json:"namespace"` // empty: the provider's, or the outbox's
+	Weight    int    `json:"weight"`
+
+	// Each limit is nil where there is none.
+	MaxDue      *int `json:"max_due"`
+	MaxBytes    *int `json:"max_bytes"`
+	MaxRate     *int `json:"max_rate"`
+	MaxInFlight *int `json:"max_in_flight"` // at each provider
+
+	Due      int `json:"due"`       // stops counting at TenantLook
+	Queued   int `json:"queued"`    // stops counting there too
+	Bytes    int `json:"bytes"`     // of those that Queued counted
+	InFlight int `json:"in_flight"` // at all providers
+	// InFlightBounded says that more is claimed, of all tenants together, than was looked at.
+	InFlightBounded bool `json:"in_flight_bounded"`
+}
+
+const (
+	// TenantLook bounds how many queued rows of each tenant are looked at.
+	TenantLook = 1000
+	// flightLook bounds how many claimed ones of all are.
+	flightLook = 10_000
+)
+
+// Tenants lists those whose names come after another, by name.
+func (c *Console) Tenants(ctx context.Context, after string, limit int) ([]Tenant, error) {
+	rows, _ := c.conn.Query(ctx, tenantsSQL, TenantLook, flightLook, after, limit) // CollectRows returns the error too
+	tenants, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Tenant])
+	if err != nil {
+		return nil, fmt.Errorf("list tenants: %w", err)
+	}
+	return tenants, nil
+}
+
 // Operation records that an operator changed a provider or a run, or looked at a payload.
 type Operation struct {
 	OperationID int64     `json:"operation_id"`

@@ -264,5 +264,5 @@ func (v *visitor) prefers(scheme string) {
 // everyPage has each kind of page, with rows and without.
 var everyPage = []string{
 	"/", "/runs", order, billing, "/intents", "/intents?dead=1", "/intents?status=cancelled", "/intents/2", "/intents/9", "/incidents", "/incidents?kind=first_replay",
-	"/sagas", "/providers", "/workers", "/operations", "/doctor", "/config", "/search?q=customer", "/search?q=newsletter", "/nowhere",
+	"/sagas", "/providers", "/workers", "/tenants", "/operations", "/doctor", "/config", "/search?q=customer", "/search?q=newsletter", "/nowhere",
 }

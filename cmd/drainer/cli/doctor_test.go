@@ -104,6 +104,7 @@ func TestOperatorsNeedNoSecretOfAProvider(t *testing.T) {
 		{"incidents", "list"},
 		{"sagas", "list"},
 		{"providers", "list"},
+		{"tenants", "list"},
 		{"migrate", "status"},
 		{"intents", "retry", "--status", "failed"},
 	} {

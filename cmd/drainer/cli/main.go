@@ -106,7 +106,7 @@ func rootOf(options *options) *cobra.Command {
 
 	inGroup(root, "daemon", "Drain:", newRun(options), newEnqueue(options), newDemo(options))
 	inGroup(root, "look", "See what is wrong:",
-		newStatus(options), newConsole(options), newMCP(options), newHealthcheck(options), newIntents(options), newSagas(options), newIncidents(options), newDoctor(options))
+		newStatus(options), newConsole(options), newMCP(options), newHealthcheck(options), newIntents(options), newSagas(options), newIncidents(options), newTenants(options), newDoctor(options))
 	inGroup(root, "decide", "Stop, resume and take back:", newProviders(options), newRuns(options), newHistory(options), newSagaChange(options, compensate))
 	inGroup(root, "set-up", "Set up:", newConfig(options), newVerify(options), newMigrate(options))
 	root.SetCompletionCommandGroupID("set-up")

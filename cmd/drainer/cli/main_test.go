@@ -240,6 +240,7 @@ func TestARefusalNamesTheRoleThatIsMissing(t *testing.T) {
 		{[]string{"runs", "cancel", "r", "--reason", "x", "--operator", "o"}, operatorRole},
 		{[]string{"compensate", "r", "--reason", "x", "--operator", "o"}, operatorRole},
 		{[]string{"sagas", "list"}, operatorRole},
+		{[]string{"tenants", "list"}, operatorRole},
 		{[]string{"incidents", "ack", "1", "--reason", "x", "--operator", "o"}, operatorRole},
 		{[]string{"providers", "pause", "stripe", "--reason", "x", "--operator", "o"}, operatorRole},
 		{[]string{"run", "--once", "--config", file}, drainerRole},

@@ -94,3 +94,11 @@ INSERT INTO outbox.breaker_change (name, state, reason, changed_at) VALUES
   ('mail', 'open', '7 of 10 attempts failed, the last with http_503', now() - interval '49 minutes'),
   ('mail', 'half_open', NULL, now() - interval '48 minutes'), ('mail', 'closed', NULL, now() - interval '48 minutes'),
   ('mail', 'open', '7 of 10 attempts failed, the last with http_503', now() - interval '4 minutes');
+
+-- Tenants: one near its limits, one without any, one with a long name.
+INSERT INTO outbox.tenant (name, role, namespace, weight, max_due, max_bytes, max_rate, max_in_flight) VALUES
+  ('retail-europe', 'retail_europe', 'prod/retail', 3, 5000, 50000000, 200, NULL),
+  ('finance', 'finance', NULL, 1, NULL, NULL, NULL, 20),
+  ('nightly-reconciliation-of-supplier-invoices/europe-west', 'reconciliation', NULL, 1, NULL, 2000000, NULL, NULL);
+UPDATE outbox.intent SET tenant = (SELECT tenant_id FROM outbox.tenant WHERE name = 'retail-europe') WHERE provider = 'mail';
+UPDATE outbox.queue SET tenant = (SELECT tenant_id FROM outbox.tenant WHERE name = 'retail-europe'), bytes = 2300 WHERE provider = 'mail';
