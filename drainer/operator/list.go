@@ -128,7 +128,10 @@ func statementsOf(filter Filter) (list, last string) {
 	case "compensation_failed":
 		return amongSQL + notUndoneRow + thoseSQL + newestSQL, lookedSQL + notUndoneRow + lastSQL
 	}
-	return listSQL + newestSQL, lookedSQL + `SELECT id AS intent_id FROM outbox.intent` + lastSQL
+	if filter.Error != "" { // a look at each attempt in turn is cheaper than to look up the last one of each intent
+		return amongSQL + `SELECT intent_id FROM outbox.attempt WHERE strpos(lower(error), lower($5::text)) > 0` + thoseSQL + newestSQL, newestOfAllSQL
+	}
+	return listSQL + newestSQL, newestOfAllSQL
 }
 
 // slack is by how many numbers the order of intents may differ from that of their times.
