@@ -112,17 +112,12 @@ func TestAPayloadThatCannotBeRenderedIsRejectedUnsent(t *testing.T) {
 	}
 }
 
-// Another try would end the same, on each machine.
+// Another try would end the same, on each machine. These are refused before they build anything, so that no machine is
+// too slow for it; package jq tests what is refused after many steps.
 func TestAPayloadThatAnExpressionBlowsUpIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, expression := range []string{"last(repeat(1))", ".payload.s * .payload.n", "{a: [range(.payload.n)]}"} {
-		send := func() (*seen, dispatch.Result) {
-			return dispatchOnce(t, "", "{path: /c, map: '"+expression+"'}", request(`{"s": "x", "n": 400000000}`))
-		}
-		arrived, result := send()
-		for try := 0; result.ErrorClass == "slow_expression" && try < 50; try++ { // this machine is slow now: the drainer tries again, too
-			arrived, result = send()
-		}
+	for _, expression := range []string{".payload.s * .payload.n", "{a: (.payload.n * .payload.s)}", "null | setpath([400000000]; 1)"} {
+		arrived, result := dispatchOnce(t, "", "{path: /c, map: '"+expression+"'}", request(`{"s": "x", "n": 400000000}`))
 		if arrived != nil || result.Outcome != dispatch.Rejected || result.ErrorClass != "unrenderable_request" || result.Overloaded() {
 			t.Errorf("%s: arrived %v, result %+v", expression, arrived, result)
 		}
