@@ -66,6 +66,6 @@ WITH next AS (
 SELECT agent_run_id, version, place, planned, coalesce(intent_id, 0), coalesce(step_id, ''), coalesce(tool_name, ''), coalesce(business_scope, ''),
        CASE WHEN is_read AND tool = ANY ($6::text[]) THEN payload END, CASE WHEN is_read AND tool = ANY ($7::text[]) THEN response END,
        coalesce(provider_ref, ''), coalesce(served_by, ''), coalesce(age, 0), coalesce(undo, ''), undo_ended, coalesce(namespace, ''), coalesce(generation, 0),
-       EXISTS (SELECT FROM outbox.forgotten f WHERE f.agent_run_id = counted.agent_run_id),
+       (SELECT true FROM outbox.forgotten f WHERE f.agent_run_id = counted.agent_run_id LIMIT 1) IS TRUE,
        nth > 1, coalesce(is_last, false), is_read, extract(epoch FROM now())::float8
 FROM counted WHERE coalesce(before, 0) < $3::bigint ORDER BY agent_run_id, place;

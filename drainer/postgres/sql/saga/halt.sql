@@ -2,8 +2,8 @@
 -- that have not seen the saga: once this returns, whatever can still act is in
 -- a committed claim. What may have been applied is for its lane to look up.
 WITH gone AS (
-  DELETE FROM outbox.queue q USING outbox.intent i
-  WHERE i.agent_run_id = ANY ($1::text[]) AND i.compensates IS NULL AND q.intent_id = i.id
+  DELETE FROM outbox.queue q
+  WHERE q.intent_id = ANY (ARRAY(SELECT id FROM outbox.intent WHERE agent_run_id = ANY ($1::text[]) AND compensates IS NULL))
     AND NOT q.lookup AND NOT q.maybe_applied
     AND q.next_attempt_at > coalesce((SELECT doubted_until FROM outbox.history ORDER BY id DESC LIMIT 1), '-infinity')
   RETURNING q.intent_id, q.attempt

@@ -34,7 +34,7 @@ WITH asked AS MATERIALIZED (
          coalesce((SELECT t.namespace FROM outbox.tenant t WHERE t.tenant_id = i.tenant),
                   (SELECT p.namespace FROM outbox.provider p WHERE p.name = split_part(a.tool, '/'::text, 1)),
                   (SELECT nullif(s.value, '') FROM outbox.setting s WHERE s.name = 'namespace'))
-  FROM asked a JOIN outbox.intent i ON i.id = a.step WHERE a.tool IS NOT NULL
+  FROM asked a CROSS JOIN LATERAL (SELECT * FROM outbox.intent WHERE id = a.step LIMIT 1) i WHERE a.tool IS NOT NULL
 ), opened AS (
   INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
   SELECT incident, coalesce(step, cause, (SELECT min(id) FROM outbox.intent i WHERE i.agent_run_id = run), 0), run, why FROM asked WHERE incident IS NOT NULL
