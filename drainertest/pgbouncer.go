@@ -2,6 +2,7 @@ package drainertest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -16,14 +17,15 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/agentoutbox/drainer/internal/child"
 )
 
 // PgBouncer runs a pooler in front of a database until the test ends, and returns
-// the URL by way of it. size is how many server connections it has. The test is
-// skipped on a machine that has no PgBouncer.
-func PgBouncer(t testing.TB, databaseURL, mode string, size int) string {
+// the URL by way of it. size is how many server connections it has, and settings are
+// more lines of its configuration. The test is skipped on a machine that has no PgBouncer.
+func PgBouncer(t testing.TB, databaseURL, mode string, size int, settings ...string) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
@@ -42,7 +44,7 @@ func PgBouncer(t testing.TB, databaseURL, mode string, size int) string {
 	}
 	dir, owner := pooledBy(t)
 	file := filepath.Join(dir, "pgbouncer.ini")
-	if err := os.WriteFile(file, []byte(poolerSettings(behind, ports[0], mode, size)), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(poolerSettings(behind, ports[0], mode, size)+strings.Join(settings, "\n")+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	command := exec.CommandContext(t.Context(), program, "-q", file)
@@ -83,6 +85,9 @@ func awaitPooler(t testing.TB, databaseURL string, running *child.Process) {
 		if err == nil {
 			conn.Close(t.Context())
 			return
+		}
+		if refusal := new(pgconn.PgError); errors.As(err, &refusal) {
+			return // it is there, and refuses this login
 		}
 		select {
 		case <-running.Ended():

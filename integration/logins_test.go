@@ -303,7 +303,8 @@ func TestADaemonTakesANewCertificate(t *testing.T) {
 	}
 }
 
-// A URL that leads elsewhere would split one process between two outboxes.
+// A URL that leads elsewhere would split one process between two outboxes. The login in it is the other server's: this
+// one is not shown it.
 func TestAnotherServerInTheURLNeedsARestart(t *testing.T) {
 	t.Parallel()
 	s, secret := newStrict(t), newVolume(t)
@@ -315,7 +316,6 @@ func TestAnotherServerInTheURLNeedsARestart(t *testing.T) {
 	s.rig.Enqueue(harness.Keyed, 1)
 	s.rig.AwaitStatus("completed", 1)
 
-	s.rig.Exec("ALTER ROLE drainer PASSWORD 'two'")
 	moved, err := url.Parse(s.login(url.UserPassword("drainer", "two"), "sslmode=disable"))
 	s.must(err)
 	moved.Path = "elsewhere"
@@ -324,6 +324,35 @@ func TestAnotherServerInTheURLNeedsARestart(t *testing.T) {
 	s.rig.Enqueue(harness.Keyed, 1)
 	s.rig.AwaitStatus("completed", 2)
 	drainertest.Eventually(t, "the log says so", func() bool { return daemon.Logged("leads to another server or database now; restart") == 1 })
+	daemon.Terminate()
+}
+
+// PgBouncer 1.18 tells no client why its server refuses it.
+func TestALoginThatThePoolersServerRefusesIsTold(t *testing.T) {
+	t.Parallel()
+	s := newStrict(t)
+	s.createRole("drainer")
+	s.rig.Exec("ALTER ROLE drainer PASSWORD 'one'")
+	pooled := drainertest.PgBouncer(t, s.login(url.UserPassword("drainer", "one"), "sslmode=disable"), "transaction", 10, "server_login_retry = 1")
+	daemon := s.start(fmt.Sprintf(`{url: "%s"}`, pooled))
+	s.rig.Enqueue(harness.Keyed, 1)
+	s.rig.AwaitStatus("completed", 1)
+
+	s.rig.Exec("ALTER ROLE drainer PASSWORD 'two'")
+	s.cutOff("drainer")
+	drainertest.Eventually(t, "readiness tells the refusal", func() bool {
+		return strings.HasPrefix(daemon.Get("/readyz"), "the pooler cannot log in at the database, or the database is away")
+	})
+	if !strings.Contains(daemon.Get("/metrics"), "\ndrainer_database_login_refused 0\n") {
+		t.Error("the metric tells a refusal, and the database may be away")
+	}
+	s.rig.Exec("ALTER ROLE drainer PASSWORD 'one'")
+	s.rig.Enqueue(harness.Keyed, 1)
+	s.rig.AwaitStatus("completed", 2)
+	drainertest.Eventually(t, "the daemon is ready", func() bool { return daemon.Get("/readyz") == "ok\n" })
+	if told, repeated := daemon.Logged("cannot log in to the database"), daemon.Logged("server login has been failing"); told != 1 || repeated > 4 {
+		t.Errorf("%d lines tell that the pooler does not come through, and %d repeat it", told, repeated)
+	}
 	daemon.Terminate()
 }
 

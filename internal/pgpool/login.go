@@ -32,10 +32,15 @@ type Database struct {
 	command *passwordCommand // nil: the password is part of the login
 
 	mu      sync.Mutex
+	here    *pgxpool.Config // the last login for the place of the first
 	log     *slog.Logger
-	refusal error     // of the newest connect; nil if it was not refused
+	refusal error     // nil if the newest answer was none
 	told    time.Time // when a refusal was logged last
 	untold  int       // refusals since then
+
+	refusedLater atomic.Bool // a statement was refused, and none has ended well since
+
+	toldMoved time.Time // when it was logged last that the URL leads elsewhere
 }
 
 // Login was read at one time.
@@ -65,36 +70,55 @@ var (
 	ErrURL = errors.New("the database URL cannot be read; write postgres://user:password@host:5432/database, with special characters escaped, and check the certificates that it names")
 	// ErrRefused says that a server answered, and does not let this login in.
 	ErrRefused = errors.New("the database refuses this login")
+	// ErrPooler says that PgBouncer does not come through to the server. It does not tell a login that the server
+	// refuses from a server that is away.
+	ErrPooler = errors.New("the pooler cannot log in at the database, or the database is away: the pooler's log says why")
 	// ErrNoLogin says that no connect was tried.
 	ErrNoLogin = errors.New("there is no login for the database")
 )
 
 // Config is how to connect now.
 func (d *Database) Config(ctx context.Context) (*pgxpool.Config, error) {
-	config, err := d.config()
-	if err != nil || d.command == nil {
+	config, moved, err := d.config()
+	if err != nil || moved || d.command == nil {
 		return config, err
 	}
 	if config.ConnConfig.Password, err = d.command.password(ctx); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoLogin, err)
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.here = config.Copy()
 	return config, nil
 }
 
-// config runs no command.
-func (d *Database) config() (*pgxpool.Config, error) {
+// config runs no command. Where the URL leads to another server or database than before, the last login for the old
+// place is given: a process belongs to one outbox, and the old server must not be shown the new one's password.
+func (d *Database) config() (config *pgxpool.Config, moved bool, err error) {
 	login, err := d.read()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNoLogin, err)
+		return nil, false, fmt.Errorf("%w: %w", ErrNoLogin, err)
 	}
-	config, err := pgxpool.ParseConfig(login.URL)
+	config, err = pgxpool.ParseConfig(login.URL)
 	if err != nil {
-		return nil, ErrURL
+		return nil, false, ErrURL
 	}
 	if login.Password != "" {
 		config.ConnConfig.Password = login.Password
 	}
-	return config, nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.here != nil && !slices.Equal(places(config.ConnConfig), places(d.here.ConnConfig)) {
+		if d.log != nil && time.Since(d.toldMoved) >= tellEvery {
+			d.log.Warn("the database URL leads to another server or database now; restart to follow it")
+			d.toldMoved = time.Now()
+		}
+		return d.here.Copy(), true, nil
+	}
+	if d.here == nil || d.command == nil {
+		d.here = config.Copy()
+	}
+	return config, false, nil
 }
 
 // URL is that of this moment.
@@ -108,7 +132,7 @@ func (d *Database) URL() (string, error) {
 
 // User is whom the login is for; empty if that cannot be said.
 func (d *Database) User() string {
-	config, err := d.config()
+	config, _, err := d.config()
 	if err != nil {
 		return ""
 	}
@@ -119,15 +143,11 @@ func (d *Database) User() string {
 func (d *Database) BeforeConnect(ctx context.Context, next *pgx.ConnConfig) error {
 	now, err := d.Config(ctx)
 	if err != nil {
-		d.note(err)
+		d.connected(err)
 		return err
 	}
 	fresh := now.ConnConfig
 	next.User, next.Password = fresh.User, fresh.Password
-	if !slices.Equal(places(next), places(fresh)) {
-		d.warnElsewhere()
-		return nil
-	}
 	next.TLSConfig, next.Fallbacks = fresh.TLSConfig, fresh.Fallbacks // with certificates that may be new
 	return nil
 }
@@ -161,7 +181,26 @@ func (d *Database) Logging(log *slog.Logger) *slog.Logger {
 // tellEvery keeps many connects that are refused from filling the log.
 const tellEvery = time.Minute
 
-// note remembers how a connect ended.
+// connected notes how a connect ended. A transaction pooler lets a client in before it has logged in at the server, so
+// that a connect which ends well takes back no refusal that a statement met.
+func (d *Database) connected(err error) {
+	if !d.refusedLater.Load() || refusalOf(err) != nil {
+		d.note(err)
+	}
+}
+
+// answered notes how a statement ended.
+func (d *Database) answered(err error) {
+	switch {
+	case refusalOf(err) != nil:
+		d.refusedLater.Store(true)
+		d.note(err)
+	case err == nil && d.refusedLater.CompareAndSwap(true, false):
+		d.note(nil)
+	}
+}
+
+// note remembers what the newest answer says of the login.
 func (d *Database) note(err error) {
 	refusal := refusalOf(err)
 	if d.command != nil && errors.Is(refusal, ErrRefused) {
@@ -183,30 +222,33 @@ func (d *Database) note(err error) {
 	}
 }
 
-func (d *Database) warnElsewhere() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.log != nil && time.Since(d.told) >= tellEvery {
-		d.log.Warn("the database URL leads to another server or database now; restart to follow it")
-		d.told = time.Now()
-	}
-}
-
 // refusalOf is nil for a connect that ended well, and for one that no server answered.
 // It leaves out the server's words, which name the user.
 func refusalOf(err error) error {
 	var refused *pgconn.PgError
 	switch {
-	case errors.Is(err, ErrRefused), errors.Is(err, ErrNoLogin), errors.Is(err, ErrURL):
+	case errors.Is(err, ErrRefused), errors.Is(err, ErrPooler), errors.Is(err, ErrNoLogin), errors.Is(err, ErrURL):
 		return err
-	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28"): // "invalid authorization specification"
+	case errors.As(err, &refused) && (strings.HasPrefix(refused.Code, "28") || isPoolers(refused)): // 28: "invalid authorization specification"
 		return fmt.Errorf("%w (SQLSTATE %s)", ErrRefused, refused.Code)
+	case errors.As(err, &refused) && refused.Code == protocolViolation && strings.HasPrefix(refused.Message, "server login has been failing"):
+		return ErrPooler
 	}
 	var alert *net.OpError // crypto/tls keeps the type of an alert to itself
 	if errors.As(err, &alert) && alert.Op == "remote error" {
 		return fmt.Errorf("%w (TLS: %w)", ErrRefused, alert.Err)
 	}
 	return nil
+}
+
+// protocolViolation is the code that PgBouncer gives to its own refusals, all of them before 1.19.
+const protocolViolation = "08P01"
+
+// isPoolers also recognises the server's refusal where PgBouncer repeats it.
+func isPoolers(refused *pgconn.PgError) bool {
+	return refused.Code == protocolViolation && slices.ContainsFunc(
+		[]string{"SASL authentication failed", "password authentication failed", "login rejected", "no such user"},
+		func(words string) bool { return strings.Contains(refused.Message, words) })
 }
 
 // Refused tells a login that was refused from a server that did not answer.

@@ -138,6 +138,21 @@ func TestAPasswordThatIsRefusedIsNotUsedAgain(t *testing.T) {
 	}
 }
 
+func TestAPoolersRefusalIsOne(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"md5", "scram-sha-256", "hba"} {
+		database := pgpool.At(drainertest.PgBouncer(t, drainertest.Database(t), "transaction", 1, "auth_type = "+method))
+		pool, err := pgpool.Open(t.Context(), database, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		if err := pool.Ping(t.Context()); !pgpool.Refused(err) || !pgpool.Refused(database.Refusal()) {
+			t.Errorf("%s: %v, remembered as %v", method, err, database.Refusal())
+		}
+	}
+}
+
 func TestAServerThatDoesNotAnswerIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	database := pgpool.At("postgres://ann:hunter2@127.0.0.1:1/outbox")

@@ -42,7 +42,7 @@ var dialer = net.Dialer{
 // takes no settings of a session, so each transaction makes those that it needs:
 // see [Transaction].
 func Open(ctx context.Context, database *Database, connections int32) (*pgxpool.Pool, error) {
-	config, err := database.config()
+	config, _, err := database.config()
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func begin(config *pgxpool.Config, settings map[string]string) {
 // refusesSettings recognises PgBouncer's refusal of a start-up parameter.
 func refusesSettings(err error) bool {
 	var refusal *pgconn.PgError
-	return errors.As(err, &refusal) && refusal.Code == "08P01" && strings.Contains(refusal.Message, "startup parameter")
+	return errors.As(err, &refusal) && refusal.Code == protocolViolation && strings.Contains(refusal.Message, "startup parameter")
 }
 
 const readOnlyTransaction = "25006"
@@ -206,7 +206,7 @@ func (observer) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartDa
 }
 
 func (o observer) TraceConnectEnd(_ context.Context, data pgx.TraceConnectEndData) {
-	o.database.note(data.Err)
+	o.database.connected(data.Err)
 }
 
 type cancelKey struct{}
@@ -219,7 +219,8 @@ func (observer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQue
 	return context.WithValue(ctx, cancelKey{}, cancel)
 }
 
-func (observer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+func (o observer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	o.database.answered(data.Err)
 	if cancel, set := ctx.Value(cancelKey{}).(context.CancelFunc); set {
 		cancel()
 	}

@@ -257,7 +257,10 @@ func readiness(database *pgpool.Database, daemon *drainer.Daemon, runner *jobs.R
 		if err == nil {
 			err = runner.Ready()
 		}
-		if refusal := database.Refusal(); err != nil && refusal != nil {
+		refusal := database.Refusal()
+		if err != nil && errors.Is(refusal, pgpool.ErrPooler) {
+			return fmt.Errorf("%w; each connect tries again, so restart nothing", refusal)
+		} else if err != nil && refusal != nil {
 			return fmt.Errorf("%w; each connect tries again, so correct the password, and restart nothing: see drainer doctor", refusal)
 		}
 		return err
@@ -269,7 +272,7 @@ func loginRefused(database *pgpool.Database) prometheus.Collector {
 		Namespace: "drainer", Name: "database_login_refused",
 		Help: "1 if the database refused the login of the newest connection, or if there was no password for it.",
 	}, func() float64 {
-		if database.Refusal() != nil {
+		if refusal := database.Refusal(); refusal != nil && !errors.Is(refusal, pgpool.ErrPooler) {
 			return 1
 		}
 		return 0
