@@ -338,6 +338,8 @@ export function fromKysely(trx: { executeQuery(query: any): Promise<{ rows: any[
 
 const SETTLED =
   "SELECT intent_id::text AS intent_id, status, provider_ref, last_error, response::text AS response FROM outbox.await($1::text::bigint[])";
+// What a transaction enqueued settles after its commit, so a wait inside of it would never end.
+const OPEN = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS open";
 const QUICKEST = 50, SLOWEST = 250; // milliseconds between two looks, unless a notification comes
 const BREATH = 5; // milliseconds between two looks, however many notifications come
 const BATCH = 1000;
@@ -370,6 +372,7 @@ export function parse(text: string): unknown {
 
 interface Waiting {
   id: string;
+  asked: boolean;
   resolve(answer: Completed | Pending): void;
   reject(error: unknown): void;
 }
@@ -398,7 +401,7 @@ export class Results {
     let waiting!: Waiting;
     try {
       return await new Promise<Completed | Pending>((resolve, reject) => {
-        waiting = { id, resolve, reject };
+        waiting = { id, asked: false, resolve, reject };
         timer = setTimeout(() => resolve({ status: "pending", intentId: id, forModel: sentences.pending }), Math.min(timeout, LONGEST));
         this.waits.add(waiting);
         if (this.running) this.news();
@@ -446,12 +449,25 @@ export class Results {
     listening?.then((stop) => stop(), () => {});
   }
 
-  private async look(waits: Waiting[]): Promise<void> {
+  private async ask(text: string, values: unknown[]): Promise<any[]> {
     let timer: any;
-    const rows = await Promise.race([
-      this.database.execute(SETTLED, [`{${waits.map((waiting) => waiting.id).join(",")}}`]),
+    return await Promise.race([
+      this.database.execute(text, values),
       new Promise<never>((_, reject) => { timer = setTimeout(reject, STUCK, new Error("no answer")); }),
     ]).finally(() => clearTimeout(timer));
+  }
+
+  private async look(waits: Waiting[]): Promise<void> {
+    if (waits.some((waiting) => !waiting.asked)) {
+      const [{ open }] = await this.ask(OPEN, []);
+      if (open) {
+        const error = new NotCommitted("this connection is in a transaction that has written; commit, and wait after that");
+        for (const waiting of waits) waiting.reject(error);
+        return;
+      }
+      for (const waiting of waits) waiting.asked = true;
+    }
+    const rows = await this.ask(SETTLED, [`{${waits.map((waiting) => waiting.id).join(",")}}`]);
     const found = new Map(rows.map((row) => [String(row.intent_id), row]));
     for (const waiting of waits) {
       const row = found.get(waiting.id);

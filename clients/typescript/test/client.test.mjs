@@ -199,7 +199,7 @@ test("a Pool is no transaction, and serves results", options, async () => {
     const act = (changed, inside = () => {}) => agent(async (client) => {
       await client.query("BEGIN");
       const recorded = await enqueue(fromPg(client), intent(run, changed));
-      await inside(recorded);
+      await inside(recorded, client);
       await client.query("COMMIT");
       return recorded;
     });
@@ -211,6 +211,7 @@ test("a Pool is no transaction, and serves results", options, async () => {
     await assert.rejects(results.wait(await act({ tool: "cut/act" }), { timeout: 60_000 }), esm.Unknown);
     assert.equal((await results.wait(await act({ step: "waits" }), { timeout: 200 })).status, "pending");
     await act({ step: "open" }, (recorded) => assert.rejects(results.wait(recorded), esm.NotCommitted));
+    await act({ step: "inside" }, (recorded, client) => assert.rejects(new Results(fromPg(client)).wait(recorded), esm.NotCommitted));
     const [settled] = await Promise.all([Promise.all(Array.from({ length: 1000 }, () => results.wait(done, { timeout: 60_000 })))]);
     assert.ok(settled.every(({ status }) => status === "completed"));
   } finally {
