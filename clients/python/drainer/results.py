@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import selectors
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ QUICKEST, SLOWEST = 0.05, 0.25  # seconds between two looks, unless a notificati
 BREATH = 0.005  # seconds between two looks, however many notifications come
 IDLE = 5.0  # seconds until a connection that serves no wait is closed
 BATCH = 1000  # intents that one statement asks for
+STUCK = 10.0  # seconds until a statement is given up with its connection, so that it does not stop all waits
 
 _log = logging.getLogger("drainer")
 
@@ -286,10 +288,19 @@ def _dbapi(connection: Any) -> _Link:
         heard = []
         connection.add_notify_handler(heard.append)
 
+    # The drivers have no limit for a server that is there and says nothing; a pooler would give one of the server's to others.
+    wire = socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
+
     def ask(statement: str, value: str) -> Sequence[Any]:
-        with connection.cursor() as cursor:
-            cursor.execute(statement.format("%s"), (value,))
-            return [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in cursor.fetchall()]
+        watch = threading.Timer(STUCK, _cut, (wire,))
+        watch.daemon = True
+        watch.start()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement.format("%s"), (value,))
+                return [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in cursor.fetchall()]
+        finally:
+            watch.cancel()
 
     def hears(seconds: float) -> bool:
         if not heard:
@@ -310,7 +321,18 @@ def _dbapi(connection: Any) -> _Link:
             for statement in _LISTEN:
                 cursor.execute(statement)
 
-    return _Link(ask, listen, hears, connection.close)
+    def close() -> None:
+        wire.close()
+        connection.close()
+
+    return _Link(ask, listen, hears, close)
+
+
+def _cut(wire: socket.socket) -> None:
+    try:
+        wire.shutdown(socket.SHUT_RDWR)
+    except OSError:  # it was closed in between
+        pass
 
 
 def _over_asyncpg(asyncpg: Any, dsn: str) -> _Link:

@@ -129,6 +129,30 @@ class TestResults(Results):
         self.settle(intent, "completed")
         self.assertEqual(waiting.future.result(PATIENCE), Completed(intent.id, "ref-1", {"n": 1}))
 
+    def test_a_statement_that_is_stuck_is_given_up(self):
+        def backends():
+            return {pid for (pid,) in self.admin(
+                "SELECT pid FROM pg_stat_activity WHERE query LIKE '%%outbox.await(%%' AND pid <> pg_backend_pid() AND usename = %s",
+                urlsplit(world.AGENT).username)}
+
+        for driver in ("psycopg", "psycopg2"):
+            with self.subTest(driver), mock.patch.object(results, "STUCK", 0.3), mock.patch.dict(
+                sys.modules, {"psycopg": None} if driver == "psycopg2" else {},
+            ):
+                if lacking := world.missing((driver,)):
+                    self.skipTest(f"{lacking} is not installed")
+                results._waiters.clear()
+                intent = self.agent.act(step=driver)
+                with world.administrator() as holder:
+                    holder.execute("BEGIN; LOCK TABLE outbox.attempt IN ACCESS EXCLUSIVE MODE")
+                    waiting = results.begin(world.AGENT, intent.id, None)
+                    seen = set()
+                    while len(seen) < 3:
+                        seen |= backends()
+                    holder.execute("COMMIT")
+                self.settle(intent, "completed")
+                self.assertEqual(waiting.future.result(PATIENCE).status, "completed")
+
     def test_every_driver_can_wait(self):
         for driver in ("psycopg", "psycopg2", "asyncpg"):
             if world.missing((driver,)):
