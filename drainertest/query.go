@@ -103,7 +103,7 @@ func AwaitBlocked(t testing.TB, db querier) {
 }
 
 // Patience bounds every wait for a condition: far above what a slow machine needs.
-const Patience = 60 * time.Second
+const Patience = 2 * time.Minute
 
 // Eventually returns once the condition holds, and fails the test if it does
 // not within [Patience].
