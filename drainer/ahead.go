@@ -8,28 +8,83 @@ import (
 const (
 	// aCrowd is so many rows in due order, more than of all other runs, that their run keeps others waiting.
 	aCrowd = 32
-	// crowdsAtOnce bounds the runs that a look ahead passes by.
+	// crowdsAtOnce bounds the fronts of a tenant, and the runs that a look ahead passes by.
 	crowdsAtOnce = 16
 )
+
+// front is a place from which a tenant's rows are claimed in due order, up to the next one: the first where they begin,
+// and one more for each other run with many rows. They share the tenant's part of a claim, so that its runs take turns.
+type front struct {
+	id     int
+	cursor Cursor
+	runs   majority
+}
 
 // ahead finds the rows of a tenant's other runs behind those of a run that has many. It looks window by window, beside
 // the claims in due order: claim.sql bounds the rows that one look reads.
 type ahead struct {
-	front   majority // of the rows that were claimed in due order
+	isOn    bool     // a run keeps others waiting
 	found   majority // of the rows that looks ahead brought
-	crowd   []string // the runs that they pass by, the one of the front first; none while no run keeps others waiting
+	passed  []string // runs that looks pass by, and that have no front: those of a tenant with a limit in flight
 	cursor  Cursor
 	begunAt time.Time // when it was last where the claims in due order are
 	next    time.Time // when the next look may come
 	wasLast bool      // the tenant's last part was one
+	fronts  int       // that there were
+	turn    int       // which front comes first
 }
 
-// plan makes a due tenant's part a look ahead where it is time for one, and never twice in a row.
-func (a *ahead) plan(part *Part, now time.Time) {
-	a.wasLast = len(a.crowd) > 0 && !a.wasLast && now.After(a.next) && !part.After.IsZero()
-	if a.wasLast {
-		part.After, part.Ahead, part.Crowd = a.cursor, true, slices.Clone(a.crowd)
+// parts divides a due tenant's part among its fronts, or makes it a look ahead where it is time for one, and never
+// twice in a row. A look has no more than a front: what it brings may be of a single run.
+func (t *tenant) parts(part Part, now time.Time) []Part {
+	a := &t.ahead
+	if a.wasLast = a.isOn && !a.wasLast && now.After(a.next) && !part.After.IsZero(); a.wasLast {
+		if a.cursor.Compare(t.fronts[0].cursor) < 0 {
+			a.cursor = t.fronts[0].cursor
+		}
+		part.Limit = max(1, part.Limit/(len(t.fronts)+1))
+		part.After, part.Ahead, part.Crowd = a.cursor, true, t.crowd()
+		return []Part{part}
 	}
+	var parts []Part
+	for i, f := range t.fronts {
+		own := part
+		if own.Limit = (part.Limit + (i+a.turn)%len(t.fronts)) / len(t.fronts); own.Limit == 0 {
+			continue
+		}
+		if i > 0 {
+			own.After, own.Front = f.cursor, f.id
+		}
+		if i+1 < len(t.fronts) {
+			own.Before, own.Until = t.fronts[i+1].cursor, t.fronts[i+1].id
+		}
+		parts = append(parts, own)
+	}
+	a.turn++
+	return rotated(parts, a.turn) // the first ones may have all the bytes
+}
+
+// crowd lists the runs that looks pass by.
+func (t *tenant) crowd() []string {
+	crowd := slices.Clone(t.ahead.passed)
+	for _, f := range t.fronts {
+		if f.runs.rows >= aCrowd/2 {
+			crowd = append(crowd, f.runs.run)
+		}
+	}
+	return crowd
+}
+
+// leaves gives up a front that found less than its part: it has come to where the next one begins, or to the end of
+// what is due. It reports whether the tenant may have more.
+func (t *tenant) leaves(at int, part Part) bool {
+	if at < 0 || len(t.fronts) == 1 {
+		return at < 0
+	}
+	if part.Before.IsZero() || (at+1 < len(t.fronts) && t.fronts[at+1].id == part.Until) {
+		t.fronts = slices.Delete(t.fronts, at, at+1)
+	}
+	return true
 }
 
 // looked goes on behind what it found. At the end it starts from the front again, once a second, for what came late or was passed by.
@@ -39,31 +94,46 @@ func (a *ahead) looked(part Part, taken Taken, front Cursor, took time.Duration,
 	case taken.Found > 0 && taken.Next.Compare(a.cursor) > 0:
 		a.cursor = taken.Next
 	case taken.Found == 0 && part.After == a.cursor && now.Sub(a.begunAt) > fullScanInterval:
-		a.cursor, a.begunAt, a.crowd = front, now, a.crowd[:min(1, len(a.crowd))]
+		a.cursor, a.begunAt, a.passed = front, now, nil
 	}
 }
 
-func (a *ahead) count(run string, byLook bool) {
-	switch {
-	case !byLook:
-		a.front.count(run)
-	case !slices.Contains(a.crowd, run): // else it was the last of its window
-		a.found.count(run)
+func (t *tenant) count(part Part, run string) {
+	if part.Ahead {
+		if !slices.Contains(part.Crowd, run) { // else it was the last of its window
+			t.ahead.found.count(run)
+		}
+	} else if at := slices.IndexFunc(t.fronts, func(f front) bool { return f.id == part.Front }); at >= 0 {
+		t.fronts[at].runs.count(run)
 	}
 }
 
-// weigh decides whether looks ahead are needed, after some rows were counted.
-func (a *ahead) weigh(front Cursor, now time.Time) {
-	switch {
-	case a.front.rows < aCrowd/2:
-		a.crowd = nil
-	case a.front.rows >= aCrowd && len(a.crowd) == 0:
-		a.crowd, a.cursor, a.begunAt = []string{a.front.run}, front, now
-	case a.front.rows >= aCrowd && a.crowd[0] != a.front.run:
-		a.crowd = []string{a.front.run}
-	case a.found.rows >= aCrowd && !slices.Contains(a.crowd, a.found.run) && len(a.crowd) < crowdsAtOnce:
-		a.crowd = append(a.crowd, a.found.run)
+// weigh decides whether looks ahead are needed, and which runs have fronts, after some rows were counted.
+func (t *tenant) weigh(now time.Time) {
+	a := &t.ahead
+	for i := len(t.fronts) - 1; i > 0; i-- {
+		own := t.fronts[i].runs
+		if t.limited || own.rows < aCrowd/2 || slices.ContainsFunc(t.fronts[:i], func(f front) bool { return f.runs.run == own.run }) {
+			t.fronts = slices.Delete(t.fronts, i, i+1)
+		}
 	}
+	first := &t.fronts[0]
+	switch {
+	case first.runs.rows < aCrowd/2 && len(t.fronts) == 1:
+		*a = ahead{fronts: a.fronts}
+	case first.runs.rows >= aCrowd && !a.isOn:
+		a.isOn, a.cursor, a.begunAt = true, first.cursor, now
+	}
+	if crowd := t.crowd(); !a.isOn || a.found.rows < aCrowd || slices.Contains(crowd, a.found.run) || len(crowd) >= crowdsAtOnce {
+		return
+	}
+	if t.limited { // one part at a time can keep its limit
+		a.passed = append(a.passed, a.found.run)
+	} else if at, _ := slices.BinarySearchFunc(t.fronts, a.cursor, func(f front, place Cursor) int { return f.cursor.Compare(place) }); at > 0 || first.cursor == a.cursor {
+		a.fronts++
+		t.fronts = slices.Insert(t.fronts, max(1, at), front{a.fronts, a.cursor, a.found})
+	}
+	a.found = majority{}
 }
 
 // majority is the run that more rows belonged to than to all others, lately.

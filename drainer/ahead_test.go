@@ -11,9 +11,10 @@ import (
 
 // ofRuns is one tenant's due rows, each by its run's name, claimed as claim.sql does it.
 type ofRuns struct {
-	runs []string // in due order; empty once claimed
-	scan scan
-	read int // by looks ahead
+	runs    []string // in due order; empty once claimed
+	scan    scan
+	limited bool
+	read    int // by looks ahead
 }
 
 func placeOf(i int) Cursor { return Cursor{time.Unix(int64(i)+1, 0), int64(i) + 1} }
@@ -21,13 +22,13 @@ func placeOf(i int) Cursor { return Cursor{time.Unix(int64(i)+1, 0), int64(i) + 
 func (o *ofRuns) claim(limit, window int) (claimed []string) {
 	claim := Claim{Limit: limit}
 	o.scan.plan(&claim, time.Now())
-	reply, taken := ClaimReply{Took: time.Millisecond}, Taken{Weight: 1}
-	for _, part := range claim.Parts {
+	reply := ClaimReply{Took: time.Millisecond}
+	for n, part := range claim.Parts {
 		if part.First > 0 {
 			continue
 		}
-		seen := 0
-		for i := int(part.After.IntentID); i < len(o.runs) && reply.Found < limit && taken.Found < part.Limit; i++ {
+		seen, taken := 0, Taken{Part: n, Weight: 1, Limited: o.limited}
+		for i := int(part.After.IntentID); i < len(o.runs) && reply.Found < limit && taken.Found < part.Limit && (part.Before.IsZero() || placeOf(i).Compare(part.Before) <= 0); i++ {
 			if o.runs[i] == "" {
 				continue
 			}
@@ -43,13 +44,13 @@ func (o *ofRuns) claim(limit, window int) (claimed []string) {
 			taken.Found++
 			reply.Found++
 			taken.Next = placeOf(i)
-			reply.Rows = append(reply.Rows, &Row{Tuple: dispatch.Tuple{AgentRunID: o.runs[i]}})
+			reply.Rows = append(reply.Rows, &Row{Part: n, Tuple: dispatch.Tuple{AgentRunID: o.runs[i]}})
 			claimed = append(claimed, o.runs[i])
 			o.runs[i] = ""
 		}
-	}
-	if taken.Found > 0 {
-		reply.Of = []Taken{taken}
+		if taken.Found > 0 {
+			reply.Of = append(reply.Of, taken)
+		}
 	}
 	o.scan.looked(claim, reply, time.Now())
 	return claimed
@@ -57,19 +58,66 @@ func (o *ofRuns) claim(limit, window int) (claimed []string) {
 
 func TestARunsBacklogKeepsNoOtherRunOfItsTenantWaiting(t *testing.T) {
 	t.Parallel()
-	for name, claims := range map[string]struct{ limit, most int }{"large claims": {1000, 80}, "small ones": {8, 100}, "single rows": {1, 200}} {
+	for name, claims := range map[string]struct {
+		limit, most int
+		limited     bool
+	}{"large claims": {1000, 80, false}, "small ones": {8, 100, false}, "single rows": {1, 200, false}, "of a limited tenant": {8, 100, true}} {
 		synctest.Test(t, func(t *testing.T) {
-			o := ofRuns{runs: slices.Repeat([]string{"flood"}, 60_000)}
+			o := ofRuns{runs: slices.Repeat([]string{"flood"}, 60_000), limited: claims.limited}
 			o.runs = append(o.runs, slices.Repeat([]string{"second"}, 5_000)...)
 			o.runs = append(o.runs, "lone")
 			for n := range claims.most {
-				if slices.Contains(o.claim(claims.limit, 2000), "lone") {
+				claimed := o.claim(claims.limit, 2000)
+				if fronts := len(o.scan.tenants[0].fronts); claims.limited && fronts > 1 {
+					t.Fatalf("%s: there are %d fronts, and each would have the limit", name, fronts)
+				}
+				if slices.Contains(claimed, "lone") {
 					t.Logf("%s: claim %d", name, n)
 					return
 				}
 				time.Sleep(50 * time.Millisecond)
 			}
 			t.Errorf("%s: the lone row was not claimed in %d claims", name, claims.most)
+		})
+	}
+}
+
+// Three runs share each claim once they are found, and two when one has ended.
+func TestRunsWithManyRowsTakeTurns(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int{500, 100, 64, 8} {
+		synctest.Test(t, func(t *testing.T) {
+			left := map[string]int{"first": 5_000, "second": 5_000, "third": 10_000}
+			var o ofRuns
+			for _, run := range []string{"first", "second", "third"} {
+				o.runs = append(o.runs, slices.Repeat([]string{run}, left[run])...)
+			}
+			var late []int // claims in which a run that had rows got too few or too many
+			for n := 1; len(left) > 0; n++ {
+				time.Sleep(15 * time.Millisecond)
+				share := limit / len(left)
+				claimed := o.claim(limit, 2000)
+				if n > 20_000 {
+					t.Fatalf("claims of %d: %v rows are left", limit, left)
+				}
+				got := map[string]int{}
+				for _, run := range claimed {
+					got[run]++
+				}
+				for run := range left {
+					if left[run] -= got[run]; left[run] == 0 {
+						delete(left, run)
+					}
+					if got[run] > share+1 || (got[run] < share && len(claimed) > share+1 && left[run] > 0) {
+						late = append(late, n)
+					}
+				}
+			}
+			late = slices.Compact(late)
+			t.Logf("claims of %d: not all had their share in %v", limit, late)
+			if most := 10 + 500/limit; len(late) > most {
+				t.Errorf("claims of %d: not all had their share in %d claims, want at most %d", limit, len(late), most)
+			}
 		})
 	}
 }

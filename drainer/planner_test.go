@@ -164,12 +164,12 @@ func TestLooksThatBeganTogetherPassNothingOver(t *testing.T) {
 		"and the other one stays behind":    {from(10), []Cursor{everywhere, from(10)}, []int{5, 20}, from(5)},
 		"whichever comes first":             {from(10), []Cursor{from(10), everywhere}, []int{20, 5}, from(5)},
 	} {
-		s := scan{tenants: []*tenant{{weight: 1, cursor: test.cursor}}}
+		s := scan{tenants: []*tenant{{weight: 1, fronts: []front{{cursor: test.cursor}}}}}
 		for i, after := range test.looks {
 			claim := Claim{Limit: 1, Parts: []Part{{Limit: 1, After: after}}}
 			s.looked(claim, ClaimReply{Found: 1, Of: []Taken{{Found: 1, Next: from(test.ends[i])}}}, time.Now())
 		}
-		if cursor := s.tenants[0].cursor; cursor != test.want {
+		if cursor := s.tenants[0].fronts[0].cursor; cursor != test.want {
 			t.Errorf("%s: it goes on from %v, want %v", name, cursor, test.want)
 		}
 	}

@@ -43,11 +43,12 @@ type scan struct {
 type tenant struct {
 	id      int16
 	weight  int
-	credit  float64 // rows that it is owed, or below 0 had too many
-	cursor  Cursor
+	credit  float64   // rows that it is owed, or below 0 had too many
+	fronts  []front   // at least one, in due order
 	allowed time.Time // the next full scan may come
 	overdue time.Time // the next full scan must come
 	hungry  bool      // the last look found all it asked for
+	limited bool      // it has a limit in flight
 	foundAt time.Time
 	ahead   ahead
 }
@@ -62,7 +63,7 @@ func (s *scan) owe() { s.owed = true }
 // cursors have passed since.
 func (s *scan) restart() {
 	for _, t := range s.tenants {
-		t.cursor, t.credit, t.ahead = Cursor{}, 0, ahead{}
+		t.fronts, t.credit, t.ahead = make([]front, 1), 0, ahead{}
 	}
 	s.owed, s.nothing = true, false
 }
@@ -154,15 +155,15 @@ func (s *scan) divide(claim *Claim, now time.Time) {
 	for i, t := range due {
 		// One that is owed less than a row has the place of another that turns out to have none.
 		given[i] = max(1, given[i])
-		t.credit -= float64(given[i])
-		part := t.part(claim, given[i], now)
-		t.ahead.plan(&part, now)
-		claim.Parts = append(claim.Parts, part)
+		for _, part := range t.parts(t.part(claim, given[i], now), now) {
+			t.credit -= float64(part.Limit)
+			claim.Parts = append(claim.Parts, part)
+		}
 	}
 }
 
 func (t *tenant) part(claim *Claim, limit int, now time.Time) Part {
-	part := Part{First: t.id, Last: t.id, Limit: limit, After: t.from(now)}
+	part := Part{First: t.id, Last: t.id, Limit: limit, After: t.from(now), Front: t.fronts[0].id}
 	claim.Rescans = claim.Rescans || part.After.IsZero()
 	return part
 }
@@ -172,7 +173,7 @@ func (t *tenant) from(now time.Time) Cursor {
 		t.overdue = now.Add(fullScanInterval) // a look that begins beside this one need not be another full scan
 		return Cursor{}
 	}
-	return t.cursor
+	return t.fronts[0].cursor
 }
 
 func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
@@ -183,17 +184,20 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 	// The last part with rows, and those behind it, may have more: they are due until a claim shows that they are not.
 	last := len(parts)
 	if reply.Found == claim.Limit || (claim.Bytes > 0 && reply.Bytes >= claim.Bytes) {
-		for last--; last > 0 && !slices.ContainsFunc(reply.Of, parts[last].has); {
+		for last--; last > 0 && !slices.ContainsFunc(reply.Of, func(taken Taken) bool { return taken.Part == last }); {
 			last--
 		}
 	}
 	isFull, searched, cut, width := true, false, false, 0
 	for i, part := range parts {
 		searched, cut = searched || !part.isOfOne(), cut || (i > last && !part.isOfOne())
-		isFull, width = isFull && part.After.IsZero() && !part.Ahead, width+int(part.Last)-int(part.First)+1
+		isFull = isFull && part.After.IsZero() && !part.Ahead
+		if i == 0 || parts[i-1].First != part.First {
+			width += int(part.Last) - int(part.First) + 1
+		}
 		var of []Taken
 		for _, taken := range reply.Of {
-			if part.has(taken) {
+			if taken.Part == i {
 				of = append(of, taken)
 			}
 		}
@@ -205,7 +209,10 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 			s.tenant(taken).looked(part, taken, i >= last || len(of) > 1, reply.Took, now)
 		}
 	}
-	s.count(parts, reply, now)
+	s.count(parts, reply)
+	for _, t := range s.tenants {
+		t.weigh(now)
+	}
 	s.nothing = isFull && width > LastTenant && reply.Found == 0 && !reply.Held
 	s.hasBegun = true
 	if searched && !cut {
@@ -217,29 +224,21 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 }
 
 // count takes note of whose runs the rows are.
-func (s *scan) count(parts []Part, reply ClaimReply, now time.Time) {
-	looksAhead := map[int16]bool{}
-	for _, part := range parts {
-		if part.Ahead {
-			looksAhead[part.First] = true
-		}
-	}
+func (s *scan) count(parts []Part, reply ClaimReply) {
 	for _, row := range reply.Rows {
 		if at, known := s.find(row.Tenant); known {
-			s.tenants[at].ahead.count(row.Tuple.AgentRunID, looksAhead[row.Tenant])
+			s.tenants[at].count(parts[row.Part], row.Tuple.AgentRunID)
 		}
-	}
-	for _, t := range s.tenants {
-		t.ahead.weigh(t.cursor, now)
 	}
 }
 
 func (t *tenant) looked(part Part, taken Taken, isHungry bool, took time.Duration, now time.Time) {
 	if part.Ahead { // it says nothing of the rows in due order
 		t.credit += float64(part.Limit - taken.Found)
-		t.ahead.looked(part, taken, t.cursor, took, now)
+		t.ahead.looked(part, taken, t.fronts[0].cursor, took, now)
 		return
 	}
+	at := slices.IndexFunc(t.fronts, func(f front) bool { return f.id == part.Front })
 	isFull := part.After.IsZero()
 	if isFull {
 		pause := min(fullScanShare*took, maxScanPause)
@@ -247,17 +246,17 @@ func (t *tenant) looked(part Part, taken Taken, isHungry bool, took time.Duratio
 		t.overdue = now.Add(max(fullScanInterval, pause))
 	}
 	if taken.Found > 0 {
-		t.foundAt = now
+		t.foundAt, t.limited = now, taken.Limited
 		// With two claims in flight the cursor only moves forward. It does not pass over
 		// rows that a full scan has yet to go through.
-		if isFull || (part.After.Compare(t.cursor) <= 0 && taken.Next.Compare(t.cursor) > 0) {
-			t.cursor = taken.Next
+		if at >= 0 && (isFull || (part.After.Compare(t.fronts[at].cursor) <= 0 && taken.Next.Compare(t.fronts[at].cursor) > 0)) {
+			t.fronts[at].cursor = taken.Next
 		}
 	}
 	if t.hungry && part.isOfOne() {
 		t.credit += float64(part.Limit - taken.Found)
 	}
-	if t.hungry = isHungry || taken.Found == part.Limit; !t.hungry {
+	if t.hungry = isHungry || taken.Found == part.Limit || t.leaves(at, part); !t.hungry {
 		t.credit = 0
 	}
 }
@@ -269,7 +268,7 @@ func (s *scan) find(id int16) (at int, known bool) {
 func (s *scan) tenant(taken Taken) *tenant {
 	i, known := s.find(taken.Tenant)
 	if !known {
-		s.tenants = slices.Insert(s.tenants, i, &tenant{id: taken.Tenant})
+		s.tenants = slices.Insert(s.tenants, i, &tenant{id: taken.Tenant, fronts: make([]front, 1)})
 	}
 	s.tenants[i].weight = max(1, taken.Weight)
 	return s.tenants[i]

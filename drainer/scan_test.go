@@ -40,7 +40,7 @@ func (b *backlog) claim(limit int) (found map[int16]int, total int) {
 	b.scan.plan(&claim, time.Now())
 	reply := ClaimReply{Took: time.Millisecond}
 	found = map[int16]int{}
-	for _, part := range claim.Parts {
+	for n, part := range claim.Parts {
 		rooms := b.rooms(part, limit)
 		for _, id := range slices.Sorted(maps.Keys(rooms)) {
 			took := min(rooms[id], b.due[id], limit-reply.Found)
@@ -51,7 +51,7 @@ func (b *backlog) claim(limit int) (found map[int16]int, total int) {
 			b.due[id] -= took
 			reply.Found += took
 			found[id] += took
-			reply.Of = append(reply.Of, Taken{Tenant: id, Weight: b.weight[id], Found: took, Next: Cursor{time.Unix(b.place, 0), b.place}})
+			reply.Of = append(reply.Of, Taken{Part: n, Tenant: id, Weight: b.weight[id], Found: took, Next: Cursor{time.Unix(b.place, 0), b.place}})
 		}
 	}
 	b.scan.looked(claim, reply, time.Now())

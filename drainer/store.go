@@ -127,6 +127,9 @@ type Part struct {
 	First, Last int16 // tenants
 	Limit       int
 	After       Cursor
+	Before      Cursor // the last row that it may take; zero for none
+	Front       int    // of the tenant's fronts the one that it follows
+	Until       int    // the front that begins at Before
 
 	Ahead bool     // it looks in a window behind the cursor, for rows of other runs than Crowd; it takes the last row of the window whatever it is
 	Crowd []string // runs
@@ -135,8 +138,10 @@ type Part struct {
 // LastTenant is no smaller than any tenant. Tenant 0 is that of rows that have none.
 const LastTenant = math.MaxInt16
 
-func (p Part) isOfOne() bool        { return p.First == p.Last }
-func (p Part) has(taken Taken) bool { return p.First <= taken.Tenant && taken.Tenant <= p.Last }
+func (p Part) isOfOne() bool { return p.First == p.Last }
+
+// Has reports whether it is for rows of this tenant.
+func (p Part) Has(tenant int16) bool { return p.First <= tenant && tenant <= p.Last }
 
 // Cursor is where the last claim ended. Scanning from there skips the dead
 // index entries of rows claimed earlier; the zero cursor scans from the start.
@@ -189,12 +194,14 @@ type ClaimReply struct {
 	Took  time.Duration // of a batch's first claim, with all that the batch settled
 }
 
-// Taken counts the rows that a claim found of one tenant.
+// Taken counts the rows that a part of a claim found of one tenant.
 type Taken struct {
-	Tenant int16
-	Weight int // of the tenant's share
-	Found  int
-	Next   Cursor // its last row
+	Part    int // its place among the claim's parts
+	Tenant  int16
+	Weight  int  // of the tenant's share
+	Limited bool // the tenant has a limit in flight
+	Found   int
+	Next    Cursor // its last row
 }
 
 // DueLimit is where counting due rows stops.
@@ -222,6 +229,7 @@ type Row struct {
 
 	Tenant  int16
 	Weight  int // of the tenant's share
+	Part    int // of its claim's parts the one that took it
 	Tuple   dispatch.Tuple
 	Key     dispatch.Qualifiers // of its newest key, as the store has them: no configuration changes the key of a row
 	Payload json.RawMessage

@@ -79,7 +79,8 @@ func queueClaim(batch *pgx.Batch, worker string, known known, claims []drainer.C
 		statement, probes = probeSQL, first.Server
 	}
 	batch.Queue(statement, worker, c.providers, c.limits, c.servers, c.fallbacks, first.ProbeFor.Seconds(), c.bytes,
-		c.lanes, c.firsts, c.lasts, c.rooms, c.times, c.intents, c.once, known.History, known.LSN, c.ahead, c.crowd).Query(func(rows pgx.Rows) error {
+		c.lanes, c.firsts, c.lasts, c.rooms, c.times, c.intents, c.once, known.History, known.LSN, c.ahead, c.crowd,
+		c.endTimes, c.endIntents, c.more).Query(func(rows pgx.Rows) error {
 		found, err := pgx.CollectRows(rows, newClaimedScan(time.Now()).row)
 		if err != nil {
 			return fmt.Errorf("claimed row: %w", err)
@@ -89,7 +90,8 @@ func queueClaim(batch *pgx.Batch, worker string, known known, claims []drainer.C
 			replies[lane] = drainer.ClaimReply{Took: took, Rows: make([]*drainer.Row, 0, min(claims[lane].Limit, len(found)))}
 		}
 		for _, row := range inOrder(found) {
-			takeClaimed(&replies[lanes[row.lane-1]], row, probes)
+			lane := lanes[row.lane-1]
+			takeClaimed(&replies[lane], claims[lane].Parts, row, probes)
 		}
 		*before = time.Now()
 		return nil
@@ -118,6 +120,9 @@ type claimColumns struct {
 	times         []pgtype.Timestamptz
 	intents       []int64
 	ahead         []bool
+	endTimes      []pgtype.Timestamptz
+	endIntents    []int64
+	more          []bool // another part comes before it, of the same tenant
 
 	crowd []string // of all lanes
 }
@@ -136,13 +141,19 @@ func newClaimColumns(claims []drainer.Claim, lanes []int) (c claimColumns) {
 		if len(parts) == 0 {
 			parts = []drainer.Part{{Last: drainer.LastTenant, Limit: claim.Limit}}
 		}
-		for _, part := range parts {
+		for n, part := range parts {
 			c.lanes = append(c.lanes, i+1)
 			c.firsts, c.lasts = append(c.firsts, part.First), append(c.lasts, part.Last)
 			c.rooms = append(c.rooms, part.Limit)
 			c.times = append(c.times, timeOf(part.After))
 			c.intents = append(c.intents, part.After.IntentID)
 			c.ahead, c.crowd = append(c.ahead, part.Ahead), append(c.crowd, part.Crowd...)
+			end := pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+			if !part.Before.IsZero() {
+				end = timeOf(part.Before)
+			}
+			c.endTimes, c.endIntents = append(c.endTimes, end), append(c.endIntents, cmp.Or(part.Before.IntentID, math.MaxInt64))
+			c.more = append(c.more, n > 0 && parts[n-1].First == part.First)
 		}
 	}
 	return c
@@ -176,13 +187,22 @@ func inOrder(found []claimedRow) []claimedRow {
 	return found
 }
 
-func takeClaimed(reply *drainer.ClaimReply, row claimedRow, probes string) {
+func takeClaimed(reply *drainer.ClaimReply, parts []drainer.Part, row claimedRow, probes string) {
 	reply.Found++
 	reply.Bytes += row.bytes
-	at := slices.IndexFunc(reply.Of, func(t drainer.Taken) bool { return t.Tenant == row.Tenant })
+	for i := range parts { // of several for one tenant, the one that begins nearest before the row
+		took := &parts[row.Part]
+		if parts[i].Has(row.Tenant) && parts[i].After.Compare(row.place) < 0 &&
+			(!took.Has(row.Tenant) || took.After.Compare(row.place) >= 0 || took.After.Compare(parts[i].After) < 0) {
+			row.Part = i
+		}
+	}
+	limited := row.Weight < 0
+	row.Weight = max(row.Weight, -row.Weight)
+	at := slices.IndexFunc(reply.Of, func(t drainer.Taken) bool { return t.Tenant == row.Tenant && t.Part == row.Part })
 	if at < 0 {
 		at = len(reply.Of)
-		reply.Of = append(reply.Of, drainer.Taken{Tenant: row.Tenant, Weight: row.Weight})
+		reply.Of = append(reply.Of, drainer.Taken{Part: row.Part, Tenant: row.Tenant, Weight: row.Weight, Limited: limited})
 	}
 	reply.Of[at].Found++
 	reply.Of[at].Next = row.place

@@ -1037,3 +1037,41 @@ func TestALookAheadTakesOtherRunsRowsOfItsWindow(t *testing.T) {
 		t.Errorf("%d rows are left, want all but those that were taken", len(got))
 	}
 }
+
+// Two parts of one tenant end where the next one begins, and tell their rows apart. A tenant with a limit in flight has one of them.
+func TestPartsOfATenantTakeTheRowsBetweenTheirPlaces(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.ofTenant(5, 1, 100)
+	all := drainertest.Column[int64](t, o.db, `SELECT intent_id FROM outbox.queue ORDER BY next_attempt_at, intent_id`)
+	places := map[int64]drainer.Cursor{}
+	for _, intent := range all {
+		places[intent] = o.placeOf(intent)
+	}
+	claim := func(parts ...drainer.Part) (got [][]int64) {
+		reply := o.batch(worker, drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 50, Parts: parts}}}).Claimed[0]
+		got = make([][]int64, len(parts))
+		for _, row := range reply.Rows {
+			got[row.Part] = append(got[row.Part], row.IntentID)
+		}
+		for _, taken := range reply.Of {
+			if taken.Found != len(got[taken.Part]) || taken.Next.Compare(places[slices.Max(got[taken.Part])]) != 0 {
+				t.Errorf("part %d is said to have %d rows to %v, want %v", taken.Part, taken.Found, taken.Next, got[taken.Part])
+			}
+		}
+		return got
+	}
+	middle := places[all[9]]
+	later := drainer.Part{First: 5, Last: 5, Limit: 10, After: middle}
+	first := drainer.Part{First: 5, Last: 5, Limit: 20, After: beginning, Before: middle}
+	if got := claim(later, first); !slices.Equal(got[0], all[10:20]) || !slices.Equal(got[1], all[:10]) {
+		t.Errorf("took %v", got)
+	}
+	o.exec(`UPDATE outbox.tenant SET max_in_flight = 25 WHERE tenant_id = 5`)
+	first.Before = places[all[29]]
+	later.After = first.Before
+	if got := claim(later, first); len(got[0])+len(got[1]) > 25 || len(got[0]) != 10 || len(got[1]) != 0 {
+		t.Errorf("took %v, want 10 rows by the first part", got)
+	}
+}

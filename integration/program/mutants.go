@@ -297,8 +297,8 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 		Belief: "what is due first is claimed first, whose run it is",
 		Edits: []Edit{{
 			File:  "drainer/ahead.go",
-			Guard: "	a.wasLast = len(a.crowd) > 0 && ",
-			Break: "	a.wasLast = len(a.crowd) > crowdsAtOnce && ",
+			Guard: "	if a.wasLast = a.isOn && ",
+			Break: "	if a.wasLast = a.isOn && len(t.fronts) > crowdsAtOnce && ",
 		}},
 	},
 }

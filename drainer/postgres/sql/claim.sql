@@ -6,6 +6,7 @@
 -- their lane: $8 the lane's place in $2, $9 and $10 the first and the last tenant, $11 limit, $12 and $13
 -- cursor. A part of several tenants is divided by weight among the first of them that have due rows.
 -- $17 whether it looks ahead: in the next 2000 rows, for those of other runs than $18, and takes the last one whatever it is.
+-- $19 and $20 the last place of a part; $21 whether the part before is of the same tenant too.
 -- $14 whether a lane may repeat an effect; $15 and $16 the history that this process knows and how far it saw it.
 -- Rows and claims change place in one statement. A declared dead worker and a paused
 -- provider claim nothing. A forward row of a run under compensation is stopped
@@ -43,16 +44,16 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
     AND {{if .Operation}}coalesce(own.state = 'closed', true) AND {{end}}{{if .Probe}}EXISTS (SELECT FROM probe){{else}}coalesce(upstream.state = 'closed' AND NOT upstream.paused, true){{end}}
     AND EXISTS (SELECT FROM outbox.worker WHERE worker_id = $1::uuid)
 ), part AS MATERIALIZED (
-  SELECT p.lane, p.place, p.after_time, p.after_intent, p.ahead, coalesce(e.next_attempt_at, 'infinity') AS end_time, coalesce(e.intent_id, 9223372036854775807) AS end_intent, t.tenant, t.room
-  FROM unnest($8::bigint[], $9::smallint[], $10::smallint[], $11::bigint[], $12::timestamptz[], $13::bigint[], $17::boolean[])
-    WITH ORDINALITY AS p (lane, first, last, room, after_time, after_intent, ahead, place)
+  SELECT p.lane, p.place, p.after_time, p.after_intent, p.ahead, coalesce(e.next_attempt_at, p.end_time) AS end_time, coalesce(e.intent_id, p.end_intent) AS end_intent, t.tenant, t.room
+  FROM unnest($8::bigint[], $9::smallint[], $10::smallint[], $11::bigint[], $12::timestamptz[], $13::bigint[], $17::boolean[], $19::timestamptz[], $20::bigint[], $21::boolean[])
+    WITH ORDINALITY AS p (lane, first, last, room, after_time, after_intent, ahead, end_time, end_intent, more, place)
   JOIN lane l ON l.n = p.lane
   LEFT JOIN LATERAL (
     SELECT next_attempt_at, intent_id FROM outbox.queue
     WHERE p.ahead AND provider = l.provider AND tenant = p.first AND next_attempt_at <= now() AND (next_attempt_at, intent_id) > (p.after_time, p.after_intent)
     ORDER BY next_attempt_at, intent_id OFFSET 1999 LIMIT 1) e ON true
   CROSS JOIN LATERAL (
-    SELECT p.first AS tenant, coalesce((SELECT least(p.room, outbox.room_in_flight(l.provider, o.tenant_id)) FROM outbox.tenant o WHERE o.tenant_id = p.first AND o.max_in_flight > 0), p.room) AS room
+    SELECT p.first AS tenant, coalesce((SELECT CASE WHEN p.more THEN 0 ELSE least(p.room, outbox.room_in_flight(l.provider, o.tenant_id)) END FROM outbox.tenant o WHERE o.tenant_id = p.first AND o.max_in_flight > 0), p.room) AS room
     WHERE p.first = p.last
     UNION ALL
     -- a loose index scan: one look a tenant, until enough of them are found whose first row is due, and that are not at their limit
@@ -136,7 +137,8 @@ SELECT n, CASE WHEN closed AND NOT maybe_applied THEN 0{{if not .Probe}}
        CASE WHEN lookup THEN (SELECT provider_ref FROM outbox.attempt a
          WHERE a.intent_id = candidate.intent_id AND provider_ref IS NOT NULL ORDER BY a.attempt DESC LIMIT 1) END,
        coalesce(i.namespace, ''), coalesce(new_key.generation, 0), coalesce(new_key.doubt, false), candidate.tenant,
-       CASE WHEN candidate.tenant = 0 THEN 1 ELSE coalesce((SELECT t.weight FROM outbox.tenant t WHERE t.tenant_id = candidate.tenant), 1) END
+       CASE WHEN candidate.tenant = 0 THEN 1 ELSE coalesce((SELECT t.weight FROM outbox.tenant t WHERE t.tenant_id = candidate.tenant), 1)
+         * CASE WHEN counted IS NULL THEN 1 ELSE -1 END END  -- below 0: it has a limit in flight
 FROM candidate JOIN outbox.intent i ON i.id = intent_id
 LEFT JOIN LATERAL (
   SELECT generation, doubt FROM outbox.generation g WHERE g.intent_id = candidate.intent_id LIMIT 1
