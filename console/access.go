@@ -205,6 +205,12 @@ func (s *sessions) guard(routes *http.ServeMux, next http.Handler, ask func(to s
 		to := "/" // a form is sent to an address that has no page
 		if r.Method == http.MethodGet {
 			to = r.URL.RequestURI()
+			if r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") == "navigate" {
+				// A link in a chat or the issuer's redirect came without the cookie, which is Strict. The page's
+				// own navigation has it.
+				comeAgain(w, to)
+				return
+			}
 		}
 		askToLogIn(w, http.StatusUnauthorized, ask(to))
 	})
@@ -217,6 +223,11 @@ func askToLogIn(w http.ResponseWriter, status int, how login) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_ = loginPage.ExecuteTemplate(w, "login", how) // a reader who left needs no answer
+}
+
+func comeAgain(w http.ResponseWriter, to string) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_ = loginPage.ExecuteTemplate(w, "again", to) // a reader who left needs no answer
 }
 
 func (t *tokens) login(w http.ResponseWriter, r *http.Request) {
@@ -260,8 +271,7 @@ func (s *sessions) begin(w http.ResponseWriter, r *http.Request, person Person) 
 	secret := rand.Text() + rand.Text()
 	http.SetCookie(w, &http.Cookie{
 		Name: sessionCookie, Value: secret, Path: "/", MaxAge: int(sessionLength / time.Second),
-		// Lax: a link in a page or a chat opens the console. No GET changes anything.
-		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: isSecure(r),
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: isSecure(r),
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,7 +296,7 @@ func (s *sessions) logout(w http.ResponseWriter, r *http.Request) {
 		delete(s.open, sha256.Sum256([]byte(cookie.Value)))
 		s.mu.Unlock()
 	}
-	http.SetCookie(w, &http.Cookie{Name: sessionCookie, Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteLaxMode})
+	http.SetCookie(w, &http.Cookie{Name: sessionCookie, Path: "/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode})
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }
 

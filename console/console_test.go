@@ -310,13 +310,19 @@ func TestAFormOfASessionThatEndedLeadsToAPage(t *testing.T) {
 	}
 }
 
+// The browser keeps a Strict cookie from what another site begins, and sends it where a page of the console goes on.
 func TestALinkInAPageOfTheOnCallKeepsTheSession(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, asTokens(t))
 	b.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	set := b.post("/login", url.Values{"token": {"alice-has-a-long-token-of-her-own"}}).header.Get("Set-Cookie")
-	if !strings.Contains(set, "SameSite=Lax") || !strings.Contains(set, "HttpOnly") {
+	if !strings.Contains(set, "SameSite=Strict") || !strings.Contains(set, "HttpOnly") {
 		t.Errorf("the cookie is %s", strings.ReplaceAll(set, "=", " = "))
+	}
+	b.client.Jar = nil
+	got := b.send(http.MethodGet, "/intents?tool=a%22b&n=1", nil, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate")
+	if got.code != http.StatusOK || !strings.Contains(got.text, `content="0;url=/intents?tool=a%22b&amp;n=1"`) || strings.Contains(got.text, "Token") {
+		t.Errorf("%d\n%s", got.code, got.text)
 	}
 }
 

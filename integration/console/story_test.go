@@ -151,6 +151,21 @@ func TestAnotherSiteChangesNothing(t *testing.T) {
 	}
 }
 
+func TestALinkOnAnotherSiteOpensThePage(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	v.login(aliceToken, "/")
+	chat := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(w, `<a href="%s/intents/10">the page</a>`, v.at.URL)
+	}))
+	t.Cleanup(chat.Close)
+	v.lands(chromedp.Navigate(strings.Replace(chat.URL, "127.0.0.1", "localhost", 1)))
+	v.click("a")
+	v.do(chromedp.WaitVisible(chromedp.CSS("nav")))
+	v.wantText("main h1", "10")
+}
+
 func TestAViewerIsOfferedNothingAndRefused(t *testing.T) {
 	t.Parallel()
 	v := newVisitor(t)
