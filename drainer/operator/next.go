@@ -68,7 +68,7 @@ func nextForIncident(incident Incident, about standing, promises PolicyOf) (step
 	case "history_changed":
 		steps = []Step{
 			{"drainer history", "to see what changed, and which workers miss commits"},
-			{`drainer history accept --reason "restored from the backup of 12:00"`, "to go on: rows that were due are looked up, repeated under their key, or unknown"},
+			{`drainer history accept --reason "restored from the backup of 12:00"`, "to go on: rows that were queued are looked up, repeated under their key, or unknown"},
 			{`drainer history accept --lossless --reason "the standby was synchronous"`, "to go on as if nothing had happened, where no commit was lost"},
 		}
 	case "key_collision":

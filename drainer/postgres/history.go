@@ -46,9 +46,10 @@ type memory struct {
 	workers map[string]int // of this process, and how many losses it knew of when each joined
 	losses  int
 	known   known
-	isFresh bool   // known is a file's; what was committed to the process before is not known
-	told    []told // commits that no look has proved to be in the history yet
-	silent  bool   // the witness could not be written
+	since   time.Time // when this process met known.History: no clock that leaps shortens the lease
+	isFresh bool      // known is a file's; what was committed to the process before is not known
+	told    []told    // commits that no look has proved to be in the history yet
+	silent  bool      // the witness could not be written
 }
 
 // known is a row of outbox.history, and how far it was seen.
@@ -116,7 +117,7 @@ func (s *Store) look(ctx context.Context) error {
 		return err
 	}
 	m.mu.Lock()
-	before, count := m.known, len(m.told)
+	before, count, waited := m.known, len(m.told), !m.since.IsZero() && time.Since(m.since) >= m.Lease
 	m.mu.Unlock()
 	accepts := ""
 	if m.Lossless {
@@ -124,7 +125,7 @@ func (s *Store) look(ctx context.Context) error {
 	}
 	now, here, change := known{}, "", ""
 	look := func() error {
-		return s.life.QueryRow(ctx, lookSQL, before.History, before.LSN, m.Lease.Seconds(), accepts).Scan(&now.History, &now.LSN, &here, &change)
+		return s.life.QueryRow(ctx, lookSQL, before.History, before.LSN, waited, accepts).Scan(&now.History, &now.LSN, &here, &change)
 	}
 	err := look()
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -179,6 +180,7 @@ func (m *memory) saw(before, now known, here string, count int) {
 	defer m.mu.Unlock()
 	m.known, m.isFresh = now, false
 	if before.History != now.History {
+		m.since = time.Now()
 		m.told = nil // all of it was compared, or there was nothing to compare
 		return
 	}
@@ -221,7 +223,7 @@ func (m *memory) recall() error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.known = read
+	m.known, m.since = read, time.Now()
 	return nil
 }
 

@@ -591,21 +591,28 @@ func TestAWitnessThatCannotBeWrittenStopsNothing(t *testing.T) {
 	}
 }
 
-// The clock of another server may be behind, and rows that were due by the old one may have been sent.
-func TestWhatWasDueByTheClockBeforeIsInDoubt(t *testing.T) {
+// What waits for a lease goes by the process's clock: the database's may leap.
+func TestALeapOfTheDatabasesClockShortensNoWaitForWorkers(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t)
-	o.join()
-	o.exec(`UPDATE outbox.history SET table_oid = 0, seen_at = now() + interval '1 hour'`) // a copy, whose clock is an hour behind
-	store, err := postgres.Open(t.Context(), pgpool.At(o.db.Config().ConnString()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
-	if err := store.Join(t.Context(), uuid.NewString(), []string{"sim"}, nil); err != nil {
-		t.Fatal(err)
-	}
-	if covered := drainertest.Value[bool](t, o.db, `SELECT doubted_until >= now() + interval '59 minutes' FROM outbox.history ORDER BY id DESC LIMIT 1`); !covered {
-		t.Error("a row that was due half an hour ahead is in no doubt")
+	for name, test := range map[string]struct {
+		lease    time.Duration
+		accepted bool
+	}{"within the lease": {time.Hour, false}, "after it": {0, true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			o.Guard(postgres.Guard{Lease: test.lease, Log: slog.New(slog.DiscardHandler)})
+			worker := o.join()
+			o.exec(`UPDATE outbox.history SET table_oid = 0`) // a copy
+			for range 2 {
+				if _, err := o.Beat(t.Context(), worker); err != nil {
+					t.Fatal(err)
+				}
+				o.exec(`UPDATE outbox.history SET began_at = began_at - interval '2 hours'`)
+			}
+			if accepted := drainertest.Value[bool](t, o.db, `SELECT accepted_by IS NOT NULL FROM outbox.history ORDER BY id DESC LIMIT 1`); accepted != test.accepted {
+				t.Errorf("the history is accepted: %t", accepted)
+			}
+		})
 	}
 }

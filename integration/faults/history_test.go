@@ -215,6 +215,99 @@ func TestAPromotedStandbyThatMissesCommitsSendsNothingTwice(t *testing.T) {
 	}
 }
 
+// What the old server sent may be due later by the new one. Both the sending and what made it due are lost.
+func TestWhatIsDueAfterAFailoverIsInDoubtToo(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		due              string // by the old server
+		makeDue, passage func(t *testing.T, at *throwaway.Server, clock *cluster.Clock)
+	}{
+		"an operator brought it forward": {"now() + interval '1 hour'", bringForward, bringForward},
+		"the new server's clock is behind": {
+			"now()", func(*testing.T, *throwaway.Server, *cluster.Clock) {},
+			func(_ *testing.T, _ *throwaway.Server, clock *cluster.Clock) { clock.SetOff(0) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := cluster.NewClock(t)
+			primary := cluster.Start(t)
+			clock.SetOff(-30 * time.Minute)
+			standby := cluster.Standby(t, primary, clock.Of())
+			g := newGuarded(t, primary, postgres.Guard{})
+			for _, provider := range []string{once, again} {
+				cluster.Exec(t, primary, fmt.Sprintf(`SELECT outbox.enqueue('run', 'step', '%s/act', 'scope', '{}', not_before => %s)`, provider, test.due))
+			}
+			cluster.AwaitCaughtUp(t, primary, standby)
+			cluster.Kill(t, standby)
+			test.makeDue(t, primary, clock)
+			g.mustClaim("before", 1, 1)
+			cluster.Kill(t, primary)
+			cluster.Restart(t, standby)
+			promote(t, standby)
+			g.moveTo(standby)
+			if _, err := g.beat(); !errors.Is(err, drainer.ErrLostCommits) {
+				t.Errorf("the worker is told %v", err)
+			}
+			g.join()
+			g.mustClaim("before it is due again", 0, 0)
+			g.accept(false)
+			test.passage(t, standby, clock)
+			for provider, rows := range g.mustClaim("due again", 1, 1) {
+				for _, row := range rows {
+					if !row.MaybeApplied || row.FirstAttemptAt == nil {
+						t.Errorf("what %s had sent would be sent again without a doubt: %+v", provider, row)
+					}
+				}
+			}
+		})
+	}
+}
+
+func bringForward(t *testing.T, at *throwaway.Server, _ *cluster.Clock) {
+	t.Helper()
+	console := operator.Open(cluster.Connect(t, at))
+	defer console.Close(context.WithoutCancel(t.Context()))
+	intents := []int64{1, 2}
+	verdicts, err := console.Change(t.Context(), operator.BringForward{Scheduled: true}, operator.Signature{Operator: "ann", Reason: "urgent"}, intents)
+	if err != nil || len(verdicts) != len(intents) || verdicts[0].Refused != "" || verdicts[1].Refused != "" {
+		t.Fatalf("brought forward: %+v, %v", verdicts, err)
+	}
+}
+
+// An operator was wrong: a worker that comes later misses what was committed to it.
+func TestALossThatIsFoundAfterAnOperatorDeniedItIsPaged(t *testing.T) {
+	t.Parallel()
+	primary, standby := pair(t)
+	g := newGuarded(t, primary, postgres.Guard{})
+	g.enqueue("seen")
+	cluster.AwaitCaughtUp(t, primary, standby)
+	cluster.Kill(t, standby)
+	g.mustClaim("before", 1, 1)
+	cluster.Kill(t, primary)
+	cluster.Restart(t, standby)
+	promote(t, standby)
+	g.moveTo(standby)
+	fresh := g.restarted(postgres.Guard{})
+	fresh.accept(true)
+	fresh.stands("by what the operator knows", "2, operator:ann, lost false")
+	if _, err := g.beat(); !errors.Is(err, drainer.ErrLostCommits) {
+		t.Errorf("the worker is told %v", err)
+	}
+	g.stands("by what the worker knows", "2, not accepted, lost true")
+	fresh.accept(false)
+	fresh.stands("accepted as it is", "2, operator:ann, lost true")
+	for _, rows := range fresh.mustClaim("accepted", 1, 1) {
+		if !rows[0].MaybeApplied {
+			t.Error("it may have been sent, and is in no doubt")
+		}
+	}
+	if _, err := fresh.beat(); err != nil {
+		t.Error(err)
+	}
+	fresh.stands("from then on", "2, operator:ann, lost true")
+}
+
 // Every commit that a worker was told of is there: it goes on by itself, and what was claimed is its own.
 func TestAFailoverThatLostNothingResumesByItself(t *testing.T) {
 	t.Parallel()

@@ -106,7 +106,7 @@ var Mutants = []Mutant{
 			},
 			{
 				File:  "drainer/postgres/sql/claim.sql",
-				Guard: "next_attempt_at <= (SELECT doubted_until FROM history) AS doubted",
+				Guard: "era < (SELECT doubted_before FROM history) AS doubted",
 				Break: "false AS doubted",
 			},
 		},

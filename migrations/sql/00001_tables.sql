@@ -86,6 +86,7 @@ CREATE TABLE outbox.queue (
   maybe_applied    boolean NOT NULL DEFAULT false,
   lookup           boolean NOT NULL DEFAULT false,  -- the next attempt asks, it does not act
   tenant           smallint NOT NULL DEFAULT 0,     -- its intent's; 0: of none
+  era              int NOT NULL DEFAULT 0,  -- the outbox's when it was queued; see outbox.history
   via              text COLLATE "C",        -- the fallback that may have applied it; null: its own provider
   PRIMARY KEY (provider, tenant, next_attempt_at, intent_id)
 ) WITH (
@@ -210,7 +211,8 @@ CREATE TABLE outbox.history (
   awaited           uuid[] NOT NULL DEFAULT '{}',  -- workers that have yet to find what was committed to them
   found             int NOT NULL DEFAULT 0,        -- those that found all of it
   lost              boolean NOT NULL DEFAULT false,  -- one of them did not
-  doubted_until     timestamptz NOT NULL DEFAULT '-infinity',  -- what was due by then may have been applied
+  era               int NOT NULL,  -- of what is queued now: no server's clock can tell it from what was queued before
+  doubted_before    int NOT NULL,  -- what waits since an earlier era may have been applied
   accepted_by       text,          -- null: what repeats an effect waits
   accepted_at       timestamptz,
   reason            text,          -- an operator's

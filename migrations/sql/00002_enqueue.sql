@@ -335,8 +335,9 @@ BEGIN
     RAISE EXCEPTION 'outbox: this agent run is closed: it is, or was, compensated or cancelled'
       USING ERRCODE = 'OB002', HINT = 'Start a new run.';
   END IF;
-  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, bytes, tenant)
-  SELECT provider, greatest(created_at, not_before), id, agent_run_id, payload_bytes + coalesce(octet_length(headers::text), 0), coalesce(tenant, 0)
+  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, bytes, tenant, era)
+  SELECT provider, greatest(created_at, not_before), id, agent_run_id, payload_bytes + coalesce(octet_length(headers::text), 0), coalesce(tenant, 0),
+         coalesce((SELECT era FROM outbox.history ORDER BY id DESC LIMIT 1), 0)
   FROM added;
   IF EXISTS (SELECT FROM outbox.provider WHERE idle_until > now()) THEN
     woken := current_setting('outbox.wakes', true);

@@ -83,13 +83,14 @@ END $$;
 
 -- +goose StatementBegin
 -- Ends the wait for a human after commits may have been lost, and says whether there was one. If nothing was lost,
--- what was due by then is in no doubt.
+-- what was queued by then is in no doubt.
 CREATE FUNCTION outbox.accept_history(history int, lossless boolean, operator text, reason text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   UPDATE outbox.history h SET accepted_by = $3, accepted_at = clock_timestamp(), reason = $4, login = session_user,
-    doubted_until = CASE WHEN $2 THEN coalesce((SELECT b.doubted_until FROM outbox.history b WHERE b.id < $1 ORDER BY b.id DESC LIMIT 1), '-infinity')
-                         ELSE clock_timestamp() END
+    era = h.era + 1,
+    doubted_before = CASE WHEN $2 THEN coalesce((SELECT b.doubted_before FROM outbox.history b WHERE b.id < $1 ORDER BY b.id DESC LIMIT 1), 0)
+                          ELSE h.era + 1 END
   WHERE h.id = $1 AND h.accepted_by IS NULL AND NOT EXISTS (SELECT FROM outbox.history n WHERE n.id > $1);
   IF NOT FOUND THEN
     RETURN false;

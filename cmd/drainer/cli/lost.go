@@ -38,9 +38,9 @@ func newHistoryAccept(options *options) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "accept",
 		Short: "Go on after the database may have lost commits",
-		Long: `accept lets non_idempotent tools be sent again. What was due until now may have been
-applied: it is looked up where its tool has a lookup, repeated under its key where that
-is safe, and else unknown, with an incident.
+		Long: `accept lets non_idempotent tools be sent again. What was queued until now may have been
+applied, whenever it is due: it is looked up where its tool has a lookup, repeated under
+its key where that is safe, and else unknown, with an incident.
 
 With --lossless nothing is in doubt. That is right only if no commit was lost: then what
 was sent before the failover is on record.`,

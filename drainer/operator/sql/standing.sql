@@ -9,7 +9,7 @@ SELECT s.intent_id, s.agent_run_id, s.step_id, s.tool_name, s.business_scope, s.
        coalesce((SELECT lookup AND outcome <> 'lost' FROM outbox.attempt a
          WHERE a.intent_id = s.intent_id AND started_at IS NOT NULL ORDER BY attempt DESC LIMIT 1), false) AS asked,
        coalesce(q.next_attempt_at <= now(), false) AS due,
-       coalesce(q.maybe_applied OR q.next_attempt_at <= (SELECT doubted_until FROM outbox.history ORDER BY id DESC LIMIT 1),
+       coalesce(q.maybe_applied OR q.era < (SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1),
                 q.maybe_applied, s.status = 'unknown') AS maybe_applied,
        coalesce(s.last_outcome, '') AS last_outcome,
        coalesce(s.provider_ref, '') AS provider_ref,
@@ -28,7 +28,7 @@ CROSS JOIN LATERAL (
   SELECT coalesce(min(started_at) FILTER (WHERE attempt > accepted), least(min(started_at), (
     -- attempts that sent it may be lost
     SELECT i.created_at FROM outbox.intent i WHERE i.id = s.intent_id AND s.status = 'unknown'
-      AND i.created_at <= (SELECT max(doubted_until) FROM outbox.history)))) AS first
+      AND i.created_at <= (SELECT max(coalesce(accepted_at, seen_at)) FROM outbox.history WHERE doubted_before = era)))) AS first
   FROM outbox.attempt a
   WHERE a.intent_id = s.intent_id AND started_at IS NOT NULL AND NOT lookup AND outcome NOT IN ('not_sent', 'released', 'credentials_refused')) sent
 LEFT JOIN LATERAL (

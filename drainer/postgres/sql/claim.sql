@@ -23,7 +23,7 @@
 -- $4 are the lane where its rows are parked; and for all other claims, of which Postgres would begin the probe's parts
 -- each time. A probe takes the row that failed least, of the first that are due.
 WITH history AS MATERIALIZED (  -- none where the database may have lost commits since: nothing is claimed until a heartbeat has looked
-  SELECT accepted_by IS NOT NULL AS accepted, doubted_until
+  SELECT accepted_by IS NOT NULL AS accepted, doubted_before
   FROM (SELECT *, tableoid FROM outbox.history ORDER BY id DESC LIMIT 1) h
   WHERE id = $15::int AND tableoid = table_oid AND (lsn >= $16::pg_lsn) IS NOT FALSE
     AND CASE WHEN timeline IS NULL THEN true ELSE timeline = pg_catalog.concat('x'::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END
@@ -34,7 +34,7 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
       OR (state = 'half_open' AND NOT EXISTS (SELECT FROM outbox.worker w WHERE w.worker_id = prober)))
   FOR UPDATE SKIP LOCKED  -- one prober among all workers, and the others do not wait for it
 ), {{end}}lane AS MATERIALIZED (
-  SELECT l.*, doubted_until, coalesce(own.state = 'closed', true) AS closed
+  SELECT l.*, doubted_before, coalesce(own.state = 'closed', true) AS closed
   FROM unnest($2::text[], $3::int[], $4::text[], $5::text[], $7::bigint[], $14::boolean[])
     WITH ORDINALITY AS l (provider, room, server, fallback, bytes, once, n)
   JOIN history ON accepted OR NOT once  -- one row, or none
@@ -85,7 +85,7 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
             AND (next_attempt_at, intent_id) > (p.after_time, p.after_intent) AND (next_attempt_at, intent_id) <= (p.end_time, p.end_intent)
             AND (NOT p.ahead OR agent_run_id <> ALL ($18::text[]) OR intent_id = p.end_intent)
             AND CASE WHEN l.server = l.provider THEN via IS NULL OR (via <> l.fallback AND $6::float8 = 0::float8)
-                     ELSE via = l.server OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT l.closed AND next_attempt_at > l.doubted_until
+                     ELSE via = l.server OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT l.closed AND era >= l.doubted_before
                           -- an undo goes to the server that had the effect, and to no other
                           AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = intent_id)) END
           ORDER BY next_attempt_at, intent_id
@@ -96,7 +96,7 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
       WHERE filled - bytes - 512 < l.bytes) due))
   RETURNING pg_catalog.array_position($2::text[], provider) AS n,
             intent_id, tenant, agent_run_id, next_attempt_at, attempt, tries, first_attempt_at, maybe_applied, lookup, via,
-            next_attempt_at <= (SELECT doubted_until FROM history) AS doubted
+            era < (SELECT doubted_before FROM history) AS doubted
 ), candidate AS (
   SELECT t.n, t.intent_id, t.tenant, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries,
          CASE WHEN t.doubted THEN least(t.first_attempt_at, (SELECT created_at FROM outbox.intent WHERE id = t.intent_id)) ELSE t.first_attempt_at END AS first_attempt_at,

@@ -14,7 +14,7 @@ WITH RECURSIVE lane AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT due.ctid FROM (SELECT lane FROM lane WHERE lane IS NOT NULL LIMIT 1000) l CROSS JOIN LATERAL outbox.queued_tenants(l.lane) AS t (tenant) CROSS JOIN LATERAL (
       SELECT ctid FROM outbox.queue WHERE provider = l.lane AND tenant = t.tenant AND next_attempt_at <= now() - make_interval(secs => $3::float8)
-        AND next_attempt_at > coalesce((SELECT doubted_until FROM outbox.history ORDER BY id DESC LIMIT 1), '-infinity')  -- what was in doubt before is judged by a claim
+        AND era >= coalesce((SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1), 0)  -- what was in doubt before is judged by a claim
       ORDER BY next_attempt_at, intent_id LIMIT $4::int FOR UPDATE SKIP LOCKED) due
     WHERE NOT EXISTS (SELECT FROM outbox.worker w WHERE l.lane = ANY (w.tools))
     LIMIT $4::int))

@@ -30,7 +30,8 @@ WITH held AS MATERIALIZED (
     WHERE (r.intent_id IN (SELECT intent_id FROM parked)) IS NOT TRUE)
   FROM held WHERE c.claim_id = held.claim_id AND held.claim_id IN (SELECT claim_id FROM parked)
 )
-INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via, bytes, tenant)
+INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via, bytes, tenant, era)
 SELECT p.lane, clock_timestamp(), p.intent_id, i.agent_run_id, p.attempt, p.tries - 1, p.first_attempt_at, p.maybe_applied, p.lookup,
-       CASE WHEN p.maybe_applied THEN p.via END, i.payload_bytes + coalesce(octet_length(i.headers::text), 0), coalesce(i.tenant, 0::smallint)
+       CASE WHEN p.maybe_applied THEN p.via END, i.payload_bytes + coalesce(octet_length(i.headers::text), 0), coalesce(i.tenant, 0::smallint),
+       coalesce((SELECT era FROM outbox.history ORDER BY id DESC LIMIT 1), 0)
 FROM parked p JOIN outbox.intent i ON i.id = p.intent_id;

@@ -43,13 +43,14 @@ WITH fence AS MATERIALIZED (
          problem::jsonb, retry_after_seconds, coalesce(asked, false), CASE WHEN started_at IS NOT NULL THEN via END
   FROM ended
 ), requeued AS (
-  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via, bytes, tenant)
+  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via, bytes, tenant, era)
   SELECT (SELECT provider FROM fence WHERE fence.claim_id = ended.claim_id), next_attempt_at, intent_id,
          i.agent_run_id, attempt, tries,
          coalesce(first_attempt_at, CASE WHEN may_have_been_sent THEN started_at END),
          coalesce(maybe_applied, false), coalesce(lookup, false),
          CASE WHEN maybe_applied THEN via END,
-         i.payload_bytes + coalesce(octet_length(i.headers::text), 0), coalesce(i.tenant, 0::smallint)
+         i.payload_bytes + coalesce(octet_length(i.headers::text), 0), coalesce(i.tenant, 0::smallint),
+         coalesce((SELECT era FROM outbox.history ORDER BY id DESC LIMIT 1), 0)
   FROM ended CROSS JOIN LATERAL (SELECT * FROM outbox.intent WHERE id = intent_id LIMIT 1) i
   WHERE $19::float8[] IS NOT NULL AND next_attempt_at IS NOT NULL
 ), opened AS (

@@ -2,7 +2,7 @@
 -- element a commit that it was told of since: $5 its claim, or 0, and $6 an intent of which it made $7 an attempt; $8 whether it remembers
 -- all of them, which a process that only read its witness does not.
 -- Commits are lost from the last one backwards, so one row of each shows them all. Records whether all are there; where
--- one is not, the history is accepted no longer, unless an operator did.
+-- one is not, the history is accepted no longer: but where an operator did who expected it, and all is in doubt.
 WITH gone AS MATERIALIZED (
   SELECT NOT EXISTS (SELECT FROM outbox.history WHERE id = $3::int AND (lsn >= $4::pg_lsn) IS NOT FALSE)
     OR EXISTS (
@@ -15,8 +15,10 @@ WITH gone AS MATERIALIZED (
   SET awaited = ARRAY(SELECT w FROM pg_catalog.unnest(h.awaited) AS a (w) WHERE w <> ALL ($1::uuid[])),
       found = found + CASE WHEN gone.lost OR NOT $8::boolean THEN 0 ELSE 1 END,
       lost = h.lost OR gone.lost,
-      accepted_by = CASE WHEN gone.lost AND NOT starts_with(h.accepted_by, 'operator:'::text) THEN NULL ELSE h.accepted_by END,
-      doubted_until = CASE WHEN gone.lost AND NOT starts_with(h.accepted_by, 'operator:'::text) THEN clock_timestamp() ELSE h.doubted_until END
+      accepted_by = CASE WHEN gone.lost AND h.doubted_before < h.era THEN NULL ELSE h.accepted_by END,
+      accepted_at = CASE WHEN gone.lost AND h.doubted_before < h.era THEN NULL ELSE h.accepted_at END,
+      era = CASE WHEN gone.lost AND h.doubted_before < h.era THEN h.era + 1 ELSE h.era END,
+      doubted_before = CASE WHEN gone.lost AND h.doubted_before < h.era THEN h.era + 1 ELSE h.doubted_before END
   FROM gone WHERE h.id = $2::int
   RETURNING h.accepted_by
 ), paged AS (

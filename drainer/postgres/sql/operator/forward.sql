@@ -11,6 +11,6 @@ WITH taken AS (
   SELECT intent_id, attempt + 1, $1::text, 'brought_forward', CASE WHEN lookup THEN 'unknown' ELSE 'pending' END, now(), $2::text
   FROM taken
 )
-INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via, bytes, tenant)
-SELECT provider, now(), intent_id, agent_run_id, attempt + 1, tries, first_attempt_at, maybe_applied, lookup, via, bytes, tenant FROM taken
+INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via, bytes, tenant, era)
+SELECT provider, now(), intent_id, agent_run_id, attempt + 1, tries, first_attempt_at, maybe_applied, lookup, via, bytes, tenant, era FROM taken
 RETURNING intent_id;

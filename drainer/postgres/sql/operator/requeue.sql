@@ -12,9 +12,10 @@ WITH asked AS (
   ORDER BY intent_id  -- two operators meet in one order, so neither waits for the other in a circle
   ON CONFLICT DO NOTHING RETURNING intent_id, attempt, next_attempt_at
 ), requeued AS (
-  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, first_attempt_at, maybe_applied, via, lookup, bytes, tenant)
+  INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, first_attempt_at, maybe_applied, via, lookup, bytes, tenant, era)
   SELECT i.provider, p.next_attempt_at, p.intent_id, i.agent_run_id, p.attempt, a.first_attempt_at, a.maybe_applied, nullif(a.via, ''), a.lookup,
-         i.payload_bytes + coalesce(octet_length(i.headers::text), 0), coalesce(i.tenant, 0::smallint)
+         i.payload_bytes + coalesce(octet_length(i.headers::text), 0), coalesce(i.tenant, 0::smallint),
+         coalesce((SELECT era FROM outbox.history ORDER BY id DESC LIMIT 1), 0)
   FROM appended p JOIN asked a USING (intent_id) JOIN outbox.intent i ON i.id = p.intent_id
 ), renewed AS (
   INSERT INTO outbox.generation AS g (intent_id, generation, doubt)
