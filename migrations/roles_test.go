@@ -136,8 +136,15 @@ func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 	fault.Injected(t, 70, 1)
 	pool := drainertest.Connect(t, drainertest.Database(t))
 	seedHistory(t, pool)
+	drainertest.Exec(t, pool, `INSERT INTO outbox.history (id, era, doubted_before, table_oid, database_oid, accepted_by)
+		VALUES (1, 1, 1, 0, 0, 'operator:bob'), (2, 2, 2, 0, 0, NULL)`)
 	asRole(t, pool, "outbox_drainer", map[string]string{
 		// as an operator
+		"UPDATE outbox.history SET accepted_by = 'operator:alice' WHERE id = 1":                                                               forbidden,
+		"UPDATE outbox.history SET accepted_by = 'operator:alice' WHERE id = 2":                                                               forbidden,
+		"INSERT INTO outbox.history (id, era, doubted_before, table_oid, database_oid, accepted_by) VALUES (3, 3, 3, 0, 0, 'operator:alice')": forbidden,
+		"UPDATE outbox.history SET reason = 'another'":                                                                                        forbidden,
+		"SELECT outbox.accept_history(2, false, 'operator:alice', 'r')":                                                                       forbidden,
 		"INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES (1, 9, 'operator:alice', 'resolved', 'completed')":   checkViolation,
 		"INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status) VALUES (1, 9, 'operator:alice', 'resolved', 'completed')": forbidden,
 		"INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, reason) VALUES (1, 9, 'w', 'resolved', 'completed', 'why')": forbidden,
@@ -162,9 +169,9 @@ func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 		// as another login
 		"INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, login) VALUES (1, 9, 'w', 'completed', 'completed', 'alice')": forbidden,
 		"INSERT INTO outbox.saga (agent_run_id, login) VALUES ('other', 'alice')":                                                               forbidden,
-		"UPDATE outbox.saga SET login = 'alice'":     forbidden,
-		"UPDATE outbox.incident SET login = 'alice'": forbidden,
-		"SET ROLE outbox_operator":                   forbidden,
+		"UPDATE outbox.saga SET login = 'alice'":                                                                                                forbidden,
+		"UPDATE outbox.incident SET login = 'alice'":                                                                                            forbidden,
+		"SET ROLE outbox_operator":                                                                                                              forbidden,
 		// what was recorded
 		"UPDATE outbox.attempt SET status = 'failed'":                     forbidden,
 		"DELETE FROM outbox.attempt":                                      forbidden,
@@ -183,6 +190,8 @@ func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 		"CREATE TRIGGER mine BEFORE INSERT ON outbox.attempt FOR EACH ROW EXECUTE FUNCTION outbox.sign_incident()": forbidden,
 		"ALTER TABLE outbox.attempt DISABLE TRIGGER ALL":                                                           forbidden,
 		// its own work
+		"UPDATE outbox.history SET accepted_by = accepted_by, seen_at = now()":                                                    "",
+		"UPDATE outbox.history SET accepted_by = 'drainer' WHERE id = 2":                                                          "",
 		"UPDATE outbox.saga SET state = 'compensated', ended_at = now()":                                                          "",
 		"UPDATE outbox.incident SET resolved_by = 'evidence', resolved_at = now()":                                                "",
 		"UPDATE outbox.incident SET opened_at = now()":                                                                            "",

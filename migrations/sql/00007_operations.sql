@@ -106,8 +106,8 @@ CREATE FUNCTION outbox.only_operators_end() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF NOT pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'USAGE') THEN
-    RAISE EXCEPTION 'outbox: only an operator cancels a run or resolves a saga'
-      USING ERRCODE = 'insufficient_privilege', HINT = 'Call outbox.operate_run with a login that has the role outbox_operator.';
+    RAISE EXCEPTION 'outbox: only an operator %', TG_ARGV[0]
+      USING ERRCODE = 'insufficient_privilege', HINT = format('Call %s with a login that has the role outbox_operator.', TG_ARGV[1]);
   END IF;
   RETURN NEW;
 END $$;
@@ -115,7 +115,13 @@ END $$;
 
 CREATE TRIGGER only_operators_end BEFORE UPDATE OF state ON outbox.saga FOR EACH ROW
   WHEN (NEW.state IN ('cancelled', 'resolved') AND NEW.state <> OLD.state)
-  EXECUTE FUNCTION outbox.only_operators_end();
+  EXECUTE FUNCTION outbox.only_operators_end('cancels a run or resolves a saga', 'outbox.operate_run');
+CREATE TRIGGER only_operators_begin BEFORE INSERT ON outbox.history FOR EACH ROW
+  WHEN (starts_with(NEW.accepted_by, 'operator:'))
+  EXECUTE FUNCTION outbox.only_operators_end('accepts a history under the name operator:NAME', 'outbox.accept_history');
+CREATE TRIGGER only_operators_accept BEFORE UPDATE OF accepted_by ON outbox.history FOR EACH ROW
+  WHEN (starts_with(NEW.accepted_by, 'operator:') AND NEW.accepted_by IS DISTINCT FROM OLD.accepted_by)
+  EXECUTE FUNCTION outbox.only_operators_end('accepts a history under the name operator:NAME', 'outbox.accept_history');
 
 -- +goose StatementBegin
 -- Daemons and operators both resolve incidents. Neither signs as the other, nothing is decided without a name, and
@@ -156,5 +162,7 @@ GRANT SELECT ON outbox.operation TO outbox_drainer, outbox_operator, outbox_audi
 -- +goose Down
 DROP TRIGGER sign_incident ON outbox.incident;
 DROP TRIGGER only_operators_end ON outbox.saga;
+DROP TRIGGER only_operators_begin ON outbox.history;
+DROP TRIGGER only_operators_accept ON outbox.history;
 DROP FUNCTION outbox.sign_incident, outbox.only_operators_end, outbox.accept_history, outbox.operate_run, outbox.operate_provider;
 DROP TABLE outbox.operation;
