@@ -10,6 +10,8 @@ const (
 	aCrowd = 32
 	// crowdsAtOnce bounds the fronts of a tenant, and the runs that a look ahead passes by.
 	crowdsAtOnce = 16
+	// A look reads ten times as many rows as a claim takes, so that it finds other runs before the claims are there.
+	leastWindow, mostWindow = 2000, 20_000
 )
 
 // front is a place from which a tenant's rows are claimed in due order, up to the next one: the first where they begin,
@@ -21,7 +23,7 @@ type front struct {
 }
 
 // ahead finds the rows of a tenant's other runs behind those of a run that has many. It looks window by window, beside
-// the claims in due order: claim.sql bounds the rows that one look reads.
+// the claims in due order.
 type ahead struct {
 	isOn    bool     // a run keeps others waiting
 	found   majority // of the rows that looks ahead brought
@@ -42,8 +44,8 @@ func (t *tenant) parts(part Part, now time.Time) []Part {
 		if a.cursor.Compare(t.fronts[0].cursor) < 0 {
 			a.cursor = t.fronts[0].cursor
 		}
+		part.After, part.Ahead, part.Crowd = a.cursor, min(max(leastWindow, 10*part.Limit), mostWindow), t.crowd()
 		part.Limit = max(1, part.Limit/(len(t.fronts)+1))
-		part.After, part.Ahead, part.Crowd = a.cursor, true, t.crowd()
 		return []Part{part}
 	}
 	var parts []Part
@@ -99,7 +101,7 @@ func (a *ahead) looked(part Part, taken Taken, front Cursor, took time.Duration,
 }
 
 func (t *tenant) count(part Part, run string) {
-	if part.Ahead {
+	if part.Ahead > 0 {
 		if !slices.Contains(part.Crowd, run) { // else it was the last of its window
 			t.ahead.found.count(run)
 		}

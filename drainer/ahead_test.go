@@ -19,7 +19,7 @@ type ofRuns struct {
 
 func placeOf(i int) Cursor { return Cursor{time.Unix(int64(i)+1, 0), int64(i) + 1} }
 
-func (o *ofRuns) claim(limit, window int) (claimed []string) {
+func (o *ofRuns) claim(limit int) (claimed []string) {
 	claim := Claim{Limit: limit}
 	o.scan.plan(&claim, time.Now())
 	reply := ClaimReply{Took: time.Millisecond}
@@ -32,12 +32,12 @@ func (o *ofRuns) claim(limit, window int) (claimed []string) {
 			if o.runs[i] == "" {
 				continue
 			}
-			if seen++; part.Ahead {
+			if seen++; part.Ahead > 0 {
 				o.read++
-				if seen > window {
+				if seen > part.Ahead {
 					break
 				}
-				if seen < window && slices.Contains(part.Crowd, o.runs[i]) {
+				if seen < part.Ahead && slices.Contains(part.Crowd, o.runs[i]) {
 					continue
 				}
 			}
@@ -67,7 +67,7 @@ func TestARunsBacklogKeepsNoOtherRunOfItsTenantWaiting(t *testing.T) {
 			o.runs = append(o.runs, slices.Repeat([]string{"second"}, 5_000)...)
 			o.runs = append(o.runs, "lone")
 			for n := range claims.most {
-				claimed := o.claim(claims.limit, 2000)
+				claimed := o.claim(claims.limit)
 				if fronts := len(o.scan.tenants[0].fronts); claims.limited && fronts > 1 {
 					t.Fatalf("%s: there are %d fronts, and each would have the limit", name, fronts)
 				}
@@ -96,7 +96,7 @@ func TestRunsWithManyRowsTakeTurns(t *testing.T) {
 			for n := 1; len(left) > 0; n++ {
 				time.Sleep(15 * time.Millisecond)
 				share := limit / len(left)
-				claimed := o.claim(limit, 2000)
+				claimed := o.claim(limit)
 				if n > 20_000 {
 					t.Fatalf("claims of %d: %v rows are left", limit, left)
 				}
@@ -129,7 +129,7 @@ func TestWithoutACrowdNothingIsLookedForAhead(t *testing.T) {
 		for i := range 10_000 {
 			o.runs = append(o.runs, string(rune('a'+i%20)))
 		}
-		for left := len(o.runs); left > 0; left -= len(o.claim(100, 2000)) {
+		for left := len(o.runs); left > 0; left -= len(o.claim(100)) {
 			time.Sleep(50 * time.Millisecond)
 		}
 		if o.read > 0 {
@@ -146,7 +146,7 @@ func TestNoRowIsLeftBehindALookAhead(t *testing.T) {
 			o.runs[i] = "other"
 		}
 		for range 10_000 {
-			if o.claim(10, 200); !slices.ContainsFunc(o.runs, func(run string) bool { return run != "" }) {
+			if o.claim(10); !slices.ContainsFunc(o.runs, func(run string) bool { return run != "" }) {
 				return
 			}
 			time.Sleep(10 * time.Millisecond)

@@ -191,7 +191,7 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 	isFull, searched, cut, width := true, false, false, 0
 	for i, part := range parts {
 		searched, cut = searched || !part.isOfOne(), cut || (i > last && !part.isOfOne())
-		isFull = isFull && part.After.IsZero() && !part.Ahead
+		isFull = isFull && part.After.IsZero() && part.Ahead == 0
 		if i == 0 || parts[i-1].First != part.First {
 			width += int(part.Last) - int(part.First) + 1
 		}
@@ -233,7 +233,7 @@ func (s *scan) count(parts []Part, reply ClaimReply) {
 }
 
 func (t *tenant) looked(part Part, taken Taken, isHungry bool, took time.Duration, now time.Time) {
-	if part.Ahead { // it says nothing of the rows in due order
+	if part.Ahead > 0 { // it says nothing of the rows in due order
 		t.credit += float64(part.Limit - taken.Found)
 		t.ahead.looked(part, taken, t.fronts[0].cursor, took, now)
 		return

@@ -131,7 +131,7 @@ type Part struct {
 	Front       int    // of the tenant's fronts the one that it follows
 	Until       int    // the front that begins at Before
 
-	Ahead bool     // it looks in a window behind the cursor, for rows of other runs than Crowd; it takes the last row of the window whatever it is
+	Ahead int      // over 0: it looks in that many rows behind the cursor, for those of other runs than Crowd, and takes the last one whatever it is
 	Crowd []string // runs
 }
 

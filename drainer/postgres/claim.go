@@ -119,7 +119,7 @@ type claimColumns struct {
 	rooms         []int
 	times         []pgtype.Timestamptz
 	intents       []int64
-	ahead         []bool
+	ahead         []int
 	endTimes      []pgtype.Timestamptz
 	endIntents    []int64
 	more          []bool // another part comes before it, of the same tenant

@@ -1020,7 +1020,7 @@ func TestALookAheadTakesOtherRunsRowsOfItsWindow(t *testing.T) {
 	front := drainer.Part{First: tenant, Last: tenant, After: beginning}
 	_, front.After = claim(10, front)
 	ahead := front
-	ahead.Ahead, ahead.Crowd = true, []string{"flood"}
+	ahead.Ahead, ahead.Crowd = 2000, []string{"flood"}
 	for _, step := range []struct {
 		limit int
 		want  []string

@@ -5,7 +5,7 @@
 -- and the first row is taken whatever it has. Then one element a part, in the order in which they fill
 -- their lane: $8 the lane's place in $2, $9 and $10 the first and the last tenant, $11 limit, $12 and $13
 -- cursor. A part of several tenants is divided by weight among the first of them that have due rows.
--- $17 whether it looks ahead: in the next 2000 rows, for those of other runs than $18, and takes the last one whatever it is.
+-- $17 in how many rows it looks ahead, or 0: for those of other runs than $18, and it takes the last one whatever it is.
 -- $19 and $20 the last place of a part; $21 whether the part before is of the same tenant too.
 -- $14 whether a lane may repeat an effect; $15 and $16 the history that this process knows and how far it saw it.
 -- Rows and claims change place in one statement. A declared dead worker and a paused
@@ -44,14 +44,16 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
     AND {{if .Operation}}coalesce(own.state = 'closed', true) AND {{end}}{{if .Probe}}EXISTS (SELECT FROM probe){{else}}coalesce(upstream.state = 'closed' AND NOT upstream.paused, true){{end}}
     AND EXISTS (SELECT FROM outbox.worker WHERE worker_id = $1::uuid)
 ), part AS MATERIALIZED (
-  SELECT p.lane, p.place, p.after_time, p.after_intent, p.ahead, coalesce(e.next_attempt_at, p.end_time) AS end_time, coalesce(e.intent_id, p.end_intent) AS end_intent, t.tenant, t.room
-  FROM unnest($8::bigint[], $9::smallint[], $10::smallint[], $11::bigint[], $12::timestamptz[], $13::bigint[], $17::boolean[], $19::timestamptz[], $20::bigint[], $21::boolean[])
+  SELECT p.lane, p.place, p.after_time, p.after_intent, p.ahead > 0 AS ahead, coalesce(e.next_attempt_at, p.end_time) AS end_time, coalesce(e.intent_id, p.end_intent) AS end_intent, t.tenant, t.room
+  FROM unnest($8::bigint[], $9::smallint[], $10::smallint[], $11::bigint[], $12::timestamptz[], $13::bigint[], $17::int[], $19::timestamptz[], $20::bigint[], $21::boolean[])
     WITH ORDINALITY AS p (lane, first, last, room, after_time, after_intent, ahead, end_time, end_intent, more, place)
   JOIN lane l ON l.n = p.lane
   LEFT JOIN LATERAL (
-    SELECT next_attempt_at, intent_id FROM outbox.queue
-    WHERE p.ahead AND provider = l.provider AND tenant = p.first AND next_attempt_at <= now() AND (next_attempt_at, intent_id) > (p.after_time, p.after_intent)
-    ORDER BY next_attempt_at, intent_id OFFSET 1999 LIMIT 1) e ON true
+    SELECT next_attempt_at, intent_id FROM (
+      SELECT next_attempt_at, intent_id FROM outbox.queue
+      WHERE p.ahead > 0 AND provider = l.provider AND tenant = p.first AND next_attempt_at <= now() AND (next_attempt_at, intent_id) > (p.after_time, p.after_intent)
+      ORDER BY next_attempt_at, intent_id LIMIT 20000) window_of  -- for the planner, who cannot know p.ahead
+    OFFSET greatest(p.ahead - 1, 0) LIMIT 1) e ON true
   CROSS JOIN LATERAL (
     SELECT p.first AS tenant, coalesce((SELECT CASE WHEN p.more THEN 0 ELSE least(p.room, outbox.room_in_flight(l.provider, o.tenant_id)) END FROM outbox.tenant o WHERE o.tenant_id = p.first AND o.max_in_flight > 0), p.room) AS room
     WHERE p.first = p.last
