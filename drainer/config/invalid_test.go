@@ -81,6 +81,9 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 		"profiles for everybody": {"version: 1\nserver: {debug: \":6060\"}\n", []string{
 			"2:17: server.debug: want a loopback address and a port, such as 127.0.0.1:6060: profiles show memory",
 		}},
+		"misspelt failover": {"version: 1\nfailover: losless\n", []string{
+			`2:11: failover: want lossless, or leave it out; did you mean "lossless"?`,
+		}},
 		"unknown field": {"version: 1\nqueues: []\n", []string{
 			`2:1: unknown field "queues"; known here: console, database, egress, failover, history, log, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
 		}},

@@ -43,7 +43,11 @@ func (r *reader) checkRoot(block rootBlock) {
 		r.reject(path{"log", "completed_every"}, "want 1 or more")
 	}
 	if block.Failover != "" && block.Failover != lossless {
-		r.reject(path{"failover"}, "want lossless, or leave it out")
+		meant := ""
+		if _, near := spelling.Nearest(block.Failover, []string{lossless}); near {
+			meant = fmt.Sprintf("; did you mean %q?", lossless)
+		}
+		r.reject(path{"failover"}, "want lossless, or leave it out%s", meant)
 	}
 	r.checkWorker(block.Worker)
 	r.checkRetention(path{"retention", "default"}, block.Retention.Default)

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -50,6 +51,7 @@ type memory struct {
 	isFresh bool      // known is a file's; what was committed to the process before is not known
 	told    []told    // commits that no look has proved to be in the history yet
 	silent  bool      // the witness could not be written
+	lock    *os.File  // the witness is this process's alone
 }
 
 // known is a row of outbox.history, and how far it was seen.
@@ -210,12 +212,15 @@ func (m *memory) recall() error {
 	if m.Witness == "" || m.knows("").History != 0 {
 		return nil
 	}
+	if err := m.own(); errors.Is(err, syscall.EWOULDBLOCK) {
+		return fmt.Errorf("history.witness: %s is in use by another process; end that one, or give each daemon a file of its own", m.Witness)
+	} // what else keeps it from being locked keeps it from being written, and is said there
 	text, err := os.ReadFile(m.Witness)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("history.witness: %w", err)
+		return fmt.Errorf("history.witness cannot be read, and without it lost commits may not be noticed; correct its name or its permissions: %w", err)
 	}
 	var read known
 	if err := json.Unmarshal(text, &read); err != nil || read.History < 1 || !logPosition.MatchString(read.LSN) {
@@ -227,12 +232,32 @@ func (m *memory) recall() error {
 	return nil
 }
 
+// own locks the witness until the process ends. The lock has a file of its own, because each write replaces the witness.
+func (m *memory) own() error {
+	if m.lock != nil {
+		return nil
+	}
+	file, err := os.OpenFile(filepath.Clean(m.Witness)+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = file.Close()
+		return err
+	}
+	m.lock = file
+	return nil
+}
+
 // write keeps the witness, whole at any time. Without it the guard goes on.
 func (m *memory) write(now known) {
 	if m.Witness == "" {
 		return
 	}
 	text, err := json.Marshal(now)
+	if err == nil {
+		err = m.own()
+	}
 	if err == nil {
 		err = replaceFile(filepath.Clean(m.Witness), text)
 	}

@@ -1,9 +1,13 @@
 package postgres_test
 
 import (
+	"bufio"
 	"bytes"
+	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -560,6 +564,81 @@ func TestAWitnessThatIsNoneIsNamed(t *testing.T) {
 				t.Errorf("the file became %q, %v", kept, err)
 			}
 		})
+	}
+}
+
+// witnessing is a process with a witness of that name. The test starts itself again for it.
+const witnessing = "DRAINER_TEST_WITNESS"
+
+func TestTwoProcessesShareNoWitness(t *testing.T) {
+	t.Parallel()
+	if witness, url, is := strings.Cut(os.Getenv(witnessing), "|"); is {
+		store, err := postgres.Open(t.Context(), pgpool.At(url))
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.Guard(postgres.Guard{Witness: witness, Log: slog.New(slog.DiscardHandler)})
+		fmt.Println("joined:", store.Join(t.Context(), uuid.NewString(), []string{"sim"}, nil))
+		_, _ = io.Copy(io.Discard, os.Stdin) // until it is closed, or killed
+		return
+	}
+	witness, url := filepath.Join(t.TempDir(), "witness"), drainertest.Database(t)
+	join := func() (said string, end func()) {
+		t.Helper()
+		process := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestTwoProcessesShareNoWitness$")
+		process.Env = append(os.Environ(), witnessing+"="+witness+"|"+url)
+		_, err := process.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		output, err := process.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := process.Start(); err != nil {
+			t.Fatal(err)
+		}
+		end = func() {
+			_ = process.Process.Kill()
+			_ = process.Wait()
+		}
+		t.Cleanup(end)
+		for lines := bufio.NewScanner(output); lines.Scan(); {
+			if strings.HasPrefix(lines.Text(), "joined:") {
+				return lines.Text(), end
+			}
+		}
+		t.Fatal("the process ended")
+		return "", nil
+	}
+	said, end := join()
+	if said != "joined: <nil>" {
+		t.Fatal(said)
+	}
+	for range 2 {
+		if said, _ := join(); !strings.Contains(said, witness+" is in use by another process") || !strings.Contains(said, "give each daemon a file of its own") {
+			t.Error(said)
+		}
+	}
+	end()
+	if said, _ := join(); said != "joined: <nil>" {
+		t.Error("after a kill of the first process: ", said)
+	}
+}
+
+// What is remembered in a file that cannot be read may be a loss, so nothing begins.
+func TestAWitnessThatCannotBeReadLetsNoWorkerJoin(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", 0, 1)
+	witness, worker := t.TempDir(), uuid.NewString() // a folder is read by no user
+	o.Guard(postgres.Guard{Witness: witness, Log: slog.New(slog.DiscardHandler)})
+	err := o.Join(t.Context(), worker, []string{"sim"}, nil)
+	if err == nil || !strings.Contains(err.Error(), "history.witness cannot be read") || !strings.Contains(err.Error(), witness) || !strings.Contains(err.Error(), "correct its name") {
+		t.Errorf("joining gives %v", err)
+	}
+	if rows := o.claim(worker, 1); len(rows) != 0 {
+		t.Error("a row is claimed by a worker that does not know the history")
 	}
 }
 

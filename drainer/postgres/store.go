@@ -92,6 +92,9 @@ func (s *Store) Close() {
 			pool.Close()
 		}
 	}
+	if s.memory.lock != nil {
+		_ = s.memory.lock.Close()
+	}
 }
 
 var (

@@ -537,6 +537,7 @@ func TestEveryKindOfCopyIsNoticed(t *testing.T) {
 						if err := os.WriteFile(witness, remembered, 0o600); err != nil {
 							t.Fatal(err)
 						}
+						next.Close() // one process at a time has it
 						next.Store = openGuarded(t, g.url, postgres.Guard{Witness: witness})
 						next.join()
 					}
