@@ -92,7 +92,7 @@ func New(options Options) (http.Handler, error) {
 	}
 	routes.HandleFunc("GET /providers/{name}", s.page(page{"", "provider", "Provider", s.readProvider}))
 	routes.HandleFunc("GET /doctor", s.doctor)
-	routes.HandleFunc("GET /config", s.config)
+	routes.HandleFunc("GET /config", s.page(page{"/config", "config", "Configuration", s.readConfig}))
 	routes.HandleFunc("GET /changes/{id}", s.change)
 	routes.HandleFunc("POST /intents/{id}/reveal", s.reveal)
 	for _, action := range actionsBy(options.PolicyOf) {

@@ -111,8 +111,13 @@ func (s *server) doctor(w http.ResponseWriter, r *http.Request) {
 	s.show(w, r, http.StatusOK, "doctor", "Doctor", found)
 }
 
-func (s *server) config(w http.ResponseWriter, r *http.Request) {
-	s.show(w, r, http.StatusOK, "config", "Configuration", struct {
-		Tools []Tool `json:"tools"`
-	}{s.tools()})
+type configuration struct {
+	Tools       []Tool                `json:"tools"`
+	Workers     []operator.Worker     `json:"workers"`
+	Differences []operator.Difference `json:"differences"`
+}
+
+func (s *server) readConfig(ctx context.Context, from *operator.Console, _ *http.Request) (any, error) {
+	found, err := from.Workers(ctx)
+	return configuration{s.tools(), found, operator.Differences(found)}, err
 }

@@ -40,11 +40,12 @@ func TestTheInstallationIsShownAndTheDoctorIsAskedOnce(t *testing.T) {
 	}
 	b.at = httptest.NewServer(pages)
 	t.Cleanup(b.at.Close)
-	drainertest.Exec(t, b.db, `INSERT INTO outbox.worker (worker_id, providers, tools) VALUES (gen_random_uuid(), '{sim,spare}', '{sim/act}')`)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.worker (worker_id, providers, tools, fingerprints)
+		VALUES (gen_random_uuid(), '{sim,spare}', '{sim/act}', '{aaa,ccc}'), (gen_random_uuid(), '{sim,spare}', '{sim/act}', '{bbb,ccc}')`)
 	drainertest.Exec(t, b.db, `INSERT INTO outbox.operation (operator, action, provider, reason) SELECT 'operator:eve', 'pause', 'p-' || n, 'because' FROM generate_series(1, 60) n`)
 	b.login("bob-has-a-long-token-of-his-own-too")
 	for path, parts := range map[string][]string{
-		"/doctor": {"it is behind", "drainer migrate up"}, "/config": {"sim/act", "lacks lookup"}, "/workers": {"sim, spare"},
+		"/doctor": {"it is behind", "drainer migrate up"}, "/config": {"sim/act", "lacks lookup", "Workers differ", "sim aaa, spare ccc", `<td class="id">bbb</td>`}, "/workers": {"sim, spare"},
 		"/operations": {"p-60", "operator:eve", "/operations?below=11"}, "/operations?below=11": {"p-10"},
 	} {
 		for range 2 {

@@ -19,11 +19,11 @@ import (
 // beatFunc is a store that only hears heartbeats.
 type beatFunc func(context.Context) (bool, error)
 
-func (f beatFunc) Beat(ctx context.Context, _ string) (bool, error)     { return f(ctx) }
-func (beatFunc) Join(context.Context, string, []string, []string) error { return nil }
-func (beatFunc) Retire(context.Context, string) error                   { return nil }
-func (beatFunc) Leave(context.Context, string) error                    { return nil }
-func (beatFunc) DeclareDead(context.Context, []Heartbeat) error         { return nil }
+func (f beatFunc) Beat(ctx context.Context, _ string) (bool, error)                { return f(ctx) }
+func (beatFunc) Join(context.Context, string, []string, []string, ...string) error { return nil }
+func (beatFunc) Retire(context.Context, string) error                              { return nil }
+func (beatFunc) Leave(context.Context, string) error                               { return nil }
+func (beatFunc) DeclareDead(context.Context, []Heartbeat) error                    { return nil }
 func (beatFunc) Beats(context.Context, time.Duration) ([]Heartbeat, error) {
 	return nil, nil
 }
@@ -234,11 +234,16 @@ type awayStore struct {
 	gates []Gate
 }
 
-func (s awayStore) Gates(context.Context, string) ([]Gate, error)        { return s.gates, nil }
-func (awayStore) Closed(context.Context, string) ([]string, error)       { return nil, errAway }
-func (awayStore) Join(context.Context, string, []string, []string) error { return errAway }
-func (awayStore) Publish(context.Context, map[string]string) error       { return errAway }
-func (awayStore) Leave(context.Context, string) error                    { return errAway }
+func (s awayStore) Gates(context.Context, string) ([]Gate, error) { return s.gates, nil }
+
+func (awayStore) Closed(context.Context, string) ([]string, error) { return nil, errAway }
+
+func (awayStore) Join(context.Context, string, []string, []string, ...string) error { return errAway }
+
+func (awayStore) Publish(context.Context, map[string]string) error { return errAway }
+
+func (awayStore) Leave(context.Context, string) error { return errAway }
+
 func (awayStore) Due(context.Context, []string, []string) (map[string]int, error) {
 	return nil, errAway
 }

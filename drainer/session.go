@@ -193,7 +193,11 @@ func (s *session) joinOnce(stop context.Context) error {
 		return err
 	}
 	tools, _ := s.tools()
-	if err := s.store.Join(ctx, s.worker, s.providerNames(), tools); err != nil {
+	fingerprints := make([]string, len(s.providers))
+	for i, provider := range s.providers {
+		fingerprints[i] = provider.Fingerprint
+	}
+	if err := s.store.Join(ctx, s.worker, s.providerNames(), tools, fingerprints...); err != nil {
 		return err
 	}
 	return s.readFleet(ctx)

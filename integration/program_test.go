@@ -429,6 +429,9 @@ func TestADaemonServesTheConsoleBesideItsWork(t *testing.T) {
 			t.Errorf("with the daemon's login %s answers %d\n%s", page, code, text)
 		}
 	}
+	if _, text := ask("/config", nil); !regexp.MustCompile(`keyed [0-9a-f]{12}`).MatchString(text) {
+		t.Errorf("the configuration shows no fingerprint of the worker's provider:\n%s", text)
+	}
 	if code, _ := ask("/providers/pause", pause); code != http.StatusForbidden {
 		t.Errorf("a reader who is unknown pauses a provider: %d", code)
 	}

@@ -183,6 +183,9 @@ func TestLoadReadsEveryField(t *testing.T) {
 			},
 		},
 	}
+	for i := range got.Providers {
+		want.Providers[i].Fingerprint = got.Providers[i].Fingerprint // has a test of its own
+	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -655,5 +658,23 @@ pages: [{slack: {webhook_url: "${env:GONE_SLACK}"}}]
 	}
 	if _, err := read("24h", everything); err == nil || strings.Count(err.Error(), "\n") != 5 {
 		t.Errorf("with everything: %v", err)
+	}
+}
+
+func TestAFingerprintTellsConfigurationsApartAndNoSecret(t *testing.T) {
+	t.Parallel()
+	of := func(token, more string) string {
+		loaded, err := load("drainer.yaml", []byte(provider("adapter: fake\nfake: {token: '"+token+"'}\n"+more+"tools: {t: {fake: {path: /}, idempotency: {class: read_only}}}")),
+			fakeRegistry(t), fakeSecrets(), everything)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return loaded.Providers[0].Fingerprint
+	}
+	if of("hunter2-hunter2", "") != of("another-secret", "") {
+		t.Error("it depends on a secret")
+	}
+	if of("hunter2-hunter2", "") == of("hunter2-hunter2", "concurrency: 3\n") || len(of("hunter2-hunter2", "")) != 12 {
+		t.Error("it does not tell two configurations apart")
 	}
 }

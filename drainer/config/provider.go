@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -23,6 +24,10 @@ import (
 // provider reads one provider and builds its adapter, so that the adapter's complaints are
 // reported together with all others.
 func (r *reader) provider(f field, registry dispatch.Registry, root rootBlock, retention Retention) dispatch.Provider {
+	written := ""
+	if f.value != nil {
+		written = f.value.String() // before its references are read
+	}
 	block := defaultProvider()
 	block.Egress = root.Egress
 	blocks := r.decodeStruct(f, reflect.ValueOf(&block).Elem(), registry.Names()...)
@@ -70,6 +75,8 @@ func (r *reader) provider(f field, registry dispatch.Registry, root rootBlock, r
 		}
 	}
 	provider.Adapter = r.adapter(f.path, block.Adapter, spec, registry)
+	// A reader of the fingerprint must not be able to try guesses of a secret.
+	provider.Fingerprint = fmt.Sprintf("%x", sha256.Sum256([]byte(r.secrets.redact(written))))[:12]
 	return provider
 }
 

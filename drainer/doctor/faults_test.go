@@ -147,6 +147,12 @@ var faults = map[string]struct {
 		by("SELECT outbox.enqueue('r', 's', 'p/y', 'b', '{}'); UPDATE outbox.queue SET provider = 'p/y'"),
 		Problem, "unconfigured", `1 row wants the tool "p/y", which no living worker knows`, `add "y" under providers.p.tools`,
 	},
+	"replicas have different configurations": {
+		by(`UPDATE outbox.worker SET providers = '{p}', fingerprints = '{aaa}', started_at = now() - interval '11 minutes';
+			INSERT INTO outbox.worker (worker_id, providers, fingerprints, started_at) VALUES (gen_random_uuid(), '{p}', '{bbb}', now() - interval '11 minutes');
+			INSERT INTO outbox.river_job (kind, args, max_attempts, state, attempted_at, finalized_at) VALUES ('page_look', '{}', 1, 'completed', now(), now())`),
+		Warning, "configurations", `workers have had 2 configurations of "p"`, "reload or restart those",
+	},
 	"no process drains": {
 		by("DELETE FROM outbox.worker; SELECT outbox.enqueue('r', 's', 'p/x', 'b', '{}')"),
 		Problem, "workers", "no process drains, and intents are due", "start drainer run",

@@ -81,6 +81,22 @@ var outboxChecks = []check{
 			return nil
 		})},
 
+	// A rolling update takes its time, in which workers differ.
+	{name: "configurations", well: "workers have the same one of each provider", look: each(`
+		SELECT p.name, count(DISTINCT p.fingerprint)::int, (pg_catalog.array_agg(w.worker_id::text ORDER BY w.started_at))[1]
+		FROM outbox.worker w CROSS JOIN LATERAL unnest(w.providers, w.fingerprints) AS p (name, fingerprint)
+		WHERE w.started_at < now() - interval '10 minutes' AND w.beat_at >= now() - make_interval(secs => $1::float8) AND p.fingerprint <> ''
+		GROUP BY 1 HAVING count(DISTINCT p.fingerprint) > 1 ORDER BY 1`,
+		func(_ *examination, c struct {
+			Provider string
+			Versions int
+			Oldest   string
+		},
+		) []Finding {
+			return []Finding{warning("see which worker has which, in the console's Configuration or by drainer status -o json; reload or restart those that have not got the new file",
+				"workers have had %d configurations of %q for over 10 minutes; the oldest worker is %s", c.Versions, c.Provider, c.Oldest)}
+		}, lease)},
+
 	{name: "unconfigured", well: "this configuration or a live worker knows the provider of every row in the queue", look: lookForUnconfigured},
 
 	// To have no namespace is no fault while no other outbox uses the same account,

@@ -5,7 +5,9 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,6 +62,44 @@ type Worker struct {
 	BeatAt    time.Time `json:"beat_at"`
 	Providers []string  `json:"providers"`
 	Tools     []string  `json:"tools"`
+	// Fingerprints of the configuration of each of Providers. Secrets are no part of them.
+	Fingerprints []string `json:"fingerprints"`
+}
+
+// Version is one configuration of a provider.
+type Version struct {
+	Fingerprint string   `json:"fingerprint"`
+	Workers     []string `json:"workers"` // that have it, the oldest first
+}
+
+// Difference is a provider of which workers have several configurations.
+type Difference struct {
+	Provider string    `json:"provider"`
+	Versions []Version `json:"versions"` // that of the oldest worker first
+}
+
+// Differences compares the configurations of workers, by provider in alphabetical order. A rolling update makes some,
+// for its time.
+func Differences(workers []Worker) []Difference {
+	versions := map[string][]Version{}
+	for _, worker := range workers {
+		for i, provider := range worker.Providers[:min(len(worker.Providers), len(worker.Fingerprints))] {
+			known := versions[provider]
+			at := slices.IndexFunc(known, func(v Version) bool { return v.Fingerprint == worker.Fingerprints[i] })
+			if at < 0 {
+				at, known = len(known), append(known, Version{Fingerprint: worker.Fingerprints[i]})
+			}
+			known[at].Workers = append(known[at].Workers, worker.WorkerID)
+			versions[provider] = known
+		}
+	}
+	differences := []Difference{}
+	for _, provider := range slices.Sorted(maps.Keys(versions)) {
+		if len(versions[provider]) > 1 {
+			differences = append(differences, Difference{provider, versions[provider]})
+		}
+	}
+	return differences
 }
 
 // Overview reads providers that are configured somewhere or have rows waiting.
@@ -84,7 +124,7 @@ func (c *Console) Overview(ctx context.Context) (Overview, error) {
 
 // Workers lists the processes that may claim, the oldest first.
 func (c *Console) Workers(ctx context.Context) ([]Worker, error) {
-	return collect[Worker](ctx, c, `SELECT worker_id::text, started_at, beat_at, providers, tools FROM outbox.worker ORDER BY started_at`)
+	return collect[Worker](ctx, c, `SELECT worker_id::text, started_at, beat_at, providers, tools, fingerprints FROM outbox.worker ORDER BY started_at`)
 }
 
 //go:embed sql/tenants.sql

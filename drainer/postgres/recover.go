@@ -31,11 +31,11 @@ var (
 )
 
 // Join makes the worker known; until then it can claim nothing.
-func (s *Store) Join(ctx context.Context, worker string, providers, tools []string) error {
+func (s *Store) Join(ctx context.Context, worker string, providers, tools []string, fingerprints ...string) error {
 	if err := s.look(ctx); err != nil {
 		return err
 	}
-	if _, err := s.execute(ctx, "join", joinSQL, worker, providers, tools); err != nil {
+	if _, err := s.execute(ctx, "join", joinSQL, worker, providers, tools, fingerprints); err != nil {
 		return err
 	}
 	s.memory.join(worker)

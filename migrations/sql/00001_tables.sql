@@ -193,6 +193,7 @@ CREATE TABLE outbox.worker (
   worker_id  uuid PRIMARY KEY,
   providers  text[] NOT NULL,  -- that it serves: limits are shared among those who do
   tools      text[] NOT NULL DEFAULT '{}',  -- that it knows of them, each as provider/operation
+  fingerprints text[] NOT NULL DEFAULT '{}',  -- of its configuration of each of the providers, without secrets
   started_at timestamptz NOT NULL DEFAULT now(),
   beat_at    timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 10);
