@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentoutbox/drainer/integration/cluster"
+	"github.com/agentoutbox/drainer/integration/pgproxy"
 	"github.com/agentoutbox/drainer/integration/program"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -69,6 +71,36 @@ func nextEvent(t *testing.T, events chan pagerEvent, want string) pagerEvent {
 		t.Fatalf("the pager never receives %s", want)
 		return pagerEvent{}
 	}
+}
+
+// River's queues are paused: no look of the pager finds the incident.
+func TestAPromotedStandbyPagesWithTheHeartbeatThatMeetsIt(t *testing.T) {
+	t.Parallel()
+	primary := cluster.Start(t)
+	standby := cluster.Standby(t, primary)
+	line := pgproxy.New(t, primary.URL)
+	pager, events := newPager(t)
+	shell := program.New(t, line.Behind(t, primary.URL), "BILLING_TOKEN=canary-token", "PAGER_SECRET="+pagerSecret)
+	shell.Start(program.WriteConfig(t, fmt.Sprintf(billingConfig, "http://127.0.0.1:1")+
+		fmt.Sprintf("pages:\n  - {webhook: {url: %q, secret: \"${env:PAGER_SECRET}\"}}\n", pager+"/canary")))
+	drainertest.Eventually(t, "the pager has looked", func() bool {
+		return cluster.Ask[bool](t, primary, `SELECT EXISTS (SELECT FROM outbox.river_job WHERE kind = 'page_look' AND state = 'completed')`)
+	})
+	cluster.Exec(t, primary, `UPDATE outbox.river_queue SET paused_at = now(), updated_at = now()`)
+	drainertest.Eventually(t, "looks stand still", func() bool {
+		return cluster.Ask[bool](t, primary, `SELECT EXISTS (SELECT FROM outbox.river_job WHERE kind = 'page_look' AND state = 'available' AND scheduled_at < now() - interval '5 seconds')`)
+	})
+	cluster.AwaitCaughtUp(t, primary, standby)
+	line.TakeDown()
+	cluster.Kill(t, primary)
+	promoted := time.Now()
+	cluster.Exec(t, standby, `SELECT pg_promote()`)
+	line.LeadTo(t, standby.URL)
+	line.BringUp()
+	if event := nextEvent(t, events, "incident.opened"); event.Data.Kind != "history_changed" {
+		t.Errorf("the pager receives %+v", event)
+	}
+	t.Logf("paged %s after the promotion began", time.Since(promoted).Round(10*time.Millisecond))
 }
 
 func TestAnUnknownOutcomePagesUntilItIsResolved(t *testing.T) {

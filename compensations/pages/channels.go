@@ -44,23 +44,28 @@ type sendWorker struct {
 // Timeout lets the last pages of a turn end by themselves.
 func (w *sendWorker) Timeout(*river.Job[sendArgs]) time.Duration { return turnLength + sendTimeout }
 
-// Work brings one channel up to date with what the tables say now. In a process a channel
-// has one job at a time, so that one which hangs takes one worker from the others.
+// Work takes one turn.
 func (w *sendWorker) Work(ctx context.Context, job *river.Job[sendArgs]) error {
-	if _, busy := w.pager.busy.LoadOrStore(job.Args.Channel, true); busy {
-		return nil // that job looks again before it ends, or the next look does
+	return w.pager.update(ctx, job.Args.Channel)
+}
+
+// update brings one channel up to date with what the tables say now. In a process a channel
+// has one turn at a time, so that one which hangs takes one worker from the others.
+func (p *Pager) update(ctx context.Context, name string) error {
+	if _, busy := p.busy.LoadOrStore(name, true); busy {
+		return nil // that turn looks again before it ends, or the next look does
 	}
-	defer w.pager.busy.Delete(job.Args.Channel)
+	defer p.busy.Delete(name)
 	for began := time.Now(); time.Since(began) < turnLength; {
-		channel, configured := w.pager.audience.Load().channel(job.Args.Channel)
+		channel, configured := p.audience.Load().channel(name)
 		if !configured {
 			return nil // a process with another configuration knows it, and looks again
 		}
-		due, err := w.pager.store.due(ctx, channel, atOnce)
+		due, err := p.store.due(ctx, channel, atOnce)
 		if err != nil || len(due) == 0 {
 			return err
 		}
-		delivered, err := w.pager.deliverAll(ctx, channel, due)
+		delivered, err := p.deliverAll(ctx, channel, due)
 		if err != nil || delivered == 0 {
 			return err // the next look tries again
 		}

@@ -106,6 +106,25 @@ func (p *Pager) Use(channels []Channel, providers []string) {
 // Kinds are those of its jobs.
 func (p *Pager) Kinds() []string { return []string{lookArgs{}.Kind(), sendArgs{}.Kind()} }
 
+// Run brings all channels up to date whenever there is an incident that cannot wait for a look: after a failover, River has
+// to find a leader first.
+func (p *Pager) Run(ctx context.Context, incidents <-chan struct{}) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-incidents:
+		}
+		for _, channel := range p.audience.Load().channels {
+			go func() {
+				if err := p.update(ctx, channel.Name); err != nil && ctx.Err() == nil {
+					p.log.Error("cannot page at once; the next look will try again", "channel", channel.Name, "error", err)
+				}
+			}()
+		}
+	}
+}
+
 // Register adds the pager's workers.
 func (p *Pager) Register(workers *river.Workers) {
 	river.AddWorker(workers, &lookWorker{pager: p})

@@ -47,11 +47,12 @@ type memory struct {
 	workers map[string]int // of this process, and how many losses it knew of when each joined
 	losses  int
 	known   known
-	since   time.Time // when this process met known.History: no clock that leaps shortens the lease
-	isFresh bool      // known is a file's; what was committed to the process before is not known
-	told    []told    // commits that no look has proved to be in the history yet
-	silent  bool      // the witness could not be written
-	lock    *os.File  // the witness is this process's alone
+	since   time.Time     // when this process met known.History: no clock that leaps shortens the lease
+	isFresh bool          // known is a file's; what was committed to the process before is not known
+	told    []told        // commits that no look has proved to be in the history yet
+	silent  bool          // the witness could not be written
+	paged   chan struct{} // see [Store.Incidents]
+	lock    *os.File      // the witness is this process's alone
 }
 
 // known is a row of outbox.history, and how far it was seen.
@@ -70,7 +71,17 @@ type told struct {
 }
 
 func newMemory() *memory {
-	return &memory{Guard: Guard{Log: slog.New(slog.DiscardHandler)}, workers: map[string]int{}, known: known{LSN: "0/0"}, isFresh: true}
+	return &memory{Guard: Guard{Log: slog.New(slog.DiscardHandler)}, workers: map[string]int{}, known: known{LSN: "0/0"}, isFresh: true, paged: make(chan struct{}, 1)}
+}
+
+// Incidents has a value once a look of this process opened an incident.
+func (s *Store) Incidents() <-chan struct{} { return s.memory.paged }
+
+func (m *memory) page() {
+	select {
+	case m.paged <- struct{}{}:
+	default: // it has one
+	}
 }
 
 // Guard sets how lost commits are noticed. It comes before the first worker joins.
@@ -138,6 +149,7 @@ func (s *Store) look(ctx context.Context) error {
 	}
 	if change != "" {
 		m.Log.Error("the database may have lost commits", "change", change, "history", now.History, "accepted_by", accepts)
+		m.page()
 	}
 	if before.History != 0 && before.History != now.History {
 		if err := s.answer(ctx, before, now); err != nil {
@@ -167,6 +179,7 @@ func (s *Store) answer(ctx context.Context, before, now known) error {
 		return fmt.Errorf("compare the database's history: %w", err)
 	}
 	if lost {
+		m.page()
 		m.Log.Error("the database lost commits that this process was told of; it starts over", "history", now.History)
 		m.mu.Lock()
 		m.losses++

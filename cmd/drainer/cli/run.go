@@ -192,6 +192,7 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 		})
 	}
 	group.Go(func() error { return runner.Run(ctx) })
+	group.Go(func() error { return parts.pager.Run(ctx, store.Incidents()) })
 	group.Go(func() error { return parts.saga.Run(ctx) })
 	group.Go(func() error { return parts.census.Run(ctx) })
 	go reloader.run(ctx) // not in the group: a file system that hangs must not delay the end
