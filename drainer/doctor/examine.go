@@ -234,6 +234,7 @@ type Patient struct {
 	WithoutDatabase string // why there is no Database
 	NoLogin         error  // why nothing can log in to it: a file or a command gives no password
 
+	Bystander bool                // Database is another login than the daemon's: the role of daemons is judged in its place
 	Lease     time.Duration       // a worker without a heartbeat for this long is dead; 0: the usual
 	Providers []dispatch.Provider // nil: there is no configuration, and only the database is looked at
 	Offline   bool                // no provider is gone to; an adapter may be nil

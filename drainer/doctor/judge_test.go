@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -138,6 +139,32 @@ func TestWhatARoleNeedsIsWhatTheMigrationsGrant(t *testing.T) {
 				t.Errorf("migrations grant %s to %s, which the doctor does not look at", name, role)
 			}
 		}
+	}
+}
+
+// As where the console asks: its login may only read.
+func TestABystanderIsNotJudgedAsADaemon(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	w.admin(fmt.Sprintf("REVOKE outbox_drainer FROM %[1]s; GRANT outbox_auditor TO %[1]s", w.role))
+	grants := func() Finding {
+		for _, f := range w.examine() {
+			if f.Check == "daemon's grants" {
+				return f
+			}
+		}
+		return Finding{}
+	}
+	if f := grants(); f.Verdict != Problem {
+		t.Errorf("as the daemon's login: %+v", f)
+	}
+	w.Bystander = true
+	if f := grants(); f.Verdict != OK || f.Seen != "outbox_drainer may do what the daemon does" {
+		t.Errorf("as a bystander's login: %+v", f)
+	}
+	w.owner("REVOKE DELETE ON outbox.queue FROM outbox_drainer")
+	if f := grants(); f.Verdict != Problem || !strings.Contains(f.Seen, "outbox_drainer lacks DELETE on outbox.queue") {
+		t.Errorf("without a right of the daemons: %+v", f)
 	}
 }
 

@@ -183,7 +183,7 @@ func consolePages(ctx context.Context, options console.Options, database, readin
 	}
 	options.Tools = func() []console.Tool { return consoleTools(inForce()) }
 	options.Doctor = func(ctx context.Context) []doctor.Finding {
-		var patient doctor.Patient
+		patient := doctor.Patient{Bystander: true}
 		patient.Database, patient.NoLogin = reading.Config(ctx)
 		findings, _ := doctor.Examine(ctx, patient) // a database that is away is a finding
 		return findings
