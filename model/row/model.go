@@ -26,8 +26,7 @@
 // its lookup's margin, nor for half of its key's life; the lease of a dead worker has run
 // out. An operator who resolves an intent has found out the truth.
 //
-// A database that lost commits has its workers start over before anything is claimed again. This
-// step alone is taken on no real table here, but with real failovers in integration/faults.
+// A database that lost commits has its workers start over before anything is claimed again.
 //
 // Left out are fallbacks, breakers, pauses and limits, which hold rows back and
 // settle none; reloads, which change a tool's class; pruning; and the runs that

@@ -61,6 +61,8 @@ var moves = map[string]move{
 	"resolves it as completed":      changes(operator.Resolve{As: dispatch.StatusCompleted}),
 	"resolves it as failed":         changes(operator.Resolve{As: dispatch.StatusFailed}),
 
+	"loses all commits since the enqueue": (*intent).loses,
+
 	"applies an abandoned request":    elsewhere,
 	"never gets an abandoned request": elsewhere,
 	"forgets the key":                 elsewhere,
@@ -296,10 +298,26 @@ func (i *intent) becomesDue(int, row.State, row.State) {
 	i.Exec(`UPDATE outbox.queue SET next_attempt_at = now() WHERE intent_id = $1`, i.id)
 }
 
+// loses has the tables as they were at the enqueue, in a copy of the database. An operator accepts that.
+func (i *intent) loses(int, row.State, row.State) {
+	i.T.Helper()
+	i.Exec(`DELETE FROM outbox.claim WHERE provider = $1`, i.provider)
+	i.Exec(`DELETE FROM outbox.queue WHERE intent_id = $1`, i.id)
+	i.Exec(`DELETE FROM outbox.attempt WHERE intent_id = $1`, i.id)
+	i.Exec(`DELETE FROM outbox.incident WHERE intent_id = $1`, i.id)
+	i.Exec(`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, bytes, era)
+		SELECT provider, created_at, id, agent_run_id, payload_bytes, $2 FROM outbox.intent WHERE id = $1`, i.id, i.era)
+	i.Exec(`UPDATE outbox.history SET table_oid = 0`)
+	i.startOver(0)
+	i.Exec(`SELECT outbox.accept_history(max(id), false, 'operator:on-call', 'restored') FROM outbox.history`)
+	i.startOver(1)
+}
+
 // ages sets back every time stamp.
 func (i *intent) ages(int, row.State, row.State) {
 	i.T.Helper()
 	const half = 12 * time.Hour
+	i.Exec(`UPDATE outbox.intent SET created_at = created_at - $2::interval WHERE id = $1`, i.id, half)
 	i.Exec(`UPDATE outbox.queue SET first_attempt_at = first_attempt_at - $2::interval WHERE intent_id = $1`, i.id, half)
 	i.Exec(`UPDATE outbox.attempt SET started_at = started_at - $2::interval WHERE intent_id = $1`, i.id, half)
 	i.Exec(`UPDATE outbox.claim SET claimed_at = claimed_at - $2::interval, first_attempt_ats = ARRAY(

@@ -27,9 +27,11 @@ func TestARealOutboxTakesTheStepsOfTheModel(t *testing.T) {
 	var stored real.Outcomes
 	t.Run("of a tool that is", func(t *testing.T) {
 		for name, model := range map[string]row.Model{
-			"key_idempotent, with a lookup": {Class: dispatch.KeyIdempotent, Lookup: true},
-			"non_idempotent":                {Class: dispatch.NonIdempotent, Batched: true},
-			"non_idempotent, with a lookup": {Class: dispatch.NonIdempotent, Lookup: true, Batched: true},
+			"key_idempotent, with a lookup":                         {Class: dispatch.KeyIdempotent, Lookup: true},
+			"non_idempotent":                                        {Class: dispatch.NonIdempotent, Batched: true},
+			"non_idempotent, with a lookup":                         {Class: dispatch.NonIdempotent, Lookup: true, Batched: true},
+			"key_idempotent, where commits are lost":                {Class: dispatch.KeyIdempotent, RepliesArrive: true, LosesCommits: true},
+			"non_idempotent, with a lookup, where commits are lost": {Class: dispatch.NonIdempotent, Lookup: true, RepliesArrive: true, LosesCommits: true},
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -170,6 +172,7 @@ type intent struct {
 	*outbox
 	provider string
 	id       int64
+	era      int      // at the enqueue
 	slots    [2]int64 // the claim ids that the model's slots stand for
 	workers  [2]*worker
 }
@@ -186,6 +189,7 @@ func (o *outbox) enqueue(provider string) *intent {
 	o.T.Helper()
 	i := &intent{outbox: o, provider: provider}
 	i.id = i.commit("it")
+	i.era = real.All[int](o.Outbox, `SELECT era FROM outbox.queue WHERE intent_id = $1`, i.id)[0]
 	for w := range i.workers {
 		i.startOver(w)
 	}
@@ -294,11 +298,13 @@ func visibleOf(s row.State) visible {
 // half of the key's life ago, 2 more.
 const readSQL = `
 	SELECT q.intent_id IS NOT NULL, coalesce(q.next_attempt_at > now() + interval '30 seconds', false), coalesce(q.tries, 0),
-	       public.age(q.first_attempt_at), coalesce(q.maybe_applied, false), coalesce(q.lookup, false),
+	       public.age(CASE WHEN doubt.is THEN least(q.first_attempt_at, i.created_at) ELSE q.first_attempt_at END),
+	       coalesce(q.maybe_applied OR doubt.is, false), coalesce(q.lookup, false),
 	       coalesce(newest.status, ''), coalesce(newest.next_attempt_at IS NULL, false) AND newest.attempt IS NOT NULL,
 	       EXISTS (SELECT FROM outbox.incident WHERE intent_id = i.id AND kind = 'outcome_unknown' AND resolved_at IS NULL)
 	FROM outbox.intent i
 	LEFT JOIN outbox.queue q ON q.intent_id = i.id
+	CROSS JOIN LATERAL (SELECT q.era < (SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1) AS is) doubt
 	LEFT JOIN LATERAL (SELECT * FROM outbox.attempt a WHERE a.intent_id = i.id ORDER BY attempt DESC LIMIT 1) newest ON true
 	WHERE i.id = $1`
 
