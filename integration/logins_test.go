@@ -356,6 +356,66 @@ func TestALoginThatThePoolersServerRefusesIsTold(t *testing.T) {
 	daemon.Terminate()
 }
 
+// Each loop of the daemon needs the database, and each of them tries again.
+func TestADatabaseThatIsAwayIsALineAMinute(t *testing.T) {
+	t.Parallel()
+	server, err := throwaway.Start(t.Context(), throwaway.WithoutDurability())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(server.Kill(), server.Stop()); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := migrations.Up(t.Context(), server.URL); err != nil {
+		t.Fatal(err)
+	}
+	rig := harness.At(t, server.URL, nil)
+	daemon := rig.Start()
+	rig.Enqueue(harness.Keyed, 1)
+	rig.AwaitStatus("completed", 1)
+	lines := func() int {
+		return strings.Count(daemon.Log(), `"level":"WARN"`) + strings.Count(daemon.Log(), `"level":"ERROR"`)
+	}
+
+	at, err := url.Parse(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	before, began := lines(), time.Now()
+	var away net.Listener // in its place, to count who comes
+	drainertest.Eventually(t, "the address is free", func() bool { away, err = net.Listen("tcp", at.Host); return err == nil })
+	for range 200 {
+		caller, err := away.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		caller.Close()
+	}
+	away.Close()
+	told, minutes := daemon.Logged("cannot connect to the database; each connect tries again"), 1+int(time.Since(began)/time.Minute)
+	if told < 1 || told > minutes {
+		t.Errorf("%d lines say that there is no connection, in %d minutes", told, minutes)
+	}
+	// A connection that breaks in the middle of work says so once, of each loop.
+	got := lines() - before
+	t.Logf("%d lines after 200 connects", got)
+	if got > 20+told {
+		t.Errorf("200 connects that failed are %d lines", got)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rig.Enqueue(harness.Keyed, 1)
+	rig.AwaitStatus("completed", 2)
+	drainertest.Eventually(t, "it says so", func() bool { return daemon.Logged("the database takes connections again") >= 1 })
+	daemon.Terminate()
+}
+
 // authority signs certificates.
 type authority struct {
 	pem         string

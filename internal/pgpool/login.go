@@ -35,8 +35,11 @@ type Database struct {
 	here    *pgxpool.Config // the last login for the place of the first
 	log     *slog.Logger
 	refusal error     // nil if the newest answer was none
-	told    time.Time // when a refusal was logged last
-	untold  int       // refusals since then
+	away    bool      // the newest connect failed, and was not refused
+	told    time.Time // when it was logged last that there is no way in
+	untold  int       // failures since then
+
+	toldAway bool // and no connect has ended well since
 
 	refusedLater atomic.Bool // a statement was refused, and none has ended well since
 
@@ -169,8 +172,8 @@ func (d *Database) Refusal() error {
 	return d.refusal
 }
 
-// Logging logs refusals from now on, one line a minute. It returns a logger for all that
-// uses the database, which leaves out the lines that only say again that it is refused.
+// Logging logs connects that fail from now on, one line a minute. It returns a logger for all that
+// uses the database, which leaves out the lines that only say the same again.
 func (d *Database) Logging(log *slog.Logger) *slog.Logger {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -209,17 +212,29 @@ func (d *Database) note(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	was := d.refusal
-	d.refusal = refusal
+	d.refusal, d.away = refusal, refusal == nil && isAway(err)
 	switch {
 	case d.log == nil:
-	case refusal != nil && time.Since(d.told) < tellEvery:
+	case (refusal != nil || d.away) && time.Since(d.told) < tellEvery:
 		d.untold++
 	case refusal != nil:
 		d.log.Error("cannot log in to the database; each connect tries again", "error", refusal, "not_logged_before", d.untold)
 		d.told, d.untold = time.Now(), 0
+	case d.away:
+		d.log.Error("cannot connect to the database; each connect tries again", "error", err, "not_logged_before", d.untold)
+		d.told, d.untold, d.toldAway = time.Now(), 0, true
 	case err == nil && was != nil:
 		d.log.Info("the database accepts the login again")
+	case err == nil && d.toldAway:
+		d.log.Info("the database takes connections again")
+		d.toldAway = false
 	}
+}
+
+// isAway tells a connect that met no server, or one that starts or stops, from a statement that failed.
+func isAway(err error) bool {
+	var failed *pgconn.ConnectError
+	return errors.As(err, &failed) && refusalOf(err) == nil
 }
 
 // refusalOf is nil for a connect that ended well, and for one that no server answered.
@@ -254,9 +269,9 @@ func isPoolers(refused *pgconn.PgError) bool {
 // Refused tells a login that was refused from a server that did not answer.
 func Refused(err error) bool { return errors.Is(refusalOf(err), ErrRefused) }
 
-// unrepeated drops warnings whose error is a refused login. About ten lines a second would
-// come otherwise, from every loop that needs the database. River's errors are text, which
-// shows no cause: they are dropped while the login is refused.
+// unrepeated drops warnings whose error is a refused login or a server that does not answer. About ten lines a second
+// would come otherwise, from every loop that needs the database. River's errors are text: they are dropped while the
+// login is refused, and those of a connect while no server answers.
 type unrepeated struct {
 	slog.Handler
 	database *Database
@@ -275,9 +290,11 @@ func (u unrepeated) repeats(record slog.Record) (repeats bool) {
 			return true
 		}
 		if err, is := attr.Value.Any().(error); is {
-			repeats = record.Level < slog.LevelError && refusalOf(err) != nil
+			repeats = record.Level < slog.LevelError && (refusalOf(err) != nil || isAway(err))
 		} else {
-			repeats = u.database.Refusal() != nil
+			u.database.mu.Lock()
+			repeats = u.database.refusal != nil || u.database.away && strings.Contains(attr.Value.String(), "failed to connect to")
+			u.database.mu.Unlock()
 		}
 		return false
 	})
