@@ -92,29 +92,38 @@ func inPod(t *testing.T, pod core.PodSpec, config map[string]string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	root := t.TempDir()
+	below := strings.NewReplacer("${file:/", "${file:"+root+"/", "=/etc/", "="+root+"/etc/", "=/run/", "="+root+"/run/").Replace
 	for name, content := range config {
-		content = strings.NewReplacer("${file:/", "${file:"+root+"/").Replace(content)
-		write(t, filepath.Join(root, "etc/drainer", name), content)
+		write(t, filepath.Join(root, "etc/drainer", name), below(content))
 	}
 	certificate, key := clientCertificate(t)
+	contents := map[string]string{
+		"url": "postgres://app@127.0.0.1:1/app?connect_timeout=1", "tokens": "alice operator " + strings.Repeat("t", 20), ".crt": certificate, ".key": key,
+	}
+	container := pod.Containers[0]
 	for _, volume := range pod.Volumes {
-		if volume.Projected == nil {
-			continue
-		}
-		for _, source := range volume.Projected.Sources {
-			for _, item := range source.Secret.Items {
-				content := map[string]string{".crt": certificate, ".key": key, "": "secret"}[filepath.Ext(item.Path)]
-				write(t, filepath.Join(root, "run/secrets", item.Path), content)
+		var items []core.KeyToPath
+		if volume.Secret != nil {
+			items = volume.Secret.Items
+		} else if volume.Projected != nil {
+			for _, source := range volume.Projected.Sources {
+				items = append(items, source.Secret.Items...)
 			}
 		}
+		for _, item := range items {
+			at := slices.IndexFunc(container.VolumeMounts, func(mount core.VolumeMount) bool { return mount.Name == volume.Name })
+			write(t, filepath.Join(root, container.VolumeMounts[at].MountPath, item.Path), cmp.Or(contents[item.Path], contents[filepath.Ext(item.Path)], "secret"))
+		}
 	}
-	args := slices.Clone(pod.Containers[0].Args)
-	for i, arg := range args {
-		args[i] = strings.ReplaceAll(arg, "/etc/drainer/", root+"/etc/drainer/")
+	command := exec.CommandContext(t.Context(), drainer)
+	for _, arg := range container.Args {
+		if strings.HasPrefix(arg, "/") {
+			arg = root + arg
+		}
+		command.Args = append(command.Args, below(arg))
 	}
-	command := exec.CommandContext(t.Context(), drainer, args...)
-	for _, variable := range pod.Containers[0].Env {
-		command.Env = append(command.Env, variable.Name+"="+cmp.Or(variable.Value, "postgres://app@127.0.0.1:1/app"))
+	for _, variable := range container.Env {
+		command.Env = append(command.Env, variable.Name+"="+cmp.Or(below(variable.Value), "secret"))
 	}
 	return command
 }

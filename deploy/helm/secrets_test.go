@@ -1,6 +1,7 @@
 package helm_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +15,7 @@ func TestNoManifestIsASecretOrHoldsOne(t *testing.T) {
 		for kind, pod := range pods(t, v) {
 			for _, container := range containers(pod.Spec) {
 				for _, variable := range container.Env {
-					if variable.Value == "${file:/run/database/url}" { // whose volume another test follows to the Secret
+					if variable.Name == "DATABASE_URL" { // a file, which another test follows to the Secret
 						continue
 					}
 					if variable.Name == "DRAINER_LISTEN" || variable.Name == "GOMAXPROCS" { // an address, and the scenario's extraEnv
@@ -38,22 +39,44 @@ func TestNoManifestIsASecretOrHoldsOne(t *testing.T) {
 }
 
 // A variable would keep the password that the pod began with.
-func TestTheDatabaseURLIsAFile(t *testing.T) {
+func TestEachDatabaseURLIsAFileOfASecret(t *testing.T) {
 	t.Parallel()
-	v := scenario(t, "secrets")
-	daemon, pod := daemonOf(t, v), daemons(t, v).Spec.Template.Spec
-	at := slices.IndexFunc(daemon.Env, func(variable core.EnvVar) bool { return variable.Name == "DATABASE_URL" })
-	if at < 0 || daemon.Env[at].Value != "${file:/run/database/url}" {
-		t.Fatalf("the variables are %+v", daemon.Env)
+	seen := map[string]bool{}
+	for name, v := range scenarios(t) {
+		for kind, pod := range pods(t, v) {
+			for _, container := range containers(pod.Spec) {
+				given := slices.Clone(container.Args)
+				for _, variable := range container.Env {
+					given = append(given, variable.Name+"="+variable.Value)
+				}
+				for _, text := range given {
+					what, value, _ := strings.Cut(text, "=")
+					if what != "DATABASE_URL" && what != "--viewer-database" {
+						continue
+					}
+					mount := slices.IndexFunc(container.VolumeMounts, func(mount core.VolumeMount) bool { return value == "${file:"+mount.MountPath+"/url}" })
+					if mount < 0 || !container.VolumeMounts[mount].ReadOnly || container.VolumeMounts[mount].SubPath != "" {
+						t.Errorf("%s: %s: %s %s is in none of %+v", name, kind, container.Name, text, container.VolumeMounts)
+						continue
+					}
+					volume := slices.IndexFunc(pod.Spec.Volumes, func(volume core.Volume) bool { return volume.Name == container.VolumeMounts[mount].Name })
+					secret := pod.Spec.Volumes[volume].Secret
+					if secret == nil || len(secret.Items) != 1 || secret.Items[0].Path != "url" || *secret.DefaultMode&0o007 != 0 {
+						t.Fatalf("%s: %s: the volume is %+v", name, kind, pod.Spec.Volumes[volume])
+					}
+					seen[name+" "+container.Name+" "+what+" "+secret.SecretName+"/"+secret.Items[0].Key] = true
+				}
+			}
+		}
 	}
-	mount := slices.IndexFunc(daemon.VolumeMounts, func(mount core.VolumeMount) bool { return mount.MountPath == "/run/database" })
-	if mount < 0 || !daemon.VolumeMounts[mount].ReadOnly || daemon.VolumeMounts[mount].SubPath != "" {
-		t.Fatalf("the mounts are %+v", daemon.VolumeMounts)
-	}
-	volume := slices.IndexFunc(pod.Volumes, func(volume core.Volume) bool { return volume.Name == daemon.VolumeMounts[mount].Name })
-	secret := pod.Volumes[volume].Secret
-	if secret == nil || secret.SecretName == "" || len(secret.Items) != 1 || secret.Items[0].Path != "url" || *secret.DefaultMode&0o007 != 0 {
-		t.Errorf("the volume is %+v", pod.Volumes[volume])
+	for _, want := range []string{
+		"secrets drainer DATABASE_URL outbox/daemon-url", "secrets doctor DATABASE_URL outbox/daemon-url", "secrets validate DATABASE_URL outbox/daemon-url",
+		"secrets migrate DATABASE_URL outbox/owner-url", "sidecars migrate DATABASE_URL outbox/url",
+		"console console DATABASE_URL outbox/console-url", "console console --viewer-database outbox/viewer-url",
+	} {
+		if !seen[want] {
+			t.Errorf("want %s, among %v", want, slices.Sorted(maps.Keys(seen)))
+		}
 	}
 }
 

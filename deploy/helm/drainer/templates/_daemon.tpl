@@ -2,7 +2,6 @@
 optional: a Secret that is missing is then a mistake that they name, and no Job that never starts. */ -}}
 {{- define "drainer.daemonEnv" -}}
 {{- $optional := default false .optional -}}
-# Read again at each connect, so a changed Secret needs no restart.
 - {name: DATABASE_URL, value: "${file:/run/database/url}"}
 - {name: DRAINER_LISTEN, value: {{ printf ":%d" (int .root.Values.port) | quote }}}
 {{- range $name, $from := .root.Values.secretEnv }}
@@ -30,14 +29,7 @@ optional: a Secret that is missing is then a mistake that they name, and no Job 
 {{- define "drainer.daemonVolumes" -}}
 - name: config
   configMap: {name: {{ .config }}}
-- name: database-url
-  secret:
-    secretName: {{ include "drainer.databaseSecret" .root }}
-    defaultMode: 0440
-    {{- if .optional }}
-    optional: true
-    {{- end }}
-    items: [{key: {{ .root.Values.database.key | quote }}, path: url}]
+{{ include "drainer.urlVolume" (dict "name" "database-url" "secret" (include "drainer.databaseSecret" .root) "key" .root.Values.database.key "optional" .optional) }}
 {{- if .root.Values.secretFiles }}
 - name: secrets
   projected:

@@ -51,6 +51,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ required "database.secret is missing: the name of an existing Secret with the connection URL" .Values.database.secret }}
 {{- end -}}
 
+{{- /* A Secret's URL as a file, which is read again at each connect: a variable would keep the
+password that the pod began with. */ -}}
+{{- define "drainer.urlVolume" -}}
+- name: {{ .name }}
+  secret:
+    secretName: {{ .secret }}
+    defaultMode: 0440
+    {{- if .optional }}
+    optional: true
+    {{- end }}
+    items: [{key: {{ .key | quote }}, path: url}]
+{{- end -}}
+
 {{- define "drainer.pullSecrets" -}}
 {{- with .Values.image.pullSecrets -}}
 imagePullSecrets:
