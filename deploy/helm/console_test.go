@@ -43,8 +43,10 @@ func TestTheConsoleHasALoginAServiceAndAnIngressOfItsOwn(t *testing.T) {
 	if len(in) != 1 || len(in[0].From) != 1 || in[0].Ports[0].Port.String() != container.Ports[0].Name {
 		t.Errorf("who reaches it: %+v", in)
 	}
-	if ports := egressPorts(policyOf(t, scenario(t, "everything"), "console")); !slices.Equal(ports, []string{"53", "53", "6432"}) {
-		t.Errorf("it may reach ports %v", ports)
+	for name, want := range map[string][]string{"everything": {"53", "53", "6432"}, "oidc": {"53", "53", "5432", "8443"}} {
+		if ports := egressPorts(policyOf(t, scenario(t, name), "console")); !slices.Equal(ports, want) {
+			t.Errorf("%s: it may reach ports %v, want %v", name, ports, want)
+		}
 	}
 }
 
@@ -60,7 +62,7 @@ func selected(labels, by map[string]string) map[string]string {
 // and goes on to the database with one that does not.
 func TestTheConsolesCommandLineIsOneThatTheProgramServes(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"console", "everything"} {
+	for _, name := range []string{"console", "everything", "oidc"} {
 		// The daemon's login is none of the console's.
 		v := scenario(t, name).with(t, "config: {database: {url: '${file:/run/secrets/url}'}}")
 		serve := func(without ...string) string {
@@ -75,7 +77,7 @@ func TestTheConsolesCommandLineIsOneThatTheProgramServes(t *testing.T) {
 		if said := serve(); !strings.Contains(said, "127.0.0.1:1") || strings.Contains(said, "--listen") {
 			t.Errorf("%s:\n%s", name, said)
 		}
-		if said := serve("--tokens", "--trust-proxy"); !strings.Contains(said, "is open to other machines") {
+		if said := serve("--tokens", "--trust-proxy", "--oidc-issuer", "--oidc-client", "--url", "--oidc-secret-file"); !strings.Contains(said, "is open to other machines") {
 			t.Errorf("%s: without a word on who may read it is served:\n%s", name, said)
 		}
 	}
@@ -84,12 +86,17 @@ func TestTheConsolesCommandLineIsOneThatTheProgramServes(t *testing.T) {
 func TestAConsoleForStrangersIsNotRendered(t *testing.T) {
 	t.Parallel()
 	for values, why := range map[string]string{
-		"console: {enabled: true, database: {secret: a}}":                                                                    "who may read",
-		"console: {enabled: true, tokens: {secret: b}}":                                                                      "console.database.secret is missing",
-		"console: {enabled: true, database: {secret: a}, tokens: {secret: b}, proxy: {addresses: [10.0.0.0/8]}, from: [{}]}": "keep one",
-		"console: {enabled: true, database: {secret: a}, proxy: {addresses: [10.0.0.0/8]}}":                                  "console.from is missing",
-		"console: {enabled: true, database: {secret: a}, proxy: {addresses: [oauth2-proxy]}}":                                "addresses",
-		"console: {enabled: true, database: {secret: a}, tokens: {secret: b}, ingress: {enabled: true}}":                     "console.ingress.host is missing",
+		"console: {enabled: true, database: {secret: a}}":                                                                                "who may read",
+		"console: {enabled: true, tokens: {secret: b}}":                                                                                  "console.database.secret is missing",
+		"console: {enabled: true, database: {secret: a}, tokens: {secret: b}, proxy: {addresses: [10.0.0.0/8]}, from: [{}]}":             "keep one",
+		"console: {enabled: true, database: {secret: a}, tokens: {secret: b}, oidc: {issuer: 'https://l', client: c, url: 'https://u'}}": "keep one",
+		"console: {enabled: true, database: {secret: a}, oidc: {issuer: 'https://login.example', url: 'https://u'}}":                     "console.oidc.client is missing",
+		"console: {enabled: true, database: {secret: a}, oidc: {issuer: 'https://login.example', client: c}}":                            "console.oidc.url is missing",
+		"console: {enabled: true, database: {secret: a}, oidc: {issuer: 'http://login.example', client: c, url: 'https://u'}}":           "issuer",
+		"console: {enabled: true, database: {secret: a}, tokens: {secret: b}, operators: on-call}":                                       "with console.tokens each line says the role",
+		"console: {enabled: true, database: {secret: a}, proxy: {addresses: [10.0.0.0/8]}}":                                              "console.from is missing",
+		"console: {enabled: true, database: {secret: a}, proxy: {addresses: [oauth2-proxy]}}":                                            "addresses",
+		"console: {enabled: true, database: {secret: a}, tokens: {secret: b}, ingress: {enabled: true}}":                                 "console.ingress.host is missing",
 	} {
 		if got := refusal(t, scenario(t, "minimal").with(t, values)); !strings.Contains(got, why) {
 			t.Errorf("%s: refused with %q, want a word about %q", values, got, why)
