@@ -5,6 +5,7 @@ GO ?= go
 GOTESTSUM := $(GO) run gotest.tools/gotestsum@v1.13.0
 GORELEASER := $(GO) run github.com/goreleaser/goreleaser/v2@v2.15.1
 SBOM := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+HELM_DOCS := github.com/norwoodj/helm-docs/cmd/helm-docs@v1.14.2 --chart-search-root deploy/helm --sort-values-order file
 LINTER := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 BENCH ?= .
 FUZZTIME ?= 10s
@@ -46,10 +47,11 @@ image: ## build the container image, from scratch
 	docker build --platform linux/$(ARCH) --build-arg BASE=$(BASE) --build-arg VERSION=$(VERSION) \
 	  --build-arg REVISION=$(REVISION) -t $(IMAGE) -f deploy/Containerfile bin/image
 
-chart-files: ## copy dashboards and alert rules into the Helm chart
+chart-files: ## copy dashboards and alert rules into the Helm chart, and list its values in its README
 	@rm -f $(CHART)/files/dashboards/*.json $(CHART)/files/rules/*.yaml
 	@for file in $(wildcard dashboards/*.json); do cp $$file $(CHART)/files/dashboards/; done
 	@for file in $(wildcard dashboards/*.yaml); do if grep -q '^groups:' $$file; then cp $$file $(CHART)/files/rules/; fi; done
+	$(GO) run $(HELM_DOCS)
 
 demo: build ## run the whole story on a throwaway Postgres, under a minute
 	./bin/drainer demo
@@ -105,6 +107,7 @@ models: ## try every order of events in the models; show how each guard is misse
 
 # Uncached: what these tests build they build through another process.
 deploy-test: ## check the image, the Helm chart, the compose file and a login at an OpenID Connect issuer
+	$(GO) run $(HELM_DOCS) --dry-run | diff -u $(CHART)/README.md - || { echo 'run make chart-files' >&2; exit 1; }
 	cd integration/oidc && $(GO) test -count 1 ./...
 	cd deploy && $(GO) test -count 1 ./...
 	cd deploy && $(GO) run $(LINTER) run
