@@ -18,6 +18,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/harness"
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
@@ -74,6 +75,45 @@ providers:
 
 // Every panel's query is asked of a real Prometheus that scrapes the real
 // program under load. None may come back empty.
+// Prometheus keeps each series, and reads the whole of it every few seconds.
+func TestAScrapeOfManyToolsIsBounded(t *testing.T) {
+	t.Parallel()
+	const providers, tools, mostSeries, mostBytes = 20, 200, 8000, 700_000
+	config := "version: 1\nserver: {listen: '127.0.0.1:0'}\nproviders:\n"
+	for p := range providers {
+		config += fmt.Sprintf("  provider_%02d:\n    adapter: log\n    tools:\n", p)
+		for tool := range tools {
+			config += fmt.Sprintf("      operation_%03d: {idempotency: {class: non_idempotent}}\n", tool)
+		}
+	}
+	rig := harness.Without(t)
+	daemon := program.New(t, rig.URL).Start(program.WriteConfig(t, config))
+	scrape := func() (series, bytes int) {
+		answer := daemon.Get("/metrics")
+		for line := range strings.Lines(answer) {
+			if !strings.HasPrefix(line, "#") {
+				series++
+			}
+		}
+		return series, len(answer)
+	}
+	if warnings := strings.Count(daemon.Log(), `"level":"WARN"`); warnings > 5 || len(daemon.Log()) > 10_000 {
+		t.Errorf("the start of %d tools is %d warnings in %d bytes", providers*tools, warnings, len(daemon.Log()))
+	}
+	unused, _ := scrape()
+	rig.Exec(fmt.Sprintf(`SELECT count(*) FROM generate_series(0, %d) p, generate_series(0, %d) t,
+		outbox.enqueue('run-' || p, 'step-' || t, format('provider_%%s/operation_%%s', to_char(p, 'fm00'), to_char(t, 'fm000')), 'scope', '{}')`, providers-1, tools-1))
+	rig.AwaitStatus("completed", providers*tools)
+	series, bytes := 0, 0
+	drainertest.Eventually(t, "each tool has its series", func() bool { series, bytes = scrape(); return series > providers*tools })
+	scrape() // a tool's zeros come before its first count
+	series, bytes = scrape()
+	t.Logf("%d series before any tool is used, %d in %d bytes after each was", unused, series, bytes)
+	if unused > 2000 || series > mostSeries || bytes > mostBytes {
+		t.Errorf("there are %d series before any tool is used, and %d in %d bytes after each was, want at most %d in %d", unused, series, bytes, mostSeries, mostBytes)
+	}
+}
+
 func TestEveryPanelOfTheDashboardsShowsData(t *testing.T) {
 	t.Parallel()
 	prometheus := findPrometheus(t)

@@ -98,6 +98,24 @@ func TestEveryAttemptIsInTheAgentsTraceAndGoesOnAtTheProvider(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_HEADERS=x-token=canary-header", "OTEL_BSP_SCHEDULE_DELAY=50").Start(w.config)
 	daemon.WaitFor(`"status":"completed"`)
 	drainertest.Eventually(t, "the first export, while it drains", func() bool { return len(collector.byPhase("dispatch")) > 0 })
+	// A scraper gets exemplars in Prometheus's own format alone.
+	scrape, err := http.NewRequestWithContext(t.Context(), http.MethodGet, daemon.Base+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	scrape.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+	answer, err := http.DefaultClient.Do(scrape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	metrics, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(metrics), `# {trace_id="`+agentTrace+`"}`) {
+		t.Error("no bucket of the metrics names the trace")
+	}
 	log := daemon.Terminate() // which exports the rest
 
 	waits, dispatches, settles := collector.byPhase("wait"), collector.byPhase("dispatch"), collector.byPhase("settle")

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	"os"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -210,15 +213,25 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 	return group.Wait()
 }
 
-// logWarnings says at every start and reload what the configuration leaves to people.
+// mostNamed bounds a line of the log, however many tools there are. `drainer config validate` lists all.
+const mostNamed = 20
+
+// logWarnings says at every start and reload what the configuration leaves to people: one line a kind of mistake.
 func logWarnings(log *slog.Logger, loaded *config.Config) {
+	unsafe := map[string][]string{} // by what they lack
 	for tool, policy := range loaded.Tools() {
 		if missing := config.MissingSafeguards(policy); len(missing) > 0 {
-			log.Warn("this tool is not safe for agents: repeating a call repeats its effect", "tool", tool, "missing", missing)
+			lack := strings.Join(missing, ", ")
+			unsafe[lack] = append(unsafe[lack], tool)
 		}
 	}
+	for _, lack := range slices.Sorted(maps.Keys(unsafe)) {
+		log.Warn("tools are not safe for agents: repeating a call repeats its effect", "missing", lack,
+			"count", len(unsafe[lack]), "tools", unsafe[lack][:min(len(unsafe[lack]), mostNamed)])
+	}
 	if silent := loaded.Uncompensated(); len(silent) > 0 {
-		log.Warn("a run that used one of these tools cannot be compensated: they have neither compensate_with nor compensation: none", "tools", silent)
+		log.Warn("a run that used one of these tools cannot be compensated: they have neither compensate_with nor compensation: none",
+			"count", len(silent), "tools", silent[:min(len(silent), mostNamed)])
 	}
 	if len(loaded.Pages) == 0 {
 		log.Warn("no paging channel is configured (pages:); watch `drainer incidents list`")
