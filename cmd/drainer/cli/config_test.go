@@ -99,7 +99,8 @@ func TestTheLogWarnsOfUnsafeToolsAndOfPagingNobody(t *testing.T) {
 	var log bytes.Buffer
 	logWarnings(slog.New(slog.NewJSONHandler(&log, nil)), loaded)
 	type warning struct {
-		Level, Tool    string
+		Level          string
+		Count          int
 		Missing, Tools []string
 	}
 	var got [3]warning
@@ -108,8 +109,8 @@ func TestTheLogWarnsOfUnsafeToolsAndOfPagingNobody(t *testing.T) {
 		t.Fatalf("want three lines: %v", err)
 	}
 	want := [3]warning{
-		{Level: "WARN", Tool: "mail/send", Missing: []string{"compensate_with", "reversal_window"}},
-		{Level: "WARN", Tools: []string{"mail/send"}},
+		{Level: "WARN", Count: 1, Missing: []string{"compensate_with", "reversal_window"}, Tools: []string{"mail/send"}},
+		{Level: "WARN", Count: 1, Tools: []string{"mail/send"}},
 		{Level: "WARN"}, // no paging channel
 	}
 	if !reflect.DeepEqual(got, want) {

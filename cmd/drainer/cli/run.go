@@ -226,7 +226,7 @@ func logWarnings(log *slog.Logger, loaded *config.Config) {
 		}
 	}
 	for _, lack := range slices.Sorted(maps.Keys(unsafe)) {
-		log.Warn("tools are not safe for agents: repeating a call repeats its effect", "missing", lack,
+		log.Warn("tools are not safe for agents: repeating a call repeats its effect", "missing", strings.Split(lack, ", "),
 			"count", len(unsafe[lack]), "tools", unsafe[lack][:min(len(unsafe[lack]), mostNamed)])
 	}
 	if silent := loaded.Uncompensated(); len(silent) > 0 {
