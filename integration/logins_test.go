@@ -334,7 +334,7 @@ func TestALoginThatThePoolersServerRefusesIsTold(t *testing.T) {
 	s.createRole("drainer")
 	s.rig.Exec("ALTER ROLE drainer PASSWORD 'one'")
 	pooled := drainertest.PgBouncer(t, s.login(url.UserPassword("drainer", "one"), "sslmode=disable"), "transaction", 10, "server_login_retry = 1")
-	daemon := s.start(fmt.Sprintf(`{url: "%s"}`, pooled))
+	daemon := s.start(fmt.Sprintf(`{url: "%s&default_query_exec_mode=exec"}`, pooled))
 	s.rig.Enqueue(harness.Keyed, 1)
 	s.rig.AwaitStatus("completed", 1)
 
