@@ -83,10 +83,10 @@ var outboxChecks = []check{
 
 	// A rolling update takes its time, in which workers differ.
 	{name: "configurations", well: "workers have the same one of each provider", look: each(`
-		SELECT p.name, count(DISTINCT p.fingerprint)::int, (pg_catalog.array_agg(w.worker_id::text ORDER BY w.started_at))[1]
+		SELECT p.name, pg_catalog.count(DISTINCT p.fingerprint)::int, (pg_catalog.array_agg(w.worker_id::text ORDER BY w.started_at))[1]
 		FROM outbox.worker w CROSS JOIN LATERAL unnest(w.providers, w.fingerprints) AS p (name, fingerprint)
 		WHERE w.started_at < now() - interval '10 minutes' AND w.beat_at >= now() - make_interval(secs => $1::float8) AND p.fingerprint <> ''
-		GROUP BY 1 HAVING count(DISTINCT p.fingerprint) > 1 ORDER BY 1`,
+		GROUP BY 1 HAVING pg_catalog.count(DISTINCT p.fingerprint) > 1 ORDER BY 1`,
 		func(_ *examination, c struct {
 			Provider string
 			Versions int
