@@ -18,6 +18,7 @@ import (
 	"github.com/zitadel/oidc/v3/pkg/oidc"
 
 	"github.com/agentoutbox/drainer/console"
+	"github.com/agentoutbox/drainer/drainer/doctor"
 )
 
 // people says who is in which group, at the endpoint userinfo alone.
@@ -55,7 +56,9 @@ func newBrowserFor(t *testing.T, viewers string, log io.Writer) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.console.Config.Handler, err = console.New(console.Options{Access: access}); err != nil {
+	// The doctor's page is the one that needs no database here.
+	well := func(context.Context) []doctor.Finding { return nil }
+	if b.console.Config.Handler, err = console.New(console.Options{Access: access, Doctor: well}); err != nil {
 		t.Fatal(err)
 	}
 	for _, server := range []*httptest.Server{b.console, b.issuer} {
@@ -87,7 +90,7 @@ func (b *browser) read(response *http.Response, err error) (int, string, *url.UR
 // the browser comes back.
 func (b *browser) login(user string, tamper func(*http.Cookie)) (int, string) {
 	b.t.Helper()
-	_, _, asked := b.read(b.Get(b.console.URL + "/login?to=/config"))
+	_, _, asked := b.read(b.Get(b.console.URL + "/login?to=/doctor"))
 	if !strings.HasPrefix(asked.String(), b.issuer.URL) {
 		b.t.Fatalf("the login leads to %s", asked)
 	}
@@ -111,7 +114,7 @@ func (b *browser) login(user string, tamper func(*http.Cookie)) (int, string) {
 func TestAGroupOfTheIssuerMakesAnOperator(t *testing.T) {
 	for user, role := range map[string]string{"test-user@127.0.0.1": "operator", "test-user2": "viewer"} {
 		b := newBrowser(t)
-		if code, text, _ := b.read(b.Get(b.console.URL + "/config")); code != http.StatusUnauthorized || !strings.Contains(text, "Log in at") {
+		if code, text, _ := b.read(b.Get(b.console.URL + "/doctor")); code != http.StatusUnauthorized || !strings.Contains(text, "Log in at") {
 			t.Errorf("a stranger: %d\n%s", code, text)
 		}
 		code, text := b.login(user, nil)
@@ -119,7 +122,7 @@ func TestAGroupOfTheIssuerMakesAnOperator(t *testing.T) {
 			t.Errorf("%s is no %s: %d\n%s", user, role, code, text)
 		}
 		b.read(b.PostForm(b.console.URL+"/logout", nil))
-		if code, _, _ := b.read(b.Get(b.console.URL + "/config")); code != http.StatusUnauthorized {
+		if code, _, _ := b.read(b.Get(b.console.URL + "/doctor")); code != http.StatusUnauthorized {
 			t.Errorf("after logging out: %d", code)
 		}
 	}
@@ -131,7 +134,7 @@ func TestAPersonInNoGroupIsRefused(t *testing.T) {
 		if code, text := b.login(user, nil); code != want || strings.Contains(text, "in no group") != (want == http.StatusForbidden) {
 			t.Errorf("%s: %d\n%s", user, code, text)
 		}
-		if code, _, _ := b.read(b.Get(b.console.URL + "/config")); (code == http.StatusOK) != (want == http.StatusOK) {
+		if code, _, _ := b.read(b.Get(b.console.URL + "/doctor")); (code == http.StatusOK) != (want == http.StatusOK) {
 			t.Errorf("%s then reads with %d", user, code)
 		}
 	}
@@ -165,7 +168,7 @@ func TestALoginIsTheBrowsersThatBeganIt(t *testing.T) {
 		if code != http.StatusUnauthorized {
 			t.Errorf("with the %s of another login: %d\n%s", name, code, text)
 		}
-		if code, _, _ := b.read(b.Get(b.console.URL + "/config")); code != http.StatusUnauthorized {
+		if code, _, _ := b.read(b.Get(b.console.URL + "/doctor")); code != http.StatusUnauthorized {
 			t.Errorf("with the %s of another login there is a session", name)
 		}
 	}
