@@ -204,7 +204,7 @@ func (s *sessions) guard(routes *http.ServeMux, next http.Handler, ask func(to s
 		}
 		to := "/" // a form is sent to an address that has no page
 		if r.Method == http.MethodGet {
-			to = r.URL.RequestURI()
+			to = hereOnly(r.URL.RequestURI())
 			if r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") == "navigate" {
 				// A link in a chat or the issuer's redirect came without the cookie, which is Strict. The page's
 				// own navigation has it.

@@ -324,6 +324,12 @@ func TestALinkInAPageOfTheOnCallKeepsTheSession(t *testing.T) {
 	if got.code != http.StatusOK || !strings.Contains(got.text, `content="0;url=/intents?tool=a%22b&amp;n=1"`) || strings.Contains(got.text, "Token") {
 		t.Errorf("%d\n%s", got.code, got.text)
 	}
+	for _, path := range []string{"//evil.example/", `/\evil.example/`, "/%09/evil.example"} {
+		got := b.send(http.MethodGet, path, nil, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate")
+		if strings.Contains(got.text, "url=//") || strings.Contains(got.text, `url=/\`) || strings.HasPrefix(got.header.Get("Location"), "//") {
+			t.Errorf("%s leads to another site: %d %s\n%s", path, got.code, got.header.Get("Location"), got.text)
+		}
+	}
 }
 
 func TestWrongTokensKeepNoPersonOut(t *testing.T) {
