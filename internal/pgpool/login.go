@@ -231,10 +231,11 @@ func (d *Database) note(err error) {
 	}
 }
 
-// isAway tells a connect that met no server, or one that starts or stops, from a statement that failed.
+// isAway tells a connect that met no server, or one that starts or stops, from a statement that failed, and from a
+// connect that this process gave up as it ends.
 func isAway(err error) bool {
 	var failed *pgconn.ConnectError
-	return errors.As(err, &failed) && refusalOf(err) == nil
+	return errors.As(err, &failed) && refusalOf(err) == nil && !errors.Is(err, context.Canceled)
 }
 
 // refusalOf is nil for a connect that ended well, and for one that no server answered.

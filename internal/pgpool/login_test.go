@@ -166,6 +166,31 @@ func TestAServerThatDoesNotAnswerIsNoRefusal(t *testing.T) {
 	}
 }
 
+func TestAConnectThatIsGivenUpIsNoOutage(t *testing.T) {
+	t.Parallel()
+	var lines drainertest.Log
+	database := pgpool.At("postgres://ann:hunter2@127.0.0.1:1/outbox")
+	log := database.Logging(slog.New(slog.NewTextHandler(&lines, nil)))
+	pool, err := pgpool.Open(t.Context(), database, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	ended, end := context.WithCancel(t.Context())
+	end()
+	conn, err := pgpool.Connect(ended, pool.Config().ConnConfig)
+	if err == nil {
+		conn.Close(t.Context())
+	}
+	log.Warn("given up", "error", err)
+	if said := lines.String(); strings.Contains(said, "cannot connect") || !strings.Contains(said, "given up") {
+		t.Errorf("a shutdown looks like an outage:\n%s", said)
+	}
+	if err := pool.Ping(t.Context()); err == nil || !strings.Contains(lines.String(), "cannot connect to the database; each connect tries again") {
+		t.Errorf("%v, and the log says\n%s", err, lines.String())
+	}
+}
+
 func TestARefusalIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var lines drainertest.Log
