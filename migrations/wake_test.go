@@ -464,7 +464,7 @@ func TestALoginArmsForHalfAMinuteAndWithOneRow(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
 	owner, agent := drainertest.Connect(t, url), drainertest.Connect(t, drainertest.Login(t, url, "outbox_agent"))
-	drainertest.Exec(t, owner, `INSERT INTO outbox.waiter VALUES ('nobody of this name', 'infinity')`)
+	drainertest.Exec(t, owner, `INSERT INTO outbox.waiter VALUES ('a login that was dropped', 'infinity')`)
 	version := func() string {
 		await(t, agent)
 		return drainertest.Value[string](t, owner, `SELECT string_agg(xmin::text, ' ') FROM outbox.waiter
