@@ -137,12 +137,7 @@ func TestAnotherSiteChangesNothing(t *testing.T) {
 	t.Parallel()
 	v := newVisitor(t)
 	v.login(aliceToken, "/")
-	evil := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html")
-		fmt.Fprintf(w, `<form method="post" action="%s/intents/retry"><input name="of" value="10"><input name="reason" value="because"><button>Win</button></form>`, v.at.URL)
-	}))
-	t.Cleanup(evil.Close)
-	v.lands(chromedp.Navigate(strings.Replace(evil.URL, "127.0.0.1", "localhost", 1)))
+	v.visitElsewhere(`<form method="post" action="%s/intents/retry"><input name="of" value="10"><input name="reason" value="because"><button>Win</button></form>`)
 	if status := v.click("button"); status != http.StatusForbidden {
 		t.Errorf("answered %d, want 403", status)
 	}
@@ -151,16 +146,22 @@ func TestAnotherSiteChangesNothing(t *testing.T) {
 	}
 }
 
+// visitElsewhere shows a page of another site, in which %s is the console's address.
+func (v *visitor) visitElsewhere(page string) {
+	v.t.Helper()
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprint(w, strings.ReplaceAll(page, "%s", v.at.URL))
+	}))
+	v.t.Cleanup(site.Close)
+	v.lands(chromedp.Navigate(strings.Replace(site.URL, "127.0.0.1", "localhost", 1)))
+}
+
 func TestALinkOnAnotherSiteOpensThePage(t *testing.T) {
 	t.Parallel()
 	v := newVisitor(t)
 	v.login(aliceToken, "/")
-	chat := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html")
-		fmt.Fprintf(w, `<a href="%s/intents/10">the page</a>`, v.at.URL)
-	}))
-	t.Cleanup(chat.Close)
-	v.lands(chromedp.Navigate(strings.Replace(chat.URL, "127.0.0.1", "localhost", 1)))
+	v.visitElsewhere(`<a href="%s/intents/10">the page</a>`)
 	v.click("a")
 	v.do(chromedp.WaitVisible(chromedp.CSS("nav")))
 	v.wantText("main h1", "10")
