@@ -165,9 +165,9 @@ func pair(t *testing.T) (primary, standby *throwaway.Server) {
 	return primary, cluster.Standby(t, primary)
 }
 
-// The standby misses what was committed after its end: the worker knows, and starts over.
-func TestAPromotedStandbyThatMissesCommitsSendsNothingTwice(t *testing.T) {
-	t.Parallel()
+// promotedWithoutItsClaim is a worker at a new primary, which misses the last claim that it was told of.
+func promotedWithoutItsClaim(t *testing.T) *guarded {
+	t.Helper()
 	primary, standby := pair(t)
 	g := newGuarded(t, primary, postgres.Guard{})
 	g.enqueue("seen")
@@ -178,6 +178,13 @@ func TestAPromotedStandbyThatMissesCommitsSendsNothingTwice(t *testing.T) {
 	cluster.Restart(t, standby)
 	promote(t, standby)
 	g.moveTo(standby)
+	return g
+}
+
+// The standby misses what was committed after its end: the worker knows, and starts over.
+func TestAPromotedStandbyThatMissesCommitsSendsNothingTwice(t *testing.T) {
+	t.Parallel()
+	g := promotedWithoutItsClaim(t)
 
 	g.mustClaim("before the first heartbeat", 0, 0)
 	if _, err := g.beat(); !errors.Is(err, drainer.ErrLostCommits) {
@@ -278,16 +285,7 @@ func bringForward(t *testing.T, at *throwaway.Server, _ *cluster.Clock) {
 // An operator was wrong: a worker that comes later misses what was committed to it.
 func TestALossThatIsFoundAfterAnOperatorDeniedItIsPaged(t *testing.T) {
 	t.Parallel()
-	primary, standby := pair(t)
-	g := newGuarded(t, primary, postgres.Guard{})
-	g.enqueue("seen")
-	cluster.AwaitCaughtUp(t, primary, standby)
-	cluster.Kill(t, standby)
-	g.mustClaim("before", 1, 1)
-	cluster.Kill(t, primary)
-	cluster.Restart(t, standby)
-	promote(t, standby)
-	g.moveTo(standby)
+	g := promotedWithoutItsClaim(t)
 	fresh := g.restarted(postgres.Guard{})
 	fresh.accept(true)
 	fresh.stands("by what the operator knows", "2, operator:ann, lost false")
