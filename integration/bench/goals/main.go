@@ -103,8 +103,7 @@ func (g goal) judge(figures []float64) (measured, verdict string, holds bool) {
 	if len(figures) == 0 {
 		return "", "**not measured**", false
 	}
-	slices.Sort(figures)
-	figure := figures[len(figures)/2]
+	figure := slices.Sorted(slices.Values(figures))[len(figures)/2]
 	switch {
 	case !g.limit.holds(figure, g.gate):
 		return g.showApart(figure), "**does not hold**", false
