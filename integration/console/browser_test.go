@@ -19,6 +19,7 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -60,7 +61,7 @@ var shared = sync.OnceValues(func() (context.Context, error) {
 		}
 		// Its sandbox needs rights that containers withhold; it sees pages of these tests alone.
 		started, stop := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:],
-			chromedp.ExecPath(path), chromedp.UserDataDir(folder), chromedp.NoSandbox, chromedp.DisableGPU)...)
+			chromedp.ExecPath(path), chromedp.UserDataDir(folder), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WSURLReadTimeout(drainertest.Patience))...)
 		browser, cancel := chromedp.NewContext(started)
 		drainertest.AtEnd(func() { cancel(); stop(); os.RemoveAll(folder) })
 		if err := chromedp.Do(browser); err != nil {
@@ -70,6 +71,10 @@ var shared = sync.OnceValues(func() (context.Context, error) {
 	}
 	return nil, errNoBrowser
 })
+
+// still keeps pages from renewing themselves, which would take from a slow visitor what it is about
+// to click or has focused. The page of a long change stays live: it is only watched.
+const still = `if (!location.pathname.startsWith("/changes/")) window.setInterval = () => 0`
 
 // visitor is a person at a console over the seed.
 type visitor struct {
@@ -135,6 +140,9 @@ func newVisitor(t *testing.T) *visitor {
 		t.Fatal(err)
 	}
 	v.do(chromedp.EmulateViewport(1440, 900))
+	if _, err := chromedp.Call(v.window, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: still}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := chromedp.Call(v.window, log.Enable, cdp.Empty{}); err != nil {
 		t.Fatal(err)
 	}
@@ -226,6 +234,7 @@ func (v *visitor) reads(selector string) string {
 
 func (v *visitor) wantText(selector string, parts ...string) {
 	v.t.Helper()
+	v.do(chromedp.WaitReady(chromedp.CSS(selector)))
 	text := v.reads(selector)
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
