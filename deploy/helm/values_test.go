@@ -1,11 +1,21 @@
 package helm_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	core "k8s.io/api/core/v1"
 )
 
 func TestTheGracePeriodExceedsTheShutdownTimeout(t *testing.T) {
@@ -132,6 +142,150 @@ func compare(t *testing.T, path string, schema node, defaults map[string]any) {
 				t.Errorf("the schema takes any field in %s%s", path, name)
 			}
 			compare(t, path+name+".", property, below)
+		}
+	}
+}
+
+// Helm reads nothing outside of a chart, so the chart holds copies.
+func TestTheChartsRulesAndDashboardsAreTheProjects(t *testing.T) {
+	t.Parallel()
+	dashboards := filesIn(t, "../../dashboards/*.json", regexp.MustCompile(`^\s*\{`))
+	rules := filesIn(t, "../../dashboards/*.yaml", regexp.MustCompile(`(?m)^groups:`))
+	for folder, want := range map[string]map[string][]byte{
+		"drainer/files/dashboards/*.json": dashboards,
+		"drainer/files/rules/*.yaml":      rules,
+	} {
+		got := filesIn(t, folder, regexp.MustCompile(""))
+		for name, content := range want {
+			if !bytes.Equal(got[name], content) {
+				t.Errorf("%s in the chart is not dashboards/%s; run `make chart-files`", name, name)
+			}
+		}
+		for name := range got {
+			if _, there := want[name]; !there {
+				t.Errorf("%s in the chart is none of dashboards/; run `make chart-files`", name)
+			}
+		}
+	}
+}
+
+// filesIn are those that are meant: beside rules lie their tests, for one.
+func filesIn(t *testing.T, pattern string, meant *regexp.Regexp) map[string][]byte {
+	t.Helper()
+	paths, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string][]byte{}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if meant.Match(content) {
+			found[filepath.Base(path)] = content
+		}
+	}
+	return found
+}
+
+// A parent chart turns its dependencies on and off, and gives each its values.
+func TestItIsAChartThatOthersDependOn(t *testing.T) {
+	t.Parallel()
+	for asked, want := range map[string]bool{"{}": true, "drainer: {enabled: true}": true, "drainer: {enabled: false}": false} {
+		parent := &chart.Chart{Metadata: &chart.Metadata{
+			APIVersion: "v2", Name: "shop", Version: "1.0.0",
+			Dependencies: []*chart.Dependency{{Name: "drainer", Version: "*", Condition: "drainer.enabled"}},
+		}}
+		parent.AddDependency(loadChart(t))
+		given := map[string]any{"drainer": scenario(t, "minimal").merged(), "global": map[string]any{"region": "north"}}
+		given = chartutil.MergeTables(parseValues(t, asked), given)
+		if err := chartutil.ProcessDependenciesWithMerge(parent, given); err != nil {
+			t.Fatal(err)
+		}
+		prepared, err := chartutil.ToRenderValues(parent, given, chartutil.ReleaseOptions{Name: release, Namespace: namespace}, chartutil.DefaultCapabilities)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rendered, err := engine.Render(parent, prepared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		manifest, there := rendered["shop/charts/drainer/templates/deployment.yaml"]
+		if there != want {
+			t.Errorf("%s: installed %t, want %t", asked, there, want)
+		}
+		if there && !strings.Contains(manifest, "name: shop-drainer\n") {
+			t.Errorf("%s: its name is in\n%s", asked, manifest)
+		}
+	}
+}
+
+func TestWhatTheChartDoesNotKnowCanBeAdded(t *testing.T) {
+	t.Parallel()
+	v := scenario(t, "everything")
+	daemon := daemonOf(t, v)
+	if !slices.ContainsFunc(daemon.Env, func(variable core.EnvVar) bool { return variable.Name == "GOMAXPROCS" && variable.Value == "2" }) {
+		t.Errorf("the variables are %v", daemon.Env)
+	}
+	if daemon.Lifecycle == nil || daemon.Lifecycle.PreStop.Sleep.Seconds != 3 {
+		t.Errorf("the lifecycle is %v", daemon.Lifecycle)
+	}
+	if kept := daemons(t, v).Spec.RevisionHistoryLimit; kept == nil || *kept != 5 {
+		t.Errorf("%v old ReplicaSets are kept", kept)
+	}
+	found := map[string]*core.ConfigMap{}
+	for _, config := range findAll[core.ConfigMap](t, v) {
+		found[config.Name] = config
+	}
+	if ours := found["shop-ours"]; ours == nil || ours.Data["drained-by"] != "shop-outbox" {
+		t.Errorf("the object became %v", ours)
+	}
+	if ours := found["ours-too"]; ours == nil || ours.Labels["app.kubernetes.io/instance"] != release {
+		t.Errorf("the text became %v", ours)
+	}
+}
+
+// People copy the examples of the documentation.
+func TestTheValuesInTheDocumentationAreRendered(t *testing.T) {
+	t.Parallel()
+	blocks := 0
+	for _, page := range []string{"../../docs/kubernetes.md", folder + "/README.md"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range regexp.MustCompile("(?s)```yaml\n(.*?)\n *```").FindAllStringSubmatch(string(text), -1) {
+			blocks++
+			example := match[1]
+			if inList := strings.HasPrefix(example, "   "); inList {
+				example = strings.ReplaceAll("\n"+example, "\n   ", "\n")
+			}
+			v := scenario(t, "minimal").with(t, example)
+			for _, manifest := range manifests(t, v) {
+				if _, err := decode(manifest); err != nil {
+					t.Errorf("%s: %v\n%s", page, err, example)
+				}
+			}
+			if output, err := validate(t, configOf(t, v), v); err != nil {
+				t.Errorf("%s: %v\n%s", page, err, output)
+			}
+		}
+	}
+	if blocks < 4 {
+		t.Errorf("found only %d examples", blocks)
+	}
+}
+
+func TestHelmFindsNothingToComplainAbout(t *testing.T) {
+	t.Parallel()
+	all := scenarios(t)
+	delete(all, "everything") // needs rules and dashboards, which are copied into the chart later
+	for name, v := range all {
+		for _, message := range lint.All(folder, v.merged(), namespace, true).Messages {
+			if message.Severity > support.InfoSev {
+				t.Errorf("%s: %s", name, message)
+			}
 		}
 	}
 }
