@@ -2,7 +2,6 @@ package dashboards_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -11,7 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 // alertmanager is a real one, with the routes and inhibition rules that people get.
@@ -51,24 +51,8 @@ func startAlertmanager(t *testing.T) *alertmanager {
 		}
 	})
 	server := &alertmanager{"http://" + address}
-	server.await(t, "it is ready", func() bool { return server.ask(t, http.MethodGet, "/-/ready", nil, nil) == nil })
+	drainertest.Eventually(t, "it is ready", func() bool { return server.ask(t, http.MethodGet, "/-/ready", nil, nil) == nil })
 	return server
-}
-
-// await asks again until a condition holds.
-func (*alertmanager) await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for !holds() {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			t.Fatalf("never happened: %s", what)
-		}
-	}
 }
 
 func (a *alertmanager) ask(t *testing.T, method, path string, body, into any) error {
@@ -181,7 +165,7 @@ func TestAnIncidentWakesAnEngineerOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		var by map[string][]string
-		server.await(t, story+": "+test.wakes+" wakes, and "+test.tickets+" are tickets", func() bool {
+		drainertest.Eventually(t, story+": "+test.wakes+" wakes, and "+test.tickets+" are tickets", func() bool {
 			var silent int
 			by, silent = server.heard(t, namespace)
 			return slices.Equal(by["on-call"], strings.Fields(test.wakes)) && slices.Equal(by["tickets"], strings.Fields(test.tickets)) &&

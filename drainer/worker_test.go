@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 const dispatchersThere = 3
@@ -42,7 +44,7 @@ func (h *heldUp) awaitBegun(rows int) {
 	for n := range rows {
 		select {
 		case <-h.begun:
-		case <-time.After(10 * time.Second):
+		case <-time.After(drainertest.Patience):
 			h.t.Fatalf("%d of %d rows have begun, and no dispatcher came for another", n, rows)
 		}
 	}

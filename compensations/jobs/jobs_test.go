@@ -68,7 +68,7 @@ func TestAJobThatDoesNotEndIsCutOffAtTheShutdown(t *testing.T) {
 		if err != nil {
 			t.Errorf("it ended with %v", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(drainertest.Patience):
 		t.Fatal("it never ended")
 	}
 	<-part.ended

@@ -104,7 +104,7 @@ func (o *outbox) run(part *upkeep.Upkeep) {
 		if event.Kind != river.EventKindJobCompleted {
 			o.t.Errorf("the job ended as %s: %v", event.Kind, event.Job.Errors)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(drainertest.Patience):
 		o.t.Error("the job never ended")
 	}
 	if err := client.Stop(o.t.Context()); err != nil {

@@ -17,6 +17,8 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/exec"
+
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestAChildThatCannotServeIsNotSentAnything(t *testing.T) {
@@ -344,7 +346,7 @@ func TestTheChildDiesWithTheDaemon(t *testing.T) {
 	}
 	_ = daemon.Process.Kill()
 	_ = daemon.Wait()
-	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(drainertest.Patience))
 	if _, err := conn.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
 		t.Errorf("the child lives on: %v", err)
 	}

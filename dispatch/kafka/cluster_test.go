@@ -17,6 +17,8 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/kafka"
+
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -97,7 +99,7 @@ func stored(t *testing.T, cluster *kfake.Cluster, options ...kgo.Opt) []*kgo.Rec
 		t.Fatal(err)
 	}
 	defer consumer.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
 	defer cancel()
 	expected := int(count(cluster, topic))
 	var records []*kgo.Record

@@ -18,6 +18,8 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/mcp"
+
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func build(t *testing.T, spec dispatch.Spec) *mcp.Adapter {
@@ -304,7 +306,7 @@ func TestTheEndOfADispatchCancelsTheCall(t *testing.T) {
 	}
 	select {
 	case <-cancelled:
-	case <-time.After(10 * time.Second):
+	case <-time.After(drainertest.Patience):
 		t.Error("the server was not notified")
 	}
 	if !slices.Contains(e.methods(), "notifications/cancelled") {

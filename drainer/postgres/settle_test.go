@@ -442,7 +442,7 @@ func TestAnAgentsTransactionDoesNotHoldUpALateEffect(t *testing.T) {
 	worker, rows := o.losing("unknown")
 	agent := o.begin()
 	drainertest.Exec(t, agent, `SELECT outbox.enqueue(agent_run_id, step_id, tool_name, business_scope, payload) FROM outbox.intent`)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := o.Commit(ctx, worker, settling(dispatch.Completed, rows...)); err != nil {
 		t.Error(err)

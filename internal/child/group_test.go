@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/internal/child"
+
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 // family starts a shell that leaves a process behind which holds its stdout
@@ -45,7 +47,7 @@ func everyoneEnds(t *testing.T, stdout io.Reader) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(drainertest.Patience):
 		t.Fatal("a process still holds stdout open")
 	}
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/itchyny/gojq"
 
 	"github.com/agentoutbox/drainer/integration/fault"
+
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 // bombs are short, and ask for very much memory or for very much in one go. Their input
@@ -283,7 +285,7 @@ func TestExpressionsThatAreApartWaitForNoOthers(t *testing.T) {
 	}
 	heavy <- struct{}{}
 	defer func() { <-heavy }()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
 	defer cancel()
 	if value, err := expression.Apart().Eval(ctx, nil); err != nil || value != 9000000 {
 		t.Errorf("%v %v", value, err)

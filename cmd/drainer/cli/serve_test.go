@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -32,7 +31,7 @@ func TestTheConsolesLoginForViewersCanOnlyRead(t *testing.T) {
 	if got := run(t, append(start, own)...); got.code != exitUsage || !strings.Contains(got.stderr, "outbox_auditor alone") {
 		t.Errorf("%+v", got)
 	}
-	ctx, end := context.WithTimeout(t.Context(), time.Minute)
+	ctx, end := context.WithTimeout(t.Context(), drainertest.Patience)
 	defer end()
 	said := endsOnce{word: "The console is at", end: end}
 	root := newRoot(builtins(t))
