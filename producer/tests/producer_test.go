@@ -237,7 +237,7 @@ func TestAWaitEndsWithWhatTheIntentCameTo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	brief, end := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	brief, end := context.WithTimeout(t.Context(), 2*time.Second) // it reads at least once before
 	defer end()
 	result, err := results.Wait(brief, recorded.ID)
 	if !errors.Is(err, producer.ErrPending) || errors.Is(err, producer.ErrFailed) || result.Status != "pending" {

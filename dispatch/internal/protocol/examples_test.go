@@ -234,7 +234,7 @@ func TestTheExampleWithAPoolBeginsNothingAfterItsDeadline(t *testing.T) {
 	script := `import time, tickets
 class Slow(tickets.Desk):
     def open_ticket(self, key, payload):
-        time.sleep(0.5)
+        time.sleep(2)
         return super().open_ticket(key, payload)
 tickets.serve_lines(Slow())`
 	command := osexec.Command(line[0], "-c", script)
