@@ -109,6 +109,8 @@ func (p *Pager) Kinds() []string { return []string{lookArgs{}.Kind(), sendArgs{}
 // Run brings all channels up to date whenever there is an incident that cannot wait for a look: after a failover, River has
 // to find a leader first.
 func (p *Pager) Run(ctx context.Context, incidents <-chan struct{}) error {
+	var updates sync.WaitGroup
+	defer updates.Wait() // what was sent is still recorded, with the pool that the caller closes
 	for {
 		select {
 		case <-ctx.Done():
@@ -116,11 +118,11 @@ func (p *Pager) Run(ctx context.Context, incidents <-chan struct{}) error {
 		case <-incidents:
 		}
 		for _, channel := range p.audience.Load().channels {
-			go func() {
+			updates.Go(func() {
 				if err := p.update(ctx, channel.Name); err != nil && ctx.Err() == nil {
 					p.log.Error("cannot page at once; the next look will try again", "channel", channel.Name, "error", err)
 				}
-			}()
+			})
 		}
 	}
 }

@@ -396,6 +396,30 @@ func TestPagesOfAProcessThatDiedAreSentByOthers(t *testing.T) {
 	}
 }
 
+type senderFunc func(context.Context) error
+
+func (s senderFunc) Send(ctx context.Context, _ pages.Page) error { return s(ctx) }
+
+func TestAPageThatAShutdownMeetsIsRecordedBeforeItEnds(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.incident(incident.HistoryChanged)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	pager := pages.New(d.db, quick(channel("slack", senderFunc(func(context.Context) error {
+		stop() // it had arrived when the process was told to end
+		return nil
+	}))), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	incidents := make(chan struct{}, 1)
+	incidents <- struct{}{}
+	if err := pager.Run(ctx, incidents); err != nil {
+		t.Fatal(err)
+	}
+	if told := drainertest.Value[*string](t, d.db, `SELECT max(told) FROM outbox.page`); told == nil || *told != "open" {
+		t.Error("the page was sent, and is not recorded: it would be sent again")
+	}
+}
+
 func TestALookThatFailsIsSaidAndMadeAgain(t *testing.T) {
 	t.Parallel()
 	for fails, test := range map[string]struct{ breaks, mends string }{
