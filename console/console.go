@@ -29,6 +29,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/doctor"
 	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 //go:embed templates static
@@ -256,13 +257,19 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		told = problem{http.StatusServiceUnavailable, "Too slow", fmt.Sprintf("the database took more than %s for this page; narrow the filter", s.timeout)}
 	case errors.As(err, &database) && database.Code == "42501":
 		told = problem{http.StatusForbidden, "Not permitted", "the console's login lacks the role outbox_operator, or its login for viewers the role outbox_auditor"}
+	case errors.Is(err, errUnreachable) && pgpool.Refused(err):
+		told = problem{http.StatusServiceUnavailable, "Login refused", pgpool.ErrRefused.Error() + "; each page tries again, with the password that is then in force; see `drainer doctor`"}
 	case errors.Is(err, errUnreachable):
 		told = problem{http.StatusServiceUnavailable, "No database", errUnreachable.Error() + "; see the console's log, and `drainer doctor`"}
 	default:
 		told = problem{http.StatusInternalServerError, "Failed", "see the console's log"}
 	}
 	if told.Status >= http.StatusInternalServerError {
-		s.log.Error("a page failed", "path", r.URL.Path, "error", err)
+		level := slog.LevelError
+		if errors.Is(err, errUnreachable) {
+			level = slog.LevelWarn // which is left out where the connect's own line says it, once a minute
+		}
+		s.log.Log(r.Context(), level, "a page failed", "path", r.URL.Path, "error", err)
 	}
 	s.show(w, r, told.Status, "problem", told.Title, told)
 }

@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"bufio"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -11,8 +12,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -233,6 +236,52 @@ func TestADaemonTakesANewPassword(t *testing.T) {
 			daemon.Terminate()
 		})
 	}
+}
+
+func TestAConsoleTakesANewPassword(t *testing.T) {
+	t.Parallel()
+	s, secret := newStrict(t), newVolume(t)
+	change := func(password string) { s.rig.Exec(fmt.Sprintf("ALTER ROLE watcher PASSWORD '%s'", password)) }
+	publish := func(password string) { secret.publish(map[string]string{"password": password}) }
+	s.rig.Exec("CREATE ROLE watcher LOGIN IN ROLE outbox_operator")
+	change("one")
+	publish("one")
+	s.rig.Reconfigure(func(config string) string {
+		return strings.Replace(config, "providers:\n", fmt.Sprintf("database: {url: %q, password: \"${file:%s}\"}\nproviders:\n", s.login(url.User("watcher"), "sslmode=disable"), secret.path("password")), 1)
+	})
+	console := s.rig.Program.Command("console", "--config", s.rig.Config, "--listen", "127.0.0.1:0")
+	stderr, err := console.StderrPipe()
+	s.must(err)
+	s.must(console.Start())
+	t.Cleanup(func() {
+		_ = console.Process.Kill()
+		_ = console.Wait()
+	})
+	said := bufio.NewScanner(stderr)
+	if !said.Scan() {
+		t.Fatal("the console does not say where it is")
+	}
+	at := strings.TrimPrefix(said.Text(), "The console is at ")
+	go func() { _, _ = io.Copy(io.Discard, stderr) }()
+	cutOff := func() { s.rig.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'watcher'") }
+	shows := func(status int, text string) {
+		t.Helper()
+		drainertest.Eventually(t, "a page with "+text, func() bool {
+			cutOff() // also those that were just made
+			response, err := http.Get(at + "intents")
+			if err != nil {
+				return false
+			}
+			defer response.Body.Close()
+			page, err := io.ReadAll(response.Body)
+			return err == nil && response.StatusCode == status && strings.Contains(string(page), text)
+		})
+	}
+	shows(http.StatusOK, "Intents")
+	change("two")
+	shows(http.StatusServiceUnavailable, "database refuses this login")
+	publish("two")
+	shows(http.StatusOK, "Intents")
 }
 
 func TestACommandWithoutAPasswordIsToldFromADatabaseThatIsAway(t *testing.T) {
