@@ -3,12 +3,15 @@ package console_test
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/agentoutbox/drainer/console"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 // manyOf is a filter of 1,200 intents that wait, of a run of their own.
@@ -83,5 +86,145 @@ func TestAChangeOfManyRowsTakesOnlyWhatAFormMayHold(t *testing.T) {
 	// A filter of intents names no incidents.
 	if got := b.post("/incidents/acknowledge", url.Values{"all": {"1"}}); got.code != http.StatusUnprocessableEntity {
 		t.Errorf("all intents as incidents: %d, want 422", got.code)
+	}
+}
+
+// A second effect is accepted for the tool alone whose name is typed, by the operator whom the history names.
+func TestASecondEffectTakesTheNameOfItsTool(t *testing.T) {
+	t.Parallel()
+	const path = "/intents/retry-may-duplicate"
+	b := newBrowser(t, asTokens(t))
+	drainertest.Exec(t, b.db, `DELETE FROM outbox.queue WHERE intent_id IN (3, 4)`)
+	drainertest.Exec(t, b.db, `UPDATE outbox.intent SET tool_name = 'sim/other' WHERE id = 4`)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, error)
+		SELECT n, 1, 'w', now(), 'ambiguous', 'unknown', 'timeout' FROM generate_series(3, 4) n`)
+	moved := func() int {
+		return drainertest.Value[int](t, b.db, `SELECT count(*)::int FROM outbox.attempt WHERE operator IS NOT NULL`)
+	}
+	b.login("alice-has-a-long-token-of-her-own")
+	if got := b.post("/intents/retry", url.Values{"of": {"3"}, "reason": {"because"}}); moved() != 0 || !strings.Contains(got.text, "accept a second effect") {
+		t.Errorf("without the name: %s", got.text)
+	}
+	shown := b.post(path, url.Values{"of": {"3"}})
+	if shown.code != http.StatusOK || !strings.Contains(shown.text, "1 would change") || !strings.Contains(shown.text, "may happen twice") || !strings.Contains(shown.text, `name="typed" required`) {
+		t.Errorf("the first step: %d\n%s", shown.code, shown.text)
+	}
+	if got := b.post(path, url.Values{"of": {"3", "4"}}); got.code != http.StatusUnprocessableEntity || !strings.Contains(got.text, "several tools") {
+		t.Errorf("of two tools: %d\n%s", got.code, got.text)
+	}
+	for _, typed := range [][]string{nil, {""}, {"sim"}, {"SIM/ACT"}, {"sim/other"}} {
+		got := b.post(path, url.Values{"of": {"3"}, "typed": typed, "reason": {"twice is better"}})
+		if moved() != 0 || !strings.Contains(got.text, "0 changed, 1 refused") || !strings.Contains(got.text, "only the tool that you name") {
+			t.Errorf("%q: %d\n%s", typed, got.code, got.text)
+		}
+	}
+	named := url.Values{"of": {"3", "4"}, "typed": {" sim/act "}, "reason": {"twice is better"}}
+	b.login("bob-has-a-long-token-of-his-own-too")
+	if got := b.post(path, named); got.code != http.StatusForbidden || moved() != 0 {
+		t.Errorf("a viewer: %d", got.code)
+	}
+	b.login("alice-has-a-long-token-of-her-own")
+	if got := b.post(path, named); !strings.Contains(got.text, "1 changed, 1 refused") {
+		t.Errorf("the second step: %d\n%s", got.code, got.text)
+	}
+	kept := drainertest.Column[string](t, b.db, `SELECT concat_ws(' ', intent_id, outcome, operator, reason) FROM outbox.attempt WHERE operator IS NOT NULL`)
+	if strings.Join(kept, "\n") != "3 retried_may_duplicate operator:alice twice is better" {
+		t.Errorf("the history has %q", kept)
+	}
+}
+
+func TestASecondEffectOfThousandsTakesTheNameOfTheirTool(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	filter := b.manyOf("long")
+	drainertest.Exec(t, b.db, `DELETE FROM outbox.queue WHERE agent_run_id = 'long'`)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status)
+		SELECT id, 1, 'w', now(), 'ambiguous', 'unknown' FROM outbox.intent WHERE agent_run_id = 'long'`)
+	filter.Set("status", "unknown")
+	shown := b.post("/intents/retry-may-duplicate", filter)
+	rows := packedRows.FindStringSubmatch(shown.text)
+	if rows == nil {
+		t.Fatalf("the first step: %d\n%s", shown.code, shown.text)
+	}
+	b.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	for typed, changed := range map[string]int{"sim/acts": 0, "sim/act": 1200} {
+		begun := b.post("/intents/retry-may-duplicate", url.Values{"rows": {rows[1]}, "typed": {typed}, "reason": {"because"}})
+		if ended := b.follow(begun.header.Get("Location")); ended.Changed != changed || ended.Changed+ended.Refused != 1200 || ended.Stopped != "" {
+			t.Errorf("%s: it ended as %+v", typed, ended)
+		}
+	}
+}
+
+func TestAPayloadIsShownToAnOperatorWithAReasonAndRecorded(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	drainertest.Exec(t, b.db, `UPDATE outbox.attempt SET response = '{"exact": 12345678901234567890.10, "turn": "\u202e<b>", "cards": [{"number": "4111-secret"}]}' WHERE intent_id = 2`)
+	b.login("bob-has-a-long-token-of-his-own-too")
+	if got := b.post("/intents/2/reveal", url.Values{"reason": {"curious"}}); got.code != http.StatusForbidden || strings.Contains(got.text, "secret") {
+		t.Errorf("a viewer: %d", got.code)
+	}
+	b.login("alice-has-a-long-token-of-her-own")
+	if got := b.get("/intents/2/reveal?reason=a+link"); got.code < 400 {
+		t.Errorf("a link: %d", got.code)
+	}
+	if got := b.post("/intents/2/reveal", nil); got.code != http.StatusOK || strings.Contains(got.text, "secret") || !strings.Contains(got.text, "recorded with your name") {
+		t.Errorf("the first step: %d\n%s", got.code, got.text)
+	}
+	if got := b.post("/intents/2/reveal", url.Values{"reason": {" "}}); got.code != http.StatusUnprocessableEntity {
+		t.Errorf("without a reason: %d", got.code)
+	}
+	if n := drainertest.Value[int](t, b.db, `SELECT count(*)::int FROM outbox.operation`); n != 0 {
+		t.Errorf("%d reveals are recorded, and nothing was shown", n)
+	}
+	shown := b.post("/intents/2/reveal", url.Values{"reason": {"the customer complained"}})
+	if strings.Contains(shown.text, "data-renews") || !strings.Contains(b.get("/intents/2").text, "data-renews") {
+		t.Error("a page renews itself if, and only if, its address shows it again")
+	}
+	for _, part := range []string{"12345678901234567890.10", `\u202e&lt;b&gt;`, "4111-secret"} {
+		if !strings.Contains(shown.text, part) {
+			t.Errorf("%s is not shown:\n%s", part, shown.text)
+		}
+	}
+	if kept := drainertest.Value[string](t, b.db, `SELECT action || ' ' || agent_run_id || ' ' || operator || ': ' || reason FROM outbox.operation`); kept != "reveal trip 1/a operator:alice: intent 2: the customer complained" {
+		t.Errorf("recorded is %q", kept)
+	}
+	if got := b.post("/intents/99/reveal", url.Values{"reason": {"because"}}); got.code != http.StatusNotFound {
+		t.Errorf("an intent that is not there: %d", got.code)
+	}
+}
+
+func TestWhatIsRedactedIsNeverShown(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	var redactions []console.Redaction
+	for _, path := range []string{".card", ".cards[].number", ".*.token"} {
+		redaction, err := console.ParseRedaction(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		redactions = append(redactions, redaction)
+	}
+	pool, err := pgpool.Open(t.Context(), pgpool.At(b.db.Config().ConnString()), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	pages, err := console.New(console.Options{Pool: pool, Access: asTokens(t), Redactions: redactions})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.at = httptest.NewServer(pages)
+	t.Cleanup(b.at.Close)
+	drainertest.Exec(t, b.db, `UPDATE outbox.attempt SET response = '{"cards": [{"number": "4111-secret", "name": "Ada"}], "a": {"token": "t-secret"}}' WHERE intent_id = 2`)
+	b.login("alice-has-a-long-token-of-her-own")
+	shown := b.post("/intents/2/reveal", url.Values{"reason": {"because"}})
+	if strings.Contains(shown.text, "secret") || !strings.Contains(shown.text, "Ada") || strings.Count(shown.text, "[redacted]") != 3 || !strings.Contains(shown.text, ".cards[].number") {
+		t.Errorf("shown is:\n%s", shown.text)
+	}
+	for _, path := range []string{"", "card", ".", ".a..b", ".a."} {
+		if _, err := console.ParseRedaction(path); err == nil {
+			t.Errorf("%q was taken for a path", path)
+		}
 	}
 }
