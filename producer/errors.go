@@ -69,7 +69,7 @@ var firstIntent = regexp.MustCompile(`^Intent (\d+) holds the key (\S+) and is (
 func refusal(err error) error {
 	var coded interface{ SQLState() string }
 	if !errors.As(err, &coded) || refusals[coded.SQLState()] == nil {
-		return err
+		return rights(err)
 	}
 	refused := &Refused{SQLState: coded.SQLState(), Message: refusals[coded.SQLState()].Error(), cause: err}
 	var server *pgconn.PgError
@@ -82,6 +82,15 @@ func refusal(err error) error {
 	}
 	refused.Message = strings.TrimPrefix(strings.TrimPrefix(refused.Message, "producer: "), "outbox: ")
 	return refused
+}
+
+// rights names the role in an error of missing rights: the server names only what is closed to the login.
+func rights(err error) error {
+	var coded interface{ SQLState() string }
+	if errors.As(err, &coded) && coded.SQLState() == "42501" {
+		return fmt.Errorf("producer: the login may lack the role outbox_agent: %w", err)
+	}
+	return err
 }
 
 func invalid(format string, args ...any) error {

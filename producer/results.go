@@ -191,7 +191,7 @@ func (r *Results) look(waits []*wait) {
 		settled, told := found[w.id]
 		switch {
 		case err != nil:
-			w.answer <- answer{err: fmt.Errorf("producer: asking for results: %w", err)}
+			w.answer <- answer{err: fmt.Errorf("producer: asking for results: %w", rights(err))}
 		case !told:
 			continue
 		case settled.Status == "":

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/riverqueue/river"
@@ -185,6 +186,26 @@ func TestAPoolIsNoTransaction(t *testing.T) {
 	for _, mistaken := range []any{db, standard} {
 		if _, err := producer.Enqueue(t.Context(), mistaken, charge); !errors.Is(err, producer.ErrNotInTransaction) {
 			t.Errorf("%T: %v", mistaken, err)
+		}
+	}
+}
+
+func TestALoginWithoutRightsIsToldTheRole(t *testing.T) {
+	t.Parallel()
+	db := drainertest.Connect(t, drainertest.Login(t, drainertest.Database(t)))
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	_, enqueued := producer.Enqueue(t.Context(), tx, charge)
+	ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
+	defer cancel()
+	_, waited := producer.NewResults(db).Wait(ctx, 1)
+	for doing, err := range map[string]error{"enqueue": enqueued, "wait": waited} {
+		var server *pgconn.PgError
+		if err == nil || !strings.Contains(err.Error(), "role outbox_agent") || !errors.As(err, &server) {
+			t.Errorf("%s: %v", doing, err)
 		}
 	}
 }
