@@ -69,7 +69,7 @@ func CopyOf(source *Server) Option {
 }
 
 const (
-	startTimeout = 30 * time.Second
+	startTimeout = 2 * time.Minute
 	stopTimeout  = 10 * time.Second
 	readyPoll    = 20 * time.Millisecond
 )
