@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -98,7 +99,8 @@ func (r *race) act(once func(*rand.Rand) error) {
 		rest := time.NewTicker(time.Millisecond)
 		defer rest.Stop()
 		for r.over.Err() == nil && !r.t.Failed() {
-			if err := once(random); err != nil && r.over.Err() == nil {
+			// On a busy machine a connect may take longer than it may; the actor comes again.
+			if err := once(random); err != nil && r.over.Err() == nil && !pgconn.Timeout(err) {
 				r.t.Error(err)
 			}
 			<-rest.C
