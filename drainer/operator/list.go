@@ -109,7 +109,12 @@ const (
 // statementsOf lists the intents of a filter, and finds the last one to look at. An index leads
 // to every status but completed.
 func statementsOf(filter Filter) (list, last string) {
-	if filter.Dead {
+	switch {
+	case filter.Run != "" && filter.Dead: // the primary key begins with the run
+		return listSQL + isDead + newestSQL, newestOfAllSQL
+	case filter.Run != "":
+		return listSQL + newestSQL, newestOfAllSQL
+	case filter.Dead:
 		return amongSQL + deadRow + thoseSQL + isDead + newestSQL, lookedSQL + deadRow + lastSQL
 	}
 	switch filter.Status {
@@ -141,7 +146,7 @@ const slack = 1000
 // are numbered as they are enqueued. bounded says that MostLooked set the lower one.
 func (c *Console) bounds(ctx context.Context, filter Filter, lastSQL string) (below, lowest int64, bounded bool, err error) {
 	below = filter.Below
-	if filter.Run != "" { // its primary key begins with it, and a run is small
+	if filter.Run != "" { // a run is small
 		return below, 0, false, nil
 	}
 	if !filter.Until.IsZero() {
