@@ -67,6 +67,7 @@ type lane struct {
 func newLane(route route, session *session) *lane {
 	own, server := session.upstreams[route.provider], session.upstreams[route.server]
 	planner := newPlanner(route, own.provider, server.provider)
+	planner.claim.LooksLast = session.settings.Once
 	return &lane{
 		route:      route,
 		server:     server,
@@ -277,7 +278,6 @@ func (l *lane) nextShare(stop context.Context) *share {
 	}
 	if l.planner.mayClaim(load) {
 		share.claim = l.planner.nextClaim(load)
-		share.claim.LooksLast = l.once
 	}
 	if load.isQuiet() && len(share.settle) == 0 {
 		l.planner.prefetch = 0 // no row has ended since the last batch

@@ -196,6 +196,9 @@ func (p *planner) nextClaim(l load) Claim {
 	if claim.ProbeFor > 0 {
 		p.scan.owed = false // it looks everywhere: the one row that may be tried can lie behind a cursor
 	} else {
+		if p.claim.LooksLast && l.outstanding == 0 {
+			p.scan.rescan() // the lane ends with a look at everything
+		}
 		p.scan.plan(&claim, l.now)
 	}
 	if !p.isDetour { // the provider's own lane tells producers whether to notify

@@ -103,6 +103,19 @@ func TestTheLookBeforeAWaitIsAFullScan(t *testing.T) {
 	})
 }
 
+func TestALaneThatDrainsOnceDoesNotWaitForItsLastFullScan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for outstanding, isFull := range map[int]bool{1: false, 0: true} {
+			p := planner{claim: Claim{LooksLast: true}}
+			look(&p.scan, 5, 2, time.Second) // which forbids another for twenty
+			claim := p.nextClaim(load{now: time.Now(), slots: 5, budget: 5, outstanding: outstanding, passage: passRows})
+			if got := slices.IndexFunc(claim.Parts, func(p Part) bool { return p.First == 0 && p.After == Cursor{} }) >= 0; got != isFull {
+				t.Errorf("with %d rows under way the next look is a full scan: %t, want %t", outstanding, got, isFull)
+			}
+		}
+	})
+}
+
 func TestOnlyAnEmptyFullScanShowsThatNothingIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s scan

@@ -68,6 +68,13 @@ func (s *scan) restart() {
 	s.owed, s.nothing = true, false
 }
 
+// rescan allows the next look to be a full scan, however long the last one took.
+func (s *scan) rescan() {
+	for _, t := range s.tenants {
+		t.allowed = time.Time{}
+	}
+}
+
 // plan says whose rows the claim takes. A search comes first, so that it finds room, and never twice in a row
 // beside hungry tenants, so that they find some too.
 func (s *scan) plan(claim *Claim, now time.Time) {
