@@ -424,6 +424,7 @@ func TestADaemonServesTheConsoleBesideItsWork(t *testing.T) {
 
 	daemon, ask := start("")
 	rig.Enqueue(harness.Keyed, 1)
+	rig.AwaitStatus("completed", 1) // by then the worker has told what it serves
 	for _, page := range []string{"/", "/runs", "/intents", "/intents/1", "/providers", "/providers/keyed", "/incidents", "/sagas", "/workers", "/operations", "/doctor", "/config"} {
 		if code, text := ask(page, nil); code != http.StatusOK {
 			t.Errorf("with the daemon's login %s answers %d\n%s", page, code, text)
