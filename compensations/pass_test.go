@@ -355,7 +355,9 @@ func TestWhatMayHaveBeenAppliedIsNotSentAgain(t *testing.T) {
 			w.batch(store, worker, settling(rows, dispatch.Ambiguous, dispatch.Rejected))
 			w.advance()
 			w.assertStatuses("pending", "failed") // only its lane can ask
-			drainertest.Eventually(t, "the lane has asked", func() bool { // which waits until nothing sent earlier can arrive
+
+			// The lane waits until nothing sent earlier can arrive.
+			drainertest.Eventually(t, "the lane has asked", func() bool {
 				w.drain()
 				return slices.Equal(w.statuses(), []string{test.status, "failed"})
 			})
