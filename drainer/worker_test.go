@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
-
 	"github.com/agentoutbox/drainer/drainertest"
 )
 

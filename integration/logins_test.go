@@ -262,7 +262,11 @@ func TestAConsoleTakesANewPassword(t *testing.T) {
 		t.Fatal("the console does not say where it is")
 	}
 	at := strings.TrimPrefix(said.Text(), "The console is at ")
-	go func() { _, _ = io.Copy(io.Discard, stderr) }()
+	log := make(chan string, 1)
+	go func() {
+		rest, _ := io.ReadAll(stderr)
+		log <- string(rest)
+	}()
 	cutOff := func() { s.rig.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'watcher'") }
 	shows := func(status int, text string) {
 		t.Helper()
@@ -282,6 +286,10 @@ func TestAConsoleTakesANewPassword(t *testing.T) {
 	shows(http.StatusServiceUnavailable, "database refuses this login")
 	publish("two")
 	shows(http.StatusOK, "Intents")
+	_ = console.Process.Kill()
+	if said := <-log; strings.Count(said, "cannot log in to the database") != 1 || strings.Contains(said, "the database cannot be reached") {
+		t.Errorf("the log does not say once that the login is refused:\n%s", said)
+	}
 }
 
 func TestACommandWithoutAPasswordIsToldFromADatabaseThatIsAway(t *testing.T) {

@@ -88,7 +88,7 @@ func refusal(err error) error {
 func rights(err error) error {
 	var coded interface{ SQLState() string }
 	if errors.As(err, &coded) && coded.SQLState() == "42501" {
-		return fmt.Errorf("producer: the login may lack the role outbox_agent: %w", err)
+		return fmt.Errorf("the login may lack the role outbox_agent: %w", err)
 	}
 	return err
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/exec"
-
 	"github.com/agentoutbox/drainer/drainertest"
 )
 

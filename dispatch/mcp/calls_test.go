@@ -18,7 +18,6 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/mcp"
-
 	"github.com/agentoutbox/drainer/drainertest"
 )
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/nats"
-
 	"github.com/agentoutbox/drainer/drainertest"
 )
 

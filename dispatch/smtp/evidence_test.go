@@ -92,10 +92,17 @@ func TestEvidence(t *testing.T) {
 					specification.Timeout = drainertest.Patience
 				}
 			}
-			started := time.Now()
-			expect(t, newAdapter(t, specification).Dispatch(t.Context(), request(payload)), test.outcome, test.class)
-			if took := time.Since(started); took > specification.Timeout+30*time.Second { // as long as a busy machine may keep it from its turn
-				t.Errorf("it took %s", took)
+			adapter := newAdapter(t, specification)
+			for tries := 1; ; tries++ { // a busy machine may keep it from its turn
+				started := time.Now()
+				expect(t, adapter.Dispatch(t.Context(), request(payload)), test.outcome, test.class)
+				took := time.Since(started)
+				if took <= specification.Timeout+2*time.Second {
+					return
+				}
+				if tries == 3 {
+					t.Fatalf("it took %s", took)
+				}
 			}
 		})
 	}

@@ -9,9 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentoutbox/drainer/internal/child"
-
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/child"
 )
 
 // family starts a shell that leaves a process behind which holds its stdout

@@ -19,9 +19,8 @@ import (
 
 	"github.com/itchyny/gojq"
 
-	"github.com/agentoutbox/drainer/integration/fault"
-
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 // bombs are short, and ask for very much memory or for very much in one go. Their input
