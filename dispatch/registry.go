@@ -56,7 +56,7 @@ type Provider struct {
 	RateLimit   RateLimit
 	Breaker     BreakerPolicy
 	Fallback    string            // the provider that serves while the breaker is open; empty for none
-	Fingerprint string            // of its block in the configuration, without secrets: replicas that differ are told
+	Digest      []byte            // of its block in the configuration, without secrets; it is keyed before others see it
 	Namespace   string            // part of the keys of its intents; empty uses the outbox's own
 	Tools       map[string]Policy // by operation
 }

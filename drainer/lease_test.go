@@ -20,7 +20,7 @@ import (
 type beatFunc func(context.Context) (bool, error)
 
 func (f beatFunc) Beat(ctx context.Context, _ string) (bool, error)                { return f(ctx) }
-func (beatFunc) Join(context.Context, string, []string, []string, ...string) error { return nil }
+func (beatFunc) Join(context.Context, string, []string, []string, ...[]byte) error { return nil }
 func (beatFunc) Retire(context.Context, string) error                              { return nil }
 func (beatFunc) Leave(context.Context, string) error                               { return nil }
 func (beatFunc) DeclareDead(context.Context, []Heartbeat) error                    { return nil }
@@ -238,7 +238,7 @@ func (s awayStore) Gates(context.Context, string) ([]Gate, error) { return s.gat
 
 func (awayStore) Closed(context.Context, string) ([]string, error) { return nil, errAway }
 
-func (awayStore) Join(context.Context, string, []string, []string, ...string) error { return errAway }
+func (awayStore) Join(context.Context, string, []string, []string, ...[]byte) error { return errAway }
 
 func (awayStore) Publish(context.Context, map[string]string) error { return errAway }
 

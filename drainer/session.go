@@ -193,11 +193,11 @@ func (s *session) joinOnce(stop context.Context) error {
 		return err
 	}
 	tools, _ := s.tools()
-	fingerprints := make([]string, len(s.providers))
+	digests := make([][]byte, len(s.providers))
 	for i, provider := range s.providers {
-		fingerprints[i] = provider.Fingerprint
+		digests[i] = provider.Digest
 	}
-	if err := s.store.Join(ctx, s.worker, s.providerNames(), tools, fingerprints...); err != nil {
+	if err := s.store.Join(ctx, s.worker, s.providerNames(), tools, digests...); err != nil {
 		return err
 	}
 	return s.readFleet(ctx)

@@ -75,9 +75,10 @@ type claimStore interface {
 }
 
 type workerStore interface {
-	// Join announces the worker and its providers; nothing can be claimed before. The fingerprints are those
-	// of the providers' configuration, in the same order.
-	Join(ctx context.Context, worker string, providers, tools []string, fingerprints ...string) error
+	// Join announces the worker and its providers; nothing can be claimed before. The digests are those
+	// of the providers' configuration, in the same order. It publishes keyed fingerprints of them: their readers
+	// cannot try guesses of what was hashed.
+	Join(ctx context.Context, worker string, providers, tools []string, digests ...[]byte) error
 	// Beat reports false if the worker was declared dead: it must stop for good. So it must after [ErrLostCommits].
 	Beat(ctx context.Context, worker string) (alive bool, err error)
 	// Retire takes the worker out of the fleet that shares the limits. Until it

@@ -56,6 +56,7 @@ func TestUpDownUpLeavesAWorkingSchema(t *testing.T) {
 	url := drainertest.EmptyDatabase(t)
 	pool := drainertest.Connect(t, url)
 
+	keys := map[string]bool{} // of fingerprints: each outbox has one of its own
 	for range 2 {
 		changed, err := migrations.Up(t.Context(), url)
 		if err != nil || len(changed) == 0 {
@@ -66,6 +67,11 @@ func TestUpDownUpLeavesAWorkingSchema(t *testing.T) {
 		}
 		drainertest.Exec(t, pool, "SELECT * FROM outbox.enqueue('run', 'step', 'tool', 'scope', '{}')")
 		drainertest.Exec(t, pool, "SELECT count(*) FROM outbox.river_job")
+		key := drainertest.Value[string](t, pool, "SELECT key::text FROM outbox.fingerprint_key")
+		if keys[key] {
+			t.Error("two outboxes have the same key of fingerprints")
+		}
+		keys[key] = true
 
 		if changed, err = migrations.Down(t.Context(), url); err != nil || len(changed) == 0 {
 			t.Fatalf("down changed %v: %v", changed, err)

@@ -349,6 +349,41 @@ func TestTheDrainerMayCheckTheSchema(t *testing.T) {
 	}
 }
 
+// With the key, a login that reads fingerprints could try guesses of what was hashed. It is shown by no view, no
+// function, no statistics and no setting either.
+func TestOnlyADaemonReadsTheKeyOfFingerprints(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	drainertest.Exec(t, pool, "ANALYZE outbox.fingerprint_key")
+	reads := map[string]string{}
+	for _, statement := range []string{
+		"SELECT key FROM outbox.fingerprint_key", "SELECT count(*) FROM outbox.fingerprint_key WHERE key < '\\x80'", "SELECT f::text FROM outbox.fingerprint_key f",
+		"SELECT * FROM outbox.fingerprint_key FOR SHARE", "COPY outbox.fingerprint_key TO STDOUT", "CREATE TEMP TABLE mine AS TABLE outbox.fingerprint_key",
+		"SELECT * FROM pg_statistic", "SELECT * FROM pg_statistic_ext_data",
+		"SELECT table_to_xml('outbox.fingerprint_key', true, false, '')",
+	} {
+		reads[statement] = forbidden
+	}
+	const statistics = "SELECT 1 / (count(*) = 0)::int FROM pg_stats WHERE schemaname = 'outbox' AND tablename = 'fingerprint_key'"
+	reads[statistics] = "" // there are none for them; else it divides by zero
+	for _, role := range []string{"outbox_agent", "outbox_operator", "outbox_auditor"} {
+		asRole(t, pool, role, reads)
+	}
+	asRole(t, pool, "outbox_drainer", map[string]string{
+		"SELECT key FROM outbox.fingerprint_key": "",
+		statistics:                               "22012",
+		"UPDATE outbox.fingerprint_key SET key = sha256('')":   forbidden,
+		"DELETE FROM outbox.fingerprint_key":                   forbidden,
+		"INSERT INTO outbox.fingerprint_key (key) VALUES ('')": forbidden,
+	})
+	if shown := drainertest.Column[string](t, pool, `
+		SELECT viewname::text FROM pg_views WHERE definition LIKE '%fingerprint_key%' UNION ALL
+		SELECT matviewname::text FROM pg_matviews WHERE definition LIKE '%fingerprint_key%' UNION ALL
+		SELECT proname::text FROM pg_proc WHERE prosrc LIKE '%fingerprint_key%'`); len(shown) > 0 {
+		t.Errorf("the key is used by %v", shown)
+	}
+}
+
 // asRole tries each statement in a transaction that is rolled back.
 func asRole(t *testing.T, pool *pgxpool.Pool, role string, statements map[string]string) {
 	t.Helper()

@@ -184,7 +184,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 		},
 	}
 	for i := range got.Providers {
-		want.Providers[i].Fingerprint = got.Providers[i].Fingerprint // has a test of its own
+		want.Providers[i].Digest = got.Providers[i].Digest // has a test of its own
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -661,7 +661,7 @@ pages: [{slack: {webhook_url: "${env:GONE_SLACK}"}}]
 	}
 }
 
-func TestAFingerprintTellsConfigurationsApartAndNoSecret(t *testing.T) {
+func TestADigestTellsConfigurationsApartAndNoSecret(t *testing.T) {
 	t.Parallel()
 	of := func(token, more string) string {
 		loaded, err := load("drainer.yaml", []byte(provider("adapter: fake\nfake: {token: '"+token+"'}\n"+more+"tools: {t: {fake: {path: /}, idempotency: {class: read_only}}}")),
@@ -669,12 +669,12 @@ func TestAFingerprintTellsConfigurationsApartAndNoSecret(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return loaded.Providers[0].Fingerprint
+		return string(loaded.Providers[0].Digest)
 	}
 	if of("hunter2-hunter2", "") != of("another-secret", "") {
 		t.Error("it depends on a secret")
 	}
-	if of("hunter2-hunter2", "") == of("hunter2-hunter2", "concurrency: 3\n") || len(of("hunter2-hunter2", "")) != 12 {
+	if of("hunter2-hunter2", "") == of("hunter2-hunter2", "concurrency: 3\n") || len(of("hunter2-hunter2", "")) != 32 {
 		t.Error("it does not tell two configurations apart")
 	}
 }

@@ -75,8 +75,10 @@ func (r *reader) provider(f field, registry dispatch.Registry, root rootBlock, r
 		}
 	}
 	provider.Adapter = r.adapter(f.path, block.Adapter, spec, registry)
-	// A reader of the fingerprint must not be able to try guesses of a secret.
-	provider.Fingerprint = fmt.Sprintf("%x", sha256.Sum256([]byte(r.secrets.redact(written))))[:12]
+	// A short credential in the file itself is not recognised as one and is hashed too. So the digest stays in the
+	// process: what others may read is keyed.
+	digest := sha256.Sum256([]byte(r.secrets.redact(written)))
+	provider.Digest = digest[:]
 	return provider
 }
 

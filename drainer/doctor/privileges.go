@@ -271,6 +271,7 @@ var readNeeds = join(
 // catalog.
 var daemonNeeds = join(
 	readNeeds,
+	tables([]string{"SELECT"}, "fingerprint_key"),
 	tables([]string{"INSERT"}, "queue", "claim", "worker", "page", "watermark", "minute"),
 	tables([]string{"UPDATE"}, "worker", "page", "watermark", "census", "minute"),
 	tables([]string{"DELETE"}, "queue", "claim", "worker", "tool", "minute"),

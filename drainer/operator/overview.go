@@ -62,7 +62,7 @@ type Worker struct {
 	BeatAt    time.Time `json:"beat_at"`
 	Providers []string  `json:"providers"`
 	Tools     []string  `json:"tools"`
-	// Fingerprints of the configuration of each of Providers. Secrets are no part of them.
+	// Fingerprints of the configuration of each of Providers, keyed: they are compared with each other alone.
 	Fingerprints []string `json:"fingerprints"`
 }
 

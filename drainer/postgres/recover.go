@@ -2,7 +2,10 @@ package postgres
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"text/template"
@@ -31,8 +34,12 @@ var (
 )
 
 // Join makes the worker known; until then it can claim nothing.
-func (s *Store) Join(ctx context.Context, worker string, providers, tools []string, fingerprints ...string) error {
+func (s *Store) Join(ctx context.Context, worker string, providers, tools []string, digests ...[]byte) error {
 	if err := s.look(ctx); err != nil {
+		return err
+	}
+	fingerprints, err := s.fingerprints(ctx, digests)
+	if err != nil {
 		return err
 	}
 	if _, err := s.execute(ctx, "join", joinSQL, worker, providers, tools, fingerprints); err != nil {
@@ -40,6 +47,27 @@ func (s *Store) Join(ctx context.Context, worker string, providers, tools []stri
 	}
 	s.memory.join(worker)
 	return nil
+}
+
+// fingerprints are the same in every replica of the outbox. Without the key, which operators and auditors cannot read,
+// a guess of what was hashed cannot be tried. That of a configuration without a digest is empty.
+func (s *Store) fingerprints(ctx context.Context, digests [][]byte) ([]string, error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	var key []byte
+	if err := s.life.QueryRow(ctx, `SELECT key FROM outbox.fingerprint_key`).Scan(&key); err != nil {
+		return nil, fmt.Errorf("read the key of fingerprints: %w", err)
+	}
+	shown := make([]string, len(digests))
+	for i, digest := range digests {
+		if len(digest) > 0 {
+			keyed := hmac.New(sha256.New, key)
+			keyed.Write(digest)
+			shown[i] = hex.EncodeToString(keyed.Sum(nil)[:6])
+		}
+	}
+	return shown, nil
 }
 
 // Beat reports false for a worker that was declared dead, and [drainer.ErrLostCommits] for one that

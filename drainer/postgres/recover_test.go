@@ -3,6 +3,9 @@ package postgres_test
 import (
 	"bufio"
 	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -519,6 +523,56 @@ func TestToolsAreKnownByTheirDaemonsAndForgottenAfterThem(t *testing.T) {
 	o.exec(`INSERT INTO outbox.tool (name) VALUES ('shop/new')`) // by one that joins at this moment
 	join("shop/a")
 	known("shop/a", "shop/c", "shop/new")
+}
+
+// A short token in the file itself is hashed with the rest, and an auditor can try every one of its kind. Each store
+// stands for a replica, or for one that was started again.
+func TestAFingerprintIsTheSameInEveryReplicaAndCannotBeGuessed(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	short, other := sha256.Sum256([]byte("token: k3y")), sha256.Sum256([]byte("token: k4y"))
+	workers := [3]string{}
+	for i, digest := range [][]byte{short[:], short[:], other[:]} {
+		store, err := postgres.Open(t.Context(), pgpool.At(drainertest.Login(t, url, "outbox_drainer")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(store.Close)
+		workers[i] = uuid.NewString()
+		if err := store.Join(t.Context(), workers[i], []string{"sim", "bare"}, nil, digest, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	auditor, err := pgx.Connect(t.Context(), drainertest.Login(t, url, "outbox_auditor"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = auditor.Close(t.Context()) })
+	var shown [3]string
+	for i, worker := range workers {
+		var seen []string
+		if err := auditor.QueryRow(t.Context(), `SELECT fingerprints FROM outbox.worker WHERE worker_id = $1`, worker).Scan(&seen); err != nil {
+			t.Fatal(err)
+		}
+		if shown[i] = seen[0]; len(seen[0]) != 12 || seen[1] != "" {
+			t.Errorf("the fingerprints are %q", seen)
+		}
+	}
+	if shown[0] != shown[1] || shown[0] == shown[2] {
+		t.Errorf("of two that are the same and another: %q", shown)
+	}
+	twice := sha256.Sum256(short[:])
+	for _, guess := range [][]byte{short[:], twice[:]} {
+		if strings.HasPrefix(hex.EncodeToString(guess), shown[0]) {
+			t.Errorf("a guess of the configuration finds %s", shown[0])
+		}
+	}
+	key := drainertest.Value[[]byte](t, drainertest.Connect(t, url), `SELECT key FROM outbox.fingerprint_key`)
+	keyed := hmac.New(sha256.New, key)
+	keyed.Write(short[:])
+	if want := hex.EncodeToString(keyed.Sum(nil)); !strings.HasPrefix(want, shown[0]) {
+		t.Errorf("%s is not by the key: %s", shown[0], want)
+	}
 }
 
 func TestWorkersThatAreTheFirstOfADatabaseJoinAtOnce(t *testing.T) {

@@ -193,10 +193,18 @@ CREATE TABLE outbox.worker (
   worker_id  uuid PRIMARY KEY,
   providers  text[] NOT NULL,  -- that it serves: limits are shared among those who do
   tools      text[] NOT NULL DEFAULT '{}',  -- that it knows of them, each as provider/operation
-  fingerprints text[] NOT NULL DEFAULT '{}',  -- of its configuration of each of the providers, without secrets
+  fingerprints text[] NOT NULL DEFAULT '{}',  -- of its configuration of each of the providers, with outbox.fingerprint_key
   started_at timestamptz NOT NULL DEFAULT now(),
   beat_at    timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 10);
+
+-- One row. Who reads a fingerprint but not this key cannot try guesses of what was hashed. It is made here, so that
+-- replicas with the same configuration have the same fingerprint.
+CREATE TABLE outbox.fingerprint_key (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  key bytea NOT NULL CHECK (octet_length(key) = 32)
+);
+INSERT INTO outbox.fingerprint_key (key) SELECT sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
 
 -- Where the database's commits go on: the newest row is in force. Another one begins where commits may have been lost.
 CREATE TABLE outbox.history (
@@ -396,7 +404,7 @@ CREATE TABLE outbox.watermark (
 );
 
 -- +goose Down
-DROP TABLE outbox.history, outbox.wake_up, outbox.waiter, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.worker,
+DROP TABLE outbox.history, outbox.wake_up, outbox.waiter, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.fingerprint_key, outbox.worker,
            outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.run, outbox.tenant, outbox.setting;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
 DROP FUNCTION outbox.reopen_incident, outbox.room_in_flight, outbox.queued_tenants, outbox.whereabouts;

@@ -45,6 +45,7 @@ GRANT INSERT (intent_id, attempt, worker, started_at, finished_at, outcome, stat
               response, response_headers, problem, retry_after_seconds, replayed, lookup, served_by)
   ON outbox.attempt TO outbox_drainer;
 GRANT INSERT, UPDATE, DELETE ON outbox.worker TO outbox_drainer;
+GRANT SELECT ON outbox.fingerprint_key TO outbox_drainer;  -- operators and auditors, who read fingerprints, must not have it
 GRANT INSERT (name), UPDATE (seen_at, state, reason, open_until, prober, shut_at), DELETE ON outbox.tool TO outbox_drainer;
 GRANT INSERT (name, namespace), UPDATE (idle_until, state, reason, open_until, prober, shut_at, namespace) ON outbox.provider TO outbox_drainer;
 GRANT INSERT (agent_run_id, cause), UPDATE (state, ended_at, moves_at, passes, leased_until, plan, place, ready) ON outbox.saga TO outbox_drainer;
