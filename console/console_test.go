@@ -2,7 +2,9 @@ package console_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"html"
 	"io"
 	"log/slog"
 	"net/http"
@@ -11,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -563,5 +566,53 @@ func TestTheInstallationIsShownAndTheDoctorIsAskedOnce(t *testing.T) {
 	}
 	if asked != 1 {
 		t.Errorf("the doctor was asked %d times", asked)
+	}
+}
+
+func TestWorkersThatDifferAreShownWithTheirFingerprints(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("bob-has-a-long-token-of-his-own-too")
+	type version struct {
+		Fingerprint string
+		Workers     []string
+	}
+	type difference struct {
+		Provider string
+		Versions []version
+	}
+	differences := func(path string) (found []difference) {
+		t.Helper()
+		got := b.get(path, "Accept", "application/json")
+		answer := struct{ Differences []difference }{}
+		if err := json.Unmarshal([]byte(got.text), &answer); err != nil || answer.Differences == nil {
+			t.Fatalf("%s has no list of differences: %v\n%s", path, err, got.text)
+		}
+		return answer.Differences
+	}
+	const first, second, third = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222", "33333333-3333-4333-8333-333333333333"
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.worker (worker_id, providers, fingerprints, started_at) VALUES
+		($1, ARRAY['sim', $3], '{aaa,ccc}', now() - interval '2 hours'), ($2, ARRAY['sim', $3], '{aaa,ccc}', now() - interval '1 hour')`, first, second, hostile)
+	if got := b.get("/workers"); len(differences("/workers")) > 0 || strings.Contains(got.text, "Workers differ") || strings.Contains(got.text, "aaa") {
+		t.Errorf("two that are the same are said to differ (%d):\n%s", got.code, got.text)
+	}
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.worker (worker_id, providers, fingerprints) VALUES ($1, ARRAY['sim', $2], '{aaa,ddd}')`, third, hostile)
+	want := []difference{{hostile, []version{{"ccc", []string{first, second}}, {"ddd", []string{third}}}}}
+	for _, path := range []string{"/workers", "/config"} {
+		if got := differences(path); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s as JSON: %v, want %v", path, got, want)
+		}
+		got := b.get(path)
+		for _, row := range []string{"<td class=\"id\">ccc</td><td class=\"id\">" + first + ", " + second, "<td class=\"id\">ddd</td><td class=\"id\">" + third} {
+			if !strings.Contains(html.UnescapeString(got.text), row) {
+				t.Errorf("%s (%d) lacks %q:\n%s", path, got.code, row, got.text)
+			}
+		}
+		if strings.Contains(got.text, "<img") || strings.Contains(got.text, "<script>alert") || strings.Count(html.UnescapeString(got.text), hostile) < 2 {
+			t.Errorf("%s does not write the provider's name as text:\n%s", path, got.text)
+		}
+		if policy := got.header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'") || strings.Contains(got.text, " style=") {
+			t.Errorf("%s has the policy %q, or a style that it refuses", path, policy)
+		}
 	}
 }

@@ -22,12 +22,13 @@ type Tool struct {
 }
 
 type workers struct {
-	Workers []operator.Worker `json:"workers"`
+	Workers     []operator.Worker     `json:"workers"`
+	Differences []operator.Difference `json:"differences"`
 }
 
 func readWorkers(ctx context.Context, from *operator.Console, _ *http.Request) (any, error) {
 	found, err := from.Workers(ctx)
-	return workers{found}, err
+	return workers{found, operator.Differences(found)}, err
 }
 
 type tenants struct {
