@@ -75,6 +75,7 @@ type Report struct {
 	Effects            int                        `json:"effects"`              // in the provider's ledger, undos too
 	DuplicateEffects   int                        `json:"duplicate_effects"`    // beyond the first of an intent
 	Lost               int                        `json:"lost"`                 // intents that ended otherwise than they should, or than the ledger says
+	Unsettled          int                        `json:"unsettled"`            // intents that had not ended when time was up
 	PhantomEffects     int                        `json:"phantom_effects"`      // effects without a committed intent
 	Misplaced          int                        `json:"misplaced"`            // intents not in exactly one place
 	HalfCommitted      int                        `json:"half_committed"`       // agents' states without intent, or the reverse
@@ -119,7 +120,10 @@ func judge(f facts) Report {
 
 // add takes one intent off what is counted as belonging to no intent.
 func (r *Report) add(i intent, ending string, effects int) {
-	if !i.isTrue(ending, effects) {
+	switch {
+	case i.Status == "": // a slow machine is no lost intent
+		r.Unsettled++
+	case !i.isTrue(ending, effects):
 		r.Lost++
 	}
 	if effects > 0 {
@@ -155,6 +159,7 @@ func (r *Report) violations(wanted int) (violations []string) {
 		meaning string
 	}{
 		{r.Lost, "intents ended otherwise than they should, or than the ledger says, or without a stored response"},
+		{r.Unsettled, "intents had not ended when time was up"},
 		{r.DuplicateEffects, "effects happened again for an intent that had its effect"},
 		{r.PhantomEffects, "effects belong to no committed intent"},
 		{r.Misplaced, "intents are not in exactly one of queue, claim and settled"},

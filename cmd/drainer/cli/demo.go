@@ -176,6 +176,7 @@ func auditRows(r demo.Report) [][]any {
 		{"effects in the provider's ledger", r.Effects, fmt.Sprintf("%d of them undo another; %d payments were refused and had none", r.Sagas.UndoEffects, refused)},
 		{"duplicate effects", r.DuplicateEffects},
 		{"lost", r.Lost},
+		{"not ended in time", r.Unsettled},
 		{"runs compensated", r.Sagas.Compensated, "their payment was refused, so their bookings were cancelled"},
 		{"undone out of order", r.Sagas.OutOfOrder, "runs; what was booked last is cancelled first"},
 		{"net effect of compensated runs", r.Sagas.NetEffects, "bookings that stand, or were cancelled twice"},
