@@ -259,6 +259,8 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		told = problem{http.StatusForbidden, "Not permitted", "the console's login lacks the role outbox_operator, or its login for viewers the role outbox_auditor"}
 	case errors.Is(err, errUnreachable) && pgpool.Refused(err):
 		told = problem{http.StatusServiceUnavailable, "Login refused", pgpool.ErrRefused.Error() + "; each page tries again, with the password that is then in force; see `drainer doctor`"}
+	case errors.Is(err, errUnreachable) && errors.Is(err, pgpool.ErrNoLogin): // the program's name stays in the log
+		told = problem{http.StatusServiceUnavailable, "No login", pgpool.ErrNoLogin.Error() + ": its password_command or its file gave none; the console's log says why, once a minute"}
 	case errors.Is(err, errUnreachable):
 		told = problem{http.StatusServiceUnavailable, "No database", errUnreachable.Error() + "; see the console's log, and `drainer doctor`"}
 	default:
