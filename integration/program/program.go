@@ -170,6 +170,9 @@ func (p *Program) Launch(config string, env ...string) *Daemon {
 	p.t.Cleanup(func() {
 		_ = process.Kill()
 		<-ended
+		if p.t.Failed() {
+			p.t.Logf("the end of the log of daemon %d:\n%s", process.Pid, d.Troubles())
+		}
 	})
 	return d
 }
