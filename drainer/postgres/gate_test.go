@@ -1,7 +1,10 @@
 package postgres_test
 
 import (
+	"context"
+	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -197,4 +200,44 @@ func TestAReasonThatTimeDoesNotCureOutlastsTheOthers(t *testing.T) {
 		t.Error("it counts as shut from another time on")
 	}
 	drainertest.AssertInvariant(t, o.db)
+}
+
+// A session that a pooler shares serves other clients too: they would get the notifications of a LISTEN that stays in it.
+func TestNoSessionThatAPoolerSharesListens(t *testing.T) {
+	t.Parallel()
+	listens := func(t *testing.T, mode string) (woken bool, err error) {
+		address := drainertest.Database(t)
+		behind, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		query := behind.Query()
+		query.Set("default_query_exec_mode", "exec")
+		behind.RawQuery = query.Encode()
+		o := openOutbox(t, address, drainertest.PgBouncer(t, behind.String(), mode, 4))
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		go func() {
+			for ctx.Err() == nil {
+				_, _ = o.db.Exec(ctx, "NOTIFY outbox, 'sim'") // until it listens, or fails
+			}
+		}()
+		err = o.Listen(ctx, func(string) {
+			woken = true
+			cancel()
+		})
+		return woken, err
+	}
+	t.Run("transaction", func(t *testing.T) {
+		t.Parallel()
+		if woken, err := listens(t, "transaction"); woken || err == nil || !strings.Contains(err.Error(), "one session to several clients") {
+			t.Errorf("woken: %t, with the error %v", woken, err)
+		}
+	})
+	t.Run("session", func(t *testing.T) {
+		t.Parallel()
+		if woken, err := listens(t, "session"); !woken {
+			t.Errorf("not woken, with the error %v", err)
+		}
+	})
 }

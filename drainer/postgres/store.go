@@ -258,8 +258,13 @@ func integer(value int) pgtype.Int4     { return pgtype.Int4{Int32: int32(value)
 func float(value float64) pgtype.Float8 { return pgtype.Float8{Float64: value, Valid: true} }
 func text(value string) pgtype.Text     { return pgtype.Text{String: value, Valid: true} }
 
+// errSessionIsShared is returned by Listen where a pooler changes sessions.
+var errSessionIsShared = errors.New("a pooler gives one session to several clients")
+
 // Listen wakes lanes by NOTIFY, on a connection of its own outside the pools.
-// Rows that came before it listened are found by polling.
+// Rows that came before it listened are found by polling. It fails behind a pooler that gives each transaction
+// another session: the LISTEN would stay in a session that serves others, they would get the notifications, and
+// PgBouncer from 1.18 to 1.20.0 may die of one (pgbouncer#822).
 func (s *Store) Listen(ctx context.Context, wake func(provider string)) error {
 	pooled, err := s.control.Acquire(ctx)
 	if err != nil {
@@ -267,6 +272,11 @@ func (s *Store) Listen(ctx context.Context, wake func(provider string)) error {
 	}
 	conn := pooled.Hijack()
 	defer conn.Close(context.WithoutCancel(ctx))
+	if isShared, err := s.sharesSession(ctx, conn); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	} else if isShared {
+		return fmt.Errorf("listen: %w", errSessionIsShared)
+	}
 	if _, err := conn.Exec(ctx, "LISTEN outbox"); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -277,4 +287,31 @@ func (s *Store) Listen(ctx context.Context, wake func(provider string)) error {
 		}
 		wake(notification.Payload)
 	}
+}
+
+// sharesSession reports whether another client gets the session that conn has just used, or conn gets another one.
+// A pooler that shares sessions gives the one that became free last, unless a third client is faster: so it is asked a
+// few times. Without a pooler the server has told the connection its session's id.
+func (s *Store) sharesSession(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	const looks = 5
+	var first, mine, others uint32
+	session := `SELECT pg_catalog.pg_backend_pid()`
+	for look := range looks {
+		if err := conn.QueryRow(ctx, session).Scan(&mine); err != nil {
+			return false, fmt.Errorf("ask for the session: %w", err)
+		}
+		if mine == conn.PgConn().PID() {
+			return false, nil
+		}
+		if look == 0 {
+			first = mine
+		}
+		if err := s.control.QueryRow(ctx, session).Scan(&others); err != nil {
+			return false, fmt.Errorf("ask for another session: %w", err)
+		}
+		if mine == others || mine != first {
+			return true, nil
+		}
+	}
+	return false, nil
 }
