@@ -234,7 +234,8 @@ func passes(err error) bool {
 	var connect *pgconn.ConnectError
 	var server *pgconn.PgError
 	if errors.As(err, &server) {
-		return slices.Contains([]string{"08", "40", "53", "57", "58"}, server.Code[:2])
+		const lockTimeout = "55P03"
+		return server.Code == lockTimeout || slices.Contains([]string{"08", "40", "53", "57", "58"}, server.Code[:2])
 	}
 	return errors.As(err, &connect) || !errors.Is(err, context.Canceled)
 }

@@ -7,12 +7,14 @@ from .errors import (
     Invalid,
     KeyTaken,
     LimitReached,
+    NotAllowed,
     NotCommitted,
     NotCompleted,
     NotInTransaction,
     OtherTenant,
     Refused,
     RunClosed,
+    TransactionAborted,
     Undone,
     Unknown,
     UnknownTool,
@@ -23,7 +25,7 @@ from .results import Completed, Pending
 __version__ = "0.1.0"
 
 __all__ = [
-    "Cancelled", "Completed", "DrainerError", "Failed", "Intent", "Invalid", "KeyTaken", "LimitReached", "NotCommitted",
-    "NotCompleted", "NotInTransaction", "OtherTenant", "Outbox", "Pending", "Refused", "RunClosed", "Undone", "Unknown",
-    "UnknownTool", "idempotency_key",
+    "Cancelled", "Completed", "DrainerError", "Failed", "Intent", "Invalid", "KeyTaken", "LimitReached", "NotAllowed", "NotCommitted",
+    "NotCompleted", "NotInTransaction", "OtherTenant", "Outbox", "Pending", "Refused", "RunClosed", "TransactionAborted", "Undone",
+    "Unknown", "UnknownTool", "idempotency_key",
 ]

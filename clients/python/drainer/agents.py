@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import DrainerError
+from .errors import DrainerError, NotAllowed, TransactionAborted
 from .outbox import Intent, Outbox
 from .results import Pending
 
@@ -67,6 +67,8 @@ class OutboxTool:
             if self.wait <= 0:
                 return Answer(intent.for_model)
             done = Outbox().wait(connect, intent, timeout=self.wait)
+        except (NotAllowed, TransactionAborted):
+            raise  # no model can do anything about it
         except DrainerError as refused:
             return Answer(refused.for_model or str(refused), is_error=True)
         if isinstance(done, Pending) or done.provider_ref is None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from .errors import REFUSALS, NotInTransaction, Refused
+from .errors import REFUSALS, DrainerError, NotAllowed, NotInTransaction, Refused, TransactionAborted
 
 # Every value travels as text: a driver's own codec for jsonb would encode it twice. The
 # transaction's id is what results.py asks about when it does not find the intent.
@@ -129,7 +129,10 @@ def _check_sqlalchemy(connection: Any) -> None:
 def _sqlalchemy(target: Any, values: Sequence[str | None], intent: Callable[[Row], Any]) -> Any:
     from sqlalchemy import text
 
-    connection = target.connection() if callable(getattr(target, "connection", None)) else target
+    try:
+        connection = target.connection() if callable(getattr(target, "connection", None)) else target
+    except Exception as error:
+        _translate(error)
     _check_sqlalchemy(connection)
     try:
         return intent(connection.execute(text(_NAMED), _named(values)).one())
@@ -140,7 +143,10 @@ def _sqlalchemy(target: Any, values: Sequence[str | None], intent: Callable[[Row
 async def _sqlalchemy_async(target: Any, values: Sequence[str | None], intent: Callable[[Row], Any]) -> Any:
     from sqlalchemy import text
 
-    connection = target if hasattr(target, "sync_connection") else await target.connection()
+    try:
+        connection = target if hasattr(target, "sync_connection") else await target.connection()
+    except Exception as error:
+        _translate(error)
     # What is asked of the driver's connection is known without waiting, once it is connected.
     _check_sqlalchemy(connection.sync_connection)
     try:
@@ -172,7 +178,21 @@ def _translate(error: Exception) -> NoReturn:
         sqlstate = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         if sqlstate in REFUSALS:
             raise _refusal(REFUSALS[sqlstate], cause) from error
+    if (named := misuse(error)) is not None:
+        raise named from error
     raise error
+
+
+def misuse(error: BaseException) -> DrainerError | None:
+    """Names the causes that the program or its administrator has to mend, and None for all others."""
+    for cause in _causes(error):
+        sqlstate = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+        if sqlstate == "42501":
+            return NotAllowed(f"the login may lack the role outbox_agent; an administrator runs GRANT outbox_agent TO it: {cause}")
+        # An ORM that knows of the failure sends no statement, so there is no SQLSTATE.
+        if sqlstate == "25P02" or type(cause).__name__ in ("PendingRollbackError", "TransactionManagementError"):
+            return TransactionAborted(f"an earlier statement failed and aborted this transaction; roll it back and begin again: {cause}")
+    return None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -40,6 +40,14 @@ class NotCommitted(DrainerError):
     """The intent is not there: its transaction is still open, or was rolled back."""
 
 
+class NotAllowed(DrainerError):
+    """The login may not use the outbox: it lacks the role outbox_agent, which an administrator grants."""
+
+
+class TransactionAborted(DrainerError):
+    """An earlier statement failed and aborted the caller's transaction. Roll it back, and run all of it again."""
+
+
 class Refused(DrainerError):
     """The outbox refused the intent. Nothing was recorded, and the transaction is aborted."""
 

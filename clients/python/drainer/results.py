@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .connections import misuse
 from .errors import SENTENCES, SETTLED, DrainerError, NotCommitted
 
 QUICKEST, SLOWEST = 0.05, 0.25  # seconds between two looks, unless a notification comes
@@ -118,8 +119,12 @@ class Waiter:
             self._waits.add(waiting)
             self._new = True
             if not self._running:
+                try:
+                    threading.Thread(target=self._run, name="drainer-results", daemon=True).start()
+                except RuntimeError:  # the next wait tries again
+                    self._waits.discard(waiting)
+                    raise
                 self._running = True
-                threading.Thread(target=self._run, name="drainer-results", daemon=True).start()
             self._changed.notify()
         return waiting
 
@@ -206,7 +211,9 @@ class Waiter:
 
     def _fail(self, waits: list[Waiting], error: Exception) -> None:
         for waiting in waits:
-            waiting.fail(error)
+            if (named := misuse(error)) is not None:  # a new one each: every thread raises its own
+                named.__cause__ = error
+            waiting.fail(named or error)
             self.remove(waiting)
 
 
@@ -384,4 +391,4 @@ def _sqlstate(error: BaseException) -> str:
 def _passes(error: Exception) -> bool:
     """A lost connection, a restart or a shortage passes; a missing right does not."""
     state = _sqlstate(error)
-    return not state or state[:2] in ("08", "40", "53", "57", "58")
+    return not state or state[:2] in ("08", "40", "53", "57", "58") or state == "55P03"

@@ -1,10 +1,39 @@
 """The same promises through every driver, against a real Postgres."""
 
+import inspect
 import unittest
 from decimal import Decimal
 
 import world
-from drainer import Invalid, KeyTaken, LimitReached, NotCommitted, NotInTransaction, OtherTenant, Outbox, RunClosed, UnknownTool
+from drainer import (
+    DrainerError, Invalid, KeyTaken, LimitReached, NotAllowed, NotCommitted, NotInTransaction, OtherTenant, Outbox, RunClosed,
+    TransactionAborted, UnknownTool,
+)
+
+
+class Stubborn(Outbox):
+    """Asks in a transaction in which it was refused already."""
+
+    def enqueue(self, connection, **asked):
+        try:
+            refused = super().enqueue(connection, **{**asked, "tool": "refused/OB006"})
+        except LimitReached:
+            return super().enqueue(connection, **asked)
+        assert inspect.isawaitable(refused)
+        return self._later(refused, connection, asked)
+
+    async def _later(self, refused, connection, asked):
+        try:
+            await refused
+        except LimitReached:
+            return await super().enqueue(connection, **asked)
+
+
+def sqlstates(error):
+    """Those of an error and of all that it wraps."""
+    while error is not None:
+        yield getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        error = error.__cause__
 
 
 class Enqueuing:
@@ -59,6 +88,37 @@ class Enqueuing:
                 self.agent.act(tool=f"refused/{code}")  # by a trigger of this database
             self.assertEqual((str(refused.exception), refused.exception.hint), ("as told", "come back"))
 
+    def test_a_login_without_the_role_is_told_it(self):
+        with world.login("GRANT INSERT ON agent_state TO {0}; REVOKE outbox_agent FROM {0}", "GRANT outbox_agent TO {}"):
+            with self.assertRaisesRegex(NotAllowed, "lack the role outbox_agent.*GRANT outbox_agent TO.*permission denied") as refused:
+                self.agent.act()
+        self.assertIn("42501", sqlstates(refused.exception.__cause__))
+        self.assertEqual(self.recorded(), (0, 0))
+
+    def test_a_transaction_that_is_aborted_already_is_named(self):
+        self.agent.box = Stubborn()
+        with self.assertRaisesRegex(TransactionAborted, "earlier statement.*roll it back.*current transaction is aborted") as refused:
+            self.agent.act()
+        self.assertIn("25P02", sqlstates(refused.exception.__cause__))
+        self.assertEqual(self.recorded(), (0, 0))
+
+    def test_a_statement_timeout_is_the_drivers_own_error_and_nothing_is_recorded(self):
+        if self.kind is world.Django:
+            world.Django.connection().close()
+        with world.login("ALTER ROLE {} SET statement_timeout = '200ms'", "ALTER ROLE {} RESET statement_timeout"):
+            with world.administrator() as twin:  # whose transaction is open, so that enqueue waits for it
+                twin.execute("BEGIN")
+                twin.execute("SELECT outbox.enqueue(%s, 'charge', 'parked/charge', 'invoice_442', '{}')", (self.run_id,))
+                with self.assertRaises(Exception) as struck:
+                    self.agent.act()
+                twin.execute("ROLLBACK")
+            self.assertNotIsInstance(struck.exception, DrainerError)
+            self.assertIn("57014", sqlstates(struck.exception))
+            self.assertEqual(self.recorded(), (0, 0))
+            self.assertTrue(self.agent.act().created)
+        if self.kind is world.Django:
+            world.Django.connection().close()
+
     def test_without_a_transaction_nothing_is_recorded(self):
         with self.assertRaises(NotInTransaction):
             self.agent.act_without_transaction()
@@ -94,6 +154,44 @@ class Enqueuing:
 
 for agent in world.AGENTS:
     globals()[f"Test{agent.__name__}"] = type(f"Test{agent.__name__}", (Enqueuing, world.Database), {"kind": agent})
+
+
+class TestWhatAnORMAborts(world.Database):
+    """An ORM keeps its own account of a transaction, and sends nothing after an error."""
+
+    def enqueue(self, connection):
+        with self.assertRaisesRegex(TransactionAborted, "earlier statement") as refused:
+            Outbox().enqueue(connection, run=self.run_id, step="s", tool="p/o", scope="b", payload={})
+        self.assertIsNotNone(refused.exception.__cause__)
+
+    def test_a_session_after_a_failed_flush(self):
+        if lacking := world.missing(world.SQLAlchemySession.needs):
+            self.skipTest(f"{lacking} is not installed")
+        from sqlalchemy import Column, Text, exc, orm
+
+        class State(orm.declarative_base()):
+            __tablename__ = "agent_state"
+            run = Column(Text, primary_key=True)
+
+        with orm.Session(world.SQLAlchemySession(self.run_id).engine()) as session:
+            session.add(State(run="a\x00b"))
+            with self.assertRaises((exc.DBAPIError, exc.StatementError, ValueError)):
+                session.flush()
+            self.enqueue(session)
+
+    def test_an_atomic_block_that_has_to_roll_back(self):
+        if lacking := world.missing(world.Django.needs):
+            self.skipTest(f"{lacking} is not installed")
+        connection = world.Django.connection()
+        from django.db import transaction
+
+        with self.assertRaises(world.RolledBack), transaction.atomic():
+            try:
+                with transaction.atomic(savepoint=False):
+                    raise world.RolledBack
+            except world.RolledBack:
+                self.enqueue(connection)
+                raise
 
 
 class TestOtherThings(unittest.TestCase):

@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import gc
+import multiprocessing
 import os
 import socket
 import sys
@@ -12,11 +14,24 @@ from urllib.parse import urlsplit
 
 import world
 from drainer import (
-    Cancelled, Completed, DrainerError, Failed, NotCommitted, Outbox, Pending, Undone, Unknown, results,
+    Cancelled, Completed, DrainerError, Failed, NotAllowed, NotCommitted, Outbox, Pending, Undone, Unknown, results,
 )
 
 box = Outbox()
 PATIENCE = 60  # seconds, on a busy machine
+
+
+DRIVERS = ("psycopg", "psycopg2")  # of which the tests, too, need one to look into the database
+
+
+def only(driver):
+    """Hides the other drivers, of which a wait takes the first."""
+    return mock.patch.dict(sys.modules, {name: None for name in DRIVERS if name != driver})
+
+
+def wait_in_child(number):
+    gc.collect()  # what is left of the parent's connection is finalized here, if it ever is
+    sys.exit(not isinstance(box.wait(world.AGENT, number, timeout=PATIENCE), Completed))
 
 
 class Results(world.Database):
@@ -153,6 +168,65 @@ class TestResults(Results):
                 self.settle(intent, "completed")
                 self.assertEqual(waiting.future.result(PATIENCE).status, "completed")
 
+    def backends(self):
+        """The connections that wait for this login."""
+        return {pid for (pid,) in self.admin(
+            "SELECT pid FROM pg_stat_activity WHERE usename = %s AND query LIKE '%%outbox.await(%%' AND pid <> pg_backend_pid()",
+            urlsplit(world.AGENT).username)}
+
+    def test_a_login_without_the_role_is_told_it(self):
+        intent = self.agent.act()
+        for driver in DRIVERS:
+            if world.missing((driver,)):
+                continue
+            results._waiters.clear()
+            with self.subTest(driver), only(driver), world.login("REVOKE outbox_agent FROM {}", "GRANT outbox_agent TO {}"):
+                waits = [results.begin(world.AGENT, intent.id, None) for _ in range(2)]
+                errors = [waiting.future.exception(PATIENCE) for waiting in waits]
+                for error in errors:
+                    self.assertIsInstance(error, NotAllowed)
+                    self.assertRegex(str(error), "lack the role outbox_agent.*GRANT outbox_agent TO.*permission denied")
+                    self.assertIsNotNone(error.__cause__)
+                self.assertIsNot(*errors)  # each thread raises one of its own
+                with self.assertRaises(NotAllowed):
+                    asyncio.run(box.result(world.AGENT, intent, timeout=PATIENCE))
+
+    def test_many_threads_wait_over_one_connection(self):
+        before = self.backends()
+        intents = [self.agent.act(step=f"step-{n}") for n in range(40)]
+        answers, begun = {}, threading.Barrier(len(intents) + 1)
+
+        def wait(intent):
+            begun.wait()
+            try:
+                answers[intent.id] = box.wait(world.AGENT, intent, timeout=PATIENCE).status
+            except Failed as failed:
+                answers[intent.id] = failed.status
+
+        threads = [threading.Thread(target=wait, args=(intent,)) for intent in intents]
+        for thread in threads:
+            thread.start()
+        begun.wait()
+        while world.AGENT not in results._waiters or len(results._waiters[world.AGENT]._waits) < len(intents):
+            pass
+        while not (waiting := self.backends() - before):
+            pass
+        expected = {intent.id: ("completed", "failed")[n % 2] for n, intent in enumerate(intents)}
+        for intent in intents:
+            self.settle(intent, expected[intent.id])
+        for thread in threads:
+            thread.join(PATIENCE)
+        self.assertEqual(answers, expected)
+        self.assertEqual(len(waiting | (self.backends() - before)), 1)
+
+    def test_a_thread_that_cannot_start_ends_no_later_wait(self):
+        intent = self.agent.act()
+        self.settle(intent, "completed")
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            with self.assertRaisesRegex(RuntimeError, "new thread"):
+                box.wait(world.AGENT, intent, timeout=PATIENCE)
+        self.assertEqual(box.wait(world.AGENT, intent, timeout=PATIENCE).status, "completed")
+
     def test_every_driver_can_wait(self):
         for driver in ("psycopg", "psycopg2", "asyncpg"):
             if world.missing((driver,)):
@@ -270,6 +344,31 @@ class TestResults(Results):
         intent = self.agent.act()
         self.settle(intent, "completed")
         self.assertEqual(box.wait(lambda: psycopg2.connect(world.AGENT), intent, timeout=PATIENCE).provider_ref, "ref-1")
+
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork here")
+    def test_a_child_leaves_the_parents_connection_alone(self):
+        for driver in DRIVERS:
+            if world.missing((driver,)):
+                continue
+            results._waiters.clear()
+            intent, childs = self.agent.act(step=driver), self.agent.act(step=driver + " of the child")
+            with self.subTest(driver), only(driver):
+                others = self.backends()
+                waiting = results.begin(world.AGENT, intent.id, None)
+                while not (parents := self.backends() - others):
+                    pass
+                child = multiprocessing.get_context("fork").Process(target=wait_in_child, args=(childs.id,))
+                child.start()
+                while child.is_alive() and len(self.backends() - others) < 2:
+                    pass
+                self.assertEqual(len(self.backends() - others - parents), 1)  # of the child's own
+                self.settle(childs, "completed")
+                child.join(PATIENCE)
+                self.assertEqual(child.exitcode, 0)
+                self.assertFalse(waiting.future.done())
+                self.settle(intent, "completed")
+                self.assertEqual(waiting.future.result(PATIENCE).status, "completed")
+                self.assertLessEqual(parents, self.backends())  # the same one all the time
 
     @unittest.skipUnless(hasattr(os, "fork"), "no fork here")
     def test_a_forked_child_waits_by_itself(self):

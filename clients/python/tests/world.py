@@ -10,6 +10,7 @@ import sys
 import unittest
 import uuid
 from pathlib import Path
+from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -44,6 +45,18 @@ def administrator():
             yield cursor
     finally:
         connection.close()
+
+
+@contextlib.contextmanager
+def login(changed, back):
+    """Has the agents' login changed for a while. New connections have it; Django's is one that stays."""
+    name = urlsplit(AGENT).username
+    with administrator() as cursor:
+        cursor.execute(changed.format(name))
+        try:
+            yield
+        finally:
+            cursor.execute(back.format(name))
 
 
 def installed(module):
@@ -328,8 +341,6 @@ class Django(Agent):
 
     @staticmethod
     def connection():
-        from urllib.parse import urlsplit
-
         import django
         from django.conf import settings
 

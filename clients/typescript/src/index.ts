@@ -350,7 +350,7 @@ const LONGEST = 2 ** 31 - 1; // that a timer can wait; it takes more for 1
 export function passes(error: unknown): boolean {
   for (let cause: any = error, seen = 0; cause && seen < 8; cause = cause.cause ?? cause.meta, seen++) {
     // Node's own codes begin with E, and Prisma's with P.
-    if (/^[0-9FHX][0-9A-Z]{4}$/.test(cause.code)) return /^(08|40|53|57|58)/.test(cause.code);
+    if (/^[0-9FHX][0-9A-Z]{4}$/.test(cause.code)) return /^(08|40|53|57|58|55P03)/.test(cause.code);
   }
   return true;
 }
