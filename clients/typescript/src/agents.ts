@@ -1,5 +1,5 @@
 /** Tools of agent frameworks whose call becomes an intent. No framework is imported before it is used. */
-import { Database, DrainerError, enqueue, fromPg, Results } from "./index.js";
+import { Database, DrainerError, enqueue, fromPg, NotAllowed, Results, TransactionAborted } from "./index.js";
 
 /** Said where the program or the database fails: the commit may have happened before the answer was lost. */
 export const FAULT = "It may have been recorded. Asking for it once more with the same values is safe.";
@@ -88,7 +88,8 @@ export async function call(tool: Made, given: any, ways: Ways<any>, toolUseId?: 
     const reference = done.status === "completed" && done.providerRef !== null ? ` Reference: ${done.providerRef}` : "";
     return { text: done.forModel + reference, isError: false };
   } catch (error) {
-    if (error instanceof DrainerError) return { text: error.forModel || error.message, isError: true };
+    const isOfProgram = error instanceof NotAllowed || error instanceof TransactionAborted; // no model can mend it
+    if (error instanceof DrainerError && !isOfProgram) return { text: error.forModel || error.message, isError: true };
     (ways.onError ?? ((name, shown) => console.error(`drainer: the tool ${name} failed:`, shown)))(tool.name, error);
     return { text: FAULT, isError: true };
   }

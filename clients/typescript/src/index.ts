@@ -87,6 +87,12 @@ export class NotInTransaction extends DrainerError {}
 /** The intent is not there: its transaction is still open, or was rolled back. */
 export class NotCommitted extends DrainerError {}
 
+/** The login may not use the outbox: it lacks the role outbox_agent, which an administrator grants. */
+export class NotAllowed extends DrainerError {}
+
+/** An earlier statement failed and aborted the caller's transaction. Roll it back, and run all of it again. */
+export class TransactionAborted extends DrainerError {}
+
 /** The outbox refused the intent. Nothing was recorded, and the transaction is aborted. */
 export class Refused extends DrainerError {
   hint?: string;
@@ -133,15 +139,15 @@ const ENQUEUE =
 /** Records an intent in the client's open transaction, which the caller commits. The same four parts again create nothing. */
 export async function enqueue(database: Database, intent: NewIntent): Promise<Intent> {
   const values = validated(intent);
-  await database.checkTransaction?.();
   try {
+    await database.checkTransaction?.();
     const [row] = await database.execute(ENQUEUE, values);
     return {
       id: String(row.intent_id), created: row.created === true, status: String(row.status),
       key: String(row.idempotency_key), forModel: sentences.recorded,
     };
   } catch (error) {
-    throw refusal(error) ?? error;
+    throw refusal(error) ?? misuse(error) ?? error;
   }
 }
 
@@ -228,6 +234,21 @@ export function idempotencyKey(
   if (generation > 1) parts.push(`gen=${generation}`);
   const netstrings = parts.map((part) => `${bytes(part)}:${part},`).join("");
   return `idem_v1_${createHash("sha256").update(netstrings, "utf8").digest("hex").slice(0, 32)}`;
+}
+
+/** Names the causes that the program or its administrator has to mend. */
+function misuse(error: unknown): DrainerError | undefined {
+  for (let cause: any = error, seen = 0; cause && seen < 8; cause = cause.cause ?? cause.meta, seen++) {
+    let named: DrainerError;
+    if (cause.code === "42501") {
+      named = new NotAllowed(`the login may lack the role outbox_agent; an administrator runs GRANT outbox_agent TO it: ${cause.message}`);
+    } else if (cause.code === "25P02") {
+      named = new TransactionAborted(`an earlier statement failed and aborted this transaction; roll it back and begin again: ${cause.message}`);
+    } else continue;
+    named.cause = error;
+    return named;
+  }
+  return undefined;
 }
 
 function refusal(error: unknown): Refused | undefined {
@@ -428,7 +449,7 @@ export class Results {
         try {
           await this.look(some);
         } catch (error) {
-          if (!passes(error)) for (const waiting of some) waiting.reject(error);
+          if (!passes(error)) for (const waiting of some) waiting.reject(misuse(error) ?? error);
         }
       }
       await new Promise((wake) => setTimeout(wake, Math.max(BREATH, Date.now() - began)));
@@ -462,7 +483,7 @@ export class Results {
       const [{ open }] = await this.ask(OPEN, []);
       if (open) {
         const error = new NotCommitted("this connection is in a transaction that has written; commit, and wait after that");
-        for (const waiting of waits) waiting.reject(error);
+        for (const waiting of waits) waiting.reject(misuse(error) ?? error);
         return;
       }
       for (const waiting of waits) waiting.asked = true;

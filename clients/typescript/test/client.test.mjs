@@ -191,6 +191,31 @@ for (const [name, [inside, outside]] of Object.entries(adapters)) {
   }));
 }
 
+test("a missing role and an aborted transaction are named", options, async () => {
+  const name = new URL(process.env.DRAINER_TEST_AGENT).username;
+  const asks = (client) => enqueue(fromPg(client), intent(randomUUID()));
+  await agent(async (client) => {
+    await client.query("BEGIN");
+    await assert.rejects(client.query("SELECT 1 / 0"));
+    await assert.rejects(asks(client), (error) => error instanceof esm.TransactionAborted && error.cause.code === "25P02" || assert.fail(error));
+    await client.query("ROLLBACK");
+  });
+  await admin(`REVOKE outbox_agent FROM ${name}`);
+  try {
+    const pool = new pg.Pool({ connectionString: process.env.DRAINER_TEST_AGENT });
+    await agent(async (client) => {
+      await client.query("BEGIN");
+      const named = (error) => error instanceof esm.NotAllowed && /GRANT outbox_agent.*permission denied/.test(error.message) || assert.fail(error);
+      await assert.rejects(asks(client), named);
+      await client.query("ROLLBACK");
+      await assert.rejects(new Results(fromPg(pool)).wait("1", { timeout: 60_000 }), named);
+    });
+    await pool.end();
+  } finally {
+    await admin(`GRANT outbox_agent TO ${name}`);
+  }
+});
+
 test("a Pool is no transaction, and serves results", options, async () => {
   const pool = new pg.Pool({ connectionString: process.env.DRAINER_TEST_AGENT, max: 1 });
   try {
