@@ -189,9 +189,12 @@ def misuse(error: BaseException) -> DrainerError | None:
         sqlstate = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
         if sqlstate == "42501":
             return NotAllowed(f"the login may lack the role outbox_agent; an administrator runs GRANT outbox_agent TO it: {cause}")
-        # An ORM that knows of the failure sends no statement, so there is no SQLSTATE.
-        if sqlstate == "25P02" or type(cause).__name__ in ("PendingRollbackError", "TransactionManagementError"):
-            return TransactionAborted(f"an earlier statement failed and aborted this transaction; roll it back and begin again: {cause}")
+        # An ORM that knows of the failure sends no statement, so there is no SQLSTATE. Its text may hold the values of the
+        # earlier statement: it is left out, and stays in __cause__.
+        orms = type(cause).__name__ in ("PendingRollbackError", "TransactionManagementError")
+        if sqlstate == "25P02" or orms:
+            advice = "an earlier statement failed and aborted this transaction; roll it back and begin again"
+            return TransactionAborted(advice if orms else f"{advice}: {cause}")
     return None
 
 

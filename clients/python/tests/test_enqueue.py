@@ -163,6 +163,7 @@ class TestWhatAnORMAborts(world.Database):
         with self.assertRaisesRegex(TransactionAborted, "earlier statement") as refused:
             Outbox().enqueue(connection, run=self.run_id, step="s", tool="p/o", scope="b", payload={})
         self.assertIsNotNone(refused.exception.__cause__)
+        self.assertNotIn("parameters", str(refused.exception))  # of the earlier statement, which are the program's own
 
     def test_a_session_after_a_failed_flush(self):
         if lacking := world.missing(world.SQLAlchemySession.needs):

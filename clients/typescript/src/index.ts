@@ -483,7 +483,7 @@ export class Results {
       const [{ open }] = await this.ask(OPEN, []);
       if (open) {
         const error = new NotCommitted("this connection is in a transaction that has written; commit, and wait after that");
-        for (const waiting of waits) waiting.reject(misuse(error) ?? error);
+        for (const waiting of waits) waiting.reject(error);
         return;
       }
       for (const waiting of waits) waiting.asked = true;
