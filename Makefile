@@ -29,7 +29,7 @@ TAG := $(shell git describe --exact-match --tags --match 'v*' 2>/dev/null)
 CA_CERTIFICATES ?= $(firstword $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/cert.pem))
 
 .PHONY: help build image chart-files demo test test-short models faults figures fuzz soak cover deploy-test cluster-test lint bench screenshots generate \
-  clients-test clients-live clients-trixie \
+  clients-build clients-test clients-live clients-trixie \
   dist dist-test freeze frozen release-dry-run
 
 help: ## show the targets
@@ -89,6 +89,9 @@ cover: ## list the code of engine, adapters and sagas that no test runs
 fuzz: ## run every fuzz target for FUZZTIME
 	@GO=$(GO) .ci/fuzz $(FUZZTIME)
 
+clients-build: ## build the package for TypeScript, clients/typescript/dist; needs Node, and tsc or TSC=FILE
+	cd clients/typescript && node build.mjs $(TSC)
+
 clients-test: ## test the packages for Python, TypeScript and Go; what is not installed is skipped
 	$(GO) test -count 1 -v ./clients/...
 	cd producer && $(GO) test -count 1 ./...
@@ -102,7 +105,7 @@ clients-trixie: ## test the package for Python with the drivers of Debian trixie
 
 models: ## try every order of events in the models; show how each guard is missed
 	@mkdir -p bin
-	@$(GO) test -count 1 -v -run 'TestNoOrderOfEvents|TestEachGuard|TestOneOfTwo' ./model/row ./model/saga >bin/models.log || { cat bin/models.log; exit 1; }
+	@$(GO) test -count 1 -v -run 'TestNoOrderOfEvents|TestLostCommits|TestEachGuard|TestOneOfTwo' ./model/row ./model/saga ./model/share >bin/models.log || { cat bin/models.log; exit 1; }
 	@grep -Ev '^ *(===|---) ' bin/models.log
 
 # Uncached: what these tests build they build through another process.

@@ -24,6 +24,7 @@ import (
 	"github.com/agentoutbox/drainer/integration/docblock"
 	"github.com/agentoutbox/drainer/integration/program"
 	"github.com/agentoutbox/drainer/internal/throwaway"
+	"github.com/agentoutbox/drainer/migrations"
 )
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
@@ -188,6 +189,7 @@ CREATE TRIGGER a_refusal BEFORE INSERT ON outbox.intent FOR EACH ROW
 // place is a database with a daemon, and the ways to it that a language's tests are given.
 type place struct {
 	admin, agent string
+	pooler       string // the agent's way through one, of one session; empty where there is no pgbouncer
 	db           *pgxpool.Pool
 	drainer      *program.Program
 }
@@ -199,6 +201,9 @@ func newPlace(t *testing.T) place {
 	p.agent = drainertest.Login(t, p.admin, "outbox_agent")
 	drainertest.Exec(t, p.db, prepare)
 	drainertest.Exec(t, p.db, `GRANT INSERT, SELECT ON public.agent_state TO outbox_agent`)
+	if _, err := drainertest.FindPgBouncer(); err == nil {
+		p.pooler = drainertest.PgBouncer(t, p.agent, "transaction", 1)
+	}
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/act":
@@ -220,7 +225,8 @@ func (p place) run(t *testing.T, folder, program string, args ...string) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), program, args...)
 	command.Dir = folder
-	command.Env = append(os.Environ(), "DRAINER_TEST_AGENT="+p.agent, "DRAINER_TEST_ADMIN="+p.admin, "PYTHONDONTWRITEBYTECODE=1")
+	command.Env = append(os.Environ(), "DRAINER_TEST_AGENT="+p.agent, "DRAINER_TEST_ADMIN="+p.admin, "DRAINER_TEST_POOLER="+p.pooler,
+		"PYTHONDONTWRITEBYTECODE=1")
 	output, err := command.CombinedOutput()
 	if err != nil {
 		t.Errorf("%s %s: %v\n%s", program, strings.Join(args, " "), err, output)
@@ -295,20 +301,57 @@ func checkTicketProgram(t *testing.T, command *exec.Cmd) {
 func TestAPythonWaitOutlivesARestartOfPostgres(t *testing.T) {
 	t.Parallel()
 	interpreter := python(t)
-	server, err := throwaway.Start(t.Context(), throwaway.WithoutDurability())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Stop() })
-	program.New(t, server.URL).Run(0, "migrate", "up")
-	command := exec.CommandContext(t.Context(), interpreter, "-c", `
+	outlivesARestart(t, func(url string) *exec.Cmd {
+		command := exec.CommandContext(t.Context(), interpreter, "-c", `
 import sys
 from drainer import Outbox, results
 waiting = results.begin(sys.argv[1], 1, None)
 for state in sys.stdin:
     print(Outbox().wait(sys.argv[1], 1, timeout=0.5 if state == "pending\n" else 60).status, flush=True)
-`, server.URL)
-	command.Env = append(os.Environ(), "PYTHONPATH=python", "PYTHONDONTWRITEBYTECODE=1")
+`, url)
+		command.Env = append(os.Environ(), "PYTHONPATH=python", "PYTHONDONTWRITEBYTECODE=1")
+		return command
+	})
+}
+
+// The pool has a client at rest, and no listener for errors of its own, as in the README's program.
+func TestATypeScriptWaitOutlivesARestartOfPostgres(t *testing.T) {
+	t.Parallel()
+	node, folder, _ := typescriptProject(t)
+	needNodePostgres(t, node)
+	if err := os.WriteFile(filepath.Join(folder, "wait.mjs"), []byte(`
+import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
+import { fromPg, Results } from "@agent-drainer/client";
+const pool = new (createRequire(import.meta.url)("pg").Pool)({ connectionString: process.argv[2] });
+const results = new Results(fromPg(pool));
+const waiting = results.wait("1", { timeout: 60_000 });
+for await (const state of createInterface({ input: process.stdin }))
+  console.log((await (state === "pending" ? results.wait("1", { timeout: 500 }) : waiting)).status);
+await pool.end();
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	outlivesARestart(t, func(url string) *exec.Cmd {
+		command := exec.CommandContext(t.Context(), node, "wait.mjs", url)
+		command.Dir = folder
+		command.Env = append(os.Environ(), nodePath())
+		return command
+	})
+}
+
+// outlivesARestart talks to a program that is told the state that it should find, and prints what it finds.
+func outlivesARestart(t *testing.T, program func(url string) *exec.Cmd) {
+	t.Helper()
+	server, err := throwaway.Start(t.Context(), throwaway.WithoutDurability())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Stop() })
+	if _, err := migrations.Up(t.Context(), server.URL); err != nil {
+		t.Fatal(err)
+	}
+	command := program(server.URL)
 	command.Stderr = os.Stderr
 	ask, err := command.StdinPipe()
 	if err != nil {
@@ -361,7 +404,7 @@ func execute(t *testing.T, url, statement string) {
 }
 
 // typescriptProject is a project that has installed the packed package, without a network.
-func typescriptProject(t *testing.T) (node, folder string) {
+func typescriptProject(t *testing.T) (node, folder, compiler string) {
 	t.Helper()
 	node, err := exec.LookPath("node")
 	if err != nil {
@@ -370,7 +413,7 @@ func typescriptProject(t *testing.T) (node, folder string) {
 	if _, err := exec.LookPath("npm"); err != nil {
 		skip(t, "no npm here; install Debian's npm")
 	}
-	compiler, err := exec.LookPath("tsc")
+	compiler, err = exec.LookPath("tsc")
 	for _, modules := range append(filepath.SplitList(os.Getenv("NODE_PATH")), "/usr/share/nodejs") {
 		if installed := filepath.Join(modules, "typescript", "bin", "tsc"); err != nil {
 			_, err = os.Stat(installed)
@@ -399,7 +442,7 @@ func typescriptProject(t *testing.T) (node, folder string) {
 		t.Fatal(err)
 	}
 	in(folder, "npm", "install", "--offline", filepath.Join(source, "agent-drainer-client-0.1.0.tgz"))
-	return node, folder
+	return node, folder, compiler
 }
 
 func nodePath() string {
@@ -408,7 +451,7 @@ func nodePath() string {
 
 func TestTheTypeScriptPackage(t *testing.T) {
 	t.Parallel()
-	node, folder := typescriptProject(t)
+	node, folder, _ := typescriptProject(t)
 	if err := os.CopyFS(folder, os.DirFS("typescript/test")); err != nil {
 		t.Fatal(err)
 	}
@@ -419,16 +462,40 @@ func TestTheTypeScriptPackage(t *testing.T) {
 	newPlace(t).run(t, folder, "env", nodePath(), "DRAINER_VECTORS="+vectors, node, "--test", "client.test.mjs", "agents.test.mjs")
 }
 
-// The README's program, with a tool that is configured here. An ES module finds no
-// package by NODE_PATH, so that node-postgres is required.
-func TestTheTypeScriptReadmesProgramActsOnce(t *testing.T) {
-	t.Parallel()
-	node, folder := typescriptProject(t)
+func needNodePostgres(t *testing.T, node string) {
+	t.Helper()
 	find := exec.CommandContext(t.Context(), node, "-e", "require('pg')")
 	find.Env = append(os.Environ(), nodePath())
 	if find.Run() != nil {
 		skip(t, "no node-postgres here; install Debian's node-pg, or say NODE_PATH")
 	}
+}
+
+func TestTheTypeScriptPackagesTypesAreFound(t *testing.T) {
+	t.Parallel()
+	node, folder, compiler := typescriptProject(t)
+	if err := os.WriteFile(filepath.Join(folder, "consumer.ts"), []byte(`
+import { Results } from "@agent-drainer/client";
+import { overPg } from "@agent-drainer/client/agents";
+export const results: Results = overPg({}, "run").results;
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for resolution, module := range map[string]string{"node": "ES2020", "node16": "node16"} {
+		command := exec.CommandContext(t.Context(), node, compiler, "--noEmit", "--strict", "--target", "ES2020", "--module", module, "--moduleResolution", resolution, "consumer.ts")
+		command.Dir = folder
+		if output, err := command.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", resolution, err, output)
+		}
+	}
+}
+
+// The README's program, with a tool that is configured here. An ES module finds no
+// package by NODE_PATH, so that node-postgres is required.
+func TestTheTypeScriptReadmesProgramActsOnce(t *testing.T) {
+	t.Parallel()
+	node, folder, _ := typescriptProject(t)
+	needNodePostgres(t, node)
 	p := newPlace(t)
 	p.tickets(t)
 	program := strings.NewReplacer("stripe/create_charge", "ok/act", `import pg from "pg";`,

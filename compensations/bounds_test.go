@@ -56,6 +56,9 @@ func (w *world) settleUndos(store interface {
 
 // What a pass allocates is that of the step which it undoes, not of the run.
 func TestAPassOfALargeRunReadsOneStep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
 	w := newWorld(t)
 	const steps, size = 40, 1 << 20
 	w.finished(1, steps, `jsonb_build_object('large', (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 32000) n))`)
@@ -126,6 +129,9 @@ func watchHeap(t *testing.T) func() uint64 {
 // The plan is made once a thousand steps. Between that, an undo reads a few rows
 // whatever the run's size.
 func TestAnUndoOfALongRunCostsAsMuchAsOfAShortOne(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
 	t.Parallel()
 	const long = 3000
 	read := func(steps int) int64 {

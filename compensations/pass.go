@@ -205,7 +205,7 @@ func (s *Saga) pass(ctx context.Context, limit int, runs []string, again bool) (
 	})
 	var failures []error
 	for _, part := range parts(sagas) {
-		failures = append(failures, s.alone(ctx, part, func(ctx context.Context, part []taken) error {
+		failures = append(failures, s.isolate(ctx, part, func(ctx context.Context, part []taken) error {
 			return s.advance(ctx, part, tools, deadline)
 		}))
 	}
@@ -224,9 +224,9 @@ func parts(sagas []taken) (parts [][]taken) {
 	return parts
 }
 
-// alone tries each saga for itself where all of them together fail: one may be what
+// isolate tries each saga for itself where all of them together fail: one may be what
 // fails the others. What this process could not move it gives back.
-func (s *Saga) alone(ctx context.Context, sagas []taken, advance func(context.Context, []taken) error) error {
+func (s *Saga) isolate(ctx context.Context, sagas []taken, advance func(context.Context, []taken) error) error {
 	err := advance(ctx, sagas)
 	switch {
 	case err == nil:
@@ -234,7 +234,7 @@ func (s *Saga) alone(ctx context.Context, sagas []taken, advance func(context.Co
 	case len(sagas) > 1 && ctx.Err() == nil && s.pool.Ping(ctx) == nil:
 		var failures []error
 		for _, t := range sagas {
-			failures = append(failures, s.alone(ctx, []taken{t}, advance))
+			failures = append(failures, s.isolate(ctx, []taken{t}, advance))
 		}
 		return errors.Join(failures...)
 	case len(sagas) == 1 && isOfTheData(err):
@@ -294,7 +294,7 @@ func (s *Saga) advance(ctx context.Context, sagas []taken, tools *tools, deadlin
 		}
 		for i := range moves {
 			if moved[moves[i].run] {
-				s.observer.took(moves[i].decided)
+				s.observer.record(moves[i].decided)
 				delete(left, moves[i].run)
 			}
 		}
@@ -448,7 +448,7 @@ func newObserver(log *slog.Logger, registerer prometheus.Registerer) *observer {
 	return o
 }
 
-func (o *observer) took(decided Decision) {
+func (o *observer) record(decided Decision) {
 	if decided.why == unknownTool {
 		o.unknown.Do(func() {
 			o.log.Warn("a saga waits for a process that knows a tool which is not configured here", "intent_id", decided.Step.IntentID)

@@ -560,7 +560,7 @@ func TestASagaGoesOnBeyondAStepThatWasUndoneByHand(t *testing.T) {
 	}
 	console := operator.Open(conn)
 	defer console.Close(t.Context())
-	if err := console.RetrySaga(t.Context(), "run-1", steps[1:], operator.Signature{Operator: "ann", Reason: "refunded by hand"}); err != nil {
+	if err := console.RetrySaga(t.Context(), "run-1", steps[1:], false, operator.Signature{Operator: "ann", Reason: "refunded by hand"}); err != nil {
 		t.Fatal(err)
 	}
 	w.shop.answer("shop/cancel", dispatch.Completed)
@@ -757,6 +757,9 @@ func TestAResolutionThatHasNotSeenTheSagaIsWaitedFor(t *testing.T) {
 // It runs alone in its package: a pass has a deadline, and the race detector and other tests leave an
 // expression a tenth of a processor.
 func TestSlowExpressionsOfManyRunsKeepNoPassFromMovingSome(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
 	const runs = 300
 	w := newWorld(t)
 	w.finished(runs, 1, `(SELECT jsonb_build_object('a', jsonb_agg(n), 'b', jsonb_agg(-n)) FROM generate_series(1, 2500) n)`)

@@ -169,7 +169,7 @@ func CompileMapping(source string) (*Mapping, error) {
 	if err != nil {
 		return nil, fmt.Errorf("payload of an undo: %w", err)
 	}
-	return &Mapping{expression.Apart()}, nil
+	return &Mapping{expression.InOwnQueue()}, nil
 }
 
 // reads reports whether the expression may take this field of the effect.

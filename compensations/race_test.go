@@ -117,7 +117,7 @@ func (r *race) random() *rand.Rand {
 // awaitRest returns once nothing can happen any more.
 func (r *race) awaitRest() {
 	r.t.Helper()
-	deadline := time.After(10 * patience) // many tests share the machine
+	deadline := time.After(3 * patience) // many tests share the machine
 	look := time.NewTicker(100 * time.Millisecond)
 	defer look.Stop()
 	for !r.t.Failed() {

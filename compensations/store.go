@@ -21,7 +21,7 @@ var nextSQL string
 // they were gathered before there were sagas, a join would compare each saga with each. A plan is made once
 // for each connection, which makes a rollback 4 % faster.
 var passing = pgx.TxOptions{BeginQuery: pgpool.Transaction.BeginQuery +
-	`; SELECT pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('jit', 'off', true), pg_catalog.set_config('enable_memoize', 'off', true),
+	`; SELECT pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('enable_memoize', 'off', true),
 	pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true)`}
 
 // query collects the rows of one statement, in a transaction of its own.
@@ -151,7 +151,7 @@ func (s *Saga) move(ctx context.Context, moves []move) (moved map[string]bool, e
 	n := len(moves)
 	runs, versions, states, places := make([]string, n), make([]string, n), make([]string, n), make([]*int, n)
 	delays, steps, tools, payloads := make([]*float64, n), make([]*int64, n), make([]*string, n), make([]*string, n)
-	told, why, incidents, ready, undoSteps, plans := make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
+	attemptStatuses, why, incidents, ready, undoSteps, plans := make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*string, n)
 	for i := range moves {
 		m := &moves[i]
 		runs[i], versions[i], states[i], delays[i] = m.run, m.version, m.state, m.delay
@@ -172,16 +172,16 @@ func (s *Saga) move(ctx context.Context, moves []move) (moved map[string]bool, e
 			}
 		case Mark:
 			status := "compensated"
-			told[i] = &status
+			attemptStatuses[i] = &status
 		case Fail:
 			status, reason, incident := "compensation_failed", string(m.decided.why), m.decided.why.incident()
 			if why[i], incidents[i] = &reason, &incident; steps[i] != nil {
-				told[i] = &status
+				attemptStatuses[i] = &status
 			}
 		}
 	}
 	err = pgx.BeginTxFunc(ctx, s.pool, passing, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, sql.SagaMove, runs, versions, states, places, delays, steps, tools, payloads, told, why, incidents, ready, undoSteps, plans)
+		rows, _ := tx.Query(ctx, sql.SagaMove, runs, versions, states, places, delays, steps, tools, payloads, attemptStatuses, why, incidents, ready, undoSteps, plans)
 		done, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return err

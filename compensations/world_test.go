@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
 // patience ends a wait for a lock that should not have been waited for.
-const patience = 30 * time.Second
+const patience = drainertest.Patience
 
 // tools are those of the provider "shop".
 var tools = map[string]dispatch.Policy{

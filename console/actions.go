@@ -2,12 +2,18 @@ package console
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -89,7 +95,7 @@ func (c *confirmation) tell(lines []line) {
 
 func (s *server) action(action action) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		who, known := s.access.Who(r)
+		who, known := s.Access.Who(r)
 		if !known || !who.MayChange() {
 			s.fail(w, r, errViewer)
 			return
@@ -114,12 +120,12 @@ func (s *server) action(action action) http.HandlerFunc {
 		}
 		var lines []line
 		if told.Done {
-			err = s.connected(r.Context(), s.pool, func(ctx context.Context, conn *pgx.Conn) error {
+			err = s.connected(r.Context(), s.Pool, func(ctx context.Context, conn *pgx.Conn) error {
 				lines, err = action.carryOut(ctx, operator.Open(conn), form, by)
 				return err
 			})
 		} else {
-			err = s.read(r.Context(), s.pool, func(ctx context.Context, on *operator.Console) error {
+			err = s.read(r.Context(), s.Pool, func(ctx context.Context, on *operator.Console) error {
 				if action.ofIntents && r.PostForm.Has("all") {
 					if form["of"], err = matching(ctx, on, r.PostForm); err != nil {
 						return err
@@ -319,4 +325,175 @@ func rollBack(ctx context.Context, on *operator.Console, form url.Values, by ope
 		return nil, err
 	}
 	return []line{{Subject: "run", Link: runPath(agentRunID), Run: agentRunID, After: "rollback begun"}}, nil
+}
+
+const (
+	// mostRows bounds one change.
+	mostRows = operator.MaxSelection
+	// chunk is how many rows are changed before the progress is told. A change of no more is
+	// made while the reader waits.
+	chunk = 500
+	// mostLines of a change are shown one by one.
+	mostLines = 50
+	// mostChanges are remembered: beyond it the oldest one that ended is forgotten.
+	mostChanges = 20
+	// bulkTimeout ends a change that a database does not take.
+	bulkTimeout = 15 * time.Minute
+)
+
+// matching finds the intents of a form's filter, the newest first.
+func matching(ctx context.Context, from *operator.Console, form url.Values) ([]string, error) {
+	filter, err := filterOf(form)
+	if err != nil {
+		return nil, err
+	}
+	filter.Limit = chunk
+	var found []string
+	for {
+		page, err := from.List(ctx, filter)
+		if err != nil {
+			return nil, err
+		}
+		for _, intent := range page.Intents {
+			found = append(found, strconv.FormatInt(intent.IntentID, 10))
+		}
+		if len(found) >= mostRows || page.Below == 0 || page.Bounded {
+			return found[:min(mostRows, len(found))], nil
+		}
+		filter.Below = page.Below
+	}
+}
+
+// pack writes ids so that thousands fit into a form: the second step changes the rows of the first
+// one, and not what matches the filter by then.
+func pack(ids []int64) string {
+	var packed []byte
+	last := int64(0)
+	for _, id := range ids {
+		packed = binary.AppendUvarint(packed, uint64(id-last))
+		last = id
+	}
+	return base64.RawURLEncoding.EncodeToString(packed)
+}
+
+func unpack(text string) (ids []string, err error) {
+	packed, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil {
+		return nil, errUnreadable
+	}
+	last := int64(0)
+	for len(packed) > 0 {
+		distance, size := binary.Uvarint(packed)
+		if size <= 0 || len(ids) == mostRows {
+			return nil, errUnreadable
+		}
+		last, packed = last+int64(distance), packed[size:]
+		ids = append(ids, strconv.FormatInt(last, 10))
+	}
+	return ids, nil
+}
+
+var errUnreadable = problem{http.StatusBadRequest, "Not understood", "the form cannot be read"}
+
+// changes are those of many rows that were begun since the console started.
+type changes struct {
+	mu  sync.Mutex
+	all []*progress // the oldest first
+}
+
+// progress is a change of many rows, and how far it has come.
+type progress struct {
+	ID       string         `json:"id"`
+	Verb     string         `json:"verb"`
+	By       string         `json:"by"`
+	Reason   string         `json:"reason"`
+	Total    int            `json:"total"`
+	Changed  int            `json:"changed"`
+	Refused  int            `json:"refused"`
+	Refusals map[string]int `json:"refusals"` // how many for each reason
+	BegunAt  time.Time      `json:"begun_at"`
+	EndedAt  *time.Time     `json:"ended_at"`
+	Stopped  string         `json:"stopped,omitempty"` // why it ended before its end
+}
+
+// Left is how many rows are still to come.
+func (p progress) Left() int { return p.Total - p.Changed - p.Refused }
+
+// find returns a change as it stands now.
+func (c *changes) find(id string) (now progress, found bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := slices.IndexFunc(c.all, func(p *progress) bool { return p.ID == id })
+	if at < 0 {
+		return now, false
+	}
+	now = *c.all[at]
+	now.Refusals = maps.Clone(now.Refusals)
+	return now, true
+}
+
+// begin takes a change up, unless another is under way.
+func (c *changes) begin(verb string, by operator.Signature, total int) (*progress, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, other := range c.all {
+		if other.EndedAt == nil {
+			return nil, problem{http.StatusConflict, "Not now", fmt.Sprintf("another change of many rows is under way, by %s: see /changes/%s", other.By, other.ID)}
+		}
+	}
+	if len(c.all) == mostChanges {
+		c.all = c.all[1:]
+	}
+	begun := &progress{
+		ID: rand.Text(), Verb: verb, By: by.Operator, Reason: by.Reason, Total: total, Refusals: map[string]int{}, BegunAt: time.Now().UTC(),
+	}
+	c.all = append(c.all, begun)
+	return begun, nil
+}
+
+// carryOut changes the rows chunk by chunk. A console that ends leaves the rest as it is.
+func (s *server) carryOut(ctx context.Context, begun *progress, action action, form url.Values, by operator.Signature) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bulkTimeout)
+	defer cancel()
+	var err error
+	for part := range slices.Chunk(form["of"], chunk) {
+		var lines []line
+		err = s.connected(ctx, s.Pool, func(ctx context.Context, conn *pgx.Conn) (err error) {
+			lines, err = action.carryOut(ctx, operator.Open(conn), url.Values{"of": part, "typed": form["typed"]}, by)
+			return err
+		})
+		s.changes.mu.Lock()
+		for _, line := range lines {
+			if line.Refused == "" {
+				begun.Changed++
+				continue
+			}
+			begun.Refused++
+			begun.Refusals[line.Refused]++
+		}
+		s.changes.mu.Unlock()
+		if err != nil {
+			s.Log.Error("a change of many rows stopped", "change", begun.ID, "error", err)
+			break
+		}
+	}
+	s.changes.mu.Lock()
+	defer s.changes.mu.Unlock()
+	now := time.Now().UTC()
+	begun.EndedAt = &now
+	if err != nil {
+		begun.Stopped = "the database did not take it; see the console's log, and do it again"
+	} else if gone := begun.Left(); gone > 0 {
+		begun.Refused += gone
+		begun.Refusals["it is not there any more"] += gone
+	}
+}
+
+func (s *server) change(w http.ResponseWriter, r *http.Request) {
+	now, found := s.changes.find(r.PathValue("id"))
+	if !found {
+		s.fail(w, r, notFound("this console knows no such change; it may have been restarted since"))
+		return
+	}
+	s.show(w, r, http.StatusOK, "change", now.Verb, now)
 }

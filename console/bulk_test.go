@@ -1,7 +1,11 @@
 package console_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -10,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/agentoutbox/drainer/console"
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
@@ -68,6 +73,43 @@ func TestAllThatMatchAreChangedInChunksAndLaterRowsAreNot(t *testing.T) {
 	left := drainertest.Column[string](t, b.db, `SELECT step_id FROM outbox.status WHERE agent_run_id = 'long' AND status = 'pending' ORDER BY 1`)
 	if strings.Join(left, " ") != "later step-7" {
 		t.Errorf("left are %q", left)
+	}
+}
+
+// A field that the form for a change forgot would make "all that match" change more rows than are listed.
+func TestAllThatMatchAreWhatThePageLists(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	drainertest.Tenant(t, b.db)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, created_at)
+		SELECT 'few', 'step-' || n, CASE n WHEN 1 THEN 'sim/other' WHEN 5 THEN 'spare/act' ELSE 'sim/act' END, CASE n WHEN 2 THEN 'order' ELSE 'scope' END, '{}', now() - n * interval '1 day'
+		FROM generate_series(1, 6) n`)
+	drainertest.Exec(t, b.db, `UPDATE outbox.intent SET tenant = (SELECT tenant_id FROM outbox.tenant WHERE name = 'other') WHERE step_id = 'step-3' AND agent_run_id = 'few'`)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.provider (name) VALUES ('spare')`)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
+		SELECT id, 1, 'w', 'cancelled', 'cancelled' FROM outbox.intent WHERE agent_run_id = 'few' AND step_id = 'step-6'`)
+	drainertest.Exec(t, b.db, `DELETE FROM outbox.queue WHERE intent_id = (SELECT id FROM outbox.intent WHERE agent_run_id = 'few' AND step_id = 'step-6')`)
+	b.login("alice-has-a-long-token-of-her-own")
+	hidden := regexp.MustCompile(`<input type="hidden" name="([a-z]+)" value="([^"]*)">`)
+	for filter, want := range map[string]string{
+		"run=few": "6", "run=few&tool=sim/other": "1", "run=few&scope=order": "1", "run=few&tenant=other": "1", "run=few&since=60h": "2",
+		"run=few&until=60h": "4", "run=few&status=pending": "5", "run=few&provider=sim": "5", "reference=eff_1": "1", "error=http_422": "1", "dead=1": "1",
+	} {
+		page := b.get("/intents?" + filter)
+		if listed := fmt.Sprint(strings.Count(page.text, `name="of"`)); listed != want {
+			t.Errorf("%s lists %s, want %s", filter, listed, want)
+		}
+		form := url.Values{"all": {"1"}}
+		for _, input := range hidden.FindAllStringSubmatch(page.text, -1) {
+			form.Set(input[1], html.UnescapeString(input[2]))
+		}
+		confirm := b.post("/intents/cancel", form)
+		if rows := strings.Count(confirm.text, ">intent "); fmt.Sprint(rows) != want {
+			t.Errorf("a change of all that match %s takes %d rows, want %s:\n%s", filter, rows, want, confirm.text)
+		}
+	}
+	if got := b.get("/intents?since=yesterday"); got.code != http.StatusBadRequest || !strings.Contains(got.text, "Since: want how long ago") {
+		t.Errorf("a time that is none: %d\n%s", got.code, got.text)
 	}
 }
 
@@ -210,7 +252,21 @@ func TestWhatIsRedactedIsNeverShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	pages, err := console.New(console.Options{Pool: pool, Access: asTokens(t), Redactions: redactions})
+	pages, err := console.New(console.Options{
+		Pool: pool, Access: asTokens(t), Redactions: redactions,
+		PolicyOf: func(_, operation string) (policy dispatch.Policy, known bool) {
+			if operation == "strict" {
+				policy.Payload = refuses{}
+			}
+			return policy, true
+		},
+		Preview: func(_ context.Context, request dispatch.Request) (string, error) {
+			if request.Tuple.ToolName == "sim/broken" {
+				return "", errors.New("no such tool")
+			}
+			return fmt.Sprintf("POST /act\nKey: %s\n\n<b>pan=%s\u202e", request.IdempotencyKey, request.Payload), nil
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,13 +274,34 @@ func TestWhatIsRedactedIsNeverShown(t *testing.T) {
 	t.Cleanup(b.at.Close)
 	drainertest.Exec(t, b.db, `UPDATE outbox.attempt SET response = '{"cards": [{"number": "4111-secret", "name": "Ada"}], "a": {"token": "t-secret"}}' WHERE intent_id = 2`)
 	b.login("alice-has-a-long-token-of-her-own")
+	key := drainertest.Value[string](t, b.db, `SELECT idempotency_key FROM outbox.status WHERE intent_id = 2`)
 	shown := b.post("/intents/2/reveal", url.Values{"reason": {"because"}})
-	if strings.Contains(shown.text, "secret") || !strings.Contains(shown.text, "Ada") || strings.Count(shown.text, "[redacted]") != 3 || !strings.Contains(shown.text, ".cards[].number") {
+	if strings.Contains(shown.text, "secret") || !strings.Contains(shown.text, "Ada") || strings.Count(shown.text, "[redacted]") != 4 || !strings.Contains(shown.text, ".cards[].number") {
 		t.Errorf("shown is:\n%s", shown.text)
+	}
+	if request := "POST /act\nKey: " + key; !strings.Contains(shown.text, request) || !strings.Contains(html.UnescapeString(shown.text), `<b>pan={"card":"[redacted]"}\u202e`) || strings.Contains(shown.text, "<b>pan") {
+		t.Errorf("the request is not shown as text:\n%s", shown.text)
+	}
+	if hidden := b.get("/intents/2"); strings.Contains(hidden.text, "POST /act") {
+		t.Error("the request is shown without a reason")
+	}
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('r', 's', 'sim/broken', 'b', '{}')`)
+	if broken := b.post("/intents/5/reveal", url.Values{"reason": {"because"}}); !strings.Contains(broken.text, "None: no such tool") {
+		t.Errorf("that there is no request is not told:\n%s", broken.text)
+	}
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('r', 's2', 'sim/strict', 'b', '{}')`)
+	if refused := b.post("/intents/6/reveal", url.Values{"reason": {"because"}}); !strings.Contains(refused.text, "None: the payload violates payload_schema: #/required: sum") || strings.Contains(refused.text, "POST /act") {
+		t.Errorf("a request that is never sent is shown:\n%s", refused.text)
 	}
 	for _, path := range []string{"", "card", ".", ".a..b", ".a."} {
 		if _, err := console.ParseRedaction(path); err == nil {
 			t.Errorf("%q was taken for a path", path)
 		}
 	}
+}
+
+type refuses struct{ dispatch.PayloadSchema }
+
+func (refuses) Violation(json.RawMessage) *dispatch.Problem {
+	return &dispatch.Problem{Detail: "#/required: sum"}
 }

@@ -58,8 +58,15 @@ type Options struct {
 	Doctor func(context.Context) []doctor.Finding
 	// Tools of the configuration in force; nil: there are none.
 	Tools func() []Tool
+	// Preview writes the request that the configuration in force makes of an intent, without credentials; it is empty where
+	// the adapter shows none. nil: no request is shown.
+	Preview func(context.Context, dispatch.Request) (string, error)
+	// Settings of the configuration in force, without secrets; nil: there are none.
+	Settings func() []Setting
 	// Redactions are paths that no page shows, in payloads and in responses.
 	Redactions []Redaction
+	// TraceURL is the address of a trace, with {trace_id} in it; empty: no intent links to its trace.
+	TraceURL string
 	// StatementTimeout bounds every statement of a page; 2 seconds if zero.
 	StatementTimeout time.Duration
 	// Log gets what went wrong; nil drops it.
@@ -81,8 +88,11 @@ func New(options Options) (http.Handler, error) {
 	if options.Tools == nil {
 		options.Tools = func() []Tool { return nil }
 	}
+	if options.Settings == nil {
+		options.Settings = func() []Setting { return nil }
+	}
 	options.StatementTimeout = cmp.Or(options.StatementTimeout, pageTimeout)
-	s := &server{timeout: options.StatementTimeout, pool: options.Pool, viewing: options.Viewing, access: options.Access, log: options.Log, places: make(chan struct{}, connections), changes: &changes{}, redactions: options.Redactions, tools: options.Tools, practice: practice{examine: options.Doctor}}
+	s := &server{Options: options, places: make(chan struct{}, connections)}
 	var err error
 	if s.templates, err = parse(); err != nil {
 		return nil, err
@@ -91,7 +101,9 @@ func New(options Options) (http.Handler, error) {
 	for _, page := range pages {
 		routes.HandleFunc("GET "+page.path, s.page(page))
 	}
+	routes.HandleFunc("GET /{$}", s.page(page{"/{$}", "overview", "What is wrong now", s.readOverview}))
 	routes.HandleFunc("GET /providers/{name}", s.page(page{"", "provider", "Provider", s.readProvider}))
+	routes.HandleFunc("GET /intents/{id}", s.page(page{"", "intent", "Intent", s.readIntent}))
 	routes.HandleFunc("GET /doctor", s.doctor)
 	routes.HandleFunc("GET /config", s.page(page{"/config", "config", "Configuration", s.readConfig}))
 	routes.HandleFunc("GET /changes/{id}", s.change)
@@ -109,7 +121,7 @@ func New(options Options) (http.Handler, error) {
 	})
 	// A request of another site cannot change anything, nor can a page be framed, nor may
 	// a text that slipped through the templates run as a script.
-	return secured(http.NewCrossOriginProtection().Handler(s.access.Guard(routes))), nil
+	return secured(http.NewCrossOriginProtection().Handler(s.Access.Guard(routes))), nil
 }
 
 func secured(next http.Handler) http.Handler {
@@ -126,18 +138,12 @@ func secured(next http.Handler) http.Handler {
 }
 
 type server struct {
-	timeout   time.Duration
-	pool      *pgxpool.Pool
-	viewing   *pgxpool.Pool
-	access    Access
-	log       *slog.Logger
+	Options
+
 	places    chan struct{}
 	templates map[string]*template.Template
-	changes   *changes
-
-	redactions []Redaction
-	tools      func() []Tool
-	practice   practice
+	changes   changes
+	practice  practice
 }
 
 // view holds the values that every template may use.
@@ -157,7 +163,7 @@ type view struct {
 func (s *server) page(page page) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var data any
-		err := s.read(r.Context(), s.viewing, func(ctx context.Context, from *operator.Console) (err error) {
+		err := s.read(r.Context(), s.Viewing, func(ctx context.Context, from *operator.Console) (err error) {
 			data, err = page.read(ctx, from, r)
 			return err
 		})
@@ -176,29 +182,13 @@ func (s *server) page(page page) http.HandlerFunc {
 // read runs work in a transaction that can change nothing.
 func (s *server) read(ctx context.Context, pool *pgxpool.Pool, work func(context.Context, *operator.Console) error) error {
 	return s.connected(ctx, pool, func(ctx context.Context, conn *pgx.Conn) error {
-		tx, err := conn.BeginTx(ctx, reading(s.timeout))
-		if err != nil {
-			return err
-		}
-		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it read
-		return work(ctx, operator.Open(conn))
+		return operator.Look(ctx, conn, s.StatementTimeout, work)
 	})
-}
-
-// reading compiles no statement: that takes longer than a page's statements do. Nor does a page take more than one of the
-// server's processes: a drain needs them.
-func reading(statementTimeout time.Duration) pgx.TxOptions {
-	return pgx.TxOptions{BeginQuery: fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
-	SET LOCAL search_path = pg_catalog, pg_temp;
-	SET LOCAL jit = off;
-	SET LOCAL max_parallel_workers_per_gather = 0;
-	SET LOCAL statement_timeout = %d;
-	SET LOCAL idle_in_transaction_session_timeout = '10s'`, statementTimeout.Milliseconds())}
 }
 
 // connected gives work one of the console's connections.
 func (s *server) connected(ctx context.Context, pool *pgxpool.Pool, work func(context.Context, *pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, 5*s.StatementTimeout)
 	defer cancel()
 	select {
 	case s.places <- struct{}{}:
@@ -254,7 +244,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errBusy):
 		told = problem{http.StatusServiceUnavailable, "Busy", err.Error()}
 	case errors.As(err, &database) && database.Code == "57014":
-		told = problem{http.StatusServiceUnavailable, "Too slow", fmt.Sprintf("the database took more than %s for this page; narrow the filter", s.timeout)}
+		told = problem{http.StatusServiceUnavailable, "Too slow", fmt.Sprintf("the database took more than %s for this page; narrow the filter", s.StatementTimeout)}
 	case errors.As(err, &database) && database.Code == "42501":
 		told = problem{http.StatusForbidden, "Not permitted", "the console's login lacks the role outbox_operator, or its login for viewers the role outbox_auditor"}
 	case errors.Is(err, errUnreachable) && pgpool.Refused(err):
@@ -271,7 +261,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		if errors.Is(err, errUnreachable) {
 			level = slog.LevelWarn // which is left out where the connect's own line says it, once a minute
 		}
-		s.log.Log(r.Context(), level, "a page failed", "path", r.URL.Path, "error", err)
+		s.Log.Log(r.Context(), level, "a page failed", "path", r.URL.Path, "error", err)
 	}
 	s.show(w, r, told.Status, "problem", told.Title, told)
 }
@@ -283,7 +273,7 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name, 
 		http.Error(w, "the data cannot be written as JSON", http.StatusInternalServerError)
 		return
 	}
-	who, _ := s.access.Who(r)
+	who, _ := s.Access.Who(r)
 	asksForJSON := strings.Contains(r.Header.Get("Accept"), "application/json")
 	header := w.Header()
 	header.Add("Vary", "Accept")
@@ -302,11 +292,11 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name, 
 	}
 	var text bytes.Buffer
 	err = s.templates[name].ExecuteTemplate(&text, "base", view{
-		Page: name, Title: title, Who: who, CanLeave: s.access.HasSessions(), Now: time.Now().UTC(), Query: r.URL.Query().Get("q"), Data: data,
+		Page: name, Title: title, Who: who, CanLeave: s.Access.HasSessions(), Now: time.Now().UTC(), Query: r.URL.Query().Get("q"), Data: data,
 		Renews: r.Method == http.MethodGet && status == http.StatusOK && name != "search",
 	})
 	if err != nil {
-		s.log.Error("a template failed", "page", name, "error", err)
+		s.Log.Error("a template failed", "page", name, "error", err)
 		http.Error(w, "the page cannot be shown; see the console's log", http.StatusInternalServerError)
 		return
 	}

@@ -534,12 +534,18 @@ func TestTheInstallationIsShownAndTheDoctorIsAskedOnce(t *testing.T) {
 	asked := 0
 	pages, err := console.New(console.Options{
 		Pool: pool, Access: asTokens(t),
+		Settings: func() []console.Setting {
+			return []console.Setting{{Name: "worker.lease", Value: "<15s>", AfterRestart: "<20s>"}}
+		},
 		Tools: func() []console.Tool {
 			return []console.Tool{{Name: "sim/act", Class: "non_idempotent", Missing: []string{"lookup"}}}
 		},
 		Doctor: func(context.Context) []doctor.Finding {
 			asked++
-			return []doctor.Finding{{Check: "schema", Verdict: doctor.Problem, Seen: "it is behind", Cure: "drainer migrate up"}}
+			return []doctor.Finding{
+				{Check: "schema", Verdict: doctor.Problem, Seen: "it is behind", Cure: "drainer migrate up"},
+				{Check: "connections", Verdict: doctor.OK, Seen: "enough connections"},
+			}
 		},
 	})
 	if err != nil {
@@ -552,7 +558,7 @@ func TestTheInstallationIsShownAndTheDoctorIsAskedOnce(t *testing.T) {
 	drainertest.Exec(t, b.db, `INSERT INTO outbox.operation (operator, action, provider, reason) SELECT 'operator:eve', 'pause', 'p-' || n, 'because' FROM generate_series(1, 60) n`)
 	b.login("bob-has-a-long-token-of-his-own-too")
 	for path, parts := range map[string][]string{
-		"/doctor": {"it is behind", "drainer migrate up"}, "/config": {"sim/act", "lacks lookup", "Workers differ", "sim aaa, spare ccc", `<td class="id">bbb</td>`}, "/workers": {"sim, spare"},
+		"/doctor": {"it is behind", "drainer migrate up"}, "/config": {"worker.lease", "&lt;15s&gt;", "after a restart: &lt;20s&gt;", "sim/act", "lacks lookup", "Workers differ", "sim aaa, spare ccc", `<td class="id">bbb</td>`}, "/workers": {"sim, spare"},
 		"/operations": {"p-60", "operator:eve", "/operations?below=11"}, "/operations?below=11": {"p-10"},
 	} {
 		for range 2 {
@@ -564,8 +570,142 @@ func TestTheInstallationIsShownAndTheDoctorIsAskedOnce(t *testing.T) {
 			}
 		}
 	}
+	if got := b.get("/"); !strings.Contains(got.text, "it is behind") || strings.Contains(got.text, "enough connections") {
+		t.Errorf("the first page does not show the doctor's problems alone:\n%s", got.text)
+	}
 	if asked != 1 {
 		t.Errorf("the doctor was asked %d times", asked)
+	}
+}
+
+// An agent writes the headers: what is no trace id is no part of an address.
+func TestAnIntentLinksToTheTraceOfItsAgent(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	pool, err := pgpool.Open(t.Context(), pgpool.At(b.db.Config().ConnString()), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	pages, err := console.New(console.Options{Pool: pool, Access: asTokens(t), TraceURL: "https://traces.example/t/{trace_id}?from=drainer"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.at = httptest.NewServer(pages)
+	t.Cleanup(b.at.Close)
+	b.login("bob-has-a-long-token-of-his-own-too")
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	for headers, want := range map[string]string{
+		`{"traceparent": "00-` + trace + `-00f067aa0ba902b7-01", "Traceparent": "00-11111111111111111111111111111111-00f067aa0ba902b7-01"}`: trace,
+		`{"TraceParent": "00-` + trace + `-00f067aa0ba902b7-01"}`:                                                                           trace,
+		`{"traceparent": "00-` + trace + `/../x-00f067aa0ba902b7-01"}`:                                                                      "",
+		`{"traceparent": "\"><img src=x>-javascript:alert(1)-"}`:                                                                            "",
+		`{"traceparent": {"a": 1}}`: "", `["traceparent"]`: "", `"traceparent"`: "", `{}`: "", `null`: "",
+	} {
+		drainertest.Exec(t, b.db, `UPDATE outbox.intent SET headers = $1::jsonb WHERE id = 1`, headers)
+		got := b.get("/intents/1")
+		if link := `href="https://traces.example/t/` + want + `?from=drainer"`; got.code != http.StatusOK || strings.Contains(got.text, link) != (want != "") || strings.Contains(got.text, "traces.example") != (want != "") {
+			t.Errorf("with %s the page (%d) is:\n%s", headers, got.code, got.text)
+		}
+	}
+	if got := b.get("/sagas/trip%201%2Fa"); !strings.Contains(got.text, "<h1>Run ") {
+		t.Errorf("a rollback's address does not lead to its run (%d):\n%s", got.code, got.text)
+	}
+}
+
+func TestAnIntentSaysWhatARetryWouldDo(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("bob-has-a-long-token-of-his-own-too")
+	for path, want := range map[string]string{
+		"/intents/1": "<dd>is refused: it is completed",
+		"/intents/2": "<dd>would queue it again, due now, under the same key</dd>",
+		"/intents/3": "<dd>is refused: ",
+	} {
+		if got := b.get(path); got.code != http.StatusOK || !strings.Contains(html.UnescapeString(got.text), want) {
+			t.Errorf("%s does not say %q (%d):\n%s", path, want, got.code, got.text)
+		}
+	}
+	drainertest.Exec(t, b.db, `UPDATE outbox.attempt SET status = 'unknown', outcome = 'ambiguous' WHERE intent_id = 2`)
+	if got := b.get("/intents/2"); !strings.Contains(got.text, "and without --config it is not known whether repeating it is safe") {
+		t.Errorf("the page of an intent in doubt is\n%s", got.text)
+	}
+}
+
+func TestIncidentsAndRollbacksAreReadPageByPage(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	const rows = 120
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at)
+		SELECT 'compensation_failed', 1000 + n, 'run', now() - n * interval '1 min' FROM generate_series(1, $1::int) n`, rows)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.saga (agent_run_id, state, begun_at)
+		SELECT 'run ' || n, 'begun', now() - n * interval '1 min' FROM generate_series(1, $1::int) n`, rows)
+	b.login("bob-has-a-long-token-of-his-own-too")
+	for address, row := range map[string]*regexp.Regexp{
+		"/incidents?kind=compensation_failed&all=1": regexp.MustCompile(`href="/intents/(1\d\d\d)"`),
+		"/sagas?state=begun":                        regexp.MustCompile(`href="/runs/run%20(\d+)"`),
+	} {
+		seen, pages := map[string]bool{}, 0
+		next := regexp.MustCompile(`<a rel="next" href="([^"]+)"`)
+		for page := address; page != ""; pages++ {
+			got := b.get(page)
+			for _, found := range row.FindAllStringSubmatch(got.text, -1) {
+				if seen[found[1]] {
+					t.Errorf("%s is on two pages of %s", found[1], address)
+				}
+				seen[found[1]] = true
+			}
+			page = ""
+			if older := next.FindStringSubmatch(got.text); older != nil {
+				page = html.UnescapeString(older[1])
+			}
+		}
+		if len(seen) != rows || pages != 3 {
+			t.Errorf("%s lists %d in %d pages, want %d in 3", address, len(seen), pages, rows)
+		}
+	}
+	if got := b.get("/incidents?after=x"); got.code != http.StatusBadRequest {
+		t.Errorf("a page behind no number: %d", got.code)
+	}
+}
+
+func TestEveryPageOfTheMenuHasAKey(t *testing.T) {
+	t.Parallel()
+	menu, err := os.ReadFile("templates/base.html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile("static/console.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := regexp.MustCompile(`<a href="(/[a-z]*)"`).FindAllStringSubmatch(string(menu), -1)
+	if len(links) < 11 {
+		t.Fatalf("found %d links", len(links))
+	}
+	for _, link := range links {
+		key := regexp.MustCompile(`([a-z]): "` + link[1] + `"`).FindStringSubmatch(string(script))
+		if key == nil || !strings.Contains(string(script), `["g `+key[1]+`",`) {
+			t.Errorf("%s has no key, or the help leaves it out", link[1])
+		}
+	}
+}
+
+// One that serves other providers differs rightly. A log level is no provider's.
+func TestWorkersThatDifferInASettingOfNoProviderAreTold(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("bob-has-a-long-token-of-his-own-too")
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.worker (worker_id, providers, fingerprints, configuration)
+		VALUES (gen_random_uuid(), '{sim,mail}', '{aaa,bbb}', 'whole-1'), (gen_random_uuid(), '{mail,sim}', '{bbb,aaa}', 'whole-1'), (gen_random_uuid(), '{mail}', '{bbb}', 'whole-2')`)
+	if got := b.get("/config"); strings.Contains(got.text, "Workers differ") || strings.Count(got.text, "whole-1") != 2 || !strings.Contains(got.text, "whole-2") {
+		t.Errorf("those that agree are not shown so:\n%s", got.text)
+	}
+	drainertest.Exec(t, b.db, `UPDATE outbox.worker SET configuration = 'whole-3' WHERE worker_id = (SELECT worker_id FROM outbox.worker WHERE providers = '{sim,mail}')`)
+	for _, path := range []string{"/config", "/workers"} {
+		if got := b.get(path); !strings.Contains(got.text, "Workers differ") || !strings.Contains(got.text, "another setting") || !strings.Contains(got.text, "whole-3") {
+			t.Errorf("%s does not tell them apart:\n%s", path, got.text)
+		}
 	}
 }
 

@@ -10,12 +10,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/agentoutbox/drainer/drainer/doctor"
 	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/internal/duration"
 )
 
 // page is one address: read gathers what its template shows, and what a program is
@@ -26,13 +29,14 @@ type page struct {
 }
 
 var pages = []page{
-	{"/{$}", "overview", "What is wrong now", readOverview},
 	{"/runs", "runs", "Runs", readRuns},
 	{"/runs/{run}", "run", "Run", readRun},
 	{"/intents", "intents", "Intents", readIntents},
-	{"/intents/{id}", "intent", "Intent", readIntent},
 	{"/incidents", "incidents", "Incidents", readIncidents},
 	{"/sagas", "sagas", "Rollbacks", readSagas},
+	{"/sagas/{run}", "run", "Run", func(_ context.Context, _ *operator.Console, r *http.Request) (any, error) {
+		return nil, redirect(runPath(r.PathValue("run"))) // the run's page has its rollback, too
+	}},
 	{"/providers", "providers", "Providers", readProviders},
 	{"/workers", "workers", "Workers", readWorkers},
 	{"/tenants", "tenants", "Tenants", readTenants},
@@ -49,6 +53,7 @@ type overview struct {
 	Open     []operator.Incident         `json:"incidents"`
 	OpenMore bool                        `json:"more_incidents"`
 	Dead     []operator.Intent           `json:"dead"`
+	Findings []doctor.Finding            `json:"findings"` // of the doctor's last look: problems and warnings
 	Hour     []operator.Minute           `json:"hour"`
 	Charts   []columns                   `json:"-"`
 }
@@ -57,8 +62,8 @@ type overview struct {
 // wrong: a healthy lane takes a row within a second.
 const late = 30 * time.Second
 
-func readOverview(ctx context.Context, from *operator.Console, _ *http.Request) (any, error) {
-	var now overview
+func (s *server) readOverview(ctx context.Context, from *operator.Console, _ *http.Request) (any, error) {
+	now := overview{Findings: s.worries(ctx)}
 	var err error
 	if now.Overview, err = from.Overview(ctx); err != nil {
 		return nil, err
@@ -76,14 +81,18 @@ func readOverview(ctx context.Context, from *operator.Console, _ *http.Request) 
 	if now.Open, err = from.Incidents(ctx, operator.IncidentFilter{Limit: 21}); err != nil {
 		return nil, err
 	}
-	now.OpenMore = len(now.Open) > 20
-	now.Open = now.Open[:min(20, len(now.Open))]
+	now.Open, now.OpenMore = cut(now.Open, 20)
 	dead, err := from.List(ctx, operator.Filter{Dead: true, Limit: 10})
 	if err != nil {
 		return nil, err
 	}
 	now.Dead = dead.Intents
 	return now, hide(now.Dead)
+}
+
+// cut leaves out the row that says that there are more.
+func cut[T any](rows []T, limit int) (shown []T, more bool) {
+	return rows[:min(limit, len(rows))], len(rows) > limit
 }
 
 // hide takes out what models and providers wrote.
@@ -133,22 +142,20 @@ func readRun(ctx context.Context, from *operator.Console, r *http.Request) (any,
 	if err != nil {
 		return nil, err
 	}
-	for i := range story.Steps {
-		story.Steps[i].Response = nil
-		if undo := story.Steps[i].Undo; undo != nil {
-			undo.Response = nil
-		}
-	}
+	story.Conceal()
 	return run{story, draw(story, time.Now())}, nil
 }
 
 type intents struct {
 	Intents   []operator.Intent `json:"intents"`
 	Filter    operator.Filter   `json:"filter"`
+	Since     string            `json:"since,omitempty"` // as it was asked for
+	Until     string            `json:"until,omitempty"`
 	Below     int64             `json:"below"`   // of the next page; 0: there is none
 	Bounded   bool              `json:"bounded"` // older intents were not looked at
 	Looked    int               `json:"-"`
 	Older     string            `json:"-"`
+	Form      []field           `json:"-"` // of the filter, for a change of all that match it
 	Statuses  []string          `json:"-"`
 	Providers []string          `json:"-"`
 }
@@ -158,7 +165,23 @@ func readIntents(ctx context.Context, from *operator.Console, r *http.Request) (
 	if err != nil {
 		return nil, err
 	}
-	found := intents{Statuses: operator.Statuses, Looked: operator.MostLooked, Filter: filterOf(r.Form)}
+	filter, err := filterOf(r.Form)
+	if err != nil {
+		return nil, err
+	}
+	found := intents{Statuses: operator.Statuses, Looked: operator.MostLooked, Filter: filter, Since: r.Form.Get("since"), Until: r.Form.Get("until")}
+	for _, name := range filterFields {
+		value := r.Form.Get(name)
+		switch { // an hour ago is later by the time that the form is sent
+		case value == "":
+			continue
+		case name == "since":
+			value = filter.Since.UTC().Format(time.RFC3339Nano)
+		case name == "until":
+			value = filter.Until.UTC().Format(time.RFC3339Nano)
+		}
+		found.Form = append(found.Form, field{name, value})
+	}
 	found.Filter.Below, found.Filter.Limit = below, pageRows
 	if found.Filter.Status != "" && !slices.Contains(operator.Statuses, found.Filter.Status) {
 		return nil, problem{http.StatusBadRequest, "Not understood", "status is one of " + strings.Join(operator.Statuses, ", ")}
@@ -175,27 +198,51 @@ func readIntents(ctx context.Context, from *operator.Console, r *http.Request) (
 		return nil, err
 	}
 	found.Intents, found.Below, found.Bounded = page.Intents, page.Below, page.Bounded
+	found.Filter.Since, found.Filter.Until = time.Time{}, time.Time{} // "2h" is another time on each look, and the page is the same
 	if page.Below != 0 {
-		query := r.URL.Query()
-		query.Set("below", strconv.FormatInt(page.Below, 10))
-		found.Older = "/intents?" + query.Encode()
+		found.Older = behind(r, "below", strconv.FormatInt(page.Below, 10))
 	}
 	return found, hide(found.Intents)
 }
 
-func filterOf(form url.Values) operator.Filter {
-	return operator.Filter{
+// behind is the address of the same list, from there on.
+func behind(r *http.Request, name, last string) string {
+	query := r.URL.Query()
+	query.Set(name, last)
+	return r.URL.Path + "?" + query.Encode()
+}
+
+// filterFields are the fields of a list's form. What a page lists and what a change of all that match takes are
+// read from the same ones.
+var filterFields = []string{"status", "dead", "provider", "tool", "run", "scope", "tenant", "reference", "error", "since", "until"}
+
+type field struct{ Name, Value string }
+
+func filterOf(form url.Values) (operator.Filter, error) {
+	filter := operator.Filter{
 		Status: form.Get("status"), Dead: form.Get("dead") != "", Provider: form.Get("provider"), Tool: form.Get("tool"),
-		Run: form.Get("run"), Error: form.Get("error"),
+		Run: form.Get("run"), Scope: form.Get("scope"), Tenant: form.Get("tenant"), Reference: form.Get("reference"), Error: form.Get("error"),
 	}
+	for name, at := range map[string]*time.Time{"since": &filter.Since, "until": &filter.Until} {
+		text := form.Get(name)
+		if text == "" {
+			continue
+		}
+		var err error
+		if *at, err = duration.Instant(text, time.Now(), time.UTC); err != nil {
+			return filter, problem{http.StatusBadRequest, "Not understood", name + ": " + err.Error()}
+		}
+	}
+	return filter, nil
 }
 
 type intent struct {
 	*operator.Dossier
-	Payload *int `json:"payload,omitempty"` // never there: it shadows the dossier's
+	TraceURL string            `json:"trace_url,omitempty"`
+	Retry    *operator.Verdict `json:"retry,omitempty"` // what it would do now; nothing is changed
 }
 
-func readIntent(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
+func (s *server) readIntent(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil {
 		return nil, operator.ErrNotFound
@@ -204,28 +251,40 @@ func readIntent(ctx context.Context, from *operator.Console, r *http.Request) (a
 	if err != nil {
 		return nil, err
 	}
-	dossier.Response = nil
-	for i := range dossier.History {
-		attempt := &dossier.History[i]
-		attempt.Response, attempt.ResponseHeaders, attempt.Problem = nil, nil, nil
+	dossier.Conceal()
+	shown := intent{Dossier: dossier}
+	verdicts, err := from.Preview(ctx, operator.Retry{PolicyOf: s.PolicyOf}, []int64{id})
+	if err != nil {
+		return nil, err
 	}
-	return intent{Dossier: dossier}, nil
+	if len(verdicts) > 0 {
+		shown.Retry = &verdicts[0]
+	}
+	if s.TraceURL != "" && dossier.TraceID != "" {
+		shown.TraceURL = strings.ReplaceAll(s.TraceURL, "{trace_id}", dossier.TraceID)
+	}
+	return shown, nil
 }
 
 type incidents struct {
 	Incidents []operator.Incident     `json:"incidents"`
 	Filter    operator.IncidentFilter `json:"filter"`
-	More      bool                    `json:"more"`
+	Older     string                  `json:"older,omitempty"` // the address of the next page
 }
 
 func readIncidents(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
-	found := incidents{Filter: operator.IncidentFilter{All: r.FormValue("all") != "", Kind: r.FormValue("kind"), Limit: pageRows + 1}}
-	var err error
+	after, err := number(r, "after")
+	if err != nil {
+		return nil, err
+	}
+	found := incidents{Filter: operator.IncidentFilter{All: r.FormValue("all") != "", Kind: r.FormValue("kind"), After: after, Limit: pageRows + 1}}
 	if found.Incidents, err = from.Incidents(ctx, found.Filter); err != nil {
 		return nil, err
 	}
-	found.More = len(found.Incidents) > pageRows
-	found.Incidents = found.Incidents[:min(pageRows, len(found.Incidents))]
+	var more bool
+	if found.Incidents, more = cut(found.Incidents, pageRows); more {
+		found.Older = behind(r, "after", strconv.FormatInt(found.Incidents[pageRows-1].IncidentID, 10))
+	}
 	return found, nil
 }
 
@@ -233,17 +292,19 @@ type sagas struct {
 	Sagas  []operator.Saga `json:"sagas"`
 	State  string          `json:"state"`
 	States []string        `json:"-"`
-	More   bool            `json:"more"`
+	Older  string          `json:"older,omitempty"` // the address of the next page
 }
 
 func readSagas(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
 	found := sagas{State: r.FormValue("state"), States: operator.SagaStates}
 	var err error
-	if found.Sagas, err = from.Sagas(ctx, operator.SagaFilter{State: found.State, Limit: pageRows + 1}); err != nil {
+	if found.Sagas, err = from.Sagas(ctx, operator.SagaFilter{State: found.State, After: r.FormValue("after"), Limit: pageRows + 1}); err != nil {
 		return nil, err
 	}
-	found.More = len(found.Sagas) > pageRows
-	found.Sagas = found.Sagas[:min(pageRows, len(found.Sagas))]
+	var more bool
+	if found.Sagas, more = cut(found.Sagas, pageRows); more {
+		found.Older = behind(r, "after", found.Sagas[pageRows-1].AgentRunID)
+	}
 	return found, nil
 }
 
@@ -310,7 +371,9 @@ func runPath(agentRunID string) string { return "/runs/" + url.PathEscape(agentR
 func parse() (map[string]*template.Template, error) {
 	functions := template.FuncMap{
 		"age": age, "seconds": func(s float64) string { return span(time.Duration(s * float64(time.Second))) }, "stamp": stamp, "deref": deref, "run": runPath, "path": url.PathEscape,
-		"add": func(a, b int) int { return a + b }, "plus": func(a, b float64) float64 { return a + b }, "many": many, "upTo": upTo, "size": size, "took": took, "group": group, "clip": clip, "join": join, "verdict": verdict, "sentence": sentence,
+		"add": func(a, b int) int { return a + b }, "plus": func(a, b float64) float64 { return a + b }, "many": many, "upTo": upTo, "size": size, "took": took, "group": group, "clip": clip, "sentence": sentence,
+		"join":    func(names []string) string { return strings.Join(names, ", ") },
+		"verdict": func(v doctor.Verdict) string { return strings.ReplaceAll(string(v), "_", " ") },
 		// rows gives a table of intents what it needs of the page around it.
 		"rows": func(v view, intents []operator.Intent) any {
 			return struct {
@@ -384,10 +447,6 @@ func sentence(text string) string {
 	return string(unicode.ToUpper(first)) + text[size:]
 }
 
-func join(names []string) string { return strings.Join(names, ", ") }
-
-func verdict(v doctor.Verdict) string { return strings.ReplaceAll(string(v), "_", " ") }
-
 func deref(text *string) string {
 	if text == nil {
 		return ""
@@ -452,4 +511,156 @@ func span(d time.Duration) string {
 		return strconv.Itoa(int(d.Hours())) + " h"
 	}
 	return strconv.Itoa(int(d.Hours()/24)) + " d"
+}
+
+// Tool has the promises of a configuration about one tool.
+type Tool struct {
+	Name        string   `json:"tool"`
+	Class       string   `json:"class"`
+	KeyTTL      string   `json:"key_ttl,omitempty"`
+	MaxAttempts int      `json:"max_attempts"`
+	Timeout     string   `json:"timeout"`
+	Undo        string   `json:"compensation,omitempty"` // a tool, none or missing; empty where none is needed
+	AgentSafe   bool     `json:"agent_safe"`
+	Missing     []string `json:"missing,omitempty"` // the fields that would make it safe
+}
+
+// Setting is one value of a configuration, by its name in the file.
+type Setting struct {
+	Name         string `json:"name"`
+	Value        string `json:"value"`
+	AfterRestart string `json:"after_restart,omitempty"` // what the file has now, if only a restart brings it into force
+}
+
+type workers struct {
+	Workers     []operator.Worker     `json:"workers"`
+	Differences []operator.Difference `json:"differences"`
+}
+
+func readWorkers(ctx context.Context, from *operator.Console, _ *http.Request) (any, error) {
+	found, err := from.Workers(ctx)
+	return workers{found, operator.Differences(found)}, err
+}
+
+type tenants struct {
+	Tenants []operator.Tenant `json:"tenants"`
+	Next    string            `json:"next"` // of the next page; empty: there is none
+	Look    int               `json:"-"`
+}
+
+func readTenants(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
+	found, err := from.Tenants(ctx, r.FormValue("after"), pageRows+1)
+	if err != nil {
+		return nil, err
+	}
+	page, more := tenants{Look: operator.TenantLook}, false
+	if page.Tenants, more = cut(found, pageRows); more {
+		page.Next = page.Tenants[pageRows-1].Name
+	}
+	return page, nil
+}
+
+type operations struct {
+	Operations []operator.Operation `json:"operations"`
+	Next       int64                `json:"next"` // of the next page; 0: there is none
+}
+
+func readOperations(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
+	below, err := number(r, "below")
+	if err != nil {
+		return nil, err
+	}
+	found, err := from.Operations(ctx, below, pageRows+1)
+	if err != nil {
+		return nil, err
+	}
+	page, more := operations{}, false
+	if page.Operations, more = cut(found, pageRows); more {
+		page.Next = page.Operations[pageRows-1].OperationID
+	}
+	return page, nil
+}
+
+type diagnosis struct {
+	Findings []doctor.Finding `json:"findings"`
+	At       time.Time        `json:"at"`
+}
+
+// freshFor is how long a diagnosis is shown again: it takes connections, and a page asks every two seconds.
+const freshFor = time.Minute
+
+// practice has the last diagnosis. One request at a time examines.
+type practice struct {
+	examining sync.Mutex
+	last      atomic.Pointer[diagnosis]
+}
+
+func (p *practice) isFresh() bool {
+	last := p.last.Load()
+	return last != nil && time.Since(last.At) < freshFor
+}
+
+func (s *server) diagnose(ctx context.Context) (diagnosis, error) {
+	if s.Doctor == nil {
+		return diagnosis{}, notFound("this console has no doctor")
+	}
+	s.practice.examining.Lock()
+	defer s.practice.examining.Unlock()
+	if !s.practice.isFresh() {
+		if err := s.examine(ctx); err != nil {
+			return diagnosis{}, err
+		}
+	}
+	return *s.practice.last.Load(), nil
+}
+
+func (s *server) examine(ctx context.Context) error {
+	findings := s.Doctor(ctx)
+	if err := ctx.Err(); err != nil { // it may have seen the end of the request
+		return err
+	}
+	s.practice.last.Store(&diagnosis{findings, time.Now().UTC()})
+	return nil
+}
+
+// worries are the problems and warnings of the last diagnosis. Where that is old another one begins, and no page waits for it.
+func (s *server) worries(ctx context.Context) []doctor.Finding {
+	if s.Doctor != nil && !s.practice.isFresh() && s.practice.examining.TryLock() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freshFor)
+		go func() {
+			defer s.practice.examining.Unlock()
+			defer cancel()
+			_ = s.examine(ctx) // the next reader tries again
+		}()
+	}
+	worries := []doctor.Finding{}
+	if last := s.practice.last.Load(); last != nil {
+		for _, finding := range last.Findings {
+			if finding.Verdict == doctor.Problem || finding.Verdict == doctor.Warning {
+				worries = append(worries, finding)
+			}
+		}
+	}
+	return worries
+}
+
+func (s *server) doctor(w http.ResponseWriter, r *http.Request) {
+	found, err := s.diagnose(r.Context())
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.show(w, r, http.StatusOK, "doctor", "Doctor", found)
+}
+
+type configuration struct {
+	Tools       []Tool                `json:"tools"`
+	Settings    []Setting             `json:"settings"`
+	Workers     []operator.Worker     `json:"workers"`
+	Differences []operator.Difference `json:"differences"`
+}
+
+func (s *server) readConfig(ctx context.Context, from *operator.Console, _ *http.Request) (any, error) {
+	found, err := from.Workers(ctx)
+	return configuration{s.Tools(), s.Settings(), found, operator.Differences(found)}, err
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
@@ -64,17 +65,25 @@ func (r Redaction) apply(value any) any {
 // mostRevealed bounds each text of a page.
 const mostRevealed = 64 << 10
 
-// reveal writes JSON out as a person reads it: every number with all its digits, and what would
-// be invisible, or turn a line around, by its code.
+// reveal writes JSON out as a person reads it.
 func reveal(text json.RawMessage, redactions []Redaction) string {
 	if len(text) == 0 {
 		return ""
 	}
+	written, err := redact(text, redactions, "  ")
+	if err != nil {
+		return "This cannot be read as JSON."
+	}
+	return visible(string(written))
+}
+
+// redact keeps every digit of a number.
+func redact(text json.RawMessage, redactions []Redaction, indent string) (json.RawMessage, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	var value any
 	if err := decoder.Decode(&value); err != nil {
-		return "This cannot be read as JSON."
+		return nil, err
 	}
 	for _, redaction := range redactions {
 		value = redaction.apply(value)
@@ -82,12 +91,15 @@ func reveal(text json.RawMessage, redactions []Redaction) string {
 	var written bytes.Buffer
 	encoder := json.NewEncoder(&written)
 	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(value); err != nil {
-		return "This cannot be written as JSON."
-	}
+	encoder.SetIndent("", indent)
+	err := encoder.Encode(value)
+	return bytes.TrimSuffix(written.Bytes(), []byte("\n")), err
+}
+
+// visible writes by its code what would be invisible, or turn a line around, and no more than a page holds.
+func visible(text string) string {
 	var shown strings.Builder
-	for _, r := range strings.TrimSuffix(written.String(), "\n") {
+	for _, r := range text {
 		if shown.Len() > mostRevealed {
 			shown.WriteString("\n… (the rest is longer than a page)")
 			break
@@ -120,7 +132,7 @@ type textOf struct {
 
 // reveal shows payload and responses in two steps, as a change is made: what is shown is recorded.
 func (s *server) reveal(w http.ResponseWriter, r *http.Request) {
-	who, known := s.access.Who(r)
+	who, known := s.Access.Who(r)
 	if !known || !who.MayChange() {
 		s.fail(w, r, errViewer)
 		return
@@ -140,7 +152,7 @@ func (s *server) reveal(w http.ResponseWriter, r *http.Request) {
 	}
 	by := operator.Signature{Operator: who.Name, Reason: r.PostForm.Get("reason")}
 	var dossier *operator.Dossier
-	err = s.connected(r.Context(), s.pool, func(ctx context.Context, conn *pgx.Conn) (err error) {
+	err = s.connected(r.Context(), s.Pool, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		dossier, err = operator.Open(conn).Reveal(ctx, by, id)
 		return err
 	})
@@ -150,25 +162,61 @@ func (s *server) reveal(w http.ResponseWriter, r *http.Request) {
 	}
 	shown := revealed{IntentID: id, By: who.Name}
 	add := func(name string, text json.RawMessage) {
-		if written := reveal(text, s.redactions); written != "" && written != "null" {
+		if written := reveal(text, s.Redactions); written != "" && written != "null" {
 			shown.Texts = append(shown.Texts, textOf{name, written})
 		}
 	}
 	add("Payload", dossier.Payload)
+	if request := s.preview(r.Context(), dossier); request != "" {
+		shown.Texts = append(shown.Texts, textOf{"Request of a first attempt, as the configuration makes it now", visible(request)})
+	}
 	for _, attempt := range dossier.History {
 		add(fmt.Sprintf("Response to attempt %d", attempt.Attempt), attempt.Response)
 		add(fmt.Sprintf("Headers of the response to attempt %d", attempt.Attempt), attempt.ResponseHeaders)
 		add(fmt.Sprintf("Problem of attempt %d", attempt.Attempt), attempt.Problem)
 	}
-	for _, redaction := range s.redactions {
+	for _, redaction := range s.Redactions {
 		shown.Redacted = append(shown.Redacted, "."+strings.ReplaceAll(strings.Join(redaction, "."), ".[]", "[]"))
 	}
 	s.show(w, r, http.StatusOK, "reveal", "Payload and responses", shown)
 }
 
+// preview is the request of an intent. What is redacted is taken out of the payload before, for the tool's
+// mapping may move it.
+func (s *server) preview(ctx context.Context, of *operator.Dossier) string {
+	if s.Preview == nil {
+		return ""
+	}
+	request := dispatch.Request{
+		Tuple:          dispatch.Tuple{AgentRunID: of.AgentRunID, StepID: of.StepID, ToolName: of.ToolName, BusinessScope: of.BusinessScope},
+		IdempotencyKey: of.IdempotencyKey, Payload: of.Payload, Attempt: 1,
+	}
+	if s.PolicyOf != nil {
+		policy, _ := s.PolicyOf(request.Tuple.Provider(), request.Tuple.Operation())
+		if policy.Payload != nil {
+			if violation := policy.Payload.Violation(of.Payload); violation != nil {
+				return "None: the payload violates payload_schema: " + violation.Detail
+			}
+		}
+	}
+	if len(s.Redactions) > 0 {
+		var err error
+		if request.Payload, err = redact(of.Payload, s.Redactions, ""); err != nil {
+			return "The payload cannot be read as JSON."
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.StatementTimeout)
+	defer cancel()
+	text, err := s.Preview(ctx, request)
+	if err != nil {
+		return "None: " + err.Error()
+	}
+	return text
+}
+
 func (s *server) proposeReveal(w http.ResponseWriter, r *http.Request, id int64) {
 	var of string
-	err := s.read(r.Context(), s.pool, func(ctx context.Context, on *operator.Console) (err error) {
+	err := s.read(r.Context(), s.Pool, func(ctx context.Context, on *operator.Console) (err error) {
 		of, err = on.RunOf(ctx, id)
 		return err
 	})

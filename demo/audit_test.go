@@ -51,58 +51,19 @@ func TestAuditCatches(t *testing.T) {
 		count func(Report) int
 		want  string
 	}{
-		"an effect that happened twice": {
-			func(f *facts) { f.ledger.Effects["a"] = 2 },
-			func(r Report) int { return r.DuplicateEffects }, "happened again",
-		},
-		"a completed intent without an effect": {
-			func(f *facts) { delete(f.ledger.Effects, "b") },
-			func(r Report) int { return r.Lost }, "than the ledger says",
-		},
-		"an intent that was never settled": {
-			func(f *facts) { f.intents[2].Status = "" },
-			func(r Report) int { return r.Unsettled - r.Lost }, "not ended when time was up",
-		},
-		"an intent that failed": {
-			func(f *facts) { f.intents[2].Status = "failed"; delete(f.ledger.Effects, "c") },
-			func(r Report) int { return r.Lost }, "than they should",
-		},
-		"a response that was not stored": {
-			func(f *facts) { f.intents[2].Answered = false },
-			func(r Report) int { return r.Lost }, "stored response",
-		},
-		"an effect without a committed intent": {
-			func(f *facts) { f.ledger.Effects["d"] = 1 },
-			func(r Report) int { return r.PhantomEffects }, "no committed intent",
-		},
-		"an effect that carried no key": {
-			func(f *facts) { f.ledger.Effects[""] = 1 },
-			func(r Report) int { return r.PhantomEffects }, "no committed intent",
-		},
-		"an intent in two places": {
-			func(f *facts) { f.intents[0].Places = 2 },
-			func(r Report) int { return r.Misplaced }, "exactly one",
-		},
-		"an intent in no place": {
-			func(f *facts) { f.intents[0].Places = 0 },
-			func(r Report) int { return r.Misplaced }, "exactly one",
-		},
-		"an intent without the agent's state": {
-			func(f *facts) { f.intents[0].HasState, f.counts.States = false, 2 },
-			func(r Report) int { return r.HalfCommitted }, "without the other",
-		},
-		"an agent's state without its intent": {
-			func(f *facts) { f.counts.States = 4 },
-			func(r Report) int { return r.HalfCommitted }, "without the other",
-		},
-		"a key of two payloads": {
-			func(f *facts) { f.counts.Collisions = 1 },
-			func(r Report) int { return r.KeyCollisions }, "another payload",
-		},
-		"an intent that was not committed at all": {
-			func(f *facts) { f.wanted = 4 },
-			func(r Report) int { return 4 - r.Intents }, "meant to commit",
-		},
+		"an effect that happened twice":           {func(f *facts) { f.ledger.Effects["a"] = 2 }, func(r Report) int { return r.DuplicateEffects }, "happened again"},
+		"a completed intent without an effect":    {func(f *facts) { delete(f.ledger.Effects, "b") }, func(r Report) int { return r.Lost }, "than the ledger says"},
+		"an intent that was never settled":        {func(f *facts) { f.intents[2].Status = "" }, func(r Report) int { return r.Unsettled - r.Lost }, "not ended when time was up"},
+		"an intent that failed":                   {func(f *facts) { f.intents[2].Status = "failed"; delete(f.ledger.Effects, "c") }, func(r Report) int { return r.Lost }, "than they should"},
+		"a response that was not stored":          {func(f *facts) { f.intents[2].Answered = false }, func(r Report) int { return r.Lost }, "stored response"},
+		"an effect without a committed intent":    {func(f *facts) { f.ledger.Effects["d"] = 1 }, func(r Report) int { return r.PhantomEffects }, "no committed intent"},
+		"an effect that carried no key":           {func(f *facts) { f.ledger.Effects[""] = 1 }, func(r Report) int { return r.PhantomEffects }, "no committed intent"},
+		"an intent in two places":                 {func(f *facts) { f.intents[0].Places = 2 }, func(r Report) int { return r.Misplaced }, "exactly one"},
+		"an intent in no place":                   {func(f *facts) { f.intents[0].Places = 0 }, func(r Report) int { return r.Misplaced }, "exactly one"},
+		"an intent without the agent's state":     {func(f *facts) { f.intents[0].HasState, f.counts.States = false, 2 }, func(r Report) int { return r.HalfCommitted }, "without the other"},
+		"an agent's state without its intent":     {func(f *facts) { f.counts.States = 4 }, func(r Report) int { return r.HalfCommitted }, "without the other"},
+		"a key of two payloads":                   {func(f *facts) { f.counts.Collisions = 1 }, func(r Report) int { return r.KeyCollisions }, "another payload"},
+		"an intent that was not committed at all": {func(f *facts) { f.wanted = 4 }, func(r Report) int { return 4 - r.Intents }, "meant to commit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -204,14 +165,8 @@ func TestAuditCatchesWhatIsNotUndone(t *testing.T) {
 		spoil func(*facts)
 		wants []string
 	}{
-		"an undo without an effect": {
-			func(f *facts) { f.never("back undo flight") },
-			[]string{lost, net, disorder},
-		},
-		"an undo that failed": {
-			func(f *facts) { f.never("back undo flight"); f.intents[0].Status = "compensation_failed" },
-			[]string{lost, net, disorder},
-		},
+		"an undo without an effect": {func(f *facts) { f.never("back undo flight") }, []string{lost, net, disorder}},
+		"an undo that failed":       {func(f *facts) { f.never("back undo flight"); f.intents[0].Status = "compensation_failed" }, []string{lost, net, disorder}},
 		"undos in the order of the steps": {
 			func(f *facts) {
 				hotel, flight := f.effect("back undo hotel"), f.effect("back undo flight")
@@ -219,54 +174,18 @@ func TestAuditCatchesWhatIsNotUndone(t *testing.T) {
 			},
 			[]string{disorder},
 		},
-		"an undo of something else": {
-			func(f *facts) { f.effect("back undo flight").Path = "/flight/bookings/e99/cancel" },
-			[]string{net, disorder},
-		},
-		"a booking that was cancelled twice": {
-			func(f *facts) { f.happened("nobody", "/hotel/bookings/e2/cancel", "e9") },
-			[]string{phantom, net, disorder},
-		},
-		"an undo beyond what cannot be undone": {
-			func(f *facts) { f.happened("nobody", "/flight/bookings/e1/cancel", "e9") },
-			[]string{phantom, disorder},
-		},
-		"a refused payment that was taken": {
-			func(f *facts) { f.happened("back pay", "/cards/expired/charges", "e9") },
-			[]string{lost, net, disorder},
-		},
-		"a compensated run with a step that is not": {
-			func(f *facts) { f.intents[0].Status = "completed" },
-			[]string{lost},
-		},
-		"a run still going back": {
-			func(f *facts) { f.sagas[0].State = "begun" },
-			[]string{wrongEnd},
-		},
-		"a run that was never rolled back": {
-			func(f *facts) { f.sagas = f.sagas[1:] },
-			[]string{wrongEnd},
-		},
-		"a run that was rolled back without a reason": {
-			func(f *facts) { f.sagas = append(f.sagas, saga{"run-00001", "compensated"}) },
-			[]string{wrongEnd},
-		},
-		"a failed compensation without a page": {
-			func(f *facts) { f.pages = nil },
-			[]string{unpaged},
-		},
-		"a failed compensation that paged twice": {
-			func(f *facts) { f.pages = append(f.pages, f.pages[0]) },
-			[]string{unpaged},
-		},
-		"a page about a step that was undone": {
-			func(f *facts) { f.pages = append(f.pages, page{"compensation_failed", 1}) },
-			[]string{alarm},
-		},
-		"an incident of another kind": {
-			func(f *facts) { f.incidents = append(f.incidents, page{"outcome_unknown", 5}) },
-			[]string{alarm},
-		},
+		"an undo of something else":                   {func(f *facts) { f.effect("back undo flight").Path = "/flight/bookings/e99/cancel" }, []string{net, disorder}},
+		"a booking that was cancelled twice":          {func(f *facts) { f.happened("key-without-intent", "/hotel/bookings/e2/cancel", "e9") }, []string{phantom, net, disorder}},
+		"an undo beyond what cannot be undone":        {func(f *facts) { f.happened("key-without-intent", "/flight/bookings/e1/cancel", "e9") }, []string{phantom, disorder}},
+		"a refused payment that was taken":            {func(f *facts) { f.happened("back pay", "/cards/expired/charges", "e9") }, []string{lost, net, disorder}},
+		"a compensated run with a step that is not":   {func(f *facts) { f.intents[0].Status = "completed" }, []string{lost}},
+		"a run still going back":                      {func(f *facts) { f.sagas[0].State = "begun" }, []string{wrongEnd}},
+		"a run that was never rolled back":            {func(f *facts) { f.sagas = f.sagas[1:] }, []string{wrongEnd}},
+		"a run that was rolled back without a reason": {func(f *facts) { f.sagas = append(f.sagas, saga{"run-00001", "compensated"}) }, []string{wrongEnd}},
+		"a failed compensation without a page":        {func(f *facts) { f.pages = nil }, []string{unpaged}},
+		"a failed compensation that paged twice":      {func(f *facts) { f.pages = append(f.pages, f.pages[0]) }, []string{unpaged}},
+		"a page about a step that was undone":         {func(f *facts) { f.pages = append(f.pages, page{"compensation_failed", 1}) }, []string{alarm}},
+		"an incident of another kind":                 {func(f *facts) { f.incidents = append(f.incidents, page{"outcome_unknown", 5}) }, []string{alarm}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -108,7 +108,7 @@ func buildDrainer(t *testing.T) string {
 	return program
 }
 
-func demoDatabases(t *testing.T, databaseURL string) (count int) {
+func demoDatabases(t *testing.T, databaseURL string) int {
 	t.Helper()
 	ctx := context.Background() // the test's own has ended when this runs last
 	conn, err := pgx.Connect(ctx, databaseURL)
@@ -116,10 +116,7 @@ func demoDatabases(t *testing.T, databaseURL string) (count int) {
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx)
-	if err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_database WHERE datname LIKE 'drainer\_demo\_%'`).Scan(&count); err != nil {
-		t.Fatal(err)
-	}
-	return count
+	return drainertest.Value[int](t, conn, `SELECT count(*) FROM pg_database WHERE datname LIKE 'drainer\_demo\_%'`)
 }
 
 type writerFunc func([]byte) (int, error)

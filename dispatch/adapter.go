@@ -70,6 +70,12 @@ type Greeter interface {
 	Greet(ctx context.Context) Result
 }
 
+// Previewer is an [Adapter] that writes a request as it would send it, without credentials, and sends nothing. An
+// error carries no payload.
+type Previewer interface {
+	Preview(ctx context.Context, request Request) (string, error)
+}
+
 // Outcome says how an attempt ended, by the evidence that the adapter or the
 // engine has of it.
 type Outcome string

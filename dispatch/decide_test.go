@@ -241,54 +241,23 @@ func TestDoubtThatEndsTheAttemptsIsLookedUp(t *testing.T) {
 		class   dispatch.Class
 		history dispatch.History
 		result  dispatch.Result
-		want    dispatch.Decision
+		wait    time.Duration
 	}{
-		{
-			"an ambiguous attempt at what must not be repeated", dispatch.NonIdempotent,
-			dispatch.History{Tries: 1, SinceStart: 5 * time.Second},
-			dispatch.Result{Outcome: dispatch.Ambiguous},
-			dispatch.Decision{Status: unknown, Lookup: true, Delay: 35 * time.Second, Tries: 1, MaybeApplied: true},
-		},
-		{
-			"a lost worker may have sent until a moment ago", dispatch.NonIdempotent,
-			dispatch.History{Tries: 1, SinceStart: time.Hour},
-			dispatch.Result{Outcome: dispatch.Lost},
-			dispatch.Decision{Status: unknown, Lookup: true, Delay: 40 * time.Second, Tries: 1, MaybeApplied: true},
-		},
-		{
-			"an attempt that used up its timeout", dispatch.NonIdempotent,
-			dispatch.History{Tries: 1, SinceStart: time.Minute},
-			dispatch.Result{Outcome: dispatch.Ambiguous},
-			dispatch.Decision{Status: unknown, Lookup: true, Delay: 10 * time.Second, Tries: 1, MaybeApplied: true},
-		},
-		{
-			"the last try", dispatch.KeyIdempotent,
-			dispatch.History{Tries: 8, SinceStart: time.Minute},
-			dispatch.Result{Outcome: dispatch.Ambiguous},
-			dispatch.Decision{Status: unknown, Lookup: true, Delay: 10 * time.Second, Tries: 8, MaybeApplied: true},
-		},
-		{
-			"a refusal after doubt", dispatch.KeyIdempotent,
-			dispatch.History{Tries: 2, SinceStart: time.Minute, MaybeApplied: true},
-			dispatch.Result{Outcome: dispatch.Rejected},
-			dispatch.Decision{Status: unknown, Lookup: true, Delay: 10 * time.Second, Tries: 2, MaybeApplied: true},
-		},
-		{
-			"an answer that no repetition can change", dispatch.KeyIdempotent,
-			dispatch.History{Tries: 1, SinceStart: time.Minute},
-			dispatch.Result{Outcome: dispatch.Ambiguous, Final: true},
-			dispatch.Decision{Status: unknown, Lookup: true, Delay: 10 * time.Second, Tries: 1, MaybeApplied: true},
-		},
-		{
-			"a refusal without doubt needs no lookup", dispatch.NonIdempotent,
-			dispatch.History{Tries: 1},
-			dispatch.Result{Outcome: dispatch.Rejected},
-			dispatch.Decision{Status: failed, Tries: 1},
-		},
+		{"an ambiguous attempt at what must not be repeated", dispatch.NonIdempotent, dispatch.History{Tries: 1, SinceStart: 5 * time.Second}, dispatch.Result{Outcome: dispatch.Ambiguous}, 35 * time.Second},
+		{"a lost worker may have sent until a moment ago", dispatch.NonIdempotent, dispatch.History{Tries: 1, SinceStart: time.Hour}, dispatch.Result{Outcome: dispatch.Lost}, 40 * time.Second},
+		{"an attempt that used up its timeout", dispatch.NonIdempotent, dispatch.History{Tries: 1, SinceStart: time.Minute}, dispatch.Result{Outcome: dispatch.Ambiguous}, 10 * time.Second},
+		{"the last try", dispatch.KeyIdempotent, dispatch.History{Tries: 8, SinceStart: time.Minute}, dispatch.Result{Outcome: dispatch.Ambiguous}, 10 * time.Second},
+		{"a refusal after doubt", dispatch.KeyIdempotent, dispatch.History{Tries: 2, SinceStart: time.Minute, MaybeApplied: true}, dispatch.Result{Outcome: dispatch.Rejected}, 10 * time.Second},
+		{"an answer that no repetition can change", dispatch.KeyIdempotent, dispatch.History{Tries: 1, SinceStart: time.Minute}, dispatch.Result{Outcome: dispatch.Ambiguous, Final: true}, 10 * time.Second},
 	} {
-		if got := asking(test.class).Decide(test.history, test.result, 0); got != test.want {
-			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+		want := dispatch.Decision{Status: unknown, Lookup: true, Delay: test.wait, Tries: test.history.Tries, MaybeApplied: true}
+		if got := asking(test.class).Decide(test.history, test.result, 0); got != want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, want)
 		}
+	}
+	got := asking(dispatch.NonIdempotent).Decide(dispatch.History{Tries: 1}, dispatch.Result{Outcome: dispatch.Rejected}, 0)
+	if want := (dispatch.Decision{Status: failed, Tries: 1}); got != want {
+		t.Errorf("a refusal without doubt needs no lookup: %+v, want %+v", got, want)
 	}
 }
 

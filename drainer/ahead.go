@@ -44,7 +44,7 @@ func (t *tenant) parts(part Part, now time.Time) []Part {
 		if a.cursor.Compare(t.fronts[0].cursor) < 0 {
 			a.cursor = t.fronts[0].cursor
 		}
-		part.After, part.Ahead, part.Crowd = a.cursor, min(max(leastWindow, 10*part.Limit), mostWindow), t.crowd()
+		part.After, part.Ahead, part.Crowd = a.cursor, min(max(leastWindow, 10*part.Limit), mostWindow), t.passedRuns()
 		part.Limit = max(1, part.Limit/(len(t.fronts)+1))
 		return []Part{part}
 	}
@@ -66,20 +66,20 @@ func (t *tenant) parts(part Part, now time.Time) []Part {
 	return rotated(parts, a.turn) // the first ones may have all the bytes
 }
 
-// crowd lists the runs that looks pass by.
-func (t *tenant) crowd() []string {
-	crowd := slices.Clone(t.ahead.passed)
+// passedRuns lists the runs that looks pass by.
+func (t *tenant) passedRuns() []string {
+	runs := slices.Clone(t.ahead.passed)
 	for _, f := range t.fronts {
 		if f.runs.rows >= aCrowd/2 {
-			crowd = append(crowd, f.runs.run)
+			runs = append(runs, f.runs.run)
 		}
 	}
-	return crowd
+	return runs
 }
 
-// leaves gives up a front that found less than its part: it has come to where the next one begins, or to the end of
+// dropFront gives up a front that found less than its part: it has come to where the next one begins, or to the end of
 // what is due. It reports whether the tenant may have more.
-func (t *tenant) leaves(at int, part Part) bool {
+func (t *tenant) dropFront(at int, part Part) bool {
 	if at < 0 || len(t.fronts) == 1 {
 		return at < 0
 	}
@@ -110,8 +110,8 @@ func (t *tenant) count(part Part, run string) {
 	}
 }
 
-// weigh decides whether looks ahead are needed, and which runs have fronts, after some rows were counted.
-func (t *tenant) weigh(now time.Time) {
+// adjustFronts decides whether looks ahead are needed, and which runs have fronts, after some rows were counted.
+func (t *tenant) adjustFronts(now time.Time) {
 	a := &t.ahead
 	for i := len(t.fronts) - 1; i > 0; i-- {
 		own := t.fronts[i].runs
@@ -126,7 +126,7 @@ func (t *tenant) weigh(now time.Time) {
 	case first.runs.rows >= aCrowd && !a.isOn:
 		a.isOn, a.cursor, a.begunAt = true, first.cursor, now
 	}
-	if crowd := t.crowd(); !a.isOn || a.found.rows < aCrowd || slices.Contains(crowd, a.found.run) || len(crowd) >= crowdsAtOnce {
+	if crowd := t.passedRuns(); !a.isOn || a.found.rows < aCrowd || slices.Contains(crowd, a.found.run) || len(crowd) >= crowdsAtOnce {
 		return
 	}
 	if t.limited { // one part at a time can keep its limit

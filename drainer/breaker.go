@@ -95,8 +95,8 @@ func (b *breaker) admits(row *Row) bool {
 	return passage == passRows || (row.Probe == b.name && passage != passPaused)
 }
 
-// shutsFor is how long it lets nothing through yet, as far as this process knows.
-func (b *breaker) shutsFor() time.Duration {
+// remaining is how long it lets nothing through yet, as far as this process knows.
+func (b *breaker) remaining() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	until := b.openUntil
@@ -136,8 +136,8 @@ func (b *breaker) coolDownFor(asked time.Duration) time.Duration {
 	return min(max(b.coolDown, asked), longestCoolDown)
 }
 
-// learn takes over what the fleet knows, and returns what was known before.
-func (b *breaker) learn(gate Gate) (before Gate) {
+// applyGate takes over what the fleet knows, and returns what was known before.
+func (b *breaker) applyGate(gate Gate) (before Gate) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	before, b.gate = b.gate, gate

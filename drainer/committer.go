@@ -145,18 +145,18 @@ func (c *committer) commit(ctx context.Context, shares []*share) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	started := time.Now()
-	err := c.carryOut(ctx, shares)
+	err := c.execute(ctx, shares)
 	c.observe(time.Since(started), err)
 }
 
-// carryOut settles and claims in one commit, or on two connections where a lane alone
+// execute settles and claims in one commit, or on two connections where a lane alone
 // has much to settle: one commit saves little then, and the database has more than one
 // core. What is claimed does not wait for what is settled: it would count as sent if
 // this worker died meanwhile. Where only the settling fails the lanes settle again,
 // which changes nothing; where the claiming does, they reclaim what they do not
 // know of. Who settles again claims after that: nothing more is sent as long as
 // nothing can be settled, and what became of a row may have to be looked up first.
-func (c *committer) carryOut(ctx context.Context, shares []*share) error {
+func (c *committer) execute(ctx context.Context, shares []*share) error {
 	batch := merge(shares)
 	switch {
 	case batch.claims() && batch.repeats():

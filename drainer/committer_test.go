@@ -79,7 +79,7 @@ func TestEveryLaneGetsItsPartOfASharedTurn(t *testing.T) {
 		}
 		return BatchReply{Refused: []int{1, 3, 5}, Claimed: claimed}, nil
 	}), "worker", nil, nil)
-	if err := committer.carryOut(t.Context(), shares); err != nil {
+	if err := committer.execute(t.Context(), shares); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range [][]int64{{2}, nil, nil, {4, 6}} {
@@ -98,7 +98,7 @@ func TestAFailedTurnFailsForAllItsLanes(t *testing.T) {
 	settles, first := asked(ofIntents(1), nil, Claim{})
 	claims, second := claiming()
 	committer := newCommitter(commitFunc(func(context.Context, Batch) (BatchReply, error) { return BatchReply{}, errAway }), "worker", nil, nil)
-	if err := committer.carryOut(t.Context(), []*share{settles, claims}); !errors.Is(err, errAway) {
+	if err := committer.execute(t.Context(), []*share{settles, claims}); !errors.Is(err, errAway) {
 		t.Errorf("it says %v", err)
 	}
 	if news := <-first.settled; !errors.Is(news.err, errAway) {
@@ -141,7 +141,7 @@ func TestALargeTurnOfOneLaneSettlesAndClaimsAtOnce(t *testing.T) {
 				for i := range shares {
 					shares[i], _ = asked(test.settle, nil, test.claim)
 				}
-				if err := committer.carryOut(t.Context(), shares); err != nil {
+				if err := committer.execute(t.Context(), shares); err != nil {
 					t.Error(err)
 				}
 			})
@@ -162,7 +162,7 @@ func TestATurnThatRepeatsClaimsOnlyOnceItHasSettled(t *testing.T) {
 				return BatchReply{Claimed: make([]ClaimReply, len(batch.Claims))}, nil
 			}), "worker", nil, nil)
 			batch, hears := asked([]Settlement{{Row: &Row{}, Repeats: true}}, nil, Claim{Provider: "a", Limit: 1})
-			if err := committer.carryOut(t.Context(), []*share{batch}); !errors.Is(err, failure) {
+			if err := committer.execute(t.Context(), []*share{batch}); !errors.Is(err, failure) {
 				t.Errorf("it says %v", err)
 			}
 			settled, claimed := <-hears.settled, <-hears.claimed
@@ -216,7 +216,7 @@ func largeTurnWhere(t *testing.T, hangs func(Batch) bool) (hears *inFlight, fail
 	}), "worker", nil, nil)
 	batch, hears := asked(ofIntents(make([]int64, worthTwo)...), []int64{7}, Claim{Limit: 1})
 	go func() {
-		if err := committer.carryOut(t.Context(), []*share{batch}); !errors.Is(err, errAway) {
+		if err := committer.execute(t.Context(), []*share{batch}); !errors.Is(err, errAway) {
 			t.Errorf("the turn ended with %v", err)
 		}
 	}()

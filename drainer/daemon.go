@@ -22,7 +22,8 @@ import (
 // Settings are the engine's own; a provider's are in [dispatch.Provider].
 type Settings struct {
 	Worker WorkerSettings
-	Once   bool // stop when nothing is due and nothing is in flight
+	Digest []byte // of the whole configuration, which [Daemon.Reload] replaces; it is keyed before others see it
+	Once   bool   // stop when nothing is due and nothing is in flight
 
 	// Sagas gets, after the commit, what a batch meant for sagas, where it meant
 	// anything. It must not block. It may be nil.
@@ -100,18 +101,18 @@ func (d *Daemon) Run(ctx context.Context) error {
 // still finish what they began.
 func (d *Daemon) succeed(ctx context.Context) error {
 	var generations errgroup.Group
-	begin := func(providers []dispatch.Provider, takeOver func()) *generation {
-		generation := newGeneration(ctx, d, providers, takeOver)
+	begin := func(providers []dispatch.Provider, digest []byte, takeOver func()) *generation {
+		generation := newGeneration(ctx, d, providers, digest, takeOver)
 		generations.Go(func() error { return generation.run(ctx) })
 		return generation
 	}
-	current := begin(d.first, func() {})
+	current := begin(d.first, d.settings.Digest, func() {})
 	for {
 		select {
 		case <-current.ended:
 			return generations.Wait()
 		case reload := <-d.reloads:
-			next := begin(reload.providers, func() {
+			next := begin(reload.providers, reload.digest, func() {
 				d.observer.serve(reload.providers)
 				current.retire()
 			})
@@ -131,6 +132,7 @@ func (d *Daemon) succeed(ctx context.Context) error {
 // at the generation's end.
 type generation struct {
 	providers []dispatch.Provider
+	digest    []byte // of the whole configuration
 	daemon    *Daemon
 	takeOver  func()          // once the first session has joined
 	begun     chan bool       // then true; at the end false
@@ -139,8 +141,8 @@ type generation struct {
 	ended     chan struct{}
 }
 
-func newGeneration(stop context.Context, daemon *Daemon, providers []dispatch.Provider, takeOver func()) *generation {
-	g := &generation{providers: providers, daemon: daemon, begun: make(chan bool, 2), ended: make(chan struct{})}
+func newGeneration(stop context.Context, daemon *Daemon, providers []dispatch.Provider, digest []byte, takeOver func()) *generation {
+	g := &generation{providers: providers, digest: digest, daemon: daemon, begun: make(chan bool, 2), ended: make(chan struct{})}
 	g.takeOver = sync.OnceFunc(func() {
 		takeOver()
 		g.begun <- true
@@ -155,7 +157,7 @@ func (g *generation) run(stop context.Context) error {
 	defer g.retire()
 	defer func() { g.begun <- false }()
 	last, err := g.serve(stop)
-	closeAdapters(g.providers, last.busyWith, g.daemon.log)
+	closeAdapters(g.providers, last.hasInFlight, g.daemon.log)
 	if stop.Err() == nil {
 		g.daemon.observer.forget(g.providers)
 	}
@@ -164,7 +166,7 @@ func (g *generation) run(stop context.Context) error {
 
 func (g *generation) serve(stop context.Context) (last *session, err error) {
 	for {
-		session := newSession(g.daemon, g.providers)
+		session := newSession(g.daemon, g.providers, g.digest)
 		if !session.join(g.retired) {
 			return session, nil
 		}
@@ -276,11 +278,12 @@ var errStopped = errors.New("the daemon is stopping; nothing was reloaded")
 // reload is handed from [Daemon.Reload] to [Daemon.Run].
 type reload struct {
 	providers []dispatch.Provider
+	digest    []byte
 	done      chan error
 }
 
-// Reload puts these providers in the place of those that the daemon serves. It
-// returns nil when they are served: when a new worker has joined that claims
+// Reload puts these providers in the place of those that the daemon serves. The digest
+// is that of the whole configuration. It returns nil when they are served: when a new worker has joined that claims
 // for them. While the database is away, it waits, and the old ones stay.
 //
 // The worker before claims nothing more from then on. It gives back what it has
@@ -290,8 +293,8 @@ type reload struct {
 //
 // The adapters are the daemon's, whatever Reload returns; no adapter may be
 // handed in twice. An error says that the daemon has stopped.
-func (d *Daemon) Reload(providers []dispatch.Provider) error {
-	request := reload{providers, make(chan error, 1)}
+func (d *Daemon) Reload(providers []dispatch.Provider, digest []byte) error {
+	request := reload{providers, digest, make(chan error, 1)}
 	select {
 	case d.reloads <- request:
 		return <-request.done
@@ -370,7 +373,7 @@ type closedRuns struct {
 	runs atomic.Pointer[map[string]struct{}]
 }
 
-func (c *closedRuns) learn(runs []string) {
+func (c *closedRuns) add(runs []string) {
 	closed := make(map[string]struct{}, len(runs))
 	for _, run := range runs {
 		closed[run] = struct{}{}
@@ -378,9 +381,9 @@ func (c *closedRuns) learn(runs []string) {
 	c.runs.Store(&closed)
 }
 
-// bars reports whether a claimed row must not be sent any more. Undos and
+// contains reports whether a claimed row must not be sent any more. Undos and
 // questions still are: they end what the run began.
-func (c *closedRuns) bars(row *Row) bool {
+func (c *closedRuns) contains(row *Row) bool {
 	closed := c.runs.Load()
 	if closed == nil || row.Undoes != nil || row.Lookup {
 		return false

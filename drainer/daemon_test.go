@@ -74,7 +74,7 @@ func TestAStopEndsAReloadThatWaitsForTheDatabase(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended, reloaded := make(chan error, 1), make(chan error, 1)
 		go func() { ended <- daemon.Run(ctx) }()
-		go func() { reloaded <- daemon.Reload(counted(&second)) }()
+		go func() { reloaded <- daemon.Reload(counted(&second), nil) }()
 		synctest.Wait() // both try to join
 		stop()
 		if err := <-reloaded; !errors.Is(err, errStopped) {
@@ -144,15 +144,15 @@ func TestOnlyForwardStepsOfAClosedRunAreBarred(t *testing.T) {
 		"a step of a run open": {Row{Tuple: of("open")}, false},
 	} {
 		var c closedRuns
-		if c.bars(&test.row) {
+		if c.contains(&test.row) {
 			t.Errorf("%s: barred before anything was closed", name)
 		}
-		c.learn([]string{"closed"})
-		if got := c.bars(&test.row); got != test.want {
+		c.add([]string{"closed"})
+		if got := c.contains(&test.row); got != test.want {
 			t.Errorf("%s: barred is %t, want %t", name, got, test.want)
 		}
-		c.learn(nil)
-		if c.bars(&test.row) {
+		c.add(nil)
+		if c.contains(&test.row) {
 			t.Errorf("%s: barred after all was forgotten", name)
 		}
 	}

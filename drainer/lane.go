@@ -105,7 +105,7 @@ func (l *lane) run(life lifetimes) error {
 	for !l.finished(life.stop) && life.giveUp.Err() == nil {
 		l.round(life)
 	}
-	l.pool.dismiss()
+	l.pool.close()
 	if l.unsettled() {
 		return context.Cause(life.giveUp) // without waiting for an adapter that ignores its context
 	}
@@ -346,7 +346,7 @@ func (l *lane) onClaimed(result claimResult) {
 			l.probes[row.Probe]++
 		}
 		l.pool.spend(row)
-		l.pool.hand(row)
+		l.pool.submit(row)
 	}
 	l.outstanding += len(rows)
 	l.observer.claimed(l.route.provider, len(rows))
@@ -459,7 +459,7 @@ func (l *lane) reclaim(life lifetimes) error {
 	}
 	if len(released) > 0 {
 		l.log.Warn("gave back rows whose claim's reply was lost", "rows", len(released))
-		l.planner.scan.owe()
+		l.planner.scan.requestLook()
 	}
 	l.reclaimAt = time.Now().Add(reclaimInterval)
 	return nil
@@ -496,7 +496,7 @@ func (l *lane) releaseWaiting(delay time.Duration, class string) {
 		l.collected(1)
 	}
 	for _, probe := range probes {
-		l.pool.hand(probe)
+		l.pool.submit(probe)
 	}
 }
 

@@ -269,7 +269,7 @@ func TestARowThatMustNotBeSentNowIsGivenBackUnsentAndUncounted(t *testing.T) {
 	fleet := func(gate Gate) func(*lane, *Row) {
 		return func(l *lane, _ *Row) {
 			gate.Name, gate.Workers = "sim", 1
-			l.server.learn(gate)
+			l.server.applyGate(gate)
 		}
 	}
 	longAgo := time.Now().Add(-time.Hour)
@@ -288,8 +288,8 @@ func TestARowThatMustNotBeSentNowIsGivenBackUnsentAndUncounted(t *testing.T) {
 		"the lease may be over":      {func(l *lane, _ *Row) { l.pool.lease.renew(longAgo) }, "", 0},
 		"the provider is paused":     {fleet(Gate{Breaker: BreakerClosed, Paused: true}), "provider_paused", fleetInterval},
 		"the provider is overloaded": {fleet(Gate{Breaker: BreakerOpen, OpenFor: time.Minute}), "circuit_open", fleetInterval},
-		"its run was closed":         {func(l *lane, row *Row) { l.pool.closed.learn([]string{row.Tuple.AgentRunID}) }, "run_closed", 0},
-		"another run goes back":      {func(l *lane, _ *Row) { l.pool.closed.learn([]string{"another"}) }, "sent", 0},
+		"its run was closed":         {func(l *lane, row *Row) { l.pool.closed.add([]string{row.Tuple.AgentRunID}) }, "run_closed", 0},
+		"another run is rolled back": {func(l *lane, _ *Row) { l.pool.closed.add([]string{"another"}) }, "sent", 0},
 		"it may be the probe": {func(l *lane, row *Row) {
 			fleet(Gate{Breaker: BreakerOpen, OpenFor: time.Minute})(l, row)
 			row.Probe = "sim"
@@ -332,7 +332,7 @@ func TestARowOfAShutOperationWaitsWhereItDelaysNoNeighbour(t *testing.T) {
 		sent := false
 		l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { sent = true; return healthy }))
 		l = laneOn(test.way, l.server.provider)
-		l.pool.upstreams["sim"].learnOperations(shut)
+		l.pool.upstreams["sim"].applyOperationGates(shut)
 		test.row.Tries, test.row.ClaimedAt = 2, time.Now()
 		got := l.pool.attempt(lifetimes{stop: t.Context(), abort: t.Context()}, &test.row)
 		if sent || got.Park != test.park || got.Decision.Tries != 1 || got.Decision.Delay.Round(time.Second) != test.delay.Round(time.Second) {
@@ -344,7 +344,7 @@ func TestARowOfAShutOperationWaitsWhereItDelaysNoNeighbour(t *testing.T) {
 func TestAShutOperationIsTriedOnceInAWhileAndBesideTheOthers(t *testing.T) {
 	t.Parallel()
 	l := laneTo(nil)
-	l.server.learnOperations(map[string]Gate{"sim/act": {Name: "sim/act", Breaker: BreakerOpen}})
+	l.server.applyOperationGates(map[string]Gate{"sim/act": {Name: "sim/act", Breaker: BreakerOpen}})
 	first := l.planner.nextClaim(l.load(t.Context()))
 	if first.Operation != "act" || first.Limit != 1 || first.ProbeFor == 0 || len(first.Parts) > 0 {
 		t.Errorf("the first claim is %+v, want a probe of the operation", first)
@@ -486,7 +486,7 @@ func TestALanePrefetchesAsMuchAsItEndsAndAsMemoryAllows(t *testing.T) {
 
 func TestTenantsTakeTurnsByWeight(t *testing.T) {
 	t.Parallel()
-	var waiting turns
+	var waiting fairQueue
 	put := func(first int64, tenants ...int16) {
 		for i, tenant := range tenants {
 			waiting.put(&Row{IntentID: first + int64(i), Tenant: tenant, Weight: map[int16]int{1: 2}[tenant]})
@@ -519,7 +519,7 @@ func TestTenantsTakeTurnsByWeight(t *testing.T) {
 // A tenant that always has a row waiting takes no more room for it than one whose rows run out.
 func TestALineThatNeverEndsTakesNoMoreRoom(t *testing.T) {
 	t.Parallel()
-	var waiting turns
+	var waiting fairQueue
 	waiting.put(&Row{IntentID: 0})
 	for id := int64(1); id <= 100_000; id++ {
 		waiting.put(&Row{IntentID: id})

@@ -262,11 +262,11 @@ func TestWhatTheWorkersShareIsLearntWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	l := laneTo(nil)
 	s := &session{upstreams: l.pool.upstreams, closed: l.pool.closed, observer: l.observer, store: awayStore{gates: []Gate{{Name: "sim", Paused: true}}}}
-	s.closed.learn([]string{"run"})
+	s.closed.add([]string{"run"})
 	if err := s.readFleet(t.Context()); !errors.Is(err, errAway) {
 		t.Errorf("%v, want that the database is away", err)
 	}
-	if l.pool.isPaused() || !s.closed.bars(&Row{Tuple: tracedRow(nil).Tuple}) {
+	if l.pool.isPaused() || !s.closed.contains(&Row{Tuple: tracedRow(nil).Tuple}) {
 		t.Error("the last known does not stand")
 	}
 }
@@ -332,11 +332,11 @@ func TestTheSharesOfAFleetAddUpToTheLimit(t *testing.T) {
 func TestAWorkerKeepsToItsShare(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(dispatch.Provider{Concurrency: 10, RateLimit: dispatch.RateLimit{PerSecond: 90, Burst: 9}})
-	u.learn(Gate{Workers: 3, Rank: 0})
+	u.applyGate(Gate{Workers: 3, Rank: 0})
 	if slots, rate, burst := u.slots.size(), u.pace.Limit(), u.pace.Burst(); slots != 4 || rate != 30 || burst != 3 {
 		t.Errorf("%d slots, %v a second, bursts of %d; want 4, 30 and 3", slots, rate, burst)
 	}
-	u.learn(Gate{Workers: 20, Rank: 19})
+	u.applyGate(Gate{Workers: 20, Rank: 19})
 	if slots := u.slots.size(); slots != 0 {
 		t.Errorf("the last of twenty has %d of ten slots", slots)
 	}
@@ -345,7 +345,7 @@ func TestAWorkerKeepsToItsShare(t *testing.T) {
 func TestABudgetIsSpentAndComesBack(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(dispatch.Provider{Concurrency: 10, RateLimit: dispatch.RateLimit{PerSecond: 0.001, Burst: 2}})
-	u.learn(Gate{Workers: 1}) // and it starts with one, not with a burst
+	u.applyGate(Gate{Workers: 1}) // and it starts with one, not with a burst
 	for _, want := range []int{1, 0} {
 		got, wait := u.budget()
 		if got != want || (got == 0) != (wait > 0) {

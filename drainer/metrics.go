@@ -49,7 +49,7 @@ type metrics struct {
 
 func newObserver(providers []dispatch.Provider, native bool, log *slog.Logger, registerer prometheus.Registerer) *observer {
 	metrics := newMetrics(native, registerer)
-	o := &observer{metrics: metrics, log: log, tallies: newTallies(metrics, log.Handler()), generations: map[string]int{}, unknownTold: map[string]time.Time{}}
+	o := &observer{metrics: metrics, log: log, series: newSeriesByEnding(metrics, log.Handler()), generations: map[string]int{}, unknownTold: map[string]time.Time{}}
 	o.serve(providers)
 	o.metrics.announce(dispatch.Provider{Name: unconfigured})
 	return o
@@ -83,7 +83,7 @@ func newMetrics(native bool, registerer prometheus.Registerer) *metrics {
 		inFlight:       gauge("in_flight", "Rows claimed by this process and not yet ended.", "provider"),
 		stalled:        gauge("lane_stalled", "Lanes of the provider whose batches have failed for over a minute.", "provider"),
 		replays:        counter("replays_total", "Answers that the provider gave from its memory of the key.", "provider"),
-		firstReplays:   counter("first_replays_total", "Completions of intents whose first attempt the provider answered from its memory of the key.", "provider"),
+		firstReplays:   counter("first_replays_total", "Intents whose first attempt the provider answered from its memory of the key.", "provider"),
 		breakers:       gauge("circuit_breaker_state", "1 for the state that the provider's shared breaker is in.", "provider", "state"),
 		shutOperations: gauge("operation_circuit_breaker_open", "1 while the operation's shared breaker is not closed; absent until it first opens.", "provider", "operation"),
 		paused:         gauge("provider_paused", "1 while an operator has paused the provider.", "provider"),
@@ -133,7 +133,7 @@ type observer struct {
 	metrics   *metrics
 	log       *slog.Logger
 	providers atomic.Pointer[map[string]dispatch.Provider] // of the newest configuration
-	tallies   *tallies
+	series    *seriesByEnding
 
 	mu          sync.Mutex
 	unknownTold map[string]time.Time // when an unknown operation was last logged, by provider: only configured ones come here
@@ -214,7 +214,7 @@ func (o *observer) attempted(s *Settlement, operation string) {
 	if s.firstReplay() {
 		o.metrics.firstReplays.WithLabelValues(s.Row.server()).Inc()
 	}
-	o.tallies.of(endingOf(s, operation, o.label(s.Row.Tuple.Provider()))).count(s)
+	o.series.of(endingOf(s, operation, o.label(s.Row.Tuple.Provider()))).count(s)
 }
 
 func (o *observer) label(provider string) string {
@@ -352,9 +352,9 @@ func endingOf(s *Settlement, operation, settledAs string) ending {
 	}
 }
 
-// tally holds the series that an ending counts in, found once: to find a series by its labels
+// endingSeries holds the series that an ending counts in, found once: to find a series by its labels
 // takes longer than to count.
-type tally struct {
+type endingSeries struct {
 	line     attemptLine
 	attempts prometheus.Counter
 	took     prometheus.Observer
@@ -362,20 +362,20 @@ type tally struct {
 	latency  prometheus.Observer // nil unless it completed
 }
 
-// tallies are those of all endings so far.
-type tallies struct {
+// seriesByEnding has the series of all endings so far.
+type seriesByEnding struct {
 	metrics *metrics
 	lines   slog.Handler
 
 	mu  sync.RWMutex
-	all map[ending]*tally
+	all map[ending]*endingSeries
 }
 
-func newTallies(metrics *metrics, lines slog.Handler) *tallies {
-	return &tallies{metrics: metrics, lines: lines, all: map[ending]*tally{}}
+func newSeriesByEnding(metrics *metrics, lines slog.Handler) *seriesByEnding {
+	return &seriesByEnding{metrics: metrics, lines: lines, all: map[ending]*endingSeries{}}
 }
 
-func (t *tallies) of(e ending) *tally {
+func (t *seriesByEnding) of(e ending) *endingSeries {
 	t.mu.RLock()
 	known := t.all[e]
 	t.mu.RUnlock()
@@ -390,8 +390,8 @@ func (t *tallies) of(e ending) *tally {
 	return t.all[e]
 }
 
-func (t *tallies) find(e ending) *tally {
-	found := &tally{
+func (t *seriesByEnding) find(e ending) *endingSeries {
+	found := &endingSeries{
 		line:     newAttemptLine(t.lines, e),
 		attempts: t.metrics.attempts.of(e.server, e.operation, e.outcome),
 		took:     t.metrics.dispatchDuration.WithLabelValues(e.server),
@@ -405,7 +405,7 @@ func (t *tallies) find(e ending) *tally {
 	return found
 }
 
-func (t *tally) count(s *Settlement) {
+func (t *endingSeries) count(s *Settlement) {
 	t.attempts.Inc()
 	observe(t.took, s.FinishedAt.Sub(s.StartedAt), s.Row.spans)
 	if t.settled != nil {

@@ -43,7 +43,7 @@ func TestEachChangeOfAGateIsALine(t *testing.T) {
 	} {
 		said.Reset()
 		step.gate.Name = "sim"
-		o.gate(b.learn(step.gate), step.gate)
+		o.gate(b.applyGate(step.gate), step.gate)
 		if said.String() != step.want {
 			t.Errorf("%+v: it says\n%swant\n%s", step.gate, said, step.want)
 		}
@@ -134,7 +134,7 @@ func TestAReplayForAnIntentsFirstAttemptIsCountedAndIsOfInterest(t *testing.T) {
 			policy := dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: time.Hour, MaxAttempts: 3, FirstReplayOpens: opens}
 			s := &Settlement{Row: &test.row, StartedAt: sent, FinishedAt: sent, Result: test.result}
 			s.Decision = policy.Decide(test.row.History(sent, sent), test.result, 0)
-			s.conclude(policy)
+			s.setConsequences(policy)
 			o.attempted(s, "act")
 			if s.Foreign != (test.first && opens) {
 				t.Errorf("%s, opens %t: it is an incident: %t", name, opens, s.Foreign)

@@ -194,7 +194,7 @@ func (p *planner) nextClaim(l load) Claim {
 		return claim
 	}
 	if claim.ProbeFor > 0 {
-		p.scan.owed = false // it looks everywhere: the one row that may be tried can lie behind a cursor
+		p.scan.lookRequested = false // it looks everywhere: the one row that may be tried can lie behind a cursor
 	} else {
 		if p.claim.LooksLast && l.outstanding == 0 {
 			p.scan.rescan() // the lane ends with a look at everything
@@ -220,7 +220,7 @@ func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
 		p.payloadBytes = bytes / len(reply.Rows)
 	}
 	if claim.Operation != "" {
-		p.scan.owe() // it looked elsewhere
+		p.scan.requestLook() // it looked elsewhere
 		return
 	}
 	p.scan.looked(claim, reply, now)
@@ -229,7 +229,7 @@ func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
 		found = max(1, found) // others have due rows
 	}
 	if !p.isDetour && p.idle.looked(claim.Idle, begun, now, found) {
-		p.scan.owe()
+		p.scan.requestLook()
 	}
 }
 

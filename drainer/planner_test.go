@@ -116,6 +116,42 @@ func TestALaneThatDrainsOnceDoesNotWaitForItsLastFullScan(t *testing.T) {
 	})
 }
 
+// Another worker may hold what a limit keeps for minutes.
+func TestALaneThatWaitsForATenantsLimitScansNoMoreThanAnyOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const took, looks = 400 * time.Millisecond, 240 // in a minute
+		p := planner{claim: Claim{LooksLast: true}}
+		look(&p.scan, 5, 2, took)
+		scans := 0
+		next := func(reply ClaimReply) {
+			time.Sleep(pollInterval)
+			claim := p.nextClaim(load{now: time.Now(), slots: 5, budget: 5, passage: passRows})
+			if claim.IsFull() {
+				scans++
+			} else {
+				reply.Held = false // it is not asked
+			}
+			reply.Took = took
+			p.claimed(claim, time.Now(), time.Now(), reply)
+		}
+		for range looks {
+			if next(ClaimReply{Held: true}); p.scan.nothing {
+				t.Fatal("it ends while rows are kept")
+			}
+		}
+		if most := int(looks*pollInterval/(fullScanShare*took)) + 1; scans == 0 || scans > most {
+			t.Errorf("%d of %d looks were full scans, want at most %d", scans, looks, most)
+		}
+		p.claimed(p.nextClaim(load{now: time.Now(), slots: 5, budget: 5, passage: passRows}), time.Now(), time.Now(), found(1))
+		for range 2 {
+			next(ClaimReply{})
+		}
+		if !p.scan.nothing {
+			t.Error("once it found what was kept, it waits for its last full scan")
+		}
+	})
+}
+
 func TestOnlyAnEmptyFullScanShowsThatNothingIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s scan
@@ -141,7 +177,7 @@ func TestOnlyAnEmptyFullScanShowsThatNothingIsDue(t *testing.T) {
 func TestAnOwedLookIsTakenOnce(t *testing.T) {
 	var s scan
 	look(&s, 5, 0, time.Millisecond)
-	s.owe()
+	s.requestLook()
 	if !s.again() {
 		t.Error("want the look that is owed")
 	}
@@ -155,7 +191,7 @@ func TestALookThatBeganBeforePaysNoDebt(t *testing.T) {
 	var s scan
 	look(&s, 5, 0, time.Millisecond)
 	earlier := planned(&s, 5)
-	s.owe()
+	s.requestLook()
 	s.looked(earlier, found(0), time.Now())
 	if !s.again() {
 		t.Error("the look that is owed has not begun")
@@ -226,7 +262,7 @@ func TestATurnBeginsBesideAnotherOneOnlyWithAsMuchAsATurnCarries(t *testing.T) {
 		"there is no room for so many": {0, func(l *lane) { l.inFlight.add(settling); l.outstanding = 4 * fullBatch }, false, false},
 		"one of them has failed":       {fullBatch, func(l *lane) { l.inFlight.add(settling); l.fail(errAway) }, false, false},
 		"the database just failed":     {fullBatch, func(l *lane) { l.inFlight.add(settling); l.failures = 1 }, false, false},
-		"others serve the provider":    {fullBatch, func(l *lane) { l.inFlight.add(settling); l.server.learn(Gate{Workers: 2}) }, false, false},
+		"others serve the provider":    {fullBatch, func(l *lane) { l.inFlight.add(settling); l.server.applyGate(Gate{Workers: 2}) }, false, false},
 		"a reply may have been lost":   {fullBatch, func(l *lane) { l.inFlight.add(settling); l.reclaimAt = time.Now() }, false, false},
 	} {
 		l := laneTo(nil)

@@ -36,13 +36,13 @@ type Redactor struct {
 // NewRedactor knows these secrets. [Redactor.Learn] adds to them.
 func NewRedactor(secrets []string) *Redactor {
 	r := &Redactor{}
-	r.Learn(secrets)
+	r.Add(secrets)
 	return r
 }
 
-// Learn adds the secrets of another configuration, before that is in use.
+// Add takes the secrets of another configuration, before that is in use.
 // Attempts that began with the earlier ones may still be under way.
-func (r *Redactor) Learn(secrets []string) {
+func (r *Redactor) Add(secrets []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := slices.Concat(credentials(secrets), r.secrets)
@@ -124,16 +124,16 @@ func (r *Redactor) result(result dispatch.Result) dispatch.Result {
 	if r == nil || len(*r.needles.Load()) == 0 {
 		return result
 	}
-	result.ErrorClass = r.text(result.ErrorClass)
-	result.ProviderRef = r.text(result.ProviderRef)
+	result.ErrorClass = r.Text(result.ErrorClass)
+	result.ProviderRef = r.Text(result.ProviderRef)
 	result.Response = r.document(result.Response)
 	if p := result.Problem; p != nil {
-		result.Problem = &dispatch.Problem{Type: r.text(p.Type), Title: r.text(p.Title), Detail: r.text(p.Detail)}
+		result.Problem = &dispatch.Problem{Type: r.Text(p.Type), Title: r.Text(p.Title), Detail: r.Text(p.Detail)}
 	}
 	if len(result.ResponseHeaders) > 0 {
 		headers := make(map[string]string, len(result.ResponseHeaders))
 		for name, value := range result.ResponseHeaders {
-			headers[r.text(name)] = r.text(value)
+			headers[r.Text(name)] = r.Text(value)
 		}
 		result.ResponseHeaders = headers
 	}
@@ -169,9 +169,9 @@ func first(text string, length int) string {
 	return text
 }
 
-// text also looks through JSON that is quoted in a string. What is found there is not
+// Text takes the secrets out of a text. It also looks through JSON that is quoted in a string. What is found there is not
 // cut out: all of the text goes.
-func (r *Redactor) text(text string) string {
+func (r *Redactor) Text(text string) string {
 	for _, needle := range *r.needles.Load() {
 		if strings.Contains(text, needle) {
 			text = strings.ReplaceAll(text, needle, redacted)
@@ -224,9 +224,9 @@ func (r *Redactor) document(document json.RawMessage) json.RawMessage {
 func (r *Redactor) value(value any) any {
 	switch value := value.(type) {
 	case string:
-		return r.text(value)
+		return r.Text(value)
 	case json.Number:
-		if text := r.text(value.String()); text != value.String() {
+		if text := r.Text(value.String()); text != value.String() {
 			return text
 		}
 	case []any:
@@ -236,7 +236,7 @@ func (r *Redactor) value(value any) any {
 	case map[string]any:
 		kept := make(map[string]any, len(value))
 		for name, member := range value {
-			kept[r.text(name)] = r.value(member)
+			kept[r.Text(name)] = r.value(member)
 		}
 		return kept
 	}

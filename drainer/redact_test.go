@@ -110,12 +110,12 @@ func TestAnAnswerWithoutASecretStaysAsItIs(t *testing.T) {
 func TestARotatedSecretIsTakenOutToo(t *testing.T) {
 	t.Parallel()
 	r := NewRedactor([]string{"first-secret"})
-	r.Learn([]string{"second-secret"})
+	r.Add([]string{"second-secret"})
 	for n := range 2 * rememberedSecrets {
-		if got := r.text("first-secret second-secret"); n < rememberedSecrets/2 && got != "[secret] [secret]" {
+		if got := r.Text("first-secret second-secret"); n < rememberedSecrets/2 && got != "[secret] [secret]" {
 			t.Fatalf("after %d rotations it keeps %s", n, got)
 		}
-		r.Learn([]string{fmt.Sprintf("rotated-secret-%d", n)})
+		r.Add([]string{fmt.Sprintf("rotated-secret-%d", n)})
 	}
 	if known := len(r.secrets); known > 2+rememberedSecrets {
 		t.Errorf("it remembers %d secrets", known)

@@ -39,16 +39,16 @@ const (
 	mostRemembered = 1024 // intents; those that are forgotten only wait once more
 )
 
-// fate says what becomes of a row that was refused.
-type fate int
+// consequence says what becomes of a row that was refused.
+type consequence int
 
 const (
-	waits fate = iota // and is tried again
-	shuts             // the gate, and waits for it
-	fails             // as what the provider refused for good
+	waits consequence = iota // and is tried again
+	shuts                    // the gate, and waits for it
+	fails                    // as what the provider refused for good
 )
 
-func (r *refusals) refused(now time.Time, row *Row) fate {
+func (r *refusals) refused(now time.Time, row *Row) consequence {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if run := row.Tuple.AgentRunID; !slices.Contains(r.runs, run) {
@@ -99,9 +99,9 @@ func (r *rendering) failed(run string) (misconfigured bool) {
 	return !r.proven && len(r.runs) >= enoughRuns
 }
 
-// weigh finds out whether a result speaks against this side or against its intent, which
+// attribute finds out whether a result speaks against this side or against its intent, which
 // decides what becomes of the row, and what both mean for breakers.
-func (u *upstream) weigh(row *Row, operation string, result dispatch.Result) (dispatch.Result, []BreakerChange) {
+func (u *upstream) attribute(row *Row, operation string, result dispatch.Result) (dispatch.Result, []BreakerChange) {
 	of := u.operations[operation]
 	switch {
 	case result.Outcome == dispatch.CredentialsRefused:
@@ -121,7 +121,7 @@ func (u *upstream) weigh(row *Row, operation string, result dispatch.Result) (di
 			of.refusals.success(now)
 		}
 	}
-	return result, u.saw(row, operation, result)
+	return result, u.record(row, operation, result)
 }
 
 func (u *upstream) credentialsRefused(row *Row, of *operation, result dispatch.Result) (dispatch.Result, []BreakerChange) {
@@ -147,7 +147,7 @@ func (u *upstream) forbidden(row *Row, of *operation, operation string, result d
 	if row.Probe == of.breaker.name {
 		return kept(result, fleetInterval), []BreakerChange{*of.breaker.verdict(true, Forbidden, refusalPause)}
 	}
-	changes := u.saw(row, operation, result) // it lives, and knows this side
+	changes := u.record(row, operation, result) // it lives, and knows this side
 	switch of.refusals.refused(time.Now(), row) {
 	case shuts:
 		if change := of.breaker.open(Forbidden, refusalPause); change != nil {
@@ -198,6 +198,6 @@ func refusedTooLong(row *Row, policy dispatch.Policy) Settlement {
 		Result:     dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "misconfigured"},
 		Decision:   policy.Halt(row.History(time.Time{}, now)),
 	}
-	settlement.conclude(policy)
+	settlement.setConsequences(policy)
 	return settlement
 }

@@ -33,7 +33,7 @@ func isShut(u *upstream) (provider, operation bool) {
 func TestTheFirst401ShutsAProviderWhoseCredentialsHaveServedNobodyLately(t *testing.T) {
 	t.Parallel()
 	u := threeStrikes()
-	result, changes := u.weigh(rowOf(1), "act", unauthorized)
+	result, changes := u.attribute(rowOf(1), "act", unauthorized)
 	want := "[{Gate:sim Open:true Reason:credentials_refused For:1m0s Probe:false}]"
 	if got := fmt.Sprintf("%+v", changes); got != want {
 		t.Errorf("it says %s, want %s", got, want)
@@ -54,25 +54,25 @@ func TestARefusalOfSomeRunsShutsNothingWhileOthersSucceed(t *testing.T) {
 		provider, operation bool // what three runs shut
 	}{{unauthorized, true, false}, {denied, false, true}} {
 		u := threeStrikes()
-		u.weigh(rowOf(9), "act", healthy)
+		u.attribute(rowOf(9), "act", healthy)
 		for run := range 21 { // two of each three
 			refusal := test.refusal
 			if run%3 == 2 {
 				refusal = healthy
 			}
-			result, _ := u.weigh(rowOf(run), "act", refusal)
+			result, _ := u.attribute(rowOf(run), "act", refusal)
 			if refusal.Outcome != dispatch.Completed && (result.Outcome != refusal.Outcome || result.RetryAfter != time.Minute) {
 				t.Errorf("%s: the row is %+v, want it to wait a minute", refusal.ErrorClass, result)
 			}
 		}
 		for range 2 { // the same run again
-			u.weigh(rowOf(30), "act", test.refusal)
+			u.attribute(rowOf(30), "act", test.refusal)
 		}
 		if provider, operation := isShut(u); provider || operation {
 			t.Errorf("%s: shut are the provider %v and the operation %v", test.refusal.ErrorClass, provider, operation)
 		}
 		for run := range 3 {
-			u.weigh(rowOf(40+run), "act", test.refusal)
+			u.attribute(rowOf(40+run), "act", test.refusal)
 		}
 		if provider, operation := isShut(u); provider != test.provider || operation != test.operation {
 			t.Errorf("%s of three runs: shut are the provider %v and the operation %v", test.refusal.ErrorClass, provider, operation)
@@ -86,8 +86,8 @@ func TestARowThatIsRefusedAgainAndAgainWhileOthersSucceedFailsAlone(t *testing.T
 	for _, refusal := range []dispatch.Result{unauthorized, denied} {
 		u := threeStrikes()
 		for refused, want := range []dispatch.Outcome{refusal.Outcome, refusal.Outcome, dispatch.Rejected} {
-			u.weigh(rowOf(1), "act", healthy)
-			if result, _ := u.weigh(rowOf(2), "act", refusal); result.Outcome != want || result.ErrorClass != refusal.ErrorClass {
+			u.attribute(rowOf(1), "act", healthy)
+			if result, _ := u.attribute(rowOf(2), "act", refusal); result.Outcome != want || result.ErrorClass != refusal.ErrorClass {
 				t.Errorf("%s: refusal %d makes %+v, want %s", refusal.ErrorClass, refused+1, result, want)
 			}
 		}
@@ -101,13 +101,13 @@ func TestOneRowIsEnoughOnceASuccessIsAMinuteOld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := threeStrikes()
-		u.weigh(rowOf(1), "act", healthy)
-		u.weigh(rowOf(2), "act", unauthorized)
+		u.attribute(rowOf(1), "act", healthy)
+		u.attribute(rowOf(2), "act", unauthorized)
 		if provider, _ := isShut(u); provider {
 			t.Error("the provider is shut although another row has just been accepted")
 		}
 		time.Sleep(time.Minute) // as long as the row waits
-		u.weigh(rowOf(2), "act", unauthorized)
+		u.attribute(rowOf(2), "act", unauthorized)
 		if provider, _ := isShut(u); !provider {
 			t.Error("the provider is not shut")
 		}
@@ -140,11 +140,11 @@ func TestAProbeSaysWhetherThisSideIsStillRefused(t *testing.T) {
 		u := threeStrikes()
 		shut := Gate{Name: test.gate, Breaker: BreakerHalfOpen, Reason: test.reason}
 		if test.gate == "sim" {
-			u.learn(shut)
+			u.applyGate(shut)
 		} else {
-			u.learnOperations(map[string]Gate{test.gate: shut})
+			u.applyOperationGates(map[string]Gate{test.gate: shut})
 		}
-		result, changes := u.weigh(probing(rowOf(1), test.gate), "act", test.result)
+		result, changes := u.attribute(probing(rowOf(1), test.gate), "act", test.result)
 		if got := fmt.Sprintf("%+v", changes); got != test.want {
 			t.Errorf("%s: %s, want %s", name, got, test.want)
 		}
@@ -160,11 +160,11 @@ func TestAnOperationOfWhichNothingWasRenderedIsMisconfiguredAfterThreeRuns(t *te
 	t.Parallel()
 	u := threeStrikes()
 	for _, run := range []int{1, 2, 2} {
-		if result, changes := u.weigh(rowOf(run), "act", unrenderable); result.Outcome != dispatch.Rejected || len(changes) != 0 {
+		if result, changes := u.attribute(rowOf(run), "act", unrenderable); result.Outcome != dispatch.Rejected || len(changes) != 0 {
 			t.Errorf("run %d: %+v and %+v, want its payload to fail alone", run, result, changes)
 		}
 	}
-	result, changes := u.weigh(rowOf(3), "act", unrenderable)
+	result, changes := u.attribute(rowOf(3), "act", unrenderable)
 	want := "[{Gate:sim/act Open:true Reason:misconfigured For:1m0s Probe:false}]"
 	if got := fmt.Sprintf("%+v", changes); result.Outcome != dispatch.Released || got != want {
 		t.Errorf("the third run: %+v and %s, want it to wait and %s", result, got, want)
@@ -174,9 +174,9 @@ func TestAnOperationOfWhichNothingWasRenderedIsMisconfiguredAfterThreeRuns(t *te
 func TestPayloadsCannotShutAnOperationThatWasEverRendered(t *testing.T) {
 	t.Parallel()
 	u := threeStrikes()
-	u.weigh(rowOf(1), "act", dispatch.Result{Outcome: dispatch.Ambiguous})
+	u.attribute(rowOf(1), "act", dispatch.Result{Outcome: dispatch.Ambiguous})
 	for run := range 10 {
-		if result, changes := u.weigh(rowOf(run), "act", unrenderable); result.Outcome != dispatch.Rejected || len(changes) != 0 {
+		if result, changes := u.attribute(rowOf(run), "act", unrenderable); result.Outcome != dispatch.Rejected || len(changes) != 0 {
 			t.Errorf("%+v and %+v, want its payload to fail alone", result, changes)
 		}
 	}

@@ -25,16 +25,18 @@ const (
 // scan is where a lane looks next, and for whose rows. Tenants that have due rows share each claim by their
 // weights. The others are searched for: an index scan finds the first of them that have rows, however many there are.
 type scan struct {
-	tenants  []*tenant // by their ids: all that are hungry, and of the others those that had rows last
-	searchAt time.Time // when the next search may come, while one is hungry
-	searched bool      // the last claim did
-	gap      int       // which gap between the tenants the next search begins with
-	turn     int       // which of its parts comes first
+	tenants  []*tenant     // by their ids: all that are hungry, and of the others those that had rows last
+	searchAt time.Time     // when the next search may come, while one is hungry
+	searched bool          // the last claim did
+	plain    time.Duration // what the last claim took that did not search
+	gap      int           // which gap between the tenants the next search begins with
+	turn     int           // which of its parts comes first
 
-	hungry   bool // a tenant is
-	owed     bool // one more look before waiting
-	nothing  bool // the last look was a full scan of everything and found nothing due
-	hasBegun bool
+	hungry        bool // a tenant is
+	lookRequested bool // one more look before waiting
+	nothing       bool // the last look was a full scan of everything and found nothing due
+	held          bool // so was the last full scan, but for rows that a tenant's limit keeps; none were found since
+	hasBegun      bool
 }
 
 // tenant is one of which rows were found. Following its cursor skips the dead index entries
@@ -54,10 +56,10 @@ type tenant struct {
 }
 
 // again reports whether the next look need not wait.
-func (s *scan) again() bool { return s.hungry || s.owed || !s.hasBegun }
+func (s *scan) again() bool { return s.hungry || s.lookRequested || !s.hasBegun }
 
-// owe asks for one more look before the lane waits.
-func (s *scan) owe() { s.owed = true }
+// requestLook asks for one more look before the lane waits.
+func (s *scan) requestLook() { s.lookRequested = true }
 
 // restart forgets where the lane was: a look that failed may have left rows that the
 // cursors have passed since.
@@ -65,11 +67,15 @@ func (s *scan) restart() {
 	for _, t := range s.tenants {
 		t.fronts, t.credit, t.ahead = make([]front, 1), 0, ahead{}
 	}
-	s.owed, s.nothing = true, false
+	s.lookRequested, s.nothing, s.held = true, false, false
 }
 
-// rescan allows the next look to be a full scan, however long the last one took.
+// rescan allows the next look to be a full scan, however long the last one took. What a limit keeps may be kept for long,
+// by other workers: until then full scans come as seldom as ever.
 func (s *scan) rescan() {
+	if s.held {
+		return
+	}
 	for _, t := range s.tenants {
 		t.allowed = time.Time{}
 	}
@@ -78,10 +84,11 @@ func (s *scan) rescan() {
 // plan says whose rows the claim takes. A search comes first, so that it finds room, and never twice in a row
 // beside hungry tenants, so that they find some too.
 func (s *scan) plan(claim *Claim, now time.Time) {
-	s.owed = false
+	s.lookRequested = false
 	s.searched = !s.hungry || (!s.searched && now.After(s.searchAt))
 	if s.searched {
 		s.search(claim, now)
+		s.searchAt = now.Add(searchInterval)
 	}
 	s.divide(claim, now)
 }
@@ -195,10 +202,9 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 			last--
 		}
 	}
-	isFull, searched, cut, width := true, false, false, 0
+	searched, cut, width := false, false, 0
 	for i, part := range parts {
 		searched, cut = searched || !part.isOfOne(), cut || (i > last && !part.isOfOne())
-		isFull = isFull && part.After.IsZero() && part.Ahead == 0
 		if i == 0 || parts[i-1].First != part.First {
 			width += int(part.Last) - int(part.First) + 1
 		}
@@ -218,16 +224,29 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 	}
 	s.count(parts, reply)
 	for _, t := range s.tenants {
-		t.weigh(now)
+		t.adjustFronts(now)
 	}
-	s.nothing = isFull && width > LastTenant && reply.Found == 0 && !reply.Held
+	isEmpty := claim.IsFull() && width > LastTenant && reply.Found == 0
+	s.nothing = isEmpty && !reply.Held
+	s.held = reply.Found == 0 && (s.held || isEmpty) && !s.nothing
 	s.hasBegun = true
-	if searched && !cut {
-		s.searchAt = now.Add(max(searchInterval, 2*reply.Took))
-	}
+	s.spaceSearches(searched, cut, reply.Took, now)
 	s.hungry = slices.ContainsFunc(s.tenants, func(t *tenant) bool { return t.hungry })
-	s.owed = s.owed || (!s.hungry && width <= LastTenant) // it has not looked at everything
+	s.lookRequested = s.lookRequested || (!s.hungry && width <= LastTenant) // it has not looked at everything
 	s.forget()
+}
+
+// spaceSearches limits searches to a third of the time where they take long, as a claim without one shows: each reads the
+// dead index entries that a held snapshot keeps. One that found no room is tried again at once.
+func (s *scan) spaceSearches(searched, cut bool, took time.Duration, now time.Time) {
+	switch next := now.Add(2 * (took - s.plain)); {
+	case !searched:
+		s.plain = took
+	case cut:
+		s.searchAt = time.Time{}
+	case next.After(s.searchAt):
+		s.searchAt = next
+	}
 }
 
 // count takes note of whose runs the rows are.
@@ -263,7 +282,7 @@ func (t *tenant) looked(part Part, taken Taken, isHungry bool, took time.Duratio
 	if t.hungry && part.isOfOne() {
 		t.credit += float64(part.Limit - taken.Found)
 	}
-	if t.hungry = isHungry || taken.Found == part.Limit || t.leaves(at, part); !t.hungry {
+	if t.hungry = isHungry || taken.Found == part.Limit || t.dropFront(at, part); !t.hungry {
 		t.credit = 0
 	}
 }

@@ -1,6 +1,7 @@
 package drainer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -18,6 +19,8 @@ type backlog struct {
 	weight map[int16]int
 	place  int64
 	scan   scan
+
+	takes, searchTakes time.Duration // a claim, and one that searches; 0: the same
 }
 
 func newBacklog(weights ...int) *backlog {
@@ -38,7 +41,13 @@ func (b *backlog) fill(rows int) {
 func (b *backlog) claim(limit int) (found map[int16]int, total int) {
 	claim := Claim{Limit: limit}
 	b.scan.plan(&claim, time.Now())
-	reply := ClaimReply{Took: time.Millisecond}
+	reply := ClaimReply{Took: cmp.Or(b.takes, time.Millisecond)}
+	if b.scan.searched {
+		reply.Took = cmp.Or(b.searchTakes, reply.Took)
+	}
+	if b.takes > 0 {
+		time.Sleep(reply.Took)
+	}
 	found = map[int16]int{}
 	for n, part := range claim.Parts {
 		rooms := b.rooms(part, limit)
@@ -218,6 +227,47 @@ func TestALoneRowBesideAFloodIsFoundByTheNextSearch(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The rows of the flood make every claim slow, and the search nothing: it comes with every second claim.
+func TestALoneRowBesideAFloodWaitsForTwoSlowClaims(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBacklog(1, 1)
+		b.due[0], b.takes = math.MaxInt32, 50*time.Millisecond
+		for range 4 { // until one without a search tells what a claim takes
+			b.claim(1000)
+		}
+		for range 20 {
+			b.due[3] = 1
+			b.claim(1000)
+			if b.claim(1000); b.due[3] > 0 {
+				t.Fatal("two claims do not find it")
+			}
+		}
+	})
+}
+
+func TestSlowSearchesHaveAThirdOfTheTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBacklog(1, 1)
+		b.due[0], b.takes, b.searchTakes = math.MaxInt32, 5*time.Millisecond, 200*time.Millisecond
+		b.claim(1000)
+		b.claim(1000)
+		var searching, all time.Duration
+		for range 1000 {
+			begun := time.Now()
+			b.claim(1000)
+			all += time.Since(begun)
+			if b.scan.searched {
+				searching += time.Since(begun)
+			}
+		}
+		if share := searching.Seconds() / all.Seconds(); share < 0.3 || share > 0.35 {
+			t.Errorf("searches take %.2f of the time", share)
+		}
+	})
 }
 
 func TestFewTenantsAreRemembered(t *testing.T) {

@@ -27,6 +27,7 @@ type session struct {
 	roster    *roster
 	worker    string
 	providers []dispatch.Provider
+	digest    []byte // of the whole configuration
 	settings  Settings
 	store     Store
 	observer  *observer
@@ -40,12 +41,13 @@ type session struct {
 	stopping  atomic.Bool // it claims nothing more
 }
 
-func newSession(d *Daemon, providers []dispatch.Provider) *session {
+func newSession(d *Daemon, providers []dispatch.Provider, digest []byte) *session {
 	worker := uuid.NewString()
 	s := &session{
 		roster:    &d.roster,
 		worker:    worker,
 		providers: providers,
+		digest:    digest,
 		settings:  d.settings,
 		store:     d.store,
 		observer:  d.observer,
@@ -74,7 +76,7 @@ func (s *session) run(stop, retired context.Context) error {
 
 	var services sync.WaitGroup
 	services.Go(func() { s.boundShutdown(stop, background, abort, giveUp) })
-	services.Go(func() { s.standAside(stop, retired, background) })
+	services.Go(func() { s.retireWhenReplaced(stop, retired, background) })
 	services.Go(func() { s.committer.run(background) })
 	services.Go(func() { s.listen(claiming) })
 	services.Go(func() { s.watchFleet(claiming) })
@@ -126,9 +128,9 @@ func (s *session) boundShutdown(stop, background context.Context, abort, giveUp 
 	giveUp(errUnsettled)
 }
 
-// standAside gives up this session's share of the limits once its successor has joined.
+// retireWhenReplaced gives up this session's share of the limits once its successor has joined.
 // The successor counts the requests that are still under way here.
-func (s *session) standAside(stop, retired, background context.Context) {
+func (s *session) retireWhenReplaced(stop, retired, background context.Context) {
 	select {
 	case <-retired.Done():
 	case <-background.Done():
@@ -197,7 +199,7 @@ func (s *session) joinOnce(stop context.Context) error {
 	for i, provider := range s.providers {
 		digests[i] = provider.Digest
 	}
-	if err := s.store.Join(ctx, s.worker, s.providerNames(), tools, digests...); err != nil {
+	if err := s.store.Join(ctx, s.worker, s.providerNames(), tools, append(digests, s.digest)...); err != nil {
 		return err
 	}
 	return s.readFleet(ctx)
@@ -247,8 +249,8 @@ func (s *session) listen(ctx context.Context) {
 	}
 }
 
-// busyWith reports whether an adapter is still called.
-func (s *session) busyWith(provider string) bool { return s.upstreams[provider].slots.inUse() > 0 }
+// hasInFlight reports whether an adapter is still called.
+func (s *session) hasInFlight(provider string) bool { return s.upstreams[provider].slots.inUse() > 0 }
 
 func (s *session) wake(provider string) {
 	for route, lane := range s.lanes {
@@ -357,26 +359,26 @@ func (s *session) readFleet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.closed.learn(closed)
+	s.closed.add(closed)
 	tools, detours := s.tools()
 	if err := s.store.Unpark(ctx, tools, detours); err != nil {
 		return err
 	}
-	s.learn(gates)
+	s.applyGates(gates)
 	return nil
 }
 
-func (s *session) learn(gates []Gate) {
+func (s *session) applyGates(gates []Gate) {
 	shut := map[string]Gate{}
 	for _, gate := range gates {
 		if upstream, configured := s.upstreams[gate.Name]; configured {
-			s.observer.gate(upstream.learn(gate), gate)
+			s.observer.gate(upstream.applyGate(gate), gate)
 		} else if strings.Contains(gate.Name, "/") {
 			shut[gate.Name] = gate
 		}
 	}
 	for _, upstream := range s.upstreams {
-		for _, change := range upstream.learnOperations(shut) {
+		for _, change := range upstream.applyOperationGates(shut) {
 			s.observer.operationGate(change.before, change.now)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -76,7 +77,7 @@ type claimStore interface {
 
 type workerStore interface {
 	// Join announces the worker and its providers; nothing can be claimed before. The digests are those
-	// of the providers' configuration, in the same order. It publishes keyed fingerprints of them: their readers
+	// of the providers' configuration, in the same order, and then that of all of it. It publishes keyed fingerprints of them: their readers
 	// cannot try guesses of what was hashed.
 	Join(ctx context.Context, worker string, providers, tools []string, digests ...[]byte) error
 	// Beat reports false if the worker was declared dead: it must stop for good. So it must after [ErrLostCommits].
@@ -122,6 +123,11 @@ type Claim struct {
 	ActsOnce  bool // some of the rows may repeat an effect, so none are taken while commits may have been lost
 
 	Operation string // of a probe: the operation that it tries, with a row that is parked; empty for the server
+}
+
+// IsFull reports that no cursor hides a row from it.
+func (c *Claim) IsFull() bool {
+	return !slices.ContainsFunc(c.Parts, func(p Part) bool { return !p.After.IsZero() || p.Ahead > 0 })
 }
 
 // Part of a claim takes rows of one tenant, or of the first among several that have due rows.
@@ -192,7 +198,7 @@ type ClaimReply struct {
 	Found int // rows that it took, with those that it stopped: their run is rolled back
 	Bytes int // of these rows, counted as for the claim's limit
 	Of    []Taken
-	Held  bool          // due rows are left of a tenant that has a limit in flight; only for a claim that looks last
+	Held  bool          // due rows are left of a tenant that has a limit in flight; only for a full claim that looks last
 	Took  time.Duration // of a batch's first claim, with all that the batch settled
 }
 

@@ -62,9 +62,9 @@ func perSecond(provider dispatch.Provider) rate.Limit {
 	return rate.Limit(provider.RateLimit.PerSecond)
 }
 
-// learn takes over what the fleet knows, with this worker's share of what all
+// applyGate takes over what the fleet knows, with this worker's share of what all
 // may do together, and returns what was known before.
-func (u *upstream) learn(gate Gate) (before Gate) {
+func (u *upstream) applyGate(gate Gate) (before Gate) {
 	u.shared.Store(gate.Workers > 1)
 	u.slots.resize(gate.share(u.provider.Concurrency))
 	if limit := perSecond(u.provider); limit != rate.Inf {
@@ -73,11 +73,11 @@ func (u *upstream) learn(gate Gate) (before Gate) {
 	} else {
 		u.pace.SetLimit(rate.Inf)
 	}
-	return u.breaker.learn(gate)
+	return u.breaker.applyGate(gate)
 }
 
-// learnOperations takes over which operations the fleet has shut; it has all others open.
-func (u *upstream) learnOperations(shut map[string]Gate) (changed []gateChange) {
+// applyOperationGates takes over which operations the fleet has shut; it has all others open.
+func (u *upstream) applyOperationGates(shut map[string]Gate) (changed []gateChange) {
 	count := 0
 	for _, of := range u.operations {
 		gate, is := shut[of.breaker.name]
@@ -86,7 +86,7 @@ func (u *upstream) learnOperations(shut map[string]Gate) (changed []gateChange) 
 		} else {
 			gate = Gate{Name: of.breaker.name, Breaker: BreakerClosed}
 		}
-		if before := of.breaker.learn(gate); before.Breaker != gate.Breaker {
+		if before := of.breaker.applyGate(gate); before.Breaker != gate.Breaker {
 			changed = append(changed, gateChange{before, gate})
 		}
 	}
@@ -129,14 +129,14 @@ func (u *upstream) shut(row *Row, operation string) *breaker {
 	return of.breaker
 }
 
-// saw counts what came of an attempt, and returns what that means for breakers. What was
+// record counts what came of an attempt, and returns what that means for breakers. What was
 // refused on this side, or took too long here, says nothing of the provider: a payload could
 // otherwise shut a provider off, or keep the gate of one that is away open.
 //
 // Only a refusal for lack of room, or a connection that could not be made, speaks for the
 // whole provider. A timeout or a 5xx speaks for its operation, and for the provider once
 // most of its operations are shut.
-func (u *upstream) saw(row *Row, operation string, result dispatch.Result) (changes []BreakerChange) {
+func (u *upstream) record(row *Row, operation string, result dispatch.Result) (changes []BreakerChange) {
 	if result.Unsent {
 		return u.unproven(row)
 	}
@@ -158,7 +158,7 @@ func (u *upstream) saw(row *Row, operation string, result dispatch.Result) (chan
 		}
 		add(of.breaker.verdict(failed, reason, result.RetryAfter))
 	case of != nil && of.breaker.passage() == passRows && of.window.add(time.Now(), row.IntentID, failed):
-		if u.mostFail(of) {
+		if u.mostOperationsShut(of) {
 			add(u.breaker.open(FailureRate, 0))
 		} else {
 			add(of.breaker.open(FailureRate, 0))
@@ -178,9 +178,9 @@ func (u *upstream) unproven(row *Row) []BreakerChange {
 	return []BreakerChange{{Gate: row.Probe, Open: true, Probe: true}}
 }
 
-// mostFail reports whether most operations that are in use are shut, with this one: then it is
+// mostOperationsShut reports whether most operations that are in use are shut, with this one: then it is
 // the provider that fails. One that has a single operation fails with it.
-func (u *upstream) mostFail(with *operation) bool {
+func (u *upstream) mostOperationsShut(with *operation) bool {
 	if len(u.operations) == 1 {
 		return true
 	}

@@ -50,7 +50,7 @@ func TestABreakerOpensAfterOverloadsInARow(t *testing.T) {
 		u := threeStrikes()
 		var changes []BreakerChange
 		for _, result := range test.saw {
-			changes = u.saw(&Row{}, "act", result)
+			changes = u.record(&Row{}, "act", result)
 		}
 		want := "[]"
 		if test.want {
@@ -68,9 +68,9 @@ func TestABreakerOpensAfterOverloadsInARow(t *testing.T) {
 func TestABreakerStaysOpenAsLongAsTheProviderAsks(t *testing.T) {
 	t.Parallel()
 	u := threeStrikes()
-	u.saw(&Row{}, "act", overloaded)
-	u.saw(&Row{}, "act", overloaded)
-	changes := u.saw(&Row{}, "act", dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 503, RetryAfter: time.Minute})
+	u.record(&Row{}, "act", overloaded)
+	u.record(&Row{}, "act", overloaded)
+	changes := u.record(&Row{}, "act", dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 503, RetryAfter: time.Minute})
 	if len(changes) != 1 || changes[0].For != time.Minute {
 		t.Errorf("%+v, want the Retry-After of a minute, longer than the cool-down", changes)
 	}
@@ -144,7 +144,7 @@ func TestAnOperationIsShutWhenMostOfItsIntentsFail(t *testing.T) {
 				var shut []string
 				for _, step := range test.story {
 					time.Sleep(step.after)
-					for _, change := range u.saw(&Row{IntentID: step.intent}, step.tool, step.result) {
+					for _, change := range u.record(&Row{IntentID: step.intent}, step.tool, step.result) {
 						if change.Reason != FailureRate || !change.Open || change.For != 10*time.Second {
 							t.Errorf("%+v", change)
 						}
@@ -165,8 +165,8 @@ func TestASingleOperationSpeaksForItsProvider(t *testing.T) {
 		Name: "shop", Breaker: dispatch.BreakerPolicy{FailureRate: 0.5, Window: time.Minute, MinimumIntents: 2, CoolDown: time.Second},
 		Tools: map[string]dispatch.Policy{"charge": {}},
 	})
-	u.saw(&Row{IntentID: 1}, "charge", dispatch.Result{Outcome: dispatch.Ambiguous})
-	changes := u.saw(&Row{IntentID: 2}, "charge", dispatch.Result{Outcome: dispatch.Ambiguous})
+	u.record(&Row{IntentID: 1}, "charge", dispatch.Result{Outcome: dispatch.Ambiguous})
+	changes := u.record(&Row{IntentID: 2}, "charge", dispatch.Result{Outcome: dispatch.Ambiguous})
 	if len(changes) != 1 || changes[0].Gate != "shop" {
 		t.Errorf("%+v, want the provider shut: its fallback may serve", changes)
 	}
@@ -193,7 +193,7 @@ func TestAWindowIsBounded(t *testing.T) {
 func TestAShutOperationKeepsItsRowsBackAndNoOthers(t *testing.T) {
 	t.Parallel()
 	u := shop()
-	u.learnOperations(map[string]Gate{"shop/charge": {Name: "shop/charge", Breaker: BreakerHalfOpen, OpenFor: time.Minute}})
+	u.applyOperationGates(map[string]Gate{"shop/charge": {Name: "shop/charge", Breaker: BreakerHalfOpen, OpenFor: time.Minute}})
 	for name, test := range map[string]struct {
 		row       *Row
 		operation string
@@ -210,7 +210,7 @@ func TestAShutOperationKeepsItsRowsBackAndNoOthers(t *testing.T) {
 			t.Errorf("%s: kept back %v, want %v", name, got, test.shut)
 		}
 	}
-	u.learnOperations(nil)
+	u.applyOperationGates(nil)
 	if u.shut(&Row{}, "charge") != nil {
 		t.Error("the fleet opened it again, and this worker keeps its rows back")
 	}
@@ -234,7 +234,7 @@ func TestAGateFollowsTheFleet(t *testing.T) {
 			{Gate{Breaker: BreakerOpen, Paused: true}, 0, passPaused},
 			{Gate{Breaker: BreakerClosed}, 0, passRows},
 		} {
-			b.learn(step.gate)
+			b.applyGate(step.gate)
 			time.Sleep(step.wait)
 			if got := b.passage(); got != step.want {
 				t.Errorf("%+v after %s: passage %d, want %d", step.gate, step.wait, got, step.want)
@@ -247,9 +247,9 @@ func TestAnOlderWordOfTheFleetDoesNotReopenWhatWasJustShut(t *testing.T) {
 	t.Parallel()
 	u := threeStrikes()
 	for range 3 {
-		u.saw(&Row{}, "act", overloaded)
+		u.record(&Row{}, "act", overloaded)
 	}
-	u.breaker.learn(Gate{Breaker: BreakerClosed})
+	u.breaker.applyGate(Gate{Breaker: BreakerClosed})
 	if u.breaker.passage() != passNothing {
 		t.Error("the gate is open again before the change could be committed")
 	}
@@ -261,13 +261,13 @@ func TestOneAnswerDoesNotShutAProviderOffForAYear(t *testing.T) {
 		u := threeStrikes()
 		var changes []BreakerChange
 		for range 3 {
-			changes = u.saw(&Row{}, "act", dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 503, RetryAfter: 365 * 24 * time.Hour})
+			changes = u.record(&Row{}, "act", dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 503, RetryAfter: 365 * 24 * time.Hour})
 		}
 		if changes[0].For != time.Hour {
 			t.Errorf("open for %s", changes[0].For)
 		}
 		time.Sleep(knownWithin)
-		u.breaker.learn(Gate{Breaker: BreakerClosed})
+		u.breaker.applyGate(Gate{Breaker: BreakerClosed})
 		if u.breaker.passage() != passRows {
 			t.Error("this worker stays away although the fleet knows better")
 		}
@@ -297,11 +297,11 @@ func TestMaxWaitBoundsACoolDownToo(t *testing.T) {
 func TestOnlyTheProbePassesAShutGate(t *testing.T) {
 	t.Parallel()
 	b := threeStrikes().breaker
-	b.learn(Gate{Breaker: BreakerHalfOpen, OpenFor: time.Minute})
+	b.applyGate(Gate{Breaker: BreakerHalfOpen, OpenFor: time.Minute})
 	if b.admits(&Row{}) || b.admits(&Row{Probe: "sim/act"}) || !b.admits(&Row{Probe: "sim"}) {
 		t.Error("want its probe to pass, and nothing else")
 	}
-	b.learn(Gate{Breaker: BreakerHalfOpen, OpenFor: time.Minute, Paused: true})
+	b.applyGate(Gate{Breaker: BreakerHalfOpen, OpenFor: time.Minute, Paused: true})
 	if b.admits(&Row{Probe: "sim"}) {
 		t.Error("a probe passed a paused provider")
 	}
@@ -326,7 +326,7 @@ func TestAProbeAlwaysEndsInAVerdict(t *testing.T) {
 		{"refused here", "sim", dispatch.Result{Outcome: dispatch.Rejected, Unsent: true}, true, 0},
 		{"an operation's, refused here", "sim/act", dispatch.Result{Outcome: dispatch.Rejected, Unsent: true}, true, 0},
 	} {
-		changes := threeStrikes().saw(&Row{Probe: test.gate}, "act", test.result)
+		changes := threeStrikes().record(&Row{Probe: test.gate}, "act", test.result)
 		if len(changes) != 1 || changes[0].Gate != test.gate || !changes[0].Probe || changes[0].Open != test.open || (test.open && changes[0].For != test.wait) {
 			t.Errorf("%s: %+v", test.name, changes)
 		}

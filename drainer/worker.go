@@ -89,14 +89,14 @@ func (p *pool) longestDispatch() (longest time.Duration) {
 // where nothing holds them up about as many as there are processors do all the work:
 // more would only wake each other.
 type dispatchers struct {
-	turns turns
+	turns fairQueue
 	most  int // 0 until there may be any
 	work  func(next func() *Row)
 
 	mu        sync.Mutex
 	present   int
-	resting   []chan struct{} // each waits for a call of its own; the last to rest is the first to be called
-	onTheWay  bool
+	idle      []chan struct{} // each waits for a call of its own; the last to rest is the first to be called
+	waking    bool
 	dismissed bool
 	all       sync.WaitGroup
 }
@@ -106,40 +106,40 @@ func (d *dispatchers) assemble(most int, work func(next func() *Row)) {
 	d.most, d.work = most, work
 }
 
-func (d *dispatchers) hand(row *Row) {
+func (d *dispatchers) submit(row *Row) {
 	d.turns.put(row)
-	d.call()
+	d.wakeOne()
 }
 
 // waiting is how many rows no dispatcher has begun.
 func (d *dispatchers) waiting() int { return d.turns.len() }
 
-// dismiss lets them end what was handed to them. No row may be handed out after it.
-func (d *dispatchers) dismiss() {
+// close lets them end what was handed to them. No row may be handed out after it.
+func (d *dispatchers) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.dismissed = true
-	for _, called := range d.resting {
+	for _, called := range d.idle {
 		close(called)
 	}
-	d.resting = nil
+	d.idle = nil
 }
 
-func (d *dispatchers) call() {
+func (d *dispatchers) wakeOne() {
 	if d.waiting() == 0 {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	last := len(d.resting) - 1
+	last := len(d.idle) - 1
 	switch {
-	case d.onTheWay:
+	case d.waking:
 	case last >= 0:
-		d.onTheWay = true
-		d.resting[last] <- struct{}{}
-		d.resting = d.resting[:last]
+		d.waking = true
+		d.idle[last] <- struct{}{}
+		d.idle = d.idle[:last]
 	case d.present < d.most:
-		d.onTheWay = true
+		d.waking = true
 		d.present++
 		d.all.Go(d.serve)
 	}
@@ -147,7 +147,7 @@ func (d *dispatchers) call() {
 
 func (d *dispatchers) serve() {
 	called := make(chan struct{}, 1)
-	d.arrive()
+	d.awake()
 	d.work(func() *Row { return d.next(called) })
 }
 
@@ -155,41 +155,41 @@ func (d *dispatchers) serve() {
 func (d *dispatchers) next(called chan struct{}) *Row {
 	for {
 		if row := d.turns.take(); row != nil {
-			d.call()
+			d.wakeOne()
 			return row
 		}
-		if !d.rest(called) {
+		if !d.waitForCall(called) {
 			return d.turns.take() // what came before they were dismissed
 		}
 	}
 }
 
-// rest calls once more when it can be called itself: a row that was handed out before
+// waitForCall calls once more when it can be called itself: a row that was handed out before
 // that may have counted on this dispatcher.
-func (d *dispatchers) rest(called chan struct{}) (again bool) {
-	if !d.lieDown(called) {
+func (d *dispatchers) waitForCall(called chan struct{}) (again bool) {
+	if !d.addIdle(called) {
 		return false
 	}
-	d.call()
+	d.wakeOne()
 	_, again = <-called
-	d.arrive()
+	d.awake()
 	return again
 }
 
-func (d *dispatchers) lieDown(called chan struct{}) bool {
+func (d *dispatchers) addIdle(called chan struct{}) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.dismissed {
 		return false
 	}
-	d.resting = append(d.resting, called)
+	d.idle = append(d.idle, called)
 	return true
 }
 
-func (d *dispatchers) arrive() {
+func (d *dispatchers) awake() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.onTheWay = false
+	d.waking = false
 }
 
 // unconfiguredDelay keeps a row that no tool is configured for from spinning,
@@ -214,13 +214,13 @@ func (p *pool) attempt(life lifetimes, row *Row) Settlement {
 		return p.release(row, unconfiguredDelay, "lookup_unconfigured")
 	}
 	if shut := upstream.shut(row, operationFor(row, policy)); shut != nil {
-		return p.keepBack(row, shut)
+		return p.parkUntilOpen(row, shut)
 	}
 	if !upstream.slots.acquire() {
 		return p.release(row, fleetInterval, "no_share")
 	}
 	defer upstream.slots.release()
-	if withheld, is := p.withhold(life, upstream, policy, row); is {
+	if withheld, is := p.releaseUnsendable(life, upstream, policy, row); is {
 		return withheld
 	}
 	failpoint.BeforeSend.Hit()
@@ -244,11 +244,11 @@ func (p *pool) park(row *Row) Settlement {
 	return parked
 }
 
-// keepBack parks a row whose operation is shut, so that its neighbours do not wait. At a fallback
+// parkUntilOpen parks a row whose operation is shut, so that its neighbours do not wait. At a fallback
 // it stays in its own provider's lane, for as long as the operation is not tried.
-func (p *pool) keepBack(row *Row, shut *breaker) Settlement {
+func (p *pool) parkUntilOpen(row *Row, shut *breaker) Settlement {
 	if row.server() != row.Tuple.Provider() {
-		return p.release(row, max(fleetInterval, shut.shutsFor()), "circuit_open")
+		return p.release(row, max(fleetInterval, shut.remaining()), "circuit_open")
 	}
 	parked := p.release(row, fleetInterval, "circuit_open")
 	parked.Park = shut.name
@@ -268,8 +268,8 @@ func unknownOperation(row *Row) (Settlement, bool) {
 	}, true
 }
 
-// withhold is asked right before a row is sent: it may have waited for a slot.
-func (p *pool) withhold(life lifetimes, upstream *upstream, policy dispatch.Policy, row *Row) (Settlement, bool) {
+// releaseUnsendable is asked right before a row is sent: it may have waited for a slot.
+func (p *pool) releaseUnsendable(life lifetimes, upstream *upstream, policy dispatch.Policy, row *Row) (Settlement, bool) {
 	shut := upstream.shut(row, operationFor(row, policy))
 	switch {
 	case life.stop.Err() != nil || life.abort.Err() != nil || !p.lease.holds():
@@ -279,8 +279,8 @@ func (p *pool) withhold(life lifetimes, upstream *upstream, policy dispatch.Poli
 	case !upstream.admits(row):
 		return p.release(row, fleetInterval, "circuit_open"), true
 	case shut != nil:
-		return p.keepBack(row, shut), true
-	case p.closed.bars(row):
+		return p.parkUntilOpen(row, shut), true
+	case p.closed.contains(row):
 		return p.release(row, 0, "run_closed"), true // the claim that finds it again stops it
 	}
 	return Settlement{}, false
@@ -307,7 +307,7 @@ func (p *pool) send(ctx context.Context, upstream *upstream, policy dispatch.Pol
 		Breakers:   changes,
 		Acts:       policy.Class != dispatch.ReadOnly,
 	}
-	settlement.conclude(policy)
+	settlement.setConsequences(policy)
 	p.observer.attempted(&settlement, operationFor(row, policy))
 	row.spans.dispatched(&settlement)
 	return settlement
@@ -362,7 +362,7 @@ func (p *pool) dispatch(ctx context.Context, upstream *upstream, policy dispatch
 	}
 	believed := result // but the history keeps what the provider asked for
 	believed.RetryAfter = policy.Believed(result.RetryAfter)
-	weighed, changes := upstream.weigh(row, operationFor(row, policy), believed)
+	weighed, changes := upstream.attribute(row, operationFor(row, policy), believed)
 	weighed.RetryAfter = max(weighed.RetryAfter, result.RetryAfter)
 	return weighed, changes
 }
@@ -458,7 +458,7 @@ func lose(row *Row, policy dispatch.Policy) Settlement {
 		Result:     result,
 		Decision:   policy.Decide(row.History(row.ClaimedAt, now), result, rand.Float64()),
 	}
-	settlement.conclude(policy)
+	settlement.setConsequences(policy)
 	return settlement
 }
 
@@ -470,11 +470,11 @@ func (p *pool) halt(row *Row, policy dispatch.Policy) Settlement {
 	return halted
 }
 
-// conclude says what the end of a forward step means for others. An undo that
+// setConsequences says what the end of a forward step means for others. An undo that
 // fails is never compensated itself. What was refused on this side has nothing to do
 // with the steps that its run has completed: who may enqueue under the name of a run
 // must not take it back with a payload that no provider ever sees.
-func (s *Settlement) conclude(policy dispatch.Policy) {
+func (s *Settlement) setConsequences(policy dispatch.Policy) {
 	s.Foreign = policy.FirstReplayOpens && s.firstReplay()
 	switch {
 	case s.Row.Undoes != nil || s.Decision.Status != dispatch.StatusFailed:

@@ -53,16 +53,16 @@ func TestARowNeverWaitsBehindOneThatIsHeldUp(t *testing.T) {
 	t.Parallel()
 	h := holdUp(t)
 	for range dispatchersThere {
-		h.hand(&Row{})
+		h.submit(&Row{})
 	}
 	h.awaitBegun(dispatchersThere)
 	for range 10_000 { // one lies down or goes on while a row comes
 		go func() { h.release <- struct{}{} }()
-		h.hand(&Row{})
+		h.submit(&Row{})
 		h.awaitBegun(1)
 	}
 	close(h.release)
-	h.dismiss()
+	h.close()
 	h.all.Wait()
 }
 
@@ -72,13 +72,13 @@ func TestNoMoreDispatchAtOnceThanMay(t *testing.T) {
 		const rows = 50
 		h := holdUp(t)
 		for range rows {
-			h.hand(&Row{})
+			h.submit(&Row{})
 		}
 		synctest.Wait()
 		if h.busy.Load() != dispatchersThere || h.waiting() != rows-dispatchersThere {
 			t.Errorf("%d dispatch and %d rows wait, want %d and %d", h.busy.Load(), h.waiting(), dispatchersThere, rows-dispatchersThere)
 		}
-		h.dismiss()
+		h.close()
 		close(h.release)
 		h.all.Wait()
 		if begun := len(h.begun); begun != rows || h.waiting() != 0 {
@@ -93,8 +93,8 @@ func TestARowThatComesWhileTheLastDispatcherLiesDownIsDispatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := dispatchers{most: 1, present: 1}
-		d.hand(&Row{})
-		if !d.rest(make(chan struct{}, 1)) {
+		d.submit(&Row{})
+		if !d.waitForCall(make(chan struct{}, 1)) {
 			t.Error("it was dismissed")
 		}
 	})
@@ -111,13 +111,13 @@ func TestDispatchersWhoAreDismissedGoOnceNoRowWaits(t *testing.T) {
 			h := holdUp(t)
 			close(h.release)
 			for range test.before {
-				h.hand(&Row{})
+				h.submit(&Row{})
 			}
 			synctest.Wait()
 			for range test.meanwhile {
 				h.turns.put(&Row{}) // no worker could be called for it
 			}
-			h.dismiss()
+			h.close()
 			h.all.Wait()
 			if begun := len(h.begun); begun != test.before+test.meanwhile {
 				t.Errorf("%s: %d rows were begun, want %d", name, begun, test.before+test.meanwhile)
@@ -129,15 +129,15 @@ func TestDispatchersWhoAreDismissedGoOnceNoRowWaits(t *testing.T) {
 func TestTheLastToRestIsTheFirstToBeCalled(t *testing.T) {
 	t.Parallel()
 	first, last := make(chan struct{}, 1), make(chan struct{}, 1)
-	d := dispatchers{most: 3, present: 2, resting: []chan struct{}{first, last}}
+	d := dispatchers{most: 3, present: 2, idle: []chan struct{}{first, last}}
 	for range 2 {
-		d.hand(&Row{})
+		d.submit(&Row{})
 	}
 	if len(first) != 0 || len(last) != 1 || d.present != 2 {
 		t.Errorf("%d and %d calls, and %d are present; want one call, of the last", len(first), len(last), d.present)
 	}
-	d.arrive()
-	d.call()
+	d.awake()
+	d.wakeOne()
 	if len(first) != 1 {
 		t.Error("once it has arrived, nobody is called for the other row")
 	}

@@ -27,10 +27,7 @@ import (
 // more lines of its configuration. The test is skipped on a machine that has no PgBouncer.
 func PgBouncer(t testing.TB, databaseURL, mode string, size int, settings ...string) string {
 	t.Helper()
-	program, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		program, err = exec.LookPath("/usr/sbin/pgbouncer")
-	}
+	program, err := FindPgBouncer()
 	if err != nil {
 		t.Skip("there is no pgbouncer to test with; install it")
 	}
@@ -58,6 +55,15 @@ func PgBouncer(t testing.TB, databaseURL, mode string, size int, settings ...str
 	through.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0]))
 	awaitPooler(t, through.String(), running)
 	return through.String()
+}
+
+// FindPgBouncer returns the path of the program, or an error of [exec.LookPath].
+func FindPgBouncer() (string, error) {
+	program, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		return exec.LookPath("/usr/sbin/pgbouncer") // where Debian has it, and few logins look
+	}
+	return program, nil
 }
 
 func poolerSettings(behind *url.URL, port int, mode string, size int) string {

@@ -40,7 +40,7 @@ import (
 //
 //	func TestMain(m *testing.M) { drainertest.Main(m) }
 func Main(m *testing.M) {
-	shared.expected = true
+	mainRuns = true
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
 	go func() {
@@ -55,7 +55,7 @@ func Main(m *testing.M) {
 
 func stopAll() {
 	sharedRabbitMQ.stop()
-	shared.stop()
+	sharedPostgres.stop()
 	endings.run()
 }
 
@@ -85,40 +85,46 @@ func (l *endingList) run() {
 	l.all = nil
 }
 
-// shared is the server of this test binary.
-var shared sharedServer
+// mainRuns is set by Main before any test runs.
+var mainRuns bool
 
-type sharedServer struct {
-	expected bool // set by Main before any test runs
+var sharedPostgres = shared[server]{name: "Postgres", launch: startServer, end: server.close}
+
+// shared is a server of this test binary, which starts with the first test that
+// asks for it.
+type shared[S any] struct {
+	name   string
+	launch func() (S, error)
+	end    func(S) error
 
 	mu      sync.Mutex
 	started bool
-	server  server
+	server  S
 	err     error
 }
 
-func (s *sharedServer) start() (server, error) {
-	if !s.expected {
-		return server{}, errors.New("add `func TestMain(m *testing.M) { drainertest.Main(m) }` to the package, so that its Postgres is stopped")
+func (s *shared[S]) start() (server S, err error) {
+	if !mainRuns {
+		return server, fmt.Errorf("add `func TestMain(m *testing.M) { drainertest.Main(m) }` to the package, so that its %s is stopped", s.name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.started {
 		s.started = true
-		s.server, s.err = startServer()
+		s.server, s.err = s.launch()
 	}
 	return s.server, s.err
 }
 
-func (s *sharedServer) stop() {
+func (s *shared[S]) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.started || s.err != nil {
 		return
 	}
 	s.started = false
-	if err := s.server.close(); err != nil {
-		fmt.Fprintln(os.Stderr, "drainertest: stopping Postgres:", err)
+	if err := s.end(s.server); err != nil {
+		fmt.Fprintf(os.Stderr, "drainertest: stopping %s: %v\n", s.name, err)
 	}
 }
 
@@ -160,12 +166,23 @@ func chooseServer(ctx context.Context) (server, error) {
 	if noImage == nil {
 		return startContainer(ctx, image)
 	}
-	local, err := throwaway.Start(ctx, throwaway.WithSettings(parameters))
+	local, err := throwaway.Start(ctx, InMemory(), throwaway.WithSettings(parameters))
 	if err != nil {
 		return server{}, fmt.Errorf("no Postgres to test with; set TEST_DATABASE_URL, or start Docker, or install postgresql 15 or later:\n%w",
 			errors.Join(noImage, err))
 	}
 	return server{url: local.URL, stop: local.Stop}, nil
+}
+
+// InMemory keeps a throwaway server's data in memory where Linux has room for it: there a
+// database comes and goes in a fraction of the time, and the tests need thousands.
+func InMemory() throwaway.Option {
+	const folder, least = "/dev/shm", 4 << 30
+	var room syscall.Statfs_t
+	if err := syscall.Statfs(folder, &room); err != nil || room.Bavail*uint64(room.Bsize) < least {
+		return throwaway.In("") // where temporary files are
+	}
+	return throwaway.In(folder)
 }
 
 func (s *server) createTemplate(ctx context.Context) error {
@@ -188,7 +205,7 @@ func (s *server) dropTemplate(ctx context.Context) error {
 	return s.execute(ctx, "DROP DATABASE "+s.template+" WITH (FORCE)")
 }
 
-func (s *server) close() error {
+func (s server) close() error {
 	return errors.Join(s.dropTemplate(context.Background()), s.stop())
 }
 
@@ -353,7 +370,7 @@ func EmptyDatabase(t testing.TB) string {
 
 func create(t testing.TB, template func(server) string) string {
 	t.Helper()
-	s, err := shared.start()
+	s, err := sharedPostgres.start()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -56,7 +55,7 @@ func RabbitMQ(t testing.TB) *Broker {
 // Control runs rabbitmqctl.
 func (b *Broker) Control(t testing.TB, arguments ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), brokerPatience)
 	defer cancel()
 	command := exec.CommandContext(ctx, b.process.program("rabbitmqctl"), arguments...)
 	command.Env = b.process.environment
@@ -65,42 +64,10 @@ func (b *Broker) Control(t testing.TB, arguments ...string) {
 	}
 }
 
-var sharedRabbitMQ sharedBroker
-
-type sharedBroker struct {
-	mu      sync.Mutex
-	started bool
-	broker  *Broker
-	err     error
-}
-
-func (s *sharedBroker) start() (*Broker, error) {
-	if !shared.expected {
-		return nil, errors.New("add `func TestMain(m *testing.M) { drainertest.Main(m) }` to the package, so that its RabbitMQ is stopped")
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.started {
-		s.started = true
-		s.broker, s.err = startBroker()
-	}
-	return s.broker, s.err
-}
-
-func (s *sharedBroker) stop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.broker == nil {
-		return
-	}
-	if err := s.broker.process.stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "drainertest: stopping RabbitMQ:", err)
-	}
-	s.broker = nil
-}
+var sharedRabbitMQ = shared[*Broker]{name: "RabbitMQ", launch: startBroker, end: func(b *Broker) error { return b.process.stop() }}
 
 const (
-	brokerPatience = time.Minute
+	brokerPatience = 3 * time.Minute // a start of an Erlang node takes seconds of processor time
 	brokerUser     = "drainer"
 	brokerPassword = "s3cret-of-the-broker"
 )

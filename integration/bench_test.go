@@ -224,11 +224,8 @@ func p99(b *testing.B, crashing bool) float64 {
 	shell := program.New(b, url)
 	daemon := shell.Start(program.WriteConfig(b, config))
 	load(b, url, crashing)
-	var left int
 	for deadline := time.Now().Add(drainertest.Patience); ; {
-		if err := db.QueryRow(b.Context(), `SELECT count(*) FROM outbox.status WHERE provider LIKE 'good%' AND status <> 'completed'`).Scan(&left); err != nil {
-			b.Fatal(err)
-		}
+		left := drainertest.Value[int](b, db, `SELECT count(*) FROM outbox.status WHERE provider LIKE 'good%' AND status <> 'completed'`)
 		if left == 0 {
 			break
 		}

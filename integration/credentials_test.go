@@ -3,7 +3,6 @@ package integration_test
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"sync/atomic"
@@ -68,7 +67,7 @@ func newGuarded(t *testing.T) *guarded {
 		t.Fatal(err)
 	}
 	proxy := httputil.NewSingleHostReverseProxy(target)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status := 0
 		if r.Header.Get("Authorization") != "Bearer "+*g.key.Load() {
 			status = http.StatusUnauthorized
@@ -82,8 +81,7 @@ func newGuarded(t *testing.T) *guarded {
 		}
 		proxy.ServeHTTP(w, r)
 	}))
-	t.Cleanup(server.Close)
-	g.config = program.WriteConfig(t, fmt.Sprintf(credentialConfig, server.URL, g.secret.path("key")))
+	g.config = program.WriteConfig(t, fmt.Sprintf(credentialConfig, baseURL, g.secret.path("key")))
 	return g
 }
 

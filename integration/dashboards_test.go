@@ -3,9 +3,7 @@ package integration_test
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -197,9 +195,8 @@ func startBusy(t *testing.T) *busy {
 		dispatchtest.ThrottleFor: 0.05, dispatchtest.ErrorAfter: 0.1, dispatchtest.DropAfter: 0.1,
 	}))
 	_, lossy := dispatchtest.NewProvider(t, dispatchtest.Always(dispatchtest.ErrorAfter))
-	pager := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	t.Cleanup(pager.Close)
-	shell := program.New(t, url, "PROVIDER_URL="+healthy, "LOSSY_URL="+lossy, "PAGER_URL="+pager.URL, "PAGER_SECRET="+pagerSecret, "USER=on-call")
+	pager := dispatchtest.Serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	shell := program.New(t, url, "PROVIDER_URL="+healthy, "LOSSY_URL="+lossy, "PAGER_URL="+pager, "PAGER_SECRET="+pagerSecret, "USER=on-call")
 	config := program.WriteConfig(t, busyConfig)
 	b := &busy{t: t, db: drainertest.Connect(t, url)}
 	for range 2 {
@@ -280,7 +277,7 @@ scrape_configs:
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	address := freeAddress(t)
+	address := dispatchtest.Address(t)
 	var log strings.Builder
 	command := exec.Command(string(program), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(folder, "data"),
 		"--web.listen-address="+address, "--log.level=warn")
@@ -305,16 +302,6 @@ scrape_configs:
 		return response.StatusCode == http.StatusOK
 	})
 	return server
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // await asks until there is an answer, and returns its number of series.

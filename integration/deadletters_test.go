@@ -111,9 +111,7 @@ func TestAnAcceptedDuplicateIsReallySent(t *testing.T) {
 	d := newDeadLetters(t)
 	d.enqueue("step-1")
 	d.drain()
-	if _, err := d.db.Exec(t.Context(), `UPDATE outbox.attempt SET started_at = started_at - interval '12 hours'`); err != nil {
-		t.Fatal(err)
-	}
+	drainertest.Exec(t, d.db, `UPDATE outbox.attempt SET started_at = started_at - interval '12 hours'`)
 	d.assertSays(1, "half of the key's ttl is 12h0m0s", "intents", "retry", "1", "--reason", "try", "--config", d.config)
 	d.assertStatus("1", "unknown")
 	d.Run(0, "intents", "retry", "1", "--reason", "customer agrees", "--config", d.config, "--may-duplicate")
@@ -192,10 +190,10 @@ func TestAChangeIsNamedAndSignedOrRefused(t *testing.T) {
 		"no intent":          {[]string{"cancel", "--reason", "r"}, 2, "name an intent"},
 		"not a number":       {[]string{"cancel", "one", "--reason", "r"}, 2, "an intent's id is a number"},
 		"an id and a key":    {[]string{"cancel", "1", "--run", "run-001", "--reason", "r"}, 2, "not by both"},
-		"a part of a key":    {[]string{"cancel", "--run", "run-001", "--step", "step-1", "--reason", "r"}, 2, "--tool and --scope are missing"},
+		"a part of a key":    {[]string{"cancel", "--run", "run-001", "--step", "step-1", "--reason", "r"}, 2, "add --tool, --scope"},
 		"no part of a key":   {[]string{"show"}, 2, "by its id, or by --run, --step, --tool and --scope (see"},
-		"a run to show":      {[]string{"show", "--run", "run-001"}, 2, "--step, --tool and --scope are missing"},
-		"a key but a scope":  {[]string{"show", "--run", "run-001", "--step", "s", "--tool", "a/b"}, 2, "; --scope is missing"},
+		"a run to show":      {[]string{"show", "--run", "run-001"}, 2, "add --step, --tool, --scope"},
+		"a key but a scope":  {[]string{"show", "--run", "run-001", "--step", "s", "--tool", "a/b"}, 2, "; add --scope"},
 		"not a tool":         {[]string{"show", "--run", "run-001", "--step", "s", "--tool", strings.Repeat("a", 256), "--scope", "x"}, 2, "256 bytes"},
 		"a name, unsigned":   {[]string{"cancel", "one"}, 2, "an intent's id is a number"},
 		"one and many":       {[]string{"cancel", "1", "--status", "pending", "--reason", "r"}, 2, "not both"},

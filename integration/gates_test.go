@@ -255,7 +255,7 @@ func TestASlowToolWaitsAndItsNeighbourDoesNot(t *testing.T) {
 	if state := harness.Stored[string](rig, `SELECT state FROM outbox.provider WHERE name = 'sim'`); state != "closed" {
 		t.Errorf("the provider is %s: its neighbour had to wait", state)
 	}
-	if err := reloaded.Reload([]dispatch.Provider{s.provider()}); err != nil {
+	if err := reloaded.Reload([]dispatch.Provider{s.provider()}, nil); err != nil {
 		t.Fatal(err)
 	}
 	probes := s.slowSent.Load()

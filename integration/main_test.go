@@ -22,9 +22,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainertest"
@@ -117,8 +116,8 @@ func (p providerSetup) build(t testing.TB) dispatch.Provider {
 	adapter, err := dispatchhttp.New(dispatch.Spec{
 		Provider: p.Name,
 		Timeout:  p.Timeout,
-		Settings: block("base_url: " + p.BaseURL),
-		Tools:    map[string]dispatch.ToolSpec{"act": {Class: p.Class, Settings: block(act)}},
+		Settings: dispatchtest.Block("base_url: " + p.BaseURL),
+		Tools:    map[string]dispatch.ToolSpec{"act": {Class: p.Class, Settings: dispatchtest.Block(act)}},
 	})
 	if err != nil {
 		t.Fatalf("provider %s: %v", p.Name, err)
@@ -139,11 +138,4 @@ func quickPolicy(class dispatch.Class, maxAttempts int) dispatch.Policy {
 		MaxAttempts: maxAttempts,
 		Backoff:     dispatch.Backoff{Base: 5 * time.Millisecond, Cap: 50 * time.Millisecond},
 	}
-}
-
-// block is configuration as a user writes it.
-type block string
-
-func (b block) Decode(into any) error {
-	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
 }

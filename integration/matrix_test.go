@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -253,7 +252,7 @@ func newMatrixRig(t *testing.T, wire dispatchtest.Wire, cells []cell) *matrixRig
 		cells:     cells,
 		providers: map[dispatch.Class]*dispatchtest.SimulatedProvider{},
 		baseURLs:  map[dispatch.Class]string{},
-		closed:    closedPort(t),
+		closed:    "http://" + dispatchtest.Address(t),
 	}
 	for _, class := range dispatch.Classes() {
 		provider := &dispatchtest.SimulatedProvider{
@@ -274,16 +273,6 @@ func newMatrixRig(t *testing.T, wire dispatchtest.Wire, cells []cell) *matrixRig
 		}
 	}
 	return m
-}
-
-func closedPort(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return "http://" + listener.Addr().String()
 }
 
 func (m *matrixRig) scripts() map[string][]dispatchtest.Fault {
@@ -341,16 +330,16 @@ var methods = map[dispatch.Class]string{
 }
 
 func (m *matrixRig) adapter(class dispatch.Class, baseURL string) dispatch.Adapter {
-	act := dispatch.ToolSpec{Class: class, Settings: block(fmt.Sprintf("{method: %s, path: '/v1/{.key}', response: {ref: .id}}", methods[class]))}
+	act := dispatch.ToolSpec{Class: class, Settings: dispatchtest.Block(fmt.Sprintf("{method: %s, path: '/v1/{.key}', response: {ref: .id}}", methods[class]))}
 	find := dispatch.ToolSpec{
 		Class:    dispatch.ReadOnly,
-		Settings: block("{method: GET, path: '/effects/{.key}', response: {ref: .id, rules: [{when: .status == 404, outcome: absent}]}}"),
+		Settings: dispatchtest.Block("{method: GET, path: '/effects/{.key}', response: {ref: .id, rules: [{when: .status == 404, outcome: absent}]}}"),
 	}
 	adapter, err := dispatchhttp.New(dispatch.Spec{
 		Provider: string(class),
 		Timeout:  matrixTimeout,
 		Network:  m.wire.Network(m.T),
-		Settings: block(fmt.Sprintf("{base_url: %q, should_retry_header: Stripe-Should-Retry}", baseURL)),
+		Settings: dispatchtest.Block(fmt.Sprintf("{base_url: %q, should_retry_header: Stripe-Should-Retry}", baseURL)),
 		Tools:    map[string]dispatch.ToolSpec{string(none): act, string(failing): act, string(telling): act, "find": find},
 	})
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -43,7 +42,7 @@ func newPager(t *testing.T) (url string, events chan pagerEvent) {
 		t.Fatal(err)
 	}
 	events = make(chan pagerEvent, 100)
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		var event pagerEvent
 		if err := verify.Verify(body, r.Header); err != nil {
@@ -54,8 +53,7 @@ func newPager(t *testing.T) (url string, events chan pagerEvent) {
 		}
 		events <- event
 	}))
-	t.Cleanup(server.Close)
-	return server.URL, events
+	return baseURL, events
 }
 
 // nextEvent waits for one of that type, or of any.

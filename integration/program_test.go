@@ -343,20 +343,14 @@ func TestDrainingOnceFailsOnlyIfAShutGateLeavesDueRows(t *testing.T) {
 			config := program.WriteConfig(t, text)
 			shell.Run(0, "run", "--once", "--config", config) // announces the providers
 			for _, statement := range append([]string{`SELECT outbox.enqueue('r', 's', '` + test.tool + `', 'x', '{}')`}, test.setUp...) {
-				if _, err := conn.Exec(t.Context(), statement); err != nil {
-					t.Fatal(err)
-				}
+				drainertest.Exec(t, conn, statement)
 			}
 
 			_, stderr := shell.Run(test.exit, "run", "--once", "--config", config)
 			if want := "drainer: due rows are left, because"; strings.Contains(stderr, want) != (test.exit == 1) || (test.exit == 1 && !strings.HasSuffix(stderr, "(billing 1)\n")) {
 				t.Errorf("it says\n%s", stderr)
 			}
-			var left int
-			if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM outbox.queue`).Scan(&left); err != nil {
-				t.Fatal(err)
-			}
-			if left != test.left {
+			if left := drainertest.Value[int](t, conn, `SELECT count(*) FROM outbox.queue`); left != test.left {
 				t.Errorf("%d rows are left, want %d", left, test.left)
 			}
 			if stdout, _ := shell.Run(0, "status"); !hasRow(stdout, test.status) {

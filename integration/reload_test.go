@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,7 +87,7 @@ func through(adapter dispatch.Adapter) *outlet { return &outlet{adapter: adapter
 
 func reload(t *testing.T, daemon *resident, providers ...dispatch.Provider) {
 	t.Helper()
-	if err := daemon.Reload(providers); err != nil {
+	if err := daemon.Reload(providers, nil); err != nil {
 		t.Errorf("reloading: %v", err)
 	}
 }
@@ -242,7 +244,7 @@ func TestAReloadWaitsForTheDatabaseWhileTheOldProvidersStay(t *testing.T) {
 
 	line.TakeDown()
 	done := make(chan error, 1)
-	go func() { done <- daemon.Reload([]dispatch.Provider{after.as("sim", 1)}) }()
+	go func() { done <- daemon.Reload([]dispatch.Provider{after.as("sim", 1)}, nil) }()
 	close(slow.release)
 	drainertest.Eventually(t, "the old adapter is free", func() bool { return before.present.Load() == 0 })
 	if err := daemon.Ready(); err != nil {
@@ -342,7 +344,7 @@ func TestAReloadAfterTheEndIsRefusedAndItsAdaptersAreClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	late := through(&scripted{})
-	if err := daemon.Reload([]dispatch.Provider{late.as("sim", 1)}); err == nil || late.closed.Load() != 1 {
+	if err := daemon.Reload([]dispatch.Provider{late.as("sim", 1)}, nil); err == nil || late.closed.Load() != 1 {
 		t.Errorf("%v; its adapter was closed %d times", err, late.closed.Load())
 	}
 }
@@ -447,7 +449,7 @@ type gatekeeper struct {
 func newGatekeeper(t *testing.T) *gatekeeper {
 	t.Helper()
 	g := &gatekeeper{tokens: make(chan string, 100)}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		hold := g.hold.Load()
 		g.tokens <- strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if hold != nil {
@@ -455,8 +457,7 @@ func newGatekeeper(t *testing.T) *gatekeeper {
 		}
 		_ = json.NewEncoder(w).Encode(map[string]string{"id": "ch_1"})
 	}))
-	t.Cleanup(server.Close)
-	g.url = server.URL
+	g.url = baseURL
 	return g
 }
 
@@ -490,7 +491,8 @@ func wantMetrics(t *testing.T, daemon *program.Daemon, wants ...string) {
 
 func TestAConfigurationIsReloadedAsAWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	shell, provider, volume := program.New(t, drainertest.Database(t)), newGatekeeper(t), newVolume(t)
+	url := drainertest.Database(t)
+	shell, provider, volume := program.New(t, url), newGatekeeper(t), newVolume(t)
 	valid := volume.config(provider.url)
 	volume.publish(map[string]string{"drainer.yaml": valid, "token": "canary-one\n"})
 	daemon := shell.Start(volume.path("drainer.yaml"))
@@ -552,6 +554,66 @@ func TestAConfigurationIsReloadedAsAWholeOrNotAtAll(t *testing.T) {
 	}
 	if rejections := strings.Count(daemon.Log(), "configuration rejected"); rejections != 3 {
 		t.Errorf("%d mistakes were logged, want each of the three once", rejections)
+	}
+}
+
+// Its fingerprint is that of what is in force, and not of the file: the block worker stays as it was at the start.
+func TestAReplicaThatWaitsForARestartIsToldFromOneThatWasRestarted(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	shell, provider, volume := program.New(t, url), newGatekeeper(t), newVolume(t)
+	start := volume.config(provider.url) + "console: {listen: '127.0.0.1:0'}\n"
+	reloaded := start + "page_repeat: 31m\n"
+	restarted := reloaded + "worker: {shutdown_timeout: 9s}\n"
+	db := drainertest.Connect(t, url)
+	newest := func() string {
+		return drainertest.Value[string](t, db, `SELECT configuration FROM outbox.worker ORDER BY started_at DESC LIMIT 1`)
+	}
+	publish := func(text string) {
+		volume.publish(map[string]string{"drainer.yaml": text, "other.yaml": restarted, "token": "t"})
+	}
+	publish(start)
+	daemon := shell.Start(volume.path("drainer.yaml"))
+	charge(shell, "first")
+	<-provider.tokens // by then the worker has joined
+	first := newest()
+	follow := func(text string) string {
+		t.Helper()
+		publish(text)
+		daemon.WaitFor(`"msg":"configuration reloaded"`)
+		return newest()
+	}
+	second := follow(reloaded)
+	if len(first) != 12 || second == first {
+		t.Errorf("the fingerprint is %q, after the reload of a setting %q", first, second)
+	}
+	if waiting := follow(restarted); waiting != second {
+		t.Errorf("with a block that waits for a restart it is %q, want %q as before", waiting, second)
+	}
+
+	address := regexp.MustCompile(`"msg":"serving the console","address":"([^"]+)"`).FindStringSubmatch(daemon.Log())[1]
+	request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/config", nil)
+	request.Header.Set("Accept", "application/json")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	var shown struct{ Settings []map[string]string }
+	if err := json.NewDecoder(answer.Body).Decode(&shown); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []map[string]string{{"name": "worker.shutdown_timeout", "value": "25s", "after_restart": "9s"}, {"name": "page_repeat", "value": "31m0s"}} {
+		if !slices.ContainsFunc(shown.Settings, func(got map[string]string) bool { return maps.Equal(got, want) }) {
+			t.Errorf("/config shows %v, want %v in it", shown.Settings, want)
+		}
+	}
+
+	other := shell.Start(volume.path("other.yaml"))
+	drainertest.Eventually(t, "another fingerprint of the one that was started with the file", func() bool { return newest() != second })
+	other.Terminate()
+	if again := follow(start); again != first {
+		t.Errorf("with the file of the start again it is %q, want %q", again, first)
 	}
 }
 

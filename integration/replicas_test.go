@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -120,19 +118,18 @@ providers:
 // provider shows that the same processes go on.
 func TestAPauseStopsAllReplicasUntilItIsResumed(t *testing.T) {
 	t.Parallel()
-	const intents, perSecond = 150, 40
+	const intents, perSecond = 250, 40
 	times := &arrivals{}
 	rig := harness.Plain(t, times.plan)
 	beacon, beaconURL := dispatchtest.NewProvider(t, dispatchtest.Healthy())
 	shell := program.New(t, rig.URL)
 	config := program.WriteConfig(t, fmt.Sprintf(twoProviders, perSecond, rig.BaseURL, beaconURL))
-	rig.EnqueueSteps("sim/act", 0, intents)
 	replicas := []*program.Daemon{shell.Start(config), shell.Start(config)}
-	rig.AwaitRequests(10)
-
 	if _, stderr := shell.Run(1, "providers", "pause", "simm", "--operator", "on-call", "--reason", "sends twice"); !strings.Contains(stderr, `there is no provider "simm"; did you mean "sim"?`) {
 		t.Errorf("an unknown name: %s", stderr)
 	}
+	rig.EnqueueSteps("sim/act", 0, intents)
+	rig.AwaitRequests(10)
 	shell.Run(0, "providers", "pause", "sim", "--operator", "on-call", "--reason", "sends twice")
 	paused := time.Now()
 	for _, replica := range replicas {
@@ -382,33 +379,18 @@ func postgresRecipient(t *testing.T) recipient {
 		t.Fatal(err)
 	}
 	plain.RawQuery = "sslmode=disable"
-	change(t, db, `CREATE SCHEMA inbox`)
-	change(t, db, `CREATE TABLE inbox.message (
+	drainertest.Exec(t, db, `CREATE SCHEMA inbox`)
+	drainertest.Exec(t, db, `CREATE TABLE inbox.message (
 		agent_run_id text, step_id text, tool_name text, business_scope text, idempotency_key text NOT NULL,
 		payload jsonb NOT NULL, headers jsonb NOT NULL, PRIMARY KEY (agent_run_id, step_id, tool_name, business_scope))`)
 	return recipient{
 		provider: "    adapter: postgres\n    postgres: {url: '" + plain.String() + "'}\n    tools:\n      publish:\n        postgres: {inbox: inbox.message}\n",
 		received: func() map[string]int {
-			rows, err := db.Query(t.Context(), `SELECT idempotency_key FROM inbox.message`)
-			if err != nil {
-				t.Fatal(err)
-			}
-			keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			if err != nil {
-				t.Fatal(err)
-			}
 			seen := map[string]int{}
-			for _, key := range keys {
+			for _, key := range drainertest.Column[string](t, db, `SELECT idempotency_key FROM inbox.message`) {
 				seen[key]++
 			}
 			return seen
 		},
-	}
-}
-
-func change(t *testing.T, db *pgxpool.Pool, sql string) {
-	t.Helper()
-	if _, err := db.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
 	}
 }

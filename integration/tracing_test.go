@@ -79,9 +79,7 @@ func (w *tracedProvider) shell(variables ...string) *program.Program {
 // enqueue leaves an intent, with headers as JSON.
 func (w *tracedProvider) enqueue(step, headers string) {
 	w.t.Helper()
-	if _, err := w.db.Exec(w.t.Context(), `SELECT outbox.enqueue('canary-run', $1, 'billing/charge', 'canary-scope', '{"card": "canary-payload"}', NULL, $2::jsonb)`, step, headers); err != nil {
-		w.t.Fatal(err)
-	}
+	drainertest.Exec(w.t, w.db, `SELECT outbox.enqueue('canary-run', $1, 'billing/charge', 'canary-scope', '{"card": "canary-payload"}', NULL, $2::jsonb)`, step, headers)
 }
 
 func agentHeaders() string {
@@ -241,13 +239,8 @@ func TestACollectorThatNeverAnswersDelaysNoIntentAndNoShutdown(t *testing.T) {
 
 func TestACollectorThatIsNotThereCostsOneLine(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = listener.Close()
 	w := newTracedProvider(t, nil)
-	daemon := w.shell("OTEL_EXPORTER_OTLP_ENDPOINT=http://canary:canary@"+listener.Addr().String(), "OTEL_BSP_SCHEDULE_DELAY=1").Start(w.config)
+	daemon := w.shell("OTEL_EXPORTER_OTLP_ENDPOINT=http://canary:canary@"+dispatchtest.Address(t), "OTEL_BSP_SCHEDULE_DELAY=1").Start(w.config)
 	for i := range 3 {
 		w.enqueue(fmt.Sprint(i), `{}`)
 		drainertest.Eventually(t, "it drains and loses the spans", func() bool {

@@ -5,10 +5,14 @@
 package mcpserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -80,13 +84,10 @@ func reads[In any](s *server, to *sdk.Server, name, description string, answer f
 	sdk.AddTool(to, tool, func(ctx context.Context, _ *sdk.CallToolRequest, in In) (*sdk.CallToolResult, any, error) {
 		var found any
 		err := s.connected(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-			tx, err := conn.BeginTx(ctx, reading)
-			if err != nil {
+			return operator.Look(ctx, conn, statementTimeout, func(ctx context.Context, console *operator.Console) (err error) {
+				found, err = answer(ctx, console, in)
 				return err
-			}
-			defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it read
-			found, err = answer(ctx, operator.Open(conn), in)
-			return err
+			})
 		})
 		if err != nil {
 			return nil, nil, told(err)
@@ -94,11 +95,6 @@ func reads[In any](s *server, to *sdk.Server, name, description string, answer f
 		return written(found)
 	})
 }
-
-var reading = pgx.TxOptions{BeginQuery: fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
-	SET LOCAL search_path = pg_catalog, pg_temp;
-	SET LOCAL statement_timeout = %d;
-	SET LOCAL idle_in_transaction_session_timeout = '10s'`, statementTimeout.Milliseconds())}
 
 func (s *server) connected(ctx context.Context, work func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -163,18 +159,9 @@ func (s *server) find(ctx context.Context, console *operator.Console, w which) (
 		return nil, err
 	}
 	if !s.ShowPayloads {
-		conceal(dossier)
+		dossier.Conceal()
 	}
 	return dossier, nil
-}
-
-// conceal takes out what agents and providers wrote at any length.
-func conceal(d *operator.Dossier) {
-	d.Payload, d.Response = nil, nil
-	for i := range d.History {
-		attempt := &d.History[i]
-		attempt.Response, attempt.ResponseHeaders, attempt.Problem = nil, nil, nil
-	}
 }
 
 func (s *server) intent(ctx context.Context, console *operator.Console, w which) (any, error) {
@@ -252,7 +239,10 @@ func why(d *operator.Dossier, overview operator.Overview, now time.Time) (reason
 }
 
 func ending(i operator.Intent) string {
-	text := orUnknown(i.LastOutcome)
+	text := "something that is not recorded"
+	if i.LastOutcome != nil {
+		text = *i.LastOutcome
+	}
 	if i.LastError != nil {
 		text += ", " + *i.LastError
 	}
@@ -260,13 +250,6 @@ func ending(i operator.Intent) string {
 		text += fmt.Sprintf(", HTTP %d", *i.HTTPStatus)
 	}
 	return text
-}
-
-func orUnknown(text *string) string {
-	if text == nil {
-		return "something that is not recorded"
-	}
-	return *text
 }
 
 type whichRun struct {
@@ -282,12 +265,7 @@ func (s *server) run(ctx context.Context, console *operator.Console, w whichRun)
 		return nil, err
 	}
 	if !s.ShowPayloads {
-		for i := range story.Steps {
-			story.Steps[i].Response = nil
-			if story.Steps[i].Undo != nil {
-				story.Steps[i].Undo.Response = nil
-			}
-		}
+		story.Conceal()
 	}
 	return story, nil
 }
@@ -318,4 +296,157 @@ func (s *server) providers(ctx context.Context, console *operator.Console, _ not
 func (s *server) doctor(ctx context.Context, _ *operator.Console, _ nothing) (any, error) {
 	findings, _ := s.Examine(ctx) // what it could not reach is among them
 	return map[string]any{"findings": findings}, nil
+}
+
+// Offer is a configured tool of which intents are taken.
+type Offer struct {
+	Tool   string                 // provider/operation
+	Schema dispatch.PayloadSchema // of its payload; nil takes any object
+}
+
+// Name is the name of the MCP tool. Many clients take letters, digits, _ and - alone.
+func (o Offer) Name() string {
+	return "enqueue_" + strings.Map(func(r rune) rune {
+		if r == '-' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
+			return r
+		}
+		return '_'
+	}, o.Tool)
+}
+
+// StepOf names the run, step and scope of a call, from where no model writes: a model that is
+// asked again names them again, and the effect would happen twice. The header is nil where the
+// call did not come over HTTP.
+type StepOf func(http.Header) (dispatch.Tuple, error)
+
+// Headers that name the step of a call over HTTP. Without a scope the run is the scope.
+const (
+	RunHeader   = "Drainer-Run"
+	StepHeader  = "Drainer-Step"
+	ScopeHeader = "Drainer-Scope"
+)
+
+// StepOfHeaders reads them.
+func StepOfHeaders(header http.Header) (dispatch.Tuple, error) {
+	return tupleOf(RunHeader, StepHeader, ScopeHeader, header.Get)
+}
+
+// StepOfEnvironment reads DRAINER_RUN, DRAINER_STEP and DRAINER_SCOPE once: the environment
+// stays, so it would give a second call the step of the first.
+func StepOfEnvironment(getenv func(string) string) StepOf {
+	var used atomic.Bool
+	return func(http.Header) (dispatch.Tuple, error) {
+		tuple, err := tupleOf("DRAINER_RUN", "DRAINER_STEP", "DRAINER_SCOPE", getenv)
+		if err == nil && used.Swap(true) {
+			err = errors.New("the step of this server's environment is used up; start a server for each step, or name steps by header over HTTP")
+		}
+		return tuple, err
+	}
+}
+
+func tupleOf(run, step, scope string, get func(string) string) (dispatch.Tuple, error) {
+	tuple := dispatch.Tuple{AgentRunID: get(run), StepID: get(step), BusinessScope: get(scope)}
+	if tuple.AgentRunID == "" || tuple.StepID == "" {
+		return tuple, fmt.Errorf("%s and %s must both be set where this server or its client is started; no argument can name a step", run, step)
+	}
+	if tuple.BusinessScope == "" {
+		tuple.BusinessScope = tuple.AgentRunID
+	}
+	return tuple, nil
+}
+
+// sentences tell a model what became of its request. The packages for producers use the same.
+var sentences = map[string]string{
+	"recorded":            "It is recorded. It will be carried out, or its failure reported. Do not ask for it again.",
+	"pending":             "It is recorded and not done yet. It will be carried out, or its failure reported. Do not ask for it again.",
+	"completed":           "It is done.",
+	"failed":              "It failed and was not done. Do not ask for it again. Tell the user.",
+	"unknown":             "It is not known whether it was done. A person is finding out. Do not ask for it again.",
+	"cancelled":           "It was cancelled before anything was done. Do not ask for it again.",
+	"compensated":         "It was done, and then undone. Do not ask for it again.",
+	"compensation_failed": "It was done. Undoing it failed, and a person has to undo it. Do not ask for it again.",
+	"key_taken":           "This step was already asked for with other values. The first request stands. Do not ask for it again.",
+	"run_closed":          "This run is closed. Nothing more of it will be done. Stop.",
+	"invalid":             "It was not recorded, because the request is malformed. Tell the user.",
+	"unknown_tool":        "It was not recorded, because there is no such tool. Tell the user.",
+	"other_tenant":        "It was not recorded, because this run belongs to another tenant. Stop.",
+	"limit_reached":       "It was not recorded, because a limit is reached. Stop for now. The same request can be made later.",
+}
+
+// refusals are the schema's own errors, by their SQLSTATE.
+var refusals = map[string]string{
+	"OB001": "key_taken", "OB002": "run_closed", "OB003": "invalid", "OB004": "unknown_tool",
+	"OB005": "other_tenant", "OB006": "limit_reached",
+}
+
+func (s *server) offer(to *sdk.Server, offer Offer) {
+	schema := json.RawMessage(`{"type": "object"}`)
+	if offer.Schema != nil {
+		schema = offer.Schema.Document()
+	}
+	tool := &sdk.Tool{
+		Name: offer.Name(),
+		Description: "Record one call of " + offer.Tool + ". It is carried out once, after this call has answered, " +
+			"and a repetition of this step records nothing new.",
+		InputSchema: schema,
+		Annotations: &sdk.ToolAnnotations{IdempotentHint: true},
+	}
+	to.AddTool(tool, func(ctx context.Context, request *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		text, err := s.enqueue(ctx, offer, request)
+		if err != nil {
+			refused := &sdk.CallToolResult{}
+			refused.SetError(err)
+			return refused, nil
+		}
+		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil
+	})
+}
+
+// enqueue commits one intent. The error is for the model.
+func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallToolRequest) (string, error) {
+	payload := request.Params.Arguments
+	if len(payload) == 0 {
+		payload = json.RawMessage(`{}`)
+	}
+	if !bytes.HasPrefix(bytes.TrimLeft(payload, " \t\r\n"), []byte("{")) {
+		return "", errors.New("nothing was recorded: the arguments must be an object")
+	}
+	if offer.Schema != nil {
+		if violation := offer.Schema.Violation(payload); violation != nil {
+			return "", fmt.Errorf("nothing was recorded: the arguments violate the tool's schema: %s", violation.Detail)
+		}
+	}
+	var header http.Header
+	if request.Extra != nil {
+		header = request.Extra.Header
+	}
+	tuple, err := s.StepOf(header)
+	tuple.ToolName = offer.Tool
+	if err == nil {
+		err = tuple.Validate()
+	}
+	if err != nil {
+		return "", fmt.Errorf("nothing was recorded: %w", err)
+	}
+	var receipt operator.Receipt
+	err = s.connected(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		receipt, err = operator.Open(conn).Enqueue(ctx, tuple, payload)
+		return err
+	})
+	var refused *pgconn.PgError
+	switch {
+	case errors.As(err, &refused) && refusals[refused.Code] != "":
+		return "", errors.New(sentences[refusals[refused.Code]])
+	case refused != nil && strings.HasPrefix(refused.Code, "22"): // "data exception", such as \u0000
+		return "", errors.New(sentences["invalid"])
+	case errors.Is(err, operator.ErrUnserved):
+		return "", errors.New(sentences["unknown_tool"])
+	case err != nil: // the commit may have happened before its reply was lost
+		return "", fmt.Errorf("it may have been recorded: %w. Tell the user", told(err))
+	case receipt.Created:
+		return sentences["recorded"], nil
+	case receipt.Status == "in_progress":
+		return sentences["pending"], nil
+	}
+	return sentences[receipt.Status], nil
 }

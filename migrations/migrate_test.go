@@ -243,6 +243,22 @@ func TestASchemaOfSomebodyElseIsNotMigrated(t *testing.T) {
 	}
 }
 
+// A row holds what agents and providers wrote, in any script. One that cannot be stored would never settle.
+func TestADatabaseThatCannotHoldAllTextIsNotMigrated(t *testing.T) {
+	t.Parallel()
+	url := drainertest.EmptyDatabase(t)
+	pool := drainertest.Connect(t, url)
+	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
+		name := drainertest.Value[string](t, pool, "SELECT current_database()") + strings.ToLower(encoding)
+		drainertest.Exec(t, pool, "CREATE DATABASE "+name+" TEMPLATE template0 LOCALE 'C' ENCODING '"+encoding+"'")
+		t.Cleanup(func() { drainertest.Exec(t, pool, "DROP DATABASE "+name+" WITH (FORCE)") })
+		_, err := migrations.Up(t.Context(), strings.Replace(url, drainertest.Value[string](t, pool, "SELECT current_database()"), name, 1))
+		if err == nil || !strings.Contains(err.Error(), encoding) {
+			t.Errorf("%s: got %v, want a refusal that names the encoding", encoding, err)
+		}
+	}
+}
+
 // Each case leads an intent, $1, to where the view should find it.
 func TestTheViewTellsWhereAnIntentStands(t *testing.T) {
 	t.Parallel()
@@ -360,6 +376,9 @@ func TestASchemaIsComparedBothWays(t *testing.T) {
 // What is embedded cannot be changed in a test, so it builds the program of a repository in
 // which all of today's migrations are released.
 func TestAReleasedMigrationThatWasEditedIsRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
 	t.Parallel()
 	released, err := filepath.Glob("sql/*.sql")
 	if err != nil {

@@ -34,10 +34,10 @@ var ErrBehind = errors.New("the schema is behind this program; run `drainer migr
 
 // Migration is one step of the schema.
 type Migration struct {
-	Set     string // SetOutbox or SetRiver
-	Version int64
-	Name    string
-	Applied bool
+	Set     string `json:"set"` // SetOutbox or SetRiver
+	Version int64  `json:"version"`
+	Name    string `json:"name"`
+	Applied bool   `json:"applied"`
 }
 
 // Up applies what is missing and returns it, in the order in which it was

@@ -56,6 +56,7 @@ func connect(ctx context.Context, databaseURL string, logins []BeforeConnect) (*
 		// Only the cause: the whole error repeats the URL.
 		return nil, fmt.Errorf("reading the database URL (postgres://user@host:5432/name): %w", errors.Unwrap(err))
 	}
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	config.ConnConfig.RuntimeParams["search_path"] = "outbox, pg_temp" // goose looks for its table there
 	config.ConnConfig.RuntimeParams["lock_timeout"] = fmt.Sprint(lockTimeout.Milliseconds())
 	config.BeforeConnect = func(ctx context.Context, next *pgx.ConnConfig) error {
@@ -80,11 +81,16 @@ func connect(ctx context.Context, databaseURL string, logins []BeforeConnect) (*
 // ensureLockTable creates what is locked. No one else has a privilege on the table, so no
 // one else can lock it: an advisory lock is for any login to take. Another login's schema
 // of this name could hold code that would run with the rights of the login that migrates.
+// Payloads and answers are in any script: another encoding cannot hold all of them, and a
+// row that cannot be stored would never settle.
 const ensureLockTable = `DO $$
 DECLARE
   owner text := (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'outbox');
 BEGIN
-  IF owner IS NULL THEN
+  IF owner IS NULL AND current_setting('server_encoding') <> 'UTF8' THEN
+    RAISE EXCEPTION 'outbox: the encoding of this database is %, and drainer needs UTF8', current_setting('server_encoding')
+      USING ERRCODE = 'feature_not_supported', HINT = 'Create a database with ENCODING ''UTF8'', and migrate that one.';
+  ELSIF owner IS NULL THEN
     CREATE SCHEMA outbox;
   ELSIF owner <> current_user THEN
     RAISE EXCEPTION 'outbox: schema outbox belongs to %, and % is about to migrate it', owner, current_user

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"strings"
@@ -196,6 +197,110 @@ func TestARunBelongsToTheTenantThatBeganIt(t *testing.T) {
 	drainertest.Exec(t, w.acme, callEnqueue, "shared", "3", "noop/x", "b", "{}")
 }
 
+// A prune that comes between a step and its commit sees none of the run's intents.
+func TestARunWithAnUncommittedStepStaysItsTenants(t *testing.T) {
+	t.Parallel()
+	w := newWalled(t)
+	drainertest.Exec(t, w.acme, callEnqueue, "run", "1", "noop/x", "b", "{}")
+	drainertest.Exec(t, w.owner, `WITH gone AS (DELETE FROM outbox.queue RETURNING intent_id)
+		INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, finished_at)
+		SELECT intent_id, 1, 'w', 'completed', 'completed', now() - interval '100 days' FROM gone`)
+	drainertest.Exec(t, w.owner, `UPDATE outbox.intent SET created_at = now() - interval '100 days'`)
+	tx, err := w.acme.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	drainertest.Exec(t, tx, callEnqueue, "run", "2", "noop/x", "b", "{}")
+	if pruned := drainertest.Value[int](t, w.owner, `SELECT pruned FROM outbox.prune(0, 10, 7776000)`); pruned != 1 {
+		t.Fatalf("pruned %d intents, want the one of the run that is committed", pruned)
+	}
+	if _, err := w.globex.Exec(t.Context(), callEnqueue, "run", "3", "noop/x", "b", "{}"); sqlState(err) != "OB005" {
+		t.Errorf("another tenant: %v, want OB005", err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if tenants := drainertest.Value[int](t, w.owner, `SELECT count(DISTINCT tenant) FROM outbox.intent`); tenants != 1 {
+		t.Errorf("the run has intents of %d tenants", tenants)
+	}
+}
+
+// The row of a run goes while its next step waits for it, and comes again with that step.
+func TestAStepThatMeetsThePruneOfItsRunIsTaken(t *testing.T) {
+	t.Parallel()
+	w := newWalled(t)
+	drainertest.Exec(t, w.acme, callEnqueue, "run", "1", "noop/x", "b", "{}")
+	prune, err := w.owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = prune.Rollback(context.WithoutCancel(t.Context())) }()
+	drainertest.Exec(t, prune, `SELECT FROM outbox.run FOR UPDATE`) // so that the step finds the row, and then waits
+	taken := make(chan error, 1)
+	go func() {
+		_, err := w.acme.Exec(t.Context(), callEnqueue, "run", "2", "noop/x", "b", "{}")
+		taken <- err
+	}()
+	drainertest.AwaitBlocked(t, w.owner)
+	drainertest.Exec(t, prune, `DELETE FROM outbox.run`)
+	if err := prune.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-taken; err != nil {
+		t.Errorf("its own tenant: %v", err)
+	}
+	if runs := drainertest.Value[int](t, w.owner, `SELECT count(*) FROM outbox.run`); runs != 1 {
+		t.Errorf("outbox.run has %d rows, want 1", runs)
+	}
+}
+
+// At REPEATABLE READ the step's transaction still sees the row of the run that a prune has taken away. It is told to run
+// again, also where the prune ends only while it waits.
+func TestAStepWithAnOldSnapshotOfAPrunedRunRunsAgain(t *testing.T) {
+	t.Parallel()
+	for name, waits := range map[string]bool{"the prune is over": false, "the prune is under way": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWalled(t)
+			drainertest.Exec(t, w.acme, callEnqueue, "run", "1", "noop/x", "b", "{}")
+			drainertest.Exec(t, w.owner, `WITH gone AS (DELETE FROM outbox.queue RETURNING intent_id)
+				INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, finished_at)
+				SELECT intent_id, 1, 'w', 'completed', 'completed', now() - interval '100 days' FROM gone`)
+			drainertest.Exec(t, w.owner, `UPDATE outbox.intent SET created_at = now() - interval '100 days'`)
+			step := begin(t, w.acme)
+			drainertest.Exec(t, step, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+			drainertest.Exec(t, step, "SELECT count(*) FROM outbox.status") // it has its snapshot
+			prune := begin(t, w.owner)
+			if pruned := drainertest.Value[int](t, prune, `SELECT pruned FROM outbox.prune(0, 10, 7776000)`); pruned != 1 {
+				t.Fatalf("pruned %d intents, want 1", pruned)
+			}
+			taken := make(chan error, 1)
+			take := func() {
+				_, err := step.Exec(t.Context(), callEnqueue, "run", "2", "noop/x", "b", "{}")
+				taken <- err
+			}
+			if waits {
+				go take()
+				drainertest.AwaitBlocked(t, w.owner)
+			}
+			if err := prune.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if !waits {
+				take()
+			}
+			if err := <-taken; sqlState(err) != "40001" {
+				t.Errorf("%v, want 40001", err)
+			}
+			if err := step.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			drainertest.Exec(t, w.globex, callEnqueue, "run", "2", "noop/x", "b", "{}") // nothing is left of the run: anyone can begin it
+		})
+	}
+}
+
 func TestWithoutTenantsThereAreNoWalls(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
@@ -336,6 +441,66 @@ func TestProducersOfALimitedTenantDoNotWaitForEachOther(t *testing.T) {
 	defer func() { _ = other.Rollback(t.Context()) }()
 	drainertest.Exec(t, other, "SET LOCAL lock_timeout = '10ms'")
 	drainertest.Exec(t, other, callEnqueue, "two", "1", "noop/x", "b", "{}")
+}
+
+// An owner who lifts limits has not committed yet, or has just done so.
+func TestAProducerMeetsNoLimitThatIsBeingLifted(t *testing.T) {
+	t.Parallel()
+	w := newWalled(t)
+	w.limit("max_rate", 1000)
+	owner, err := w.owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = owner.Rollback(context.WithoutCancel(t.Context())) }()
+	drainertest.Exec(t, owner, "UPDATE outbox.tenant SET max_rate = NULL")
+	producer, err := w.acme.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = producer.Rollback(context.WithoutCancel(t.Context())) }()
+	drainertest.Exec(t, producer, "SET LOCAL lock_timeout = '10ms'")
+	drainertest.Exec(t, producer, callEnqueue, "run", "1", "noop/x", "b", "{}")
+}
+
+// A producer finds the counters of a tenant that is just being deleted, or, with an older snapshot, the tenant without
+// them. Once it runs again, its login is no tenant's.
+func TestAProducerWhoseTenantIsBeingDeletedRunsAgain(t *testing.T) {
+	t.Parallel()
+	for name, waits := range map[string]bool{"it is gone": false, "it is going": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWalled(t)
+			w.limit("max_rate", 1000)
+			producer := begin(t, w.acme)
+			if !waits {
+				drainertest.Exec(t, producer, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+			}
+			drainertest.Exec(t, producer, "SELECT count(*) FROM outbox.status")
+			owner := begin(t, w.owner)
+			drainertest.Exec(t, owner, "DELETE FROM outbox.tenant WHERE name = 'acme'")
+			counted := make(chan error, 1)
+			count := func() {
+				_, err := producer.Exec(t.Context(), callEnqueue, "run", "1", "noop/x", "b", "{}")
+				counted <- err
+			}
+			if waits {
+				go count()
+				drainertest.AwaitBlocked(t, w.owner)
+			}
+			commit(t, owner)
+			if !waits {
+				count()
+			}
+			if err := <-counted; sqlState(err) != "40001" {
+				t.Errorf("%v, want 40001", err)
+			}
+			if err := producer.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			drainertest.Exec(t, w.acme, callEnqueue, "run", "1", "noop/x", "b", "{}")
+		})
+	}
 }
 
 func TestATenantsCountersGoWithIt(t *testing.T) {

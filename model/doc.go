@@ -4,7 +4,7 @@
 //	explore/  the search: states, properties, shortest counterexamples
 //	row/      one intent: two workers, crashes, lost replies, an operator, a provider
 //	saga/     one run of three steps: its way forward, and back
-//	share/    a lane that several tenants share: none of them starves
+//	share/    a lane that tenants and runs share: none of them starves, and limits are kept
 //	real/     an outbox that the models are compared with
 //
 // A model is worth what it has in common with the program. What follows from an

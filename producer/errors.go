@@ -18,6 +18,12 @@ var (
 	// ErrNotCommitted says that the intent is not there: its transaction is
 	// still open, or was rolled back.
 	ErrNotCommitted = errors.New("producer: not committed")
+	// ErrNotAllowed says that the login lacks the role outbox_agent, which an
+	// administrator grants.
+	ErrNotAllowed = errors.New("producer: not allowed")
+	// ErrTransactionAborted says that an earlier statement failed and aborted
+	// the caller's transaction: roll it back, and run all of it again.
+	ErrTransactionAborted = errors.New("producer: an earlier statement aborted this transaction")
 	// ErrPending says that the time is over and the intent is not: it will
 	// still be carried out. This is no failure.
 	ErrPending = errors.New("producer: pending")
@@ -69,7 +75,7 @@ var firstIntent = regexp.MustCompile(`^Intent (\d+) holds the key (\S+) and is (
 func refusal(err error) error {
 	var coded interface{ SQLState() string }
 	if !errors.As(err, &coded) || refusals[coded.SQLState()] == nil {
-		return rights(err)
+		return misuse(err)
 	}
 	refused := &Refused{SQLState: coded.SQLState(), Message: refusals[coded.SQLState()].Error(), cause: err}
 	var server *pgconn.PgError
@@ -84,11 +90,17 @@ func refusal(err error) error {
 	return refused
 }
 
-// rights names the role in an error of missing rights: the server names only what is closed to the login.
-func rights(err error) error {
+// misuse names the causes that the program or its administrator has to mend, and returns other errors as they are.
+func misuse(err error) error {
 	var coded interface{ SQLState() string }
-	if errors.As(err, &coded) && coded.SQLState() == "42501" {
-		return fmt.Errorf("the login may lack the role outbox_agent: %w", err)
+	if !errors.As(err, &coded) {
+		return err
+	}
+	switch coded.SQLState() {
+	case "42501": // the server names only what is closed to the login
+		return fmt.Errorf("%w: the login may lack the role outbox_agent: %w", ErrNotAllowed, err)
+	case "25P02":
+		return fmt.Errorf("%w: %w", ErrTransactionAborted, err)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 type vectors struct {
@@ -97,6 +99,38 @@ func TestAWaitOutlivesTheErrorsOfTheVectors(t *testing.T) {
 		if got := passes(fmt.Errorf("look: %w", &pgconn.PgError{Code: code})); got != want {
 			t.Errorf("%s passes: %t", code, got)
 		}
+	}
+}
+
+func TestCausesThatTheProgramHasToMendAreNamed(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]error{"42501": ErrNotAllowed, "25P02": ErrTransactionAborted} {
+		server := &pgconn.PgError{Code: code}
+		if err := refusal(fmt.Errorf("query: %w", server)); !errors.Is(err, want) || !errors.Is(err, server) {
+			t.Errorf("%s: %v", code, err)
+		}
+	}
+	lost := errors.New("the connection is lost")
+	if err := refusal(lost); err.Error() != lost.Error() {
+		t.Errorf("another error is %v", err)
+	}
+}
+
+// A pool that the program has closed ends all waits: nothing opens it again.
+func TestAWaitOverAClosedPoolEnds(t *testing.T) {
+	t.Parallel()
+	if !passes(&pgconn.PgError{Message: "an error of a proxy, without a code"}) {
+		t.Error("an error without a code ends a wait")
+	}
+	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := NewResults(pool).Wait(ctx, 1); err == nil || !strings.Contains(err.Error(), "closed pool") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
 )
 
 const (
@@ -33,8 +35,8 @@ type Result struct {
 
 // Results waits for results. One question serves all waits, over one connection
 // at a time: when Postgres notifies that something settled, and every 50 to
-// 250 ms, which is all there is behind a pooler. It listens over a second
-// connection, beside those of the pool, until 5 s after the last wait.
+// 250 ms. It listens over a second connection, beside those of the pool, until
+// 5 s after the last wait. Behind a pooler it does not listen.
 type Results struct {
 	db   Querier
 	news chan struct{} // a notification came, or a wait
@@ -135,11 +137,18 @@ func (r *Results) run() {
 	}
 }
 
+// errPooled says that the session is not the connection's own. A pooler that shares sessions would give
+// the notifications of a LISTEN to its other clients, and PgBouncer from 1.18 to 1.20.0 may die of one (pgbouncer#822).
+var errPooled = errors.New("the session belongs to a pooler")
+
 // listen passes notifications on. The pool keeps its connections: a wait would
 // hold one of them for as long as it lasts.
 func (r *Results) listen(ctx context.Context, pool *pgxpool.Config) {
 	for ctx.Err() == nil {
-		_ = r.hear(ctx, pool) // until it is heard again, looks at intervals find all
+		// After any other error it listens again. Until then looks at intervals find all.
+		if errors.Is(r.hear(ctx, pool), errPooled) {
+			return
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
@@ -159,6 +168,14 @@ func (r *Results) hear(ctx context.Context, pool *pgxpool.Config) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+	// Without a pooler the connection knows its session by the server's own number.
+	var session uint32
+	if err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid()`).Scan(&session); err != nil {
+		return err
+	}
+	if session != conn.PgConn().PID() {
+		return errPooled
+	}
 	// From here on it is told what settles, so a look that follows misses nothing.
 	for _, statement := range []string{`LISTEN outbox_settled`, `SELECT FROM outbox.await('{}')`} {
 		if _, err := conn.Exec(ctx, statement); err != nil {
@@ -191,7 +208,7 @@ func (r *Results) look(waits []*wait) {
 		settled, told := found[w.id]
 		switch {
 		case err != nil:
-			w.answer <- answer{err: fmt.Errorf("producer: asking for results: %w", rights(err))}
+			w.answer <- answer{err: misuse(fmt.Errorf("asking for results: %w", err))}
 		case !told:
 			continue
 		case settled.Status == "":
@@ -228,14 +245,19 @@ func (r *Results) ask(ctx context.Context, ids []int64) (map[int64]Result, error
 	return found, err
 }
 
-// passes says whether an error is one of a lost connection, a restart or a
-// shortage. A missing right or a wrong password does not pass.
+// passes says whether an error is one of a lost connection, a restart, a
+// standby that may become a primary, or a shortage. A missing right, a wrong password or a closed pool does not pass.
 func passes(err error) bool {
 	var connect *pgconn.ConnectError
 	var server *pgconn.PgError
-	if errors.As(err, &server) {
-		const lockTimeout = "55P03"
-		return server.Code == lockTimeout || slices.Contains([]string{"08", "40", "53", "57", "58"}, server.Code[:2])
+	if errors.As(err, &server) && server.Code != "" {
+		const (
+			lockTimeout        = "55P03"
+			isStandby          = "25006"
+			transactionTimeout = "25P04"
+		)
+		return slices.ContainsFunc([]string{"08", "40", "53", "57", "58", lockTimeout, isStandby, transactionTimeout},
+			func(class string) bool { return strings.HasPrefix(server.Code, class) })
 	}
-	return errors.As(err, &connect) || !errors.Is(err, context.Canceled)
+	return errors.As(err, &connect) || !errors.Is(err, context.Canceled) && !errors.Is(err, puddle.ErrClosedPool)
 }

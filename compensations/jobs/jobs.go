@@ -81,13 +81,13 @@ func New(pool *pgxpool.Pool, log *slog.Logger, registerer prometheus.Registerer,
 		periodic, kinds = append(periodic, part.Periodic()...), append(kinds, part.Kinds()...)
 	}
 	watch := newWatch(pool, kinds, registerer)
-	client, err := river.NewClient[pgx.Tx](silent{riverpgxv5.New(pool), pool}, &river.Config{
+	client, err := river.NewClient[pgx.Tx](pollingDriver{riverpgxv5.New(pool), pool}, &river.Config{
 		PollOnly:                    true,
 		Schema:                      "outbox",
 		Queues:                      queues(),
 		Workers:                     all,
 		PeriodicJobs:                periodic,
-		Logger:                      slog.New(quiet{log.Handler()}),
+		Logger:                      slog.New(warningsOnly{log.Handler()}),
 		JobTimeout:                  timeout,
 		CompletedJobRetentionPeriod: time.Hour,
 		DiscardedJobRetentionPeriod: time.Hour,
@@ -157,16 +157,20 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// quiet passes on warnings and errors alone. Every few seconds River logs how
+// warningsOnly passes on warnings and errors alone. Every few seconds River logs how
 // many jobs it has, and the lines of attempts would be lost between those.
-type quiet struct{ to slog.Handler }
+type warningsOnly struct{ to slog.Handler }
 
-func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
+func (q warningsOnly) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelWarn && q.to.Enabled(ctx, level)
 }
 
-func (q quiet) Handle(ctx context.Context, record slog.Record) error { return q.to.Handle(ctx, record) }
+func (q warningsOnly) Handle(ctx context.Context, record slog.Record) error {
+	return q.to.Handle(ctx, record)
+}
 
-func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.to.WithAttrs(attrs)} }
+func (q warningsOnly) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return warningsOnly{q.to.WithAttrs(attrs)}
+}
 
-func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.to.WithGroup(name)} }
+func (q warningsOnly) WithGroup(name string) slog.Handler { return warningsOnly{q.to.WithGroup(name)} }

@@ -16,7 +16,7 @@ import (
 // GetExecutor gives each statement of River's a transaction that sets the search_path.
 // River qualifies tables and nothing else: behind a pooler, which takes no settings at
 // login, it would call what a stranger created in a schema of the login's path.
-func (s silent) GetExecutor() riverdriver.Executor {
+func (s pollingDriver) GetExecutor() riverdriver.Executor {
 	return s.UnwrapExecutor(transactions{pool: s.pool})
 }
 

@@ -16,17 +16,17 @@ import (
 	"github.com/riverqueue/river/rivertype"
 )
 
-// silent is River's driver without LISTEN and NOTIFY. Postgres has no privilege
+// pollingDriver is River's driver without LISTEN and NOTIFY. Postgres has no privilege
 // for them: any login that may CONNECT could tell River to pause its queues or
 // to give up its leadership. Told that there are none, River wakes its own
 // workers for the jobs that this process inserts, and polls for all others.
-type silent struct {
+type pollingDriver struct {
 	*riverpgxv5.Driver
 	pool *pgxpool.Pool
 }
 
-func (silent) SupportsListener() bool     { return false }
-func (silent) SupportsListenNotify() bool { return false }
+func (pollingDriver) SupportsListener() bool     { return false }
+func (pollingDriver) SupportsListenNotify() bool { return false }
 
 // dueByDatabase has a job that is to run at once be due by the database's clock.
 // River would take that of the process that inserts it: where that one is ahead,
@@ -70,11 +70,11 @@ type watch struct {
 	look   prometheus.Gauge
 	began  time.Time
 	worked atomic.Pointer[time.Time] // when this process last began a job
-	seen   atomic.Pointer[sight]
+	seen   atomic.Pointer[tableState]
 }
 
-// sight is the state of the tables at one look.
-type sight struct {
+// tableState is the state of the tables at one look.
+type tableState struct {
 	at        time.Time     // by this process's clock, as all that is compared with it
 	oldestDue time.Duration // how long the oldest due job has waited for a worker
 	oldestOf  string        // its kind
@@ -90,11 +90,11 @@ func newWatch(pool *pgxpool.Pool, kinds []string, registerer prometheus.Register
 		kinds: map[string]bool{otherKinds: true},
 		oldest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "drainer", Name: "oldest_job_age_seconds",
-			Help: "How long the oldest due job has waited for a process; every process shows the same.",
+			Help: "How long the oldest due job has waited for a process.",
 		}, []string{"kind"}),
 		look: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "drainer", Name: "page_look_age_seconds",
-			Help: "Time since the last search for incidents to page began, or since this process started; about the same on every process.",
+			Help: "Time since the last search for incidents to page began, or since this process started.",
 		}),
 		began: now,
 	}
@@ -105,7 +105,7 @@ func newWatch(pool *pgxpool.Pool, kinds []string, registerer prometheus.Register
 		w.oldest.WithLabelValues(kind).Set(0)
 	}
 	w.worked.Store(&now)
-	w.seen.Store(&sight{at: now})
+	w.seen.Store(&tableState{at: now})
 	registerer.MustRegister(w.oldest, w.look)
 	return w
 }
@@ -144,7 +144,7 @@ func (w *watch) see(ctx context.Context) error {
 		return fmt.Errorf("look whether jobs come round: %w", err)
 	}
 	now := time.Now()
-	seen, oldest := sight{at: now, lookAge: now.Sub(w.began)}, map[string]float64{}
+	seen, oldest := tableState{at: now, lookAge: now.Sub(w.began)}, map[string]float64{}
 	for _, age := range ages {
 		kind := age.Kind
 		if !w.kinds[kind] {

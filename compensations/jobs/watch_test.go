@@ -130,7 +130,7 @@ func TestRiverIsHeardFromWarningsUp(t *testing.T) {
 				return slog.Attr{}
 			}
 			handler := slog.NewTextHandler(&written, &slog.HandlerOptions{Level: test.from, ReplaceAttr: messagesOnly})
-			log := test.derive(slog.New(quiet{handler}))
+			log := test.derive(slog.New(warningsOnly{handler}))
 			log.Debug("debug")
 			log.Info("info")
 			log.Warn("warn")

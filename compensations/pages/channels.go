@@ -111,7 +111,7 @@ func (p *Pager) deliver(ctx context.Context, channel Channel, page Page) (took b
 	p.metrics.sent(channel.Name, delivered)
 	p.log.Info("paged", "channel", channel.Name, "incident_id", page.IncidentID, "intent_id", page.IntentID,
 		"kind", string(page.Kind), "state", string(page.State), "incidents", page.Count)
-	return true, p.store.told(recording, channel.Name, page)
+	return true, p.store.recordSent(recording, channel.Name, page)
 }
 
 func outcomeOf(err error) outcome {
@@ -302,7 +302,7 @@ var slackEscape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`
 
 func slackText(page Page) string {
 	heading := fmt.Sprintf("*drainer: incident %d is %s*", page.IncidentID, page.State)
-	if !page.alone() {
+	if !page.isSingle() {
 		heading = fmt.Sprintf("*drainer: %s: %s*", page.State, page.incidents())
 	} else if page.By != "" {
 		heading += " by `" + slackEscape.Replace(page.by()) + "`"

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentoutbox/drainer/compensations/pages"
 	"github.com/agentoutbox/drainer/drainer/incident"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
@@ -154,7 +155,7 @@ func TestAnAlertEndsInMinutesOrAtOnce(t *testing.T) {
 			t.Fatalf("%s: %v", got.body, err)
 		}
 		ends, err := time.Parse(time.RFC3339, alerts[0]["endsAt"].(string))
-		if late := ends.Sub(before.Add(want.life)); err != nil || late < 0 || late > patience {
+		if late := ends.Sub(before.Add(want.life)); err != nil || late < 0 || late > drainertest.Patience {
 			t.Errorf("%s: ends at %v, want %v from now (%v)", state, ends, want.life, err)
 		}
 		delete(alerts[0], "endsAt")
@@ -210,7 +211,7 @@ func TestAWebhookIsSignedAndSaysWhatHappened(t *testing.T) {
 		if err := json.Unmarshal([]byte(got.body), &event); err != nil {
 			t.Fatal(err)
 		}
-		if event.Type != want.event || time.Since(event.Timestamp) > patience || string(event.Data) != fmt.Sprintf(detailsOf, state, want.by, want.todo) {
+		if event.Type != want.event || time.Since(event.Timestamp) > drainertest.Patience || string(event.Data) != fmt.Sprintf(detailsOf, state, want.by, want.todo) {
 			t.Errorf("%s: got %s", state, got.body)
 		}
 	}
@@ -357,9 +358,6 @@ func TestAToolWithoutASlashIsItsOwnProvider(t *testing.T) {
 	}
 }
 
-// patience bounds every wait: far above what a slow machine needs.
-const patience = 60 * time.Second
-
 // receiver is the other side of a channel: a real server that keeps what it
 // accepted.
 type receiver struct {
@@ -406,7 +404,7 @@ func (r *receiver) next() message {
 	select {
 	case m := <-r.accepted:
 		return m
-	case <-time.After(patience):
+	case <-time.After(drainertest.Patience):
 		r.t.Fatal("nothing was received")
 		return message{}
 	}

@@ -68,8 +68,8 @@ type Page struct {
 	Sends          int       // how often this channel was sent something of the group before
 }
 
-// alone says that the page is about its first incident and no other.
-func (p Page) alone() bool { return p.Count <= 1 && (!p.FirstIsOver || p.State != Open) }
+// isSingle says that the page is about its first incident and no other.
+func (p Page) isSingle() bool { return p.Count <= 1 && (!p.FirstIsOver || p.State != Open) }
 
 // DedupKey is one opening of one group, the same in every page about it. The intent's
 // key keeps several outboxes that share a pager apart.
@@ -87,7 +87,7 @@ func (p Page) MessageID() string {
 func (p Page) Summary() string { return p.summary(p.tool()) }
 
 func (p Page) summary(tool string) string {
-	if p.alone() {
+	if p.isSingle() {
 		return fmt.Sprintf("%s: %s (%s, intent %d)", p.Kind, p.Kind.Means(), tool, p.IntentID)
 	}
 	return fmt.Sprintf("%s, %s: %s (the first: %s, intent %d)", p.Kind, p.incidents(), p.Kind.Means(), tool, p.IntentID)
@@ -107,7 +107,7 @@ func (p Page) Todo() []string {
 	}
 	intent, ack := strconv.FormatInt(p.IntentID, 10), fmt.Sprintf("drainer incidents ack %d --reason TEXT", p.IncidentID)
 	todo := []string{"drainer intents show " + intent}
-	if !p.alone() {
+	if !p.isSingle() {
 		intent, ack = "INTENT", "drainer incidents ack INCIDENT... --reason TEXT"
 		todo = []string{p.list(), "drainer intents show INTENT"}
 	}

@@ -274,8 +274,8 @@ func (s store) missed(ctx context.Context, channel string, page Page, wait time.
 	return s.execute(ctx, "put a page off", missedSQL, channel, page.IncidentID, page.Generation, wait.Seconds())
 }
 
-// told says that it did.
-func (s store) told(ctx context.Context, channel string, page Page) error {
+// recordSent says that it did.
+func (s store) recordSent(ctx context.Context, channel string, page Page) error {
 	return s.execute(ctx, "record a page", toldSQL, channel, page.IncidentID, page.Generation, page.State, page.Sends)
 }
 

@@ -143,7 +143,9 @@ func TestADownChannelHasFewJobs(t *testing.T) {
 	}
 	d.work(quick(channel("down", pages.NewSlack(down.server.URL))))
 	drainertest.Eventually(t, "it is tried", func() bool { return down.tries.Load() > 40 })
-	if waiting := one[int](d, `SELECT count(*) FROM outbox.river_job WHERE kind = 'page_send' AND finalized_at IS NULL`); waiting > 4 { // one that waits and one that runs, of two looks
+	// A job that ran stays in the table as running until River writes its end in a batch, so only jobs that no worker has
+	// taken are counted. Looks that overlap may each add one. A job for each page would be 40.
+	if waiting := one[int](d, `SELECT count(*) FROM outbox.river_job WHERE kind = 'page_send' AND finalized_at IS NULL AND state <> 'running'`); waiting > 4 {
 		t.Errorf("%d jobs wait for a channel that is down", waiting)
 	}
 }
@@ -274,9 +276,7 @@ func TestWhatWasOpenedAgainMeanwhileEndsUnderItsOldKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, change := range []string{"resolved_at = now()", "opened_at = now()"} {
-		if _, err := tx.Exec(t.Context(), `UPDATE outbox.incident SET `+change+` WHERE id = $1`, id); err != nil {
-			t.Fatal(err)
-		}
+		drainertest.Exec(t, tx, `UPDATE outbox.incident SET `+change+` WHERE id = $1`, id)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)

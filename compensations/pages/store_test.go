@@ -15,7 +15,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
@@ -64,12 +63,8 @@ func (o tables) mustEnqueue(step, tool string) int64 {
 // incidents tells each as "intent generation state", the oldest first.
 func (o tables) incidents(kind incident.Kind) []string {
 	o.t.Helper()
-	rows, err := o.pool.Query(o.t.Context(), `SELECT intent_id || ' ' || generation || CASE WHEN resolved_at IS NULL THEN ' open' ELSE ' resolved' END
+	return drainertest.Column[string](o.t, o.pool, `SELECT intent_id || ' ' || generation || CASE WHEN resolved_at IS NULL THEN ' open' ELSE ' resolved' END
 		FROM outbox.incident WHERE kind = $1 ORDER BY id`, kind)
-	o.must(err)
-	incidents, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	o.must(err)
-	return incidents
 }
 
 func (o tables) assertIncidents(kind incident.Kind, want ...string) {
@@ -183,7 +178,7 @@ func TestAPageIsSentByOneProcessAtATimeAndTriedAgainByTheDatabasesClock(t *testi
 	assert("after the database's clock was set back", 3)
 	o.must(o.missed(t.Context(), pager.Name, page, 0))
 	assert("after the wait", 4)
-	o.must(o.told(t.Context(), pager.Name, page))
+	o.must(o.recordSent(t.Context(), pager.Name, page))
 	if try := o.mustBegin(page); try > 0 {
 		t.Error("it is sent by a process that looked before it was told")
 	}
@@ -202,13 +197,13 @@ func TestTwoSendersThatMeetLeaveThePageToBeSentAgain(t *testing.T) {
 	second, _ := o.one()
 
 	// The resolution is recorded last. Which of the two arrived last is not known.
-	o.must(o.told(t.Context(), pager.Name, first))
-	o.must(o.told(t.Context(), pager.Name, second))
+	o.must(o.recordSent(t.Context(), pager.Name, first))
+	o.must(o.recordSent(t.Context(), pager.Name, second))
 	again, due := o.one()
 	if !due || again.State != Resolved {
 		t.Fatalf("due: %t, %+v; want the resolution again", due, again)
 	}
-	o.must(o.told(t.Context(), pager.Name, again))
+	o.must(o.recordSent(t.Context(), pager.Name, again))
 	if page, due := o.one(); due {
 		t.Errorf("due is %+v; want nothing left to say", page)
 	}
@@ -245,6 +240,9 @@ func TestOfAKindOfPageComesFirstWhatWasTriedLeastLately(t *testing.T) {
 
 // Four kinds of page wait, of each far more than are asked for, and never get fewer.
 func TestNoKindOfPageKeepsAnotherOut(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
 	t.Parallel()
 	o := newTables(t)
 	o.openIncidents(40)
@@ -290,7 +288,7 @@ func (o tables) tell(channel Channel) (told []string) {
 		if _, err := o.begin(o.t.Context(), channel.Name, page); err != nil {
 			o.t.Fatal(err)
 		}
-		o.must(o.told(o.t.Context(), channel.Name, page))
+		o.must(o.recordSent(o.t.Context(), channel.Name, page))
 		told = append(told, fmt.Sprintf("%s %d of %s %s", page.State, page.Count, page.Kind, page.provider()))
 	}
 	slices.Sort(told)
@@ -562,9 +560,7 @@ func TestMadeUpOperationsPageFewTimesAndHideNoProvider(t *testing.T) {
 	o.exec(`UPDATE outbox.queue SET next_attempt_at = now() - interval '1 day'`)
 	o.must(o.notice(t.Context(), []string{"sim"}))
 	o.must(o.notice(t.Context(), []string{"sim"}))
-	var open int
-	o.must(o.pool.QueryRow(t.Context(), `SELECT count(*) FROM outbox.incident WHERE kind = 'unknown_operation'`).Scan(&open))
-	if open != 20 {
+	if open := drainertest.Value[int](t, o.pool, `SELECT count(*) FROM outbox.incident WHERE kind = 'unknown_operation'`); open != 20 {
 		t.Errorf("%d incidents are open, want 20", open)
 	}
 	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 1 open", typo), fmt.Sprintf("%d 1 open", last))
@@ -672,7 +668,7 @@ func TestTheDrainersRoleIsEnough(t *testing.T) {
 	for _, page := range due {
 		_, err := drainer.begin(t.Context(), pager.Name, page)
 		o.must(err)
-		o.must(drainer.told(t.Context(), pager.Name, page))
+		o.must(drainer.recordSent(t.Context(), pager.Name, page))
 	}
 	if len(due) != 2 {
 		t.Errorf("%d pages were due, want two", len(due))
@@ -736,7 +732,7 @@ func TestARequestThatDoesNotReachTheDatabaseSaysWhatItWas(t *testing.T) {
 		"look for key collisions: ": func() error { return o.notice(over, nil) },
 		"begin a page: ":            func() error { _, err := o.begin(over, "pager", Page{}); return err },
 		"put a page off: ":          func() error { return o.missed(over, "pager", Page{}, 0) },
-		"record a page: ":           func() error { return o.told(over, "pager", Page{}) },
+		"record a page: ":           func() error { return o.recordSent(over, "pager", Page{}) },
 	} {
 		if err := ask(); !errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want %q and the cause", err, want)

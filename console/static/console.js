@@ -25,9 +25,9 @@ async function refresh() {
     const answer = await fetch(location.href, { headers, redirect: "manual", cache: "no-store" });
     if (answer.status === 304) { live.textContent = ""; return; }
     if (!answer.ok) throw new Error(String(answer.status));
-    tag = answer.headers.get("ETag");
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (!isIdle()) return;
+    tag = answer.headers.get("ETag"); // of what is shown: what was not taken is asked for again
     page.querySelectorAll("noscript").forEach((instead) => instead.remove()); // the parser has no scripts
     main.replaceChildren(...page.getElementById("main").childNodes);
     document.getElementById("read").textContent = page.getElementById("read").textContent;
@@ -49,7 +49,7 @@ function show(index) {
   }
 }
 
-const places = { n: "/", r: "/runs", i: "/intents", c: "/incidents", s: "/sagas", p: "/providers", d: "/doctor", w: "/workers", t: "/tenants", o: "/operations" };
+const places = { n: "/", r: "/runs", i: "/intents", c: "/incidents", s: "/sagas", p: "/providers", d: "/doctor", w: "/workers", t: "/tenants", o: "/operations", f: "/config" };
 let going = false;
 
 function help() {
@@ -57,7 +57,7 @@ function help() {
   if (!box) {
     box = document.createElement("dialog");
     const lines = [["/", "search"], ["j  k", "next, previous row"], ["x", "mark the row"], ["Enter", "open the row"],
-      ["g n", "what is wrong now"], ["g r", "runs"], ["g i", "intents"], ["g c", "incidents"], ["g s", "rollbacks"], ["g p", "providers"], ["g d", "doctor"], ["g w", "workers"], ["g t", "tenants"], ["g o", "operations"], ["?", "this help"]];
+      ["g n", "what is wrong now"], ["g r", "runs"], ["g i", "intents"], ["g c", "incidents"], ["g s", "rollbacks"], ["g p", "providers"], ["g d", "doctor"], ["g w", "workers"], ["g t", "tenants"], ["g o", "operations"], ["g f", "configuration"], ["?", "this help"]];
     for (const [keys, what] of lines) {
       const line = document.createElement("p");
       const key = document.createElement("kbd");

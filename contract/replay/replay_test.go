@@ -11,19 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/agentoutbox/drainer/contract/replay"
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
 )
-
-type block string
-
-func (b block) Decode(into any) error {
-	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
-}
 
 // tool is billing/charge at baseURL, as it would be configured.
 func tool(t *testing.T, baseURL string, class dispatch.Class, settings string) replay.Subject {
@@ -31,8 +23,8 @@ func tool(t *testing.T, baseURL string, class dispatch.Class, settings string) r
 	adapter, err := dispatchhttp.New(dispatch.Spec{
 		Provider: "billing",
 		Timeout:  10 * time.Second,
-		Settings: block("base_url: " + baseURL),
-		Tools:    map[string]dispatch.ToolSpec{"charge": {Class: class, Settings: block(settings)}},
+		Settings: dispatchtest.Block("base_url: " + baseURL),
+		Tools:    map[string]dispatch.ToolSpec{"charge": {Class: class, Settings: dispatchtest.Block(settings)}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -216,4 +216,10 @@ func TestConsoleAndSidecarRunAsPods(t *testing.T) {
 			t.Errorf("the console answers %s with %d, want %d: %s", try.token, reply.StatusCode, try.want, tail(string(page)))
 		}
 	}
+	// As docs/alerts.md says: this pod has an operator's login.
+	r.kubectl("exec", "deployment/drainer-console", "--", "/drainer", "providers", "pause", "tickets", "--operator", "alice", "--reason", "outage")
+	var paused bool
+	if err := r.database.QueryRow(t.Context(), `SELECT paused FROM outbox.provider WHERE name = 'tickets'`).Scan(&paused); err != nil || !paused {
+		t.Errorf("paused: %t, error %v", paused, err)
+	}
 }

@@ -18,6 +18,6 @@ CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$drainer" \
 "$drainer" completion fish >bin/pages/completion/drainer.fish
 
 # Without what .helmignore names.
-tar -C deploy/helm/drainer --exclude=.helmignore --exclude=.gitkeep --exclude=./ci -c . | tar -C bin/chart -x
+tar -C deploy/helm/drainer --exclude=.helmignore --exclude=.gitkeep --exclude=README.md.gotmpl --exclude=./ci -c . | tar -C bin/chart -x
 sed -i.before "s/^version: .*/version: $VERSION/; s/^appVersion: .*/appVersion: $VERSION/" bin/chart/Chart.yaml
 rm bin/chart/Chart.yaml.before

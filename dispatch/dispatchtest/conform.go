@@ -38,6 +38,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"reflect"
 	"slices"
@@ -301,6 +302,68 @@ func (s Subject) warm(t *testing.T) {
 	}
 	bench.dispatch(context.Background(), bench.intent())
 	_ = bench.close()
+}
+
+// Build returns an adapter that the end of the test closes.
+func Build[A dispatch.Adapter](t testing.TB, build func(dispatch.Spec) (A, error), spec dispatch.Spec) A {
+	t.Helper()
+	adapter, err := build(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if closer, ok := any(adapter).(io.Closer); ok {
+		t.Cleanup(func() {
+			if err := closer.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return adapter
+}
+
+// Intent is the first attempt at one step of a run, whose key no other step has.
+func Intent(tool, step, payload string) dispatch.Request {
+	tuple := dispatch.Tuple{AgentRunID: "run-001", StepID: step, ToolName: tool, BusinessScope: "invoice_442"}
+	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
+}
+
+// Expect reports a result of another outcome or error class.
+func Expect(t testing.TB, got dispatch.Result, outcome dispatch.Outcome, class string) {
+	t.Helper()
+	if got.Outcome != outcome || got.ErrorClass != class {
+		t.Errorf("got %s %q (%+v), want %s %q", got.Outcome, got.ErrorClass, got.Problem, outcome, class)
+	}
+}
+
+// Mistakes are blocks of a provider and of its tool that an adapter must refuse
+// in words that hold Says, and no value of theirs that is called canary.
+type Mistakes = map[string]struct{ Settings, Tool, Says string }
+
+// Refuses builds an adapter of each.
+func Refuses(t *testing.T, kind dispatch.Kind, mistakes Mistakes) {
+	t.Helper()
+	for name, mistake := range mistakes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			subject := Subject{Kind: kind}
+			_, err := kind.New(subject.spec(Counterpart{Settings: mistake.Settings, Tool: mistake.Tool}, subject.patience(), dispatch.Network{}))
+			if err == nil || !strings.Contains(err.Error(), mistake.Says) || strings.Contains(strings.ToLower(err.Error()), "canary") {
+				t.Errorf("%v, want %q and no value", err, mistake.Says)
+			}
+		})
+	}
+}
+
+// ConnectsTo compares where an adapter of each provider's block says that it
+// connects to.
+func ConnectsTo(t *testing.T, kind dispatch.Kind, destinations map[string][]dispatch.Destination) {
+	t.Helper()
+	for settings, want := range destinations {
+		adapter := Build(t, kind.New, dispatch.Spec{Settings: Block(settings)})
+		if got := adapter.(dispatch.Located).Destinations(); !slices.Equal(got, want) {
+			t.Errorf("%s: %+v", settings, got)
+		}
+	}
 }
 
 // Block is a block of configuration as a user writes it. It is strict, and its

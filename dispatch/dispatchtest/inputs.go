@@ -179,7 +179,8 @@ func (b *bench) unknownOperation() Check {
 }
 
 func unknownOperation(seen Seen) Check {
-	return found("unknown operation", seen.ended(dispatch.NotSent, dispatch.Rejected), seen.String(), "not_sent or rejected", "an operation that is not configured is never sent")
+	named := seen.ended(dispatch.NotSent) && seen.Result.ErrorClass == "unconfigured_tool"
+	return found("unknown operation", named, seen.String(), "not_sent, unconfigured_tool", "an operation that is not configured is never sent, and the class leads to what helps")
 }
 
 type strange struct {

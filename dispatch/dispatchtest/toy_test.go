@@ -400,30 +400,24 @@ type line struct {
 
 // desk answers lines.
 type desk struct {
-	t       *testing.T
-	address string
-	ended   chan struct{}
+	gate  *dispatchtest.Gate
+	ended chan struct{}
 
 	mu        sync.Mutex
 	situation dispatchtest.Situation
-	listener  net.Listener
-	conns     []net.Conn
 	messages  []dispatchtest.Message
 }
 
 func newDesk(t *testing.T) *desk {
-	d := &desk{t: t, address: dispatchtest.Address(t), ended: make(chan struct{})}
-	d.enter(dispatchtest.Answering)
-	t.Cleanup(func() {
-		close(d.ended)
-		d.enter(dispatchtest.Unreachable)
-	})
+	d := &desk{ended: make(chan struct{}), situation: dispatchtest.Answering}
+	d.gate = dispatchtest.OpenGate(t, dispatchtest.ServeConns(t, d.serve), nil)
+	t.Cleanup(func() { close(d.ended) })
 	return d
 }
 
 func (d *desk) counterpart() dispatchtest.Counterpart {
 	return dispatchtest.Counterpart{
-		Settings: "{address: '" + d.address + "', token: " + secret + ", attempts: 1}",
+		Settings: "{address: '" + d.gate.Address + "', token: " + secret + ", attempts: 1}",
 		Tool:     "verb: act",
 		Payload:  json.RawMessage(`{"amount": 100, "memo": "a memo of the agent", "and": {"z": [true], "a": null}}`),
 		Exact:    json.RawMessage(`{"amount": 9007199254740993}`),
@@ -438,45 +432,17 @@ func (d *desk) counterpart() dispatchtest.Counterpart {
 }
 
 func (d *desk) enter(situation dispatchtest.Situation) {
+	if situation == dispatchtest.Unreachable {
+		d.gate.Shut()
+	} else {
+		d.gate.Open()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.situation = situation
-	switch {
-	case situation == dispatchtest.Unreachable && d.listener != nil:
-		d.listener.Close()
-		d.listener = nil
-		for _, conn := range d.conns {
-			conn.Close()
-		}
-		d.conns = nil
-	case situation != dispatchtest.Unreachable && d.listener == nil:
-		d.open()
-	}
-}
-
-func (d *desk) open() {
-	listener, err := net.Listen("tcp", d.address)
-	if err != nil {
-		d.t.Errorf("listening: %v", err)
-		return
-	}
-	d.listener = listener
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			d.mu.Lock()
-			d.conns = append(d.conns, conn)
-			d.mu.Unlock()
-			go d.serve(conn)
-		}
-	}()
 }
 
 func (d *desk) serve(conn net.Conn) {
-	defer conn.Close()
 	reader := bufio.NewReader(conn)
 	for {
 		text, err := reader.ReadBytes('\n')

@@ -16,6 +16,7 @@ import (
 	"io"
 	"log"
 	"maps"
+	"math"
 	"math/big"
 	"net"
 	"net/http"
@@ -58,14 +59,28 @@ var throwaway = sync.OnceValues(func() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 })
 
-// Authority returns the certificate that a client must trust to speak TLS with
-// a wire's servers, in PEM.
-func Authority(t T) string {
+// Certificate is for a server on a loopback address, and comes with what a
+// client of it begins its TLS sessions with.
+func Certificate(t T) (tls.Certificate, *tls.Config) {
 	t.Helper()
 	certificate, err := throwaway()
 	if err != nil {
 		t.Fatalf("making a certificate: %v", err)
 	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(inPEM(certificate)))
+	return certificate, &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+}
+
+// Authority returns the certificate that a client must trust to speak TLS with
+// a wire's servers, in PEM.
+func Authority(t T) string {
+	t.Helper()
+	certificate, _ := Certificate(t)
+	return inPEM(certificate)
+}
+
+func inPEM(certificate tls.Certificate) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]}))
 }
 
@@ -78,9 +93,8 @@ func (w Wire) ClientTLS(t T) *tls.Config {
 	if w == Plain {
 		return nil
 	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM([]byte(Authority(t)))
-	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	_, client := Certificate(t)
+	return client
 }
 
 // Listen accepts the wire's connections at an address, such as 127.0.0.1:0.
@@ -93,20 +107,17 @@ func (w Wire) Listen(t T, address string) net.Listener {
 	if w == Plain {
 		return listener
 	}
-	certificate, err := throwaway()
-	if err != nil {
-		t.Fatalf("making a certificate: %v", err)
-	}
+	certificate, _ := Certificate(t)
 	protocol := map[Wire]string{TLSHTTP1: "http/1.1", TLSHTTP2: "h2"}[w]
 	return tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{protocol}})
 }
 
 // URL is the base URL of a server at an address.
-func (w Wire) URL(address net.Addr) string {
+func (w Wire) URL(address string) string {
 	if w == Plain {
-		return "http://" + address.String()
+		return "http://" + address
 	}
-	return "https://" + address.String()
+	return "https://" + address
 }
 
 // Server serves a handler on connections from the wire's Listen.
@@ -117,6 +128,9 @@ func (w Wire) Server(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second,
 		Protocols: &protocols, ErrorLog: log.New(io.Discard, "", 0),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, conn)
+		},
 	}
 }
 
@@ -140,13 +154,18 @@ func (w Wire) Serve(t T, handler http.Handler) (baseURL string) {
 		_ = server.Close()
 		<-ended
 	})
-	return w.URL(listener.Addr())
+	return w.URL(listener.Addr().String())
 }
 
 // ServeConns hands every connection to serve, with its number from 0, and
 // closes it afterwards. It returns the base URL of a provider that does with
 // HTTP what it likes.
 func (w Wire) ServeConns(t T, serve func(number int, conn net.Conn)) (baseURL string) {
+	t.Helper()
+	return w.URL(w.serveConns(t, serve))
+}
+
+func (w Wire) serveConns(t T, serve func(number int, conn net.Conn)) (address string) {
 	t.Helper()
 	listener := w.Listen(t, "127.0.0.1:0")
 	t.Cleanup(func() { _ = listener.Close() })
@@ -162,7 +181,7 @@ func (w Wire) ServeConns(t T, serve func(number int, conn net.Conn)) (baseURL st
 			}()
 		}
 	}()
-	return w.URL(listener.Addr())
+	return listener.Addr().String()
 }
 
 // T is the part of testing.TB that Serve needs.
@@ -188,10 +207,10 @@ func Serve(t T, handler http.Handler) string {
 	return Plain.Serve(t, handler)
 }
 
-// ServeConns is [Wire.ServeConns] without TLS.
-func ServeConns(t T, serve func(number int, conn net.Conn)) (baseURL string) {
+// ServeConns hands every connection to serve, and closes it afterwards.
+func ServeConns(t T, serve func(net.Conn)) (address string) {
 	t.Helper()
-	return Plain.ServeConns(t, serve)
+	return Plain.serveConns(t, func(_ int, conn net.Conn) { serve(conn) })
 }
 
 // ReadRequest reads one whole request from a connection.
@@ -209,17 +228,12 @@ func ReadRequest(reader *bufio.Reader) error {
 // speak HTTP.
 type HTTPCounterpart struct {
 	KeyHeader string // that carries the idempotency key
-	Address   string // host and port
 	URL       string
 
-	wire     Wire
 	provider SimulatedProvider
+	gate     *Gate
 	fault    atomic.Value
 	babbles  atomic.Bool
-	t        *testing.T
-	listener net.Listener
-	server   *http.Server
-	gone     bool
 
 	mu       sync.Mutex
 	messages []Message
@@ -228,38 +242,23 @@ type HTTPCounterpart struct {
 // StartHTTP serves one on a loopback port until the test ends.
 func StartHTTP(t *testing.T, wire Wire, keyHeader string) *HTTPCounterpart {
 	t.Helper()
-	u := &HTTPCounterpart{KeyHeader: keyHeader, wire: wire, t: t, provider: SimulatedProvider{Ledger: NewLedger()}}
+	u := &HTTPCounterpart{KeyHeader: keyHeader, provider: SimulatedProvider{Ledger: NewLedger()}}
 	u.provider.Plan = func(string, int) Fault { return u.fault.Load().(Fault) }
 	u.fault.Store(None)
-	u.open(Address(t))
-	t.Cleanup(func() {
-		u.provider.Release()
-		u.server.Close()
-	})
+	_, server, _ := strings.Cut(wire.Serve(t, u), "://")
+	t.Cleanup(u.provider.Release)
+	u.gate = OpenGate(t, server, nil)
+	u.URL = wire.URL(u.gate.Address)
 	return u
-}
-
-func (u *HTTPCounterpart) open(address string) {
-	listener := u.wire.Listen(u.t, address)
-	u.Address, u.URL, u.listener, u.server = listener.Addr().String(), u.wire.URL(listener.Addr()), listener, u.wire.Server(u)
-	u.server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		return context.WithValue(ctx, connKey{}, conn)
-	}
-	go func(server *http.Server) { _ = server.Serve(listener) }(u.server)
 }
 
 // Enter is for [Counterpart].
 func (u *HTTPCounterpart) Enter(situation Situation) {
 	if situation == Unreachable {
-		u.listener.Close() // the server may not have begun to serve, and would not close it
-		u.server.Close()
-		u.gone = true
+		u.gate.Shut()
 		return
 	}
-	if u.gone {
-		u.gone = false
-		u.open(u.Address)
-	}
+	u.gate.Open()
 	u.babbles.Store(situation == Babbling)
 	u.fault.Store(map[Situation]Fault{
 		Answering:  None,
@@ -307,6 +306,110 @@ func (u *HTTPCounterpart) Received() []Message {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Clone(u.messages)
+}
+
+// Gate is an address that leads to a server, and can be shut.
+type Gate struct {
+	Address string // host and port
+
+	t      testing.TB
+	server string
+	carry  func(client, server net.Conn)
+
+	mu       sync.Mutex
+	listener net.Listener // nil while it is shut
+	conns    map[net.Conn]bool
+}
+
+// OpenGate leads to the server until the test ends. It leaves each connection
+// to carry, until that returns; nil passes on everything.
+func OpenGate(t testing.TB, server string, carry func(client, server net.Conn)) *Gate {
+	t.Helper()
+	if carry == nil {
+		carry = func(client, server net.Conn) { Carry(client, server, math.MaxInt64, math.MaxInt64) }
+	}
+	g := &Gate{Address: Address(t), t: t, server: server, carry: carry, conns: map[net.Conn]bool{}}
+	g.Open()
+	t.Cleanup(g.Shut)
+	return g
+}
+
+// Open lets connections through again, if it was shut.
+func (g *Gate) Open() {
+	g.t.Helper()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.listener != nil {
+		return
+	}
+	listener, err := net.Listen("tcp", g.Address)
+	if err != nil {
+		g.t.Fatalf("listening on loopback: %v", err)
+	}
+	g.listener = listener
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go g.pass(client)
+		}
+	}()
+}
+
+// Shut refuses connections, and cuts those that there are.
+func (g *Gate) Shut() {
+	g.mu.Lock()
+	if g.listener != nil {
+		_ = g.listener.Close()
+		g.listener = nil
+	}
+	g.mu.Unlock()
+	g.Cut()
+}
+
+// Cut cuts the connections that there are.
+func (g *Gate) Cut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for conn := range g.conns {
+		_ = conn.Close()
+	}
+}
+
+func (g *Gate) pass(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", g.server)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	g.mu.Lock()
+	isShut := g.listener == nil
+	g.conns[client], g.conns[server] = true, true
+	g.mu.Unlock()
+	if !isShut {
+		g.carry(client, server)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.conns, client)
+	delete(g.conns, server)
+}
+
+// Carry passes on so many bytes in either direction. It then cuts off the
+// client, and returns once the server has read what it was sent, and has closed
+// the connection.
+func Carry(client, server net.Conn, up, down int64) {
+	go func() {
+		_, _ = io.CopyN(server, client, up)
+		_ = client.Close()
+		_ = server.(*net.TCPConn).CloseWrite()
+	}()
+	_, _ = io.CopyN(client, server, down)
+	_ = client.Close()
+	_, _ = io.Copy(io.Discard, server)
 }
 
 // Address is a loopback address that belongs to the test until it ends, also

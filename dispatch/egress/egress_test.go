@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
@@ -122,14 +123,9 @@ func TestBadTargetsAreRefused(t *testing.T) {
 	}
 }
 
-func listen(t *testing.T) string {
+func listen(t *testing.T) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	return listener.Addr().String()
+	return dispatchtest.ServeConns(t, func(net.Conn) {})
 }
 
 // TestANameIsNoWayAround stands for DNS rebinding: the name was allowed, what

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
 // forwarder is an HTTP proxy: it resolves any name to the one server behind it.
@@ -56,22 +57,7 @@ func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // greeter is a server that speaks first, as a mail server does.
 func greeter(t *testing.T, greeting string) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(conn, greeting)
-			_ = conn.Close()
-		}
-	}()
-	return listener.Addr().String()
+	return dispatchtest.ServeConns(t, func(conn net.Conn) { _, _ = io.WriteString(conn, greeting) })
 }
 
 func proxied(t *testing.T, text string, rules Rules) Rules {
@@ -177,21 +163,13 @@ func TestAProxyThatDoesNotServeFailsTheConnectionWithoutItsSecrets(t *testing.T)
 
 func TestASilentProxyIsLeftWhenTheCallIsOver(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		if conn, err := listener.Accept(); err == nil {
-			defer conn.Close()
-			_, _ = conn.Read(make([]byte, 1)) // it is asked
-			cancel()
-			_, _ = io.Copy(io.Discard, conn)
-		}
-	}()
-	_, err = proxied(t, "http://"+listener.Addr().String(), Rules{}).Dial(ctx, "tcp", "api.example.com:443")
+	silent := dispatchtest.ServeConns(t, func(conn net.Conn) {
+		_, _ = conn.Read(make([]byte, 1)) // it is asked
+		cancel()
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	_, err := proxied(t, "http://"+silent, Rules{}).Dial(ctx, "tcp", "api.example.com:443")
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("it ended with %v", err)
 	}

@@ -8,13 +8,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"go.uber.org/goleak"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -24,30 +22,23 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	switch behaviour := os.Getenv("BEHAVIOUR"); {
-	case behaviour == "daemon":
+	switch behaviour := os.Getenv("BEHAVIOUR"); behaviour {
+	case "":
+	case "daemon":
 		beDaemon()
-	case behaviour != "":
-		if !slices.Contains(names(), behaviour) {
+	default:
+		play, known := behaviours[behaviour]
+		if !known {
 			panic("no such behaviour: " + behaviour)
 		}
-		behaviours[behaviour](&peer{in: bufio.NewReader(os.Stdin), out: os.Stdout})
+		play(&peer{in: bufio.NewReader(os.Stdin), out: os.Stdout})
 		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// block is configuration as a user writes it.
-type block string
-
-func (b block) Decode(into any) error {
-	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
-}
-
-var tuple = dispatch.Tuple{AgentRunID: "run-001", StepID: "step-1", ToolName: "desk/open", BusinessScope: "case_7"}
-
 func request(payload string) dispatch.Request {
-	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
+	return dispatchtest.Intent("desk/open", "step-1", payload)
 }
 
 // spec is a provider whose child is this test binary.
@@ -63,7 +54,7 @@ func spec(behaviour string, env map[string]string, settings ...string) dispatch.
 	return dispatch.Spec{
 		Provider: "desk",
 		Timeout:  10 * time.Second,
-		Settings: block(text),
+		Settings: dispatchtest.Block(text),
 		Tools: map[string]dispatch.ToolSpec{
 			"open":  {Class: dispatch.KeyIdempotent},
 			"close": {Class: dispatch.NonIdempotent},
@@ -74,34 +65,15 @@ func spec(behaviour string, env map[string]string, settings ...string) dispatch.
 
 func started(t *testing.T, spec dispatch.Spec) *exec.Adapter {
 	t.Helper()
-	adapter, err := exec.New(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := adapter.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return adapter
+	return dispatchtest.Build(t, exec.New, spec)
 }
 
 // impatient waits for nothing longer than a moment.
 func impatient(t *testing.T, spec dispatch.Spec) *exec.Adapter {
 	t.Helper()
-	adapter, err := exec.NewImpatient(spec, 200*time.Millisecond, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = adapter.Close() })
-	return adapter
-}
-
-func expect(t *testing.T, got dispatch.Result, outcome dispatch.Outcome, class string) {
-	t.Helper()
-	if got.Outcome != outcome || got.ErrorClass != class {
-		t.Errorf("%s %q, want %s %q", got.Outcome, got.ErrorClass, outcome, class)
-	}
+	return dispatchtest.Build(t, func(spec dispatch.Spec) (*exec.Adapter, error) {
+		return exec.NewImpatient(spec, 200*time.Millisecond, io.Discard)
+	}, spec)
 }
 
 // eventually dispatches until it is answered, as often as the adapter asks for.
@@ -121,15 +93,9 @@ func eventually(t *testing.T, adapter *exec.Adapter) dispatch.Result {
 
 func TestAnAdapterSaysWhatItStarts(t *testing.T) {
 	t.Parallel()
-	adapter, err := exec.New(dispatch.Spec{Settings: dispatchtest.Block("command: [python3, /opt/tickets.py]")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = adapter.Close() })
-	want := []dispatch.Destination{{Network: "program", Address: "python3"}}
-	if got := adapter.Destinations(); !slices.Equal(got, want) {
-		t.Errorf("%+v", got)
-	}
+	dispatchtest.ConnectsTo(t, exec.Kind(), map[string][]dispatch.Destination{
+		"command: [python3, /opt/tickets.py]": {{Network: "program", Address: "python3"}},
+	})
 }
 
 func TestTheExecAdapterConforms(t *testing.T) {
@@ -182,7 +148,7 @@ func TestTheChildSeesTheWholeRequest(t *testing.T) {
 	asked.ProviderRef = "T-7"
 	asked.Headers = map[string]string{"traceparent": "00-ab", "authorization": "not ours to forward"}
 	got := adapter.Dispatch(t.Context(), asked)
-	expect(t, got, dispatch.Completed, "")
+	dispatchtest.Expect(t, got, dispatch.Completed, "")
 
 	var seen struct {
 		Payload    json.RawMessage `json:"payload"`
@@ -198,8 +164,8 @@ func TestTheChildSeesTheWholeRequest(t *testing.T) {
 		t.Errorf("%d ms are left of 10 s", seen.DeadlineMS)
 	}
 	for _, part := range []string{
-		`"operation":"find"`, `"idempotency_key":"` + tuple.IdempotencyKey() + `"`, `"attempt":3`, `"provider_ref":"T-7"`,
-		`"tuple":{"agent_run_id":"run-001","step_id":"step-1","tool_name":"desk/find","business_scope":"case_7"}`,
+		`"operation":"find"`, `"idempotency_key":"` + request("").IdempotencyKey + `"`, `"attempt":3`, `"provider_ref":"T-7"`,
+		`"tuple":{"agent_run_id":"run-001","step_id":"step-1","tool_name":"desk/find","business_scope":"invoice_442"}`,
 		`"headers":{"traceparent":"00-ab"}`,
 	} {
 		if !strings.Contains(string(got.Response), part) {
@@ -212,12 +178,12 @@ func TestNothingStartsBeforeTheFirstDispatch(t *testing.T) {
 	t.Parallel()
 	mark := filepath.Join(t.TempDir(), "started")
 	nosy := spec("", nil)
-	nosy.Settings = block(fmt.Sprintf("command: [touch, %s]", mark))
+	nosy.Settings = dispatchtest.Block(fmt.Sprintf("command: [touch, %s]", mark))
 	adapter := started(t, nosy)
 	if _, err := os.Stat(mark); err == nil {
 		t.Error("New started the program")
 	}
-	expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "child_start")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "child_start")
 	if _, err := os.Stat(mark); err != nil {
 		t.Error("the first dispatch started nothing")
 	}
@@ -246,10 +212,10 @@ func TestALateAnswerIsDroppedAndTheChildKept(t *testing.T) {
 	first := adapter.Dispatch(t.Context(), request(`1`))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	expect(t, adapter.Dispatch(ctx, request(`"hold"`)), dispatch.Ambiguous, "timeout")
+	dispatchtest.Expect(t, adapter.Dispatch(ctx, request(`"hold"`)), dispatch.Ambiguous, "timeout")
 	for range 2 {
 		got := adapter.Dispatch(t.Context(), request(`2`))
-		if expect(t, got, dispatch.Completed, ""); string(got.Response) != string(first.Response) {
+		if dispatchtest.Expect(t, got, dispatch.Completed, ""); string(got.Response) != string(first.Response) {
 			t.Errorf("child %s answered %s", first.Response, got.Response)
 		}
 	}
@@ -296,21 +262,7 @@ func TestInFlightIsDoubtWhereACallMustNotBeRepeated(t *testing.T) {
 	adapter := started(t, spec("says what it is told", nil))
 	asked := request(toJSON(`{"id":"ID","outcome":"in_flight"}`))
 	asked.Tuple.ToolName = "desk/close"
-	expect(t, adapter.Dispatch(t.Context(), asked), dispatch.Ambiguous, "in_flight")
-}
-
-func TestAPayloadThatIsNoJSONIsNotSent(t *testing.T) {
-	t.Parallel()
-	adapter := started(t, spec("echo", nil))
-	expect(t, adapter.Dispatch(t.Context(), request("{\n")), dispatch.Rejected, "unrenderable_request")
-	expect(t, adapter.Dispatch(t.Context(), request("{\n}")), dispatch.Completed, "")
-}
-
-func TestAToolThatIsNotConfiguredIsNotSent(t *testing.T) {
-	t.Parallel()
-	asked := request(`{}`)
-	asked.Tuple.ToolName = "desk/burn"
-	expect(t, started(t, spec("echo", nil)).Dispatch(t.Context(), asked), dispatch.NotSent, "unconfigured_tool")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), asked), dispatch.Ambiguous, "in_flight")
 }
 
 func TestTheChildSeesOnlyTheEnvironmentItIsGiven(t *testing.T) {
@@ -335,8 +287,8 @@ func TestTheChildSeesOnlyTheEnvironmentItIsGiven(t *testing.T) {
 func TestWhatIsWrongWithTheSettingsIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
 	wrong := dispatch.Spec{
-		Settings: block("command: [./tickets.py]\ndirectory: here\nstart_timeout: -1s\nmax_message: 7\nstderr: shout\nenv: {A=B: x}"),
-		Tools:    map[string]dispatch.ToolSpec{"open": {Settings: block("map: .payload")}},
+		Settings: dispatchtest.Block("command: [./tickets.py]\ndirectory: here\nstart_timeout: -1s\nmax_message: 7\nstderr: shout\nenv: {A=B: x}"),
+		Tools:    map[string]dispatch.ToolSpec{"open": {Settings: dispatchtest.Block("map: .payload")}},
 	}
 	_, err := exec.New(wrong)
 	for _, want := range []string{"command:", "directory", "start_timeout", "max_message", "stderr", "env:", "tool open:"} {
@@ -349,7 +301,7 @@ func TestWhatIsWrongWithTheSettingsIsSaidAtOnce(t *testing.T) {
 		`{command: [x], env: {A: "\0canary"}}`:  "env: the value of A holds a NUL",
 		`{command: [x], env: {"\0": "canary"}}`: "env: a name is empty, or holds a NUL or =",
 	} {
-		if _, err := exec.New(dispatch.Spec{Settings: block(settings)}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {
+		if _, err := exec.New(dispatch.Spec{Settings: dispatchtest.Block(settings)}); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: %v, want %q", settings, err, want)
 		}
 	}

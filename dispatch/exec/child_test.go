@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -114,10 +113,6 @@ var behaviours = map[string]func(*peer){
 		}
 	},
 	"says nothing": func(p *peer) {
-		io.Copy(io.Discard, p.in)
-	},
-	"hello and no more": func(p *peer) {
-		p.hello(`{"protocol":[1],"name":"mute"}`)
 		io.Copy(io.Discard, p.in)
 	},
 	"hello, and reads no more": func(p *peer) {
@@ -240,12 +235,4 @@ func atoi(text string) int {
 		os.Exit(9)
 	}
 	return number
-}
-
-func names() (all []string) {
-	for name := range behaviours {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
 }

@@ -19,8 +19,8 @@ const defaultStartTimeout = 10 * time.Second
 
 // Settings is the provider's `exec` block.
 type Settings struct {
-	Command      []string          `yaml:"command" jsonschema:"required,minItems=1" jsonschema_description:"The program and its arguments, without a shell. A name without a slash is looked for on the PATH, others are absolute."`
-	Env          map[string]string `yaml:"env,omitempty" jsonschema_description:"The program's environment, beside PATH, HOME, LANG, TMPDIR and TZ. It inherits nothing else."`
+	Command      []string          `yaml:"command" jsonschema:"required,minItems=1" jsonschema_description:"The program and its arguments, without a shell. On the PATH, or absolute."`
+	Env          map[string]string `yaml:"env,omitempty" jsonschema_description:"The program's environment, beside PATH, HOME, LANG, TMPDIR and TZ."`
 	Directory    string            `yaml:"directory,omitempty" jsonschema_description:"Where the program runs, absolute. Default: drainer's own directory."`
 	StartTimeout time.Duration     `yaml:"start_timeout,omitempty" jsonschema:"default=10s" jsonschema_description:"The longest time until its hello."`
 	MaxMessage   int               `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest line of the program, in bytes. A longer one ends it."`

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/exec"
 	"github.com/agentoutbox/drainer/drainertest"
 )
@@ -36,16 +37,16 @@ func TestAChildThatCannotServeIsNotSentAnything(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			adapter := impatient(t, spec(test.behaviour, map[string]string{"HELLO": test.hello}, "start_timeout: 3s", "max_message: 4096"))
-			expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, test.class)
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, test.class)
 		})
 	}
 	t.Run("is not there", func(t *testing.T) {
 		t.Parallel()
 		nowhere := spec("", nil)
-		nowhere.Settings = block("command: [/nowhere/at/all]")
+		nowhere.Settings = dispatchtest.Block("command: [/nowhere/at/all]")
 		adapter := started(t, nowhere)
-		expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "child_start")
-		expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "child_start")
+		dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "child_start")
+		dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "child_start")
 	})
 }
 
@@ -74,7 +75,7 @@ func TestWhyAChildCannotServeIsSaid(t *testing.T) {
 	t.Run("is not there", func(t *testing.T) {
 		t.Parallel()
 		nowhere := spec("", nil)
-		nowhere.Settings = block("command: [/nowhere/at/all]")
+		nowhere.Settings = dispatchtest.Block("command: [/nowhere/at/all]")
 		p := started(t, nowhere).Dispatch(t.Context(), request(`{}`)).Problem
 		if p == nil || p.Title != "the adapter cannot be started" || !strings.Contains(p.Detail, "/nowhere/at/all: no such file") {
 			t.Errorf("it says %+v", p)
@@ -87,11 +88,11 @@ func TestHowAChildEndedIsSaidOfWhatItLeftInDoubt(t *testing.T) {
 	for signal, how := range map[string]string{"9": "signal: killed", "15": "signal: terminated"} {
 		adapter := impatient(t, spec("complains and dies at a request", map[string]string{"SIGNAL": signal, "TOKEN": "token-9d41c07e"}))
 		got := adapter.Dispatch(t.Context(), request(`{}`))
-		if expect(t, got, dispatch.Ambiguous, "child_died"); got.Problem == nil || got.Problem.Title != "the adapter ended: "+how || got.Problem.Detail != "panic: lost [secret]" {
+		if dispatchtest.Expect(t, got, dispatch.Ambiguous, "child_died"); got.Problem == nil || got.Problem.Title != "the adapter ended: "+how || got.Problem.Detail != "panic: lost [secret]" {
 			t.Errorf("it says %+v", got.Problem)
 		}
 		next := adapter.Dispatch(t.Context(), request(`{}`))
-		if expect(t, next, dispatch.NotSent, "child_down"); next.Problem == nil || *next.Problem != *got.Problem {
+		if dispatchtest.Expect(t, next, dispatch.NotSent, "child_down"); next.Problem == nil || *next.Problem != *got.Problem {
 			t.Errorf("then it says %+v", next.Problem)
 		}
 	}
@@ -126,7 +127,7 @@ func TestAChildMayPromiseMoreThanIsAssumed(t *testing.T) {
 		`{"protocol":[1],"name":"x","operations":null}`,
 	} {
 		adapter := started(t, spec("says its hello, which is told", map[string]string{"HELLO": hello}))
-		expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+		dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
 	}
 }
 
@@ -144,7 +145,7 @@ func TestAChildThatFailsAfterTheRequestLeavesDoubt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			adapter := impatient(t, spec(test.behaviour, nil))
-			expect(t, adapter.Dispatch(t.Context(), request(toJSON(test.says))), dispatch.Ambiguous, test.class)
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(toJSON(test.says))), dispatch.Ambiguous, test.class)
 		})
 	}
 }
@@ -160,17 +161,17 @@ func TestASecondAnswerEndsTheChildAndLeavesTheOthersInDoubt(t *testing.T) {
 	if second.Outcome != dispatch.Completed {
 		second, first = first, second
 	}
-	expect(t, first, dispatch.Ambiguous, "protocol")
-	if expect(t, second, dispatch.Completed, ""); string(second.Response) != "1" {
+	dispatchtest.Expect(t, first, dispatch.Ambiguous, "protocol")
+	if dispatchtest.Expect(t, second, dispatch.Completed, ""); string(second.Response) != "1" {
 		t.Errorf("the second answer %s was taken for the first", second.Response)
 	}
-	expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "child_down")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "child_down")
 }
 
 func TestADeadChildIsReplacedAfterAWhile(t *testing.T) {
 	t.Parallel()
 	adapter := started(t, spec("dies, once", map[string]string{"MARK": filepath.Join(t.TempDir(), "died")}))
-	expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "child_died")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "child_died")
 	eventually(t, adapter)
 }
 
@@ -178,21 +179,21 @@ func TestAnAnswerBeforeTheDeathCounts(t *testing.T) {
 	t.Parallel()
 	for range 20 {
 		adapter := started(t, spec("answers at length, then dies", nil))
-		expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+		dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
 	}
 }
 
 func TestAHungChildIsReplaced(t *testing.T) {
 	t.Parallel()
 	adapter := impatient(t, spec("answers only some", nil))
-	expect(t, adapter.Dispatch(t.Context(), request(`true`)), dispatch.Completed, "")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`true`)), dispatch.Completed, "")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	var all sync.WaitGroup
-	all.Go(func() { expect(t, adapter.Dispatch(ctx, request(`false`)), dispatch.Ambiguous, "timeout") })
+	all.Go(func() { dispatchtest.Expect(t, adapter.Dispatch(ctx, request(`false`)), dispatch.Ambiguous, "timeout") })
 	all.Go(func() {
 		got := adapter.Dispatch(t.Context(), request(`false`)) // whose own deadline is far
-		expect(t, got, dispatch.Ambiguous, "child_hung")
+		dispatchtest.Expect(t, got, dispatch.Ambiguous, "child_hung")
 	})
 	all.Wait()
 }
@@ -240,7 +241,9 @@ func TestAChildThatForgetsManyRequestsIsReplacedThoughItAnswersOthers(t *testing
 		defer cancel()
 		var all sync.WaitGroup
 		for range count {
-			all.Go(func() { expect(t, adapter.Dispatch(ctx, request(`false`)), dispatch.Ambiguous, "cancelled") })
+			all.Go(func() {
+				dispatchtest.Expect(t, adapter.Dispatch(ctx, request(`false`)), dispatch.Ambiguous, "cancelled")
+			})
 		}
 		for forgotten += count; string(adapter.Dispatch(t.Context(), request(`true`)).Response) != strconv.Itoa(forgotten); {
 		}
@@ -248,15 +251,15 @@ func TestAChildThatForgetsManyRequestsIsReplacedThoughItAnswersOthers(t *testing
 		all.Wait()
 	}
 	forget(1000)
-	expect(t, adapter.Dispatch(t.Context(), request(`true`)), dispatch.Completed, "")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`true`)), dispatch.Completed, "")
 	forget(1)
-	expect(t, adapter.Dispatch(t.Context(), request(`true`)), dispatch.NotSent, "child_down")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`true`)), dispatch.NotSent, "child_down")
 }
 
 func TestALineThatWaitedForItsTurnInVainIsNotSent(t *testing.T) {
 	t.Parallel()
 	adapter := started(t, spec("answers one, and reads no more", nil))
-	expect(t, adapter.Dispatch(t.Context(), request(`1`)), dispatch.Completed, "")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`1`)), dispatch.Completed, "")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	large := toJSON(strings.Repeat("x", 1<<20))
@@ -279,7 +282,7 @@ func TestAGigabyteOfNoiseIsNotKept(t *testing.T) {
 	adapter := impatient(t, spec("writes without end", nil, "max_message: 65536"))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "line_too_long")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "line_too_long")
 	runtime.ReadMemStats(&after)
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 64<<20 {
 		t.Errorf("%d bytes more are held", grown)
@@ -292,7 +295,7 @@ func TestCloseEndsAChildThatWillNotLeave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
 	if err := adapter.Close(); err == nil || !strings.Contains(err.Error(), "was killed") {
 		t.Errorf("closed with %v", err)
 	}
@@ -305,7 +308,7 @@ func TestWhatTheChildComplainsOfIsPassedOnWithinBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
 	if err := adapter.Close(); err != nil {
 		t.Fatal(err)
 	}

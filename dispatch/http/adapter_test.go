@@ -4,49 +4,31 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/goccy/go-yaml"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
 )
 
-// block is configuration as a user writes it.
-type block string
-
-func (b block) Decode(into any) error {
-	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
-}
-
-var tuple = dispatch.Tuple{AgentRunID: "run-001", StepID: "step-1", ToolName: "stripe/charge", BusinessScope: "invoice_442"}
-
 func request(payload string) dispatch.Request {
-	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
+	return dispatchtest.Intent("stripe/charge", "step-1", payload)
 }
 
 func spec(baseURL, settings, tool string) dispatch.Spec {
 	return dispatch.Spec{
 		Provider: "stripe",
 		Timeout:  10 * time.Second,
-		Settings: block("base_url: " + baseURL + "\n" + settings),
-		Tools:    map[string]dispatch.ToolSpec{"charge": {Class: dispatch.KeyIdempotent, Settings: block(tool)}},
+		Settings: dispatchtest.Block("base_url: " + baseURL + "\n" + settings),
+		Tools:    map[string]dispatch.ToolSpec{"charge": {Class: dispatch.KeyIdempotent, Settings: dispatchtest.Block(tool)}},
 	}
 }
 
 func newAdapter(t *testing.T, spec dispatch.Spec) *dispatchhttp.Adapter {
 	t.Helper()
-	adapter, err := dispatchhttp.New(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = adapter.Close() })
-	return adapter
+	return dispatchtest.Build(t, dispatchhttp.New, spec)
 }
 
 // reply is a provider's answer.
@@ -59,15 +41,14 @@ type reply struct {
 // answer dispatches once to a provider that answers so.
 func answer(t *testing.T, reply reply, settings string, tool dispatch.ToolSpec) dispatch.Result {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for name, value := range reply.headers {
 			w.Header().Set(name, value)
 		}
 		w.WriteHeader(reply.status)
 		_, _ = io.WriteString(w, reply.body)
 	}))
-	defer server.Close()
-	spec := spec(server.URL, settings, "")
+	spec := spec(baseURL, settings, "")
 	spec.Tools["charge"] = tool
 	return newAdapter(t, spec).Dispatch(t.Context(), request(`{}`))
 }
@@ -75,7 +56,7 @@ func answer(t *testing.T, reply reply, settings string, tool dispatch.ToolSpec) 
 func TestBadConfigurationIsRefusedByFieldName(t *testing.T) {
 	t.Parallel()
 	const base = "base_url: https://api.example.com\n"
-	for name, test := range map[string]struct{ settings, tool, want string }{
+	dispatchtest.Refuses(t, dispatchhttp.Kind(), dispatchtest.Mistakes{
 		"no base":              {"", "{path: /}", "base_url is missing"},
 		"ftp":                  {"base_url: ftp://h", "{path: /}", "neither http nor https"},
 		"no host":              {"base_url: 'https:///x'", "{path: /}", "no host"},
@@ -97,7 +78,7 @@ func TestBadConfigurationIsRefusedByFieldName(t *testing.T) {
 		"uuid too short":       {base + "idempotency_key: {format: uuid, max_length: 32}", "{path: /}", "max_length"},
 		"key field, no body":   {base + "idempotency_key: {field: k}", "{path: /, body: none}", "idempotency_key.field"},
 		"negative limit":       {base + "max_response_body: -1", "{path: /}", "max_response_body"},
-		"unknown field":        {base, "{path: /, bdoy: json}", "bdoy"},
+		"unknown field":        {base, "{path: /, bdoy: json}", "not what *http.Tool takes"},
 		"no path":              {base, "{method: GET}", "path must start"},
 		"absolute URL":         {base, "{path: 'https://evil/'}", "path must start"},
 		"query in path":        {base, "{path: '/a?b=canary'}", "use query"},
@@ -125,21 +106,7 @@ func TestBadConfigurationIsRefusedByFieldName(t *testing.T) {
 		"error of a success":   {base, "{path: /, response: {rules: [{when: .status == 1, outcome: completed, error: x}]}}", "completed is none"},
 		"long error":           {base, "{path: /, response: {rules: [{when: .status == 1, outcome: rejected, error: Canary Error}]}}", "short name"},
 		"absent of a write":    {base, "{path: /, response: {rules: [{when: .status == 404, outcome: absent}]}}", "not read_only"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := dispatchhttp.New(dispatch.Spec{
-				Settings: block(test.settings),
-				Tools:    map[string]dispatch.ToolSpec{"charge": {Class: dispatch.KeyIdempotent, Settings: block(test.tool)}},
-			})
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Fatalf("error %v does not mention %q", err, test.want)
-			}
-			if strings.Contains(err.Error(), "canary") {
-				t.Errorf("the error repeats a value: %v", err)
-			}
-		})
-	}
+	})
 }
 
 func TestAllProblemsAreReportedTogether(t *testing.T) {
@@ -154,17 +121,12 @@ func TestAllProblemsAreReportedTogether(t *testing.T) {
 
 func TestAnAdapterSaysWhereItsRequestsGo(t *testing.T) {
 	t.Parallel()
-	for base, want := range map[string]dispatch.Destination{
-		"https://api.example.com/v1":   {Network: "tcp", Address: "api.example.com:443", TLS: dispatch.ImplicitTLS},
-		"https://api.example.com:8443": {Network: "tcp", Address: "api.example.com:8443", TLS: dispatch.ImplicitTLS},
-		"http://127.0.0.1":             {Network: "tcp", Address: "127.0.0.1:80"},
-		"http://[::1]:8080/hooks":      {Network: "tcp", Address: "[::1]:8080"},
-	} {
-		adapter := newAdapter(t, spec(base, "", "path: /"))
-		if got := adapter.Destinations(); !slices.Equal(got, []dispatch.Destination{want}) {
-			t.Errorf("%s: %+v", base, got)
-		}
-	}
+	dispatchtest.ConnectsTo(t, dispatchhttp.Kind(), map[string][]dispatch.Destination{
+		"base_url: https://api.example.com/v1":   {{Network: "tcp", Address: "api.example.com:443", TLS: dispatch.ImplicitTLS}},
+		"base_url: https://api.example.com:8443": {{Network: "tcp", Address: "api.example.com:8443", TLS: dispatch.ImplicitTLS}},
+		"base_url: http://127.0.0.1":             {{Network: "tcp", Address: "127.0.0.1:80"}},
+		"base_url: 'http://[::1]:8080/hooks'":    {{Network: "tcp", Address: "[::1]:8080"}},
+	})
 }
 
 func TestTheHTTPAdapterConforms(t *testing.T) {

@@ -22,7 +22,7 @@ const defaultMaxResponseBody = 1 << 20
 // Settings is the provider's `http` block.
 type Settings struct {
 	BaseURL           string            `yaml:"base_url" jsonschema:"required,format=uri" jsonschema_description:"http or https, without query, credentials or fragment. Every request goes to this host."`
-	Profile           string            `yaml:"profile,omitempty" jsonschema:"enum=github,enum=ietf,enum=none,enum=resend,enum=sendgrid,enum=slack,enum=stripe" jsonschema_description:"Defaults for a provider; other settings override them. ietf: any API that follows the Idempotency-Key draft. none: an API without keys. docs/providers.md has the table."`
+	Profile           string            `yaml:"profile,omitempty" jsonschema:"enum=github,enum=ietf,enum=none,enum=resend,enum=sendgrid,enum=slack,enum=stripe" jsonschema_description:"Defaults for a provider (docs/providers.md); other settings override them. ietf: any API that follows the Idempotency-Key draft. none: an API without keys."`
 	Headers           map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of every request, sent as they are. Credentials belong here."`
 	IdempotencyKey    KeySettings       `yaml:"idempotency_key,omitempty" jsonschema_description:"Where the idempotency key goes, and how."`
 	ReplayHeader      string            `yaml:"replay_header,omitempty" jsonschema_description:"A response header that is true on a replay, beside Idempotency-Replay and Idempotent-Replayed."`
@@ -38,19 +38,19 @@ type Tool struct {
 	Query    map[string]string `yaml:"query,omitempty" jsonschema_description:"Query parameters; {jq} inserts a value."`
 	Headers  map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of this tool; {jq} inserts a value."`
 	Body     string            `yaml:"body,omitempty" jsonschema:"enum=json,enum=form,enum=none" jsonschema_description:"Default: json; none for GET, HEAD and DELETE."`
-	Map      string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the body, over the intent. Without it the payload is sent byte for byte."`
+	Map      string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the body, over the intent. Default: the payload, byte for byte."`
 	Response Response          `yaml:"response,omitempty" jsonschema_description:"How the response is understood."`
 }
 
 // Response says how a tool's responses are understood.
 type Response struct {
-	Ref   string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the response body for the provider's own id of the effect: .id. In a lookup, an answer without it is not believed."`
+	Ref   string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the response body for the provider's own id of the effect: .id. A lookup's answer without it is not believed."`
 	Rules []Rule `yaml:"rules,omitempty" jsonschema_description:"Rules for responses whose status is not enough. The first that matches decides, else the profile, else the status."`
 }
 
 // Rule gives the meaning of a response whose status alone is not enough.
 type Rule struct {
-	When       string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {status, headers, body, date}: header names in lower case; body null if it is no JSON; date in seconds since 1970, by the provider's clock. true matches, false and null do not. Anything else, or an error, is ambiguous."`
+	When       string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {status, headers, body, date}: header names in lower case; body null if it is no JSON; date in seconds since 1970, by the provider's clock. true matches, false and null do not; all else is ambiguous."`
 	Outcome    string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=credentials_refused,enum=forbidden,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"completed: the effect is there; never believed of a 5xx. throttled: refused for now, nothing happened. rejected: refused for good, nothing happened. credentials_refused, forbidden: the same, but of drainer and not of the intent. in_flight: busy with an earlier attempt; not for non_idempotent tools. ambiguous: not known. absent: there is no such effect; only for read_only tools."`
 	RetryAfter string `yaml:"retry_after,omitempty" jsonschema_description:"A jq expression over the same: the least wait, in seconds. A longer Retry-After counts."`
 	Error      string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure, stored in place of http_<status> or absent."`

@@ -1,6 +1,7 @@
 package http
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -108,7 +109,8 @@ func read(ctx context.Context, response *http.Response, limit int64) *answer {
 	return a
 }
 
-// readBody reads at most limit bytes, counted after decompression.
+// readBody reads at most limit bytes, counted after decompression. Some frameworks
+// write a byte order mark before JSON, or a blank where there is no body.
 func readBody(body io.Reader, limit int64) ([]byte, error) {
 	read, err := io.ReadAll(io.LimitReader(body, limit+1))
 	switch {
@@ -116,6 +118,10 @@ func readBody(body io.Reader, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("reading the response body: %w", err)
 	case int64(len(read)) > limit:
 		return nil, errBodyTooLarge
+	}
+	read = bytes.TrimPrefix(read, []byte("\ufeff"))
+	if len(bytes.TrimSpace(read)) == 0 {
+		return nil, nil
 	}
 	return read, nil
 }
@@ -157,7 +163,7 @@ func (a *answer) View() map[string]any {
 
 // Class implements [rules.Answer].
 func (a *answer) Class() string {
-	if a.status >= 300 && a.status <= 399 {
+	if a.status >= 300 && a.status <= 399 && !leadsToResult(a.status) {
 		return "redirect"
 	}
 	return fmt.Sprintf("http_%d", a.status)
@@ -187,6 +193,13 @@ func byStatus(a *answer) rules.Verdict {
 	return rules.Verdict{Outcome: dispatch.Completed}
 }
 
+// leadsToResult is true of a redirect that may come after an effect. A 303 does (RFC 9110, 15.4.4), and
+// after a 301 or 302 too clients go on with a GET: such a server may have acted. Only a 307 or 308 wants the
+// same request elsewhere.
+func leadsToResult(status int) bool {
+	return status >= http.StatusMovedPermanently && status <= http.StatusSeeOther
+}
+
 func outcomeOf(a *answer) dispatch.Outcome {
 	switch status := a.status; {
 	case status >= 200 && status <= 299:
@@ -201,7 +214,7 @@ func outcomeOf(a *answer) dispatch.Outcome {
 		return dispatch.InFlight
 	case status == http.StatusConflict && saysInFlight(a):
 		return dispatch.InFlight
-	case status == http.StatusRequestTimeout:
+	case status == http.StatusRequestTimeout, leadsToResult(status):
 		return dispatch.Ambiguous
 	case status >= 300 && status <= 499:
 		return dispatch.Rejected

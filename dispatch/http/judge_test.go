@@ -3,7 +3,6 @@ package http_test
 import (
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"reflect"
 	"slices"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
@@ -51,7 +51,7 @@ func TestTheStatusDecides(t *testing.T) {
 	} {
 		t.Run(strconv.Itoa(test.status), func(t *testing.T) {
 			t.Parallel()
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Type", test.contentType)
 				if test.retryAfter != "" {
 					w.Header().Set("Retry-After", test.retryAfter)
@@ -59,8 +59,7 @@ func TestTheStatusDecides(t *testing.T) {
 				w.WriteHeader(test.status)
 				_, _ = io.WriteString(w, test.body)
 			}))
-			defer server.Close()
-			got := newAdapter(t, spec(server.URL, "", "path: /")).Dispatch(t.Context(), request(`{}`))
+			got := newAdapter(t, spec(baseURL, "", "path: /")).Dispatch(t.Context(), request(`{}`))
 			if slices.Contains([]int{409, 422, 429, 503}, test.status) {
 				fault.Injected(t, 41, 1)
 			}
@@ -76,15 +75,14 @@ func TestTheStatusDecides(t *testing.T) {
 
 func TestAResponseIsCaptured(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		w.Header().Set("Request-Id", "req_1")
 		w.Header().Set("X-Other", "no")
 		w.Header().Set("Idempotency-Replay", "True")
 		_, _ = io.WriteString(w, `{"b": 1, "a": {"id": 9007199254740993}}`)
 	}))
-	t.Cleanup(server.Close)
-	adapter := newAdapter(t, spec(server.URL, "capture_headers: [request-id, x-absent]", "{path: /, response: {ref: .a.id}}"))
+	adapter := newAdapter(t, spec(baseURL, "capture_headers: [request-id, x-absent]", "{path: /, response: {ref: .a.id}}"))
 	got := adapter.Dispatch(t.Context(), request(`{}`))
 	if string(got.Response) != `{"b": 1, "a": {"id": 9007199254740993}}` {
 		t.Errorf("response is not stored as it came: %s", got.Response)
@@ -100,10 +98,30 @@ func TestAResponseIsCaptured(t *testing.T) {
 	}
 }
 
+// RFC 8259 lets a reader ignore the mark, and some frameworks write it, or a blank for an empty body.
+func TestWhatSomeFrameworksWriteAroundABodyIsNoMistake(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]dispatch.Result{
+		"\ufeff{\"id\": \"x\"}": {Outcome: dispatch.Completed, ProviderRef: "x", Response: []byte(`{"id": "x"}`)},
+		"\ufeff":                {Outcome: dispatch.Completed},
+		" ":                     {Outcome: dispatch.Completed},
+		"\r\n":                  {Outcome: dispatch.Completed},
+	} {
+		baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, body)
+		}))
+		got := newAdapter(t, spec(baseURL, "", "{path: /, response: {ref: .id}}")).Dispatch(t.Context(), request(`{}`))
+		if got.Outcome != want.Outcome || got.ErrorClass != "" || got.ProviderRef != want.ProviderRef || string(got.Response) != string(want.Response) {
+			t.Errorf("%q: got %+v, want %+v", body, got, want)
+		}
+	}
+}
+
 func TestTheProvidersWordsForAFailureAreKept(t *testing.T) {
 	t.Parallel()
 	words := reply{429, map[string]string{"Content-Type": "application/problem+json", "Retry-After": "1"}, `{"type":"https://e.com/limit","title":"Slow down","detail":"Too many","retry_after":30}`}
-	tool := dispatch.ToolSpec{Class: dispatch.KeyIdempotent, Settings: block("path: /")}
+	tool := dispatch.ToolSpec{Class: dispatch.KeyIdempotent, Settings: dispatchtest.Block("path: /")}
 	got := answer(t, words, "", tool)
 	if want := (dispatch.Problem{Type: "https://e.com/limit", Title: "Slow down", Detail: "Too many"}); got.Problem == nil || *got.Problem != want {
 		t.Errorf("kept %+v", got.Problem)
@@ -114,16 +132,6 @@ func TestTheProvidersWordsForAFailureAreKept(t *testing.T) {
 	words.status = 200
 	if got := answer(t, words, "", tool); got.Problem != nil || got.RetryAfter != 0 {
 		t.Errorf("a success has no problem: %+v", got)
-	}
-}
-
-func TestAnUnknownToolIsNotSent(t *testing.T) {
-	t.Parallel()
-	unknown := request(`{}`)
-	unknown.Tuple.ToolName = "stripe/refund"
-	got := newAdapter(t, spec("http://127.0.0.1:1", "", "{path: /}")).Dispatch(t.Context(), unknown)
-	if got.Outcome != dispatch.NotSent || got.ErrorClass != "unconfigured_tool" {
-		t.Errorf("got %+v", got)
 	}
 }
 
@@ -174,7 +182,7 @@ func TestRulesDecide(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			tool := dispatch.ToolSpec{Class: test.class, Settings: block("{path: /, response: {rules: " + test.rules + "}}")}
+			tool := dispatch.ToolSpec{Class: test.class, Settings: dispatchtest.Block("{path: /, response: {rules: " + test.rules + "}}")}
 			got := answer(t, test.reply, "profile: stripe\nmax_response_body: 100", tool)
 			if got.Outcome != test.want.Outcome || got.Final != test.want.Final || got.RetryAfter != test.want.RetryAfter || got.ErrorClass != test.want.ErrorClass {
 				t.Errorf("got  %+v\nwant %+v", got, test.want)
@@ -186,18 +194,15 @@ func TestRulesDecide(t *testing.T) {
 // The time was up, so the rule has no result.
 func TestAnAnswerThatNoRuleWasInTimeForLeavesDoubt(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 		_, _ = w.Write([]byte(`{"slow": "y"}`))
 	}))
-	t.Cleanup(server.Close)
 	slow := `{when: '.body.slow as $y | $y != null and ("x" * 9000 | test("(x?){1000}" + $y))', outcome: rejected}`
-	spec := spec(server.URL, "", "{path: /, response: {rules: ["+strings.Repeat(slow+", ", 100)+slow+"]}}")
+	spec := spec(baseURL, "", "{path: /, response: {rules: ["+strings.Repeat(slow+", ", 100)+slow+"]}}")
 	spec.Timeout = time.Second
 	got := newAdapter(t, spec).Dispatch(t.Context(), request(`{}`))
-	if got.Outcome != dispatch.Ambiguous || got.ErrorClass != "timeout" {
-		t.Errorf("got %+v, want ambiguous, timeout", got)
-	}
+	dispatchtest.Expect(t, got, dispatch.Ambiguous, "timeout")
 }
 
 func TestARuleForEveryResponseIsRefusedUnlessItDoubts(t *testing.T) {
@@ -207,7 +212,7 @@ func TestARuleForEveryResponseIsRefusedUnlessItDoubts(t *testing.T) {
 			spec := spec("https://api.example.com", "", "")
 			spec.Tools["charge"] = dispatch.ToolSpec{
 				Class:    dispatch.ReadOnly,
-				Settings: block("{path: /, response: {rules: [{when: '" + when + "', outcome: " + outcome + "}]}}"),
+				Settings: dispatchtest.Block("{path: /, response: {rules: [{when: '" + when + "', outcome: " + outcome + "}]}}"),
 			}
 			_, err := dispatchhttp.New(spec)
 			if named := err != nil && strings.Contains(err.Error(), "name the status"); named != refused {
@@ -221,7 +226,7 @@ func TestNoRuleSendsANonIdempotentRequestAgain(t *testing.T) {
 	t.Parallel()
 	for _, class := range dispatch.Classes() {
 		spec := spec("https://api.example.com", "", "")
-		spec.Tools["charge"] = dispatch.ToolSpec{Class: class, Settings: block("{path: /, response: {rules: [{when: .status == 202, outcome: in_flight}]}}")}
+		spec.Tools["charge"] = dispatch.ToolSpec{Class: class, Settings: dispatchtest.Block("{path: /, response: {rules: [{when: .status == 202, outcome: in_flight}]}}")}
 		_, err := dispatchhttp.New(spec)
 		if refused := err != nil; refused != (class == dispatch.NonIdempotent) {
 			t.Errorf("%s: %v", class, err)
@@ -231,7 +236,7 @@ func TestNoRuleSendsANonIdempotentRequestAgain(t *testing.T) {
 
 func TestAReferenceStaysExactBesideRules(t *testing.T) {
 	t.Parallel()
-	tool := dispatch.ToolSpec{Class: dispatch.KeyIdempotent, Settings: block("{path: /, response: {ref: .id, rules: [{when: .body.id == 1, outcome: rejected}]}}")}
+	tool := dispatch.ToolSpec{Class: dispatch.KeyIdempotent, Settings: dispatchtest.Block("{path: /, response: {ref: .id, rules: [{when: .body.id == 1, outcome: rejected}]}}")}
 	got := answer(t, reply{200, map[string]string{"Content-Type": asJSON}, `{"id": 9007199254740993}`}, "", tool)
 	if got.ProviderRef != "9007199254740993" {
 		t.Errorf("reference %q", got.ProviderRef)
@@ -256,7 +261,7 @@ func TestAToolThatAnswersLookupsFindsOnlyWhatItCanName(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := answer(t, test.reply, "", dispatch.ToolSpec{Class: dispatch.ReadOnly, AnswersLookups: true, Settings: block(findsWires)})
+			got := answer(t, test.reply, "", dispatch.ToolSpec{Class: dispatch.ReadOnly, AnswersLookups: true, Settings: dispatchtest.Block(findsWires)})
 			if got.Outcome != test.want.Outcome || got.ProviderRef != test.want.ProviderRef || got.ErrorClass != test.want.ErrorClass {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}
@@ -267,9 +272,9 @@ func TestAToolThatAnswersLookupsFindsOnlyWhatItCanName(t *testing.T) {
 func TestAToolThatAnswersLookupsMustSayWhatNothingLooksLike(t *testing.T) {
 	t.Parallel()
 	_, err := dispatchhttp.New(dispatch.Spec{
-		Settings: block("base_url: https://bank.example"),
+		Settings: dispatchtest.Block("base_url: https://bank.example"),
 		Tools: map[string]dispatch.ToolSpec{"find": {
-			Class: dispatch.ReadOnly, AnswersLookups: true, Settings: block("{path: /wires, method: GET}"),
+			Class: dispatch.ReadOnly, AnswersLookups: true, Settings: dispatchtest.Block("{path: /wires, method: GET}"),
 		}},
 	})
 	if err == nil || !strings.Contains(err.Error(), "outcome: absent") {
@@ -315,7 +320,7 @@ func TestProfilesUnderstandTheirProviders(t *testing.T) {
 		{"stripe: other parameters under the key", "stripe", reply{400, headers{"Content-Type": asJSON}, `{"error":{"type":"idempotency_error"}}`}, dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "key_mismatch"}},
 		{"stripe: a declined card", "stripe", reply{402, headers{"Content-Type": asJSON}, `{"error":{"type":"card_error"}}`}, dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "http_402"}},
 		{"stripe: a refusal to be tried again is none yet", "stripe", reply{400, headers{"Stripe-Should-Retry": "true"}, ""}, dispatch.Result{Outcome: dispatch.InFlight, ErrorClass: "http_400"}},
-		{"stripe: a redirect stays a refusal", "stripe", reply{302, headers{"Stripe-Should-Retry": "true"}, ""}, dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "redirect"}},
+		{"stripe: a redirect stays a refusal", "stripe", reply{308, headers{"Stripe-Should-Retry": "true"}, ""}, dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "redirect"}},
 		{"stripe: the rate limit", "stripe", reply{429, headers{"Retry-After": "2"}, ""}, dispatch.Result{Outcome: dispatch.Throttled, RetryAfter: 2 * time.Second, ErrorClass: "http_429"}},
 		{"stripe: a 429 not to be tried again is a refusal", "stripe", reply{429, headers{"Stripe-Should-Retry": "false"}, ""}, dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "http_429"}},
 		{"stripe: a 500 without advice", "stripe", reply{status: 500}, dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "http_500"}},
@@ -355,7 +360,7 @@ func TestProfilesUnderstandTheirProviders(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			got := answer(t, test.reply, "profile: '"+test.profile+"'", dispatch.ToolSpec{Class: dispatch.NonIdempotent, Settings: block("path: /")})
+			got := answer(t, test.reply, "profile: '"+test.profile+"'", dispatch.ToolSpec{Class: dispatch.NonIdempotent, Settings: dispatchtest.Block("path: /")})
 			got.HTTPStatus, got.Response = 0, nil
 			if got.Outcome != test.want.Outcome || got.Final != test.want.Final || got.Replayed != test.want.Replayed ||
 				got.RetryAfter != test.want.RetryAfter || got.ErrorClass != test.want.ErrorClass {
@@ -367,7 +372,7 @@ func TestProfilesUnderstandTheirProviders(t *testing.T) {
 
 func TestAProfileSendsTheKeyAsTheProviderWantsIt(t *testing.T) {
 	t.Parallel()
-	key := tuple.IdempotencyKey()
+	key := request("").IdempotencyKey
 	for settings, want := range map[string]map[string]string{
 		"":                {"Idempotency-Key": key},
 		"profile: stripe": {"Idempotency-Key": key},
@@ -381,7 +386,7 @@ func TestAProfileSendsTheKeyAsTheProviderWantsIt(t *testing.T) {
 		"profile: stripe\nidempotency_key: {query: k}":                      {"Idempotency-Key": ""},
 		"profile: sendgrid\nidempotency_key: {tuple_header: true}":          {"Idempotency-Key": "", "X-Agent-Idempotency-Tuple": "run-001,step-1,stripe%2Fcharge,invoice_442"},
 	} {
-		spec := dispatch.ToolSpec{Class: dispatch.NonIdempotent, Settings: block("path: /")}
+		spec := dispatch.ToolSpec{Class: dispatch.NonIdempotent, Settings: dispatchtest.Block("path: /")}
 		arrived := arrival(t, settings, spec)
 		for name, value := range want {
 			if got := arrived.Get(name); got != value {
@@ -413,7 +418,7 @@ func TestAProfileHoldsToolsToWhatTheProviderKeeps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			spec := spec("https://api.example.com", test.settings, "")
-			spec.Tools["charge"] = dispatch.ToolSpec{Class: test.class, KeyTTL: test.ttl, Settings: block("path: /")}
+			spec.Tools["charge"] = dispatch.ToolSpec{Class: test.class, KeyTTL: test.ttl, Settings: dispatchtest.Block("path: /")}
 			_, err := dispatchhttp.New(spec)
 			switch {
 			case test.want == "" && err != nil:
@@ -435,7 +440,7 @@ func TestAnUnknownProfileIsTheOnlyComplaint(t *testing.T) {
 
 func TestSettingsNameTheProvidersOwnHeaders(t *testing.T) {
 	t.Parallel()
-	tool := dispatch.ToolSpec{Class: dispatch.ReadOnly, Settings: block("path: /")}
+	tool := dispatch.ToolSpec{Class: dispatch.ReadOnly, Settings: dispatchtest.Block("path: /")}
 	const settings = "profile: stripe\nreplay_header: x-again\nshould_retry_header: x-should-retry"
 	got := answer(t, reply{500, map[string]string{"X-Again": "True", "Stripe-Should-Retry": "true"}, ""}, settings, tool)
 	if !got.Replayed || !got.Final {

@@ -15,18 +15,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
 	"pgregory.net/rapid"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
-
-type text string
-
-func (b text) Decode(into any) error {
-	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
-}
 
 // ruleSets claim all that a rule may claim, with and without a right to it.
 var ruleSets = []string{
@@ -103,10 +97,10 @@ func newJudges(t testing.TB) map[judge]*tool {
 	for profile := range profiles {
 		for _, rules := range ruleSets {
 			adapter, err := New(dispatch.Spec{
-				Settings: text("base_url: http://localhost\nmax_response_body: 64\nprofile: '" + profile + "'"),
+				Settings: dispatchtest.Block("base_url: http://localhost\nmax_response_body: 64\nprofile: '" + profile + "'"),
 				Tools: map[string]dispatch.ToolSpec{"act": {
 					Class:    dispatch.ReadOnly,
-					Settings: text("{path: /, response: {ref: .id, rules: " + rules + "}}"),
+					Settings: dispatchtest.Block("{path: /, response: {ref: .id, rules: " + rules + "}}"),
 				}},
 			})
 			if err != nil {

@@ -3,11 +3,11 @@ package http_test
 import (
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
 type seen struct {
@@ -19,12 +19,11 @@ type seen struct {
 func dispatchOnce(t *testing.T, settings, tool string, request dispatch.Request) (*seen, dispatch.Result) {
 	t.Helper()
 	var arrived *seen
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		arrived = &seen{r.Method + " " + r.RequestURI, string(body), r.Header}
 	}))
-	defer server.Close()
-	result := newAdapter(t, spec(server.URL+"/base", settings, tool)).Dispatch(t.Context(), request)
+	result := newAdapter(t, spec(baseURL+"/base", settings, tool)).Dispatch(t.Context(), request)
 	return arrived, result
 }
 
@@ -32,9 +31,8 @@ func dispatchOnce(t *testing.T, settings, tool string, request dispatch.Request)
 func arrival(t *testing.T, settings string, tool dispatch.ToolSpec) http.Header {
 	t.Helper()
 	var arrived http.Header
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { arrived = r.Header }))
-	defer server.Close()
-	spec := spec(server.URL, settings, "")
+	baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { arrived = r.Header }))
+	spec := spec(baseURL, settings, "")
 	spec.Tools["charge"] = tool
 	if got := newAdapter(t, spec).Dispatch(t.Context(), request(`{}`)); arrived == nil {
 		t.Fatalf("nothing arrived: %+v", got)
@@ -52,10 +50,10 @@ func TestARequestIsRendered(t *testing.T) {
 		"path value":            {"", "{path: '/c/{.payload.id}/x'}", `{"id":"ab?c#d é"}`, "POST /base/c/ab%3Fc%23d%20%C3%A9/x", `{"id":"ab?c#d é"}`},
 		"jq braces in path":     {"", `{path: '/c/{{x}}/{ {a: .payload.id} | .a }'}`, `{"id":7}`, "POST /base/c/{x}/7", `{"id":7}`},
 		"query":                 {"", "{path: /c, method: GET, query: {q: '{.payload.q}', fixed: '1'}}", `{"q":"a&b=c"}`, "GET /base/c?fixed=1&q=a%26b%3Dc", ""},
-		"key in query":          {"idempotency_key: {query: request_id}", "{path: /c, body: none}", `{}`, "POST /base/c?request_id=" + tuple.IdempotencyKey(), ""},
-		"key in JSON":           {"idempotency_key: {field: ik}", "{path: /c}", ` {"b": 2}`, "POST /base/c", `{"ik":"` + tuple.IdempotencyKey() + `","b": 2}`},
-		"key in empty JSON":     {"idempotency_key: {field: ik}", "{path: /c}", `{}`, "POST /base/c", `{"ik":"` + tuple.IdempotencyKey() + `"}`},
-		"key in form":           {"idempotency_key: {field: ik}", "{path: /c, body: form}", `{"z":1}`, "POST /base/c", "ik=" + tuple.IdempotencyKey() + "&z=1"},
+		"key in query":          {"idempotency_key: {query: request_id}", "{path: /c, body: none}", `{}`, "POST /base/c?request_id=" + request("").IdempotencyKey, ""},
+		"key in JSON":           {"idempotency_key: {field: ik}", "{path: /c}", ` {"b": 2}`, "POST /base/c", `{"ik":"` + request("").IdempotencyKey + `","b": 2}`},
+		"key in empty JSON":     {"idempotency_key: {field: ik}", "{path: /c}", `{}`, "POST /base/c", `{"ik":"` + request("").IdempotencyKey + `"}`},
+		"key in form":           {"idempotency_key: {field: ik}", "{path: /c, body: form}", `{"z":1}`, "POST /base/c", "ik=" + request("").IdempotencyKey + "&z=1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -159,7 +157,7 @@ func TestHeadersAreSent(t *testing.T) {
 		"{path: /, headers: {X-Who: '{.payload.who}'}}", traced)
 	for name, want := range map[string]string{
 		"Authorization": "Bearer s3cret", "X-Who": "me", "Traceparent": "00-ab", "Tracestate": "s=1", "Baggage": "b=1", "Cookie": "",
-		"Idempotency-Key": tuple.IdempotencyKey(), "Content-Type": "application/json", "User-Agent": "drainer",
+		"Idempotency-Key": request("").IdempotencyKey, "Content-Type": "application/json", "User-Agent": "drainer",
 		"X-Agent-Idempotency-Tuple": "run-001,step-1,stripe%2Fcharge,a%2Cb%2Fc",
 	} {
 		if got := arrived.header.Get(name); got != want {
@@ -172,10 +170,9 @@ func TestHeadersAreSent(t *testing.T) {
 func TestWhatOneIntentBringsStaysOutOfTheNext(t *testing.T) {
 	t.Parallel()
 	var arrived []http.Header
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { arrived = append(arrived, r.Header) }))
-	defer server.Close()
+	baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { arrived = append(arrived, r.Header) }))
 	settings := "headers: {Baggage: ours, Tracestate: ''}\nidempotency_key: {header: X-Key}"
-	adapter := newAdapter(t, spec(server.URL, settings, "{path: /, headers: {X-Who: '{.payload.who}'}}"))
+	adapter := newAdapter(t, spec(baseURL, settings, "{path: /, headers: {X-Who: '{.payload.who}'}}"))
 	first := request(`{"who":"me"}`)
 	first.IdempotencyKey = "first"
 	first.Headers = map[string]string{"traceparent": "00-ab", "tracestate": "s=1", "baggage": "theirs"}
@@ -196,7 +193,7 @@ func TestWhatOneIntentBringsStaysOutOfTheNext(t *testing.T) {
 
 func TestTheKeyIsWrittenAsTheProviderWantsIt(t *testing.T) {
 	t.Parallel()
-	key := tuple.IdempotencyKey()
+	key := request("").IdempotencyKey
 	digits := strings.TrimPrefix(key, "idem_v1_")
 	for settings, want := range map[string]string{
 		"{format: opaque}":                 key,

@@ -97,7 +97,7 @@ type Tool struct {
 	Topic   string            `yaml:"topic" jsonschema:"required" jsonschema_description:"The topic, which must exist. No payload changes it."`
 	Key     string            `yaml:"key,omitempty" jsonschema:"default={.key}" jsonschema_description:"The record key, which decides the partition; {jq} inserts a value."`
 	Headers map[string]string `yaml:"headers,omitempty" jsonschema_description:"Record headers, beside idempotency-key and the trace context; {jq} inserts a value."`
-	Map     string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the value, over the intent. Without it the payload is sent byte for byte; null makes a tombstone."`
+	Map     string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the value, over the intent. Default: the payload, byte for byte. null makes a tombstone."`
 }
 
 // tool is Tool, checked and compiled.

@@ -2,12 +2,11 @@ package kafka_test
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
-	"net/http/httptest"
+	"math"
+	"net"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -23,16 +22,16 @@ import (
 func TestAWrongConfigurationIsRefusedWithoutItsSecrets(t *testing.T) {
 	t.Parallel()
 	const good = "topic: charges"
-	for name, test := range map[string]struct{ settings, tool, says string }{
+	dispatchtest.Refuses(t, kafka.Kind(), dispatchtest.Mistakes{
 		"no brokers":       {`{}`, good, "brokers is missing"},
-		"unknown setting":  {`{brokers: ["h:1"], nonsense: 1}`, good, "nonsense"},
-		"no port":          {`{brokers: ["h:1", s3cret]}`, good, "brokers[1] is not host:port"},
-		"a URL":            {`{brokers: ["kafka://u:s3cret@h:1"]}`, good, "brokers[0] is not host:port"},
+		"unknown setting":  {`{brokers: ["h:1"], nonsense: 1}`, good, "not what *kafka.Settings takes"},
+		"no port":          {`{brokers: ["h:1", canary]}`, good, "brokers[1] is not host:port"},
+		"a URL":            {`{brokers: ["kafka://u:canary@h:1"]}`, good, "brokers[0] is not host:port"},
 		"a port too far":   {`{brokers: ["h:70000"]}`, good, "brokers[0] is not host:port"},
 		"no password":      {`{brokers: ["h:1"], sasl: {mechanism: plain, username: u}}`, good, "username and a password"},
-		"mechanism":        {`{brokers: ["h:1"], sasl: {mechanism: s3cret, username: u, password: s3cret}}`, good, "sasl.mechanism is none"},
+		"mechanism":        {`{brokers: ["h:1"], sasl: {mechanism: canary, username: u, password: canary}}`, good, "sasl.mechanism is none"},
 		"no topic":         {`{brokers: ["h:1"]}`, `{}`, "topic is missing"},
-		"unknown tool":     {`{brokers: ["h:1"]}`, `{topic: a, nonsense: 1}`, "nonsense"},
+		"unknown tool":     {`{brokers: ["h:1"]}`, `{topic: a, nonsense: 1}`, "not what *kafka.Tool takes"},
 		"topic":            {`{brokers: ["h:1"]}`, `{topic: "{.payload.topic}"}`, "topic is no name"},
 		"topic of dots":    {`{brokers: ["h:1"]}`, `{topic: ".."}`, "topic is no name"},
 		"key":              {`{brokers: ["h:1"]}`, `{topic: a, key: "{"}`, "key: "},
@@ -40,24 +39,13 @@ func TestAWrongConfigurationIsRefusedWithoutItsSecrets(t *testing.T) {
 		"trace header":     {`{brokers: ["h:1"]}`, `{topic: a, headers: {traceparent: x}}`, "set by the adapter itself"},
 		"header name":      {`{brokers: ["h:1"]}`, `{topic: a, headers: {"a b": x}}`, "not a valid header name"},
 		"map":              {`{brokers: ["h:1"]}`, `{topic: a, map: "("}`, "map: jq does not parse"},
-	} {
-		wrong := spec(nil, "", test.tool)
-		wrong.Settings = block(test.settings)
-		_, err := kafka.New(wrong)
-		if err == nil || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: %v, want %q", name, err, test.says)
-			continue
-		}
-		if !strings.Contains(test.says, "nonsense") && strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: repeats a value: %v", name, err)
-		}
-	}
+	})
 }
 
 func TestATopicCannotBeAskedForARecord(t *testing.T) {
 	t.Parallel()
 	asked := spec([]string{"h:1"}, "", "topic: a")
-	asked.Tools["publish"] = dispatch.ToolSpec{Class: dispatch.ReadOnly, AnswersLookups: true, Settings: block("topic: a")}
+	asked.Tools["publish"] = dispatch.ToolSpec{Class: dispatch.ReadOnly, AnswersLookups: true, Settings: dispatchtest.Block("topic: a")}
 	_, err := kafka.New(asked)
 	var wrong *dispatch.ToolError
 	if !errors.As(err, &wrong) || wrong.Operation != "publish" {
@@ -67,19 +55,10 @@ func TestATopicCannotBeAskedForARecord(t *testing.T) {
 
 func TestAnAdapterSaysWhereItConnectsTo(t *testing.T) {
 	t.Parallel()
-	for settings, want := range map[string][]dispatch.Destination{
+	dispatchtest.ConnectsTo(t, kafka.Kind(), map[string][]dispatch.Destination{
 		"brokers: [\"a.example:9092\", \"b.example:9092\"]": {{Network: "tcp", Address: "a.example:9092"}, {Network: "tcp", Address: "b.example:9092"}},
 		"{brokers: [\"a.example:9093\"], tls: true}":        {{Network: "tcp", Address: "a.example:9093", TLS: dispatch.ImplicitTLS}},
-	} {
-		adapter, err := kafka.New(dispatch.Spec{Settings: dispatchtest.Block(settings)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = adapter.Close() })
-		if got := adapter.Destinations(); !slices.Equal(got, want) {
-			t.Errorf("%s: %+v", settings, got)
-		}
-	}
+	})
 }
 
 func TestALoginIsRightOrNothingIsSent(t *testing.T) {
@@ -94,9 +73,7 @@ func TestALoginIsRightOrNothingIsSent(t *testing.T) {
 				settings := "sasl: {mechanism: " + mechanism + ", username: drainer, password: " + password + "}"
 				return newAdapter(t, spec(cluster.ListenAddrs(), settings, "topic: "+topic)).Dispatch(t.Context(), request(`{}`))
 			}
-			if got := login("right"); got.Outcome != dispatch.Completed {
-				t.Errorf("right: %+v", got)
-			}
+			dispatchtest.Expect(t, login("right"), dispatch.Completed, "")
 			if got := login("wrong"); got.Outcome != dispatch.NotSent {
 				t.Errorf("wrong: %+v", got)
 			}
@@ -118,29 +95,19 @@ func TestABrokersWordForAWrongPasswordIsKept(t *testing.T) {
 	})
 	settings := "sasl: {mechanism: plain, username: drainer, password: wrong}"
 	got := newAdapter(t, spec(cluster.ListenAddrs(), settings, "topic: "+topic)).Dispatch(t.Context(), request(`{}`))
-	if got.Outcome != dispatch.CredentialsRefused || got.ErrorClass != "sasl_authentication_failed" {
-		t.Errorf("got %+v", got)
-	}
+	dispatchtest.Expect(t, got, dispatch.CredentialsRefused, "sasl_authentication_failed")
 }
 
 func TestTLSIsThatOfTheNetwork(t *testing.T) {
 	t.Parallel()
-	certified := httptest.NewUnstartedServer(nil)
-	certified.StartTLS()
-	defer certified.Close()
-	authority := x509.NewCertPool()
-	authority.AddCert(certified.Certificate())
-	cluster := start(t, kfake.TLS(&tls.Config{Certificates: certified.TLS.Certificates, MinVersion: tls.VersionTLS12}))
+	certificate, trusted := dispatchtest.Certificate(t)
+	cluster := start(t, kfake.TLS(&tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}))
 
 	trusting := spec(cluster.ListenAddrs(), "tls: true", "topic: "+topic)
-	trusting.Network = dispatch.NewNetwork(nil, &tls.Config{RootCAs: authority, MinVersion: tls.VersionTLS12})
-	if got := newAdapter(t, trusting).Dispatch(t.Context(), request(`{}`)); got.Outcome != dispatch.Completed {
-		t.Errorf("trusting: %+v", got)
-	}
+	trusting.Network = dispatch.NewNetwork(nil, trusted)
+	dispatchtest.Expect(t, newAdapter(t, trusting).Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
 	wary := newAdapter(t, spec(cluster.ListenAddrs(), "tls: true", "topic: "+topic))
-	if got := wary.Dispatch(t.Context(), request(`{}`)); got.Outcome != dispatch.NotSent || got.ErrorClass != "tls" {
-		t.Errorf("wary: %+v", got)
-	}
+	dispatchtest.Expect(t, wary.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "tls")
 	if got := adapterFor(t, cluster).Dispatch(t.Context(), request(`{}`)); got.Outcome != dispatch.NotSent {
 		t.Errorf("in the clear: %+v", got)
 	}
@@ -166,7 +133,7 @@ const password = "password-51c2e0"
 // broker is a cluster of one that remembers every record that arrived.
 type broker struct {
 	cluster *kfake.Cluster
-	door    *door
+	gate    *dispatchtest.Gate
 
 	mu        sync.Mutex
 	situation dispatchtest.Situation
@@ -174,31 +141,53 @@ type broker struct {
 }
 
 func startBroker(t *testing.T) dispatchtest.Counterpart {
-	b := &broker{door: &door{}, situation: dispatchtest.Answering}
-	b.cluster = start(t, kfake.ListenFn(b.door.listen), kfake.EnableSASL(), kfake.Superuser("PLAIN", "drainer", password))
+	b := &broker{situation: dispatchtest.Answering}
+	gate, advertised := gated(t, b.carry)
+	b.gate, b.cluster = gate, start(t, advertised, kfake.EnableSASL(), kfake.Superuser("PLAIN", "drainer", password))
 	b.cluster.ControlKey(int16(kmsg.Produce), b.produce)
 	return dispatchtest.Counterpart{
-		Settings: "{brokers: ['" + b.door.address + "'], sasl: {mechanism: plain, username: drainer, password: " + password + "}}",
+		Settings: "{brokers: ['" + b.gate.Address + "'], sasl: {mechanism: plain, username: drainer, password: " + password + "}}",
 		Tool:     "{topic: " + topic + ", headers: {memo: '{.business_scope}'}}",
 		Payload:  json.RawMessage(`{"amount": 100, "memo": "canary-in-the-payload", "b": {"z": 1, "a": [2]}}`),
 		Exact:    json.RawMessage(`{"amount": 123456789012345678901234567890, "rate": 0.1000000000000000055511151231257827}`),
 		Secrets:  []string{password},
 		Received: b.received,
-		Enter:    func(situation dispatchtest.Situation) { b.enter(t, situation) },
+		Enter:    b.enter,
 	}
 }
 
-func (b *broker) enter(t *testing.T, situation dispatchtest.Situation) {
+func (b *broker) enter(situation dispatchtest.Situation) {
+	if situation == dispatchtest.Unreachable {
+		b.gate.Shut()
+	} else {
+		b.gate.Open()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case situation == dispatchtest.Unreachable:
-		b.door.shut()
-	case b.situation == dispatchtest.Unreachable:
-		b.door.open(t)
-	}
 	b.situation = situation
-	b.door.babble(situation == dispatchtest.Babbling)
+}
+
+// carry makes what the broker writes unreadable while it is to babble.
+func (b *broker) carry(client, broker net.Conn) {
+	dispatchtest.Carry(babbling{client, b}, broker, math.MaxInt64, math.MaxInt64)
+}
+
+type babbling struct {
+	net.Conn
+	broker *broker
+}
+
+func (c babbling) Write(raw []byte) (int, error) {
+	c.broker.mu.Lock()
+	babbles := c.broker.situation == dispatchtest.Babbling
+	c.broker.mu.Unlock()
+	if !babbles {
+		return c.Conn.Write(raw)
+	}
+	if _, err := c.Conn.Write([]byte("220 mail.example ESMTP\r\n")); err != nil {
+		return 0, err
+	}
+	return len(raw), nil
 }
 
 func (b *broker) received() []dispatchtest.Message {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -18,6 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
 // answering gives every Produce request this error code and stores nothing.
@@ -76,9 +79,7 @@ func TestWhatALeaderSaysDecidesTheOutcome(t *testing.T) {
 			cluster := start(t)
 			answering(cluster, test.code.Code)
 			got := adapterFor(t, cluster).Dispatch(t.Context(), request(`{}`))
-			if got.Outcome != test.outcome || got.ErrorClass != test.class {
-				t.Errorf("got %+v, want %s, %s", got, test.outcome, test.class)
-			}
+			dispatchtest.Expect(t, got, test.outcome, test.class)
 			if got.Problem == nil || got.Problem.Detail != "in the broker's words" {
 				t.Errorf("problem %+v", got.Problem)
 			}
@@ -115,9 +116,7 @@ func TestNothingIsSentToATopicThatIsNotThere(t *testing.T) {
 	cluster := start(t, kfake.AllowAutoTopicCreation())
 	adapter := newAdapter(t, spec(cluster.ListenAddrs(), "", "topic: absent"))
 	got := adapter.Dispatch(t.Context(), request(`{}`))
-	if got.Outcome != dispatch.NotSent || got.ErrorClass != "unknown_topic_or_partition" {
-		t.Errorf("got %+v", got)
-	}
+	dispatchtest.Expect(t, got, dispatch.NotSent, "unknown_topic_or_partition")
 	if cluster.TopicInfo("absent") != nil {
 		t.Error("the topic was created")
 	}
@@ -145,12 +144,8 @@ func TestARecordFollowsItsLeader(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := adapter.Dispatch(t.Context(), request(`{}`)); got.Outcome != dispatch.Ambiguous || got.ErrorClass != "not_leader_for_partition" {
-		t.Errorf("right after the move: %+v", got)
-	}
-	if got := adapter.Dispatch(t.Context(), request(`{}`)); got.Outcome != dispatch.Completed {
-		t.Errorf("the attempt after it: %+v", got)
-	}
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "not_leader_for_partition")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
 }
 
 func TestALeaderThatDoesNotAnswerLeavesDoubt(t *testing.T) {
@@ -164,135 +159,30 @@ func TestALeaderThatDoesNotAnswerLeavesDoubt(t *testing.T) {
 	defer cancel()
 	begin := time.Now()
 	got := adapterFor(t, cluster).Dispatch(ctx, request(`{}`))
-	if got.Outcome != dispatch.Ambiguous || got.ErrorClass != "timeout" {
-		t.Errorf("got %+v", got)
-	}
-	if took := time.Since(begin); took > 8*time.Second {
+	dispatchtest.Expect(t, got, dispatch.Ambiguous, "timeout")
+	if took := time.Since(begin); took > 9*time.Second { // the provider's own time is ten
 		t.Errorf("returned after %s", took)
-	}
-}
-
-func TestWhereNobodyListensNothingIsSent(t *testing.T) {
-	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	_ = listener.Close()
-	got := newAdapter(t, spec([]string{address}, "", "topic: charges")).Dispatch(t.Context(), request(`{}`))
-	if got.Outcome != dispatch.NotSent || got.ErrorClass != "dial" {
-		t.Errorf("got %+v", got)
 	}
 }
 
 func TestAConnectionThatEndedWhileIdleIsNoDoubt(t *testing.T) {
 	t.Parallel()
-	door := &door{}
-	cluster := start(t, kfake.ListenFn(door.listen))
+	gate, advertised := gated(t, nil)
+	cluster := start(t, advertised)
 	adapter := adapterFor(t, cluster)
 	if got := adapter.Dispatch(t.Context(), request(`{}`)); got.Outcome != dispatch.Completed {
 		t.Fatalf("got %+v", got)
 	}
-	door.shut()
+	gate.Shut()
 	got := adapter.Dispatch(t.Context(), request(`{}`))
-	if got.Outcome != dispatch.NotSent || got.ErrorClass != "dial" {
-		t.Errorf("got %+v", got)
-	}
-}
-
-func TestWhatTheNetworkForbidsIsNotReached(t *testing.T) {
-	t.Parallel()
-	cluster := start(t)
-	forbidding := spec(cluster.ListenAddrs(), "", "topic: charges")
-	forbidding.Network = dispatch.NewNetwork(func(context.Context, string, string) (net.Conn, error) {
-		return nil, dispatch.ErrEgressRefused
-	}, nil)
-	got := newAdapter(t, forbidding).Dispatch(t.Context(), request(`{}`))
-	if got.Outcome != dispatch.NotSent || got.ErrorClass != "egress_refused" {
-		t.Errorf("got %+v", got)
-	}
-}
-
-func TestAnOperationThatIsNotConfiguredIsNotSent(t *testing.T) {
-	t.Parallel()
-	cluster := start(t)
-	other := request(`{}`)
-	other.Tuple.ToolName = "events/other"
-	if got := adapterFor(t, cluster).Dispatch(t.Context(), other); got.Outcome != dispatch.NotSent || got.ErrorClass != "unconfigured_tool" {
-		t.Errorf("got %+v", got)
-	}
+	dispatchtest.Expect(t, got, dispatch.NotSent, "dial")
 }
 
 func TestARecordThatIsTooLargeIsRejected(t *testing.T) {
 	t.Parallel()
 	cluster := start(t)
 	got := adapterFor(t, cluster).Dispatch(t.Context(), request(`"`+strings.Repeat("x", 2<<20)+`"`))
-	if got.Outcome != dispatch.Rejected || got.ErrorClass != "message_too_large" {
-		t.Errorf("got %+v", got)
-	}
-}
-
-// fragile is a listener whose connections break after a number of bytes, read
-// or written, while a test wants it.
-type fragile struct {
-	net.Listener
-	on *atomic.Bool
-}
-
-func (f fragile) Accept() (net.Conn, error) {
-	conn, err := f.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return &fragileConn{Conn: conn, on: f.on, in: rand.N[int64](1500), out: rand.N[int64](1500)}, nil
-}
-
-type fragileConn struct {
-	net.Conn
-	on      *atomic.Bool
-	mu      sync.Mutex
-	in, out int64 // bytes left
-}
-
-func (c *fragileConn) Read(raw []byte) (int, error) {
-	n, err := c.Conn.Read(raw[:c.allowed(&c.in, len(raw))])
-	c.spend(&c.in, n)
-	return n, err
-}
-
-func (c *fragileConn) Write(raw []byte) (int, error) {
-	n, err := c.Conn.Write(raw[:c.allowed(&c.out, len(raw))])
-	c.spend(&c.out, n)
-	if err == nil && n < len(raw) {
-		err = net.ErrClosed
-	}
-	return n, err
-}
-
-// allowed breaks the connection once nothing is left, gently or not.
-func (c *fragileConn) allowed(left *int64, wanted int) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.on.Load() {
-		return wanted
-	}
-	if *left <= 0 {
-		if rand.N(2) == 0 {
-			_ = c.Conn.(*net.TCPConn).SetLinger(0)
-		}
-		_ = c.Close()
-		return 0
-	}
-	return int(min(int64(wanted), *left))
-}
-
-func (c *fragileConn) spend(left *int64, n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.on.Load() {
-		*left -= int64(n)
-	}
+	dispatchtest.Expect(t, got, dispatch.Rejected, "message_too_large")
 }
 
 // Whatever breaks and whenever: what is said to be stored is, what is said not
@@ -300,11 +190,18 @@ func (c *fragileConn) spend(left *int64, n int) {
 func TestOutcomesHoldWhereverTheConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	const intents, atOnce = 600, 8
-	breaking := &atomic.Bool{}
-	cluster := start(t, kfake.ListenFn(func(network, address string) (net.Listener, error) {
-		listener, err := net.Listen(network, address)
-		return fragile{listener, breaking}, err
-	}))
+	var breaking atomic.Bool
+	_, advertised := gated(t, func(client, broker net.Conn) {
+		most := int64(math.MaxInt64)
+		if breaking.Load() {
+			most = 1500
+			if rand.N(2) == 0 { // it ends gently or not
+				_ = client.(*net.TCPConn).SetLinger(0)
+			}
+		}
+		dispatchtest.Carry(client, broker, rand.N(most), rand.N(most))
+	})
+	cluster := start(t, advertised)
 	adapter := adapterFor(t, cluster)
 	breaking.Store(true)
 
@@ -387,17 +284,13 @@ func TestNoRecordFollowsADispatchThatSaidNotSent(t *testing.T) {
 // beyond its time, however patient the client is.
 func TestADispatchEndsWithItsContextWhereABrokerNeverShakesHands(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close() // what was never accepted ends with it
-	adapter := newAdapter(t, spec([]string{listener.Addr().String()}, "", "topic: "+topic))
+	silent := dispatchtest.ServeConns(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	adapter := newAdapter(t, spec([]string{silent}, "", "topic: "+topic))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	began := time.Now()
 	got := adapter.Dispatch(ctx, intent("1"))
-	if took := time.Since(began); took > 3*time.Second || got.Outcome != dispatch.NotSent || got.ErrorClass != "timeout" {
+	if took := time.Since(began); took > 9*time.Second || got.Outcome != dispatch.NotSent || got.ErrorClass != "timeout" {
 		t.Errorf("%+v after %s", got, took)
 	}
 }
@@ -457,7 +350,7 @@ map: "{id: .payload.id, key: .key}"
 		t.Fatalf("got %+v", got)
 	}
 	record := stored(t, cluster)[0]
-	if want := `{"id":9007199254740993,"key":"` + tuple.IdempotencyKey() + `"}`; string(record.Value) != want {
+	if want := `{"id":9007199254740993,"key":"` + request("").IdempotencyKey + `"}`; string(record.Value) != want {
 		t.Errorf("value %s, want %s", record.Value, want)
 	}
 	if string(record.Key) != "invoice_442" || header(record, "event") != "charge 9007199254740993" || header(record, "content-type") != "application/json" {

@@ -77,16 +77,7 @@ func lines(t *testing.T, path string) (lines []map[string]any) {
 
 func newAdapter(t *testing.T, settings string) *log.Adapter {
 	t.Helper()
-	adapter, err := log.New(spec(settings))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := adapter.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return adapter
+	return dispatchtest.Build(t, log.New, spec(settings))
 }
 
 func spec(settings string) dispatch.Spec {
@@ -148,22 +139,16 @@ func TestWhatCannotBeWrittenIsNotSent(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "missing")
 	adapter := newAdapter(t, "to: "+filepath.Join(folder, "intents"))
-	if got := adapter.Dispatch(t.Context(), request); got.Outcome != dispatch.NotSent || got.ErrorClass != "open" {
-		t.Errorf("got %+v", got)
-	}
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request), dispatch.NotSent, "open")
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if got := adapter.Dispatch(t.Context(), request); got.Outcome != dispatch.Completed {
-		t.Errorf("once there is a folder: %+v", got)
-	}
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request), dispatch.Completed, "")
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Skip("no /dev/full here")
 	}
 	full := newAdapter(t, "to: /dev/full")
-	if got := full.Dispatch(t.Context(), request); got.Outcome != dispatch.NotSent || got.ErrorClass != "write" {
-		t.Errorf("a full disk: %+v", got)
-	}
+	dispatchtest.Expect(t, full.Dispatch(t.Context(), request), dispatch.NotSent, "write")
 }
 
 func TestALineIsWrittenForAConfiguredToolInTimeOrNotAtAll(t *testing.T) {

@@ -3,9 +3,6 @@ package mcp_test
 import (
 	"encoding/json"
 	"errors"
-	"os"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,12 +10,13 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/mcp"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/docblock"
 )
 
 func TestBadConfigurationIsRefusedByFieldName(t *testing.T) {
 	t.Parallel()
 	const url = "{url: 'https://mcp.example.com'}"
-	for name, test := range map[string]struct{ settings, tool, want string }{
+	dispatchtest.Refuses(t, mcp.Kind(), dispatchtest.Mistakes{
 		"neither":                {"{}", "{}", "set url or command"},
 		"both":                   {"{url: 'https://h', command: [x]}", "{}", "set one of"},
 		"ftp":                    {"{url: 'ftp://canary'}", "{}", "neither http nor https"},
@@ -48,18 +46,7 @@ func TestBadConfigurationIsRefusedByFieldName(t *testing.T) {
 		"rule matches anything":  {url, "{response: {rules: [{when: '.structured.error == null', outcome: completed}]}}", "every answer"},
 		"completed has no error": {url, "{response: {rules: [{when: .is_error, outcome: completed, error: x}]}}", "error"},
 		"error is no name":       {url, "{response: {rules: [{when: .is_error, outcome: rejected, error: 'Canary!'}]}}", "error"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := mcp.New(specFor(test.settings, test.tool, dispatch.KeyIdempotent))
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Fatalf("got %v, want %q", err, test.want)
-			}
-			if strings.Contains(strings.ToLower(err.Error()), "canary") {
-				t.Errorf("the error repeats a value: %v", err)
-			}
-		})
-	}
+	})
 }
 
 func TestARuleMustFitItsTool(t *testing.T) {
@@ -102,29 +89,18 @@ func TestNamesForMeta(t *testing.T) {
 
 func TestAnAdapterSaysWhereItConnectsTo(t *testing.T) {
 	t.Parallel()
-	for settings, want := range map[string][]dispatch.Destination{
+	dispatchtest.ConnectsTo(t, mcp.Kind(), map[string][]dispatch.Destination{
 		"url: https://mcp.example/rpc":           {{Network: "tcp", Address: "mcp.example:443", TLS: dispatch.ImplicitTLS}},
 		"command: [server, --stdio]":             {{Network: "program", Address: "server"}},
 		"{command: [./server], directory: /opt}": {{Network: "program", Address: "/opt/server"}},
-	} {
-		adapter, err := mcp.New(dispatch.Spec{Settings: dispatchtest.Block(settings)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = adapter.Close() })
-		if got := adapter.Destinations(); !slices.Equal(got, want) {
-			t.Errorf("%s: %+v", settings, got)
-		}
-	}
+	})
 }
 
 // This test runs the server that the documentation shows.
 func TestTheServerOfTheDocumentationChargesOnceAKey(t *testing.T) {
 	t.Parallel()
 	db := drainertest.Connect(t, drainertest.EmptyDatabase(t))
-	if _, err := db.Exec(t.Context(), sqlOfTheDocumentation(t)); err != nil {
-		t.Fatal(err)
-	}
+	drainertest.Exec(t, db, docblock.First(t, "docs/adapters/mcp.md", "sql"))
 	e := startEndpoint(t, endpointOptions{})
 	e.server = newServer(charge(db))
 	adapter := e.adapter(t, "{response: {ref: .structured.id}}", dispatch.KeyIdempotent)
@@ -140,34 +116,7 @@ func TestTheServerOfTheDocumentationChargesOnceAKey(t *testing.T) {
 	if got := adapter.Dispatch(t.Context(), other); got.Outcome != dispatch.Rejected {
 		t.Errorf("other arguments %+v", got)
 	}
-	var charges int
-	if err := db.QueryRow(t.Context(), "SELECT count(*) FROM charge").Scan(&charges); err != nil || charges != 1 {
-		t.Errorf("%d charges, %v", charges, err)
+	if charges := drainertest.Value[int](t, db, "SELECT count(*) FROM charge"); charges != 1 {
+		t.Errorf("%d charges", charges)
 	}
-}
-
-func page(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile("../../docs/adapters/mcp.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-func blocks(t *testing.T, language string) (found []string) {
-	t.Helper()
-	for _, match := range regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(page(t), -1) {
-		found = append(found, match[1])
-	}
-	return found
-}
-
-func sqlOfTheDocumentation(t *testing.T) string {
-	t.Helper()
-	found := blocks(t, "sql")
-	if len(found) != 1 {
-		t.Fatalf("%d blocks of SQL", len(found))
-	}
-	return found[0]
 }

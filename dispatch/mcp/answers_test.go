@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,7 +14,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/mcp"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
 // ask makes one dispatch at an endpoint that takes the call so.
@@ -187,27 +186,31 @@ func TestAServerErrorIsDoubtWhateverItsBodySays(t *testing.T) {
 		w.WriteHeader(http.StatusBadGateway)
 		_, _ = io.WriteString(w, fault(idOf(r), -32602, "no"))
 	})
-	if got.Outcome != dispatch.Ambiguous || got.ErrorClass != "http_502" {
-		t.Errorf("got %+v", got)
-	}
+	dispatchtest.Expect(t, got, dispatch.Ambiguous, "http_502")
 }
 
 func TestARedirectIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	elsewhere := startEndpoint(t, endpointOptions{})
-	got := ask(t, "{}", dispatch.KeyIdempotent, func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, elsewhere.url(), http.StatusTemporaryRedirect)
-	})
-	if got.Outcome != dispatch.Rejected || len(elsewhere.methods()) != 0 {
-		t.Errorf("got %+v, and %d requests elsewhere", got, len(elsewhere.methods()))
+	for status, want := range map[int]dispatch.Outcome{
+		http.StatusMovedPermanently:  dispatch.Ambiguous, // the server may have acted, and says where the result is
+		http.StatusFound:             dispatch.Ambiguous,
+		http.StatusSeeOther:          dispatch.Ambiguous,
+		http.StatusTemporaryRedirect: dispatch.Rejected,
+	} {
+		got := ask(t, "{}", dispatch.KeyIdempotent, func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.url(), status)
+		})
+		if got.Outcome != want || len(elsewhere.methods()) != 0 {
+			t.Errorf("%d: got %+v, and %d requests elsewhere", status, got, len(elsewhere.methods()))
+		}
 	}
 }
 
 func TestARedirectedHandshakeIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	elsewhere := startEndpoint(t, endpointOptions{})
-	redirecting := &http.Server{Handler: http.RedirectHandler(elsewhere.url(), http.StatusPermanentRedirect)}
-	url := serve(t, redirecting)
+	url := dispatchtest.Serve(t, http.RedirectHandler(elsewhere.url(), http.StatusPermanentRedirect))
 	got := adapterFor(t, "{url: '"+url+"'}", "{}", dispatch.KeyIdempotent).Dispatch(t.Context(), intent("1"))
 	if got.Outcome != dispatch.NotSent || got.ErrorClass != "http_308" || len(elsewhere.methods()) != 0 {
 		t.Errorf("got %+v, and %d requests elsewhere", got, len(elsewhere.methods()))
@@ -259,9 +262,7 @@ func TestALookupTellsAbsentFromFound(t *testing.T) {
 			lookup.AnswersLookups = true
 			spec.Tools["act"] = lookup
 			got := build(t, spec).Dispatch(t.Context(), intent("1"))
-			if got.Outcome != test.want || got.ErrorClass != test.class {
-				t.Errorf("got %+v", got)
-			}
+			dispatchtest.Expect(t, got, test.want, test.class)
 		})
 	}
 }
@@ -314,7 +315,7 @@ func TestAServerThatIsSilentToDiscoverGetsInitialize(t *testing.T) {
 		"over HTTP": func(t *testing.T) (string, func() int) {
 			behind := startEndpoint(t, endpointOptions{versions: []string{legacy}})
 			var discoveries atomic.Int64
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
 				if bytes.Contains(body, []byte(`"server/discover"`)) {
 					discoveries.Add(1)
@@ -324,8 +325,7 @@ func TestAServerThatIsSilentToDiscoverGetsInitialize(t *testing.T) {
 				r.Body = io.NopCloser(bytes.NewReader(body))
 				behind.ServeHTTP(w, r)
 			}))
-			t.Cleanup(server.Close)
-			return `{"url": "` + server.URL + `/mcp"}`, func() int { return int(discoveries.Load()) }
+			return `{"url": "` + baseURL + `/mcp"}`, func() int { return int(discoveries.Load()) }
 		},
 		"over stdio": func(t *testing.T) (string, func() int) {
 			n := newNursery(t)
@@ -338,11 +338,7 @@ func TestAServerThatIsSilentToDiscoverGetsInitialize(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			settings, discoveries := start(t)
-			adapter, err := mcp.New(specFor(settings, "{}", dispatch.KeyIdempotent))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer adapter.Close()
+			adapter := adapterFor(t, settings, "{}", dispatch.KeyIdempotent)
 			for _, step := range []string{"1", "2", "3"} {
 				if got := adapter.Dispatch(t.Context(), intent(step)); got.Outcome != dispatch.Completed {
 					t.Fatalf("got %+v", got)

@@ -17,33 +17,9 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/dispatch/mcp"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
-
-func build(t *testing.T, spec dispatch.Spec) *mcp.Adapter {
-	t.Helper()
-	adapter, err := mcp.New(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = adapter.Close() })
-	return adapter
-}
-
-func serve(t *testing.T, server *http.Server) (url string) {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(func() {
-		_ = listener.Close()
-		_ = server.Close()
-	})
-	return "http://" + listener.Addr().String()
-}
 
 type params struct {
 	Meta      map[string]any  `json:"_meta"`
@@ -101,7 +77,7 @@ func TestArgumentsAreMapped(t *testing.T) {
 	e := startEndpoint(t, endpointOptions{})
 	e.server.AddTool(&sdk.Tool{Name: "pay.v2", InputSchema: anyObject}, e.till.pay)
 	e.adapter(t, "{name: pay.v2, arguments: '{cents: .payload.amount, run: .agent_run_id}'}", dispatch.KeyIdempotent).Dispatch(t.Context(), intent("1"))
-	if sent := only(t, e); sent.Name != "pay.v2" || string(sent.Arguments) != `{"cents":1,"run":"run"}` {
+	if sent := only(t, e); sent.Name != "pay.v2" || string(sent.Arguments) != `{"cents":1,"run":"run-001"}` {
 		t.Errorf("sent %+v", sent)
 	}
 }
@@ -120,9 +96,7 @@ func TestWhatCannotBeRenderedIsRejectedUnsent(t *testing.T) {
 			request := intent("1")
 			request.Payload = json.RawMessage(test.payload)
 			got := adapterFor(t, "{url: 'http://127.0.0.1:1'}", test.tool, dispatch.KeyIdempotent).Dispatch(t.Context(), request)
-			if got.Outcome != dispatch.Rejected || got.ErrorClass != "unrenderable_request" {
-				t.Errorf("got %+v", got)
-			}
+			dispatchtest.Expect(t, got, dispatch.Rejected, "unrenderable_request")
 			if p := got.Problem; p == nil || p.Title != "arguments cannot be rendered" || p.Detail != test.why {
 				t.Errorf("it says %+v, want %s", p, test.why)
 			}
@@ -139,9 +113,7 @@ func TestAToolThatTheServerDoesNotListIsNotCalled(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	e.server.AddTool(&sdk.Tool{Name: "later", InputSchema: anyObject}, e.till.pay)
-	if got := adapter.Dispatch(t.Context(), intent("2")); got.Outcome != dispatch.Completed {
-		t.Errorf("after the list changed: %+v", got)
-	}
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent("2")), dispatch.Completed, "")
 }
 
 func TestListsAreReadToTheEnd(t *testing.T) {
@@ -152,9 +124,7 @@ func TestListsAreReadToTheEnd(t *testing.T) {
 		paged.AddTool(&sdk.Tool{Name: name, InputSchema: anyObject}, e.till.pay)
 	}
 	e.server = paged
-	if got := e.adapter(t, "{name: z}", dispatch.KeyIdempotent).Dispatch(t.Context(), intent("1")); got.Outcome != dispatch.Completed {
-		t.Errorf("got %+v", got)
-	}
+	dispatchtest.Expect(t, e.adapter(t, "{name: z}", dispatch.KeyIdempotent).Dispatch(t.Context(), intent("1")), dispatch.Completed, "")
 }
 
 func TestAnExpiredSessionIsReopenedByTheNextDispatch(t *testing.T) {
@@ -167,9 +137,7 @@ func TestAnExpiredSessionIsReopenedByTheNextDispatch(t *testing.T) {
 	if got.Outcome != dispatch.Throttled || got.ErrorClass != "session_expired" || got.Overloaded() {
 		t.Errorf("got %+v", got)
 	}
-	if got := adapter.Dispatch(t.Context(), intent("2")); got.Outcome != dispatch.Completed {
-		t.Errorf("then %+v", got)
-	}
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent("2")), dispatch.Completed, "")
 	if calls := len(e.calls()); calls != 3 || e.till.executions(intent("2").IdempotencyKey) != 1 {
 		t.Errorf("%d calls", calls)
 	}
@@ -223,9 +191,7 @@ func TestOneBadAnswerDoesNotHarmOtherCalls(t *testing.T) {
 				t.Errorf("the bad answer: %+v", got)
 			}
 			close(release)
-			if got := <-slow; got.Outcome != dispatch.Completed {
-				t.Errorf("the other call: %+v", got)
-			}
+			dispatchtest.Expect(t, <-slow, dispatch.Completed, "")
 		})
 	}
 }
@@ -272,9 +238,7 @@ func TestAnAnsweredStreamIsNotCut(t *testing.T) {
 		case <-release:
 		}
 	})
-	if got := e.adapter(t, "{}", dispatch.KeyIdempotent).Dispatch(t.Context(), intent("1")); got.Outcome != dispatch.Completed {
-		t.Errorf("got %+v", got)
-	}
+	dispatchtest.Expect(t, e.adapter(t, "{}", dispatch.KeyIdempotent).Dispatch(t.Context(), intent("1")), dispatch.Completed, "")
 	select {
 	case <-cut:
 		t.Error("the stream was cut")
@@ -300,9 +264,7 @@ func TestTheEndOfADispatchCancelsTheCall(t *testing.T) {
 		cancel()
 	}()
 	got := e.adapter(t, "{}", dispatch.KeyIdempotent).Dispatch(ctx, intent("1"))
-	if got.Outcome != dispatch.Ambiguous || got.ErrorClass != "cancelled" {
-		t.Errorf("got %+v", got)
-	}
+	dispatchtest.Expect(t, got, dispatch.Ambiguous, "cancelled")
 	select {
 	case <-cancelled:
 	case <-time.After(drainertest.Patience):
@@ -367,53 +329,6 @@ func TestTheCurrentProtocolIsSpokenWhereTheServerDoes(t *testing.T) {
 	}
 }
 
-// cuttingProxy cuts each connection after budget bytes, in either direction.
-type cuttingProxy struct {
-	target string
-	budget func() int64
-}
-
-func startCuttingProxy(t *testing.T, target string, budget func() int64) (address string) {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	p := &cuttingProxy{target, budget}
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go p.carry(conn)
-		}
-	}()
-	return listener.Addr().String()
-}
-
-func (p *cuttingProxy) carry(client net.Conn) {
-	server, err := net.Dial("tcp", p.target)
-	if err != nil {
-		_ = client.Close()
-		return
-	}
-	var directions sync.WaitGroup
-	cut := func() {
-		_ = client.Close()
-		_ = server.Close()
-	}
-	for _, way := range []struct{ to, from net.Conn }{{server, client}, {client, server}} {
-		limit := p.budget()
-		directions.Go(func() {
-			defer cut()
-			_, _ = io.CopyN(way.to, way.from, limit)
-		})
-	}
-	directions.Wait()
-}
-
 // However a connection breaks, a dispatch calls at most once, and what it
 // says of the call is true.
 func TestNoCutMakesASecondCallOrAFalseWord(t *testing.T) {
@@ -431,12 +346,13 @@ func TestNoCutMakesASecondCallOrAFalseWord(t *testing.T) {
 			var mu sync.Mutex
 			random := rand.New(rand.NewPCG(seed, 0))
 			e := startEndpoint(t, options)
-			address := startCuttingProxy(t, e.address, func() int64 {
+			gate := dispatchtest.OpenGate(t, e.address, func(client, server net.Conn) {
 				mu.Lock()
-				defer mu.Unlock()
-				return 1 + random.Int64N(8000)
+				up, down := 1+random.Int64N(8000), 1+random.Int64N(8000)
+				mu.Unlock()
+				dispatchtest.Carry(client, server, up, down)
 			})
-			spec := specFor("{url: 'http://"+address+"/mcp'}", "{}", dispatch.KeyIdempotent)
+			spec := specFor("{url: 'http://"+gate.Address+"/mcp'}", "{}", dispatch.KeyIdempotent)
 			spec.Timeout = 10 * time.Second
 			seen := dispatchMany(t, spec, 200)
 			checkAgainstTheTill(t, e, seen)

@@ -30,7 +30,7 @@ type Settings struct {
 	URL             string            `yaml:"url,omitempty" jsonschema:"format=uri" jsonschema_description:"The endpoint for streamable HTTP, http or https. Either this or command."`
 	Headers         map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of every request to url, sent as they are. Credentials belong here."`
 	Command         []string          `yaml:"command,omitempty" jsonschema_description:"A program and its arguments: a child that speaks over stdin and stdout. Either this or url."`
-	Env             map[string]string `yaml:"env,omitempty" jsonschema_description:"The environment of command, beside the daemon's PATH. It inherits nothing else."`
+	Env             map[string]string `yaml:"env,omitempty" jsonschema_description:"The environment of command, beside the daemon's PATH."`
 	Directory       string            `yaml:"directory,omitempty" jsonschema_description:"Where command runs. Default: the daemon's own directory."`
 	IdempotencyKey  KeySettings       `yaml:"idempotency_key,omitempty" jsonschema_description:"Where the idempotency key goes."`
 	ReplayedMeta    string            `yaml:"replayed_meta,omitempty" jsonschema:"default=io.github.agentoutbox/replayed" jsonschema_description:"A name in a result's _meta that is true on a replay."`
@@ -46,21 +46,21 @@ type KeySettings struct {
 // Tool is a tool's `mcp` block.
 type Tool struct {
 	Name        string   `yaml:"name,omitempty" jsonschema_description:"The tool's name at the server. Default: the operation."`
-	Arguments   string   `yaml:"arguments,omitempty" jsonschema_description:"A jq expression that makes the arguments, an object, over the intent. Without it the payload is sent as it is."`
+	Arguments   string   `yaml:"arguments,omitempty" jsonschema_description:"A jq expression that makes the arguments, an object, over the intent. Default: the payload."`
 	KeyArgument string   `yaml:"key_argument,omitempty" jsonschema_description:"The argument with the idempotency key, for servers that look there."`
 	Response    Response `yaml:"response,omitempty" jsonschema_description:"How the answer is understood."`
 }
 
 // Response says how a tool's answers are understood.
 type Response struct {
-	Ref     string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the input of rules for the server's own id of the effect: .structured.id. In a lookup, an answer without it is not believed."`
+	Ref     string `yaml:"ref,omitempty" jsonschema_description:"A jq expression over the same input as rules for the server's own id of the effect: .structured.id. A lookup's answer without it is not believed."`
 	IsError string `yaml:"is_error,omitempty" jsonschema:"enum=ambiguous,enum=rejected,default=ambiguous" jsonschema_description:"The meaning of isError. rejected promises that the tool fails before it has any effect."`
 	Rules   []Rule `yaml:"rules,omitempty" jsonschema_description:"Rules for results and JSON-RPC errors. The first that matches decides."`
 }
 
 // Rule gives the meaning of an answer that does not show its outcome.
 type Rule struct {
-	When    string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {is_error, text, structured, content, code, message, data}: text is the text content joined by newlines; structured and content may be null; code, message and data are of a JSON-RPC error, else null. true matches, false and null do not. Anything else, or an error, is ambiguous."`
+	When    string `yaml:"when" jsonschema:"required" jsonschema_description:"A jq expression over {is_error, text, structured, content, code, message, data}: text is the text content joined by newlines; structured and content may be null; code, message and data are of a JSON-RPC error, else null. true matches, false and null do not; all else is ambiguous."`
 	Outcome string `yaml:"outcome" jsonschema:"required,enum=completed,enum=throttled,enum=rejected,enum=credentials_refused,enum=forbidden,enum=in_flight,enum=ambiguous,enum=absent" jsonschema_description:"As in the http adapter. absent is believed only of a result, not of an error."`
 	Error   string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure."`
 }

@@ -131,7 +131,7 @@ func byStatus(e callEvidence, a *answer) (v rules.Verdict, known bool) {
 		return rules.Verdict{Outcome: dispatch.CredentialsRefused, Class: class}, true
 	case e.status == 429, e.status == 503, e.status == 529:
 		return rules.Verdict{Outcome: dispatch.Throttled, Class: class}, true
-	case e.status == 408, e.status >= 500:
+	case e.status >= 301 && e.status <= 303, e.status == 408, e.status >= 500: // 301 to 303 may lead to the result of what was done
 		return rules.Doubt(class), true
 	case e.sessionRefused(a):
 		return rules.Verdict{Outcome: dispatch.Throttled, Class: "session_expired"}, true

@@ -10,25 +10,18 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/goccy/go-yaml"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-type text string
-
-func (b text) Decode(into any) error {
-	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
-}
-
 // toolWith has these settings; the server is a program that is never started.
 func toolWith(t testing.TB, settings string) *tool {
 	t.Helper()
 	adapter, err := New(dispatch.Spec{
-		Settings: text("{command: [never], max_response_body: 4096}"),
-		Tools:    map[string]dispatch.ToolSpec{"act": {Class: dispatch.ReadOnly, Settings: text(settings)}},
+		Settings: dispatchtest.Block("{command: [never], max_response_body: 4096}"),
+		Tools:    map[string]dispatch.ToolSpec{"act": {Class: dispatch.ReadOnly, Settings: dispatchtest.Block(settings)}},
 	})
 	if err != nil {
 		t.Fatal(err)

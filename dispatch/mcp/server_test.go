@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -64,7 +64,7 @@ func newServer(pay sdk.ToolHandler, versions ...string) *sdk.Server {
 const legacy = "2025-11-25"
 
 // endpoint is an MCP server over streamable HTTP whose way of taking calls can
-// be replaced, and whose host can go away and come back.
+// be replaced.
 type endpoint struct {
 	till    *till
 	server  *sdk.Server
@@ -72,7 +72,6 @@ type endpoint struct {
 	address string
 
 	mu       sync.Mutex
-	hangUp   func()           // nil while no client is connected
 	onCall   http.HandlerFunc // nil leaves calls to the server
 	messages []dispatchtest.Message
 	requests []*http.Request
@@ -92,42 +91,8 @@ func startEndpoint(t *testing.T, options endpointOptions) *endpoint {
 	e := &endpoint{till: newTill()}
 	e.server = newServer(e.till.pay, options.versions...)
 	e.handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return e.server }, &options.http)
-	e.open(t, "127.0.0.1:0")
-	t.Cleanup(e.close)
+	_, e.address, _ = strings.Cut(dispatchtest.Serve(t, e), "://")
 	return e
-}
-
-func (e *endpoint) open(t *testing.T, address string) {
-	t.Helper()
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: e}
-	e.mu.Lock()
-	e.address = listener.Addr().String()
-	e.hangUp = func() {
-		_ = listener.Close() // the server may not know of it yet
-		_ = server.Close()
-	}
-	e.mu.Unlock()
-	go func() { _ = server.Serve(listener) }()
-}
-
-// close cuts all connections.
-func (e *endpoint) close() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.hangUp != nil {
-		e.hangUp()
-		e.hangUp = nil
-	}
-}
-
-func (e *endpoint) isClosed() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.hangUp == nil
 }
 
 func (e *endpoint) url() string { return "http://" + e.address + "/mcp" }
@@ -251,16 +216,12 @@ func sever(w http.ResponseWriter, _ *http.Request) {
 // adapterFor builds from blocks of configuration.
 func adapterFor(t *testing.T, settings, tool string, class dispatch.Class) *mcp.Adapter {
 	t.Helper()
-	adapter, err := mcp.New(specFor(settings, tool, class))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := adapter.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return adapter
+	return build(t, specFor(settings, tool, class))
+}
+
+func build(t *testing.T, spec dispatch.Spec) *mcp.Adapter {
+	t.Helper()
+	return dispatchtest.Build(t, mcp.New, spec)
 }
 
 func specFor(settings, tool string, class dispatch.Class) dispatch.Spec {
@@ -278,8 +239,7 @@ func (e *endpoint) adapter(t *testing.T, tool string, class dispatch.Class) *mcp
 }
 
 func intent(step string) dispatch.Request {
-	tuple := dispatch.Tuple{AgentRunID: "run", StepID: step, ToolName: "till/act", BusinessScope: "s"}
-	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Attempt: 1, Payload: json.RawMessage(`{"amount":1}`)}
+	return dispatchtest.Intent("till/act", step, `{"amount":1}`)
 }
 
 const token = "token-9d41c07e"
@@ -310,27 +270,28 @@ func TestTheAdapterConformsOverHTTP(t *testing.T) {
 
 func endpointCounterpart(t *testing.T, options endpointOptions) dispatchtest.Counterpart {
 	e := startEndpoint(t, options)
+	gate := dispatchtest.OpenGate(t, e.address, nil)
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
 	return dispatchtest.Counterpart{
-		Settings: "{url: '" + e.url() + "', headers: {Authorization: Bearer " + token + "}}",
+		Settings: "{url: 'http://" + gate.Address + "/mcp', headers: {Authorization: Bearer " + token + "}}",
 		Tool:     conformingTool,
 		Payload:  payload,
 		Exact:    exact,
 		Secrets:  []string{token},
 		Received: e.calls,
-		Enter:    func(situation dispatchtest.Situation) { e.enter(t, situation, release) },
+		Enter: func(situation dispatchtest.Situation) {
+			if situation == dispatchtest.Unreachable {
+				gate.Shut()
+				return
+			}
+			gate.Open()
+			e.enter(situation, release)
+		},
 	}
 }
 
-func (e *endpoint) enter(t *testing.T, situation dispatchtest.Situation, release <-chan struct{}) {
-	if situation == dispatchtest.Unreachable {
-		e.close()
-		return
-	}
-	if e.isClosed() {
-		e.open(t, e.address)
-	}
+func (e *endpoint) enter(situation dispatchtest.Situation, release <-chan struct{}) {
 	e.takeCalls(map[dispatchtest.Situation]http.HandlerFunc{
 		dispatchtest.Throttling: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) },
 		dispatchtest.Rejecting:  faulting(-32602, "no such account"),
@@ -366,14 +327,4 @@ func TestTheAdapterConformsOverStdio(t *testing.T) {
 		},
 		Cannot: map[dispatchtest.Situation]string{dispatchtest.Forbidden: "the adapter connects to nothing; its child does"},
 	})
-}
-
-func TestAnUnknownOperationIsNotSent(t *testing.T) {
-	t.Parallel()
-	unknown := intent("1")
-	unknown.Tuple.ToolName = "till/refund"
-	got := adapterFor(t, "{url: 'http://127.0.0.1:1'}", "{}", dispatch.KeyIdempotent).Dispatch(t.Context(), unknown)
-	if got.Outcome != dispatch.NotSent || got.ErrorClass != "unconfigured_tool" {
-		t.Errorf("got %+v", got)
-	}
 }

@@ -19,7 +19,7 @@ import (
 
 // Settings is the provider's `nats` block. At most one way to log in is set.
 type Settings struct {
-	URLs        []string `yaml:"urls" jsonschema:"required,minItems=1" jsonschema_description:"nats://host:4222 or tls://host:4222, without credentials. drainer connects only to these, never to others that a server names."`
+	URLs        []string `yaml:"urls" jsonschema:"required,minItems=1" jsonschema_description:"nats://host:4222 or tls://host:4222, without credentials. drainer connects to no other that a server names."`
 	TLS         bool     `yaml:"tls,omitempty" jsonschema_description:"Insist on TLS, with the provider's tls settings. Default: TLS if the server wants it."`
 	Username    string   `yaml:"username,omitempty"`
 	Password    string   `yaml:"password,omitempty"`
@@ -127,7 +127,7 @@ type Tool struct {
 	Subject string            `yaml:"subject" jsonschema:"required" jsonschema_description:"The subject, without wildcards. A stream must listen on it. No payload changes it."`
 	Stream  string            `yaml:"stream,omitempty" jsonschema_description:"The only stream that may take the message. Default: any stream that listens."`
 	Headers map[string]string `yaml:"headers,omitempty" jsonschema_description:"Message headers, beside Nats-Msg-Id and the trace context; {jq} inserts a value."`
-	Map     string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the message, over the intent. Without it the payload is sent byte for byte; null makes an empty message."`
+	Map     string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the message, over the intent. Default: the payload, byte for byte. null makes an empty message."`
 }
 
 // tool is Tool, checked and compiled.

@@ -2,11 +2,8 @@ package nats_test
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 
@@ -23,20 +20,20 @@ import (
 func TestAWrongConfigurationIsRefusedWithoutItsSecrets(t *testing.T) {
 	t.Parallel()
 	const good = "subject: charges.created"
-	for name, test := range map[string]struct{ settings, tool, says string }{
+	dispatchtest.Refuses(t, nats.Kind(), dispatchtest.Mistakes{
 		"no servers":        {`{}`, good, "urls is missing"},
-		"unknown setting":   {`{urls: ["nats://h:1"], nonsense: 1}`, good, "nonsense"},
-		"not a URL":         {`{urls: ["nats://s3cret:%zz"]}`, good, "urls[0] is not a URL"},
-		"another scheme":    {`{urls: ["http://s3cret"]}`, good, "urls[0] is neither nats:// nor tls://"},
+		"unknown setting":   {`{urls: ["nats://h:1"], nonsense: 1}`, good, "not what *nats.Settings takes"},
+		"not a URL":         {`{urls: ["nats://canary:%zz"]}`, good, "urls[0] is not a URL"},
+		"another scheme":    {`{urls: ["http://canary"]}`, good, "urls[0] is neither nats:// nor tls://"},
 		"no host":           {`{urls: ["nats://:4222"]}`, good, "urls[0] has no host"},
-		"a password in it":  {`{urls: ["nats://u:s3cret@h:1"]}`, good, "urls[0] carries credentials"},
-		"two logins":        {`{urls: ["nats://h:1"], token: s3cret, username: u}`, good, "set one of"},
-		"password alone":    {`{urls: ["nats://h:1"], password: s3cret}`, good, "no username"},
-		"no seed":           {`{urls: ["nats://h:1"], nkey_seed: s3cret}`, good, "nkey_seed is not a seed"},
-		"no credentials":    {`{urls: ["nats://h:1"], credentials: s3cret}`, good, "credentials hold no user"},
+		"a password in it":  {`{urls: ["nats://u:canary@h:1"]}`, good, "urls[0] carries credentials"},
+		"two logins":        {`{urls: ["nats://h:1"], token: canary, username: u}`, good, "set one of"},
+		"password alone":    {`{urls: ["nats://h:1"], password: canary}`, good, "no username"},
+		"no seed":           {`{urls: ["nats://h:1"], nkey_seed: canary}`, good, "nkey_seed is not a seed"},
+		"no credentials":    {`{urls: ["nats://h:1"], credentials: canary}`, good, "credentials hold no user"},
 		"inbox wildcard":    {`{urls: ["nats://h:1"], inbox_prefix: "a.>"}`, good, "inbox_prefix"},
 		"no subject":        {`{urls: ["nats://h:1"]}`, `{}`, "subject is missing"},
-		"unknown tool":      {`{urls: ["nats://h:1"]}`, `{subject: a, nonsense: 1}`, "nonsense"},
+		"unknown tool":      {`{urls: ["nats://h:1"]}`, `{subject: a, nonsense: 1}`, "not what *nats.Tool takes"},
 		"wildcard":          {`{urls: ["nats://h:1"]}`, `{subject: "a.*"}`, "subject is not"},
 		"empty token":       {`{urls: ["nats://h:1"]}`, `{subject: "a..b"}`, "subject is not"},
 		"subject with line": {`{urls: ["nats://h:1"]}`, `{subject: "a\r\nPUB b"}`, "subject is not"},
@@ -46,24 +43,13 @@ func TestAWrongConfigurationIsRefusedWithoutItsSecrets(t *testing.T) {
 		"header name":       {`{urls: ["nats://h:1"]}`, `{subject: a, headers: {"a: b": x}}`, "not a valid header name"},
 		"header template":   {`{urls: ["nats://h:1"]}`, `{subject: a, headers: {x: "{"}}`, "headers.x"},
 		"map":               {`{urls: ["nats://h:1"]}`, `{subject: a, map: "("}`, "map: jq does not parse"},
-	} {
-		wrong := spec("", "", test.tool)
-		wrong.Settings = block(test.settings)
-		_, err := nats.New(wrong)
-		if err == nil || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: %v, want %q", name, err, test.says)
-			continue
-		}
-		if !strings.Contains(test.says, "nonsense") && strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: repeats a value: %v", name, err)
-		}
-	}
+	})
 }
 
 func TestASubjectCannotBeAskedForAMessage(t *testing.T) {
 	t.Parallel()
 	asked := spec("nats://h:1", "", "subject: a")
-	asked.Tools["publish"] = dispatch.ToolSpec{Class: dispatch.ReadOnly, AnswersLookups: true, Settings: block("subject: a")}
+	asked.Tools["publish"] = dispatch.ToolSpec{Class: dispatch.ReadOnly, AnswersLookups: true, Settings: dispatchtest.Block("subject: a")}
 	_, err := nats.New(asked)
 	var wrong *dispatch.ToolError
 	if !errors.As(err, &wrong) || wrong.Operation != "publish" {
@@ -73,19 +59,10 @@ func TestASubjectCannotBeAskedForAMessage(t *testing.T) {
 
 func TestAnAdapterSaysWhereItConnectsTo(t *testing.T) {
 	t.Parallel()
-	for settings, want := range map[string][]dispatch.Destination{
+	dispatchtest.ConnectsTo(t, nats.Kind(), map[string][]dispatch.Destination{
 		"urls: [\"nats://a.example\", \"tls://b.example:5222\"]": {{Network: "tcp", Address: "a.example:4222"}, {Network: "tcp", Address: "b.example:5222", TLS: dispatch.UpgradedTLS}},
 		"{urls: [\"nats://[::1]:4222\"], tls: true}":             {{Network: "tcp", Address: "[::1]:4222", TLS: dispatch.UpgradedTLS}},
-	} {
-		adapter, err := nats.New(dispatch.Spec{Settings: dispatchtest.Block(settings)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = adapter.Close() })
-		if got := adapter.Destinations(); !slices.Equal(got, want) {
-			t.Errorf("%s: %+v", settings, got)
-		}
-	}
+	})
 }
 
 // Without a stream the server's "there is none" shows that it let us in.
@@ -110,22 +87,16 @@ func TestALoginIsRightOrNothingIsSent(t *testing.T) {
 		server       func(*server.Options)
 		right, wrong string
 	}{
-		"password": {
-			func(options *server.Options) { options.Username, options.Password = "drainer", "right" },
-			"username: drainer\npassword: right", "username: drainer\npassword: wrong",
-		},
-		"token": {func(options *server.Options) { options.Authorization = "right" }, "token: right", "token: wrong"},
-		"nkey": {
-			func(options *server.Options) { options.Nkeys = []*server.NkeyUser{{Nkey: public}} },
-			"nkey_seed: " + string(seed), "nkey_seed: " + string(otherSeed),
-		},
+		"password": {func(options *server.Options) { options.Username, options.Password = "drainer", "right" }, "username: drainer\npassword: right", "username: drainer\npassword: wrong"},
+		"token":    {func(options *server.Options) { options.Authorization = "right" }, "token: right", "token: wrong"},
+		"nkey":     {func(options *server.Options) { options.Nkeys = []*server.NkeyUser{{Nkey: public}} }, "nkey_seed: " + string(seed), "nkey_seed: " + string(otherSeed)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := start(t, test.server)
-			wants(t, tryLogin(t, c, test.right), dispatch.Throttled, letIn)
-			wants(t, tryLogin(t, c, test.wrong), dispatch.CredentialsRefused, "authorization")
-			wants(t, tryLogin(t, c, ""), dispatch.CredentialsRefused, "authorization")
+			dispatchtest.Expect(t, tryLogin(t, c, test.right), dispatch.Throttled, letIn)
+			dispatchtest.Expect(t, tryLogin(t, c, test.wrong), dispatch.CredentialsRefused, "authorization")
+			dispatchtest.Expect(t, tryLogin(t, c, ""), dispatch.CredentialsRefused, "authorization")
 		})
 	}
 }
@@ -160,8 +131,8 @@ func TestAUserLogsInByCredentials(t *testing.T) {
 		options.TrustedKeys, options.AccountResolver, options.JetStream = []string{operatorPublic}, resolver, false
 	})
 	indented := "  " + strings.ReplaceAll(string(credentials), "\n", "\n  ")
-	wants(t, tryLogin(t, c, "credentials: |\n"+indented), dispatch.Throttled, letIn)
-	wants(t, tryLogin(t, c, ""), dispatch.CredentialsRefused, "authorization")
+	dispatchtest.Expect(t, tryLogin(t, c, "credentials: |\n"+indented), dispatch.Throttled, letIn)
+	dispatchtest.Expect(t, tryLogin(t, c, ""), dispatch.CredentialsRefused, "authorization")
 }
 
 // The documentation names these.
@@ -180,7 +151,7 @@ func TestThesePermissionsAreEnough(t *testing.T) {
 	c.create(t)
 	for _, tool := range []string{"subject: " + subject, "{subject: " + subject + ", stream: " + stream + "}"} {
 		adapter := newAdapter(t, spec(c.ClientURL(), "username: drainer\npassword: right", tool))
-		wants(t, adapter.Dispatch(t.Context(), intent(tool)), dispatch.Completed, "")
+		dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent(tool)), dispatch.Completed, "")
 	}
 }
 
@@ -194,27 +165,23 @@ func TestWhatAUserMayNotPublishIsNamed(t *testing.T) {
 	})
 	limited := ofClass(dispatch.NonIdempotent, spec(c.ClientURL(), "username: drainer\npassword: right", "subject: "+subject))
 	limited.Timeout = limited.Timeout / 20
-	wants(t, newAdapter(t, limited).Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "permission_violation")
+	dispatchtest.Expect(t, newAdapter(t, limited).Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "permission_violation")
 }
 
 func TestTLSIsThatOfTheNetwork(t *testing.T) {
 	t.Parallel()
-	certified := httptest.NewUnstartedServer(nil)
-	certified.StartTLS()
-	defer certified.Close()
-	authority := x509.NewCertPool()
-	authority.AddCert(certified.Certificate())
+	certificate, trusted := dispatchtest.Certificate(t)
 	c := start(t, func(options *server.Options) {
-		options.TLSConfig = &tls.Config{Certificates: certified.TLS.Certificates, MinVersion: tls.VersionTLS12}
+		options.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
 	})
 	for _, settings := range []string{"tls: true", ""} {
 		t.Run(fmt.Sprintf("settings %q", settings), func(t *testing.T) {
 			trusting := ofClass(dispatch.NonIdempotent, spec(c.ClientURL(), settings, "subject: "+subject))
-			trusting.Network = dispatch.NewNetwork(nil, &tls.Config{RootCAs: authority, MinVersion: tls.VersionTLS12})
-			wants(t, newAdapter(t, trusting).Dispatch(t.Context(), request(`{}`)), dispatch.Throttled, letIn)
+			trusting.Network = dispatch.NewNetwork(nil, trusted)
+			dispatchtest.Expect(t, newAdapter(t, trusting).Dispatch(t.Context(), request(`{}`)), dispatch.Throttled, letIn)
 
 			wary := ofClass(dispatch.NonIdempotent, spec(c.ClientURL(), settings, "subject: "+subject))
-			wants(t, newAdapter(t, wary).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "tls")
+			dispatchtest.Expect(t, newAdapter(t, wary).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "tls")
 		})
 	}
 }
@@ -222,5 +189,5 @@ func TestTLSIsThatOfTheNetwork(t *testing.T) {
 func TestWhereTLSIsInsistedOnNothingIsSentInTheClear(t *testing.T) {
 	t.Parallel()
 	c := start(t)
-	wants(t, tryLogin(t, c, "tls: true"), dispatch.NotSent, "tls")
+	dispatchtest.Expect(t, tryLogin(t, c, "tls: true"), dispatch.NotSent, "tls")
 }

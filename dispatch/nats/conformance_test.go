@@ -2,8 +2,6 @@ package nats_test
 
 import (
 	"encoding/json"
-	"io"
-	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -31,7 +29,7 @@ const password = "password-51c2e0"
 // receives every message whether or not the stream takes it.
 type upstream struct {
 	*counterpart
-	gate *gate
+	gate *dispatchtest.Gate
 
 	mu        sync.Mutex
 	situation dispatchtest.Situation
@@ -42,15 +40,10 @@ func startUpstream(t *testing.T) dispatchtest.Counterpart {
 	c := start(t, func(options *server.Options) { options.Username, options.Password = "drainer", password })
 	c.look(t, natsgo.UserInfo("drainer", password))
 	c.create(t, func(config *jetstream.StreamConfig) { config.Discard = jetstream.DiscardNew })
-	u := &upstream{counterpart: c, gate: openGate(t, c.Addr().String()), situation: dispatchtest.Answering}
-	if _, err := c.conn.Subscribe(subject, u.receive); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.conn.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	u := &upstream{counterpart: c, gate: dispatchtest.OpenGate(t, c.Addr().String(), nil), situation: dispatchtest.Answering}
+	c.subscribe(t, u.receive)
 	return dispatchtest.Counterpart{
-		Settings: "{urls: ['nats://" + u.gate.address + "'], username: drainer, password: " + password + "}",
+		Settings: "{urls: ['nats://" + u.gate.Address + "'], username: drainer, password: " + password + "}",
 		Tool:     "{subject: " + subject + ", stream: " + stream + "}",
 		Payload:  json.RawMessage(`{"amount": 100, "memo": "canary-in-the-payload", "b": {"z": 1, "a": [2]}}`),
 		Exact:    json.RawMessage(`{"amount": 123456789012345678901234567890, "rate": 0.1000000000000000055511151231257827}`),
@@ -87,11 +80,10 @@ func (u *upstream) enter(t *testing.T, situation dispatchtest.Situation) {
 			config.Subjects = []string{"elsewhere"}
 		}
 	})
-	switch {
-	case situation == dispatchtest.Unreachable:
-		u.gate.shut()
-	case before == dispatchtest.Unreachable:
-		u.gate.open(t)
+	if situation == dispatchtest.Unreachable {
+		u.gate.Shut()
+	} else {
+		u.gate.Open()
 	}
 }
 
@@ -102,81 +94,10 @@ func (u *upstream) receive(message *natsgo.Msg) {
 	u.mu.Unlock()
 	switch situation {
 	case dispatchtest.Severing:
-		u.gate.cut()
+		u.gate.Cut()
 	case dispatchtest.Busy:
 		_ = message.Respond([]byte(`{"error":{"code":409,"err_code":10158,"description":"duplicate message id is in process"},"stream":"CHARGES","seq":0}`))
 	case dispatchtest.Babbling:
 		_ = message.Respond([]byte("220 mail.example ESMTP\r\n"))
 	}
-}
-
-// gate stands between the adapter and a server, and can be shut.
-type gate struct {
-	address, server string
-
-	mu       sync.Mutex
-	listener net.Listener
-	conns    []net.Conn
-}
-
-func openGate(t *testing.T, server string) *gate {
-	g := &gate{address: "127.0.0.1:0", server: server}
-	g.open(t)
-	t.Cleanup(g.shut)
-	return g
-}
-
-func (g *gate) open(t *testing.T) {
-	listener, err := net.Listen("tcp", g.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.listener, g.address = listener, listener.Addr().String()
-	go func() {
-		for {
-			near, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			g.pass(near)
-		}
-	}()
-}
-
-func (g *gate) pass(near net.Conn) {
-	far, err := net.Dial("tcp", g.server)
-	if err != nil {
-		_ = near.Close()
-		return
-	}
-	g.mu.Lock()
-	g.conns = append(g.conns, near, far)
-	g.mu.Unlock()
-	go splice(near, far)
-	go splice(far, near)
-}
-
-func (g *gate) cut() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, conn := range g.conns {
-		_ = conn.Close()
-	}
-	g.conns = nil
-}
-
-func (g *gate) shut() {
-	g.mu.Lock()
-	listener := g.listener
-	g.mu.Unlock()
-	_ = listener.Close()
-	g.cut()
-}
-
-func splice(to, from net.Conn) {
-	_, _ = io.Copy(to, from)
-	_ = to.Close()
-	_ = from.Close()
 }

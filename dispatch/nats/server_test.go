@@ -2,17 +2,16 @@ package nats_test
 
 import (
 	"context"
-	"encoding/json"
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/nats-io/nats-server/v2/server"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/nats"
 	"github.com/agentoutbox/drainer/drainertest"
 )
@@ -23,29 +22,18 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"))
 }
 
-// block is configuration as a user writes it.
-type block string
-
-func (b block) Decode(into any) error {
-	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
-}
-
 const (
 	subject = "charges.created"
 	stream  = "CHARGES"
 )
 
-var tuple = dispatch.Tuple{AgentRunID: "run-001", StepID: "step-1", ToolName: "events/publish", BusinessScope: "invoice_442"}
-
 func request(payload string) dispatch.Request {
-	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
+	return dispatchtest.Intent("events/publish", "step-1", payload)
 }
 
 // intent is a request with a key of its own.
 func intent(step string) dispatch.Request {
-	own := tuple
-	own.StepID = step
-	return dispatch.Request{Tuple: own, IdempotencyKey: own.IdempotencyKey(), Payload: json.RawMessage(`{"step":"` + step + `"}`), Attempt: 1}
+	return dispatchtest.Intent("events/publish", step, `{"step":"`+step+`"}`)
 }
 
 // counterpart is a server and a way to look into it.
@@ -70,7 +58,7 @@ func start(t *testing.T, change ...func(*server.Options)) *counterpart {
 		started.Shutdown()
 		started.WaitForShutdown()
 	})
-	if !started.ReadyForConnections(20 * time.Second) {
+	if !started.ReadyForConnections(drainertest.Patience) {
 		t.Fatal("the server does not start")
 	}
 	return &counterpart{Server: started}
@@ -110,6 +98,17 @@ func (c *counterpart) look(t *testing.T, options ...natsgo.Option) {
 	c.conn, c.js = conn, js
 }
 
+// subscribe receives what is published, whether or not a stream takes it.
+func (c *counterpart) subscribe(t *testing.T, receive natsgo.MsgHandler) {
+	t.Helper()
+	if _, err := c.conn.Subscribe(subject, receive); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (c *counterpart) update(t *testing.T, change func(*jetstream.StreamConfig)) {
 	t.Helper()
 	current, err := c.js.Stream(t.Context(), stream)
@@ -147,9 +146,9 @@ func spec(url, settings, tool string) dispatch.Spec {
 	return dispatch.Spec{
 		Provider: "events",
 		Timeout:  10 * time.Second,
-		Settings: block("urls: [" + url + "]\n" + settings),
+		Settings: dispatchtest.Block("urls: [" + url + "]\n" + settings),
 		Tools: map[string]dispatch.ToolSpec{
-			"publish": {Class: dispatch.KeyIdempotent, KeyTTL: 24 * time.Hour, Settings: block(tool)},
+			"publish": {Class: dispatch.KeyIdempotent, KeyTTL: 24 * time.Hour, Settings: dispatchtest.Block(tool)},
 		},
 	}
 }
@@ -163,23 +162,10 @@ func ofClass(class dispatch.Class, spec dispatch.Spec) dispatch.Spec {
 
 func newAdapter(t *testing.T, spec dispatch.Spec) *nats.Adapter {
 	t.Helper()
-	adapter, err := nats.New(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = adapter.Close() })
-	return adapter
+	return dispatchtest.Build(t, nats.New, spec)
 }
 
 func adapterFor(t *testing.T, c *counterpart) *nats.Adapter {
 	t.Helper()
 	return newAdapter(t, spec(c.ClientURL(), "", "subject: "+subject))
-}
-
-// wants fails unless the result is of that outcome and class.
-func wants(t *testing.T, got dispatch.Result, outcome dispatch.Outcome, class string) {
-	t.Helper()
-	if got.Outcome != outcome || got.ErrorClass != class {
-		t.Errorf("got %+v, want %s, %s", got, outcome, class)
-	}
 }

@@ -90,6 +90,7 @@ func newPoolConfig(spec dispatch.Spec) (*pgxpool.Config, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "drainer"
 	}
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // what the driver writes, whatever the server prefers
 	config.ConnConfig.MaxProtocolMessageBodyLen = maxMessage
 	connectThrough(spec.Network, &config.ConnConfig.Config, address.secure)
 	return config, nil

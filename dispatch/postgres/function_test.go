@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 // deed is the effect of the functions here.
@@ -20,16 +20,15 @@ func TestAFunctionsAnswerIsTheResult(t *testing.T) {
 		'response', jsonb_build_object('by', agent_run_id || step_id || tool_name || business_scope, 'n', payload->'n')); END`)
 	sent := request("step-1", `{"n": 1.10}`)
 	got := newAdapter(t, spec(to.url, callFunction)).Dispatch(t.Context(), sent)
-	expect(t, got, dispatch.Completed, "")
+	dispatchtest.Expect(t, got, dispatch.Completed, "")
 	if got.ProviderRef != "9007199254740993" || !got.Replayed {
 		t.Errorf("got %+v", got)
 	}
 	if string(got.Response) != `{"n": 1.10, "by": "run-001step-1shop/orderinvoice_442"}` {
 		t.Errorf("response %s", got.Response)
 	}
-	var key string
-	if err := to.QueryRow(t.Context(), "SELECT key FROM shop.deed").Scan(&key); err != nil || key != sent.IdempotencyKey {
-		t.Errorf("key %q (%v)", key, err)
+	if key := drainertest.Value[string](t, to, "SELECT key FROM shop.deed"); key != sent.IdempotencyKey {
+		t.Errorf("key %q", key)
 	}
 }
 
@@ -80,7 +79,7 @@ func TestWhatAFunctionDidIsKeptOnlyIfItCompleted(t *testing.T) {
 				s.Tools["order"] = dispatch.ToolSpec{Class: test.class, Settings: dispatchtest.Block(callFunction)}
 			}
 			got := newAdapter(t, s).Dispatch(t.Context(), request("step-1", `{}`))
-			expect(t, got, test.outcome, test.error)
+			dispatchtest.Expect(t, got, test.outcome, test.error)
 			kept := 0
 			if test.outcome == dispatch.Completed {
 				kept = 1
@@ -111,7 +110,7 @@ func TestAFunctionOfAnotherTypeDoesNotRun(t *testing.T) {
 			to := newRecipient(t)
 			to.execute(forThis(to, test.create))
 			got := newAdapter(t, spec(to.url, callFunction)).Dispatch(t.Context(), request("step-1", `{}`))
-			expect(t, got, dispatch.Throttled, test.class)
+			dispatchtest.Expect(t, got, dispatch.Throttled, test.class)
 			if deeds := to.count("shop.deed"); deeds != 0 {
 				t.Errorf("%d deeds", deeds)
 			}
@@ -130,7 +129,7 @@ func TestWhatAFunctionRaisesIsKeptAsItsOwnWords(t *testing.T) {
 	}
 	to.function("BEGIN PERFORM (payload->>'card')::integer; END")
 	got = adapter.Dispatch(t.Context(), request("step-2", `{"card":"canary"}`))
-	expect(t, got, dispatch.Rejected, "sqlstate_22p02")
+	dispatchtest.Expect(t, got, dispatch.Rejected, "sqlstate_22p02")
 	if got.Problem != nil {
 		t.Errorf("the server's words may quote the payload: %+v", got.Problem)
 	}
@@ -144,15 +143,15 @@ func TestAFunctionAnswersLookups(t *testing.T) {
 	adapter := newAdapter(t, s)
 	to.function(`BEGIN IF EXISTS (SELECT FROM shop.deed d WHERE d.key = act.key) THEN RETURN '{"outcome":"completed","ref":"7"}'; END IF;
 		RETURN '{"outcome":"absent"}'; END`)
-	expect(t, adapter.Dispatch(t.Context(), request("step-1", `{}`)), dispatch.Absent, "function_absent")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request("step-1", `{}`)), dispatch.Absent, "function_absent")
 	to.execute("INSERT INTO shop.deed VALUES ($1, '{}')", request("step-1", "").IdempotencyKey)
 	got := adapter.Dispatch(t.Context(), request("step-1", `{}`))
-	expect(t, got, dispatch.Completed, "")
+	dispatchtest.Expect(t, got, dispatch.Completed, "")
 	if got.ProviderRef != "7" {
 		t.Errorf("reference %q", got.ProviderRef)
 	}
-	to.function("BEGIN " + deed + ` RETURN '{"outcome":"completed"}'; END`)
-	expect(t, adapter.Dispatch(t.Context(), request("step-2", `{}`)), dispatch.Throttled, "sqlstate_25006")
+	to.function(completing)
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request("step-2", `{}`)), dispatch.Throttled, "sqlstate_25006")
 }
 
 func TestAConstraintAtCommitUndoesAFunction(t *testing.T) {
@@ -161,101 +160,48 @@ func TestAConstraintAtCommitUndoesAFunction(t *testing.T) {
 		to := newRecipient(t)
 		to.execute(fmt.Sprintf(`CREATE FUNCTION shop.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no' USING ERRCODE = '%s'; END $$;
 			CREATE CONSTRAINT TRIGGER t AFTER INSERT ON shop.deed DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION shop.refuse()`, state))
-		to.function("BEGIN " + deed + ` RETURN '{"outcome":"completed"}'; END`)
+		to.function(completing)
 		got := newAdapter(t, spec(to.url, callFunction)).Dispatch(t.Context(), request("step-1", `{}`))
-		expect(t, got, outcome, "sqlstate_"+state)
+		dispatchtest.Expect(t, got, outcome, "sqlstate_"+state)
 		if deeds := to.count("shop.deed"); deeds != 0 {
 			t.Errorf("%d deeds", deeds)
 		}
 	}
 }
 
-// TestAFunctionThatIsCutShortHasNoEffect ends it while it waits for a lock,
-// after its deed.
-func TestAFunctionThatIsCutShortHasNoEffect(t *testing.T) {
+// TestAStatementThatIsCutShortHasNoEffect ends it while it waits for a lock; a
+// function does so after its deed.
+func TestAStatementThatIsCutShortHasNoEffect(t *testing.T) {
 	t.Parallel()
-	const lock = 442
+	terminate := func(to recipient, pid int, _ context.CancelFunc) { to.execute("SELECT pg_terminate_backend($1)", pid) }
+	cancel := func(to recipient, pid int, _ context.CancelFunc) { to.execute("SELECT pg_cancel_backend($1)", pid) }
+	giveUp := func(_ recipient, _ int, cancel context.CancelFunc) { cancel() }
+	const lockDeed, lockInbox = "SELECT pg_advisory_xact_lock(442)", "LOCK inbox.message"
 	for name, test := range map[string]struct {
-		cut   func(to recipient, pid int, cancel context.CancelFunc)
-		class string
+		tool, lock, effects string
+		cut                 func(to recipient, pid int, cancel context.CancelFunc)
+		outcome             dispatch.Outcome
+		class               string
 	}{
-		"terminated": {func(to recipient, pid int, _ context.CancelFunc) { to.execute("SELECT pg_terminate_backend($1)", pid) }, "sqlstate_57p01"},
-		"cancelled":  {func(to recipient, pid int, _ context.CancelFunc) { to.execute("SELECT pg_cancel_backend($1)", pid) }, "sqlstate_57014"},
-		"given up":   {func(_ recipient, _ int, cancel context.CancelFunc) { cancel() }, "cancelled"},
+		"function, terminated": {callFunction, lockDeed, "shop.deed", terminate, dispatch.Throttled, "sqlstate_57p01"},
+		"function, cancelled":  {callFunction, lockDeed, "shop.deed", cancel, dispatch.Throttled, "sqlstate_57014"},
+		"function, given up":   {callFunction, lockDeed, "shop.deed", giveUp, dispatch.Throttled, "cancelled"},
+		"insert, terminated":   {intoInbox, lockInbox, "inbox.message", terminate, dispatch.Ambiguous, "sqlstate_57p01"},
+		"insert, cancelled":    {intoInbox, lockInbox, "inbox.message", cancel, dispatch.Throttled, "sqlstate_57014"},
+		"insert, given up":     {intoInbox, lockInbox, "inbox.message", giveUp, dispatch.Ambiguous, "cancelled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			to := newRecipient(t)
-			to.function(fmt.Sprintf("BEGIN %s PERFORM pg_advisory_xact_lock(%d); RETURN '{\"outcome\":\"completed\"}'; END", deed, lock))
-			holder, err := to.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
+			to.function("BEGIN " + deed + ` PERFORM pg_advisory_xact_lock(442); RETURN '{"outcome":"completed"}'; END`)
+			adapter := newAdapter(t, spec(to.url, test.tool))
+			got, release := to.cutShort(adapter, test.lock, func(pid int, cancel context.CancelFunc) { test.cut(to, pid, cancel) })
+			dispatchtest.Expect(t, got, test.outcome, test.class)
+			release()
+			if effects := to.count(test.effects); effects != 0 {
+				t.Errorf("%d effects", effects)
 			}
-			defer func() { _ = holder.Rollback(context.Background()) }()
-			if _, err := holder.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", lock); err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			adapter := newAdapter(t, spec(to.url, callFunction))
-			result := make(chan dispatch.Result, 1)
-			go func() { result <- adapter.Dispatch(ctx, request("step-1", `{}`)) }()
-			pid := to.awaitWaiting()
-			cutAt := time.Now()
-			test.cut(to, pid, cancel)
-			expect(t, <-result, dispatch.Throttled, test.class)
-			if took := time.Since(cutAt); took > 5*time.Second {
-				t.Errorf("it took %s to return", took)
-			}
-			to.awaitGone(pid)
-			if deeds := to.count("shop.deed"); deeds != 0 {
-				t.Errorf("%d deeds", deeds)
-			}
-			if err := holder.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			expect(t, adapter.Dispatch(t.Context(), request("step-1", `{}`)), dispatch.Completed, "")
-		})
-	}
-}
-
-func TestAnInsertThatIsCutShortIsInDoubt(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		cut     func(to recipient, pid int, cancel context.CancelFunc)
-		outcome dispatch.Outcome
-		class   string
-	}{
-		"terminated": {func(to recipient, pid int, _ context.CancelFunc) { to.execute("SELECT pg_terminate_backend($1)", pid) }, dispatch.Ambiguous, "sqlstate_57p01"},
-		"cancelled":  {func(to recipient, pid int, _ context.CancelFunc) { to.execute("SELECT pg_cancel_backend($1)", pid) }, dispatch.Throttled, "sqlstate_57014"},
-		"given up":   {func(_ recipient, _ int, cancel context.CancelFunc) { cancel() }, dispatch.Ambiguous, "cancelled"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			to := newRecipient(t)
-			holder, err := to.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = holder.Rollback(context.Background()) }()
-			if _, err := holder.Exec(t.Context(), "LOCK inbox.message"); err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			adapter := newAdapter(t, spec(to.url, intoInbox))
-			result := make(chan dispatch.Result, 1)
-			go func() { result <- adapter.Dispatch(ctx, request("step-1", `{}`)) }()
-			pid := to.awaitWaiting()
-			test.cut(to, pid, cancel)
-			expect(t, <-result, test.outcome, test.class)
-			to.awaitGone(pid)
-			if err := holder.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if rows := to.count("inbox.message"); rows != 0 {
-				t.Errorf("%d rows", rows)
-			}
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request("step-1", `{}`)), dispatch.Completed, "")
 		})
 	}
 }

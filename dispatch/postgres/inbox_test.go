@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/url"
@@ -15,6 +16,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestAnIntentBecomesARow(t *testing.T) {
@@ -22,7 +25,7 @@ func TestAnIntentBecomesARow(t *testing.T) {
 	to := newRecipient(t)
 	sent := request("step-1", `{"cents": 123456789012345678901234567890.10, "to": "Zoë"}`)
 	got := newAdapter(t, spec(to.url, intoInbox)).Dispatch(t.Context(), sent)
-	expect(t, got, dispatch.Completed, "")
+	dispatchtest.Expect(t, got, dispatch.Completed, "")
 	if got.Replayed {
 		t.Error("a new row is called a replay")
 	}
@@ -41,7 +44,7 @@ func TestARowThatIsThereAlreadyIsRecognisedByItsPayload(t *testing.T) {
 	t.Parallel()
 	to := newRecipient(t)
 	adapter := newAdapter(t, spec(to.url, intoInbox))
-	expect(t, adapter.Dispatch(t.Context(), request("step-1", `{"a":1.0,"b":[9007199254740993]}`)), dispatch.Completed, "")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request("step-1", `{"a":1.0,"b":[9007199254740993]}`)), dispatch.Completed, "")
 	for payload, same := range map[string]bool{
 		`{"a":1.0,"b":[9007199254740993]}`:      true,
 		"{\"b\": [9007199254740993],\n\"a\":1}": true,  // the same value, written otherwise
@@ -51,9 +54,9 @@ func TestARowThatIsThereAlreadyIsRecognisedByItsPayload(t *testing.T) {
 	} {
 		got := adapter.Dispatch(t.Context(), request("step-1", payload))
 		if same {
-			expect(t, got, dispatch.Completed, "")
+			dispatchtest.Expect(t, got, dispatch.Completed, "")
 		} else {
-			expect(t, got, dispatch.Rejected, "payload_mismatch")
+			dispatchtest.Expect(t, got, dispatch.Rejected, "payload_mismatch")
 		}
 		if got.Replayed != same {
 			t.Errorf("%s: replayed %t", payload, got.Replayed)
@@ -79,7 +82,7 @@ func TestManyAtOnceLeaveOneRow(t *testing.T) {
 		all.Wait()
 		first := 0
 		for _, got := range results {
-			expect(t, got, dispatch.Completed, "")
+			dispatchtest.Expect(t, got, dispatch.Completed, "")
 			if !got.Replayed {
 				first++
 			}
@@ -113,18 +116,14 @@ func TestAnInsertWaitsForAnotherOfTheSameKey(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Release()
-			if _, err := conn.Exec(t.Context(), "BEGIN; "+other); err != nil {
-				t.Fatal(err)
-			}
+			drainertest.Exec(t, conn, "BEGIN; "+other)
 			result := make(chan dispatch.Result, 1)
 			adapter := newAdapter(t, spec(to.url, intoInbox))
 			go func() { result <- adapter.Dispatch(t.Context(), request("step-1", test.payload)) }()
 			to.awaitWaiting()
-			if _, err := conn.Exec(t.Context(), test.end); err != nil {
-				t.Fatal(err)
-			}
+			drainertest.Exec(t, conn, test.end)
 			got := <-result
-			expect(t, got, test.outcome, test.class)
+			dispatchtest.Expect(t, got, test.outcome, test.class)
 			if got.Replayed != test.replayed {
 				t.Errorf("replayed %t", got.Replayed)
 			}
@@ -161,7 +160,7 @@ func TestAnInboxRefuses(t *testing.T) {
 			to.execute(forThis(to, test.setup))
 			before := to.rows()
 			got := newAdapter(t, spec(to.url, intoInbox)).Dispatch(t.Context(), request("step-1", `{}`))
-			expect(t, got, test.outcome, test.class)
+			dispatchtest.Expect(t, got, test.outcome, test.class)
 			if after := to.rows(); after != before {
 				t.Errorf("%d rows before, %d after", before, after)
 			}
@@ -180,17 +179,16 @@ func TestEveryExecutionModeSendsTheSame(t *testing.T) {
 			const payload = `{"quote": "it's \\ \" $1", "n": 9007199254740993.50}`
 			inbox := newAdapter(t, spec(with(to.url, "default_query_exec_mode="+mode), intoInbox))
 			call := newAdapter(t, spec(with(to.url, "default_query_exec_mode="+mode), callFunction))
-			expect(t, inbox.Dispatch(t.Context(), request("step-1", payload)), dispatch.Completed, "")
-			expect(t, inbox.Dispatch(t.Context(), request("step-1", payload)), dispatch.Completed, "")
-			expect(t, inbox.Dispatch(t.Context(), request("step-1", `{}`)), dispatch.Rejected, "payload_mismatch")
+			dispatchtest.Expect(t, inbox.Dispatch(t.Context(), request("step-1", payload)), dispatch.Completed, "")
+			dispatchtest.Expect(t, inbox.Dispatch(t.Context(), request("step-1", payload)), dispatch.Completed, "")
+			dispatchtest.Expect(t, inbox.Dispatch(t.Context(), request("step-1", `{}`)), dispatch.Rejected, "payload_mismatch")
 			got := call.Dispatch(t.Context(), request("step-1", payload))
-			expect(t, got, dispatch.Completed, "")
+			dispatchtest.Expect(t, got, dispatch.Completed, "")
 			if string(got.Response) != `{"n": 9007199254740993.50, "quote": "it's \\ \" $1"}` {
 				t.Errorf("response %s", got.Response)
 			}
-			var same bool
-			if err := to.QueryRow(t.Context(), "SELECT m.payload = $1::text::jsonb AND d.payload = m.payload FROM inbox.message m, shop.deed d", payload).Scan(&same); err != nil || !same {
-				t.Errorf("stored otherwise than sent (%v)", err)
+			if !drainertest.Value[bool](t, to, "SELECT m.payload = $1::text::jsonb AND d.payload = m.payload FROM inbox.message m, shop.deed d", payload) {
+				t.Error("stored otherwise than sent")
 			}
 		})
 	}
@@ -228,6 +226,24 @@ func TestAnyPayloadIsStoredExactlyOrRefused(t *testing.T) {
 			t.Fatalf("answered %s, want %s", called.Response, want)
 		}
 	})
+}
+
+// The driver writes UTF-8, which the server reads in the client's encoding.
+func TestARecipientsEncodingChangesNoPayload(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]string{"of the database": "application_name=drainer", "of the URL": "client_encoding=LATIN1"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			to := newRecipient(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_encoding = ''LATIN1''', current_database()); END $$`)
+			got := newAdapter(t, spec(with(to.url, options), intoInbox)).Dispatch(t.Context(), request("step-1", `{"name": "Müller"}`))
+			if got.Outcome != dispatch.Completed {
+				t.Fatalf("%+v", got)
+			}
+			if stored := drainertest.Value[int](t, to, `SELECT count(*) FROM inbox.message WHERE payload->>'name' = U&'M\00fcller'`); stored != 1 {
+				t.Errorf("%d messages have the name", stored)
+			}
+		})
+	}
 }
 
 func document(depth int) *rapid.Generator[string] {
@@ -270,22 +286,12 @@ const completing = "BEGIN " + deed + ` RETURN '{"outcome":"completed"}'; END`
 func TestWithoutAConnectionNothingIsSent(t *testing.T) {
 	t.Parallel()
 	to := newRecipient(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := listener.Addr().String()
-	listener.Close()
-	mute, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer mute.Close()
+	mute := dispatchtest.ServeConns(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	elsewhere := func(host string) string { return changed(t, to.url, func(u *url.URL) { u.Host = host }) }
 	for name, test := range map[string]struct{ url, class string }{
-		"no listener":      {elsewhere(closed), "dial"},
+		"no listener":      {elsewhere(dispatchtest.Address(t)), "dial"},
 		"no such host":     {elsewhere("db.invalid"), "dns"},
-		"no answer":        {elsewhere(mute.Addr().String()), "timeout"},
+		"no answer":        {elsewhere(mute), "timeout"},
 		"no such user":     {changed(t, to.url, func(u *url.URL) { u.User = url.User("nobody") }), "auth"},
 		"no such database": {changed(t, to.url, func(u *url.URL) { u.Path = "/none" }), "sqlstate_3d000"},
 		"no TLS there":     {strings.ReplaceAll(to.url, "sslmode=disable", "sslmode=verify-full"), "tls"},
@@ -299,7 +305,7 @@ func TestWithoutAConnectionNothingIsSent(t *testing.T) {
 			if test.class == "auth" {
 				want = dispatch.CredentialsRefused
 			}
-			expect(t, newAdapter(t, s).Dispatch(t.Context(), request("step-1", `{}`)), want, test.class)
+			dispatchtest.Expect(t, newAdapter(t, s).Dispatch(t.Context(), request("step-1", `{}`)), want, test.class)
 		})
 	}
 	t.Run("forbidden", func(t *testing.T) {
@@ -309,7 +315,7 @@ func TestWithoutAConnectionNothingIsSent(t *testing.T) {
 			asked = address
 			return nil, dispatch.ErrEgressRefused
 		}, nil)
-		expect(t, newAdapter(t, s).Dispatch(t.Context(), request("step-1", `{}`)), dispatch.NotSent, "egress_refused")
+		dispatchtest.Expect(t, newAdapter(t, s).Dispatch(t.Context(), request("step-1", `{}`)), dispatch.NotSent, "egress_refused")
 		if asked != "db.example.com:5432" {
 			t.Errorf("the dialer was asked for %q: the name is its to resolve", asked)
 		}
@@ -317,7 +323,7 @@ func TestWithoutAConnectionNothingIsSent(t *testing.T) {
 	t.Run("cancelled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		expect(t, newAdapter(t, spec(to.url, intoInbox)).Dispatch(ctx, request("step-1", `{}`)), dispatch.NotSent, "cancelled")
+		dispatchtest.Expect(t, newAdapter(t, spec(to.url, intoInbox)).Dispatch(ctx, request("step-1", `{}`)), dispatch.NotSent, "cancelled")
 	})
 	if rows := to.count("inbox.message"); rows != 0 {
 		t.Errorf("%d rows", rows)
@@ -360,15 +366,15 @@ func TestALostAnswerIsInDoubtOnlyFromTheCommitOn(t *testing.T) {
 				s.Timeout = time.Second
 			}
 			adapter := newAdapter(t, s)
-			expect(t, adapter.Dispatch(t.Context(), request("warm", `{}`)), dispatch.Completed, "")
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request("warm", `{}`)), dispatch.Completed, "")
 			through.intercept(test.on)
-			expect(t, adapter.Dispatch(t.Context(), request("step-1", `{}`)), test.outcome, test.class)
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request("step-1", `{}`)), test.outcome, test.class)
 			through.intercept(nil)
 			to.awaitIdle()
 			if effects := to.count("inbox.message") + to.count("shop.deed") - 1; test.effects >= 0 && effects != test.effects {
 				t.Errorf("%d effects, want %d", effects, test.effects)
 			}
-			expect(t, adapter.Dispatch(t.Context(), request("step-2", `{}`)), dispatch.Completed, "")
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request("step-2", `{}`)), dispatch.Completed, "")
 		})
 	}
 }
@@ -430,11 +436,4 @@ func TestNoOutcomeContradictsTheDatabase(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestAnUnknownOperationIsNotSent(t *testing.T) {
-	t.Parallel()
-	adapter := newAdapter(t, spec("postgres://u@db.invalid/x", intoInbox))
-	got := adapter.Dispatch(t.Context(), dispatch.Request{Tuple: dispatch.Tuple{ToolName: "shop/none"}})
-	expect(t, got, dispatch.NotSent, "unconfigured_tool")
 }

@@ -2,7 +2,7 @@ package postgres_test
 
 import (
 	"bytes"
-	"encoding/json"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -40,7 +39,7 @@ func newRecipient(t *testing.T, setup ...string) recipient {
 	t.Helper()
 	r := recipient{t: t, url: insecure(t, drainertest.EmptyDatabase(t))}
 	r.Pool = drainertest.Connect(t, r.url)
-	r.execute(inboxSQL(t))
+	r.execute(sql(t, "inbox.sql"))
 	r.execute("CREATE SCHEMA shop; CREATE TABLE shop.deed (key text NOT NULL, payload jsonb NOT NULL)")
 	for _, sql := range setup {
 		r.execute(sql)
@@ -50,9 +49,7 @@ func newRecipient(t *testing.T, setup ...string) recipient {
 
 func (r recipient) execute(sql string, args ...any) {
 	r.t.Helper()
-	if _, err := r.Exec(r.t.Context(), sql, args...); err != nil {
-		r.t.Fatalf("%s: %v", sql, err)
-	}
+	drainertest.Exec(r.t, r, sql, args...)
 }
 
 // function makes shop.act, with body in PL/pgSQL.
@@ -68,26 +65,18 @@ func functionSQL(body string) string {
 
 func (r recipient) count(table string) int {
 	r.t.Helper()
-	var count int
-	if err := r.QueryRow(r.t.Context(), "SELECT count(*) FROM "+table).Scan(&count); err != nil {
-		r.t.Fatal(err)
-	}
-	return count
+	return drainertest.Value[int](r.t, r, "SELECT count(*) FROM "+table)
 }
 
 // awaitWaiting returns the backend that waits for a lock of another.
 func (r recipient) awaitWaiting() (pid int) {
 	r.t.Helper()
-	for {
-		err := r.QueryRow(r.t.Context(), `SELECT coalesce(max(pid), 0) FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock' AND application_name = 'drainer'`).Scan(&pid)
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		if pid != 0 {
-			return pid
-		}
-	}
+	drainertest.Eventually(r.t, "a backend waits for a lock", func() bool {
+		pid = drainertest.Value[int](r.t, r, `SELECT coalesce(max(pid), 0) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND application_name = 'drainer'`)
+		return pid != 0
+	})
+	return pid
 }
 
 func insecure(t *testing.T, databaseURL string) string {
@@ -99,9 +88,10 @@ func insecure(t *testing.T, databaseURL string) string {
 	})
 }
 
-func inboxSQL(t *testing.T) string {
+// sql is the text of a file that users copy.
+func sql(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile("inbox.sql")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,31 +111,13 @@ func spec(databaseURL, tool string) dispatch.Spec {
 
 func newAdapter(t *testing.T, spec dispatch.Spec) *postgres.Adapter {
 	t.Helper()
-	adapter, err := postgres.New(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := adapter.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return adapter
+	return dispatchtest.Build(t, postgres.New, spec)
 }
 
 func request(step, payload string) dispatch.Request {
-	tuple := dispatch.Tuple{AgentRunID: "run-001", StepID: step, ToolName: "shop/order", BusinessScope: "invoice_442"}
-	return dispatch.Request{
-		Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1,
-		Headers: map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
-	}
-}
-
-func expect(t *testing.T, got dispatch.Result, outcome dispatch.Outcome, class string) {
-	t.Helper()
-	if got.Outcome != outcome || got.ErrorClass != class {
-		t.Errorf("got %s %q, want %s %q", got.Outcome, got.ErrorClass, outcome, class)
-	}
+	request := dispatchtest.Intent("shop/order", step, payload)
+	request.Headers = map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+	return request
 }
 
 // forThis puts the database's own name for %s.
@@ -159,51 +131,58 @@ func forThis(r recipient, sql string) string {
 // session that began before the setup of a test.
 func (r recipient) rows() int {
 	r.t.Helper()
-	var count int
-	err := r.QueryRow(r.t.Context(), `SELECT CASE WHEN to_regclass('inbox.message') IS NULL THEN -1
-		ELSE (xpath('/row/c/text()', query_to_xml('SELECT count(*) AS c FROM inbox.message', false, true, '')))[1]::text::int END`).Scan(&count)
+	return drainertest.Value[int](r.t, r, `SELECT CASE WHEN to_regclass('inbox.message') IS NULL THEN -1
+		ELSE (xpath('/row/c/text()', query_to_xml('SELECT count(*) AS c FROM inbox.message', false, true, '')))[1]::text::int END`)
+}
+
+// cutShort dispatches into a lock that is held, cuts that off once it waits for
+// the lock, and returns when no backend runs it any more.
+func (r recipient) cutShort(adapter dispatch.Adapter, lock string, cut func(pid int, cancel context.CancelFunc)) (got dispatch.Result, release func()) {
+	r.t.Helper()
+	holder, err := r.Begin(r.t.Context())
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return count
+	release = func() { _ = holder.Rollback(context.Background()) }
+	r.t.Cleanup(release)
+	drainertest.Exec(r.t, holder, lock)
+	ctx, cancel := context.WithCancel(r.t.Context())
+	defer cancel()
+	result := make(chan dispatch.Result, 1)
+	go func() { result <- adapter.Dispatch(ctx, request("step-1", `{}`)) }()
+	pid := r.awaitWaiting()
+	cutAt := time.Now()
+	cut(pid, cancel)
+	got = <-result
+	if took := time.Since(cutAt); took > 5*time.Second {
+		r.t.Errorf("it took %s to return", took)
+	}
+	r.awaitGone(pid)
+	return got, release
 }
 
 // awaitGone waits until a backend runs nothing any more.
 func (r recipient) awaitGone(pid int) {
 	r.t.Helper()
-	for active := true; active; {
-		err := r.QueryRow(r.t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND state <> 'idle')", pid).Scan(&active)
-		if err != nil {
-			r.t.Fatal(err)
-		}
-	}
+	drainertest.Eventually(r.t, "the backend runs nothing", func() bool {
+		return drainertest.Value[bool](r.t, r, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND state <> 'idle')", pid)
+	})
 }
 
 // awaitIdle waits until no backend of an adapter is at work.
 func (r recipient) awaitIdle() {
 	r.t.Helper()
-	for active := true; active; {
-		err := r.QueryRow(r.t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name = 'drainer' AND state <> 'idle')`).Scan(&active)
-		if err != nil {
-			r.t.Fatal(err)
-		}
-	}
+	drainertest.Eventually(r.t, "no backend is at work", func() bool {
+		return drainertest.Value[bool](r.t, r, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'drainer' AND state <> 'idle')`)
+	})
 }
 
 // times counts how often each name comes.
 func (r recipient) times(sql string) map[string]int {
 	r.t.Helper()
-	rows, err := r.Query(r.t.Context(), sql)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		r.t.Fatal(err)
-	}
 	times := map[string]int{}
-	for _, name := range names {
+	for _, name := range drainertest.Column[string](r.t, r, sql) {
 		times[name]++
 	}
 	return times
@@ -221,13 +200,10 @@ func changed(t *testing.T, databaseURL string, change func(*url.URL)) string {
 
 // proxy stands between the adapter and a real server.
 type proxy struct {
-	t        *testing.T
-	server   string
-	listener net.Listener
-	url      string
+	*dispatchtest.Gate
+	url string
 
 	mu    sync.Mutex
-	conns map[net.Conn]struct{}
 	onUp  func(session *session, raw []byte) bool // false ends the session; nil passes all
 	limit func() int64                            // bytes that a new session may carry, both ways; nil is no limit
 }
@@ -247,47 +223,11 @@ func newProxy(t *testing.T, databaseURL string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{t: t, server: u.Host, conns: map[net.Conn]struct{}{}}
-	p.listen("127.0.0.1:0")
-	u.Host = p.listener.Addr().String()
+	p := &proxy{}
+	p.Gate = dispatchtest.OpenGate(t, u.Host, p.carry)
+	u.Host = p.Address
 	p.url = u.String()
-	t.Cleanup(p.cut)
 	return p
-}
-
-func (p *proxy) listen(address string) {
-	p.t.Helper()
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.mu.Lock()
-	p.listener = listener
-	p.mu.Unlock()
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go p.serve(client)
-		}
-	}()
-}
-
-// cut closes all connections and answers none.
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.listener.Close()
-	for conn := range p.conns {
-		conn.Close()
-	}
-}
-
-// mend answers again.
-func (p *proxy) mend() {
-	p.listen(p.listener.Addr().String())
 }
 
 func (p *proxy) intercept(onUp func(*session, []byte) bool) {
@@ -303,16 +243,9 @@ func (p *proxy) limited(next func() int64) {
 	p.limit = next
 }
 
-func (p *proxy) serve(client net.Conn) {
-	defer client.Close()
-	server, err := net.Dial("tcp", p.server)
-	if err != nil {
-		return
-	}
-	defer server.Close()
+func (p *proxy) carry(client, server net.Conn) {
 	s := &session{client: client, server: server}
 	p.mu.Lock()
-	p.conns[client], p.conns[server] = struct{}{}, struct{}{}
 	if p.limit != nil {
 		s.left, s.limited = p.limit(), true
 	}
@@ -321,10 +254,6 @@ func (p *proxy) serve(client net.Conn) {
 	both.Go(func() { p.pump(s, client, server, true) })
 	both.Go(func() { p.pump(s, server, client, false) })
 	both.Wait()
-	p.mu.Lock()
-	delete(p.conns, client)
-	delete(p.conns, server)
-	p.mu.Unlock()
 }
 
 func (p *proxy) pump(s *session, from, to net.Conn, up bool) {

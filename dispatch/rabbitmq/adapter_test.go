@@ -2,8 +2,6 @@ package rabbitmq_test
 
 import (
 	"encoding/json"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -46,12 +44,12 @@ func startCounterpart(t *testing.T, broker *drainertest.Broker) dispatchtest.Cou
 func enter(t *testing.T, situation dispatchtest.Situation, topology *topology, proxy *proxy) {
 	switch situation {
 	case dispatchtest.Answering:
-		proxy.open(t)
+		proxy.Open()
 		proxy.lose(nil)
 		topology.exchange(t, false)
 		topology.bind(t)
 	case dispatchtest.Unreachable:
-		proxy.close()
+		proxy.Shut()
 	case dispatchtest.Throttling:
 		topology.unbind(t)
 	case dispatchtest.Severing:
@@ -65,16 +63,16 @@ func enter(t *testing.T, situation dispatchtest.Situation, topology *topology, p
 
 func TestBadConfigurationIsRefusedByFieldName(t *testing.T) {
 	t.Parallel()
-	const good, tool = "amqps://u:p@broker.example.com/vhost", "{exchange: orders}"
-	for name, test := range map[string]struct{ url, tool, want string }{
-		"no url":             {"''", tool, "url is missing"},
-		"no URL":             {"'amqp://u:canary%zz@h'", tool, "url is not a URL"},
-		"a trailing newline": {`"amqp://u:canary@h\n"`, tool, "trailing newline"},
-		"another scheme":     {"https://u:canary@h", tool, "neither amqp nor amqps"},
-		"no host":            {"'amqp:///canary'", tool, "url has no host"},
+	const good, tool = "url: amqps://u:p@broker.example.com/vhost", "{exchange: orders}"
+	dispatchtest.Refuses(t, rabbitmq.Kind(), dispatchtest.Mistakes{
+		"no url":             {"url: ''", tool, "url is missing"},
+		"no URL":             {"url: 'amqp://u:canary%zz@h'", tool, "url is not a URL"},
+		"a trailing newline": {`url: "amqp://u:canary@h\n"`, tool, "trailing newline"},
+		"another scheme":     {"url: https://u:canary@h", tool, "neither amqp nor amqps"},
+		"no host":            {"url: 'amqp:///canary'", tool, "url has no host"},
 		"a query":            {good + "?heartbeat=canary", tool, "query"},
-		"a huge port":        {"amqp://u:canary@h:99999999999", tool, "AMQP URI"},
-		"a port":             {"amqp://u:p@h:canary", tool, "url is not a URL"},
+		"a huge port":        {"url: amqp://u:canary@h:99999999999", tool, "AMQP URI"},
+		"a port":             {"url: amqp://u:p@h:canary", tool, "url is not a URL"},
 		"heartbeat":          {good + "\nheartbeat: canary", tool, "heartbeat: want a duration"},
 		"a long heartbeat":   {good + "\nheartbeat: 5m", tool, "from 1s to 60s"},
 		"an odd heartbeat":   {good + "\nheartbeat: 1500ms", tool, "whole number of seconds"},
@@ -87,15 +85,7 @@ func TestBadConfigurationIsRefusedByFieldName(t *testing.T) {
 		"a bad header":       {good, "{exchange: a, headers: {x: '{.canary'}}", "headers.x: placeholder"},
 		"map":                {good, "{exchange: a, map: '.canary |'}", "map: jq does not parse"},
 		"unknown field":      {good, "{exchange: a, mandatory: false}", "not what *rabbitmq.Tool takes"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := rabbitmq.New(spec(test.url, test.tool))
-			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "canary") {
-				t.Errorf("%v, want %q and no value", err, test.want)
-			}
-		})
-	}
+	})
 }
 
 func TestGoodConfigurationConnectsToNothing(t *testing.T) {
@@ -107,17 +97,8 @@ func TestGoodConfigurationConnectsToNothing(t *testing.T) {
 
 func TestAnAdapterSaysWhereItConnectsTo(t *testing.T) {
 	t.Parallel()
-	for settings, want := range map[string][]dispatch.Destination{
+	dispatchtest.ConnectsTo(t, rabbitmq.Kind(), map[string][]dispatch.Destination{
 		"url: amqp://u:canary@mq.example":        {{Network: "tcp", Address: "mq.example:5672"}},
 		"url: amqps://u:canary@mq.example/vhost": {{Network: "tcp", Address: "mq.example:5671", TLS: dispatch.ImplicitTLS}},
-	} {
-		adapter, err := rabbitmq.New(dispatch.Spec{Settings: dispatchtest.Block(settings)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = adapter.Close() })
-		if got := adapter.Destinations(); !slices.Equal(got, want) {
-			t.Errorf("%s: %+v", settings, got)
-		}
-	}
+	})
 }

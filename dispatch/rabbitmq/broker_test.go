@@ -3,8 +3,8 @@ package rabbitmq_test
 import (
 	"bufio"
 	"encoding/binary"
-	"encoding/json"
 	"io"
+	"math"
 	"net"
 	"net/url"
 	"strings"
@@ -112,25 +112,21 @@ func spec(url, tool string) dispatch.Spec {
 
 func newAdapter(t *testing.T, spec dispatch.Spec) *rabbitmq.Adapter {
 	t.Helper()
-	adapter, err := rabbitmq.New(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = adapter.Close() })
-	return adapter
+	return dispatchtest.Build(t, rabbitmq.New, spec)
+}
+
+// ready is an adapter that publishes to a topology of the test's own. More are
+// further settings of its tool.
+func ready(t *testing.T, more ...string) (*topology, *rabbitmq.Adapter) {
+	t.Helper()
+	broker := drainertest.RabbitMQ(t)
+	topology := declare(t, broker)
+	return topology, newAdapter(t, spec(broker.URL, topology.tool()+strings.Join(more, "")))
 }
 
 // request is an intent of its own each time.
 func request(payload string) dispatch.Request {
-	tuple := dispatch.Tuple{AgentRunID: uuid.NewString(), StepID: "step-1", ToolName: "events/publish", BusinessScope: "invoice_442"}
-	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
-}
-
-func expect(t *testing.T, got dispatch.Result, outcome dispatch.Outcome, class string) {
-	t.Helper()
-	if got.Outcome != outcome || got.ErrorClass != class {
-		t.Errorf("%s %q (%+v), want %s %q", got.Outcome, got.ErrorClass, got.Problem, outcome, class)
-	}
+	return dispatchtest.Intent("events/publish", uuid.NewString(), payload)
 }
 
 func long(length int) string { return strings.Repeat("x", length) }
@@ -138,16 +134,13 @@ func long(length int) string { return strings.Repeat("x", length) }
 // proxy stands between an adapter and the broker. It understands just enough
 // of the frames that the broker sends to lose the answer to a message.
 type proxy struct {
-	address string
-	target  string
+	*dispatchtest.Gate
 
 	mu       sync.Mutex
-	listener net.Listener
-	conns    map[net.Conn]bool
 	brokers  int                                     // connections that the broker has not closed yet
 	answers  func(client net.Conn, ack []byte) error // nil passes confirms on
-	toBroker *budget
-	toClient *budget
+	toBroker int64                                   // bytes that the next connection may carry
+	toClient int64
 }
 
 func startProxy(t *testing.T, brokerURL string) *proxy {
@@ -156,48 +149,16 @@ func startProxy(t *testing.T, brokerURL string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{address: "127.0.0.1:0", target: broker.Host, conns: map[net.Conn]bool{}}
-	p.open(t)
-	t.Cleanup(p.close)
+	p := &proxy{toBroker: math.MaxInt64, toClient: math.MaxInt64}
+	p.Gate = dispatchtest.OpenGate(t, broker.Host, p.carry)
 	return p
 }
 
 // url is the broker's, by way of the proxy.
 func (p *proxy) url(brokerURL string) string {
 	broker, _ := url.Parse(brokerURL)
-	broker.Host = p.address
+	broker.Host = p.Address
 	return broker.String()
-}
-
-// open listens where it listened before.
-func (p *proxy) open(t *testing.T) {
-	t.Helper()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.listener != nil {
-		return
-	}
-	var listener net.Listener
-	drainertest.Eventually(t, "the port is free again", func() (listens bool) {
-		var err error
-		listener, err = net.Listen("tcp", p.address)
-		return err == nil
-	})
-	p.listener, p.address = listener, listener.Addr().String()
-	go p.accept(listener)
-}
-
-// close closes all connections.
-func (p *proxy) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.listener != nil {
-		_ = p.listener.Close()
-		p.listener = nil
-	}
-	for conn := range p.conns {
-		_ = conn.Close()
-	}
 }
 
 func (p *proxy) brokersLeft() int {
@@ -217,41 +178,26 @@ func (p *proxy) lose(answers func(client net.Conn, ack []byte) error) {
 func (p *proxy) cut(toBroker, toClient int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.toBroker, p.toClient = &budget{left: toBroker}, &budget{left: toClient}
+	p.toBroker, p.toClient = toBroker, toClient
 }
 
-func (p *proxy) accept(listener net.Listener) {
-	for {
-		client, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		broker, err := net.Dial("tcp", p.target)
-		if err != nil {
-			_ = client.Close()
-			continue
-		}
-		p.mu.Lock()
-		p.conns[client], p.conns[broker] = true, true
-		p.brokers++
-		toBroker, toClient := p.toBroker, p.toClient
-		p.mu.Unlock()
-		go func() {
-			_, _ = io.Copy(toBroker.limit(broker), client)
-			_ = client.Close()
-			_ = broker.(*net.TCPConn).CloseWrite()
-		}()
-		go func() {
-			reader := bufio.NewReader(broker)
-			_ = p.passFrames(client, toClient.limit(client), reader)
-			_ = client.Close()
-			_, _ = io.Copy(io.Discard, reader)
-			_ = broker.Close()
-			p.mu.Lock()
-			p.brokers--
-			p.mu.Unlock()
-		}()
-	}
+func (p *proxy) carry(client, broker net.Conn) {
+	p.mu.Lock()
+	p.brokers++
+	toBroker, toClient := p.toBroker, p.toClient
+	p.mu.Unlock()
+	go func() {
+		_, _ = io.CopyN(broker, client, toBroker)
+		_ = client.Close()
+		_ = broker.(*net.TCPConn).CloseWrite()
+	}()
+	reader := bufio.NewReader(broker)
+	_ = p.passFrames(client, &limited{to: client, left: toClient}, reader)
+	_ = client.Close()
+	_, _ = io.Copy(io.Discard, reader)
+	p.mu.Lock()
+	p.brokers--
+	p.mu.Unlock()
 }
 
 const (
@@ -299,16 +245,6 @@ func swallow(net.Conn, []byte) error { return nil }
 func babble(client net.Conn, _ []byte) error {
 	_, err := io.WriteString(client, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	return err
-}
-
-// budget is how many bytes may pass in one direction.
-type budget struct{ left int64 }
-
-func (b *budget) limit(to io.Writer) io.Writer {
-	if b == nil {
-		return to
-	}
-	return &limited{to: to, left: b.left}
 }
 
 // limited writes what it may, to the byte, and then fails.

@@ -31,10 +31,10 @@ type Settings struct {
 
 // Tool is a tool's `rabbitmq` block.
 type Tool struct {
-	Exchange    string            `yaml:"exchange,omitempty" jsonschema:"maxLength=255" jsonschema_description:"The exchange, which must exist. Default: the default exchange, whose routing keys are names of queues."`
+	Exchange    string            `yaml:"exchange,omitempty" jsonschema:"maxLength=255" jsonschema_description:"The exchange, which must exist. Default: the default one, whose routing keys are names of queues."`
 	RoutingKey  string            `yaml:"routing_key,omitempty" jsonschema:"maxLength=255" jsonschema_description:"The routing key. No payload changes it."`
 	Headers     map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of the message; {jq} inserts a value."`
-	Map         string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the body, over the intent. Without it the payload is published byte for byte."`
+	Map         string            `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the body, over the intent. Default: the payload, byte for byte."`
 	ContentType string            `yaml:"content_type,omitempty" jsonschema:"default=application/json,maxLength=255" jsonschema_description:"The message's content type. It does not change the body."`
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,7 +44,7 @@ func TestTheBrokersRefusals(t *testing.T) {
 			}
 			adapter := newAdapter(t, spec(broker.URL, topology.tool()))
 			intent := request(test.payload)
-			expect(t, adapter.Dispatch(t.Context(), intent), test.outcome, test.class)
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent), test.outcome, test.class)
 			isOurs := func(message amqp.Delivery) bool { return message.MessageId == intent.IdempotencyKey }
 			if stored := slices.ContainsFunc(topology.stored(t), isOurs); stored != test.stored {
 				t.Errorf("stored: %t, want %t", stored, test.stored)
@@ -103,13 +104,13 @@ func TestARefusalConcernsOneMessage(t *testing.T) {
 			intent := request(`{}`)
 			switch i % 3 {
 			case 0:
-				expect(t, adapter.Dispatch(t.Context(), intent), dispatch.Completed, "")
+				dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent), dispatch.Completed, "")
 			case 1:
 				intent.Tuple.ToolName = "events/lost"
-				expect(t, adapter.Dispatch(t.Context(), intent), dispatch.Throttled, "no_exchange")
+				dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent), dispatch.Throttled, "no_exchange")
 			case 2:
 				intent.Tuple.ToolName = "events/unbound"
-				expect(t, adapter.Dispatch(t.Context(), intent), dispatch.Throttled, "unroutable")
+				dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent), dispatch.Throttled, "unroutable")
 			}
 		})
 	}
@@ -140,16 +141,16 @@ func TestAMessageWithoutItsConfirmIsAmbiguous(t *testing.T) {
 			specification := spec(proxy.url(broker.URL), topology.tool())
 			specification.Timeout = 2 * time.Second
 			adapter := newAdapter(t, specification)
-			expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
 
 			proxy.lose(test.answers)
-			expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, test.class)
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, test.class)
 			if stored := topology.stored(t); len(stored) != 2 {
 				t.Errorf("%d messages are stored, want 2", len(stored))
 			}
 
 			proxy.lose(nil)
-			expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
 		})
 	}
 }
@@ -170,16 +171,14 @@ func closing(code uint16) func(net.Conn, []byte) error {
 
 func TestACancelledDispatchPublishesNothing(t *testing.T) {
 	t.Parallel()
-	broker := drainertest.RabbitMQ(t)
-	topology := declare(t, broker)
-	adapter := newAdapter(t, spec(broker.URL, topology.tool()))
+	topology, adapter := ready(t)
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 10 {
 		for range 200 { // it is a race, which a publisher that looks too late wins now and then
-			expect(t, adapter.Dispatch(cancelled, request(`{}`)), dispatch.NotSent, "cancelled")
+			dispatchtest.Expect(t, adapter.Dispatch(cancelled, request(`{}`)), dispatch.NotSent, "cancelled")
 		}
-		expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+		dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
 	}
 	if stored := topology.stored(t); len(stored) != 10 {
 		t.Errorf("%d messages are stored, want 10", len(stored))
@@ -251,14 +250,14 @@ func TestAnAlarmThrottlesAfterTheMessageThatFindsItOut(t *testing.T) {
 	specification := spec(broker.URL, topology.tool())
 	specification.Timeout = time.Second
 	adapter := newAdapter(t, specification)
-	expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
 	t.Cleanup(func() { broker.Control(t, "set_vm_memory_high_watermark", "0.4") })
 	broker.Control(t, "set_vm_memory_high_watermark", "0.00000001")
 
 	// The broker notifies a publisher of its alarm when it publishes.
-	expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "blocked")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, "blocked")
 	for range 3 {
-		expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Throttled, "blocked")
+		dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Throttled, "blocked")
 	}
 
 	broker.Control(t, "set_vm_memory_high_watermark", "0.4")
@@ -274,16 +273,14 @@ func TestAnAlarmThrottlesAfterTheMessageThatFindsItOut(t *testing.T) {
 
 func TestAMessageSaysWhatItIs(t *testing.T) {
 	t.Parallel()
-	broker := drainertest.RabbitMQ(t)
-	topology := declare(t, broker)
-	adapter := newAdapter(t, spec(broker.URL, topology.tool()+`
+	topology, adapter := ready(t, `
 headers: {tenant: "t-{.payload.tenant}", scope: "{.business_scope}"}
 map: '{id: .payload.id, key}'
-content_type: application/vnd.example+json`))
+content_type: application/vnd.example+json`)
 	intent := request(`{"id": 9007199254740993, "tenant": 7}`)
 	intent.Headers = map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "Cookie": "no"}
 
-	expect(t, adapter.Dispatch(t.Context(), intent), dispatch.Completed, "")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent), dispatch.Completed, "")
 
 	stored := topology.stored(t)
 	if len(stored) != 1 {
@@ -303,11 +300,9 @@ content_type: application/vnd.example+json`))
 
 func TestThePayloadIsPublishedByteForByte(t *testing.T) {
 	t.Parallel()
-	broker := drainertest.RabbitMQ(t)
-	topology := declare(t, broker)
-	adapter := newAdapter(t, spec(broker.URL, topology.tool()))
+	topology, adapter := ready(t)
 	payload := `{"b": 1.10, "a":"` + long(300_000) + `"}` // of several frames
-	expect(t, adapter.Dispatch(t.Context(), request(payload)), dispatch.Completed, "")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(payload)), dispatch.Completed, "")
 	if stored := topology.stored(t); len(stored) != 1 || string(stored[0].Body) != payload || stored[0].ContentType != "application/json" {
 		t.Errorf("%d messages, or another body", len(stored))
 	}
@@ -318,9 +313,9 @@ func TestManyAtOnceShareAConnection(t *testing.T) {
 	broker := drainertest.RabbitMQ(t)
 	topology := declare(t, broker)
 	specification := spec(broker.URL, topology.tool())
-	var dials counter
+	var dials atomic.Int64
 	specification.Network = dispatch.NewNetwork(func(ctx context.Context, network, address string) (net.Conn, error) {
-		dials.add()
+		dials.Add(1)
 		return dispatch.PlainDialer().DialContext(ctx, network, address)
 	}, nil)
 	adapter := newAdapter(t, specification)
@@ -333,13 +328,13 @@ func TestManyAtOnceShareAConnection(t *testing.T) {
 		go func() { results <- adapter.Dispatch(t.Context(), intent) }()
 	}
 	for range messages {
-		expect(t, <-results, dispatch.Completed, "")
+		dispatchtest.Expect(t, <-results, dispatch.Completed, "")
 	}
 	for _, message := range topology.stored(t) {
 		delete(keys, message.MessageId)
 	}
-	if len(keys) > 0 || dials.value() != 1 {
-		t.Errorf("%d messages are missing; %d connections, want 1", len(keys), dials.value())
+	if len(keys) > 0 || dials.Load() != 1 {
+		t.Errorf("%d messages are missing; %d connections, want 1", len(keys), dials.Load())
 	}
 }
 
@@ -349,8 +344,8 @@ func TestTLSIsSpokenWithTheProvidersAuthority(t *testing.T) {
 	topology := declare(t, broker)
 	trusting := spec(broker.TLSURL, topology.tool())
 	trusting.Network = dispatch.NewNetwork(nil, &tls.Config{RootCAs: broker.Roots, MinVersion: tls.VersionTLS12})
-	expect(t, newAdapter(t, trusting).Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
-	expect(t, newAdapter(t, spec(broker.TLSURL, topology.tool())).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "tls")
+	dispatchtest.Expect(t, newAdapter(t, trusting).Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+	dispatchtest.Expect(t, newAdapter(t, spec(broker.TLSURL, topology.tool())).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "tls")
 	if stored := topology.stored(t); len(stored) != 1 {
 		t.Errorf("%d messages, want 1", len(stored))
 	}
@@ -361,9 +356,9 @@ func TestNothingIsSentWithoutASession(t *testing.T) {
 	broker := drainertest.RabbitMQ(t)
 	topology := declare(t, broker)
 	closed := startProxy(t, broker.URL)
-	closed.close()
-	mute := listen(t, func(conn net.Conn) { _, _ = conn.Read(make([]byte, 1)); <-t.Context().Done() })
-	babbling := listen(t, func(conn net.Conn) { _, _ = conn.Write([]byte("220 mail.example.com ESMTP\r\n")) })
+	closed.Shut()
+	mute := dispatchtest.ServeConns(t, func(conn net.Conn) { _, _ = conn.Read(make([]byte, 1)); <-t.Context().Done() })
+	babbling := dispatchtest.ServeConns(t, func(conn net.Conn) { _, _ = conn.Write([]byte("220 mail.example.com ESMTP\r\n")) })
 	for name, test := range map[string]struct{ url, class string }{
 		"no listener":      {closed.url(broker.URL), "dial"},
 		"no such name":     {"amqp://host.invalid", "dns"},
@@ -381,32 +376,10 @@ func TestNothingIsSentWithoutASession(t *testing.T) {
 			if test.class == "auth" {
 				want = dispatch.CredentialsRefused
 			}
-			expect(t, got, want, test.class)
+			dispatchtest.Expect(t, got, want, test.class)
 			if got.Problem != nil {
 				t.Errorf("the broker's words are kept: %+v", got.Problem)
 			}
 		})
 	}
-}
-
-func listen(t *testing.T, serve func(net.Conn)) (address string) {
-	t.Helper()
-	return strings.TrimPrefix(dispatchtest.ServeConns(t, func(_ int, conn net.Conn) { serve(conn) }), "http://")
-}
-
-type counter struct {
-	mu sync.Mutex
-	n  int
-}
-
-func (c *counter) add() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.n++
-}
-
-func (c *counter) value() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n
 }

@@ -8,11 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	osexec "os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"go.uber.org/goleak"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -38,24 +35,15 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// block is configuration as a user writes it.
-type block string
-
-func (b block) Decode(into any) error {
-	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
-}
-
-var tuple = dispatch.Tuple{AgentRunID: "run-001", StepID: "step-1", ToolName: "desk/open", BusinessScope: "case_7"}
-
 func request(payload string) dispatch.Request {
-	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
+	return dispatchtest.Intent("desk/open", "step-1", payload)
 }
 
 func spec(url string, settings string) dispatch.Spec {
 	return dispatch.Spec{
 		Provider: "desk",
 		Timeout:  10 * time.Second,
-		Settings: block("url: " + url + "\n" + settings),
+		Settings: dispatchtest.Block("url: " + url + "\n" + settings),
 		Tools: map[string]dispatch.ToolSpec{
 			"open":  {Class: dispatch.KeyIdempotent},
 			"close": {Class: dispatch.NonIdempotent},
@@ -65,23 +53,7 @@ func spec(url string, settings string) dispatch.Spec {
 
 func newAdapter(t *testing.T, spec dispatch.Spec) *sidecar.Adapter {
 	t.Helper()
-	adapter, err := sidecar.New(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := adapter.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return adapter
-}
-
-func expect(t *testing.T, got dispatch.Result, outcome dispatch.Outcome, class string) {
-	t.Helper()
-	if got.Outcome != outcome || got.ErrorClass != class {
-		t.Errorf("%s %q, want %s %q", got.Outcome, got.ErrorClass, outcome, class)
-	}
+	return dispatchtest.Build(t, sidecar.New, spec)
 }
 
 const goodHello = `{"protocol":[1],"name":"desk"}`
@@ -128,18 +100,19 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // loopback serves on a port and returns its URL.
 func (d *desk) loopback(t *testing.T) string {
 	t.Helper()
-	return serve(t, d)
+	return dispatchtest.Serve(t, d)
 }
 
 // socket serves on a Unix socket and returns its URL.
 func (d *desk) socket(t *testing.T) string {
 	t.Helper()
-	directory, err := os.MkdirTemp("", "sidecar") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(directory) })
-	path := filepath.Join(directory, "s")
+	return "unix://" + d.socketIn(t, shortFolder(t, 0o700), "s")
+}
+
+// socketIn serves the desk in a folder, under a name.
+func (d *desk) socketIn(t *testing.T, folder, name string) string {
+	t.Helper()
+	path := filepath.Join(folder, name)
 	listener, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -147,31 +120,28 @@ func (d *desk) socket(t *testing.T) string {
 	server := &http.Server{Handler: d}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { server.Close() })
-	return "unix://" + path
+	return path
 }
 
-func serve(t *testing.T, handler http.Handler) string {
+func shortFolder(t *testing.T, mode os.FileMode) string {
 	t.Helper()
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
-	return server.URL
+	folder, err := os.MkdirTemp("", "sidecar") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(folder) })
+	if err := os.Chmod(folder, mode); err != nil { //nolint:gosec // a folder that others may write to is the case
+		t.Fatal(err)
+	}
+	return folder
 }
 
 func TestAnAdapterSaysWhereItConnectsTo(t *testing.T) {
 	t.Parallel()
-	for settings, want := range map[string][]dispatch.Destination{
+	dispatchtest.ConnectsTo(t, sidecar.Kind(), map[string][]dispatch.Destination{
 		"url: unix:///run/tickets.sock": {{Network: "unix", Address: "/run/tickets.sock"}},
 		"url: http://127.0.0.1:8090":    {{Network: "tcp", Address: "127.0.0.1:8090"}},
-	} {
-		adapter, err := sidecar.New(dispatch.Spec{Settings: dispatchtest.Block(settings)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = adapter.Close() })
-		if got := adapter.Destinations(); !slices.Equal(got, want) {
-			t.Errorf("%s: %+v", settings, got)
-		}
-	}
+	})
 }
 
 func TestTheSidecarAdapterConforms(t *testing.T) {
@@ -190,75 +160,53 @@ func TestTheSidecarAdapterConforms(t *testing.T) {
 const token = "token-9d41c07e"
 
 func startPlayer(t *testing.T) dispatchtest.Counterpart {
-	p := &player{t: t, stage: protocoltest.NewStage(t), address: freeAddress(t)}
-	p.start()
-	t.Cleanup(p.end)
+	stage := protocoltest.NewStage(t)
+	gate := dispatchtest.OpenGate(t, startProcess(t, stage), nil)
 	return dispatchtest.Counterpart{
-		Settings: "{url: 'http://" + p.address + "', token: " + token + "}",
+		Settings: "{url: 'http://" + gate.Address + "', token: " + token + "}",
 		Payload:  json.RawMessage(`{"amount": 100, "memo": "canary-in-the-payload", "b": {"z": 1, "a": [2]}}`),
 		Exact:    json.RawMessage(`{"amount": 123456789012345678901234567890, "rate": 0.1000000000000000055511151231257827}`),
 		Secrets:  []string{token},
-		Received: p.stage.Received,
-		Enter:    p.enter,
+		Received: stage.Received,
+		Enter: func(situation dispatchtest.Situation) {
+			if situation == dispatchtest.Unreachable {
+				gate.Shut()
+				return
+			}
+			gate.Open()
+			stage.Enter(situation)
+		},
 	}
 }
 
-// player is a sidecar in a process of its own, which does as it is directed.
-type player struct {
-	t       *testing.T
-	stage   *protocoltest.Stage
-	address string
-	process *child.Process // nil where it is not there
-}
-
-func (p *player) enter(situation dispatchtest.Situation) {
-	if situation == dispatchtest.Unreachable {
-		p.end()
-	}
-	p.stage.Enter(situation)
-	if situation != dispatchtest.Unreachable && p.process == nil {
-		p.start()
-	}
-}
-
-func (p *player) start() {
+// startProcess starts a sidecar in a process of its own, which does as it is
+// directed, and waits until it listens.
+func startProcess(t *testing.T, stage *protocoltest.Stage) (address string) {
+	t.Helper()
+	address = dispatchtest.Address(t)
 	command := osexec.Command(os.Args[0])
-	command.Env = []string{"STAGE=" + p.stage.Path(), "ADDRESS=" + p.address}
+	command.Env = []string{"STAGE=" + stage.Path(), "ADDRESS=" + address}
 	command.Stderr = os.Stderr
 	process, err := child.StartGroup(command, syscall.SIGKILL)
 	if err != nil {
-		p.t.Fatal(err)
+		t.Fatal(err)
 	}
-	p.process = process
+	t.Cleanup(func() {
+		_ = process.Signal(syscall.SIGKILL)
+		<-process.Ended()
+	})
 	for {
-		conn, err := net.Dial("tcp", p.address)
+		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
-			return
+			return address
 		}
 		select {
 		case <-process.Ended():
-			p.t.Fatalf("the sidecar ended: %v", process.Failure())
+			t.Fatalf("the sidecar ended: %v", process.Failure())
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-}
-
-func (p *player) end() {
-	if p.process != nil {
-		_ = p.process.Signal(syscall.SIGKILL)
-		<-p.process.Ended()
-		p.process = nil
-	}
-}
-
-func freeAddress(t *testing.T) string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // bePlayer is the process.
@@ -298,11 +246,11 @@ func TestTheSidecarSeesTheWholeRequest(t *testing.T) {
 		asked.Attempt = 3
 		asked.Headers = map[string]string{"traceparent": "00-ab", "authorization": "not ours to forward"}
 		got := newAdapter(t, spec(url, "")).Dispatch(t.Context(), asked)
-		expect(t, got, dispatch.Completed, "")
+		dispatchtest.Expect(t, got, dispatch.Completed, "")
 		for _, part := range []string{
 			`"payload":{"b":1.0,"a":9007199254740993,"a":"<&>"}`, `"operation":"open"`, `"attempt":3`, `"deadline_ms":`,
-			`"idempotency_key":"` + tuple.IdempotencyKey() + `"`, `"headers":{"traceparent":"00-ab"}`,
-			`"tuple":{"agent_run_id":"run-001","step_id":"step-1","tool_name":"desk/open","business_scope":"case_7"}`,
+			`"idempotency_key":"` + request("").IdempotencyKey + `"`, `"headers":{"traceparent":"00-ab"}`,
+			`"tuple":{"agent_run_id":"run-001","step_id":"step-1","tool_name":"desk/open","business_scope":"invoice_442"}`,
 		} {
 			if !strings.Contains(string(got.Response), part) {
 				t.Errorf("%s: %s is missing from %s", name, part, got.Response)
@@ -321,10 +269,10 @@ func TestTheTokenIsShownWithEveryRequest(t *testing.T) {
 		}
 		desk.ServeHTTP(w, r)
 	})
-	url := serve(t, guard)
-	expect(t, newAdapter(t, spec(url, "token: t0k3n")).Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
-	expect(t, newAdapter(t, spec(url, "token: guessed")).Dispatch(t.Context(), request(`{}`)), dispatch.CredentialsRefused, "http_401")
-	expect(t, newAdapter(t, spec(url, "")).Dispatch(t.Context(), request(`{}`)), dispatch.CredentialsRefused, "http_401")
+	url := dispatchtest.Serve(t, guard)
+	dispatchtest.Expect(t, newAdapter(t, spec(url, "token: t0k3n")).Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+	dispatchtest.Expect(t, newAdapter(t, spec(url, "token: guessed")).Dispatch(t.Context(), request(`{}`)), dispatch.CredentialsRefused, "http_401")
+	dispatchtest.Expect(t, newAdapter(t, spec(url, "")).Dispatch(t.Context(), request(`{}`)), dispatch.CredentialsRefused, "http_401")
 }
 
 func TestManyAtOnceAskForOneHello(t *testing.T) {
@@ -360,7 +308,7 @@ func TestASidecarThatCannotServeIsNotSentAnything(t *testing.T) {
 			desk := newDesk()
 			desk.hello = func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, test.hello) }
 			adapter := newAdapter(t, spec(desk.loopback(t), "max_message: 1024"))
-			expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, test.class)
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, test.class)
 			if desk.arrived.Load() != 0 {
 				t.Error("it was sent")
 			}
@@ -368,12 +316,12 @@ func TestASidecarThatCannotServeIsNotSentAnything(t *testing.T) {
 	}
 	t.Run("is not there", func(t *testing.T) {
 		t.Parallel()
-		expect(t, newAdapter(t, spec("unix:///nowhere/at/all", "")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "dial")
+		dispatchtest.Expect(t, newAdapter(t, spec("unix:///nowhere/at/all", "")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "dial")
 	})
 	t.Run("is another service", func(t *testing.T) {
 		t.Parallel()
-		adapter := newAdapter(t, spec(serve(t, http.NotFoundHandler()), ""))
-		expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "http_404")
+		adapter := newAdapter(t, spec(dispatchtest.Serve(t, http.NotFoundHandler()), ""))
+		dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "http_404")
 	})
 }
 
@@ -411,11 +359,11 @@ func TestWhateverIsNoResultLeavesDoubt(t *testing.T) {
 			desk := newDesk()
 			desk.dispatch = func(w http.ResponseWriter, id string, _ []byte) { test.answer(w, id) }
 			adapter := newAdapter(t, spec(desk.socket(t), "max_message: 4096"))
-			expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, test.class)
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, test.class)
 			if desk.arrived.Load() != 1 {
 				t.Errorf("it was sent %d times", desk.arrived.Load())
 			}
-			expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, test.class)
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Ambiguous, test.class)
 			if desk.greeted.Load() != 2 {
 				t.Errorf("%d hellos: who is not understood must say who it is", desk.greeted.Load())
 			}
@@ -433,11 +381,11 @@ func TestASidecarThatHangsLeavesDoubtOnce(t *testing.T) {
 	adapter := newAdapter(t, spec(desk.socket(t), ""))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // the call must arrive before
 	defer cancel()
-	expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.Ambiguous, "timeout")
-	expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.NotSent, "timeout")
+	dispatchtest.Expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.Ambiguous, "timeout")
+	dispatchtest.Expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.NotSent, "timeout")
 	ctx, cancel = context.WithCancel(t.Context())
 	cancel()
-	expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.NotSent, "cancelled")
+	dispatchtest.Expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.NotSent, "cancelled")
 	hang()
 }
 
@@ -452,29 +400,22 @@ func TestInFlightIsDoubtWhereACallMustNotBeRepeated(t *testing.T) {
 	if got := adapter.Dispatch(t.Context(), asked); got.RetryAfter != 1500*time.Millisecond {
 		t.Errorf("%+v", got)
 	}
-	expect(t, adapter.Dispatch(t.Context(), asked), dispatch.InFlight, "in_flight")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), asked), dispatch.InFlight, "in_flight")
 	asked.Tuple.ToolName = "desk/close"
-	expect(t, adapter.Dispatch(t.Context(), asked), dispatch.Ambiguous, "in_flight")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), asked), dispatch.Ambiguous, "in_flight")
 }
 
 func TestWhatCannotBeWrittenIsNotSent(t *testing.T) {
 	t.Parallel()
 	desk := newDesk()
 	adapter := newAdapter(t, spec(desk.socket(t), ""))
-	expect(t, adapter.Dispatch(t.Context(), request(`{`)), dispatch.Rejected, "unrenderable_request")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{`)), dispatch.Rejected, "unrenderable_request")
 	asked := request(`{}`)
 	asked.Tuple.ToolName = "desk/burn"
-	expect(t, adapter.Dispatch(t.Context(), asked), dispatch.NotSent, "unconfigured_tool")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), asked), dispatch.NotSent, "unconfigured_tool")
 	if desk.arrived.Load() != 0 {
 		t.Error("it was sent")
 	}
-}
-
-func TestALoopbackSidecarIsReachedThroughTheProvidersNetwork(t *testing.T) {
-	t.Parallel()
-	forbidding := spec(newDesk().loopback(t), "")
-	forbidding.Network = dispatch.NewNetwork(func(context.Context, string, string) (net.Conn, error) { return nil, dispatch.ErrEgressRefused }, nil)
-	expect(t, newAdapter(t, forbidding).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "egress_refused")
 }
 
 func TestANameThatLeadsAwayIsNotFollowed(t *testing.T) {
@@ -485,7 +426,7 @@ func TestANameThatLeadsAwayIsNotFollowed(t *testing.T) {
 		conn, err := dispatch.PlainDialer().DialContext(ctx, network, strings.TrimPrefix(url, "http://"))
 		return farConn{conn}, err
 	}, nil)
-	expect(t, newAdapter(t, away).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "dial")
+	dispatchtest.Expect(t, newAdapter(t, away).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "dial")
 }
 
 // farConn is a connection to another machine.
@@ -527,7 +468,7 @@ func TestOnlyThisMachineIsAnAddress(t *testing.T) {
 func TestWhatIsWrongWithTheSettingsIsSaidAtOnce(t *testing.T) {
 	t.Parallel()
 	wrong := spec("ftp://x", "token: \"s3cret\\n\"\nmax_message: 7")
-	wrong.Tools["open"] = dispatch.ToolSpec{Settings: block("map: .payload")}
+	wrong.Tools["open"] = dispatch.ToolSpec{Settings: dispatchtest.Block("map: .payload")}
 	_, err := sidecar.New(wrong)
 	for _, want := range []string{"url", "token", "max_message", "tool open:"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -551,10 +492,10 @@ func TestARestartedSidecarIsServedAgain(t *testing.T) {
 		_, _ = io.WriteString(w, goodHello)
 	}
 	adapter := newAdapter(t, spec(desk.socket(t), ""))
-	expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "http_503")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "http_503")
 	serving.Store(true)
 	got := adapter.Dispatch(t.Context(), request(`{}`))
-	if expect(t, got, dispatch.Completed, ""); !json.Valid(got.Response) {
+	if dispatchtest.Expect(t, got, dispatch.Completed, ""); !json.Valid(got.Response) {
 		t.Errorf("%s", got.Response)
 	}
 }

@@ -17,7 +17,7 @@ import (
 type Settings struct {
 	URL        string `yaml:"url" jsonschema:"required" jsonschema_description:"unix:///run/tickets.sock, or a loopback address: http://127.0.0.1:8090."`
 	Token      string `yaml:"token,omitempty" jsonschema_description:"Sent as Authorization: Bearer with every request, from a ${file:} or an ${env:}."`
-	User       *int   `yaml:"user,omitempty" jsonschema:"minimum=0" jsonschema_description:"The id of the user that owns the socket and listens on it. Default: root, drainer's own user, or the owner of the socket's folder. Checked on Linux."`
+	User       *int   `yaml:"user,omitempty" jsonschema:"minimum=0" jsonschema_description:"The id of the user that owns the socket and listens on it. Default: root, drainer's own user, or the owner of the socket's folder. Only Linux checks it."`
 	MaxMessage int    `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest answer, in bytes."`
 }
 

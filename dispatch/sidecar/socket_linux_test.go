@@ -12,35 +12,9 @@ import (
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
-
-// socketIn serves the desk in a folder, under a name.
-func (d *desk) socketIn(t *testing.T, folder, name string) string {
-	t.Helper()
-	path := filepath.Join(folder, name)
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: d}
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(func() { server.Close() })
-	return path
-}
-
-func shortFolder(t *testing.T, mode os.FileMode) string {
-	t.Helper()
-	folder, err := os.MkdirTemp("", "sidecar") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(folder) })
-	if err := os.Chmod(folder, mode); err != nil { //nolint:gosec // a folder that others may write to is the case
-		t.Fatal(err)
-	}
-	return folder
-}
 
 // A process beside the sidecar unlinks its socket and binds the path itself.
 func TestASocketThatOthersCouldReplaceGetsNoToken(t *testing.T) {
@@ -64,7 +38,7 @@ func TestASocketThatOthersCouldReplaceGetsNoToken(t *testing.T) {
 	go func() { _ = thief.Serve(listener) }()
 	t.Cleanup(func() { thief.Close() })
 	fault.Injected(t, 67, 1)
-	expect(t, newAdapter(t, spec("unix://"+path, "token: t0k3n")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "untrusted_socket")
+	dispatchtest.Expect(t, newAdapter(t, spec("unix://"+path, "token: t0k3n")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "untrusted_socket")
 	if got := tokens.Load(); got != 0 {
 		t.Errorf("the token was sent %d times", got)
 	}
@@ -110,9 +84,9 @@ func TestASocketIsTrustedByWhoOwnsItAndWhoCouldReplaceIt(t *testing.T) {
 			}
 			got := newAdapter(t, spec("unix://"+path, test.settings)).Dispatch(t.Context(), request(`{}`))
 			if test.trusted {
-				expect(t, got, dispatch.Completed, "")
+				dispatchtest.Expect(t, got, dispatch.Completed, "")
 			} else {
-				expect(t, got, dispatch.NotSent, "untrusted_socket")
+				dispatchtest.Expect(t, got, dispatch.NotSent, "untrusted_socket")
 			}
 		})
 	}
@@ -125,7 +99,7 @@ func TestAParentFolderThatOthersMayWriteToIsNoBetter(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := newDesk().socketIn(t, folder, "s")
-	expect(t, newAdapter(t, spec("unix://"+path, "")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "untrusted_socket")
+	dispatchtest.Expect(t, newAdapter(t, spec("unix://"+path, "")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "untrusted_socket")
 }
 
 // Kubernetes makes the folder of an emptyDir writable to all: who sees it is
@@ -142,7 +116,7 @@ func TestAVolumeOfItsOwnMayBeWritableToAllUntilItHoldsASecondSocket(t *testing.T
 		}
 	})
 	path := newDesk().socketIn(t, folder, "a.sock")
-	expect(t, newAdapter(t, spec("unix://"+path, "")).Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+	dispatchtest.Expect(t, newAdapter(t, spec("unix://"+path, "")).Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
 	newDesk().socketIn(t, folder, "b.sock")
-	expect(t, newAdapter(t, spec("unix://"+path, "")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "untrusted_socket")
+	dispatchtest.Expect(t, newAdapter(t, spec("unix://"+path, "")).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "untrusted_socket")
 }

@@ -22,7 +22,7 @@ import (
 type Settings struct {
 	Server   string `yaml:"server" jsonschema:"required" jsonschema_description:"host:port. 587 is for starttls, 465 for tls, 25 between servers."`
 	Security string `yaml:"security,omitempty" jsonschema:"enum=starttls,enum=tls,enum=none,default=starttls" jsonschema_description:"starttls: encrypted before the login, else nothing is sent. tls: encrypted from the first byte. none: plain text."`
-	Auth     *Auth  `yaml:"auth,omitempty" jsonschema_description:"The login. Without encryption only at a server on this machine."`
+	Auth     *Auth  `yaml:"auth,omitempty" jsonschema_description:"The login. Without encryption only on this machine."`
 	From     string `yaml:"from,omitempty" jsonschema_description:"The sender of tools without their own: billing@example.com, or Billing <billing@example.com>."`
 	Hello    string `yaml:"hello,omitempty" jsonschema_description:"The name of the client for the server. Default: this machine's."`
 }
@@ -37,11 +37,11 @@ type Auth struct {
 // Tool is a tool's `smtp` block.
 type Tool struct {
 	From            string            `yaml:"from,omitempty" jsonschema_description:"The sender. No payload changes it."`
-	To              []string          `yaml:"to,omitempty" jsonschema_description:"Recipients. {jq} inserts a value. Each entry gives one address, with or without a name, or none. One {jq} alone may give a list."`
+	To              []string          `yaml:"to,omitempty" jsonschema_description:"Recipients; {jq} inserts a value. Each entry gives one address or none. One {jq} alone may give a list."`
 	CC              []string          `yaml:"cc,omitempty" jsonschema_description:"Recipients, like to."`
 	BCC             []string          `yaml:"bcc,omitempty" jsonschema_description:"Hidden recipients, like to."`
 	ReplyTo         []string          `yaml:"reply_to,omitempty" jsonschema_description:"Addresses for answers, like to."`
-	AllowRecipients []string          `yaml:"allow_recipients,omitempty" jsonschema_description:"The only allowed recipients: @example.com for a domain, without its subdomains, or an address. A mail to any other is rejected, unsent."`
+	AllowRecipients []string          `yaml:"allow_recipients,omitempty" jsonschema_description:"The only allowed recipients: addresses, or @example.com for a domain without its subdomains. Other mail is rejected, unsent."`
 	Subject         string            `yaml:"subject,omitempty" jsonschema_description:"The subject; {jq} inserts a value."`
 	Text            string            `yaml:"text,omitempty" jsonschema_description:"The mail as plain text; {jq} inserts a value."`
 	HTML            string            `yaml:"html,omitempty" jsonschema_description:"The mail as HTML; {jq} inserts a value, escaped. One {jq} alone gives the whole document, unescaped."`

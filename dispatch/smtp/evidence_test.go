@@ -3,7 +3,6 @@ package smtp_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -60,6 +59,10 @@ func TestEvidence(t *testing.T) {
 		{"RCPT", "421 closing", dispatch.Throttled, "smtp_421"},
 		{"DATA", cut, dispatch.NotSent, "reset"},
 		{"DATA", "250 what", dispatch.NotSent, "protocol"},
+		{"MAIL", "250 fine\r\n250 fine", dispatch.NotSent, "protocol"},
+		{"DATA", "354 go on\r\n354 go on", dispatch.NotSent, "protocol"},
+		{"DATA", "354 go on\r\n250 fine", dispatch.NotSent, "protocol"},
+		{"DATA", "354 go on\r\n421 closing", dispatch.Throttled, "smtp_421"},
 		{"DATA", "451 not now", dispatch.Throttled, "smtp_451"},
 		{"DATA", "554 no valid recipients", dispatch.Rejected, "smtp_554"},
 		{"content", cut, dispatch.NotSent, "reset"},
@@ -95,7 +98,7 @@ func TestEvidence(t *testing.T) {
 			adapter := newAdapter(t, specification)
 			for tries := 1; ; tries++ { // a busy machine may keep it from its turn
 				started := time.Now()
-				expect(t, adapter.Dispatch(t.Context(), request(payload)), test.outcome, test.class)
+				dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(payload)), test.outcome, test.class)
 				took := time.Since(started)
 				if took <= specification.Timeout+2*time.Second {
 					return
@@ -121,7 +124,7 @@ func dialSmall(ctx context.Context, network, address string) (net.Conn, error) {
 // says something else, hangs up for "", or says nothing more.
 func startScript(t *testing.T, script map[string]string) (address string) {
 	t.Helper()
-	return listen(t, func(conn net.Conn) {
+	return dispatchtest.ServeConns(t, func(conn net.Conn) {
 		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
 		reader := bufio.NewReader(conn)
 		step := "connect"
@@ -170,11 +173,6 @@ func next(reader *bufio.Reader, step string) (string, error) {
 	return command, err
 }
 
-func listen(t *testing.T, serve func(net.Conn)) (address string) {
-	t.Helper()
-	return strings.TrimPrefix(dispatchtest.ServeConns(t, func(_ int, conn net.Conn) { serve(conn) }), "http://")
-}
-
 // An error from writing the dot does not say how much of it has left.
 func TestADotThatCouldNotBeWrittenIsInDoubt(t *testing.T) {
 	t.Parallel()
@@ -184,7 +182,7 @@ func TestADotThatCouldNotBeWrittenIsInDoubt(t *testing.T) {
 		conn, err := dispatch.PlainDialer().DialContext(ctx, network, address)
 		return &dotFails{conn}, err
 	}, nil)
-	expect(t, newAdapter(t, specification).Dispatch(t.Context(), request(aPayload)), dispatch.Ambiguous, "reset")
+	dispatchtest.Expect(t, newAdapter(t, specification).Dispatch(t.Context(), request(aPayload)), dispatch.Ambiguous, "reset")
 }
 
 // dotFails writes the dot, and says that it could not.
@@ -222,13 +220,13 @@ func TestAMailOverTheServersLimitIsNotOffered(t *testing.T) {
 	t.Parallel()
 	server := startMailServer(t, func(s *gosmtp.Server) { s.MaxMessageBytes = 2000 })
 	adapter := newAdapter(t, spec(plainly(server.address), `{to: [a@example.com], text: "{.payload}"}`))
-	expect(t, adapter.Dispatch(t.Context(), request(`"`+long(2000)+`"`)), dispatch.Rejected, "message_too_large")
-	expect(t, adapter.Dispatch(t.Context(), request(`"`+long(1000)+`"`)), dispatch.Completed, "")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`"`+long(2000)+`"`)), dispatch.Rejected, "message_too_large")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`"`+long(1000)+`"`)), dispatch.Completed, "")
 }
 
 func TestAnEndlessReplyIsNotRead(t *testing.T) {
 	t.Parallel()
-	address := listen(t, func(conn net.Conn) {
+	address := dispatchtest.ServeConns(t, func(conn net.Conn) {
 		for {
 			if _, err := io.WriteString(conn, long(1000)); err != nil {
 				return
@@ -236,7 +234,7 @@ func TestAnEndlessReplyIsNotRead(t *testing.T) {
 		}
 	})
 	started := time.Now()
-	expect(t, newAdapter(t, spec(plainly(address), aTool)).Dispatch(t.Context(), request(aPayload)), dispatch.NotSent, "protocol")
+	dispatchtest.Expect(t, newAdapter(t, spec(plainly(address), aTool)).Dispatch(t.Context(), request(aPayload)), dispatch.NotSent, "protocol")
 	if took := time.Since(started); took > 4*time.Second {
 		t.Errorf("it took %s", took)
 	}
@@ -253,11 +251,11 @@ func TestOutcomesHoldWhereverTheConnectionIsCut(t *testing.T) {
 			t.Parallel()
 			server := startMailServer(t, nil)
 			var sessions sync.WaitGroup
-			address := listen(t, func(client net.Conn) {
+			gate := dispatchtest.OpenGate(t, server.address, func(client, server net.Conn) {
 				defer sessions.Done()
-				cut(client, server.address, rand.Int64N(12_000), rand.Int64N(said))
+				dispatchtest.Carry(client, server, rand.Int64N(12_000), rand.Int64N(said))
 			})
-			specification := spec("server: "+address+"\nfrom: a@example.org\nsecurity: "+security, `{to: [a@example.com], text: "{.payload}"}`)
+			specification := spec("server: "+gate.Address+"\nfrom: a@example.org\nsecurity: "+security, `{to: [a@example.com], text: "{.payload}"}`)
 			specification.Network = dispatch.NewNetwork(func(ctx context.Context, network, address string) (net.Conn, error) {
 				sessions.Add(1)
 				return dispatch.PlainDialer().DialContext(ctx, network, address)
@@ -298,29 +296,10 @@ func TestOutcomesHoldWhereverTheConnectionIsCut(t *testing.T) {
 	}
 }
 
-// cut passes so many bytes in either direction, and returns when the server
-// has closed the connection.
-func cut(client net.Conn, address string, toServer, toClient int64) {
-	server, err := net.Dial("tcp", address)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	go func() {
-		_, _ = io.CopyN(server, client, toServer)
-		_ = client.Close()
-		_ = server.(*net.TCPConn).CloseWrite()
-	}()
-	_, _ = io.CopyN(client, server, toClient)
-	_ = client.Close()
-	_, _ = io.Copy(io.Discard, server)
-}
-
 func TestTheServerIsTrustedAndLoggedInto(t *testing.T) {
 	t.Parallel()
 	server := startMailServer(t, nil)
-	implicit := startMailServer(t, nil)
-	implicit.serveTLS(t)
+	implicit := startEncrypted(t)
 	login := func(method, secret string) string {
 		return "\nfrom: a@example.org\nauth: {method: " + method + ", user: " + user + ", password: " + secret + "}"
 	}
@@ -347,7 +326,7 @@ func TestTheServerIsTrustedAndLoggedInto(t *testing.T) {
 			}
 			before := len(test.server.logins)
 			got := newAdapter(t, specification).Dispatch(t.Context(), request(aPayload))
-			expect(t, got, test.outcome, test.class)
+			dispatchtest.Expect(t, got, test.outcome, test.class)
 			if loggedIn := len(test.server.logins) > before; loggedIn != (test.outcome == dispatch.Completed) {
 				t.Errorf("logged in: %t", loggedIn)
 			}
@@ -364,7 +343,7 @@ func TestNothingIsSaidWithoutEncryptionThatWasAskedFor(t *testing.T) {
 	t.Parallel()
 	var heard strings.Builder
 	var mu sync.Mutex
-	address := listen(t, func(conn net.Conn) {
+	address := dispatchtest.ServeConns(t, func(conn net.Conn) {
 		_, _ = io.WriteString(conn, "220 ready\r\n")
 		reader := bufio.NewReader(conn)
 		for {
@@ -379,19 +358,10 @@ func TestNothingIsSaidWithoutEncryptionThatWasAskedFor(t *testing.T) {
 		}
 	})
 	settings := "server: " + address + "\nfrom: a@example.org\nhello: drainer.example.org\nauth: {user: " + user + ", password: " + password + "}"
-	expect(t, newAdapter(t, spec(settings, aTool)).Dispatch(t.Context(), request(aPayload)), dispatch.NotSent, "no_starttls")
+	dispatchtest.Expect(t, newAdapter(t, spec(settings, aTool)).Dispatch(t.Context(), request(aPayload)), dispatch.NotSent, "no_starttls")
 	mu.Lock()
 	defer mu.Unlock()
 	if heard.String() != "EHLO drainer.example.org\r\n" {
 		t.Errorf("it got %q", heard.String())
 	}
-}
-
-func TestWhatIsForbiddenIsNotDialled(t *testing.T) {
-	t.Parallel()
-	specification := spec(plainly("127.0.0.1:25"), aTool)
-	specification.Network = dispatch.NewNetwork(func(context.Context, string, string) (net.Conn, error) {
-		return nil, errors.Join(errors.New("by a rule"), dispatch.ErrEgressRefused)
-	}, nil)
-	expect(t, newAdapter(t, specification).Dispatch(t.Context(), request(aPayload)), dispatch.NotSent, "egress_refused")
 }

@@ -52,7 +52,7 @@ subject: "{.payload.subject}"
 text: "{.payload.text}"
 html: "<p>{.payload.name}</p><p>{.payload.n}</p>"
 headers: {X-Order: "{.payload.n}", X-Note: "Größe"}`, intent)
-	expect(t, result, dispatch.Completed, "")
+	dispatchtest.Expect(t, result, dispatch.Completed, "")
 	if result.ProviderRef != "4WxYz1abcd" || string(result.Response) != `"2.0.0 Ok: queued as 4WxYz1abcd"` {
 		t.Errorf("%+v", result)
 	}
@@ -151,7 +151,7 @@ func TestRecipientsMayComeFromThePayload(t *testing.T) {
 		t.Run(tool, func(t *testing.T) {
 			t.Parallel()
 			result, got, _ := send(t, strings.TrimSuffix(tool, "}")+", text: hello}", request(payload))
-			expect(t, result, dispatch.Completed, "")
+			dispatchtest.Expect(t, result, dispatch.Completed, "")
 			if strings.Join(got.to, " ") != want {
 				t.Errorf("to %v, want %s", got.to, want)
 			}
@@ -191,7 +191,7 @@ func TestWhatNoMailCanHoldIsRejectedUnsent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			result, _, message := send(t, strings.TrimSuffix(test.tool, "}")+", text: hello}", request(test.payload))
-			expect(t, result, dispatch.Rejected, test.class)
+			dispatchtest.Expect(t, result, dispatch.Rejected, test.class)
 			if p := result.Problem; p == nil || p.Detail == "" || !strings.Contains(p.Title, "cannot be rendered") || strings.Contains(p.Detail, "eve") {
 				t.Errorf("it says %+v", p)
 			}
@@ -224,7 +224,7 @@ html: <p>hello</p>
 headers: {X-B: "2", X-A: "1", X-C: "3"}`))
 	intent := request(`{}`)
 	for range 5 {
-		expect(t, adapter.Dispatch(t.Context(), intent), dispatch.Completed, "")
+		dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent), dispatch.Completed, "")
 		intent.Attempt++
 	}
 	for _, mail := range server.deliveries() {
@@ -250,10 +250,11 @@ func TestTheSMTPAdapterConforms(t *testing.T) {
 
 func startCounterpart(t *testing.T) dispatchtest.Counterpart {
 	server := startMailServer(t, nil)
+	gate := dispatchtest.OpenGate(t, server.address, nil)
 	silence := make(chan struct{})
 	t.Cleanup(func() { close(silence) })
 	return dispatchtest.Counterpart{
-		Settings: "server: " + server.address + "\nfrom: billing@example.org\nauth: {user: " + user + ", password: " + password + "}",
+		Settings: "server: " + gate.Address + "\nfrom: billing@example.org\nauth: {user: " + user + ", password: " + password + "}",
 		Tool:     "{to: [ada@example.com], subject: 'About {.payload.memo}', text: '{.payload | tojson}'}",
 		Payload:  json.RawMessage(`{"amount": 100, "memo": "canary-in-the-payload", "b": {"z": 1, "a": [2]}}`),
 		TLS:      server.trusted,
@@ -266,10 +267,10 @@ func startCounterpart(t *testing.T) dispatchtest.Counterpart {
 		},
 		Enter: func(situation dispatchtest.Situation) {
 			if situation == dispatchtest.Unreachable {
-				server.close()
+				gate.Shut()
 				return
 			}
-			server.reopen(t)
+			gate.Open()
 			server.answers(map[dispatchtest.Situation]func(*gosmtp.Conn) error{
 				dispatchtest.Throttling: func(*gosmtp.Conn) error { return &gosmtp.SMTPError{Code: 451, Message: "greylisted"} },
 				dispatchtest.Rejecting:  func(*gosmtp.Conn) error { return &gosmtp.SMTPError{Code: 554, Message: "looks like spam"} },
@@ -289,7 +290,7 @@ func babble(c *gosmtp.Conn) error {
 func TestBadConfigurationIsRefusedByFieldName(t *testing.T) {
 	t.Parallel()
 	const good, tool = "server: mail.example.com:587\nfrom: a@example.org\n", "{to: [b@example.com], text: hi}"
-	for name, test := range map[string]struct{ settings, tool, want string }{
+	dispatchtest.Refuses(t, smtp.Kind(), dispatchtest.Mistakes{
 		"no server":               {"from: a@example.org", tool, "server is missing"},
 		"no port":                 {"server: canary.example.com\nfrom: a@example.org", tool, "host:port"},
 		"a bad port":              {"server: canary.example.com:smtp\nfrom: a@example.org", tool, "host:port"},
@@ -313,15 +314,7 @@ func TestBadConfigurationIsRefusedByFieldName(t *testing.T) {
 		"no recipient is allowed": {good, "{to: [b@example.com], text: hi, allow_recipients: []}", "allow_recipients is empty"},
 		"a bare domain":           {good, "{to: [b@example.com], text: hi, allow_recipients: [canary.com]}", "allow_recipients"},
 		"a pattern":               {good, "{to: [b@example.com], text: hi, allow_recipients: ['*@canary.com']}", "allow_recipients"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := smtp.New(spec(test.settings, test.tool))
-			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "canary") {
-				t.Errorf("%v, want %q and no value", err, test.want)
-			}
-		})
-	}
+	})
 }
 
 func TestCredentialsNeedNoEncryptionOnThisMachine(t *testing.T) {
@@ -335,17 +328,9 @@ func TestCredentialsNeedNoEncryptionOnThisMachine(t *testing.T) {
 
 func TestAnAdapterSaysWhereItConnectsTo(t *testing.T) {
 	t.Parallel()
-	for settings, want := range map[string][]dispatch.Destination{
+	dispatchtest.ConnectsTo(t, smtp.Kind(), map[string][]dispatch.Destination{
 		`{server: "mail.example:465", from: a@b.example, security: tls}`: {{Network: "tcp", Address: "mail.example:465", TLS: dispatch.ImplicitTLS}},
 		`{server: "mail.example:587", from: a@b.example}`:                {{Network: "tcp", Address: "mail.example:587", TLS: dispatch.UpgradedTLS}},
 		`{server: "127.0.0.1:25", from: a@b.example, security: none}`:    {{Network: "tcp", Address: "127.0.0.1:25"}},
-	} {
-		adapter, err := smtp.New(dispatch.Spec{Settings: dispatchtest.Block(settings)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := adapter.Destinations(); !slices.Equal(got, want) {
-			t.Errorf("%s: %+v", settings, got)
-		}
-	}
+	})
 }

@@ -2,15 +2,9 @@ package smtp_test
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"slices"
 	"strings"
@@ -50,24 +44,12 @@ func plainly(address string) string {
 
 func newAdapter(t *testing.T, spec dispatch.Spec) *smtp.Adapter {
 	t.Helper()
-	adapter, err := smtp.New(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return adapter
+	return dispatchtest.Build(t, smtp.New, spec)
 }
 
 // request is an intent of its own each time.
 func request(payload string) dispatch.Request {
-	tuple := dispatch.Tuple{AgentRunID: uuid.NewString(), StepID: "step-1", ToolName: "mail/send", BusinessScope: "invoice_442"}
-	return dispatch.Request{Tuple: tuple, IdempotencyKey: tuple.IdempotencyKey(), Payload: json.RawMessage(payload), Attempt: 1}
-}
-
-func expect(t *testing.T, got dispatch.Result, outcome dispatch.Outcome, class string) {
-	t.Helper()
-	if got.Outcome != outcome || got.ErrorClass != class {
-		t.Errorf("%s %q (%+v), want %s %q", got.Outcome, got.ErrorClass, got.Problem, outcome, class)
-	}
+	return dispatchtest.Intent("mail/send", uuid.NewString(), payload)
 }
 
 func long(length int) string { return strings.Repeat("x", length) }
@@ -87,13 +69,7 @@ type delivery struct {
 // mailServer is a real server that keeps what it is given.
 type mailServer struct {
 	address string
-	server  *gosmtp.Server
 	trusted *tls.Config // what a client needs to believe it
-	gone    bool
-
-	listener    net.Listener
-	certificate tls.Certificate
-	configure   func(*gosmtp.Server)
 
 	mu        sync.Mutex
 	delivered []delivery
@@ -104,66 +80,45 @@ type mailServer struct {
 
 func startMailServer(t *testing.T, configure func(*gosmtp.Server)) *mailServer {
 	t.Helper()
-	certificate, roots := certify(t)
-	m := &mailServer{
-		address:     "127.0.0.1:0",
-		certificate: certificate,
-		trusted:     &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		configure:   configure,
+	m, server := newMailServer(t)
+	if configure != nil {
+		configure(server)
 	}
-	m.open(t)
-	t.Cleanup(m.close)
+	m.serve(t, server, dispatchtest.Plain.Listen(t, "127.0.0.1:0"))
 	return m
 }
 
-// open listens where it listened before. A server that was closed stays so,
-// so there is a new one each time.
-func (m *mailServer) open(t *testing.T) {
+// startEncrypted starts one that is encrypted from the first byte.
+func startEncrypted(t *testing.T) *mailServer {
 	t.Helper()
-	m.server = gosmtp.NewServer(gosmtp.BackendFunc(func(c *gosmtp.Conn) (gosmtp.Session, error) {
+	m, server := newMailServer(t)
+	listener := tls.NewListener(dispatchtest.Plain.Listen(t, "127.0.0.1:0"), server.TLSConfig)
+	server.TLSConfig = nil
+	m.serve(t, server, listener)
+	return m
+}
+
+func newMailServer(t *testing.T) (*mailServer, *gosmtp.Server) {
+	t.Helper()
+	certificate, trusted := dispatchtest.Certificate(t)
+	m := &mailServer{trusted: trusted}
+	server := gosmtp.NewServer(gosmtp.BackendFunc(func(c *gosmtp.Conn) (gosmtp.Session, error) {
 		return &mailSession{server: m, conn: c}, nil
 	}))
-	m.server.Domain = "mail.example.com"
-	m.server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{m.certificate}, MinVersion: tls.VersionTLS12}
-	m.server.ErrorLog = silentLog{}
-	if m.configure != nil {
-		m.configure(m.server)
-	}
-	m.listener = listenAgain(t, m.address)
-	m.address = m.listener.Addr().String()
-	go func(server *gosmtp.Server, listener net.Listener) { _ = server.Serve(listener) }(m.server, m.listener)
-	m.gone = false
+	server.Domain, server.ErrorLog = "mail.example.com", silentLog{}
+	server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	return m, server
 }
 
-// close closes the listener itself: the server knows only one that it has
-// begun to serve.
-func (m *mailServer) close() {
-	_ = m.listener.Close()
-	_ = m.server.Close()
-	m.gone = true
-}
-
-// listenAgain has patience with a connection that was given the port meanwhile.
-func listenAgain(t *testing.T, address string) net.Listener {
-	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		listener, err := net.Listen("tcp", address)
-		if err == nil {
-			return listener
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
-func (m *mailServer) reopen(t *testing.T) {
-	t.Helper()
-	if m.gone {
-		m.open(t)
-	}
+// serve ends with the test. The server closes only a listener that it has begun
+// to serve.
+func (m *mailServer) serve(t *testing.T, server *gosmtp.Server, listener net.Listener) {
+	m.address = listener.Addr().String()
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		_ = server.Close()
+	})
 }
 
 func (m *mailServer) deliveries() []delivery {
@@ -264,31 +219,6 @@ type silentLog struct{}
 func (silentLog) Printf(string, ...any) {}
 func (silentLog) Println(...any)        {}
 
-func certify(t *testing.T) (tls.Certificate, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotAfter:     time.Now().Add(time.Hour),
-		IsCA:         true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(parsed)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
-}
-
 // undated is a mail without its Date, which is when it was sent.
 func undated(data string) []byte {
 	before, rest, found := bytes.Cut([]byte(data), []byte("\r\n"))
@@ -296,18 +226,4 @@ func undated(data string) []byte {
 		return []byte(data)
 	}
 	return rest
-}
-
-// serveTLS begins again elsewhere, encrypted from the first byte.
-func (m *mailServer) serveTLS(t *testing.T) {
-	t.Helper()
-	m.close()
-	encrypted := gosmtp.NewServer(m.server.Backend)
-	encrypted.Domain, encrypted.ErrorLog = m.server.Domain, m.server.ErrorLog
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", m.server.TLSConfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.server, m.listener, m.address = encrypted, listener, listener.Addr().String()
-	go func() { _ = encrypted.Serve(listener) }()
 }

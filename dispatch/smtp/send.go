@@ -36,6 +36,11 @@ func (s *session) transact(ctx context.Context, m letter) dispatch.Result {
 	if err != nil {
 		return notTaken(ctx, err)
 	}
+	if s.client.Text.R.Buffered() > 0 { // a reply to nothing: it would be taken for the one to the dot
+		_, _, err := s.client.Text.ReadResponse(noReply)
+		s.abort() // closing in good order would write the dot
+		return notTaken(ctx, err)
+	}
 	if err := data.Close(); err != nil {
 		return inDoubt(ctx, err)
 	}
@@ -45,6 +50,9 @@ func (s *session) transact(ctx context.Context, m letter) dispatch.Result {
 	}
 	return taken(text)
 }
+
+// noReply is expected where any reply is a mistake.
+const noReply = 999
 
 // isTooLong compares the mail with the limit that the server announced (RFC
 // 1870).

@@ -66,14 +66,14 @@ type Settings struct {
 	URL            string            `yaml:"url" jsonschema:"required,format=uri" jsonschema_description:"http or https. It may have a query, but no credentials."`
 	SigningSecrets []string          `yaml:"signing_secrets" jsonschema:"required" jsonschema_description:"whsec_ and 24 to 64 random bytes in base64. Each event has a signature of each."`
 	Headers        map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of every request, sent as they are."`
-	Envelope       string            `yaml:"envelope,omitempty" jsonschema:"enum=none,enum=cloudevents,default=none" jsonschema_description:"none: the body is the event. cloudevents: the event is the data of a CloudEvent 1.0 in structured mode, whose id is the idempotency key."`
+	Envelope       string            `yaml:"envelope,omitempty" jsonschema:"enum=none,enum=cloudevents,default=none" jsonschema_description:"none: the body is the event. cloudevents: the event is the data of a CloudEvent 1.0 in structured mode; its id is the idempotency key."`
 	Source         string            `yaml:"source,omitempty" jsonschema:"format=uri-reference" jsonschema_description:"The source of a CloudEvent. Required with that envelope."`
 }
 
 // Tool is a tool's `webhook` block.
 type Tool struct {
 	Type     string        `yaml:"type,omitempty" jsonschema_description:"The type of a CloudEvent. Default: the tool's full name."`
-	Map      string        `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the event, over the intent. Without it the event is the payload."`
+	Map      string        `yaml:"map,omitempty" jsonschema_description:"A jq expression that makes the event, over the intent. Default: the payload."`
 	Response http.Response `yaml:"response,omitempty" jsonschema_description:"How the response is understood, as in the http adapter."`
 }
 

@@ -77,7 +77,7 @@ func New(pool *pgxpool.Pool, providers []dispatch.Provider, log *slog.Logger, re
 		pins:    pins{},
 		minutes: minutes{written: time.Now().Truncate(time.Minute), oldest: map[string]float64{}},
 	}
-	c.board = newBoard(func(provider string) string { return c.configured.Load().label(provider) }, func() []string { return c.configured.Load().labels })
+	c.board = &board{configured: &c.configured, made: time.Now()}
 	c.Use(providers)
 	registerer.MustRegister(c.board, c.counters.enqueued, c.counters.duplicates, c.counters.collisions, c.leads)
 	return c
@@ -241,19 +241,14 @@ const unreadFor = time.Minute
 // board is the collector of all gauges. It shows the last sample, whole, or
 // nothing.
 type board struct {
-	label  func(provider string) string
-	labels func() []string
-	made   time.Time
-	read   atomic.Bool
+	configured *atomic.Pointer[configuration]
+	made       time.Time
+	read       atomic.Bool
 
 	mu      sync.Mutex
 	sample  *Sample // nil while another process leads
 	took    time.Duration
 	shownAt time.Time
-}
-
-func newBoard(label func(string) string, labels func() []string) *board {
-	return &board{label: label, labels: labels, made: time.Now()}
 }
 
 func (b *board) show(sample *Sample, took time.Duration) {
@@ -298,8 +293,8 @@ func (b *board) Collect(values chan<- prometheus.Metric) {
 		set(outboxRows, float64(rows.waiting+rows.due), label, "pending")
 		set(outboxRows, float64(rows.inProgress), label, "in_progress")
 		set(dueRows, float64(rows.due), label)
-		set(oldestDue, rows.oldestDue.Seconds(), label)
-		set(oldestInProgress, rows.oldestInProgress.Seconds(), label)
+		set(oldestDue, rows.oldestDue, label)
+		set(oldestInProgress, rows.oldestInProgress, label)
 		set(longRows, float64(rows.long), label)
 		set(nearEndRows, float64(rows.nearEnd), label)
 	}
@@ -310,17 +305,17 @@ func (b *board) Collect(values chan<- prometheus.Metric) {
 type providerRows struct {
 	waiting, due                int
 	inProgress, long, nearEnd   int64
-	oldestDue, oldestInProgress time.Duration
+	oldestDue, oldestInProgress float64 // seconds
 }
 
 // byLabel has an entry for every configured provider, so that an emptied queue
 // shows as zero, and one for all the others together.
 func (b *board) byLabel() map[string]*providerRows {
-	rows := map[string]*providerRows{}
-	for _, label := range b.labels() {
+	rows, configured := map[string]*providerRows{}, b.configured.Load()
+	for _, label := range configured.labels {
 		rows[label] = &providerRows{}
 	}
-	of := func(provider string) *providerRows { return rows[b.label(provider)] }
+	of := func(provider string) *providerRows { return rows[configured.label(provider)] }
 	for _, queued := range b.sample.Queues {
 		r := of(queued.Provider)
 		r.waiting += queued.Waiting
@@ -343,20 +338,20 @@ func (b *board) byLabel() map[string]*providerRows {
 func (s *Sample) showShared(set func(gauge *prometheus.Desc, value float64, labels ...string)) {
 	set(sagas, float64(s.Sagas.Begun), "begun")
 	set(sagas, float64(s.Sagas.Failed), "compensation_failed")
-	set(oldestSaga, s.Sagas.OldestBegun.Seconds())
-	var unpaged time.Duration
+	set(oldestSaga, s.Sagas.OldestBegun)
+	unpaged := 0.0
 	for _, incidents := range s.Incidents {
 		set(incidentsOpen, float64(incidents.Open), incidents.Kind)
-		set(oldestIncident, incidents.Oldest.Seconds(), incidents.Kind)
+		set(oldestIncident, incidents.Oldest, incidents.Kind)
 		unpaged = max(unpaged, incidents.OldestUnpaged)
 	}
-	set(oldestUnpaged, unpaged.Seconds())
+	set(oldestUnpaged, unpaged)
 	for _, table := range s.Tables {
 		set(deadTuples, float64(table.DeadTuples), table.Name)
 		set(tableBytes, float64(table.Bytes), table.Name)
 	}
 	for holder, pin := range s.pinsByHolder() {
-		set(xminSeconds, pin.Held.Seconds(), holder)
+		set(xminSeconds, pin.Held, holder)
 		set(xminTransactions, float64(pin.Transactions), holder)
 	}
 }
@@ -385,18 +380,18 @@ var (
 	oldestDue        = gauge("outbox_oldest_due_age_seconds", "How long the oldest due row has been due.", "provider")
 	oldestInProgress = gauge("outbox_oldest_in_progress_age_seconds", "How long the oldest claim has been in progress.", "provider")
 	longRows         = gauge("outbox_long_in_progress_rows", "Rows in progress for more than a minute.", "provider")
-	nearEndRows      = gauge("outbox_key_ttl_near_rows", "Rows in doubt whose retries end soon, because the provider may forget their key; among the 500 oldest.", "provider")
+	nearEndRows      = gauge("outbox_key_ttl_near_rows", "Rows in doubt, among the 500 oldest, whose retries end soon, because the provider may forget their key.", "provider")
 
 	sagas      = gauge("sagas", "Sagas by state, counted to 10,000.", "state")
 	oldestSaga = gauge("sagas_oldest_begun_age_seconds", "Age of the oldest saga that has not ended.")
 
-	incidentsOpen  = gauge("incidents_open", "Incidents that are neither acknowledged nor resolved, counted to 10,000.", "kind")
+	incidentsOpen  = gauge("incidents_open", "Open incidents, counted to 10,000.", "kind")
 	oldestIncident = gauge("incidents_oldest_open_age_seconds", "How long the oldest open incident has been open.", "kind")
 	oldestUnpaged  = gauge("incidents_oldest_unpaged_age_seconds", "Age of the oldest open incident that no channel took a page about.")
 
 	deadTuples       = gauge("postgres_dead_tuples", "Dead rows that vacuum has not removed, by the database's estimate.", "table")
 	tableBytes       = gauge("postgres_table_bytes", "Size on disk, indexes included.", "table")
-	xminSeconds      = gauge("postgres_oldest_xmin_age_seconds", "How long the holder of the oldest snapshot has kept dead rows from being removed, as far as known.", "holder")
+	xminSeconds      = gauge("postgres_oldest_xmin_age_seconds", "How long the holder of the oldest snapshot has kept dead rows, as far as known.", "holder")
 	xminTransactions = gauge("postgres_oldest_xmin_age_transactions", "How many transactions have begun since the oldest snapshot.", "holder")
 
 	duration = gauge("census_duration_seconds", "Duration of the last count.")
@@ -421,7 +416,7 @@ func newCounters() *counters {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "drainer", Name: name, Help: help}, []string{"provider"})
 	}
 	return &counters{
-		enqueued:   counter("enqueued_total", "Intents that were enqueued, undos too, some seconds later; many at once are estimated from 2,000 of them."),
+		enqueued:   counter("enqueued_total", "Intents that were enqueued, undos too; many at once are estimated from 2,000 of them."),
 		duplicates: counter("duplicates_total", "Enqueues of a key that was already there."),
 		collisions: counter("idempotency_key_collisions_total", "Enqueues refused because their key holds another payload; must stay zero."),
 	}

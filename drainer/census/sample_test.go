@@ -521,18 +521,6 @@ func TestAToolOfItsProvidersNameIsLookedForUnderBothNames(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoNumberOfSecondsIsNotTakenForOne(t *testing.T) {
-	t.Parallel()
-	var d time.Duration
-	for value, want := range map[any]time.Duration{1.5: 1500 * time.Millisecond, "1.5": 0, nil: 0} {
-		d = 0
-		err := seconds{&d}.Scan(value)
-		if _, is := value.(float64); (err == nil) != is || d != want {
-			t.Errorf("%v: %s, %v", value, d, err)
-		}
-	}
-}
-
 func TestWhatWaitsForAShutOperationCountsForItsProvider(t *testing.T) {
 	t.Parallel()
 	configured := configurationOf([]dispatch.Provider{{Name: "sim", Tools: map[string]dispatch.Policy{"act": {}}}})

@@ -107,8 +107,8 @@ func (s store) resign(ctx context.Context) error {
 var errReplaced = errors.New("another process leads the census by now")
 
 // planningSQL keeps the planner, whatever it believes of tables that were empty a
-// moment ago, from reading one whole, and from compiling what takes a moment.
-const planningSQL = `SELECT pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('jit', 'off', true)`
+// moment ago, from reading one whole.
+const planningSQL = `SELECT pg_catalog.set_config('enable_seqscan', 'off', true)`
 
 // sample reads everything in one transaction. What is counted once is left to a
 // later sample unless counting.
@@ -138,25 +138,15 @@ func (s store) sample(ctx context.Context, configured *configuration, w window, 
 
 func (s *Sample) queue(batch *pgx.Batch, configured *configuration) {
 	tools, nearEnds := configured.nearEnds()
-	batch.Queue(queueSQL, countLimit, configured.labels, strangerLimit).Query(into(&s.Queues, func(row pgx.CollectableRow, q *Queue) error {
-		return row.Scan(&q.Provider, &q.Waiting, &q.Due, seconds{&q.Oldest})
-	}))
-	batch.Queue(claimsSQL, longInProgress.Seconds()).Query(into(&s.Claims, func(row pgx.CollectableRow, c *Claims) error {
-		return row.Scan(&c.Provider, &c.Rows, seconds{&c.Oldest}, &c.Long)
-	}))
-	batch.Queue(doubtSQL, tools, nearEnds, lookLimit).Query(into(&s.NearEnd, scanCount))
+	batch.Queue(queueSQL, countLimit, configured.labels, strangerLimit).Query(into(&s.Queues))
+	batch.Queue(claimsSQL, longInProgress.Seconds()).Query(into(&s.Claims))
+	batch.Queue(doubtSQL, tools, nearEnds, lookLimit).Query(into(&s.NearEnd))
 	batch.Queue(sagasSQL, countLimit).QueryRow(func(row pgx.Row) error {
-		return row.Scan(&s.Sagas.Begun, &s.Sagas.Failed, seconds{&s.Sagas.OldestBegun})
+		return row.Scan(&s.Sagas.Begun, &s.Sagas.Failed, &s.Sagas.OldestBegun)
 	})
-	batch.Queue(incidentsSQL, names(incident.Kinds()), countLimit, lookLimit, names(incident.Kinds(incident.Page))).Query(into(&s.Incidents, func(row pgx.CollectableRow, i *Incidents) error {
-		return row.Scan(&i.Kind, &i.Open, seconds{&i.Oldest}, seconds{&i.OldestUnpaged})
-	}))
-	batch.Queue(tablesSQL, tables).Query(into(&s.Tables, func(row pgx.CollectableRow, t *Table) error {
-		return row.Scan(&t.Name, &t.DeadTuples, &t.Bytes)
-	}))
-	batch.Queue(pinsSQL).Query(into(&s.Pins, func(row pgx.CollectableRow, p *Pin) error {
-		return row.Scan(&p.Holder, &p.XID, &p.Transactions, seconds{&p.Held})
-	}))
+	batch.Queue(incidentsSQL, names(incident.Kinds()), countLimit, lookLimit, names(incident.Kinds(incident.Page))).Query(into(&s.Incidents))
+	batch.Queue(tablesSQL, tables).Query(into(&s.Tables))
+	batch.Queue(pinsSQL).Query(into(&s.Pins))
 }
 
 // names are the kinds as strings: in the mode exec, which poolers need, pgx encodes no
@@ -171,8 +161,8 @@ func names(kinds []incident.Kind) []string {
 
 // queueOnce reads what is counted once.
 func (s *Sample) queueOnce(batch *pgx.Batch, w window) {
-	batch.Queue(duplicatesSQL, w.since, w.until).Query(into(&s.Duplicates, scanCount))
-	batch.Queue(enqueuedSQL, enqueueLimit).Query(into(&s.Enqueued, scanCount))
+	batch.Queue(duplicatesSQL, w.since, w.until).Query(into(&s.Duplicates))
+	batch.Queue(enqueuedSQL, enqueueLimit).Query(into(&s.Enqueued))
 	batch.Queue(collisionsSQL).QueryRow(func(row pgx.Row) error {
 		var total int64
 		err := row.Scan(&total, &s.Collisions.LastProvider)
@@ -181,33 +171,16 @@ func (s *Sample) queueOnce(batch *pgx.Batch, w window) {
 	})
 }
 
-func scanCount(row pgx.CollectableRow, c *ProviderCount) error { return row.Scan(&c.Provider, &c.Rows) }
-
-// into collects a query's rows.
-func into[T any](list *[]T, scan func(pgx.CollectableRow, *T) error) func(pgx.Rows) error {
+// into collects a query's rows, whose columns stand in the order of the fields.
+func into[T any](list *[]T) func(pgx.Rows) error {
 	return func(rows pgx.Rows) (err error) {
-		*list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (one T, err error) {
-			err = scan(row, &one)
-			return one, err
-		})
+		*list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 		return err
 	}
 }
 
-// seconds scans a number of them.
-type seconds struct{ *time.Duration }
-
-func (s seconds) Scan(value any) error {
-	number, is := value.(float64)
-	if !is {
-		return fmt.Errorf("%T is no number of seconds", value)
-	}
-	*s.Duration = time.Duration(number * float64(time.Second))
-	return nil
-}
-
 // Sample holds counts of the tables at one moment. Counts that could be large
-// stop at a limit.
+// stop at a limit. Ages are in seconds.
 type Sample struct {
 	Queues     []Queue
 	Claims     []Claims
@@ -226,14 +199,14 @@ type Queue struct {
 	Provider string
 	Waiting  int // for their time
 	Due      int
-	Oldest   time.Duration // how long the oldest due row has been due
+	Oldest   float64 // how long the oldest due row has been due
 }
 
 // Claims counts the rows in progress for one provider.
 type Claims struct {
 	Provider string
 	Rows     int64
-	Oldest   time.Duration
+	Oldest   float64
 	Long     int64 // rows in progress for longer than a minute
 }
 
@@ -246,7 +219,7 @@ type ProviderCount struct {
 // Sagas are the agent runs that go back, or could not.
 type Sagas struct {
 	Begun, Failed int
-	OldestBegun   time.Duration
+	OldestBegun   float64
 }
 
 // Incidents counts those of one kind that are neither acknowledged nor
@@ -254,8 +227,8 @@ type Sagas struct {
 type Incidents struct {
 	Kind          string
 	Open          int
-	Oldest        time.Duration
-	OldestUnpaged time.Duration // of those that no channel was notified of
+	Oldest        float64
+	OldestUnpaged float64 // of those that no channel was notified of
 }
 
 // Table is one of the tables that change much.
@@ -270,8 +243,8 @@ type Table struct {
 type Pin struct {
 	Holder       string
 	XID          string
-	Transactions int64         // how many have begun since
-	Held         time.Duration // 0 where this role may not see it
+	Transactions int64   // how many have begun since
+	Held         float64 // 0 where this role may not see it
 }
 
 // Collisions are refused enqueues of a known key with another payload.
@@ -299,7 +272,7 @@ func (p pins) see(seen []Pin, now time.Time) {
 		if p[pin.Holder].xid != pin.XID {
 			p[pin.Holder] = pinned{pin.XID, now}
 		}
-		pin.Held = max(pin.Held, now.Sub(p[pin.Holder].since))
+		pin.Held = max(pin.Held, now.Sub(p[pin.Holder].since).Seconds())
 	}
 	for holder := range p {
 		if !there[holder] {
@@ -334,7 +307,7 @@ func (c *Census) Count(counters prometheus.Gatherer) { c.minutes.counters = coun
 func (m *minutes) saw(rows map[string]*providerRows) {
 	for label, row := range rows {
 		if label != unconfigured {
-			m.oldest[label] = max(m.oldest[label], row.oldestDue.Seconds())
+			m.oldest[label] = max(m.oldest[label], row.oldestDue)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"maps"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -44,7 +43,8 @@ func SharedAccounts(one, other string) ([]Shared, error) {
 		if err != nil {
 			return nil, invalid([]*Error{{File: path, Message: fmt.Sprintf("cannot be read: %s", reason(err))}})
 		}
-		if err := yaml.Unmarshal(content, &files[i]); err != nil {
+		root, problem := parse(path, content)
+		if problem != nil || root != nil && yaml.NodeToValue(root, &files[i]) != nil {
 			return nil, invalid([]*Error{{File: path, Message: "is no configuration; drainer config validate --config says where"}})
 		}
 	}
@@ -117,25 +117,14 @@ func texts(name string, value any) (all []string) {
 	return all
 }
 
-var reference = regexp.MustCompile(`\$\{[^}]*\}`)
+// webAddress has the parts of a URL: scheme, login, host and the rest. A reference may stand in its login.
+var webAddress = regexp.MustCompile(`^(\w[\w+.-]*://)(?:((?:\$\{[^}]*\}|[^/?#@])*)@)?([^/?#]*)(.*)$`)
 
-// withoutLogin splits user and password from an address. References stay as they are
-// written.
+// withoutLogin splits user and password from an address.
 func withoutLogin(address string) (where, login string) {
-	var written []string // pairs of a placeholder that a URL can hold and its reference
-	marked := reference.ReplaceAllStringFunc(address, func(text string) string {
-		mark := fmt.Sprintf("reference%dx", len(written)/2)
-		written = append(written, mark, text)
-		return mark
-	})
-	parsed, err := url.Parse(marked)
-	if err != nil || parsed.Host == "" {
+	parts := webAddress.FindStringSubmatch(address)
+	if parts == nil {
 		return address, ""
 	}
-	if parsed.User != nil {
-		login = parsed.User.String()
-	}
-	parsed.User, parsed.Host, parsed.Path = nil, strings.ToLower(parsed.Host), strings.TrimRight(parsed.Path, "/")
-	back := strings.NewReplacer(written...)
-	return back.Replace(parsed.String()), back.Replace(login)
+	return parts[1] + strings.ToLower(parts[3]) + strings.TrimRight(parts[4], "/"), parts[2]
 }

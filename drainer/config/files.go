@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -58,7 +59,33 @@ const maxFile = 16 << 20
 var (
 	errHuge   = errors.New("it is larger than 16 MiB")
 	errIsPipe = errors.New("it is a pipe or a device, which a running daemon does not read")
+	errSilent = errors.New("it is a pipe or a device, and its text did not end within 30s")
 )
+
+// pipeWait is long enough to ask a vault, and a person for a passphrase.
+const pipeWait = 30 * time.Second
+
+// ReadFile reads the text of a file that the configuration or a flag names. The file may be a pipe, such as a shell's
+// <(command).
+func ReadFile(path string) ([]byte, error) {
+	content, err := (&sources{read: map[string]source{}}).readFile(path)
+	return bytes.TrimPrefix(content, []byte(byteOrderMark)), err
+}
+
+// readWithin gives up a pipe without a writer, which can block already while it is opened.
+func readWithin(wait time.Duration, path string) ([]byte, error) {
+	read := make(chan source, 1)
+	go func() {
+		content, err := readWhole(path)
+		read <- source{content, err}
+	}()
+	select {
+	case got := <-read:
+		return got.content, got.err
+	case <-time.After(wait):
+		return nil, errSilent
+	}
+}
 
 func readWhole(path string) ([]byte, error) {
 	file, err := os.Open(path)
@@ -104,7 +131,7 @@ func (s *sources) readAnew(path string) (file File, content []byte, err error) {
 	case s.noPipes:
 		return File{path, Version{absent: true}}, nil, errIsPipe
 	}
-	content, err = readWhole(path)
+	content, err = readWithin(pipeWait, path)
 	return File{path, Version{once: true}}, content, err
 }
 

@@ -195,7 +195,7 @@ func TestTwoFilesThatReachOneAccountAreFound(t *testing.T) {
 func TestTwoFilesOfOneOutboxShareItsKeys(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "drainer.yaml")
-	if err := os.WriteFile(file, []byte(strings.Replace(accountFile, "${env:DATABASE_URL}", "postgres://db/app", 1)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.NewReplacer("version: 1\n", "\ufeff", "${env:DATABASE_URL}", "postgres://db/app").Replace(accountFile)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := config.SharedAccounts(file, file); err != nil || len(got) != 0 {

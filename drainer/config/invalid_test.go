@@ -56,6 +56,9 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 		"empty file":    {"", []string{"1:1: version: this drainer reads format 1; write version: 1"}},
 		"not a mapping": {"- a\n", []string{"1:1: want a block of fields, one `name: value` a line"}},
 		"not YAML":      {"version: 1\nworker: {lease: 15s\n", []string{"2:9: could not find flow mapping end token '}'"}},
+		"UTF-16":        {"\xff\xfev\x00e\x00", []string{"1:1: the file is UTF-16; save it as UTF-8"}},
+		"bracket bomb":  {"version: 1\nx: " + strings.Repeat("[{a: ", 100_000), []string{"2:254: more than 100 levels are nested here; flatten them"}},
+		"list bomb":     {"version: 1\nx:\n" + strings.Repeat("- ", 100_000), []string{"3:201: more than 100 levels are nested here; flatten them"}},
 		"duplicate key": {"version: 1\nserver: {}\nversion: 1\n", []string{`3:1: mapping key "version" already defined at [1:1]`}},
 		"a log": {"version: 1\nlog: {level: loud, format: xml, completed_every: 0}\n", []string{
 			"2:14: log.level: want info, warn or error", "2:28: log.format: want json or text", "2:50: log.completed_every: want 1 or more",
@@ -516,7 +519,7 @@ func checkStrict(t *testing.T, content []byte, registry dispatch.Registry, schem
 		t.Errorf("an unknown field is let through behind %q", content)
 	}
 	var file any
-	if err := yaml.Unmarshal(content, &file); err != nil {
+	if err := yaml.Unmarshal(bytes.TrimPrefix(content, []byte(byteOrderMark)), &file); err != nil {
 		t.Fatal(err)
 	}
 	text, err := json.Marshal(file)

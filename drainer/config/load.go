@@ -11,6 +11,7 @@ package config
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"iter"
@@ -23,7 +24,6 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -43,6 +43,7 @@ type Config struct {
 	Unconfigured  Unconfigured
 	Misconfigured Misconfigured
 	History       History
+	Digests       Digests             // of all that is written in the file, references unread
 	Lossless      bool                // a failover of the database loses no commit
 	Providers     []dispatch.Provider // in the order of the file
 	Pages         []Page              // in the order of the file
@@ -57,6 +58,49 @@ type Unread struct {
 	Path       string   // of the field, such as providers.stripe.http.headers.Authorization
 	Provider   string   // that the field is about, if it is one
 	References []string // as they are written: env:STRIPE_KEY
+}
+
+// Digests are of what is written in each block of a file, and in that of each provider: providers.NAME. They are keyed
+// before others see them.
+type Digests map[string][sha256.Size]byte
+
+// Sum is the same in whichever order a file has its blocks and its providers.
+func (d Digests) Sum() []byte {
+	sum := sha256.New()
+	for _, block := range slices.Sorted(maps.Keys(d)) {
+		fmt.Fprintf(sum, "%q %x\n", block, d[block])
+	}
+	return sum.Sum(nil)
+}
+
+// digestsOf is asked before references are read: their values may rightly differ by replica.
+func digestsOf(root ast.Node) Digests {
+	digests := Digests{}
+	each := func(node ast.Node, do func(name string, value ast.Node)) bool {
+		mapping, ok := node.(ast.MapNode)
+		if ok {
+			for entry := mapping.MapRange(); entry.Next(); {
+				do(keyName(entry.Key()), entry.Value())
+			}
+		}
+		return ok
+	}
+	digest := func(name string, value ast.Node) { digests[name] = sha256.Sum256([]byte(value.String())) }
+	isMapping := each(root, func(block string, value ast.Node) {
+		isSplit := block == "providers" && each(value, func(provider string, value ast.Node) { digest("providers."+provider, value) })
+		if !isSplit {
+			digest(block, value)
+		}
+	})
+	// What an alias stands for may be written in another block: then all of the file counts for each.
+	if root != nil && (!isMapping || len(ast.Filter(ast.AliasType, root)) > 0) {
+		whole := root.String()
+		for name, own := range digests {
+			digests[name] = sha256.Sum256([]byte(string(own[:]) + whole))
+		}
+		digest("", root)
+	}
+	return digests
 }
 
 // Retentions returns the retention of each tool in the file, by full name.
@@ -81,6 +125,25 @@ func (c *Config) Tools() iter.Seq2[string, dispatch.Policy] {
 			}
 		}
 	}
+}
+
+// Provider finds one by its name. Without a configuration there is none.
+func (c *Config) Provider(name string) (provider dispatch.Provider, known bool) {
+	if c == nil {
+		return provider, false
+	}
+	at := slices.IndexFunc(c.Providers, func(p dispatch.Provider) bool { return p.Name == name })
+	if at < 0 {
+		return provider, false
+	}
+	return c.Providers[at], true
+}
+
+// Policy finds what the configuration promises about a provider's operation.
+func (c *Config) Policy(provider, operation string) (policy dispatch.Policy, known bool) {
+	found, _ := c.Provider(provider)
+	policy, known = found.Tools[operation]
+	return policy, known
 }
 
 // Uncompensated lists the tools that act and have neither compensate_with nor
@@ -155,24 +218,24 @@ type rootBlock struct {
 	Database      databaseBlock `yaml:"database" jsonschema_description:"The Postgres database that holds the outbox."`
 	Worker        Worker        `yaml:"worker" jsonschema_description:"Heartbeats, lease and shutdown of a worker."`
 	Server        Server        `yaml:"server" jsonschema_description:"The HTTP listener of /metrics, /livez and /readyz."`
-	Console       Console       `yaml:"console" jsonschema_description:"The web page, served by the daemon itself. It is off unless listen is given."`
-	Log           Log           `yaml:"log" jsonschema_description:"The lines that a daemon writes to standard error."`
+	Console       Console       `yaml:"console" jsonschema_description:"The web page in the daemon. Without listen it is off."`
+	Log           Log           `yaml:"log" jsonschema_description:"The lines on standard error."`
 	Egress        egressBlock   `yaml:"egress" jsonschema_description:"Allowed destinations; a provider's own egress overrides it, field by field."`
 	Unconfigured  Unconfigured  `yaml:"unconfigured" jsonschema_description:"For intents of an operation that a provider of this file does not have."`
-	Misconfigured Misconfigured `yaml:"misconfigured" jsonschema_description:"For intents that wait because a provider refuses its credentials or forbids an operation, or because no intent of an operation can be rendered."`
-	Failover      string        `yaml:"failover" jsonschema:"enum=lossless" jsonschema_description:"lossless: a failover loses no commit, because every standby that may be promoted is synchronous. Nothing waits for an operator then, unless a daemon misses a commit."`
+	Misconfigured Misconfigured `yaml:"misconfigured" jsonschema_description:"For intents that wait because a provider refuses credentials or forbids an operation, or because no intent of an operation can be rendered."`
+	Failover      string        `yaml:"failover" jsonschema:"enum=lossless" jsonschema_description:"Every standby that may be promoted is synchronous: nothing waits for an operator after a failover, unless a daemon misses a commit."`
 	History       History       `yaml:"history" jsonschema_description:"How lost commits of the database are noticed."`
-	Retention     Retention     `yaml:"retention" jsonschema_description:"How long settled intents and their keys are kept: a duration, or a block. An intent that is enqueued again later acts again."`
+	Retention     Retention     `yaml:"retention" jsonschema_description:"How long settled intents and their keys are kept. Enqueued again later, they act again."`
 	Providers     list          `yaml:"providers" jsonschema_description:"The part of a tool name before its first slash."`
-	Pages         []pageBlock   `yaml:"pages" jsonschema_description:"Channels that get incidents, at most 16. Without one, incidents are only listed and counted."`
-	PageRepeat    time.Duration `yaml:"page_repeat" jsonschema:"default=30m" jsonschema_description:"How often an open group of incidents is paged again. Alertmanager gets it every minute and repeats by its own settings."`
+	Pages         []pageBlock   `yaml:"pages" jsonschema_description:"Channels that get incidents, at most 16. Without one, they are only listed and counted."`
+	PageRepeat    time.Duration `yaml:"page_repeat" jsonschema:"default=30m" jsonschema_description:"How often an open group of incidents is paged again. Alertmanager repeats by its own settings."`
 }
 
 type databaseBlock struct {
-	URL             string        `yaml:"url" jsonschema_description:"Its URL, usually \"${env:DATABASE_URL}\", which is also the default. --database-url overrides the whole block."`
-	Password        string        `yaml:"password" jsonschema_description:"The password, where it is not part of the URL: ${file:/run/secrets/password}. Not with password_command."`
-	PasswordCommand []string      `yaml:"password_command" jsonschema:"minItems=1" jsonschema_description:"A program that prints the password, and its arguments, without a shell. It runs before a connect, for at most 15s. A name without a slash is looked for on the PATH, others are absolute."`
-	PasswordTTL     time.Duration `yaml:"password_ttl" jsonschema:"default=1m" jsonschema_description:"How long a printed password is used for further connects. One that is refused is not used again."`
+	URL             string        `yaml:"url" jsonschema_description:"Its URL. Default: ${env:DATABASE_URL}. --database-url overrides the whole block."`
+	Password        string        `yaml:"password" jsonschema_description:"The password, if the URL has none: ${file:/run/secrets/password}. Not with password_command."`
+	PasswordCommand []string      `yaml:"password_command" jsonschema:"minItems=1" jsonschema_description:"A program that prints the password within 15s, with its arguments and without a shell. On the PATH, or absolute."`
+	PasswordTTL     time.Duration `yaml:"password_ttl" jsonschema:"default=1m" jsonschema_description:"How long further connects use a printed password. A refused one is not used again."`
 	Schema          string        `yaml:"schema" jsonschema:"enum=outbox,default=outbox" jsonschema_description:"The schema of the outbox."`
 }
 
@@ -186,22 +249,23 @@ type Worker struct {
 // Server is the HTTP listener of /metrics, /livez and /readyz.
 type Server struct {
 	Listen           string `yaml:"listen" jsonschema_description:"host:port; without a host, every address. Default: $DRAINER_LISTEN, which the image sets to :9464, else 127.0.0.1:9464."`
-	Debug            string `yaml:"debug" jsonschema_description:"host:port on loopback where /debug/pprof/ answers with profiles of the process. Default: none."`
-	NativeHistograms bool   `yaml:"native_histograms" jsonschema_description:"Offers each histogram in Prometheus's native form too, to scrapers that ask for it."`
+	Debug            string `yaml:"debug" jsonschema_description:"host:port on loopback for /debug/pprof/. Default: none."`
+	NativeHistograms bool   `yaml:"native_histograms" jsonschema_description:"Offers histograms in Prometheus's native form, too."`
 }
 
 // Console is the web page that a daemon serves. [Console.Listen] is empty where it serves none.
 type Console struct {
 	Listen       string      `yaml:"listen" jsonschema_description:"host:port, such as 127.0.0.1:9465. An address that other machines reach needs tokens, oidc or trust_proxy."`
-	DatabaseFile string      `yaml:"database_file" jsonschema_description:"A file with the URL of the console's own login, of the role outbox_operator. It is read at each connect. Default: the daemon's login, which can read every page and change nothing."`
+	DatabaseFile string      `yaml:"database_file" jsonschema_description:"A file with the URL of a login of the role outbox_operator, read at each connect. Default: the daemon's login, which shows every page and can change nothing."`
 	Tokens       string      `yaml:"tokens" jsonschema_description:"A file of people and their tokens."`
 	OIDC         ConsoleOIDC `yaml:"oidc" jsonschema_description:"People log in at an OpenID Connect issuer."`
-	TrustProxy   []string    `yaml:"trust_proxy" jsonschema_description:"Ranges of the addresses of a proxy that authenticates people."`
+	TrustProxy   []string    `yaml:"trust_proxy" jsonschema_description:"Address ranges of a proxy that authenticates people."`
 	UserHeader   string      `yaml:"user_header" jsonschema:"default=X-Forwarded-User" jsonschema_description:"The header in which the proxy names the person."`
 	GroupHeader  string      `yaml:"group_header" jsonschema:"default=X-Forwarded-Groups" jsonschema_description:"The header in which it names groups, between commas."`
 	Operators    string      `yaml:"operators" jsonschema_description:"The group whose members may change things."`
-	Viewers      string      `yaml:"viewers" jsonschema_description:"The group whose members may read. Default: every person who is authenticated."`
+	Viewers      string      `yaml:"viewers" jsonschema_description:"The group whose members may read. Default: all who are authenticated."`
 	Redact       []string    `yaml:"redact" jsonschema_description:"Paths that are never shown, such as .card.number, .items[].secret or .*.token."`
+	TraceURL     string      `yaml:"trace_url" jsonschema_description:"The address of a trace in the tracing system's pages, with {trace_id} in it. Intents with a trace link to it. Viewers see it: it must hold no credentials."`
 }
 
 // ConsoleOIDC is the console's registration at an issuer.
@@ -215,24 +279,24 @@ type ConsoleOIDC struct {
 
 // Log chooses the lines that a daemon writes.
 type Log struct {
-	Level          string `yaml:"level" jsonschema:"enum=info,enum=warn,enum=error,default=info" jsonschema_description:"The least level of a line that is written: info, warn or error. Completed attempts and retries are info."`
-	Format         string `yaml:"format" jsonschema:"enum=json,enum=text" jsonschema_description:"json or text. Default: text on a terminal, else json."`
-	CompletedEvery int    `yaml:"completed_every" jsonschema:"minimum=1,default=1" jsonschema_description:"Of so many completed attempts one gets its line. Other outcomes always get theirs. outbox.attempt and the metrics have all."`
+	Level          string `yaml:"level" jsonschema:"enum=info,enum=warn,enum=error,default=info" jsonschema_description:"The lowest level that is written. Completed attempts and retries are info."`
+	Format         string `yaml:"format" jsonschema:"enum=json,enum=text" jsonschema_description:"Default: text on a terminal, else json."`
+	CompletedEvery int    `yaml:"completed_every" jsonschema:"minimum=1,default=1" jsonschema_description:"One in so many completed attempts gets a line; other outcomes always do. outbox.attempt and the metrics have all."`
 }
 
 // Unconfigured is about intents for an operation that a configured provider does not have.
 type Unconfigured struct {
-	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=7d" jsonschema_description:"Such an intent waits for a worker that has the operation. After this time it fails, and its run goes on. Intents of a provider that no file names wait forever."`
+	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=7d" jsonschema_description:"Without a worker that has the operation, such an intent fails after this time, and its run goes on. Intents of a provider that no file names wait forever."`
 }
 
 // Misconfigured is about intents that wait for a configuration that works.
 type Misconfigured struct {
-	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=1d" jsonschema_description:"The longest time that such an intent waits. After it, it fails as it would have without the wait, and its run may be rolled back."`
+	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=1d" jsonschema_description:"The longest time that such an intent waits. Then it fails, and on_failure counts."`
 }
 
 // History is about commits that the database may lose.
 type History struct {
-	Witness string `yaml:"witness" jsonschema_description:"A file of this daemon alone, on a disk that outlives it and is restored with no backup of the database. The daemon writes there at each heartbeat how far it saw the database's history, and compares at its start."`
+	Witness string `yaml:"witness" jsonschema_description:"A file of this daemon alone, on a disk that outlives it and is in no backup of the database. It holds how far the daemon saw the database's history, and is compared at the start."`
 }
 
 // Retention is how long settled intents are kept, and their keys recognised: an intent that
@@ -245,17 +309,17 @@ type Retention struct {
 
 // pageBlock holds one channel.
 type pageBlock struct {
-	Name         string             `yaml:"name" jsonschema_description:"Its name in metrics and logs. Default: its kind. Two of one kind need names."`
+	Name         string             `yaml:"name" jsonschema_description:"Its name in metrics and logs. Default: its kind. Two of a kind need names."`
 	Match        matchBlock         `yaml:"match" jsonschema_description:"The incidents that it gets: those that every list here has. Default: every incident of the severity page."`
 	PagerDuty    *pagerDutyBlock    `yaml:"pagerduty" jsonschema_description:"PagerDuty, through its Events API v2."`
 	Slack        *slackBlock        `yaml:"slack" jsonschema_description:"A Slack incoming webhook."`
 	Alertmanager *alertmanagerBlock `yaml:"alertmanager" jsonschema_description:"An Alertmanager, through its API v2. An acknowledgement ends the alert."`
-	Webhook      *webhookBlock      `yaml:"webhook" jsonschema_description:"Any receiver of signed messages as Standard Webhooks specifies them."`
+	Webhook      *webhookBlock      `yaml:"webhook" jsonschema_description:"A receiver of messages signed as Standard Webhooks specifies."`
 }
 
 type matchBlock struct {
 	Kinds      []incident.Kind     `yaml:"kinds" jsonschema_description:"Kinds of incidents, such as outcome_unknown."`
-	Severities []incident.Severity `yaml:"severities" jsonschema_description:"Instead of kinds: all that are of these severities. Default: page."`
+	Severities []incident.Severity `yaml:"severities" jsonschema_description:"Instead of kinds: all of these severities. Default: page."`
 	Providers  []string            `yaml:"providers" jsonschema_description:"Names of providers. Default: all."`
 	Tools      []string            `yaml:"tools" jsonschema_description:"Names of tools, as provider/operation. Default: all."`
 }
@@ -282,12 +346,12 @@ type providerBlock struct {
 	Adapter        string          `yaml:"adapter" jsonschema:"required" jsonschema_description:"The protocol. Its settings are in a block of the same name."`
 	Concurrency    int             `yaml:"concurrency" jsonschema:"minimum=1,maximum=10000,default=32" jsonschema_description:"Requests in flight, over all workers together."`
 	Timeout        time.Duration   `yaml:"timeout" jsonschema:"default=30s" jsonschema_description:"The longest time for one dispatch; after it the outcome is ambiguous."`
-	RateLimit      *rateLimitBlock `yaml:"rate_limit" jsonschema_description:"How many requests may start, over all workers together. Default: any number."`
+	RateLimit      *rateLimitBlock `yaml:"rate_limit" jsonschema_description:"Requests that may start, over all workers together. Default: any number."`
 	CircuitBreaker breakerBlock    `yaml:"circuit_breaker" jsonschema_description:"When all workers stop sending to a provider, or to one of its operations."`
 	Egress         egressBlock     `yaml:"egress" jsonschema_description:"Allowed destinations of this provider."`
 	TLS            tlsBlock        `yaml:"tls" jsonschema_description:"TLS with this provider."`
 	Idempotency    namespaceBlock  `yaml:"idempotency" jsonschema_description:"Separates the keys of two outboxes on one account."`
-	Fallback       string          `yaml:"fallback" jsonschema_description:"A provider that serves while this one's circuit breaker is open. It has every operation of this one, with the same class, and no fallback."`
+	Fallback       string          `yaml:"fallback" jsonschema_description:"A provider that serves while this one's circuit breaker is open. It has all operations of this one, with the same classes, and no fallback."`
 	Tools          list            `yaml:"tools" jsonschema:"required" jsonschema_description:"The part of a tool name after its first slash."`
 }
 
@@ -297,10 +361,10 @@ type rateLimitBlock struct {
 }
 
 type breakerBlock struct {
-	FailureRate         float64       `yaml:"failure_rate" jsonschema:"minimum=0.01,maximum=1,default=0.5" jsonschema_description:"Share of an operation's intents that must fail, at one worker, to open the breaker of that operation for all: with a timeout, a 5xx or an overload."`
-	Window              time.Duration `yaml:"window" jsonschema:"default=30s" jsonschema_description:"The newest time, of which intents are counted for failure_rate. Each counts once, however often it is tried."`
-	MinimumIntents      int           `yaml:"minimum_intents" jsonschema:"minimum=1,maximum=1000,default=10" jsonschema_description:"Intents in the window, below which failure_rate opens nothing."`
-	ConsecutiveFailures int           `yaml:"consecutive_failures" jsonschema:"minimum=1,maximum=10000,default=5" jsonschema_description:"Overloads in a row at one worker that open the breaker of the whole provider for all: a 429, 503 or 529, or no connection. It cannot be switched off; 10000 comes close."`
+	FailureRate         float64       `yaml:"failure_rate" jsonschema:"minimum=0.01,maximum=1,default=0.5" jsonschema_description:"Share of an operation's intents that must fail at one worker, with a timeout, a 5xx or an overload, to shut the operation for all."`
+	Window              time.Duration `yaml:"window" jsonschema:"default=30s" jsonschema_description:"The time over which failure_rate counts intents, each once, however often it is tried."`
+	MinimumIntents      int           `yaml:"minimum_intents" jsonschema:"minimum=1,maximum=1000,default=10" jsonschema_description:"With fewer intents in the window, failure_rate shuts nothing."`
+	ConsecutiveFailures int           `yaml:"consecutive_failures" jsonschema:"minimum=1,maximum=10000,default=5" jsonschema_description:"Overloads in a row at one worker (429, 503, 529, no connection) that shut the provider for all. It cannot be switched off; 10000 comes close."`
 	CoolDown            time.Duration `yaml:"cool_down" jsonschema:"default=10s" jsonschema_description:"Time until one request tests what is shut; a longer Retry-After counts."`
 }
 
@@ -311,20 +375,20 @@ type namespaceBlock struct {
 type toolBlock struct {
 	Idempotency    idempotencyBlock   `yaml:"idempotency" jsonschema:"required" jsonschema_description:"What a repeated call does. It decides whether an ambiguous failure may be retried."`
 	Retry          retryBlock         `yaml:"retry" jsonschema_description:"Retries: Full Jitter, with Retry-After as a floor."`
-	PayloadSchema  *payloadSchema     `yaml:"payload_schema" jsonschema_description:"A JSON Schema, as a block or as text such as ${file:/etc/drainer/charge.schema.json}. A payload that violates it is never sent."`
+	PayloadSchema  *payloadSchema     `yaml:"payload_schema" jsonschema_description:"A JSON Schema, as a block or from ${file:/etc/drainer/charge.schema.json}. A payload that violates it is never sent."`
 	Lookup         *lookupBlock       `yaml:"lookup" jsonschema_description:"Asks the provider whether an attempt in doubt had its effect. Without it the intent is unknown once it cannot be retried."`
 	CompensateWith *compensationBlock `yaml:"compensate_with" jsonschema_description:"The undo of the effect."`
 	Compensation   string             `yaml:"compensation" jsonschema:"enum=none" jsonschema_description:"none: there is nothing to undo. With neither this nor compensate_with, a rollback that reaches this tool ends as compensation_failed."`
 	ReversalWindow *time.Duration     `yaml:"reversal_window" jsonschema_description:"How long after the effect it can still be undone, such as 72h."`
 	OnFailure      string             `yaml:"on_failure" jsonschema:"enum=compensate,enum=dead_letter,default=compensate" jsonschema_description:"When an intent fails for good. compensate: its run is rolled back. dead_letter: it waits for an operator."`
 	OnRefused      string             `yaml:"on_refused" jsonschema:"enum=dead_letter,enum=compensate,default=dead_letter" jsonschema_description:"When drainer itself refuses an intent. dead_letter: that intent alone fails, with an incident. compensate: its run is rolled back; then any agent can have any run rolled back."`
-	OnFirstReplay  string             `yaml:"on_first_replay" jsonschema:"enum=incident,enum=accept" jsonschema_description:"When the provider answers an intent's first attempt from its memory of the key. The intent is completed either way. incident, the default of key_idempotent tools: an incident is opened. accept: it is only counted."`
+	OnFirstReplay  string             `yaml:"on_first_replay" jsonschema:"enum=incident,enum=accept" jsonschema_description:"When the provider answers an intent's first attempt from its memory of the key. The intent is completed. incident, the default of key_idempotent tools: an incident is opened, too. accept: it is only counted."`
 	Retention      *time.Duration     `yaml:"retention" jsonschema_description:"How long settled intents of this tool are kept, at least the ttl of its keys."`
 }
 
 type lookupBlock struct {
 	Tool   string         `yaml:"tool" jsonschema:"required" jsonschema_description:"A read_only operation of the same provider."`
-	Margin *time.Duration `yaml:"margin" jsonschema:"default=30s" jsonschema_description:"Added to the last attempt's deadline. Absence is believed only after that."`
+	Margin *time.Duration `yaml:"margin" jsonschema:"default=30s" jsonschema_description:"Time after the last attempt's deadline. Before that, absence is not believed."`
 }
 
 type compensationBlock struct {
@@ -342,13 +406,13 @@ type retryBlock struct {
 	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,maximum=10000,default=8" jsonschema_description:"Attempts in all, the first included."`
 	Base        time.Duration `yaml:"base" jsonschema:"default=500ms" jsonschema_description:"Upper bound of the first delay. It doubles with each attempt."`
 	Cap         time.Duration `yaml:"cap" jsonschema:"default=10m" jsonschema_description:"The bound grows no further."`
-	MaxWait     time.Duration `yaml:"max_wait" jsonschema:"default=24h" jsonschema_description:"The longest wait that a provider may ask for. A longer one becomes this one, with a warning in the log."`
+	MaxWait     time.Duration `yaml:"max_wait" jsonschema:"default=24h" jsonschema_description:"The longest wait that a provider may ask for. A longer one is cut to this, and logged."`
 }
 
 // Load reads a file, fills in defaults, expands secrets and builds the adapters. It returns
 // every mistake in one *InvalidError. Config and InvalidError list the files that were read.
 func Load(path string, registry dispatch.Registry) (*Config, error) {
-	return loadAll(path, registry, &sources{read: map[string]source{}}, everything)
+	return loadFrom(path, registry, false, everything)
 }
 
 // LoadWithoutSecrets is Load for commands that send nothing: it reads no credential of
@@ -356,31 +420,28 @@ func Load(path string, registry dispatch.Registry) (*Config, error) {
 // provider that needs what was not read has a nil Adapter. All other references
 // are read, because they may decide what may be done with an intent.
 func LoadWithoutSecrets(path string, registry dispatch.Registry, database bool) (*Config, error) {
-	wanted := policiesAlone
-	if database {
-		wanted = policiesAndDatabase
-	}
-	return loadAll(path, registry, &sources{read: map[string]source{}}, wanted)
+	return loadFrom(path, registry, false, wanted{database: database})
+}
+
+// Reload is Load for a running daemon. It reads no pipe and no device: that could block
+// without a notice. It reads no login of the database either, which is read at each connect.
+func Reload(path string, registry dispatch.Registry) (*Config, error) {
+	return loadFrom(path, registry, true, wanted{providers: true})
 }
 
 // wanted says whose references are read.
 type wanted struct{ providers, database bool }
 
-var (
-	everything          = wanted{providers: true, database: true}
-	allButDatabase      = wanted{providers: true}
-	policiesAndDatabase = wanted{database: true}
-	policiesAlone       = wanted{}
-)
+var everything = wanted{providers: true, database: true}
 
-// Reload is Load for a running daemon. It reads no pipe and no device: that could block
-// without a notice. It reads no login of the database either, which is read at each connect.
-func Reload(path string, registry dispatch.Registry) (*Config, error) {
-	return loadAll(path, registry, &sources{read: map[string]source{}, noPipes: true}, allButDatabase)
-}
-
-func loadAll(path string, registry dispatch.Registry, sources *sources, wanted wanted) (*Config, error) {
-	config, err := loadFrom(path, registry, sources, wanted)
+func loadFrom(path string, registry dispatch.Registry, noPipes bool, wanted wanted) (config *Config, err error) {
+	sources := &sources{read: map[string]source{}, noPipes: noPipes}
+	content, err := sources.readFile(path)
+	if err != nil {
+		err = invalid([]*Error{{File: path, Message: fmt.Sprintf("cannot be read: %s; correct --config", reason(err))}})
+	} else {
+		config, err = load(path, content, registry, &secrets{lookupEnv: os.LookupEnv, readFile: sources.readFile, readUnwatched: readTogether(noPipes)}, wanted)
+	}
 	var mistakes *InvalidError
 	if errors.As(err, &mistakes) {
 		mistakes.Files = sources.files
@@ -392,19 +453,12 @@ func loadAll(path string, registry dispatch.Registry, sources *sources, wanted w
 	return config, nil
 }
 
-func loadFrom(path string, registry dispatch.Registry, sources *sources, wanted wanted) (*Config, error) {
-	content, err := sources.readFile(path)
-	if err != nil {
-		return nil, invalid([]*Error{{File: path, Message: fmt.Sprintf("cannot be read: %s; correct --config", reason(err))}})
-	}
-	return load(path, content, registry, &secrets{lookupEnv: os.LookupEnv, readFile: sources.readFile, readUnwatched: readTogether(sources.noPipes)}, wanted)
-}
-
 func load(name string, content []byte, registry dispatch.Registry, secrets *secrets, wanted wanted) (*Config, error) {
 	root, problem := parse(name, content)
 	if problem != nil {
 		return nil, invalid([]*Error{problem})
 	}
+	digests := digestsOf(root)
 	r := newReader(name, secrets)
 	r.adapters, r.usesDatabase, secrets.later = registry, wanted.database, !wanted.providers
 	root = (&resolver{reader: r, anchors: map[string]ast.Node{}}).resolve(root)
@@ -412,23 +466,9 @@ func load(name string, content []byte, registry dispatch.Registry, secrets *secr
 	if err := invalid(r.problems); err != nil {
 		return nil, err
 	}
+	config.Digests = digests
 	config.Secrets, config.Unread = secrets.revealed, r.unread
 	return config, nil
-}
-
-func parse(name string, content []byte) (ast.Node, *Error) {
-	file, err := parser.ParseBytes(content, 0)
-	if err != nil {
-		return nil, syntaxError(name, err)
-	}
-	switch len(file.Docs) {
-	case 0:
-		return nil, nil
-	case 1:
-		return file.Docs[0].Body, nil
-	default:
-		return nil, &Error{File: name, Line: 1, Column: 1, Message: "the file holds several YAML documents; keep one"}
-	}
 }
 
 func (r *reader) root(f field, registry dispatch.Registry) *Config {

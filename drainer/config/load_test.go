@@ -31,6 +31,7 @@ console:
   operators: on-call
   viewers: staff
   redact: [.card]
+  trace_url: "https://traces.example/{trace_id}"
 log: {level: warn, format: text, completed_every: 100}
 retention: {default: 30d, max_run: 300d}
 page_repeat: 5m
@@ -114,7 +115,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 		Server:   Server{Listen: "127.0.0.1:9000"},
 		Console: Console{
 			Listen: "127.0.0.1:9465", DatabaseFile: "/run/secrets/console", TrustProxy: []string{"10.0.0.0/8"}, UserHeader: "X-User", GroupHeader: "X-Groups",
-			Operators: "on-call", Viewers: "staff", Redact: []string{".card"}, OIDC: ConsoleOIDC{Groups: "groups"},
+			Operators: "on-call", Viewers: "staff", Redact: []string{".card"}, TraceURL: "https://traces.example/{trace_id}", OIDC: ConsoleOIDC{Groups: "groups"},
 		},
 		Log:           Log{Level: "warn", Format: "text", CompletedEvery: 100},
 		Unconfigured:  Unconfigured{FailAfter: 7 * duration.Day},
@@ -186,6 +187,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 	for i := range got.Providers {
 		want.Providers[i].Digest = got.Providers[i].Digest // has a test of its own
 	}
+	want.Digests = got.Digests
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -212,6 +214,7 @@ func TestLoadFillsInDefaults(t *testing.T) {
 		Retention:     Retention{Default: 90 * duration.Day, MaxRun: 365 * duration.Day, Tools: map[string]time.Duration{}},
 		PageRepeat:    30 * time.Minute,
 		Providers:     []dispatch.Provider{},
+		Digests:       got.Digests,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -276,6 +279,32 @@ func TestLoadReadsFilesAndTheEnvironment(t *testing.T) {
 	}
 	if url, err := loaded.Database.URL.Read(); err != nil || url != "postgres://localhost/outbox" {
 		t.Errorf("got %q, %v", url, err)
+	}
+}
+
+// Editors on Windows put a byte order mark before the first line.
+func TestAByteOrderMarkIsNoPartOfAFile(t *testing.T) {
+	t.Parallel()
+	const mark = "\ufeff"
+	secret := filepath.Join(t.TempDir(), "secret")
+	put(t, secret, mark+"postgres://db/app\n")
+	got, err := load("drainer.yaml", []byte(mark+"version: 1\ndatabase: {url: \"${file:"+secret+"}\"}\n"+providers("p: {adapter: fake, " + wellFormedTool + "}")[len("version: 1\n"):]), fakeRegistry(t), &secrets{readFile: os.ReadFile}, everything)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if url, err := got.Database.URL.Read(); url != "postgres://db/app" {
+		t.Errorf("%q, %v", url, err)
+	}
+	if content, err := ReadFile(secret); err != nil || string(content) != "postgres://db/app\n" {
+		t.Errorf("%q, %v", content, err)
+	}
+}
+
+func TestDeepNestingIsAllowedWhereItCloses(t *testing.T) {
+	t.Parallel()
+	_, err := loadText(t, "version: 1\nx: ["+strings.Repeat("[[[a]]],", 1000)+"]\ny:\n"+strings.Repeat("- - [a]\n", 1000)+strings.Repeat("-\n", 1000))
+	if err == nil || strings.Contains(err.Error(), "nested") {
+		t.Error(err)
 	}
 }
 
@@ -602,6 +631,23 @@ func TestAPipeIsNeverReadAgain(t *testing.T) {
 	}
 }
 
+// Its writer may never come, or never end.
+func TestAPipeIsNotWaitedForForEver(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	writer, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	if content, err := readWithin(time.Millisecond, path); !errors.Is(err, errSilent) || content != nil {
+		t.Errorf("%q, %v", content, err)
+	}
+}
+
 // On-call people have no production secrets. What decides about an intent is read all the same.
 func TestACommandThatSendsNothingNeedsNoSecret(t *testing.T) {
 	t.Parallel()
@@ -612,7 +658,7 @@ providers:
     adapter: fake
     timeout: 5s
     tls: {ca: "${file:/gone/ca.pem}"}
-    fake: {token: "Bearer ${env:GONE_KEY}", labels: {team: "${file:/gone/token}"}}
+    fake: {token: "Bearer ${env:GONE_KEY}", labels: {team: "${file:/gone/token}", api_key: literal-canary}}
     tools:
       charge:
         fake: {path: "/${env:GONE_PATH}"}
@@ -622,7 +668,7 @@ pages: [{slack: {webhook_url: "${env:GONE_SLACK}"}}]
 	read := func(ttl string, wanted wanted) (*Config, error) {
 		return load("drainer.yaml", []byte(strings.ReplaceAll(text, "TTL", ttl)), fakeRegistry(t), fakeSecrets(), wanted)
 	}
-	loaded, err := read("24h", policiesAlone)
+	loaded, err := read("24h", wanted{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -647,17 +693,94 @@ pages: [{slack: {webhook_url: "${env:GONE_SLACK}"}}]
 	if !slices.Equal(unread, want) {
 		t.Errorf("unread: %q", unread)
 	}
-	if len(loaded.Providers) != 1 || loaded.Providers[0].Adapter != nil || len(loaded.Secrets) != 0 {
+	if len(loaded.Providers) != 1 || loaded.Providers[0].Adapter != nil || !slices.Equal(loaded.Secrets, []string{"literal-canary"}) {
 		t.Errorf("%+v", loaded)
 	}
-	if _, err := read("24h", policiesAndDatabase); err == nil || !strings.Contains(err.Error(), "GONE_URL is not set") || strings.Contains(err.Error(), "GONE_KEY") {
+	if _, err := read("24h", wanted{database: true}); err == nil || !strings.Contains(err.Error(), "GONE_URL is not set") || strings.Contains(err.Error(), "GONE_KEY") {
 		t.Errorf("with the database: %v", err)
 	}
-	if _, err := read("${env:GONE_TTL}", policiesAlone); err == nil || !strings.Contains(err.Error(), "GONE_TTL is not set") {
+	if _, err := read("${env:GONE_TTL}", wanted{}); err == nil || !strings.Contains(err.Error(), "GONE_TTL is not set") {
 		t.Errorf("a lifetime decides: %v", err)
 	}
 	if _, err := read("24h", everything); err == nil || strings.Count(err.Error(), "\n") != 5 {
 		t.Errorf("with everything: %v", err)
+	}
+}
+
+func TestATraceURLLeadsToATrace(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "https://traces.example/{trace_id}", "http://localhost:16686/trace/{trace_id}?uiFind=x"} {
+		if err := CheckTraceURL(text); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for _, text := range []string{"https://eve:hunter2@traces.example/{trace_id}", "https://hunter2@traces.example/{trace_id}"} {
+		if err := CheckTraceURL(text); err == nil || !strings.Contains(err.Error(), "login") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for _, text := range []string{"https://traces.example/", "{trace_id}", "javascript:alert('{trace_id}')", "https:///{trace_id}", "https://a b/{trace_id}", "//host/{trace_id}"} {
+		if _, err := loadText(t, "version: 1\nconsole: {listen: 'localhost:1', trace_url: \""+text+"\"}\n"); err == nil || !strings.Contains(err.Error(), "with {trace_id} in it") {
+			t.Errorf("%q is accepted: %v", text, err)
+		}
+	}
+}
+
+// The start reads more references than a reload does, and their values may differ by replica.
+func TestTheDigestOfAFileTellsEverySettingApart(t *testing.T) {
+	t.Parallel()
+	of := func(more string, secrets *secrets, wanted wanted) string {
+		loaded, err := load("drainer.yaml", []byte(provider("adapter: fake\nfake: {token: '${env:TOKEN}'}\ntools: {t: {fake: {path: /}, idempotency: {class: read_only}}}")+more),
+			fakeRegistry(t), secrets, wanted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(loaded.Digests.Sum())
+	}
+	withToken := func(token string) *secrets {
+		fake := fakeSecrets()
+		fake.lookupEnv = func(string) (string, bool) { return token, true }
+		return fake
+	}
+	first := of("", withToken("a-token-of-one"), everything)
+	if len(first) != 32 || first != of("", withToken("a-token-of-another"), wanted{providers: true}) {
+		t.Error("a reload of the same file, or another value of a reference, changes it")
+	}
+	seen := map[string]string{first: "the file"}
+	for _, more := range []string{
+		"database: {password_ttl: 2m}", "worker: {lease: 20s}", "server: {listen: ':1'}", "log: {level: warn}", "retention: 91d", "failover: lossless",
+		"page_repeat: 31m", "page_repeat: 32m", "console: {listen: 'localhost:1', redact: [.card]}", "unconfigured: {fail_after: 8d}", "misconfigured: {fail_after: 2d}",
+	} {
+		digest := of(more+"\n", withToken("a-token-of-one"), everything)
+		if other, is := seen[digest]; is {
+			t.Errorf("%s is not told from %s", more, other)
+		}
+		seen[digest] = more
+	}
+}
+
+func TestTheOrderOfBlocksAndProvidersIsNotInADigest(t *testing.T) {
+	t.Parallel()
+	digests := func(text string) Digests {
+		root, problem := parse("drainer.yaml", []byte(text))
+		if problem != nil {
+			t.Fatal(problem)
+		}
+		return digestsOf(root)
+	}
+	of := func(text string) string { return string(digests(text).Sum()) }
+	if of("providers: {q: {adapter: a}, p: {adapter: b}}\nworker: {lease: 20s}") != of("worker: {lease: 20s} # long\nproviders: {p: {adapter: b}, q: {adapter: a}}") {
+		t.Error("another order is told as another configuration")
+	}
+	if of("providers: {q: {adapter: a}, p: {adapter: b}}") == of("providers: {q: {adapter: b}, p: {adapter: a}}") {
+		t.Error("blocks of two providers are mistaken for each other")
+	}
+	if of("--- &all\nworker: {lease: 20s}") == of("--- &all\nworker: {lease: 21s}") {
+		t.Error("a file with a name for itself has no digest")
+	}
+	one, other := digests("page_repeat: &t 31m\nworker: {lease: *t}"), digests("page_repeat: &t 32m\nworker: {lease: *t}")
+	if one["worker"] == other["worker"] {
+		t.Error("a block does not change with what its alias stands for")
 	}
 }
 

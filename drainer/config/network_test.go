@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/drainer/incident"
 	"github.com/agentoutbox/drainer/internal/duration"
 )
@@ -169,14 +170,9 @@ func loadNetwork(t *testing.T, text string) (network dispatch.Network) {
 	return network
 }
 
-func listen(t *testing.T) string {
+func listen(t *testing.T) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	return listener.Addr().String()
+	return dispatchtest.ServeConns(t, func(net.Conn) {})
 }
 
 func quoted(text string) string { return fmt.Sprintf("%q", text) }

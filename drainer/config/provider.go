@@ -26,7 +26,7 @@ import (
 func (r *reader) provider(f field, registry dispatch.Registry, root rootBlock, retention Retention) dispatch.Provider {
 	written := ""
 	if f.value != nil {
-		written = f.value.String() // before its references are read
+		written = f.value.String()
 	}
 	block := defaultProvider()
 	block.Egress = root.Egress
@@ -260,7 +260,7 @@ func (l *rateLimitBlock) limit() dispatch.RateLimit {
 type egressBlock struct {
 	Private string   `yaml:"private" jsonschema:"enum=allow,enum=deny,default=allow" jsonschema_description:"Whether loopback, private and reserved addresses may be reached. Link-local addresses and metadata services of clouds never are."`
 	Allow   []string `yaml:"allow" jsonschema_description:"The only destinations: names, *.names below one, addresses, or blocks such as 10.0.0.0/8; each with :port or without. Default: all that are not denied."`
-	Proxy   string   `yaml:"proxy" jsonschema_description:"The HTTP proxy that every connection goes through, such as http://proxy.example:3128, or environment for HTTPS_PROXY, HTTP_PROXY and NO_PROXY. Default: none, whatever the environment says."`
+	Proxy   string   `yaml:"proxy" jsonschema_description:"The HTTP proxy for every connection, such as http://proxy.example:3128, or environment for HTTPS_PROXY, HTTP_PROXY and NO_PROXY. Default: none."`
 }
 
 const (

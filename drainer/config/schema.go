@@ -28,7 +28,11 @@ func Schema(registry dispatch.Registry) ([]byte, error) {
 
 	root := shape(rootBlock{})
 	set(root, "providers", func(providers *jsonschema.Schema) { named(providers, provider, `^[^/]+$`) })
-	set(root, "pages", func(pages *jsonschema.Schema) { oneOf(pages.Items, PageKinds()) })
+	set(root, "pages", func(pages *jsonschema.Schema) {
+		for _, kind := range PageKinds() { // exactly one of these
+			pages.Items.OneOf = append(pages.Items.OneOf, &jsonschema.Schema{Required: []string{string(kind)}})
+		}
+	})
 	root.Version = jsonschema.Version
 	root.Title = "Configuration of drainer"
 
@@ -90,13 +94,6 @@ func adapterShape(zero any, description string) *jsonschema.Schema {
 func named(object, block *jsonschema.Schema, pattern string) {
 	object.PropertyNames = &jsonschema.Schema{Pattern: pattern}
 	object.AdditionalProperties = block
-}
-
-// oneOf requires exactly one of these properties.
-func oneOf[T ~string](object *jsonschema.Schema, names []T) {
-	for _, name := range names {
-		object.OneOf = append(object.OneOf, &jsonschema.Schema{Required: []string{string(name)}})
-	}
 }
 
 func set(object *jsonschema.Schema, property string, change func(*jsonschema.Schema)) {

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml/ast"
 )
@@ -138,22 +140,14 @@ func (s *secrets) expand(text string) (string, []error) {
 
 func (s *secrets) value(reference string) (string, error) {
 	source, name, _ := strings.Cut(reference, ":")
-	var value string
-	var err error
-	switch source {
-	case "env", "file":
-		if s.later {
-			return "", errLater
-		}
-	}
-	switch source {
-	case "env":
-		value, err = s.fromEnv(name)
-	case "file":
-		value, err = s.fromFile(name)
-	default:
+	read, known := map[string]func(string) (string, error){"env": s.fromEnv, "file": s.fromFile}[source]
+	switch {
+	case !known:
 		return "", errReference
+	case s.later:
+		return "", errLater
 	}
+	value, err := read(name)
 	if err != nil {
 		return "", err
 	}
@@ -182,7 +176,7 @@ func (s *secrets) fromFile(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("secret file %s cannot be read (%s); mount it or correct the path", path, reason(err))
 	}
-	value := strings.TrimSuffix(strings.TrimSuffix(string(content), "\n"), "\r")
+	value := strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(string(content), byteOrderMark), "\n"), "\r")
 	if value == "" {
 		return "", fmt.Errorf("secret file %s is empty; write the secret into it", path)
 	}
@@ -279,7 +273,7 @@ func (r *reader) isUnused(at path) bool {
 func (s *secrets) noteCredential(name string, value ast.Node) {
 	text, is := value.(*ast.StringNode)
 	name = strings.ToLower(name)
-	if !is || s.later || strings.Contains(text.Value, "${") || !slices.ContainsFunc([]string{"password", "secret", "token", "authorization", "api_key", "api-key", "apikey", "credential"},
+	if !is || strings.Contains(text.Value, "${") || !slices.ContainsFunc([]string{"password", "secret", "token", "authorization", "api_key", "api-key", "apikey", "credential"},
 		func(word string) bool { return strings.Contains(name, word) }) {
 		return
 	}
@@ -297,4 +291,88 @@ func (s *secrets) redact(message string) string {
 		message = strings.ReplaceAll(message, value, "[secret]")
 	}
 	return message
+}
+
+// Database says where the outbox is, and how to log in there.
+type Database struct {
+	URL             Reference // not given where the file leaves it to a flag or the environment
+	Password        Reference
+	PasswordCommand []string
+	PasswordTTL     time.Duration
+}
+
+// AsWritten leaves out what came from a pipe, which is read only once.
+func (d Database) AsWritten() Database {
+	d.URL.once, d.Password.once = "", ""
+	return d
+}
+
+// Reference is text with references such as ${file:/path}, which are read each time that
+// its value is used.
+type Reference struct {
+	text string
+	once string // the value, if it came from a pipe
+}
+
+// NewReference takes the text as it would be written in a file.
+func NewReference(text string) Reference { return Reference{text: text} }
+
+// IsGiven reports that there is a text.
+func (r Reference) IsGiven() bool { return r.text != "" }
+
+// Read is the value now.
+func (r Reference) Read() (string, error) {
+	if r.once != "" {
+		return r.once, nil
+	}
+	value, problems := (&secrets{lookupEnv: os.LookupEnv, readFile: readTogether(true)}).expand(r.text)
+	return value, errors.Join(problems...)
+}
+
+// isLogin names the fields that are read again at each connect.
+func isLogin(at path) bool {
+	return len(at) == 2 && at[0] == "database" && (at[1] == "url" || at[1] == "password")
+}
+
+// readTogether reads a file once, however many references name it, and has it not watched.
+func readTogether(noPipes bool) func(string) ([]byte, error) {
+	return (&sources{read: map[string]source{}, noPipes: noPipes}).readFile
+}
+
+func namesPipe(text string) bool {
+	return slices.ContainsFunc(referencesIn(text), func(reference string) bool {
+		file, isFile := strings.CutPrefix(reference, "file:")
+		return isFile && isReadOnce(file)
+	})
+}
+
+func (r *reader) database(block databaseBlock) Database {
+	at := path{"database"}
+	command := at.child("password_command")
+	switch {
+	case block.PasswordCommand == nil:
+	case len(block.PasswordCommand) == 0 || block.PasswordCommand[0] == "":
+		r.reject(command, "must name a program")
+	case block.Password != "" || r.logins["database.password"].IsGiven():
+		r.reject(command, "and database.password are both given; keep one")
+	case strings.Contains(block.PasswordCommand[0], "/") && !filepath.IsAbs(block.PasswordCommand[0]):
+		r.reject(command, "give the program's absolute path, or its name alone if it is on the PATH")
+	}
+	if block.PasswordTTL < time.Second || block.PasswordTTL > time.Hour {
+		r.reject(at.child("password_ttl"), "must be from 1s to 1h")
+	}
+	return Database{
+		URL:             r.login("database.url", block.URL),
+		Password:        r.login("database.password", block.Password),
+		PasswordCommand: block.PasswordCommand,
+		PasswordTTL:     block.PasswordTTL,
+	}
+}
+
+// login is the value of a field as it is written. One without references stands for itself.
+func (r *reader) login(at, value string) Reference {
+	if written, is := r.logins[at]; is {
+		return written
+	}
+	return Reference{text: strings.ReplaceAll(value, "${", "$${")}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"encoding"
 	"errors"
 	"fmt"
@@ -14,12 +15,65 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/internal/duration"
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
+
+// byteOrderMark comes before the text of a file that some editors have written.
+const byteOrderMark = "\ufeff"
+
+func parse(name string, content []byte) (ast.Node, *Error) {
+	if bytes.HasPrefix(content, []byte("\xff\xfe")) || bytes.HasPrefix(content, []byte("\xfe\xff")) {
+		return nil, &Error{File: name, Line: 1, Column: 1, Message: "the file is UTF-16; save it as UTF-8"}
+	}
+	tokens := lexer.Tokenize(strings.TrimPrefix(string(content), byteOrderMark))
+	if deep := tooDeep(tokens); deep != nil {
+		return nil, &Error{File: name, Line: deep.Line, Column: deep.Column, Message: fmt.Sprintf("more than %d levels are nested here; flatten them", maxDepth)}
+	}
+	file, err := parser.Parse(tokens, 0)
+	if err != nil {
+		return nil, syntaxError(name, err)
+	}
+	switch len(file.Docs) {
+	case 0:
+		return nil, nil
+	case 1:
+		return file.Docs[0].Body, nil
+	default:
+		return nil, &Error{File: name, Line: 1, Column: 1, Message: "the file holds several YAML documents; keep one"}
+	}
+}
+
+// maxDepth is far above any real configuration.
+const maxDepth = 100
+
+// tooDeep finds the first token below maxDepth. The parser's time grows with the square of the depth on one line.
+// Levels on lines of their own are limited by the size of the file, because each is indented more.
+func tooDeep(tokens token.Tokens) *token.Position {
+	brackets, dashes, line := 0, 0, 0
+	for _, next := range tokens {
+		if next.Position.Line != line {
+			dashes, line = 0, next.Position.Line
+		}
+		switch next.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			brackets++
+		case token.SequenceEndType, token.MappingEndType:
+			brackets--
+		case token.SequenceEntryType:
+			dashes++
+		}
+		if max(brackets, dashes) > maxDepth {
+			return next.Position
+		}
+	}
+	return nil
+}
 
 // field is a key and its value. The key of a list's element is its index.
 type field struct {

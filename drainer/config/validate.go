@@ -1,10 +1,12 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/netip"
+	"net/url"
 	"reflect"
 	"regexp"
 	"slices"
@@ -77,6 +79,9 @@ func (r *reader) checkConsole(block Console) {
 			r.reject(at.child("trust_proxy"), "%q is no range of addresses such as 10.0.0.0/8", text)
 		}
 	}
+	if err := CheckTraceURL(block.TraceURL); err != nil {
+		r.reject(at.child("trace_url"), "%s", err)
+	}
 	host, _, err := net.SplitHostPort(block.Listen)
 	switch {
 	case block.Listen == "":
@@ -88,6 +93,18 @@ func (r *reader) checkConsole(block Console) {
 	case authenticates == 0 && host != "localhost" && !net.ParseIP(host).IsLoopback():
 		r.reject(at.child("listen"), "is open to other machines; say who may read with tokens, oidc or trust_proxy, or listen on 127.0.0.1")
 	}
+}
+
+// CheckTraceURL accepts that there is none. Its errors repeat nothing of it.
+func CheckTraceURL(text string) error {
+	address, err := url.Parse(strings.ReplaceAll(text, "{trace_id}", ""))
+	if text != "" && (err != nil || address.Scheme != "https" && address.Scheme != "http" || address.Host == "" || !strings.Contains(text, "{trace_id}")) {
+		return errors.New("want an http or https address with {trace_id} in it, such as https://traces.example.com/trace/{trace_id}")
+	}
+	if text != "" && address.User != nil {
+		return errors.New("has a login, and every reader of the console sees this address; leave the login out")
+	}
+	return nil
 }
 
 // checkWorker leaves room for one lost heartbeat: a worker stops sending at two thirds of

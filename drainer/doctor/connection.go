@@ -21,7 +21,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/internal/pgpool"
@@ -235,7 +234,7 @@ func judgePooling(seen pooling, mode pgx.QueryExecMode) Finding {
 	case seen.perStatement:
 		return problem("set pool_mode = session or transaction for this database", "a pooler in statement mode, which refuses transactions")
 	case seen.isNarrow && !seen.perTransaction:
-		return warning("raise the pooler's pool_size to 14 for each drainer", "a pooler that has no second connection to Postgres to give")
+		return warning(fmt.Sprintf("raise the pooler's pool_size to %d for each drainer", DaemonConnections), "a pooler that has no second connection to Postgres to give")
 	case !seen.perTransaction:
 		return ok("a pooler in session mode; prepared statements work")
 	case isSafe:
@@ -394,7 +393,7 @@ func lookAtNotifications(ctx context.Context, x *examination) ([]Finding, error)
 	if _, err := x.pool.Exec(ctx, "SELECT pg_notify($1::text, ''::text)", channel); err != nil {
 		return nil, err
 	}
-	waiting, cancel := context.WithTimeout(ctx, x.Limits.Notify)
+	waiting, cancel := context.WithTimeout(ctx, notifyTime)
 	defer cancel()
 	var used float64
 	if err := x.pool.QueryRow(ctx, "SELECT pg_notification_queue_usage()").Scan(&used); err != nil {
@@ -408,7 +407,7 @@ func lookAtNotifications(ctx context.Context, x *examination) ([]Finding, error)
 		return []Finding{ok("LISTEN and NOTIFY work")}, nil
 	case waiting.Err() != nil && ctx.Err() == nil:
 		return []Finding{warning("if a quarter of a second matters: connect to Postgres itself, or to a pooler in session mode",
-			"a notification did not arrive within %s, so new intents are found by polling, every 250 ms", x.Limits.Notify)}, nil
+			"a notification did not arrive within %s, so new intents are found by polling, every 250 ms", notifyTime)}, nil
 	default:
 		return nil, err
 	}
@@ -438,20 +437,9 @@ func reachProviders(ctx context.Context, patient Patient) (found []Finding) {
 		}
 		return found
 	}
-	results := make([][]Finding, len(patient.Providers))
-	var group errgroup.Group
-	group.SetLimit(reachAtOnce)
-	for i, provider := range patient.Providers {
-		group.Go(func() error {
-			results[i] = name("provider "+provider.Name, reach(ctx, provider, patient.Now()))
-			return nil
-		})
-	}
-	_ = group.Wait()
-	for _, result := range results {
-		found = append(found, result...)
-	}
-	return found
+	return sideBySide(patient.Providers, reachAtOnce, func(provider dispatch.Provider) []Finding {
+		return name("provider "+provider.Name, reach(ctx, provider, patient.Now()))
+	})
 }
 
 func reach(ctx context.Context, p dispatch.Provider, now time.Time) (found []Finding) {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/egress"
 	"github.com/agentoutbox/drainer/drainertest"
 )
@@ -220,7 +221,7 @@ func serving(certificate tls.Certificate) *tls.Config {
 // secure completes handshakes, and then waits for the other side to leave.
 func secure(t *testing.T, config *tls.Config) (address string) {
 	t.Helper()
-	return serve(t, func(conn net.Conn) {
+	return dispatchtest.ServeConns(t, func(conn net.Conn) {
 		_, _ = io.Copy(io.Discard, tls.Server(conn, config))
 	})
 }
@@ -228,29 +229,7 @@ func secure(t *testing.T, config *tls.Config) (address string) {
 // greeting speaks first, and no TLS.
 func greeting(t *testing.T) (address string) {
 	t.Helper()
-	return serve(t, func(conn net.Conn) { _, _ = conn.Write([]byte("220 mail.example ESMTP\r\n")) })
-}
-
-func serve(t *testing.T, talk func(net.Conn)) (address string) {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				talk(conn)
-			}()
-		}
-	}()
-	return listener.Addr().String()
+	return dispatchtest.ServeConns(t, func(conn net.Conn) { _, _ = conn.Write([]byte("220 mail.example ESMTP\r\n")) })
 }
 
 // inFrontOfPostgres speaks TLS on behalf of a server that does not.
@@ -261,7 +240,7 @@ func inFrontOfPostgres(t *testing.T, certificate tls.Certificate) (address strin
 		t.Fatal(err)
 	}
 	const request = 8 // bytes of an SSLRequest
-	return serve(t, func(conn net.Conn) {
+	return dispatchtest.ServeConns(t, func(conn net.Conn) {
 		if _, err := io.CopyN(io.Discard, conn, request); err != nil {
 			return
 		}

@@ -118,7 +118,7 @@ func checks() []check {
 // connecting to the database; it is among the findings, too.
 func Examine(ctx context.Context, patient Patient) ([]Finding, error) {
 	patient.Limits = patient.Limits.orUsual()
-	fill(&patient.Lease, usualLease)
+	patient.Lease = cmp.Or(patient.Lease, usualLease)
 	if patient.Now == nil {
 		patient.Now = time.Now
 	}
@@ -154,24 +154,22 @@ func examineDatabase(ctx context.Context, patient Patient) ([]Finding, error) {
 		return findings, err
 	}
 	defer x.pool.Close()
-	return append(findings, x.run(ctx, checks())...), nil
+	return append(findings, sideBySide(checks(), atOnce, func(c check) []Finding { return name(c.name, x.bounded(ctx, c)) })...), nil
 }
 
-func (x *examination) run(ctx context.Context, all []check) (findings []Finding) {
+// sideBySide looks at so many at once, and reports in their order.
+func sideBySide[T any](all []T, most int, look func(T) []Finding) []Finding {
 	results := make([][]Finding, len(all))
 	var group errgroup.Group
-	group.SetLimit(atOnce)
-	for i, c := range all {
+	group.SetLimit(most)
+	for i, one := range all {
 		group.Go(func() error {
-			results[i] = name(c.name, x.bounded(ctx, c))
+			results[i] = look(one)
 			return nil
 		})
 	}
 	_ = group.Wait()
-	for _, found := range results {
-		findings = append(findings, found...)
-	}
-	return findings
+	return slices.Concat(results...)
 }
 
 func (x *examination) bounded(ctx context.Context, c check) []Finding {
@@ -248,37 +246,21 @@ type Limits struct {
 	Check      time.Duration // a check may take this long
 	Pinned     time.Duration // a snapshot that is held longer than this keeps dead rows from being removed
 	DeadTuples int64         // in one hot table
-	SagaAge    time.Duration // a saga that is under way longer than this is stuck
-	JobAge     time.Duration // a job that has been due longer than this is worked by no drainer
 	NotifyFull float64       // how much of the queue of notifications may be in use
-	Notify     time.Duration // a notification that takes longer than this does not come
 }
 
-const usualLease = 15 * time.Second
-
-var usualLimits = Limits{
-	Check:      10 * time.Second,
-	Pinned:     time.Minute,
-	DeadTuples: 100_000,
-	SagaAge:    time.Hour,
-	JobAge:     time.Minute,
-	NotifyFull: 0.1,
-	Notify:     2 * time.Second,
-}
+const (
+	usualLease = 15 * time.Second
+	sagaAge    = time.Hour       // a saga that is under way longer than this is stuck
+	jobAge     = time.Minute     // a job that has been due longer than this is worked by no drainer
+	notifyTime = 2 * time.Second // a notification that takes longer than this does not come
+)
 
 func (l Limits) orUsual() Limits {
-	fill(&l.Check, usualLimits.Check)
-	fill(&l.Pinned, usualLimits.Pinned)
-	fill(&l.DeadTuples, usualLimits.DeadTuples)
-	fill(&l.SagaAge, usualLimits.SagaAge)
-	fill(&l.JobAge, usualLimits.JobAge)
-	l.NotifyFull = cmp.Or(l.NotifyFull, usualLimits.NotifyFull)
-	fill(&l.Notify, usualLimits.Notify)
-	return l
-}
-
-func fill[N ~int64](field *N, usual N) {
-	if *field == 0 {
-		*field = usual
+	return Limits{
+		Check:      cmp.Or(l.Check, 10*time.Second),
+		Pinned:     cmp.Or(l.Pinned, time.Minute),
+		DeadTuples: cmp.Or(l.DeadTuples, 100_000),
+		NotifyFull: cmp.Or(l.NotifyFull, 0.1),
 	}
 }

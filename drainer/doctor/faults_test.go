@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/internal/throwaway"
 )
 
@@ -74,6 +76,10 @@ var faults = map[string]struct {
 	"auditors may pause a provider": {
 		by("GRANT EXECUTE ON FUNCTION outbox.operate_provider TO outbox_auditor"),
 		Problem, "auditors' grants", "EXECUTE on FUNCTION outbox.operate_provider", "REVOKE EXECUTE ON FUNCTION outbox.operate_provider FROM outbox_auditor, PUBLIC;",
+	},
+	"auditors may guess what fingerprints hash": {
+		by("GRANT SELECT (key) ON outbox.fingerprint_key TO outbox_auditor"),
+		Problem, "auditors' grants", "SELECT on outbox.fingerprint_key", "REVOKE SELECT ON outbox.fingerprint_key FROM outbox_auditor, PUBLIC;",
 	},
 	"a migration is missing": {
 		by("DELETE FROM outbox.goose_db_version WHERE version_id = 7"),
@@ -152,6 +158,19 @@ var faults = map[string]struct {
 			INSERT INTO outbox.worker (worker_id, providers, fingerprints, started_at) VALUES (gen_random_uuid(), '{p}', '{bbb}', now() - interval '11 minutes');
 			INSERT INTO outbox.river_job (kind, args, max_attempts, state, attempted_at, finalized_at) VALUES ('page_look', '{}', 1, 'completed', now(), now())`),
 		Warning, "configurations", `workers have had 2 configurations of "p"`, "reload or restart those",
+	},
+	"replicas differ in a setting outside of their providers": {
+		by(`UPDATE outbox.worker SET providers = '{p}', fingerprints = '{aaa}', configuration = 'ccc', started_at = now() - interval '11 minutes';
+			INSERT INTO outbox.worker (worker_id, providers, fingerprints, configuration, started_at) VALUES (gen_random_uuid(), '{p}', '{aaa}', 'ddd', now() - interval '11 minutes'),
+				(gen_random_uuid(), '{q}', '{aaa}', 'eee', now() - interval '11 minutes');
+			INSERT INTO outbox.river_job (kind, args, max_attempts, state, attempted_at, finalized_at) VALUES ('page_look', '{}', 1, 'completed', now(), now())`),
+		Warning, "configurations", `workers of the same providers have had 2 configurations`, "reload or restart those",
+	},
+	"replicas that differ in a setting list their providers in another order": {
+		by(`UPDATE outbox.worker SET providers = '{p,q}', fingerprints = '{aaa,bbb}', configuration = 'ccc', started_at = now() - interval '11 minutes';
+			INSERT INTO outbox.worker (worker_id, providers, fingerprints, configuration, started_at) VALUES (gen_random_uuid(), '{q,p}', '{bbb,aaa}', 'ddd', now() - interval '11 minutes');
+			INSERT INTO outbox.river_job (kind, args, max_attempts, state, attempted_at, finalized_at) VALUES ('page_look', '{}', 1, 'completed', now(), now())`),
+		Warning, "configurations", `workers of the same providers have had 2 configurations`, "reload or restart those",
 	},
 	"no process drains": {
 		by("DELETE FROM outbox.worker; SELECT outbox.enqueue('r', 's', 'p/x', 'b', '{}')"),
@@ -384,21 +403,20 @@ func TestOfSeveralServersTheOneThatAnsweredIsNamed(t *testing.T) {
 // hangUp takes connections and ends them.
 func hangUp(t *testing.T) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	return dispatchtest.ServeConns(t, func(net.Conn) {})
+}
+
+func TestADatabaseThatCannotHoldAllTextIsAProblem(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	latin := w.database + "_latin"
+	w.admin("CREATE DATABASE " + latin + " TEMPLATE template0 LOCALE 'C' ENCODING 'LATIN1'")
+	w.Database = w.config(databaseURL(latin))
+	if found := w.examine(); !slices.ContainsFunc(found, func(f Finding) bool {
+		return f.Check == "encoding" && f.Verdict == Problem && strings.Contains(f.Seen, "LATIN1")
+	}) {
+		t.Errorf("found %s", lines(found))
 	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			conn.Close()
-		}
-	}()
-	return listener.Addr().String()
 }
 
 func TestAServerThatMayForgetIsAProblem(t *testing.T) {

@@ -18,8 +18,6 @@ func limit(*examination) any { return countLimit }
 
 func lease(x *examination) any { return x.Lease.Seconds() }
 
-func sagaAge(x *examination) any { return x.Limits.SagaAge.Seconds() }
-
 // queuedCTE names the providers that have rows in the queue: one index look
 // each, however many rows there are.
 const queuedCTE = `
@@ -82,19 +80,31 @@ var outboxChecks = []check{
 		})},
 
 	// A rolling update takes its time, in which workers differ.
-	{name: "configurations", well: "workers have the same one of each provider", look: each(`
+	{name: "configurations", well: "workers have the same one, as far as they serve the same providers", look: each(`
+		WITH settled AS (SELECT * FROM outbox.worker
+			WHERE started_at < now() - interval '10 minutes' AND beat_at >= now() - make_interval(secs => $1::float8))
 		SELECT p.name, pg_catalog.count(DISTINCT p.fingerprint)::int, (pg_catalog.array_agg(w.worker_id::text ORDER BY w.started_at))[1]
-		FROM outbox.worker w CROSS JOIN LATERAL unnest(w.providers, w.fingerprints) AS p (name, fingerprint)
-		WHERE w.started_at < now() - interval '10 minutes' AND w.beat_at >= now() - make_interval(secs => $1::float8) AND p.fingerprint <> ''
-		GROUP BY 1 HAVING pg_catalog.count(DISTINCT p.fingerprint) > 1 ORDER BY 1`,
+		FROM settled w CROSS JOIN LATERAL unnest(w.providers, w.fingerprints) AS p (name, fingerprint)
+		WHERE p.fingerprint <> ''
+		GROUP BY 1 HAVING pg_catalog.count(DISTINCT p.fingerprint) > 1
+		UNION ALL -- where only another setting differs
+		SELECT '', pg_catalog.count(DISTINCT w.configuration)::int, (pg_catalog.array_agg(w.worker_id::text ORDER BY w.started_at))[1]
+		FROM settled w CROSS JOIN LATERAL (SELECT pg_catalog.array_agg(ARRAY[p.name, p.fingerprint] ORDER BY p.name) -- in whichever order its file has them
+			FROM unnest(w.providers, w.fingerprints) AS p (name, fingerprint)) AS serves (blocks)
+		WHERE w.configuration <> ''
+		GROUP BY serves.blocks HAVING pg_catalog.count(DISTINCT w.configuration) > 1
+		ORDER BY 1`,
 		func(_ *examination, c struct {
 			Provider string
 			Versions int
 			Oldest   string
 		},
 		) []Finding {
-			return []Finding{warning("see which worker has which, in the console's Configuration or by drainer status -o json; reload or restart those that have not got the new file",
-				"workers have had %d configurations of %q for over 10 minutes; the oldest worker is %s", c.Versions, c.Provider, c.Oldest)}
+			const cure = "see which worker has which, in the console's Configuration or by drainer status -o json; reload or restart those that have not got the new file"
+			if c.Provider == "" {
+				return []Finding{warning(cure, "workers of the same providers have had %d configurations for over 10 minutes; the oldest worker is %s", c.Versions, c.Oldest)}
+			}
+			return []Finding{warning(cure, "workers have had %d configurations of %q for over 10 minutes; the oldest worker is %s", c.Versions, c.Provider, c.Oldest)}
 		}, lease)},
 
 	{name: "unconfigured", well: "this configuration or a live worker knows the provider of every row in the queue", look: lookForUnconfigured},
@@ -206,7 +216,7 @@ var outboxChecks = []check{
 		FROM (
 			SELECT extract(epoch FROM now() - begun_at) AS seconds FROM outbox.saga
 			WHERE state = 'begun' AND begun_at < now() - make_interval(secs => $2::float8) ORDER BY begun_at LIMIT $1::int) s`,
-		func(x *examination, seen struct {
+		func(_ *examination, seen struct {
 			Stuck         int64
 			OldestSeconds float64
 			Failed        int64
@@ -214,14 +224,14 @@ var outboxChecks = []check{
 		) (found []Finding) {
 			if seen.Stuck > 0 {
 				found = append(found, warning("drainer sagas list --state begun; drainer sagas show RUN lists what it waits for",
-					"%s runs have been rolling back for more than %s, the oldest for %s", atLeast(seen.Stuck), short(x.Limits.SagaAge), short(seconds(seen.OldestSeconds))))
+					"%s runs have been rolling back for more than %s, the oldest for %s", atLeast(seen.Stuck), short(sagaAge), short(seconds(seen.OldestSeconds))))
 			}
 			if seen.Failed > 0 {
 				found = append(found, warning("drainer sagas list --state compensation_failed; then drainer sagas retry or resolve",
 					"%s runs could not be rolled back", atLeast(seen.Failed)))
 			}
 			return found
-		}, limit, sagaAge)},
+		}, limit, func(*examination) any { return sagaAge.Seconds() })},
 
 	{name: "jobs", well: "pages and compensations come round", look: each(`
 		SELECT ARRAY(SELECT name FROM outbox.river_queue WHERE paused_at IS NOT NULL ORDER BY name LIMIT 10),
@@ -232,7 +242,7 @@ var outboxChecks = []check{
 		FROM (SELECT) one LEFT JOIN LATERAL (
 			SELECT kind, scheduled_at FROM outbox.river_job WHERE state OPERATOR(pg_catalog.=) 'available' AND scheduled_at <= now()
 			ORDER BY scheduled_at LIMIT 1) due ON true`,
-		func(x *examination, seen struct {
+		func(_ *examination, seen struct {
 			Paused     []string // queues of River
 			DueKind    string   // of the job that has been due for longest
 			DueSeconds float64
@@ -245,10 +255,10 @@ var outboxChecks = []check{
 			for _, queue := range seen.Paused {
 				found = append(found, problem("UPDATE outbox.river_queue SET paused_at = NULL;", "River's queue %q is paused: what is in it waits", queue))
 			}
-			if due := seconds(seen.DueSeconds); due > x.Limits.JobAge {
+			if due := seconds(seen.DueSeconds); due > jobAge {
 				found = append(found, problem(restart, "a job of kind %s has been due for %s, and no drainer works it: pages and compensations may wait", seen.DueKind, short(due)))
 			}
-			if age := seconds(seen.LookSeconds); age > x.Limits.JobAge {
+			if age := seconds(seen.LookSeconds); age > jobAge {
 				found = append(found, warning("start drainer run without --once; if it runs: "+restart, "no drainer has looked for incidents to page for %s", short(age)))
 			}
 			return found

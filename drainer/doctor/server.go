@@ -14,12 +14,11 @@ const (
 	newestServer = 18
 	farAway      = 20 * time.Millisecond
 	roundTrips   = 5
-
-	// daemonConnections is how many connections one `drainer run` holds: seven of
-	// its store, one that listens, one that counts, six for jobs, one for River's
-	// notifications.
-	daemonConnections = 15
 )
+
+// DaemonConnections is how many connections one `drainer run` holds at most: seven of its store, one that listens, one
+// that counts, two for sagas and six for jobs. River polls.
+const DaemonConnections = 17
 
 var serverChecks = []check{
 	{name: "tls", look: lookAtTLS},
@@ -34,6 +33,14 @@ var serverChecks = []check{
 				return []Finding{warning("see whether a later drainer knows it", "PostgreSQL %d.%d is later than what this drainer was tested with, %d", major, minor, newestServer)}
 			}
 			return []Finding{ok("PostgreSQL %d.%d", major, minor)}
+		})},
+
+	{name: "encoding", look: each("SELECT current_setting('server_encoding'::text)",
+		func(_ *examination, seen struct{ Encoding string }) []Finding {
+			if seen.Encoding != "UTF8" {
+				return []Finding{problem("move the outbox to a database with ENCODING 'UTF8'", "the database's encoding is %s: what it cannot hold never settles", seen.Encoding)}
+			}
+			return []Finding{ok("UTF8")}
 		})},
 
 	{name: "round trip", look: byClock(func(r reading) Finding {
@@ -120,12 +127,12 @@ var serverChecks = []check{
 				{"the role's CONNECTION LIMIT", "ALTER ROLE … CONNECTION LIMIT", seen.RoleLimit, seen.RoleInUse},
 				{"the database's CONNECTION LIMIT", "ALTER DATABASE … CONNECTION LIMIT", seen.DatabaseLimit, seen.DatabaseInUse},
 			} {
-				if limit.most >= 0 && limit.most-limit.inUse < daemonConnections {
-					found = append(found, warning(limit.cure, "%s leaves room for %d more connections; one drainer holds %d", limit.of, max(0, limit.most-limit.inUse), daemonConnections))
+				if limit.most >= 0 && limit.most-limit.inUse < DaemonConnections {
+					found = append(found, warning(limit.cure, "%s leaves room for %d more connections; one drainer holds %d", limit.of, max(0, limit.most-limit.inUse), DaemonConnections))
 				}
 			}
 			if len(found) == 0 {
-				found = append(found, ok("%d of %d connections are in use; one drainer holds %d", seen.InUse, seen.Limit, daemonConnections))
+				found = append(found, ok("%d of %d connections are in use; one drainer holds %d", seen.InUse, seen.Limit, DaemonConnections))
 			}
 			return found
 		})},

@@ -52,21 +52,21 @@ var kinds = []struct {
 	{
 		ReversalWindowExpired, Page,
 		"it is too late to undo this step",
-		"settle it with the provider, then `sagas resolve`",
+		"settle it with the provider, then `sagas retry --undone`: older steps are undone next",
 	},
 	{
 		KeyCollision, Warning, // the agent was refused, and nothing is in doubt
 		"an agent enqueued another payload under the key of this intent, and was refused",
-		"compare the two payloads, then acknowledge",
+		"find the agent by run and step; if its second effect is missing, let it enqueue that under its own key; then acknowledge",
 	},
 	{
 		UnconfiguredProvider, Page,
-		"this intent and maybe others wait for a provider that no drainer serves",
+		"intents wait for a provider that no drainer serves",
 		"start a daemon that has it, or cancel its intents",
 	},
 	{
 		SagaStalled, Page,
-		"three passes over the saga of this run did not end: the process died or stood still, or the database refused the undo",
+		"three passes over the saga did not end: the process died or stood still, or the database refused the undo",
 		"read the log, then `sagas retry`",
 	},
 	{
@@ -76,7 +76,7 @@ var kinds = []struct {
 	},
 	{
 		UnknownOperation, Page,
-		"this intent and maybe others wait for an operation that their provider does not have",
+		"intents wait for an operation that their provider does not have",
 		"correct the name, add the tool, or cancel its intents",
 	},
 	{
@@ -86,17 +86,17 @@ var kinds = []struct {
 	},
 	{
 		CredentialsRefused, Page,
-		"this intent and maybe others wait because their provider refuses the credentials",
+		"intents wait because their provider refuses the credentials",
 		"bring the right secret; a reload tries it at once",
 	},
 	{
 		Forbidden, Page,
-		"this intent and maybe others wait because their provider forbids this operation",
+		"intents wait because their provider forbids this operation",
 		"grant the permission, or say by a rule that 403 means the intent",
 	},
 	{
 		Misconfigured, Page,
-		"this intent and maybe others wait because no request could be made of any intent of this operation",
+		"intents wait because no request could be made of any of this operation",
 		"`intents list --error unrenderable_request` has one that says why",
 	},
 	{

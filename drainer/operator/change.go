@@ -38,6 +38,22 @@ type Console struct {
 // Open takes over a connection, which Close closes.
 func Open(conn *pgx.Conn) *Console { return &Console{conn: conn, look: MostLooked} }
 
+// Look runs work in a transaction that can change nothing, on a connection that stays the caller's. It compiles no statement:
+// that takes longer than these statements do. Nor does it take more than one of the server's processes: a drain needs them.
+func Look(ctx context.Context, conn *pgx.Conn, statementTimeout time.Duration, work func(context.Context, *Console) error) error {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(`BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+		SET LOCAL search_path = pg_catalog, pg_temp;
+		SET LOCAL jit = off;
+		SET LOCAL max_parallel_workers_per_gather = 0;
+		SET LOCAL statement_timeout = %d;
+		SET LOCAL idle_in_transaction_session_timeout = '10s'`, statementTimeout.Milliseconds())})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it read
+	return work(ctx, Open(conn))
+}
+
 // Close ends the connection.
 func (c *Console) Close(ctx context.Context) error {
 	if err := c.conn.Close(ctx); err != nil {
@@ -102,40 +118,23 @@ const MaxSelection = 10_000
 // than the limit. It finds none that are completed or in progress, nor what a
 // saga that ended as compensated or resolved has settled.
 func (c *Console) Select(ctx context.Context, s Selection) (intents []int64, more bool, err error) {
-	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, selectSQL, s.Statuses, s.Provider, s.Run, s.OlderThan.Seconds(), s.Limit+1, s.Waiting)
-	if intents, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
-		return nil, false, fmt.Errorf("select intents: %w", err)
+	intents, err = collect(ctx, c.conn, "select intents", pgx.RowTo[int64], selectSQL, s.Statuses, s.Provider, s.Run, s.OlderThan.Seconds(), s.Limit+1, s.Waiting)
+	if err != nil {
+		return nil, false, err
 	}
 	return intents[:min(len(intents), s.Limit)], len(intents) > s.Limit, nil
 }
 
 // Find returns the id of the intent that the four-tuple is the key of.
 func (c *Console) Find(ctx context.Context, t dispatch.Tuple) (int64, error) {
-	var intent int64
-	err := c.conn.QueryRow(ctx, `SELECT id FROM outbox.intent
+	return collectOne(ctx, c.conn, "find intent", ErrNotFound, pgx.RowTo[int64], `SELECT id FROM outbox.intent
 		WHERE (agent_run_id, step_id, tool_name, business_scope) = ($1::text, $2::text, $3::text, $4::text)`,
-		t.AgentRunID, t.StepID, t.ToolName, t.BusinessScope).Scan(&intent)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, ErrNotFound
-	}
-	if err != nil {
-		return 0, fmt.Errorf("find intent: %w", err)
-	}
-	return intent, nil
+		t.AgentRunID, t.StepID, t.ToolName, t.BusinessScope)
 }
 
 // RunOf returns the agent run that an intent, or an undo, is a step of.
 func (c *Console) RunOf(ctx context.Context, intentID int64) (string, error) {
-	var agentRunID string
-	err := c.conn.QueryRow(ctx, `SELECT agent_run_id FROM outbox.intent WHERE id = $1::bigint`, intentID).Scan(&agentRunID)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", ErrNotFound
-	}
-	if err != nil {
-		return "", fmt.Errorf("find the intent's run: %w", err)
-	}
-	return agentRunID, nil
+	return collectOne(ctx, c.conn, "find the intent's run", ErrNotFound, pgx.RowTo[string], `SELECT agent_run_id FROM outbox.intent WHERE id = $1::bigint`, intentID)
 }
 
 // Action is a change that an operator asks for: [Retry], [BringForward], [Cancel]
@@ -171,7 +170,7 @@ type standing struct {
 	SecondsSinceFirst float64
 }
 
-func (s standing) isUndo() bool { return strings.HasPrefix(s.StepID, undoPrefix) }
+func (s standing) isUndo() bool { return isUndo(s.StepID) }
 
 func (s standing) inProgress() bool { return !s.Queued && !s.Settled }
 
@@ -230,7 +229,7 @@ func verdictOn(s standing, c change, r refusal) Verdict {
 }
 
 // IsUndo reports whether the intent is an undo, not a step that an agent took.
-func (v Verdict) IsUndo() bool { return strings.HasPrefix(v.StepID, undoPrefix) }
+func (v Verdict) IsUndo() bool { return isUndo(v.StepID) }
 
 func (v *Verdict) refuse(r refusal) { v.After, v.Outcome, v.Refused = v.Before, "", string(r) }
 
@@ -316,13 +315,7 @@ func changeBatch(ctx context.Context, tx pgx.Tx, action Action, by Signature, in
 // hold keeps intents from being pruned until the transaction ends, and returns
 // those that were not before.
 func hold(ctx context.Context, tx pgx.Tx, intents []int64) ([]int64, error) {
-	// CollectRows returns the error too.
-	rows, _ := tx.Query(ctx, `SELECT outbox.hold($1)`, intents)
-	held, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return nil, fmt.Errorf("hold the intents: %w", err)
-	}
-	return held, nil
+	return collect(ctx, tx, "hold the intents", pgx.RowTo[int64], `SELECT outbox.hold($1)`, intents)
 }
 
 // querier is a connection, or a transaction on it.
@@ -330,13 +323,30 @@ type querier interface {
 	Query(ctx context.Context, statement string, args ...any) (pgx.Rows, error)
 }
 
-func standingsOf(ctx context.Context, db querier, intents []int64) ([]standing, error) {
-	rows, _ := db.Query(ctx, standingSQL, intents)
-	standings, err := pgx.CollectRows(rows, pgx.RowToStructByPos[standing])
+// collect reads every row of a statement; what says in an error what it was for.
+func collect[T any](ctx context.Context, db querier, what string, row pgx.RowToFunc[T], statement string, args ...any) ([]T, error) {
+	rows, _ := db.Query(ctx, statement, args...) // CollectRows returns the error too
+	all, err := pgx.CollectRows(rows, row)
 	if err != nil {
-		return nil, fmt.Errorf("read where the intents stand: %w", err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	return standings, nil
+	return all, nil
+}
+
+// collectOne reads the only row; missing is returned where there is none.
+func collectOne[T any](ctx context.Context, db querier, what string, missing error, row pgx.RowToFunc[T], statement string, args ...any) (one T, err error) {
+	all, err := collect(ctx, db, what, row, statement, args...)
+	switch {
+	case err != nil:
+		return one, err
+	case len(all) == 0:
+		return one, missing
+	}
+	return all[0], nil
+}
+
+func standingsOf(ctx context.Context, db querier, intents []int64) ([]standing, error) {
+	return collect(ctx, db, "read where the intents stand", pgx.RowToStructByPos[standing], standingSQL, intents)
 }
 
 // decisions are the changes that one action makes, in the order of the
@@ -427,7 +437,7 @@ type History struct {
 
 // Histories lists them, the newest first.
 func (c *Console) Histories(ctx context.Context) ([]History, error) {
-	return collect[History](ctx, c, `SELECT id, system_identifier, timeline, lsn::text, began_at, seen_at, change,
+	return collect(ctx, c.conn, "list the stretches of the database's history", pgx.RowToStructByPos[History], `SELECT id, system_identifier, timeline, lsn::text, began_at, seen_at, change,
 		pg_catalog.cardinality(awaited), lost, accepted_by, accepted_at, reason FROM outbox.history ORDER BY id DESC LIMIT 100`)
 }
 

@@ -690,7 +690,7 @@ func TestOperatorsWhoDecideOnOneIntentTakeTurns(t *testing.T) {
 					}
 					late <- verdicts
 				}()
-				o.awaitBlocked()
+				drainertest.AwaitBlocked(t, o.db)
 			}}, intent)
 			if first.Refused != "" {
 				t.Errorf("the first was refused because %q", first.Refused)
@@ -737,7 +737,7 @@ func TestAnOperatorThatWasWaitedForHasWon(t *testing.T) {
 		}
 		verdicts <- late
 	}()
-	o.awaitBlocked()
+	drainertest.AwaitBlocked(t, o.db)
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -769,7 +769,7 @@ func TestAnOperatorWhoMeetsAPruneFindsNoSuchIntent(t *testing.T) {
 		}
 		verdicts <- late
 	}()
-	o.awaitBlocked()
+	drainertest.AwaitBlocked(t, o.db)
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -787,17 +787,6 @@ func (o *outbox) begin() pgx.Tx {
 	}
 	o.t.Cleanup(func() { tx.Rollback(context.Background()) })
 	return tx
-}
-
-// awaitBlocked returns once another session waits for a lock.
-func (o *outbox) awaitBlocked() {
-	o.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for !one[bool](o, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0)`) {
-		if time.Now().After(deadline) {
-			o.t.Fatal("no session waits for the lock")
-		}
-	}
 }
 
 func TestAPersonEnqueuesWhereAgentsHaveToWriteTheirStateBefore(t *testing.T) {
@@ -902,7 +891,9 @@ func TestACancelThatClosedTheRunAndGotNoFurtherSaysSo(t *testing.T) {
 
 func TestASagaThatCannotGoOnStaysAsItWas(t *testing.T) {
 	t.Parallel()
-	retry := func(ctx context.Context, c *operator.Console) error { return c.RetrySaga(ctx, "run", nil, onCall) }
+	retry := func(ctx context.Context, c *operator.Console) error {
+		return c.RetrySaga(ctx, "run", nil, false, onCall)
+	}
 	resolve := func(ctx context.Context, c *operator.Console) error { return c.ResolveSaga(ctx, "run", onCall) }
 	for _, test := range []struct {
 		fails, breaks string

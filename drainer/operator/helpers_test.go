@@ -249,7 +249,7 @@ func TestALoginOfTheOperatorsRoleMayLetASagaGoOn(t *testing.T) {
 	if _, err := console.Overview(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if run, err := console.RunOf(t.Context(), steps[0]); err != nil || console.RetrySaga(t.Context(), run, steps[:1], onCall) != nil {
+	if run, err := console.RunOf(t.Context(), steps[0]); err != nil || console.RetrySaga(t.Context(), run, steps[:1], false, onCall) != nil {
 		t.Errorf("the saga of the run %q does not go on, %v", run, err)
 	}
 }
@@ -275,7 +275,7 @@ func TestTheDaemonsLoginMayReadAllAndDecideNothing(t *testing.T) {
 		"pause":  func() error { _, err := console.Pause(t.Context(), "sim", onCall); return err },
 		"close":  func() error { _, err := console.CancelRun(t.Context(), "run", false, onCall); return err },
 		"undo":   func() error { return console.Compensate(t.Context(), "run", onCall) },
-		"retry":  func() error { return console.RetrySaga(t.Context(), "doomed", steps[:1], onCall) },
+		"retry":  func() error { return console.RetrySaga(t.Context(), "doomed", steps[:1], false, onCall) },
 		"settle": func() error { return console.ResolveSaga(t.Context(), "doomed", onCall) },
 		"ack":    func() error { _, err := console.Acknowledge(t.Context(), onCall, []int64{1}); return err },
 	} {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -72,8 +73,18 @@ type Attempt struct {
 type Dossier struct {
 	Intent
 	Payload json.RawMessage `json:"payload"`
+	TraceID string          `json:"trace_id,omitempty"` // of the trace that the agent left with the intent
 	History []Attempt       `json:"history"`
 	Gate    *Provider       `json:"waits_for,omitempty"` // the provider or operation that is shut
+}
+
+// Conceal takes out what models and providers wrote at any length.
+func (d *Dossier) Conceal() {
+	d.Payload, d.Response = nil, nil
+	for i := range d.History {
+		attempt := &d.History[i]
+		attempt.Response, attempt.ResponseHeaders, attempt.Problem = nil, nil, nil
+	}
 }
 
 const statusColumns = `intent_id, agent_run_id, step_id, tool_name, business_scope, provider, idempotency_key, status,
@@ -84,6 +95,14 @@ const (
 	showTupleSQL = `SELECT ` + statusColumns + ` FROM outbox.standing
 		WHERE (agent_run_id, step_id, tool_name, business_scope) = ($1::text, $2::text, $3::text, $4::text)`
 )
+
+// writtenSQL reads a traceparent as adapters do: of several spellings the one in lower case counts.
+const writtenSQL = `SELECT payload, coalesce((SELECT pg_catalog.split_part(value, '-', 2)
+		FROM pg_catalog.jsonb_each_text(CASE WHEN pg_catalog.jsonb_typeof(headers) = 'object' THEN headers ELSE '{}' END)
+		WHERE lower(key) = 'traceparent' ORDER BY key COLLATE "C" DESC LIMIT 1), '')
+	FROM outbox.intent WHERE id = $1::bigint`
+
+var isTraceID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 // Show finds an intent by its id.
 func (c *Console) Show(ctx context.Context, intentID int64) (*Dossier, error) {
@@ -96,17 +115,16 @@ func (c *Console) ShowTuple(ctx context.Context, t dispatch.Tuple) (*Dossier, er
 }
 
 func (c *Console) show(ctx context.Context, statement string, args ...any) (*Dossier, error) {
-	rows, _ := c.conn.Query(ctx, statement, args...)
-	intent, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Intent])
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, ErrNotFound
-	}
+	intent, err := collectOne(ctx, c.conn, "show intent", ErrNotFound, pgx.RowToStructByPos[Intent], statement, args...)
 	if err != nil {
-		return nil, fmt.Errorf("show intent: %w", err)
+		return nil, err
 	}
 	dossier := &Dossier{Intent: intent}
-	if dossier.Payload, err = c.payload(ctx, intent.IntentID); err != nil {
-		return nil, err
+	if err = c.conn.QueryRow(ctx, writtenSQL, intent.IntentID).Scan(&dossier.Payload, &dossier.TraceID); err != nil {
+		return nil, fmt.Errorf("read what the agent wrote: %w", err)
+	}
+	if !isTraceID.MatchString(dossier.TraceID) {
+		dossier.TraceID = ""
 	}
 	if dossier.History, err = c.history(ctx, intent.IntentID); err != nil {
 		return nil, err
@@ -141,14 +159,11 @@ func (c *Console) Reveal(ctx context.Context, by Signature, intentID int64) (*Do
 // does. A row is parked under the name of a shut operation, and a while before that under
 // its provider's.
 func (c *Console) gateOf(ctx context.Context, intent Intent) (*Provider, error) {
-	var place string
-	err := c.conn.QueryRow(ctx, `SELECT provider FROM outbox.queue WHERE intent_id = $1::bigint`, intent.IntentID).Scan(&place)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
+	places, err := collect(ctx, c.conn, "find where the intent waits", pgx.RowTo[string], `SELECT provider FROM outbox.queue WHERE intent_id = $1::bigint`, intent.IntentID)
+	if err != nil || len(places) == 0 {
+		return nil, err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("find where the intent waits: %w", err)
-	}
+	place := places[0]
 	provider, _, _ := strings.Cut(place, "/")
 	names := []string{place, provider}
 	if intent.Status == string(dispatch.StatusPending) { // what waits is no lookup
@@ -166,27 +181,13 @@ func (c *Console) gateOf(ctx context.Context, intent Intent) (*Provider, error) 
 	return nil, nil
 }
 
-func (c *Console) payload(ctx context.Context, intentID int64) (json.RawMessage, error) {
-	var payload json.RawMessage
-	err := c.conn.QueryRow(ctx, `SELECT payload FROM outbox.intent WHERE id = $1::bigint`, intentID).Scan(&payload)
-	if err != nil {
-		return nil, fmt.Errorf("read the intent's payload: %w", err)
-	}
-	return payload, nil
-}
-
 func (c *Console) history(ctx context.Context, intentID int64) ([]Attempt, error) {
-	rows, _ := c.conn.Query(ctx, `SELECT attempt, coalesce(operator, worker), login, started_at, finished_at,
+	return collect(ctx, c.conn, "read the intent's history", pgx.RowToStructByPos[Attempt], `SELECT attempt, coalesce(operator, worker), login, started_at, finished_at,
 		outbox.idempotency_key(agent_run_id, step_id, tool_name, business_scope, namespace, NULL, 1 + (count(*) FILTER (
 			WHERE outcome IN ('retried_new_key', 'retried_new_key_may_duplicate')) OVER (ORDER BY attempt))::int),
 		outcome, status, a.next_attempt_at,
 		http_status, error, provider_ref, response, response_headers, replayed, problem, lookup, served_by, reason
 		FROM outbox.attempt a JOIN outbox.intent i ON i.id = a.intent_id WHERE intent_id = $1::bigint ORDER BY attempt`, intentID)
-	history, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])
-	if err != nil {
-		return nil, fmt.Errorf("read the intent's history: %w", err)
-	}
-	return history, nil
 }
 
 // Retry puts settled intents back into the queue, due now, under the same key
@@ -294,8 +295,12 @@ func (r Retry) danger(s standing) string {
 	case policy.Class == dispatch.NonIdempotent:
 		return "its tool is non_idempotent: repeating does it again"
 	case !policy.MayStillSend(dispatch.History{MaybeApplied: true, SinceFirstSend: s.sinceFirst()}):
+		since := s.sinceFirst().Truncate(time.Second)
+		if since > time.Minute {
+			since = since.Truncate(time.Minute) // a page that shows it changes once a minute
+		}
 		return fmt.Sprintf("its provider may have forgotten the key: it was first sent %s ago, and half of the key's ttl is %s",
-			s.sinceFirst().Round(time.Second), policy.KeyTTL/2)
+			since, policy.KeyTTL/2)
 	}
 	return ""
 }
@@ -432,12 +437,11 @@ func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload jso
 	if err := tuple.Validate(); err != nil {
 		return receipt, err
 	}
-	rows, _ := c.conn.Query(ctx, `SELECT name FROM outbox.tool WHERE provider = split_part($1::text, '/'::text, 1)
+	served, err := collect(ctx, c.conn, "enqueue: read which tools are served", pgx.RowTo[string], `SELECT name FROM outbox.tool WHERE provider = split_part($1::text, '/'::text, 1)
 		UNION SELECT provider FROM outbox.tool WHERE NOT EXISTS (SELECT FROM outbox.tool WHERE provider = split_part($1::text, '/'::text, 1))
-		ORDER BY name LIMIT 1000`, tuple.ToolName) // CollectRows returns the error too
-	served, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		ORDER BY name LIMIT 1000`, tuple.ToolName)
 	if err != nil {
-		return receipt, fmt.Errorf("enqueue: read which tools are served: %w", err)
+		return receipt, err
 	}
 	if len(served) > 0 && !slices.Contains(served, tuple.ToolName) {
 		return receipt, fmt.Errorf("enqueue: %w %q; %s; if it is new in the configuration, start or reload a daemon first",

@@ -13,16 +13,19 @@ import (
 
 // Filter narrows a listing; what is empty does not.
 type Filter struct {
-	Status   string
-	Dead     bool // only what needs a human: failed, unknown for good, or not undone
-	Provider string
-	Tool     string
-	Run      string
-	Error    string    // a part of the last attempt's error
-	Since    time.Time // enqueued then or later
-	Until    time.Time // enqueued before
-	Below    int64     // only intents with a lower number: a page's Below
-	Limit    int
+	Status    string
+	Dead      bool // only what needs a human: failed, unknown for good, or not undone
+	Provider  string
+	Tool      string
+	Run       string
+	Scope     string    // the whole business scope
+	Tenant    string    // the name of one
+	Reference string    // the provider's, whole
+	Error     string    // a part of the last attempt's error
+	Since     time.Time // enqueued then or later
+	Until     time.Time // enqueued before
+	Below     int64     // only intents with a lower number: a page's Below
+	Limit     int
 }
 
 // Page is a part of a listing, the newest intents first.
@@ -46,7 +49,9 @@ const filterSQL = `
 	WHERE ($1::text = '' OR status = $1::text) AND ($2::text = '' OR provider = $2::text) AND ($3::text = '' OR agent_run_id = $3::text)
 	AND ($4::text = '' OR tool_name = $4::text) AND ($5::text = '' OR strpos(lower(last_error), lower($5::text)) > 0)
 	AND ($6::timestamptz IS NULL OR created_at >= $6::timestamptz) AND ($7::timestamptz IS NULL OR created_at < $7::timestamptz)
-	AND ($8::bigint = 0 OR intent_id < $8::bigint) AND ($9::bigint = 0 OR intent_id >= $9::bigint)`
+	AND ($8::bigint = 0 OR intent_id < $8::bigint) AND ($9::bigint = 0 OR intent_id >= $9::bigint)
+	AND ($11::text = '' OR business_scope = $11::text) AND ($12::text = '' OR provider_ref = $12::text)
+	AND ($13::text = '' OR tenant = (SELECT t.tenant_id FROM outbox.tenant t WHERE t.name = $13::text))`
 
 const listSQL = `SELECT ` + statusColumns + ` FROM outbox.standing` + filterSQL
 
@@ -59,12 +64,11 @@ func (c *Console) List(ctx context.Context, filter Filter) (Page, error) {
 	if err != nil {
 		return Page{}, fmt.Errorf("list intents: %w", err)
 	}
-	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, list, filter.Status, filter.Provider, filter.Run, filter.Tool, filter.Error,
-		orNull(filter.Since), orNull(filter.Until), below, lowest, filter.Limit+1)
 	page := Page{}
-	if page.Intents, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Intent]); err != nil {
-		return Page{}, fmt.Errorf("list intents: %w", err)
+	page.Intents, err = collect(ctx, c.conn, "list intents", pgx.RowToStructByPos[Intent], list, filter.Status, filter.Provider, filter.Run, filter.Tool, filter.Error,
+		orNull(filter.Since), orNull(filter.Until), below, lowest, filter.Limit+1, filter.Scope, filter.Reference, filter.Tenant)
+	if err != nil {
+		return Page{}, err
 	}
 	switch {
 	case len(page.Intents) > filter.Limit:
@@ -91,20 +95,28 @@ const (
 	thoseSQL = `) AS looked WHERE ($8::bigint = 0 OR intent_id < $8::bigint) AND intent_id >= $9::bigint ORDER BY intent_id DESC) AS among
 		JOIN outbox.standing USING (intent_id)` + filterSQL
 
-	queuedRow      = `SELECT intent_id FROM outbox.queue`
-	claimedRow     = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
-	settledRow     = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
-	unknownRow     = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // or about to be looked up
-	deadRow        = settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])`
-	failedRow      = settledRow + `'failed'`
-	cancelledRow   = settledRow + `'cancelled'`
-	compensatedRow = settledRow + `'compensated'`
-	notUndoneRow   = settledRow + `'compensation_failed'`
+	queuedRow   = `SELECT intent_id FROM outbox.queue`
+	claimedRow  = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
+	settledRow  = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
+	unknownRow  = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // or about to be looked up
+	referredRow = `SELECT intent_id FROM outbox.attempt WHERE provider_ref = $12::text`
+	deadRow     = settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])`
 
 	lookedSQL = `SELECT coalesce((SELECT intent_id FROM (`
 	lastSQL   = `) AS looked WHERE ($1::bigint = 0 OR intent_id < $1::bigint) AND intent_id >= $2::bigint
 		ORDER BY intent_id DESC OFFSET $3 LIMIT 1), 0)`
 )
+
+// statementsByStatus has every status that an index leads to.
+var statementsByStatus = map[string]struct{ list, last string }{
+	"pending":             {amongSQL + queuedRow + thoseSQL + newestSQL, lookedSQL + queuedRow + lastSQL},
+	"in_progress":         {amongSQL + claimedRow + thoseSQL + newestSQL, lookedSQL + claimedRow + lastSQL},
+	"unknown":             {amongSQL + unknownRow + thoseSQL + newestSQL, lookedSQL + unknownRow + lastSQL},
+	"failed":              {amongSQL + settledRow + `'failed'` + thoseSQL + newestSQL, lookedSQL + settledRow + `'failed'` + lastSQL},
+	"cancelled":           {amongSQL + settledRow + `'cancelled'` + thoseSQL + newestSQL, lookedSQL + settledRow + `'cancelled'` + lastSQL},
+	"compensated":         {amongSQL + settledRow + `'compensated'` + thoseSQL + newestSQL, lookedSQL + settledRow + `'compensated'` + lastSQL},
+	"compensation_failed": {amongSQL + settledRow + `'compensation_failed'` + thoseSQL + newestSQL, lookedSQL + settledRow + `'compensation_failed'` + lastSQL},
+}
 
 // statementsOf lists the intents of a filter, and finds the last one to look at. An index leads
 // to every status but completed.
@@ -114,26 +126,17 @@ func statementsOf(filter Filter) (list, last string) {
 		return listSQL + isDead + newestSQL, newestOfAllSQL
 	case filter.Run != "":
 		return listSQL + newestSQL, newestOfAllSQL
+	case filter.Reference != "" && filter.Dead: // a look at each attempt in turn is cheaper than to look up those of each intent
+		return amongSQL + referredRow + thoseSQL + isDead + newestSQL, newestOfAllSQL
+	case filter.Reference != "":
+		return amongSQL + referredRow + thoseSQL + newestSQL, newestOfAllSQL
 	case filter.Dead:
 		return amongSQL + deadRow + thoseSQL + isDead + newestSQL, lookedSQL + deadRow + lastSQL
 	}
-	switch filter.Status {
-	case "pending":
-		return amongSQL + queuedRow + thoseSQL + newestSQL, lookedSQL + queuedRow + lastSQL
-	case "in_progress":
-		return amongSQL + claimedRow + thoseSQL + newestSQL, lookedSQL + claimedRow + lastSQL
-	case "unknown":
-		return amongSQL + unknownRow + thoseSQL + newestSQL, lookedSQL + unknownRow + lastSQL
-	case "failed":
-		return amongSQL + failedRow + thoseSQL + newestSQL, lookedSQL + failedRow + lastSQL
-	case "cancelled":
-		return amongSQL + cancelledRow + thoseSQL + newestSQL, lookedSQL + cancelledRow + lastSQL
-	case "compensated":
-		return amongSQL + compensatedRow + thoseSQL + newestSQL, lookedSQL + compensatedRow + lastSQL
-	case "compensation_failed":
-		return amongSQL + notUndoneRow + thoseSQL + newestSQL, lookedSQL + notUndoneRow + lastSQL
+	if found, indexed := statementsByStatus[filter.Status]; indexed {
+		return found.list, found.last
 	}
-	if filter.Error != "" { // a look at each attempt in turn is cheaper than to look up the last one of each intent
+	if filter.Error != "" { // as with a reference
 		return amongSQL + `SELECT intent_id FROM outbox.attempt WHERE strpos(lower(error), lower($5::text)) > 0` + thoseSQL + newestSQL, newestOfAllSQL
 	}
 	return listSQL + newestSQL, newestOfAllSQL
@@ -248,18 +251,16 @@ func (c *Console) Search(ctx context.Context, text string, limit int) (found Fou
 		return found, fmt.Errorf("find the newest intents: %w", err)
 	}
 	found.Bounded = lowest > 0
-	var rows pgx.Rows // CollectRows returns the error too
-	if strings.HasPrefix(text, keyPrefix) {
-		rows, _ = c.conn.Query(ctx, keyedSQL, lowest, text, limit+1)
-	} else {
+	statement, args := keyedSQL, []any{lowest, text, limit + 1}
+	if !strings.HasPrefix(text, keyPrefix) {
 		id, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			id = math.MinInt64 // no intent's
 		}
-		rows, _ = c.conn.Query(ctx, namedSQL, id, lowest, text, limit+1)
+		statement, args = namedSQL, []any{id, lowest, text, limit + 1}
 	}
-	if found.Intents, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Intent]); err != nil {
-		return found, fmt.Errorf("find intents: %w", err)
+	if found.Intents, err = collect(ctx, c.conn, "find intents", pgx.RowToStructByPos[Intent], statement, args...); err != nil {
+		return found, err
 	}
 	found.More = len(found.Runs) > limit || len(found.Intents) > limit
 	found.Runs, found.Intents = found.Runs[:min(limit, len(found.Runs))], found.Intents[:min(limit, len(found.Intents))]
@@ -268,10 +269,5 @@ func (c *Console) Search(ctx context.Context, text string, limit int) (found Fou
 
 // RunsFrom lists runs whose ids begin with a prefix, in the order of their ids.
 func (c *Console) RunsFrom(ctx context.Context, prefix string, limit int) ([]string, error) {
-	rows, _ := c.conn.Query(ctx, runsFromSQL, prefix, limit) // CollectRows returns the error too
-	runs, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("find runs: %w", err)
-	}
-	return runs, nil
+	return collect(ctx, c.conn, "find runs", pgx.RowTo[string], runsFromSQL, prefix, limit)
 }

@@ -43,6 +43,9 @@ func idsOf(page operator.Page) (ids []int64) {
 func TestAListIsNarrowedByEachFilter(t *testing.T) {
 	t.Parallel()
 	o := listed(t)
+	o.exec(`UPDATE outbox.attempt SET provider_ref = 'ch_3' WHERE intent_id = 3`)
+	o.exec(`UPDATE outbox.intent SET tenant = (SELECT tenant_id FROM outbox.tenant WHERE name = 'other') WHERE id = 5`)
+	o.exec(`UPDATE outbox.intent SET business_scope = 'order' WHERE id = 6`)
 	now := time.Now()
 	for name, test := range map[string]struct {
 		filter operator.Filter
@@ -53,6 +56,12 @@ func TestAListIsNarrowedByEachFilter(t *testing.T) {
 		"provider":            {operator.Filter{Provider: "spare"}, []int64{4}},
 		"run":                 {operator.Filter{Run: "run-1"}, []int64{5, 3, 1}},
 		"error":               {operator.Filter{Error: "http_4"}, []int64{4, 1}},
+		"scope":               {operator.Filter{Scope: "order"}, []int64{6}},
+		"tenant":              {operator.Filter{Tenant: "other"}, []int64{5}},
+		"tenant of none":      {operator.Filter{Tenant: "nobody"}, nil},
+		"reference":           {operator.Filter{Reference: "ch_3"}, []int64{3}},
+		"reference in a run":  {operator.Filter{Reference: "ch_3", Run: "run-1"}, []int64{3}},
+		"failed reference":    {operator.Filter{Reference: "ch_3", Status: "failed"}, nil},
 		"failed":              {operator.Filter{Status: "failed"}, []int64{4, 1}},
 		"unknown":             {operator.Filter{Status: "unknown"}, []int64{2}},
 		"completed":           {operator.Filter{Status: "completed"}, []int64{3}},
@@ -83,6 +92,7 @@ func TestAListLooksUpWhatItShows(t *testing.T) {
 	o.exec(`TRUNCATE outbox.queue`)
 	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, error)
 		SELECT id, 1, 'w', 'rejected', 'failed', 'http_404' FROM outbox.intent WHERE id % 5 = 0`)
+	o.exec(`UPDATE outbox.attempt SET provider_ref = 'ref-' || intent_id`)
 	o.exec(`VACUUM ANALYZE outbox.intent, outbox.attempt`)
 	for name, test := range map[string]struct {
 		filter operator.Filter
@@ -92,6 +102,9 @@ func TestAListLooksUpWhatItShows(t *testing.T) {
 		"failed":           {operator.Filter{Status: "failed", Limit: 2}, []int64{20000, 19995}},
 		"an error":         {operator.Filter{Error: "HTTP_404", Limit: 2}, []int64{20000, 19995}},
 		"an error of none": {operator.Filter{Error: "timeout", Limit: 2}, nil},
+		"a reference":      {operator.Filter{Reference: "ref-15", Limit: 2}, []int64{15}},
+		"failed by none":   {operator.Filter{Reference: "none", Status: "failed", Limit: 2}, nil},
+		"dead by none":     {operator.Filter{Reference: "none", Dead: true, Limit: 2}, nil},
 		"dead in a run":    {operator.Filter{Run: "run-5", Dead: true, Limit: 2}, []int64{5}},
 		"failed in a run":  {operator.Filter{Run: "run-5", Status: "failed", Limit: 2}, []int64{5}},
 		"an error in one":  {operator.Filter{Run: "run-5", Error: "http_404", Limit: 2}, []int64{5}},

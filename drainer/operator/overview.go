@@ -64,15 +64,18 @@ type Worker struct {
 	Tools     []string  `json:"tools"`
 	// Fingerprints of the configuration of each of Providers, keyed: they are compared with each other alone.
 	Fingerprints []string `json:"fingerprints"`
+	// Configuration is the fingerprint of all of it. Workers that serve different providers differ in it rightly.
+	Configuration string `json:"configuration"`
 }
 
-// Version is one configuration of a provider.
+// Version is one configuration of a provider, or a whole one.
 type Version struct {
 	Fingerprint string   `json:"fingerprint"`
 	Workers     []string `json:"workers"` // that have it, the oldest first
 }
 
-// Difference is a provider of which workers have several configurations.
+// Difference is a provider of which workers have several configurations. Provider is empty where workers have the
+// same providers and blocks of them, and another setting differs.
 type Difference struct {
 	Provider string    `json:"provider"`
 	Versions []Version `json:"versions"` // that of the oldest worker first
@@ -81,32 +84,47 @@ type Difference struct {
 // Differences compares the configurations of workers, by provider in alphabetical order. A rolling update makes some,
 // for its time.
 func Differences(workers []Worker) []Difference {
-	versions := map[string][]Version{}
+	ofProviders, whole := versions{}, versions{}
 	for _, worker := range workers {
+		var blocks []string // that it serves
 		for i, provider := range worker.Providers[:min(len(worker.Providers), len(worker.Fingerprints))] {
-			known := versions[provider]
-			at := slices.IndexFunc(known, func(v Version) bool { return v.Fingerprint == worker.Fingerprints[i] })
-			if at < 0 {
-				at, known = len(known), append(known, Version{Fingerprint: worker.Fingerprints[i]})
-			}
-			known[at].Workers = append(known[at].Workers, worker.WorkerID)
-			versions[provider] = known
+			ofProviders.add(provider, worker.Fingerprints[i], worker)
+			blocks = append(blocks, fmt.Sprintf("%q %q", provider, worker.Fingerprints[i]))
+		}
+		if worker.Configuration != "" {
+			slices.Sort(blocks) // they come in the order of its file
+			whole.add(strings.Join(blocks, ","), worker.Configuration, worker)
 		}
 	}
 	differences := []Difference{}
-	for _, provider := range slices.Sorted(maps.Keys(versions)) {
-		if len(versions[provider]) > 1 {
-			differences = append(differences, Difference{provider, versions[provider]})
+	for _, alike := range slices.Sorted(maps.Keys(whole)) {
+		if len(whole[alike]) > 1 {
+			differences = append(differences, Difference{"", whole[alike]})
+		}
+	}
+	for _, provider := range slices.Sorted(maps.Keys(ofProviders)) {
+		if len(ofProviders[provider]) > 1 {
+			differences = append(differences, Difference{provider, ofProviders[provider]})
 		}
 	}
 	return differences
+}
+
+type versions map[string][]Version
+
+func (v versions) add(of, fingerprint string, worker Worker) {
+	at := slices.IndexFunc(v[of], func(known Version) bool { return known.Fingerprint == fingerprint })
+	if at < 0 {
+		at, v[of] = len(v[of]), append(v[of], Version{Fingerprint: fingerprint})
+	}
+	v[of][at].Workers = append(v[of][at].Workers, worker.WorkerID)
 }
 
 // Overview reads providers that are configured somewhere or have rows waiting.
 func (c *Console) Overview(ctx context.Context) (Overview, error) {
 	var overview Overview
 	var err error
-	if overview.Providers, err = collect[ProviderOverview](ctx, c, providersSQL, CountLimit); err != nil {
+	if overview.Providers, err = collect(ctx, c.conn, "read the overview", pgx.RowToStructByPos[ProviderOverview], providersSQL, CountLimit); err != nil {
 		return overview, err
 	}
 	if overview.Workers, err = c.Workers(ctx); err != nil {
@@ -124,7 +142,7 @@ func (c *Console) Overview(ctx context.Context) (Overview, error) {
 
 // Workers lists the processes that may claim, the oldest first.
 func (c *Console) Workers(ctx context.Context) ([]Worker, error) {
-	return collect[Worker](ctx, c, `SELECT worker_id::text, started_at, beat_at, providers, tools, fingerprints FROM outbox.worker ORDER BY started_at`)
+	return collect(ctx, c.conn, "list workers", pgx.RowToStructByPos[Worker], `SELECT worker_id::text, started_at, beat_at, providers, tools, fingerprints, configuration FROM outbox.worker ORDER BY started_at`)
 }
 
 //go:embed sql/tenants.sql
@@ -160,12 +178,7 @@ const (
 
 // Tenants lists those whose names come after another, by name.
 func (c *Console) Tenants(ctx context.Context, after string, limit int) ([]Tenant, error) {
-	rows, _ := c.conn.Query(ctx, tenantsSQL, TenantLook, flightLook, after, limit) // CollectRows returns the error too
-	tenants, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Tenant])
-	if err != nil {
-		return nil, fmt.Errorf("list tenants: %w", err)
-	}
-	return tenants, nil
+	return collect(ctx, c.conn, "list tenants", pgx.RowToStructByPos[Tenant], tenantsSQL, TenantLook, flightLook, after, limit)
 }
 
 // Operation records that an operator changed a provider or a run, or looked at a payload.
@@ -182,13 +195,8 @@ type Operation struct {
 
 // Operations lists those below a number, the newest first; 0 begins with the newest of all.
 func (c *Console) Operations(ctx context.Context, below int64, limit int) ([]Operation, error) {
-	rows, _ := c.conn.Query(ctx, `SELECT id, done_at, operator, login, action, provider, agent_run_id, reason FROM outbox.operation
-		WHERE ($1::bigint = 0 OR id < $1::bigint) ORDER BY id DESC LIMIT $2::int`, below, limit) // CollectRows returns the error too
-	done, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Operation])
-	if err != nil {
-		return nil, fmt.Errorf("list operations: %w", err)
-	}
-	return done, nil
+	return collect(ctx, c.conn, "list operations", pgx.RowToStructByPos[Operation], `SELECT id, done_at, operator, login, action, provider, agent_run_id, reason FROM outbox.operation
+		WHERE ($1::bigint = 0 OR id < $1::bigint) ORDER BY id DESC LIMIT $2::int`, below, limit)
 }
 
 const providersSQL = `
@@ -219,16 +227,6 @@ const attentionSQL = `
 		(SELECT pg_catalog.count(DISTINCT agent_run_id) FROM (SELECT agent_run_id FROM outbox.incident i JOIN outbox.saga s USING (agent_run_id)
 			WHERE i.resolved_at IS NULL AND s.state = 'compensation_failed' LIMIT $1) f),
 		(SELECT count(*) FROM (SELECT FROM outbox.incident WHERE acknowledged_at IS NULL AND resolved_at IS NULL LIMIT $1) i)`
-
-func collect[T any](ctx context.Context, c *Console, statement string, args ...any) ([]T, error) {
-	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, statement, args...)
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
-	if err != nil {
-		return nil, fmt.Errorf("read the overview: %w", err)
-	}
-	return all, nil
-}
 
 //go:embed sql/incidents.sql
 var incidentsSQL string
@@ -267,14 +265,8 @@ type IncidentFilter struct {
 
 // Incidents returns those opened last first.
 func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) ([]Incident, error) {
-	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, incidentsSQL, filter.All, filter.Kind, filter.Limit, nil, filter.Tool,
+	return collect(ctx, c.conn, "list incidents", pgx.RowToStructByPos[Incident], incidentsSQL, filter.All, filter.Kind, filter.Limit, nil, filter.Tool,
 		orNull(filter.Since), orNull(filter.Until), filter.After, filter.Provider)
-	incidents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Incident])
-	if err != nil {
-		return nil, fmt.Errorf("list incidents: %w", err)
-	}
-	return incidents, nil
 }
 
 // ErrNoIncident says that no incident has this number.
@@ -282,15 +274,7 @@ var ErrNoIncident = errors.New("no incident has this number; `drainer incidents 
 
 // Incident finds one by its number.
 func (c *Console) Incident(ctx context.Context, incidentID int64) (Incident, error) {
-	rows, _ := c.conn.Query(ctx, incidentsSQL, true, "", 1, incidentID, "", nil, nil, 0, "")
-	incident, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Incident])
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return Incident{}, ErrNoIncident
-	case err != nil:
-		return Incident{}, fmt.Errorf("show incident: %w", err)
-	}
-	return incident, nil
+	return collectOne(ctx, c.conn, "show incident", ErrNoIncident, pgx.RowToStructByPos[Incident], incidentsSQL, true, "", 1, incidentID, "", nil, nil, 0, "")
 }
 
 // Acknowledgement is the result of acknowledging one incident.
@@ -308,12 +292,7 @@ func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int
 	if err := by.Validate(); err != nil {
 		return nil, err
 	}
-	rows, _ := c.conn.Query(ctx, sql.OperatorAcknowledge, incidents, by.name(), by.Reason)
-	done, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Acknowledgement])
-	if err != nil {
-		return nil, fmt.Errorf("acknowledge incidents: %w", err)
-	}
-	return done, nil
+	return collect(ctx, c.conn, "acknowledge incidents", pgx.RowToStructByPos[Acknowledgement], sql.OperatorAcknowledge, incidents, by.name(), by.Reason)
 }
 
 //go:embed sql/providers.sql
@@ -370,13 +349,7 @@ func (c *Console) Providers(ctx context.Context) ([]Provider, error) { return c.
 
 // Tools lists those that daemons have said they serve, by name.
 func (c *Console) Tools(ctx context.Context) ([]string, error) {
-	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, `SELECT name FROM outbox.tool ORDER BY name LIMIT 1000`)
-	tools, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("list tools: %w", err)
-	}
-	return tools, nil
+	return collect(ctx, c.conn, "list tools", pgx.RowTo[string], `SELECT name FROM outbox.tool ORDER BY name LIMIT 1000`)
 }
 
 // Provider finds one by its name.
@@ -406,13 +379,7 @@ func (c *Console) unknownProvider(ctx context.Context, name string) error {
 }
 
 func (c *Console) gates(ctx context.Context, name string) ([]Provider, error) {
-	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, gatesSQL, name)
-	providers, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Provider])
-	if err != nil {
-		return nil, fmt.Errorf("list providers: %w", err)
-	}
-	return providers, nil
+	return collect(ctx, c.conn, "list providers", pgx.RowToStructByPos[Provider], gatesSQL, name)
 }
 
 // Pause keeps every worker from claiming a provider's rows, from the commit
@@ -464,7 +431,7 @@ type Minute struct {
 
 // Hour lists the last 60 whole minutes of a provider, or of all together if provider is empty.
 func (c *Console) Hour(ctx context.Context, provider string) ([]Minute, error) {
-	return collect[Minute](ctx, c, hourSQL, provider)
+	return collect(ctx, c.conn, "read the last hour", pgx.RowToStructByPos[Minute], hourSQL, provider)
 }
 
 // Latency has percentiles of how long attempts took in the last hour. Each is the upper end of
@@ -478,16 +445,16 @@ type Latency struct {
 
 // Latency is that of a provider.
 func (c *Console) Latency(ctx context.Context, provider string) (l Latency, err error) {
-	counts, err := collect[struct{ Rows int64 }](ctx, c, `SELECT sum(t.rows)::bigint
+	counts, err := collect(ctx, c.conn, "read how long attempts took", pgx.RowTo[int64], `SELECT sum(t.rows)::bigint
 		FROM outbox.minute m CROSS JOIN LATERAL pg_catalog.unnest(m.took) WITH ORDINALITY AS t (rows, bucket)
 		WHERE m.provider = $1::text AND m.at >= now() - interval '61 minutes' GROUP BY t.bucket ORDER BY t.bucket`, provider)
 	for _, bucket := range counts {
-		l.Attempts += bucket.Rows
+		l.Attempts += bucket
 	}
 	at := func(share float64) float64 {
 		below := int64(0)
 		for i, bucket := range counts {
-			if below += bucket.Rows; below > 0 && float64(below) >= share*float64(l.Attempts) {
+			if below += bucket; below > 0 && float64(below) >= share*float64(l.Attempts) {
 				return 0.001 * math.Pow(2, float64(i))
 			}
 		}
@@ -507,6 +474,6 @@ type BreakerChange struct {
 
 // BreakerChanges lists those of a provider and of its operations, the newest first.
 func (c *Console) BreakerChanges(ctx context.Context, provider string, limit int) ([]BreakerChange, error) {
-	return collect[BreakerChange](ctx, c, `SELECT name, state, reason, changed_at FROM outbox.breaker_change
+	return collect(ctx, c.conn, "list changes of circuit breakers", pgx.RowToStructByPos[BreakerChange], `SELECT name, state, reason, changed_at FROM outbox.breaker_change
 		WHERE name = $1::text OR starts_with(name, $1::text || '/'::text) ORDER BY id DESC LIMIT $2::int`, provider, limit)
 }

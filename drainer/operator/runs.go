@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -129,29 +130,19 @@ func (c *Console) Sagas(ctx context.Context, filter SagaFilter) ([]Saga, error) 
 	if filter.State != "" {
 		states = []string{filter.State}
 	}
-	// CollectRows returns the error too.
-	rows, _ := c.conn.Query(ctx, `SELECT saga.* FROM pg_catalog.unnest($1::text[]) AS listed (state) CROSS JOIN LATERAL (
+	return collect(ctx, c.conn, "list sagas", pgx.RowToStructByPos[Saga], `SELECT saga.* FROM pg_catalog.unnest($1::text[]) AS listed (state) CROSS JOIN LATERAL (
 		SELECT `+sagaColumns+` FROM outbox.saga WHERE state = listed.state
 			AND ($3::timestamptz IS NULL OR begun_at >= $3::timestamptz) AND ($4::timestamptz IS NULL OR begun_at < $4::timestamptz)
 			AND ($5::text = '' OR (begun_at, agent_run_id) < (SELECT b.begun_at, b.agent_run_id FROM outbox.saga b WHERE b.agent_run_id = $5::text))
 		ORDER BY begun_at DESC, agent_run_id DESC LIMIT $2) saga
 		ORDER BY begun_at DESC, agent_run_id DESC LIMIT $2`, states, filter.Limit, orNull(filter.Since), orNull(filter.Until), filter.After)
-	sagas, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Saga])
-	if err != nil {
-		return nil, fmt.Errorf("list sagas: %w", err)
-	}
-	return sagas, nil
 }
 
 // SagaOf returns the state, the steps and the waits of one run.
 func (c *Console) SagaOf(ctx context.Context, agentRunID string) (*SagaStory, error) {
-	rows, _ := c.conn.Query(ctx, `SELECT `+sagaColumns+` FROM outbox.saga WHERE agent_run_id = $1::text`, agentRunID)
-	saga, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Saga])
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, ErrNoSaga
-	}
+	saga, err := c.saga(ctx, agentRunID)
 	if err != nil {
-		return nil, fmt.Errorf("show the saga: %w", err)
+		return nil, err
 	}
 	story := &SagaStory{Saga: saga}
 	if err := c.fill(ctx, story); err != nil {
@@ -160,11 +151,15 @@ func (c *Console) SagaOf(ctx context.Context, agentRunID string) (*SagaStory, er
 	return story, nil
 }
 
+// saga returns ErrNoSaga for a run that was never rolled back.
+func (c *Console) saga(ctx context.Context, agentRunID string) (Saga, error) {
+	return collectOne(ctx, c.conn, "show the saga", ErrNoSaga, pgx.RowToStructByPos[Saga], `SELECT `+sagaColumns+` FROM outbox.saga WHERE agent_run_id = $1::text`, agentRunID)
+}
+
 func (c *Console) fill(ctx context.Context, story *SagaStory) error {
-	rows, _ := c.conn.Query(ctx, `SELECT `+statusColumns+` FROM outbox.standing WHERE agent_run_id = $1::text ORDER BY intent_id`, story.AgentRunID)
-	intents, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Intent])
+	intents, err := collect(ctx, c.conn, "read the run's intents", pgx.RowToStructByPos[Intent], `SELECT `+statusColumns+` FROM outbox.standing WHERE agent_run_id = $1::text ORDER BY intent_id`, story.AgentRunID)
 	if err != nil {
-		return fmt.Errorf("read the run's intents: %w", err)
+		return err
 	}
 	if story.Steps, err = c.pair(ctx, story.AgentRunID, intents); err != nil {
 		return err
@@ -199,7 +194,7 @@ func (c *Console) pair(ctx context.Context, agentRunID string, intents []Intent)
 		undos[undoes[intents[i].IntentID]] = &intents[i]
 	}
 	for _, intent := range intents {
-		if !isUndo(intent) {
+		if !isUndo(intent.StepID) {
 			steps = append(steps, SagaStep{intent, undos[intent.IntentID]})
 		}
 	}
@@ -254,7 +249,7 @@ func (s *SagaStory) Standing() []int64 {
 
 const undoPrefix = "compensate:"
 
-func isUndo(intent Intent) bool { return strings.HasPrefix(intent.StepID, undoPrefix) }
+func isUndo(stepID string) bool { return strings.HasPrefix(stepID, undoPrefix) }
 
 //go:embed sql/stuck_undos.sql
 var stuckUndosSQL string
@@ -283,18 +278,10 @@ func (c *Console) Compensate(ctx context.Context, agentRunID string, by Signatur
 
 // RetrySaga lets a saga that failed go on, in a new epoch: undos that ended
 // otherwise than well are tried again, under their keys. Steps that people have
-// undone themselves become compensated instead, and older ones are next.
-func (c *Console) RetrySaga(ctx context.Context, agentRunID string, undone []int64, by Signature) error {
-	return c.retrySaga(ctx, agentRunID, undone, false, by)
-}
-
-// RetrySagaUnderNewKeys gives undos that failed a new key each: their providers may
-// have saved the refusal. What may have been applied keeps its key.
-func (c *Console) RetrySagaUnderNewKeys(ctx context.Context, agentRunID string, undone []int64, by Signature) error {
-	return c.retrySaga(ctx, agentRunID, undone, true, by)
-}
-
-func (c *Console) retrySaga(ctx context.Context, agentRunID string, undone []int64, newKeys bool, by Signature) error {
+// undone themselves become compensated instead, and older ones are next. newKeys gives
+// undos that failed a new key each: their providers may have saved the refusal. What may
+// have been applied keeps its key.
+func (c *Console) RetrySaga(ctx context.Context, agentRunID string, undone []int64, newKeys bool, by Signature) error {
 	goOn := func(ctx context.Context, tx pgx.Tx, agentRunID string, by Signature) error {
 		if err := reopenSteps(ctx, tx, agentRunID, undone, by); err != nil {
 			return err
@@ -371,11 +358,9 @@ func whyUnchanged(ctx context.Context, tx pgx.Tx, agentRunID, cure string) error
 }
 
 func reopenSteps(ctx context.Context, tx pgx.Tx, agentRunID string, undone []int64, by Signature) error {
-	// CollectRows returns the error too.
-	rows, _ := tx.Query(ctx, sql.OperatorReopenSteps, agentRunID, by.name(), by.Reason, undone)
-	stuck, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	stuck, err := collect(ctx, tx, "open its steps again", pgx.RowTo[int64], sql.OperatorReopenSteps, agentRunID, by.name(), by.Reason, undone)
 	if err != nil {
-		return fmt.Errorf("open its steps again: %w", err)
+		return err
 	}
 	for _, step := range undone {
 		if !slices.Contains(stuck, step) {
@@ -389,10 +374,9 @@ func reopenSteps(ctx context.Context, tx pgx.Tx, agentRunID string, undone []int
 // been applied is asked about first, or repeated where its tool says that this
 // is safe: the engine knows.
 func requeueUndos(ctx context.Context, tx pgx.Tx, agentRunID string, newKeys bool, by Signature) error {
-	rows, _ := tx.Query(ctx, stuckUndosSQL, agentRunID)
-	undos, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	undos, err := collect(ctx, tx, "find undos that ended badly", pgx.RowTo[int64], stuckUndosSQL, agentRunID)
 	if err != nil {
-		return fmt.Errorf("find undos that ended badly: %w", err)
+		return err
 	}
 	standings, err := standingsOf(ctx, tx, undos)
 	if err != nil {
@@ -412,4 +396,134 @@ func requeueUndos(ctx context.Context, tx pgx.Tx, agentRunID string, newKeys boo
 	}
 	_, err = again.carryOut(ctx, tx, by)
 	return err
+}
+
+// Run is an agent run, as far as a chunk of the newest intents tells.
+type Run struct {
+	AgentRunID string    `json:"agent_run_id"`
+	Intents    int       `json:"intents"` // undos included
+	Open       int       `json:"open"`    // pending or in progress
+	Unknown    int       `json:"unknown"`
+	Failed     int       `json:"failed"` // forward steps, and undos that failed
+	Saga       *string   `json:"saga"`   // its state; nil: the run was never rolled back
+	BegunAt    time.Time `json:"begun_at"`
+	LastAt     time.Time `json:"last_at"` // when something of it was enqueued or ended last
+}
+
+// RunsChunk is how many intents one page of runs looks at.
+const RunsChunk = 1000
+
+// Runs groups the newest intents below an id by their run, the newest first; 0 begins with
+// the newest of all. next is the id for the next page, and 0 at the end. A run of which a page
+// shows a part comes again on the next page.
+func (c *Console) Runs(ctx context.Context, below int64) (runs []Run, next int64, err error) {
+	if below == 0 {
+		below = math.MaxInt64
+	}
+	rows, _ := c.conn.Query(ctx, `SELECT s.agent_run_id, count(*)::int,
+			(count(*) FILTER (WHERE s.status IN ('pending', 'in_progress')))::int,
+			(count(*) FILTER (WHERE s.status = 'unknown'))::int,
+			(count(*) FILTER (WHERE s.status IN ('failed', 'compensation_failed')))::int,
+			(SELECT state FROM outbox.saga g WHERE g.agent_run_id = s.agent_run_id),
+			min(s.created_at), max(coalesce(s.finished_at, s.created_at)), min(s.intent_id), sum(count(*)) OVER ()::bigint
+		FROM (SELECT * FROM outbox.standing WHERE intent_id < $1::bigint ORDER BY intent_id DESC LIMIT $2::int) s
+		GROUP BY s.agent_run_id ORDER BY max(s.intent_id) DESC`, below, RunsChunk)
+	lowest, seen := below, int64(0)
+	var run Run
+	var first int64
+	_, err = pgx.ForEachRow(rows, []any{
+		&run.AgentRunID, &run.Intents, &run.Open, &run.Unknown, &run.Failed, &run.Saga,
+		&run.BegunAt, &run.LastAt, &first, &seen,
+	}, func() error {
+		runs, lowest = append(runs, run), min(lowest, first)
+		return nil
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("list runs: %w", err)
+	}
+	if seen == RunsChunk {
+		next = lowest
+	}
+	return runs, next, nil
+}
+
+// Span is one attempt in the time of its run.
+type Span struct {
+	IntentID      int64      `json:"intent_id"`
+	Attempt       int        `json:"attempt"`
+	StartedAt     *time.Time `json:"started_at"` // nil: nothing was sent, as when an operator decides
+	FinishedAt    time.Time  `json:"finished_at"`
+	Outcome       string     `json:"outcome"`
+	Status        string     `json:"status"`
+	Lookup        bool       `json:"lookup"`
+	NextAttemptAt *time.Time `json:"next_attempt_at"`
+}
+
+// RunStory is a run with its steps, their undos and all attempts.
+type RunStory struct {
+	AgentRunID string     `json:"agent_run_id"`
+	Saga       *Saga      `json:"saga"` // nil: it was never rolled back
+	Steps      []SagaStep `json:"steps"`
+	Spans      []Span     `json:"spans"` // by intent and attempt
+	WaitsFor   []Wait     `json:"waits_for"`
+	Truncated  bool       `json:"truncated"` // the run has more steps or attempts than the limits
+}
+
+// Conceal takes out what providers answered.
+func (s *RunStory) Conceal() {
+	for _, step := range s.Steps {
+		if step.Undo != nil {
+			step.Undo.Response = nil
+		}
+	}
+	for i := range s.Steps {
+		s.Steps[i].Response = nil
+	}
+}
+
+// Limits of a run's story. A longer run is told by its first steps.
+const (
+	storySteps = 500
+	storySpans = 5000
+)
+
+// Story returns the first 500 intents of a run and their first 5,000 attempts.
+func (c *Console) Story(ctx context.Context, agentRunID string) (*RunStory, error) {
+	story := &RunStory{AgentRunID: agentRunID}
+	intents, err := collect(ctx, c.conn, "read the run's intents", pgx.RowToStructByPos[Intent], `SELECT `+statusColumns+` FROM outbox.standing WHERE agent_run_id = $1::text
+		ORDER BY intent_id LIMIT $2::int`, agentRunID, storySteps+1)
+	if err != nil {
+		return nil, err
+	}
+	if len(intents) == 0 {
+		return nil, ErrNoRun
+	}
+	if len(intents) > storySteps {
+		intents, story.Truncated = intents[:storySteps], true
+	}
+	ids := make([]int64, len(intents))
+	for i, intent := range intents {
+		ids[i] = intent.IntentID
+	}
+	story.Spans, err = collect(ctx, c.conn, "read the run's attempts", pgx.RowToStructByPos[Span], `SELECT a.intent_id, a.attempt, a.started_at, a.finished_at, a.outcome, a.status, a.lookup, a.next_attempt_at
+		FROM outbox.attempt a WHERE a.intent_id = ANY ($1::bigint[]) ORDER BY a.intent_id, a.attempt LIMIT $2::int`,
+		ids, storySpans+1)
+	if err != nil {
+		return nil, err
+	}
+	if len(story.Spans) > storySpans {
+		story.Spans, story.Truncated = story.Spans[:storySpans], true
+	}
+	if story.Steps, err = c.pair(ctx, agentRunID, intents); err != nil {
+		return nil, err
+	}
+	saga, err := c.saga(ctx, agentRunID)
+	switch {
+	case errors.Is(err, ErrNoSaga):
+		return story, nil
+	case err != nil:
+		return nil, err
+	}
+	story.Saga, story.WaitsFor = &saga, waitsFor(saga.State, story.Steps)
+	return story, nil
 }

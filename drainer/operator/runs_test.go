@@ -219,7 +219,7 @@ func TestARetriedSagaSendsTheUndoAgainInANewEpoch(t *testing.T) {
 	}{{"failed", false}, {"unknown", true}} {
 		o := newOutbox(t)
 		steps, undo := failedSaga(o, test.status)
-		if err := o.console().RetrySaga(t.Context(), "doomed", nil, signed); err != nil {
+		if err := o.console().RetrySaga(t.Context(), "doomed", nil, false, signed); err != nil {
 			t.Fatal(err)
 		}
 		story, err := o.console().SagaOf(t.Context(), "doomed")
@@ -246,7 +246,7 @@ func TestAStepThatWasUndoneByHandIsNotUndoneAgain(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	steps, undo := failedSaga(o, "failed")
-	if err := o.console().RetrySaga(t.Context(), "doomed", steps[:1], signed); err != nil {
+	if err := o.console().RetrySaga(t.Context(), "doomed", steps[:1], false, signed); err != nil {
 		t.Fatal(err)
 	}
 	o.assertStatus(steps[0], "compensated")
@@ -254,7 +254,7 @@ func TestAStepThatWasUndoneByHandIsNotUndoneAgain(t *testing.T) {
 		t.Errorf("%q does not show who undid it", history)
 	}
 	o.exec(`UPDATE outbox.saga SET state = 'compensation_failed'`)
-	if err := o.console().RetrySaga(t.Context(), "doomed", nil, signed); err != nil {
+	if err := o.console().RetrySaga(t.Context(), "doomed", nil, false, signed); err != nil {
 		t.Fatal(err)
 	}
 	o.assertStatus(undo, "failed")
@@ -265,7 +265,7 @@ func TestOnlyAStepThatCouldNotBeUndoneIsCalledUndone(t *testing.T) {
 	o := newOutbox(t)
 	steps, undo := failedSaga(o, "failed")
 	for _, other := range []int64{steps[1], undo, o.enqueue("other", 1)[0], 4711} {
-		err := o.console().RetrySaga(t.Context(), "doomed", []int64{steps[0], other}, signed)
+		err := o.console().RetrySaga(t.Context(), "doomed", []int64{steps[0], other}, false, signed)
 		if !errors.Is(err, operator.ErrNotStuck) {
 			t.Errorf("intent %d: %v, want it refused", other, err)
 		}
@@ -288,7 +288,7 @@ func TestASagaSaysWhatItWaitsFor(t *testing.T) {
 		}
 	}
 	assertWaits()
-	if err := o.console().RetrySaga(t.Context(), "doomed", nil, signed); err != nil {
+	if err := o.console().RetrySaga(t.Context(), "doomed", nil, false, signed); err != nil {
 		t.Fatal(err)
 	}
 	assertWaits(operator.Wait{IntentID: undo, Status: "pending"})
@@ -353,7 +353,7 @@ func TestASagaIsChangedOnlyWhereThatMakesSense(t *testing.T) {
 	t.Parallel()
 	type act = func(*operator.Console, context.Context, string, operator.Signature) error
 	retry := func(c *operator.Console, ctx context.Context, run string, by operator.Signature) error {
-		return c.RetrySaga(ctx, run, nil, by)
+		return c.RetrySaga(ctx, run, nil, false, by)
 	}
 	for _, test := range []struct {
 		state string // of the saga; empty for none
@@ -421,7 +421,7 @@ func TestAResolvedSagaSendsNoUndoThatWaits(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	_, undo := failedSaga(o, "failed")
-	if err := o.console().RetrySaga(t.Context(), "doomed", nil, signed); err != nil {
+	if err := o.console().RetrySaga(t.Context(), "doomed", nil, false, signed); err != nil {
 		t.Fatal(err)
 	}
 	o.exec(`UPDATE outbox.queue SET maybe_applied = true`)
@@ -430,6 +430,11 @@ func TestAResolvedSagaSendsNoUndoThatWaits(t *testing.T) {
 		t.Errorf("%v, want a refusal while the undo may have been applied", err)
 	}
 	o.exec(`UPDATE outbox.queue SET maybe_applied = false`)
+	o.exec(`UPDATE outbox.history SET doubted_before = era + 1`)
+	if err := o.console().ResolveSaga(t.Context(), "doomed", signed); !errors.As(err, &refused) {
+		t.Errorf("%v, want a refusal while the undo may have been applied by an attempt that is lost", err)
+	}
+	o.exec(`UPDATE outbox.history SET doubted_before = 0`)
 	if err := o.console().ResolveSaga(t.Context(), "doomed", signed); err != nil {
 		t.Fatal(err)
 	}
@@ -446,7 +451,7 @@ func TestASagaIsNotResolvedWhileAWorkerTakesItsUndo(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	failedSaga(o, "failed")
-	if err := o.console().RetrySaga(t.Context(), "doomed", nil, signed); err != nil {
+	if err := o.console().RetrySaga(t.Context(), "doomed", nil, false, signed); err != nil {
 		t.Fatal(err)
 	}
 	o.exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END $$`)
@@ -491,7 +496,7 @@ func TestARetriedSagaGivesNewKeysToUndosThatFailedAlone(t *testing.T) {
 		o := newOutbox(t)
 		_, undo := failedSaga(o, status)
 		before := o.key(undo)
-		if err := o.console().RetrySagaUnderNewKeys(t.Context(), "doomed", nil, signed); err != nil {
+		if err := o.console().RetrySaga(t.Context(), "doomed", nil, true, signed); err != nil {
 			t.Fatal(err)
 		}
 		if changed := o.key(undo) != before; changed != renewed {

@@ -98,10 +98,11 @@ func queueClaim(batch *pgx.Batch, worker string, known known, claims []drainer.C
 	})
 }
 
-// queueHeld comes after the claims: what a tenant's limit kept from them is still queued.
+// queueHeld comes after the claims: what a tenant's limit kept from them is still queued. Like a full claim it reads dead
+// index entries, and beside any other claim its answer would not be needed.
 func queueHeld(batch *pgx.Batch, claims []drainer.Claim, replies []drainer.ClaimReply) {
 	for i, claim := range claims {
-		if claim.LooksLast && claim.Limit > 0 && claim.Server == claim.Provider {
+		if claim.LooksLast && claim.IsFull() && claim.Limit > 0 && claim.Server == claim.Provider {
 			batch.Queue(heldSQL, claim.Provider).QueryRow(func(row pgx.Row) error { return row.Scan(&replies[i].Held) })
 		}
 	}

@@ -959,7 +959,7 @@ func TestATenantsLimitInFlightIsOfEachProvider(t *testing.T) {
 		batch := settling(dispatch.Completed, settle...)
 		batch.Finish = nil // the other rows of the claim are not settled
 		for _, provider := range []string{"sim", "other"} {
-			batch.Claims = append(batch.Claims, drainer.Claim{Provider: provider, Server: provider, Limit: 10, Parts: after(beginning), LooksLast: provider == "sim"})
+			batch.Claims = append(batch.Claims, drainer.Claim{Provider: provider, Server: provider, Limit: 10, LooksLast: provider == "sim"})
 		}
 		return o.batch(worker, batch).Claimed
 	}

@@ -2,7 +2,6 @@ package postgres_test
 
 import (
 	"context"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -207,14 +206,7 @@ func TestNoSessionThatAPoolerSharesListens(t *testing.T) {
 	t.Parallel()
 	listens := func(t *testing.T, mode string) (woken bool, err error) {
 		address := drainertest.Database(t)
-		behind, err := url.Parse(address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		query := behind.Query()
-		query.Set("default_query_exec_mode", "exec")
-		behind.RawQuery = query.Encode()
-		o := openOutbox(t, address, drainertest.PgBouncer(t, behind.String(), mode, 4))
+		o := openOutbox(t, address, drainertest.PgBouncer(t, address+"&default_query_exec_mode=exec", mode, 4))
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		go func() {

@@ -43,16 +43,16 @@ type memory struct {
 
 	looks sync.Mutex // one look at a time
 
-	mu      sync.Mutex
-	workers map[string]int // of this process, and how many losses it knew of when each joined
-	losses  int
-	known   known
-	since   time.Time     // when this process met known.History: no clock that leaps shortens the lease
-	isFresh bool          // known is a file's; what was committed to the process before is not known
-	told    []told        // commits that no look has proved to be in the history yet
-	silent  bool          // the witness could not be written
-	paged   chan struct{} // see [Store.Incidents]
-	lock    *os.File      // the witness is this process's alone
+	mu           sync.Mutex
+	workers      map[string]int // of this process, and how many losses it knew of when each joined
+	losses       int
+	known        known
+	since        time.Time      // when this process met known.History: no clock that leaps shortens the lease
+	isFresh      bool           // known is a file's; what was committed to the process before is not known
+	acknowledged []acknowledged // commits that no look has proved to be in the history yet
+	unwritable   bool           // the witness could not be written
+	paged        chan struct{}  // see [Store.Incidents]
+	lock         *os.File       // the witness is this process's alone
 }
 
 // known is a row of outbox.history, and how far it was seen.
@@ -61,9 +61,9 @@ type known struct {
 	LSN     string `json:"lsn"`
 }
 
-// told is one row of a batch whose commit was answered: a claim's, or a settled one, which has
+// acknowledged is one row of a batch whose commit was answered: a claim's, or a settled one, which has
 // no claim.
-type told struct {
+type acknowledged struct {
 	claim, intent int64
 	attempt       int
 	looked        bool
@@ -87,9 +87,9 @@ func (m *memory) page() {
 // Guard sets how lost commits are noticed. It comes before the first worker joins.
 func (s *Store) Guard(guard Guard) { s.memory.Guard = guard }
 
-// knows returns the history that a worker goes by. One that has to start over goes by nothing: it claims and gives back
+// historyOf returns the history that a worker goes by. One that has to start over goes by nothing: it claims and gives back
 // nothing more.
-func (m *memory) knows(worker string) known {
+func (m *memory) historyOf(worker string) known {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if joined, is := m.workers[worker]; is && joined < m.losses {
@@ -98,8 +98,8 @@ func (m *memory) knows(worker string) known {
 	return m.known
 }
 
-// tell remembers a batch that was committed. A database loses whole commits, so one row stands for all.
-func (m *memory) tell(batch drainer.Batch, reply drainer.BatchReply) {
+// remember keeps one row of a batch that was committed. A database loses whole commits, so one row stands for all.
+func (m *memory) remember(batch drainer.Batch, reply drainer.BatchReply) {
 	var row *drainer.Row
 	var claim int64
 	for i := range batch.Settle {
@@ -118,7 +118,7 @@ func (m *memory) tell(batch drainer.Batch, reply drainer.BatchReply) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.told = append(m.told, told{claim: claim, intent: row.IntentID, attempt: row.Attempt})
+	m.acknowledged = append(m.acknowledged, acknowledged{claim: claim, intent: row.IntentID, attempt: row.Attempt})
 }
 
 // look compares the database with what it remembers itself and with what this process does.
@@ -126,11 +126,11 @@ func (s *Store) look(ctx context.Context) error {
 	m := s.memory
 	m.looks.Lock()
 	defer m.looks.Unlock()
-	if err := m.recall(); err != nil {
+	if err := m.readWitness(); err != nil {
 		return err
 	}
 	m.mu.Lock()
-	before, count, waited := m.known, len(m.told), !m.since.IsZero() && time.Since(m.since) >= m.Lease
+	before, count, waited := m.known, len(m.acknowledged), !m.since.IsZero() && time.Since(m.since) >= m.Lease
 	m.mu.Unlock()
 	accepts := ""
 	if m.Lossless {
@@ -156,8 +156,8 @@ func (s *Store) look(ctx context.Context) error {
 			return err
 		}
 	}
-	m.saw(before, now, here, count)
-	m.write(now)
+	m.update(before, now, here, count)
+	m.writeWitness(now)
 	return nil
 }
 
@@ -169,7 +169,7 @@ func (s *Store) answer(ctx context.Context, before, now known) error {
 	for worker := range m.workers {
 		workers = append(workers, worker)
 	}
-	for _, t := range m.told {
+	for _, t := range m.acknowledged {
 		claims, intents, attempts = append(claims, t.claim), append(intents, t.intent), append(attempts, t.attempt)
 	}
 	counts := !m.isFresh
@@ -188,27 +188,27 @@ func (s *Store) answer(ctx context.Context, before, now known) error {
 	return nil
 }
 
-// saw takes over what a look found. What was committed before a look is proved by any later one that
+// update takes over what a look found. What was committed before a look is proved by any later one that
 // finds the log position of the first in the database's memory.
-func (m *memory) saw(before, now known, here string, count int) {
+func (m *memory) update(before, now known, here string, count int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.known, m.isFresh = now, false
 	if before.History != now.History {
 		m.since = time.Now()
-		m.told = nil // all of it was compared, or there was nothing to compare
+		m.acknowledged = nil // all of it was compared, or there was nothing to compare
 		return
 	}
 	if position(before.LSN) > position(now.LSN) {
 		m.known.LSN = before.LSN
 	}
 	seen := position(m.known.LSN)
-	for i := range m.told[:count] {
-		if t := &m.told[i]; !t.looked {
+	for i := range m.acknowledged[:count] {
+		if t := &m.acknowledged[i]; !t.looked {
 			t.looked, t.before = true, position(here)
 		}
 	}
-	m.told = slices.DeleteFunc(m.told, func(t told) bool { return t.looked && t.before <= seen })
+	m.acknowledged = slices.DeleteFunc(m.acknowledged, func(t acknowledged) bool { return t.looked && t.before <= seen })
 }
 
 var logPosition = regexp.MustCompile(`^[0-9A-F]{1,8}/[0-9A-F]{1,8}$`)
@@ -220,12 +220,12 @@ func position(lsn string) uint64 {
 	return high<<32 | low
 }
 
-// recall reads the witness before the first look.
-func (m *memory) recall() error {
-	if m.Witness == "" || m.knows("").History != 0 {
+// readWitness reads the witness before the first look.
+func (m *memory) readWitness() error {
+	if m.Witness == "" || m.historyOf("").History != 0 {
 		return nil
 	}
-	if err := m.own(); errors.Is(err, syscall.EWOULDBLOCK) {
+	if err := m.lockWitness(); errors.Is(err, syscall.EWOULDBLOCK) {
 		return fmt.Errorf("history.witness: %s is in use by another process; end that one, or give each daemon a file of its own", m.Witness)
 	} // what else keeps it from being locked keeps it from being written, and is said there
 	text, err := os.ReadFile(m.Witness)
@@ -245,8 +245,8 @@ func (m *memory) recall() error {
 	return nil
 }
 
-// own locks the witness until the process ends. The lock has a file of its own, because each write replaces the witness.
-func (m *memory) own() error {
+// lockWitness locks the witness until the process ends. The lock has a file of its own, because each write replaces the witness.
+func (m *memory) lockWitness() error {
 	if m.lock != nil {
 		return nil
 	}
@@ -262,22 +262,22 @@ func (m *memory) own() error {
 	return nil
 }
 
-// write keeps the witness, whole at any time. Without it the guard goes on.
-func (m *memory) write(now known) {
+// writeWitness keeps the witness, whole at any time. Without it the guard goes on.
+func (m *memory) writeWitness(now known) {
 	if m.Witness == "" {
 		return
 	}
 	text, err := json.Marshal(now)
 	if err == nil {
-		err = m.own()
+		err = m.lockWitness()
 	}
 	if err == nil {
 		err = replaceFile(filepath.Clean(m.Witness), text)
 	}
-	if (err != nil) != m.silent {
+	if (err != nil) != m.unwritable {
 		m.Log.Warn("writing history.witness", "error", err)
 	}
-	m.silent = err != nil
+	m.unwritable = err != nil
 }
 
 // replaceFile is on disk before the name is: after a power loss the file has the old text or the new one.
@@ -293,9 +293,9 @@ func replaceFile(name string, text []byte) error {
 	return os.Rename(next.Name(), name)
 }
 
-// startsOver reports whether commits were lost since the worker joined.
-func (m *memory) startsOver(worker string) bool {
-	return m.knows(worker).History < 0
+// mustRejoin reports whether commits were lost since the worker joined.
+func (m *memory) mustRejoin(worker string) bool {
+	return m.historyOf(worker).History < 0
 }
 
 func (m *memory) join(worker string) {

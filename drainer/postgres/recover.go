@@ -42,7 +42,11 @@ func (s *Store) Join(ctx context.Context, worker string, providers, tools []stri
 	if err != nil {
 		return err
 	}
-	if _, err := s.execute(ctx, "join", joinSQL, worker, providers, tools, fingerprints); err != nil {
+	whole := ""
+	if len(fingerprints) > len(providers) {
+		fingerprints, whole = fingerprints[:len(providers)], fingerprints[len(providers)]
+	}
+	if _, err := s.execute(ctx, "join", joinSQL, worker, providers, tools, fingerprints, whole); err != nil {
 		return err
 	}
 	s.memory.join(worker)
@@ -80,7 +84,7 @@ func (s *Store) Beat(ctx context.Context, worker string) (bool, error) {
 	if err == nil {
 		err = s.look(ctx)
 	}
-	if err == nil && s.memory.startsOver(worker) {
+	if err == nil && s.memory.mustRejoin(worker) {
 		err = drainer.ErrLostCommits
 	}
 	return tag.RowsAffected() == 1, err
@@ -271,7 +275,7 @@ func (s *Store) Reclaim(ctx context.Context, worker, provider, server string, re
 	if remembered == nil {
 		remembered = []int64{} // NULL would make the comparison unknown
 	}
-	known := s.memory.knows(worker)
+	known := s.memory.historyOf(worker)
 	_, settled, err := s.takeBack(ctx, judge, forgottenSQL, worker, provider, remembered, server, known.History, known.LSN)
 	return settled, err
 }

@@ -539,7 +539,7 @@ func TestAFingerprintIsTheSameInEveryReplicaAndCannotBeGuessed(t *testing.T) {
 		}
 		t.Cleanup(store.Close)
 		workers[i] = uuid.NewString()
-		if err := store.Join(t.Context(), workers[i], []string{"sim", "bare"}, nil, digest, nil); err != nil {
+		if err := store.Join(t.Context(), workers[i], []string{"sim", "bare"}, nil, digest, nil, other[:]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -548,15 +548,20 @@ func TestAFingerprintIsTheSameInEveryReplicaAndCannotBeGuessed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = auditor.Close(t.Context()) })
-	var shown [3]string
+	var shown, wholes [3]string
 	for i, worker := range workers {
 		var seen []string
-		if err := auditor.QueryRow(t.Context(), `SELECT fingerprints FROM outbox.worker WHERE worker_id = $1`, worker).Scan(&seen); err != nil {
+		var whole string
+		if err := auditor.QueryRow(t.Context(), `SELECT fingerprints, configuration FROM outbox.worker WHERE worker_id = $1`, worker).Scan(&seen, &whole); err != nil {
 			t.Fatal(err)
 		}
-		if shown[i] = seen[0]; len(seen[0]) != 12 || seen[1] != "" {
+		if shown[i] = seen[0]; len(seen) != 2 || len(seen[0]) != 12 || seen[1] != "" {
 			t.Errorf("the fingerprints are %q", seen)
 		}
+		wholes[i] = whole
+	}
+	if wholes[0] != wholes[1] || wholes[0] != shown[2] {
+		t.Errorf("of the same whole configuration: %q", wholes)
 	}
 	if shown[0] != shown[1] || shown[0] == shown[2] {
 		t.Errorf("of two that are the same and another: %q", shown)

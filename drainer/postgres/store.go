@@ -70,6 +70,8 @@ func Open(ctx context.Context, database *pgpool.Database) (store *Store, err err
 // claiming a few rows. The plan may be made while the queue is empty and is kept
 // while it grows, so it has to go by the indexes. No batch is worth compiling.
 //
+// Only a warning tells that the wait for a synchronous standby was cancelled.
+//
 // transaction_timeout, which Postgres has from version 17 on, ends a transaction
 // whose statements stopped coming in the middle of a batch. It holds the locks of
 // its claims and does not count as idle, and the end of a dead peer can lie
@@ -79,6 +81,7 @@ const planSQL = `SELECT
 	pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true), pg_catalog.set_config('enable_seqscan', 'off', true),
 	pg_catalog.set_config('enable_bitmapscan', 'off', true), pg_catalog.set_config('jit', 'off', true),
 	pg_catalog.set_config('idle_in_transaction_session_timeout', '10s', true), pg_catalog.set_config('tcp_user_timeout', '10s', true),
+	CASE WHEN pg_catalog.current_setting('client_min_messages') = 'error' THEN pg_catalog.set_config('client_min_messages', 'warning', true) END,
 	CASE WHEN pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL THEN pg_catalog.set_config('transaction_timeout', '10s', true) END`
 
 // recovery begins a transaction that may take longer than a batch.
@@ -148,7 +151,7 @@ func (s *Store) commitOnce(ctx context.Context, worker string, batch drainer.Bat
 	queueFinish(&queue, worker, batch.Finish)
 	queueBreakers(&queue, worker, batch.Settle)
 	queueIdle(&queue, batch.Claims)
-	queueClaims(&queue, worker, s.memory.knows(worker), batch.Claims, reply.Claimed)
+	queueClaims(&queue, worker, s.memory.historyOf(worker), batch.Claims, reply.Claimed)
 	queueHeld(&queue, batch.Claims, reply.Claimed)
 	if err := s.send(ctx, &queue); err != nil {
 		return drainer.BatchReply{}, fmt.Errorf("batch: %w", err)
@@ -158,7 +161,7 @@ func (s *Store) commitOnce(ctx context.Context, worker string, batch drainer.Bat
 			reply.Refused[i] = places[place]
 		}
 	}
-	s.memory.tell(batch, reply)
+	s.memory.remember(batch, reply)
 	return reply, nil
 }
 

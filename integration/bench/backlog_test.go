@@ -2,6 +2,7 @@ package bench_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
@@ -29,6 +30,8 @@ func BenchmarkBacklog(b *testing.B) {
 	_, middleMemory := drainSome(deep, rows(b, fullRows), sim)
 	deep.fill(rows(b, deepBacklog+rounds*fullRows)-deep.backlog(), sim)
 	shallow.fill(rows(b, shallowBacklog), sim)
+	drainSome(shallow, rows(b, shallowBacklog)/2, sim) // a daemon begins the outbox's history, without which nothing is claimed
+	shallow.fill(rows(b, shallowBacklog)-shallow.backlog(), sim)
 	for b.Loop() {
 		claims := race(rounds,
 			func() float64 { return claimMedian(shallow, sim) },
@@ -135,7 +138,8 @@ func claimMedian(o *outbox, provider provider) float64 {
 		rows, _ := tx.Query(o.b.Context(), statement.String(), worker,
 			[]string{provider.name}, []int{limit}, []string{provider.name}, []string{""}, 0, []int64{1 << 40},
 			[]int{1}, []int16{0}, []int16{0}, []int{limit}, []pgtype.Timestamptz{{Valid: true, InfinityModifier: pgtype.NegativeInfinity}}, []int64{0},
-			[]bool{false}, history, nil, []bool{false}, []string{})
+			[]bool{false}, history, nil, []int{0}, []string{},
+			[]pgtype.Timestamptz{{Valid: true, InfinityModifier: pgtype.Infinity}}, []int64{math.MaxInt64}, []bool{false})
 		if claimed, err := pgx.CollectRows(rows, func(pgx.CollectableRow) (int, error) { return 1, nil }); err != nil || len(claimed) != limit {
 			o.b.Fatalf("claimed %d rows, want %d: %v", len(claimed), limit, err)
 		}

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 // BenchmarkFairness asks how long the lone intents of one tenant wait beside a million of another, against how long
@@ -54,12 +54,7 @@ func (o *outbox) pickUpsBeside(daemon *daemon, interval time.Duration) []float64
 		return read[bool](o.database, `SELECT NOT EXISTS (SELECT FROM outbox.queue WHERE tenant > 0)`)
 	})
 	o.awaitSettled(daemon)
-	rows, _ := o.Query(o.b.Context(), `
+	return drainertest.Column[float64](o.b, o, `
 		SELECT 1000 * extract(epoch FROM a.started_at - i.created_at)::float8 FROM outbox.intent i JOIN outbox.attempt a ON a.intent_id = i.id
 		WHERE i.agent_run_id = 'lone' AND i.created_at > $1::timestamptz`, since)
-	took, err := pgx.CollectRows(rows, pgx.RowTo[float64])
-	if err != nil {
-		o.b.Fatal(err)
-	}
-	return took
 }

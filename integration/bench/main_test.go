@@ -32,6 +32,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/internal/child"
 	"github.com/agentoutbox/drainer/internal/throwaway"
 	"github.com/agentoutbox/drainer/migrations"
@@ -160,23 +161,13 @@ func onServer(sql string) error {
 
 func (d *database) exec(sql string, arguments ...any) {
 	d.b.Helper()
-	if _, err := d.Exec(d.b.Context(), sql, arguments...); err != nil {
-		d.b.Fatalf("%s: %v", sql, err)
-	}
+	drainertest.Exec(d.b, d, sql, arguments...)
 }
 
 // read is one value.
 func read[V any](d *database, sql string, arguments ...any) V {
 	d.b.Helper()
-	rows, err := d.Query(d.b.Context(), sql, arguments...)
-	if err != nil {
-		d.b.Fatalf("%s: %v", sql, err)
-	}
-	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[V])
-	if err != nil {
-		d.b.Fatalf("%s: %v", sql, err)
-	}
-	return value
+	return drainertest.Value[V](d.b, d, sql, arguments...)
 }
 
 // walPosition is in bytes.

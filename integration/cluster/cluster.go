@@ -78,7 +78,7 @@ func Dumped(t testing.TB, source *throwaway.Server) *throwaway.Server {
 
 func start(t testing.TB, options ...throwaway.Option) *throwaway.Server {
 	t.Helper()
-	server, err := throwaway.Start(t.Context(), append([]throwaway.Option{quick}, options...)...)
+	server, err := throwaway.Start(t.Context(), append([]throwaway.Option{drainertest.InMemory(), quick}, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,8 +73,8 @@ var shared = sync.OnceValues(func() (context.Context, error) {
 })
 
 // still keeps pages from renewing themselves, which would take from a slow visitor what it is about
-// to click or has focused. The page of a long change stays live: it is only watched.
-const still = `if (!location.pathname.startsWith("/changes/")) window.setInterval = () => 0`
+// to click or has focused: a test renews them by its own call of renews. The page of a long change stays live: it is only watched.
+const still = `if (!location.pathname.startsWith("/changes/")) window.setInterval = (renews) => { window.renews = renews; return 0; }`
 
 // visitor is a person at a console over the seed.
 type visitor struct {
@@ -99,9 +99,7 @@ func newVisitor(t *testing.T) *visitor {
 	}
 	databaseURL := drainertest.Database(t)
 	v := &visitor{t: t, db: drainertest.Connect(t, databaseURL)}
-	if _, err := v.db.Exec(t.Context(), seed); err != nil {
-		t.Fatal(err)
-	}
+	drainertest.Exec(t, v.db, seed)
 	pool, err := pgpool.Open(t.Context(), pgpool.At(databaseURL), 4)
 	if err != nil {
 		t.Fatal(err)

@@ -242,3 +242,44 @@ func TestKeysOpenAndMarkButNeverAct(t *testing.T) {
 	v.lands(chromedp.KeyEvent("\r"))
 	v.wantText("main", "1 changed")
 }
+
+// New rows would move a marked one from under the hand, and take its mark.
+func TestAPageRenewsItselfButNotWhileARowIsMarked(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	intent := func(step string) {
+		t.Helper()
+		drainertest.Exec(t, v.db, `SELECT outbox.enqueue('renewed', $1, 'payments/charge', 'invoice_442', '{}')`, step)
+	}
+	intent("first")
+	v.login(aliceToken, "/intents?run=renewed")
+	evaluate[bool](v, `const answered = fetch; window.asked = 0; window.fetch = (...given) => { asked++; return answered(...given); }; true`)
+	// A renewal has asked by the time that its first step returns.
+	renew := func(meanwhile string) (asked int) {
+		t.Helper()
+		before := evaluate[int](v, `asked`)
+		asked = evaluate[int](v, `window.renewing = true; renews().then(() => { window.renewing = false; }); `+meanwhile+`; asked`) - before
+		drainertest.Eventually(t, "the renewal ends", func() bool { return !evaluate[bool](v, `renewing`) })
+		return asked
+	}
+	marked := func() int { return evaluate[int](v, `document.querySelectorAll("main tbody input:checked").length`) }
+	rows := func() int { return evaluate[int](v, `document.querySelectorAll("main tbody tr").length`) }
+
+	intent("second")
+	if asked := renew(""); asked != 1 || rows() != 2 {
+		t.Errorf("no row is marked: it asked %d times, and shows %d rows", asked, rows())
+	}
+	intent("third")
+	v.do(chromedp.KeyEvent("jx"))
+	if asked := renew(""); asked != 0 || marked() != 1 || rows() != 2 {
+		t.Errorf("a row is marked: it asked %d times, and shows %d rows", asked, rows())
+	}
+	v.do(chromedp.KeyEvent("x"))
+	if asked := renew(`document.querySelector("main tbody input").checked = true`); asked != 1 || marked() != 1 || rows() != 2 {
+		t.Errorf("a row was marked before the answer: it asked %d times, and shows %d rows", asked, rows())
+	}
+	v.do(chromedp.KeyEvent("x"))
+	if asked := renew(""); asked != 1 || marked() != 0 || rows() != 3 {
+		t.Errorf("no row is marked any more: it asked %d times, and shows %d rows", asked, rows())
+	}
+}

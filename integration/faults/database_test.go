@@ -172,6 +172,44 @@ var promotedBehind = scenario{number: 18, on: func(t *testing.T) (*harness.Rig, 
 
 const forgottenEach = 10
 
+// undoForgotten has a run rolled back by a tool that repeats its effect, and a standby that knows of the first step alone.
+var undoForgotten = scenario{number: 18, on: func(t *testing.T) (*harness.Rig, func() int) {
+	primary := cluster.Start(t)
+	standby := cluster.Standby(t, primary)
+	line := pgproxy.New(t, primary.URL)
+	rig := harness.At(t, line.Behind(t, primary.URL), nil)
+	rig.Reconfigure(func(config string) string {
+		return strings.ReplaceAll(config, "compensate_with: {tool: refunds/cancel,", "compensate_with: {tool: "+harness.Asked+",")
+	})
+	return rig, func() int {
+		rig.Start()
+		rig.Step("run", 1, harness.Order)
+		rig.AwaitCount("it is completed", 1, `SELECT count(*) FROM outbox.status WHERE status = 'completed'`)
+		cluster.AwaitCaughtUp(t, primary, standby)
+		cluster.Kill(t, standby)
+		rig.Step("run", 2, harness.Declined)
+		rig.AwaitCount("the run is rolled back", 1, `SELECT count(*) FROM outbox.saga WHERE state = 'compensated'`)
+
+		line.TakeDown()
+		cluster.Kill(t, primary)
+		cluster.Restart(t, standby)
+		cluster.Exec(t, standby, `SELECT pg_promote()`)
+		line.LeadTo(t, standby.URL)
+		line.BringUp()
+		rig.DB.Reset()
+		rig.AwaitCount("an incident is open", 1, `SELECT count(*) FROM outbox.incident WHERE kind = 'history_changed' AND resolved_at IS NULL`)
+		rig.Exec(`SELECT outbox.accept_history(max(id), false, 'operator:ann', 'compared') FROM outbox.history`)
+		rig.Step("run", 2, harness.Declined)
+		rig.AwaitCount("the run is rolled back again", 1, `SELECT count(*) FROM outbox.saga WHERE state = 'compensated'`)
+		return 1
+	}
+}}
+
+func TestAnUndoThatWasForgottenIsNotDoneTwice(t *testing.T) {
+	t.Parallel()
+	undoForgotten.holds(t)
+}
+
 func TestWhatAPromotedStandbyForgotIsNotDoneTwice(t *testing.T) {
 	t.Parallel()
 	scenario := promotedBehind
@@ -267,9 +305,7 @@ const conflicting = `
 func TestTurnsAndSagasThatFailToSerializeAreRepeated(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
-	if _, err := rig.DB.Exec(t.Context(), conflicting); err != nil {
-		t.Fatal(err)
-	}
+	drainertest.Exec(t, rig.DB, conflicting)
 	rig.Start()
 	for range 3 {
 		run := rig.NewRun()
@@ -322,9 +358,7 @@ func begin(t *testing.T, rig *harness.Rig, sql string) pgx.Tx {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
-	if _, err := tx.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
+	drainertest.Exec(t, tx, sql)
 	return tx
 }
 
@@ -353,7 +387,7 @@ func TestRowsAreFoundWithoutAListener(t *testing.T) {
 
 // detected bounds how long a connection that is dead without a word may hold
 // anything up.
-const detected = 30 * time.Second
+const detected = time.Minute
 
 // Every connection of the only daemon falls silent, while one of them has locked
 // a saga: the daemon must give them up, and Postgres must let go of the saga.

@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/agentoutbox/drainer/compensations"
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/operator"
 	"github.com/agentoutbox/drainer/drainer/postgres"
@@ -229,11 +232,8 @@ func TestWhatIsDueAfterAFailoverIsInDoubtToo(t *testing.T) {
 		due              string // by the old server
 		makeDue, passage func(t *testing.T, at *throwaway.Server, clock *cluster.Clock)
 	}{
-		"an operator brought it forward": {"now() + interval '1 hour'", bringForward, bringForward},
-		"the new server's clock is behind": {
-			"now()", func(*testing.T, *throwaway.Server, *cluster.Clock) {},
-			func(_ *testing.T, _ *throwaway.Server, clock *cluster.Clock) { clock.SetOff(0) },
-		},
+		"an operator brought it forward":   {"now() + interval '1 hour'", bringForward, bringForward},
+		"the new server's clock is behind": {"now()", func(*testing.T, *throwaway.Server, *cluster.Clock) {}, func(_ *testing.T, _ *throwaway.Server, clock *cluster.Clock) { clock.SetOff(0) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -410,6 +410,118 @@ func TestASettlementThatWasLostIsNotGivenBackAsUnsent(t *testing.T) {
 	}
 }
 
+// The old server undid a step, and the new one does not know: a pass enqueues the undo again, before the loss is accepted or
+// after it.
+func TestAnUndoThatAPromotedStandbyForgotIsInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, isAccepted := range map[string]bool{"rolled back at once": false, "rolled back once it is accepted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			primary, standby := pair(t)
+			g := newGuarded(t, primary, postgres.Guard{})
+			cluster.Exec(t, primary, enqueueEach("old"))
+			g.settles(g.mustClaim("before", 1, 1))
+			cluster.AwaitCaughtUp(t, primary, standby)
+			cluster.Kill(t, standby)
+			g.rollsBack("old")
+			g.settles(g.mustClaim("the undos", 1, 1))
+			cluster.Kill(t, primary)
+			cluster.Restart(t, standby)
+			promote(t, standby)
+			g.moveTo(standby)
+			if _, err := g.beat(); !errors.Is(err, drainer.ErrLostCommits) {
+				t.Errorf("the worker is told %v", err)
+			}
+			g.join()
+
+			var rows []*drainer.Row
+			if isAccepted {
+				g.accept(false)
+			}
+			g.rollsBack("old")
+			if !isAccepted {
+				rows = g.mustClaim("the undo that has a key", 0, 1)[again]
+				g.accept(false)
+			}
+			for _, claimed := range g.mustClaim("the undos, again", 1, 1-len(rows)) {
+				rows = append(rows, claimed...)
+			}
+			for _, row := range rows {
+				sinceStep := cluster.Ask[bool](t, standby, fmt.Sprintf(`SELECT created_at = '%s' FROM outbox.intent WHERE id = %d`, timeOf(row), *row.Undoes))
+				if !row.MaybeApplied || row.Lookup || !sinceStep {
+					t.Errorf("what undoes a step at %s may have been applied since that was enqueued, and is in no doubt: %+v", row.Tuple.ToolName, row)
+				}
+			}
+			cluster.Exec(t, standby, enqueueEach("new"))
+			g.settles(g.mustClaim("a run that came since", 1, 1))
+			g.rollsBack("new")
+			for _, claimed := range g.mustClaim("its undos", 1, 1) {
+				if claimed[0].MaybeApplied {
+					t.Error("the undo of a step that came since is in doubt")
+				}
+			}
+		})
+	}
+}
+
+func timeOf(row *drainer.Row) string {
+	if row.FirstAttemptAt == nil {
+		return "infinity"
+	}
+	return row.FirstAttemptAt.Format(time.RFC3339Nano)
+}
+
+// enqueueEach begins a run at each provider.
+func enqueueEach(run string) string {
+	return fmt.Sprintf(`SELECT outbox.enqueue('%s at ' || provider, 'step', provider || '/act', 'scope', '{}') FROM unnest(ARRAY['%s', '%s']) provider`, run, once, again)
+}
+
+// settles has all rows completed, and ends their claims.
+func (g *guarded) settles(claimed map[string][]*drainer.Row) {
+	g.t.Helper()
+	var batch drainer.Batch
+	for _, rows := range claimed {
+		for _, row := range rows {
+			settled := drainer.Settlement{Row: row, StartedAt: time.Now(), FinishedAt: time.Now(), Acts: true}
+			settled.Result.Outcome, settled.Decision.Status = dispatch.Completed, dispatch.StatusCompleted
+			batch.Settle, batch.Finish = append(batch.Settle, settled), append(batch.Finish, row.ClaimID)
+		}
+	}
+	if reply, err := g.Commit(g.t.Context(), g.worker, batch); err != nil || len(reply.Refused) > 0 {
+		g.t.Fatalf("settles: %v, %v", reply.Refused, err)
+	}
+}
+
+// rollsBack is an operator, and the pass that enqueues the undo.
+func (g *guarded) rollsBack(run string) {
+	g.t.Helper()
+	pool := drainertest.Connect(g.t, g.at.URL)
+	defer pool.Close()
+	reversible := func(class dispatch.Class, provider string) map[string]dispatch.Policy {
+		tool := dispatch.Policy{Class: class, KeyTTL: 24 * time.Hour, MaxAttempts: 2, Timeout: time.Minute}
+		undo := tool
+		tool.Reversal.Tool, undo.Reversal.None = provider+"/undo", true
+		return map[string]dispatch.Policy{"act": tool, "undo": undo}
+	}
+	saga, err := compensations.New(pool, compensations.Policies{
+		once: reversible(dispatch.NonIdempotent, once), again: reversible(dispatch.KeyIdempotent, again),
+	}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	console := operator.Open(cluster.Connect(g.t, g.at))
+	defer console.Close(context.WithoutCancel(g.t.Context()))
+	for _, provider := range []string{once, again} {
+		of := run + " at " + provider
+		if err := console.Compensate(g.t.Context(), of, operator.Signature{Operator: "ann", Reason: "wrong customer"}); err != nil {
+			g.t.Fatal(err)
+		}
+		if err := saga.Advance(g.t.Context(), of); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+}
+
 func TestARestartOfTheSamePrimaryIsNoChange(t *testing.T) {
 	t.Parallel()
 	primary := cluster.Start(t)
@@ -557,6 +669,7 @@ const forgetful = `UPDATE outbox.incident SET resolved_at = now(), resolved_by =
 func TestACommitThatIsNotOnTheSynchronousStandbyIsNotCommitted(t *testing.T) {
 	t.Parallel()
 	primary := cluster.Start(t)
+	cluster.Exec(t, primary, `ALTER ROLE ALL SET client_min_messages = error`) // only a warning tells of the cancelled wait
 	g := newGuarded(t, primary, postgres.Guard{})
 	g.enqueue("run")
 	cluster.Exec(t, primary, `ALTER SYSTEM SET synchronous_standby_names = 'absent'`)

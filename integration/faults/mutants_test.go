@@ -38,6 +38,7 @@ var caught = map[string]struct {
 	"done_by_the_last_word":    {undoConfiguredLater, ""},
 	"via_kept_without_doubt":   {fallbackThrottlesAndGoes, ""},
 	"failover_loses_nothing":   {promotedBehind, history.OneEffect},
+	"undo_taken_for_new":       {undoForgotten, history.OneEffect},
 	"due_tenants_not_searched": {flooded, ""},
 	"limit_of_a_search_alone":  {flooded, ""},
 	"runs_in_due_order":        {crowded, ""},

@@ -209,14 +209,12 @@ func TestAStrangerWhoNotifiesStopsNoPageAndNoCompensation(t *testing.T) {
 	rig := harness.New(t, dispatchtest.Script(dispatchtest.ErrorAfter))
 	pager := newPager(t, rig)
 	pager.up.Store(true)
-	daemon := rig.Start()
+	daemon := rig.Program.Start(patientConfig(t, rig)) // which logs no lost lease
 	rig.AwaitCount("River works", 1, `SELECT count(*) FROM outbox.river_job WHERE kind = 'page_look' AND state = 'completed'`)
 
 	stranger, sent := strangerOf(t, rig), 0
 	for _, n := range notifications() {
-		if _, err := stranger.Exec(t.Context(), `SELECT pg_notify($1, $2)`, n.channel, n.payload); err != nil {
-			t.Fatal(err)
-		}
+		drainertest.Exec(t, stranger, `SELECT pg_notify($1, $2)`, n.channel, n.payload)
 		sent++
 	}
 	for _, table := range []string{"river_queue", "river_job", "river_leader"} {
@@ -248,9 +246,7 @@ func TestAStrangersNotificationsCostALaneFewLooks(t *testing.T) {
 	stranger := strangerOf(t, rig)
 	before, began, sent := turns(t, daemon), time.Now(), 0
 	for ; time.Since(began) < 2*time.Second; sent += 6 {
-		if _, err := stranger.Exec(t.Context(), `SELECT pg_notify('outbox', provider) FROM unnest('{keyed,set,once,asked,shop,refunds}'::text[]) provider`); err != nil {
-			t.Fatal(err)
-		}
+		drainertest.Exec(t, stranger, `SELECT pg_notify('outbox', provider) FROM unnest('{keyed,set,once,asked,shop,refunds}'::text[]) provider`)
 	}
 	const lanes = 6
 	looks, seconds := turns(t, daemon)-before, time.Since(began).Seconds()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/agentoutbox/drainer/drainer/doctor"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/cluster"
 	"github.com/agentoutbox/drainer/integration/fault"
@@ -55,6 +55,31 @@ func TestHeartbeatsNeedNoneOfTheConnectionsThatAreTaken(t *testing.T) {
 	}
 }
 
+// Lanes, sagas, jobs and the census are all at work.
+func TestADaemonHoldsNoMoreConnectionsThanTheDoctorCountsWith(t *testing.T) {
+	t.Parallel()
+	rig := harness.New(t, nil)
+	rig.Start("DATABASE_URL=" + rig.URL + "&application_name=counted")
+	stop := rig.Agents(everyClass...)
+	most := 0
+	for range 5 {
+		for range 20 {
+			run := rig.NewRun()
+			rig.Step(run, 1, harness.Order)
+			rig.Step(run, 2, harness.Declined)
+		}
+		drainertest.Eventually(t, "the runs are rolled back", func() bool {
+			most = max(most, rig.Count(`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'counted'`))
+			return rig.Count(`SELECT count(*) FROM outbox.saga WHERE state = 'begun'`) == 0
+		})
+	}
+	stop()
+	t.Logf("%d connections", most)
+	if most > doctor.DaemonConnections || most < doctor.DaemonConnections/2 {
+		t.Errorf("it holds %d connections, and the doctor counts with %d", most, doctor.DaemonConnections)
+	}
+}
+
 // patientLease is one that a slow machine does not lose.
 const patientLease = 6 * time.Second
 
@@ -80,10 +105,9 @@ func TestADaemonThatMayNotConnectWaitsItsTurn(t *testing.T) {
 	}
 	rig.AwaitRest()
 
+	began := time.Now()
 	crowd := takeItsConnections(t, server)
-	for range 10 {
-		daemon.WaitFor("too many clients")
-	}
+	daemon.WaitFor("too many clients")
 	for _, tool := range everyClass {
 		rig.Enqueue(tool, 10)
 	}
@@ -91,12 +115,13 @@ func TestADaemonThatMayNotConnectWaitsItsTurn(t *testing.T) {
 		other.Close(t.Context())
 	}
 	rig.AwaitRest()
+	seconds := time.Since(began).Seconds()
 	log := daemon.Terminate()
 	refused := strings.Count(log, "too many clients")
 	fault.Injected(t, 24, refused)
 	rig.Check()
-	if complaints := strings.Count(log, "batch failed") + strings.Count(log, "cannot join yet"); complaints > 20 {
-		t.Errorf("%d complaints of the lanes in a few seconds: a tight loop", complaints)
+	if complaints := strings.Count(log, "batch failed") + strings.Count(log, "cannot join yet"); complaints > 20+10*int(seconds) {
+		t.Errorf("%d complaints of the lanes in %.0f s: a tight loop", complaints, seconds)
 	}
 }
 
@@ -179,9 +204,7 @@ func TestClaimsPassByTheDeadRowsThatASnapshotHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer holder.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := holder.Exec(t.Context(), `SELECT count(*) FROM outbox.queue`); err != nil {
-		t.Fatal(err)
-	}
+	drainertest.Exec(t, holder, `SELECT count(*) FROM outbox.queue`)
 	// As if this many had been claimed before.
 	if _, err := rig.DB.Exec(t.Context(), `
 		BEGIN;
@@ -219,7 +242,7 @@ func TestClaimsPassByTheDeadRowsThatASnapshotHolds(t *testing.T) {
 func TestDaemonsBehindAPoolerInTransactionModeDrain(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
-	behind := "DATABASE_URL=" + drainertest.PgBouncer(t, unprepared(t, rig.URL), "transaction", 10)
+	behind := "DATABASE_URL=" + drainertest.PgBouncer(t, rig.URL+"&default_query_exec_mode=exec", "transaction", 10)
 	rig.Start(behind)
 	rig.Start(behind)
 	stop := rig.Agents(everyClass...)
@@ -236,19 +259,6 @@ func TestDaemonsBehindAPoolerInTransactionModeDrain(t *testing.T) {
 	if back := rig.Count(`SELECT count(*) FROM outbox.saga WHERE state = 'compensated'`); back != 5 {
 		t.Errorf("%d of 5 runs were rolled back", back)
 	}
-}
-
-// unprepared is the URL without prepared statements, which such a pooler loses.
-func unprepared(t *testing.T, databaseURL string) string {
-	t.Helper()
-	u, err := url.Parse(databaseURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	query := u.Query()
-	query.Set("default_query_exec_mode", "exec")
-	u.RawQuery = query.Encode()
-	return u.String()
 }
 
 // The newest migration is applied while daemons and agents work, and while one

@@ -215,9 +215,7 @@ var stepSlipsIn = scenario{number: 55, play: func(t *testing.T, rig *harness.Rig
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unaware.Exec(t.Context(), `SELECT FROM outbox.saga`); err != nil { // takes the snapshot
-		t.Fatal(err)
-	}
+	drainertest.Exec(t, unaware, `SELECT FROM outbox.saga`) // takes the snapshot
 	rig.Step("run", 2, harness.Declined)
 	drainertest.Eventually(t, "the run is rolled back", func() bool {
 		return rig.Count(`SELECT count(*) FROM outbox.saga WHERE state = 'compensated'`) == 1
@@ -340,9 +338,7 @@ var closedBeforeAClaimThatDidNotSeeIt = scenario{number: 88, play: func(t *testi
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := closing.Exec(t.Context(), `INSERT INTO outbox.saga (agent_run_id) VALUES ('run')`); err != nil {
-		t.Fatal(err)
-	}
+	drainertest.Exec(t, closing, `INSERT INTO outbox.saga (agent_run_id) VALUES ('run')`)
 	daemon := rig.Start(arm("claim_committed=hold"))
 	daemon.WaitFor("failpoint")
 	if err := closing.Commit(t.Context()); err != nil {

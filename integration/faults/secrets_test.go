@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -102,7 +101,7 @@ func TestACredentialThatAProviderRepeatsIsNotKept(t *testing.T) {
 	t.Parallel()
 	const credential = "sk/live+canary-of-the-echo"
 	var echoes atomic.Int64
-	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	provider := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		echoes.Add(1)
 		sent := r.Header.Get("Authorization")
 		w.Header().Set("X-Request-Id", sent)
@@ -112,11 +111,10 @@ func TestACredentialThatAProviderRepeatsIsNotKept(t *testing.T) {
 			"url":   url.QueryEscape(sent),
 		})
 	}))
-	t.Cleanup(provider.Close)
 	rig := harness.New(t, nil)
 	rig.Reconfigure(func(config string) string {
 		return strings.Replace(config, "http: {base_url: "+rig.BaseURL+"}",
-			"http: {base_url: "+provider.URL+", headers: {Authorization: \"Bearer ${env:ECHOED}\"}}", 1)
+			"http: {base_url: "+provider+", headers: {Authorization: \"Bearer ${env:ECHOED}\"}}", 1)
 	})
 	rig.Start("ECHOED=" + credential)
 	rig.Enqueue(harness.Keyed, 3)

@@ -117,9 +117,7 @@ func shadow(t *testing.T, agent *url.URL) {
 			SET search_path = pg_catalog, pg_temp AS 'BEGIN PERFORM public.attack(); RETURN NULL; END'`,
 		`CREATE OPERATOR public.= (FUNCTION = public.shadow, LEFTARG = outbox.river_job_state, RIGHTARG = outbox.river_job_state)`,
 	} {
-		if _, err := conn.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+		drainertest.Exec(t, conn, sql)
 	}
 }
 
@@ -132,9 +130,7 @@ func attack(t *testing.T, rig *harness.Rig, login *url.URL) (ran int) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	if _, err := conn.Exec(t.Context(), `SELECT 1::bigint - 0.5::float8, 'available'::outbox.river_job_state = 'available'`); err != nil {
-		t.Fatal(err)
-	}
+	drainertest.Exec(t, conn, `SELECT 1::bigint - 0.5::float8, 'available'::outbox.river_job_state = 'available'`)
 	ran = rig.Count(`SELECT count(*) FROM public.taken`)
 	rig.Exec(`DELETE FROM public.taken`)
 	return ran

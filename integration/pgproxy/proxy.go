@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"math"
 	"net"
 	"net/url"
 	"slices"
@@ -18,6 +19,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
 // Proxy is one listener in front of one server at a time.
@@ -284,6 +287,8 @@ func (r reachable) Write(raw []byte) (int, error) {
 const (
 	parse    = 'P'
 	bind     = 'B'
+	describe = 'D'
+	execute  = 'E'
 	query    = 'Q'
 	syncLast = 'S'
 )
@@ -407,7 +412,9 @@ type message struct {
 	raw  []byte // kind and length included
 }
 
-// forward passes on what a client says.
+// forward passes on what a client says, and a pipeline as a whole: a server older than
+// version 17 keeps the locks of half a pipeline until the connection ends, and a silent
+// one does not end.
 func (p *Proxy) forward(server io.Writer, client io.Reader) {
 	from := bufio.NewReader(client)
 	if err := passGreeting(server, from); err != nil {
@@ -433,14 +440,25 @@ func (p *Proxy) forward(server io.Writer, client io.Reader) {
 		}()
 	}()
 	var spoken dialogue
+	var pipeline []byte
 	for next := range said {
 		statements := spoken.committedBy(next)
-		if h := p.hold.Load(); h.concerns(statements) && !h.keep(said) {
+		if h := p.hold.Load(); h.concerns(statements) {
+			if _, err := server.Write(pipeline); err != nil {
+				return
+			}
+			if pipeline = nil; !h.keep(said) {
+				return
+			}
+		}
+		pipeline = append(pipeline, next.raw...)
+		if next.kind == parse || next.kind == bind || next.kind == describe || next.kind == execute {
+			continue // its end follows
+		}
+		if _, err := server.Write(pipeline); err != nil {
 			return
 		}
-		if _, err := server.Write(next.raw); err != nil {
-			return
-		}
+		pipeline = pipeline[:0]
 	}
 }
 
@@ -504,27 +522,12 @@ func RefuseSettings(t testing.TB, databaseURL string, refusals *atomic.Int64) st
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go poolOne(client, behind.Host, refusals)
-		}
-	}()
 	through := *behind
-	through.Host = listener.Addr().String()
+	through.Host = dispatchtest.OpenGate(t, behind.Host, func(client, server net.Conn) { poolOne(client, server, refusals) }).Address
 	return through.String()
 }
 
-func poolOne(client net.Conn, behind string, refusals *atomic.Int64) {
-	defer client.Close()
+func poolOne(client, server net.Conn, refusals *atomic.Int64) {
 	backend := pgproto3.NewBackend(client, client)
 	first, err := backend.ReceiveStartupMessage()
 	if err != nil {
@@ -544,21 +547,11 @@ func poolOne(client net.Conn, behind string, refusals *atomic.Int64) {
 			return
 		}
 	}
-	server, err := net.Dial("tcp", behind)
-	if err != nil {
-		return
-	}
-	defer server.Close()
 	message, err := startup.Encode(nil)
 	if err != nil {
 		return
 	}
-	if _, err := server.Write(message); err != nil {
-		return
+	if _, err := server.Write(message); err == nil {
+		dispatchtest.Carry(client, server, math.MaxInt64, math.MaxInt64)
 	}
-	go func() {
-		defer server.Close()
-		_, _ = io.Copy(server, client)
-	}()
-	_, _ = io.Copy(client, server)
 }

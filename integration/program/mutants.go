@@ -112,6 +112,15 @@ var Mutants = []Mutant{
 		},
 	},
 	{
+		Name:   "undo_taken_for_new",
+		Belief: "what the database does not have was never sent",
+		Edits: []Edit{{
+			File:  "drainer/postgres/sql/history/look.sql",
+			Guard: "coalesce((SELECT max(i.id) FROM outbox.intent i), 0)",
+			Break: "0",
+		}},
+	},
+	{
 		Name:   "ambiguity_not_sticky",
 		Belief: "the provider's last answer counts",
 		Edits: []Edit{{
@@ -223,7 +232,7 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 			},
 			{
 				File: "drainer/worker.go",
-				Guard: `	case p.closed.bars(row):
+				Guard: `	case p.closed.contains(row):
 		return p.release(row, 0, "run_closed"), true // the claim that finds it again stops it
 `,
 			},

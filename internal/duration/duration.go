@@ -83,3 +83,18 @@ func Format(length time.Duration) string {
 	}
 	return text
 }
+
+var errInstant = errors.New("want how long ago, such as 2h or 7d, or a time, such as 2026-01-31, \"2026-01-31 15:04\" or 2026-01-31T15:04:05Z")
+
+// Instant reads how long ago something was, or when: a time without a zone is one of location.
+func Instant(text string, now time.Time, location *time.Location) (time.Time, error) {
+	if ago, err := Parse(text); err == nil && ago >= 0 {
+		return now.Add(-ago), nil
+	}
+	for _, layout := range []string{time.RFC3339, time.DateTime, "2006-01-02 15:04", time.DateOnly} {
+		if at, err := time.ParseInLocation(layout, text, location); err == nil && !at.IsZero() {
+			return at, nil
+		}
+	}
+	return time.Time{}, errInstant
+}

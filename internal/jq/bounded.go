@@ -31,7 +31,7 @@ var bounded = map[string]func(b *budget, input any, arguments []any) error{
 
 	"length/0": func(b *budget, input any, _ []any) error {
 		if isNumber(input) {
-			return b.charge(shallow(input))
+			return b.charge(shallowSize(input))
 		}
 		return nil
 	},
@@ -119,7 +119,7 @@ var boundedOptions = sync.OnceValue(func() []gojq.CompilerOption {
 			object, _ := value.(map[string]any)
 			return b.charge(32 * (len(list) + len(object)))
 		},
-		"path": func(b *budget, value any) error { return b.charge(2 * shallow(value)) },
+		"path": func(b *budget, value any) error { return b.charge(2 * shallowSize(value)) },
 		"copied": func(b *budget, value any) error {
 			return expanding(1)(b, value, nil)
 		},
@@ -149,7 +149,7 @@ var boundedOptions = sync.OnceValue(func() []gojq.CompilerOption {
 	numbers := compiled("_range", "$a", "$b", "$c")
 	return append(options, gojq.WithIterFunction(reservedFunction+"_range", 4, 4, func(input any, values []any) gojq.Iter {
 		for _, number := range values[:3] {
-			if shallow(number) > 1000 { // each number that it gives is as long
+			if shallowSize(number) > 1000 { // each number that it gives is as long
 				return gojq.NewIter(values[3].(*budget).fail())
 			}
 		}
@@ -212,10 +212,10 @@ const longNumber = 2 * maxDigits
 func (b *budget) calculate(operands ...any) error {
 	bytes := 0
 	for _, operand := range operands {
-		if isNumber(operand) && shallow(operand) > longNumber {
+		if isNumber(operand) && shallowSize(operand) > longNumber {
 			return b.fail()
 		}
-		bytes += shallow(operand)
+		bytes += shallowSize(operand)
 	}
 	return b.charge(bytes)
 }
@@ -243,7 +243,7 @@ func (b *budget) split(text, separator any) error {
 }
 
 func copying(factor int) func(*budget, any, []any) error {
-	return func(b *budget, input any, _ []any) error { return b.charge(factor * shallow(input)) }
+	return func(b *budget, input any, _ []any) error { return b.charge(factor * shallowSize(input)) }
 }
 
 // expanding is for what writes out its input, or walks through it.
@@ -332,12 +332,12 @@ func sorting(b *budget, input any, keys []any) error {
 		if _, err := b.tree(list); err != nil {
 			return err
 		}
-		sum, _ := effort(list)
+		sum, _ := compareCost(list)
 		if err := b.work(sum, 16); err != nil { // a comparison for each doubling of the length
 			return err
 		}
 	}
-	return b.charge(4 * shallow(input))
+	return b.charge(4 * shallowSize(input))
 }
 
 func joining(b *budget, input any, arguments []any) error {
@@ -372,22 +372,22 @@ func searching(b *budget, input any, arguments []any) error {
 		}
 	}
 	if !isContainer(input) {
-		return b.charge(24 * (shallow(input) + shallow(arguments[0])))
+		return b.charge(24 * (shallowSize(input) + shallowSize(arguments[0])))
 	}
-	in, inParts := effort(input)
-	what, whatParts := effort(arguments[0])
+	in, inParts := compareCost(input)
+	what, whatParts := compareCost(arguments[0])
 	if err := b.work(in, whatParts); err != nil {
 		return err
 	}
 	if err := b.work(what, inParts); err != nil {
 		return err
 	}
-	return b.charge(shallow(input))
+	return b.charge(shallowSize(input))
 }
 
-// effort tells how long it takes to compare all parts of a value once, in some nanoseconds, and how many parts
+// compareCost tells how long it takes to compare all parts of a value once, in some nanoseconds, and how many parts
 // there are. A number is read for that.
-func effort(value any) (sum, parts int) {
+func compareCost(value any) (sum, parts int) {
 	sum, parts = 1, 1
 	switch value := value.(type) {
 	case string:
@@ -398,12 +398,12 @@ func effort(value any) (sum, parts int) {
 		sum += value.BitLen() / 128
 	case []any:
 		for _, element := range value {
-			inner, innerParts := effort(element)
+			inner, innerParts := compareCost(element)
 			sum, parts = sum+inner, parts+innerParts
 		}
 	case map[string]any:
 		for name, element := range value {
-			inner, innerParts := effort(element)
+			inner, innerParts := compareCost(element)
 			sum, parts = sum+4+len(name)/16+inner, parts+innerParts
 		}
 	}
@@ -414,7 +414,7 @@ func effort(value any) (sum, parts int) {
 func setting(b *budget, input any, arguments []any) error {
 	path, _ := arguments[0].([]any)
 	for _, key := range path {
-		bytes := 64 + shallow(input)
+		bytes := 64 + shallowSize(input)
 		list, _ := input.([]any)
 		object, _ := input.(map[string]any)
 		input = nil
@@ -422,7 +422,7 @@ func setting(b *budget, input any, arguments []any) error {
 		case string:
 			input = object[key]
 		case map[string]any: // a slice, which another list may replace
-			bytes += shallow(arguments[1])
+			bytes += shallowSize(arguments[1])
 			input = list
 		default:
 			at, _ := gojq.ToInt(key)

@@ -286,7 +286,7 @@ func TestExpressionsThatAreApartWaitForNoOthers(t *testing.T) {
 	defer func() { <-heavy }()
 	ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
 	defer cancel()
-	if value, err := expression.Apart().Eval(ctx, nil); err != nil || value != 9000000 {
+	if value, err := expression.InOwnQueue().Eval(ctx, nil); err != nil || value != 9000000 {
 		t.Errorf("%v %v", value, err)
 	}
 	if len(heavyApart) > 0 {

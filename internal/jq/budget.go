@@ -75,7 +75,7 @@ func (b *budget) spend(steps int) {
 		return
 	}
 	if b.steps > heavySteps {
-		b.becomeHeavy()
+		b.waitForHeavySlot()
 	}
 	switch {
 	case b.err != nil:
@@ -99,13 +99,13 @@ func (b *budget) charge(bytes int) error {
 	b.built += bytes
 	b.spend(bytes >> 10)
 	if b.built > heavyBytes {
-		b.becomeHeavy()
+		b.waitForHeavySlot()
 	}
 	return b.err
 }
 
-// becomeHeavy waits for the one place. The wait costs no time of the evaluation's own.
-func (b *budget) becomeHeavy() {
+// waitForHeavySlot waits for the one place. The wait costs no time of the evaluation's own.
+func (b *budget) waitForHeavySlot() {
 	if b.isHeavy || b.err != nil {
 		return
 	}
@@ -134,8 +134,8 @@ func (b *budget) tree(value any) (int, error) {
 	return buildLimit - left, b.err
 }
 
-// shallow is the size of a copy of the value that shares its elements.
-func shallow(value any) int {
+// shallowSize is the size of a copy of the value that shares its elements.
+func shallowSize(value any) int {
 	switch value := value.(type) {
 	case string:
 		return len(value)

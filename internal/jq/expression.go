@@ -56,9 +56,9 @@ func Compile(source string) (*Expression, error) {
 	return &Expression{source, query, code, names(query), heavy}, nil
 }
 
-// Apart has the expression wait for no request and no answer where it needs much. All
+// InOwnQueue has the expression wait for no request and no answer where it needs much. All
 // expressions that are apart wait for each other.
-func (e *Expression) Apart() *Expression {
+func (e *Expression) InOwnQueue() *Expression {
 	e.place = heavyApart
 	return e
 }
@@ -196,9 +196,9 @@ var articles = map[string]string{
 	"null": "null", "boolean": "a boolean", "number": "a number", "string": "a string", "array": "an array", "object": "an object",
 }
 
-// Blame says why an evaluation failed, and the type that it failed at if that is known.
+// Reason says why an evaluation failed, and the type that it failed at if that is known.
 // It repeats nothing of the input.
-func Blame(err error) (reason, kind string) {
+func Reason(err error) (reason, kind string) {
 	for _, known := range []error{ErrBuildsTooMuch, ErrTooManySteps, ErrTooLarge, errOneResult} {
 		if errors.Is(err, known) {
 			return known.Error(), ""

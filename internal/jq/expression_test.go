@@ -75,17 +75,22 @@ func TestWhatChangesWithTimeAndPlaceDoesNotCompile(t *testing.T) {
 	}
 }
 
-func evaluate(ctx context.Context, t *testing.T, source string) (string, error) {
+func compiled(t testing.TB, source string) *jq.Expression {
 	t.Helper()
 	expression, err := jq.Compile(source)
 	if err != nil {
 		t.Fatalf("%s: %v", source, err)
 	}
+	return expression
+}
+
+func evaluate(ctx context.Context, t *testing.T, source string) (string, error) {
+	t.Helper()
 	input, err := jq.Decode([]byte(`{"id": 12345678901234567890, "amount": 10.10, "when": 0}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	value, err := expression.Eval(ctx, input)
+	value, err := compiled(t, source).Eval(ctx, input)
 	if err != nil {
 		return "", err
 	}
@@ -121,21 +126,16 @@ func TestTheReasonOfAFailureRepeatsNothingOfTheInput(t *testing.T) {
 		"[limit(2; .list[], .text)] | .[0] | .[1:\"a\"]": "",
 		"empty": "jq gave no result, or more than one",
 	} {
-		expression, err := jq.Compile(source)
-		if err != nil {
-			t.Errorf("%s: %v", source, err)
-			continue
-		}
 		decoded, err := jq.Decode([]byte(input))
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = expression.Eval(t.Context(), decoded)
+		_, err = compiled(t, source).Eval(t.Context(), decoded)
 		if err == nil {
 			t.Errorf("%s works", source)
 			continue
 		}
-		reason, kind := jq.Blame(err)
+		reason, kind := jq.Reason(err)
 		if strings.Contains(reason+kind, "canary") || strings.Contains(reason, "4711") || reason == "" {
 			t.Errorf("%s: says %q, %q", source, reason, kind)
 		}
@@ -157,19 +157,11 @@ func TestTheTypesOfWhatAnExpressionReads(t *testing.T) {
 		"[.payload.d, .payload.d]":                                     ".payload.d is a string",
 		"1":                                                            "",
 	} {
-		expression, err := jq.Compile(source)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := expression.Types(input, "a string"); got != want {
+		if got := compiled(t, source).Types(input, "a string"); got != want {
 			t.Errorf("%s: %s, want %s", source, got, want)
 		}
 	}
-	long, err := jq.Compile("\"" + strings.Repeat("x", 300) + "\"")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := long.Source(); got != "" {
+	if got := compiled(t, "\""+strings.Repeat("x", 300)+"\"").Source(); got != "" {
 		t.Errorf("a long expression is repeated as %q", got)
 	}
 }
@@ -199,10 +191,7 @@ func FuzzAValueThatIsMovedStaysTheSame(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	moved, err := jq.Compile("{kept: .value} | [.kept][0]")
-	if err != nil {
-		f.Fatal(err)
-	}
+	moved := compiled(f, "{kept: .value} | [.kept][0]")
 	f.Fuzz(func(t *testing.T, text []byte) {
 		value, err := jq.Decode(text)
 		if (err == nil || errors.Is(err, jq.ErrLongNumber)) != json.Valid(text) {
@@ -244,12 +233,7 @@ func TestTheFieldsThatAnExpressionTakesFromItsInput(t *testing.T) {
 		"{} | .b += 1":                     "",
 		".":                                "",
 	} {
-		expression, err := jq.Compile(source)
-		if err != nil {
-			t.Errorf("%s: %v", source, err)
-			continue
-		}
-		if got := expression.Reads(); !slices.Equal(got, strings.Fields(want)) {
+		if got := compiled(t, source).Reads(); !slices.Equal(got, strings.Fields(want)) {
 			t.Errorf("%s: got %q, want %s", source, got, want)
 		}
 	}
@@ -280,10 +264,7 @@ func TestAnExpressionThatTakesNothingButNamedFields(t *testing.T) {
 		".":                                     false,
 		"[.[]]":                                 false,
 	} {
-		expression, err := jq.Compile(source)
-		if err != nil {
-			t.Errorf("%s: %v", source, err)
-		} else if got := expression.ReadsOnly("a", "b"); got != want {
+		if got := compiled(t, source).ReadsOnly("a", "b"); got != want {
 			t.Errorf("%s: got %v", source, got)
 		}
 	}

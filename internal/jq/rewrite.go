@@ -116,19 +116,19 @@ func (r *rewriter) query(q *gojq.Query) {
 	r.query(q.Right)
 	if name := operators[q.Op]; name != "" {
 		if q.Op < gojq.OpEq || !isPlain(q.Left) && !isPlain(q.Right) {
-			r.become(q, call(reservedFunction+name, q.Left, q.Right, variable(budgetVariable)))
+			r.replace(q, call(reservedFunction+name, q.Left, q.Right, variable(budgetVariable)))
 		}
 		return
 	}
 	switch q.Op {
 	case gojq.OpAssign:
-		r.become(q, r.defined("_bounded_assign", q.Left, q.Right))
+		r.replace(q, r.defined("_bounded_assign", q.Left, q.Right))
 	case gojq.OpModify:
 		if isPath {
 			*q = *pipe(copied(q), call(reservedFunction+"copied", variable(budgetVariable)))
 			return
 		}
-		r.become(q, r.defined("_bounded_modify", q.Left, q.Right))
+		r.replace(q, r.defined("_bounded_modify", q.Left, q.Right))
 	case gojq.OpUpdateAdd, gojq.OpUpdateSub, gojq.OpUpdateMul, gojq.OpUpdateDiv, gojq.OpUpdateMod, gojq.OpUpdateAlt:
 		r.update(q)
 	}
@@ -141,7 +141,7 @@ func (r *rewriter) update(q *gojq.Query) {
 	if q.Op != gojq.OpUpdateAlt {
 		change = call(reservedFunction+updating[q.Op], dot, variable(valueVariable), variable(budgetVariable))
 	}
-	r.become(q, parenthesized(&gojq.Query{
+	r.replace(q, parenthesized(&gojq.Query{
 		Left: parenthesized(q.Right), Op: gojq.OpPipe, Patterns: []*gojq.Pattern{{Name: valueVariable}},
 		Right: r.defined("_bounded_modify", q.Left, change),
 	}))
@@ -198,7 +198,7 @@ func (r *rewriter) term(t *gojq.Term) {
 	}
 	suffixes := t.SuffixList
 	t.SuffixList = nil
-	r.head(t)
+	r.termWithoutSuffixes(t)
 	for _, suffix := range suffixes {
 		if suffix.Index != nil {
 			r.index(suffix.Index)
@@ -211,8 +211,8 @@ func (r *rewriter) term(t *gojq.Term) {
 	}
 }
 
-// head rewrites a term without its suffixes.
-func (r *rewriter) head(t *gojq.Term) {
+// termWithoutSuffixes rewrites a term without its suffixes.
+func (r *rewriter) termWithoutSuffixes(t *gojq.Term) {
 	switch t.Type {
 	case gojq.TermTypeRecurse:
 		*t = *r.call(&gojq.Func{Name: "recurse"})
@@ -364,7 +364,7 @@ func (r *rewriter) defined(name string, arguments ...*gojq.Query) *gojq.Query {
 	return call(name, arguments...)
 }
 
-func (r *rewriter) become(q, other *gojq.Query) {
+func (r *rewriter) replace(q, other *gojq.Query) {
 	other.FuncDefs = q.FuncDefs
 	*q = *other
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/internal/child"
@@ -31,19 +32,19 @@ type Database struct {
 	read    func() (Login, error)
 	command *passwordCommand // nil: the password is part of the login
 
-	mu      sync.Mutex
-	here    *pgxpool.Config // the last login for the place of the first
-	log     *slog.Logger
-	refusal error     // nil if the newest answer was none
-	away    bool      // the newest connect failed, and was not refused
-	told    time.Time // when it was logged last that there is no way in
-	untold  int       // failures since then
+	mu        sync.Mutex
+	here      *pgxpool.Config // the last login for the place of the first
+	log       *slog.Logger
+	refusal   error     // nil if the newest answer was none
+	away      bool      // the newest connect failed, and was not refused
+	loggedAt  time.Time // when it was logged last that there is no way in
+	notLogged int       // failures since then
 
-	toldAway bool // and no connect has ended well since
+	loggedAway bool // and no connect has ended well since
 
 	refusedLater atomic.Bool // a statement was refused, and none has ended well since
 
-	toldMoved time.Time // when it was logged last that the URL leads elsewhere
+	loggedMoved time.Time // when it was logged last that the URL leads elsewhere
 }
 
 // Login was read at one time.
@@ -106,15 +107,17 @@ func (d *Database) config() (config *pgxpool.Config, moved bool, err error) {
 	if err != nil {
 		return nil, false, ErrURL
 	}
+	config.ConnConfig.BuildFrontend = readRefusals
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // what pgx reads and writes; poolers take it too
 	if login.Password != "" {
 		config.ConnConfig.Password = login.Password
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.here != nil && !slices.Equal(places(config.ConnConfig), places(d.here.ConnConfig)) {
-		if d.log != nil && time.Since(d.toldMoved) >= tellEvery {
+		if d.log != nil && time.Since(d.loggedMoved) >= logEvery {
 			d.log.Warn("the database URL leads to another server or database now; restart to follow it")
-			d.toldMoved = time.Now()
+			d.loggedMoved = time.Now()
 		}
 		return d.here.Copy(), true, nil
 	}
@@ -152,6 +155,7 @@ func (d *Database) BeforeConnect(ctx context.Context, next *pgx.ConnConfig) erro
 	fresh := now.ConnConfig
 	next.User, next.Password = fresh.User, fresh.Password
 	next.TLSConfig, next.Fallbacks = fresh.TLSConfig, fresh.Fallbacks // with certificates that may be new
+	next.BuildFrontend = fresh.BuildFrontend
 	return nil
 }
 
@@ -181,8 +185,8 @@ func (d *Database) Logging(log *slog.Logger) *slog.Logger {
 	return slog.New(unrepeated{log.Handler(), d})
 }
 
-// tellEvery keeps many connects that are refused from filling the log.
-const tellEvery = time.Minute
+// logEvery keeps many connects that are refused from filling the log.
+const logEvery = time.Minute
 
 // connected notes how a connect ended. A transaction pooler lets a client in before it has logged in at the server, so
 // that a connect which ends well takes back no refusal that a statement met.
@@ -215,19 +219,19 @@ func (d *Database) note(err error) {
 	d.refusal, d.away = refusal, refusal == nil && isAway(err)
 	switch {
 	case d.log == nil:
-	case (refusal != nil || d.away) && time.Since(d.told) < tellEvery:
-		d.untold++
+	case (refusal != nil || d.away) && time.Since(d.loggedAt) < logEvery:
+		d.notLogged++
 	case refusal != nil:
-		d.log.Error("cannot log in to the database; each connect tries again", "error", refusal, "not_logged_before", d.untold)
-		d.told, d.untold = time.Now(), 0
+		d.log.Error("cannot log in to the database; each connect tries again", "error", refusal, "not_logged_before", d.notLogged)
+		d.loggedAt, d.notLogged = time.Now(), 0
 	case d.away:
-		d.log.Error("cannot connect to the database; each connect tries again", "error", err, "not_logged_before", d.untold)
-		d.told, d.untold, d.toldAway = time.Now(), 0, true
+		d.log.Error("cannot connect to the database; each connect tries again", "error", err, "not_logged_before", d.notLogged)
+		d.loggedAt, d.notLogged, d.loggedAway = time.Now(), 0, true
 	case err == nil && was != nil:
 		d.log.Info("the database accepts the login again")
-	case err == nil && d.toldAway:
+	case err == nil && d.loggedAway:
 		d.log.Info("the database takes connections again")
-		d.toldAway = false
+		d.loggedAway = false
 	}
 }
 
@@ -255,6 +259,28 @@ func refusalOf(err error) error {
 		return fmt.Errorf("%w (TLS: %w)", ErrRefused, alert.Err)
 	}
 	return nil
+}
+
+// readRefusals has pgx read a server's answer even where the server hung up before pgx could write. With TLS 1.3 a server
+// refuses a client's certificate after the client's part of the handshake has ended, and closes the connection: the
+// first write then fails with a reset, while the alert that says why waits to be read.
+func readRefusals(reader io.Reader, writer io.Writer) *pgproto3.Frontend {
+	return pgproto3.NewFrontend(reader, &firstWrite{writer: writer})
+}
+
+// firstWrite leaves it to the read that follows the startup message to tell that the server hung up.
+type firstWrite struct {
+	writer io.Writer
+	made   bool
+}
+
+func (f *firstWrite) Write(message []byte) (int, error) {
+	n, err := f.writer.Write(message)
+	if !f.made && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
+		n, err = len(message), nil
+	}
+	f.made = true
+	return n, err
 }
 
 // protocolViolation is the code that PgBouncer gives to its own refusals, all of them before 1.19.

@@ -2,9 +2,13 @@ package pgpool_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -12,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/internal/pgpool"
@@ -151,6 +157,68 @@ func TestAPoolersRefusalIsOne(t *testing.T) {
 			t.Errorf("%s: %v, remembered as %v", method, err, database.Refusal())
 		}
 	}
+}
+
+// With TLS 1.3 a server may check the client's certificate after the client's handshake has ended. Its alert comes
+// then, and it closes the connection: the client's first write meets the end before a read meets the alert.
+func TestARefusedCertificateIsToldWhereTheServerHungUpFirst(t *testing.T) {
+	t.Parallel()
+	hungUp := make(chan struct{})
+	database := pgpool.At(refusingClients(t, hungUp))
+	config, err := database.Config(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.AfterNetConnect = func(ctx context.Context, _ *pgconn.Config, conn net.Conn) (net.Conn, error) {
+		if err := conn.(*tls.Conn).HandshakeContext(ctx); err != nil {
+			return conn, err
+		}
+		<-hungUp
+		return conn, nil
+	}
+	conn, err := pgpool.Connect(t.Context(), config.ConnConfig)
+	if err == nil {
+		conn.Close(t.Context())
+	}
+	if !pgpool.Refused(err) {
+		t.Errorf("%v", err)
+	}
+}
+
+// refusingClients is the URL of a server that asks each client for a certificate. It closes hungUp once it has refused
+// the first one.
+func refusingClients(t *testing.T, hungUp chan<- struct{}) string {
+	t.Helper()
+	certified := httptest.NewTLSServer(nil)
+	t.Cleanup(certified.Close)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		defer close(hungUp)
+		conn, err := listener.Accept()
+		if err != nil {
+			return // the test has ended
+		}
+		wantsTLS := make([]byte, 8)
+		if _, err := io.ReadFull(conn, wantsTLS); err != nil {
+			t.Error(err)
+		}
+		if _, err := conn.Write([]byte("S")); err != nil {
+			t.Error(err)
+		}
+		server := tls.Server(conn, &tls.Config{Certificates: certified.TLS.Certificates, ClientAuth: tls.RequireAnyClientCert})
+		if err := server.Handshake(); err == nil {
+			t.Error("a client without a certificate was let in")
+		}
+		if err := conn.(*net.TCPConn).SetLinger(0); err != nil { // its end is a reset
+			t.Error(err)
+		}
+		conn.Close()
+	}()
+	return fmt.Sprintf("postgres://ann@%s/outbox?sslmode=require", listener.Addr())
 }
 
 func TestAServerThatDoesNotAnswerIsNoRefusal(t *testing.T) {

@@ -24,9 +24,9 @@ const (
 	// pingTimeout is for a connection that was idle: a fresh one is sooner there
 	// than the answer of one that is dead.
 	pingTimeout = 3 * time.Second
-	// lastWords is how long a connection that was given up may keep its place in
+	// closeGrace is how long a connection that was given up may keep its place in
 	// the pool, so that the server is notified of its end.
-	lastWords = 2 * time.Second
+	closeGrace = 2 * time.Second
 	// statements is far above what a daemon prepares on one connection, and each
 	// connection makes room for as many.
 	statements = 64
@@ -48,7 +48,7 @@ func Open(ctx context.Context, database *Database, connections int32) (*pgxpool.
 	}
 	config.MaxConns = connections
 	config.PingTimeout = pingTimeout
-	config.BeforeClose = takeLeave
+	config.BeforeClose = boundClose
 	config.ConnConfig.ConnectTimeout = connectTimeout
 	config.ConnConfig.DialFunc = dialer.DialContext
 	config.ConnConfig.StatementCacheCapacity = min(config.ConnConfig.StatementCacheCapacity, statements)
@@ -65,13 +65,13 @@ func Open(ctx context.Context, database *Database, connections int32) (*pgxpool.
 	return pool, nil
 }
 
-// takeLeave bounds the wait for the last words of a connection that was given up:
+// boundClose bounds the wait for the last words of a connection that was given up:
 // on one that is dead without a word they never come, and with few connections
 // the daemon would not answer meanwhile.
-func takeLeave(conn *pgx.Conn) {
+func boundClose(conn *pgx.Conn) {
 	if conn.IsClosed() {
 		end := conn.PgConn().Conn()
-		time.AfterFunc(lastWords, func() { _ = end.Close() })
+		time.AfterFunc(closeGrace, func() { _ = end.Close() })
 	}
 }
 
@@ -81,10 +81,13 @@ const Path = "pg_catalog, pg_temp"
 
 // session frees what a worker that froze or vanished holds: another one cannot
 // recover rows that are still locked. The isolation is set because the role's
-// default could be stricter, and statements would fail.
+// default could be stricter, and statements would fail. Compiling is off because the
+// planner expects many rows of a backlog where a statement looks at few: every look for
+// stuck rows would be compiled for 200 ms, to run for one.
 var session = map[string]string{
 	"search_path":                         Path,
 	"default_transaction_isolation":       "read committed",
+	"jit":                                 "off",
 	"idle_in_transaction_session_timeout": "10s",
 	"tcp_user_timeout":                    "10s",
 	"tcp_keepalives_idle":                 "5",
@@ -97,6 +100,7 @@ var session = map[string]string{
 // settings are made again, for this transaction alone.
 var Transaction = pgx.TxOptions{BeginQuery: `BEGIN ISOLATION LEVEL READ COMMITTED;
 	SET LOCAL search_path = ` + Path + `;
+	SET LOCAL jit = off;
 	SET LOCAL idle_in_transaction_session_timeout = '10s';
 	SET LOCAL tcp_user_timeout = '10s'`}
 

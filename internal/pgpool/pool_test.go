@@ -2,6 +2,7 @@ package pgpool_test
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -25,6 +26,7 @@ func TestASessionIsPreparedForADaemonThatVanishes(t *testing.T) {
 	for setting, want := range map[string]string{
 		"search_path":                         "pg_catalog, pg_temp",
 		"default_transaction_isolation":       "read committed",
+		"jit":                                 "off",
 		"idle_in_transaction_session_timeout": "10s",
 		"tcp_user_timeout":                    "10000",
 		"tcp_keepalives_idle":                 "5",
@@ -35,6 +37,28 @@ func TestASessionIsPreparedForADaemonThatVanishes(t *testing.T) {
 		if err := pool.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got); err != nil || got != want {
 			t.Errorf("%s is %q (%v), want %q", setting, got, err, want)
 		}
+	}
+}
+
+// In another encoding a payload has other bytes and its intent another key, or the row cannot be read.
+func TestTextIsUTF8WhateverTheDatabaseSays(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	admin := drainertest.Connect(t, url)
+	drainertest.Exec(t, admin, fmt.Sprintf("ALTER DATABASE %s SET client_encoding = 'LATIN1'", drainertest.Value[string](t, admin, "SELECT current_database()")))
+	var refusals atomic.Int64
+	for name, at := range map[string]string{"directly": url, "through a pooler": pgproxy.RefuseSettings(t, url, &refusals)} {
+		pool, err := pgpool.Open(t.Context(), pgpool.At(at), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		if got := drainertest.Value[string](t, pool, `SELECT U&'B\00fcro \4e2d'`); got != "Büro 中" {
+			t.Errorf("%s: read %q", name, got)
+		}
+	}
+	if refusals.Load() == 0 {
+		t.Error("the pooler refused no setting")
 	}
 }
 
@@ -84,6 +108,7 @@ func TestNothingThatTheProgramSetsStaysOnAPooledConnection(t *testing.T) {
 		for setting, want := range map[string]string{
 			"search_path":                         "pg_catalog, pg_temp",
 			"transaction_isolation":               "read committed",
+			"jit":                                 "off",
 			"idle_in_transaction_session_timeout": "10s",
 		} {
 			if got := drainertest.Value[string](t, tx, "SELECT current_setting($1)", setting); got != want {

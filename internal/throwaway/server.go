@@ -205,7 +205,7 @@ func (s *Server) initialize(ctx context.Context) error {
 	initdb := s.command(ctx, "initdb", "-D", s.data(), "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync",
 		"--auth=scram-sha-256", "--pwfile="+passwordFile)
 	if err := initdb.Run(); err != nil {
-		return fmt.Errorf("initdb: %w\n%s", err, s.said())
+		return fmt.Errorf("initdb: %w\n%s", err, s.logTail())
 	}
 	s.URL = (&url.URL{
 		Scheme: "postgres", User: url.UserPassword("postgres", password),
@@ -257,9 +257,9 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		}
 		select {
 		case <-s.running.Ended():
-			return fmt.Errorf("postgres ended while it started\n%s", s.said())
+			return fmt.Errorf("postgres ended while it started\n%s", s.logTail())
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for postgres to accept connections: %w (%w)\n%s", ctx.Err(), err, s.said())
+			return fmt.Errorf("waiting for postgres to accept connections: %w (%w)\n%s", ctx.Err(), err, s.logTail())
 		case <-poll.C:
 		}
 	}
@@ -285,7 +285,7 @@ func freePort() (int, error) {
 // Run runs one of Postgres's programs as the server's owner, in the folder above its data.
 func (s *Server) Run(ctx context.Context, program string, arguments ...string) error {
 	if err := s.command(ctx, program, arguments...).Run(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", program, err, s.said())
+		return fmt.Errorf("%s: %w\n%s", program, err, s.logTail())
 	}
 	return nil
 }
@@ -311,8 +311,8 @@ func (s *Server) command(ctx context.Context, program string, arguments ...strin
 	return cmd
 }
 
-// said is the end of what the server wrote to its log.
-func (s *Server) said() string {
+// logTail is the end of what the server wrote to its log.
+func (s *Server) logTail() string {
 	said, err := os.ReadFile(s.log.Name())
 	if err != nil {
 		return ""

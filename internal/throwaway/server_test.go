@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/internal/throwaway"
 )
 
@@ -57,7 +58,7 @@ func TestAStandbyFollowsItsPrimaryUntilItIsPromoted(t *testing.T) {
 	standby := start(t, throwaway.Following(primary))
 	query(t, primary, "UPDATE kept SET answer = 42")
 	end := query(t, primary, "SELECT pg_current_wal_lsn()")
-	for deadline := time.Now().Add(10 * time.Second); query(t, standby, "SELECT pg_last_wal_replay_lsn() >= '"+end+"'") != "t"; {
+	for deadline := time.Now().Add(drainertest.Patience); query(t, standby, "SELECT pg_last_wal_replay_lsn() >= '"+end+"'") != "t"; {
 		if time.Now().After(deadline) {
 			t.Fatal("the standby does not follow")
 		}
@@ -123,7 +124,7 @@ func TestServerDiesWithItsParent(t *testing.T) {
 	}
 	_ = parent.Wait()
 
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(drainertest.Patience); time.Now().Before(deadline); {
 		conn, err := pgx.Connect(t.Context(), url)
 		if err != nil {
 			return

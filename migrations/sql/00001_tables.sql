@@ -194,6 +194,7 @@ CREATE TABLE outbox.worker (
   providers  text[] NOT NULL,  -- that it serves: limits are shared among those who do
   tools      text[] NOT NULL DEFAULT '{}',  -- that it knows of them, each as provider/operation
   fingerprints text[] NOT NULL DEFAULT '{}',  -- of its configuration of each of the providers, with outbox.fingerprint_key
+  configuration text NOT NULL DEFAULT '',     -- the fingerprint of all of it, by the same key; empty: not told
   started_at timestamptz NOT NULL DEFAULT now(),
   beat_at    timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 10);
@@ -222,6 +223,7 @@ CREATE TABLE outbox.history (
   lost              boolean NOT NULL DEFAULT false,  -- one of them did not
   era               int NOT NULL,  -- of what is queued now: no server's clock can tell it from what was queued before
   doubted_before    int NOT NULL,  -- what waits since an earlier era may have been applied
+  doubted_through   bigint NOT NULL DEFAULT 0,  -- and so may what undoes an intent up to this one, whenever it is enqueued
   accepted_by       text,          -- null: what repeats an effect waits
   accepted_at       timestamptz,
   reason            text,          -- an operator's

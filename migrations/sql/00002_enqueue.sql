@@ -146,7 +146,8 @@ END $$;
 
 -- +goose StatementBegin
 -- A run belongs to the tenant that began it. The unique row of the run makes those who begin one at the same moment
--- wait for each other. The steps of a run that is older than the tenants, or than a prune, tell whose it is.
+-- wait for each other. The steps of a run that is older than the tenants, or than a prune, tell whose it is. A row that is
+-- there stays until the commit: a prune does not see the step. If it came first, the row is put back.
 -- No statement has an array for a parameter: Postgres would plan it again in each call, which took as long as the rest of
 -- enqueue. And none is a join of added that a plan for many rows could make by reading the whole of run.
 CREATE FUNCTION outbox.keep_walls() RETURNS trigger
@@ -157,27 +158,40 @@ DECLARE
   intents bigint;
   bytes bigint;
   is_taken boolean;
+  is_pruned boolean;
   is_limited boolean;
 BEGIN
-  FOR begun IN
-    INSERT INTO outbox.run (agent_run_id, tenant)
-    SELECT DISTINCT agent_run_id, tenant FROM added WHERE compensates IS NULL ORDER BY agent_run_id
-    ON CONFLICT DO NOTHING RETURNING agent_run_id
   LOOP
-    IF EXISTS (SELECT FROM outbox.run r JOIN outbox.intent i USING (agent_run_id)
-               WHERE r.agent_run_id = begun AND i.tenant IS DISTINCT FROM r.tenant) THEN
-      PERFORM outbox.refuse_stranger();
-    END IF;
+    FOR begun IN
+      INSERT INTO outbox.run (agent_run_id, tenant)
+      SELECT DISTINCT agent_run_id, tenant FROM added WHERE compensates IS NULL ORDER BY agent_run_id
+      ON CONFLICT DO NOTHING RETURNING agent_run_id
+    LOOP
+      IF EXISTS (SELECT FROM outbox.run r JOIN outbox.intent i USING (agent_run_id)
+                 WHERE r.agent_run_id = begun AND i.tenant IS DISTINCT FROM r.tenant) THEN
+        PERFORM outbox.refuse_stranger();
+      END IF;
+    END LOOP;
+    SELECT a.tenant, count(*), sum(payload_bytes + coalesce(octet_length(headers::text), 0)), bool_or(is_others), bool_or(is_others IS NULL),
+           (SELECT num_nonnulls(max_due, max_bytes, max_rate) > 0 FROM outbox.tenant WHERE tenant_id = a.tenant)
+    INTO own, intents, bytes, is_taken, is_pruned, is_limited
+    FROM added a CROSS JOIN LATERAL (
+      SELECT (SELECT r.tenant IS DISTINCT FROM a.tenant FROM outbox.run r WHERE r.agent_run_id = a.agent_run_id FOR KEY SHARE) AS is_others OFFSET 0) run
+    WHERE compensates IS NULL GROUP BY a.tenant;
+    EXIT WHEN is_pruned IS NOT TRUE;
   END LOOP;
-  SELECT a.tenant, count(*), sum(payload_bytes + coalesce(octet_length(headers::text), 0)),
-         bool_or((SELECT r.tenant FROM outbox.run r WHERE r.agent_run_id = a.agent_run_id) IS DISTINCT FROM a.tenant),
-         (SELECT num_nonnulls(max_due, max_bytes, max_rate) > 0 FROM outbox.tenant WHERE tenant_id = a.tenant)
-  INTO own, intents, bytes, is_taken, is_limited
-  FROM added a WHERE compensates IS NULL GROUP BY a.tenant;
   IF is_taken THEN
     PERFORM outbox.refuse_stranger();
   ELSIF is_limited THEN
-    PERFORM outbox.keep_limits(own, intents, bytes);
+    BEGIN
+      PERFORM outbox.keep_limits(own, intents, bytes);
+    EXCEPTION WHEN undefined_table OR internal_error THEN  -- its counters are, or are being, dropped
+      IF to_regclass('outbox.tenant_' || own || '_rate') IS NULL THEN
+        RAISE EXCEPTION 'outbox: the tenant of this login has been deleted meanwhile'
+          USING ERRCODE = 'serialization_failure', HINT = 'Run the transaction again.';
+      END IF;
+      RAISE;
+    END;
   END IF;
   RETURN NULL;
 END $$;
@@ -193,7 +207,8 @@ ALTER TABLE outbox.intent DISABLE TRIGGER set_tenant, DISABLE TRIGGER keep_walls
 
 -- +goose StatementBegin
 -- With the first tenant the walls go up, and with the last one they come down. That waits for agents' open transactions.
--- A tenant has its counters as long as it is there.
+-- A tenant that was limited has its counters as long as it is there: they are not dropped with its limits, because a
+-- producer that saw those may be about to count.
 CREATE FUNCTION outbox.raise_walls() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 DECLARE
@@ -208,12 +223,11 @@ BEGIN
   FOR counter IN
     SELECT format('%s SEQUENCE outbox.%I', CASE WHEN had.name IS NULL THEN 'CREATE' ELSE 'DROP' END, coalesce(had.name, needed.name))
       || CASE WHEN had.name IS NULL THEN ' MINVALUE 0' ELSE '' END
-    FROM (SELECT format('tenant_%s_%s', tenant_id, kind) FROM outbox.tenant
-          CROSS JOIN unnest(ARRAY['rate', 'due', 'bytes', 'measure']) kind
-          WHERE num_nonnulls(max_due, max_bytes, max_rate) > 0) AS needed (name)
+    FROM (SELECT format('tenant_%s_%s', tenant_id, kind), num_nonnulls(max_due, max_bytes, max_rate) > 0 FROM outbox.tenant
+          CROSS JOIN unnest(ARRAY['rate', 'due', 'bytes', 'measure']) kind) AS needed (name, is_limited)
     FULL JOIN (SELECT relname::text FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'S'
                AND relname ~ '^tenant_[0-9]+_(rate|due|bytes|measure)$') AS had (name) USING (name)
-    WHERE had.name IS NULL OR needed.name IS NULL
+    WHERE (had.name IS NULL AND is_limited) OR needed.name IS NULL
   LOOP
     EXECUTE counter;
   END LOOP;
@@ -336,9 +350,10 @@ BEGIN
       USING ERRCODE = 'OB002', HINT = 'Start a new run.';
   END IF;
   INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, bytes, tenant, era)
-  SELECT provider, greatest(created_at, not_before), id, agent_run_id, payload_bytes + coalesce(octet_length(headers::text), 0), coalesce(tenant, 0),
-         coalesce((SELECT era FROM outbox.history ORDER BY id DESC LIMIT 1), 0)
-  FROM added;
+  SELECT provider, greatest(created_at, not_before), a.id, agent_run_id, payload_bytes + coalesce(octet_length(headers::text), 0), coalesce(tenant, 0),
+         -- an undo that is enqueued again, because the database forgot the first one, is as old as that may be
+         coalesce(CASE WHEN compensates <= doubted_through THEN doubted_before - 1 ELSE era END, 0)
+  FROM added a LEFT JOIN (SELECT era, doubted_before, doubted_through FROM outbox.history ORDER BY id DESC LIMIT 1) h ON true;
   IF EXISTS (SELECT FROM outbox.provider WHERE idle_until > now()) THEN
     woken := current_setting('outbox.wakes', true);
     woken := CASE WHEN starts_with(woken, ours) THEN substr(woken, length(ours) + 1) ELSE '{}' END;

@@ -48,7 +48,10 @@ WHERE NOT EXISTS (SELECT FROM outbox.tenant) OR (SELECT outbox.sees_all()) OR te
 CREATE FUNCTION outbox.arm() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF current_setting('transaction_read_only') = 'on'  -- as on a standby, which has no unlogged table either
+  IF pg_is_in_recovery() THEN  -- it has no unlogged table, and what it does not see may be committed
+    RAISE EXCEPTION 'outbox: results are awaited on the primary, and this is a standby' USING ERRCODE = 'read_only_sql_transaction';
+  END IF;
+  IF current_setting('transaction_read_only') = 'on'
      OR EXISTS (SELECT FROM outbox.waiter WHERE login = session_user AND until > clock_timestamp() + interval '15 s')
      OR NOT pg_try_advisory_xact_lock(hashtextextended('outbox/await/' || session_user, 0)) THEN
     RETURN;

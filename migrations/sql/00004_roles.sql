@@ -51,8 +51,8 @@ GRANT INSERT (name, namespace), UPDATE (idle_until, state, reason, open_until, p
 GRANT INSERT (agent_run_id, cause), UPDATE (state, ended_at, moves_at, passes, leased_until, plan, place, ready) ON outbox.saga TO outbox_drainer;
 GRANT INSERT (kind, intent_id, agent_run_id, detail), UPDATE (detail, opened_at, resolved_at, resolved_by) ON outbox.incident TO outbox_drainer;
 GRANT INSERT, UPDATE ON outbox.page, outbox.watermark TO outbox_drainer;
-GRANT INSERT (id, system_identifier, timeline, lsn, table_oid, database_oid, change, awaited, era, doubted_before, accepted_by, accepted_at),
-      UPDATE (system_identifier, timeline, lsn, seen_at, awaited, found, lost, era, doubted_before, accepted_by, accepted_at)
+GRANT INSERT (id, system_identifier, timeline, lsn, table_oid, database_oid, change, awaited, era, doubted_before, doubted_through, accepted_by, accepted_at),
+      UPDATE (system_identifier, timeline, lsn, seen_at, awaited, found, lost, era, doubted_before, doubted_through, accepted_by, accepted_at)
   ON outbox.history TO outbox_drainer;
 GRANT EXECUTE ON FUNCTION outbox.whereabouts, outbox.room_in_flight TO outbox_drainer;
 

@@ -132,7 +132,9 @@ BEGIN
   DELETE FROM outbox.intent WHERE id = ANY (gone);
   DELETE FROM outbox.saga s WHERE agent_run_id = ANY (runs)
     AND NOT EXISTS (SELECT FROM outbox.intent i WHERE i.agent_run_id = s.agent_run_id);
-  DELETE FROM outbox.run r WHERE agent_run_id = ANY (runs)
+  -- An agent that adds a step holds the row until its commit: that step is not seen yet, so the row stays.
+  DELETE FROM outbox.run r
+  WHERE agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM outbox.run WHERE agent_run_id = ANY (runs) ORDER BY agent_run_id FOR UPDATE SKIP LOCKED))
     AND NOT EXISTS (SELECT FROM outbox.intent i WHERE i.agent_run_id = r.agent_run_id);
   DELETE FROM outbox.forgotten f WHERE agent_run_id = ANY (runs)
     AND NOT EXISTS (SELECT FROM outbox.intent i WHERE i.agent_run_id = f.agent_run_id);

@@ -90,7 +90,9 @@ BEGIN
   UPDATE outbox.history h SET accepted_by = $3, accepted_at = clock_timestamp(), reason = $4, login = session_user,
     era = h.era + 1,
     doubted_before = CASE WHEN $2 THEN coalesce((SELECT b.doubted_before FROM outbox.history b WHERE b.id < $1 ORDER BY b.id DESC LIMIT 1), 0)
-                          ELSE h.era + 1 END
+                          ELSE h.era + 1 END,
+    doubted_through = CASE WHEN $2 THEN coalesce((SELECT b.doubted_through FROM outbox.history b WHERE b.id < $1 ORDER BY b.id DESC LIMIT 1), 0)
+                           ELSE h.doubted_through END
   WHERE h.id = $1 AND h.accepted_by IS NULL AND NOT EXISTS (SELECT FROM outbox.history n WHERE n.id > $1);
   IF NOT FOUND THEN
     RETURN false;

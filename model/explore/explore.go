@@ -326,6 +326,32 @@ func (s *search[S]) path(to int) (path []Step[S]) {
 	return path
 }
 
+// Undivided takes a transaction of several steps at once: where a step goes on
+// with the one that is under way, nothing comes in between.
+func Undivided[S comparable](m Model[S], goesOn func(S, Step[S]) bool) Model[S] {
+	every := m.Steps
+	m.Steps = func(s S) []Step[S] {
+		steps := every(s)
+		isOf := func(step Step[S]) bool { return goesOn(s, step) }
+		if slices.ContainsFunc(steps, isOf) {
+			steps = slices.DeleteFunc(steps, func(step Step[S]) bool { return !isOf(step) })
+		}
+		return steps
+	}
+	return m
+}
+
+// Chosen lists the names whose bits are set.
+func Chosen(set uint32, names []string) string {
+	var chosen []string
+	for i, name := range names {
+		if set&(1<<i) != 0 {
+			chosen = append(chosen, name)
+		}
+	}
+	return strings.Join(chosen, "+")
+}
+
 // Holds fails the test if an order of events breaks a property.
 func Holds[S comparable](t *testing.T, model Model[S]) Report[S] {
 	t.Helper()

@@ -34,7 +34,6 @@
 package row
 
 import (
-	"strings"
 	"time"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -235,15 +234,7 @@ var guardNames = []string{
 func AllGuards() Guards { return 1<<len(guardNames) - 1 }
 
 // String lists the guards by name.
-func (g Guards) String() string {
-	var names []string
-	for i, name := range guardNames {
-		if g&(1<<i) != 0 {
-			names = append(names, name)
-		}
-	}
-	return strings.Join(names, "+")
-}
+func (g Guards) String() string { return explore.Chosen(uint32(g), guardNames) }
 
 // What the row's journey keeps.
 const (

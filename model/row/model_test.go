@@ -20,25 +20,26 @@ func batches(class dispatch.Class) bool { return class != dispatch.KeyIdempotent
 
 func TestNoOrderOfEventsBreaksAPromise(t *testing.T) {
 	t.Parallel()
-	for _, class := range classes {
-		for _, lookup := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, lookup %t", class, lookup), func(t *testing.T) {
-				t.Parallel()
-				report := explore.Holds(t, row.Model{Class: class, Lookup: lookup, Batched: batches(class)}.Explored())
-				t.Logf("%s, lookup %t: %d states, %d steps", class, lookup, report.States, report.Steps)
-			})
-		}
-	}
+	holdsForEachTool(t, func(class dispatch.Class, lookup bool) row.Model {
+		return row.Model{Class: class, Lookup: lookup, Batched: batches(class)}
+	})
 }
 
 // A database that lost commits brings back rows that were sent.
 func TestLostCommitsBreakNoPromise(t *testing.T) {
 	t.Parallel()
+	holdsForEachTool(t, func(class dispatch.Class, lookup bool) row.Model {
+		return row.Model{Class: class, Lookup: lookup, RepliesArrive: true, LosesCommits: true}
+	})
+}
+
+func holdsForEachTool(t *testing.T, of func(class dispatch.Class, lookup bool) row.Model) {
+	t.Helper()
 	for _, class := range classes {
 		for _, lookup := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, lookup %t", class, lookup), func(t *testing.T) {
 				t.Parallel()
-				report := explore.Holds(t, row.Model{Class: class, Lookup: lookup, RepliesArrive: true, LosesCommits: true}.Explored())
+				report := explore.Holds(t, of(class, lookup).Explored())
 				t.Logf("%s, lookup %t: %d states, %d steps", class, lookup, report.States, report.Steps)
 			})
 		}

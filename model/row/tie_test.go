@@ -2,7 +2,6 @@ package row_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +22,9 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 // the tables must show what the model says, and whatever the model has no step
 // for must be refused.
 func TestARealOutboxTakesTheStepsOfTheModel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
 	t.Parallel()
 	var stored real.Outcomes
 	t.Run("of a tool that is", func(t *testing.T) {
@@ -36,7 +38,7 @@ func TestARealOutboxTakesTheStepsOfTheModel(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				o := newOutbox(t, model)
-				for number, walk := range explore.Tour(undivided(model.Explored()), kindOf) {
+				for number, walk := range explore.Tour(explore.Undivided(model.Explored(), goesOn), kindOf) {
 					if o.follow(fmt.Sprintf("provider-%d", number), walk); t.Failed() {
 						return
 					}
@@ -126,21 +128,6 @@ func outcomeOf(from row.State, step explore.Step[row.State]) (outcome dispatch.O
 
 func isSeen(from row.State, step explore.Step[row.State]) bool {
 	return visibleOf(from) != visibleOf(step.To) || strings.HasPrefix(step.What, "settles")
-}
-
-// undivided takes a transaction of several steps at once: nothing comes in
-// between, as nothing can that meets it at a lock.
-func undivided(m explore.Model[row.State]) explore.Model[row.State] {
-	every := m.Steps
-	m.Steps = func(s row.State) []explore.Step[row.State] {
-		steps := every(s)
-		goesOn := func(step explore.Step[row.State]) bool { return goesOn(s, step) }
-		if slices.ContainsFunc(steps, goesOn) {
-			steps = slices.DeleteFunc(steps, func(step explore.Step[row.State]) bool { return !goesOn(step) })
-		}
-		return steps
-	}
-	return m
 }
 
 // goesOn reports whether a step belongs to the transaction that is under way.

@@ -25,6 +25,10 @@
 // comes late is news. Otherwise operators are right. What they decide and do
 // is one step.
 //
+// A database that lost commits has its workers start over, and an operator accepts the loss, before anything is done again.
+// It is restored to where the steps were enqueued, or to where no undo was. That a step was undone, no record tells then: its
+// provider, which knows its key, says that it is applied.
+//
 // Left out are a key's age, lost replies and batches, for which there is package
 // row; fallbacks; windows in which an undo is possible; and pruning.
 package saga
@@ -32,7 +36,6 @@ package saga
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/agentoutbox/drainer/compensations"
@@ -46,6 +49,7 @@ type Model struct {
 	Lookup       bool           // both have one
 	Irreversible bool           // no undo is declared for the first step
 	Unattended   bool           // no operator touches the saga
+	LosesCommits bool           // the database may once be restored to an earlier state
 	Without      Guards
 
 	policies compensations.Policies
@@ -124,6 +128,8 @@ type State struct {
 	Steps  [Steps]Step
 	Passes [2]Pass
 	Ahead  Ahead
+
+	LostCommits bool // once
 }
 
 // Saga is where the run's saga stands.
@@ -171,6 +177,7 @@ type Step struct {
 	Witness bool // a worker that lost the row may yet report its effect
 	Guessed bool // an operator said that it failed, and did not know
 	Done    int8 // its place among the completed steps, by when they completed
+	Old     bool // it was there when commits were lost: it may have been undone by then
 
 	Undo     Row
 	Undone   int8 // how often its undo was applied
@@ -331,26 +338,23 @@ const (
 	NewsDropAhead
 	// ResolveWaits: a saga is not resolved while an undo is under way.
 	ResolveWaits
+	// LostCommitsLeaveDoubt: a step that was enqueued when commits were lost may have been applied.
+	LostCommitsLeaveDoubt
+	// LostUndosLeaveDoubt: and its undo, which is enqueued again.
+	LostUndosLeaveDoubt
 )
 
 var guardNames = []string{
 	"EnqueueLooks", "ClaimLooks", "ClaimAsks", "FailureBegins", "HaltWaits", "OpenComesFirst", "NewestFirst", "OnePass", "OneUndo",
 	"KeyedUndo", "UndoIsNoted", "NotesLater", "FailureIsTold", "LateIsTold", "LateMarks", "NewsDropAhead", "ResolveWaits",
+	"LostCommitsLeaveDoubt", "LostUndosLeaveDoubt",
 }
 
 // AllGuards is every guard there is.
 func AllGuards() Guards { return 1<<len(guardNames) - 1 }
 
 // String lists the guards by name.
-func (g Guards) String() string {
-	var names []string
-	for i, name := range guardNames {
-		if g&(1<<i) != 0 {
-			names = append(names, name)
-		}
-	}
-	return strings.Join(names, "+")
-}
+func (g Guards) String() string { return explore.Chosen(uint32(g), guardNames) }
 
 // next collects the steps that can be taken from a state.
 type next struct {
@@ -370,6 +374,7 @@ func (m Model) steps(from State) []explore.Step[State] {
 	if !n.Unattended {
 		n.operator()
 	}
+	n.database()
 	return n.Taken
 }
 
@@ -388,6 +393,9 @@ func (m Model) forget(s *State) {
 			if step.Status == completed || step.Status == compensated || step.Status == notUndone {
 				step.Witness, step.Guessed = false, false // it is on record
 			}
+		}
+		if step.Undo.Place != Absent && m.keeps(OneUndo) {
+			step.Old = false // no other one comes
 		}
 		if undo := &step.Undo; undo.Place == Settled {
 			undo.Tries, undo.Maybe, undo.Asks = 0, false, false

@@ -71,6 +71,8 @@ func (n *next) isAttempted(i int) {
 		n.Add(forwardNames[i], "is halted", func(s *State) { n.settle(s, i, n.forward(i).Halt(step.history())) })
 	case step.Asks:
 		n.isAskedAbout(i)
+	case !n.forward(i).MayStillSend(step.history()):
+		n.ends(i, "must not be sent", dispatch.NotSent, func(*Step) {})
 	default:
 		n.isSent(i)
 	}
@@ -343,7 +345,7 @@ func (m Model) goOn(s *State, i int) {
 // enqueueUndo meets the unique index where there is one already.
 func (m Model) enqueueUndo(step *Step) {
 	if step.Undo.Place == Absent || !m.keeps(OneUndo) {
-		step.Undo = Row{Place: Queued}
+		step.Undo = Row{Place: Queued, Maybe: step.Old && m.keeps(LostUndosLeaveDoubt)}
 	}
 }
 
@@ -355,6 +357,8 @@ func (n *next) undoStep(i int) {
 	switch {
 	case undo.Place == Queued:
 		n.Add(undoNames[i], "is claimed", func(s *State) { s.Steps[i].Undo.claim() })
+	case undo.Place == Claimed && !undo.Asks && !n.undo().MayStillSend(undo.history()):
+		n.undoEnds(i, "must not be sent", dispatch.NotSent, 0)
 	case undo.Place == Claimed && !n.answerable(undo).Asks:
 		n.undoIsSent(i)
 	case undo.Place == Claimed && n.undo().Lookup == nil:
@@ -449,13 +453,55 @@ func (n *next) undoIsResolved(i int) {
 	})
 }
 
+const theDatabase = "the database"
+
+// database is a server that goes on from an earlier state of another. What happened at the provider since is not undone.
+func (n *next) database() {
+	if !n.LosesCommits || n.From.LostCommits || !n.From.hasSteps() {
+		return
+	}
+	n.Chance(theDatabase, "loses all commits since the steps were enqueued", func(s *State) {
+		s.restore(Open, func(step *Step) {
+			step.Row, step.Guessed, step.Done = Row{Place: Queued, Maybe: n.keeps(LostCommitsLeaveDoubt)}, false, 0
+		})
+	})
+	isUndoing := slices.ContainsFunc(n.From.Steps[:], func(step Step) bool { return step.Undo.Place != Absent })
+	if isUndoing && n.From.all(func(step *Step) bool { return !step.isOpen() || step.Place == Committing }) {
+		n.Chance(theDatabase, "loses all commits since the first undo was enqueued", func(s *State) {
+			s.restore(Begun, func(step *Step) {
+				if step.Status == compensated || step.Status == notUndone {
+					step.Status = completed
+				}
+			})
+		})
+	}
+}
+
+func (s *State) hasSteps() bool {
+	return !s.all(func(step *Step) bool { return step.Place <= Committing })
+}
+
+// restore keeps of each step what happened at the provider, and puts its record where it was.
+func (s *State) restore(saga Saga, was func(*Step)) {
+	s.Saga, s.Passes, s.Ahead, s.LostCommits = saga, [2]Pass{}, Ahead{}, true
+	for i := range s.Steps {
+		step := &s.Steps[i]
+		step.Closed, step.Witness, step.Undo, step.Incident = false, false, Row{}, false
+		if step.Old = step.Place > Committing; step.Old {
+			was(step)
+		} else {
+			step.Row = Row{}
+		}
+	}
+}
+
 const theOperator = "the operator"
 
 // operator is a person, whose every change is one commit here.
 func (n *next) operator() {
 	switch n.From.Saga {
 	case Open:
-		if n.From.Steps[0].Place > Committing {
+		if n.From.hasSteps() {
 			n.Chance(theOperator, "takes the run back", func(s *State) { s.Saga = Begun })
 			n.Chance(theOperator, "cancels the run", func(s *State) {
 				s.Saga = Cancelled

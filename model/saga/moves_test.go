@@ -38,6 +38,7 @@ var moves = map[string]move{
 	"step is found to be applied":                           forward(ends(dispatch.Completed)),
 	"step is found not to be applied":                       forward(ends(dispatch.Absent)),
 	"step cannot be found out":                              forward(endsAtLast),
+	"step must not be sent":                                 forward(ends(dispatch.NotSent)),
 	"step is applied":                                       forward(ends(dispatch.Completed)),
 	"step is refused":                                       forward(ends(dispatch.Rejected)),
 	"step is given back":                                    forward(ends(dispatch.Released)),
@@ -51,6 +52,7 @@ var moves = map[string]move{
 	"step is reported as applied, late":                     forward((*run).tellsLate),
 
 	"undo is claimed":                              undo((*run).claims),
+	"undo must not be sent":                        undo(ends(dispatch.NotSent)),
 	"undo is applied":                              undo(ends(dispatch.Completed)),
 	"undo is refused":                              undo(ends(dispatch.Rejected)),
 	"undo is applied, and the reply is lost":       undo(ends(dispatch.Ambiguous)),
@@ -81,6 +83,9 @@ var moves = map[string]move{
 	"the operator retries the saga":                                  commands((*run).retry),
 	"the operator undoes by hand what was not, and retries the saga": commands((*run).retryUndone),
 	"the operator resolves the saga":                                 commands((*run).resolve),
+
+	"the database loses all commits since the steps were enqueued":     (*run).losesAll,
+	"the database loses all commits since the first undo was enqueued": (*run).losesUndos,
 }
 
 // elsewhere are steps that no table sees.
@@ -236,14 +241,48 @@ func (r *run) cancel() error {
 	return err
 }
 
-func (r *run) retry() error { return r.Console.RetrySaga(r.T.Context(), r.provider, nil, real.OnCall) }
+func (r *run) retry() error {
+	return r.Console.RetrySaga(r.T.Context(), r.provider, nil, false, real.OnCall)
+}
 
 func (r *run) retryUndone() error {
 	stuck := real.All[int64](r.Outbox, `SELECT intent_id FROM outbox.status WHERE agent_run_id = $1 AND status = 'compensation_failed'`, r.provider)
-	return r.Console.RetrySaga(r.T.Context(), r.provider, stuck, real.OnCall)
+	return r.Console.RetrySaga(r.T.Context(), r.provider, stuck, false, real.OnCall)
 }
 
 func (r *run) resolve() error { return r.Console.ResolveSaga(r.T.Context(), r.provider, real.OnCall) }
+
+// losesAll has the tables as they were when no step had been claimed, in a copy of the database.
+func (r *run) losesAll(int) {
+	r.T.Helper()
+	r.rollBack()
+	r.losesUndos(0)
+	r.Exec(`DELETE FROM outbox.saga WHERE agent_run_id = $1`, r.provider)
+	r.Exec(`DELETE FROM outbox.queue WHERE agent_run_id = $1`, r.provider)
+	r.Exec(`DELETE FROM outbox.attempt WHERE intent_id IN (SELECT id FROM outbox.intent WHERE agent_run_id = $1)`, r.provider)
+	r.Exec(`INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, bytes, era)
+		SELECT provider, created_at, id, agent_run_id, payload_bytes, 0 FROM outbox.intent WHERE agent_run_id = $1`, r.provider)
+}
+
+// losesUndos has them as they were when a pass was about to enqueue the first undo. An operator accepts that.
+func (r *run) losesUndos(int) {
+	r.T.Helper()
+	r.rollBack()
+	r.Exec(`DELETE FROM outbox.claim WHERE provider = $1`, r.provider)
+	r.Exec(`DELETE FROM outbox.queue WHERE intent_id IN (SELECT id FROM outbox.intent WHERE agent_run_id = $1 AND compensates IS NOT NULL)`, r.provider)
+	r.Exec(`DELETE FROM outbox.attempt a USING outbox.intent i WHERE i.id = a.intent_id AND i.agent_run_id = $1
+		AND (i.compensates IS NOT NULL OR a.outcome IN ('undone', 'not_undone', 'undone_by_hand', 'undo_retried'))`, r.provider)
+	r.Exec(`DELETE FROM outbox.intent WHERE agent_run_id = $1 AND compensates IS NOT NULL`, r.provider)
+	r.Exec(`DELETE FROM outbox.incident WHERE agent_run_id = $1`, r.provider)
+	r.Exec(`UPDATE outbox.saga SET state = 'begun', ended_at = NULL, moves_at = now(), passes = 0, plan = NULL, place = 1, ready = NULL
+		WHERE agent_run_id = $1`, r.provider)
+	r.Exec(`UPDATE outbox.history SET table_oid = 0`)
+	r.Join(r.provider)
+	r.Exec(`SELECT outbox.accept_history(max(id), false, 'operator:on-call', 'restored') FROM outbox.history`)
+	for i := range r.steps {
+		r.steps[i].undo = attempt{}
+	}
+}
 
 // run is one run of a provider of its own, on the way that the model takes.
 type run struct {
@@ -271,6 +310,7 @@ type attempt struct {
 
 func newRun(o *real.Outbox, model saga.Model, provider string) *run {
 	o.T.Helper()
+	o.Join(provider) // whose look is the first account of the database's history
 	policies := model.Policies(provider)
 	taken, err := compensations.New(o.DB, policies, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err != nil {

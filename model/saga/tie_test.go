@@ -24,14 +24,16 @@ func TestRealRunsTakeTheStepsOfTheModel(t *testing.T) {
 	var stored real.Outcomes
 	t.Run("of a tool that is", func(t *testing.T) {
 		for name, model := range map[string]saga.Model{
-			"key_idempotent":                 keyed,
-			"non_idempotent, with a lookup":  asked,
-			"non_idempotent, not reversible": irreversible,
+			"key_idempotent":                         keyed,
+			"non_idempotent, with a lookup":          asked,
+			"non_idempotent, not reversible":         irreversible,
+			"key_idempotent, where commits are lost": losing(saga.Model{Class: dispatch.KeyIdempotent, Unattended: true}),
+			"non_idempotent, where commits are lost": losing(unattended),
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				o, tried := real.New(t), map[visible]bool{}
-				for number, walk := range explore.Tour(undivided(model.Explored()), kindOf) {
+				for number, walk := range explore.Tour(explore.Undivided(model.Explored(), isInTransaction), kindOf(model)) {
 					if newRun(o, model, fmt.Sprintf("shop-%d", number)).follow(walk, tried); t.Failed() {
 						return
 					}
@@ -111,9 +113,10 @@ func isPass(step explore.Step[saga.State]) bool { return strings.HasSuffix(step.
 
 // rollBack frees what the walk left open.
 func (r *run) rollBack() {
-	for _, step := range r.steps {
-		if step.agent != nil {
-			step.agent.Rollback(r.T.Context())
+	for i := range r.steps {
+		if agent := r.steps[i].agent; agent != nil {
+			agent.Rollback(r.T.Context())
+			r.steps[i] = step{}
 		}
 	}
 }
@@ -125,8 +128,17 @@ type kind struct {
 	before, after visibleStep
 }
 
-// kindOf leaves out what no table sees.
-func kindOf(from saga.State, step explore.Step[saga.State]) (kind, bool) {
+// kindOf leaves out what no table sees. Where commits are lost, what comes before that is left to the other tours.
+func kindOf(model saga.Model) explore.Kind[saga.State, kind] {
+	return func(from saga.State, step explore.Step[saga.State]) (kind, bool) {
+		if model.LosesCommits && !step.To.LostCommits {
+			return kind{}, false
+		}
+		return seenKindOf(from, step)
+	}
+}
+
+func seenKindOf(from saga.State, step explore.Step[saga.State]) (kind, bool) {
 	before, after := visibleOf(from), visibleOf(step.To)
 	if before == after {
 		return kind{}, false
@@ -140,20 +152,9 @@ func kindOf(from saga.State, step explore.Step[saga.State]) (kind, bool) {
 	return k, true
 }
 
-// undivided takes a transaction of several steps at once.
-func undivided(m explore.Model[saga.State]) explore.Model[saga.State] {
-	every := m.Steps
-	m.Steps = func(s saga.State) []explore.Step[saga.State] {
-		steps := every(s)
-		goesOn := func(step explore.Step[saga.State]) bool {
-			return s.Passes[0].Acts && isPass(step) || step.What == "is in a committed claim"
-		}
-		if slices.ContainsFunc(steps, goesOn) {
-			steps = slices.DeleteFunc(steps, func(step explore.Step[saga.State]) bool { return !goesOn(step) })
-		}
-		return steps
-	}
-	return m
+// isInTransaction reports whether a step belongs to the transaction that is under way.
+func isInTransaction(s saga.State, step explore.Step[saga.State]) bool {
+	return s.Passes[0].Acts && isPass(step) || step.What == "is in a committed claim"
 }
 
 // visible is as much of a state as the tables show.
@@ -195,7 +196,8 @@ func rowOf(r saga.Row) visibleRow {
 const readSQL = `
 	SELECT i.tool_name, coalesce(forward.tool_name, ''),
 	       CASE WHEN q.intent_id IS NOT NULL THEN $2::int WHEN newest.attempt IS NOT NULL AND newest.next_attempt_at IS NULL THEN $4::int ELSE $3::int END,
-	       coalesce(newest.status, 'pending'), coalesce(q.maybe_applied, false), coalesce(q.lookup, false),
+	       coalesce(newest.status, 'pending'),
+	       coalesce(q.maybe_applied OR q.era < (SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1), false), coalesce(q.lookup, false),
 	       EXISTS (SELECT FROM outbox.incident n WHERE n.intent_id = i.id AND n.kind = 'compensation_failed' AND n.resolved_at IS NULL)
 	FROM outbox.intent i
 	LEFT JOIN outbox.intent forward ON forward.id = i.compensates

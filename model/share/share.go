@@ -1,31 +1,54 @@
-// Package share models whose rows a lane claims: three tenants, and claims of a single row, where a share is hardest
-// to keep. The program's rules are in drainer/scan.go, which has tests of its own for weights and large claims.
+// Package share models whose rows a lane claims, in three small parts. Claims are of a single row, where a share is hardest
+// to keep.
+//
+//	Model  three tenants, of which one has a limit in flight: none of them starves
+//	Limit  two workers that claim of one tenant while its limit changes: it is kept
+//	Runs   one tenant, of which one run has many rows: it keeps no other one waiting
+//
+// The program's rules are in drainer/scan.go, drainer/ahead.go and outbox.room_in_flight, which have tests of their own for
+// weights, for large claims and for several runs with many rows.
 package share
 
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/agentoutbox/drainer/model/explore"
 )
 
-const (
-	tenants = 3
-	// Patience is how many claims a due row may see go to others.
-	Patience = 4
-	// NobodyStarves is the promise.
-	NobodyStarves = "no due tenant waits for more than a few claims of others"
-)
-
-// Guards are the rules that keep the promise.
+// Guards are the rules that keep the promises.
 type Guards uint8
 
+// What the models can go without.
 const (
 	// Searches beside tenants that are known to be due.
 	Searches Guards = 1 << iota
 	// TakesTurns among them: the one goes first that is owed most.
 	TakesTurns
+	// PassesLimited: a search goes on behind a tenant at its limit.
+	PassesLimited
+	// LocksTenant: who counts what is in flight keeps all others from counting, and the limit as it is, until its claim is
+	// committed.
+	LocksTenant
+	// LooksAhead at every second claim, for rows of other runs.
+	LooksAhead
+	// TakesTheLast row that a look ahead read, so that the next look begins there.
+	TakesTheLast
+	// StartsAgain: at the end of the rows, looks ahead start from the front.
+	StartsAgain
+	// ScansAll: where claims in due order have come to the end, they start from the front.
+	ScansAll
+)
+
+const (
+	tenants = 3
+	limited = 0 // has at most one row in flight
+	// Patience is how many claims a due row may see go to others.
+	Patience = 4
+	// NobodyStarves is the promise.
+	NobodyStarves = "no due tenant that has room waits for more than a few claims of others"
 )
 
 // Model is the lane without some of its guards.
@@ -34,6 +57,7 @@ type Model struct{ Without Guards }
 // State counts due rows and holds the planner's beliefs of them.
 type State struct {
 	Due      [tenants]uint8 // rows, up to two
+	InFlight bool           // a row of the tenant that has a limit
 	Hungry   [tenants]bool  // known to be due
 	Owed     [tenants]uint8 // claims since its last row, while it was hungry
 	Searched bool           // by the last claim
@@ -61,20 +85,36 @@ func (m Model) steps(s State) []explore.Step[State] {
 			steps = append(steps, explore.Step[State]{Who: fmt.Sprint("tenant ", t+1), What: "enqueues", To: to, Chance: true})
 		}
 	}
+	if s.InFlight {
+		s.InFlight = false
+		steps = append(steps, explore.Step[State]{Who: fmt.Sprint("tenant ", limited+1), What: "has a row settled", To: s})
+	}
 	return steps
 }
 
-// claim takes one row, of the first tenant in its order that has one.
+func (s *State) hasRoom(t int) bool { return t != limited || !s.InFlight }
+
+// claim takes one row, of the first tenant in its order that has one and has room.
 func (m Model) claim(s State) State {
-	order := m.order(&s)
+	search, hungry := m.order(&s)
+	order := slices.Concat(search, hungry)
 	var isPassed [tenants]bool
 	for _, t := range order {
+		if isPassed[t] {
+			continue
+		}
 		isPassed[t] = true
-		if s.Due[t] > 0 {
+		if s.Due[t] > 0 && s.hasRoom(t) {
 			s.Due[t]--
+			s.InFlight = s.InFlight || t == limited
 			s.Hungry[t], s.Owed[t], s.Waits[t] = true, 0, 0
 			m.wait(&s, t)
 			break
+		}
+		if isSearch := slices.Contains(search, t); isSearch && s.Due[t] > 0 && m.Without&PassesLimited != 0 {
+			for _, behind := range search {
+				isPassed[behind] = true
+			}
 		}
 		s.Hungry[t], s.Owed[t] = false, 0
 	}
@@ -87,7 +127,7 @@ func (m Model) claim(s State) State {
 func (m Model) wait(s *State, served int) {
 	for t := range tenants {
 		switch {
-		case t == served || s.Due[t] == 0:
+		case t == served || s.Due[t] == 0 || !s.hasRoom(t):
 			s.Waits[t] = 0
 		default:
 			s.Waits[t]++
@@ -98,8 +138,8 @@ func (m Model) wait(s *State, served int) {
 	}
 }
 
-func (m Model) order(s *State) (order []int) {
-	var hungry []int
+// order is that of a search, where there is one, and of the tenants that are known to be due.
+func (m Model) order(s *State) (search, hungry []int) {
 	for t := range tenants {
 		if s.Hungry[t] {
 			hungry = append(hungry, t)
@@ -112,10 +152,160 @@ func (m Model) order(s *State) (order []int) {
 	if s.Searched {
 		for i := range tenants {
 			if t := (int(s.Turn) + i) % tenants; !s.Hungry[t] {
-				order = append(order, t)
+				search = append(search, t)
 			}
 		}
 		s.Turn = (s.Turn + 1) % tenants
 	}
-	return append(order, hungry...)
+	return search, hungry
+}
+
+// LimitIsKept is the promise.
+const LimitIsKept = "no claim leaves more of a tenant in flight than its limit is then"
+
+// Limit is a tenant of which two workers claim.
+type Limit struct{ Without Guards }
+
+// Tenant holds its counts in the database, and those that workers found there.
+type Tenant struct {
+	Most, InFlight uint8
+	Counts         [2]bool  // a worker has counted, and not committed
+	Room           [2]uint8 // that it found
+}
+
+// Explored is the model with the promise.
+func (m Limit) Explored() explore.Model[Tenant] {
+	return explore.Model[Tenant]{
+		Start: Tenant{Most: 2},
+		Steps: m.steps,
+		Rests: func(t Tenant) bool { return t.InFlight == 0 },
+		Properties: []explore.Property[Tenant]{{Name: LimitIsKept, Holds: func(from Tenant, step explore.Step[Tenant]) bool {
+			return step.To.InFlight <= max(from.InFlight, step.To.Most) // a lower limit stops nothing
+		}}},
+	}
+}
+
+var workers = [2]string{"worker 1", "worker 2"}
+
+func (m Limit) steps(from Tenant) []explore.Step[Tenant] {
+	n := explore.Steps[Tenant]{From: from, Forget: func(*Tenant) {}}
+	isLocked := (from.Counts[0] || from.Counts[1]) && m.Without&LocksTenant == 0
+	for w, name := range workers {
+		switch {
+		case from.Counts[w]:
+			n.Add(name, "commits its claim", func(t *Tenant) {
+				t.InFlight += t.Room[w]
+				t.Counts[w], t.Room[w] = false, 0
+			})
+			n.Chance(name, "dies", func(t *Tenant) { t.Counts[w], t.Room[w] = false, 0 })
+		case !isLocked: // else it claims nothing of this tenant, and waits for nothing
+			n.Chance(name, "counts what is in flight", func(t *Tenant) {
+				t.Counts[w], t.Room[w] = true, t.Most-min(t.Most, t.InFlight)
+			})
+		}
+	}
+	if from.InFlight > 0 {
+		n.Add("a worker", "settles a row", func(t *Tenant) { t.InFlight-- })
+	}
+	if !isLocked {
+		n.Chance("the owner", "changes the limit", func(t *Tenant) { t.Most = 3 - t.Most })
+	}
+	return n.Taken
+}
+
+const (
+	places = 8 // in due order
+	window = 4 // rows that a look ahead reads
+	// RunPatience is a claim in due order and a look ahead for each window, and for the look that finds the end.
+	RunPatience = 2 * (places/window + 1)
+	// NoRunStarves is the promise.
+	NoRunStarves = "a row of another run, behind the front, waits for no more than a look ahead for each window of rows"
+)
+
+// Runs is a tenant's lane without some of its guards.
+type Runs struct{ Without Guards }
+
+// Queue has rows at some of its places, and the planner's places between them.
+type Queue struct {
+	Crowd, Lone uint8 // the places, as bits, of a run's many rows, and of the only row of another
+	Front       uint8 // the next claim in due order begins here
+	Ahead       uint8 // and the next look ahead here
+	Looked      bool  // ahead, by the last claim
+	Waits       uint8 // claims while that only row lay behind the front
+}
+
+// Explored is the model with the promise.
+func (m Runs) Explored() explore.Model[Queue] {
+	return explore.Model[Queue]{
+		Steps: m.steps,
+		Rests: func(q Queue) bool { return q.Crowd|q.Lone == 0 },
+		Properties: []explore.Property[Queue]{explore.Always(NoRunStarves, func(q *Queue) bool {
+			return q.Waits <= RunPatience
+		})},
+	}
+}
+
+// steps has rows commit in any order: one may come behind where claims have gone on.
+func (m Runs) steps(q Queue) []explore.Step[Queue] {
+	steps := []explore.Step[Queue]{{Who: "lane", What: "claims", To: m.claim(q)}}
+	for place := range uint8(places) {
+		if (q.Crowd|q.Lone)&(1<<place) != 0 {
+			continue
+		}
+		crowd, lone := q, q
+		crowd.Crowd |= 1 << place
+		steps = append(steps, explore.Step[Queue]{Who: "the crowd", What: fmt.Sprint("commits a row at place ", place+1), To: crowd, Chance: true})
+		if q.Lone == 0 {
+			lone.Lone = 1 << place
+			steps = append(steps, explore.Step[Queue]{Who: "another run", What: fmt.Sprint("commits a row at place ", place+1), To: lone, Chance: true})
+		}
+	}
+	return steps
+}
+
+func (m Runs) claim(q Queue) Queue {
+	var took uint8
+	if q.Looked = !q.Looked && m.Without&LooksAhead == 0; q.Looked {
+		took = m.lookAhead(&q)
+	} else {
+		took = m.inDueOrder(&q)
+	}
+	q.Crowd, q.Lone = q.Crowd&^took, q.Lone&^took
+	if q.Waits++; q.Lone>>q.Front == 0 { // it is not there, or it waits for a full scan
+		q.Waits = 0
+	}
+	return q
+}
+
+// inDueOrder takes the first row from the front on.
+func (m Runs) inDueOrder(q *Queue) (took uint8) {
+	rows := (q.Crowd | q.Lone) >> q.Front << q.Front
+	if rows == 0 {
+		if m.Without&ScansAll == 0 {
+			q.Front = 0
+		}
+		return 0
+	}
+	q.Front = uint8(bits.TrailingZeros8(rows)) + 1
+	return rows & -rows
+}
+
+// lookAhead takes the other run's row, or the last one of its window. It leaves the front where it is.
+func (m Runs) lookAhead(q *Queue) (took uint8) {
+	q.Ahead = max(q.Ahead, q.Front)
+	rows := (q.Crowd | q.Lone) >> q.Ahead << q.Ahead
+	for range window {
+		if took = rows & -rows; took == 0 || took == q.Lone {
+			break
+		}
+		rows &^= took
+	}
+	switch {
+	case took == 0 && m.Without&StartsAgain == 0:
+		q.Ahead = q.Front
+	case took != 0 && (took == q.Lone || m.Without&TakesTheLast == 0):
+		q.Ahead = uint8(bits.TrailingZeros8(took)) + 1
+		return took
+	}
+	return 0
 }

@@ -4,13 +4,19 @@
 package tests
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"io"
+	"net"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -178,6 +184,85 @@ func TestEveryTransactionCommitsTheIntentOnceWithTheState(t *testing.T) {
 	}
 }
 
+// The commit reached the server, and its answer never came back.
+func TestATransactionWhoseAnswerToCommitWasLostCanBeRunAgain(t *testing.T) {
+	t.Parallel()
+	db := prepared(t)
+	enqueue := func(url string) (recorded producer.Recorded) {
+		conn, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(t.Context())
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if recorded, err = producer.Enqueue(t.Context(), tx, charge); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(t.Context()); (err != nil) != recorded.Created {
+			t.Fatalf("the commit of %+v has the error %v", recorded, err)
+		}
+		return recorded
+	}
+	first := enqueue(losingCommits(t, db.Config().ConnConfig))
+	if again := enqueue(db.Config().ConnString()); again.ID != first.ID {
+		t.Errorf("first %+v, again %+v", first, again)
+	}
+	if intents := drainertest.Value[int](t, db, `SELECT count(*)::int FROM outbox.intent`); intents != 1 {
+		t.Errorf("there are %d intents", intents)
+	}
+}
+
+// losingCommits is the way through a proxy for one connection, which it cuts in place of the answer to COMMIT.
+func losingCommits(t *testing.T, to *pgx.ConnConfig) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		client, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer client.Close()
+		server, err := net.Dial("tcp", net.JoinHostPort(to.Host, strconv.Itoa(int(to.Port))))
+		if err != nil {
+			return
+		}
+		defer server.Close()
+		var committing atomic.Bool
+		go pass(server, client, func(sent []byte) bool {
+			committing.CompareAndSwap(false, bytes.Contains(sent, []byte("commit\x00")))
+			return true
+		})
+		pass(client, server, func([]byte) bool { return !committing.Load() })
+	}()
+	way, err := url.Parse(to.ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	way.Host = listener.Addr().String()
+	return way.String()
+}
+
+// pass copies as long as each piece may pass.
+func pass(to io.Writer, from io.Reader, may func([]byte) bool) {
+	piece := make([]byte, 65536)
+	for {
+		n, err := from.Read(piece)
+		if err != nil || !may(piece[:n]) {
+			return
+		}
+		if _, err := to.Write(piece[:n]); err != nil {
+			return
+		}
+	}
+}
+
 func TestAPoolIsNoTransaction(t *testing.T) {
 	t.Parallel()
 	db := prepared(t)
@@ -306,14 +391,58 @@ func TestWaitsOutliveARestartOfPostgres(t *testing.T) {
 	w.done.Wait()
 }
 
-// What a pooler's other clients do there decides whether a notification comes: none is needed.
-func TestWaitsEndBehindAPoolerInTransactionMode(t *testing.T) {
+// After a failover the address may lead to a standby for a while.
+func TestAStandbyEndsNoWait(t *testing.T) {
+	t.Parallel()
+	start := func(options ...throwaway.Option) *throwaway.Server {
+		server, err := throwaway.Start(t.Context(), options...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = server.Stop() })
+		return server
+	}
+	primary := start(throwaway.WithoutDurability())
+	if _, err := migrations.Up(t.Context(), primary.URL); err != nil {
+		t.Fatal(err)
+	}
+	db := drainertest.Connect(t, primary.URL)
+	standby := drainertest.Connect(t, start(throwaway.Following(primary)).URL)
+	drainertest.Exec(t, db, `SELECT outbox.enqueue('r', 's', 'p/o', 'b', '{}')`)
+	ids := drainertest.Column[int64](t, db, `SELECT id FROM outbox.intent`)
+	settle(t, db, "completed", ids...)
+	drainertest.Eventually(t, "it follows", func() bool {
+		return drainertest.Value[bool](t, standby, `SELECT EXISTS (SELECT FROM outbox.attempt)`)
+	})
+	if _, err := standby.Exec(t.Context(), `SELECT outbox.await('{}')`); err == nil || !strings.Contains(err.Error(), "awaited on the primary") {
+		t.Errorf("the server says at a standby: %v", err)
+	}
+	results := producer.NewResults(standby)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := results.Wait(ctx, ids[0]); !errors.Is(err, producer.ErrPending) {
+		t.Errorf("at a standby: %v", err)
+	}
+	drainertest.Exec(t, standby, `SELECT pg_promote()`)
+	ctx, cancel = context.WithTimeout(t.Context(), drainertest.Patience)
+	defer cancel()
+	if result, err := results.Wait(ctx, ids[0]); err != nil || result.Status != "completed" {
+		t.Errorf("once it is the primary: %+v, error %v", result, err)
+	}
+}
+
+// The session of a LISTEN would serve other clients of the pooler, too.
+func TestWaitsEndBehindAPoolerAndDoNotListen(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
 	over := drainertest.PgBouncer(t, url, "transaction", 2)
 	w := beginWaits(t, url, over+"&default_query_exec_mode=exec")
+	drainertest.Eventually(t, "it looks at its session, or listens", func() bool { return w.asked("pg_backend_pid") || w.asked("LISTEN") })
 	settle(t, w.db, "completed", w.ids...)
 	w.done.Wait()
+	if w.asked("LISTEN") {
+		t.Error("it listens in a session that other clients get")
+	}
 }
 
 // waits are a thousand that have begun, over a pool of one connection, and that listen.
@@ -324,6 +453,25 @@ type waits struct {
 	ids  []int64
 	done sync.WaitGroup
 	woke sync.Map // an id to when its wait ended
+
+	statements sync.Map // each that the waits have sent
+}
+
+// TraceQueryStart makes waits a tracer of their connections.
+func (w *waits) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	w.statements.Store(data.SQL, true)
+	return ctx
+}
+
+func (*waits) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// asked reports whether a statement with this word was sent.
+func (w *waits) asked(word string) (found bool) {
+	w.statements.Range(func(statement, _ any) bool {
+		found = strings.Contains(statement.(string), word)
+		return !found
+	})
+	return found
 }
 
 func newWaits(t testing.TB, url string) *waits {
@@ -345,6 +493,7 @@ func beginWaits(t testing.TB, url, over string) *waits {
 	}
 	config.MaxConns = 1
 	config.ConnConfig.RuntimeParams["application_name"] = w.name
+	config.ConnConfig.Tracer = w
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import DrainerError, NotAllowed, TransactionAborted
+from .errors import DrainerError, NotInTransaction
 from .outbox import Intent, Outbox
-from .results import Pending
+from .results import Completed, Pending, opened, way
 
 _log = logging.getLogger("drainer")
 
@@ -27,7 +27,7 @@ class _FromToolUseId:
 FROM_TOOL_USE_ID = _FromToolUseId()
 
 Act = Callable[[Any, dict[str, Any]], Any]
-Connect = Callable[[], Any]
+Connect = str | Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -54,52 +54,73 @@ class OutboxTool:
     def call(self, arguments: Mapping[str, Any], *, run: str, connect: Connect, tool_use_id: str | None = None) -> Answer:
         """Runs the function and enqueues in one transaction, then waits for the result if told to.
 
-        connect opens a DB-API connection to the agent's database, which is closed again. Raises what
-        the function or the driver raises; what the outbox refuses is an Answer.
+        connect is a connection string, for psycopg or else psycopg2, or opens a DB-API connection to the
+        agent's database. The connection is closed again. Raises what the function or the driver raises; what the outbox
+        refuses is an Answer.
         """
-        step = self.step
-        if isinstance(step, _FromToolUseId):
-            if not tool_use_id:
-                raise ValueError(f"{self.name} takes its step from the tool use id, and there is none here; only a hook is told it")
-            step = tool_use_id
         try:
-            intent = self._commit(dict(arguments), run, step, connect)
-            if self.wait <= 0:
-                return Answer(intent.for_model)
-            done = Outbox().wait(connect, intent, timeout=self.wait)
-        except (NotAllowed, TransactionAborted):
-            raise  # no model can do anything about it
+            intent, database = self._commit(dict(arguments), run, connect, tool_use_id)
+            return self._told(intent, None if self.wait <= 0 else Outbox().wait(database, intent, timeout=self.wait))
         except DrainerError as refused:
-            return Answer(refused.for_model or str(refused), is_error=True)
-        if isinstance(done, Pending) or done.provider_ref is None:
-            return Answer(done.for_model)
-        return Answer(f"{done.for_model} Reference: {done.provider_ref}")
+            return _refusal(refused)
 
     async def answer(
         self, arguments: Mapping[str, Any], *, run: str, connect: Connect, tool_use_id: str | None = None,
     ) -> Answer:
-        """Is call in a thread, for a framework: what it raises is logged, and the model is told FAULT."""
+        """Is call for a framework: it commits in a thread and waits in none. What it raises is logged, and the model is told FAULT."""
         try:
-            return await asyncio.to_thread(self.call, arguments, run=run, connect=connect, tool_use_id=tool_use_id)
+            try:
+                intent, database = await asyncio.to_thread(self._commit_for_a_future, dict(arguments), run, connect, tool_use_id)
+                return self._told(intent, None if self.wait <= 0 else await Outbox().result(database, intent, timeout=self.wait))
+            except DrainerError as refused:
+                return _refusal(refused)
         except Exception:
             # The model is not told: the text of a driver's error may hold values of the statement.
             _log.exception("the tool %s failed", self.name)
             return Answer(FAULT, is_error=True)
 
-    def _commit(self, arguments: dict[str, Any], run: str, step: str, connect: Connect) -> Intent:
-        connection = connect()
+    def _commit_for_a_future(self, *given: Any) -> tuple[Intent, Connect]:
         try:
+            return self._commit(*given)
+        except StopIteration as error:  # no future takes one: the call would never be answered
+            raise RuntimeError("the tool's function raised StopIteration") from error
+
+    def _commit(self, arguments: dict[str, Any], run: str, connect: Connect, tool_use_id: str | None) -> tuple[Intent, Connect]:
+        step = self.step
+        if isinstance(step, _FromToolUseId):
+            if not tool_use_id:
+                raise ValueError(f"{self.name} takes its step from the tool use id, and there is none here; only a hook is told it")
+            step = tool_use_id
+        connection = connect() if callable(connect) else opened(connect)
+        if connection is None:
+            raise ImportError("a tool with a connection string needs psycopg or psycopg2")
+        try:
+            if getattr(connection, "autocommit", False):
+                raise NotInTransaction("autocommit is on: what the function writes would stay where the intent is refused")
             payload = self.act(connection, arguments)
             intent = Outbox().enqueue(
                 connection, run=run, step=step, tool=self.tool, scope=self.scope(arguments), payload=payload)
             connection.commit()
+            # A function may be made for each run: all that lead to one place share one wait's connection.
+            database: Connect = way(connect, connection) if callable(connect) else connect
         finally:
             connection.close()  # what is not committed is rolled back
-        return intent
+        return intent, database
+
+    def _told(self, intent: Intent, done: Completed | Pending | None) -> Answer:
+        if isinstance(done, Completed) and done.provider_ref is not None:
+            return Answer(f"{done.for_model} Reference: {done.provider_ref}")
+        return Answer((done or intent).for_model)
+
+
+def _refusal(refused: DrainerError) -> Answer:
+    if not refused.for_model:
+        raise refused  # no model can do anything about it
+    return Answer(refused.for_model, is_error=True)
 
 
 def outbox_tool(
-    tool: str, *, step: str | _FromToolUseId, scope: Callable[[dict[str, Any]], str], schema: Any,
+    tool: str, *, step: str | _FromToolUseId, scope: Callable[[dict[str, Any]], str], schema: Any = None,
     wait: float = 0.0, name: str | None = None,
 ) -> Callable[[Act], OutboxTool]:
     """Makes a tool of a function that takes a connection and the model's arguments.
@@ -107,14 +128,15 @@ def outbox_tool(
     The function writes the agent's own state over the connection, and returns the payload. It does not
     commit. Its docstring is the tool's description. step names the purpose within the run, scope takes the
     record that the effect is about from the arguments, and wait is how many seconds to wait for the result.
-    schema is what the framework takes as the schema of the arguments.
+    schema is what the framework takes as the schema of the arguments; without one, any arguments are taken.
     """
 
     def made(act: Act) -> OutboxTool:
         description = (act.__doc__ or "").strip()
         if not description:
             raise ValueError(f"{act.__name__} needs a docstring: it tells the model when to use the tool")
-        return OutboxTool(name or act.__name__, description, schema, tool, step, scope, wait, act)
+        taken = {"type": "object", "properties": {}} if schema is None else schema  # the Claude Agent SDK takes no less for a JSON Schema
+        return OutboxTool(name or act.__name__, description, taken, tool, step, scope, wait, act)
 
     return made
 
@@ -143,6 +165,8 @@ def add_to_mcp_server(server: Any, tools: Iterable[OutboxTool], *, run: str, con
 
     Each schema has to be a JSON Schema of an object. A server is of one run: the model cannot name another.
     """
+    if not hasattr(server, "list_tools"):
+        raise TypeError("this takes an mcp.server.lowlevel.Server of the MCP SDK, version 1; version 2 makes a server with its tools")
     from mcp import types
 
     by_name = {each.name: each for each in tools}

@@ -39,7 +39,7 @@ def enqueue(connection: Any, values: Sequence[str | None], intent: Callable[[Row
     drivers: dict[tuple[str, str], Callable[..., Any]] = {
         ("psycopg", "AsyncConnection"): _psycopg_async,
         ("psycopg", "Connection"): _psycopg,
-        ("psycopg2", "connection"): _psycopg2,
+        ("psycopg2", "connection"): _psycopg,
         ("asyncpg", "Connection"): _asyncpg,
         ("asyncpg", "PoolConnectionProxy"): _asyncpg,
         ("sqlalchemy", "AsyncSession"): _sqlalchemy_async,
@@ -71,37 +71,38 @@ def _check_open(autocommit: bool, status: int) -> None:
         )
 
 
-def _psycopg(connection: Any, values: Sequence[str | None], intent: Callable[[Row], Any]) -> Any:
-    from psycopg.rows import tuple_row
+def plain_cursor(connection: Any) -> Any:
+    """A cursor that takes %s and gives tuples, whatever cursors and rows the connection's user has chosen."""
+    if hasattr(connection, "pgconn"):
+        from psycopg import Cursor
+        from psycopg.rows import tuple_row
 
+        return Cursor(connection, row_factory=tuple_row)
+    from psycopg2.extensions import cursor
+
+    return connection.cursor(cursor_factory=cursor)
+
+
+def _psycopg(connection: Any, values: Sequence[str | None], intent: Callable[[Row], Any]) -> Any:
     _check_open(connection.autocommit, connection.info.transaction_status)
     try:
-        with connection.cursor(row_factory=tuple_row) as cursor:
-            return intent(cursor.execute(_FORMAT, values).fetchone())
+        with plain_cursor(connection) as cursor:
+            cursor.execute(_FORMAT, values)
+            return intent(cursor.fetchone())
     except Exception as error:
         _translate(error)
 
 
 async def _psycopg_async(connection: Any, values: Sequence[str | None], intent: Callable[[Row], Any]) -> Any:
+    from psycopg import AsyncCursor
     from psycopg.rows import tuple_row
 
     _check_open(connection.autocommit, connection.info.transaction_status)
     try:
-        async with connection.cursor(row_factory=tuple_row) as cursor:
+        async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
             await cursor.execute(_FORMAT, values)
-            return intent(await cursor.fetchone())
-    except Exception as error:
-        _translate(error)
-
-
-def _psycopg2(connection: Any, values: Sequence[str | None], intent: Callable[[Row], Any]) -> Any:
-    from psycopg2.extensions import cursor as plain_cursor
-
-    _check_open(connection.autocommit, connection.info.transaction_status)
-    try:
-        with connection.cursor(cursor_factory=plain_cursor) as cursor:
-            cursor.execute(_FORMAT, values)
-            return intent(cursor.fetchone())
+            row: Any = await cursor.fetchone()
+            return intent(row)
     except Exception as error:
         _translate(error)
 
@@ -134,6 +135,8 @@ def _sqlalchemy(target: Any, values: Sequence[str | None], intent: Callable[[Row
     except Exception as error:
         _translate(error)
     _check_sqlalchemy(connection)
+    if getattr(target, "autoflush", False):
+        target.flush()  # the agent's state goes before its intent: the outbox may ask for that
     try:
         return intent(connection.execute(text(_NAMED), _named(values)).one())
     except Exception as error:
@@ -149,6 +152,8 @@ async def _sqlalchemy_async(target: Any, values: Sequence[str | None], intent: C
         _translate(error)
     # What is asked of the driver's connection is known without waiting, once it is connected.
     _check_sqlalchemy(connection.sync_connection)
+    if getattr(target, "autoflush", False):
+        await target.flush()
     try:
         return intent((await connection.execute(text(_NAMED), _named(values))).one())
     except Exception as error:

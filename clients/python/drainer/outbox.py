@@ -93,17 +93,16 @@ class Outbox:
 
         database is a connection string, or a function that opens a DB-API connection. All
         waits of a process on one database share one connection. Raises Failed, Unknown,
-        Cancelled, Undone, or NotCommitted.
+        Cancelled, Undone, or NotCommitted, and any other DrainerError where the database
+        cannot be asked: its cause says why.
         """
-        number, xid = _identity(intent)
-        return results.wait(database, number, xid, timeout)
+        return results.wait(database, *_identity(intent), timeout=timeout)
 
     async def result(
         self, database: str | Callable[[], Any], intent: Intent | int, *, timeout: float = 30.0
     ) -> results.Completed | results.Pending:
         """The same as wait, for asynchronous programs."""
-        number, xid = _identity(intent)
-        waiting = results.begin(database, number, xid)
+        waiting = results.begin(database, *_identity(intent))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(waiting.future), timeout)
         except (asyncio.TimeoutError, TimeoutError):
@@ -112,12 +111,12 @@ class Outbox:
             waiting.forget()
 
 
-def _identity(intent: Intent | int) -> tuple[int, str | None]:
-    number, xid = (intent.id, intent._xid) if isinstance(intent, Intent) else (intent, None)
+def _identity(intent: Intent | int) -> tuple[int, str | None, bool]:
+    number, xid, created = (intent.id, intent._xid, intent.created) if isinstance(intent, Intent) else (intent, None, True)
     # One statement asks for all waits: what it cannot ask for would end the others, too.
     if not isinstance(number, int) or not 0 < number < 1 << 63:
         raise TypeError(f"intent is {type(number).__name__}; pass the Intent that enqueue returned, or its id")
-    return number, xid
+    return number, xid, created
 
 
 def idempotency_key(
@@ -198,7 +197,7 @@ def encode(where: str, value: Any, depth: int = 0) -> str:
             raise Invalid(f"{where} is {value}, which JSON cannot hold")
         if value.adjusted() >= 131072 or int(value.as_tuple().exponent) < -16383:
             raise Invalid(f"{where} is a number of too many digits")
-        return str(value)
+        return format(value, "f")  # all digits, which the server counts
     if isinstance(value, Mapping):
         members = []
         for name, member in value.items():

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import gc
 import json
 import logging
 import os
 import re
 import selectors
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from .connections import misuse
+from .connections import misuse, plain_cursor
 from .errors import SENTENCES, SETTLED, DrainerError, NotCommitted
 
 QUICKEST, SLOWEST = 0.05, 0.25  # seconds between two looks, unless a notification comes
@@ -29,7 +32,11 @@ _log = logging.getLogger("drainer")
 
 # From the second statement on what settles notifies, so a look that follows misses nothing.
 _LISTEN = ("LISTEN outbox_settled", "SELECT FROM outbox.await('{}')")
+# A connection to a pooler knows its session by another number than the server. A pooler would give the notifications of
+# a LISTEN to its other clients, and PgBouncer from 1.18 to 1.20.0 may die of one (pgbouncer#822).
+_OWNS_SESSION = "SELECT pg_backend_pid() = CAST(CAST({} AS text) AS bigint)"
 _SETTLED = "SELECT intent_id, status, provider_ref, CAST(response AS text), last_error FROM outbox.await(CAST({} AS bigint[]))"
+_STILL_OPEN = "the transaction that enqueued it is still open; commit, and wait after that"
 _TRANSACTION = "SELECT pg_xact_status(CAST(CAST({} AS text) AS xid8))"
 
 
@@ -59,21 +66,62 @@ class Pending:
         return SENTENCES["pending"]
 
 
+@dataclass(frozen=True)
+class Way:
+    """A function that opens connections, and where one of them led. It equals any other that led there."""
+
+    place: tuple[str | None, frozenset[tuple[str, str]]]
+    connect: Callable[[], Any] = field(compare=False)
+
+    def __call__(self) -> Any:
+        return self.connect()
+
+
+def way(connect: Callable[[], Any], connection: Any) -> Callable[[], Any]:
+    """Takes a connection that connect has opened. Functions of which nothing is known are as different as they are."""
+    place = _place(connection)
+    if place is None:
+        return connect
+    return Way(place, connect)
+
+
+def _place(connection: Any) -> tuple[str | None, frozenset[tuple[str, str]]] | None:
+    """Who is logged in where, of a connection of psycopg or psycopg2, and None of others."""
+    try:
+        if hasattr(connection, "detach"):
+            connection = getattr(connection, "driver_connection", None) or connection.connection
+        info = connection.info
+        given = info.get_parameters() if hasattr(connection, "pgconn") else info.dsn_parameters  # without the password
+        names = ("application_name", "fallback_application_name")  # which may tell the run
+        return info.parameter_status("session_authorization"), frozenset((k, v) for k, v in given.items() if k not in names)
+    except Exception:  # another driver's, or it is lost
+        return None
+
+
+class _Elsewhere(Exception):
+    """A way's function leads to another place than it did."""
+
+
 class Waiting:
     """One wait of one caller."""
 
-    def __init__(self, waiter: Waiter, intent_id: int, xid: str | None) -> None:
+    waiter: Waiter
+
+    def __init__(self, database: str | Callable[[], Any], intent_id: int, xid: str | None, created: bool) -> None:
+        self.database = database
         self.future: concurrent.futures.Future[Completed | Pending] = concurrent.futures.Future()
         self.intent_id = intent_id
         self.xid = xid
         self.committed = False  # but not seen yet
-        self._waiter = waiter
+        self.may_be_open = xid is not None and not created  # it sees an earlier transaction's intent, also inside its own
+        self.forgotten = False
 
     def pending(self) -> Pending:
         return Pending(self.intent_id)
 
     def forget(self) -> None:
-        self._waiter.remove(self)
+        self.forgotten = True
+        self.waiter.remove(self)
 
     def settle(self, status: str, provider_ref: str | None, response: str | None, error: str | None) -> None:
         answer = None if response is None else _parsed(response)
@@ -82,10 +130,10 @@ class Waiting:
         else:
             self._end(Completed(self.intent_id, provider_ref, answer))
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: DrainerError) -> None:
         self._end(error)
 
-    def _end(self, outcome: Completed | BaseException) -> None:
+    def _end(self, outcome: Completed | DrainerError) -> None:
         if self.future.done() or not self.future.set_running_or_notify_cancel():
             return
         if isinstance(outcome, Completed):
@@ -106,16 +154,16 @@ class Waiter:
     """Asks for all waits on one database at once, while there are any."""
 
     def __init__(self, database: str | Callable[[], Any]) -> None:
-        self._database = database
+        self.database = database
         self._changed = threading.Condition()
         self._waits: set[Waiting] = set()
         self._new = False
         self._running = False
         self._reached = False  # a connection that could be made once is tried again; a wrong address is told
 
-    def add(self, intent_id: int, xid: str | None) -> Waiting:
-        waiting = Waiting(self, intent_id, xid)
+    def add(self, waiting: Waiting) -> None:
         with self._changed:
+            waiting.waiter = self
             self._waits.add(waiting)
             self._new = True
             if not self._running:
@@ -126,7 +174,8 @@ class Waiter:
                     raise
                 self._running = True
             self._changed.notify()
-        return waiting
+        if waiting.forgotten:  # while it was on its way from another waiter
+            self.remove(waiting)
 
     def remove(self, waiting: Waiting) -> None:
         with self._changed:
@@ -135,34 +184,50 @@ class Waiter:
     def _run(self) -> None:
         link: _Link | None = None
         pause = QUICKEST
+        is_out = False  # and it was logged
         while True:
             with self._changed:
                 if not self._waits and not self._changed.wait_for(lambda: bool(self._waits), IDLE):
                     self._running = False
                     break
                 waits, self._new = list(self._waits), False
-            began = time.monotonic()
             try:
                 if link is None:
-                    link = _connect(self._database)
+                    link = _connect(self.database)
                     self._reached = True
                     link.listen()
+                began = time.monotonic()
                 self._look(link, waits)
+                is_out = False
                 time.sleep(max(BREATH, time.monotonic() - began))
                 pause = QUICKEST if self._has_news(link, pause) else min(2 * pause, SLOWEST)
-            except Exception as error:
+            except _Elsewhere:
+                self._part(waits)
+            except BaseException as error:  # also of what the caller's function ends its thread with
                 _close(link)
                 link = None
-                if not _passes(error) or not (self._reached or _sqlstate(error)):
+                ours = isinstance(error, DrainerError) or not isinstance(error, Exception)
+                if ours or not _passes(error) or not (self._reached or _sqlstate(error) or _no_place(error)):
                     self._fail(waits, error)
-                else:
+                elif not is_out:
+                    is_out = True
                     _log.warning("drainer: the database cannot be asked for results: %s; it is asked again", type(error).__name__)
                 time.sleep(pause)
                 pause = min(2 * pause, SLOWEST)
         _close(link)
         with _waiters_lock:  # begin starts waits under it, so that a waiter which is given up has none
-            if not self._running and _waiters.get(self._database) is self:
-                del _waiters[self._database]
+            if not self._running and _waiters.get(self.database) is self:
+                del _waiters[self.database]
+
+    def _part(self, waits: list[Waiting]) -> None:
+        """Gives each function a waiter of its own: that they lead to one place is not sure any more."""
+        for waiting in waits:
+            self.remove(waiting)
+            try:
+                with _waiters_lock:
+                    _join(waiting.database.connect if isinstance(waiting.database, Way) else waiting.database, waiting)
+            except RuntimeError as error:  # no thread can be started
+                self._fail([waiting], error)
 
     def _has_news(self, link: _Link, pause: float) -> bool:
         """Waits for a notification or a new wait, but no longer than pause."""
@@ -182,38 +247,55 @@ class Waiter:
             rows = {row[0]: row for row in link.ask(_SETTLED, numbers)}
             for waiting in batch:
                 row = rows.get(waiting.intent_id)
-                if row is None:
-                    continue  # it has not settled
+                if row is None:  # it has not settled
+                    if waiting.may_be_open:
+                        waiting.may_be_open = False
+                        if self._state(link, waiting) == "in progress":
+                            self._refuse(waiting, _STILL_OPEN)
+                    continue
                 if row[1] is None:
                     self._look_for_transaction(link, waiting)
                     continue
                 waiting.settle(*row[1:])
                 self.remove(waiting)
 
-    def _look_for_transaction(self, link: _Link, waiting: Waiting) -> None:
-        state = None
+    def _state(self, link: _Link, waiting: Waiting) -> str | None:
+        """Of the transaction that enqueued."""
         if waiting.xid is not None:
             try:
-                state = link.ask(_TRANSACTION, waiting.xid)[0][0]
+                state: str | None = link.ask(_TRANSACTION, waiting.xid)[0][0]
+                return state
             except Exception as error:
                 if _sqlstate(error) != "22023":  # an id that this database has not reached: it lost the commit
                     raise
+        return None
+
+    def _look_for_transaction(self, link: _Link, waiting: Waiting) -> None:
+        state = self._state(link, waiting)
         if state == "committed" and not waiting.committed:
             waiting.committed = True  # in the moment between the two questions
             return
         reason = "it is not there: it was never committed, or this login may not see it"
         if state == "in progress":
-            reason = "the transaction that enqueued it is still open; commit, and wait after that"
+            reason = _STILL_OPEN
         elif state == "aborted":
             reason = "the transaction that enqueued it was rolled back; nothing will happen"
+        self._refuse(waiting, reason)
+
+    def _refuse(self, waiting: Waiting, reason: str) -> None:
         waiting.fail(NotCommitted(f"intent {waiting.intent_id}: {reason}"))
         self.remove(waiting)
 
-    def _fail(self, waits: list[Waiting], error: Exception) -> None:
+    def _fail(self, waits: list[Waiting], error: BaseException) -> None:
+        try:
+            text = str(error) if isinstance(error, DrainerError) else f"the database cannot be asked for results: {type(error).__name__}: {error}"
+        except Exception:  # of an error that cannot tell itself: it must not end the thread
+            text = f"the database cannot be asked for results: {type(error).__name__}"
         for waiting in waits:
-            if (named := misuse(error)) is not None:  # a new one each: every thread raises its own
-                named.__cause__ = error
-            waiting.fail(named or error)
+            # A new one each: every caller raises its own. A StopIteration could not be raised by an asynchronous one at all.
+            told = misuse(error) or DrainerError(text)
+            told.__cause__ = error
+            waiting.fail(told)
             self.remove(waiting)
 
 
@@ -231,19 +313,27 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def begin(database: str | Callable[[], Any], intent_id: int, xid: str | None) -> Waiting:
+def begin(database: str | Callable[[], Any], intent_id: int, xid: str | None, created: bool = True) -> Waiting:
+    waiting = Waiting(database, intent_id, xid, created)
     with _waiters_lock:
-        return _waiters.setdefault(database, Waiter(database)).add(intent_id, xid)
+        _join(database, waiting)
+    return waiting
 
 
-def wait(database: str | Callable[[], Any], intent_id: int, xid: str | None, timeout: float) -> Completed | Pending:
+def _join(database: str | Callable[[], Any], waiting: Waiting) -> None:
+    waiter = _waiters.setdefault(database, Waiter(database))
+    waiter.database = database  # of equal ways the newest, whose function is likeliest to work still
+    waiter.add(waiting)
+
+
+def wait(database: str | Callable[[], Any], intent_id: int, xid: str | None, created: bool, timeout: float) -> Completed | Pending:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
         raise DrainerError("wait would stop the event loop; in asynchronous programs write: await box.result(…)")
-    waiting = begin(database, intent_id, xid)
+    waiting = begin(database, intent_id, xid, created)
     try:
         return waiting.future.result(min(timeout, threading.TIMEOUT_MAX))
     except (concurrent.futures.TimeoutError, TimeoutError):
@@ -259,37 +349,66 @@ class _Link:
         self, ask: Callable[[str, str], Sequence[Any]], listen: Callable[[], None], hears: Callable[[float], bool], close: Callable[[], None],
     ) -> None:
         self.ask = ask
-        self.listen = listen
+        self.listen = listen  # does nothing behind a pooler
         self.hears = hears  # whether a notification came, within so many seconds
         self.close = close
 
 
 def _connect(database: str | Callable[[], Any]) -> _Link:
     if callable(database):
-        return _dbapi(database())
-    dsn = re.sub(r"^(postgres(?:ql)?)\+\w+:", r"\1:", database)  # SQLAlchemy's form
+        place, connect = (database.place, database.connect) if isinstance(database, Way) else (None, database)
+        owner = getattr(connect, "__self__", None)  # of a method
+        if hasattr(owner, "getconn") or _is_shared(getattr(owner, "pool", None)):  # a pool of psycopg or psycopg2, or an engine
+            raise DrainerError(_NO_POOL)
+        return _dbapi(connect(), place)
+    if (connection := opened(database)) is not None:
+        return _dbapi(connection)
+    try:
+        import asyncpg
+    except ImportError:
+        raise DrainerError("waiting for a result needs psycopg, psycopg2 or asyncpg") from None
+    return _over_asyncpg(asyncpg, _plain(database))
+
+
+def _plain(dsn: str) -> str:
+    return re.sub(r"^(postgres(?:ql)?)\+\w+:", r"\1:", dsn)  # SQLAlchemy's form
+
+
+def opened(database: str) -> Any:
+    """A connection of psycopg or psycopg2, or None where there is neither."""
+    dsn = _plain(database)
     limits: dict[str, Any] = {name: value for name, value in (("connect_timeout", 10), ("tcp_user_timeout", 10000)) if name not in dsn}
     try:
         import psycopg
     except ImportError:
         pass
     else:
-        return _dbapi(psycopg.connect(dsn, autocommit=True, prepare_threshold=None, **limits))
+        return psycopg.connect(dsn, **limits)
     try:
         import psycopg2
     except ImportError:
-        pass
-    else:
-        return _dbapi(psycopg2.connect(dsn, **limits))
-    try:
-        import asyncpg
-    except ImportError:
-        raise DrainerError("waiting for a result needs psycopg, psycopg2 or asyncpg") from None
-    return _over_asyncpg(asyncpg, dsn)
+        return None
+    return psycopg2.connect(dsn, **limits)
 
 
-def _dbapi(connection: Any) -> _Link:
+_NO_POOL = "a wait keeps its connection: let the function open one, not take it from a pool"
+_OPEN = "the function gave a connection that is in a transaction: let it return one that commits it, or opens another"
+
+
+def _dbapi(connection: Any, place: object = None) -> _Link:
+    if hasattr(connection, "detach"):
+        connection = _out_of_sqlalchemys_pool(connection)
+    elif pool := _pool_of(connection):  # which waits for its connection
+        pool.putconn(connection)
+        raise DrainerError(_NO_POOL)
+    if connection.info.transaction_status != 0:  # libpq's idle; it may be another user's, who goes on with it
+        raise DrainerError(_OPEN)
+    if place is not None and _place(connection) != place:
+        connection.close()
+        raise _Elsewhere
     connection.autocommit = True
+    if hasattr(connection, "prepare_threshold"):
+        connection.prepare_threshold = None  # psycopg 3 would prepare what is asked again, and a pooler lose it
     heard: list[Any] = getattr(connection, "notifies", [])  # psycopg2's, which it fills by itself
     if hasattr(connection, "add_notify_handler"):
         heard = []
@@ -298,16 +417,22 @@ def _dbapi(connection: Any) -> _Link:
     # The drivers have no limit for a server that is there and says nothing; a pooler would give one of the server's to others.
     wire = socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
 
-    def ask(statement: str, value: str) -> Sequence[Any]:
+    @contextlib.contextmanager
+    def watched() -> Iterator[Any]:
         watch = threading.Timer(STUCK, _cut, (wire,))
         watch.daemon = True
         watch.start()
         try:
-            with connection.cursor() as cursor:
-                cursor.execute(statement.format("%s"), (value,))
-                return [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in cursor.fetchall()]
+            with plain_cursor(connection) as cursor:
+                yield cursor
         finally:
             watch.cancel()
+
+    def ask(statement: str, value: str) -> Sequence[Any]:
+        with watched() as cursor:
+            cursor.execute(statement.format("%s"), (value,))
+            rows: Sequence[Any] = cursor.fetchall()
+            return rows
 
     def hears(seconds: float) -> bool:
         if not heard:
@@ -324,7 +449,9 @@ def _dbapi(connection: Any) -> _Link:
         return was
 
     def listen() -> None:
-        with connection.cursor() as cursor:
+        if not ask(_OWNS_SESSION, str(connection.info.backend_pid))[0][0]:
+            return
+        with watched() as cursor:
             for statement in _LISTEN:
                 cursor.execute(statement)
 
@@ -333,6 +460,38 @@ def _dbapi(connection: Any) -> _Link:
         connection.close()
 
     return _Link(ask, listen, hears, close)
+
+
+def _pool_of(connection: Any) -> Any:
+    """The pool of psycopg or psycopg2 that it was taken from, or None."""
+    if hasattr(connection, "pgconn"):
+        return getattr(connection, "_pool", None)
+    # A connection of psycopg2 does not know its pool, so all pools of the process are asked.
+    kind = getattr(sys.modules.get("psycopg2.pool"), "AbstractConnectionPool", None)
+    pools = () if kind is None else (known for known in gc.get_objects() if issubclass(type(known), kind))
+    return next((pool for pool in pools if id(connection) in pool._rused), None)
+
+
+def _is_shared(pool: Any) -> bool:
+    """Whether it is one of SQLAlchemy's that gives several users one connection, and rolls back what any of them returns."""
+    return type(pool).__name__ in ("StaticPool", "SingletonThreadPool")
+
+
+def _out_of_sqlalchemys_pool(connection: Any) -> Any:
+    """The driver's connection, in whose place the pool makes another one."""
+    if _is_shared(connection._pool):
+        # Giving it back rolls back what another user has open, where it still knows the driver's connection.
+        setattr(connection, "dbapi_connection" if hasattr(connection, "dbapi_connection") else "connection", None)
+        connection.close()
+        raise DrainerError(_NO_POOL)
+    driver = getattr(connection, "driver_connection", None) or connection.connection
+    connection.detach()
+    try:
+        driver.commit()  # a listener of the engine may have begun a transaction, with settings that have to stay
+    except Exception:
+        driver.close()
+        raise
+    return driver
 
 
 def _cut(wire: socket.socket) -> None:
@@ -347,6 +506,8 @@ def _over_asyncpg(asyncpg: Any, dsn: str) -> _Link:
     heard = asyncio.Event()
 
     async def listen() -> None:
+        if not await connection.fetchval(_OWNS_SESSION.format("$1"), str(connection.get_server_pid())):
+            return
         await connection.add_listener("outbox_settled", lambda *_: heard.set())
         await connection.execute(_LISTEN[1])
 
@@ -388,7 +549,12 @@ def _sqlstate(error: BaseException) -> str:
     return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or ""
 
 
-def _passes(error: Exception) -> bool:
-    """A lost connection, a restart or a shortage passes; a missing right does not."""
+def _no_place(error: BaseException) -> bool:
+    """SQLAlchemy's pool had no connection left."""
+    return type(error).__name__ == "TimeoutError" and type(error).__module__ == "sqlalchemy.exc"
+
+
+def _passes(error: Any) -> bool:
+    """A lost connection, a restart or a shortage passes; a missing right does not. A standby (25006) may become one that writes."""
     state = _sqlstate(error)
-    return not state or state[:2] in ("08", "40", "53", "57", "58") or state == "55P03"
+    return not state or state[:2] in ("08", "40", "53", "57", "58") or state in ("25006", "25P04", "55P03")

@@ -1,15 +1,17 @@
-"""Tools of agent frameworks, against the published interface of the Claude Agent SDK for Python, 0.1."""
+"""Tools of agent frameworks, against the published interface of the Claude Agent SDK for Python, 0.2.143."""
 
 import asyncio
+import concurrent.futures
 import dataclasses
 import sys
 import types
 import unittest
 from unittest import mock
+from urllib.parse import urlsplit
 
 import live_frameworks
 import world
-from drainer import agents
+from drainer import agents, results
 from drainer.errors import SENTENCES
 from drainer.agents import FROM_TOOL_USE_ID, outbox_hook, outbox_server, outbox_tool
 
@@ -86,6 +88,37 @@ class TestTools(Asking):
         self.assertEqual(answer["is_error"], False)
         self.assertTrue(answer["content"][0]["text"].startswith("It is done. Reference: ref-"), answer)
 
+    def test_a_connection_string_will_do(self):
+        arguments = {"invoice": "invoice_442", "amount": 1200}
+        answer = asyncio.run(self.charge("ok/act", wait=60).answer(arguments, run=self.run_id, connect=world.AGENT))
+        self.assertTrue(answer.text.startswith("It is done."), answer)
+        self.assertEqual(self.charge("ok/act", wait=60).call(arguments, run=self.run_id, connect=world.AGENT), answer)
+        self.assertEqual(self.recorded(), (1, 2))
+
+    def test_thirty_runs_with_a_function_each_wait_over_one_connection(self):
+        import psycopg2
+
+        results._waiters.clear()
+        login = urlsplit(world.AGENT).username
+        others = [pid for (pid,) in self.admin("SELECT pid FROM pg_stat_activity WHERE usename = %s", login)]
+        runs = [f"{self.run_id}-{n}" for n in range(30)]
+
+        def settle():
+            self.eventually(lambda: sum(len(waiter._waits) for waiter in list(results._waiters.values())) == len(runs))
+            self.assertEqual(len(results._waiters), 1)
+            self.eventually(lambda: self.admin(
+                "SELECT count(*) FROM pg_stat_activity WHERE usename = %s AND pid <> ALL (%s)", login, others)[0][0] <= 2)
+            self.admin("INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)"
+                       " SELECT id, 1, 'saga', 'test', 'completed' FROM outbox.intent WHERE agent_run_id = ANY (%s)", runs)
+
+        async def asked():
+            return (await asyncio.gather(asyncio.to_thread(settle), *(
+                self.charge(wait=world.PATIENCE).answer(
+                    {"invoice": "b", "amount": 1}, run=run, connect=lambda run=run: psycopg2.connect(world.AGENT, application_name=run))
+                for run in runs)))[1:]
+
+        self.assertEqual({answer.text for answer in asyncio.run(asked())}, {"It is done."})
+
     def test_a_wait_that_is_over_says_so_and_no_failure(self):
         answer = self.ask(self.charge(wait=0.05))
         self.assertEqual((answer["content"][0]["text"], answer["is_error"]), (SENTENCES["pending"], False))
@@ -102,6 +135,40 @@ class TestTools(Asking):
             answer = self.ask(charge)
         self.assertEqual(answer, {"content": [{"type": "text", "text": agents.FAULT}], "is_error": True})
         self.assertEqual(self.recorded(), (0, 0))
+
+    def test_a_function_that_comes_to_an_iterators_end_is_answered(self):
+        @outbox_tool("parked/charge", step="charge", scope=lambda arguments: "b", schema={})
+        def charge(connection, arguments):
+            """Charge an invoice."""
+            return next(iter(()))
+
+        with self.assertLogs("drainer", "ERROR"):
+            answer = asyncio.run(asyncio.wait_for(charge.answer({}, run=self.run_id, connect=connect), world.PATIENCE))
+        self.assertEqual((answer.text, answer.is_error), (agents.FAULT, True))
+
+    def test_a_connection_that_commits_by_itself_keeps_no_state_without_an_intent(self):
+        def autocommitting():
+            connection = connect()
+            connection.autocommit = True
+            return connection
+
+        with self.assertLogs("drainer", "ERROR") as logged:
+            answer = asyncio.run(self.charge().answer({"invoice": "b", "amount": 1}, run=self.run_id, connect=autocommitting))
+        self.assertEqual((answer.text, answer.is_error), (agents.FAULT, True))
+        self.assertIn("autocommit", logged.output[0])
+        self.assertEqual(self.recorded(), (0, 0))
+
+    def test_calls_that_wait_leave_the_programs_threads_to_others(self):
+        async def asked():
+            asyncio.get_running_loop().set_default_executor(concurrent.futures.ThreadPoolExecutor(1))
+            waiting = asyncio.create_task(self.charge(wait=600).answer({"invoice": "b", "amount": 1}, run=self.run_id, connect=connect))
+            await asyncio.sleep(0)  # it takes the one thread
+            other = await self.charge().answer({"invoice": "c", "amount": 1}, run=self.run_id, connect=connect)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            return other.text
+
+        self.assertEqual(asyncio.run(asyncio.wait_for(asked(), world.PATIENCE)), RECORDED)
 
     def hook(self, tool, name, tool_use_id="toolu_1", **arguments):
         hook = outbox_hook({"mcp__billing__charge": tool}, run=self.run_id, connect=connect)
@@ -141,7 +208,7 @@ class McpText:
 
 
 class McpServer:
-    """The two decorators of mcp.server.lowlevel.Server, version 1, and what it makes of an exception."""
+    """The two decorators of mcp.server.lowlevel.Server, version 1.29.0, and what it makes of an exception."""
 
     def list_tools(self):
         return lambda handler: setattr(self, "listed", handler)
@@ -175,6 +242,10 @@ class TestMcpServers(Asking):
         self.assertEqual(server.ask("charge", invoice="invoice_442", amount=9), (True, SENTENCES["key_taken"]))
         self.assertEqual(server.ask("refund"), (True, "There is no tool refund."))
         self.assertEqual(self.recorded()[0], 1)
+
+    def test_a_server_of_another_version_is_named(self):
+        with self.assertRaisesRegex(TypeError, "version 1"):
+            agents.add_to_mcp_server(object(), [], run=self.run_id, connect=connect)
 
     def test_a_tool_that_no_client_could_call_is_refused(self):
         with self.assertRaisesRegex(ValueError, "JSON Schema"):
@@ -215,6 +286,15 @@ class TestRecipes(Asking):
 
 
 class TestDescriptions(unittest.TestCase):
+    def test_a_tool_without_a_schema_takes_any_arguments(self):
+        @outbox_tool("stripe/create_charge", step="charge", scope=lambda a: a["invoice"], wait=20)
+        def charge(connection, arguments):
+            """Charge an invoice."""
+            return {}
+
+        # The Claude Agent SDK takes what lacks one of the two for names of arguments.
+        self.assertEqual(charge.schema, {"type": "object", "properties": {}})
+
     def test_a_function_without_a_docstring_is_no_tool(self):
         def silent(connection, arguments):
             return {}

@@ -1,12 +1,14 @@
 """The same promises through every driver, against a real Postgres."""
 
+import asyncio
+import functools
 import inspect
 import unittest
 from decimal import Decimal
 
 import world
 from drainer import (
-    DrainerError, Invalid, KeyTaken, LimitReached, NotAllowed, NotCommitted, NotInTransaction, OtherTenant, Outbox, RunClosed,
+    DrainerError, Invalid, KeyTaken, LimitReached, NotAllowed, NotCommitted, NotInTransaction, OtherTenant, Outbox, Pending, RunClosed,
     TransactionAborted, UnknownTool,
 )
 
@@ -115,9 +117,9 @@ class Enqueuing:
             self.assertNotIsInstance(struck.exception, DrainerError)
             self.assertIn("57014", sqlstates(struck.exception))
             self.assertEqual(self.recorded(), (0, 0))
-            self.assertTrue(self.agent.act().created)
         if self.kind is world.Django:
             world.Django.connection().close()
+        self.assertTrue(self.agent.act().created)
 
     def test_without_a_transaction_nothing_is_recorded(self):
         with self.assertRaises(NotInTransaction):
@@ -193,6 +195,64 @@ class TestWhatAnORMAborts(world.Database):
             except world.RolledBack:
                 self.enqueue(connection)
                 raise
+
+
+class TestStateThatASessionHolds(world.Database):
+    """An ORM may keep back the agent's state until the commit, and an outbox ask for it to be written first."""
+
+    def setUp(self):
+        super().setUp()
+        if lacking := world.missing(("sqlalchemy", "psycopg2", "asyncpg", "greenlet")):
+            self.skipTest(f"{lacking} is not installed")
+        from sqlalchemy import Column, Text, orm
+
+        class State(orm.declarative_base()):
+            __tablename__ = "agent_state"
+            run = Column(Text, primary_key=True)
+
+        self.state = State(run=self.run_id)
+        self.admin("INSERT INTO outbox.setting (name, value) VALUES ('require_state', 'error')")
+        self.addCleanup(self.admin, "DELETE FROM outbox.setting WHERE name = 'require_state'")
+
+    def test_it_is_written_before_the_intent(self):
+        from sqlalchemy.orm import Session
+
+        agent = world.SQLAlchemySession(self.run_id)
+        with Session(agent.engine()) as session, session.begin():
+            session.add(self.state)
+            self.assertTrue(agent.box.enqueue(session, **agent.asked()).created)
+
+    def test_it_is_written_before_the_intent_by_an_asynchronous_session(self):
+        async def enqueued():
+            from sqlalchemy.ext.asyncio import AsyncSession
+
+            agent = world.SQLAlchemyAsyncSession(self.run_id)
+            async with AsyncSession(agent.engine()) as session, session.begin():
+                session.add(self.state)
+                return await agent.box.enqueue(session, **agent.asked())
+
+        self.assertTrue(asyncio.run(enqueued()).created)
+
+
+class TestOtherPlaceholders(world.Database):
+    def test_a_connection_whose_cursors_take_numbered_values(self):
+        if lacking := world.missing(("psycopg",)):
+            self.skipTest(f"{lacking} is not installed")
+        import psycopg
+
+        if not hasattr(psycopg, "RawCursor"):
+            self.skipTest("psycopg has it from version 3.2 on")
+        asked = world.Psycopg(self.run_id).asked()
+        with psycopg.connect(world.AGENT, cursor_factory=psycopg.RawCursor) as connection:
+            intent = Outbox().enqueue(connection, **asked)
+        connect = functools.partial(psycopg.connect, world.AGENT, cursor_factory=psycopg.RawCursor)
+        self.assertIsInstance(Outbox().wait(connect, intent, timeout=0.5), Pending)
+
+        async def again():
+            async with await psycopg.AsyncConnection.connect(world.AGENT, cursor_factory=psycopg.AsyncRawCursor) as connection:
+                return await Outbox().enqueue(connection, **asked)
+
+        self.assertEqual(asyncio.run(again()).id, intent.id)
 
 
 class TestOtherThings(unittest.TestCase):

@@ -81,6 +81,7 @@ class TestVectors(unittest.TestCase):
             ({1: "a"}, "a name that is int"), ({"at": datetime.now(timezone.utc)}, "payload.at is datetime"),
             (b"{}", "bytes"), ("\ud800", "half a surrogate pair"), (endless, "nested"), (10**5000, "too many digits"),
             (Decimal("1E+131072"), "too many digits"), (Decimal("1E-16384"), "too many digits"),
+            ([Decimal("1E+110000")] * 10, "1 MiB"),
         ):
             with self.assertRaisesRegex(drainer.Invalid, says):
                 outbox.validated("r", "s", "p/o", "b", payload, None, None)

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import os
 import sys
+import time
 import unittest
 import uuid
 from pathlib import Path
@@ -17,8 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from drainer import Outbox  # noqa: E402
 
 AGENT = os.environ.get("DRAINER_TEST_AGENT", "")  # a login that is an outbox_agent and no more
+POOLER = os.environ.get("DRAINER_TEST_POOLER", "")  # that login's way through a pooler of one session, if there is one
 ADMIN = os.environ.get("DRAINER_TEST_ADMIN", "")
 STATE = "INSERT INTO agent_state (run) VALUES ({})"
+PATIENCE = 60  # seconds, on a busy machine
 
 
 class Database(unittest.TestCase):
@@ -28,6 +31,15 @@ class Database(unittest.TestCase):
         if not AGENT:
             self.skipTest("no database here: run these tests with `make clients-test`")
         self.run_id = f"run-{uuid.uuid4()}"
+
+    def eventually(self, holds):
+        """Asks, with a pause in between, until it is told something true, and returns that."""
+        until = time.monotonic() + PATIENCE
+        while not (said := holds()):
+            if time.monotonic() > until:
+                self.fail("it does not come true")
+            time.sleep(0.02)
+        return said
 
     def admin(self, statement, *values):
         with administrator() as cursor:

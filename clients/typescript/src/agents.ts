@@ -1,5 +1,5 @@
 /** Tools of agent frameworks whose call becomes an intent. No framework is imported before it is used. */
-import { Database, DrainerError, enqueue, fromPg, NotAllowed, Results, TransactionAborted } from "./index.js";
+import { Database, DrainerError, enqueue, fromPg, Results } from "./index.js";
 
 /** Said where the program or the database fails: the commit may have happened before the answer was lost. */
 export const FAULT = "It may have been recorded. Asking for it once more with the same values is safe.";
@@ -20,14 +20,21 @@ export interface Ways<Client> {
   onError?(tool: string, error: unknown): void;
 }
 
-/** Ways over a Pool of node-postgres. */
+// By the pool: a server is of one run, and each Results listens over a connection of its own.
+const waiting = new WeakMap<object, Results>();
+
+/** Ways over a Pool of node-postgres. All runs over one pool wait together. */
 export function overPg(pool: any, run: string): Ways<any> {
+  const results = waiting.get(pool) ?? new Results(fromPg(pool));
+  waiting.set(pool, results);
   return {
     run,
-    results: new Results(fromPg(pool)),
+    results,
     async transaction(use) {
       const client = await pool.connect();
       let broken: unknown;
+      const lost = () => {}; // the next query says so, too; without a listener Node would end the program
+      client.on("error", lost);
       try {
         await client.query("BEGIN");
         const used = await use(client, fromPg(client));
@@ -37,6 +44,7 @@ export function overPg(pool: any, run: string): Ways<any> {
         await client.query("ROLLBACK").catch((failed: unknown) => { broken = failed; });
         throw error;
       } finally {
+        client.off("error", lost);
         client.release(broken);
       }
     },
@@ -88,8 +96,7 @@ export async function call(tool: Made, given: any, ways: Ways<any>, toolUseId?: 
     const reference = done.status === "completed" && done.providerRef !== null ? ` Reference: ${done.providerRef}` : "";
     return { text: done.forModel + reference, isError: false };
   } catch (error) {
-    const isOfProgram = error instanceof NotAllowed || error instanceof TransactionAborted; // no model can mend it
-    if (error instanceof DrainerError && !isOfProgram) return { text: error.forModel || error.message, isError: true };
+    if (error instanceof DrainerError && error.forModel) return { text: error.forModel, isError: true };
     (ways.onError ?? ((name, shown) => console.error(`drainer: the tool ${name} failed:`, shown)))(tool.name, error);
     return { text: FAULT, isError: true };
   }

@@ -5,6 +5,7 @@ type Row = Record<string, unknown>;
 
 /** All that this package needs of a database client. Make one yourself for a client that has no adapter here. */
 export interface Database {
+  /** Resolves to the rows as objects, with the columns in their order, under any names. */
   execute(text: string, values: readonly unknown[]): Promise<Row[]>;
   /** Throws NotInTransaction where no transaction is open. enqueue asks; Results does not. */
   checkTransaction?(): Promise<void> | void;
@@ -133,7 +134,7 @@ export const outcomes: Readonly<Record<string, typeof NotCompleted>> = {
 
 // Every value travels as text: a client's own treatment of jsonb would encode it twice.
 const ENQUEUE =
-  "SELECT intent_id::text AS intent_id, created, status, idempotency_key FROM outbox.enqueue(" +
+  "SELECT intent_id::text, created, status, idempotency_key FROM outbox.enqueue(" +
   "$1::text, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text::timestamptz, $7::text::jsonb)";
 
 /** Records an intent in the client's open transaction, which the caller commits. The same four parts again create nothing. */
@@ -142,14 +143,15 @@ export async function enqueue(database: Database, intent: NewIntent): Promise<In
   try {
     await database.checkTransaction?.();
     const [row] = await database.execute(ENQUEUE, values);
-    return {
-      id: String(row.intent_id), created: row.created === true, status: String(row.status),
-      key: String(row.idempotency_key), forModel: sentences.recorded,
-    };
+    const [id, created, status, key] = columns(row);
+    return { id: String(id), created: created === true, status: String(status), key: String(key), forModel: sentences.recorded };
   } catch (error) {
     throw refusal(error) ?? misuse(error) ?? error;
   }
 }
+
+/** A row's values in their order: some clients rename columns, as to camel case. */
+const columns = (row: Record<string, unknown>): unknown[] => Object.values(row);
 
 const bytes = (text: string) => new TextEncoder().encode(text).length;
 
@@ -269,9 +271,21 @@ function refusal(error: unknown): Refused | undefined {
 const CHANNEL = "outbox_settled";
 const ARM = "SELECT FROM outbox.await('{}')";
 
+// A client of a pooler knows its session by another number than the server. A pooler would give the notifications of a
+// LISTEN to its other clients, and PgBouncer from 1.18 to 1.20.0 may die of one (pgbouncer#822).
+const SESSION = "SELECT pg_catalog.pg_backend_pid() AS pid";
+
 /** node-postgres: a Client, or a PoolClient, in a transaction. A Pool serves Results, not enqueue. */
-export function fromPg(client: { query(text: string, values?: any[]): Promise<{ rows: any[] }>; Client?: any; options?: any }): Database {
+export function fromPg(client: {
+  query(text: string, values?: any[]): Promise<{ rows: any[] }>; Client?: any; options?: any; listenerCount?(event: "error"): number; on?: any;
+}): Database {
   const { Client: Listener, options } = client; // which only a Pool has
+  // A Pool emits the error of a client that breaks at rest, and one that is taken emits its own. The next query says so,
+  // too, and without a listener Node would end the program.
+  if (Listener && client.listenerCount?.("error") === 0) {
+    client.on("error", () => {});
+    client.on("connect", (made: any) => made.on("error", () => {}));
+  }
   return {
     listen: Listener && options && (async (heard, lost) => {
       const listener = new Listener(options);
@@ -280,6 +294,10 @@ export function fromPg(client: { query(text: string, values?: any[]): Promise<{ 
       const stop = () => void listener.end().catch(() => {});
       try {
         await listener.connect();
+        if (Number(columns((await listener.query(SESSION)).rows[0])[0]) !== listener.processID) {
+          stop();
+          return () => {};
+        }
         await listener.query(`LISTEN ${CHANNEL}`);
         await listener.query(ARM);
       } catch (error) {
@@ -307,9 +325,11 @@ export function fromPostgresJs(
 ): Database {
   return {
     listen: sql.listen && (async (heard) => {
+      const session = await sql.unsafe(SESSION);
+      if (Number(columns(session[0])[0]) !== session.state?.pid) return () => {};
       const { unlisten } = await sql.listen!(CHANNEL, heard);
       await sql.unsafe(ARM).then(heard, () => {}); // each look arms it, too
-      return () => void unlisten();
+      return () => void (async () => unlisten())().catch(() => {}); // the program may have ended sql
     }),
     execute: async (text, values) => [...(await sql.unsafe(text, [...values]))],
     checkTransaction: () => {
@@ -357,21 +377,22 @@ export function fromKysely(trx: { executeQuery(query: any): Promise<{ rows: any[
   };
 }
 
-const SETTLED =
-  "SELECT intent_id::text AS intent_id, status, provider_ref, last_error, response::text AS response FROM outbox.await($1::text::bigint[])";
+const SETTLED = "SELECT intent_id::text, status, provider_ref, last_error, response::text FROM outbox.await($1::text::bigint[])";
 // What a transaction enqueued settles after its commit, so a wait inside of it would never end.
 const OPEN = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS open";
 const QUICKEST = 50, SLOWEST = 250; // milliseconds between two looks, unless a notification comes
+const RAREST = 30_000; // milliseconds at most from one try to listen to the next
 const BREATH = 5; // milliseconds between two looks, however many notifications come
 const BATCH = 1000;
 const STUCK = 10_000; // milliseconds until a question is given up, so that a connection without an end does not stop all waits
+const UNANSWERED = 3; // questions at most: each may hold a client of the program's pool
 const LONGEST = 2 ** 31 - 1; // that a timer can wait; it takes more for 1
 
-/** Whether an error is one of a lost connection, a restart or a shortage. A missing right does not pass. */
+/** Whether an error is one of a lost connection, a restart or a shortage. A missing right does not pass. A standby (25006) may become one that writes. */
 export function passes(error: unknown): boolean {
   for (let cause: any = error, seen = 0; cause && seen < 8; cause = cause.cause ?? cause.meta, seen++) {
     // Node's own codes begin with E, and Prisma's with P.
-    if (/^[0-9FHX][0-9A-Z]{4}$/.test(cause.code)) return /^(08|40|53|57|58|55P03)/.test(cause.code);
+    if (/^[0-9FHX][0-9A-Z]{4}$/.test(cause.code)) return /^(08|40|53|57|58|25006|25P04|55P03)/.test(cause.code);
   }
   return true;
 }
@@ -405,7 +426,10 @@ interface Waiting {
 export class Results {
   private readonly waits = new Set<Waiting>();
   private running = false;
+  private unanswered = 0; // questions that were given up are among them
   private news = () => {}; // ends the pause before the next look
+  private listenAgainAt = 0;
+  private listenPause = SLOWEST; // until it is tried again: a server without a connection to give is not asked for one at each look
 
   /** database must be outside of any transaction, such as fromPg(pool). */
   constructor(private readonly database: Database) {}
@@ -442,7 +466,7 @@ export class Results {
     let listening: Promise<() => void> | undefined;
     for (let pause = QUICKEST; this.waits.size > 0; pause = fresh ? QUICKEST : Math.min(2 * pause, SLOWEST)) {
       fresh = false;
-      const began = Date.now();
+      const began = performance.now(); // the clock of the machine may be set
       const waits = [...this.waits];
       for (let start = 0; start < waits.length; start += BATCH) {
         const some = waits.slice(start, start + BATCH);
@@ -452,12 +476,20 @@ export class Results {
           if (!passes(error)) for (const waiting of some) waiting.reject(misuse(error) ?? error);
         }
       }
-      await new Promise((wake) => setTimeout(wake, Math.max(BREATH, Date.now() - began)));
+      await new Promise((wake) => setTimeout(wake, Math.max(BREATH, performance.now() - began)));
       if (this.waits.size === 0) break;
-      if (listening === undefined && this.database.listen) {
-        const lost = () => { listening = undefined; }; // the next look tries again
-        listening = this.database.listen(this.news, lost);
-        listening.catch(lost);
+      const tried = performance.now();
+      if (listening === undefined && this.database.listen && tried >= this.listenAgainAt) {
+        this.listenAgainAt = tried + this.listenPause;
+        this.listenPause = Math.min(2 * this.listenPause, RAREST);
+        const lost = () => { // a later look tries again
+          if (listening !== mine) return;
+          listening = undefined;
+          if (performance.now() - tried > RAREST) this.listenPause = SLOWEST;
+        };
+        const mine: Promise<() => void> = (async () => this.database.listen!(this.news, lost))();
+        listening = mine;
+        mine.catch(lost);
       }
       if (!fresh) {
         await new Promise<void>((resolve) => {
@@ -467,43 +499,50 @@ export class Results {
       }
     }
     this.running = false;
-    listening?.then((stop) => stop(), () => {});
+    listening?.then((stop) => {
+      this.listenAgainAt = 0;
+      this.listenPause = SLOWEST;
+      stop();
+    }, () => {});
   }
 
   private async ask(text: string, values: unknown[]): Promise<any[]> {
+    if (this.unanswered >= UNANSWERED) throw new Error("no answer");
+    this.unanswered++;
+    const answer = (async () => this.database.execute(text, values))().finally(() => { this.unanswered--; });
     let timer: any;
     return await Promise.race([
-      this.database.execute(text, values),
+      answer,
       new Promise<never>((_, reject) => { timer = setTimeout(reject, STUCK, new Error("no answer")); }),
     ]).finally(() => clearTimeout(timer));
   }
 
   private async look(waits: Waiting[]): Promise<void> {
     if (waits.some((waiting) => !waiting.asked)) {
-      const [{ open }] = await this.ask(OPEN, []);
+      const [open] = columns((await this.ask(OPEN, []))[0]);
       if (open) {
         const error = new NotCommitted("this connection is in a transaction that has written; commit, and wait after that");
-        for (const waiting of waits) waiting.reject(error);
-        return;
+        for (const waiting of waits) if (!waiting.asked) waiting.reject(error);
+        waits = waits.filter((waiting) => waiting.asked);
+        if (waits.length === 0) return;
       }
       for (const waiting of waits) waiting.asked = true;
     }
     const rows = await this.ask(SETTLED, [`{${waits.map((waiting) => waiting.id).join(",")}}`]);
-    const found = new Map(rows.map((row) => [String(row.intent_id), row]));
+    const found = new Map(rows.map(columns).map(([id, ...rest]) => [String(id), rest]));
     for (const waiting of waits) {
       const row = found.get(waiting.id);
       if (row === undefined) continue; // it has not settled
-      if (row.status == null) {
+      if (row[0] == null) {
         waiting.reject(new NotCommitted(
           `intent ${waiting.id} is not there; its transaction is open or was rolled back, or this login may not see it`));
         continue;
       }
-      const status = String(row.status);
-      const providerRef = (row.provider_ref as string | null) ?? null;
-      const response: unknown = row.response == null ? null : parse(String(row.response));
+      const [status, providerRef, lastError] = row as [string, string | null, string | null];
+      const response: unknown = row[3] == null ? null : parse(String(row[3]));
       const outcome = outcomes[status];
-      if (outcome) waiting.reject(new outcome(waiting.id, status, providerRef, response, (row.last_error as string | null) ?? null));
-      else waiting.resolve({ status: "completed", intentId: waiting.id, providerRef, response, forModel: sentences.completed });
+      if (outcome) waiting.reject(new outcome(waiting.id, status, providerRef ?? null, response, lastError ?? null));
+      else waiting.resolve({ status: "completed", intentId: waiting.id, providerRef: providerRef ?? null, response, forModel: sentences.completed });
     }
   }
 }

@@ -1,11 +1,12 @@
-// Tools of agent frameworks, against the published interfaces of the Claude Agent SDK for TypeScript (tool,
-// createSdkMcpServer, HookCallback) and of the MCP SDK for TypeScript 1.x (registerTool), and a real Postgres.
+// Tools of agent frameworks, against stand-ins after the types of the Claude Agent SDK for TypeScript 0.2.126 (tool,
+// createSdkMcpServer, HookCallback) and of the MCP SDK for TypeScript 1.29.0 (registerTool), and a real Postgres.
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { test } from "node:test";
-import { addToMcpServer, FAULT, FROM_TOOL_USE_ID, outboxHook, outboxServer, outboxTool, overPg } from "@agent-drainer/client/agents";
+import { fromPg } from "@agent-drainer/client";
+import { addToMcpServer, call, FAULT, FROM_TOOL_USE_ID, outboxHook, outboxServer, outboxTool, overPg } from "@agent-drainer/client/agents";
 
 const require = createRequire(import.meta.url);
 const { sentences } = JSON.parse(readFileSync(process.env.DRAINER_VECTORS, "utf8"));
@@ -32,17 +33,17 @@ const charge = (tool = "parked/charge", changed = {}) => outboxTool(tool, {
 });
 
 /** A run with a pool, which asks for the tool as each framework does. */
-async function running(use) {
+async function running(use, changed = {}) {
   const pool = new pg.Pool({ connectionString: process.env.DRAINER_TEST_AGENT });
   const admin = new pg.Client({ connectionString: process.env.DRAINER_TEST_ADMIN });
   await admin.connect();
   const run = randomUUID();
   const errors = [];
-  const ways = { ...overPg(pool, run), onError: (tool, error) => errors.push(error) };
+  const ways = { ...overPg(pool, run), ...changed, onError: (tool, error) => errors.push(error) };
   const given = (changed) => ({ invoice: "invoice_442", amount: 1200, run, ...changed });
   try {
     await use({
-      errors,
+      admin, errors,
       ask: (tool, changed) => outboxServer(sdk, "billing", [tool], ways).instance.tools[0].handler(given(changed), {}),
       askOverMcp: (tool, changed) => {
         const added = {};
@@ -78,6 +79,32 @@ test("the result is waited for, and a wait that is over is no failure", options,
   assert.deepEqual(await ask(charge("refuse/act", { wait: 60_000 })), said(sentences.failed, true));
 }));
 
+test("thirty runs wait over one pool with its one client and one listener", options, async () => {
+  const name = `runs ${randomUUID()}`;
+  const pool = new pg.Pool({ connectionString: process.env.DRAINER_TEST_AGENT, max: 1, application_name: name });
+  const admin = new pg.Client({ connectionString: process.env.DRAINER_TEST_ADMIN });
+  await admin.connect();
+  const ask = (tool) => call(tool, { invoice: "invoice_442", amount: 1200 }, overPg(pool, `${name} ${randomUUID()}`));
+  const recorded = "FROM outbox.intent WHERE tool_name = 'parked/charge' AND starts_with(agent_run_id, $1)";
+  const value = async (sql) => Object.values((await admin.query(sql, [name])).rows[0])[0];
+  const connections = () => value("SELECT count(*)::int FROM pg_stat_activity WHERE application_name = $1");
+  try {
+    const act = () => ({});
+    const waits = Array.from({ length: 30 }, () => ask(charge("parked/charge", { wait: 60_000, act })));
+    while (await value(`SELECT count(*)::int ${recorded}`) < 30);
+    while (!await value("SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND state = 'idle' AND query LIKE 'SELECT FROM outbox.await%')"));
+    for (let n = 0; n < 3; n++) { // after each of these the thirty have been asked for once more, and still wait
+      await ask(charge("ok/act", { wait: 60_000, act }));
+      assert.ok(await connections() <= 2, `${await connections()} connections`);
+    }
+    await admin.query(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) SELECT id, 1, 'w', 'test', 'completed' ${recorded}`, [name]);
+    for (const answer of await Promise.all(waits)) assert.deepEqual(answer, { text: sentences.completed, isError: false });
+  } finally {
+    await pool.end();
+    await admin.end();
+  }
+});
+
 test("a function that fails records nothing and shows the model nothing", options, () => running(async ({ ask, counts, errors }) => {
   const act = async (client, { run }) => {
     await client.query("INSERT INTO agent_state (run) VALUES ($1)", [run]);
@@ -86,6 +113,31 @@ test("a function that fails records nothing and shows the model nothing", option
   assert.deepEqual(await ask(charge("parked/charge", { act })), said(FAULT, true));
   assert.deepEqual([await counts(), errors.map(({ message }) => message)], [[0, 0], ["canary"]]);
 }));
+
+test("a connection that is lost while the function works ends no program", options, () => running(async ({ admin, ask, counts, errors }) => {
+  const act = async (client, { run }) => {
+    await client.query("INSERT INTO agent_state (run) VALUES ($1)", [run]);
+    const ended = new Promise((tell) => client.once("end", tell));
+    await admin.query("SELECT pg_terminate_backend($1)", [client.processID]);
+    await ended;
+    return {};
+  };
+  assert.deepEqual(await ask(charge("parked/charge", { act })), said(FAULT, true));
+  assert.deepEqual([await counts(), errors.length], [[0, 0], 1]);
+}));
+
+test("a mistake of the program is told to the program and not to the model", options, async () => {
+  const client = new pg.Client({ connectionString: process.env.DRAINER_TEST_AGENT });
+  await client.connect();
+  try {
+    await running(async ({ ask, errors }) => {
+      assert.deepEqual(await ask(charge()), said(FAULT, true));
+      assert.deepEqual(errors.map((error) => error.constructor.name), ["NotInTransaction"]);
+    }, { transaction: (use) => use(client, fromPg(client)) }); // which has begun none
+  } finally {
+    await client.end();
+  }
+});
 
 test("a hook denies the call that it records", options, () => running(async ({ hook, counts }) => {
   assert.deepEqual(await hook(charge(), "mcp__billing__charge"), {

@@ -5,6 +5,7 @@ import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { connect, createServer } from "node:net";
 import { test } from "node:test";
 import * as esm from "@agent-drainer/client";
 
@@ -69,7 +70,7 @@ test("an integer beyond 2^53 in a response is a bigint", () => {
     { id: 2n ** 53n + 1n, n: [-90071992547409931n, 1000000000000000, 0.12345678901234568, 12], text: '"9007199254740993' });
 });
 
-const answers = (rows) => new Results({ execute: async () => rows });
+const answers = (rows) => new Results({ execute: async (text) => text.includes("outbox.await") ? rows : [{ open: false }] });
 test("a wait takes no id that is none, so that it ends no other wait", async () => {
   for (const wrong of [17, "five", "1,2", "", undefined, null, {}, "9".repeat(19)]) await assert.rejects(answers([]).wait(wrong), TypeError);
 });
@@ -85,7 +86,9 @@ test("a wait may be endless", async () => {
 test("a question without an answer is asked again", async (t) => {
   t.mock.timers.enable({ apis: ["setTimeout"] });
   let asked = 0;
-  const results = new Results({ execute: () => ++asked === 1 ? new Promise(() => {}) : Promise.resolve([{ intent_id: "1", status: "completed" }]) });
+  const results = new Results({
+    execute: async (text) => ++asked === 1 ? new Promise(() => {}) : [text.includes("outbox.await") ? { intent_id: "1", status: "completed" } : { open: false }],
+  });
   let settled;
   const wait = results.wait("1", { timeout: 60_000 }).then((answer) => { settled = answer; });
   for (let n = 0; n < 1000 && !settled; n++) {
@@ -94,6 +97,108 @@ test("a question without an answer is asked again", async (t) => {
   }
   await wait;
   assert.equal(settled.status, "completed");
+});
+
+test("questions without an answer take three clients of the pool, and no more", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  let asked = 0;
+  const wait = new Results({ execute: () => { asked++; return new Promise(() => {}); } }).wait("1", { timeout: 100_000 });
+  for (let n = 0; n < 2000; n++) {
+    t.mock.timers.tick(50);
+    await new Promise(setImmediate);
+  }
+  assert.deepEqual([(await wait).status, asked], ["pending", 3]);
+});
+
+test("columns may have other names", async () => {
+  const camel = { intentId: "7", created: true, status: "pending", idempotencyKey: "idem_v1_x" };
+  const recorded = await enqueue({ execute: async () => [camel] }, intent("r"));
+  assert.deepEqual([recorded.id, recorded.created, recorded.key], ["7", true, "idem_v1_x"]);
+  const settled = { intentId: "7", status: "completed", providerRef: "ref-1", lastError: null, response: '{"n": 1}' };
+  const results = new Results({ execute: async (text) => [text.includes("outbox.await") ? settled : { Open: false }] });
+  const done = await results.wait("7", { timeout: 60_000 });
+  assert.deepEqual([done.status, done.providerRef, done.response], ["completed", "ref-1", { n: 1 }]);
+});
+
+test("a wait inside of a transaction ends no other wait", async () => {
+  let open = false, done = false;
+  const results = new Results({ execute: async (text) => text.includes("outbox.await") ? (done ? [{ intent_id: "1", status: "completed" }] : []) : [{ open }] });
+  const outside = results.wait("1", { timeout: 60_000 });
+  await new Promise((wake) => setTimeout(wake, 20)); // it has been asked for
+  open = true;
+  await assert.rejects(results.wait("2", { timeout: 60_000 }), esm.NotCommitted);
+  done = true;
+  assert.equal((await outside).status, "completed");
+});
+
+test("a listener that is lost twice takes no later one along", async () => {
+  const lost = [], stopped = [];
+  let settled = false;
+  const results = new Results({
+    execute: async (text) => text.includes("outbox.await") ? (settled ? [{ intent_id: "1", status: "completed" }] : []) : [{ open: false }],
+    listen: async (heard, loses) => { const n = lost.push(loses); return () => stopped.push(n); },
+  });
+  const wait = results.wait("1", { timeout: 60_000 });
+  const listeners = async (n) => { while (lost.length < n) await new Promise((wake) => setTimeout(wake, 5)); };
+  await listeners(1);
+  lost[0]();
+  await listeners(2);
+  lost[0]();
+  await new Promise((wake) => setTimeout(wake, 600)); // two looks at least
+  settled = true;
+  await wait;
+  await new Promise((wake) => setTimeout(wake, 50));
+  assert.deepEqual([lost.length, stopped], [2, [2]]);
+});
+
+test("a database whose listen throws is asked at intervals", async () => {
+  let looks = 0;
+  const results = new Results({
+    execute: async (text) => text.includes("outbox.await") ? (++looks > 2 ? [{ intent_id: "1", status: "completed" }] : []) : [{ open: false }],
+    listen: () => { throw new Error("this client cannot listen"); },
+  });
+  for (const timeout of [60_000, 60_000]) assert.equal((await results.wait("1", { timeout })).status, "completed");
+});
+
+test("a listener that fails is tried less and less often, over several waits, and at once after one that worked", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  let now = 0, settled = false, listens = true;
+  t.mock.method(performance, "now", () => now);
+  t.mock.method(Date, "now", () => -now); // the clock of the machine may be set
+  const tries = [];
+  const results = new Results({
+    execute: async (text) => text.includes("outbox.await") ? (settled ? [{ intent_id: "1", status: "completed" }] : []) : [{ open: false }],
+    listen: async () => {
+      tries.push(now);
+      if (!listens) throw new Error("no connection");
+      return () => {};
+    },
+  });
+  const pass = async (milliseconds) => {
+    for (const until = now + milliseconds; now < until; now += 5) {
+      t.mock.timers.tick(5);
+      await new Promise(setImmediate);
+    }
+  };
+  const waiting = async (milliseconds) => {
+    settled = false;
+    const wait = results.wait("1", { timeout: Infinity });
+    await pass(milliseconds);
+    settled = true;
+    await pass(1000);
+    await wait;
+    return tries.splice(0);
+  };
+  listens = false;
+  const first = await waiting(20_000), second = await waiting(100_000);
+  const gaps = [...first, ...second].map((at, n, all) => at - (all[n - 1] ?? at)).slice(1);
+  assert.ok(first.length <= 8 && gaps.every((gap, n) => gap >= Math.min(250 * 2 ** n, 30_000)), `gaps of ${gaps}`);
+  assert.ok(second.length >= 2 && gaps.every((gap) => gap <= 32_000), `gaps of ${gaps}`);
+  listens = true;
+  await waiting(40_000);
+  listens = false;
+  const began = now;
+  assert.ok((await waiting(1000))[0] - began < 300);
 });
 
 test("a connection that cannot listen is closed", async () => {
@@ -107,6 +212,19 @@ test("a connection that cannot listen is closed", async () => {
   const wait = new Results(fromPg({ Client, options: {}, query: async () => ({ rows: [] }) })).wait("1", { timeout: 500 });
   assert.equal((await wait).status, "pending");
   assert.ok(made > 0 && ended === made, `${made} were made, ${ended} closed`);
+});
+
+test("postgres.js listens where the session is its own, and not behind a pooler", async () => {
+  for (const [pooled, of] of [[false, 7], [true, 8]]) {
+    const channels = [];
+    const sql = {
+      unsafe: async () => Object.assign([{ pid: 7 }], { state: { pid: of } }),
+      listen: async (channel) => { channels.push(channel); return { unlisten: async () => { throw new Error("CONNECTION_ENDED"); } }; },
+    };
+    (await fromPostgresJs(sql).listen(() => {}))(); // a rejection that nothing handles would fail this test
+    await new Promise(setImmediate);
+    assert.deepEqual(channels, pooled ? [] : ["outbox_settled"]);
+  }
 });
 
 let pg;
@@ -127,6 +245,12 @@ const connected = async (url, use) => {
 };
 const admin = (text, values) => connected(process.env.DRAINER_TEST_ADMIN, async (client) => (await client.query(text, values)).rows);
 const agent = (use) => connected(process.env.DRAINER_TEST_AGENT, use);
+const record = () => agent(async (client) => {
+  await client.query("BEGIN");
+  const recorded = await enqueue(fromPg(client), intent(randomUUID()));
+  await client.query("COMMIT");
+  return recorded;
+});
 
 // Each adapter over a client that has its library's interface and speaks through node-postgres.
 const adapters = {
@@ -251,12 +375,7 @@ test("a wait hears what settles over one more connection, and closes it", option
     const heard = [];
     const database = fromPg(pool);
     const results = new Results({ ...database, listen: (tell, lost) => database.listen(() => { heard.push(1); tell(); }, lost) });
-    const recorded = await agent(async (client) => {
-      await client.query("BEGIN");
-      const recorded = await enqueue(fromPg(client), intent(randomUUID()));
-      await client.query("COMMIT");
-      return recorded;
-    });
+    const recorded = await record();
     const waits = Promise.all(Array.from({ length: 1000 }, () => results.wait(recorded, { timeout: 60_000 })));
     while (heard.length === 0) await new Promise((wake) => setTimeout(wake, 5)); // it listens
     const before = heard.length;
@@ -270,18 +389,35 @@ test("a wait hears what settles over one more connection, and closes it", option
   }
 });
 
+const pooler = process.env.DRAINER_TEST_POOLER;
+test("a wait behind a pooler does not listen", { ...options, skip: options.skip || (pooler ? false : "no pgbouncer here") }, async () => {
+  const said = [];
+  class Client extends pg.Client {
+    query(text, ...rest) {
+      said.push(text);
+      return super.query(text, ...rest);
+    }
+  }
+  const pool = new pg.Pool({ connectionString: pooler, max: 1 });
+  try {
+    const results = new Results(fromPg({ Client, options: pool.options, query: (text, values) => pool.query(text, values) }));
+    const recorded = await record();
+    const wait = results.wait(recorded, { timeout: 60_000 });
+    while (said.length === 0) await new Promise((wake) => setTimeout(wake, 5)); // it looks whose session it has
+    await admin("INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, 1, 'w', 'test', 'completed')", [recorded.id]);
+    assert.equal((await wait).status, "completed");
+    assert.ok(!said.some((text) => text.startsWith("LISTEN")), said.join("; "));
+  } finally {
+    await pool.end();
+  }
+});
+
 test("a wait goes on where its connections are cut", options, async () => {
   const name = `cut ${randomUUID()}`;
   const pool = new pg.Pool({ connectionString: process.env.DRAINER_TEST_AGENT, application_name: name });
-  pool.on("error", () => {});
   try {
     const results = new Results(fromPg(pool));
-    const recorded = await agent(async (client) => {
-      await client.query("BEGIN");
-      const recorded = await enqueue(fromPg(client), intent(randomUUID()));
-      await client.query("COMMIT");
-      return recorded;
-    });
+    const recorded = await record();
     const wait = results.wait(recorded, { timeout: 60_000 });
     const cut = () => admin("SELECT count(pg_terminate_backend(pid))::int AS n FROM pg_stat_activity WHERE application_name = $1", [name]);
     for (let n = 0; n < 4; n += (await cut())[0].n) await new Promise((wake) => setTimeout(wake, 5));
@@ -290,4 +426,61 @@ test("a wait goes on where its connections are cut", options, async () => {
   } finally {
     await pool.end();
   }
+});
+
+test("a pool's own listener for errors stays the only one", () => {
+  const added = [];
+  const pool = (listeners) => ({ Client: class {}, options: {}, query() {}, listenerCount: () => listeners, on: (name) => added.push(name) });
+  fromPg(pool(1));
+  assert.deepEqual(added, []);
+  fromPg(pool(0));
+  assert.deepEqual(added, ["error", "connect"]);
+});
+
+test("a client that breaks in a transaction ends no program", options, async () => {
+  const pool = new pg.Pool({ connectionString: process.env.DRAINER_TEST_AGENT });
+  try {
+    fromPg(pool);
+    const client = await pool.connect();
+    await client.query("BEGIN");
+    const ended = new Promise((tell) => client.once("end", tell));
+    await admin("SELECT pg_terminate_backend($1)", [client.processID]);
+    await ended;
+    await assert.rejects(enqueue(fromPg(client), intent(randomUUID())));
+    client.release();
+    assert.deepEqual((await pool.query("SELECT 1 AS n")).rows, [{ n: 1 }]);
+  } finally {
+    await pool.end();
+  }
+});
+
+test("a transaction whose answer to COMMIT was lost can be run again", options, async () => {
+  const at = new URL(process.env.DRAINER_TEST_AGENT);
+  const cutting = createServer((client) => { // cuts the connection in place of the answer
+    const server = connect(Number(at.port), at.hostname);
+    let committing = false;
+    client.on("data", (sent) => {
+      committing ||= sent.includes("COMMIT");
+      server.write(sent);
+    });
+    server.on("data", (answer) => committing ? client.destroy() : client.write(answer));
+    client.on("close", () => server.destroy());
+    for (const socket of [client, server]) socket.on("error", () => {});
+  });
+  await new Promise((listens) => cutting.listen(0, "127.0.0.1", listens));
+  const run = randomUUID();
+  const act = async (client) => {
+    client.on("error", () => {});
+    await client.query("BEGIN");
+    const recorded = await enqueue(fromPg(client), intent(run));
+    await client.query("COMMIT");
+    return recorded;
+  };
+  const through = new URL(at);
+  through.host = `127.0.0.1:${cutting.address().port}`;
+  await assert.rejects(connected(through.href, act), /Connection terminated/);
+  const again = await agent(act);
+  assert.equal(again.created, false);
+  assert.equal((await admin("SELECT count(*)::int AS n FROM outbox.intent WHERE agent_run_id = $1", [run]))[0].n, 1);
+  cutting.close();
 });

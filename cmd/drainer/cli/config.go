@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentoutbox/drainer/console"
 	"github.com/agentoutbox/drainer/contract/manifest"
 	"github.com/agentoutbox/drainer/contract/providerblock"
 	"github.com/agentoutbox/drainer/dispatch"
@@ -121,19 +122,8 @@ func newConfigSchema(options *options) *cobra.Command {
 // validation is the output of `config validate -o json`.
 type validation struct {
 	Valid  bool            `json:"valid"`
-	Tools  []toolSummary   `json:"tools,omitempty"`
+	Tools  []console.Tool  `json:"tools,omitempty"`
 	Errors []*config.Error `json:"errors,omitempty"`
-}
-
-type toolSummary struct {
-	Tool        string   `json:"tool"`
-	Class       string   `json:"class"`
-	KeyTTL      string   `json:"key_ttl,omitempty"`
-	MaxAttempts int      `json:"max_attempts"`
-	Timeout     string   `json:"timeout"`
-	Undo        string   `json:"compensation,omitempty"` // a tool, none or missing; empty where none is needed
-	AgentSafe   bool     `json:"agent_safe"`
-	Missing     []string `json:"missing,omitempty"` // the fields that would make it safe
 }
 
 const missingUndo = "missing"
@@ -141,8 +131,8 @@ const missingUndo = "missing"
 func (o *options) printValid(command *cobra.Command, loaded *config.Config) error {
 	tools := summarize(loaded)
 	heading := []string{"TOOL", "CLASS", "KEY TTL", "MAX ATTEMPTS", "TIMEOUT", "COMPENSATION", "AGENT SAFE"}
-	if err := o.print(command, validation{Valid: true, Tools: tools}, tableOf(heading, tools, func(t toolSummary) []any {
-		return []any{t.Tool, t.Class, t.KeyTTL, t.MaxAttempts, t.Timeout, t.Undo, t.safety()}
+	if err := o.print(command, validation{Valid: true, Tools: tools}, tableOf(heading, tools, func(t console.Tool) []any {
+		return []any{t.Name, t.Class, t.KeyTTL, t.MaxAttempts, t.Timeout, t.Undo, safety(t)}
 	})); err != nil {
 		return err
 	}
@@ -154,14 +144,14 @@ func (o *options) printValid(command *cobra.Command, loaded *config.Config) erro
 	return nil
 }
 
-func (t toolSummary) safety() string {
+func safety(t console.Tool) string {
 	if t.AgentSafe {
 		return "yes"
 	}
 	return "no, lacks " + strings.Join(t.Missing, ", ")
 }
 
-func warn(to io.Writer, tools []toolSummary) {
+func warn(to io.Writer, tools []console.Tool) {
 	unsafe, silent := 0, 0
 	for _, tool := range tools {
 		if !tool.AgentSafe {
@@ -199,13 +189,16 @@ func (o *options) printInvalid(command *cobra.Command, err error) error {
 	return printJSON(command.OutOrStdout(), validation{Errors: invalid.Problems})
 }
 
-func summarize(loaded *config.Config) []toolSummary {
-	var tools []toolSummary
+// summarize lists no tool where there is no configuration.
+func summarize(loaded *config.Config) (tools []console.Tool) {
+	if loaded == nil {
+		return nil
+	}
 	silent := loaded.Uncompensated()
 	for name, policy := range loaded.Tools() {
 		missing := config.MissingSafeguards(policy)
-		tools = append(tools, toolSummary{
-			Tool:        name,
+		tools = append(tools, console.Tool{
+			Name:        name,
 			Class:       string(policy.Class),
 			KeyTTL:      durationText(policy.KeyTTL),
 			MaxAttempts: policy.MaxAttempts,

@@ -41,7 +41,7 @@ func TestConfigValidatePrintsJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.stdout), &printed); err != nil {
 		t.Fatal(err)
 	}
-	if got.code != exitOK || !printed.Valid || len(printed.Tools) != 2 || printed.Tools[0].Tool != "stripe/create_charge" {
+	if got.code != exitOK || !printed.Valid || len(printed.Tools) != 2 || printed.Tools[0].Name != "stripe/create_charge" {
 		t.Errorf("got %+v", got)
 	}
 }

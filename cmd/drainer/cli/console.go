@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentoutbox/drainer/console"
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/drainer/doctor"
 	"github.com/agentoutbox/drainer/internal/pgpool"
@@ -85,6 +86,7 @@ alone. Without it, the own login reads too.`,
 	flags.StringVar(&setup.OIDC.Groups, "oidc-groups", setup.OIDC.Groups, "`claim` that lists a person's groups")
 	flags.StringVar(&setup.OIDC.URL, "url", "", "the console's `URL` in browsers; people come back from the issuer to its path /oidc/callback")
 	flags.StringArrayVar(&setup.Redact, "redact", nil, "`path` that is never shown, such as .card.number, .items[].secret or .*.token")
+	flags.StringVar(&setup.TraceURL, "trace-url", "", "`URL` of a trace in the tracing system's pages, with {trace_id} in it; viewers see it, so it may hold no login")
 	command.MarkFlagsMutuallyExclusive("tokens", "trust-proxy", "oidc-issuer")
 	command.MarkFlagsRequiredTogether("oidc-issuer", "oidc-client", "url")
 	return command
@@ -113,13 +115,11 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	if err != nil {
 		return err
 	}
-	var loaded *config.Config
-	if o.configPath != "" {
-		if loaded, err = o.loadPolicies(command); err != nil {
-			return err
-		}
+	loaded, err := o.givenPolicies(command)
+	if err != nil {
+		return err
 	}
-	pages, closePools, err := consolePages(ctx, options, database, reading, func() *config.Config { return loaded })
+	pages, closePools, err := consolePages(ctx, options, database, reading, func() *standing { return &standing{Config: loaded, file: loaded} })
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 
 // consoleOf is the console of a daemon, and the address where it listens already. Its connections are its own:
 // a page never waits for a dispatch, nor a dispatch for a page.
-func consoleOf(ctx context.Context, loaded *config.Config, database *pgpool.Database, inForce func() *config.Config, log *slog.Logger) (listener net.Listener, pages http.Handler, closePools func(), err error) {
+func consoleOf(ctx context.Context, loaded *config.Config, database *pgpool.Database, inForce func() *standing, log *slog.Logger) (listener net.Listener, pages http.Handler, closePools func(), err error) {
 	setup := consoleSetup{Console: loaded.Console, isBlock: true}
 	if file := setup.DatabaseFile; file != "" {
 		database = pgpool.NewDatabase(func() (login pgpool.Login, err error) {
@@ -166,6 +166,10 @@ func (c consoleSetup) options(log *slog.Logger) (options console.Options, err er
 	if options.Access, err = c.access(log); err != nil {
 		return options, err
 	}
+	options.TraceURL = c.TraceURL
+	if err := config.CheckTraceURL(c.TraceURL); err != nil {
+		return options, fmt.Errorf("%s: %w", c.named("trace-url"), err)
+	}
 	for _, path := range c.Redact {
 		redaction, err := console.ParseRedaction(path)
 		if err != nil {
@@ -176,12 +180,16 @@ func (c consoleSetup) options(log *slog.Logger) (options console.Options, err er
 	return options, nil
 }
 
-// consolePages opens a pool for each login. inForce is the configuration of this moment, nil where there is none.
-func consolePages(ctx context.Context, options console.Options, database, reading *pgpool.Database, inForce func() *config.Config) (pages http.Handler, closePools func(), err error) {
+// consolePages opens a pool for each login. inForce is the configuration of this moment, empty where there is none.
+func consolePages(ctx context.Context, options console.Options, database, reading *pgpool.Database, inForce func() *standing) (pages http.Handler, closePools func(), err error) {
 	options.PolicyOf = func(provider, operation string) (dispatch.Policy, bool) {
-		return policyOf(inForce(), provider, operation)
+		return inForce().Policy(provider, operation)
 	}
-	options.Tools = func() []console.Tool { return consoleTools(inForce()) }
+	options.Preview = func(ctx context.Context, request dispatch.Request) (string, error) {
+		return preview(ctx, inForce().Config, request)
+	}
+	options.Tools = func() []console.Tool { return summarize(inForce().Config) }
+	options.Settings = func() []console.Setting { return settingsOf(inForce()) }
 	options.Doctor = func(ctx context.Context) []doctor.Finding {
 		patient := doctor.Patient{Bystander: true}
 		patient.Database, patient.NoLogin = reading.Config(ctx)
@@ -208,16 +216,73 @@ func consolePages(ctx context.Context, options console.Options, database, readin
 	return pages, closePools, nil
 }
 
-func consoleTools(loaded *config.Config) (tools []console.Tool) {
-	if loaded == nil {
+// settingsOf names fields that hold no credential. Of an adapter's own block, and of what authenticates people, none is
+// listed, but that its block waits for a restart is.
+func settingsOf(at *standing) (all []console.Setting) {
+	now, file := at.Config, at.file
+	if now == nil {
 		return nil
 	}
-	for _, tool := range summarize(loaded) {
-		tools = append(tools, console.Tool{
-			Name: tool.Tool, Class: tool.Class, KeyTTL: tool.KeyTTL, MaxAttempts: tool.MaxAttempts, Timeout: tool.Timeout, Undo: tool.Undo, Missing: tool.Missing,
-		})
+	secrets := drainer.NewRedactor(now.Secrets)
+	fixed := func(name string, value, next any) {
+		setting := console.Setting{Name: name, Value: secrets.Text(fmt.Sprint(value))}
+		if value != next {
+			setting.AfterRestart = cmp.Or(secrets.Text(fmt.Sprint(next)), "the default")
+		}
+		if setting.Value != "" || setting.AfterRestart != "" {
+			all = append(all, setting)
+		}
 	}
-	return tools
+	add := func(name string, value any) { fixed(name, value, value) }
+	for _, block := range at.waiting {
+		all = append(all, console.Setting{Name: block, Value: "as at the start", AfterRestart: "as in the file"})
+	}
+	fixed("worker.heartbeat", now.Worker.Heartbeat, file.Worker.Heartbeat)
+	fixed("worker.lease", now.Worker.Lease, file.Worker.Lease)
+	fixed("worker.shutdown_timeout", now.Worker.ShutdownTimeout, file.Worker.ShutdownTimeout)
+	fixed("server.listen", now.Server.Listen, file.Server.Listen)
+	fixed("console.listen", now.Console.Listen, file.Console.Listen)
+	fixed("log.level", now.Log.Level, file.Log.Level)
+	add("retention.default", now.Retention.Default)
+	add("retention.max_run", now.Retention.MaxRun)
+	fixed("unconfigured.fail_after", now.Unconfigured.FailAfter, file.Unconfigured.FailAfter)
+	fixed("misconfigured.fail_after", now.Misconfigured.FailAfter, file.Misconfigured.FailAfter)
+	add("page_repeat", now.PageRepeat)
+	for _, page := range now.Pages {
+		add("pages."+page.Name, page.Kind)
+	}
+	for _, provider := range now.Providers {
+		of := "providers." + provider.Name + "."
+		add(of+"concurrency", provider.Concurrency)
+		add(of+"timeout", provider.Timeout)
+		if limit := provider.RateLimit; limit.PerSecond > 0 {
+			add(of+"rate_limit", fmt.Sprintf("%g a second, burst %d", limit.PerSecond, limit.Burst))
+		}
+		add(of+"fallback", provider.Fallback)
+		add(of+"idempotency.namespace", provider.Namespace)
+	}
+	return all
+}
+
+// preview takes the configuration's secrets out, too: a body may hold one, and so may the expression that an error names.
+func preview(ctx context.Context, loaded *config.Config, request dispatch.Request) (string, error) {
+	provider, known := loaded.Provider(request.Tuple.Provider())
+	if !known {
+		return "", errors.New("the console's configuration has no such provider")
+	}
+	if provider.Adapter == nil {
+		return "", errors.New("`drainer console` reads no credentials, and without them this provider's requests cannot be made; the console of a daemon shows them")
+	}
+	previewer, shows := provider.Adapter.(dispatch.Previewer)
+	if !shows {
+		return "", nil
+	}
+	secrets := drainer.NewRedactor(loaded.Secrets)
+	text, err := previewer.Preview(ctx, request)
+	if err != nil {
+		return "", errors.New(secrets.Text(err.Error()))
+	}
+	return secrets.Text(text), nil
 }
 
 // viewerDatabase refuses a login that could change something: no page needs it.
@@ -249,7 +314,7 @@ func (c consoleSetup) viewerDatabase(ctx context.Context, command *cobra.Command
 func (c consoleSetup) access(log *slog.Logger) (console.Access, error) {
 	switch {
 	case c.Tokens != "":
-		text, err := os.ReadFile(c.Tokens)
+		text, err := config.ReadFile(c.Tokens)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.named("tokens"), err)
 		}
@@ -261,7 +326,7 @@ func (c consoleSetup) access(log *slog.Logger) (console.Access, error) {
 	case c.OIDC.Issuer != "":
 		issuer := console.OIDC{Issuer: c.OIDC.Issuer, ClientID: c.OIDC.Client, Groups: c.OIDC.Groups, URL: c.OIDC.URL, Operators: c.Operators, Viewers: c.Viewers}
 		if c.OIDC.SecretFile != "" {
-			text, err := os.ReadFile(c.OIDC.SecretFile)
+			text, err := config.ReadFile(c.OIDC.SecretFile)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", c.named("oidc-secret-file"), err)
 			}
@@ -299,18 +364,8 @@ func onlyHere(command *cobra.Command, listen, otherwise string) error {
 }
 
 func servePages(ctx context.Context, listener net.Listener, pages http.Handler, log *slog.Logger) error {
-	server := &http.Server{
+	return serve(ctx, listener, &http.Server{
 		Handler: pages, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	}
-	stop := context.AfterFunc(ctx, func() {
-		ends, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		_ = server.Shutdown(ends) // a page that takes longer is read again
-	})
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving HTTP: %w", err)
-	}
-	return nil
+	}, 5*time.Second)
 }

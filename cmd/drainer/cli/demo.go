@@ -154,13 +154,13 @@ func (o *options) printAudit(to io.Writer, r demo.Report) error {
 		fmt.Fprintln(to, "FAILED:", violation)
 	}
 	if r.Passed {
-		fmt.Fprint(to, agentsStory(r))
-		fmt.Fprintf(to, "Every effect happened exactly once; every run that failed was undone, or paged. %.1f s, seed %d.\n%s\n", r.DurationSeconds, r.Seed, demoSteps)
+		fmt.Fprintf(to, "Every effect happened exactly once; every run that failed was undone, or paged. %.1f s, seed %d.\n%s\n\n%s",
+			r.DurationSeconds, r.Seed, demoSteps, agentsStory(r))
 	}
 	return nil
 }
 
-// agentsStory tells the run as the agents saw it.
+// agentsStory tells the run as the agents saw it, in the three lines that end the demo.
 func agentsStory(r demo.Report) string {
 	return fmt.Sprintf(`Agents broke off %d transactions: nothing of them was left, and they took the step again.
 Agents asked %d times for a step that was committed: each got the first answer, and nothing was done twice.

@@ -222,15 +222,15 @@ func (r *fieldPage) fields(block *jsonschema.Schema, path, in string, except []s
 			rows = append(rows, described)
 			continue
 		}
-		within := r.within(name, in, field)
-		content := strings.ReplaceAll(strings.Join(within, ""), "`"+name, "`")
+		// Blocks are the same if their fields are, also where those refer to a list further up.
+		content := strings.Join((&fieldPage{shown: map[string]string{}}).within("", "", field), "")
 		first, again := r.shown[content]
 		if again && content != "" {
 			rows = append(rows, fmt.Sprintf("%s It has the same fields as `%s`.\n", strings.TrimSpace(described), first))
 			continue
 		}
 		r.shown[content] = in + name
-		rows = append(append(rows, described), within...)
+		rows = append(append(rows, described), r.within(name, in, field)...)
 	}
 	return rows
 }
@@ -280,23 +280,25 @@ func literal(value any) string {
 func kind(field *jsonschema.Schema) string {
 	switch {
 	case len(field.Enum) > 0:
-		values := make([]string, len(field.Enum))
+		values, explained := make([]string, len(field.Enum)), len(field.Enum) > 1
 		for i, value := range field.Enum {
 			values[i] = fmt.Sprintf("`%v`", value)
+			explained = explained && regexp.MustCompile(fmt.Sprintf(`\b%v[:,]`, value)).MatchString(field.Description)
+		}
+		if explained {
+			return "text"
 		}
 		return strings.Join(values, ", ")
 	case len(field.OneOf) > 0:
 		return "block or text"
 	case strings.HasSuffix(field.Pattern, `|\$\{`):
 		return "duration"
-	case field.Type == "array" && field.Items != nil && field.Items.Type == "string":
-		return "list of texts"
 	case field.Type == "array":
 		return "list"
 	case field.AdditionalProperties != nil && field.AdditionalProperties.Properties != nil:
 		return "blocks by name"
 	case field.Type == "object" && field.Properties == nil:
-		return "names and texts"
+		return "map"
 	case field.Type == "object":
 		return "block"
 	case field.Type == "string":
@@ -461,7 +463,7 @@ func listOfMetrics(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = jobs.New(nil, log, registered, parts.list()...) // River lacks a pool, and the metrics are registered by then
+	_, _ = jobs.New(nil, log, registered, parts.pager, parts.upkeep) // River lacks a pool, and the metrics are registered by then
 
 	var list strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(registered)) {

@@ -162,10 +162,7 @@ func (d diagnosis) write(to io.Writer) error {
 		}
 	}
 	fmt.Fprintf(&text, "\n%s, %s, %d ok, %d not checked\n", tally(d.Problems, "problem"), tally(d.Warnings, "warning"), d.OK, d.NotChecked)
-	if _, err := io.WriteString(to, text.String()); err != nil {
-		return fmt.Errorf("printing the findings: %w", err)
-	}
-	return nil
+	return s.write(text.String())
 }
 
 func tally(n int, what string) string {

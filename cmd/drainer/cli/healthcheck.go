@@ -31,18 +31,15 @@ Exit 0: yes. 1: no, and the answer says why.`,
   drainer healthcheck --ready`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			loaded := &config.Config{}
-			if options.configPath != "" {
-				var err error
-				if loaded, err = options.loadPolicies(command); err != nil {
-					return err
-				}
+			loaded, err := options.givenPolicies(command)
+			if err != nil {
+				return err
 			}
 			page := "/livez"
 			if ready {
 				page = "/readyz"
 			}
-			return ask(command.Context(), listenAddress(loaded), page)
+			return ask(command.Context(), listenAddress(cmp.Or(loaded, &config.Config{})), page)
 		},
 	}
 	command.Flags().BoolVar(&ready, "ready", false, "ask whether it is ready, and not only alive")

@@ -1,96 +1,74 @@
 package cli
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
-	"strings"
-	"time"
+	"errors"
 
-	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/spf13/cobra"
+
 	"github.com/agentoutbox/drainer/drainer/operator"
-	"github.com/agentoutbox/drainer/drainer/remedy"
 )
 
-// printHistory writes a few lines an attempt: what it proved, when, by whom, and why; of the
-// last one also what its error means.
-// keys shows the key of each.
-func printHistory(to io.Writer, history []operator.Event, ofMany, keys bool) error {
-	s := screenOf(to)
-	var text strings.Builder
-	for i, event := range history {
-		a := event.Attempt
-		text.WriteString("\n")
-		if ofMany {
-			fmt.Fprintf(&text, "intent %d, ", event.IntentID)
+// newHistory shows where the database's commits go on. An intent's history is printed by printHistory.
+func newHistory(options *options) *cobra.Command {
+	command := &cobra.Command{
+		Use:   "history",
+		Short: "Show whether the database lost commits, or accept that it did",
+		Long: `history lists the stretches of the database's history, the newest first. Another one
+begins where commits may have been lost: after a failover, or in a copy or a backup.
+Until it is accepted, providers with a non_idempotent tool get nothing.
+
+It is accepted by itself once a lease is over and every worker has found what was
+committed to it, by "failover: lossless" in the configuration, or by history accept.`,
+		Example: `  drainer history
+  drainer history accept --reason "restored from the backup of 12:00"`,
+		Args: cobra.NoArgs,
+		RunE: options.onOutbox(options.printHistories),
+	}
+	command.AddCommand(newHistoryAccept(options))
+	return command
+}
+
+func newHistoryAccept(options *options) *cobra.Command {
+	var lossless bool
+	command := options.signed(&cobra.Command{
+		Use:   "accept",
+		Short: "Go on after the database may have lost commits",
+		Long: `accept lets non_idempotent tools be sent again. What was queued until now may have been
+applied, whenever it is due: it is looked up where its tool has a lookup, repeated under
+its key where that is safe, and else unknown, with an incident.
+
+With --lossless nothing is in doubt. That is right only if no commit was lost: then what
+was sent before the failover is on record.`,
+		Example: `  drainer history accept --reason "restored from the backup of 12:00"
+  drainer history accept --lossless --reason "the standby was synchronous"`,
+		Args: cobra.NoArgs,
+	}, func(command *cobra.Command, console *operator.Console, args []string, by operator.Signature) error {
+		histories, err := console.Histories(command.Context())
+		if err != nil {
+			return err
 		}
-		fmt.Fprintf(&text, "attempt %d: %s → %s%s\n", a.Attempt, printable(what(a)), s.paint(printable(a.Status), colours[state(a.Status)]), measured(a))
-		lines := []string{s.zonedMoment(a.FinishedAt) + ", by " + printable(actor(a))}
-		title, detail := readProblem(a.Problem)
-		if ofMany {
-			detail = ""
-		}
-		var known remedy.Error
-		if i == len(history)-1 && a.Status != string(dispatch.StatusCompleted) {
-			known, _ = remedy.OfAttempt(deref(a.Error))
-		}
-		for _, said := range []struct{ what, text string }{
-			{"error", deref(a.Error)},
-			{"means", known.Means},
-			{"do", known.Do},
-			{"problem", title},
-			{"detail", detail},
-			{"reason", deref(a.Reason)},
-		} {
-			if said.text != "" {
-				lines = append(lines, said.what+": "+printable(said.text))
+		accepted := false
+		if len(histories) > 0 {
+			if accepted, err = console.AcceptHistory(command.Context(), histories[0].History, lossless, by); err != nil {
+				return err
 			}
 		}
-		if keys {
-			lines = append(lines, "key: "+a.IdempotencyKey)
+		if !accepted {
+			return errors.New("the database's history is accepted already; nothing was changed")
 		}
-		for _, line := range lines {
-			for _, part := range s.fold(line, 2) {
-				fmt.Fprintf(&text, "  %s\n", part)
-			}
-		}
-	}
-	return s.write(text.String())
+		return options.printHistories(command, console, args)
+	})
+	command.Flags().BoolVar(&lossless, "lossless", false, "no commit was lost, so nothing is in doubt")
+	return command
 }
 
-// measured is an attempt's HTTP status and duration. What an operator decides has neither.
-func measured(a operator.Attempt) (text string) {
-	if a.HTTPStatus != nil {
-		text = fmt.Sprintf(", HTTP %d", *a.HTTPStatus)
+func (o *options) printHistories(command *cobra.Command, console *operator.Console, _ []string) error {
+	histories, err := console.Histories(command.Context())
+	if err != nil {
+		return err
 	}
-	if a.StartedAt != nil {
-		text += ", took " + a.FinishedAt.Sub(*a.StartedAt).Round(time.Millisecond).String()
-	}
-	return text
-}
-
-// longestDetail bounds the detail of a problem, in characters. -o json has all of it.
-const longestDetail = 300
-
-// readProblem takes title and detail from a problem document (RFC 9457). The detail may
-// repeat the payload, so it is for where that is shown as well.
-func readProblem(problem json.RawMessage) (title, detail string) {
-	var document struct {
-		Title  string `json:"title"`
-		Detail string `json:"detail"`
-	}
-	if json.Unmarshal(problem, &document) != nil {
-		return "", ""
-	}
-	if long := []rune(document.Detail); len(long) > longestDetail {
-		document.Detail = string(long[:longestDetail]) + "…"
-	}
-	return document.Title, document.Detail
-}
-
-func deref(text *string) string {
-	if text == nil {
-		return ""
-	}
-	return *text
+	heading := []string{"HISTORY", "TIMELINE", "LSN", "BEGAN", "SEEN", "CHANGE", "AWAITED", "LOST", "ACCEPTED BY", "REASON"}
+	return o.print(command, histories, tableOf(heading, histories, func(h operator.History) []any {
+		return []any{h.History, h.Timeline, h.LSN, h.BeganAt, h.SeenAt, h.Change, h.Awaited, h.Lost, h.AcceptedBy, h.Reason}
+	}))
 }

@@ -95,8 +95,7 @@ func incidentRow(i operator.Incident) []any {
 }
 
 func newIncidentsAck(options *options) *cobra.Command {
-	var by operator.Signature
-	command := &cobra.Command{
+	return options.signed(&cobra.Command{
 		Use:   "ack INCIDENT...",
 		Short: "Acknowledge incidents, which ends their pages",
 		Long: `ack ends the pages, and sends the channels the operator's name. It does not resolve
@@ -107,26 +106,24 @@ The operator and the reason are stored with the incident. The exit code is 1 if 
 of them could not be acknowledged.`,
 		Example: `  drainer incidents ack 7 --reason "asking the provider"
   drainer incidents ack 7 8 9 --reason "same outage, ticket 4711" --operator on-call`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(command *cobra.Command, args []string) error {
-			if err := sign(command, &by); err != nil {
-				return err
-			}
-			incidents, err := incidentIDs(command, args)
-			if err != nil {
-				return err
-			}
-			return options.withConsole(command, func(console *operator.Console) error {
-				done, err := console.Acknowledge(command.Context(), by, incidents)
-				if err != nil {
-					return err
-				}
-				return options.printAcknowledgements(command, done)
-			})
-		},
-	}
-	signatureFlags(command, &by)
-	return command
+		Args: cobra.MatchAll(cobra.MinimumNArgs(1), areIncidents),
+	}, func(command *cobra.Command, console *operator.Console, args []string, by operator.Signature) error {
+		incidents, err := incidentIDs(command, args)
+		if err != nil {
+			return err
+		}
+		done, err := console.Acknowledge(command.Context(), by, incidents)
+		if err != nil {
+			return err
+		}
+		return options.printAcknowledgements(command, done)
+	})
+}
+
+// areIncidents finds a typo before anything is connected to.
+func areIncidents(command *cobra.Command, args []string) error {
+	_, err := incidentIDs(command, args)
+	return err
 }
 
 func incidentIDs(command *cobra.Command, args []string) ([]int64, error) {
@@ -158,4 +155,80 @@ func (o *options) printAcknowledgements(command *cobra.Command, done []operator.
 		return fmt.Errorf("not acknowledged: %s", strings.Join(refused, "; "))
 	}
 	return nil
+}
+
+func newIncidentsShow(options *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show INCIDENT",
+		Short: "Show one incident, and what to do about it",
+		Example: `  drainer incidents show 7 --config drainer.yaml
+  drainer incidents show 7 -o json`,
+		Args: cobra.MatchAll(cobra.ExactArgs(1), areIncidents),
+		RunE: options.onOutbox(func(command *cobra.Command, console *operator.Console, args []string) error {
+			ids, err := incidentIDs(command, args)
+			if err != nil {
+				return err
+			}
+			incident, err := console.Incident(command.Context(), ids[0])
+			if err != nil {
+				return err
+			}
+			return options.printIncident(command, console, incident)
+		}),
+	}
+}
+
+func (o *options) printIncident(command *cobra.Command, console *operator.Console, i operator.Incident) error {
+	out := command.OutOrStdout()
+	if o.output == jsonOutput {
+		return printJSON(out, i)
+	}
+	err := details{
+		{"incident", i.IncidentID},
+		{"kind", i.Kind},
+		{"means", incident.Kind(i.Kind).Means()},
+		{"state", state(i.State)},
+		{"intent", i.IntentID},
+		{"run", i.AgentRunID},
+		{"tool", i.ToolName},
+		{"detail", i.Detail},
+		{"opened", i.OpenedAt},
+		{"times opened", i.Generation},
+		{"paged last", i.PagedAt},
+		{"acknowledged", i.AcknowledgedAt},
+		{"acknowledged by", i.AcknowledgedBy},
+		{"reason", i.Reason},
+		{"resolved", i.ResolvedAt},
+		{"resolved by", i.ResolvedBy},
+	}.print(out)
+	if err != nil {
+		return err
+	}
+	steps, err := console.NextForIncident(command.Context(), i, o.promises(command))
+	if err != nil {
+		return err
+	}
+	return o.printNext(out, "", steps)
+}
+
+// printNextOfList is for the incident to take first: the newest that is open, else the
+// newest that is not resolved.
+func (o *options) printNextOfList(command *cobra.Command, console *operator.Console, incidents []operator.Incident) error {
+	var first *operator.Incident
+	for i, incident := range incidents {
+		if incident.State == "open" && (first == nil || first.State != "open") || first == nil && incident.State != "resolved" {
+			first = &incidents[i]
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	steps, err := console.NextForIncident(command.Context(), *first, o.promises(command))
+	if err != nil {
+		return err
+	}
+	if len(incidents) > 1 {
+		steps = append(steps, operator.Step{Command: "drainer incidents show ID", When: "to see the same of another incident"})
+	}
+	return o.printNext(command.OutOrStdout(), fmt.Sprintf(" for incident %d", first.IncidentID), steps)
 }

@@ -2,16 +2,20 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/drainer/remedy"
 )
 
 func newIntents(options *options) *cobra.Command {
@@ -68,6 +72,9 @@ rest it looks at the newest 100000, and says so if there are more.`,
 	flags.Int64Var(&filter.Below, "cursor", 0, "only those with a lower `number`: the end of a page says which")
 	timeFlags(command, "enqueued", &filter.Since, &filter.Until)
 	flags.StringVar(&filter.Run, "run", "", "only this agent run's, by `id`")
+	flags.StringVar(&filter.Scope, "scope", "", "only those with this business `scope`")
+	flags.StringVar(&filter.Tenant, "tenant", "", "only this tenant's, by `name`")
+	flags.StringVar(&filter.Reference, "reference", "", "only those with this `reference` of the provider's")
 	flags.IntVar(&filter.Limit, "limit", 50, "at most this `many`")
 	return command
 }
@@ -214,16 +221,6 @@ func checkKey(command *cobra.Command, key dispatch.Tuple) error {
 	if key == (dispatch.Tuple{}) {
 		return usagef(command, "name an intent by its id, or by --run, --step, --tool and --scope")
 	}
-	if missing := missingFlags(key); len(missing) > 0 {
-		return usagef(command, "an intent's key has four parts; %s", areMissing(missing))
-	}
-	if err := key.Validate(); err != nil {
-		return usagef(command, "%w", err)
-	}
-	return nil
-}
-
-func missingFlags(key dispatch.Tuple) []string {
 	var missing []string
 	for _, part := range []struct{ flag, value string }{
 		{"--run", key.AgentRunID}, {"--step", key.StepID}, {"--tool", key.ToolName}, {"--scope", key.BusinessScope},
@@ -232,15 +229,13 @@ func missingFlags(key dispatch.Tuple) []string {
 			missing = append(missing, part.flag)
 		}
 	}
-	return missing
-}
-
-func areMissing(flags []string) string {
-	last := len(flags) - 1
-	if last == 0 {
-		return flags[0] + " is missing"
+	if len(missing) > 0 {
+		return usagef(command, "an intent's key has four parts; add %s", strings.Join(missing, ", "))
 	}
-	return strings.Join(flags[:last], ", ") + " and " + flags[last] + " are missing"
+	if err := key.Validate(); err != nil {
+		return usagef(command, "%w", err)
+	}
+	return nil
 }
 
 func (r reference) show(ctx context.Context, console *operator.Console) (*operator.Dossier, error) {
@@ -269,4 +264,86 @@ func (r reference) explain(err error) error {
 		return fmt.Errorf("%w: %d; `drainer intents list` shows those there are", err, r.id)
 	}
 	return fmt.Errorf("%w with this key; `drainer intents list` shows those there are", err)
+}
+
+// printHistory writes a few lines an attempt: what it proved, when, by whom, and why; of the
+// last one also what its error means, and with keys the key of each.
+func printHistory(to io.Writer, history []operator.Event, ofMany, keys bool) error {
+	s := screenOf(to)
+	var text strings.Builder
+	for i, event := range history {
+		a := event.Attempt
+		text.WriteString("\n")
+		if ofMany {
+			fmt.Fprintf(&text, "intent %d, ", event.IntentID)
+		}
+		fmt.Fprintf(&text, "attempt %d: %s → %s%s\n", a.Attempt, printable(what(a)), s.paint(printable(a.Status), colours[state(a.Status)]), measured(a))
+		lines := []string{s.zonedMoment(a.FinishedAt) + ", by " + printable(actor(a))}
+		title, detail := readProblem(a.Problem)
+		if ofMany {
+			detail = ""
+		}
+		var known remedy.Error
+		if i == len(history)-1 && a.Status != string(dispatch.StatusCompleted) {
+			known, _ = remedy.OfAttempt(deref(a.Error))
+		}
+		for _, said := range []struct{ what, text string }{
+			{"error", deref(a.Error)},
+			{"means", known.Means},
+			{"do", known.Do},
+			{"problem", title},
+			{"detail", detail},
+			{"reason", deref(a.Reason)},
+		} {
+			if said.text != "" {
+				lines = append(lines, said.what+": "+printable(said.text))
+			}
+		}
+		if keys {
+			lines = append(lines, "key: "+a.IdempotencyKey)
+		}
+		for _, line := range lines {
+			for _, part := range s.fold(line, 2) {
+				fmt.Fprintf(&text, "  %s\n", part)
+			}
+		}
+	}
+	return s.write(text.String())
+}
+
+// measured is an attempt's HTTP status and duration. What an operator decides has neither.
+func measured(a operator.Attempt) (text string) {
+	if a.HTTPStatus != nil {
+		text = fmt.Sprintf(", HTTP %d", *a.HTTPStatus)
+	}
+	if a.StartedAt != nil {
+		text += ", took " + a.FinishedAt.Sub(*a.StartedAt).Round(time.Millisecond).String()
+	}
+	return text
+}
+
+// longestDetail bounds the detail of a problem, in characters. -o json has all of it.
+const longestDetail = 300
+
+// readProblem takes title and detail from a problem document (RFC 9457). The detail may
+// repeat the payload, so it is for where that is shown as well.
+func readProblem(problem json.RawMessage) (title, detail string) {
+	var document struct {
+		Title  string `json:"title"`
+		Detail string `json:"detail"`
+	}
+	if json.Unmarshal(problem, &document) != nil {
+		return "", ""
+	}
+	if long := []rune(document.Detail); len(long) > longestDetail {
+		document.Detail = string(long[:longestDetail]) + "…"
+	}
+	return document.Title, document.Detail
+}
+
+func deref(text *string) string {
+	if text == nil {
+		return ""
+	}
+	return *text
 }

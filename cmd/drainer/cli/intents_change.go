@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentoutbox/drainer/dispatch"
-	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
@@ -296,27 +295,11 @@ be over keeps waiting.
 
 // policies finds what the configuration, if there is one, promises about tools.
 func (o *options) policies(command *cobra.Command) (operator.PolicyOf, error) {
-	if o.configPath == "" {
-		return nil, nil
-	}
-	loaded, err := o.loadPolicies(command)
-	if err != nil {
+	loaded, err := o.givenPolicies(command)
+	if loaded == nil {
 		return nil, err
 	}
-	return func(provider, operation string) (dispatch.Policy, bool) { return policyOf(loaded, provider, operation) }, nil
-}
-
-// policyOf finds a tool of a configuration, which is nil where there is none.
-func policyOf(loaded *config.Config, provider, operation string) (policy dispatch.Policy, known bool) {
-	if loaded == nil {
-		return policy, false
-	}
-	for _, configured := range loaded.Providers {
-		if configured.Name == provider {
-			policy, known = configured.Tools[operation]
-		}
-	}
-	return policy, known
+	return loaded.Policy, nil
 }
 
 func newIntentsCancel(options *options) *cobra.Command {

@@ -146,6 +146,25 @@ func noSuchCommand(command *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q%s", args[0], command.CommandPath(), meant)
 }
 
+// refuseUnknownWords has the library's own commands treat them as a group does. By themselves they print
+// some help, and succeed.
+func refuseUnknownWords(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, command := range root.Commands() {
+		switch command.Name() {
+		case "help":
+			command.Args = func(_ *cobra.Command, args []string) error {
+				found, rest, _ := root.Find(args) // what is unknown is in the rest
+				return noSuchCommand(found, rest)
+			}
+		case "completion":
+			as := group(command.Use, command.Short)
+			command.Args, command.RunE, command.SuggestionsMinimumDistance = as.Args, as.RunE, as.SuggestionsMinimumDistance
+		}
+	}
+}
+
 // explainFlag names the flag that a typo meant.
 func explainFlag(command *cobra.Command, err error) error {
 	name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
@@ -215,11 +234,12 @@ func (e usageError) Is(target error) bool { return target == errUsage }
 // execute runs a command and reports its error, if any, on standard error.
 // What fails before a command's own code starts is a usage error.
 func execute(ctx context.Context, root *cobra.Command, args []string) int {
+	refuseUnknownWords(root)
 	started := false
 	noteStart(root, &started)
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)
-	if err != nil && !started {
+	if err != nil && !started && !errors.Is(err, errUsage) {
 		err = usageError{err, command.CommandPath()}
 	}
 	printError(root.ErrOrStderr(), err)

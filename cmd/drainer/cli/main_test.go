@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/agentoutbox/drainer/demo"
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/builtin"
 	"github.com/agentoutbox/drainer/drainer/operator"
@@ -91,6 +92,9 @@ func TestWrongCommandLinesExitWith2(t *testing.T) {
 		{[]string{"frob"}, `unknown command "frob" for "drainer" (see drainer --help)`},
 		{[]string{"config", "frob"}, `unknown command "frob" for "drainer config" (see drainer config --help)`},
 		{[]string{"version", "extra"}, `unknown command "extra" for "drainer version" (see drainer version --help)`},
+		{[]string{"help", "statsu"}, `unknown command "statsu" for "drainer"; did you mean status? (see drainer help --help)`},
+		{[]string{"help", "intents", "shwo"}, `unknown command "shwo" for "drainer intents"; did you mean show? (see drainer help --help)`},
+		{[]string{"completion", "bahs"}, `unknown command "bahs" for "drainer completion"; did you mean bash? (see drainer completion --help)`},
 		{[]string{"--frob"}, "unknown flag: --frob (see drainer --help)"},
 		{[]string{"version", "-o"}, "flag needs an argument: 'o' in -o (see drainer version --help)"},
 		{[]string{"version", "-o", "xml"}, `invalid argument "xml" for "-o, --output" flag: want table or json (see drainer version --help)`},
@@ -121,6 +125,19 @@ func TestABadDatabaseURLExitsWith2AndIsNotRepeated(t *testing.T) {
 				t.Errorf("%v repeats the URL %s: %s", args, url, got.stderr)
 			}
 		}
+	}
+}
+
+func TestTheDemoEndsWithThreeLinesAboutItsAgents(t *testing.T) {
+	t.Parallel()
+	var printed strings.Builder
+	if err := (&options{}).printAudit(&printed, demo.Report{Passed: true, Rollbacks: 11, DuplicatesAbsorbed: 12, RecoveredClaims: 13, Intents: 14}); err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split(strings.TrimSuffix(printed.String(), "\n"), "\n\n")
+	lines := strings.Split(parts[len(parts)-1], "\n")
+	if len(lines) != 3 || !strings.Contains(lines[0], " 11 ") || !strings.Contains(lines[1], " 12 ") || !strings.Contains(lines[2], " 13 claimed: each of 14 intents") {
+		t.Errorf("it ends with\n%s", parts[len(parts)-1])
 	}
 }
 

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -119,7 +121,7 @@ func (o *options) mcp(command *cobra.Command, setup mcpSetup) error {
 // guard lets a request through that carries the token. Without a token only this machine reads.
 func (m mcpSetup) guard(command *cobra.Command) (func(http.Handler) http.Handler, error) {
 	if m.token != "" {
-		text, err := os.ReadFile(m.token)
+		text, err := config.ReadFile(m.token)
 		if err != nil {
 			return nil, fmt.Errorf("--token-file: %w", err)
 		}
@@ -156,12 +158,13 @@ func (o *options) offers(command *cobra.Command, names []string) ([]mcpserver.Of
 	if err != nil {
 		return nil, err
 	}
+	configured := maps.Collect(loaded.Tools())
 	var offers []mcpserver.Offer
 	taken := map[string]string{}
 	for _, name := range names {
-		policy, known := findPolicy(loaded, name)
+		policy, known := configured[name]
 		if !known {
-			return nil, usagef(command, "--enqueue: the configuration has no tool %q; %s", name, spelling.Suggest(name, toolNames(loaded)))
+			return nil, usagef(command, "--enqueue: the configuration has no tool %q; %s", name, spelling.Suggest(name, slices.Sorted(maps.Keys(configured))))
 		}
 		offer := mcpserver.Offer{Tool: name, Schema: policy.Payload}
 		if !takesObject(offer.Schema) {
@@ -185,23 +188,4 @@ func takesObject(schema dispatch.PayloadSchema) bool {
 		Type any `json:"type"`
 	}
 	return json.Unmarshal(schema.Document(), &says) == nil && says.Type == "object"
-}
-
-func findPolicy(loaded *config.Config, tool string) (dispatch.Policy, bool) {
-	for _, provider := range loaded.Providers {
-		operation, is := strings.CutPrefix(tool, provider.Name+"/")
-		if policy, known := provider.Tools[operation]; is && known {
-			return policy, true
-		}
-	}
-	return dispatch.Policy{}, false
-}
-
-func toolNames(loaded *config.Config) (names []string) {
-	for _, provider := range loaded.Providers {
-		for operation := range provider.Tools {
-			names = append(names, provider.Name+"/"+operation)
-		}
-	}
-	return names
 }

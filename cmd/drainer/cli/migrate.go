@@ -136,11 +136,7 @@ func (o *options) publishRetention(command *cobra.Command, loaded *config.Config
 	if err != nil {
 		return missingRole(fmt.Errorf("write outbox.setting: %w", err), database, ownerRole)
 	}
-	if len(changed) == 0 && o.output == tableOutput {
-		_, err := fmt.Fprintln(command.OutOrStdout(), "nothing to do")
-		return err
-	}
-	return o.print(command, changed, tableOf([]string{"SETTING", "VALUE"}, changed, func(s setting) []any {
+	return o.printDone(command, changed, tableOf([]string{"SETTING", "VALUE"}, changed, func(s setting) []any {
 		return []any{s.Name, cmp.Or(s.Value, "removed")}
 	}))
 }
@@ -178,24 +174,20 @@ func (o *options) migrate(command *cobra.Command, operation func(context.Context
 	return missingRole(failed, database, ownerRole)
 }
 
-// migrationLine is a Migration as it is printed.
-type migrationLine struct {
-	Set     string `json:"set"`
-	Version int64  `json:"version"`
-	Name    string `json:"name"`
-	Applied bool   `json:"applied"`
+func (o *options) printMigrations(command *cobra.Command, all []migrations.Migration) error {
+	if all == nil {
+		all = []migrations.Migration{} // an empty list, for programs
+	}
+	return o.printDone(command, all, tableOf([]string{"SET", "VERSION", "NAME", "APPLIED"}, all, func(m migrations.Migration) []any {
+		return []any{m.Set, m.Version, m.Name, m.Applied}
+	}))
 }
 
-func (o *options) printMigrations(command *cobra.Command, all []migrations.Migration) error {
-	lines := make([]migrationLine, len(all))
-	for i, m := range all {
-		lines[i] = migrationLine(m)
-	}
-	if len(all) == 0 && o.output == tableOutput {
+// printDone prints what was changed.
+func (o *options) printDone(command *cobra.Command, value any, shown table) error {
+	if len(shown.rows) == 0 && o.output == tableOutput {
 		_, err := fmt.Fprintln(command.OutOrStdout(), "nothing to do")
 		return err
 	}
-	return o.print(command, lines, tableOf([]string{"SET", "VERSION", "NAME", "APPLIED"}, lines, func(m migrationLine) []any {
-		return []any{m.Set, m.Version, m.Name, m.Applied}
-	}))
+	return o.print(command, value, shown)
 }

@@ -8,13 +8,17 @@ import (
 	"io"
 	"os"
 	"os/user"
+	"regexp"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/internal/duration"
 )
 
 // outputFormat is the value of -o.
@@ -107,4 +111,106 @@ func systemUser() string {
 		return ""
 	}
 	return current.Username
+}
+
+// instant is a flag: how long ago, or when.
+type instant struct {
+	at   *time.Time
+	text string
+}
+
+func (i *instant) Set(text string) (err error) {
+	i.text = text
+	*i.at, err = duration.Instant(text, time.Now(), time.Local)
+	return err
+}
+
+func (i *instant) String() string { return i.text }
+
+func (i *instant) Type() string { return "time" }
+
+func timeFlags(command *cobra.Command, what string, since, until *time.Time) {
+	flags := command.Flags()
+	flags.Var(&instant{at: since}, "since", "only those "+what+" at this `time` or later: 2h, 7d, or 2026-01-31T15:04:05Z")
+	flags.Var(&instant{at: until}, "until", "only those "+what+" before this `time`")
+}
+
+// printMore says how a listing goes on, behind a row with this cursor. It stands apart from JSON.
+func (o *options) printMore(command *cobra.Command, cursor string, bounded bool) {
+	to := command.OutOrStdout()
+	if o.output == jsonOutput {
+		to = command.ErrOrStderr()
+	}
+	note := "More:"
+	if bounded {
+		note = fmt.Sprintf("No index serves these filters: only the newest %d rows were looked at. For older ones:", operator.MostLooked)
+	}
+	fmt.Fprintf(to, "\n%s\n  %s\n", note, nextPage(command, cursor))
+}
+
+// nextPage is the command line again, with another cursor.
+func nextPage(command *cobra.Command, cursor string) string {
+	words := []string{command.CommandPath()}
+	command.Flags().Visit(func(flag *pflag.Flag) {
+		switch {
+		case flag.Name == "cursor" || flag.Name == "database-url": // its URL may hold a password
+		case flag.Value.String() == "true":
+			words = append(words, "--"+flag.Name)
+		default:
+			words = append(words, "--"+flag.Name, shellWord(flag.Value.String()))
+		}
+	})
+	return strings.Join(append(words, "--cursor", shellWord(cursor)), " ")
+}
+
+// cutPage leaves out the row that says that there are more.
+func cutPage[T any](rows []T, limit int) (page []T, more bool) {
+	return rows[:min(limit, len(rows))], len(rows) > limit
+}
+
+// promises are those of the configuration; nil where there is none that can be read. What
+// is shown of a row must not depend on it.
+func (o *options) promises(command *cobra.Command) operator.PolicyOf {
+	promises, err := o.policies(command)
+	if err != nil {
+		return nil
+	}
+	return promises
+}
+
+// printNext writes the commands that fit, as they are to be typed here.
+func (o *options) printNext(to io.Writer, about string, steps []operator.Step) error {
+	if len(steps) == 0 {
+		return nil
+	}
+	s := screenOf(to)
+	if o.databaseURL != "" {
+		about += ", with the same --database-url"
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "\n%s\n", s.paint("Next"+about+":", bold))
+	for _, step := range steps {
+		fmt.Fprintf(&text, "  %s\n", o.here(step.Command))
+		for _, line := range s.fold(step.When, 6) {
+			fmt.Fprintf(&text, "      %s\n", line)
+		}
+	}
+	return s.write(text.String())
+}
+
+// here is a command with the configuration of this one.
+func (o *options) here(command string) string {
+	if o.configPath == "" {
+		return command
+	}
+	return command + " --config " + shellWord(o.configPath)
+}
+
+var plainWord = regexp.MustCompile(`^[\w./:@%+=,-]+$`)
+
+func shellWord(text string) string {
+	if plainWord.MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

@@ -26,15 +26,13 @@ func newProvidersList(options *options) *cobra.Command {
 		Example: `  drainer providers list
   drainer providers list -o json | jq '.[] | select(.paused)'`,
 		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			return options.withConsole(command, func(console *operator.Console) error {
-				providers, err := console.Providers(command.Context())
-				if err != nil {
-					return err
-				}
-				return options.print(command, providers, providerTable(providers...))
-			})
-		},
+		RunE: options.onOutbox(func(command *cobra.Command, console *operator.Console, _ []string) error {
+			providers, err := console.Providers(command.Context())
+			if err != nil {
+				return err
+			}
+			return options.print(command, providers, providerTable(providers...))
+		}),
 	}
 }
 
@@ -53,7 +51,7 @@ func providerTable(providers ...operator.Provider) table {
 type gateChange struct {
 	use, short, long, example string
 	already                   string
-	change                    func(context.Context, *operator.Console, string, operator.Signature) (bool, error)
+	change                    func(*operator.Console, context.Context, string, operator.Signature) (bool, error)
 }
 
 var pauseProvider = gateChange{
@@ -66,9 +64,7 @@ agents may enqueue more. A paused provider does not serve as a fallback either.`
 	example: `  drainer providers pause stripe --reason "charges twice, ticket 4711"
   drainer status   # IN PROGRESS: what is still in flight`,
 	already: "was paused already",
-	change: func(ctx context.Context, c *operator.Console, provider string, by operator.Signature) (bool, error) {
-		return c.Pause(ctx, provider, by)
-	},
+	change:  (*operator.Console).Pause,
 }
 
 var resumeProvider = gateChange{
@@ -79,41 +75,25 @@ Where a circuit breaker is open, of the provider or of an operation, one row tri
 at once: after you have corrected a credential or a permission, for example.`,
 	example: `  drainer providers resume stripe --reason "ticket 4711 is fixed"`,
 	already: "was not paused, and no circuit breaker of it was open",
-	change: func(ctx context.Context, c *operator.Console, provider string, by operator.Signature) (bool, error) {
-		return c.Resume(ctx, provider, by)
-	},
+	change:  (*operator.Console).Resume,
 }
 
 func newGate(options *options, kind gateChange) *cobra.Command {
-	var by operator.Signature
-	command := &cobra.Command{
+	return options.signed(&cobra.Command{
 		Use: kind.use, Short: kind.short, Long: kind.long, Example: kind.example,
 		Args: cobra.ExactArgs(1),
-		RunE: func(command *cobra.Command, args []string) error {
-			if err := sign(command, &by); err != nil {
-				return err
-			}
-			return options.withConsole(command, func(console *operator.Console) error {
-				return options.changeGate(command, console, kind, args[0], by)
-			})
-		},
-	}
-	signatureFlags(command, &by)
-	return command
-}
-
-func (o *options) changeGate(command *cobra.Command, console *operator.Console, kind gateChange, provider string, by operator.Signature) error {
-	ctx := command.Context()
-	changed, err := kind.change(ctx, console, provider, by)
-	if err != nil {
-		return err
-	}
-	if !changed {
-		fmt.Fprintf(command.ErrOrStderr(), "drainer: %s %s\n", provider, kind.already)
-	}
-	after, err := console.Provider(ctx, provider)
-	if err != nil {
-		return err
-	}
-	return o.print(command, after, providerTable(after))
+	}, func(command *cobra.Command, console *operator.Console, args []string, by operator.Signature) error {
+		changed, err := kind.change(console, command.Context(), args[0], by)
+		if err != nil {
+			return err
+		}
+		if !changed {
+			fmt.Fprintf(command.ErrOrStderr(), "drainer: %s %s\n", args[0], kind.already)
+		}
+		after, err := console.Provider(command.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return options.print(command, after, providerTable(after))
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -26,80 +27,59 @@ const reloadInterval = time.Second
 // nothing.
 type reloader struct {
 	source
-	started fixed
+	start   *config.Config
 	files   []config.File // as they were read last
 	daemon  *drainer.Daemon
 	secrets *drainer.Redactor
 	parts   *parts
 	metrics *reloadMetrics
-	inForce atomic.Pointer[config.Config]
+	inForce atomic.Pointer[standing]
 	log     *slog.Logger
+}
+
+// standing is the configuration that a process goes by, and the file's, in which some blocks may wait for a restart.
+type standing struct {
+	*config.Config
+
+	file    *config.Config
+	waiting []string // blocks by name
 }
 
 // source is where configurations come from.
 type source struct {
 	load    func() (*config.Config, error)
-	fixedOf func(*config.Config) fixed
+	fixedOf func(*config.Config) []fixed
 	hangups <-chan os.Signal
 }
 
 func (o *options) source(command *cobra.Command, hangups <-chan os.Signal) source {
 	return source{
 		load: func() (*config.Config, error) { return o.loadConfigBy(command, config.Reload) },
-		fixedOf: func(loaded *config.Config) fixed {
-			database := loaded.Database
+		fixedOf: func(loaded *config.Config) []fixed {
+			database := loaded.Database.AsWritten()
 			if o.databaseURL != "" { // which overrides the whole block
 				database = config.Database{}
 			}
-			return fixed{database, loaded.Worker, loaded.Server, loaded.Console, loaded.Log, loaded.Unconfigured, loaded.Misconfigured, loaded.History, loaded.Lossless}
+			return []fixed{
+				{"database", database},
+				{"worker", loaded.Worker},
+				{"server", loaded.Server},
+				{"console", loaded.Console},
+				{"log", loaded.Log},
+				{"unconfigured", loaded.Unconfigured},
+				{"misconfigured", loaded.Misconfigured},
+				{"history", loaded.History},
+				{"failover", loaded.Lossless},
+			}
 		},
 		hangups: hangups,
 	}
 }
 
-// fixed holds the settings that only a restart changes.
+// fixed is a block that only a restart changes, and its name in the file.
 type fixed struct {
-	database      config.Database
-	worker        config.Worker
-	server        config.Server
-	console       config.Console
-	log           config.Log
-	unconfigured  config.Unconfigured
-	misconfigured config.Misconfigured
-	history       config.History
-	lossless      bool
-}
-
-// differences are named as the file names them.
-func (f fixed) differences(other fixed) (blocks []string) {
-	if !f.database.Equal(other.database) {
-		blocks = append(blocks, "database")
-	}
-	if f.worker != other.worker {
-		blocks = append(blocks, "worker")
-	}
-	if f.server != other.server {
-		blocks = append(blocks, "server")
-	}
-	if !reflect.DeepEqual(f.console, other.console) {
-		blocks = append(blocks, "console")
-	}
-	if f.log != other.log {
-		blocks = append(blocks, "log")
-	}
-	if f.unconfigured != other.unconfigured {
-		blocks = append(blocks, "unconfigured")
-	}
-	if f.misconfigured != other.misconfigured {
-		blocks = append(blocks, "misconfigured")
-	}
-	if f.history != other.history {
-		blocks = append(blocks, "history")
-	}
-	if f.lossless != other.lossless {
-		blocks = append(blocks, "failover")
-	}
-	return blocks
+	block string
+	value any
 }
 
 // run reloads until ctx ends.
@@ -147,21 +127,43 @@ func (r *reloader) apply(loaded *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return &config.InvalidError{Files: loaded.Files, Problems: []*config.Error{{File: loaded.Files[0].Path, Message: err.Error()}}}
 	}
-	r.secrets.Learn(loaded.Secrets)
-	if err := r.daemon.Reload(loaded.Providers); err != nil {
+	next := r.stand(loaded)
+	r.secrets.Add(loaded.Secrets)
+	if err := r.daemon.Reload(loaded.Providers, next.Digests.Sum()); err != nil {
 		return fmt.Errorf("hand the configuration over: %w", err) // the daemon stops, and so does this
 	}
 	use()
-	r.inForce.Store(loaded)
+	r.inForce.Store(next)
 	hasChanged := !slices.Equal(r.files, loaded.Files)
 	r.files = loaded.Files
 	r.metrics.applied()
 	log.Info("configuration reloaded", "changed", hasChanged, "providers", len(loaded.Providers))
-	for _, block := range r.started.differences(r.fixedOf(loaded)) {
+	for _, block := range next.waiting {
 		log.Warn("a change of this block needs a restart; everything else is in force", "block", block)
 	}
 	logWarnings(r.log, loaded)
 	return nil
+}
+
+// stand leaves each block that only a restart changes as it was at the start.
+func (r *reloader) stand(loaded *config.Config) *standing {
+	kept, start := *loaded, r.start
+	kept.Database, kept.Worker, kept.Server, kept.Console, kept.Log = start.Database, start.Worker, start.Server, start.Console, start.Log
+	kept.Unconfigured, kept.Misconfigured, kept.History, kept.Lossless = start.Unconfigured, start.Misconfigured, start.History, start.Lossless
+	kept.Secrets = slices.Concat(start.Secrets, loaded.Secrets)
+	kept.Digests = maps.Clone(loaded.Digests)
+	next, last := &standing{Config: &kept, file: loaded}, r.inForce.Load()
+	for i, now := range r.fixedOf(loaded) {
+		if reflect.DeepEqual(now, r.fixedOf(start)[i]) {
+			continue // however it is written now
+		}
+		next.waiting = append(next.waiting, now.block)
+		delete(kept.Digests, now.block)
+		if digest, written := last.Digests[now.block]; written {
+			kept.Digests[now.block] = digest
+		}
+	}
+	return next
 }
 
 func (r *reloader) reject(mistakes *config.InvalidError, log *slog.Logger) {
@@ -182,10 +184,10 @@ type reloadMetrics struct {
 func newReloadMetrics(registerer prometheus.Registerer) *reloadMetrics {
 	m := &reloadMetrics{
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "drainer", Name: "config_reloads_total", Help: "Reloads of the configuration, by whether it was applied or rejected.",
+			Namespace: "drainer", Name: "config_reloads_total", Help: "Reloads, by whether the configuration was applied or rejected.",
 		}, []string{"outcome"}),
 		successful: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "drainer", Name: "config_last_reload_successful", Help: "1 while the configuration in force is the newest; 0 after one was rejected.",
+			Namespace: "drainer", Name: "config_last_reload_successful", Help: "0 after a configuration was rejected, else 1.",
 		}),
 		succeeded: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "drainer", Name: "config_last_reload_success_timestamp_seconds", Help: "When the configuration in force was applied.",

@@ -132,7 +132,7 @@ func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config
 	traces, flush := startTracing(ctx, log, metrics)
 	defer flush()
 	settings := drainer.Settings{
-		Worker: drainer.WorkerSettings(loaded.Worker), Once: true,
+		Worker: drainer.WorkerSettings(loaded.Worker), Digest: loaded.Digests.Sum(), Once: true,
 		Sagas: func(news drainer.SagaNews) {
 			if news.Marked {
 				marked.Store(true)
@@ -159,7 +159,7 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 	if err != nil {
 		return err
 	}
-	runner, err := jobs.New(pools.jobs, log, metrics, parts.list()...)
+	runner, err := jobs.New(pools.jobs, log, metrics, parts.pager, parts.upkeep)
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 	defer flush()
 	secrets := drainer.NewRedactor(loaded.Secrets)
 	settings := drainer.Settings{
-		Worker: drainer.WorkerSettings(loaded.Worker), Traces: traces, Secrets: secrets,
+		Worker: drainer.WorkerSettings(loaded.Worker), Digest: loaded.Digests.Sum(), Traces: traces, Secrets: secrets,
 		Sagas:                 func(news drainer.SagaNews) { parts.saga.Settled(news.Marked, news.Undos, news.Compensated) },
 		UnconfiguredFailAfter: loaded.Unconfigured.FailAfter, MisconfiguredFailAfter: loaded.Misconfigured.FailAfter,
 		NativeHistograms: loaded.Server.NativeHistograms,
@@ -175,10 +175,10 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 	daemon := drainer.New(store, loaded.Providers, settings, log, metrics)
 	parts.census.Count(daemon.Counters())
 	reloader := &reloader{
-		source: from, started: from.fixedOf(loaded), files: loaded.Files,
+		source: from, start: loaded, files: loaded.Files,
 		daemon: daemon, secrets: secrets, parts: parts, metrics: newReloadMetrics(metrics), log: log,
 	}
-	reloader.inForce.Store(loaded)
+	reloader.inForce.Store(&standing{Config: loaded, file: loaded})
 
 	group, ctx := errgroup.WithContext(ctx)
 	if loaded.Console.Listen != "" {
@@ -205,7 +205,7 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 		return daemon.Run(ctx)
 	})
 	group.Go(func() error {
-		return serve(serving, listener, handler(readiness(database, daemon, runner), daemon.Live, metrics), log)
+		return serveProbes(serving, listener, handler(readiness(database, daemon, runner), daemon.Live, metrics), log)
 	})
 	if loaded.Server.Debug != "" {
 		group.Go(func() error { return serveProfiles(serving, loaded.Server.Debug, log) })
@@ -284,7 +284,7 @@ func readiness(database *pgpool.Database, daemon *drainer.Daemon, runner *jobs.R
 func loginRefused(database *pgpool.Database) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "drainer", Name: "database_login_refused",
-		Help: "1 if the database refused the login of the newest connection, or if there was no password for it.",
+		Help: "1 if the newest connection had no password, or the database refused its login.",
 	}, func() float64 {
 		if refusal := database.Refusal(); refusal != nil && !errors.Is(refusal, pgpool.ErrPooler) {
 			return 1
@@ -322,24 +322,32 @@ func listenAt(address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// serve answers until ctx ends.
-func serve(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
+// serve answers until ctx ends, and gives what is under way so long to finish.
+func serve(ctx context.Context, listener net.Listener, server *http.Server, grace time.Duration) error {
+	stop := context.AfterFunc(ctx, func() {
+		ends, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		defer cancel()
+		_ = server.Shutdown(ends) // what takes longer is cut off
+		_ = server.Close()
+	})
+	defer stop()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP at %s: %w", listener.Addr(), err)
+	}
+	return nil
+}
+
+func serveProbes(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
 	log.Info("serving", "address", listener.Addr().String())
-	server := &http.Server{
+	return serve(ctx, listener, &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       2 * time.Minute, // longer than the pause between two scrapes
 		MaxHeaderBytes:    8 << 10,
-		ConnState:         (&connections{since: map[net.Conn]time.Time{}, busy: map[net.Conn]bool{}}).changed,
-	}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve metrics and probes: %w", err)
-	}
-	return nil
+		ConnState:         (&connections{open: map[net.Conn]*connection{}}).changed,
+	}, 0)
 }
 
 // serveProfiles answers go tool pprof, on loopback alone and only where the file says so.
@@ -354,13 +362,7 @@ func serveProfiles(ctx context.Context, address string, log *slog.Logger) error 
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	log.Info("profiles can be read", "address", listener.Addr().String())
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve profiles: %w", err)
-	}
-	return nil
+	return serve(ctx, listener, &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10}, 0)
 }
 
 // maxConnections is far more than scrapers and probes need, and far fewer than
@@ -372,43 +374,39 @@ const maxConnections = 64
 // out probes and scrapes, so the oldest connection is closed instead: one that
 // waits for a request if there is any.
 type connections struct {
-	mu    sync.Mutex
-	since map[net.Conn]time.Time // when each was opened
-	busy  map[net.Conn]bool      // has sent a part of a request at least
+	mu   sync.Mutex
+	open map[net.Conn]*connection
+}
+
+type connection struct {
+	opened time.Time
+	busy   bool // has sent a part of a request at least
 }
 
 // changed is called before the server does anything else with a new connection.
 func (c *connections) changed(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch state {
-	case http.StateNew:
-		c.since[conn] = time.Now()
-		if len(c.since) > maxConnections {
-			oldest := c.oldest(conn)
+	known := c.open[conn]
+	switch {
+	case state == http.StateNew:
+		if len(c.open) >= maxConnections {
+			oldest := c.oldest()
 			_ = oldest.Close()
-			delete(c.since, oldest)
-			delete(c.busy, oldest)
+			delete(c.open, oldest)
 		}
-	case http.StateActive:
-		if _, open := c.since[conn]; open {
-			c.busy[conn] = true
-		}
-	case http.StateIdle:
-		delete(c.busy, conn)
-	default:
-		delete(c.since, conn)
-		delete(c.busy, conn)
+		c.open[conn] = &connection{opened: time.Now()}
+	case state == http.StateClosed || state == http.StateHijacked:
+		delete(c.open, conn)
+	case known != nil: // else it was closed here
+		known.busy = state == http.StateActive
 	}
 }
 
-func (c *connections) oldest(newest net.Conn) (oldest net.Conn) {
-	for conn, opened := range c.since {
-		switch {
-		case conn == newest:
-		case oldest == nil, c.busy[oldest] && !c.busy[conn]:
-			oldest = conn
-		case c.busy[oldest] == c.busy[conn] && opened.Before(c.since[oldest]):
+func (c *connections) oldest() (oldest net.Conn) {
+	for conn, one := range c.open {
+		first := c.open[oldest]
+		if first == nil || first.busy && !one.busy || first.busy == one.busy && one.opened.Before(first.opened) {
 			oldest = conn
 		}
 	}

@@ -71,11 +71,7 @@ func newSagasShow(options *options) *cobra.Command {
   drainer sagas show run-001 -o json`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
-			story, err := options.withSaga(command, args, intent, nil)
-			if err != nil {
-				return err
-			}
-			return options.printStory(command, story)
+			return options.withSaga(command, args, intent, nil, options.printStory)
 		},
 	}
 	command.Flags().Int64Var(&intent, "intent", 0, "the run of this intent or undo, by `ID`")
@@ -83,30 +79,31 @@ func newSagasShow(options *options) *cobra.Command {
 }
 
 // withSaga changes the saga of the run that the command line names, unless
-// change is nil, and then reads it.
+// change is nil, and then prints it.
 func (o *options) withSaga(
-	command *cobra.Command, args []string, intent int64, change func(context.Context, *operator.Console, string) error,
-) (story *operator.SagaStory, err error) {
+	command *cobra.Command, args []string, intent int64, change func(*operator.Console, string) error, print func(*cobra.Command, *operator.SagaStory) error,
+) error {
 	if byID, byIntent := len(args) == 1, command.Flags().Changed("intent"); byID == byIntent {
-		return nil, usagef(command, "name the agent run by its id, or by --intent ID")
+		return usagef(command, "name the agent run by its id, or by --intent ID")
 	}
-	err = o.withConsole(command, func(console *operator.Console) error {
-		ctx := command.Context()
+	return o.withConsole(command, func(console *operator.Console) (err error) {
 		var run string
 		if len(args) == 1 {
 			run = args[0]
-		} else if run, err = console.RunOf(ctx, intent); err != nil {
+		} else if run, err = console.RunOf(command.Context(), intent); err != nil {
 			return reference{id: intent}.explain(err)
 		}
 		if change != nil {
-			if err := change(ctx, console, run); err != nil {
+			if err := change(console, run); err != nil {
 				return err
 			}
 		}
-		story, err = console.SagaOf(ctx, run)
-		return err
+		story, err := console.SagaOf(command.Context(), run)
+		if err != nil {
+			return err
+		}
+		return print(command, story)
 	})
-	return story, err
 }
 
 func (o *options) printStory(command *cobra.Command, story *operator.SagaStory) error {
@@ -159,7 +156,7 @@ func sagaTable(sagas ...operator.Saga) table {
 // sagaChange describes one command that changes a saga.
 type sagaChange struct {
 	use, short, long, example string
-	change                    func(context.Context, *operator.Console, string, operator.Signature) error
+	change                    func(*operator.Console, context.Context, string, operator.Signature) error
 	print                     func(*options, *cobra.Command, *operator.SagaStory) error
 }
 
@@ -184,11 +181,8 @@ They become compensated, their undos are not sent again, and the saga goes on wi
 the older steps.`,
 		example: `  drainer sagas retry run-001 --reason "refund tool configured"
   drainer sagas retry --intent 36 --undone 36 --reason "refunded by hand, ticket 4711"`,
-		change: func(ctx context.Context, c *operator.Console, run string, by operator.Signature) error {
-			if newKeys {
-				return c.RetrySagaUnderNewKeys(ctx, run, undone, by)
-			}
-			return c.RetrySaga(ctx, run, undone, by)
+		change: func(c *operator.Console, ctx context.Context, run string, by operator.Signature) error {
+			return c.RetrySaga(ctx, run, undone, newKeys, by)
 		},
 		print: printSaga,
 	})
@@ -207,10 +201,8 @@ If you have undone one step by hand and the older ones are still to be undone, u
 drainer sagas retry --undone instead.`,
 	example: `  drainer sagas resolve run-001 --reason "refunded by hand, ticket 4711"
   drainer sagas resolve --intent 36 --reason "refunded by hand, ticket 4711"`,
-	change: func(ctx context.Context, c *operator.Console, run string, by operator.Signature) error {
-		return c.ResolveSaga(ctx, run, by)
-	},
-	print: printResolved,
+	change: (*operator.Console).ResolveSaga,
+	print:  printResolved,
 }
 
 var compensate = sagaChange{
@@ -220,10 +212,8 @@ var compensate = sagaChange{
 further step; what is in flight ends first.`,
 	example: `  drainer compensate run-001 --reason "agent ordered twice"
   drainer compensate --intent 36 --reason "agent ordered twice"`,
-	change: func(ctx context.Context, c *operator.Console, run string, by operator.Signature) error {
-		return c.Compensate(ctx, run, by)
-	},
-	print: printSaga,
+	change: (*operator.Console).Compensate,
+	print:  printSaga,
 }
 
 func newSagaChange(options *options, kind sagaChange) *cobra.Command {
@@ -236,13 +226,11 @@ func newSagaChange(options *options, kind sagaChange) *cobra.Command {
 			if err := sign(command, &by); err != nil {
 				return err
 			}
-			story, err := options.withSaga(command, args, intent, func(ctx context.Context, console *operator.Console, run string) error {
-				return kind.change(ctx, console, run, by)
+			return options.withSaga(command, args, intent, func(console *operator.Console, run string) error {
+				return kind.change(console, command.Context(), run, by)
+			}, func(command *cobra.Command, story *operator.SagaStory) error {
+				return kind.print(options, command, story)
 			})
-			if err != nil {
-				return err
-			}
-			return kind.print(options, command, story)
 		},
 	}
 	command.Flags().Int64Var(&intent, "intent", 0, "the run of this intent or undo, by `ID`")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -221,4 +222,156 @@ func optional[T any](value *T) string {
 		return ""
 	}
 	return fmt.Sprint(*value)
+}
+
+// table is a heading, and rows of what a screen can show.
+type table struct {
+	heading []string
+	rows    [][]any
+}
+
+func tableOf[T any](heading []string, items []T, row func(T) []any) table {
+	t := table{heading: heading, rows: make([][]any, len(items))}
+	for i, item := range items {
+		t.rows[i] = row(item)
+	}
+	return t
+}
+
+func (t table) print(to io.Writer) error { return t.show(screenOf(to)) }
+
+// show makes a table no wider than a terminal, if that can be: times become ages, columns without a
+// value go, then the widest columns are wrapped.
+func (t table) show(s screen) error {
+	lines := t.layOut(s, true)
+	widths, _ := measure(lines)
+	if s.columns > 0 && total(widths) > s.columns {
+		lines = withoutEmpty(t.layOut(s, false))
+		var words []int
+		widths, words = measure(lines)
+		shrink(widths, words, s.columns) // at first between words alone
+		shrink(widths, make([]int, len(widths)), s.columns)
+	}
+	return s.write(draw(s, lines, widths))
+}
+
+// painted is a cell as text.
+type painted struct{ text, colour string }
+
+// gap is the room between two columns.
+const gap = 2
+
+// layOut writes a table out: the first line is the heading, which tells the zone of whole times.
+func (t table) layOut(s screen, wholeTimes bool) [][]painted {
+	heading := make([]painted, len(t.heading))
+	for i, title := range t.heading {
+		heading[i] = painted{title, bold}
+	}
+	lines := [][]painted{heading}
+	for _, row := range t.rows {
+		line := make([]painted, len(row))
+		for i, value := range row {
+			line[i].text, line[i].colour = s.cell(value, func(at time.Time) string {
+				if !wholeTimes {
+					return s.age(at)
+				}
+				if i < len(heading) {
+					heading[i].text = t.heading[i] + joint + "(" + s.zone().String() + ")"
+				}
+				return s.moment(at)
+			})
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// measure finds for each column its width, and that of its longest word.
+func measure(lines [][]painted) (widths, words []int) {
+	for _, line := range lines {
+		for i, cell := range line {
+			if i == len(widths) {
+				widths, words = append(widths, 0), append(words, 0)
+			}
+			widths[i] = max(widths[i], displayWidth(cell.text))
+			for word := range strings.SplitSeq(cell.text, " ") {
+				words[i] = max(words[i], displayWidth(word))
+			}
+		}
+	}
+	return widths, words
+}
+
+func total(widths []int) int {
+	all := gap * (len(widths) - 1)
+	for _, width := range widths {
+		all += width
+	}
+	return all
+}
+
+// narrowest is how far a column shrinks at most: below, text cannot be read.
+const narrowest = 7
+
+// shrink takes from the widest column, and from none that is at its floor.
+func shrink(widths, floors []int, columns int) {
+	for total(widths) > columns {
+		widest := -1
+		for i, width := range widths {
+			if width > max(floors[i], narrowest) && (widest < 0 || width > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return
+		}
+		widths[widest]--
+	}
+}
+
+func withoutEmpty(lines [][]painted) [][]painted {
+	kept := make([][]painted, len(lines))
+	for i := range slices.MaxFunc(lines, func(a, b []painted) int { return len(a) - len(b) }) {
+		hasValue := func(line []painted) bool { return i < len(line) && line[i].text != "" }
+		if len(lines) > 1 && !slices.ContainsFunc(lines[1:], hasValue) {
+			continue
+		}
+		for l, line := range lines {
+			if i < len(line) {
+				kept[l] = append(kept[l], line[i])
+			}
+		}
+	}
+	return kept
+}
+
+func draw(s screen, lines [][]painted, widths []int) string {
+	var text strings.Builder
+	for _, line := range lines {
+		folded, height := make([][]string, len(line)), 1
+		for i, cell := range line {
+			folded[i] = []string{cell.text}
+			if displayWidth(cell.text) > widths[i] {
+				folded[i] = wrap(cell.text, widths[i])
+			}
+			height = max(height, len(folded[i]))
+		}
+		for row := range height {
+			var drawn strings.Builder
+			pending := 0 // spaces, which no line ends with
+			for i, cell := range line {
+				part := ""
+				if row < len(folded[i]) {
+					part = folded[i][row]
+				}
+				if part != "" {
+					drawn.WriteString(strings.Repeat(" ", pending) + s.paint(part, cell.colour))
+					pending = 0
+				}
+				pending += widths[i] - displayWidth(part) + gap
+			}
+			text.WriteString(drawn.String() + "\n")
+		}
+	}
+	return text.String()
 }

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/drainertest"
 )
@@ -59,6 +62,51 @@ func (e *endsOnce) Write(said []byte) (int, error) {
 }
 
 const schemaOfCharge = "        payload_schema: {type: object, required: [amount], properties: {amount: {type: integer}}}\n"
+
+// A credential may also stand in an address. A console that read none says so.
+func TestTheRequestThatTheConsoleShowsHasNoSecret(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "drainer.yaml")
+	if err := os.WriteFile(path, []byte(`version: 1
+providers:
+  shop:
+    adapter: http
+    http: {base_url: "https://shop.example/${env:SHOP_PATH}", headers: {Authorization: "Bearer ${env:SHOP_TOKEN}"}}
+    tools:
+      order: {http: {path: "/orders/${env:SHOP_PATH}", headers: {X-Store: "${env:SHOP_TOKEN}"}}, idempotency: {class: non_idempotent}}
+      sum: {http: {path: /, map: '{token: "${env:SHOP_TOKEN}", sum: (.payload.sum + 1)}'}, idempotency: {class: non_idempotent}}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SHOP_PATH", "canary-of-an-address")
+	t.Setenv("SHOP_TOKEN", "canary-of-a-token")
+	request := dispatch.Request{Tuple: dispatch.Tuple{AgentRunID: "r", StepID: "s", ToolName: "shop/order", BusinessScope: "b"}, IdempotencyKey: "idem_v1_1", Payload: []byte(`{"sum": 5}`)}
+	loaded, err := config.Load(path, builtins(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := preview(t.Context(), loaded, request)
+	if err != nil || strings.Contains(shown, "canary") || !strings.HasPrefix(shown, "POST https://shop.example/[hidden]/orders/[secret]\n") || !strings.HasSuffix(shown, "\n\n"+`{"sum": 5}`) {
+		t.Errorf("shown is %q, %v", shown, err)
+	}
+	failing := request
+	failing.Tuple.ToolName, failing.Payload = "shop/sum", []byte(`{"sum": "canary-of-a-payload"}`)
+	if shown, err := preview(t.Context(), loaded, failing); err == nil || shown != "" || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), `{token: "[secret]", `) {
+		t.Errorf("of a map that fails: %q, %v", shown, err)
+	}
+	settings := fmt.Sprint(settingsOf(&standing{Config: loaded, file: loaded}))
+	if strings.Contains(settings, "canary") || !strings.Contains(settings, "{worker.lease 15s }") || !strings.Contains(settings, "{providers.shop.concurrency 32 }") || settingsOf(&standing{}) != nil {
+		t.Errorf("the settings are %s", settings)
+	}
+	blind, err := config.LoadWithoutSecrets(path, builtins(t), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, without := range []*config.Config{blind, nil} {
+		if shown, err := preview(t.Context(), without, request); err == nil || shown != "" {
+			t.Errorf("without credentials or a file: %q, %v", shown, err)
+		}
+	}
+}
 
 func TestOnlyConfiguredToolsAreOffered(t *testing.T) {
 	t.Parallel()
@@ -165,6 +213,47 @@ func TestWhatAPipeKeepsFromBeingReloadedIsRefusedOnce(t *testing.T) {
 		if file.Current() != file.Version {
 			t.Errorf("%s is as it was, and yet the next look would find it changed", filepath.Base(file.Path))
 		}
+	}
+}
+
+// Each replica goes by the fixed blocks of its start and by the rest of the file, whichever files it had in between.
+func TestBlocksThatNeedARestartStayInForceAndAreShownSo(t *testing.T) {
+	t.Parallel()
+	of := func(blocks ...string) *config.Config {
+		file := write(t, "drainer.yaml", "version: 1\n"+strings.Join(blocks, "\n"))
+		loaded, err := config.Load(file, builtins(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return loaded
+	}
+	started := func(start *config.Config, reloads ...*config.Config) *reloader {
+		r := &reloader{source: newOptions(builtins(t)).source(nil, nil), start: start}
+		r.inForce.Store(&standing{Config: start, file: start})
+		for _, loaded := range reloads {
+			r.inForce.Store(r.stand(loaded))
+		}
+		return r
+	}
+	sum := func(r *reloader) string { return fmt.Sprintf("%x", r.inForce.Load().Digests.Sum()) }
+	const repeat, lease = "page_repeat: 31m", "worker: {lease: 20s}"
+	first, second, third := of(), of(repeat), of(repeat, lease)
+	waits, other := started(first, second, third), started(second, third)
+	if sum(waits) != sum(other) || sum(waits) == sum(started(third)) || sum(started(first, third, first)) != sum(started(first)) {
+		t.Error("fingerprints do not tell what is in force")
+	}
+	if sum(started(first, of("worker: {lease: 15s}"), third)) != sum(started(of("worker: {lease: 15s}"), third)) {
+		t.Error("how the block was written at the start counts, although it was written otherwise since")
+	}
+	if settings := fmt.Sprint(settingsOf(waits.inForce.Load())); !strings.Contains(settings, "{worker.lease 15s 20s}") ||
+		!strings.Contains(settings, "{worker as at the start as in the file}") || !strings.Contains(settings, "{page_repeat 31m0s }") {
+		t.Errorf("the settings are %s", settings)
+	}
+
+	all := started(first, of("database: {url: 'postgres://a@b/c'}", lease, "server: {listen: ':1'}", "console: {listen: 'localhost:1'}", "log: {level: warn}",
+		"unconfigured: {fail_after: 8d}", "misconfigured: {fail_after: 2d}", "history: {witness: /w}", "failover: lossless"))
+	if now := all.inForce.Load(); !reflect.DeepEqual(all.fixedOf(now.Config), all.fixedOf(first)) || len(now.waiting) != len(all.fixedOf(first)) || sum(all) != sum(started(first)) {
+		t.Errorf("in force is %+v, and %q wait", all.fixedOf(now.Config), now.waiting)
 	}
 }
 

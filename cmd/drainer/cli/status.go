@@ -23,18 +23,16 @@ sagas and incidents that need a human.`,
   watch drainer status
   drainer status -o json   # also lists the workers, and counts key collisions`,
 		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			return options.withConsole(command, func(console *operator.Console) error {
-				overview, err := console.Overview(command.Context())
-				if err != nil {
-					return err
-				}
-				if options.output == jsonOutput {
-					return printJSON(command.OutOrStdout(), overview)
-				}
-				return writeOverview(command.OutOrStdout(), overview)
-			})
-		},
+		RunE: options.onOutbox(func(command *cobra.Command, console *operator.Console, _ []string) error {
+			overview, err := console.Overview(command.Context())
+			if err != nil {
+				return err
+			}
+			if options.output == jsonOutput {
+				return printJSON(command.OutOrStdout(), overview)
+			}
+			return writeOverview(command.OutOrStdout(), overview)
+		}),
 	}
 }
 

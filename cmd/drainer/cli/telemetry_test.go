@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"net/http"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -23,11 +22,11 @@ import (
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
-	"github.com/goccy/go-yaml"
 	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
 	"github.com/agentoutbox/drainer/drainer/config"
 )
@@ -49,33 +48,17 @@ func TestWhatAProviderSaysUnaskedIsNotLogged(t *testing.T) {
 	redirectStandardLog(slog.New(slog.NewJSONHandler(logged, nil)))
 
 	const canary = "iban-DE02-secret"
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	go func() {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		if request, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
-			_, _ = io.Copy(io.Discard, request.Body)
+	bank := dispatchtest.ServeConns(t, func(conn net.Conn) {
+		if dispatchtest.ReadRequest(bufio.NewReader(conn)) == nil {
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\n\r\n"+canary)
 			_, _ = io.Copy(io.Discard, conn) // until the adapter leaves
 		}
-	}()
-
-	adapter, err := dispatchhttp.New(dispatch.Spec{
-		Provider: "bank",
-		Settings: written("base_url: http://" + listener.Addr().String()),
-		Tools:    map[string]dispatch.ToolSpec{"pay": {Class: dispatch.NonIdempotent, Settings: written("path: /pay")}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer adapter.Close()
+	adapter := dispatchtest.Build(t, dispatchhttp.New, dispatch.Spec{
+		Provider: "bank",
+		Settings: dispatchtest.Block("base_url: http://" + bank),
+		Tools:    map[string]dispatch.ToolSpec{"pay": {Class: dispatch.NonIdempotent, Settings: dispatchtest.Block("path: /pay")}},
+	})
 	// Long enough for the standard transport, which logs what it did not ask for.
 	payload := json.RawMessage(`{"reference": "` + strings.Repeat("x", 8<<10) + `"}`)
 	got := adapter.Dispatch(t.Context(), dispatch.Request{Tuple: dispatch.Tuple{ToolName: "bank/pay"}, Payload: payload})
@@ -85,12 +68,6 @@ func TestWhatAProviderSaysUnaskedIsNotLogged(t *testing.T) {
 	if line := <-logged; strings.Contains(line, canary) || !strings.Contains(line, `"bytes"`) {
 		t.Errorf("logged: %s", line)
 	}
-}
-
-type written string
-
-func (w written) Decode(into any) error {
-	return yaml.UnmarshalWithOptions([]byte(w), into, yaml.Strict())
 }
 
 func TestEveryLineIsWrittenOnceAndWhole(t *testing.T) {
@@ -152,7 +129,7 @@ func TestManyLinesWaitForNoMore(t *testing.T) {
 func TestALogThatNobodyReadsHoldsItsWritersUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const size, count = mostWaiting / 8, 32
+		const size, count = enoughLines / 2, 32
 		reader, out := io.Pipe()
 		lines := newLogWriter(out)
 		var written atomic.Int64

@@ -19,22 +19,20 @@ IN FLIGHT is that of all providers together; its limit is for each.`, operator.T
 		Example: `  drainer tenants list
   drainer tenants list -o json | jq '.[] | select(.max_due != null and .due >= .max_due)'`,
 		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			return options.withConsole(command, func(console *operator.Console) error {
-				const page = 100
-				all, after := []operator.Tenant{}, ""
-				for {
-					some, err := console.Tenants(command.Context(), after, page)
-					if err != nil {
-						return err
-					}
-					if all = append(all, some...); len(some) < page {
-						return options.print(command, all, tenantTable(all))
-					}
-					after = some[page-1].Name
+		RunE: options.onOutbox(func(command *cobra.Command, console *operator.Console, _ []string) error {
+			const page = 100
+			all, after := []operator.Tenant{}, ""
+			for {
+				some, err := console.Tenants(command.Context(), after, page)
+				if err != nil {
+					return err
 				}
-			})
-		},
+				if all = append(all, some...); len(some) < page {
+					return options.print(command, all, tenantTable(all))
+				}
+				after = some[page-1].Name
+			}
+		}),
 	})
 	return command
 }

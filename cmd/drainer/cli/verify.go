@@ -133,11 +133,10 @@ func (o *options) verifyAdapter(command *cobra.Command, i inspection) error {
 
 // installed finds the adapter, and the tool if there is to be one.
 func (i inspection) installed(command *cobra.Command, loaded *config.Config) (dispatchtest.Installed, error) {
-	at := slices.IndexFunc(loaded.Providers, func(p dispatch.Provider) bool { return p.Name == i.provider })
-	if at < 0 {
+	provider, known := loaded.Provider(i.provider)
+	if !known {
 		return dispatchtest.Installed{}, usagef(command, "--provider: the configuration has no such provider; drainer config validate lists the tools of each")
 	}
-	provider := loaded.Providers[at]
 	tools := make(map[string]dispatch.Class, len(provider.Tools))
 	for operation, policy := range provider.Tools {
 		tools[operation] = policy.Class
@@ -316,17 +315,15 @@ func (t trial) plan(command *cobra.Command) (replay.Plan, error) {
 
 func (t trial) subject(command *cobra.Command, loaded *config.Config) (replay.Subject, error) {
 	name := dispatch.Tuple{ToolName: t.tool}
-	for _, provider := range loaded.Providers {
-		policy, known := provider.Tools[name.Operation()]
-		if provider.Name != name.Provider() || !known {
-			continue
-		}
-		if policy.Class == dispatch.NonIdempotent {
-			return replay.Subject{}, replay.ErrNothingPromised
-		}
-		return replay.Subject{Tool: t.tool, Class: policy.Class, Adapter: provider.Adapter}, nil
+	provider, _ := loaded.Provider(name.Provider())
+	policy, known := provider.Tools[name.Operation()]
+	switch {
+	case !known:
+		return replay.Subject{}, usagef(command, "--tool: the configuration has no such tool; drainer config validate lists them")
+	case policy.Class == dispatch.NonIdempotent:
+		return replay.Subject{}, replay.ErrNothingPromised
 	}
-	return replay.Subject{}, usagef(command, "--tool: the configuration has no such tool; drainer config validate lists them")
+	return replay.Subject{Tool: t.tool, Class: policy.Class, Adapter: provider.Adapter}, nil
 }
 
 // hostOf names the addresses that an adapter calls, if it reports them.

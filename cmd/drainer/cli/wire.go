@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentoutbox/drainer/compensations"
-	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/compensations/pages"
 	"github.com/agentoutbox/drainer/compensations/upkeep"
 	"github.com/agentoutbox/drainer/dispatch"
@@ -35,6 +34,14 @@ func (o *options) loadConfig(command *cobra.Command) (*config.Config, error) {
 // loadPolicies is loadConfig for a command that sends nothing, and so needs no secret.
 func (o *options) loadPolicies(command *cobra.Command) (*config.Config, error) {
 	return o.loadConfigBy(command, o.withoutSecrets)
+}
+
+// givenPolicies is loadPolicies for a command that can do without a configuration; nil where there is none.
+func (o *options) givenPolicies(command *cobra.Command) (*config.Config, error) {
+	if o.configPath == "" {
+		return nil, nil
+	}
+	return o.loadPolicies(command)
 }
 
 // withoutSecrets reads the database's URL only where it counts.
@@ -148,6 +155,26 @@ func (o *options) withConsole(command *cobra.Command, work func(*operator.Consol
 	return missingRole(work(console), database, operatorRole)
 }
 
+// onOutbox makes the run of a command that needs nothing but a connection.
+func (o *options) onOutbox(work func(*cobra.Command, *operator.Console, []string) error) func(*cobra.Command, []string) error {
+	return func(command *cobra.Command, args []string) error {
+		return o.withConsole(command, func(console *operator.Console) error { return work(command, console, args) })
+	}
+}
+
+// signed has a command change something under the name and the reason of its flags.
+func (o *options) signed(command *cobra.Command, change func(*cobra.Command, *operator.Console, []string, operator.Signature) error) *cobra.Command {
+	var by operator.Signature
+	signatureFlags(command, &by)
+	command.RunE = func(command *cobra.Command, args []string) error {
+		if err := sign(command, &by); err != nil {
+			return err
+		}
+		return o.withConsole(command, func(console *operator.Console) error { return change(command, console, args, by) })
+	}
+	return command
+}
+
 // The roles that commands need; the migrations create all but the owner's.
 const (
 	operatorRole = "outbox_operator"
@@ -199,8 +226,6 @@ func partsOf(pools pools, loaded *config.Config, log *slog.Logger, metrics prome
 	return &parts{saga, pager, maintenance, census.New(pools.census, loaded.Providers, log, metrics)}, nil
 }
 
-func (p *parts) list() []jobs.Part { return []jobs.Part{p.pager, p.upkeep} }
-
 // prepare readies every part for another configuration, or none. They go by it
 // once use is called.
 func (p *parts) prepare(loaded *config.Config) (use func(), err error) {
@@ -244,7 +269,11 @@ func channelsOf(loaded *config.Config) ([]pages.Channel, error) {
 		if err != nil {
 			return nil, fmt.Errorf("pages: %s: %w", page.Name, err)
 		}
-		channels = append(channels, pages.Channel{Name: page.Name, Match: page.Match, Repeat: repeatOf(page, loaded.PageRepeat), Sender: sender})
+		repeat := loaded.PageRepeat
+		if page.Kind == config.Alertmanager { // where an alert that is not repeated ends by itself
+			repeat = pages.AlertmanagerRepeat
+		}
+		channels = append(channels, pages.Channel{Name: page.Name, Match: page.Match, Repeat: repeat, Sender: sender})
 	}
 	return channels, nil
 }
@@ -261,14 +290,6 @@ func senderOf(page config.Page) (pages.Sender, error) {
 		return pages.NewWebhook(page.URL, page.Secret)
 	}
 	return nil, fmt.Errorf("there is no such channel as %s", page.Kind)
-}
-
-// repeatOf keeps an alert from ending by itself.
-func repeatOf(page config.Page, configured time.Duration) time.Duration {
-	if page.Kind == config.Alertmanager {
-		return pages.AlertmanagerRepeat
-	}
-	return configured
 }
 
 func providerNames(loaded *config.Config) []string {

@@ -102,6 +102,17 @@ func (t *Transport) Send(request *http.Request) (*http.Response, *Failure) {
 		defer stop()
 		return nil, trace.failure(ctx, err)
 	}
+	if trace.endStale() {
+		defer stop()
+		_ = response.Body.Close()
+		return nil, &Failure{Sent: true, Class: "protocol"}
+	}
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		// No request asks for another protocol. net/http hands its connection over,
+		// and no context would end a read from it.
+		_ = response.Body.Close()
+		response.Body = http.NoBody
+	}
 	response.Body = &releasingBody{response.Body, stop}
 	return response, nil
 }
@@ -172,6 +183,8 @@ type exchangeTrace struct {
 	multiplexed bool         // HTTP/2: bytes on the connection may belong to any request
 	headerBegun bool
 	tlsFailed   bool
+	reused      bool // an earlier exchange ended on conn
+	stale       bool // the answer came before the request, so it is not the request's
 }
 
 // watch begins to gather evidence. stop releases the context once the
@@ -180,14 +193,16 @@ func watch(ctx context.Context) (_ context.Context, _ *exchangeTrace, stop func(
 	ctx, cancel := context.WithCancelCause(ctx)
 	e := &exchangeTrace{cancel: cancel}
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn:          func(info httptrace.GotConnInfo) { e.gotConn(info.Conn) },
+		GotConn:          func(info httptrace.GotConnInfo) { e.gotConn(info.Conn, info.Reused) },
 		TLSHandshakeDone: func(_ tls.ConnectionState, err error) { e.handshakeDone(err) },
 		WroteHeaderField: func(string, []string) { e.headerBegins() },
+
+		GotFirstResponseByte: e.answerBegins,
 	})
 	return ctx, e, func() { cancel(nil) }
 }
 
-func (e *exchangeTrace) gotConn(conn net.Conn) {
+func (e *exchangeTrace) gotConn(conn net.Conn, reused bool) {
 	counted, multiplexed := unwrap(conn)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -199,7 +214,27 @@ func (e *exchangeTrace) gotConn(conn net.Conn) {
 		}
 		return
 	}
-	e.conn, e.base, e.multiplexed = counted, counted.count(), multiplexed
+	e.conn, e.base, e.multiplexed, e.reused = counted, counted.count(), multiplexed, reused
+}
+
+// answerBegins judges the first byte of an answer over HTTP/1, which has nothing but
+// order to say whose it is. A provider may have written more than the answer to an
+// earlier request, such as a body after a 204. net/http throws such a rest away only
+// if it looks before the next request is given the connection.
+func (e *exchangeTrace) answerBegins() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stale = e.conn != nil && e.reused && !e.multiplexed && e.conn.countAtRead() <= e.base
+}
+
+// endStale closes the connection of a stale answer, and reports that it was one.
+func (e *exchangeTrace) endStale() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stale {
+		_ = e.conn.Close()
+	}
+	return e.stale
 }
 
 // mayHaveSent is asked after the transport gave up a try. Over HTTP/2 the
@@ -298,6 +333,7 @@ type countedConn struct {
 	forget  func() // reports the close to the transport; nil where none keeps this connection
 	mu      sync.Mutex
 	written int64
+	atRead  int64 // written, when bytes were last read
 	sealed  bool
 	ended   bool // the peer closed or reset the connection
 }
@@ -322,10 +358,13 @@ func (c *countedConn) Write(data []byte) (int, error) {
 
 func (c *countedConn) Read(data []byte) (int, error) {
 	n, err := c.Conn.Read(data)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n > 0 {
+		c.atRead = c.written
+	}
 	if err != nil && !errors.Is(err, net.ErrClosed) {
-		c.mu.Lock()
 		c.ended = true
-		c.mu.Unlock()
 	}
 	return n, err
 }
@@ -341,6 +380,12 @@ func (c *countedConn) count() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.written
+}
+
+func (c *countedConn) countAtRead() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.atRead
 }
 
 func (c *countedConn) hasEnded() bool {

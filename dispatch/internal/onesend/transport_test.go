@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -73,6 +75,16 @@ func piped(t *testing.T, serve func(net.Conn)) (transport *onesend.Transport, en
 func serveAll(conn net.Conn) {
 	for reader := bufio.NewReader(conn); dispatchtest.ReadRequest(reader) == nil; {
 		_, _ = io.WriteString(conn, okay)
+	}
+}
+
+// saying answers one request so, and waits until the client leaves.
+func saying(answer string) func(net.Conn) {
+	return func(conn net.Conn) {
+		reader := bufio.NewReader(conn)
+		_ = dispatchtest.ReadRequest(reader)
+		_, _ = io.WriteString(conn, answer)
+		_, _ = io.Copy(io.Discard, reader)
 	}
 }
 
@@ -159,11 +171,7 @@ func TestTheEndOfTheContextEndsAnExchange(t *testing.T) {
 		"before anything was taken": {func(conn net.Conn) { time.Sleep(time.Hour) }, false},
 		"within the request":        {func(conn net.Conn) { _, _ = conn.Read(make([]byte, 1)); time.Sleep(time.Hour) }, true},
 		"before the answer":         {func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }, true},
-		"within the header": {func(conn net.Conn) {
-			_ = dispatchtest.ReadRequest(bufio.NewReader(conn))
-			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nX:")
-			_, _ = io.Copy(io.Discard, conn)
-		}, true},
+		"within the header":         {saying("HTTP/1.1 200 OK\r\nX:"), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -205,11 +213,7 @@ func TestWhatAConnectionSentBeforeIsNotThisRequest(t *testing.T) {
 func TestTheEndOfTheContextEndsTheReadingOfABody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		transport, ended := piped(t, func(conn net.Conn) {
-			_ = dispatchtest.ReadRequest(bufio.NewReader(conn))
-			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
-			_, _ = io.Copy(io.Discard, conn)
-		})
+		transport, ended := piped(t, saying("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		response, failed := transport.Send(post(t, ctx, nowhere, "x"))
@@ -221,6 +225,55 @@ func TestTheEndOfTheContextEndsTheReadingOfABody(t *testing.T) {
 		}
 		response.Body.Close()
 		<-ended
+	})
+}
+
+func TestASwitchOfProtocolsIsReadNoFurther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		transport, ended := piped(t, saying("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"))
+		response, failed := transport.Send(post(t, t.Context(), nowhere, "x"))
+		if failed != nil || response.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatalf("%+v %+v", response, failed)
+		}
+		if text, err := io.ReadAll(response.Body); err != nil || len(text) > 0 {
+			t.Errorf("read %q, %v", text, err)
+		}
+		response.Body.Close()
+		<-ended
+	})
+}
+
+// What is left of an earlier exchange, as the body of a 204, may look like the next one's answer.
+func TestAnAnswerThatCameBeforeItsRequestIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		early, seen := make(chan struct{}), make(chan struct{})
+		transport, ended := piped(t, func(conn net.Conn) {
+			_ = dispatchtest.ReadRequest(bufio.NewReader(conn))
+			_, _ = io.WriteString(conn, okay)
+			<-early
+			_, _ = io.WriteString(conn, okay)
+			_, _ = io.Copy(io.Discard, conn)
+		})
+		if answer, failed := exchange(t, transport, nowhere, "x"); answer != "ok" {
+			t.Fatalf("%q %+v", answer, failed)
+		}
+		synctest.Wait() // until the connection is idle
+		var begins sync.Once
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+			WroteHeaderField:     func(string, []string) { begins.Do(func() { close(early); <-seen }) }, // nothing has been flushed
+			GotFirstResponseByte: func() { close(seen) },
+		})
+		response, failed := transport.Send(post(t, ctx, nowhere, "x"))
+		if failed == nil || *failed != (onesend.Failure{Sent: true, Class: "protocol"}) {
+			t.Errorf("%+v %+v, want a protocol failure", response, failed)
+		}
+		if response != nil {
+			response.Body.Close()
+			transport.Close()
+		}
+		<-ended // such a connection is not used again
 	})
 }
 
@@ -248,7 +301,7 @@ func TestARequestThatWasTakenInPartIsAmbiguous(t *testing.T) {
 		1:   {Sent: true, Class: "reset"},
 		150: {Sent: true, Class: "reset"},
 	} {
-		to := dispatchtest.ServeConns(t, func(_ int, conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+		to := "http://" + dispatchtest.ServeConns(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 		dials := 0
 		transport := over(t, func(ctx context.Context, network, address string) (net.Conn, error) {
 			dials++
@@ -269,7 +322,7 @@ func TestARequestThatWasTakenInPartIsAmbiguous(t *testing.T) {
 func TestALongRequestToAProviderThatDoesNotReadIsAnswered(t *testing.T) {
 	t.Parallel()
 	leave := make(chan struct{})
-	to := dispatchtest.ServeConns(t, func(_ int, conn net.Conn) {
+	to := "http://" + dispatchtest.ServeConns(t, func(conn net.Conn) {
 		_, _ = conn.Read(make([]byte, 1))
 		_, _ = io.WriteString(conn, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
 		<-leave
@@ -327,7 +380,7 @@ func TestABodyThatBrokeOffGoesOnFailing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var requests atomic.Int64
-			to := dispatchtest.ServeConns(t, func(_ int, conn net.Conn) {
+			to := "http://" + dispatchtest.ServeConns(t, func(conn net.Conn) {
 				if dispatchtest.ReadRequest(bufio.NewReader(conn)) == nil {
 					requests.Add(1)
 					_, _ = io.WriteString(conn, answer)
@@ -387,12 +440,7 @@ func TestALostNetworkAfterTheRequestIsReset(t *testing.T) {
 
 func TestAStatusBelowAllOthersIsAnAnswer(t *testing.T) {
 	t.Parallel()
-	to := dispatchtest.ServeConns(t, func(_ int, conn net.Conn) {
-		reader := bufio.NewReader(conn)
-		_ = dispatchtest.ReadRequest(reader)
-		_, _ = io.WriteString(conn, "HTTP/1.1 099 What\r\nContent-Length: 0\r\n\r\n")
-		_, _ = io.Copy(io.Discard, reader)
-	})
+	to := "http://" + dispatchtest.ServeConns(t, saying("HTTP/1.1 099 What\r\nContent-Length: 0\r\n\r\n"))
 	response, failed := over(t, nil).Send(post(t, t.Context(), to, "x"))
 	if failed != nil || response.StatusCode != 99 {
 		t.Fatalf("%+v %+v", response, failed)
@@ -402,7 +450,7 @@ func TestAStatusBelowAllOthersIsAnAnswer(t *testing.T) {
 
 func TestInterimAnswersWithoutEndAreNoAnswer(t *testing.T) {
 	t.Parallel()
-	to := dispatchtest.ServeConns(t, func(_ int, conn net.Conn) {
+	to := "http://" + dispatchtest.ServeConns(t, func(conn net.Conn) {
 		_ = dispatchtest.ReadRequest(bufio.NewReader(conn))
 		for err := error(nil); err == nil; {
 			_, err = io.WriteString(conn, "HTTP/1.1 102 Processing\r\n\r\n")

@@ -17,22 +17,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/exec"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol/protocoltest"
 	"github.com/agentoutbox/drainer/dispatch/sidecar"
 	"github.com/agentoutbox/drainer/internal/child"
 )
-
-// block is configuration as a user writes it.
-type block string
-
-func (b block) Decode(into any) error {
-	return yaml.UnmarshalWithOptions([]byte(b), into, yaml.Strict())
-}
 
 // languages are the examples, and how to run each.
 var languages = map[string][]string{
@@ -71,7 +63,7 @@ func build(t testing.TB, kind dispatch.Kind, settings string) dispatch.Adapter {
 	adapter, err := kind.New(dispatch.Spec{
 		Provider: "desk",
 		Timeout:  30 * time.Second,
-		Settings: block(settings),
+		Settings: dispatchtest.Block(settings),
 		Tools: map[string]dispatch.ToolSpec{
 			"open_ticket":  {Class: dispatch.KeyIdempotent, KeyTTL: time.Hour},
 			"close_ticket": {Class: dispatch.NonIdempotent},

@@ -209,7 +209,7 @@ func (f *fault) Error() string {
 }
 
 func failed(expression *jq.Expression, input any, err error) error {
-	reason, kind := jq.Blame(err)
+	reason, kind := jq.Reason(err)
 	return fmt.Errorf("%w: %w", &fault{expression: expression.Source(), reason: reason, types: expression.Types(input, kind)}, err)
 }
 

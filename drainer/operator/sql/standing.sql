@@ -27,8 +27,10 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
   SELECT coalesce(min(started_at) FILTER (WHERE attempt > accepted), least(min(started_at), (
     -- attempts that sent it may be lost
-    SELECT i.created_at FROM outbox.intent i WHERE i.id = s.intent_id
-      AND i.created_at <= (SELECT max(coalesce(accepted_at, seen_at)) FROM outbox.history WHERE doubted_before = era)))) AS first
+    SELECT coalesce(step.created_at, i.created_at) FROM outbox.intent i
+    LEFT JOIN outbox.intent step ON step.id = i.compensates AND (SELECT max(doubted_through) FROM outbox.history) BETWEEN step.id AND i.id - 1
+    WHERE i.id = s.intent_id AND coalesce(step.created_at, i.created_at)
+      <= (SELECT max(coalesce(accepted_at, seen_at)) FROM outbox.history WHERE doubted_before = era)))) AS first
   FROM outbox.attempt a
   WHERE a.intent_id = s.intent_id AND started_at IS NOT NULL AND NOT lookup AND outcome NOT IN ('not_sent', 'released', 'credentials_refused')) sent
 LEFT JOIN LATERAL (

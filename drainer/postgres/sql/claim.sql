@@ -23,7 +23,7 @@
 -- $4 are the lane where its rows are parked; and for all other claims, of which Postgres would begin the probe's parts
 -- each time. A probe takes the row that failed least, of the first that are due.
 WITH history AS MATERIALIZED (  -- none where the database may have lost commits since: nothing is claimed until a heartbeat has looked
-  SELECT accepted_by IS NOT NULL AS accepted, doubted_before
+  SELECT accepted_by IS NOT NULL AS accepted, doubted_before, doubted_through
   FROM (SELECT *, tableoid FROM outbox.history ORDER BY id DESC LIMIT 1) h
   WHERE id = $15::int AND tableoid = table_oid AND (lsn >= $16::pg_lsn) IS NOT FALSE
     AND CASE WHEN timeline IS NULL THEN true ELSE timeline = pg_catalog.concat('x'::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END
@@ -101,7 +101,11 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
             era < (SELECT doubted_before FROM history) AS doubted
 ), candidate AS (
   SELECT t.n, t.intent_id, t.tenant, t.next_attempt_at, t.attempt + 1 AS attempt, t.tries + 1 AS tries,
-         CASE WHEN t.doubted THEN least(t.first_attempt_at, (SELECT created_at FROM outbox.intent WHERE id = t.intent_id)) ELSE t.first_attempt_at END AS first_attempt_at,
+         CASE WHEN t.doubted THEN least(t.first_attempt_at, (
+           -- what undoes a step, and was not there when commits were lost, may have been there before, since its step was
+           SELECT coalesce(step.created_at, i.created_at) FROM outbox.intent i
+           LEFT JOIN outbox.intent step ON step.id = i.compensates AND i.id > (SELECT doubted_through FROM history)
+           WHERE i.id = t.intent_id)) ELSE t.first_attempt_at END AS first_attempt_at,
          t.maybe_applied OR t.doubted AS maybe_applied, t.lookup, coalesce(t.via, nullif(($4::text[])[t.n], ($2::text[])[t.n])) AS via,
          s.agent_run_id IS NOT NULL AND NOT t.lookup
            -- no EXISTS: that could be planned as one look at every undo there is

@@ -1,4 +1,4 @@
--- $1 worker, $2 its providers, $3 its tools, $4 the fingerprints of its providers' configuration. A tool that its daemons no longer name is forgotten once no worker
+-- $1 worker, $2 its providers, $3 its tools, $4 the fingerprints of its providers' configuration, $5 that of all of it. A tool that its daemons no longer name is forgotten once no worker
 -- knows it: an hour after it was named last, because a worker that joins at this moment cannot be seen.
 WITH announced AS (
   INSERT INTO outbox.provider (name) SELECT pg_catalog.unnest($2::text[]) ON CONFLICT DO NOTHING
@@ -10,6 +10,6 @@ WITH announced AS (
   WHERE provider = ANY ($2::text[]) AND name <> ALL (coalesce($3::text[], '{}')) AND seen_at < now() - interval '1 hour'
     AND NOT EXISTS (SELECT FROM outbox.worker w WHERE t.name = ANY (w.tools))
 )
-INSERT INTO outbox.worker (worker_id, providers, tools, fingerprints)
-VALUES ($1::uuid, $2::text[], coalesce($3::text[], '{}'), coalesce($4::text[], '{}'))
+INSERT INTO outbox.worker (worker_id, providers, tools, fingerprints, configuration)
+VALUES ($1::uuid, $2::text[], coalesce($3::text[], '{}'), coalesce($4::text[], '{}'), $5::text)
 ON CONFLICT (worker_id) DO UPDATE SET beat_at = now();  -- who joins again counts its lease from then

@@ -18,7 +18,8 @@ WITH gone AS MATERIALIZED (
       accepted_by = CASE WHEN gone.lost AND h.doubted_before < h.era THEN NULL ELSE h.accepted_by END,
       accepted_at = CASE WHEN gone.lost AND h.doubted_before < h.era THEN NULL ELSE h.accepted_at END,
       era = CASE WHEN gone.lost AND h.doubted_before < h.era THEN h.era + 1 ELSE h.era END,
-      doubted_before = CASE WHEN gone.lost AND h.doubted_before < h.era THEN h.era + 1 ELSE h.doubted_before END
+      doubted_before = CASE WHEN gone.lost AND h.doubted_before < h.era THEN h.era + 1 ELSE h.doubted_before END,
+      doubted_through = CASE WHEN gone.lost AND h.doubted_before < h.era THEN coalesce((SELECT max(i.id) FROM outbox.intent i), 0) ELSE h.doubted_through END
   FROM gone WHERE h.id = $2::int
   RETURNING h.accepted_by
 ), paged AS (

@@ -7,6 +7,7 @@ WITH here AS MATERIALIZED (
   FROM outbox.whereabouts()
 ), was AS MATERIALIZED (
   SELECT h.*, (SELECT b.doubted_before FROM outbox.history b WHERE b.id < h.id ORDER BY b.id DESC LIMIT 1) AS of_earlier,
+    (SELECT b.doubted_through FROM outbox.history b WHERE b.id < h.id ORDER BY b.id DESC LIMIT 1) AS through_earlier,
     CASE WHEN h.id < $1::int THEN 'the database forgot a change of its history'
          WHEN h.table_oid <> h.tableoid OR h.database_oid <> here.database_oid THEN 'the database is a copy'
          WHEN h.system_identifier <> here.system_identifier THEN 'another system identifier'
@@ -16,7 +17,7 @@ WITH here AS MATERIALIZED (
     END AS differs
   FROM here, (SELECT *, tableoid FROM outbox.history ORDER BY id DESC LIMIT 1) h
 ), resumes AS MATERIALIZED (
-  SELECT id, coalesce(of_earlier, 0) AS doubted_before FROM was
+  SELECT id, coalesce(of_earlier, 0) AS doubted_before, coalesce(through_earlier, 0) AS doubted_through FROM was
   WHERE differs IS NULL AND accepted_by IS NULL AND NOT lost AND found > 0 AND pg_catalog.cardinality(awaited) = 0
     AND $3::boolean
 ), noted AS (
@@ -25,16 +26,18 @@ WITH here AS MATERIALIZED (
       system_identifier = coalesce(h.system_identifier, here.system_identifier), timeline = coalesce(h.timeline, here.timeline),
       accepted_by = CASE WHEN r.id IS NULL OR h.lost THEN h.accepted_by ELSE 'drainer' END,
       accepted_at = CASE WHEN r.id IS NULL OR h.lost THEN h.accepted_at ELSE clock_timestamp() END,
-      doubted_before = CASE WHEN r.id IS NULL OR h.lost THEN h.doubted_before ELSE r.doubted_before END
+      doubted_before = CASE WHEN r.id IS NULL OR h.lost THEN h.doubted_before ELSE r.doubted_before END,
+      doubted_through = CASE WHEN r.id IS NULL OR h.lost THEN h.doubted_through ELSE r.doubted_through END
   FROM here LEFT JOIN resumes r ON true
   -- a heartbeat waits for no other
   WHERE h.id = (SELECT o.id FROM outbox.history o WHERE o.id = (SELECT id FROM was WHERE differs IS NULL) FOR UPDATE SKIP LOCKED)
   RETURNING h.id, h.accepted_by
 ), begun AS (
-  INSERT INTO outbox.history (id, system_identifier, timeline, lsn, table_oid, database_oid, change, awaited, era, doubted_before, accepted_by, accepted_at)
+  INSERT INTO outbox.history (id, system_identifier, timeline, lsn, table_oid, database_oid, change, awaited, era, doubted_before, doubted_through, accepted_by, accepted_at)
   SELECT greatest(coalesce(was.id, 0), $1::int) + 1, here.system_identifier, here.timeline, here.lsn, 'outbox.history'::regclass, here.database_oid,
          cause, CASE WHEN cause IS NULL THEN '{}' ELSE ARRAY(SELECT worker_id FROM outbox.worker) END,
          coalesce(was.era, 0) + 1, CASE WHEN accepts IS NULL THEN coalesce(was.era, 0) + 1 ELSE coalesce(was.doubted_before, 0) END,
+         CASE WHEN accepts IS NULL THEN coalesce((SELECT max(i.id) FROM outbox.intent i), 0) ELSE coalesce(was.doubted_through, 0) END,
          accepts, CASE WHEN accepts IS NOT NULL THEN clock_timestamp() END
   FROM here LEFT JOIN was ON true
   CROSS JOIN LATERAL (SELECT CASE WHEN was.id IS NOT NULL THEN was.differs WHEN $1::int > 0 THEN 'the database forgot its history' END AS cause) c

@@ -1,9 +1,10 @@
--- $1 run, $2 operator, $3 reason. An undo that waits is not sent any more.
+-- $1 run, $2 operator, $3 reason. An undo that waits is not sent any more, unless it may have been applied.
 WITH resolved AS MATERIALIZED (
   SELECT $1::text AS agent_run_id WHERE outbox.operate_run($1::text, 'resolve_saga', $2::text, $3::text)
 ), withdrawn AS (
   DELETE FROM outbox.queue q USING outbox.intent u, resolved
   WHERE u.agent_run_id = resolved.agent_run_id AND u.compensates IS NOT NULL AND q.intent_id = u.id AND NOT q.maybe_applied
+    AND q.era >= coalesce((SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1), 0)
   RETURNING q.intent_id, q.attempt
 ), noted AS (
   INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, reason)

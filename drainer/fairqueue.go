@@ -6,33 +6,33 @@ import (
 	"sync"
 )
 
-// turns are the rows that were claimed and that no dispatcher has begun. Tenants take turns by their weights: in one
+// fairQueue holds the rows that were claimed and that no dispatcher has begun. Tenants take turns by their weights: in one
 // queue, the only row of a tenant would wait for all that was claimed of the others.
-type turns struct {
+type fairQueue struct {
 	mu    sync.Mutex
-	lines lines // of tenants that have rows
-	of    map[int16]*line
+	lines tenantHeap // of tenants that have rows
+	of    map[int16]*tenantQueue
 	now   float64 // whose turn it is
 	rows  int
-	spare *line // an empty one, to be used again
+	spare *tenantQueue // an empty one, to be used again
 }
 
-// line is one tenant's rows, in the order in which they were claimed.
-type line struct {
+// tenantQueue is one tenant's rows, in the order in which they were claimed.
+type tenantQueue struct {
 	rows  []*Row
 	begun int // that many of them were taken
 	turn  float64
 }
 
-func (t *turns) put(row *Row) {
+func (t *fairQueue) put(row *Row) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l, waits := t.of[row.Tenant]
 	if !waits {
 		if t.of == nil {
-			t.of = map[int16]*line{}
+			t.of = map[int16]*tenantQueue{}
 		}
-		l, t.spare = cmp.Or(t.spare, &line{}), nil
+		l, t.spare = cmp.Or(t.spare, &tenantQueue{}), nil
 		l.turn = t.now + row.turn()
 		t.of[row.Tenant] = l
 		heap.Push(&t.lines, l)
@@ -43,7 +43,7 @@ func (t *turns) put(row *Row) {
 
 // put moves the rows that wait to the front once most of the others were taken: under load a line never ends, and would
 // grow by every row that passes through it.
-func (l *line) put(row *Row) {
+func (l *tenantQueue) put(row *Row) {
 	if len(l.rows) == cap(l.rows) && 2*l.begun > len(l.rows) {
 		waiting := copy(l.rows, l.rows[l.begun:])
 		clear(l.rows[waiting:]) // payloads can be large
@@ -53,7 +53,7 @@ func (l *line) put(row *Row) {
 }
 
 // take is nil where no row waits.
-func (t *turns) take() *Row {
+func (t *fairQueue) take() *Row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.rows == 0 {
@@ -76,7 +76,7 @@ func (t *turns) take() *Row {
 	return row
 }
 
-func (t *turns) len() int {
+func (t *fairQueue) len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.rows
@@ -85,14 +85,14 @@ func (t *turns) len() int {
 // turn is how long a row's tenant waits for its next one, the longer the less it weighs.
 func (r *Row) turn() float64 { return 1 / float64(max(1, r.Weight)) }
 
-// lines are a heap: the one whose turn it is comes first.
-type lines []*line
+// tenantHeap is a heap: the tenant whose turn it is comes first.
+type tenantHeap []*tenantQueue
 
-func (l lines) Len() int           { return len(l) }
-func (l lines) Less(i, j int) bool { return l[i].turn < l[j].turn }
-func (l lines) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
-func (l *lines) Push(next any)     { *l = append(*l, next.(*line)) }
-func (l *lines) Pop() any {
+func (l tenantHeap) Len() int           { return len(l) }
+func (l tenantHeap) Less(i, j int) bool { return l[i].turn < l[j].turn }
+func (l tenantHeap) Swap(i, j int)      { l[i], l[j] = l[j], l[i] }
+func (l *tenantHeap) Push(next any)     { *l = append(*l, next.(*tenantQueue)) }
+func (l *tenantHeap) Pop() any {
 	last := (*l)[len(*l)-1]
 	*l = (*l)[:len(*l)-1]
 	return last
