@@ -97,8 +97,8 @@ clients-test: ## test the packages for Python, TypeScript and Go; what is not in
 	cd producer && $(GO) test -count 1 ./...
 	cd producer/tests && $(GO) test -count 1 ./...
 
-clients-live: ## run the tools for agents with the frameworks that $PYTHON has installed; say which it has not
-	PYTHON_TESTS='live_*.py' $(GO) test -count 1 -v -run TestThePythonPackage ./clients
+clients-live: ## test with the frameworks and database clients that $PYTHON and $NODE_PATH have; say which they have not
+	CLIENTS_LIVE=1 $(GO) test -count 1 -v -run 'TestThePythonPackage|TestTheTypeScriptPackage$$' ./clients
 
 clients-trixie: ## test the package for Python with the drivers of Debian trixie; needs root
 	PYTHON="$$(.ci/trixie-python.sh)" $(GO) test -count 1 -v -run Python ./clients

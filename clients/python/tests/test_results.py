@@ -54,8 +54,17 @@ class Results(world.Database):
             " SELECT %s, coalesce(max(attempt), 0) + 1, 'saga', 'test', %s, 'ref-1', '{\"n\": 1}', now()"
             " FROM outbox.attempt WHERE intent_id = %s", intent.id, status, intent.id)
 
+    def waits(self):
+        return len(results._waiters[world.AGENT]._waits) if world.AGENT in results._waiters else 0
 
-class TestResults(Results):
+    def backends(self):
+        """The connections that wait for this login."""
+        return {pid for (pid,) in self.admin(
+            "SELECT pid FROM pg_stat_activity WHERE usename = %s AND query LIKE '%%outbox.await(%%' AND pid <> pg_backend_pid()",
+            urlsplit(world.AGENT).username)}
+
+
+class TestAnswers(Results):
     def test_completed_has_the_response(self):
         intent = self.agent.act(tool="ok/act")
         done = box.wait(world.AGENT, intent, timeout=PATIENCE)
@@ -89,6 +98,12 @@ class TestResults(Results):
         self.assertEqual(box.wait(world.AGENT, intent, timeout=0.3), Pending(intent.id, "pending"))
         self.assertEqual(asyncio.run(box.result(world.AGENT, intent, timeout=0.3)), Pending(intent.id, "pending"))
         self.assertEqual(results._waiters[world.AGENT]._waits, set())
+
+    def test_a_wait_may_be_endless(self):
+        intent = self.agent.act()
+        self.settle(intent, "completed")
+        self.assertEqual(box.wait(world.AGENT, intent, timeout=float("inf")).status, "completed")
+        self.assertEqual(asyncio.run(box.result(world.AGENT, intent, timeout=float("inf"))).status, "completed")
 
     def test_what_was_rolled_back_is_told_at_once(self):
         kept = []
@@ -126,6 +141,30 @@ class TestResults(Results):
         with self.assertRaisesRegex(DrainerError, "await box.result"):
             asyncio.run(mistaken())
 
+    def test_what_a_database_cannot_be_asked_for_ends_no_other_wait(self):
+        intent = self.agent.act()
+        waiting = results.begin(world.AGENT, intent.id, None)
+        for wrong in ("5", None, 0, 2**63):
+            with self.assertRaisesRegex(TypeError, "pass the Intent"):
+                box.wait(world.AGENT, wrong, timeout=PATIENCE)
+        self.settle(intent, "completed")
+        self.assertEqual(waiting.future.result(PATIENCE).status, "completed")
+
+    def test_a_response_that_python_cannot_parse_is_text_and_ends_no_other_wait(self):
+        # Python 3.13 parses what is nested deeper than 3.11 does.
+        responses = {"deep": "[" * 4000 + "]" * 4000, "digits": "9" * 5000, "other": '{"n": 1}'}
+        waits = {}
+        for step, response in responses.items():
+            intent = self.agent.act(step=step)
+            self.settle(intent, "completed")
+            self.admin("UPDATE outbox.attempt SET response = CAST(%s AS jsonb) WHERE intent_id = %s", response, intent.id)
+            waits[step] = results.begin(world.AGENT, intent.id, None)
+        answers = {step: waiting.future.result(PATIENCE).response for step, waiting in waits.items()}
+        self.assertIn(type(answers.pop("deep")), (str, list))
+        self.assertEqual(answers, {"digits": responses["digits"], "other": {"n": 1}})
+
+
+class TestErrors(Results):
     def test_what_cannot_pass_is_raised_and_not_waited_for(self):
         with self.assertRaisesRegex(Exception, "password|authentication"):
             box.wait(world.AGENT.replace(urlsplit(world.AGENT).password, "wrong"), 1, timeout=PATIENCE)
@@ -168,6 +207,96 @@ class TestResults(Results):
             with self.assertRaisesRegex(DrainerError, "Mute"):
                 box.wait(connect, 1, timeout=PATIENCE)
 
+    def test_a_login_without_the_role_is_told_it(self):
+        intent = self.agent.act()
+        for driver in DRIVERS:
+            if world.missing((driver,)):
+                continue
+            results._waiters.clear()
+            with self.subTest(driver), only(driver), world.login("REVOKE outbox_agent FROM {}", "GRANT outbox_agent TO {}"):
+                waits = [results.begin(world.AGENT, intent.id, None) for _ in range(2)]
+                errors = [waiting.future.exception(PATIENCE) for waiting in waits]
+                for error in errors:
+                    self.assertIsInstance(error, NotAllowed)
+                    self.assertRegex(str(error), "lack the role outbox_agent.*GRANT outbox_agent TO.*permission denied")
+                    self.assertIsNotNone(error.__cause__)
+                self.assertIsNot(*errors)  # each thread raises one of its own
+                with self.assertRaises(NotAllowed):
+                    asyncio.run(box.result(world.AGENT, intent, timeout=PATIENCE))
+
+
+class TestOutages(Results):
+    def test_a_cut_connection_is_made_anew(self):
+        intent = self.agent.act()
+        waiting = results.begin(world.AGENT, intent.id, None)
+        login = urlsplit(world.AGENT).username
+        self.eventually(lambda: self.admin(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s AND query LIKE '%%outbox.await%%'", login))
+        self.settle(intent, "completed")
+        self.assertEqual(waiting.future.result(PATIENCE), Completed(intent.id, "ref-1", {"n": 1}))
+
+    def test_a_statement_that_is_stuck_is_given_up(self):
+        for driver in ("psycopg", "psycopg2"):
+            with self.subTest(driver), mock.patch.object(results, "STUCK", 0.3), mock.patch.dict(
+                sys.modules, {"psycopg": None} if driver == "psycopg2" else {},
+            ):
+                if lacking := world.missing((driver,)):
+                    self.skipTest(f"{lacking} is not installed")
+                results._waiters.clear()
+                intent = self.agent.act(step=driver)
+                with world.administrator() as holder:
+                    holder.execute("BEGIN; LOCK TABLE outbox.attempt IN ACCESS EXCLUSIVE MODE")
+                    waiting = results.begin(world.AGENT, intent.id, None)
+                    seen = set()
+                    self.eventually(lambda: seen.update(self.backends()) or len(seen) >= 3)
+                    holder.execute("COMMIT")
+                self.settle(intent, "completed")
+                self.assertEqual(waiting.future.result(PATIENCE).status, "completed")
+
+    def test_what_passes_is_waited_out_also_at_the_first_connection(self):
+        import psycopg2
+
+        class Refused(Exception):
+            sqlstate = ""
+
+        for state, what in (("53300", "too many connections"), ("25006", "a standby, which cannot listen")):
+            intent, tries = self.agent.act(step=what), []
+            self.settle(intent, "completed")
+
+            def connect(state=state, tries=tries):
+                tries.append(1)
+                if len(tries) == 1:
+                    refused = Refused()
+                    refused.sqlstate = state
+                    raise refused
+                return psycopg2.connect(world.AGENT)
+
+            with self.subTest(what):
+                self.assertEqual(box.wait(connect, intent, timeout=PATIENCE).status, "completed")
+
+    def test_an_outage_is_logged_once(self):
+        import psycopg2
+
+        class Refused(Exception):
+            sqlstate = "53300"
+
+        intent, tries = self.agent.act(), []
+        self.settle(intent, "completed")
+
+        def connect():
+            tries.append(1)
+            if len(tries) < 5:
+                raise Refused
+            return psycopg2.connect(world.AGENT)
+
+        with self.assertLogs("drainer", "WARNING") as logged:
+            self.assertEqual(box.wait(connect, intent, timeout=PATIENCE).status, "completed")
+        self.assertEqual(len(logged.output), 1, logged.output)
+
+
+class TestSharing(Results):
+    """One connection serves all waits of a process."""
+
     def test_a_thousand_awaits_share_one_connection(self):
         self.admin(
             "SELECT outbox.enqueue(%s, 'step-' || n, 'parked/charge', 'b', '{}') FROM generate_series(1, 1000) n", self.run_id)
@@ -188,64 +317,6 @@ class TestResults(Results):
         connections, answers = asyncio.run(awaited())
         self.assertLessEqual(connections, 2)
         self.assertEqual({type(answer) for answer in answers}, {Completed})
-
-    def test_a_cut_connection_is_made_anew(self):
-        intent = self.agent.act()
-        waiting = results.begin(world.AGENT, intent.id, None)
-        login = urlsplit(world.AGENT).username
-        self.eventually(lambda: self.admin(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s AND query LIKE '%%outbox.await%%'", login))
-        self.settle(intent, "completed")
-        self.assertEqual(waiting.future.result(PATIENCE), Completed(intent.id, "ref-1", {"n": 1}))
-
-    def test_a_statement_that_is_stuck_is_given_up(self):
-        def backends():
-            return {pid for (pid,) in self.admin(
-                "SELECT pid FROM pg_stat_activity WHERE query LIKE '%%outbox.await(%%' AND pid <> pg_backend_pid() AND usename = %s",
-                urlsplit(world.AGENT).username)}
-
-        for driver in ("psycopg", "psycopg2"):
-            with self.subTest(driver), mock.patch.object(results, "STUCK", 0.3), mock.patch.dict(
-                sys.modules, {"psycopg": None} if driver == "psycopg2" else {},
-            ):
-                if lacking := world.missing((driver,)):
-                    self.skipTest(f"{lacking} is not installed")
-                results._waiters.clear()
-                intent = self.agent.act(step=driver)
-                with world.administrator() as holder:
-                    holder.execute("BEGIN; LOCK TABLE outbox.attempt IN ACCESS EXCLUSIVE MODE")
-                    waiting = results.begin(world.AGENT, intent.id, None)
-                    seen = set()
-                    self.eventually(lambda: seen.update(backends()) or len(seen) >= 3)
-                    holder.execute("COMMIT")
-                self.settle(intent, "completed")
-                self.assertEqual(waiting.future.result(PATIENCE).status, "completed")
-
-    def waits(self):
-        return len(results._waiters[world.AGENT]._waits) if world.AGENT in results._waiters else 0
-
-    def backends(self):
-        """The connections that wait for this login."""
-        return {pid for (pid,) in self.admin(
-            "SELECT pid FROM pg_stat_activity WHERE usename = %s AND query LIKE '%%outbox.await(%%' AND pid <> pg_backend_pid()",
-            urlsplit(world.AGENT).username)}
-
-    def test_a_login_without_the_role_is_told_it(self):
-        intent = self.agent.act()
-        for driver in DRIVERS:
-            if world.missing((driver,)):
-                continue
-            results._waiters.clear()
-            with self.subTest(driver), only(driver), world.login("REVOKE outbox_agent FROM {}", "GRANT outbox_agent TO {}"):
-                waits = [results.begin(world.AGENT, intent.id, None) for _ in range(2)]
-                errors = [waiting.future.exception(PATIENCE) for waiting in waits]
-                for error in errors:
-                    self.assertIsInstance(error, NotAllowed)
-                    self.assertRegex(str(error), "lack the role outbox_agent.*GRANT outbox_agent TO.*permission denied")
-                    self.assertIsNotNone(error.__cause__)
-                self.assertIsNot(*errors)  # each thread raises one of its own
-                with self.assertRaises(NotAllowed):
-                    asyncio.run(box.result(world.AGENT, intent, timeout=PATIENCE))
 
     def test_many_threads_wait_over_one_connection(self):
         before = self.backends()
@@ -280,92 +351,6 @@ class TestResults(Results):
             with self.assertRaisesRegex(RuntimeError, "new thread"):
                 box.wait(world.AGENT, intent, timeout=PATIENCE)
         self.assertEqual(box.wait(world.AGENT, intent, timeout=PATIENCE).status, "completed")
-
-    def test_every_driver_can_wait(self):
-        for driver in WITH_ASYNCPG:
-            if world.missing((driver,)):
-                continue
-            results._waiters.clear()
-            intent = self.agent.act(step=driver)
-            self.settle(intent, "completed")
-            with self.subTest(driver), only(driver):
-                self.assertEqual(box.wait(world.AGENT, intent, timeout=PATIENCE), Completed(intent.id, "ref-1", {"n": 1}))
-                with self.assertRaisesRegex(NotCommitted, "not there"):
-                    box.wait(world.AGENT, dataclasses.replace(intent, id=4711_4711), timeout=PATIENCE)
-
-    def test_every_driver_hears_what_settles(self):
-        for driver in WITH_ASYNCPG:
-            if world.missing((driver,)):
-                continue
-            results._waiters.clear()
-            intent = self.agent.act(step="hears " + driver)
-            with self.subTest(driver):
-                with only(driver):
-                    link = results._connect(world.AGENT)
-                    link.listen()
-                while link.hears(0.05):
-                    pass  # of other tests' intents
-                self.settle(intent, "completed")
-                self.assertTrue(link.hears(PATIENCE))  # while it waits
-                self.settle(intent, "completed")
-                self.assertEqual(link.ask("SELECT {}", "1"), [("1",)])
-                self.assertTrue(link.hears(PATIENCE))  # or while it asks
-                link.close()
-
-    @unittest.skipUnless(world.POOLER, "no pgbouncer here")
-    def test_no_driver_listens_behind_a_pooler(self):
-        for driver in WITH_ASYNCPG:
-            if world.missing((driver,)):
-                continue
-            results._waiters.clear()
-            intent = self.agent.act(step=driver)
-            self.settle(intent, "completed")
-            with self.subTest(driver), only(driver):
-                link = results._connect(world.POOLER)
-                link.listen()
-                # The pooler has one session: what one client does there another one sees.
-                self.assertEqual(link.ask("SELECT count(*) FROM pg_listening_channels() WHERE CAST({} AS text) <> ''", "any"), [(0,)])
-                link.close()
-                self.assertEqual(box.wait(world.POOLER, intent, timeout=PATIENCE).status, "completed")
-
-    def test_what_settles_is_heard_and_not_waited_for(self):
-        intent = self.agent.act()
-        with mock.patch.object(results, "SLOWEST", 3600), mock.patch.object(results, "QUICKEST", 3600):
-            waiting = results.begin(world.AGENT, intent.id, None)
-            self.eventually(lambda: self.admin(
-                "SELECT 1 FROM pg_stat_activity WHERE usename = %s AND query LIKE '%%outbox.await(CAST%%' AND state = 'idle'",
-                urlsplit(world.AGENT).username))
-            self.settle(intent, "completed")
-            self.assertEqual(waiting.future.result(PATIENCE), Completed(intent.id, "ref-1", {"n": 1}))
-        results._waiters.clear()
-
-    def test_what_a_database_cannot_be_asked_for_ends_no_other_wait(self):
-        intent = self.agent.act()
-        waiting = results.begin(world.AGENT, intent.id, None)
-        for wrong in ("5", None, 0, 2**63):
-            with self.assertRaisesRegex(TypeError, "pass the Intent"):
-                box.wait(world.AGENT, wrong, timeout=PATIENCE)
-        self.settle(intent, "completed")
-        self.assertEqual(waiting.future.result(PATIENCE).status, "completed")
-
-    def test_a_response_that_python_cannot_parse_is_text_and_ends_no_other_wait(self):
-        # Python 3.13 parses what is nested deeper than 3.11 does.
-        responses = {"deep": "[" * 4000 + "]" * 4000, "digits": "9" * 5000, "other": '{"n": 1}'}
-        waits = {}
-        for step, response in responses.items():
-            intent = self.agent.act(step=step)
-            self.settle(intent, "completed")
-            self.admin("UPDATE outbox.attempt SET response = CAST(%s AS jsonb) WHERE intent_id = %s", response, intent.id)
-            waits[step] = results.begin(world.AGENT, intent.id, None)
-        answers = {step: waiting.future.result(PATIENCE).response for step, waiting in waits.items()}
-        self.assertIn(type(answers.pop("deep")), (str, list))
-        self.assertEqual(answers, {"digits": responses["digits"], "other": {"n": 1}})
-
-    def test_a_wait_may_be_endless(self):
-        intent = self.agent.act()
-        self.settle(intent, "completed")
-        self.assertEqual(box.wait(world.AGENT, intent, timeout=float("inf")).status, "completed")
-        self.assertEqual(asyncio.run(box.result(world.AGENT, intent, timeout=float("inf"))).status, "completed")
 
     def test_a_wait_that_is_cancelled_leaves_the_others(self):
         async def awaited(intent):
@@ -422,45 +407,138 @@ class TestResults(Results):
         self.settle(intents[1], "completed")
         self.assertEqual(waits[1].future.result(PATIENCE).status, "completed")
 
-    def test_what_passes_is_waited_out_also_at_the_first_connection(self):
-        import psycopg2
-
-        class Refused(Exception):
-            sqlstate = ""
-
-        for state, what in (("53300", "too many connections"), ("25006", "a standby, which cannot listen")):
-            intent, tries = self.agent.act(step=what), []
+    def test_a_connection_that_is_not_used_any_more_is_closed(self):
+        for driver in WITH_ASYNCPG:
+            if world.missing((driver,)):
+                continue
+            results._waiters.clear()
+            intent = self.agent.act(step=driver)
             self.settle(intent, "completed")
+            others = self.backends()
+            gc.disable()
+            self.addCleanup(gc.enable)
+            with self.subTest(driver), mock.patch.object(results, "IDLE", 0.5):
+                with only(driver):
+                    box.wait(world.AGENT, intent, timeout=PATIENCE)
+                self.eventually(lambda: not results._waiters)
+                self.eventually(lambda: not self.backends() - others)
+            gc.enable()
 
-            def connect(state=state, tries=tries):
-                tries.append(1)
-                if len(tries) == 1:
-                    refused = Refused()
-                    refused.sqlstate = state
-                    raise refused
-                return psycopg2.connect(world.AGENT)
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork here")
+    def test_a_child_leaves_the_parents_connection_alone(self):
+        for driver in DRIVERS:
+            if world.missing((driver,)):
+                continue
+            results._waiters.clear()
+            intent, childs = self.agent.act(step=driver), self.agent.act(step=driver + " of the child")
+            with self.subTest(driver), only(driver):
+                others = self.backends()
+                waiting = results.begin(world.AGENT, intent.id, None)
+                parents = self.eventually(lambda: self.backends() - others)
+                child = multiprocessing.get_context("fork").Process(target=wait_in_child, args=(childs.id,))
+                child.start()
+                self.eventually(lambda: not child.is_alive() or len(self.backends() - others) > 1)
+                self.assertEqual(len(self.backends() - others - parents), 1)  # of the child's own
+                self.settle(childs, "completed")
+                child.join(PATIENCE)
+                self.assertEqual(child.exitcode, 0)
+                self.assertFalse(waiting.future.done())
+                self.settle(intent, "completed")
+                self.assertEqual(waiting.future.result(PATIENCE).status, "completed")
+                self.assertLessEqual(parents, self.backends())  # the same one all the time
 
-            with self.subTest(what):
-                self.assertEqual(box.wait(connect, intent, timeout=PATIENCE).status, "completed")
-
-    def test_an_outage_is_logged_once(self):
-        import psycopg2
-
-        class Refused(Exception):
-            sqlstate = "53300"
-
-        intent, tries = self.agent.act(), []
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork here")
+    def test_a_forked_child_waits_by_itself(self):
+        intent = self.agent.act()
+        self.assertIsInstance(box.wait(world.AGENT, intent, timeout=0.2), Pending)
         self.settle(intent, "completed")
+        child = os.fork()
+        if child == 0:
+            answer = None
+            try:
+                answer = box.wait(world.AGENT, intent, timeout=PATIENCE)
+            finally:
+                os._exit(0 if isinstance(answer, Completed) else 1)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
 
-        def connect():
-            tries.append(1)
-            if len(tries) < 5:
-                raise Refused
-            return psycopg2.connect(world.AGENT)
 
-        with self.assertLogs("drainer", "WARNING") as logged:
-            self.assertEqual(box.wait(connect, intent, timeout=PATIENCE).status, "completed")
-        self.assertEqual(len(logged.output), 1, logged.output)
+class TestDrivers(Results):
+    def test_every_driver_can_wait(self):
+        for driver in WITH_ASYNCPG:
+            if world.missing((driver,)):
+                continue
+            results._waiters.clear()
+            intent = self.agent.act(step=driver)
+            self.settle(intent, "completed")
+            with self.subTest(driver), only(driver):
+                self.assertEqual(box.wait(world.AGENT, intent, timeout=PATIENCE), Completed(intent.id, "ref-1", {"n": 1}))
+                with self.assertRaisesRegex(NotCommitted, "not there"):
+                    box.wait(world.AGENT, dataclasses.replace(intent, id=4711_4711), timeout=PATIENCE)
+
+    def test_every_driver_hears_what_settles(self):
+        for driver in WITH_ASYNCPG:
+            if world.missing((driver,)):
+                continue
+            results._waiters.clear()
+            intent = self.agent.act(step="hears " + driver)
+            with self.subTest(driver):
+                with only(driver):
+                    link = results._connect(world.AGENT)
+                    link.listen()
+                while link.hears(0.05):
+                    pass  # of other tests' intents
+                self.settle(intent, "completed")
+                self.assertTrue(link.hears(PATIENCE))  # while it waits
+                self.settle(intent, "completed")
+                self.assertEqual(link.ask("SELECT {}", "1"), [("1",)])
+                self.assertTrue(link.hears(PATIENCE))  # or while it asks
+                link.close()
+
+    @unittest.skipUnless(world.POOLER, "no pgbouncer here")
+    def test_no_driver_listens_behind_a_pooler(self):
+        for driver in WITH_ASYNCPG:
+            if world.missing((driver,)):
+                continue
+            results._waiters.clear()
+            intent = self.agent.act(step=driver)
+            self.settle(intent, "completed")
+            with self.subTest(driver), only(driver):
+                link = results._connect(world.POOLER)
+                link.listen()
+                # The pooler has one session: what one client does there another one sees.
+                self.assertEqual(link.ask("SELECT count(*) FROM pg_listening_channels() WHERE CAST({} AS text) <> ''", "any"), [(0,)])
+                link.close()
+                self.assertEqual(box.wait(world.POOLER, intent, timeout=PATIENCE).status, "completed")
+
+    @unittest.skipUnless(world.POOLER, "no pgbouncer here")
+    def test_a_function_of_psycopg_prepares_nothing_behind_a_pooler(self):
+        if lacking := world.missing(("psycopg",)):
+            self.skipTest(f"{lacking} is not installed")
+        import psycopg
+
+        intents = [self.agent.act(step=str(n)) for n in range(2)]
+        with mock.patch.object(results, "SLOWEST", 0.01), mock.patch.object(results, "QUICKEST", 0.01):
+            waits = [results.begin(lambda: psycopg.connect(world.POOLER), intent.id, None) for intent in intents]
+            with self.assertRaises(TimeoutError):
+                waits[0].future.result(1)  # some fifty looks each, over the one session of the pooler
+            for intent in intents:
+                self.settle(intent, "completed")
+            self.assertEqual([waiting.future.result(PATIENCE).status for waiting in waits], ["completed"] * 2)
+
+    def test_what_settles_is_heard_and_not_waited_for(self):
+        intent = self.agent.act()
+        with mock.patch.object(results, "SLOWEST", 3600), mock.patch.object(results, "QUICKEST", 3600):
+            waiting = results.begin(world.AGENT, intent.id, None)
+            self.eventually(lambda: self.admin(
+                "SELECT 1 FROM pg_stat_activity WHERE usename = %s AND query LIKE '%%outbox.await(CAST%%' AND state = 'idle'",
+                urlsplit(world.AGENT).username))
+            self.settle(intent, "completed")
+            self.assertEqual(waiting.future.result(PATIENCE), Completed(intent.id, "ref-1", {"n": 1}))
+        results._waiters.clear()
+
+
+class TestFunctions(Results):
+    """The program's own function opens the connection."""
 
     def test_a_function_may_open_the_connection(self):
         import psycopg2
@@ -568,38 +646,6 @@ class TestResults(Results):
         connect = functools.partial(psycopg.connect, world.AGENT, row_factory=args_row(lambda *columns: len(columns)))
         self.assertEqual(box.wait(connect, intent, timeout=PATIENCE).status, "completed")
 
-    def test_a_connection_that_is_not_used_any_more_is_closed(self):
-        for driver in WITH_ASYNCPG:
-            if world.missing((driver,)):
-                continue
-            results._waiters.clear()
-            intent = self.agent.act(step=driver)
-            self.settle(intent, "completed")
-            others = self.backends()
-            gc.disable()
-            self.addCleanup(gc.enable)
-            with self.subTest(driver), mock.patch.object(results, "IDLE", 0.5):
-                with only(driver):
-                    box.wait(world.AGENT, intent, timeout=PATIENCE)
-                self.eventually(lambda: not results._waiters)
-                self.eventually(lambda: not self.backends() - others)
-            gc.enable()
-
-    @unittest.skipUnless(world.POOLER, "no pgbouncer here")
-    def test_a_function_of_psycopg_prepares_nothing_behind_a_pooler(self):
-        if lacking := world.missing(("psycopg",)):
-            self.skipTest(f"{lacking} is not installed")
-        import psycopg
-
-        intents = [self.agent.act(step=str(n)) for n in range(2)]
-        with mock.patch.object(results, "SLOWEST", 0.01), mock.patch.object(results, "QUICKEST", 0.01):
-            waits = [results.begin(lambda: psycopg.connect(world.POOLER), intent.id, None) for intent in intents]
-            with self.assertRaises(TimeoutError):
-                waits[0].future.result(1)  # some fifty looks each, over the one session of the pooler
-            for intent in intents:
-                self.settle(intent, "completed")
-            self.assertEqual([waiting.future.result(PATIENCE).status for waiting in waits], ["completed"] * 2)
-
     def test_a_connection_of_psycopgs_pool_is_given_back(self):
         if lacking := world.missing(("psycopg_pool",)):
             self.skipTest(f"{lacking} is not installed")
@@ -610,43 +656,6 @@ class TestResults(Results):
                 box.wait(lambda: pool.getconn(), self.agent.act(), timeout=PATIENCE)
             with pool.connection(timeout=PATIENCE) as connection:
                 connection.execute("SELECT 1")
-
-    @unittest.skipUnless(hasattr(os, "fork"), "no fork here")
-    def test_a_child_leaves_the_parents_connection_alone(self):
-        for driver in DRIVERS:
-            if world.missing((driver,)):
-                continue
-            results._waiters.clear()
-            intent, childs = self.agent.act(step=driver), self.agent.act(step=driver + " of the child")
-            with self.subTest(driver), only(driver):
-                others = self.backends()
-                waiting = results.begin(world.AGENT, intent.id, None)
-                parents = self.eventually(lambda: self.backends() - others)
-                child = multiprocessing.get_context("fork").Process(target=wait_in_child, args=(childs.id,))
-                child.start()
-                self.eventually(lambda: not child.is_alive() or len(self.backends() - others) > 1)
-                self.assertEqual(len(self.backends() - others - parents), 1)  # of the child's own
-                self.settle(childs, "completed")
-                child.join(PATIENCE)
-                self.assertEqual(child.exitcode, 0)
-                self.assertFalse(waiting.future.done())
-                self.settle(intent, "completed")
-                self.assertEqual(waiting.future.result(PATIENCE).status, "completed")
-                self.assertLessEqual(parents, self.backends())  # the same one all the time
-
-    @unittest.skipUnless(hasattr(os, "fork"), "no fork here")
-    def test_a_forked_child_waits_by_itself(self):
-        intent = self.agent.act()
-        self.assertIsInstance(box.wait(world.AGENT, intent, timeout=0.2), Pending)
-        self.settle(intent, "completed")
-        child = os.fork()
-        if child == 0:
-            answer = None
-            try:
-                answer = box.wait(world.AGENT, intent, timeout=PATIENCE)
-            finally:
-                os._exit(0 if isinstance(answer, Completed) else 1)
-        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
 
 
 class TestALostAnswerToCommit(Results):

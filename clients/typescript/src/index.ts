@@ -489,7 +489,9 @@ export class Results {
         };
         const mine: Promise<() => void> = (async () => this.database.listen!(this.news, lost))();
         listening = mine;
-        mine.catch(lost);
+        // A look beside it would take one more client of the program's pool.
+        const begun = mine.then(() => {}, lost);
+        await Promise.race([begun, new Promise((wake) => setTimeout(wake, pause))]);
       }
       if (!fresh) {
         await new Promise<void>((resolve) => {

@@ -43,7 +43,7 @@ async function running(use, changed = {}) {
   const given = (changed) => ({ invoice: "invoice_442", amount: 1200, run, ...changed });
   try {
     await use({
-      admin, errors,
+      admin, errors, given, ways,
       ask: (tool, changed) => outboxServer(sdk, "billing", [tool], ways).instance.tools[0].handler(given(changed), {}),
       askOverMcp: (tool, changed) => {
         const added = {};
@@ -152,5 +152,39 @@ test("a tool use id is a step only where it is told", options, () => running(asy
   assert.throws(() => ask(tool), /outboxHook/);
   assert.deepEqual([(await counts())[0], errors.length], [2, 1]);
 }));
+
+const frameworks = {
+  "MCP SDK": ({ McpServer }, tool, ways) => {
+    const server = new McpServer({ name: "billing", version: "1.0.0" });
+    addToMcpServer(server, [tool], ways);
+    return server;
+  },
+  "Claude Agent SDK": (names, tool, ways) => outboxServer(names, "billing", [tool], ways).instance,
+};
+const live = ["zod", ...["server/mcp", "client/index", "inMemory"].map((name) => `@modelcontextprotocol/sdk/${name}.js`)];
+for (const [name, serve] of Object.entries(frameworks)) {
+  let names, { skip } = options;
+  try {
+    names = Object.assign({}, ...[...live, ...(name === "MCP SDK" ? [] : ["@anthropic-ai/claude-agent-sdk"])].map(require));
+  } catch (error) {
+    skip ||= String(error.message).split("\n")[0];
+  }
+  test(`live ${name}: a client finds the tool, and its calls are one intent`, { ...options, skip }, () => running(async ({ ways, given, counts }) => {
+    const { Client, InMemoryTransport, z } = names;
+    const server = serve(names, charge("parked/charge", { schema: { invoice: z.string(), amount: z.number(), run: z.string() } }), ways);
+    const client = new Client({ name: "agent", version: "1.0.0" });
+    const ends = InMemoryTransport.createLinkedPair();
+    await Promise.all([server.connect(ends[0]), client.connect(ends[1])]);
+    assert.deepEqual((await client.listTools()).tools.map((tool) => tool.name), ["charge"]);
+    const ask = async (changed) => {
+      const { content, isError = false } = await client.callTool({ name: "charge", arguments: given(changed) });
+      return { content, isError };
+    };
+    for (let n = 0; n < 2; n++) assert.deepEqual(await ask(), said(sentences.recorded));
+    assert.deepEqual(await ask({ amount: 9 }), said(sentences.key_taken, true));
+    assert.equal((await counts())[0], 1);
+    await client.close();
+  }));
+}
 
 test("a tool needs a description", () => assert.throws(() => charge("p/o", { description: " " }), /description/));

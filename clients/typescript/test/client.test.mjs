@@ -1,6 +1,6 @@
 // Against the installed package and a real Postgres, through node-postgres. The other
-// clients cannot be had everywhere: their adapters are tested with stand-ins, not checked against any
-// version of the library, each of which passes the statement on to node-postgres.
+// clients cannot be had everywhere: their adapters are tested with stand-ins, each of which passes the statement on to
+// node-postgres, and with the library itself where NODE_PATH has it.
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -151,6 +151,24 @@ test("a listener that is lost twice takes no later one along", async () => {
   assert.deepEqual([lost.length, stopped], [2, [2]]);
 });
 
+test("beginning to listen takes no second client of the pool", async () => {
+  let asked = 0, most = 0, settled = false;
+  const execute = async (text) => {
+    most = Math.max(most, ++asked);
+    await new Promise((wake) => setTimeout(wake, 20));
+    asked--;
+    return text.includes("outbox.await") ? (settled ? [{ intent_id: "1", status: "completed" }] : []) : [{ open: false }];
+  };
+  let listens;
+  const listening = new Promise((tell) => { listens = tell; });
+  const results = new Results({ execute, listen: async (heard) => { await execute(""); heard(); listens(); return () => {}; } });
+  const waits = [results.wait("1", { timeout: 60_000 }), results.wait("1", { timeout: 60_000 })]; // the second is news at once
+  await listening;
+  settled = true;
+  await Promise.all(waits);
+  assert.equal(most, 1);
+});
+
 test("a database whose listen throws is asked at intervals", async () => {
   let looks = 0;
   const results = new Results({
@@ -252,52 +270,83 @@ const record = () => agent(async (client) => {
   return recorded;
 });
 
-// Each adapter over a client that has its library's interface and speaks through node-postgres.
+const begun = (adapt) => async (client, use) => {
+  await client.query("BEGIN");
+  try {
+    const used = await use(adapt(client));
+    await client.query("COMMIT");
+    return used;
+  } catch (error) {
+    await client.query("ROLLBACK");
+    throw error;
+  }
+};
+// Each adapter in a transaction of a client that has its library's interface and speaks through node-postgres, and
+// outside of one.
 const adapters = {
-  fromPg: [(client) => fromPg(client), (client) => fromPg(client)],
-  fromPostgresJs: [
-    (client) => fromPostgresJs({ unsafe: async (text, values) => (await client.query(text, values)).rows, savepoint() {} }),
+  fromPg: [begun(fromPg), fromPg],
+  "fromPostgresJs, stand-in": [
+    begun((client) => fromPostgresJs({ unsafe: async (text, values) => (await client.query(text, values)).rows, savepoint() {} })),
     () => fromPostgresJs({ unsafe() {}, begin() {} }),
   ],
-  fromPrisma: [
-    (client) => fromPrisma({
+  "fromPrisma, stand-in": [
+    begun((client) => fromPrisma({
       $queryRawUnsafe: (text, ...values) => client.query(text, values).then((result) => result.rows, (error) => {
         throw Object.assign(new Error("Raw query failed."), { code: "P2010", meta: { code: error.code, message: error.message, detail: error.detail, hint: error.hint } });
       }),
-    }),
+    })),
     () => fromPrisma({ $queryRawUnsafe() {}, $transaction() {} }),
   ],
-  fromDrizzle: [
-    (client) => fromDrizzle({
+  "fromDrizzle, stand-in": [
+    begun((client) => fromDrizzle({
       execute: ({ text, values }) => client.query(text, values).catch((cause) => { throw new Error("Failed query", { cause }); }),
       rollback() {},
-    }, (strings, ...values) => ({ text: strings.raw.reduce((text, piece, at) => `${text}$${at}${piece}`), values })),
+    }, (strings, ...values) => ({ text: strings.raw.reduce((text, piece, at) => `${text}$${at}${piece}`), values }))),
     () => fromDrizzle({ execute() {} }, () => {}),
   ],
-  fromKysely: [
-    (client) => fromKysely({ executeQuery: ({ sql, parameters, query }) => (assert.equal(query.kind, "RawNode"), client.query(sql, parameters)), isTransaction: true }),
+  "fromKysely, stand-in": [
+    begun((client) => fromKysely({ executeQuery: ({ sql, parameters, query }) => (assert.equal(query.kind, "RawNode"), client.query(sql, parameters)), isTransaction: true })),
     () => fromKysely({ executeQuery() {}, isTransaction: false }),
   ],
 };
+const live = (name, adapter, ...modules) => {
+  try {
+    adapters[`live ${name}`] = adapter(...modules.map(require));
+  } catch (error) {
+    adapters[`live ${name}`] = String(error.message).split("\n")[0];
+  }
+};
+live("postgres.js", (postgres) => [
+  async (_, use) => {
+    const sql = postgres(process.env.DRAINER_TEST_AGENT);
+    return sql.begin((begun) => use(fromPostgresJs(begun))).finally(() => sql.end());
+  },
+  () => fromPostgresJs(postgres(process.env.DRAINER_TEST_AGENT)),
+], "postgres");
+live("Drizzle", ({ sql }, { drizzle }) => [
+  (client, use) => drizzle(client).transaction((tx) => use(fromDrizzle(tx, sql))),
+  (client) => fromDrizzle(drizzle(client), sql),
+], "drizzle-orm", "drizzle-orm/node-postgres");
+live("Kysely", ({ Kysely, PostgresDialect }) => {
+  const over = (client) => new Kysely({ dialect: new PostgresDialect({ pool: { connect: async () => Object.assign(client, { release() {} }), end() {} } }) });
+  return [
+    (client, use) => over(client).transaction().execute((trx) => use(fromKysely(trx))),
+    (client) => fromKysely(over(client)),
+  ];
+}, "kysely");
 
-for (const [name, [inside, outside]] of Object.entries(adapters)) {
-  test(`${name}: the intent commits once with the state, and what is refused leaves nothing`, options, () => agent(async (client) => {
+for (const [name, adapter] of Object.entries(adapters)) {
+  const [inside, outside] = adapter;
+  const skip = options.skip || (typeof adapter === "string" && adapter);
+  test(`${name}: the intent commits once with the state, and what is refused leaves nothing`, { ...options, skip }, () => agent(async (client) => {
     const run = randomUUID();
-    const act = async (changed, end = "COMMIT") => {
-      await client.query("BEGIN");
-      try {
-        await client.query("INSERT INTO agent_state (run) VALUES ($1)", [run]);
-        const recorded = await enqueue(inside(client), intent(run, changed));
-        await client.query(end);
-        return recorded;
-      } catch (error) {
-        await client.query("ROLLBACK");
-        throw error;
-      }
-    };
+    const act = (changed, end = (recorded) => recorded) => inside(client, async (database) => {
+      await database.execute("INSERT INTO agent_state (run) VALUES ($1)", [run]);
+      return end(await enqueue(database, intent(run, changed)));
+    });
     const counts = async () => Object.values((await admin(
       "SELECT (SELECT count(*) FROM agent_state WHERE run = $1)::int, (SELECT count(*) FROM outbox.intent WHERE agent_run_id = $1)::int AS intents", [run]))[0]);
-    await act({}, "ROLLBACK");
+    await assert.rejects(act({}, () => { throw new Error("rolled back"); }), /rolled back/);
     assert.deepEqual(await counts(), [0, 0]);
     const first = await act();
     assert.ok(first.created && first.key.startsWith("idem_v1_"));
