@@ -151,8 +151,9 @@ type intents struct {
 	Filter    operator.Filter   `json:"filter"`
 	Since     string            `json:"since,omitempty"` // as it was asked for
 	Until     string            `json:"until,omitempty"`
-	Below     int64             `json:"below"`   // of the next page; 0: there is none
-	Bounded   bool              `json:"bounded"` // older intents were not looked at
+	Below     int64             `json:"below"`           // of the next page; 0: there is none
+	Bounded   bool              `json:"bounded"`         // older intents were not looked at
+	Index     string            `json:"index,omitempty"` // the command that makes an index for this filter
 	Looked    int               `json:"-"`
 	Older     string            `json:"-"`
 	Form      []field           `json:"-"` // of the filter, for a change of all that match it
@@ -197,7 +198,7 @@ func readIntents(ctx context.Context, from *operator.Console, r *http.Request) (
 	if err != nil {
 		return nil, err
 	}
-	found.Intents, found.Below, found.Bounded = page.Intents, page.Below, page.Bounded
+	found.Intents, found.Below, found.Bounded, found.Index = page.Intents, page.Below, page.Bounded, page.Index
 	found.Filter.Since, found.Filter.Until = time.Time{}, time.Time{} // "2h" is another time on each look, and the page is the same
 	if page.Below != 0 {
 		found.Older = behind(r, "below", strconv.FormatInt(page.Below, 10))

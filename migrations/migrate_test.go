@@ -441,3 +441,81 @@ func buildWith(t *testing.T, contents map[string]string) string {
 	}
 	return program
 }
+
+func TestReferencesHaveAnIndexWhereTheOwnerAsksForOne(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	pool := drainertest.Connect(t, url)
+	change := func(wanted bool) []migrations.Migration {
+		t.Helper()
+		changed, err := migrations.References(t.Context(), wanted, url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return changed
+	}
+	assertIndex := func(exists, valid bool) {
+		t.Helper()
+		if e, v, err := migrations.HasReferences(t.Context(), pool); err != nil || e != exists || v != valid {
+			t.Errorf("it exists: %t, and is valid: %t (%v); want %t and %t", e, v, err, exists, valid)
+		}
+		all, err := migrations.Status(t.Context(), url)
+		if last := all[len(all)-1]; err != nil || (last.Set == migrations.SetOptional) != exists || exists && last.Applied != valid {
+			t.Errorf("the status ends with %+v (%v)", last, err)
+		}
+		if missing, newer, err := migrations.Compare(t.Context(), pool); err != nil || len(missing)+len(newer) > 0 {
+			t.Errorf("missing are %v, newer %v (%v)", missing, newer, err)
+		}
+	}
+	assertIndex(false, false)
+	if changed := change(false); len(changed) != 0 {
+		t.Errorf("dropping none changed %v", changed)
+	}
+
+	// An old transaction holds the build up. It is interrupted, and leaves half an index.
+	old := begin(t, pool)
+	drainertest.Exec(t, old, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT FROM outbox.attempt")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error)
+	go func() {
+		_, err := migrations.References(ctx, true, url)
+		ended <- err
+	}()
+	drainertest.Eventually(t, "the build waits", func() bool {
+		return drainertest.Value[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_progress_create_index WHERE datname = current_database() AND phase LIKE 'waiting%')")
+	})
+	// Agents and daemons go on meanwhile.
+	drainertest.Exec(t, pool, "SELECT outbox.enqueue('run', 'step', 'tool', 'scope', '{}')")
+	drainertest.Exec(t, pool, "INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, provider_ref) SELECT id, 1, 'w', 'completed', 'completed', 'ch_1' FROM outbox.intent")
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("an interrupted build reports no error")
+	}
+	commit(t, old)
+	drainertest.Eventually(t, "the server has stopped building", func() bool {
+		return !drainertest.Value[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_progress_create_index WHERE datname = current_database())")
+	})
+	assertIndex(true, false)
+
+	for range 2 { // what is half is dropped by either
+		if changed := change(true); len(changed) != 1 || !changed[0].Applied {
+			t.Errorf("creating it changed %v", changed)
+		}
+		assertIndex(true, true)
+		if changed := change(true); len(changed) != 0 {
+			t.Errorf("creating it again changed %v", changed)
+		}
+		if changed := change(false); len(changed) != 1 || changed[0].Applied {
+			t.Errorf("dropping it changed %v", changed)
+		}
+		assertIndex(false, false)
+	}
+	change(true)
+	if _, err := migrations.Down(t.Context(), url); err != nil {
+		t.Error(err)
+	}
+	if _, err := migrations.References(t.Context(), true, url); !errors.Is(err, migrations.ErrBehind) {
+		t.Errorf("without the schema: %v", err)
+	}
+}

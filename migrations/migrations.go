@@ -23,10 +23,11 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// The two sets of migrations that share the schema.
+// The two sets of migrations that share the schema, and what an owner may add to it.
 const (
-	SetOutbox = "outbox"
-	SetRiver  = "river"
+	SetOutbox   = "outbox"
+	SetRiver    = "river"
+	SetOptional = "optional"
 )
 
 // ErrBehind says that the database lacks migrations that this program needs.
@@ -34,7 +35,7 @@ var ErrBehind = errors.New("the schema is behind this program; run `drainer migr
 
 // Migration is one step of the schema.
 type Migration struct {
-	Set     string `json:"set"` // SetOutbox or SetRiver
+	Set     string `json:"set"` // SetOutbox, SetRiver or SetOptional
 	Version int64  `json:"version"`
 	Name    string `json:"name"`
 	Applied bool   `json:"applied"`
@@ -80,14 +81,77 @@ func Down(ctx context.Context, databaseURL string, logins ...BeforeConnect) ([]M
 }
 
 // Status lists every migration that this program knows, and whether the
-// database has it. It changes nothing.
+// database has it, and the optional index if it is there. It changes nothing.
 func Status(ctx context.Context, databaseURL string, logins ...BeforeConnect) ([]Migration, error) {
 	pool, err := connect(ctx, databaseURL, logins)
 	if err != nil {
 		return nil, err
 	}
 	defer pool.Close()
-	return status(ctx, pool)
+	all, err := status(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	exists, valid, err := HasReferences(ctx, pool)
+	if exists {
+		all = append(all, referencesIndex(valid))
+	}
+	return all, err
+}
+
+// HasReferences tells whether the index of providers' references exists, and whether it is whole: what
+// a failed build left behind serves no search.
+func HasReferences(ctx context.Context, db Querier) (exists, valid bool, err error) {
+	rows, _ := db.Query(ctx, "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('outbox.attempt_provider_ref'::text)::oid") // CollectRows returns the error too
+	found, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	if err != nil {
+		return false, false, fmt.Errorf("looking for the index of references: %w", err)
+	}
+	return len(found) > 0, len(found) > 0 && found[0], nil
+}
+
+func referencesIndex(applied bool) Migration {
+	return Migration{Set: SetOptional, Version: 1, Name: "references", Applied: applied}
+}
+
+// References builds the index of providers' references, or drops it, and returns it if that changed anything. It
+// blocks no writer, but waits until transactions that began earlier have ended.
+func References(ctx context.Context, wanted bool, databaseURL string, logins ...BeforeConnect) ([]Migration, error) {
+	pool, err := connect(ctx, databaseURL, logins)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	if err := Check(ctx, pool); err != nil {
+		return nil, err
+	}
+	lock, err := acquireLock(ctx, pool)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = lock.Rollback(context.WithoutCancel(ctx)) }()
+	exists, valid, err := HasReferences(ctx, pool)
+	if err != nil || (exists == wanted && valid == wanted) {
+		return nil, err
+	}
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the database: %w", err)
+	}
+	defer conn.Release()
+	statements := []string{"SET lock_timeout = 0", "SET statement_timeout = 0"}
+	if exists {
+		statements = append(statements, "DROP INDEX CONCURRENTLY outbox.attempt_provider_ref")
+	}
+	if wanted {
+		statements = append(statements, "CREATE INDEX CONCURRENTLY attempt_provider_ref ON outbox.attempt (provider_ref, intent_id) WHERE provider_ref IS NOT NULL")
+	}
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return nil, fmt.Errorf("changing the index of references; run this command again: %w", err)
+		}
+	}
+	return []Migration{referencesIndex(wanted)}, nil
 }
 
 // Check returns ErrBehind if the database lacks a migration. It takes two

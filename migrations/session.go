@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -59,6 +61,10 @@ func connect(ctx context.Context, databaseURL string, logins []BeforeConnect) (*
 	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	config.ConnConfig.RuntimeParams["search_path"] = "outbox, pg_temp" // goose looks for its table there
 	config.ConnConfig.RuntimeParams["lock_timeout"] = fmt.Sprint(lockTimeout.Milliseconds())
+	// Else the server would go on building an index after an interrupt, without the lock of migrations.
+	config.ConnConfig.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: lockTimeout}
+	}
 	config.BeforeConnect = func(ctx context.Context, next *pgx.ConnConfig) error {
 		for _, change := range logins {
 			if err := change(ctx, next); err != nil {

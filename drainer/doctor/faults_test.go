@@ -89,6 +89,10 @@ var faults = map[string]struct {
 		by("INSERT INTO outbox.goose_db_version (version_id, is_applied) VALUES (900, true)"),
 		Warning, "schema", "outbox 900", "upgrade this drainer",
 	},
+	"a build of the index of references failed": {
+		by("CREATE INDEX attempt_provider_ref ON outbox.attempt (provider_ref, intent_id); UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox.attempt_provider_ref'::regclass"),
+		Warning, "schema", "not whole", "drainer migrate references on",
+	},
 	"a table belongs to another role": {
 		by("GRANT CREATE ON SCHEMA outbox TO outbox_drainer; ALTER TABLE outbox.watermark OWNER TO outbox_drainer; REVOKE CREATE ON SCHEMA outbox FROM outbox_drainer"),
 		Warning, "ownership", "watermark", "OWNER TO",

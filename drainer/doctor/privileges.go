@@ -28,7 +28,14 @@ var schemaChecks = []check{
 		case len(newer) > 0:
 			return []Finding{warning("upgrade this drainer", "the schema has migrations that this drainer does not know: %s", list(newer))}, nil
 		}
-		return nil, nil
+		exists, valid, err := migrations.HasReferences(ctx, x.pool)
+		switch {
+		case err != nil || !exists:
+			return nil, err
+		case !valid:
+			return []Finding{warning("drainer migrate references on, or off, as the schema's owner", "the index of references is not whole, unless it is being built: it serves no search, and every write pays for it")}, nil
+		}
+		return []Finding{ok("every migration of drainer and of River is applied, and references have their index")}, nil
 	}},
 
 	{name: "ownership", look: ofTheSchema(each(`

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/agentoutbox/drainer/migrations"
 )
 
 // Filter narrows a listing; what is empty does not.
@@ -31,12 +33,16 @@ type Filter struct {
 // Page is a part of a listing, the newest intents first.
 type Page struct {
 	Intents []Intent
-	Below   int64 // where the next page begins; 0: this is the last one
-	Bounded bool  // older intents were not looked at, so the page may lack some
+	Below   int64  // where the next page begins; 0: this is the last one
+	Bounded bool   // older intents were not looked at, so the page may lack some
+	Index   string // the command that makes an index for this filter, where the listing is bounded for the lack of one
 }
 
 // MostLooked bounds the rows that a listing looks at, because no index serves most filters.
 const MostLooked = 100_000
+
+// IndexReferences is the command after which a provider's reference is found however old its intent is.
+const IndexReferences = "drainer migrate references on"
 
 // isDead leaves out an unknown whose lookup may still find the outcome, and
 // steps that a saga has settled which ended well. A step that is unknown then
@@ -60,11 +66,23 @@ const newestSQL = ` ORDER BY intent_id DESC LIMIT $10`
 // List returns the newest intents first.
 func (c *Console) List(ctx context.Context, filter Filter) (Page, error) {
 	list, last := statementsOf(filter)
-	below, lowest, bounded, err := c.bounds(ctx, filter, last)
+	look := []any{c.look - 1}
+	page := Page{}
+	if filter.Reference != "" && filter.Run == "" {
+		_, indexed, err := migrations.HasReferences(ctx, c.conn)
+		switch {
+		case err != nil:
+			return Page{}, fmt.Errorf("list intents: %w", err)
+		case indexed:
+			last, look = lookedSQL+`SELECT intent_id FROM outbox.attempt WHERE provider_ref = $4::text`+lastSQL, append(look, filter.Reference)
+		default:
+			page.Index = IndexReferences
+		}
+	}
+	below, lowest, bounded, err := c.bounds(ctx, filter, last, look)
 	if err != nil {
 		return Page{}, fmt.Errorf("list intents: %w", err)
 	}
-	page := Page{}
 	page.Intents, err = collect(ctx, c.conn, "list intents", pgx.RowToStructByPos[Intent], list, filter.Status, filter.Provider, filter.Run, filter.Tool, filter.Error,
 		orNull(filter.Since), orNull(filter.Until), below, lowest, filter.Limit+1, filter.Scope, filter.Reference, filter.Tenant)
 	if err != nil {
@@ -76,6 +94,9 @@ func (c *Console) List(ctx context.Context, filter Filter) (Page, error) {
 		page.Below = page.Intents[filter.Limit-1].IntentID
 	case bounded:
 		page.Below, page.Bounded = lowest, true
+	}
+	if !page.Bounded {
+		page.Index = ""
 	}
 	return page, nil
 }
@@ -147,7 +168,7 @@ const slack = 1000
 
 // bounds are the numbers between which a listing looks. Times become numbers, because intents
 // are numbered as they are enqueued. bounded says that MostLooked set the lower one.
-func (c *Console) bounds(ctx context.Context, filter Filter, lastSQL string) (below, lowest int64, bounded bool, err error) {
+func (c *Console) bounds(ctx context.Context, filter Filter, lastSQL string, look []any) (below, lowest int64, bounded bool, err error) {
 	below = filter.Below
 	if filter.Run != "" { // a run is small
 		return below, 0, false, nil
@@ -173,7 +194,7 @@ func (c *Console) bounds(ctx context.Context, filter Filter, lastSQL string) (be
 		return below, 0, false, nil
 	}
 	var last int64
-	err = c.conn.QueryRow(ctx, lastSQL, below, lowest, c.look-1).Scan(&last)
+	err = c.conn.QueryRow(ctx, lastSQL, append([]any{below, lowest}, look...)...).Scan(&last)
 	if err != nil || last == 0 {
 		return below, lowest, false, err
 	}
@@ -207,10 +228,11 @@ func (c *Console) firstAt(ctx context.Context, at time.Time) (int64, error) {
 
 // Found lists the runs and intents that a text of a log or of a provider leads to.
 type Found struct {
-	Runs    []string `json:"runs"`    // whose ids begin with it, in the order of their ids
-	Intents []Intent `json:"intents"` // it is their number, key, business scope or provider's reference; the newest first
-	Bounded bool     `json:"bounded"` // older intents were not looked at
-	More    bool     `json:"more"`    // there is more than the limit
+	Runs    []string `json:"runs"`            // whose ids begin with it, in the order of their ids
+	Intents []Intent `json:"intents"`         // it is their number, key, business scope or provider's reference; the newest first
+	Bounded bool     `json:"bounded"`         // older intents were not looked at
+	More    bool     `json:"more"`            // there is more than the limit
+	Index   string   `json:"index,omitempty"` // the command that makes an index of references; empty: there is one, or it is not needed
 }
 
 const (
@@ -224,11 +246,11 @@ const (
 
 	newestOfAllSQL = lookedSQL + `SELECT id AS intent_id FROM outbox.intent` + lastSQL
 
-	// An index on references and scopes would cost every row more than it is worth: these are
-	// asked for while they are new.
+	// An index on scopes would cost every row more than it is worth: they are asked for while they are new. So
+	// would one on references, which an owner can ask for.
 	namedSQL = `SELECT ` + statusColumns + ` FROM outbox.standing WHERE intent_id IN (
 			SELECT id FROM outbox.intent WHERE id = $1::bigint
-			UNION SELECT intent_id FROM outbox.attempt WHERE intent_id >= $2::bigint AND provider_ref = $3::text
+			UNION (SELECT DISTINCT intent_id FROM outbox.attempt WHERE intent_id >= $5::bigint AND provider_ref = $3::text ORDER BY intent_id DESC LIMIT $4::int)
 			UNION SELECT id FROM outbox.intent WHERE id >= $2::bigint AND business_scope = $3::text)
 		ORDER BY intent_id DESC LIMIT $4::int`
 
@@ -241,7 +263,7 @@ const (
 const keyPrefix = "idem_v1_"
 
 // Search looks where a text may stand: at the numbers of intents and at the ids of runs, by index;
-// at keys, scopes and references of the newest MostLooked intents.
+// at keys, scopes and references of the newest MostLooked intents, and at all references where they have an index.
 func (c *Console) Search(ctx context.Context, text string, limit int) (found Found, err error) {
 	if found.Runs, err = c.RunsFrom(ctx, text, limit+1); err != nil {
 		return found, err
@@ -257,7 +279,18 @@ func (c *Console) Search(ctx context.Context, text string, limit int) (found Fou
 		if err != nil {
 			id = math.MinInt64 // no intent's
 		}
-		statement, args = namedSQL, []any{id, lowest, text, limit + 1}
+		_, indexed, err := migrations.HasReferences(ctx, c.conn)
+		if err != nil {
+			return found, err
+		}
+		oldest := lowest // whose reference is looked at
+		switch {
+		case indexed:
+			oldest = 0
+		case found.Bounded:
+			found.Index = IndexReferences
+		}
+		statement, args = namedSQL, []any{id, lowest, text, limit + 1, oldest}
 	}
 	if found.Intents, err = collect(ctx, c.conn, "find intents", pgx.RowToStructByPos[Intent], statement, args...); err != nil {
 		return found, err

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/migrations"
 )
 
 // listed has six intents, enqueued an hour apart: 1 and 4 failed, 2 is unknown, 3 completed, 5 and 6 wait.
@@ -143,6 +144,78 @@ func TestPagesHoldEachIntentOnce(t *testing.T) {
 	}
 	if want := []int64{6, 5, 3, 2, 1}; !slices.Equal(seen, want) {
 		t.Errorf("got %v, want %v", seen, want)
+	}
+}
+
+// With its index a reference is found however old its intent is, and few rows are read. Without it a page names the command.
+func TestAReferenceIsFoundByItsIndexWhereThereIsOne(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		SELECT 'run-' || n, 'step', 'sim/act', 'scope', '{}' FROM generate_series(1, 5000) n`)
+	o.exec(`TRUNCATE outbox.queue`)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, provider_ref)
+		SELECT id, n, 'w', 'rejected', 'failed', CASE WHEN id % 100 = 0 THEN 'again' ELSE 'ref-' || id END FROM outbox.intent, generate_series(1, 2) n`)
+	o.exec(`VACUUM ANALYZE outbox.intent, outbox.attempt`)
+	console := o.console()
+	console.LookAtMost(10)
+	reference := operator.Filter{Reference: "ref-15", Limit: 3}
+	page, err := console.List(t.Context(), reference)
+	if err != nil || len(page.Intents) != 0 || !page.Bounded || page.Index != operator.IndexReferences {
+		t.Errorf("without an index: %+v, %v", page, err)
+	}
+	if found, err := console.Search(t.Context(), "ref-15", 3); err != nil || len(found.Intents) != 0 || found.Index != operator.IndexReferences {
+		t.Errorf("without an index the search finds %+v, %v", found, err)
+	}
+	if page, err := console.List(t.Context(), operator.Filter{Scope: "scope", Limit: 10}); err != nil || !page.Bounded || page.Index != "" {
+		t.Errorf("a filter that no index could serve: %+v, %v", page.Index, err)
+	}
+
+	if _, err := migrations.References(t.Context(), true, o.url); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		filter  operator.Filter
+		want    []int64
+		below   int64
+		bounded bool
+	}{
+		"one":                 {reference, []int64{15}, 0, false},
+		"one of a status":     {operator.Filter{Reference: "ref-15", Status: "completed", Limit: 3}, nil, 0, false},
+		"one that is dead":    {operator.Filter{Reference: "ref-15", Dead: true, Limit: 3}, []int64{15}, 0, false},
+		"one in a run":        {operator.Filter{Reference: "ref-15", Run: "run-15", Limit: 3}, []int64{15}, 0, false},
+		"none":                {operator.Filter{Reference: "ref", Limit: 3}, nil, 0, false},
+		"many":                {operator.Filter{Reference: "again", Limit: 3}, []int64{5000, 4900, 4800}, 4800, false},
+		"the next page":       {operator.Filter{Reference: "again", Below: 4800, Limit: 2}, []int64{4700, 4600}, 4600, false},
+		"more than the bound": {operator.Filter{Reference: "again", Status: "completed", Limit: 3}, nil, 4600, true},
+	} {
+		conn, err := pgx.Connect(t.Context(), o.url) // which has counted nothing yet
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(t.Context())
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		console := operator.Open(conn)
+		console.LookAtMost(10)
+		page, err := console.List(t.Context(), test.filter)
+		if err != nil || !slices.Equal(idsOf(page), test.want) || page.Below != test.below || page.Bounded != test.bounded || page.Index != "" {
+			t.Errorf("%s: %v of %+v, %v", name, idsOf(page), page, err)
+		}
+		var read int
+		if err := tx.QueryRow(t.Context(), `SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_user_tables WHERE relname IN ('intent', 'attempt')`).Scan(&read); err != nil || read > 250 {
+			t.Errorf("%s: %d rows were read: %v", name, read, err)
+		}
+	}
+	console = o.console()
+	console.LookAtMost(10)
+	if found, err := console.Search(t.Context(), "ref-15", 3); err != nil || len(found.Intents) != 1 || found.Intents[0].IntentID != 15 || found.Index != "" {
+		t.Errorf("the search finds %+v, %v", found, err)
+	}
+	if found, err := console.Search(t.Context(), "again", 3); err != nil || len(found.Intents) != 3 || found.Intents[0].IntentID != 5000 || !found.More {
+		t.Errorf("the search finds %+v, %v", found, err)
 	}
 }
 

@@ -37,8 +37,9 @@ func newIntentsList(options *options) *cobra.Command {
 		Short: "List intents, the newest first",
 		Long: `list shows the newest intents first, and at its end the command for the next page.
 
-It finds intents by run, and by every status but completed, wherever they are. For the
-rest it looks at the newest 100000, and says so if there are more.`,
+It finds intents by run, and by every status but completed, wherever they are; by a
+provider's reference, too, after "drainer migrate references on". For the rest it looks
+at the newest 100000, and says so if there are more.`,
 		Example: `  drainer intents list --dead
   drainer intents list --status unknown --provider stripe
   drainer intents list --tool stripe/create_charge --error timeout --since 2h
@@ -58,6 +59,9 @@ rest it looks at the newest 100000, and says so if there are more.`,
 				}
 				if page.Below != 0 {
 					options.printMore(command, strconv.FormatInt(page.Below, 10), page.Bounded)
+				}
+				if page.Index != "" {
+					fmt.Fprintf(command.ErrOrStderr(), "\n`%s` makes an index for references.\n", page.Index)
 				}
 				return nil
 			})

@@ -477,6 +477,22 @@ providers:
 	}
 }
 
+func TestTheOwnerGivesReferencesAnIndex(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	for _, step := range []struct{ command, want string }{
+		{"references on", "references"}, {"references on", "nothing to do\n"}, {"status", "references"}, {"references off", "references"}, {"references off", "nothing to do\n"},
+	} {
+		got := run(t, append(append([]string{"migrate"}, strings.Fields(step.command)...), "--database-url", url)...)
+		if got.code != exitOK || !strings.Contains(got.stdout, step.want) {
+			t.Errorf("%s: %+v", step.command, got)
+		}
+	}
+	if got := run(t, "migrate", "references", "please", "--database-url", url); got.code != exitUsage {
+		t.Errorf("neither on nor off: %+v", got)
+	}
+}
+
 func TestARefusedCommandNamesTheRoleThatIsMissing(t *testing.T) {
 	url, _ := stuck(t)
 	login := drainertest.Login(t, url, "outbox_drainer")
