@@ -143,7 +143,8 @@ type server struct {
 	places    chan struct{}
 	templates map[string]*template.Template
 	changes   changes
-	practice  practice
+
+	doctorCache doctorCache
 }
 
 // view holds the values that every template may use.

@@ -63,7 +63,7 @@ type overview struct {
 const late = 30 * time.Second
 
 func (s *server) readOverview(ctx context.Context, from *operator.Console, _ *http.Request) (any, error) {
-	now := overview{Findings: s.worries(ctx)}
+	now := overview{Findings: s.findings(ctx)}
 	var err error
 	if now.Overview, err = from.Overview(ctx); err != nil {
 		return nil, err
@@ -590,14 +590,14 @@ type diagnosis struct {
 // freshFor is how long a diagnosis is shown again: it takes connections, and a page asks every two seconds.
 const freshFor = time.Minute
 
-// practice has the last diagnosis. One request at a time examines.
-type practice struct {
+// doctorCache has the last diagnosis. One request at a time examines.
+type doctorCache struct {
 	examining sync.Mutex
 	last      atomic.Pointer[diagnosis]
 }
 
-func (p *practice) isFresh() bool {
-	last := p.last.Load()
+func (c *doctorCache) isFresh() bool {
+	last := c.last.Load()
 	return last != nil && time.Since(last.At) < freshFor
 }
 
@@ -605,14 +605,14 @@ func (s *server) diagnose(ctx context.Context) (diagnosis, error) {
 	if s.Doctor == nil {
 		return diagnosis{}, notFound("this console has no doctor")
 	}
-	s.practice.examining.Lock()
-	defer s.practice.examining.Unlock()
-	if !s.practice.isFresh() {
+	s.doctorCache.examining.Lock()
+	defer s.doctorCache.examining.Unlock()
+	if !s.doctorCache.isFresh() {
 		if err := s.examine(ctx); err != nil {
 			return diagnosis{}, err
 		}
 	}
-	return *s.practice.last.Load(), nil
+	return *s.doctorCache.last.Load(), nil
 }
 
 func (s *server) examine(ctx context.Context) error {
@@ -620,29 +620,29 @@ func (s *server) examine(ctx context.Context) error {
 	if err := ctx.Err(); err != nil { // it may have seen the end of the request
 		return err
 	}
-	s.practice.last.Store(&diagnosis{findings, time.Now().UTC()})
+	s.doctorCache.last.Store(&diagnosis{findings, time.Now().UTC()})
 	return nil
 }
 
-// worries are the problems and warnings of the last diagnosis. Where that is old another one begins, and no page waits for it.
-func (s *server) worries(ctx context.Context) []doctor.Finding {
-	if s.Doctor != nil && !s.practice.isFresh() && s.practice.examining.TryLock() {
+// findings are the problems and warnings of the last diagnosis. Where that is old another one begins, and no page waits for it.
+func (s *server) findings(ctx context.Context) []doctor.Finding {
+	if s.Doctor != nil && !s.doctorCache.isFresh() && s.doctorCache.examining.TryLock() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freshFor)
 		go func() {
-			defer s.practice.examining.Unlock()
+			defer s.doctorCache.examining.Unlock()
 			defer cancel()
 			_ = s.examine(ctx) // the next reader tries again
 		}()
 	}
-	worries := []doctor.Finding{}
-	if last := s.practice.last.Load(); last != nil {
+	found := []doctor.Finding{}
+	if last := s.doctorCache.last.Load(); last != nil {
 		for _, finding := range last.Findings {
 			if finding.Verdict == doctor.Problem || finding.Verdict == doctor.Warning {
-				worries = append(worries, finding)
+				found = append(found, finding)
 			}
 		}
 	}
-	return worries
+	return found
 }
 
 func (s *server) doctor(w http.ResponseWriter, r *http.Request) {
