@@ -627,7 +627,7 @@ func TestAnIntentSaysWhatARetryWouldDo(t *testing.T) {
 		}
 	}
 	drainertest.Exec(t, b.db, `UPDATE outbox.attempt SET status = 'unknown', outcome = 'ambiguous' WHERE intent_id = 2`)
-	if got := b.get("/intents/2"); !strings.Contains(got.text, "and without --config it is not known whether repeating it is safe") {
+	if got := b.get("/intents/2"); !strings.Contains(got.text, "and no configuration was given with --config, so it is not known whether repeating it is safe") {
 		t.Errorf("the page of an intent in doubt is\n%s", got.text)
 	}
 }

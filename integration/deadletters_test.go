@@ -93,7 +93,7 @@ func TestADeadLetterIsFoundAndRetriedUnderItsKey(t *testing.T) {
 	if len(dead) != 1 || dead[0].Status != "unknown" {
 		t.Fatalf("dead are %+v, want the unknown one", dead)
 	}
-	d.assertSays(1, "without --config it is not known", "intents", "retry", "1", "--reason", "provider is back")
+	d.assertSays(1, "no configuration was given with --config", "intents", "retry", "1", "--reason", "provider is back")
 	d.Run(0, "intents", "retry", "1", "--reason", "provider is back", "--config", d.config)
 	d.assertStatus("1", "pending")
 	d.drain()

@@ -285,7 +285,7 @@ func (r Retry) danger(s standing) string {
 		return ""
 	}
 	if r.PolicyOf == nil {
-		return "without --config it is not known whether repeating it is safe"
+		return "no configuration was given with --config, so it is not known whether repeating it is safe"
 	}
 	tool := dispatch.Tuple{ToolName: s.ToolName}
 	policy, known := r.PolicyOf(cmp.Or(s.Via, tool.Provider()), tool.Operation())

@@ -182,8 +182,10 @@ func (c consoleSetup) options(log *slog.Logger) (options console.Options, err er
 
 // consolePages opens a pool for each login. inForce is the configuration of this moment, empty where there is none.
 func consolePages(ctx context.Context, options console.Options, database, reading *pgpool.Database, inForce func() *standing) (pages http.Handler, closePools func(), err error) {
-	options.PolicyOf = func(provider, operation string) (dispatch.Policy, bool) {
-		return inForce().Policy(provider, operation)
+	if inForce().Config != nil {
+		options.PolicyOf = func(provider, operation string) (dispatch.Policy, bool) {
+			return inForce().Policy(provider, operation)
+		}
 	}
 	options.Preview = func(ctx context.Context, request dispatch.Request) (string, error) {
 		return preview(ctx, inForce().Config, request)
@@ -266,6 +268,9 @@ func settingsOf(at *standing) (all []console.Setting) {
 
 // preview takes the configuration's secrets out, too: a body may hold one, and so may the expression that an error names.
 func preview(ctx context.Context, loaded *config.Config, request dispatch.Request) (string, error) {
+	if loaded == nil {
+		return "", errors.New("the console was given no configuration: start it with --config")
+	}
 	provider, known := loaded.Provider(request.Tuple.Provider())
 	if !known {
 		return "", errors.New("the console's configuration has no such provider")

@@ -20,9 +20,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/agentoutbox/drainer/console"
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 // A page must not be read with a login that can change something.
@@ -41,6 +43,36 @@ func TestTheConsolesLoginForViewersCanOnlyRead(t *testing.T) {
 	root.SetErr(&said)
 	if code := execute(ctx, root, append(start, "${file:"+write(t, "url", viewer)+"}")); code != exitOK || !strings.Contains(said.String(), "The console is at") {
 		t.Errorf("%d: %s", code, said.String())
+	}
+}
+
+// A console that was given no configuration does not say that one lacks the tool.
+func TestAConsoleWithoutAConfigurationSaysSo(t *testing.T) {
+	t.Parallel()
+	databaseURL := drainertest.Database(t)
+	db := drainertest.Connect(t, databaseURL)
+	drainertest.Exec(t, db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('r', 's', 'sim/act', 'b', '{}')`)
+	drainertest.Exec(t, db, `DELETE FROM outbox.queue`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status) SELECT id, 1, 'w', now(), 'ambiguous', 'unknown' FROM outbox.intent`)
+	at := func(configuration *config.Config) string {
+		t.Helper()
+		database := pgpool.At(databaseURL)
+		pages, closePools, err := consolePages(t.Context(), console.Options{Log: slog.New(slog.DiscardHandler)}, database, database,
+			func() *standing { return &standing{Config: configuration} })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closePools()
+		answer := httptest.NewRecorder()
+		pages.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/intents/1", nil))
+		return answer.Body.String()
+	}
+	const none, lacking = "no configuration was given with --config", "the configuration does not know its tool"
+	if page := at(nil); !strings.Contains(page, none) || strings.Contains(page, lacking) {
+		t.Errorf("without a configuration the page is\n%s", page)
+	}
+	if page := at(&config.Config{}); !strings.Contains(page, lacking) || strings.Contains(page, none) {
+		t.Errorf("with one that lacks the tool the page is\n%s", page)
 	}
 }
 
