@@ -642,7 +642,7 @@ func TestIncidentsAndRollbacksAreReadPageByPage(t *testing.T) {
 		SELECT 'run ' || n, 'begun', now() - n * interval '1 min' FROM generate_series(1, $1::int) n`, rows)
 	b.login("bob-has-a-long-token-of-his-own-too")
 	for address, row := range map[string]*regexp.Regexp{
-		"/incidents?kind=compensation_failed&all=1": regexp.MustCompile(`href="/intents/(1\d\d\d)"`),
+		"/incidents?kind=compensation_failed&all=1": regexp.MustCompile(`<td class="n">(1\d\d\d)</td>\s*<td><small>the intent was pruned</small>`),
 		"/sagas?state=begun":                        regexp.MustCompile(`href="/runs/run%20(\d+)"`),
 	} {
 		seen, pages := map[string]bool{}, 0

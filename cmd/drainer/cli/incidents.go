@@ -190,7 +190,7 @@ func (o *options) printIncident(command *cobra.Command, console *operator.Consol
 		{"state", state(i.State)},
 		{"intent", i.IntentID},
 		{"run", i.AgentRunID},
-		{"tool", i.ToolName},
+		{"tool", cmp.Or(deref(i.ToolName), "not known: the intent was pruned")},
 		{"detail", i.Detail},
 		{"opened", i.OpenedAt},
 		{"times opened", i.Generation},
