@@ -131,7 +131,7 @@ func (i *instant) Type() string { return "time" }
 
 func timeFlags(command *cobra.Command, what string, since, until *time.Time) {
 	flags := command.Flags()
-	flags.Var(&instant{at: since}, "since", "only those "+what+" at this `time` or later: 2h, 7d, or 2026-01-31T15:04:05Z")
+	flags.Var(&instant{at: since}, "since", "only those "+what+" at this `time` or later: 2h, 7d, or 2026-01-31T15:04:05+01:00; a date without a zone is in this machine's")
 	flags.Var(&instant{at: until}, "until", "only those "+what+" before this `time`")
 }
 
