@@ -325,7 +325,7 @@ func TestEveryAlertAsksForWhatThereIs(t *testing.T) {
 	for _, rule := range rules(t) {
 		if _, name, recorded := strings.Cut(rule.Record, ":"); recorded {
 			name, _, _ = strings.Cut(name, ":")
-			metrics[name] = []string{"namespace", "job"}
+			metrics[name] = []string{"namespace", "job", "provider"}
 		}
 	}
 	for _, rule := range rules(t) {

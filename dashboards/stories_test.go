@@ -4,12 +4,17 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentoutbox/drainer/drainertest"
 )
@@ -82,95 +87,405 @@ func (a *alertmanager) ask(t *testing.T, method, path string, body, into any) er
 
 type postedAlert struct {
 	Labels map[string]string `json:"labels"`
+	EndsAt string            `json:"endsAt,omitempty"`
 }
 
-// heard is what each receiver hears of one installation: names of alerts, sorted.
-func (a *alertmanager) heard(t *testing.T, namespace string) (by map[string][]string, silent int) {
+// heard is what each receiver hears of one installation, as sorted names of alerts. What is
+// silent is that of no receiver.
+func (a *alertmanager) heard(t *testing.T, namespace string) map[string][]string {
 	t.Helper()
 	var listed []struct {
-		postedAlert
+		Labels    map[string]string
 		Status    struct{ State string }
 		Receivers []struct{ Name string }
 	}
 	if err := a.ask(t, http.MethodGet, `/api/v2/alerts?filter=namespace%3D%22`+namespace+`%22`, nil, &listed); err != nil {
 		t.Fatal(err)
 	}
-	by = map[string][]string{}
+	by := map[string][]string{}
 	for _, alert := range listed {
-		if alert.Status.State == "suppressed" {
-			silent++
-			continue
-		}
 		for _, receiver := range alert.Receivers {
+			if alert.Status.State == "suppressed" {
+				receiver.Name = ""
+			}
 			by[receiver.Name] = append(by[receiver.Name], alert.Labels["alertname"])
 		}
 	}
 	for _, names := range by {
 		slices.Sort(names)
 	}
-	return by, silent
+	return by
 }
 
-// What fires together when something breaks, and the one page that it is.
-func TestAnIncidentWakesAnEngineerOnce(t *testing.T) {
-	t.Parallel()
-	severities := map[string]string{}
-	for _, alert := range alerts(t) {
-		severities[alert.Alert] = alert.Labels.Severity
-	}
-	server := startAlertmanager(t)
-	for story, test := range map[string]struct {
-		fire, wakes, tickets string // names, with the provider where an alert has one
-	}{
-		"every replica is gone": {
-			fire:  "DrainerDown DrainerReplicaDown DrainerBatchesFailing DrainerDeliveriesLate DrainerOldestDueTooOld/stripe",
-			wakes: "DrainerDown",
+// A story is an incident, from its first minute to its last alert.
+type story struct {
+	minutes []int // of each of its phases; peace is before and after them
+	// series has a gauge's value in each phase, "_" where there is none, or a counter's increase a minute.
+	series map[string]string
+	// heard says who hears of it and when. From that minute on these alerts fire, those in
+	// parentheses in silence. Of the others the critical ones wake an engineer.
+	heard []string
+	wakes string // the one alert that does so, or none
+}
+
+const before, after = 400, 150 // minutes, counted from the begin of an incident
+
+var stories = map[string]story{
+	"every replica is gone for half an hour": {
+		minutes: []int{30, 2},
+		series: map[string]string{
+			`drainer_build_info{instance="a"}`:                                   "1 _ 1 1",
+			`up{instance="a"}`:                                                   "1 0 1 1",
+			`drainer_census_duration_seconds{instance="a"}`:                      "1 _ 1 1",
+			`drainer_outbox_due_rows{provider="stripe"}`:                         "0 _ 1800 0",
+			`drainer_outbox_oldest_due_age_seconds{provider="stripe"}`:           "0 _ 1800 0",
+			`drainer_claimed_rows_total{provider="stripe"}`:                      "+60 +0 +900 +60",
+			`drainer_delivery_latency_seconds_count{provider="stripe"}`:          "+60 +0 +900 +60",
+			`drainer_delivery_latency_seconds_bucket{provider="stripe",le="60"}`: "+60 +0 +0 +60",
 		},
-		"Postgres is away": {
-			fire: "DrainerBatchesFailing DrainerNotCounting DrainerLaneStalled/stripe DrainerLaneStalled/slack DrainerStalled/stripe " +
-				"DrainerDeliveriesLate DrainerJobsStuck DrainerIncidentUnpaged DrainerConfigReloadFailed",
-			wakes: "DrainerBatchesFailing", tickets: "DrainerConfigReloadFailed", // which another outage does not explain
+		heard: []string{
+			"2: DrainerDown",
+			"5: DrainerDown (DrainerReplicaDown)",
+			"35: DrainerDown",
+			"40:",
 		},
-		"dispatches to a provider hang": {
-			fire:  "DrainerStalled/stripe DrainerDeliveriesLate DrainerBacklog DrainerOldestDueTooOld/stripe DrainerBudgetSpent",
-			wakes: "DrainerStalled",
+		wakes: "DrainerDown",
+	},
+	"Postgres is away for half an hour": {
+		minutes: []int{30, 2},
+		series: map[string]string{
+			`drainer_build_info{instance="a"}`:                                   "1 1 1 1",
+			`drainer_census_duration_seconds{instance="a"}`:                      "1 _ 1 1",
+			`drainer_batch_failures_total{instance="a"}`:                         "+0 +6 +0 +0",
+			`drainer_lane_stalled{provider="stripe"}`:                            "0 1 0 0",
+			`drainer_oldest_job_age_seconds{kind="saga_advance"}`:                "0 _ 1800 0",
+			`drainer_page_look_age_seconds{instance="a"}`:                        "2 900 2 2",
+			`drainer_outbox_due_rows{provider="stripe"}`:                         "0 _ 1800 0",
+			`drainer_outbox_oldest_due_age_seconds{provider="stripe"}`:           "0 _ 1800 0",
+			`drainer_outbox_oldest_in_progress_age_seconds{provider="stripe"}`:   "1 _ 1800 1",
+			`drainer_provider_timeout_seconds{provider="stripe"}`:                "30 30 30 30",
+			`drainer_claimed_rows_total{provider="stripe"}`:                      "+60 +0 +900 +60",
+			`drainer_leases_lost_total{provider="stripe"}`:                       "+0 +0 +8 +0",
+			`drainer_delivery_latency_seconds_count{provider="stripe"}`:          "+60 +0 +900 +60",
+			`drainer_delivery_latency_seconds_bucket{provider="stripe",le="60"}`: "+60 +0 +0 +60",
 		},
-		"a provider is away, and will forget keys": {
-			fire:  "DrainerKeyTTLNear/stripe DrainerCircuitOpen/stripe DrainerOldestDueTooOld/stripe DrainerCircuitOpen/slack",
-			wakes: "DrainerKeyTTLNear", tickets: "DrainerCircuitOpen", // of the other provider
+		heard: []string{
+			"3: DrainerBatchesFailing (DrainerNotCounting)",
+			"5: DrainerBatchesFailing (DrainerNotCounting) (DrainerLaneStalled/stripe) (DrainerJobsStuck)",
+			"30: DrainerBatchesFailing (DrainerNotCounting) (DrainerLaneStalled/stripe) (DrainerJobsStuck) (DrainerLeasesLost/stripe)",
+			"31: DrainerBatchesFailing (DrainerNotCounting) (DrainerLaneStalled/stripe) (DrainerJobsStuck) (DrainerLeasesLost/stripe) (DrainerRowInProgressTooLong/stripe)",
+			"35: DrainerBatchesFailing (DrainerLaneStalled/stripe) (DrainerLeasesLost/stripe) (DrainerRowInProgressTooLong/stripe)",
+			"37: DrainerBatchesFailing (DrainerLaneStalled/stripe) (DrainerLeasesLost/stripe)",
+			"40: DrainerBatchesFailing (DrainerLeasesLost/stripe)",
+			"46:",
 		},
-		"the pager is away while an effect is in doubt": {
-			fire:  "DrainerIncidentUnpaged DrainerPagingFailing DrainerOutcomeUnknown DrainerIncidentUnacknowledged",
-			wakes: "DrainerIncidentUnpaged",
+		wakes: "DrainerBatchesFailing",
+	},
+	"a new password does not reach the daemon for twenty minutes": {
+		minutes: []int{20, 2},
+		series: map[string]string{
+			`drainer_build_info{instance="a"}`:                                   "1 1 1 1",
+			`drainer_census_duration_seconds{instance="a"}`:                      "1 _ 1 1",
+			`drainer_database_login_refused{instance="a"}`:                       "0 1 0 0",
+			`drainer_outbox_due_rows{provider="stripe"}`:                         "0 _ 1200 0",
+			`drainer_outbox_oldest_due_age_seconds{provider="stripe"}`:           "0 _ 1200 0",
+			`drainer_claimed_rows_total{provider="stripe"}`:                      "+60 +0 +600 +60",
+			`drainer_delivery_latency_seconds_count{provider="stripe"}`:          "+60 +0 +600 +60",
+			`drainer_delivery_latency_seconds_bucket{provider="stripe",le="60"}`: "+60 +0 +0 +60",
 		},
-		"a provider is away": {
-			fire:    "DrainerCircuitOpen/stripe DrainerOldestDueTooOld/stripe DrainerBacklog",
-			tickets: "DrainerBacklog DrainerCircuitOpen",
+		heard: []string{
+			"3: DrainerBatchesFailing (DrainerNotCounting)",
+			"5: DrainerBatchesFailing (DrainerNotCounting) (DrainerLoginRefused)",
+			"25: DrainerBatchesFailing (DrainerLoginRefused)",
+			"35:",
 		},
-	} {
-		namespace := strings.ReplaceAll(strings.ReplaceAll(story, " ", "-"), ",", "")
-		var posted []postedAlert
-		for _, fires := range strings.Fields(test.fire) {
-			name, provider, _ := strings.Cut(fires, "/")
-			if severities[name] == "" {
-				t.Fatalf("no alert is called %s", name)
-			}
-			labels := map[string]string{"alertname": name, "severity": severities[name], "namespace": namespace, "job": "drainer"}
-			if provider != "" {
-				labels["provider"] = provider
-			}
-			posted = append(posted, postedAlert{labels})
-		}
-		if err := server.ask(t, http.MethodPost, "/api/v2/alerts", posted, nil); err != nil {
+		wakes: "DrainerBatchesFailing",
+	},
+	"dispatches to a provider hang for half an hour": {
+		minutes: []int{30, 2},
+		series: map[string]string{
+			`drainer_outbox_due_rows{provider="stripe"}`:                         "0 1200 1800 0",
+			`drainer_outbox_oldest_due_age_seconds{provider="stripe"}`:           "0 1200 1800 0",
+			`drainer_claimed_rows_total{provider="stripe"}`:                      "+60 +0 +900 +60",
+			`drainer_delivery_latency_seconds_count{provider="stripe"}`:          "+60 +0 +900 +60",
+			`drainer_delivery_latency_seconds_bucket{provider="stripe",le="60"}`: "+60 +0 +0 +60",
+		},
+		heard: []string{
+			"5: DrainerBacklog DrainerOldestDueTooOld/stripe",
+			"14: DrainerStalled/stripe (DrainerBacklog) (DrainerOldestDueTooOld/stripe)",
+			"42: DrainerStalled/stripe",
+			"45:",
+		},
+		wakes: "DrainerStalled",
+	},
+	"a provider is away for forty minutes": {
+		minutes: []int{40, 2},
+		series: map[string]string{
+			`drainer_outbox_due_rows{provider="stripe"}`:                         "0 1500 2400 0",
+			`drainer_outbox_oldest_due_age_seconds{provider="stripe"}`:           "0 1200 2400 0",
+			`drainer_circuit_breaker_state{provider="stripe",state="closed"}`:    "1 0 1 1",
+			`drainer_claimed_rows_total{provider="stripe"}`:                      "+60 +0 +1200 +60",
+			`drainer_delivery_latency_seconds_count{provider="stripe"}`:          "+60 +0 +1200 +60",
+			`drainer_delivery_latency_seconds_bucket{provider="stripe",le="60"}`: "+60 +0 +0 +60",
+		},
+		heard: []string{
+			"5: DrainerBacklog DrainerOldestDueTooOld/stripe",
+			"15: DrainerBacklog DrainerCircuitOpen/stripe (DrainerOldestDueTooOld/stripe)",
+			"50: DrainerBacklog DrainerOldestDueTooOld/stripe",
+			"52:",
+		},
+	},
+	"a provider is away for ten minutes": {
+		minutes: []int{10, 2},
+		series: map[string]string{
+			`drainer_outbox_due_rows{provider="stripe"}`:                         "0 300 600 0",
+			`drainer_outbox_oldest_due_age_seconds{provider="stripe"}`:           "0 300 600 0",
+			`drainer_circuit_breaker_state{provider="stripe",state="closed"}`:    "1 0 1 1",
+			`drainer_claimed_rows_total{provider="stripe"}`:                      "+60 +0 +300 +60",
+			`drainer_delivery_latency_seconds_count{provider="stripe"}`:          "+60 +0 +300 +60",
+			`drainer_delivery_latency_seconds_bucket{provider="stripe",le="60"}`: "+60 +0 +0 +60",
+		},
+	},
+	"a provider is away and will forget keys, and another is away": {
+		minutes: []int{20, 20},
+		series: map[string]string{
+			`drainer_outbox_key_ttl_near_rows{provider="stripe"}`:             "0 0 3 0",
+			`drainer_outbox_oldest_due_age_seconds{provider="stripe"}`:        "0 900 1800 0",
+			`drainer_circuit_breaker_state{provider="stripe",state="closed"}`: "1 0 0 1",
+			`drainer_circuit_breaker_state{provider="slack",state="closed"}`:  "1 0 0 1",
+		},
+		heard: []string{
+			"5: DrainerOldestDueTooOld/stripe",
+			"15: DrainerCircuitOpen/slack DrainerCircuitOpen/stripe (DrainerOldestDueTooOld/stripe)",
+			"20: DrainerKeyTTLNear/stripe DrainerCircuitOpen/slack (DrainerCircuitOpen/stripe) (DrainerOldestDueTooOld/stripe)",
+			"45: DrainerCircuitOpen/slack DrainerCircuitOpen/stripe (DrainerOldestDueTooOld/stripe)",
+			"50:",
+		},
+		wakes: "DrainerKeyTTLNear",
+	},
+	"a provider refuses everything": {
+		minutes: []int{30},
+		series: map[string]string{
+			`drainer_settled_total{provider="stripe",status="completed"}`: "+60 +0 +60",
+			`drainer_settled_total{provider="stripe",status="failed"}`:    "+0 +60 +0",
+		},
+		heard: []string{
+			"8: DrainerFailuresHigh/stripe",
+			"56:",
+		},
+		wakes: "DrainerFailuresHigh",
+	},
+	"a provider is slow": {
+		minutes: []int{60},
+		series: map[string]string{
+			`drainer_outbox_due_rows{provider="stripe"}`:                         "0 1500 0",
+			`drainer_outbox_oldest_due_age_seconds{provider="stripe"}`:           "0 400 0",
+			`drainer_claimed_rows_total{provider="stripe"}`:                      "+60 +60 +60",
+			`drainer_delivery_latency_seconds_count{provider="stripe"}`:          "+60 +60 +60",
+			`drainer_delivery_latency_seconds_bucket{provider="stripe",le="60"}`: "+60 +30 +60",
+		},
+		heard: []string{
+			"5: DrainerBacklog DrainerOldestDueTooOld/stripe",
+			"27: DrainerDeliveriesLate/stripe (DrainerBacklog) (DrainerOldestDueTooOld/stripe)",
+			"70: DrainerDeliveriesLate/stripe",
+			"101:",
+		},
+		wakes: "DrainerDeliveriesLate",
+	},
+	"the pager is away while an effect is in doubt": {
+		minutes: []int{5, 40},
+		series: map[string]string{
+			`drainer_incidents_open{kind="outcome_unknown"}`:                    "0 1 1 0",
+			`drainer_incidents_oldest_open_age_seconds{kind="outcome_unknown"}`: "0 150 1900 0",
+			`drainer_incidents_oldest_unpaged_age_seconds{instance="a"}`:        "0 150 900 0",
+			`drainer_pages_total{channel="pagerduty",outcome="unreachable"}`:    "+0 +1 +1 +0",
+			`drainer_pages_total{channel="pagerduty",outcome="delivered"}`:      "+0 +0 +0 +0",
+		},
+		heard: []string{
+			"0: DrainerOutcomeUnknown",
+			"5: DrainerOutcomeUnknown DrainerIncidentUnacknowledged DrainerPagingFailing",
+			"6: DrainerIncidentUnpaged (DrainerOutcomeUnknown) (DrainerIncidentUnacknowledged) (DrainerPagingFailing)",
+			"45: DrainerIncidentUnpaged (DrainerPagingFailing)",
+			"50: DrainerPagingFailing",
+			"64:",
+		},
+		wakes: "DrainerIncidentUnpaged",
+	},
+}
+
+// step is what changes in a minute of a story.
+type step struct {
+	minute int
+	fires  []string // names, with the provider where an alert has one
+	silent map[string]bool
+}
+
+func (s story) steps(t *testing.T) (steps []step) {
+	t.Helper()
+	for _, line := range s.heard {
+		words := strings.Fields(line)
+		minute, err := strconv.Atoi(strings.TrimSuffix(words[0], ":"))
+		if err != nil {
 			t.Fatal(err)
 		}
-		var by map[string][]string
-		drainertest.Eventually(t, story+": "+test.wakes+" wakes, and "+test.tickets+" are tickets", func() bool {
-			var silent int
-			by, silent = server.heard(t, namespace)
-			return slices.Equal(by["on-call"], strings.Fields(test.wakes)) && slices.Equal(by["tickets"], strings.Fields(test.tickets)) &&
-				silent+len(by["on-call"])+len(by["tickets"]) == len(posted)
-		})
-		t.Logf("%s: %d alerts fire; woken by %v; tickets %v", story, len(posted), by["on-call"], by["tickets"])
+		now := step{minute: minute, silent: map[string]bool{}}
+		for _, word := range words[1:] {
+			alert := strings.Trim(word, "()")
+			now.fires, now.silent[alert] = append(now.fires, alert), alert != word
+		}
+		steps = append(steps, now)
 	}
+	return steps
+}
+
+// ruleTest has promtool check what fires in each minute of the stories, which have a namespace each.
+func ruleTest(t *testing.T, rules string) string {
+	t.Helper()
+	var text strings.Builder
+	fmt.Fprintf(&text, "rule_files: [%s]\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n", rules)
+	var fires [after]string
+	for name, s := range stories {
+		minutes := slices.Concat([]int{before}, s.minutes, []int{after})
+		for series, phases := range s.series {
+			fmt.Fprintf(&text, `      - {series: '%s', values: '`, strings.Replace(series, "{", fmt.Sprintf(`{namespace="%s",job="drainer",`, namespaceOf(name)), 1))
+			total := 0
+			for i, value := range strings.Fields(phases) {
+				rest := minutes[i] - 1
+				if increase, counts := strings.CutPrefix(value, "+"); counts {
+					each, err := strconv.Atoi(increase)
+					if err != nil {
+						t.Fatal(err)
+					}
+					fmt.Fprintf(&text, "%d+%dx%d ", total+each, each, rest)
+					total += each * minutes[i]
+				} else if value == "_" {
+					fmt.Fprintf(&text, "stale _x%d ", rest)
+				} else {
+					fmt.Fprintf(&text, "%sx%d ", value, rest)
+				}
+			}
+			text.WriteString("'}\n")
+		}
+		for steps := s.steps(t); len(steps) > 0; steps = steps[1:] {
+			end := after
+			if len(steps) > 1 {
+				end = steps[1].minute
+			}
+			for _, alert := range steps[0].fires {
+				alert, provider, has := strings.Cut(alert, "/")
+				if has {
+					provider = fmt.Sprintf(`, provider="%s"`, provider)
+				}
+				for minute := steps[0].minute; minute < end; minute++ {
+					fires[minute] += fmt.Sprintf(`{value: 1, labels: '{namespace="%s", alertname="%s"%s}'}, `, namespaceOf(name), alert, provider)
+				}
+			}
+		}
+	}
+	text.WriteString("    promql_expr_test:\n")
+	for minute, samples := range fires {
+		// DrainerBudgetSpent looks back further than a story goes.
+		fmt.Fprintf(&text, "      - {expr: 'group by (namespace, alertname, provider) (ALERTS{alertstate=\"firing\", alertname!=\"DrainerBudgetSpent\"})', eval_time: %dm, exp_samples: [%s]}\n",
+			before+minute, samples)
+	}
+	return text.String()
+}
+
+func namespaceOf(story string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(story, ",", ""), " ", "-")
+}
+
+// What each story's alerts say is asked of the shipped rules, and who hears of them of the
+// shipped routes: each of the alerts that wake is the one page of some story.
+func TestAnIncidentWakesAnEngineerOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long")
+	}
+	t.Parallel()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("no promtool here; install Debian's prometheus to see what fires")
+	}
+	server := startAlertmanager(t)
+	rules, err := filepath.Abs("alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "stories.yaml")
+	if err := os.WriteFile(file, []byte(ruleTest(t, rules)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if output, err := exec.CommandContext(t.Context(), promtool, "test", "rules", file).CombinedOutput(); err != nil {
+		t.Errorf("other alerts fire than the stories say: %v\n%s", err, output)
+	}
+	severities, sleeping := map[string]string{}, map[string]bool{}
+	for _, alert := range alerts(t) {
+		severities[alert.Alert] = alert.Labels.Severity
+		sleeping[alert.Alert] = alert.Labels.Severity == "critical"
+	}
+	for name, s := range stories {
+		if pages := server.tell(t, name, s, severities); !slices.Equal(pages, strings.Fields(s.wakes)) {
+			t.Errorf("%s: %v wake an engineer, want %q alone", name, pages, s.wakes)
+		}
+		delete(sleeping, s.wakes)
+	}
+	for alert, critical := range sleeping {
+		if critical {
+			t.Errorf("no story tells whom %s wakes", alert)
+		}
+	}
+}
+
+// tell has Alertmanager hear a story step by step, prints who is told when, and returns what wakes an engineer.
+func (a *alertmanager) tell(t *testing.T, name string, s story, severities map[string]string) (pages []string) {
+	t.Helper()
+	told := name
+	fired, heard := map[string]bool{}, map[string]bool{}
+	for _, now := range s.steps(t) {
+		var posted []postedAlert
+		post := func(alert, endsAt string) string {
+			alert, provider, _ := strings.Cut(alert, "/")
+			if severities[alert] == "" {
+				t.Fatalf("no alert is called %s", alert)
+			}
+			posted = append(posted, postedAlert{map[string]string{
+				"alertname": alert, "severity": severities[alert], "namespace": namespaceOf(name), "job": "drainer", "provider": provider,
+			}, endsAt})
+			return alert
+		}
+		for alert := range fired {
+			if !slices.Contains(now.fires, alert) {
+				post(alert, time.Now().Format(time.RFC3339Nano))
+			}
+		}
+		clear(fired)
+		want := map[string][]string{}
+		for _, alert := range now.fires {
+			fired[alert] = true
+			alertname, receiver := post(alert, ""), ""
+			if !now.silent[alert] {
+				receiver = map[string]string{"critical": "on-call", "warning": "tickets"}[severities[alertname]]
+			}
+			want[receiver] = append(want[receiver], alertname)
+			if receiver == "" || heard[alert] {
+				continue
+			}
+			heard[alert] = true
+			told += fmt.Sprintf("\n  minute %2d: %s for %s", now.minute, alert, receiver)
+			if receiver == "on-call" {
+				pages = append(pages, alertname)
+			}
+		}
+		for _, names := range want {
+			slices.Sort(names)
+		}
+		if err := a.ask(t, http.MethodPost, "/api/v2/alerts", posted, nil); err != nil {
+			t.Fatal(err)
+		}
+		drainertest.Eventually(t, fmt.Sprintf("%s, minute %d: receivers hear %v", name, now.minute, want), func() bool {
+			return maps.EqualFunc(a.heard(t, namespaceOf(name)), want, slices.Equal)
+		})
+	}
+	t.Log(told)
+	return pages
 }
