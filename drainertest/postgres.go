@@ -128,7 +128,7 @@ func (s *shared[S]) stop() {
 	}
 }
 
-const setUpTimeout = 5 * time.Minute
+const setUpTimeout = 10 * time.Minute
 
 // parameters suit many short-lived databases whose loss does not matter.
 var parameters = map[string]string{
@@ -162,14 +162,19 @@ func chooseServer(ctx context.Context) (server, error) {
 	if given := os.Getenv("TEST_DATABASE_URL"); given != "" {
 		return server{url: given, stop: func() error { return nil }}, nil
 	}
-	image, noImage := findImage(ctx)
-	if noImage == nil {
-		return startContainer(ctx, image)
+	image, noContainer := findImage(ctx)
+	if noContainer == nil {
+		contained, err := startContainer(ctx, image)
+		if err == nil {
+			return contained, nil
+		}
+		fmt.Fprintf(os.Stderr, "drainertest: %v; trying the Postgres installed on the machine\n", err)
+		noContainer = err
 	}
 	local, err := throwaway.Start(ctx, InMemory(), throwaway.WithSettings(parameters))
 	if err != nil {
 		return server{}, fmt.Errorf("no Postgres to test with; set TEST_DATABASE_URL, or start Docker, or install postgresql 15 or later:\n%w",
-			errors.Join(noImage, err))
+			errors.Join(noContainer, err))
 	}
 	return server{url: local.URL, stop: local.Stop}, nil
 }
@@ -179,10 +184,21 @@ func chooseServer(ctx context.Context) (server, error) {
 func InMemory() throwaway.Option {
 	const folder, least = "/dev/shm", 4 << 30
 	var room syscall.Statfs_t
-	if err := syscall.Statfs(folder, &room); err != nil || room.Bavail*uint64(room.Bsize) < least {
+	if err := syscall.Statfs(folder, &room); err != nil || room.Bavail*uint64(room.Bsize) < least || !hasMemory() {
 		return throwaway.In("") // where temporary files are
 	}
 	return throwaway.In(folder)
+}
+
+// hasMemory reports whether the machine can keep databases in memory beside the compiler and
+// tests with the race detector. What /dev/shm may hold says nothing of what is free.
+func hasMemory() bool {
+	const least = 6 << 20 // KiB
+	text, _ := os.ReadFile("/proc/meminfo")
+	_, after, _ := strings.Cut(string(text), "MemAvailable:")
+	var available int
+	_, err := fmt.Sscan(after, &available)
+	return err == nil && available >= least
 }
 
 func (s *server) createTemplate(ctx context.Context) error {
@@ -213,10 +229,10 @@ const (
 	defaultImage    = "postgres:17-alpine"
 	dockerTimeout   = 3 * time.Second // to answer at all
 	registryTimeout = 5 * time.Second // to answer at all
-	dataFolder      = "/pgdata"       // in memory: a container's disk is many times slower
+	dataFolder      = "/pgdata"
 	readyPoll       = 50 * time.Millisecond
-	readyTimeout    = time.Minute
-	dialTimeout     = time.Second
+	readyTimeout    = 5 * time.Minute // initdb and two starts, where every processor has other work
+	dialTimeout     = 5 * time.Second
 
 	// A container whose test binary was killed ends by itself after these
 	// seconds, and Docker removes it. That spares the reaper and its image.
@@ -233,10 +249,14 @@ func findImage(ctx context.Context) (string, error) {
 
 func startContainer(ctx context.Context, image string) (server, error) {
 	password := rand.Text()
+	inMemory := map[string]string{} // a container's disk is many times slower
+	if hasMemory() {
+		inMemory[dataFolder] = "rw"
+	}
 	postgres, err := testcontainers.Run(ctx, image,
 		testcontainers.WithExposedPorts("5432/tcp"),
 		testcontainers.WithEnv(map[string]string{"POSTGRES_PASSWORD": password, "PGDATA": dataFolder + "/data"}),
-		testcontainers.WithTmpfs(map[string]string{dataFolder: "rw"}),
+		testcontainers.WithTmpfs(inMemory),
 		testcontainers.WithEntrypoint("timeout", lifetime, "docker-entrypoint.sh"),
 		testcontainers.WithCmd(postgresCommand()...),
 		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) { host.AutoRemove = true }),

@@ -105,6 +105,31 @@ func AwaitBlocked(t testing.TB, db querier) {
 // Patience bounds every wait for a condition: far above what a slow machine needs.
 const Patience = 2 * time.Minute
 
+// Expiring is a context whose time is up when the test calls expire: once what must come
+// before has come, however long a slow machine takes for it.
+func Expiring(t testing.TB) (ctx context.Context, expire func()) {
+	e := expiring{t.Context(), make(chan struct{})}
+	expire = sync.OnceFunc(func() { close(e.up) })
+	t.Cleanup(expire)
+	return e, expire
+}
+
+type expiring struct {
+	context.Context
+	up chan struct{}
+}
+
+func (e expiring) Done() <-chan struct{} { return e.up }
+
+func (e expiring) Err() error {
+	select {
+	case <-e.up:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 // Eventually returns once the condition holds, and fails the test if it does
 // not within [Patience].
 func Eventually(t testing.TB, what string, condition func() bool) {

@@ -67,7 +67,7 @@ func (b *Broker) Control(t testing.TB, arguments ...string) {
 var sharedRabbitMQ = shared[*Broker]{name: "RabbitMQ", launch: startBroker, end: func(b *Broker) error { return b.process.stop() }}
 
 const (
-	brokerPatience = 3 * time.Minute // a start of an Erlang node takes seconds of processor time
+	brokerPatience = 10 * time.Minute // a start of an Erlang node takes seconds of processor time
 	brokerUser     = "drainer"
 	brokerPassword = "s3cret-of-the-broker"
 )

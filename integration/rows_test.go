@@ -87,35 +87,47 @@ const waits = `SELECT count(*) = 1 FROM outbox.provider WHERE name = 'sim' AND i
 
 func TestAnIdleLaneIsWokenByAnEnqueue(t *testing.T) {
 	t.Parallel()
-	const times = 15
+	const times, rounds = 15, 6
 	rig := harness.Plain(t, nil)
 	line := pgproxy.New(t, rig.URL)
 	with := setupOf(rig, dispatch.KeyIdempotent, patientLease)
 	with.DatabaseURL = line.Behind(t, rig.URL)
 	start(t, with)
-	delays := pickUps(rig, times)
-	drainertest.Eventually(t, "each enqueue of an idle lane notifies it", func() bool { return line.Notifications.Load() >= times })
-	// Polling alone would take 125 ms at the median.
-	if median := delays[len(delays)/2]; median > 90*time.Millisecond {
-		t.Errorf("the median pick-up took %s: polling found the rows", median)
+	// Polling alone takes 125 ms at the median, and what a slow machine adds it adds to both.
+	var woken, polled pickUps
+	for range rounds {
+		line.DropNotifications.Store(false)
+		woken.sample(rig, times)
+		line.DropNotifications.Store(true)
+		polled.sample(rig, times)
+		if woken.median() < polled.median()-60*time.Millisecond {
+			break
+		}
+	}
+	drainertest.Eventually(t, "each enqueue of an idle lane notifies it", func() bool { return int(line.Notifications.Load()) >= len(woken)+len(polled) })
+	if woken.median() >= polled.median()-60*time.Millisecond {
+		t.Errorf("the median pick-up took %s, and %s without notifications: polling found the rows", woken.median(), polled.median())
 	}
 }
 
-// pickUps enqueues rows one by one while the lane waits, and returns the
-// sorted times from commit to request.
-func pickUps(rig *harness.Rig, n int) (delays []time.Duration) {
+// pickUps are times from commit to request.
+type pickUps []time.Duration
+
+// sample enqueues rows one by one while the lane waits.
+func (p *pickUps) sample(rig *harness.Rig, n int) {
 	rig.T.Helper()
-	for i := range n {
-		rig.AwaitStatus("completed", i)
+	for range n {
+		done := rig.Provider.Ledger.Audit().TotalRequests()
+		rig.AwaitStatus("completed", done)
 		drainertest.Eventually(rig.T, "the lane waits for rows", func() bool { return harness.Stored[bool](rig, waits) })
-		rig.EnqueueSteps("sim/act", i, i+1)
+		rig.EnqueueSteps("sim/act", done, done+1)
 		committed := time.Now()
-		rig.AwaitRequests(i + 1)
-		delays = append(delays, time.Since(committed))
+		rig.AwaitRequests(done + 1)
+		*p = append(*p, time.Since(committed))
 	}
-	slices.Sort(delays)
-	return delays
 }
+
+func (p pickUps) median() time.Duration { return slices.Sorted(slices.Values(p))[len(p)/2] }
 
 // odd is an adapter that misbehaves at every tenth intent.
 type odd struct {

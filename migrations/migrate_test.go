@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -222,9 +221,20 @@ func TestAMigrationThatWaitsForAnotherSaysWhoThatIs(t *testing.T) {
 	pool := drainertest.Connect(t, url)
 	tx := begin(t, pool)
 	drainertest.Exec(t, tx, "SET LOCAL application_name = 'the other migration'; LOCK TABLE outbox.migration_lock IN SHARE UPDATE EXCLUSIVE MODE")
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	_, err := migrations.Up(ctx, url)
+	ctx, expire := drainertest.Expiring(t)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := migrations.Up(ctx, url)
+		failed <- err
+	}()
+	first, waits := "", func() string { // it waits in short steps, and one must have ended
+		return drainertest.Value[string](t, pool, `SELECT coalesce(max(query_start)::text, '') FROM pg_stat_activity
+			WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`)
+	}
+	drainertest.Eventually(t, "it waits", func() bool { first = waits(); return first != "" })
+	drainertest.Eventually(t, "it waits again", func() bool { now := waits(); return now != "" && now != first })
+	expire()
+	err := <-failed
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the other migration") || !strings.Contains(err.Error(), "pid ") {
 		t.Errorf("got %v, want that it gave up, and who holds the lock", err)
 	}

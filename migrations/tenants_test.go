@@ -378,7 +378,7 @@ func TestATenantsLimitsAreKept(t *testing.T) {
 			drainertest.Exec(t, w.acme, bulk, "first", c.fits)
 			for _, statement := range []string{callEnqueue, plainInsert} {
 				_, err := w.acme.Exec(t.Context(), statement, "r", statement, "noop/x", "b", `{"n": 1}`)
-				if sqlState(err) != "OB006" || !strings.Contains(err.Error(), c.figure) || !strings.Contains(hint(err), "Try again in ") {
+				if sqlState(err) != "OB006" || !strings.Contains(err.Error(), c.figure) || !strings.Contains(hint(err), "Try again in 1 s.") {
 					t.Errorf("%v (%s), want OB006 with %q, and when to come back", err, hint(err), c.figure)
 				}
 			}
@@ -439,7 +439,7 @@ func TestProducersOfALimitedTenantDoNotWaitForEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Rollback(t.Context()) }()
-	drainertest.Exec(t, other, "SET LOCAL lock_timeout = '10ms'")
+	drainertest.Exec(t, other, "SET LOCAL lock_timeout = '1min'")
 	drainertest.Exec(t, other, callEnqueue, "two", "1", "noop/x", "b", "{}")
 }
 
@@ -459,7 +459,7 @@ func TestAProducerMeetsNoLimitThatIsBeingLifted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = producer.Rollback(context.WithoutCancel(t.Context())) }()
-	drainertest.Exec(t, producer, "SET LOCAL lock_timeout = '10ms'")
+	drainertest.Exec(t, producer, "SET LOCAL lock_timeout = '1min'")
 	drainertest.Exec(t, producer, callEnqueue, "run", "1", "noop/x", "b", "{}")
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
@@ -230,22 +231,23 @@ func TestACancelledContextSendsNothing(t *testing.T) {
 
 func TestWhatWasSentWithoutAReadableAnswerIsAmbiguous(t *testing.T) {
 	t.Parallel()
-	reply := func(text string) func(net.Conn) {
-		return func(conn net.Conn) {
+	reply := func(text string) func(net.Conn, func()) {
+		return func(conn net.Conn, _ func()) {
 			_ = dispatchtest.ReadRequest(bufio.NewReader(conn))
 			_, _ = io.WriteString(conn, text)
 		}
 	}
-	hold := func(text string) func(net.Conn) {
-		return func(conn net.Conn) {
+	hold := func(text string) func(net.Conn, func()) {
+		return func(conn net.Conn, said func()) {
 			reader := bufio.NewReader(conn)
 			_ = dispatchtest.ReadRequest(reader)
 			_, _ = io.WriteString(conn, text)
+			said()
 			_, _ = io.Copy(io.Discard, reader)
 		}
 	}
 	for name, test := range map[string]struct {
-		serve func(net.Conn)
+		serve func(conn net.Conn, said func())
 		class string
 	}{
 		"no reply":           {hold(""), "timeout"},
@@ -261,11 +263,12 @@ func TestWhatWasSentWithoutAReadableAnswerIsAmbiguous(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := spec("http://"+dispatchtest.ServeConns(t, test.serve), "max_response_body: 1000", "{path: /}")
-			if test.class == "timeout" {
-				s.Timeout = 300 * time.Millisecond
+			ctx, said := drainertest.Expiring(t)
+			if test.class != "timeout" {
+				said = func() {}
 			}
-			got := newAdapter(t, s).Dispatch(t.Context(), request(`{}`))
+			address := dispatchtest.ServeConns(t, func(conn net.Conn) { test.serve(conn, said) })
+			got := newAdapter(t, spec("http://"+address, "max_response_body: 1000", "{path: /}")).Dispatch(ctx, request(`{}`))
 			dispatchtest.Expect(t, got, dispatch.Ambiguous, test.class)
 			if got.Response != nil && test.class != "malformed_body" {
 				t.Errorf("a body that was not read is stored: %.40s", got.Response)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestAStreamThatIsFullTakesItLater(t *testing.T) {
@@ -187,13 +188,15 @@ func TestAConnectionLostBeforeTheAcknowledgementLeavesDoubt(t *testing.T) {
 func TestAServerThatDoesNotGreetHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	silent := dispatchtest.ServeConns(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
-	adapter := newAdapter(t, spec("nats://"+silent, "", "subject: "+subject))
+	patient := spec("nats://"+silent, "", "subject: "+subject)
+	patient.Timeout = 2 * drainertest.Patience
+	adapter := newAdapter(t, patient)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	dispatchtest.Expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.NotSent, "timeout")
 	begin := time.Now()
 	_ = adapter.Close()
-	if took := time.Since(begin); took > 9*time.Second {
+	if took := time.Since(begin); took > drainertest.Patience {
 		t.Errorf("closed after %s", took)
 	}
 }

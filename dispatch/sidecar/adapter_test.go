@@ -24,6 +24,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol/protocoltest"
 	"github.com/agentoutbox/drainer/dispatch/sidecar"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/internal/child"
 )
 
@@ -377,13 +378,12 @@ func TestASidecarThatHangsLeavesDoubtOnce(t *testing.T) {
 	released := make(chan struct{})
 	hang := sync.OnceFunc(func() { close(released) })
 	t.Cleanup(hang)
-	desk.dispatch = func(http.ResponseWriter, string, []byte) { <-released }
+	ctx, expire := drainertest.Expiring(t)
+	desk.dispatch = func(http.ResponseWriter, string, []byte) { expire(); <-released }
 	adapter := newAdapter(t, spec(desk.socket(t), ""))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // the call must arrive before
-	defer cancel()
 	dispatchtest.Expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.Ambiguous, "timeout")
 	dispatchtest.Expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.NotSent, "timeout")
-	ctx, cancel = context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	dispatchtest.Expect(t, adapter.Dispatch(ctx, request(`{}`)), dispatch.NotSent, "cancelled")
 	hang()
