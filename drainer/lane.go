@@ -329,7 +329,7 @@ func (l *lane) ended(settle []Settlement) []int64 {
 func (l *lane) onClaimed(result claimResult) {
 	l.inFlight.claiming = without(l.inFlight.claiming, result.of)
 	if result.err != nil {
-		l.planner.claimFailed(result.of.claim)
+		l.planner.claimFailed(result.of.claim, time.Since(result.of.begunAt), time.Now())
 		l.claimFails = cmp.Or(l.claimFails, result.of.begunAt)
 		l.fail(result.err)
 		return

@@ -234,8 +234,8 @@ func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
 }
 
 // claimFailed asks for half of it next time: the link may be too slow for so much.
-func (p *planner) claimFailed(claim Claim) {
-	p.scan.restart()
+func (p *planner) claimFailed(claim Claim, took time.Duration, now time.Time) {
+	p.scan.failed(claim, took, now)
 	p.claimBytes = max(minClaimBytes, claim.Bytes/2)
 }
 

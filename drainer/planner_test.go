@@ -390,6 +390,9 @@ func TestAClaimThatFailsAsksForHalf(t *testing.T) {
 		for range 20 {
 			claim(batchTimeout, errAway)
 		}
+		if l.planner.scan.searchAt.Before(time.Now().Add(batchTimeout)) {
+			t.Error("a search that failed late is repeated beside due tenants before they had more of the time")
+		}
 		if asks := claim(0, nil); asks != minClaimBytes {
 			t.Errorf("in the end it asks for %d bytes, want %d", asks, minClaimBytes)
 		}

@@ -28,7 +28,7 @@ type scan struct {
 	tenants  []*tenant     // by their ids: all that are hungry, and of the others those that had rows last
 	searchAt time.Time     // when the next search may come, while one is hungry
 	searched bool          // the last claim did
-	plain    time.Duration // what the last claim took that did not search
+	plain    time.Duration // what a claim takes that does not search
 	gap      int           // which gap between the tenants the next search begins with
 	turn     int           // which of its parts comes first
 
@@ -68,6 +68,14 @@ func (s *scan) restart() {
 		t.fronts, t.credit, t.ahead = make([]front, 1), 0, ahead{}
 	}
 	s.lookRequested, s.nothing, s.held = true, false, false
+}
+
+// failed also spaces searches: one that fails late would be repeated after each claim that does not search.
+func (s *scan) failed(claim Claim, took time.Duration, now time.Time) {
+	s.restart()
+	if slices.ContainsFunc(claim.Parts, func(part Part) bool { return !part.isOfOne() }) {
+		s.spaceSearches(true, false, took, now)
+	}
 }
 
 // rescan allows the next look to be a full scan, however long the last one took. What a limit keeps may be kept for long,
@@ -237,11 +245,12 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 }
 
 // spaceSearches limits searches to a third of the time where they take long, as a claim without one shows: each reads the
-// dead index entries that a held snapshot keeps. One that found no room is tried again at once.
+// dead index entries that a held snapshot keeps. A single claim may also have carried other work, and counts as at most
+// twice what was known. A search that found no room is tried again at once.
 func (s *scan) spaceSearches(searched, cut bool, took time.Duration, now time.Time) {
 	switch next := now.Add(2 * (took - s.plain)); {
 	case !searched:
-		s.plain = took
+		s.plain = min(took, cmp.Or(2*s.plain, took))
 	case cut:
 		s.searchAt = time.Time{}
 	case next.After(s.searchAt):

@@ -945,6 +945,86 @@ func TestNoWorkersTogetherExceedATenantsLimitInFlight(t *testing.T) {
 	drainertest.AssertInvariant(t, o.db)
 }
 
+// A first limit counts what was claimed before it, beside other tenants' rows, and also what a claim takes that it meets.
+func TestAFirstLimitInFlightCountsWhatWasClaimedBefore(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.exec(`ALTER FUNCTION outbox.begin_limit SET lock_timeout = 0`) // a slow machine may take longer
+	o.ofTenant(200, 1, 40)
+	o.ofTenant(201, 1, 40)
+	var held []*drainer.Row
+	claim := func(limit, settle int) (found int) {
+		t.Helper()
+		batch := settling(dispatch.Completed, held[:settle]...)
+		held, batch.Finish = held[settle:], nil // a claim of both tenants stays
+		batch.Claims = []drainer.Claim{{Provider: "sim", Server: "sim", Limit: limit}}
+		for _, row := range o.batch(worker, batch).Claimed[0].Rows {
+			if row.Tenant == 200 {
+				held = append(held, row)
+				found++
+			}
+		}
+		return found
+	}
+	limit := func(most any) { o.exec(`UPDATE outbox.tenant SET max_in_flight = $1 WHERE tenant_id = 200`, most) }
+	for range 2 { // the second time the limit is lifted in between
+		if found := claim(8, 0); found != 4 {
+			t.Fatalf("claimed %d rows of the tenant, want half of the claim", found)
+		}
+		limit(3)
+		if found := claim(8, 0); found != 0 {
+			t.Errorf("claimed %d rows, %d are in flight, with a limit of 3", found, len(held))
+		}
+		if found := claim(8, 2); found != 1 || len(held) != 3 {
+			t.Errorf("claimed %d rows, %d are in flight, want one more than the two that a limit of 3 left", found, len(held))
+		}
+		claim(8, 3)
+		limit(nil)
+		claim(0, 3)
+	}
+
+	o.exec(`CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(29); RETURN NULL; END'`)
+	o.exec(`CREATE TRIGGER wait BEFORE INSERT ON outbox.claim FOR EACH STATEMENT EXECUTE FUNCTION wait()`)
+	gate, err := o.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	drainertest.Exec(t, gate, `SELECT pg_advisory_xact_lock(29)`)
+	var both sync.WaitGroup
+	var found atomic.Int64
+	begin := func() {
+		both.Go(func() {
+			reply, err := o.Commit(t.Context(), worker, drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Limit: 4, Parts: []drainer.Part{{First: 200, Last: 200, Limit: 4}}}}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			found.Add(int64(len(reply.Claimed[0].Rows)))
+		})
+	}
+	waiting := func(n int) bool {
+		return drainertest.Value[int](t, o.db, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`) == n
+	}
+	begin()
+	drainertest.AwaitBlocked(t, o.db)
+	var isSet atomic.Bool
+	both.Go(func() {
+		limit(4)
+		isSet.Store(true)
+	})
+	drainertest.Eventually(t, "the limit is set, or waits", func() bool { return isSet.Load() || waiting(2) })
+	begin()
+	drainertest.Eventually(t, "the second claim waits", func() bool { return isSet.Load() && waiting(2) || waiting(3) })
+	if err := gate.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	both.Wait()
+	if n := drainertest.Value[int64](t, o.db, heldOfTenant, 200); n != 4 || found.Load() != 4 {
+		t.Errorf("%d are in flight, %d of two claims that met the first limit, which is 4", n, found.Load())
+	}
+}
+
 // What is settled makes room in the same commit, at one provider and not at another.
 func TestATenantsLimitInFlightIsOfEachProvider(t *testing.T) {
 	t.Parallel()
@@ -1068,7 +1148,7 @@ func TestPartsOfATenantTakeTheRowsBetweenTheirPlaces(t *testing.T) {
 	if got := claim(later, first); !slices.Equal(got[0], all[10:20]) || !slices.Equal(got[1], all[:10]) {
 		t.Errorf("took %v", got)
 	}
-	o.exec(`UPDATE outbox.tenant SET max_in_flight = 25 WHERE tenant_id = 5`)
+	o.exec(`UPDATE outbox.tenant SET max_in_flight = 45 WHERE tenant_id = 5`) // 20 are in flight
 	first.Before = places[all[29]]
 	later.After = first.Before
 	if got := claim(later, first); len(got[0])+len(got[1]) > 25 || len(got[0]) != 10 || len(got[1]) != 0 {

@@ -23,7 +23,8 @@ CREATE TABLE outbox.tenant (
   max_bytes bigint CHECK (max_bytes > 0),  -- of payloads and headers in the queue
   max_rate  int CHECK (max_rate BETWEEN 1 AND 1000000),  -- intents in a second
   -- A limit of what is claimed of it; null: none.
-  max_in_flight int CHECK (max_in_flight > 0)  -- intents at once, at each provider
+  max_in_flight int CHECK (max_in_flight > 0),  -- intents at once, at each provider
+  limited_after bigint  -- no later claim may hold its rows and not name it; see outbox.begin_limit
 );
 
 -- Whose a run is, of those that took a step since there are tenants. The row goes with the last intent of its run.
@@ -138,20 +139,41 @@ CREATE INDEX claim_in_flight ON outbox.claim (tenant, provider) WHERE tenant IS 
 -- +goose StatementBegin
 -- How many more intents a provider's lane may claim of a tenant that has a limit in flight. Claims of one tenant take turns:
 -- one that comes before another has committed gets none, and waits for nothing. The function is volatile, so that its
--- count begins after the lock, and sees all who had it before. No agent can lock the row.
+-- count begins after the lock, and sees all who had it before. No agent can lock the row. Of a claim that is older than
+-- the limit, the intents tell whose they are.
 CREATE FUNCTION outbox.room_in_flight(lane text, own smallint) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   most int;
+  older bigint;
 BEGIN
-  SELECT max_in_flight INTO most FROM outbox.tenant WHERE tenant_id = own FOR NO KEY UPDATE SKIP LOCKED;
+  SELECT max_in_flight, limited_after INTO most, older FROM outbox.tenant WHERE tenant_id = own FOR NO KEY UPDATE SKIP LOCKED;
   RETURN coalesce(most - (SELECT count(*) FROM (
-    SELECT FROM outbox.claim c CROSS JOIN LATERAL unnest(c.intent_ids, c.attempts) AS r (intent_id, attempt)
-    WHERE c.tenant = own AND c.provider = split_part(lane, '/', 1)
+    SELECT FROM (
+      SELECT provider, intent_ids, attempts, tenant FROM outbox.claim WHERE tenant = own
+      UNION ALL
+      SELECT provider, intent_ids, attempts, NULL FROM outbox.claim WHERE tenant IS NULL AND claim_id <= older) c
+    CROSS JOIN LATERAL unnest(c.intent_ids, c.attempts) AS r (intent_id, attempt)
+    WHERE c.provider = split_part(lane, '/', 1)
       AND NOT EXISTS (SELECT FROM outbox.attempt a WHERE a.intent_id = r.intent_id AND a.attempt = r.attempt)
+      AND coalesce(c.tenant, (SELECT i.tenant FROM outbox.intent i WHERE i.id = r.intent_id)) = own
     LIMIT most) held), 0);
 END $$;
+
+-- Notes the newest claim that may have missed a tenant's first limit. Every batch of a daemon locks outbox.claim before it
+-- looks for limits: the lock waits for those that are under way, and later ones see the limit.
+CREATE FUNCTION outbox.begin_limit() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+BEGIN
+  LOCK TABLE outbox.claim IN SHARE ROW EXCLUSIVE MODE;
+  UPDATE outbox.tenant SET limited_after = (SELECT last_value FROM outbox.claim_claim_id_seq) WHERE tenant_id = NEW.tenant_id;
+  RETURN NULL;
+END $$;
 -- +goose StatementEnd
+
+-- Deferred, so that an owner's transaction that stays open keeps no daemon from claiming.
+CREATE CONSTRAINT TRIGGER begin_limit AFTER UPDATE OF max_in_flight ON outbox.tenant DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW WHEN (OLD.max_in_flight IS NULL AND NEW.max_in_flight IS NOT NULL) EXECUTE FUNCTION outbox.begin_limit();
 
 -- Append-only: what happened to each intent. The newest row is where it stands.
 CREATE TABLE outbox.attempt (
@@ -409,4 +431,4 @@ CREATE TABLE outbox.watermark (
 DROP TABLE outbox.history, outbox.wake_up, outbox.waiter, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.fingerprint_key, outbox.worker,
            outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.run, outbox.tenant, outbox.setting;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
-DROP FUNCTION outbox.reopen_incident, outbox.room_in_flight, outbox.queued_tenants, outbox.whereabouts;
+DROP FUNCTION outbox.reopen_incident, outbox.begin_limit, outbox.room_in_flight, outbox.queued_tenants, outbox.whereabouts;

@@ -19,7 +19,7 @@ import (
 )
 
 // Guards are the rules that keep the promises.
-type Guards uint8
+type Guards uint16
 
 // What the models can go without.
 const (
@@ -32,6 +32,8 @@ const (
 	// LocksTenant: who counts what is in flight keeps all others from counting, and the limit as it is, until its claim is
 	// committed.
 	LocksTenant
+	// WaitsForClaims: the first limit is committed after the claims that have not seen it, and counts them.
+	WaitsForClaims
 	// LooksAhead at every second claim, for rows of other runs.
 	LooksAhead
 	// TakesTheLast row that a look ahead read, so that the next look begins there.
@@ -169,6 +171,8 @@ type Limit struct{ Without Guards }
 // Tenant holds its counts in the database, and those that workers found there.
 type Tenant struct {
 	Most, InFlight uint8
+	Unlimited      bool
+	Unaware        [2]bool  // a worker claims, and has seen no limit
 	Counts         [2]bool  // a worker has counted, and not committed
 	Room           [2]uint8 // that it found
 }
@@ -180,7 +184,7 @@ func (m Limit) Explored() explore.Model[Tenant] {
 		Steps: m.steps,
 		Rests: func(t Tenant) bool { return t.InFlight == 0 },
 		Properties: []explore.Property[Tenant]{{Name: LimitIsKept, Holds: func(from Tenant, step explore.Step[Tenant]) bool {
-			return step.To.InFlight <= max(from.InFlight, step.To.Most) // a lower limit stops nothing
+			return step.To.Unlimited || step.To.InFlight <= max(from.InFlight, step.To.Most) // a lower limit stops nothing
 		}}},
 	}
 }
@@ -198,6 +202,13 @@ func (m Limit) steps(from Tenant) []explore.Step[Tenant] {
 				t.Counts[w], t.Room[w] = false, 0
 			})
 			n.Chance(name, "dies", func(t *Tenant) { t.Counts[w], t.Room[w] = false, 0 })
+		case from.Unaware[w]:
+			n.Add(name, "commits its claim", func(t *Tenant) { t.Unaware[w], t.InFlight = false, t.InFlight+1 })
+			n.Chance(name, "dies", func(t *Tenant) { t.Unaware[w] = false })
+		case from.Unlimited:
+			if from.InFlight < 3 {
+				n.Chance(name, "claims a row", func(t *Tenant) { t.Unaware[w] = true })
+			}
 		case !isLocked: // else it claims nothing of this tenant, and waits for nothing
 			n.Chance(name, "counts what is in flight", func(t *Tenant) {
 				t.Counts[w], t.Room[w] = true, t.Most-min(t.Most, t.InFlight)
@@ -209,6 +220,9 @@ func (m Limit) steps(from Tenant) []explore.Step[Tenant] {
 	}
 	if !isLocked {
 		n.Chance("the owner", "changes the limit", func(t *Tenant) { t.Most = 3 - t.Most })
+		if !from.Unlimited || from.Unaware == [2]bool{} || m.Without&WaitsForClaims != 0 {
+			n.Chance("the owner", "lifts the limit, or sets the first one", func(t *Tenant) { t.Unlimited = !t.Unlimited })
+		}
 	}
 	return n.Taken
 }

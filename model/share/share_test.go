@@ -32,6 +32,9 @@ func TestEachGuardKeepsAPromise(t *testing.T) {
 		"a lock of the tenant": func(t *testing.T, without string) {
 			explore.Breaks(t, share.Limit{Without: share.LocksTenant}.Explored(), without, share.LimitIsKept)
 		},
+		"a first limit that waits for claims": func(t *testing.T, without string) {
+			explore.Breaks(t, share.Limit{Without: share.WaitsForClaims}.Explored(), without, share.LimitIsKept)
+		},
 		"looks ahead": func(t *testing.T, without string) {
 			explore.Breaks(t, share.Runs{Without: share.LooksAhead}.Explored(), without, share.NoRunStarves)
 		},
