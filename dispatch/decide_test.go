@@ -1,8 +1,10 @@
 package dispatch_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -519,5 +521,59 @@ func (w *walk) promises(result dispatch.Result, decision dispatch.Decision) map[
 		"no retry before Retry-After":                     !actsAgain || (decision.Delay >= result.RetryAfter && decision.Delay >= 0),
 		"only a provider that can be asked is asked":      !decision.Lookup || (w.policy.Lookup != nil && decision.Status == unknown),
 		"a first lookup waits until all sends are over":   !decision.Lookup || w.history.Lookup || released || decision.Delay >= w.policy.Lookup.Margin,
+	}
+}
+
+func TestOnlyTheProvidersOwnTroubleCountsTowardsItsBreaker(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		result             dispatch.Result
+		overloaded, failed bool
+	}{
+		"it cannot be reached":             {dispatch.Result{Outcome: dispatch.NotSent}, true, true},
+		"it does not answer":               {dispatch.Result{Outcome: dispatch.Ambiguous}, false, true},
+		"it answers with an error":         {dispatch.Result{Outcome: dispatch.Ambiguous, HTTPStatus: 500}, false, true},
+		"its answer cannot be read":        {dispatch.Result{Outcome: dispatch.Ambiguous, HTTPStatus: 200}, false, false},
+		"it has no room":                   {dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 503}, true, true},
+		"it is overloaded":                 {dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 529}, true, true},
+		"it limits the caller":             {dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 429}, true, true},
+		"it refuses for now":               {dispatch.Result{Outcome: dispatch.Throttled}, true, true},
+		"it refuses this intent for now":   {dispatch.Result{Outcome: dispatch.Throttled, Healthy: true}, false, false},
+		"it answers without a status":      {dispatch.Result{Outcome: dispatch.Ambiguous, Healthy: true}, false, false},
+		"it refuses":                       {dispatch.Result{Outcome: dispatch.Rejected}, false, false},
+		"it is still at an earlier try":    {dispatch.Result{Outcome: dispatch.InFlight}, false, false},
+		"it takes it":                      {dispatch.Result{Outcome: dispatch.Completed}, false, false},
+		"it says that there is no such":    {dispatch.Result{Outcome: dispatch.Absent}, false, false},
+		"it was not sent":                  {dispatch.Result{Outcome: dispatch.Released}, false, false},
+		"it was refused here":              {dispatch.Result{Outcome: dispatch.NotSent, Unsent: true}, false, false},
+		"its worker died":                  {dispatch.Result{Outcome: dispatch.Lost}, false, false},
+		"out of reach, whatever it claims": {dispatch.Result{Outcome: dispatch.NotSent, Healthy: true}, true, true},
+	} {
+		if got := test.result.Failed(); got != test.failed {
+			t.Errorf("%s: counts against its operation %v", name, got)
+		}
+		if got := test.result.Overloaded(); got != test.overloaded {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestAnAdaptersNameIsTakenOnce(t *testing.T) {
+	t.Parallel()
+	registry, err := dispatch.NewRegistry(dispatch.Kind{Name: "smtp"}, dispatch.Kind{Name: "http"})
+	if err != nil || !slices.Equal(registry.Names(), []string{"http", "smtp"}) {
+		t.Errorf("%v, %v; want both, in alphabetical order", registry.Names(), err)
+	}
+	if _, err := dispatch.NewRegistry(dispatch.Kind{Name: "http"}, dispatch.Kind{Name: "http"}); err == nil {
+		t.Error("two adapters have one name")
+	}
+}
+
+func TestAToolsErrorNamesTheToolAndKeepsItsCause(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("path is missing")
+	var err error = &dispatch.ToolError{Operation: "charge", Err: cause}
+	if !errors.Is(err, cause) || err.Error() != "tool charge: path is missing" {
+		t.Errorf("%q, of its cause: %v", err, errors.Is(err, cause))
 	}
 }

@@ -1,4 +1,4 @@
-package upkeep_test
+package upkeep
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivertype"
 
-	"github.com/agentoutbox/drainer/compensations/upkeep"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { drainertest.Main(m) }
 
 const day = 24 * time.Hour
 
-var retention = upkeep.Retention{MaxRun: 95 * day, Tools: map[string]time.Duration{"noop/x": 90 * day, "noop/long": 900 * day, "noop/noop": 90 * day}}
+var retention = Retention{MaxRun: 95 * day, Tools: map[string]time.Duration{"noop/x": 90 * day, "noop/long": 900 * day, "noop/noop": 90 * day}}
 
 // outbox is a real one, with River beside it.
 type outbox struct {
@@ -73,16 +73,16 @@ func (o *outbox) counted(metric string) float64 {
 	return 0
 }
 
-func (o *outbox) upkeep() *upkeep.Upkeep {
+func (o *outbox) upkeep() *Upkeep {
 	o.t.Helper()
-	part, err := upkeep.New(o.db, retention, slog.New(slog.NewJSONHandler(o.log, nil)), o.metrics)
+	part, err := New(o.db, retention, slog.New(slog.NewJSONHandler(o.log, nil)), o.metrics)
 	if err != nil {
 		o.t.Fatal(err)
 	}
 	return part
 }
 
-func (o *outbox) run(part *upkeep.Upkeep) {
+func (o *outbox) run(part *Upkeep) {
 	o.t.Helper()
 	workers := river.NewWorkers()
 	part.Register(workers)
@@ -112,6 +112,13 @@ func (o *outbox) run(part *upkeep.Upkeep) {
 	}
 }
 
+// prune takes the slice of a job with that metadata.
+func prune(t *testing.T, part *Upkeep, metadata string) error {
+	t.Helper()
+	job := &river.Job[pruneArgs]{JobRow: &rivertype.JobRow{Metadata: []byte(metadata)}}
+	return (&pruneWorker{upkeep: part}).Work(t.Context(), job)
+}
+
 func TestTheLeaderPrunesSoonAfterItsStartUntilNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -138,7 +145,7 @@ func TestASliceGoesOnWhereTheLastOneEnded(t *testing.T) {
 	o.settled("noop/long", 0, 20)
 	o.settled("noop/x", 20, 40)
 	part := o.upkeep()
-	part.Hurry(3)
+	part.pace = pace{looks: 3, slice: time.Nanosecond}
 	o.run(part)
 	if left := o.count(`SELECT count(*) FROM outbox.intent`); left != 20 {
 		t.Errorf("%d intents are left, want the 20 that are kept for long", left)
@@ -164,10 +171,10 @@ func TestAReloadedRetentionCounts(t *testing.T) {
 	o := newOutbox(t)
 	o.settled("noop/long", 0, 20)
 	part := o.upkeep()
-	if _, err := part.Prepare(upkeep.Retention{MaxRun: day, Tools: map[string]time.Duration{"noop/long": time.Minute}}); !errors.Is(err, upkeep.ErrRetention) {
-		t.Errorf("got %v, want %v", err, upkeep.ErrRetention)
+	if _, err := part.Prepare(Retention{MaxRun: day, Tools: map[string]time.Duration{"noop/long": time.Minute}}); !errors.Is(err, ErrRetention) {
+		t.Errorf("got %v, want %v", err, ErrRetention)
 	}
-	use, err := part.Prepare(upkeep.Retention{MaxRun: 95 * day, Tools: map[string]time.Duration{"noop/long": 90 * day}})
+	use, err := part.Prepare(Retention{MaxRun: 95 * day, Tools: map[string]time.Duration{"noop/long": 90 * day}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,11 +187,11 @@ func TestAReloadedRetentionCounts(t *testing.T) {
 
 func TestARetentionThatForgetsAtOnceIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, short := range []upkeep.Retention{
+	for _, short := range []Retention{
 		{MaxRun: day, Tools: map[string]time.Duration{"noop/x": time.Minute}}, {MaxRun: time.Minute},
 	} {
-		if _, err := upkeep.New(nil, short, slog.Default(), prometheus.NewRegistry()); !errors.Is(err, upkeep.ErrRetention) {
-			t.Errorf("got %v, want %v", err, upkeep.ErrRetention)
+		if _, err := New(nil, short, slog.Default(), prometheus.NewRegistry()); !errors.Is(err, ErrRetention) {
+			t.Errorf("got %v, want %v", err, ErrRetention)
 		}
 	}
 }
@@ -211,18 +218,18 @@ func TestAPruneThatFailsSaysWhatFailed(t *testing.T) {
 	o := newOutbox(t)
 	o.settled("noop/x", 0, 20)
 	part := o.upkeep()
-	part.Hurry(3)
+	part.pace = pace{looks: 3, slice: time.Nanosecond}
 	for want, metadata := range map[string]string{
 		"read where the prune was: ": `{"output": "nowhere"}`,
 		"note where the prune is: ":  `{}`, // which takes a job of River's
 	} {
-		if err := part.Work(t.Context(), metadata); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if err := prune(t, part, metadata); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("with %s it says %v, want %q", metadata, err, want)
 		}
 	}
 	o.exec(`ALTER FUNCTION outbox.prune RENAME TO away`)
 	before := o.count(`SELECT count(*) FROM outbox.intent`)
-	if err := part.Work(t.Context(), `{}`); err == nil || !strings.HasPrefix(err.Error(), "prune: ") {
+	if err := prune(t, part, `{}`); err == nil || !strings.HasPrefix(err.Error(), "prune: ") {
 		t.Errorf("it says %v, want that it could not prune", err)
 	}
 	if left := o.count(`SELECT count(*) FROM outbox.intent`); left != before {
@@ -235,7 +242,7 @@ func TestARestEndsWithItsJob(t *testing.T) {
 	over, end := context.WithCancel(t.Context())
 	end()
 	began := time.Now()
-	upkeep.Rest(over, time.Hour)
+	rest(over, time.Hour)
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it rested for %s", took)
 	}

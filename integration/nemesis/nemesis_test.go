@@ -30,6 +30,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,6 +43,7 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/harness"
 	"github.com/agentoutbox/drainer/integration/pgproxy"
+	"github.com/agentoutbox/drainer/integration/program"
 )
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
@@ -166,10 +169,20 @@ func newArena(t testing.TB, seed uint64) *arena {
 
 const replicas = 3
 
+// isRaced tells whether this test was built with -race: then its daemons are, too.
+func isRaced() bool {
+	built, _ := debug.ReadBuildInfo()
+	return slices.Contains(built.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
 // startFleet returns once each replica serves.
 func (a *arena) startFleet() {
 	a.t.Helper()
-	program := build(a.t, a.URL, credentials...)
+	build := program.WithFailpoints
+	if isRaced() {
+		build = program.Raced
+	}
+	daemons := build(a.t, a.URL, credentials...)
 	ctx, cancel := context.WithCancel(context.Background())
 	a.t.Cleanup(func() {
 		cancel()
@@ -178,7 +191,7 @@ func (a *arena) startFleet() {
 		}
 	})
 	for number := range replicas {
-		replica := newReplica(a.t, fmt.Sprintf("replica-%d", number), program, a.Config, a.URL, a.watch, a.mines)
+		replica := newReplica(a.t, fmt.Sprintf("replica-%d", number), daemons, a.Config, a.URL, a.watch, a.mines)
 		replica.endures = number == 0
 		a.fleet = append(a.fleet, replica)
 		go replica.run(ctx)
