@@ -153,8 +153,9 @@ func (r *reloader) stand(loaded *config.Config) *standing {
 	kept.Secrets = slices.Concat(start.Secrets, loaded.Secrets)
 	kept.Digests = maps.Clone(loaded.Digests)
 	next, last := &standing{Config: &kept, file: loaded}, r.inForce.Load()
+	before := r.fixedOf(start)
 	for i, now := range r.fixedOf(loaded) {
-		if reflect.DeepEqual(now, r.fixedOf(start)[i]) {
+		if reflect.DeepEqual(now, before[i]) {
 			continue // however it is written now
 		}
 		next.waiting = append(next.waiting, now.block)
