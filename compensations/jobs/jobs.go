@@ -113,9 +113,6 @@ func queues() map[string]river.QueueConfig {
 // first minute, and a restart cures some causes only.
 func (r *Runner) Ready() error { return r.watch.ready() }
 
-// Client inserts jobs.
-func (r *Runner) Client() *Client { return r.client }
-
 // backoff spaces the tries to start while the database is away.
 var backoff = dispatch.Backoff{Base: 200 * time.Millisecond, Cap: 5 * time.Second}
 

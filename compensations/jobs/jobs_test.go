@@ -1,6 +1,7 @@
-package jobs_test
+package jobs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -8,10 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
 
-	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/pgproxy"
 	"github.com/agentoutbox/drainer/internal/pgpool"
@@ -44,17 +46,17 @@ func (s *stubborn) Work(ctx context.Context, _ *river.Job[stubbornArgs]) error {
 
 func TestAJobThatDoesNotEndIsCutOffAtTheShutdown(t *testing.T) {
 	t.Parallel()
-	pool, err := jobs.OpenPool(t.Context(), pgpool.At(drainertest.Database(t)))
+	pool, err := OpenPool(t.Context(), pgpool.At(drainertest.Database(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
 	part := &stubborn{began: make(chan struct{}), ended: make(chan struct{})}
-	runner, err := jobs.New(pool, silent, prometheus.NewRegistry(), part)
+	runner, err := New(pool, silent, prometheus.NewRegistry(), part)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := runner.Client().Insert(t.Context(), stubbornArgs{}, nil); err != nil {
+	if _, err := runner.client.Insert(t.Context(), stubbornArgs{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -76,10 +78,10 @@ func TestAJobThatDoesNotEndIsCutOffAtTheShutdown(t *testing.T) {
 
 func TestWhatCannotRunSaysWhy(t *testing.T) {
 	t.Parallel()
-	if _, err := jobs.OpenPool(t.Context(), pgpool.At("postgres://ann:canary@h:no-port/db")); err == nil || !errors.Is(err, pgpool.ErrURL) || strings.Contains(err.Error(), "canary") {
+	if _, err := OpenPool(t.Context(), pgpool.At("postgres://ann:canary@h:no-port/db")); err == nil || !errors.Is(err, pgpool.ErrURL) || strings.Contains(err.Error(), "canary") {
 		t.Errorf("a URL without a port: %v", err)
 	}
-	if _, err := jobs.New(nil, silent, prometheus.NewRegistry()); err == nil || !strings.HasPrefix(err.Error(), "set up River: ") {
+	if _, err := New(nil, silent, prometheus.NewRegistry()); err == nil || !strings.HasPrefix(err.Error(), "set up River: ") {
 		t.Errorf("no parts: %v", err)
 	}
 }
@@ -119,18 +121,25 @@ func (l lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-func TestADatabaseThatIsAwayAtTheStartIsWaitedFor(t *testing.T) {
-	t.Parallel()
+// away is a pool whose database cannot be reached until the line to it is brought up.
+func away(t *testing.T) (*pgxpool.Pool, *pgproxy.Proxy) {
+	t.Helper()
 	url := drainertest.Database(t)
 	line := pgproxy.New(t, url)
 	line.TakeDown()
-	pool, err := jobs.OpenPool(t.Context(), pgpool.At(line.Behind(t, url)))
+	pool, err := OpenPool(t.Context(), pgpool.At(line.Behind(t, url)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
+	return pool, line
+}
+
+func TestADatabaseThatIsAwayAtTheStartIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	pool, line := away(t)
 	logged, part := make(lines, 100), &tick{ran: make(chan struct{})}
-	runner, err := jobs.New(pool, slog.New(slog.NewTextHandler(logged, nil)), prometheus.NewRegistry(), part)
+	runner, err := New(pool, slog.New(slog.NewTextHandler(logged, nil)), prometheus.NewRegistry(), part)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,15 +163,8 @@ func TestADatabaseThatIsAwayAtTheStartIsWaitedFor(t *testing.T) {
 
 func TestAShutdownDoesNotWaitForTheDatabase(t *testing.T) {
 	t.Parallel()
-	url := drainertest.Database(t)
-	line := pgproxy.New(t, url)
-	line.TakeDown()
-	pool, err := jobs.OpenPool(t.Context(), pgpool.At(line.Behind(t, url)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	runner, err := jobs.New(pool, silent, prometheus.NewRegistry(), &tick{})
+	pool, _ := away(t)
+	runner, err := New(pool, silent, prometheus.NewRegistry(), &tick{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,5 +172,133 @@ func TestAShutdownDoesNotWaitForTheDatabase(t *testing.T) {
 	stop()
 	if err := runner.Run(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestJobsThatStandStillShow(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	metrics := prometheus.NewRegistry()
+	w := newWatch(pool, []string{"saga_advance", "page_send"}, metrics)
+	w.began = w.began.Add(-3 * time.Hour)
+	long := w.began
+	w.worked.Store(&long)
+	see := func() {
+		t.Helper()
+		if err := w.see(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	value := func(name, kind string) float64 {
+		families, err := metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			for _, metric := range family.GetMetric() {
+				if family.GetName() == name && (kind == "" || metric.GetLabel()[0].GetValue() == kind) {
+					return metric.GetGauge().GetValue()
+				}
+			}
+		}
+		t.Fatalf("there is no %s of kind %q", name, kind)
+		return 0
+	}
+	assert := func(kind string, due, look time.Duration, says string) {
+		t.Helper()
+		near := func(got float64, want time.Duration) bool { return got >= want.Seconds() && got < want.Seconds()+60 }
+		if got := value("drainer_oldest_job_age_seconds", kind); !near(got, due) {
+			t.Errorf("the oldest job of kind %s has been due for %.0f s, want %s", kind, got, due)
+		}
+		if got := value("drainer_page_look_age_seconds", ""); !near(got, look) {
+			t.Errorf("the last look was %.0f s ago, want %s", got, look)
+		}
+		if err := w.ready(); (err == nil) != (says == "") || (err != nil && !strings.Contains(err.Error(), says)) {
+			t.Errorf("it is ready but for %v, want %q", err, says)
+		}
+	}
+	const job = `INSERT INTO outbox.river_job (kind, args, max_attempts, state, scheduled_at, attempted_at, finalized_at) VALUES `
+
+	see() // an outbox without any job
+	assert("saga_advance", 0, 3*time.Hour, "no process has looked for incidents to page for 3h0m")
+
+	drainertest.Exec(t, pool, job+`('page_look', '{}', 1, 'completed', now(), now() - interval '5 s', now())`)
+	see()
+	assert("saga_advance", 0, 5*time.Second, "")
+
+	drainertest.Exec(t, pool, job+`('saga_advance', '{}', 1, 'available', now() - interval '2 hours', NULL, NULL),
+		('saga_advance', '{}', 1, 'running', now() - interval '4 hours', now(), NULL),
+		('prune', '{}', 1, 'available', now() - interval '1 hour', NULL, NULL)`)
+	see()
+	assert(otherKinds, time.Hour, 5*time.Second, "a job of kind saga")
+	assert("saga_advance", 2*time.Hour, 5*time.Second, "a job of kind saga_advance has been due for 2h0m")
+
+	// A client that works other jobs is busy; it does not stand still.
+	if err := w.Work(t.Context(), &rivertype.JobRow{}, func(ctx context.Context) error { return ctx.Err() }); err != nil {
+		t.Fatal(err)
+	}
+	assert("saga_advance", 2*time.Hour, 5*time.Second, "")
+
+	// What could not be seen is no reason to believe that all is well.
+	pool.Close()
+	if err := w.see(t.Context()); err == nil {
+		t.Error("it looks into a closed pool")
+	}
+	seen := *w.seen.Load()
+	seen.at = seen.at.Add(-2 * time.Minute)
+	w.seen.Store(&seen)
+	assert("saga_advance", 2*time.Hour, 5*time.Second, "it could not be seen")
+}
+
+// A process whose clock is ahead gave the jobs back, or the clock of the one that leads is behind.
+func TestAJobThatOneProcessesClockHidesIsMadeDue(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	drainertest.Exec(t, pool, `INSERT INTO outbox.river_job (kind, args, max_attempts, attempt, state, scheduled_at) VALUES
+		('prune', '{}', 1, 0, 'available', now() + interval '1 hour'),
+		('prune', '{}', 2, 1, 'retryable', now() + interval '1 hour'),
+		('prune', '{}', 2, 1, 'scheduled', now() + interval '1 hour'),
+		('prune', '{}', 2, 1, 'retryable', now() - interval '1 minute'),
+		('prune', '{}', 2, 1, 'retryable', now() - interval '1 second'),
+		('prune', '{}', 2, 1, 'retryable', now() + interval '1 minute')`)
+	w := newWatch(pool, nil, prometheus.NewRegistry())
+	if err := w.see(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if due := drainertest.Value[int](t, pool, `SELECT count(*) FROM outbox.river_job WHERE state = 'available' AND scheduled_at <= now()`); due != 4 {
+		t.Errorf("%d jobs are due, want the three that lie too far ahead and the one that nobody has scheduled", due)
+	}
+}
+
+func TestRiverIsHeardFromWarningsUp(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		derive func(*slog.Logger) *slog.Logger
+		from   slog.Level
+		want   string
+	}{
+		"plain":                       {func(l *slog.Logger) *slog.Logger { return l }, slog.LevelInfo, "warn error"},
+		"with attributes and a group": {func(l *slog.Logger) *slog.Logger { return l.With("queue", "undo").WithGroup("job") }, slog.LevelInfo, "warn error"},
+		"where errors alone are kept": {func(l *slog.Logger) *slog.Logger { return l }, slog.LevelError, "error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var written bytes.Buffer
+			messagesOnly := func(_ []string, attr slog.Attr) slog.Attr {
+				if attr.Key == slog.MessageKey {
+					return attr
+				}
+				return slog.Attr{}
+			}
+			handler := slog.NewTextHandler(&written, &slog.HandlerOptions{Level: test.from, ReplaceAttr: messagesOnly})
+			log := test.derive(slog.New(warningsOnly{handler}))
+			log.Debug("debug")
+			log.Info("info")
+			log.Warn("warn")
+			log.Error("error")
+			if got := strings.Join(strings.Fields(strings.ReplaceAll(written.String(), "msg=", "")), " "); got != test.want {
+				t.Errorf("heard %q, want %q", got, test.want)
+			}
+		})
 	}
 }
