@@ -177,10 +177,7 @@ func TestASettlementDoesNotWaitForAPass(t *testing.T) {
 	w.finished(1, 2, `'{}'`)
 	lock := func(statement string) pgx.Tx {
 		t.Helper()
-		tx, err := w.db.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := drainertest.Begin(t, w.db)
 		if _, err := tx.Exec(t.Context(), statement); err != nil {
 			t.Errorf("%s: %v", statement, err)
 		}

@@ -627,14 +627,8 @@ func TestAStepThatIsBeingPrunedIsNotUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	pruning, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pruning.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := pruning.Exec(t.Context(), `SELECT outbox.prune(0, 10, 7776000)`); err != nil {
-		t.Fatal(err)
-	}
+	pruning := drainertest.Begin(t, db)
+	drainertest.Exec(t, pruning, `SELECT outbox.prune(0, 10, 7776000)`)
 	if _, err := db.Exec(t.Context(), `INSERT INTO outbox.saga (agent_run_id) VALUES ('run')`); err != nil {
 		t.Fatal(err)
 	}
@@ -710,14 +704,8 @@ func TestAResolutionThatHasNotSeenTheSagaIsWaitedFor(t *testing.T) {
 	w.batch(store, worker, dead)
 
 	w.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('refused_intent', $1, 'run-1')`, found)
-	slow, err := w.db.Begin(t.Context()) // keeps the operator from the end of its statement
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer slow.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := slow.Exec(t.Context(), `SELECT FROM outbox.incident FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	slow := drainertest.Begin(t, w.db) // keeps the operator from the end of its statement
+	drainertest.Exec(t, slow, `SELECT FROM outbox.incident FOR UPDATE`)
 	resolving := make(chan struct{})
 	go func() {
 		defer close(resolving)

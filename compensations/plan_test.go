@@ -103,11 +103,7 @@ func FuzzTheOutboxTakesWhatPassesForStorable(f *testing.F) {
 			return
 		}
 		payload := jq.Encode(object)
-		tx, err := db.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = tx.Rollback(t.Context()) }()
+		tx := drainertest.Begin(t, db)
 		var stored []byte
 		err = tx.QueryRow(t.Context(), `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
 			VALUES ('r', 'compensate:1', 'p/o', 's', $1::text::jsonb, 1) RETURNING payload::text`, string(payload)).Scan(&stored)

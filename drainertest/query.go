@@ -25,12 +25,27 @@ func Connect(t testing.TB, databaseURL string) *pgxpool.Pool {
 	return pool
 }
 
+type beginner interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
 type executor interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Begin begins a transaction that is rolled back after the test, unless it has ended by then.
+func Begin(t testing.TB, db beginner) pgx.Tx {
+	t.Helper()
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
 }
 
 // Exec runs a statement that must succeed. Like the others it also works in a

@@ -145,7 +145,7 @@ func TestAKeyCollisionIsRefusedAndStillCounted(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			tx := begin(t, pool)
+			tx := drainertest.Begin(t, pool)
 			drainertest.Exec(t, tx, "SELECT * FROM outbox.enqueue('run-001', 'step-2', 'mail/send', 'invoice_442', '{}')")
 			if _, err := tx.Exec(t.Context(), statement, charge(`{"cents": 1001}`)...); sqlState(err) != "OB001" {
 				t.Errorf("got %v, want OB001", err)
@@ -240,7 +240,7 @@ func TestWhatNobodyCouldReadAgainIsRefused(t *testing.T) {
 func TestARolledBackEnqueueLeavesNothing(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))
-	tx := begin(t, pool)
+	tx := drainertest.Begin(t, pool)
 	if _, err := enqueue(t, tx, charge(`{}`)...); err != nil {
 		t.Fatal(err)
 	}
@@ -336,7 +336,7 @@ func TestATwinThatCommitsInBetweenIsNeverLostInSilence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := drainertest.Connect(t, drainertest.Database(t))
-			tx := begin(t, pool)
+			tx := drainertest.Begin(t, pool)
 			drainertest.Exec(t, tx, callEnqueue, charge(`{"n": 1}`)...)
 
 			second := make(chan error, 1)
@@ -391,7 +391,7 @@ func TestABulkInsertIntoAnEmptyAnalyzedTableIsQuick(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))
 	drainertest.Exec(t, pool, "VACUUM ANALYZE outbox.intent")
-	tx := begin(t, pool)
+	tx := drainertest.Begin(t, pool)
 	drainertest.Exec(t, tx, "SET LOCAL statement_timeout = '20s'")
 	drainertest.Exec(t, tx, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
 		SELECT 'run', n::text, 'noop/x', 'scope', '{}' FROM generate_series(1, 30000) n`)
@@ -493,13 +493,9 @@ func TestAToolThatNoDaemonServesIsRefusedOnceItsProviderIsKnown(t *testing.T) {
 		"the owner says what holds anyhow": {published + `; INSERT INTO outbox.setting VALUES ('unknown_tools', 'refuse')`, insert, "stripe/new", true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tx, err := pool.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = tx.Rollback(t.Context()) }()
+			tx := drainertest.Begin(t, pool)
 			drainertest.Exec(t, tx, test.before)
-			err = test.way(tx, test.tool)
+			err := test.way(tx, test.tool)
 			var refusal *pgconn.PgError
 			switch {
 			case !test.refuse:

@@ -33,16 +33,6 @@ func sqlState(err error) string {
 	return ""
 }
 
-func begin(t *testing.T, pool *pgxpool.Pool) pgx.Tx {
-	t.Helper()
-	tx, err := pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	return tx
-}
-
 func commit(t *testing.T, tx pgx.Tx) {
 	t.Helper()
 	if err := tx.Commit(t.Context()); err != nil {
@@ -219,7 +209,7 @@ func TestAMigrationThatWaitsForAnotherSaysWhoThatIs(t *testing.T) {
 	t.Parallel()
 	url := drainertest.Database(t)
 	pool := drainertest.Connect(t, url)
-	tx := begin(t, pool)
+	tx := drainertest.Begin(t, pool)
 	drainertest.Exec(t, tx, "SET LOCAL application_name = 'the other migration'; LOCK TABLE outbox.migration_lock IN SHARE UPDATE EXCLUSIVE MODE")
 	ctx, expire := drainertest.Expiring(t)
 	failed := make(chan error, 1)
@@ -483,7 +473,7 @@ func TestReferencesHaveAnIndexWhereTheOwnerAsksForOne(t *testing.T) {
 	}
 
 	// An old transaction holds the build up. It is interrupted, and leaves half an index.
-	old := begin(t, pool)
+	old := drainertest.Begin(t, pool)
 	drainertest.Exec(t, old, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT FROM outbox.attempt")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

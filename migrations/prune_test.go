@@ -279,7 +279,7 @@ func TestAFloorIsAtLeastAnHourAndAnInterval(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))
 	for value, wantState := range map[string]string{"1 hour": "", "59 minutes": "23514", "soon": "22007"} {
-		tx := begin(t, pool)
+		tx := drainertest.Begin(t, pool)
 		if _, err := tx.Exec(t.Context(), `INSERT INTO outbox.setting VALUES ('retention_floor/a/b', $1)`, value); sqlState(err) != wantState {
 			t.Errorf("%s: %v, want SQLSTATE %q", value, err, wantState)
 		}
@@ -376,7 +376,7 @@ func TestWhatIsHeldIsNotPruned(t *testing.T) {
 	t.Parallel()
 	a := newAged(t)
 	held, free := a.settled("run", "held"), a.settled("run", "free")
-	tx := begin(t, a.pool)
+	tx := drainertest.Begin(t, a.pool)
 	drainertest.Exec(t, tx, `SELECT outbox.hold(ARRAY[$1::bigint])`, held)
 	a.prune(1000)
 	if left := a.left(); !slices.Equal(left, []int64{held}) {
@@ -389,7 +389,7 @@ func TestWhatIsBeingPrunedCannotBeHeld(t *testing.T) {
 	t.Parallel()
 	a := newAged(t)
 	intent := a.settled("run", "step")
-	tx := begin(t, a.pool)
+	tx := drainertest.Begin(t, a.pool)
 	drainertest.Exec(t, tx, `SELECT outbox.prune(0, 10, 7776000)`)
 	late := make(chan int, 1)
 	go func() {
@@ -413,7 +413,7 @@ func TestAKeyThatIsBeingForgottenIsNew(t *testing.T) {
 			t.Parallel()
 			a := newAged(t)
 			a.settled("run", "step")
-			tx := begin(t, a.pool)
+			tx := drainertest.Begin(t, a.pool)
 			drainertest.Exec(t, tx, `SELECT outbox.prune(0, 10, 7776000)`)
 			late := make(chan error, 1)
 			go func() {

@@ -302,7 +302,7 @@ func TestTheLoginOnRecordIsTheSessions(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))
 	seedHistory(t, pool)
-	tx := begin(t, pool)
+	tx := drainertest.Begin(t, pool)
 	drainertest.Exec(t, tx, "SET LOCAL SESSION AUTHORIZATION outbox_operator")
 	drainertest.Exec(t, tx, "INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, reason) VALUES (1, 9, 'operator:bob', 'resolved', 'completed', 'why')")
 	drainertest.Exec(t, tx, "UPDATE outbox.incident SET acknowledged_by = 'operator:bob'")
@@ -388,10 +388,7 @@ func TestOnlyADaemonReadsTheKeyOfFingerprints(t *testing.T) {
 func asRole(t *testing.T, pool *pgxpool.Pool, role string, statements map[string]string) {
 	t.Helper()
 	for statement, wantState := range statements {
-		tx, err := pool.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := drainertest.Begin(t, pool)
 		drainertest.Exec(t, tx, "SET LOCAL SESSION AUTHORIZATION "+role)
 		if _, err := tx.Exec(t.Context(), statement); sqlState(err) != wantState || (err != nil && wantState == "") {
 			t.Errorf("%s: %s\n\tgot %v, want SQLSTATE %q", role, statement, err, wantState)
@@ -541,7 +538,7 @@ func TestASettingOfTheClientHidesNoCollision(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, setting := range []string{"outbox.enqueueing = 'on'", "outbox.proposed = '-5'"} {
-		tx := begin(t, pool)
+		tx := drainertest.Begin(t, pool)
 		drainertest.Exec(t, tx, "SET LOCAL ROLE outbox_agent; SET LOCAL "+setting)
 		if _, err := tx.Exec(t.Context(), plainInsert, charge(`{"cents": 1001}`)...); sqlState(err) != "OB001" {
 			t.Errorf("with %s: got %v, want OB001", setting, err)
@@ -555,7 +552,7 @@ func TestASettingOfTheClientHidesNoCollision(t *testing.T) {
 	}
 	defer conn.Release()
 	drainertest.Exec(t, conn, "SET outbox.proposed = '-5'")
-	tx := begin(t, pool)
+	tx := drainertest.Begin(t, pool)
 	drainertest.Exec(t, tx, "SELECT FROM outbox.enqueue('twin', 's', 'stripe/charge', 'b', '{}')")
 	inserted := make(chan error, 1)
 	go func() {

@@ -1,7 +1,6 @@
 package migrations_test
 
 import (
-	"context"
 	"errors"
 	"strconv"
 	"strings"
@@ -172,10 +171,7 @@ func TestARunBelongsToTheTenantThatBeganIt(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
 	// Two begin one run at the same moment: the second waits for the first.
-	tx, err := w.acme.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := drainertest.Begin(t, w.acme)
 	drainertest.Exec(t, tx, callEnqueue, "shared", "1", "noop/x", "b", "{}")
 	refused := make(chan error, 1)
 	go func() {
@@ -183,9 +179,7 @@ func TestARunBelongsToTheTenantThatBeganIt(t *testing.T) {
 		refused <- err
 	}()
 	drainertest.AwaitBlocked(t, w.owner)
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commit(t, tx)
 	if err := <-refused; sqlState(err) != "OB005" {
 		t.Errorf("the second tenant: %v, want OB005", err)
 	}
@@ -206,11 +200,7 @@ func TestARunWithAnUncommittedStepStaysItsTenants(t *testing.T) {
 		INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, finished_at)
 		SELECT intent_id, 1, 'w', 'completed', 'completed', now() - interval '100 days' FROM gone`)
 	drainertest.Exec(t, w.owner, `UPDATE outbox.intent SET created_at = now() - interval '100 days'`)
-	tx, err := w.acme.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	tx := drainertest.Begin(t, w.acme)
 	drainertest.Exec(t, tx, callEnqueue, "run", "2", "noop/x", "b", "{}")
 	if pruned := drainertest.Value[int](t, w.owner, `SELECT pruned FROM outbox.prune(0, 10, 7776000)`); pruned != 1 {
 		t.Fatalf("pruned %d intents, want the one of the run that is committed", pruned)
@@ -218,9 +208,7 @@ func TestARunWithAnUncommittedStepStaysItsTenants(t *testing.T) {
 	if _, err := w.globex.Exec(t.Context(), callEnqueue, "run", "3", "noop/x", "b", "{}"); sqlState(err) != "OB005" {
 		t.Errorf("another tenant: %v, want OB005", err)
 	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commit(t, tx)
 	if tenants := drainertest.Value[int](t, w.owner, `SELECT count(DISTINCT tenant) FROM outbox.intent`); tenants != 1 {
 		t.Errorf("the run has intents of %d tenants", tenants)
 	}
@@ -231,11 +219,7 @@ func TestAStepThatMeetsThePruneOfItsRunIsTaken(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
 	drainertest.Exec(t, w.acme, callEnqueue, "run", "1", "noop/x", "b", "{}")
-	prune, err := w.owner.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = prune.Rollback(context.WithoutCancel(t.Context())) }()
+	prune := drainertest.Begin(t, w.owner)
 	drainertest.Exec(t, prune, `SELECT FROM outbox.run FOR UPDATE`) // so that the step finds the row, and then waits
 	taken := make(chan error, 1)
 	go func() {
@@ -244,9 +228,7 @@ func TestAStepThatMeetsThePruneOfItsRunIsTaken(t *testing.T) {
 	}()
 	drainertest.AwaitBlocked(t, w.owner)
 	drainertest.Exec(t, prune, `DELETE FROM outbox.run`)
-	if err := prune.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	commit(t, prune)
 	if err := <-taken; err != nil {
 		t.Errorf("its own tenant: %v", err)
 	}
@@ -268,36 +250,41 @@ func TestAStepWithAnOldSnapshotOfAPrunedRunRunsAgain(t *testing.T) {
 				INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, finished_at)
 				SELECT intent_id, 1, 'w', 'completed', 'completed', now() - interval '100 days' FROM gone`)
 			drainertest.Exec(t, w.owner, `UPDATE outbox.intent SET created_at = now() - interval '100 days'`)
-			step := begin(t, w.acme)
+			step := drainertest.Begin(t, w.acme)
 			drainertest.Exec(t, step, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 			drainertest.Exec(t, step, "SELECT count(*) FROM outbox.status") // it has its snapshot
-			prune := begin(t, w.owner)
+			prune := drainertest.Begin(t, w.owner)
 			if pruned := drainertest.Value[int](t, prune, `SELECT pruned FROM outbox.prune(0, 10, 7776000)`); pruned != 1 {
 				t.Fatalf("pruned %d intents, want 1", pruned)
 			}
-			taken := make(chan error, 1)
-			take := func() {
-				_, err := step.Exec(t.Context(), callEnqueue, "run", "2", "noop/x", "b", "{}")
-				taken <- err
-			}
-			if waits {
-				go take()
-				drainertest.AwaitBlocked(t, w.owner)
-			}
-			if err := prune.Commit(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if !waits {
-				take()
-			}
-			if err := <-taken; sqlState(err) != "40001" {
-				t.Errorf("%v, want 40001", err)
-			}
-			if err := step.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			w.runsAgain(t, step, "2", prune, waits)
 			drainertest.Exec(t, w.globex, callEnqueue, "run", "2", "noop/x", "b", "{}") // nothing is left of the run: anyone can begin it
 		})
+	}
+}
+
+// runsAgain asserts that a step is refused, to be run again, though the owner's transaction commits while it waits or before it
+// begins.
+func (w *walled) runsAgain(t *testing.T, producer pgx.Tx, step string, owner pgx.Tx, waits bool) {
+	t.Helper()
+	refused := make(chan error, 1)
+	enqueue := func() {
+		_, err := producer.Exec(t.Context(), callEnqueue, "run", step, "noop/x", "b", "{}")
+		refused <- err
+	}
+	if waits {
+		go enqueue()
+		drainertest.AwaitBlocked(t, w.owner)
+	}
+	commit(t, owner)
+	if !waits {
+		enqueue()
+	}
+	if err := <-refused; sqlState(err) != "40001" {
+		t.Errorf("%v, want 40001", err)
+	}
+	if err := producer.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -428,17 +415,9 @@ func TestProducersOfALimitedTenantDoNotWaitForEachOther(t *testing.T) {
 	for _, column := range []string{"max_due", "max_bytes", "max_rate"} {
 		w.limit(column, 1000)
 	}
-	tx, err := w.acme.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(t.Context()) }()
+	tx := drainertest.Begin(t, w.acme)
 	drainertest.Exec(t, tx, callEnqueue, "one", "1", "noop/x", "b", "{}")
-	other, err := w.acme.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = other.Rollback(t.Context()) }()
+	other := drainertest.Begin(t, w.acme)
 	drainertest.Exec(t, other, "SET LOCAL lock_timeout = '1min'")
 	drainertest.Exec(t, other, callEnqueue, "two", "1", "noop/x", "b", "{}")
 }
@@ -448,17 +427,9 @@ func TestAProducerMeetsNoLimitThatIsBeingLifted(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
 	w.limit("max_rate", 1000)
-	owner, err := w.owner.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = owner.Rollback(context.WithoutCancel(t.Context())) }()
+	owner := drainertest.Begin(t, w.owner)
 	drainertest.Exec(t, owner, "UPDATE outbox.tenant SET max_rate = NULL")
-	producer, err := w.acme.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = producer.Rollback(context.WithoutCancel(t.Context())) }()
+	producer := drainertest.Begin(t, w.acme)
 	drainertest.Exec(t, producer, "SET LOCAL lock_timeout = '1min'")
 	drainertest.Exec(t, producer, callEnqueue, "run", "1", "noop/x", "b", "{}")
 }
@@ -472,32 +443,14 @@ func TestAProducerWhoseTenantIsBeingDeletedRunsAgain(t *testing.T) {
 			t.Parallel()
 			w := newWalled(t)
 			w.limit("max_rate", 1000)
-			producer := begin(t, w.acme)
+			producer := drainertest.Begin(t, w.acme)
 			if !waits {
 				drainertest.Exec(t, producer, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 			}
 			drainertest.Exec(t, producer, "SELECT count(*) FROM outbox.status")
-			owner := begin(t, w.owner)
+			owner := drainertest.Begin(t, w.owner)
 			drainertest.Exec(t, owner, "DELETE FROM outbox.tenant WHERE name = 'acme'")
-			counted := make(chan error, 1)
-			count := func() {
-				_, err := producer.Exec(t.Context(), callEnqueue, "run", "1", "noop/x", "b", "{}")
-				counted <- err
-			}
-			if waits {
-				go count()
-				drainertest.AwaitBlocked(t, w.owner)
-			}
-			commit(t, owner)
-			if !waits {
-				count()
-			}
-			if err := <-counted; sqlState(err) != "40001" {
-				t.Errorf("%v, want 40001", err)
-			}
-			if err := producer.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			w.runsAgain(t, producer, "1", owner, waits)
 			drainertest.Exec(t, w.acme, callEnqueue, "run", "1", "noop/x", "b", "{}")
 		})
 	}

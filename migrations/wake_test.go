@@ -51,7 +51,7 @@ func TestATransactionWakesEachLaneOnce(t *testing.T) {
 	t.Parallel()
 	pool := withIdleLanes(t)
 	notified := drainertest.Listen(t, pool, "outbox")
-	tx := begin(t, pool)
+	tx := drainertest.Begin(t, pool)
 	for step, tool := range []string{"idle/x", "other/x", "idle/y", "idle/x"} {
 		drainertest.Exec(t, tx, callEnqueue, "r", fmt.Sprint(step), tool, "b", "{}")
 	}
@@ -69,7 +69,7 @@ func TestWhatIsRolledBackKeepsNothingFromWakingTheLane(t *testing.T) {
 	t.Parallel()
 	pool := withIdleLanes(t)
 	notified := drainertest.Listen(t, pool, "outbox")
-	tx := begin(t, pool)
+	tx := drainertest.Begin(t, pool)
 	drainertest.Exec(t, tx, "SAVEPOINT before")
 	drainertest.Exec(t, tx, callEnqueue, "r", "s1", "idle/x", "b", "{}")
 	drainertest.Exec(t, tx, "ROLLBACK TO before")
@@ -98,7 +98,7 @@ func newSlowDisk(t *testing.T, pool *pgxpool.Pool) slowDisk {
 // enqueue returns while the commit is under way, which letGo lets come to its end.
 func (d slowDisk) enqueue(step, tool string) (letGo func()) {
 	d.t.Helper()
-	disk, tx := begin(d.t, d.pool), begin(d.t, d.pool)
+	disk, tx := drainertest.Begin(d.t, d.pool), drainertest.Begin(d.t, d.pool)
 	drainertest.Exec(d.t, disk, "LOCK disk")
 	drainertest.Exec(d.t, tx, callEnqueue, "r", step, tool, "b", "{}")
 	drainertest.Exec(d.t, tx, "INSERT INTO commits DEFAULT VALUES")
@@ -158,7 +158,7 @@ func TestATransactionThatStaysOpenSilencesNobody(t *testing.T) {
 	t.Parallel()
 	pool := withIdleLanes(t)
 	notified := drainertest.Listen(t, pool, "outbox")
-	open := begin(t, pool)
+	open := drainertest.Begin(t, pool)
 	drainertest.Exec(t, open, callEnqueue, "r", "s1", "idle/x", "b", "{}")
 	drainertest.Exec(t, pool, callEnqueue, "r", "s2", "idle/x", "b", "{}")
 	if got := notified(); !slices.Equal(got, []string{"idle"}) {
@@ -179,7 +179,7 @@ func TestWakingALaneLeavesNothingBehind(t *testing.T) {
 // otherwise compile this (JIT) each time, which takes longer than all the rest.
 func TestWhetherALaneWaitsIsReadFromAnIndex(t *testing.T) {
 	t.Parallel()
-	tx := begin(t, withIdleLanes(t))
+	tx := drainertest.Begin(t, withIdleLanes(t))
 	drainertest.Exec(t, tx, "SET LOCAL enable_seqscan = off")
 	plan := strings.Join(drainertest.Column[string](t, tx, "EXPLAIN SELECT FROM outbox.provider WHERE idle_until > now()"), "\n")
 	if !strings.Contains(plan, "provider_idle_until") || strings.Contains(plan, "JIT") {
@@ -497,7 +497,7 @@ func TestAwaitHoldsNothingUpAndWritesOnlyWhereItMay(t *testing.T) {
 	if rows := drainertest.Value[int](t, owner, `SELECT count(*) FROM outbox.waiter`); rows != 0 {
 		t.Errorf("a transaction that only reads leaves %d rows", rows)
 	}
-	open := begin(t, agent)
+	open := drainertest.Begin(t, agent)
 	drainertest.Exec(t, open, `SELECT outbox.await('{1}')`)
 	await(t, agent, 1) // comes back
 }

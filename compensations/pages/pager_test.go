@@ -271,10 +271,7 @@ func TestWhatWasOpenedAgainMeanwhileEndsUnderItsOldKey(t *testing.T) {
 	first := r.expect("trigger")
 	d.looks()
 
-	tx, err := d.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := drainertest.Begin(t, d.db)
 	for _, change := range []string{"resolved_at = now()", "opened_at = now()"} {
 		drainertest.Exec(t, tx, `UPDATE outbox.incident SET `+change+` WHERE id = $1`, id)
 	}

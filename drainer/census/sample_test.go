@@ -131,14 +131,8 @@ func TestWhoeverPinsDeadRowsIsShownByItsKind(t *testing.T) {
 		p.assertShows(map[string]float64{"postgres_oldest_xmin_age_seconds " + holder: 0, "postgres_oldest_xmin_age_transactions " + holder: 0})
 	}
 
-	tx, err := o.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	if _, err := tx.Exec(t.Context(), `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM outbox.queue`); err != nil {
-		t.Fatal(err)
-	}
+	tx := drainertest.Begin(t, o.db)
+	drainertest.Exec(t, tx, `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM outbox.queue`)
 	o.enqueue("run", "sim/act", 0, 1)
 	o.enqueue("run", "sim/act", 1, 2)
 	p.count()
@@ -221,10 +215,7 @@ func TestEnqueuesAreCountedOnceAndNoLaterThanTheSampleAfter(t *testing.T) {
 	first.count()
 	o.enqueue("run", "sim/act", 1, 4)
 	o.enqueue("run", "strange/act", 0, 2)
-	open, err := o.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	open := drainertest.Begin(t, o.db)
 	drainertest.Exec(t, open, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('slow', '1', 'sim/act', 'scope', '{}')`)
 	o.enqueue("run", "sim/act", 4, 5)
 	first.count()

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/migrations"
 )
 
@@ -59,7 +60,7 @@ func TestAListIsNarrowedByEachFilter(t *testing.T) {
 		"error":               {operator.Filter{Error: "http_4"}, []int64{4, 1}},
 		"scope":               {operator.Filter{Scope: "order"}, []int64{6}},
 		"tenant":              {operator.Filter{Tenant: "other"}, []int64{5}},
-		"tenant of none":      {operator.Filter{Tenant: "nobody"}, nil},
+		"tenant of none":      {operator.Filter{Tenant: "unknown"}, nil},
 		"reference":           {operator.Filter{Reference: "ch_3"}, []int64{3}},
 		"reference in a run":  {operator.Filter{Reference: "ch_3", Run: "run-1"}, []int64{3}},
 		"failed reference":    {operator.Filter{Reference: "ch_3", Status: "failed"}, nil},
@@ -115,10 +116,7 @@ func TestAListLooksUpWhatItShows(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close(t.Context())
-		tx, err := conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		tx := drainertest.Begin(t, conn)
 		page, err := operator.Open(conn).List(t.Context(), test.filter)
 		if err != nil || !slices.Equal(idsOf(page), test.want) {
 			t.Errorf("%s: %v, %v", name, idsOf(page), err)

@@ -456,14 +456,8 @@ func TestASagaIsNotResolvedWhileAWorkerTakesItsUndo(t *testing.T) {
 	}
 	o.exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END $$`)
 	o.exec(`CREATE TRIGGER slow AFTER INSERT ON outbox.claim FOR EACH ROW EXECUTE FUNCTION slow()`)
-	gate, err := o.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = gate.Rollback(context.Background()) }()
-	if _, err := gate.Exec(t.Context(), `SELECT pg_advisory_xact_lock(7)`); err != nil {
-		t.Fatal(err)
-	}
+	gate := drainertest.Begin(t, o.db)
+	drainertest.Exec(t, gate, `SELECT pg_advisory_xact_lock(7)`)
 	claimed, resolved := make(chan int, 1), make(chan error, 1)
 	go func() { claimed <- len(o.claim()) }()
 	o.awaitWaiters(1)

@@ -160,14 +160,8 @@ func TestALockedRowIsPassedOver(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	o.enqueue("run", 0, 3)
-	tx, err := o.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.queue ORDER BY next_attempt_at, intent_id LIMIT 1 FOR UPDATE`); err != nil {
-		t.Fatal(err)
-	}
+	tx := drainertest.Begin(t, o.db)
+	drainertest.Exec(t, tx, `SELECT FROM outbox.queue ORDER BY next_attempt_at, intent_id LIMIT 1 FOR UPDATE`)
 	if claimed := o.claim(o.join(), 10); len(claimed) != 2 {
 		t.Errorf("claimed %d rows, want the 2 that nobody holds", len(claimed))
 	}

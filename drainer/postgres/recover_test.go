@@ -63,14 +63,8 @@ func TestAReaperPassesOverWhatAnotherHolds(t *testing.T) {
 	dead := o.join()
 	held, free := o.claim(dead, 1), o.claim(dead, 1)
 	o.declareDead(dead)
-	tx, err := o.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tx.Rollback(t.Context())
-	if _, err := tx.Exec(t.Context(), `SELECT FROM outbox.claim WHERE claim_id = $1 FOR UPDATE`, held[0].ClaimID); err != nil {
-		t.Fatal(err)
-	}
+	tx := drainertest.Begin(t, o.db)
+	drainertest.Exec(t, tx, `SELECT FROM outbox.claim WHERE claim_id = $1 FOR UPDATE`, held[0].ClaimID)
 	if lost := o.reap(); len(lost) != 1 || lost[0].Row.IntentID != free[0].IntentID {
 		t.Errorf("%d rows reaped, want the one that nobody holds", len(lost))
 	}

@@ -98,11 +98,7 @@ func TestATurnThatIsRepeatedWaitsForItsFirstTry(t *testing.T) {
 	worker := o.join()
 	o.enqueue("run", 0, 2)
 	rows := o.claim(worker, 2)
-	slow, err := o.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer slow.Rollback(t.Context())
+	slow := drainertest.Begin(t, o.db)
 	// the settlement waits here, with the first of the two settled and nothing finished
 	if _, err := slow.Exec(t.Context(), `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
 		VALUES ($1, 1, 'w', 'completed', 'completed')`, rows[1].IntentID); err != nil {
@@ -139,14 +135,8 @@ func TestATurnSettlesBesideAnotherOneThatHoldsTheSameClaim(t *testing.T) {
 	worker := o.join()
 	o.enqueue("run", 0, 2)
 	rows := o.claim(worker, 2)
-	other, err := o.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Rollback(t.Context())
-	if _, err := other.Exec(t.Context(), `SELECT FROM outbox.claim WHERE claim_id = $1 FOR KEY SHARE`, rows[0].ClaimID); err != nil {
-		t.Fatal(err)
-	}
+	other := drainertest.Begin(t, o.db)
+	drainertest.Exec(t, other, `SELECT FROM outbox.claim WHERE claim_id = $1 FOR KEY SHARE`, rows[0].ClaimID)
 	if refused := o.batch(worker, drainer.Batch{Settle: []drainer.Settlement{ended(rows[1], dispatch.Completed)}}).Refused; len(refused) != 0 {
 		t.Errorf("its row was refused: %v", refused)
 	}

@@ -353,10 +353,7 @@ func TestARolesStricterIsolationFailsNothing(t *testing.T) {
 // begin is another session's transaction.
 func begin(t *testing.T, rig *harness.Rig, sql string) pgx.Tx {
 	t.Helper()
-	tx, err := rig.DB.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := drainertest.Begin(t, rig.DB)
 	t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
 	drainertest.Exec(t, tx, sql)
 	return tx

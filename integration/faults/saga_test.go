@@ -334,10 +334,7 @@ func withSpare(config string) string {
 // after it. What was claimed and not sent yet stays unsent.
 var closedBeforeAClaimThatDidNotSeeIt = scenario{number: 88, play: func(t *testing.T, rig *harness.Rig) int {
 	rig.Step("run", 1, harness.Order)
-	closing, err := rig.DB.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	closing := drainertest.Begin(t, rig.DB)
 	drainertest.Exec(t, closing, `INSERT INTO outbox.saga (agent_run_id) VALUES ('run')`)
 	daemon := rig.Start(arm("claim_committed=hold"))
 	daemon.WaitFor("failpoint")
