@@ -75,19 +75,19 @@ CREATE TABLE outbox.generation (
 );
 
 -- Pending intents only. Rows are inserted and deleted, never updated.
-CREATE TABLE outbox.queue (
-  provider         text COLLATE "C" NOT NULL,  -- or provider/operation, where a daemon does not know that operation, or its breaker is open
+CREATE TABLE outbox.queue (  -- columns of fixed width come first, as in outbox.attempt
   next_attempt_at  timestamptz NOT NULL,
   intent_id        bigint NOT NULL UNIQUE,
-  agent_run_id     text COLLATE "C" NOT NULL,  -- its intent's, so that a claim need not look there whether the run is rolled back
+  first_attempt_at timestamptz,             -- null until something may have been sent
   attempt          int NOT NULL DEFAULT 0,  -- the last number used; it only ever grows
   tries            int NOT NULL DEFAULT 0,  -- what max_attempts is compared with
   bytes            int NOT NULL DEFAULT 0,  -- of its intent's payload and headers: claims are bounded by them
-  first_attempt_at timestamptz,             -- null until something may have been sent
+  era              int NOT NULL DEFAULT 0,  -- the outbox's when it was queued; see outbox.history
+  tenant           smallint NOT NULL DEFAULT 0,     -- its intent's; 0: of none
   maybe_applied    boolean NOT NULL DEFAULT false,
   lookup           boolean NOT NULL DEFAULT false,  -- the next attempt asks, it does not act
-  tenant           smallint NOT NULL DEFAULT 0,     -- its intent's; 0: of none
-  era              int NOT NULL DEFAULT 0,  -- the outbox's when it was queued; see outbox.history
+  provider         text COLLATE "C" NOT NULL,  -- or provider/operation, where a daemon does not know that operation, or its breaker is open
+  agent_run_id     text COLLATE "C" NOT NULL,  -- its intent's, so that a claim need not look there whether the run is rolled back
   via              text COLLATE "C",        -- the fallback that may have applied it; null: its own provider
   PRIMARY KEY (provider, tenant, next_attempt_at, intent_id)
 ) WITH (
@@ -176,27 +176,27 @@ CREATE CONSTRAINT TRIGGER begin_limit AFTER UPDATE OF max_in_flight ON outbox.te
   FOR EACH ROW WHEN (OLD.max_in_flight IS NULL AND NEW.max_in_flight IS NOT NULL) EXECUTE FUNCTION outbox.begin_limit();
 
 -- Append-only: what happened to each intent. The newest row is where it stands.
-CREATE TABLE outbox.attempt (
+CREATE TABLE outbox.attempt (  -- columns of fixed width come first: a row then has no bytes of padding
   intent_id        bigint NOT NULL,
+  started_at       timestamptz,
+  finished_at      timestamptz NOT NULL DEFAULT now(),
+  next_attempt_at  timestamptz,    -- null: settled
+  retry_after_seconds float8,      -- what the provider asked for
   attempt          int NOT NULL,
+  http_status      int,
+  replayed         boolean NOT NULL DEFAULT false,  -- the provider answered from its memory of the key
+  lookup           boolean NOT NULL DEFAULT false,  -- it asked, it did not act
   worker           text,           -- a daemon's: a worker's id, or 'saga'. Operators cannot write this column
   operator         text,           -- 'operator:NAME', as the operator says. Daemons cannot write this column
   login            text NOT NULL DEFAULT session_user,  -- who wrote the row; only the owner can set it
-  started_at       timestamptz,
-  finished_at      timestamptz NOT NULL DEFAULT now(),
   outcome          text NOT NULL,  -- the evidence
   status           text NOT NULL CHECK (status IN ('pending', 'completed', 'failed', 'unknown', 'cancelled',
                                                    'compensated', 'compensation_failed')),
-  next_attempt_at  timestamptz,    -- null: settled
-  http_status      int,
   error            text,
   provider_ref     text,
   response         jsonb,
   response_headers jsonb,
   problem          jsonb,          -- the provider's own words for a failure (RFC 9457)
-  retry_after_seconds float8,      -- what the provider asked for
-  replayed         boolean NOT NULL DEFAULT false,  -- the provider answered from its memory of the key
-  lookup           boolean NOT NULL DEFAULT false,  -- it asked, it did not act
   served_by        text,           -- the fallback that was called; null: the intent's own provider
   reason           text,           -- an operator's
   PRIMARY KEY (intent_id, attempt),
