@@ -100,7 +100,7 @@ func TestNoExpressionBuildsMoreThanItMay(t *testing.T) {
 	}
 }
 
-// processorTime is what this process has used. Other work on the machine does not add to it.
+// processorTime excludes the time that other processes take of the machine.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var used syscall.Rusage
