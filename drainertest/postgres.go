@@ -192,13 +192,14 @@ func InMemory() throwaway.Option {
 
 // hasMemory reports whether the machine can keep databases in memory beside the compiler and
 // tests with the race detector. What /dev/shm may hold says nothing of what is free.
+// A machine that does not tell has it: its containers are in a virtual machine of their own.
 func hasMemory() bool {
 	const least = 6 << 20 // KiB
 	text, _ := os.ReadFile("/proc/meminfo")
 	_, after, _ := strings.Cut(string(text), "MemAvailable:")
 	var available int
 	_, err := fmt.Sscan(after, &available)
-	return err == nil && available >= least
+	return err != nil || available >= least
 }
 
 func (s *server) createTemplate(ctx context.Context) error {
