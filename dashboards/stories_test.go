@@ -125,7 +125,7 @@ type story struct {
 	// heard says who hears of it and when. From that minute on these alerts fire, those in
 	// parentheses in silence. Of the others the critical ones wake an engineer.
 	heard []string
-	wakes string // the one alert that does so, or none
+	wakes string // the one alert that does so at a provider, or none
 }
 
 const before, after = 400, 150 // minutes, counted from the begin of an incident
@@ -291,6 +291,24 @@ var stories = map[string]story{
 			"101:",
 		},
 		wakes: "DrainerDeliveriesLate",
+	},
+	"a provider is slow beside an operation of it that is away, and another provider hangs": {
+		minutes: []int{60},
+		series: map[string]string{
+			`drainer_operation_circuit_breaker_open{provider="stripe",operation="refund"}`: "0 1 0",
+			`drainer_delivery_latency_seconds_count{provider="stripe"}`:                    "+60 +60 +60",
+			`drainer_delivery_latency_seconds_bucket{provider="stripe",le="60"}`:           "+60 +30 +60",
+			`drainer_outbox_due_rows{provider="slack"}`:                                    "0 60 0",
+			`drainer_claimed_rows_total{provider="slack"}`:                                 "+60 +0 +60",
+		},
+		heard: []string{
+			"14: DrainerStalled/slack",
+			"15: DrainerStalled/slack DrainerCircuitOpen/stripe",
+			"27: DrainerStalled/slack DrainerCircuitOpen/stripe DrainerDeliveriesLate/stripe",
+			"70: DrainerStalled/slack DrainerDeliveriesLate/stripe",
+			"75:",
+		},
+		wakes: "DrainerStalled DrainerDeliveriesLate",
 	},
 	"the pager is away while an effect is in doubt": {
 		minutes: []int{5, 40},
