@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -54,10 +55,23 @@ func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)
 		ofOneTool("/intents/retry-may-duplicate", "Retry, may duplicate", operator.Retry{PolicyOf: policyOf, MayDuplicate: true}),
 		onIntents("/intents/forward", "Send now", operator.BringForward{}),
 		onIntents("/intents/cancel", "Cancel", operator.Cancel{}),
+		onIntents("/intents/retry-new-key", "Retry under a new key", operator.Retry{PolicyOf: policyOf, NewKey: true}),
+		onIntents("/intents/resolve-completed", "Resolve as completed", operator.Resolve{As: dispatch.StatusCompleted}),
+		onIntents("/intents/resolve-failed", "Resolve as failed", operator.Resolve{As: dispatch.StatusFailed}),
 		{path: "/incidents/acknowledge", verb: "Acknowledge", propose: proposeAcknowledgement, carryOut: acknowledge},
 		gate("/providers/pause", "Pause", true),
 		gate("/providers/resume", "Resume", false),
-		{path: "/runs/roll-back", verb: "Roll back", propose: proposeRollback, carryOut: rollBack},
+		onRun("/runs/roll-back", "Roll back", "rollback begun", (*operator.Console).Compensate, "", map[string]string{
+			"completed": "undone, if its tool says how", "pending": "cancelled", "in_progress": "awaited first", "unknown": "awaited first",
+		}),
+		onRun("/runs/cancel", "Cancel", "it takes no further step", cancelRun, "", map[string]string{
+			"pending": "cancelled", "in_progress": "recorded as it ends",
+		}),
+		onRun("/sagas/retry", "Retry the rollback of", "the rollback goes on", retrySaga(false), "compensation_failed", retried),
+		onRun("/sagas/retry-new-key", "Retry under new keys the rollback of", "the rollback goes on", retrySaga(true), "compensation_failed", retried),
+		onRun("/sagas/resolve", "End the rollback of", "the rollback is over", (*operator.Console).ResolveSaga, "begun compensation_failed", map[string]string{
+			"completed": "left as it is", "compensation_failed": "left as it is",
+		}),
 	}
 }
 
@@ -289,42 +303,52 @@ func gate(path, verb string, pauses bool) action {
 	}}
 }
 
-func proposeRollback(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
-	story, err := on.Story(ctx, form.Get("of"))
-	if err != nil {
-		return nil, err
-	}
-	var lines []line
-	for _, step := range story.Steps {
-		proposed := line{
-			Subject: fmt.Sprintf("intent %d", step.IntentID), Link: fmt.Sprintf("/intents/%d", step.IntentID), Tool: step.ToolName, Before: step.Status,
+// retried says what becomes of the steps of a rollback that goes on.
+var retried = map[string]string{"completed": "undone, if its tool says how", "compensation_failed": "undone, if its tool says how"}
+
+// onRun is an action on the run that a form names. Its rollback is in one of the states; without any, it has none.
+// The map says what becomes of steps by their status, and the others stay.
+func onRun(path, verb, done string, change func(*operator.Console, context.Context, string, operator.Signature) error, states string, becomes map[string]string) action {
+	return action{path: path, verb: verb + " run", propose: func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
+		story, err := on.Story(ctx, form.Get("of"))
+		if err != nil {
+			return nil, err
 		}
-		switch step.Status {
-		case "completed":
-			proposed.After = "undone, if its tool says how"
-		case "pending":
-			proposed.After = "cancelled"
-		case "in_progress", "unknown":
-			proposed.After = "awaited first"
-		default:
-			proposed.After = step.Status
+		refused := ""
+		switch {
+		case story.Saga == nil && states != "":
+			refused = "the run has no rollback"
+		case story.Saga != nil && states == "":
+			refused = "the run has a rollback already: it is " + story.Saga.State
+		case story.Saga != nil && !slices.Contains(strings.Fields(states), story.Saga.State):
+			refused = "its rollback is " + story.Saga.State
 		}
-		lines = append(lines, proposed)
-	}
-	if story.Saga != nil {
-		for i := range lines {
-			lines[i].After, lines[i].Refused = lines[i].Before, "the run has a rollback already: it is "+story.Saga.State
+		var lines []line
+		for _, step := range story.Steps {
+			lines = append(lines, line{
+				Subject: fmt.Sprintf("intent %d", step.IntentID), Link: fmt.Sprintf("/intents/%d", step.IntentID), Tool: step.ToolName,
+				Before: step.Status, After: cmp.Or(becomes[step.Status], step.Status), Refused: refused,
+			})
 		}
-	}
-	return lines, nil
+		return lines, nil
+	}, carryOut: func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
+		run := form.Get("of")
+		if err := change(on, ctx, run, by); err != nil {
+			return nil, err
+		}
+		return []line{{Subject: "run", Link: runPath(run), Run: run, After: done}}, nil
+	}}
 }
 
-func rollBack(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
-	agentRunID := form.Get("of")
-	if err := on.Compensate(ctx, agentRunID, by); err != nil {
-		return nil, err
+func cancelRun(on *operator.Console, ctx context.Context, run string, by operator.Signature) error {
+	_, err := on.CancelRun(ctx, run, false, by)
+	return err
+}
+
+func retrySaga(newKeys bool) func(*operator.Console, context.Context, string, operator.Signature) error {
+	return func(on *operator.Console, ctx context.Context, run string, by operator.Signature) error {
+		return on.RetrySaga(ctx, run, nil, newKeys, by)
 	}
-	return []line{{Subject: "run", Link: runPath(agentRunID), Run: agentRunID, After: "rollback begun"}}, nil
 }
 
 const (

@@ -196,21 +196,36 @@ func TestAPageThatDidNotChangeIsNotSentAgain(t *testing.T) {
 
 func TestAnOperatorDecidesInTwoSteps(t *testing.T) {
 	t.Parallel()
+	const (
+		lost  = `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) SELECT 2, max(attempt) + 1, 'a', 'unknown', 'unknown' FROM outbox.attempt WHERE intent_id = 2`
+		stuck = `INSERT INTO outbox.saga (agent_run_id, state, ended_at) VALUES ('trip 1/a', 'compensation_failed', now())`
+	)
 	for _, test := range []struct {
 		path, of string
 		state    string    // SQL that yields one text
 		want     [2]string // before and after
+		given    string    // SQL that comes first
 	}{
-		{"/intents/retry", "2", "SELECT status FROM outbox.status WHERE intent_id = 2", [2]string{"failed", "pending"}},
-		{"/intents/cancel", "3", "SELECT status FROM outbox.status WHERE intent_id = 3", [2]string{"pending", "cancelled"}},
-		{"/incidents/acknowledge", "1", "SELECT coalesce(acknowledged_by, 'open') FROM outbox.incident WHERE id = 1", [2]string{"open", "operator:alice"}},
-		{"/providers/pause", "sim", "SELECT paused::text FROM outbox.provider WHERE name = 'sim'", [2]string{"false", "true"}},
-		{"/runs/roll-back", "trip 1/a", "SELECT coalesce((SELECT state FROM outbox.saga), 'none')", [2]string{"none", "begun"}},
+		{"/intents/retry", "2", "SELECT status FROM outbox.status WHERE intent_id = 2", [2]string{"failed", "pending"}, ""},
+		{"/intents/cancel", "3", "SELECT status FROM outbox.status WHERE intent_id = 3", [2]string{"pending", "cancelled"}, ""},
+		{"/incidents/acknowledge", "1", "SELECT coalesce(acknowledged_by, 'open') FROM outbox.incident WHERE id = 1", [2]string{"open", "operator:alice"}, ""},
+		{"/providers/pause", "sim", "SELECT paused::text FROM outbox.provider WHERE name = 'sim'", [2]string{"false", "true"}, ""},
+		{"/runs/roll-back", "trip 1/a", "SELECT coalesce((SELECT state FROM outbox.saga), 'none')", [2]string{"none", "begun"}, ""},
+		{"/intents/retry-new-key", "2", "SELECT status FROM outbox.status WHERE intent_id = 2", [2]string{"failed", "pending"}, ""},
+		{"/intents/resolve-completed", "2", "SELECT status FROM outbox.status WHERE intent_id = 2", [2]string{"failed", "completed"}, ""},
+		{"/intents/resolve-failed", "2", "SELECT status FROM outbox.status WHERE intent_id = 2", [2]string{"unknown", "failed"}, lost},
+		{"/runs/cancel", "trip 1/a", "SELECT coalesce((SELECT state FROM outbox.saga), 'none')", [2]string{"none", "cancelled"}, ""},
+		{"/sagas/retry", "trip 1/a", "SELECT state FROM outbox.saga", [2]string{"compensation_failed", "begun"}, stuck},
+		{"/sagas/retry-new-key", "trip 1/a", "SELECT state FROM outbox.saga", [2]string{"compensation_failed", "begun"}, stuck},
+		{"/sagas/resolve", "trip 1/a", "SELECT state FROM outbox.saga", [2]string{"compensation_failed", "resolved"}, stuck},
 	} {
 		t.Run(test.path, func(t *testing.T) {
 			t.Parallel()
 			b := newBrowser(t, asTokens(t))
 			b.login("alice-has-a-long-token-of-her-own")
+			if test.given != "" {
+				drainertest.Exec(t, b.db, test.given)
+			}
 			form := url.Values{"of": {test.of}}
 			shown := b.post(test.path, form)
 			if shown.code != http.StatusOK || !strings.Contains(shown.text, "would change") {
@@ -352,7 +367,7 @@ func TestWhatCannotBeDoneSaysWhy(t *testing.T) {
 	b.login("alice-has-a-long-token-of-her-own")
 	b.post("/runs/roll-back", url.Values{"of": {"trip 1/a"}, "reason": {"because"}})
 	for _, test := range [][3]string{
-		{"/runs/roll-back", "trip 1/a", "the saga is begun"}, {"/providers/pause", "simm", "there is no provider"}, {"/providers/resume", "simm", "there is no provider"},
+		{"/runs/roll-back", "trip 1/a", "the saga is begun"}, {"/sagas/retry", "trip 1/a", "compensation failed can be retried"}, {"/providers/pause", "simm", "there is no provider"}, {"/providers/resume", "simm", "there is no provider"},
 	} {
 		if got := b.post(test[0], url.Values{"of": {test[1]}, "reason": {"again"}}); got.code != http.StatusUnprocessableEntity || !strings.Contains(strings.ToLower(got.text), test[2]) {
 			t.Errorf("%v: %d\n%s", test, got.code, got.text)

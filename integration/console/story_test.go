@@ -60,14 +60,14 @@ func TestARunIsRolledBack(t *testing.T) {
 	t.Parallel()
 	v := newVisitor(t)
 	v.login(aliceToken, billing)
-	v.click("form[action='/runs/roll-back'] button")
+	v.click("button[formaction='/runs/roll-back']")
 	v.wantText("main", "intent 9", "payments/charge", "awaited first")
 	v.write("input[name=reason]", "the agent invoiced the wrong company")
 	v.click(".confirm button")
 	v.wantText("main", "rollback begun")
 	v.open(billing)
 	v.wantText("main", "Rollback: begun", "operator:alice: the agent invoiced the wrong company")
-	if v.reads("form[action='/runs/roll-back']") != "" {
+	if v.reads("button[formaction='/runs/roll-back']") != "" {
 		t.Error("the page offers to roll back a run whose rollback has begun")
 	}
 }
