@@ -485,9 +485,10 @@ func TestReferencesHaveAnIndexWhereTheOwnerAsksForOne(t *testing.T) {
 	drainertest.Eventually(t, "the build waits", func() bool {
 		return drainertest.Value[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_stat_progress_create_index WHERE datname = current_database() AND phase LIKE 'waiting%')")
 	})
-	// Agents and daemons go on meanwhile.
+	// Agents and daemons go on meanwhile. An operator may give a reference of any length.
 	drainertest.Exec(t, pool, "SELECT outbox.enqueue('run', 'step', 'tool', 'scope', '{}')")
 	drainertest.Exec(t, pool, "INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, provider_ref) SELECT id, 1, 'w', 'completed', 'completed', 'ch_1' FROM outbox.intent")
+	drainertest.Exec(t, pool, "INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, provider_ref) SELECT id, 2, 'operator:o', 'resolved', 'completed', (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 200) n) FROM outbox.intent")
 	cancel()
 	if err := <-ended; err == nil {
 		t.Error("an interrupted build reports no error")

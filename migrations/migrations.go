@@ -144,7 +144,8 @@ func References(ctx context.Context, wanted bool, databaseURL string, logins ...
 		statements = append(statements, "DROP INDEX CONCURRENTLY outbox.attempt_provider_ref")
 	}
 	if wanted {
-		statements = append(statements, "CREATE INDEX CONCURRENTLY attempt_provider_ref ON outbox.attempt (provider_ref, intent_id) WHERE provider_ref IS NOT NULL")
+		// An operator may give a reference of any length, and an index takes 2,704 bytes.
+		statements = append(statements, "CREATE INDEX CONCURRENTLY attempt_provider_ref ON outbox.attempt (left(provider_ref, 255), intent_id) WHERE provider_ref IS NOT NULL")
 	}
 	for _, statement := range statements {
 		if _, err := conn.Exec(ctx, statement); err != nil {

@@ -74,7 +74,7 @@ func (c *Console) List(ctx context.Context, filter Filter) (Page, error) {
 		case err != nil:
 			return Page{}, fmt.Errorf("list intents: %w", err)
 		case indexed:
-			last, look = lookedSQL+`SELECT intent_id FROM outbox.attempt WHERE provider_ref = $4::text`+lastSQL, append(look, filter.Reference)
+			last, look = lookedSQL+`SELECT intent_id FROM outbox.attempt WHERE provider_ref = $4::text AND left(provider_ref, 255) = left($4::text, 255)`+lastSQL, append(look, filter.Reference)
 		default:
 			page.Index = IndexReferences
 		}
@@ -120,7 +120,7 @@ const (
 	claimedRow  = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
 	settledRow  = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
 	unknownRow  = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // or about to be looked up
-	referredRow = `SELECT intent_id FROM outbox.attempt WHERE provider_ref = $12::text`
+	referredRow = `SELECT intent_id FROM outbox.attempt WHERE provider_ref = $12::text AND left(provider_ref, 255) = left($12::text, 255)`
 	deadRow     = settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])`
 
 	lookedSQL = `SELECT coalesce((SELECT intent_id FROM (`
@@ -250,7 +250,7 @@ const (
 	// would one on references, which an owner can ask for.
 	namedSQL = `SELECT ` + statusColumns + ` FROM outbox.standing WHERE intent_id IN (
 			SELECT id FROM outbox.intent WHERE id = $1::bigint
-			UNION (SELECT DISTINCT intent_id FROM outbox.attempt WHERE intent_id >= $5::bigint AND provider_ref = $3::text ORDER BY intent_id DESC LIMIT $4::int)
+			UNION (SELECT DISTINCT intent_id FROM outbox.attempt WHERE intent_id >= $5::bigint AND provider_ref = $3::text AND left(provider_ref, 255) = left($3::text, 255) ORDER BY intent_id DESC LIMIT $4::int)
 			UNION SELECT id FROM outbox.intent WHERE id >= $2::bigint AND business_scope = $3::text)
 		ORDER BY intent_id DESC LIMIT $4::int`
 
