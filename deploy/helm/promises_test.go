@@ -2,8 +2,10 @@ package helm_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -352,6 +354,7 @@ func TestScalingNeverEndsAtNothing(t *testing.T) {
 	if trigger := scaled.Spec.Triggers[0]; trigger.Type != "prometheus" || trigger.Metadata["query"] != due || trigger.Metadata["threshold"] != "1000" {
 		t.Errorf("the trigger is %+v", trigger)
 	}
+	t.Run("counts what more pods would send", func(t *testing.T) { evaluate(t, scaled.Spec.Triggers[0].Metadata["query"]) })
 	if fallback := scaled.Spec.Fallback; fallback.FailureThreshold != 3 || fallback.Replicas != 6 || fallback.Behavior != "currentReplicasIfHigher" {
 		t.Errorf("without an answer: %+v", fallback)
 	}
@@ -362,6 +365,39 @@ func TestScalingNeverEndsAtNothing(t *testing.T) {
 	login := find[triggerAuthentication](t, scenario(t, "scaled-by-postgres"))
 	if asking.AuthenticationRef == nil || asking.AuthenticationRef.Name != login.Name || login.Spec.SecretTargetRef[0].Name != "keda" {
 		t.Errorf("the trigger %+v logs in by %+v", asking, login.Spec)
+	}
+}
+
+// evaluate asks a query of two pods: it counts the due rows of the healthy provider alone.
+func evaluate(t *testing.T, query string) {
+	t.Helper()
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("no promtool here; install Debian's prometheus to evaluate the query")
+	}
+	series := func(pods, provider, state string, due, paused int) (text string) {
+		is := func(metric, labels string, value int) {
+			text += fmt.Sprintf("      - {series: '%s{namespace=\"agents\", provider=%q, %s}', values: '%d'}\n", metric, provider, labels, value)
+		}
+		is("drainer_outbox_due_rows", fmt.Sprintf(`pod="%sa"`, pods), due) // one pod counts
+		for _, pod := range []string{pods + "a", pods + "b"} {
+			is("drainer_provider_paused", fmt.Sprintf("pod=%q", pod), paused)
+			for _, s := range []string{"closed", "open", "half_open"} {
+				is("drainer_circuit_breaker_state", fmt.Sprintf("pod=%q, state=%q", pod, s), map[bool]int{true: 1}[s == state])
+			}
+		}
+		return text
+	}
+	const ours = "shop-outbox-"
+	held := series(ours, "paused", "closed", 100, 1) + series(ours, "broken", "open", 1000, 0) + series(ours, "probed", "half_open", 10000, 0) +
+		series(ours, "unconfigured", "closed", 100000, 0) + series("another-", "healthy", "closed", 1000000, 0)
+	test := func(input, want string) string {
+		return fmt.Sprintf("  - input_series:\n%s    promql_expr_test:\n      - {expr: '%s', eval_time: 0, exp_samples: [%s]}\n", input, query, want)
+	}
+	file := filepath.Join(t.TempDir(), "query.yaml")
+	write(t, file, "tests:\n"+test(held+series(ours, "healthy", "closed", 7, 0), "{value: 7, labels: '{}'}")+test(held, ""))
+	if output, err := exec.CommandContext(t.Context(), promtool, "test", "rules", file).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, output)
 	}
 }
 
