@@ -96,7 +96,7 @@ func newMigrateReferences(options *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "references on|off",
 		Short: "Create or drop an index that finds any intent by its provider's reference",
-		Long: `references on creates an index on outbox.attempt (provider_ref). With it, a search by a
+		Long: `references on creates an index of references in outbox.attempt. With it, a search by a
 provider's reference finds intents however old they are; without it, among the newest
 100000. The index costs about 180 bytes of WAL and 80 bytes of disk for each attempt
 with a reference of 27 characters. references off drops it.
