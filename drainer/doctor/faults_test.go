@@ -186,7 +186,7 @@ var faults = map[string]struct {
 	},
 	"a request hangs": {
 		by(claimBy("(SELECT worker_id FROM outbox.worker)", "1 hour")),
-		Warning, "claims", "in progress for 1h0m", "restart the worker",
+		Warning, "claims", "in progress for 1h", "restart the worker",
 	},
 	"a provider is paused": {
 		by("INSERT INTO outbox.provider (name, paused) VALUES ('p', true)"),
@@ -218,11 +218,11 @@ var faults = map[string]struct {
 	},
 	"no drainer works a job": {
 		by("INSERT INTO outbox.river_job (kind, args, max_attempts, scheduled_at) VALUES ('page_send', '{}', 1, now() - interval '2 hours')"),
-		Problem, "jobs", "a job of kind page_send has been due for 2h0m", "/readyz",
+		Problem, "jobs", "a job of kind page_send has been due for 2h", "/readyz",
 	},
 	"no drainer looks for incidents": {
 		by("UPDATE outbox.worker SET started_at = now() - interval '2 hours'"),
-		Warning, "jobs", "no drainer has looked for incidents to page for 2h0m", "restart one after the other",
+		Warning, "jobs", "no drainer has looked for incidents to page for 2h", "restart one after the other",
 	},
 	"notifications pile up": {
 		func(w *world) {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -82,6 +83,8 @@ func healthy(t *testing.T) *world {
 	w.owner("INSERT INTO outbox.worker (worker_id, providers) VALUES (gen_random_uuid(), '{p}')")
 	w.Patient = Patient{
 		Database:  w.config(w.url("")),
+		Lease:     10 * time.Minute, // the worker never beats again, and a busy machine is slow
+		Limits:    Limits{Check: 5 * time.Minute},
 		Providers: []dispatch.Provider{{Name: "p", Tools: map[string]dispatch.Policy{"x": {}}, Adapter: at(listen(t)), Network: dispatch.Network{}}},
 	}
 	return w
