@@ -44,7 +44,7 @@ func TestTheInvariantIsSeenToBreak(t *testing.T) {
 		"queued and claimed":       {[]string{claim}, true},
 		"queued and settled":       {[]string{settle}, true},
 		"claimed twice":            {[]string{"DELETE FROM outbox.queue", claim, claim}, true},
-		"queued from nowhere":      {[]string{"INSERT INTO outbox.queue VALUES ('tool', now(), 99, 'run')"}, true},
+		"queued from nowhere":      {[]string{"INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id) VALUES ('tool', now(), 99, 'run')"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
