@@ -65,8 +65,8 @@ func TestAKilledDaemonsSagaIsTakenOver(t *testing.T) {
 			t.Parallel()
 			w := newSagaRig(t, moment.fault)
 			stands := w.standAt(moment)
-			w.enqueueRun()
 			victim := w.start()
+			w.enqueueRun()
 			if moment.event == "" {
 				w.awaitUndoRequests(1)
 			} else {
@@ -195,11 +195,16 @@ func (w *sagaRig) start() *program.Daemon {
 	return w.shell.Start(w.config)
 }
 
-// enqueueRun commits all five orders at once; the first four have happened
-// before the fifth is claimed.
+// enqueueRun commits the fifth order once the first four have happened: a worker that loses its lease in between
+// would take them up in another order.
 func (w *sagaRig) enqueueRun() {
 	w.T.Helper()
 	for n := range w.orders {
+		if n == completedSteps {
+			drainertest.Eventually(w.T, "four orders are completed", func() bool {
+				return harness.Stored[int](w.Rig, `SELECT count(*) FROM outbox.status WHERE status = 'completed'`) == completedSteps
+			})
+		}
 		id := harness.Stored[int64](w.Rig, `SELECT intent_id FROM outbox.enqueue($1, $2, 'shop/order', 'order-1', '{}')`, sagaRun, step(n))
 		if id != w.orders[n] {
 			w.T.Fatalf("order %d is intent %d, want %d", n, id, w.orders[n])
