@@ -341,12 +341,15 @@ var closedBeforeAClaimThatDidNotSeeIt = scenario{number: 88, play: func(t *testi
 	if err := closing.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// The second question that is asked from now on comes after the answer to the first was taken in.
-	asked := `SELECT coalesce(max(query_start), '-infinity')::text FROM pg_stat_activity
-		WHERE datname = current_database() AND query LIKE '%Runs of what it has claimed that are closed%' AND pid <> pg_backend_pid()`
-	for last, more := harness.Stored[string](rig, asked), 0; more < 2; {
-		drainertest.Eventually(t, "the daemon asks which runs are closed", func() bool { return harness.Stored[string](rig, asked) != last })
-		last, more = harness.Stored[string](rig, asked), more+1
+	// The second question that waits here is asked after the answer to the first was taken in.
+	for range 2 {
+		sagas := drainertest.Begin(t, rig.DB)
+		drainertest.Exec(t, sagas, `LOCK TABLE outbox.saga IN ACCESS EXCLUSIVE MODE`)
+		rig.AwaitCount("the daemon asks which runs are closed", 1, `SELECT least(count(*), 1) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%Runs of what it has claimed that are closed%'`)
+		if err := sagas.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	daemon.Signal(syscall.SIGUSR1)
 	return 1
