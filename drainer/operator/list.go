@@ -56,12 +56,12 @@ const filterSQL = `
 	AND ($4::text = '' OR tool_name = $4::text) AND ($5::text = '' OR strpos(lower(last_error), lower($5::text)) > 0)
 	AND ($6::timestamptz IS NULL OR created_at >= $6::timestamptz) AND ($7::timestamptz IS NULL OR created_at < $7::timestamptz)
 	AND ($8::bigint = 0 OR intent_id < $8::bigint) AND ($9::bigint = 0 OR intent_id >= $9::bigint)
-	AND ($11::text = '' OR business_scope = $11::text) AND ($12::text = '' OR provider_ref = $12::text)
-	AND ($13::text = '' OR tenant = (SELECT t.tenant_id FROM outbox.tenant t WHERE t.name = $13::text))`
+	AND ($10::text = '' OR business_scope = $10::text) AND ($11::text = '' OR provider_ref = $11::text)
+	AND ($12::text = '' OR tenant = (SELECT t.tenant_id FROM outbox.tenant t WHERE t.name = $12::text))`
 
 const listSQL = `SELECT ` + statusColumns + ` FROM outbox.standing` + filterSQL
 
-const newestSQL = ` ORDER BY intent_id DESC LIMIT $10`
+const newestSQL = ` ORDER BY intent_id DESC LIMIT $13`
 
 // List returns the newest intents first.
 func (c *Console) List(ctx context.Context, filter Filter) (Page, error) {
@@ -84,7 +84,7 @@ func (c *Console) List(ctx context.Context, filter Filter) (Page, error) {
 		return Page{}, fmt.Errorf("list intents: %w", err)
 	}
 	page.Intents, err = collect(ctx, c.conn, "list intents", pgx.RowToStructByPos[Intent], list, filter.Status, filter.Provider, filter.Run, filter.Tool, filter.Error,
-		orNull(filter.Since), orNull(filter.Until), below, lowest, filter.Limit+1, filter.Scope, filter.Reference, filter.Tenant)
+		orNull(filter.Since), orNull(filter.Until), below, lowest, filter.Scope, filter.Reference, filter.Tenant, filter.Limit+1)
 	if err != nil {
 		return Page{}, err
 	}
@@ -116,12 +116,13 @@ const (
 	thoseSQL = `) AS looked WHERE ($8::bigint = 0 OR intent_id < $8::bigint) AND intent_id >= $9::bigint ORDER BY intent_id DESC) AS among
 		JOIN outbox.standing USING (intent_id)` + filterSQL
 
-	queuedRow   = `SELECT intent_id FROM outbox.queue`
-	claimedRow  = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
-	settledRow  = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
-	unknownRow  = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // or about to be looked up
-	referredRow = `SELECT intent_id FROM outbox.attempt WHERE provider_ref = $12::text AND left(provider_ref, 255) = left($12::text, 255)`
-	deadRow     = settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])`
+	queuedRow  = `SELECT intent_id FROM outbox.queue`
+	claimedRow = `SELECT pg_catalog.unnest(intent_ids) AS intent_id FROM outbox.claim`
+	settledRow = `SELECT intent_id FROM outbox.attempt WHERE next_attempt_at IS NULL AND status <> 'completed' AND status = `
+	unknownRow = settledRow + `'unknown' UNION ` + queuedRow + ` WHERE lookup UNION ` + claimedRow // or about to be looked up
+	deadRow    = settledRow + `ANY (ARRAY['failed', 'unknown', 'compensation_failed'])`
+
+	referredSQL = amongSQL + `SELECT intent_id FROM outbox.attempt WHERE provider_ref = $11::text AND left(provider_ref, 255) = left($11::text, 255)` + thoseSQL
 
 	lookedSQL = `SELECT coalesce((SELECT intent_id FROM (`
 	lastSQL   = `) AS looked WHERE ($1::bigint = 0 OR intent_id < $1::bigint) AND intent_id >= $2::bigint
@@ -148,9 +149,9 @@ func statementsOf(filter Filter) (list, last string) {
 	case filter.Run != "":
 		return listSQL + newestSQL, newestOfAllSQL
 	case filter.Reference != "" && filter.Dead: // a look at each attempt in turn is cheaper than to look up those of each intent
-		return amongSQL + referredRow + thoseSQL + isDead + newestSQL, newestOfAllSQL
+		return referredSQL + isDead + newestSQL, newestOfAllSQL
 	case filter.Reference != "":
-		return amongSQL + referredRow + thoseSQL + newestSQL, newestOfAllSQL
+		return referredSQL + newestSQL, newestOfAllSQL
 	case filter.Dead:
 		return amongSQL + deadRow + thoseSQL + isDead + newestSQL, lookedSQL + deadRow + lastSQL
 	}
