@@ -95,7 +95,7 @@ func TestAListLooksUpWhatItShows(t *testing.T) {
 	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, error)
 		SELECT id, 1, 'w', 'rejected', 'failed', 'http_404' FROM outbox.intent WHERE id % 5 = 0`)
 	o.exec(`UPDATE outbox.attempt SET provider_ref = 'ref-' || intent_id`)
-	o.exec(`VACUUM ANALYZE outbox.intent, outbox.attempt`)
+	o.vacuum()
 	for name, test := range map[string]struct {
 		filter operator.Filter
 		want   []int64
@@ -154,7 +154,7 @@ func TestAReferenceIsFoundByItsIndexWhereThereIsOne(t *testing.T) {
 	o.exec(`TRUNCATE outbox.queue`)
 	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, provider_ref)
 		SELECT id, n, 'w', 'rejected', 'failed', CASE WHEN id % 100 = 0 THEN 'again' ELSE 'ref-' || id END FROM outbox.intent, generate_series(1, 2) n`)
-	o.exec(`VACUUM ANALYZE outbox.intent, outbox.attempt`)
+	o.vacuum()
 	console := o.console()
 	console.LookAtMost(10)
 	reference := operator.Filter{Reference: "ref-15", Limit: 3}

@@ -36,6 +36,7 @@ type Database struct {
 	here      *pgxpool.Config // the last login for the place of the first
 	log       *slog.Logger
 	refusal   error     // nil if the newest answer was none
+	refusedAt time.Time // when the newest refusal was noted
 	away      bool      // the newest connect failed, and was not refused
 	loggedAt  time.Time // when it was logged last that there is no way in
 	notLogged int       // failures since then
@@ -149,7 +150,7 @@ func (d *Database) User() string {
 func (d *Database) BeforeConnect(ctx context.Context, next *pgx.ConnConfig) error {
 	now, err := d.Config(ctx)
 	if err != nil {
-		d.connected(err)
+		d.connected(time.Now(), err)
 		return err
 	}
 	fresh := now.ConnConfig
@@ -189,9 +190,13 @@ func (d *Database) Logging(log *slog.Logger) *slog.Logger {
 const logEvery = time.Minute
 
 // connected notes how a connect ended. A transaction pooler lets a client in before it has logged in at the server, so
-// that a connect which ends well takes back no refusal that a statement met.
-func (d *Database) connected(err error) {
-	if !d.refusedLater.Load() || refusalOf(err) != nil {
+// that a connect which ends well takes back no refusal that a statement met. Nor does one that began before another was
+// refused: it has an older login.
+func (d *Database) connected(start time.Time, err error) {
+	d.mu.Lock()
+	isOld := start.Before(d.refusedAt)
+	d.mu.Unlock()
+	if refusalOf(err) != nil || !d.refusedLater.Load() && (err != nil || !isOld) {
 		d.note(err)
 	}
 }
@@ -217,6 +222,9 @@ func (d *Database) note(err error) {
 	defer d.mu.Unlock()
 	was := d.refusal
 	d.refusal, d.away = refusal, refusal == nil && isAway(err)
+	if refusal != nil {
+		d.refusedAt = time.Now()
+	}
 	switch {
 	case d.log == nil:
 	case (refusal != nil || d.away) && time.Since(d.loggedAt) < logEvery:

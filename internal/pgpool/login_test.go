@@ -259,6 +259,44 @@ func TestAConnectThatIsGivenUpIsNoOutage(t *testing.T) {
 	}
 }
 
+// The connect that began first still has the login that was valid then.
+func TestAConnectThatBeganBeforeARefusalDoesNotTakeItBack(t *testing.T) {
+	t.Parallel()
+	url, isLost := drainertest.Database(t), false
+	database := pgpool.NewDatabase(func() (pgpool.Login, error) {
+		if isLost {
+			return pgpool.Login{}, os.ErrNotExist
+		}
+		return pgpool.Login{URL: url}, nil
+	}, nil, 0)
+	pool, err := pgpool.Open(t.Context(), database, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	config := pool.Config().ConnConfig
+	dial := config.DialFunc
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		isLost = true
+		if err := pool.Ping(ctx); err == nil {
+			t.Error("the second connect needs no login")
+		}
+		return dial(ctx, network, address)
+	}
+	first, err := pgpool.Connect(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close(t.Context())
+	if refusal := database.Refusal(); refusal == nil {
+		t.Error("the first connect takes back the refusal of the second")
+	}
+	isLost = false
+	if err := pool.Ping(t.Context()); err != nil || database.Refusal() != nil {
+		t.Errorf("%v, remembered as %v", err, database.Refusal())
+	}
+}
+
 func TestARefusalIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var lines drainertest.Log

@@ -156,7 +156,7 @@ func begin(config *pgxpool.Config, settings map[string]string) {
 			return nil
 		}
 		if watched, is := next.Tracer.(pgx.ConnectTracer); is {
-			watched.TraceConnectEnd(ctx, pgx.TraceConnectEndData{Err: err})
+			watched.TraceConnectEnd(watched.TraceConnectStart(ctx, pgx.TraceConnectStartData{}), pgx.TraceConnectEndData{Err: err})
 		}
 		return fmt.Errorf("first connection: %w", err)
 	}
@@ -205,12 +205,15 @@ const longestStatement = 10 * time.Second
 // each one.
 type observer struct{ database *Database }
 
+type startKey struct{}
+
 func (observer) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData) context.Context {
-	return ctx
+	return context.WithValue(ctx, startKey{}, time.Now())
 }
 
-func (o observer) TraceConnectEnd(_ context.Context, data pgx.TraceConnectEndData) {
-	o.database.connected(data.Err)
+func (o observer) TraceConnectEnd(ctx context.Context, data pgx.TraceConnectEndData) {
+	start, _ := ctx.Value(startKey{}).(time.Time)
+	o.database.connected(start, data.Err)
 }
 
 type cancelKey struct{}
