@@ -35,6 +35,14 @@ type action struct {
 	ofIntents bool
 	// ofTool may have a second effect: the second form asks for the tool's name too.
 	ofTool bool
+	asks   question
+}
+
+// question is what the second form of an action may be told besides the reason; without a name there is none. An answer
+// about intents belongs to one of them.
+type question struct {
+	Name  string
+	Label string
 }
 
 // line says how one thing changes.
@@ -56,7 +64,7 @@ func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)
 		onIntents("/intents/forward", "Send now", operator.BringForward{}),
 		onIntents("/intents/cancel", "Cancel", operator.Cancel{}),
 		onIntents("/intents/retry-new-key", "Retry under a new key", operator.Retry{PolicyOf: policyOf, NewKey: true}),
-		onIntents("/intents/resolve-completed", "Resolve as completed", operator.Resolve{As: dispatch.StatusCompleted}),
+		resolveCompleted("/intents/resolve-completed", "Resolve as completed"),
 		onIntents("/intents/resolve-failed", "Resolve as failed", operator.Resolve{As: dispatch.StatusFailed}),
 		{path: "/incidents/acknowledge", verb: "Acknowledge", propose: proposeAcknowledgement, carryOut: acknowledge},
 		gate("/providers/pause", "Pause", true),
@@ -67,15 +75,13 @@ func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)
 		onRun("/runs/cancel", "Cancel", "it takes no further step", cancelRun, "", map[string]string{
 			"pending": "cancelled", "in_progress": "recorded as it ends",
 		}),
-		onRun("/sagas/retry", "Retry the rollback of", "the rollback goes on", retrySaga(false), "compensation_failed", retried),
-		onRun("/sagas/retry-new-key", "Retry under new keys the rollback of", "the rollback goes on", retrySaga(true), "compensation_failed", retried),
+		retrySaga("/sagas/retry", "Retry the rollback of", false),
+		retrySaga("/sagas/retry-new-key", "Retry under new keys the rollback of", true),
 		onRun("/sagas/resolve", "End the rollback of", "the rollback is over", (*operator.Console).ResolveSaga, "begun compensation_failed", map[string]string{
 			"completed": "left as it is", "compensation_failed": "left as it is",
 		}),
 	}
 }
-
-var errViewer = problem{http.StatusForbidden, "Not permitted", "this needs the role operator; a viewer only reads"}
 
 type confirmation struct {
 	Verb     string         `json:"verb"`
@@ -89,6 +95,7 @@ type confirmation struct {
 	Refused  int            `json:"refused"`
 	AtMost   int            `json:"at_most,omitempty"` // more rows match than one change takes
 	OfTool   bool           `json:"asks_for_tool,omitempty"`
+	Asks     question       `json:"-"`
 	Done     bool           `json:"done"`
 }
 
@@ -107,19 +114,14 @@ func (c *confirmation) tell(lines []line) {
 	c.More = len(lines) - len(c.Lines)
 }
 
-func (s *server) action(action action) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		who, known := s.Access.Who(r)
-		if !known || !who.MayChange() {
-			s.fail(w, r, errViewer)
-			return
-		}
+func (s *server) action(action action) change {
+	return func(w http.ResponseWriter, r *http.Request, who Person) {
 		if err := r.ParseForm(); err != nil {
 			s.fail(w, r, errUnreadable)
 			return
 		}
-		form := url.Values{"of": r.PostForm["of"], "typed": r.PostForm["typed"]}
-		told := confirmation{Verb: action.verb, Path: action.path, Form: form, OfTool: action.ofTool, Done: r.PostForm.Has("reason")}
+		form := url.Values{"of": r.PostForm["of"], "typed": r.PostForm["typed"], action.asks.Name: r.PostForm[action.asks.Name]}
+		told := confirmation{Verb: action.verb, Path: action.path, Form: form, OfTool: action.ofTool, Asks: action.asks, Done: r.PostForm.Has("reason")}
 		var err error
 		if action.ofIntents && r.PostForm.Has("rows") {
 			if form["of"], err = unpack(r.PostForm.Get("rows")); err != nil {
@@ -128,6 +130,10 @@ func (s *server) action(action action) http.HandlerFunc {
 			}
 		}
 		by := operator.Signature{Operator: who.Name, Reason: r.PostForm.Get("reason")}
+		if action.ofIntents && len(form["of"]) > 1 && form.Get(action.asks.Name) != "" {
+			s.fail(w, r, refused(fmt.Sprintf("a %s belongs to one intent; change these without it, or one by one", action.asks.Name)))
+			return
+		}
 		if told.Done && action.ofIntents && len(form["of"]) > chunk {
 			s.inChunks(w, r, action, form, by)
 			return
@@ -157,6 +163,9 @@ func (s *server) action(action action) http.HandlerFunc {
 			return
 		}
 		told.tell(lines)
+		if action.ofIntents && len(lines) > 1 {
+			told.Asks = question{}
+		}
 		if !told.Done && action.ofIntents && len(form["of"]) > mostLines {
 			ids, err := subjects(form)
 			if err != nil {
@@ -256,6 +265,20 @@ func ofOneTool(path, verb string, retry operator.Retry) action {
 	return asked
 }
 
+// resolveCompleted may be told the reference of one intent.
+func resolveCompleted(path, verb string) action {
+	resolve := onIntents(path, verb, operator.Resolve{As: dispatch.StatusCompleted})
+	resolve.asks = question{"reference", "Reference at the provider, if you know it"}
+	resolve.carryOut = func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
+		named := operator.Resolve{As: dispatch.StatusCompleted, ProviderRef: strings.TrimSpace(form.Get("reference"))}
+		if err := named.Validate(); err != nil {
+			return nil, refused(err.Error())
+		}
+		return onIntents(path, verb, named).carryOut(ctx, on, form, by)
+	}
+	return resolve
+}
+
 func proposeAcknowledgement(_ context.Context, _ *operator.Console, form url.Values) (lines []line, err error) {
 	ids, err := subjects(form)
 	for _, id := range ids {
@@ -303,9 +326,6 @@ func gate(path, verb string, pauses bool) action {
 	}}
 }
 
-// retried says what becomes of the steps of a rollback that goes on.
-var retried = map[string]string{"completed": "undone, if its tool says how", "compensation_failed": "undone, if its tool says how"}
-
 // onRun is an action on the run that a form names. Its rollback is in one of the states; without any, it has none.
 // The map says what becomes of steps by their status, and the others stay.
 func onRun(path, verb, done string, change func(*operator.Console, context.Context, string, operator.Signature) error, states string, becomes map[string]string) action {
@@ -345,10 +365,27 @@ func cancelRun(on *operator.Console, ctx context.Context, run string, by operato
 	return err
 }
 
-func retrySaga(newKeys bool) func(*operator.Console, context.Context, string, operator.Signature) error {
-	return func(on *operator.Console, ctx context.Context, run string, by operator.Signature) error {
-		return on.RetrySaga(ctx, run, nil, newKeys, by)
+// retrySaga may be told the steps that people have undone.
+func retrySaga(path, verb string, newKeys bool) action {
+	const done, undone = "the rollback goes on", "undone, if its tool says how"
+	becomes := map[string]string{"completed": undone, "compensation_failed": undone}
+	retry := onRun(path, verb, done, nil, "compensation_failed", becomes)
+	retry.asks = question{"undone", "Numbers of the intents that you undid by hand, if any"}
+	retry.carryOut = func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
+		var steps []int64
+		for _, text := range strings.FieldsFunc(form.Get("undone"), func(r rune) bool { return r == ',' || r == ' ' }) {
+			step, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				return nil, refused(fmt.Sprintf("%q is no number of an intent; write numbers with commas between them", text))
+			}
+			steps = append(steps, step)
+		}
+		change := func(on *operator.Console, ctx context.Context, run string, by operator.Signature) error {
+			return on.RetrySaga(ctx, run, steps, newKeys, by)
+		}
+		return onRun(path, verb, done, change, "compensation_failed", becomes).carryOut(ctx, on, form, by)
 	}
+	return retry
 }
 
 const (

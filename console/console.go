@@ -107,9 +107,9 @@ func New(options Options) (http.Handler, error) {
 	routes.HandleFunc("GET /doctor", s.doctor)
 	routes.HandleFunc("GET /config", s.page(page{"/config", "config", "Configuration", s.readConfig}))
 	routes.HandleFunc("GET /changes/{id}", s.change)
-	routes.HandleFunc("POST /intents/{id}/reveal", s.reveal)
+	routes.HandleFunc("POST /intents/{id}/reveal", s.byOperators(s.reveal))
 	for _, action := range actionsBy(options.PolicyOf) {
-		routes.HandleFunc("POST "+action.path, s.action(action))
+		routes.HandleFunc("POST "+action.path, s.byOperators(s.action(action)))
 	}
 	static, err := fs.Sub(files, "static")
 	if err != nil {
@@ -135,6 +135,20 @@ func secured(next http.Handler) http.Handler {
 		r.Body = http.MaxBytesReader(w, r.Body, 256<<10)
 		next.ServeHTTP(w, r)
 	})
+}
+
+// change answers a request that an operator alone may make. It is no http.Handler, so that none is routed past the check.
+type change func(w http.ResponseWriter, r *http.Request, who Person)
+
+func (s *server) byOperators(change change) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, known := s.Access.Who(r)
+		if !known || !who.MayChange() {
+			s.fail(w, r, problem{http.StatusForbidden, "Not permitted", "this needs the role operator; a viewer only reads"})
+			return
+		}
+		change(w, r, who)
+	}
 }
 
 type server struct {
@@ -240,7 +254,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &told):
 	case errors.Is(err, operator.ErrNotFound), errors.Is(err, operator.ErrNoRun):
 		told = notFound("the outbox holds nothing of this name; it may have been pruned")
-	case errors.Is(err, operator.ErrUnsigned), errors.Is(err, operator.ErrNoSaga), errors.As(err, new(*operator.SagaError)), errors.As(err, new(*operator.UnknownProviderError)):
+	case errors.Is(err, operator.ErrUnsigned), errors.Is(err, operator.ErrNoSaga), errors.Is(err, operator.ErrNotStuck), errors.As(err, new(*operator.SagaError)), errors.As(err, new(*operator.UnknownProviderError)):
 		told = refused(err.Error())
 	case errors.Is(err, errBusy):
 		told = problem{http.StatusServiceUnavailable, "Busy", err.Error()}

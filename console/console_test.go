@@ -16,6 +16,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -249,6 +250,74 @@ func TestAnOperatorDecidesInTwoSteps(t *testing.T) {
 	}
 }
 
+func TestTheReferenceOfOneIntentIsRecordedAsItIsResolved(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	const path = "/intents/resolve-completed"
+	if shown := b.post(path, url.Values{"of": {"2"}}); !strings.Contains(shown.text, `name="reference"`) {
+		t.Errorf("the second step does not ask for the reference\n%s", shown.text)
+	}
+	if shown := b.post(path, url.Values{"of": {"2", "3"}}); strings.Contains(shown.text, `name="reference"`) {
+		t.Errorf("it asks for one reference of two intents\n%s", shown.text)
+	}
+	for name, form := range map[string]url.Values{
+		"of two intents":    {"of": {"2", "3"}, "reference": {"ch_7"}, "reason": {"found"}},
+		"of several lines":  {"of": {"2"}, "reference": {"ch_7\nch_8"}, "reason": {"found"}},
+		"without a reason":  {"of": {"2"}, "reference": {"ch_7"}, "reason": {""}},
+		"of many in chunks": {"of": manyOf(501), "reference": {"ch_7"}, "reason": {"found"}},
+	} {
+		if got := b.post(path, form); got.code != http.StatusUnprocessableEntity {
+			t.Errorf("%s: %d\n%s", name, got.code, got.text)
+		}
+	}
+	const standing = `SELECT status || ' ' || coalesce(provider_ref, '') FROM outbox.status WHERE intent_id = 2`
+	if now := drainertest.Value[string](t, b.db, standing); now != "failed " {
+		t.Errorf("a refused form has left %q", now)
+	}
+	if done := b.post(path, url.Values{"of": {"2"}, "reference": {" ch_7 "}, "reason": {"found in its log"}}); !strings.Contains(done.text, "1 changed") {
+		t.Errorf("%d\n%s", done.code, done.text)
+	}
+	if now := drainertest.Value[string](t, b.db, standing); now != "completed ch_7" {
+		t.Errorf("it is %q", now)
+	}
+}
+
+func manyOf(count int) (ids []string) {
+	for id := range count {
+		ids = append(ids, strconv.Itoa(id+1))
+	}
+	return ids
+}
+
+func TestStepsThatWereUndoneByHandAreNotUndoneAgain(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
+		SELECT 2, max(attempt) + 1, 'a', 'rejected', 'compensation_failed' FROM outbox.attempt WHERE intent_id = 2`)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.saga (agent_run_id, state, ended_at) VALUES ('trip 1/a', 'compensation_failed', now())`)
+	const path = "/sagas/retry"
+	form := url.Values{"of": {"trip 1/a"}}
+	if shown := b.post(path, form); !strings.Contains(shown.text, `name="undone"`) {
+		t.Errorf("the second step does not ask which steps were undone\n%s", shown.text)
+	}
+	form.Set("reason", "refunded by hand")
+	for _, undone := range []string{"two", "2;3", "1", "99"} {
+		form.Set("undone", undone)
+		if got := b.post(path, form); got.code != http.StatusUnprocessableEntity {
+			t.Errorf("%s: %d\n%s", undone, got.code, got.text)
+		}
+	}
+	form.Set("undone", "2,")
+	if done := b.post(path, form); !strings.Contains(done.text, "the rollback goes on") {
+		t.Errorf("%d\n%s", done.code, done.text)
+	}
+	if now := drainertest.Value[string](t, b.db, `SELECT status FROM outbox.status WHERE intent_id = 2`); now != "compensated" {
+		t.Errorf("the step is %s", now)
+	}
+}
+
 func TestTheHistoryNamesWhoWasLoggedIn(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, asTokens(t))
@@ -302,6 +371,23 @@ func TestNobodyElseChangesAnything(t *testing.T) {
 				t.Errorf("the intent is %s now", status)
 			}
 		})
+	}
+}
+
+func TestAViewerMayChangeAndRevealNothing(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("bob-has-a-long-token-of-his-own-too")
+	for _, path := range []string{
+		"/intents/retry", "/intents/retry-may-duplicate", "/intents/forward", "/intents/cancel", "/intents/retry-new-key",
+		"/intents/resolve-completed", "/intents/resolve-failed", "/intents/2/reveal", "/incidents/acknowledge",
+		"/providers/pause", "/providers/resume", "/runs/roll-back", "/runs/cancel", "/sagas/retry", "/sagas/retry-new-key", "/sagas/resolve",
+	} {
+		for _, form := range []url.Values{{"of": {"2"}}, {"of": {"2"}, "reason": {"because"}}} {
+			if got := b.post(path, form); got.code != http.StatusForbidden || !strings.Contains(got.text, "the role operator") {
+				t.Errorf("%s %v: %d\n%s", path, form, got.code, got.text)
+			}
+		}
 	}
 }
 

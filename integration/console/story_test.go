@@ -111,7 +111,7 @@ func TestThousandsAreRetriedAndTheirProgressIsSeen(t *testing.T) {
 	t.Parallel()
 	v := newVisitor(t)
 	drainertest.Exec(t, v.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
-		SELECT 'import', 'step-' || n, 'shipping/book', 'parcel', '{}' FROM generate_series(1, 3000) n`)
+		SELECT 'import', 'step-' || n, 'shipping/book', 'parcel', '{}' FROM generate_series(1, 10000) n`)
 	drainertest.Exec(t, v.db, `DELETE FROM outbox.queue WHERE agent_run_id = 'import'`)
 	drainertest.Exec(t, v.db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, error)
 		SELECT id, 1, 'w', now(), 'rejected', 'failed', 'http_422' FROM outbox.intent WHERE agent_run_id = 'import'`)
@@ -119,13 +119,13 @@ func TestThousandsAreRetriedAndTheirProgressIsSeen(t *testing.T) {
 	v.login(aliceToken, "/intents?status=failed&run=import")
 	v.do(chromedp.Click(chromedp.CSS("input[name=all]")))
 	v.click("button[formaction='/intents/retry']")
-	v.wantText("main", "3,000 would change", "And 2,950 more")
+	v.wantText("main", "10,000 would change", "And 9,950 more")
 	v.write("input[name=reason]", "the courier changed its format")
 	v.click(".confirm button")
 	if _, err := chromedp.Run(v.window, chromedp.Poll[chromedp.Void](`document.querySelector("h1").textContent.includes("done")`, chromedp.WithPollingMutation(), chromedp.WithPollingTimeout(drainertest.Patience))); err != nil {
 		t.Fatal(err)
 	}
-	v.wantText("main", "Retry 3,000 intents: done", "alice", "the courier changed its format")
+	v.wantText("main", "Retry 10,000 intents: done", "alice", "the courier changed its format")
 	if left := value[int](v, `SELECT count(*)::int FROM outbox.status WHERE agent_run_id = 'import' AND status <> 'pending'`); left != 0 {
 		t.Errorf("%d were not retried", left)
 	}
