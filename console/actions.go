@@ -67,6 +67,8 @@ func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)
 		resolveCompleted("/intents/resolve-completed", "Resolve as completed"),
 		onIntents("/intents/resolve-failed", "Resolve as failed", operator.Resolve{As: dispatch.StatusFailed}),
 		{path: "/incidents/acknowledge", verb: "Acknowledge", propose: proposeAcknowledgement, carryOut: acknowledge},
+		acceptHistory("/history/accept", "Accept that commits may be lost", false),
+		acceptHistory("/history/accept-lossless", "Accept that no commit was lost", true),
 		gate("/providers/pause", "Pause", true),
 		gate("/providers/resume", "Resume", false),
 		onRun("/runs/roll-back", "Roll back", "rollback begun", (*operator.Console).Compensate, "", map[string]string{
@@ -297,6 +299,41 @@ func acknowledge(ctx context.Context, on *operator.Console, form url.Values, by 
 		lines = append(lines, line{Subject: fmt.Sprintf("incident %d %s", d.IncidentID, d.Kind), After: d.State, Refused: d.Refused})
 	}
 	return lines, err
+}
+
+// acceptHistory accepts the change that the first form has shown: one that came later is not accepted with it.
+func acceptHistory(path, verb string, lossless bool) action {
+	after := "accepted: what was queued is looked up, repeated under its key, or unknown"
+	if lossless {
+		after = "accepted: nothing is in doubt"
+	}
+	return action{path: path, verb: verb, propose: func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
+		histories, err := on.Histories(ctx)
+		if err != nil || len(histories) == 0 {
+			return nil, err
+		}
+		newest := histories[0]
+		form.Set("of", strconv.Itoa(newest.History))
+		proposed := line{Subject: fmt.Sprintf("history %d of the database", newest.History), After: after}
+		if newest.Change != nil {
+			proposed.Before = *newest.Change
+		}
+		if newest.AcceptedBy != nil {
+			proposed.Refused = "it is accepted already"
+		}
+		return []line{proposed}, nil
+	}, carryOut: func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
+		history, err := strconv.Atoi(form.Get("of"))
+		if err != nil {
+			return nil, errUnreadable
+		}
+		done := line{Subject: fmt.Sprintf("history %d of the database", history), After: after}
+		accepted, err := on.AcceptHistory(ctx, history, lossless, by)
+		if !accepted {
+			done.Refused = "it was accepted before, or the database has changed once more"
+		}
+		return []line{done}, err
+	}}
 }
 
 // gate pauses or resumes the one provider that a form names.

@@ -290,6 +290,49 @@ func manyOf(count int) (ids []string) {
 	return ids
 }
 
+func TestAChangedHistoryIsAcceptedAsItWasShown(t *testing.T) {
+	t.Parallel()
+	for path, inDoubt := range map[string]bool{"/history/accept": true, "/history/accept-lossless": false} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			b := newBrowser(t, asTokens(t))
+			b.login("alice-has-a-long-token-of-her-own")
+			change := func() string {
+				return drainertest.Value[string](t, b.db, `INSERT INTO outbox.history (id, table_oid, database_oid, change, era, doubted_before)
+					SELECT coalesce(max(id), 0) + 1, 'outbox.history'::regclass, 1, 'another timeline', coalesce(max(era), 0) + 1, 0 FROM outbox.history RETURNING id::text`)
+			}
+			change()
+			drainertest.Exec(t, b.db, `INSERT INTO outbox.incident (intent_id, agent_run_id, kind) VALUES (2, 'trip 1/a', 'history_changed')`)
+			if page := b.get("/incidents?kind=history_changed"); !strings.Contains(page.text, `formaction="`+path+`"`) {
+				t.Errorf("the page of the incident has no button\n%s", page.text)
+			}
+			shown := change()
+			if page := b.post(path, nil); page.code != http.StatusOK || !strings.Contains(page.text, "another timeline") || !strings.Contains(page.text, `name="of" value="`+shown+`"`) {
+				t.Fatalf("the first step: %d\n%s", page.code, page.text)
+			}
+			later := change()
+			form := url.Values{"of": {shown}, "reason": {"the standby was synchronous"}}
+			if page := b.post(path, form); !strings.Contains(page.text, "1 refused") {
+				t.Errorf("what was shown is not the newest: %d\n%s", page.code, page.text)
+			}
+			const accepted = `SELECT coalesce(accepted_by, 'none') || ', in doubt: ' || (doubted_before = era) FROM outbox.history ORDER BY id DESC LIMIT 1`
+			if now := drainertest.Value[string](t, b.db, accepted); !strings.HasPrefix(now, "none") {
+				t.Errorf("the later change is accepted by %s", now)
+			}
+			form.Set("of", later)
+			if page := b.post(path, form); !strings.Contains(page.text, "1 changed") {
+				t.Errorf("the second step: %d\n%s", page.code, page.text)
+			}
+			if now := drainertest.Value[string](t, b.db, accepted); now != fmt.Sprintf("operator:alice, in doubt: %t", inDoubt) {
+				t.Errorf("it is accepted by %s, want %t", now, inDoubt)
+			}
+			if page := b.post(path, nil); !strings.Contains(page.text, "it is accepted already") {
+				t.Errorf("once more: %d\n%s", page.code, page.text)
+			}
+		})
+	}
+}
+
 func TestStepsThatWereUndoneByHandAreNotUndoneAgain(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, asTokens(t))
@@ -380,7 +423,7 @@ func TestAViewerMayChangeAndRevealNothing(t *testing.T) {
 	b.login("bob-has-a-long-token-of-his-own-too")
 	for _, path := range []string{
 		"/intents/retry", "/intents/retry-may-duplicate", "/intents/forward", "/intents/cancel", "/intents/retry-new-key",
-		"/intents/resolve-completed", "/intents/resolve-failed", "/intents/2/reveal", "/incidents/acknowledge",
+		"/intents/resolve-completed", "/intents/resolve-failed", "/intents/2/reveal", "/incidents/acknowledge", "/history/accept", "/history/accept-lossless",
 		"/providers/pause", "/providers/resume", "/runs/roll-back", "/runs/cancel", "/sagas/retry", "/sagas/retry-new-key", "/sagas/resolve",
 	} {
 		for _, form := range []url.Values{{"of": {"2"}}, {"of": {"2"}, "reason": {"because"}}} {
