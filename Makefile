@@ -151,6 +151,7 @@ lint: ## check style, the import rules and the words of texts
 
 bench: ## measure every goal of docs/benchmarks.md, 20 to 40 minutes
 	@{ $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 2h ./integration/bench && \
+	  $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 5x ./clients && \
 	  cd producer/tests && $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 5x .; } | tee /dev/stderr | \
 	  $(GO) run ./integration/bench/goals -bench '$(BENCH)'
 

@@ -242,7 +242,7 @@ func (p place) run(t *testing.T, folder, program string, args ...string) {
 	}
 }
 
-func skip(t *testing.T, reason string) {
+func skip(t testing.TB, reason string) {
 	t.Helper()
 	if strict {
 		t.Fatal(reason)
@@ -251,7 +251,7 @@ func skip(t *testing.T, reason string) {
 }
 
 // python is Debian's, because the drivers are Debian's packages; PYTHON names another one.
-func python(t *testing.T) string {
+func python(t testing.TB) string {
 	t.Helper()
 	for _, candidate := range []string{os.Getenv("PYTHON"), "/usr/bin/python3"} {
 		if candidate != "" && exec.Command(candidate, "-c", "import psycopg2").Run() == nil {
@@ -411,7 +411,7 @@ func execute(t *testing.T, url, statement string) {
 }
 
 // typescriptProject is a project that has installed the packed package, without a network.
-func typescriptProject(t *testing.T) (node, folder, compiler string) {
+func typescriptProject(t testing.TB) (node, folder, compiler string) {
 	t.Helper()
 	node, err := exec.LookPath("node")
 	if err != nil {
@@ -469,7 +469,7 @@ func TestTheTypeScriptPackage(t *testing.T) {
 	newPlace(t).run(t, folder, "env", nodePath(), "DRAINER_VECTORS="+vectors, node, "--test", live("--test-name-pattern=.", "--test-name-pattern=^live"), "client.test.mjs", "agents.test.mjs")
 }
 
-func needNodePostgres(t *testing.T, node string) {
+func needNodePostgres(t testing.TB, node string) {
 	t.Helper()
 	find := exec.CommandContext(t.Context(), node, "-e", "require('pg')")
 	find.Env = append(os.Environ(), nodePath())
