@@ -217,9 +217,9 @@ func TestAMigrationThatWaitsForAnotherSaysWhoThatIs(t *testing.T) {
 		_, err := migrations.Up(ctx, url)
 		failed <- err
 	}()
-	first, waits := "", func() string { // it waits in short steps, and one must have ended
-		return drainertest.Value[string](t, pool, `SELECT coalesce(max(query_start)::text, '') FROM pg_stat_activity
-			WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`)
+	first, waits := "", func() string { // it waits in short steps, each a transaction, and one must have ended
+		return drainertest.Value[string](t, pool, `SELECT coalesce(max(xact_start)::text, '') FROM pg_stat_activity
+			WHERE datname = current_database() AND query LIKE 'LOCK TABLE%' AND cardinality(pg_blocking_pids(pid)) > 0`)
 	}
 	drainertest.Eventually(t, "it waits", func() bool { first = waits(); return first != "" })
 	drainertest.Eventually(t, "it waits again", func() bool { now := waits(); return now != "" && now != first })
