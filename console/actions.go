@@ -38,7 +38,7 @@ type action struct {
 	asks   question
 }
 
-// question is what the second form of an action may be told besides the reason; without a name there is none. An answer
+// question asks in the second form for more than the reason; without a name there is none. An answer
 // about intents belongs to one of them.
 type question struct {
 	Name  string
@@ -56,6 +56,9 @@ type line struct {
 	Refused string `json:"refused,omitempty"` // why nothing changes
 }
 
+// stopped says what becomes of a step that waits, as its run ends.
+const stopped = "cancelled, or looked up if it may have been applied"
+
 // actionsBy gives retries the configuration's promises about a tool.
 func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)) []action {
 	return []action{
@@ -72,10 +75,10 @@ func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)
 		gate("/providers/pause", "Pause", true),
 		gate("/providers/resume", "Resume", false),
 		onRun("/runs/roll-back", "Roll back", "rollback begun", (*operator.Console).Compensate, "", map[string]string{
-			"completed": "undone, if its tool says how", "pending": "cancelled", "in_progress": "awaited first", "unknown": "awaited first",
+			"completed": "undone, if its tool says how", "pending": stopped, "in_progress": "awaited first", "unknown": "awaited first",
 		}),
 		onRun("/runs/cancel", "Cancel", "it takes no further step", cancelRun, "", map[string]string{
-			"pending": "cancelled", "in_progress": "recorded as it ends",
+			"pending": stopped, "in_progress": "recorded as it ends",
 		}),
 		retrySaga("/sagas/retry", "Retry the rollback of", false),
 		retrySaga("/sagas/retry-new-key", "Retry under new keys the rollback of", true),
@@ -122,7 +125,7 @@ func (s *server) action(action action) change {
 			s.fail(w, r, errUnreadable)
 			return
 		}
-		form := url.Values{"of": r.PostForm["of"], "typed": r.PostForm["typed"], action.asks.Name: r.PostForm[action.asks.Name]}
+		form := url.Values{"of": r.PostForm["of"], "typed": r.PostForm["typed"], "shown": r.PostForm["shown"], action.asks.Name: r.PostForm[action.asks.Name]}
 		told := confirmation{Verb: action.verb, Path: action.path, Form: form, OfTool: action.ofTool, Asks: action.asks, Done: r.PostForm.Has("reason")}
 		var err error
 		if action.ofIntents && r.PostForm.Has("rows") {
@@ -133,7 +136,7 @@ func (s *server) action(action action) change {
 		}
 		by := operator.Signature{Operator: who.Name, Reason: r.PostForm.Get("reason")}
 		if action.ofIntents && len(form["of"]) > 1 && form.Get(action.asks.Name) != "" {
-			s.fail(w, r, refused(fmt.Sprintf("a %s belongs to one intent; change these without it, or one by one", action.asks.Name)))
+			s.fail(w, r, refused("a provider's reference belongs to one intent; change these without it, or one by one"))
 			return
 		}
 		if told.Done && action.ofIntents && len(form["of"]) > chunk {
@@ -156,6 +159,11 @@ func (s *server) action(action action) change {
 						told.AtMost = mostRows
 					}
 				}
+				shown, err := on.Now(ctx)
+				if err != nil {
+					return err
+				}
+				form.Set("shown", shown.Format(time.RFC3339Nano))
 				lines, err = action.propose(ctx, on, form)
 				return err
 			})
@@ -165,7 +173,7 @@ func (s *server) action(action action) change {
 			return
 		}
 		told.tell(lines)
-		if action.ofIntents && len(lines) > 1 {
+		if action.ofIntents && len(form["of"]) > 1 {
 			told.Asks = question{}
 		}
 		if !told.Done && action.ofIntents && len(form["of"]) > mostLines {
@@ -242,7 +250,15 @@ func onIntents(path, verb string, change operator.Action) action {
 		if err != nil {
 			return nil, err
 		}
-		return lines(on.Change(ctx, change, by, ids))
+		shown := form.Get("shown")
+		if shown == "" { // a program that asked for no first step
+			return lines(on.Change(ctx, change, by, ids))
+		}
+		at, err := time.Parse(time.RFC3339Nano, shown)
+		if err != nil {
+			return nil, errUnreadable
+		}
+		return lines(on.Change(ctx, operator.AsShown{Action: change, At: at}, by, ids))
 	}}
 }
 
@@ -270,9 +286,9 @@ func ofOneTool(path, verb string, retry operator.Retry) action {
 // resolveCompleted may be told the reference of one intent.
 func resolveCompleted(path, verb string) action {
 	resolve := onIntents(path, verb, operator.Resolve{As: dispatch.StatusCompleted})
-	resolve.asks = question{"reference", "Reference at the provider, if you know it"}
+	resolve.asks = question{"provider_ref", "Reference at the provider, if you know it"}
 	resolve.carryOut = func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
-		named := operator.Resolve{As: dispatch.StatusCompleted, ProviderRef: strings.TrimSpace(form.Get("reference"))}
+		named := operator.Resolve{As: dispatch.StatusCompleted, ProviderRef: strings.TrimSpace(form.Get("provider_ref"))}
 		if err := named.Validate(); err != nil {
 			return nil, refused(err.Error())
 		}
@@ -318,8 +334,17 @@ func acceptHistory(path, verb string, lossless bool) action {
 		if newest.Change != nil {
 			proposed.Before = *newest.Change
 		}
-		if newest.AcceptedBy != nil {
+		if newest.Awaited > 0 {
+			proposed.Before += fmt.Sprintf("; daemons that have yet to look for their commits: %d", newest.Awaited)
+		}
+		if newest.Lost {
+			proposed.Before += "; a daemon misses commits"
+		}
+		switch {
+		case newest.AcceptedBy != nil:
 			proposed.Refused = "it is accepted already"
+		case newest.Lost && lossless:
+			proposed.Refused = operator.ErrLost.Error()
 		}
 		return []line{proposed}, nil
 	}, carryOut: func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
@@ -381,6 +406,9 @@ func onRun(path, verb, done string, change func(*operator.Console, context.Conte
 			refused = "its rollback is " + story.Saga.State
 		}
 		var lines []line
+		if story.Truncated {
+			lines = append(lines, line{Subject: "steps after these", After: "as these"})
+		}
 		for _, step := range story.Steps {
 			lines = append(lines, line{
 				Subject: fmt.Sprintf("intent %d", step.IntentID), Link: fmt.Sprintf("/intents/%d", step.IntentID), Tool: step.ToolName,
@@ -557,7 +585,7 @@ func (s *server) carryOut(ctx context.Context, begun *progress, action action, f
 	for part := range slices.Chunk(form["of"], chunk) {
 		var lines []line
 		err = s.connected(ctx, s.Pool, func(ctx context.Context, conn *pgx.Conn) (err error) {
-			lines, err = action.carryOut(ctx, operator.Open(conn), url.Values{"of": part, "typed": form["typed"]}, by)
+			lines, err = action.carryOut(ctx, operator.Open(conn), url.Values{"of": part, "typed": form["typed"], "shown": form["shown"]}, by)
 			return err
 		})
 		s.changes.mu.Lock()

@@ -254,7 +254,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &told):
 	case errors.Is(err, operator.ErrNotFound), errors.Is(err, operator.ErrNoRun):
 		told = notFound("the outbox holds nothing of this name; it may have been pruned")
-	case errors.Is(err, operator.ErrUnsigned), errors.Is(err, operator.ErrNoSaga), errors.Is(err, operator.ErrNotStuck), errors.As(err, new(*operator.SagaError)), errors.As(err, new(*operator.UnknownProviderError)):
+	case errors.Is(err, operator.ErrUnsigned), errors.Is(err, operator.ErrNoSaga), errors.Is(err, operator.ErrNotStuck), errors.Is(err, operator.ErrLost), errors.As(err, new(*operator.SagaError)), errors.As(err, new(*operator.UnknownProviderError)):
 		told = refused(err.Error())
 	case errors.Is(err, errBusy):
 		told = problem{http.StatusServiceUnavailable, "Busy", err.Error()}

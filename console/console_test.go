@@ -255,17 +255,17 @@ func TestTheReferenceOfOneIntentIsRecordedAsItIsResolved(t *testing.T) {
 	b := newBrowser(t, asTokens(t))
 	b.login("alice-has-a-long-token-of-her-own")
 	const path = "/intents/resolve-completed"
-	if shown := b.post(path, url.Values{"of": {"2"}}); !strings.Contains(shown.text, `name="reference"`) {
+	if shown := b.post(path, url.Values{"of": {"2"}}); !strings.Contains(shown.text, `name="provider_ref"`) {
 		t.Errorf("the second step does not ask for the reference\n%s", shown.text)
 	}
-	if shown := b.post(path, url.Values{"of": {"2", "3"}}); strings.Contains(shown.text, `name="reference"`) {
+	if shown := b.post(path, url.Values{"of": {"2", "3"}}); strings.Contains(shown.text, `name="provider_ref"`) {
 		t.Errorf("it asks for one reference of two intents\n%s", shown.text)
 	}
 	for name, form := range map[string]url.Values{
-		"of two intents":    {"of": {"2", "3"}, "reference": {"ch_7"}, "reason": {"found"}},
-		"of several lines":  {"of": {"2"}, "reference": {"ch_7\nch_8"}, "reason": {"found"}},
-		"without a reason":  {"of": {"2"}, "reference": {"ch_7"}, "reason": {""}},
-		"of many in chunks": {"of": manyOf(501), "reference": {"ch_7"}, "reason": {"found"}},
+		"of two intents":    {"of": {"2", "3"}, "provider_ref": {"ch_7"}, "reason": {"found"}},
+		"of several lines":  {"of": {"2"}, "provider_ref": {"ch_7\nch_8"}, "reason": {"found"}},
+		"without a reason":  {"of": {"2"}, "provider_ref": {"ch_7"}, "reason": {""}},
+		"of many in chunks": {"of": manyOf(501), "provider_ref": {"ch_7"}, "reason": {"found"}},
 	} {
 		if got := b.post(path, form); got.code != http.StatusUnprocessableEntity {
 			t.Errorf("%s: %d\n%s", name, got.code, got.text)
@@ -275,11 +275,55 @@ func TestTheReferenceOfOneIntentIsRecordedAsItIsResolved(t *testing.T) {
 	if now := drainertest.Value[string](t, b.db, standing); now != "failed " {
 		t.Errorf("a refused form has left %q", now)
 	}
-	if done := b.post(path, url.Values{"of": {"2"}, "reference": {" ch_7 "}, "reason": {"found in its log"}}); !strings.Contains(done.text, "1 changed") {
+	if done := b.post(path, url.Values{"of": {"2"}, "provider_ref": {" ch_7 "}, "reason": {"found in its log"}}); !strings.Contains(done.text, "1 changed") {
 		t.Errorf("%d\n%s", done.code, done.text)
 	}
 	if now := drainertest.Value[string](t, b.db, standing); now != "completed ch_7" {
 		t.Errorf("it is %q", now)
+	}
+}
+
+// The field of a list's filter has another name than the answer.
+func TestAFilterByReferenceIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	if shown := b.post("/intents/resolve-completed", url.Values{"of": {"2", "3"}, "reference": {"ch_7"}}); shown.code != http.StatusOK || !strings.Contains(shown.text, "would change") {
+		t.Errorf("%d\n%s", shown.code, shown.text)
+	}
+}
+
+var shownAt = regexp.MustCompile(`name="shown" value="([^"]+)"`)
+
+// The first step has shown it as unknown. What another operator has found out since is not overruled unseen.
+func TestWhatHasChangedSinceItWasShownStays(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) SELECT 2, max(attempt) + 1, 'a', 'unknown', 'unknown' FROM outbox.attempt WHERE intent_id = 2`)
+	of := url.Values{"of": {"2"}}
+	shown := shownAt.FindStringSubmatch(b.post("/intents/resolve-failed", of).text)
+	if shown == nil {
+		t.Fatal("the form does not carry when it was shown")
+	}
+	others := url.Values{"of": {"2"}, "reason": {"found in the log"}, "provider_ref": {"ch_7"}}
+	if done := b.post("/intents/resolve-completed", others); !strings.Contains(done.text, "1 changed") {
+		t.Fatalf("%d\n%s", done.code, done.text)
+	}
+	of["reason"], of["shown"] = []string{"not in the log"}, shown[1:]
+	if done := b.post("/intents/resolve-failed", of); !strings.Contains(done.text, "0 changed, 1 refused") {
+		t.Errorf("%d\n%s", done.code, done.text)
+	}
+	if now := drainertest.Value[string](t, b.db, `SELECT status FROM outbox.status WHERE intent_id = 2`); now != "completed" {
+		t.Errorf("the intent is %s", now)
+	}
+	of["shown"] = []string{"yesterday"}
+	if done := b.post("/intents/resolve-failed", of); done.code != http.StatusBadRequest {
+		t.Errorf("a time that cannot be read: %d", done.code)
+	}
+	of["shown"] = shownAt.FindStringSubmatch(b.post("/intents/resolve-failed", url.Values{"of": {"2"}}).text)[1:]
+	if done := b.post("/intents/resolve-failed", of); !strings.Contains(done.text, "1 changed") {
+		t.Errorf("as it is shown now: %d\n%s", done.code, done.text)
 	}
 }
 
@@ -328,6 +372,15 @@ func TestAChangedHistoryIsAcceptedAsItWasShown(t *testing.T) {
 			}
 			if page := b.post(path, nil); !strings.Contains(page.text, "it is accepted already") {
 				t.Errorf("once more: %d\n%s", page.code, page.text)
+			}
+			last := change()
+			drainertest.Exec(t, b.db, `UPDATE outbox.history SET lost = true WHERE id = $1::int`, last)
+			if page := b.post(path, nil); !strings.Contains(page.text, "a daemon misses commits") || strings.Contains(page.text, "1 would change") != inDoubt {
+				t.Errorf("after a loss was found: %d\n%s", page.code, page.text)
+			}
+			form.Set("of", last)
+			if page := b.post(path, form); strings.Contains(page.text, "1 changed") != inDoubt {
+				t.Errorf("a loss that was found is denied: %d\n%s", page.code, page.text)
 			}
 		})
 	}

@@ -357,7 +357,7 @@ func (s story) steps(t *testing.T) (steps []step) {
 func ruleTest(t *testing.T, rules string) string {
 	t.Helper()
 	var text strings.Builder
-	fmt.Fprintf(&text, "rule_files: [%s]\nevaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n", rules)
+	fmt.Fprintf(&text, "rule_files: [%s]\nevaluation_interval: 1m\ngroup_eval_order: [drainer-objective, drainer]\ntests:\n  - interval: 1m\n    input_series:\n", rules)
 	var fires [after]string
 	for name, s := range stories {
 		minutes := slices.Concat([]int{before}, s.minutes, []int{after})

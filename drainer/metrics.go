@@ -126,6 +126,14 @@ func (m *metrics) conceal(provider string) {
 	}
 }
 
+// begins conceals which operations an earlier session saw shut: this one has all of them open until the fleet says
+// otherwise, and of an operation that is gone the fleet says nothing.
+func (o *observer) begins(upstreams map[string]*upstream) {
+	for provider := range upstreams {
+		o.metrics.shutOperations.DeletePartialMatch(prometheus.Labels{"provider": provider})
+	}
+}
+
 // observer counts and logs attempts. It gets whole rows, but shows no payload, key
 // part or header of them. An operation without a configured name is not counted by
 // name.

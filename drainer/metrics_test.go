@@ -168,6 +168,26 @@ func TestWhatEndsAfterItsProviderWasTakenOutIsCountedUnderItsName(t *testing.T) 
 	}
 }
 
+// Of an operation that was taken out while it was shut the fleet says nothing more.
+func TestWhatAnEarlierSessionSawShutIsNotShownAsShut(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	o := newObserver([]dispatch.Provider{{Name: "sim"}, {Name: "other"}}, false, slog.New(slog.DiscardHandler), registry)
+	for _, operation := range []string{"sim/act", "other/act"} {
+		o.operationGate(Gate{Name: operation}, Gate{Name: operation, Breaker: BreakerOpen})
+	}
+	isShown := func(provider string) bool {
+		return slices.Contains(gauges(t, registry)[provider], "drainer_operation_circuit_breaker_open")
+	}
+	if !isShown("sim") || !isShown("other") {
+		t.Fatal("what is shut is not shown")
+	}
+	o.begins(map[string]*upstream{"sim": nil})
+	if isShown("sim") || !isShown("other") {
+		t.Errorf("the provider of the new session is shown: %t, the other one: %t", isShown("sim"), isShown("other"))
+	}
+}
+
 // gauges lists the providers of every gauge that has a series of theirs.
 func gauges(t *testing.T, registry *prometheus.Registry) map[string][]string {
 	t.Helper()

@@ -20,6 +20,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/postgres/sql"
@@ -144,6 +145,28 @@ type Action interface {
 	judge(standing) (change, refusal)
 }
 
+// AsShown is an action on intents as they were shown at that time of the database: one that a worker or another operator
+// has changed since is refused, though the action would still be possible.
+type AsShown struct {
+	Action
+	At time.Time
+}
+
+func (a AsShown) judge(s standing) (change, refusal) {
+	if s.ChangedAt != nil && s.ChangedAt.After(a.At) {
+		return change{}, refusedRace
+	}
+	return a.Action.judge(s)
+}
+
+// Now is the database's time.
+func (c *Console) Now(ctx context.Context) (now time.Time, err error) {
+	if err = c.conn.QueryRow(ctx, `SELECT now()`).Scan(&now); err != nil {
+		return now, fmt.Errorf("ask for the time: %w", err)
+	}
+	return now, nil
+}
+
 // standing is all that is known of one intent when an action is decided.
 type standing struct {
 	IntentID      int64
@@ -168,6 +191,7 @@ type standing struct {
 	NotBefore         *time.Time // its agent's wish, while that lies ahead
 	FirstAttemptAt    *time.Time
 	SecondsSinceFirst float64
+	ChangedAt         *time.Time // the end of its newest attempt, or of what an operator did
 }
 
 func (s standing) isUndo() bool { return isUndo(s.StepID) }
@@ -441,14 +465,22 @@ func (c *Console) Histories(ctx context.Context) ([]History, error) {
 		pg_catalog.cardinality(awaited), lost, accepted_by, accepted_at, reason FROM outbox.history ORDER BY id DESC LIMIT 100`)
 }
 
+// ErrLost says that a history cannot be accepted as if it lacked nothing.
+var ErrLost = errors.New("a daemon misses commits that it had made: some were lost, so what was queued is in doubt")
+
 // AcceptHistory lets what repeats its effect be sent again, after commits may have been lost. What was
-// due until then is in doubt, unless nothing was lost. It reports false if nothing waited for it.
+// due until then is in doubt, unless nothing was lost: [ErrLost] where a daemon has found otherwise. It reports false
+// if nothing waited for it.
 func (c *Console) AcceptHistory(ctx context.Context, history int, lossless bool, by Signature) (accepted bool, err error) {
 	if err := by.Validate(); err != nil {
 		return false, err
 	}
 	err = c.conn.QueryRow(ctx, `SELECT outbox.accept_history($1::int, $2::boolean, $3::text, $4::text)`, history, lossless, by.name(), by.Reason).Scan(&accepted)
-	if err != nil {
+	var refusal *pgconn.PgError
+	switch {
+	case errors.As(err, &refusal) && refusal.Code == "55000": // object_not_in_prerequisite_state
+		return false, ErrLost
+	case err != nil:
 		return false, fmt.Errorf("accept the database's history: %w", err)
 	}
 	return accepted, nil

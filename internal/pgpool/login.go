@@ -36,7 +36,7 @@ type Database struct {
 	here      *pgxpool.Config // the last login for the place of the first
 	log       *slog.Logger
 	refusal   error     // nil if the newest answer was none
-	refusedAt time.Time // when the newest refusal was noted
+	decidedAt time.Time // when the connect began that was let in or refused, of all such the last to begin
 	away      bool      // the newest connect failed, and was not refused
 	loggedAt  time.Time // when it was logged last that there is no way in
 	notLogged int       // failures since then
@@ -190,13 +190,17 @@ func (d *Database) Logging(log *slog.Logger) *slog.Logger {
 const logEvery = time.Minute
 
 // connected notes how a connect ended. A transaction pooler lets a client in before it has logged in at the server, so
-// that a connect which ends well takes back no refusal that a statement met. Nor does one that began before another was
-// refused: it has an older login.
+// that a connect which ends well takes back no refusal that a statement met. Of several at once the one that began last
+// counts: it has the newest login.
 func (d *Database) connected(start time.Time, err error) {
+	refusal := refusalOf(err)
 	d.mu.Lock()
-	isOld := start.Before(d.refusedAt)
+	isOld := start.Before(d.decidedAt)
+	if !isOld && (err == nil || refusal != nil) {
+		d.decidedAt = start
+	}
 	d.mu.Unlock()
-	if refusalOf(err) != nil || !d.refusedLater.Load() && (err != nil || !isOld) {
+	if !isOld && (refusal != nil || !d.refusedLater.Load()) {
 		d.note(err)
 	}
 }
@@ -222,9 +226,6 @@ func (d *Database) note(err error) {
 	defer d.mu.Unlock()
 	was := d.refusal
 	d.refusal, d.away = refusal, refusal == nil && isAway(err)
-	if refusal != nil {
-		d.refusedAt = time.Now()
-	}
 	switch {
 	case d.log == nil:
 	case (refusal != nil || d.away) && time.Since(d.loggedAt) < logEvery:

@@ -259,41 +259,62 @@ func TestAConnectThatIsGivenUpIsNoOutage(t *testing.T) {
 	}
 }
 
-// The connect that began first still has the login that was valid then.
-func TestAConnectThatBeganBeforeARefusalDoesNotTakeItBack(t *testing.T) {
+// Of connects at once the one that began last has the newest login. The others may end after it.
+func TestOfConnectsAtOnceTheOneThatBeganLastCounts(t *testing.T) {
 	t.Parallel()
-	url, isLost := drainertest.Database(t), false
-	database := pgpool.NewDatabase(func() (pgpool.Login, error) {
-		if isLost {
-			return pgpool.Login{}, os.ErrNotExist
-		}
-		return pgpool.Login{URL: url}, nil
-	}, nil, 0)
-	pool, err := pgpool.Open(t.Context(), database, 1)
+	right := drainertest.Database(t)
+	stranger, err := url.Parse(right)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pool.Close()
-	config := pool.Config().ConnConfig
-	dial := config.DialFunc
-	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		isLost = true
-		if err := pool.Ping(ctx); err == nil {
-			t.Error("the second connect needs no login")
-		}
-		return dial(ctx, network, address)
-	}
-	first, err := pgpool.Connect(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.Close(t.Context())
-	if refusal := database.Refusal(); refusal == nil {
-		t.Error("the first connect takes back the refusal of the second")
-	}
-	isLost = false
-	if err := pool.Ping(t.Context()); err != nil || database.Refusal() != nil {
-		t.Errorf("%v, remembered as %v", err, database.Refusal())
+	stranger.User = url.UserPassword("stranger", "guess")
+	wrong := stranger.String()
+	dropped := errors.New("the network dropped it")
+	for name, test := range map[string]struct {
+		first, second string // the logins
+		drops         bool   // the first one meets no server
+		refused       bool
+	}{
+		"the first is let in":  {first: right, second: wrong, refused: true},
+		"the second is let in": {first: wrong, second: right},
+		"the first is lost":    {first: right, second: wrong, drops: true, refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			login := test.first
+			database := pgpool.NewDatabase(func() (pgpool.Login, error) { return pgpool.Login{URL: login}, nil }, nil, 0)
+			pool, err := pgpool.Open(t.Context(), database, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pool.Close()
+			config := pool.Config().ConnConfig
+			dial := config.DialFunc
+			config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+				login = test.second
+				if err := pool.Ping(ctx); (err != nil) != test.refused {
+					t.Errorf("the second connect: %v", err)
+				}
+				if test.drops {
+					return nil, dropped
+				}
+				return dial(ctx, network, address)
+			}
+			first, err := pgpool.Connect(t.Context(), config)
+			if (err == nil) != (test.first == right && !test.drops) {
+				t.Errorf("the first connect: %v", err)
+			}
+			if err == nil {
+				defer first.Close(t.Context())
+			}
+			if refusal := database.Refusal(); (refusal != nil) != test.refused {
+				t.Errorf("remembered as %v", refusal)
+			}
+			login = right
+			if err := pool.Ping(t.Context()); err != nil || database.Refusal() != nil {
+				t.Errorf("later: %v, remembered as %v", err, database.Refusal())
+			}
+		})
 	}
 }
 

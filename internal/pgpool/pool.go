@@ -143,6 +143,7 @@ func begin(config *pgxpool.Config, settings map[string]string) {
 		if known.Load() {
 			return nil
 		}
+		start := time.Now()
 		conn, err := pgconn.ConnectConfig(ctx, &next.Config)
 		switch {
 		case err == nil:
@@ -156,7 +157,7 @@ func begin(config *pgxpool.Config, settings map[string]string) {
 			return nil
 		}
 		if watched, is := next.Tracer.(pgx.ConnectTracer); is {
-			watched.TraceConnectEnd(watched.TraceConnectStart(ctx, pgx.TraceConnectStartData{}), pgx.TraceConnectEndData{Err: err})
+			watched.TraceConnectEnd(context.WithValue(ctx, startKey{}, start), pgx.TraceConnectEndData{Err: err})
 		}
 		return fmt.Errorf("first connection: %w", err)
 	}

@@ -87,6 +87,11 @@ END $$;
 CREATE FUNCTION outbox.accept_history(history int, lossless boolean, operator text, reason text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+  -- Who answered that commits are lost does not answer again, so nothing would take a wrong acceptance back.
+  IF $2 AND EXISTS (SELECT FROM outbox.history h WHERE h.id = $1 AND h.lost AND h.accepted_by IS NULL FOR UPDATE) THEN
+    RAISE EXCEPTION 'outbox: a daemon misses commits of history %', $1
+      USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Accept it as one that may lack commits: lossless = false.';
+  END IF;
   UPDATE outbox.history h SET accepted_by = $3, accepted_at = clock_timestamp(), reason = $4, login = session_user,
     era = h.era + 1,
     doubted_before = CASE WHEN $2 THEN coalesce((SELECT b.doubted_before FROM outbox.history b WHERE b.id < $1 ORDER BY b.id DESC LIMIT 1), 0)

@@ -17,11 +17,12 @@ SELECT s.intent_id, s.agent_run_id, s.step_id, s.tool_name, s.business_scope, s.
        coalesce(doubt.via, '') AS via,
        (SELECT not_before FROM outbox.intent i WHERE i.id = s.intent_id AND not_before > now()) AS not_before,
        sent.first AS first_attempt_at,
-       coalesce(extract(epoch FROM now() - sent.first), 0)::float8 AS seconds_since_first
+       coalesce(extract(epoch FROM now() - sent.first), 0)::float8 AS seconds_since_first,
+       history.changed_at
 FROM outbox.standing s
 LEFT JOIN outbox.queue q USING (intent_id)
 CROSS JOIN LATERAL (
-  SELECT max(attempt) AS newest, max(attempt) FILTER (
+  SELECT max(attempt) AS newest, max(finished_at) AS changed_at, max(attempt) FILTER (
     WHERE outcome IN ('retried_may_duplicate', 'retried_new_key', 'retried_new_key_may_duplicate')) AS accepted
   FROM outbox.attempt a WHERE a.intent_id = s.intent_id) history
 CROSS JOIN LATERAL (
