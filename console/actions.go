@@ -64,6 +64,7 @@ func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)
 	return []action{
 		onIntents("/intents/retry", "Retry", operator.Retry{PolicyOf: policyOf}),
 		ofOneTool("/intents/retry-may-duplicate", "Retry, may duplicate", operator.Retry{PolicyOf: policyOf, MayDuplicate: true}),
+		ofOneTool("/intents/retry-new-key-may-duplicate", "Retry under a new key, may duplicate", operator.Retry{PolicyOf: policyOf, NewKey: true, MayDuplicate: true}),
 		onIntents("/intents/forward", "Send now", operator.BringForward{}),
 		onIntents("/intents/cancel", "Cancel", operator.Cancel{}),
 		onIntents("/intents/retry-new-key", "Retry under a new key", operator.Retry{PolicyOf: policyOf, NewKey: true}),
@@ -233,7 +234,7 @@ func onIntents(path, verb string, change operator.Action) action {
 				Subject: fmt.Sprintf("intent %d", v.IntentID), Link: fmt.Sprintf("/intents/%d", v.IntentID),
 				Tool: v.ToolName, Run: v.AgentRunID, Before: v.Before, After: v.After, Refused: v.Refused,
 			}
-			if v.Outcome == "retried_may_duplicate" {
+			if strings.HasSuffix(v.Outcome, "_may_duplicate") {
 				all[i].After += ", and may happen twice"
 			}
 		}

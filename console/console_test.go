@@ -475,7 +475,7 @@ func TestAViewerMayChangeAndRevealNothing(t *testing.T) {
 	b := newBrowser(t, asTokens(t))
 	b.login("bob-has-a-long-token-of-his-own-too")
 	for _, path := range []string{
-		"/intents/retry", "/intents/retry-may-duplicate", "/intents/forward", "/intents/cancel", "/intents/retry-new-key",
+		"/intents/retry", "/intents/retry-may-duplicate", "/intents/forward", "/intents/cancel", "/intents/retry-new-key", "/intents/retry-new-key-may-duplicate",
 		"/intents/resolve-completed", "/intents/resolve-failed", "/intents/2/reveal", "/incidents/acknowledge", "/history/accept", "/history/accept-lossless",
 		"/providers/pause", "/providers/resume", "/runs/roll-back", "/runs/cancel", "/sagas/retry", "/sagas/retry-new-key", "/sagas/resolve",
 	} {
