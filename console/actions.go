@@ -126,7 +126,10 @@ func (s *server) action(action action) change {
 			s.fail(w, r, errUnreadable)
 			return
 		}
-		form := url.Values{"of": r.PostForm["of"], "typed": r.PostForm["typed"], "shown": r.PostForm["shown"], action.asks.Name: r.PostForm[action.asks.Name]}
+		form := url.Values{"of": r.PostForm["of"], "typed": r.PostForm["typed"], "shown": r.PostForm["shown"]}
+		if action.asks.Name != "" {
+			form[action.asks.Name] = r.PostForm[action.asks.Name]
+		}
 		told := confirmation{Verb: action.verb, Path: action.path, Form: form, OfTool: action.ofTool, Asks: action.asks, Done: r.PostForm.Has("reason")}
 		var err error
 		if action.ofIntents && r.PostForm.Has("rows") {
@@ -408,7 +411,7 @@ func onRun(path, verb, done string, change func(*operator.Console, context.Conte
 		}
 		var lines []line
 		if story.Truncated {
-			lines = append(lines, line{Subject: "steps after these", After: "as these"})
+			lines = append(lines, line{Subject: fmt.Sprintf("steps after the first %d", len(story.Steps)), After: "as those", Refused: refused})
 		}
 		for _, step := range story.Steps {
 			lines = append(lines, line{

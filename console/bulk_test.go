@@ -179,6 +179,21 @@ func TestASecondEffectTakesTheNameOfItsTool(t *testing.T) {
 	}
 }
 
+// A run may have more steps than a page reads: the first step says that all of them are meant.
+func TestARunOfMoreStepsThanAPageReadsIsSaidToBeMeantAsAWhole(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	b.manyOf("long")
+	if shown := b.post("/runs/cancel", url.Values{"of": {"long"}}); !strings.Contains(shown.text, "steps after the first 500") {
+		t.Errorf("%d\n%s", shown.code, shown.text)
+	}
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.saga (agent_run_id) VALUES ('long')`)
+	if shown := b.post("/runs/cancel", url.Values{"of": {"long"}}); !strings.Contains(shown.text, "0 would change") {
+		t.Errorf("of a run that is rolled back: %d\n%s", shown.code, shown.text)
+	}
+}
+
 func TestASecondEffectOfThousandsTakesTheNameOfTheirTool(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, asTokens(t))

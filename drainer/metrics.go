@@ -126,9 +126,9 @@ func (m *metrics) conceal(provider string) {
 	}
 }
 
-// begins conceals which operations an earlier session saw shut: this one has all of them open until the fleet says
+// concealShutOperations comes before a session's first look at the fleet: it has all operations open until the fleet says
 // otherwise, and of an operation that is gone the fleet says nothing.
-func (o *observer) begins(upstreams map[string]*upstream) {
+func (o *observer) concealShutOperations(upstreams map[string]*upstream) {
 	for provider := range upstreams {
 		o.metrics.shutOperations.DeletePartialMatch(prometheus.Labels{"provider": provider})
 	}

@@ -182,7 +182,7 @@ func TestWhatAnEarlierSessionSawShutIsNotShownAsShut(t *testing.T) {
 	if !isShown("sim") || !isShown("other") {
 		t.Fatal("what is shut is not shown")
 	}
-	o.begins(map[string]*upstream{"sim": nil})
+	o.concealShutOperations(map[string]*upstream{"sim": nil})
 	if isShown("sim") || !isShown("other") {
 		t.Errorf("the provider of the new session is shown: %t, the other one: %t", isShown("sim"), isShown("other"))
 	}

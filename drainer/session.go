@@ -170,7 +170,7 @@ func (s *session) join(stop context.Context) bool {
 		if err == nil {
 			s.lease = newLease(s.store, s.worker, s.settings.Worker, joined)
 			s.openLanes()
-			s.observer.begins(s.upstreams)
+			s.observer.concealShutOperations(s.upstreams)
 			s.log.Info("joined", "providers", len(s.providers))
 			return true
 		}

@@ -930,3 +930,32 @@ func TestAnOverviewIsWholeOrAnError(t *testing.T) {
 		}
 	}
 }
+
+// A daemon finds the loss while an operator denies it: whichever commits first, a loss that is known is not denied.
+func TestALossThatIsFoundMeanwhileIsNotDenied(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`DELETE FROM outbox.history`)
+	o.exec(`INSERT INTO outbox.history (id, table_oid, database_oid, change, era, doubted_before) VALUES (1, 'outbox.history'::regclass, 1, 'another timeline', 1, 0)`)
+	finding := drainertest.Begin(t, o.db)
+	drainertest.Exec(t, finding, `UPDATE outbox.history SET lost = true`)
+	denied := make(chan error, 1)
+	console := o.console()
+	go func() {
+		_, err := console.AcceptHistory(t.Context(), 1, true, onCall)
+		denied <- err
+	}()
+	drainertest.AwaitBlocked(t, o.db)
+	if err := finding.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-denied; !errors.Is(err, operator.ErrLost) {
+		t.Errorf("got %v, want that commits were lost", err)
+	}
+	if accepted := one[bool](o, `SELECT accepted_by IS NOT NULL FROM outbox.history`); accepted {
+		t.Error("it is accepted as lossless")
+	}
+	if accepted, err := console.AcceptHistory(t.Context(), 1, false, onCall); err != nil || !accepted {
+		t.Errorf("as one that lacks commits: %t, %v", accepted, err)
+	}
+}

@@ -36,7 +36,7 @@ type Database struct {
 	here      *pgxpool.Config // the last login for the place of the first
 	log       *slog.Logger
 	refusal   error     // nil if the newest answer was none
-	decidedAt time.Time // when the connect began that was let in or refused, of all such the last to begin
+	decidedAt time.Time // when the connect began that was let in or refused last; of a statement, when it ended
 	away      bool      // the newest connect failed, and was not refused
 	loggedAt  time.Time // when it was logged last that there is no way in
 	notLogged int       // failures since then
@@ -190,18 +190,10 @@ func (d *Database) Logging(log *slog.Logger) *slog.Logger {
 const logEvery = time.Minute
 
 // connected notes how a connect ended. A transaction pooler lets a client in before it has logged in at the server, so
-// that a connect which ends well takes back no refusal that a statement met. Of several at once the one that began last
-// counts: it has the newest login.
+// that a connect which ends well takes back no refusal that a statement met.
 func (d *Database) connected(start time.Time, err error) {
-	refusal := refusalOf(err)
-	d.mu.Lock()
-	isOld := start.Before(d.decidedAt)
-	if !isOld && (err == nil || refusal != nil) {
-		d.decidedAt = start
-	}
-	d.mu.Unlock()
-	if !isOld && (refusal != nil || !d.refusedLater.Load()) {
-		d.note(err)
+	if !d.refusedLater.Load() || refusalOf(err) != nil {
+		d.note(start, err)
 	}
 }
 
@@ -210,20 +202,27 @@ func (d *Database) answered(err error) {
 	switch {
 	case refusalOf(err) != nil:
 		d.refusedLater.Store(true)
-		d.note(err)
+		d.note(time.Now(), err)
 	case err == nil && d.refusedLater.CompareAndSwap(true, false):
-		d.note(nil)
+		d.note(time.Now(), nil)
 	}
 }
 
-// note remembers what the newest answer says of the login.
-func (d *Database) note(err error) {
+// note remembers what the newest answer says of the login. Of several connects at once the one that began last counts,
+// because it has the newest login.
+func (d *Database) note(start time.Time, err error) {
 	refusal := refusalOf(err)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if start.Before(d.decidedAt) {
+		return
+	}
+	if err == nil || refusal != nil {
+		d.decidedAt = start
+	}
 	if d.command != nil && errors.Is(refusal, ErrRefused) {
 		d.command.forget()
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	was := d.refusal
 	d.refusal, d.away = refusal, refusal == nil && isAway(err)
 	switch {

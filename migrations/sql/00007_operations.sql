@@ -87,19 +87,19 @@ END $$;
 CREATE FUNCTION outbox.accept_history(history int, lossless boolean, operator text, reason text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  -- Who answered that commits are lost does not answer again, so nothing would take a wrong acceptance back.
-  IF $2 AND EXISTS (SELECT FROM outbox.history h WHERE h.id = $1 AND h.lost AND h.accepted_by IS NULL FOR UPDATE) THEN
-    RAISE EXCEPTION 'outbox: a daemon misses commits of history %', $1
-      USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Accept it as one that may lack commits: lossless = false.';
-  END IF;
   UPDATE outbox.history h SET accepted_by = $3, accepted_at = clock_timestamp(), reason = $4, login = session_user,
     era = h.era + 1,
     doubted_before = CASE WHEN $2 THEN coalesce((SELECT b.doubted_before FROM outbox.history b WHERE b.id < $1 ORDER BY b.id DESC LIMIT 1), 0)
                           ELSE h.era + 1 END,
     doubted_through = CASE WHEN $2 THEN coalesce((SELECT b.doubted_through FROM outbox.history b WHERE b.id < $1 ORDER BY b.id DESC LIMIT 1), 0)
                            ELSE h.doubted_through END
-  WHERE h.id = $1 AND h.accepted_by IS NULL AND NOT EXISTS (SELECT FROM outbox.history n WHERE n.id > $1);
+  -- A daemon that answered that commits are lost does not answer again: nothing would take a wrong acceptance back.
+  WHERE h.id = $1 AND h.accepted_by IS NULL AND NOT ($2 AND h.lost) AND NOT EXISTS (SELECT FROM outbox.history n WHERE n.id > $1);
   IF NOT FOUND THEN
+    IF $2 AND EXISTS (SELECT FROM outbox.history h WHERE h.id = $1 AND h.accepted_by IS NULL AND h.lost) THEN
+      RAISE EXCEPTION 'outbox: a daemon misses commits of history %', $1
+        USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Accept it as one that may lack commits: lossless = false.';
+    END IF;
     RETURN false;
   END IF;
   UPDATE outbox.incident SET resolved_at = now(), resolved_by = $3 WHERE kind = 'history_changed' AND resolved_at IS NULL;
