@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/internal/failpoint"
 )
 
 // settleGrace is how long the last batches may take once sending was aborted.
@@ -361,6 +362,7 @@ func (s *session) readFleet(ctx context.Context) error {
 		return err
 	}
 	s.closed.add(closed)
+	failpoint.ClosedRead.Hit()
 	tools, detours := s.tools()
 	if err := s.store.Unpark(ctx, tools, detours); err != nil {
 		return err

@@ -26,6 +26,7 @@ const (
 	SettleCommitted Point = "settle_committed" // it is settled, and the lane does not know yet
 	BatchReply      Point = "batch_reply"      // fail: the batch's commit stands, its reply is lost
 	Heartbeat       Point = "heartbeat"        // fail: the beat is not written
+	ClosedRead      Point = "closed_read"      // the session knows which of its claimed runs are closed
 	ClaimsLocked    Point = "claims_locked"    // whose worker is dead, or does not remember them; their rows are not read yet
 	ClaimsRead      Point = "claims_read"      // their rows are read, and not judged yet
 	SagaLocked      Point = "saga_locked"      // a pass has taken its sagas, and looked at none yet
@@ -35,6 +36,6 @@ const (
 
 // Points are all of them.
 var Points = []Point{
-	ClaimCommitted, BeforeSend, AfterReply, SettleCommitted, BatchReply, Heartbeat,
+	ClaimCommitted, BeforeSend, AfterReply, SettleCommitted, BatchReply, Heartbeat, ClosedRead,
 	ClaimsLocked, ClaimsRead, SagaLocked, UndoWritten, PageSent,
 }
