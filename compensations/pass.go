@@ -17,8 +17,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/riverqueue/river"
 	"golang.org/x/time/rate"
 
+	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/internal/failpoint"
 	"github.com/agentoutbox/drainer/internal/pgpool"
@@ -43,6 +45,9 @@ const (
 	// seconds, and a pass that ends before that has moved nothing.
 	patience    = lease / 12
 	connections = 2
+	// lookInterval is how often River has some process pass over the sagas. It shows that passes come
+	// round, and moves sagas beside sweeps that hang.
+	lookInterval = 10 * time.Second
 	// unknownDelay leaves a saga to a process that knows its tool.
 	unknownDelay = 2 * time.Second
 )
@@ -120,8 +125,8 @@ func (s *Saga) Settled(marked bool, undos, compensated int) {
 	}
 }
 
-// Run moves sagas until ctx ends. Each process does so by itself: if one is killed,
-// the others do not wait for anything.
+// Run moves sagas until ctx ends. Each process does so by itself, beside the looks of River: if one is
+// killed, the others do not wait for anything.
 func (s *Saga) Run(ctx context.Context) error {
 	var passes sync.WaitGroup
 	for range connections {
@@ -152,6 +157,44 @@ func (s *Saga) sweep(ctx context.Context) {
 		case <-ticker.C:
 		}
 	}
+}
+
+var _ jobs.Part = (*Saga)(nil)
+
+// lookArgs is the leader's job that passes over the sagas once.
+type lookArgs struct{}
+
+func (lookArgs) Kind() string { return jobs.KindSagaLook }
+
+// InsertOpts leave out retries: the next look comes soon.
+func (lookArgs) InsertOpts() river.InsertOpts { return river.InsertOpts{MaxAttempts: 1} }
+
+// Kinds are those of its jobs.
+func (s *Saga) Kinds() []string { return []string{lookArgs{}.Kind()} }
+
+// Register adds the worker that passes over the sagas.
+func (s *Saga) Register(workers *river.Workers) { river.AddWorker(workers, &lookWorker{saga: s}) }
+
+// Periodic is the look.
+func (s *Saga) Periodic() []*river.PeriodicJob {
+	return []*river.PeriodicJob{river.NewPeriodicJob(
+		river.PeriodicInterval(lookInterval),
+		func() (river.JobArgs, *river.InsertOpts) { return lookArgs{}, nil },
+		&river.PeriodicJobOpts{RunOnStart: true},
+	)}
+}
+
+type lookWorker struct {
+	river.WorkerDefaults[lookArgs]
+	saga *Saga
+}
+
+// Work makes one pass. What fails it fails the sweeps too, which log it.
+func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
+	w.saga.apart.RLock()
+	defer w.saga.apart.RUnlock()
+	_, err := w.saga.pass(ctx, batch, nil, false)
+	return err
 }
 
 // Advance moves the sagas that are marked, or these runs' at any rate, until there

@@ -18,11 +18,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/agentoutbox/drainer/compensations"
+	"github.com/agentoutbox/drainer/compensations/jobs"
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/operator"
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
 func (w *world) assertSaga(want string) {
@@ -979,6 +981,40 @@ func TestAPassThatFailsChangesNothingAndIsMadeAgain(t *testing.T) {
 			w.assertSaga("compensated")
 		})
 	}
+}
+
+// Sweeps of all processes may hang. A pass that fails is none that came round.
+func TestRiverPassesOverSagasWhereNoSweepDoes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	step := w.completed("shop/order", 1)[0]
+	w.rejected()
+	w.exec(`ALTER FUNCTION outbox.hold RENAME TO away`)
+	pool, err := jobs.OpenPool(t.Context(), pgpool.At(w.url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	runner, err := jobs.New(pool, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), w.saga)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- runner.Run(ctx) }()
+	w.await("a look has failed", `SELECT count(*) FROM outbox.river_job WHERE kind = 'saga_look' AND state = 'discarded'`)
+	if count := stored[int](w, `SELECT count(*) FROM outbox.river_job WHERE kind = 'saga_look' AND state = 'completed'`); count > 0 {
+		t.Errorf("%d looks ended well, and no pass did", count)
+	}
+	w.exec(`ALTER FUNCTION outbox.away RENAME TO hold`)
+	w.await("the step is being undone", `SELECT count(*) FROM outbox.intent WHERE compensates = $1`, step)
+	w.await("a look ended well", `SELECT count(*) FROM outbox.river_job WHERE kind = 'saga_look' AND state = 'completed'`)
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	w.goBack()
+	w.assertSaga("compensated")
 }
 
 // A process that stops in the middle of a slow mapping has not found it wrong.

@@ -242,6 +242,12 @@ func all[V any](w *world, sql string, args ...any) []V {
 	return drainertest.Column[V](w.t, w.db, sql, args...)
 }
 
+// await waits until a count is no longer zero.
+func (w *world) await(what, count string, args ...any) {
+	w.t.Helper()
+	drainertest.Eventually(w.t, what, func() bool { return stored[int](w, count, args...) > 0 })
+}
+
 // statuses are those of the forward steps, in the order of their ids.
 func (w *world) statuses() []string {
 	w.t.Helper()

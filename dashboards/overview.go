@@ -190,10 +190,11 @@ func sagasAndPages() Row {
 		},
 		{
 			Title: "Jobs that wait", Unit: Seconds, Warn: 60, Alarm: 120,
-			Description: "How long the oldest job has been due, and how long ago the last search for incidents began. Pages and compensations may stand still: runbook DrainerJobsStuck.",
+			Description: "How long the oldest job has been due, and how long ago the last looks for incidents and at sagas began. Pages and compensations may stand still: runbook DrainerJobsStuck.",
 			Queries: []Query{
 				{`max by (kind) (drainer_oldest_job_age_seconds{<job>})`, "{{kind}}"},
-				{`max(drainer_page_look_age_seconds{<job>})`, "last look"},
+				{`max(drainer_page_look_age_seconds{<job>})`, "last look for incidents"},
+				{`max(drainer_saga_look_age_seconds{<job>})`, "last look at sagas"},
 			},
 		},
 		{

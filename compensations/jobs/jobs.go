@@ -44,9 +44,12 @@ const (
 // QueuePages is apart, so that a pager that is down holds up no upkeep.
 const QueuePages = "pages"
 
-// KindLook is the job that shows that jobs come round: the fleet's leader starts
-// one every few seconds.
-const KindLook = "page_look"
+// KindPageLook and KindSagaLook are the jobs that show that pages and compensations come round:
+// the fleet's leader starts one of each every few seconds.
+const (
+	KindPageLook = "page_look"
+	KindSagaLook = "saga_look"
+)
 
 // Part is one kind of work: its workers, and the jobs that start it by the clock.
 type Part interface {

@@ -179,7 +179,7 @@ func TestJobsThatStandStillShow(t *testing.T) {
 	t.Parallel()
 	pool := drainertest.Connect(t, drainertest.Database(t))
 	metrics := prometheus.NewRegistry()
-	w := newWatch(pool, []string{"saga_advance", "page_send"}, metrics)
+	w := newWatch(pool, []string{"saga_look", "page_send"}, metrics)
 	w.began = w.began.Add(-3 * time.Hour)
 	long := w.began
 	w.worked.Store(&long)
@@ -220,24 +220,31 @@ func TestJobsThatStandStillShow(t *testing.T) {
 	const job = `INSERT INTO outbox.river_job (kind, args, max_attempts, state, scheduled_at, attempted_at, finalized_at) VALUES `
 
 	see() // an outbox without any job
-	assert("saga_advance", 0, 3*time.Hour, "no process has looked for incidents to page for 3h0m")
+	assert("saga_look", 0, 3*time.Hour, "no process has looked for incidents to page for 3h0m")
 
 	drainertest.Exec(t, pool, job+`('page_look', '{}', 1, 'completed', now(), now() - interval '5 s', now())`)
 	see()
-	assert("saga_advance", 0, 5*time.Second, "")
+	assert("saga_look", 0, 5*time.Second, "no pass over sagas has ended well for 3h0m")
+	if age := value("drainer_saga_look_age_seconds", ""); age < 3*time.Hour.Seconds() {
+		t.Errorf("the last pass ended well %.0f s ago, want as long ago as the process began", age)
+	}
 
-	drainertest.Exec(t, pool, job+`('saga_advance', '{}', 1, 'available', now() - interval '2 hours', NULL, NULL),
-		('saga_advance', '{}', 1, 'running', now() - interval '4 hours', now(), NULL),
+	drainertest.Exec(t, pool, job+`('saga_look', '{}', 1, 'completed', now(), now() - interval '5 s', now())`)
+	see()
+	assert("saga_look", 0, 5*time.Second, "")
+
+	drainertest.Exec(t, pool, job+`('saga_look', '{}', 1, 'available', now() - interval '2 hours', NULL, NULL),
+		('saga_look', '{}', 1, 'running', now() - interval '4 hours', now(), NULL),
 		('prune', '{}', 1, 'available', now() - interval '1 hour', NULL, NULL)`)
 	see()
 	assert(otherKinds, time.Hour, 5*time.Second, "a job of kind saga")
-	assert("saga_advance", 2*time.Hour, 5*time.Second, "a job of kind saga_advance has been due for 2h0m")
+	assert("saga_look", 2*time.Hour, 5*time.Second, "a job of kind saga_look has been due for 2h0m")
 
 	// A client that works other jobs is busy; it does not stand still.
 	if err := w.Work(t.Context(), &rivertype.JobRow{}, func(ctx context.Context) error { return ctx.Err() }); err != nil {
 		t.Fatal(err)
 	}
-	assert("saga_advance", 2*time.Hour, 5*time.Second, "")
+	assert("saga_look", 2*time.Hour, 5*time.Second, "")
 
 	// What could not be seen is no reason to believe that all is well.
 	pool.Close()
@@ -247,7 +254,7 @@ func TestJobsThatStandStillShow(t *testing.T) {
 	seen := *w.seen.Load()
 	seen.at = seen.at.Add(-2 * time.Minute)
 	w.seen.Store(&seen)
-	assert("saga_advance", 2*time.Hour, 5*time.Second, "it could not be seen")
+	assert("saga_look", 2*time.Hour, 5*time.Second, "it could not be seen")
 }
 
 // A process whose clock is ahead gave the jobs back, or the clock of the one that leads is behind.

@@ -67,7 +67,7 @@ type watch struct {
 	pool   *pgxpool.Pool
 	kinds  map[string]bool
 	oldest *prometheus.GaugeVec
-	look   prometheus.Gauge
+	looks  map[string]prometheus.Gauge // by the kind of the job
 	began  time.Time
 	worked atomic.Pointer[time.Time] // when this process last began a job
 	seen   atomic.Pointer[tableState]
@@ -78,7 +78,8 @@ type tableState struct {
 	at        time.Time     // by this process's clock, as all that is compared with it
 	oldestDue time.Duration // how long the oldest due job has waited for a worker
 	oldestOf  string        // its kind
-	lookAge   time.Duration // since the last look after incidents began
+	pageLook  time.Duration // since the last look after incidents began that ended well
+	sagaLook  time.Duration // and the last after sagas
 }
 
 var _ rivertype.WorkerMiddleware = (*watch)(nil)
@@ -92,10 +93,16 @@ func newWatch(pool *pgxpool.Pool, kinds []string, registerer prometheus.Register
 			Namespace: "drainer", Name: "oldest_job_age_seconds",
 			Help: "How long the oldest due job has waited for a process.",
 		}, []string{"kind"}),
-		look: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "drainer", Name: "page_look_age_seconds",
-			Help: "Time since the last search for incidents to page began, or since this process started.",
-		}),
+		looks: map[string]prometheus.Gauge{
+			KindPageLook: prometheus.NewGauge(prometheus.GaugeOpts{
+				Namespace: "drainer", Name: "page_look_age_seconds",
+				Help: "Time since the last search for incidents to page began, or since this process started.",
+			}),
+			KindSagaLook: prometheus.NewGauge(prometheus.GaugeOpts{
+				Namespace: "drainer", Name: "saga_look_age_seconds",
+				Help: "Time since the last pass over sagas that River started and that ended well, or since this process started.",
+			}),
+		},
 		began: now,
 	}
 	for _, kind := range kinds {
@@ -106,7 +113,7 @@ func newWatch(pool *pgxpool.Pool, kinds []string, registerer prometheus.Register
 	}
 	w.worked.Store(&now)
 	w.seen.Store(&tableState{at: now})
-	registerer.MustRegister(w.oldest, w.look)
+	registerer.MustRegister(w.oldest, w.looks[KindPageLook], w.looks[KindSagaLook])
 	return w
 }
 
@@ -134,7 +141,7 @@ func (w *watch) run(ctx context.Context) {
 func (w *watch) see(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
-	rows, _ := w.pool.Query(ctx, watchSQL, KindLook) // CollectRows returns the error too
+	rows, _ := w.pool.Query(ctx, watchSQL, []string{KindPageLook, KindSagaLook}) // CollectRows returns the error too
 	ages, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
 		Kind    string
 		Due     *float64 // seconds that the oldest of the kind has been due
@@ -144,7 +151,8 @@ func (w *watch) see(ctx context.Context) error {
 		return fmt.Errorf("look whether jobs come round: %w", err)
 	}
 	now := time.Now()
-	seen, oldest := tableState{at: now, lookAge: now.Sub(w.began)}, map[string]float64{}
+	seen, oldest := tableState{at: now}, map[string]float64{}
+	looks := map[string]time.Duration{KindPageLook: now.Sub(w.began), KindSagaLook: now.Sub(w.began)}
 	for _, age := range ages {
 		kind := age.Kind
 		if !w.kinds[kind] {
@@ -154,7 +162,7 @@ func (w *watch) see(ctx context.Context) error {
 			oldest[kind] = max(oldest[kind], *age.Due)
 		}
 		if age.LookAge != nil { // no longer than this process could see: before that, perhaps no process ran
-			seen.lookAge = max(0, min(seen.lookAge, seconds(*age.LookAge)))
+			looks[age.Kind] = max(0, min(looks[age.Kind], seconds(*age.LookAge)))
 		}
 	}
 	for kind := range w.kinds {
@@ -163,7 +171,10 @@ func (w *watch) see(ctx context.Context) error {
 			seen.oldestDue, seen.oldestOf = due, kind
 		}
 	}
-	w.look.Set(seen.lookAge.Seconds())
+	for kind, age := range looks {
+		w.looks[kind].Set(age.Seconds())
+	}
+	seen.pageLook, seen.sagaLook = looks[KindPageLook], looks[KindSagaLook]
 	w.seen.Store(&seen)
 	return nil
 }
@@ -182,8 +193,10 @@ func (w *watch) ready() error {
 	case seen.oldestDue > late && time.Since(*w.worked.Load()) > late:
 		return fmt.Errorf("a job of kind %s has been due for %s, and this process works none: pages and compensations may wait; see drainer doctor",
 			seen.oldestOf, seen.oldestDue.Round(time.Second))
-	case seen.lookAge > late:
-		return fmt.Errorf("no process has looked for incidents to page for %s; see drainer doctor", seen.lookAge.Round(time.Second))
+	case seen.pageLook > late:
+		return fmt.Errorf("no process has looked for incidents to page for %s; see drainer doctor", seen.pageLook.Round(time.Second))
+	case seen.sagaLook > late:
+		return fmt.Errorf("no pass over sagas has ended well for %s: compensations may wait; see drainer doctor", seen.sagaLook.Round(time.Second))
 	}
 	return nil
 }

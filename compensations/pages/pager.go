@@ -145,7 +145,7 @@ func (p *Pager) Periodic() []*river.PeriodicJob {
 // lookArgs is the leader's job that finds out who is to be told what.
 type lookArgs struct{}
 
-func (lookArgs) Kind() string { return jobs.KindLook }
+func (lookArgs) Kind() string { return jobs.KindPageLook }
 
 // InsertOpts leave out retries: the next look comes soon.
 func (lookArgs) InsertOpts() river.InsertOpts { return river.InsertOpts{MaxAttempts: 1} }

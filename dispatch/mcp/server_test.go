@@ -2,6 +2,7 @@ package mcp_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -79,6 +80,7 @@ type endpoint struct {
 }
 
 type endpointOptions struct {
+	wire     dispatchtest.Wire // plain unless told
 	versions []string
 	http     sdk.StreamableHTTPOptions
 }
@@ -91,7 +93,7 @@ func startEndpoint(t *testing.T, options endpointOptions) *endpoint {
 	e := &endpoint{till: newTill()}
 	e.server = newServer(e.till.pay, options.versions...)
 	e.handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return e.server }, &options.http)
-	_, e.address, _ = strings.Cut(dispatchtest.Serve(t, e), "://")
+	_, e.address, _ = strings.Cut(cmp.Or(options.wire, dispatchtest.Plain).Serve(t, e), "://")
 	return e
 }
 
@@ -259,12 +261,15 @@ func TestTheAdapterConformsOverHTTP(t *testing.T) {
 		"sessions":                    {versions: []string{legacy}},
 		"sessions, answering in JSON": {versions: []string{legacy}, http: sdk.StreamableHTTPOptions{JSONResponse: true}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			dispatchtest.Conform(t, dispatchtest.Subject{
-				Kind:  mcp.Kind(),
-				Start: func(t *testing.T) dispatchtest.Counterpart { return endpointCounterpart(t, options) },
+		for _, wire := range dispatchtest.Wires() {
+			options.wire = wire
+			t.Run(name+" over "+string(wire), func(t *testing.T) {
+				dispatchtest.Conform(t, dispatchtest.Subject{
+					Kind:  mcp.Kind(),
+					Start: func(t *testing.T) dispatchtest.Counterpart { return endpointCounterpart(t, options) },
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -274,8 +279,9 @@ func endpointCounterpart(t *testing.T, options endpointOptions) dispatchtest.Cou
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
 	return dispatchtest.Counterpart{
-		Settings: "{url: 'http://" + gate.Address + "/mcp', headers: {Authorization: Bearer " + token + "}}",
+		Settings: "{url: '" + options.wire.URL(gate.Address) + "/mcp', headers: {Authorization: Bearer " + token + "}}",
 		Tool:     conformingTool,
+		TLS:      options.wire.ClientTLS(t),
 		Payload:  payload,
 		Exact:    exact,
 		Secrets:  []string{token},

@@ -21,6 +21,10 @@ func TestAHealthySetUpHasNothingToCure(t *testing.T) {
 	healthy(t).isWell()
 }
 
+// looks are of a set-up in which jobs come round.
+const looks = `INSERT INTO outbox.river_job (kind, args, max_attempts, state, attempted_at, finalized_at)
+	VALUES ('page_look', '{}', 1, 'completed', now(), now()), ('saga_look', '{}', 1, 'completed', now(), now())`
+
 // faults break one thing each, in a set-up that was well.
 var faults = map[string]struct {
 	breakIt func(*world)
@@ -101,6 +105,14 @@ var faults = map[string]struct {
 		by("UPDATE pg_namespace SET nspowner = current_user::regrole WHERE nspname = 'outbox';UPDATE pg_class SET relowner = current_user::regrole WHERE relnamespace = 'outbox'::regnamespace;UPDATE pg_proc SET proowner = current_user::regrole WHERE pronamespace = 'outbox'::regnamespace"),
 		Warning, "ownership", "is a superuser", "docs/security.md",
 	},
+	"the daemon is a superuser": {
+		by("ALTER ROLE {role} SUPERUSER"),
+		Warning, "ownership", "nothing keeps the daemon from changing what agents committed", "let the daemon log in as a role of its own",
+	},
+	"an auditor looks at schemas of others": {
+		by("CREATE ROLE {role}_auditor LOGIN IN ROLE outbox_auditor; GRANT CONNECT ON DATABASE {database} TO {role}_auditor; ALTER ROLE {role}_auditor SET search_path = pg_catalog, public"),
+		Warning, "search path", "_auditor has no search_path of its own", "SET search_path = pg_catalog, pg_temp;",
+	},
 	"the daemon looks at schemas of others": {
 		by("ALTER ROLE {role} RESET search_path"),
 		Warning, "search path", "has no search_path of its own", "SET search_path = pg_catalog, pg_temp;",
@@ -160,21 +172,25 @@ var faults = map[string]struct {
 	"replicas have different configurations": {
 		by(`UPDATE outbox.worker SET providers = '{p}', fingerprints = '{aaa}', started_at = now() - interval '11 minutes';
 			INSERT INTO outbox.worker (worker_id, providers, fingerprints, started_at) VALUES (gen_random_uuid(), '{p}', '{bbb}', now() - interval '11 minutes');
-			INSERT INTO outbox.river_job (kind, args, max_attempts, state, attempted_at, finalized_at) VALUES ('page_look', '{}', 1, 'completed', now(), now())`),
+			` + looks),
 		Warning, "configurations", `workers have had 2 configurations of "p"`, "reload or restart those",
 	},
 	"replicas differ in a setting outside of their providers": {
 		by(`UPDATE outbox.worker SET providers = '{p}', fingerprints = '{aaa}', configuration = 'ccc', started_at = now() - interval '11 minutes';
 			INSERT INTO outbox.worker (worker_id, providers, fingerprints, configuration, started_at) VALUES (gen_random_uuid(), '{p}', '{aaa}', 'ddd', now() - interval '11 minutes'),
 				(gen_random_uuid(), '{q}', '{aaa}', 'eee', now() - interval '11 minutes');
-			INSERT INTO outbox.river_job (kind, args, max_attempts, state, attempted_at, finalized_at) VALUES ('page_look', '{}', 1, 'completed', now(), now())`),
+			` + looks),
 		Warning, "configurations", `workers of the same providers have had 2 configurations`, "reload or restart those",
 	},
 	"replicas that differ in a setting list their providers in another order": {
 		by(`UPDATE outbox.worker SET providers = '{p,q}', fingerprints = '{aaa,bbb}', configuration = 'ccc', started_at = now() - interval '11 minutes';
 			INSERT INTO outbox.worker (worker_id, providers, fingerprints, configuration, started_at) VALUES (gen_random_uuid(), '{q,p}', '{bbb,aaa}', 'ddd', now() - interval '11 minutes');
-			INSERT INTO outbox.river_job (kind, args, max_attempts, state, attempted_at, finalized_at) VALUES ('page_look', '{}', 1, 'completed', now(), now())`),
+			` + looks),
 		Warning, "configurations", `workers of the same providers have had 2 configurations`, "reload or restart those",
+	},
+	"no pass over sagas ends well": {
+		by("UPDATE outbox.worker SET started_at = now() - interval '2 hours';" + looks + "; DELETE FROM outbox.river_job WHERE kind = 'saga_look'"),
+		Warning, "jobs", "no drainer has passed over sagas for 2h", "restart one after the other",
 	},
 	"no process drains": {
 		by("DELETE FROM outbox.worker; SELECT outbox.enqueue('r', 's', 'p/x', 'b', '{}')"),
@@ -221,7 +237,7 @@ var faults = map[string]struct {
 		Problem, "jobs", "a job of kind page_send has been due for 2h", "/readyz",
 	},
 	"no drainer looks for incidents": {
-		by("UPDATE outbox.worker SET started_at = now() - interval '2 hours'"),
+		by("UPDATE outbox.worker SET started_at = now() - interval '2 hours';" + looks + "; DELETE FROM outbox.river_job WHERE kind = 'page_look'"),
 		Warning, "jobs", "no drainer has looked for incidents to page for 2h", "restart one after the other",
 	},
 	"notifications pile up": {

@@ -238,7 +238,10 @@ var outboxChecks = []check{
 			coalesce(due.kind, ''), coalesce(extract(epoch FROM now() - due.scheduled_at), 0)::float8,
 			coalesce(extract(epoch FROM now() - greatest(
 				(SELECT min(started_at) FROM outbox.worker WHERE beat_at >= now() - make_interval(secs => $1::float8)),
-				(SELECT max(attempted_at) FROM outbox.river_job WHERE kind = 'page_look' AND state OPERATOR(pg_catalog.=) 'completed'))), 0)::float8
+				(SELECT max(attempted_at) FROM outbox.river_job WHERE kind = 'page_look' AND state OPERATOR(pg_catalog.=) 'completed'))), 0)::float8,
+			coalesce(extract(epoch FROM now() - greatest(
+				(SELECT min(started_at) FROM outbox.worker WHERE beat_at >= now() - make_interval(secs => $1::float8)),
+				(SELECT max(attempted_at) FROM outbox.river_job WHERE kind = 'saga_look' AND state OPERATOR(pg_catalog.=) 'completed'))), 0)::float8
 		FROM (SELECT) one LEFT JOIN LATERAL (
 			SELECT kind, scheduled_at FROM outbox.river_job WHERE state OPERATOR(pg_catalog.=) 'available' AND scheduled_at <= now()
 			ORDER BY scheduled_at LIMIT 1) due ON true`,
@@ -249,6 +252,7 @@ var outboxChecks = []check{
 			// LookSeconds is how long no process has looked for incidents to page, since the
 			// oldest of those that live began.
 			LookSeconds float64
+			SagaSeconds float64 // the same of passes over sagas that ended well
 		},
 		) (found []Finding) {
 			const restart = "see the drainers' logs, and /readyz of each; restart one after the other"
@@ -260,6 +264,9 @@ var outboxChecks = []check{
 			}
 			if age := seconds(seen.LookSeconds); age > jobAge {
 				found = append(found, warning("start drainer run without --once; if it runs: "+restart, "no drainer has looked for incidents to page for %s", short(age)))
+			}
+			if age := seconds(seen.SagaSeconds); age > jobAge {
+				found = append(found, warning("start drainer run without --once; if it runs: "+restart, "no drainer has passed over sagas for %s: compensations may wait", short(age)))
 			}
 			return found
 		}, lease)},

@@ -80,14 +80,14 @@ var schemaChecks = []check{
 
 	// A login that works with the outbox reads with a search_path. Functions and
 	// operators of other logins that it finds there first would run with its rights.
-	{name: "search path", well: "no login of the daemon, operators or owner looks at schemas of others", look: each(`
+	{name: "search path", well: "no login of the daemon, operators, auditors or owner looks at schemas of others", look: each(`
 		SELECT d.datname,
 			ARRAY(
 				SELECT r.rolname::text FROM pg_roles r
 				WHERE r.rolcanlogin AND (r.rolname = current_user OR NOT r.rolsuper)
 				  AND has_database_privilege(r.oid, d.oid, 'CONNECT'::text)
 				  AND (r.rolname = current_user OR r.oid = (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'outbox')
-				    OR EXISTS (SELECT FROM pg_roles m WHERE m.rolname IN ('outbox_drainer', 'outbox_operator') AND pg_has_role(r.oid, m.oid, 'MEMBER'::text)))
+				    OR EXISTS (SELECT FROM pg_roles m WHERE m.rolname IN ('outbox_drainer', 'outbox_operator', 'outbox_auditor') AND pg_has_role(r.oid, m.oid, 'MEMBER'::text)))
 				  AND (SELECT c FROM pg_db_role_setting s CROSS JOIN pg_catalog.unnest(s.setconfig) c
 				    WHERE s.setrole IN (r.oid, 0::oid) AND s.setdatabase IN (d.oid, 0::oid) AND starts_with(c, 'search_path='::text)
 				    ORDER BY s.setrole <> 0::oid DESC, s.setdatabase <> 0::oid DESC LIMIT 1)
@@ -102,7 +102,7 @@ var schemaChecks = []check{
 		FROM pg_database d WHERE d.datname = current_database()`,
 		func(_ *examination, seen struct {
 			Database  string
-			Unpinned  []string // logins of the daemon, operators and owner
+			Unpinned  []string // logins of the daemon, operators, auditors and owner
 			Temporary bool     // all logins may create temporary objects
 			Creators  []string // schemas in which others may create
 		},

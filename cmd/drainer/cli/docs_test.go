@@ -463,7 +463,7 @@ func listOfMetrics(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = jobs.New(nil, log, registered, parts.pager, parts.upkeep) // River lacks a pool, and the metrics are registered by then
+	_, _ = jobs.New(nil, log, registered, parts.saga, parts.pager, parts.upkeep) // River lacks a pool, and the metrics are registered by then
 
 	var list strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(registered)) {

@@ -159,7 +159,7 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 	if err != nil {
 		return err
 	}
-	runner, err := jobs.New(pools.jobs, log, metrics, parts.pager, parts.upkeep)
+	runner, err := jobs.New(pools.jobs, log, metrics, parts.saga, parts.pager, parts.upkeep)
 	if err != nil {
 		return err
 	}
