@@ -189,12 +189,17 @@ type lookWorker struct {
 	saga *Saga
 }
 
+// errLook is all that River's table keeps of a failure, whose own text may repeat a payload.
+var errLook = errors.New("the pass over sagas failed; see the log of a drainer")
+
 // Work makes one pass. What fails it fails the sweeps too, which log it.
 func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
 	w.saga.apart.RLock()
 	defer w.saga.apart.RUnlock()
-	_, err := w.saga.pass(ctx, batch, nil, false)
-	return err
+	if _, err := w.saga.pass(ctx, batch, nil, false); err != nil {
+		return errLook
+	}
+	return nil
 }
 
 // Advance moves the sagas that are marked, or these runs' at any rate, until there
