@@ -17,7 +17,8 @@
 //	          compensated, or compensation_failed: an incident, a human
 //
 // A pass takes many sagas, each of them for itself, and moves each of them one
-// step. It has three parts, each one short transaction or none:
+// step. Each process sweeps by itself, and River, as the durable backstop, has some process
+// make a pass every ten seconds. A pass has three parts, each one short transaction or none:
 //
 //	take   in one commit, it counts as begun and no other process takes the saga
 //	look   it reads the next step alone, and makes the undo's payload; nothing is held

@@ -33,7 +33,7 @@ type Redactor struct {
 	needles atomic.Pointer[[]string]
 }
 
-// NewRedactor knows these secrets. [Redactor.Learn] adds to them.
+// NewRedactor knows these secrets. [Redactor.Add] adds to them.
 func NewRedactor(secrets []string) *Redactor {
 	r := &Redactor{}
 	r.Add(secrets)

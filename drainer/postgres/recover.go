@@ -184,7 +184,7 @@ func (s *Store) Gates(ctx context.Context, worker string) ([]drainer.Gate, error
 	return gates, nil
 }
 
-// Closed reads runs that take no further step since the worker's oldest claim.
+// Closed reads which runs of the worker's claimed rows take no further step, however long it took to close them.
 func (s *Store) Closed(ctx context.Context, worker string) ([]string, error) {
 	rows, _ := s.control.Query(ctx, closedSQL, worker)
 	runs, err := pgx.CollectRows(rows, pgx.RowTo[string])

@@ -393,8 +393,11 @@ var Catalogue = []Case{
 	},
 	{
 		Number: 59, Fault: "no compensator is registered",
-		Checked: "compensation_failed and one incident; older steps stand",
-		Tests:   []string{"compensations TestWhatCannotBeUndoneEndsTheSagaWithOneIncident"},
+		Checked: "compensation_failed and one incident; older steps stand; once one is, an operator's retry undoes the step",
+		Tests: []string{
+			"compensations TestWhatCannotBeUndoneEndsTheSagaWithOneIncident",
+			"integration/faults TestWhoDidAStepAndWhenDecidesHowItIsUndone",
+		},
 	},
 	{
 		Number: 60, Fault: "the pager is down",
@@ -490,10 +493,14 @@ var Catalogue = []Case{
 		},
 	},
 	{
-		Number: 73, Fault: "small ways in: form fields of one name, an agent's locks and settings, a tool's name as a link",
-		Checked: "each attempt sends the same bytes under its key; migrations go on; collisions are seen; a page shows plain letters",
+		Number: 73, Fault: "small ways in: form fields of one name or like the key's, %2F in a path, metadata services by IPv6, SIIT and ISATAP or from pages, an agent's locks and settings, a tool's name as a link",
+		Checked: "each attempt sends the same bytes under its key, to its path; such addresses are refused; migrations go on; collisions are seen; a page shows plain letters",
 		Tests: []string{
 			"dispatch/http TestAFormIsTheSameBytesEachTimeThoughTwoFieldsShareAName",
+			"dispatch/http TestAFieldThatAServerMayTakeForTheKeyIsRefused",
+			"dispatch/http FuzzAValueStaysInItsSegment",
+			"dispatch/egress TestSomeAddressesAreNeverReached",
+			"compensations/pages TestAPageReachesNoMetadataServiceAndNoAmbientProxy",
 			"migrations TestAnAgentHoldsNoMigrationUp",
 			"migrations TestASettingOfTheClientHidesNoCollision",
 			"compensations/pages TestAToolsNameWritesNoLinkAndNoMentionIntoAPage",
@@ -588,9 +595,13 @@ var Catalogue = []Case{
 		Tests:   []string{"integration/faults TestARequestWhoseReusedConnectionDiesIsSentOnceOnEveryWire"},
 	},
 	{
-		Number: 86, Fault: "the first try of a step is older than its reversal window, the last one is not",
-		Checked: "nothing is undone; an incident",
-		Tests:   []string{"integration/faults TestWhoDidAStepAndWhenDecidesHowItIsUndone"},
+		Number: 86, Fault: "the first try of a step is older than its reversal window, the last one is not; steps end in another order than they began; an id that the database lost is given again",
+		Checked: "nothing is undone, and an incident; what completed last is undone first; an undo has its step's key",
+		Tests: []string{
+			"integration/faults TestWhoDidAStepAndWhenDecidesHowItIsUndone",
+			"compensations TestUndosGoByCompletionAndNotByEnqueueing",
+			"compensations TestTheKeyOfAnUndoIsOfItsStepAndNotOfItsNumber",
+		},
 	},
 	{
 		Number: 87, Fault: "a fallback throttles and goes away",
@@ -599,8 +610,11 @@ var Catalogue = []Case{
 	},
 	{
 		Number: 88, Fault: "a run is closed by a transaction that began before a claim and commits after it",
-		Checked: "what was claimed is not sent",
-		Tests:   []string{"integration/faults TestWhoDidAStepAndWhenDecidesHowItIsUndone"},
+		Checked: "what was claimed is not sent; without this guard, or another of integration/program/mutants.go, a scenario sees it",
+		Tests: []string{
+			"integration/faults TestWhoDidAStepAndWhenDecidesHowItIsUndone",
+			"integration/faults TestEachMutantIsCaughtByAScenarioThatTheProgramPasses",
+		},
 	},
 	{
 		Number: 89, Fault: "a run has news, or its time is over, between a pass that decided ahead and the end of the undo",
