@@ -536,3 +536,25 @@ func withConsole(ctx context.Context, db *pgxpool.Pool, do func(*operator.Consol
 	console := operator.Open(conn)
 	return errors.Join(do(console), console.Close(context.WithoutCancel(ctx)))
 }
+
+func TestAnotherTenantsIntentClosesNoRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.completed("shop/order", 1)
+	stranger := drainertest.Connect(t, drainertest.Login(t, w.url, "outbox_agent"))
+	w.exec(`INSERT INTO outbox.tenant (name, role) VALUES ('stranger', $1)`, drainertest.Value[string](t, stranger, `SELECT session_user::text`))
+	w.shop.answer("rejected", dispatch.Rejected)
+	for run, want := range map[string]string{"run-1": "OB005", "strange": ""} {
+		if _, err := stranger.Exec(t.Context(), `SELECT outbox.enqueue($1, 'rejected', 'shop/order', 'order-1', '{}')`, run); sqlState(err) != want {
+			t.Errorf("%s: got %v, want SQLSTATE %q", run, err, want)
+		}
+	}
+	w.drain()
+	w.advance()
+	if closed := all[string](w, `SELECT agent_run_id FROM outbox.saga`); !slices.Equal(closed, []string{"strange"}) {
+		t.Errorf("closed are %v, want the stranger's own run", closed)
+	}
+	if undone := stored[int](w, `SELECT count(*) FROM outbox.intent WHERE compensates IS NOT NULL`); undone != 0 {
+		t.Errorf("%d steps are undone", undone)
+	}
+}

@@ -2,8 +2,10 @@ package migrations_test
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -11,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/agentoutbox/drainer/drainertest"
+	"github.com/agentoutbox/drainer/integration/fault"
 )
 
 // walled is an outbox with two tenants, each with a login of its own, and a login that is no tenant's.
@@ -77,31 +80,92 @@ func TestALoginOfTwoTenantsIsRefused(t *testing.T) {
 	}
 }
 
-const multiRow = `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
-	VALUES ('mine', 's', 'noop/x', 'b', '{}'), ('acme-run', 'new', 'noop/x', 'b', '{}')`
+const insertInto = "INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES "
+
+// A pooler has one login for all, and takes on a role for each transaction: the login decides.
+func TestTheTenantStaysThatOfTheLoginWhateverRoleItTakesOn(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	w := newWalledAt(t, url)
+	team := func(tenant string) string {
+		return drainertest.Value[string](t, w.owner, "SELECT 'team_' || role FROM outbox.tenant WHERE name = $1", tenant)
+	}
+	acme, globex := team("acme"), team("globex")
+	both := drainertest.Connect(t, drainertest.Login(t, url, acme, globex))
+	takesOn := func(login *pgxpool.Pool, role, want string) {
+		t.Helper()
+		for how, statement := range map[string]string{"called": callEnqueue, "inserted": plainInsert} {
+			run := fmt.Sprintf("%s by %s as %s", how, want, role)
+			tx := drainertest.Begin(t, login)
+			drainertest.Exec(t, tx, "SET LOCAL ROLE "+role)
+			if _, err := tx.Exec(t.Context(), statement, run, "s", "noop/x", "b", "{}"); err != nil {
+				if sqlState(err) != want {
+					t.Errorf("%s: got %v", run, err)
+				}
+				_ = tx.Rollback(t.Context())
+				continue
+			}
+			commit(t, tx)
+			if got := drainertest.Value[string](t, w.owner, `SELECT coalesce(t.name, 'none') FROM outbox.intent i
+				LEFT JOIN outbox.tenant t ON t.tenant_id = i.tenant WHERE agent_run_id = $1`, run); got != want {
+				t.Errorf("%s: the tenant is %s", run, got)
+			}
+		}
+	}
+	takesOn(w.acme, acme, "acme")
+	takesOn(both, acme, "OB005")
+	takesOn(both, globex, "OB005")
+	if seen, state := w.try(both, "SET LOCAL ROLE "+acme+"; SELECT * FROM outbox.status"); seen > 0 || state != "OB005" {
+		t.Errorf("a login of both that took on acme's role reads %d intents (SQLSTATE %q)", seen, state)
+	}
+	takesOn(w.owner, globex, "none") // a superuser takes on every role
+	drainertest.Exec(t, w.owner, "GRANT "+acme+" TO CURRENT_USER")
+	takesOn(w.owner, globex, "acme")
+}
 
 // strange is every statement that an agent can make about another tenant's run, with the SQLSTATE that it ends in. A query
 // must find nothing.
 var strange = map[string]string{
-	"SELECT * FROM outbox.enqueue('acme-run', 'new', 'noop/x', 'b', '{}')":                                                                                                      "OB005",
-	"SELECT * FROM outbox.enqueue('acme-run', 'paid', 'noop/x', 'b', '{}')":                                                                                                     "OB005",
-	"SELECT * FROM outbox.enqueue('acme-run', 'paid', 'noop/x', 'b', '{\"other\": 1}')":                                                                                         "OB005",
-	"SELECT * FROM outbox.enqueue('acme-closed', 'paid', 'noop/x', 'b', '{}')":                                                                                                  "OB005",
-	"SELECT * FROM outbox.enqueue('acme-closed', 'new', 'noop/x', 'b', '{}')":                                                                                                   "OB005",
-	"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('acme-run', 'new', 'noop/x', 'b', '{}')":                                     "OB005",
-	"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('acme-run', 'paid', 'noop/x', 'b', '{}') ON CONFLICT DO NOTHING":             "OB005",
-	"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('acme-run', 'paid', 'noop/x', 'b', '{\"o\": 1}') ON CONFLICT DO NOTHING":     "OB005",
-	"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('acme-closed', 'new', 'noop/x', 'b', '{}')":                                  "OB005",
-	"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('r', 's', 'noop/x', 'b', '{}') RETURNING id":                                 forbidden,
-	"INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('acme-run', 'paid', 'noop/x', 'b', '{}') ON CONFLICT DO UPDATE SET tenant=1": "42601",
-	multiRow:                      "OB005",
-	"SELECT * FROM outbox.status": "",
+	"SELECT * FROM outbox.enqueue('acme-run', 'new', 'noop/x', 'b', '{}')":                                                                               "OB005",
+	"SELECT * FROM outbox.enqueue('acme-run', 'paid', 'noop/x', 'b', '{}')":                                                                              "OB005",
+	"SELECT * FROM outbox.enqueue('acme-run', 'paid', 'noop/x', 'b', '{\"other\": 1}')":                                                                  "OB005",
+	"SELECT * FROM outbox.enqueue('acme-closed', 'paid', 'noop/x', 'b', '{}')":                                                                           "OB005",
+	"SELECT * FROM outbox.enqueue('acme-closed', 'new', 'noop/x', 'b', '{}')":                                                                            "OB005",
+	insertInto + "('acme-run', 'new', 'noop/x', 'b', '{}')":                                                                                              "OB005",
+	insertInto + "('acme-run', 'paid', 'noop/x', 'b', '{}') ON CONFLICT DO NOTHING":                                                                      "OB005",
+	insertInto + "('acme-run', 'paid', 'noop/x', 'b', '{\"o\": 1}') ON CONFLICT DO NOTHING":                                                              "OB005",
+	insertInto + "('acme-closed', 'new', 'noop/x', 'b', '{}')":                                                                                           "OB005",
+	insertInto + "('mine', 's', 'noop/x', 'b', '{}'), ('acme-run', 'new', 'noop/x', 'b', '{}')":                                                          "OB005",
+	insertInto + "('r', 's', 'noop/x', 'b', '{}') RETURNING id":                                                                                          forbidden,
+	insertInto + "('acme-run', 'paid', 'noop/x', 'b', '{}') ON CONFLICT (agent_run_id, step_id, tool_name, business_scope) DO UPDATE SET payload = '{}'": forbidden,
+	insertInto + "('acme-run', 'paid', 'noop/x', 'b', '{}') ON CONFLICT (agent_run_id, step_id, tool_name, business_scope) DO NOTHING":                   forbidden,
+	// the setting with which enqueue() looks after its own duplicates
+	"SET LOCAL outbox.enqueueing = 'on'; " + insertInto + "('acme-run', 'new', 'noop/x', 'b', '{}')":                                 "OB005",
+	"SET LOCAL outbox.enqueueing = 'on'; " + insertInto + "('acme-run', 'paid', 'noop/x', 'b', '{}') ON CONFLICT DO NOTHING":         "OB005",
+	"SET LOCAL outbox.enqueueing = 'on'; SELECT * FROM outbox.enqueue('acme-run', 'paid', 'noop/x', 'b', '{}')":                      "OB005",
+	"COPY outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) FROM STDIN\nacme-run\tnew\tnoop/x\tb\t{}\n":      "OB005",
+	"COPY outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) FROM STDIN\nacme-run\tpaid\tnoop/x\tb\t{}\n":     "OB005",
+	"COPY outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, tenant) FROM STDIN\nmine\ts\tnoop/x\tb\t{}\t1\n": forbidden,
+	"COPY outbox.intent TO STDOUT": forbidden,
+	`MERGE INTO outbox.intent USING (VALUES (1)) v ON false
+		WHEN NOT MATCHED THEN INSERT (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('acme-run', 'new', 'noop/x', 'b', '{}')`: "OB005",
+	"MERGE INTO outbox.intent USING (VALUES (1)) v ON true WHEN MATCHED THEN UPDATE SET payload = '{}'":                 forbidden,
+	"MERGE INTO outbox.intent i USING (VALUES ('acme-run')) v (run) ON i.agent_run_id = v.run WHEN MATCHED THEN DELETE": forbidden,
+	"SELECT * FROM outbox.status":                                                                                   "",
 	"SELECT * FROM outbox.status WHERE agent_run_id LIKE 'acme%'":                                                   "",
 	"SELECT * FROM outbox.status WHERE intent_id = ANY ('{1,2,3,4}')":                                               "",
 	"SELECT * FROM outbox.status WHERE pg_temp.leak(agent_run_id)":                                                  "",
 	"SELECT s.* FROM outbox.status s JOIN (VALUES (1), (2)) v (id) ON v.id = s.intent_id":                           "",
 	"SELECT * FROM outbox.status WHERE idempotency_key = outbox.idempotency_key('acme-run', 'paid', 'noop/x', 'b')": "",
 	"SELECT * FROM outbox.await('{1,2,3,4}') WHERE status IS NOT NULL":                                              "",
+	"SELECT WHERE (SELECT count(*) FROM outbox.await('{1,2,3,4,99}') WHERE status IS NULL) <> 5":                    "", // as of 99, which is not there
+	"DO 'BEGIN PERFORM outbox.arm(); END'":                                                                          "",
+	"SELECT WHERE outbox.sees_all()":                                                                                "",
+	"SELECT * FROM outbox.tool WHERE tool::text LIKE '%acme%'":                                                      "",
+	"INSERT INTO outbox.tool (name) VALUES ('noop/y')":                                                              forbidden,
+	"UPDATE outbox.tool SET state = 'open'":                                                                         forbidden,
+	"DELETE FROM outbox.tool":                                                                                       forbidden,
+	"SELECT * FROM outbox.waiter":                                                                                   forbidden,
 	"SELECT * FROM outbox.status FOR UPDATE":                                                                        forbidden,
 	"SELECT * FROM outbox.standing":                                                                                 forbidden,
 	"SELECT * FROM outbox.run":                                                                                      forbidden,
@@ -119,7 +183,8 @@ var strange = map[string]string{
 const moved = `SELECT md5(string_agg(t, ',' ORDER BY t)) FROM (
 	SELECT i::text FROM outbox.intent i UNION ALL SELECT q::text FROM outbox.queue q UNION ALL SELECT d::text FROM outbox.duplicate d
 	UNION ALL SELECT s::text FROM outbox.saga s UNION ALL SELECT a::text FROM outbox.attempt a UNION ALL SELECT r::text FROM outbox.run r
-	UNION ALL SELECT n::text FROM outbox.incident n UNION ALL SELECT last_value::text FROM outbox.collisions
+	UNION ALL SELECT n::text FROM outbox.incident n UNION ALL SELECT o::text FROM outbox.tool o UNION ALL SELECT last_value::text FROM outbox.collisions
+	UNION ALL (SELECT w::text FROM outbox.waiter w ORDER BY until LIMIT 1) -- which is acme's: a stranger may have one as well
 	UNION ALL SELECT last_value::text FROM outbox.last_collision) _ (t)`
 
 func TestAStrangerSeesNothingAndMovesNothing(t *testing.T) {
@@ -131,8 +196,16 @@ func TestAStrangerSeesNothingAndMovesNothing(t *testing.T) {
 		}
 	}
 	drainertest.Exec(t, w.owner, `INSERT INTO outbox.saga (agent_run_id, state) VALUES ('acme-closed', 'cancelled')`)
-	if seen := drainertest.Value[int](t, w.acme, "SELECT count(*) FROM outbox.status WHERE agent_run_id LIKE 'acme%'"); seen != 4 {
-		t.Errorf("acme sees %d of its 4 intents", seen)
+	drainertest.Exec(t, w.owner, `INSERT INTO outbox.tool (name) VALUES ('noop/x')`)
+	drainertest.Exec(t, w.owner, `WITH gone AS (DELETE FROM outbox.queue WHERE intent_id = 1 RETURNING intent_id)
+		INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) SELECT intent_id, 1, 'w', 'completed', 'completed' FROM gone`)
+	for statement, wantState := range strange {
+		if wantState != "" || !strings.Contains(statement, "status") {
+			continue
+		}
+		if seen, state := w.try(w.acme, statement); seen == 0 && state != "P0001" {
+			t.Errorf("acme: %s\n\tshows nothing of its own (SQLSTATE %q)", statement, state)
+		}
 	}
 	before := drainertest.Value[string](t, w.owner, moved)
 	for who, stranger := range map[string]*pgxpool.Pool{"globex": w.globex, "a login of no tenant": w.nomad} {
@@ -145,10 +218,11 @@ func TestAStrangerSeesNothingAndMovesNothing(t *testing.T) {
 			}
 		}
 	}
+	fault.Injected(t, 92, 2*len(strange))
 }
 
-// try makes a statement and commits, and returns how many rows it returned. A row that is shown to the function raises P0001.
-func (w *walled) try(agent *pgxpool.Pool, statement string) (seen int, state string) {
+// try makes statements and commits, and returns how many rows they returned. A row that is shown to the function raises P0001.
+func (w *walled) try(agent *pgxpool.Pool, statements string) (seen int, state string) {
 	w.t.Helper()
 	conn, err := agent.Acquire(w.t.Context())
 	if err != nil {
@@ -157,12 +231,13 @@ func (w *walled) try(agent *pgxpool.Pool, statement string) (seen int, state str
 	defer conn.Release()
 	drainertest.Exec(w.t, conn, `CREATE OR REPLACE FUNCTION pg_temp.leak(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001
 		AS 'BEGIN RAISE ''%'', $1; END'`)
-	rows, err := conn.Query(w.t.Context(), statement)
-	if err == nil {
-		for rows.Next() {
-			seen++
-		}
-		err = rows.Err()
+	if copied, rows, isCopy := strings.Cut(statements, " FROM STDIN\n"); isCopy {
+		_, err = conn.Conn().PgConn().CopyFrom(w.t.Context(), strings.NewReader(rows), copied+" FROM STDIN")
+		return 0, sqlState(err)
+	}
+	results, err := conn.Conn().PgConn().Exec(w.t.Context(), statements).ReadAll()
+	for _, result := range results {
+		seen += len(result.Rows)
 	}
 	return seen, sqlState(err)
 }
@@ -385,26 +460,120 @@ func TestATenantsLimitsAreKept(t *testing.T) {
 func TestATenantEnqueuesSoManyIntentsASecond(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
-	w.limit("max_rate", 50)
-	if _, err := w.acme.Exec(t.Context(), bulk, "many", 51); sqlState(err) != "OB006" || !strings.Contains(err.Error(), "its limit is 50") {
+	const most, statement = 50, 5
+	w.limit("max_rate", most)
+	if _, err := w.acme.Exec(t.Context(), bulk, "many", most+1); sqlState(err) != "OB006" || !strings.Contains(err.Error(), "its limit is 50") {
 		t.Errorf("%v, want OB006 for more than a second's in one statement", err)
 	}
 	drainertest.Eventually(t, "a second later 50 are taken", func() bool {
-		_, err := w.acme.Exec(t.Context(), bulk, "few", 50)
+		_, err := w.acme.Exec(t.Context(), bulk, "few", most)
 		return err == nil
 	})
-	for n := range 400 {
-		_, _ = w.acme.Exec(t.Context(), bulk, "one by one "+strconv.Itoa(n), 1) // refused or not
+	for n := range 80 {
+		_, _ = w.acme.Exec(t.Context(), bulk, "some "+strconv.Itoa(n), statement) // refused or not
 	}
-	rows, _ := w.owner.Query(t.Context(), `SELECT extract(epoch FROM created_at)::bigint, count(*) FROM outbox.intent GROUP BY 1`)
+	rows, _ := w.owner.Query(t.Context(), `SELECT floor(extract(epoch FROM created_at))::bigint, count(*) FROM outbox.intent GROUP BY 1`)
 	seconds, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ At, Intents int64 }])
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range seconds {
-		if s.Intents > 100 { // a step at the second's end is counted in the next one
-			t.Errorf("%d intents were enqueued in one second, with a limit of 50", s.Intents)
+		if s.Intents > most+statement { // the rows of one statement may be of a second's end, and are counted in the next one
+			t.Errorf("%d intents were enqueued in one second, with a limit of %d", s.Intents, most)
 		}
+	}
+}
+
+// race has four producers of acme enqueue an intent after the other, refused or not, until the owner is told so.
+func (w *walled) race(what, until string, args ...any) {
+	w.t.Helper()
+	var racers sync.WaitGroup
+	over := make(chan struct{})
+	defer racers.Wait()
+	defer close(over)
+	for racer := range 4 {
+		racers.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				_, err := w.acme.Exec(w.t.Context(), callEnqueue, fmt.Sprintf("%d-%d", racer, n), "s", "noop/x", "b", `{"n": 1}`)
+				if err != nil && sqlState(err) != "OB006" {
+					w.t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	drainertest.Eventually(w.t, what, func() bool { return drainertest.Value[bool](w.t, w.owner, until, args...) })
+}
+
+// What two producers that set a counter at once lose of it is found as the queue is measured, a second later. So more than
+// 10 % beyond the limit are enqueued for a second at most. The test tolerates five, because on a busy machine the producer
+// that measures waits for a processor, and what takes long is measured less often.
+func TestProducersThatRaceKeepTheLimitsOfTheQueue(t *testing.T) {
+	t.Parallel()
+	const fits = 200
+	for column, most := range map[string]int{"max_due": fits, "max_bytes": 8 * fits} {
+		t.Run(column, func(t *testing.T) {
+			t.Parallel()
+			w := newWalled(t)
+			w.limit(column, most)
+			w.race("the queue is measured seven seconds after it was full", `SELECT coalesce((SELECT pg_sequence_last_value('outbox.tenant_' || tenant_id || '_measure') / 1000
+				> (SELECT extract(epoch FROM created_at) + 8 FROM outbox.intent ORDER BY created_at OFFSET $1::int - 1 LIMIT 1)
+				FROM outbox.tenant WHERE name = 'acme'), false)`, fits)
+			if late := drainertest.Value[int](t, w.owner, `SELECT count(*) FROM outbox.intent WHERE created_at >
+				(SELECT created_at + interval '6 seconds' FROM outbox.intent ORDER BY created_at OFFSET $1::int LIMIT 1)`, fits*11/10); late > 0 {
+				t.Errorf("%d intents were enqueued later than six seconds after the queue had exceeded its limit by 10 %%", late)
+			}
+			fault.Injected(t, 93, 1)
+		})
+	}
+}
+
+// Producers that begin a new second at once may set its counter twice, and intents of a second's end are counted in the
+// next one. So the test tolerates twice as many, which without a limit would be enqueued in a moment.
+func TestProducersThatRaceKeepTheRate(t *testing.T) {
+	t.Parallel()
+	w := newWalled(t)
+	const most = 50
+	w.limit("max_rate", most)
+	w.race("intents of four seconds", `SELECT count(DISTINCT floor(extract(epoch FROM created_at))::bigint) >= 4 FROM outbox.intent`)
+	if beyond := drainertest.Value[int](t, w.owner, `SELECT count(*) - 2 * $1::int * (1 + max(second) - min(second))
+		FROM (SELECT floor(extract(epoch FROM created_at))::bigint AS second FROM outbox.intent) _`, most); beyond > 0 {
+		t.Errorf("%d more intents were enqueued than twice the limit of %d a second", beyond, most)
+	}
+	fault.Injected(t, 93, 1)
+}
+
+// A producer that is late finds the counter of the next second, and after the clock was set back all counters are ahead.
+func TestACounterThatIsAheadOfTheClockRefusesNothing(t *testing.T) {
+	t.Parallel()
+	const ahead = `SELECT setval('outbox.tenant_' || tenant_id || '_' || $1, (floor(extract(epoch FROM clock_timestamp()))::bigint + $2) * $3) FROM outbox.tenant WHERE name = 'acme'`
+	for name, c := range map[string]struct {
+		column, counter  string
+		seconds, ofThese int
+	}{
+		"the rate, late":           {"max_rate", "rate", 1, 1 << 24},
+		"the rate, set back":       {"max_rate", "rate", 3600, 1 << 24},
+		"what is queued, set back": {"max_due", "measure", 3600, 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWalled(t)
+			w.limit(c.column, 1)
+			if c.counter == "measure" {
+				drainertest.Exec(t, w.acme, bulk, "first", 1)
+				drainertest.Exec(t, w.owner, "DELETE FROM outbox.queue")
+			}
+			drainertest.Exec(t, w.owner, ahead, c.counter, c.seconds, c.ofThese)
+			if _, err := w.acme.Exec(t.Context(), bulk, "run", 1); err != nil {
+				t.Error(err)
+			}
+			fault.Injected(t, 93, 1)
+		})
 	}
 }
 

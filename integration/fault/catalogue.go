@@ -631,4 +631,20 @@ var Catalogue = []Case{
 		Checked: "the intents of another run of its tenant do not wait for them",
 		Tests:   []string{"integration/faults TestARunWithManyIntentsKeepsNoOtherOfItsTenantWaiting"},
 	},
+	{
+		Number: 92, Fault: "an agent makes every statement against another tenant's run, also after SET ROLE",
+		Checked: "nothing of the run is seen or moved, and no saga of it begins",
+		Tests: []string{
+			"migrations TestAStrangerSeesNothingAndMovesNothing", "migrations TestTheTenantStaysThatOfTheLoginWhateverRoleItTakesOn",
+			"compensations TestAnotherTenantsIntentClosesNoRun",
+		},
+	},
+	{
+		Number: 93, Fault: "producers of one tenant race its limits, and the clock is set back",
+		Checked: "the limits are kept within 10 % or a second, and nothing is refused for longer",
+		Tests: []string{
+			"migrations TestProducersThatRaceKeepTheLimitsOfTheQueue", "migrations TestProducersThatRaceKeepTheRate",
+			"migrations TestACounterThatIsAheadOfTheClockRefusesNothing",
+		},
+	},
 }

@@ -373,6 +373,43 @@ func TestAWorkerThatEndedWithTheOldServerKeepsTheHistoryFromBeingAccepted(t *tes
 	g.stands("an operator knows more", "2, operator:ann, lost false")
 }
 
+func TestTheHistoryIsAcceptedOnceBothOfTwoWorkersFoundTheirClaims(t *testing.T) {
+	t.Parallel()
+	primary, standby := pair(t)
+	g := newGuarded(t, primary, postgres.Guard{})
+	other := g.restarted(postgres.Guard{})
+	for _, worker := range []*guarded{g, other} {
+		worker.enqueue("of " + worker.worker)
+		worker.mustClaim("before", 1, 1)
+	}
+	g.enqueue("waiting")
+	cluster.AwaitCaughtUp(t, primary, standby)
+	cluster.Kill(t, primary)
+	promote(t, standby)
+	g.moveTo(standby)
+	other.at = standby
+	beats := func(worker *guarded) {
+		t.Helper()
+		if alive, err := worker.beat(); err != nil || !alive {
+			t.Fatalf("the worker lives: %t, %v", alive, err)
+		}
+	}
+	for range 3 {
+		beats(g)
+	}
+	g.stands("one of two has found its claims", "2, not accepted, lost false")
+	g.mustClaim("meanwhile", 0, 1)
+	for range 2 { // the first answers, and the second finds that all have
+		beats(other)
+	}
+	g.stands("both have", "2, drainer, lost false")
+	for _, row := range g.mustClaim("resumed", 1, 0)[once] {
+		if row.MaybeApplied {
+			t.Error("nothing was lost, and a row is in doubt")
+		}
+	}
+}
+
 // What was settled, and is not any more, must not be given back as unsent.
 func TestASettlementThatWasLostIsNotGivenBackAsUnsent(t *testing.T) {
 	t.Parallel()
@@ -602,6 +639,14 @@ func TestEveryKindOfCopyIsNoticed(t *testing.T) {
 			},
 			misses: []string{"fresh"},
 		},
+		"a point-in-time recovery": {copied: func(t *testing.T, g *guarded) func() *throwaway.Server {
+			restored := cluster.Standby(t, g.at, throwaway.WithSettings(map[string]string{"recovery_target_name": "wanted", "recovery_target_action": "promote"}))
+			cluster.Exec(t, g.at, `SELECT pg_create_restore_point('wanted')`)
+			return func() *throwaway.Server {
+				drainertest.Eventually(t, "the recovery ends at its target", func() bool { return !cluster.Ask[bool](t, restored, `SELECT pg_is_in_recovery()`) })
+				return restored
+			}
+		}},
 		"a logical dump": {copied: func(t *testing.T, g *guarded) func() *throwaway.Server {
 			restored := cluster.Dumped(t, g.at)
 			return func() *throwaway.Server { return restored }

@@ -86,14 +86,15 @@ END $$;
 -- +goose StatementBegin
 -- Counts in sequences, which no producer locks for longer than it takes to count: a row would stay locked until its
 -- commit. What rolls back stays counted, until the second is over, or the queue is measured. A sequence that is set by two
--- at once loses the counts of a moment. The first producer whose time has come measures the queue, once a second, or so
--- seldom that it takes a twentieth of the time.
+-- at once loses the counts of a moment. One that is ahead of the clock is the next second's, where a producer is late, or
+-- else the clock was set back. The first producer whose time has come measures the queue, once a second, or so
+-- seldom that it takes a twentieth of the time, or every ten minutes.
 CREATE FUNCTION outbox.keep_limits(own smallint, intents bigint, bytes bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
   t outbox.tenant;
   counter text := 'outbox.tenant_' || own || '_';
-  now_ms bigint := extract(epoch FROM clock_timestamp()) * 1000;
+  now_ms bigint := floor(extract(epoch FROM clock_timestamp()) * 1000);
   second bigint := now_ms / 1000 << 24;
   measure_ms bigint;
   due bigint;
@@ -101,11 +102,11 @@ DECLARE
 BEGIN
   SELECT * INTO t FROM outbox.tenant WHERE tenant_id = own;
   IF t.max_rate IS NOT NULL THEN
-    IF coalesce(pg_sequence_last_value((counter || 'rate')::regclass), 0) < second THEN
+    IF coalesce(pg_sequence_last_value((counter || 'rate')::regclass), 0) NOT BETWEEN second AND second + (2 << 24) - 1 THEN
       PERFORM setval((counter || 'rate')::regclass, second);
     END IF;
     FOR i IN 1..intents LOOP
-      due := nextval((counter || 'rate')::regclass) - second;
+      due := nextval((counter || 'rate')::regclass) % (1 << 24);
     END LOOP;
     IF due > t.max_rate THEN
       PERFORM outbox.refuse_more(t.name, due, 'intents in this second', t.max_rate, 1000 - now_ms % 1000);
@@ -115,7 +116,7 @@ BEGIN
     RETURN;
   END IF;
   measure_ms := coalesce(pg_sequence_last_value((counter || 'measure')::regclass), 0);
-  IF measure_ms <= now_ms THEN
+  IF measure_ms NOT BETWEEN now_ms + 1 AND now_ms + 600000 THEN
     PERFORM setval((counter || 'measure')::regclass, now_ms + 1000);
     WITH RECURSIVE lane AS (
       (SELECT provider FROM outbox.queue ORDER BY provider LIMIT 1)
@@ -126,7 +127,7 @@ BEGIN
     FROM lane CROSS JOIN LATERAL (
       SELECT count(*) FILTER (WHERE q.next_attempt_at <= clock_timestamp()) AS due, sum(q.bytes) AS queued
       FROM outbox.queue q WHERE q.provider = lane.provider AND q.tenant = own) l;
-    measure_ms := now_ms + greatest(1000, 20 * (extract(epoch FROM clock_timestamp()) * 1000 - now_ms));
+    measure_ms := now_ms + least(600000, greatest(1000, 20 * (extract(epoch FROM clock_timestamp()) * 1000 - now_ms)));
     PERFORM setval((counter || 'due')::regclass, due), setval((counter || 'bytes')::regclass, queued),
             setval((counter || 'measure')::regclass, measure_ms);
   END IF;
