@@ -3,6 +3,7 @@ package console
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -186,7 +187,7 @@ func (s *sessions) Who(r *http.Request) (Person, bool) {
 func (t *tokens) Guard(next http.Handler) http.Handler {
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /login", func(w http.ResponseWriter, r *http.Request) {
-		askToLogIn(w, http.StatusOK, login{To: r.URL.Query().Get("to")})
+		askToLogIn(w, r, http.StatusOK, login{To: r.URL.Query().Get("to")})
 	})
 	routes.HandleFunc("POST /login", t.login)
 	t.guard(routes, next, func(to string) login { return login{To: to} })
@@ -212,14 +213,17 @@ func (s *sessions) guard(routes *http.ServeMux, next http.Handler, ask func(to s
 				return
 			}
 		}
-		askToLogIn(w, http.StatusUnauthorized, ask(to))
+		askToLogIn(w, r, http.StatusUnauthorized, ask(to))
 	})
 }
 
 // login has a form for a token, or a link to the issuer.
 type login struct{ Said, To, Issuer string }
 
-func askToLogIn(w http.ResponseWriter, status int, how login) {
+func askToLogIn(w http.ResponseWriter, r *http.Request, status int, how login) {
+	if status != http.StatusOK && turnAway(w, r, status, cmp.Or(how.Said, "The console shows its pages to people who have logged in.")) {
+		return
+	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_ = loginPage.ExecuteTemplate(w, "login", how) // a reader who left needs no answer
@@ -240,12 +244,12 @@ func (t *tokens) login(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if !known && !t.attempts.Allow() {
-		askToLogIn(w, http.StatusTooManyRequests, login{Said: tooMany, To: to})
+		askToLogIn(w, r, http.StatusTooManyRequests, login{Said: tooMany, To: to})
 		return
 	}
 	if !known {
 		t.log.refused(r, errUnknownToken)
-		askToLogIn(w, http.StatusUnauthorized, login{Said: "This token is not known.", To: to})
+		askToLogIn(w, r, http.StatusUnauthorized, login{Said: "This token is not known.", To: to})
 		return
 	}
 	t.begin(w, r, person)
@@ -344,7 +348,10 @@ func roleOf(groups []string, operators, viewers string) (Role, bool) {
 func (p Proxy) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, known := p.Who(r); !known {
-			http.Error(w, "the console is reached through its proxy, which says who asks; where --viewers names a group, its members and the operators may read", http.StatusUnauthorized)
+			const why = "the console is reached through its proxy, which says who asks; where --viewers names a group, its members and the operators may read"
+			if !turnAway(w, r, http.StatusUnauthorized, why) {
+				http.Error(w, why, http.StatusUnauthorized)
+			}
 			return
 		}
 		next.ServeHTTP(w, r)

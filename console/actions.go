@@ -1,7 +1,6 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -54,10 +53,8 @@ type line struct {
 	Before  string `json:"before"`
 	After   string `json:"after"`
 	Refused string `json:"refused,omitempty"` // why nothing changes
+	Stays   bool   `json:"stays,omitempty"`   // it is listed because it belongs to what changes
 }
-
-// stopped says what becomes of a step that waits, as its run ends.
-const stopped = "cancelled, or looked up if it may have been applied"
 
 // actionsBy gives retries the configuration's promises about a tool.
 func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)) []action {
@@ -65,7 +62,7 @@ func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)
 		onIntents("/intents/retry", "Retry", operator.Retry{PolicyOf: policyOf}),
 		ofOneTool("/intents/retry-may-duplicate", "Retry, may duplicate", operator.Retry{PolicyOf: policyOf, MayDuplicate: true}),
 		ofOneTool("/intents/retry-new-key-may-duplicate", "Retry under a new key, may duplicate", operator.Retry{PolicyOf: policyOf, NewKey: true, MayDuplicate: true}),
-		onIntents("/intents/forward", "Send now", operator.BringForward{}),
+		sendNow("/intents/forward", "Send now"),
 		onIntents("/intents/cancel", "Cancel", operator.Cancel{}),
 		onIntents("/intents/retry-new-key", "Retry under a new key", operator.Retry{PolicyOf: policyOf, NewKey: true}),
 		resolveCompleted("/intents/resolve-completed", "Resolve as completed"),
@@ -75,17 +72,11 @@ func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)
 		acceptHistory("/history/accept-lossless", "Accept that no commit was lost", true),
 		gate("/providers/pause", "Pause", true),
 		gate("/providers/resume", "Resume", false),
-		onRun("/runs/roll-back", "Roll back", "rollback begun", (*operator.Console).Compensate, "", map[string]string{
-			"completed": "undone, if its tool says how", "pending": stopped, "in_progress": "awaited first", "unknown": "awaited first",
-		}),
-		onRun("/runs/cancel", "Cancel", "it takes no further step", cancelRun, "", map[string]string{
-			"pending": stopped, "in_progress": "recorded as it ends",
-		}),
+		onRun("/runs/roll-back", "Roll back", operator.RollBackRun, (*operator.Console).Compensate),
+		onRun("/runs/cancel", "Cancel", operator.CloseRun, cancelRun),
 		retrySaga("/sagas/retry", "Retry the rollback of", false),
 		retrySaga("/sagas/retry-new-key", "Retry under new keys the rollback of", true),
-		onRun("/sagas/resolve", "End the rollback of", "the rollback is over", (*operator.Console).ResolveSaga, "begun compensation_failed", map[string]string{
-			"completed": "left as it is", "compensation_failed": "left as it is",
-		}),
+		onRun("/sagas/resolve", "End the rollback of", operator.EndSaga, (*operator.Console).ResolveSaga),
 	}
 }
 
@@ -98,8 +89,10 @@ type confirmation struct {
 	More     int            `json:"more_lines"`
 	Refusals map[string]int `json:"refusals"`
 	Changes  int            `json:"changes"`
+	Stay     int            `json:"stay"`
 	Refused  int            `json:"refused"`
-	AtMost   int            `json:"at_most,omitempty"` // more rows match than one change takes
+	AtMost   int            `json:"at_most,omitempty"`   // more rows match than one change takes
+	Looked   int            `json:"looked_at,omitempty"` // where older intents were not looked at, though they may match
 	OfTool   bool           `json:"asks_for_tool,omitempty"`
 	Asks     question       `json:"-"`
 	Done     bool           `json:"done"`
@@ -109,11 +102,14 @@ type confirmation struct {
 func (c *confirmation) tell(lines []line) {
 	c.Refusals = map[string]int{}
 	for _, line := range lines {
-		if line.Refused == "" {
-			c.Changes++
-		} else {
+		switch {
+		case line.Refused != "":
 			c.Refused++
 			c.Refusals[line.Refused]++
+		case line.Stays:
+			c.Stay++
+		default:
+			c.Changes++
 		}
 	}
 	c.Lines = lines[:min(mostLines, len(lines))]
@@ -127,6 +123,9 @@ func (s *server) action(action action) change {
 			return
 		}
 		form := url.Values{"of": r.PostForm["of"], "typed": r.PostForm["typed"], "shown": r.PostForm["shown"]}
+		if r.PostForm.Has("all") || r.PostForm.Has("bulk") {
+			form.Set("bulk", "1") // a filter chose them
+		}
 		if action.asks.Name != "" {
 			form[action.asks.Name] = r.PostForm[action.asks.Name]
 		}
@@ -156,11 +155,17 @@ func (s *server) action(action action) change {
 		} else {
 			err = s.read(r.Context(), s.Pool, func(ctx context.Context, on *operator.Console) error {
 				if action.ofIntents && r.PostForm.Has("all") {
-					if form["of"], err = matching(ctx, on, r.PostForm); err != nil {
+					var bounded bool
+					if form["of"], bounded, err = matching(ctx, on, r.PostForm); err != nil {
 						return err
 					}
-					if len(form["of"]) == mostRows {
+					switch {
+					case len(form["of"]) == mostRows:
 						told.AtMost = mostRows
+					case bounded && len(form["of"]) == 0:
+						return refused(fmt.Sprintf("none of the newest %s intents that were looked at matches, and older ones were not looked at; narrow the filter", group(operator.MostLooked)))
+					case bounded:
+						told.Looked = operator.MostLooked
 					}
 				}
 				shown, err := on.Now(ctx)
@@ -237,8 +242,11 @@ func onIntents(path, verb string, change operator.Action) action {
 				Subject: fmt.Sprintf("intent %d", v.IntentID), Link: fmt.Sprintf("/intents/%d", v.IntentID),
 				Tool: v.ToolName, Run: v.AgentRunID, Before: v.Before, After: v.After, Refused: v.Refused,
 			}
-			if strings.HasSuffix(v.Outcome, "_may_duplicate") {
+			switch {
+			case strings.HasSuffix(v.Outcome, "_may_duplicate"):
 				all[i].After += ", and may happen twice"
+			case v.Outcome == "brought_forward":
+				all[i].After += ", due now"
 			}
 		}
 		return all, err
@@ -287,6 +295,21 @@ func ofOneTool(path, verb string, retry operator.Retry) action {
 	return asked
 }
 
+// sendNow takes an intent before the time that its agent asked for only if it is named alone, and not chosen by a filter.
+func sendNow(path, verb string) action {
+	on := func(form url.Values) action {
+		return onIntents(path, verb, operator.BringForward{Scheduled: len(form["of"]) == 1 && !form.Has("bulk")})
+	}
+	send := on(nil)
+	send.propose = func(ctx context.Context, console *operator.Console, form url.Values) ([]line, error) {
+		return on(form).propose(ctx, console, form)
+	}
+	send.carryOut = func(ctx context.Context, console *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
+		return on(form).carryOut(ctx, console, form, by)
+	}
+	return send
+}
+
 // resolveCompleted may be told the reference of one intent.
 func resolveCompleted(path, verb string) action {
 	resolve := onIntents(path, verb, operator.Resolve{As: dispatch.StatusCompleted})
@@ -301,10 +324,17 @@ func resolveCompleted(path, verb string) action {
 	return resolve
 }
 
-func proposeAcknowledgement(_ context.Context, _ *operator.Console, form url.Values) (lines []line, err error) {
+func proposeAcknowledgement(ctx context.Context, on *operator.Console, form url.Values) (lines []line, err error) {
 	ids, err := subjects(form)
-	for _, id := range ids {
-		lines = append(lines, line{Subject: fmt.Sprintf("incident %d", id), Before: "open", After: "acknowledged, and no longer paged"})
+	if err != nil {
+		return nil, err
+	}
+	would, err := on.PreviewAcknowledge(ctx, ids)
+	for _, w := range would {
+		lines = append(lines, line{
+			Subject: strings.TrimSpace(fmt.Sprintf("incident %d %s", w.IncidentID, w.Kind)), Tool: deref(w.ToolName), Run: w.AgentRunID,
+			Before: w.State, After: w.After, Refused: w.Refused,
+		})
 	}
 	return lines, err
 }
@@ -392,31 +422,27 @@ func gate(path, verb string, pauses bool) action {
 	}}
 }
 
-// onRun is an action on the run that a form names. Its rollback is in one of the states; without any, it has none.
-// The map says what becomes of steps by their status, and the others stay.
-func onRun(path, verb, done string, change func(*operator.Console, context.Context, string, operator.Signature) error, states string, becomes map[string]string) action {
+// onRun is an action on the run that a form names.
+func onRun(path, verb string, does operator.RunAction, change func(*operator.Console, context.Context, string, operator.Signature) error) action {
 	return action{path: path, verb: verb + " run", propose: func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
-		story, err := on.Story(ctx, form.Get("of"))
+		run := form.Get("of")
+		would, err := on.PreviewRun(ctx, does, run)
 		if err != nil {
 			return nil, err
 		}
-		refused := ""
-		switch {
-		case story.Saga == nil && states != "":
-			refused = "the run has no rollback"
-		case story.Saga != nil && states == "":
-			refused = "the run has a rollback already: it is " + story.Saga.State
-		case story.Saga != nil && !slices.Contains(strings.Fields(states), story.Saga.State):
-			refused = "its rollback is " + story.Saga.State
+		whole := line{Subject: "run", Link: runPath(run), Run: run, Before: would.Before, After: would.After, Refused: would.Refused}
+		if would.First > 0 {
+			whole.After += fmt.Sprintf("; steps after the first %d become what these do", would.First)
 		}
-		var lines []line
-		if story.Truncated {
-			lines = append(lines, line{Subject: fmt.Sprintf("steps after the first %d", len(story.Steps)), After: "as those", Refused: refused})
-		}
-		for _, step := range story.Steps {
+		lines := []line{whole}
+		for _, step := range would.Steps {
+			subject := fmt.Sprintf("intent %d", step.IntentID)
+			if step.IsUndo {
+				subject += ", an undo"
+			}
 			lines = append(lines, line{
-				Subject: fmt.Sprintf("intent %d", step.IntentID), Link: fmt.Sprintf("/intents/%d", step.IntentID), Tool: step.ToolName,
-				Before: step.Status, After: cmp.Or(becomes[step.Status], step.Status), Refused: refused,
+				Subject: subject, Link: fmt.Sprintf("/intents/%d", step.IntentID), Tool: step.ToolName,
+				Before: step.Before, After: step.After, Refused: would.Refused, Stays: step.Before == step.After,
 			})
 		}
 		return lines, nil
@@ -425,7 +451,7 @@ func onRun(path, verb, done string, change func(*operator.Console, context.Conte
 		if err := change(on, ctx, run, by); err != nil {
 			return nil, err
 		}
-		return []line{{Subject: "run", Link: runPath(run), Run: run, After: done}}, nil
+		return []line{{Subject: "run", Link: runPath(run), Run: run, After: does.After()}}, nil
 	}}
 }
 
@@ -436,9 +462,7 @@ func cancelRun(on *operator.Console, ctx context.Context, run string, by operato
 
 // retrySaga may be told the steps that people have undone.
 func retrySaga(path, verb string, newKeys bool) action {
-	const done, undone = "the rollback goes on", "undone, if its tool says how"
-	becomes := map[string]string{"completed": undone, "compensation_failed": undone}
-	retry := onRun(path, verb, done, nil, "compensation_failed", becomes)
+	retry := onRun(path, verb, operator.GoOnWithSaga, nil)
 	retry.asks = question{"undone", "Numbers of the intents that you undid by hand, if any"}
 	retry.carryOut = func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error) {
 		var steps []int64
@@ -452,7 +476,7 @@ func retrySaga(path, verb string, newKeys bool) action {
 		change := func(on *operator.Console, ctx context.Context, run string, by operator.Signature) error {
 			return on.RetrySaga(ctx, run, steps, newKeys, by)
 		}
-		return onRun(path, verb, done, change, "compensation_failed", becomes).carryOut(ctx, on, form, by)
+		return onRun(path, verb, operator.GoOnWithSaga, change).carryOut(ctx, on, form, by)
 	}
 	return retry
 }
@@ -471,24 +495,23 @@ const (
 	bulkTimeout = 15 * time.Minute
 )
 
-// matching finds the intents of a form's filter, the newest first.
-func matching(ctx context.Context, from *operator.Console, form url.Values) ([]string, error) {
+// matching finds the intents of a form's filter, the newest first. Where the look was bounded, older ones may match too.
+func matching(ctx context.Context, from *operator.Console, form url.Values) (found []string, bounded bool, err error) {
 	filter, err := filterOf(form)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	filter.Limit = chunk
-	var found []string
 	for {
 		page, err := from.List(ctx, filter)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		for _, intent := range page.Intents {
 			found = append(found, strconv.FormatInt(intent.IntentID, 10))
 		}
 		if len(found) >= mostRows || page.Below == 0 || page.Bounded {
-			return found[:min(mostRows, len(found))], nil
+			return found[:min(mostRows, len(found))], page.Bounded, nil
 		}
 		filter.Below = page.Below
 	}
@@ -589,7 +612,7 @@ func (s *server) carryOut(ctx context.Context, begun *progress, action action, f
 	for part := range slices.Chunk(form["of"], chunk) {
 		var lines []line
 		err = s.connected(ctx, s.Pool, func(ctx context.Context, conn *pgx.Conn) (err error) {
-			lines, err = action.carryOut(ctx, operator.Open(conn), url.Values{"of": part, "typed": form["typed"], "shown": form["shown"]}, by)
+			lines, err = action.carryOut(ctx, operator.Open(conn), url.Values{"of": part, "typed": form["typed"], "shown": form["shown"], "bulk": {"1"}}, by)
 			return err
 		})
 		s.changes.mu.Lock()

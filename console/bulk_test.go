@@ -113,6 +113,25 @@ func TestAllThatMatchAreWhatThePageLists(t *testing.T) {
 	}
 }
 
+// The rows are written without triggers, which would take longer than the look.
+func TestAllThatMatchTellsThatOlderIntentsWereNotLookedAt(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	const note = "older ones may match, and stay as they are"
+	if shown := b.post("/intents/cancel", url.Values{"all": {"1"}, "scope": {"scope"}}); strings.Contains(shown.text, note) {
+		t.Errorf("of a few: %d\n%s", shown.code, shown.text)
+	}
+	drainertest.Exec(t, b.db, `SET session_replication_role = replica; INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, tenant)
+		SELECT 'filler', n::text, 'sim/act', CASE n WHEN 100000 THEN 'scope' ELSE 'filler' END, '{}', 0 FROM generate_series(1, 100000) n; RESET session_replication_role`)
+	if shown := b.post("/intents/cancel", url.Values{"all": {"1"}, "scope": {"scope"}}); !strings.Contains(shown.text, note) || !strings.Contains(shown.text, "newest 100,000") || strings.Count(shown.text, ">intent ") != 1 {
+		t.Errorf("of many: %d\n%s", shown.code, shown.text)
+	}
+	if shown := b.post("/intents/cancel", url.Values{"all": {"1"}, "reference": {"eff_0"}}); shown.code != http.StatusUnprocessableEntity || !strings.Contains(shown.text, "older ones were not looked at") {
+		t.Errorf("where none matches: %d\n%s", shown.code, shown.text)
+	}
+}
+
 func TestAChangeOfManyRowsTakesOnlyWhatAFormMayHold(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, asTokens(t))

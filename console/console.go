@@ -12,6 +12,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -281,6 +283,19 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	s.show(w, r, told.Status, "problem", told.Title, told)
 }
 
+// isAge is for a line of the data that changes while nothing happens. No text looks like one, because its quotes are escaped.
+func isAge(line []byte) bool {
+	name, _, _ := strings.Cut(strings.TrimLeft(string(line), " "), `": `)
+	return strings.HasSuffix(name, "_age_seconds") || strings.HasSuffix(name, "_for_seconds") || name == `"beat_at`
+}
+
+// staleAfter is how long a page may stay as it is while only ages change.
+const staleAfter = time.Minute
+
+func wantsJSON(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("Accept"), "application/json")
+}
+
 // show answers with JSON where a program asks for it, with the same data.
 func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name, title string, data any) {
 	body, err := json.MarshalIndent(data, "", "  ")
@@ -289,17 +304,25 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name, 
 		return
 	}
 	who, _ := s.Access.Who(r)
-	asksForJSON := strings.Contains(r.Header.Get("Accept"), "application/json")
+	asksForJSON := wantsJSON(r)
 	header := w.Header()
 	header.Add("Vary", "Accept")
 	if status == http.StatusOK && r.Method == http.MethodGet {
-		// Of the data and not of the page, which tells ages and so differs each second.
-		tag := fmt.Sprintf(`"%x"`, sha256.Sum256(fmt.Appendf(body, "%s %v %v", name, who, asksForJSON)))
-		header.Set("ETag", tag)
-		if r.Header.Get("If-None-Match") == tag {
+		hash := sha256.New()
+		fmt.Fprintf(hash, "%s %v %v", name, who, asksForJSON)
+		for line := range bytes.Lines(body) {
+			if !isAge(line) {
+				hash.Write(line)
+			}
+		}
+		sum := hex.EncodeToString(hash.Sum(nil))
+		held, sentAt, _ := strings.Cut(strings.Trim(r.Header.Get("If-None-Match"), `"`), "-")
+		if sent, err := strconv.ParseInt(sentAt, 10, 64); err == nil && held == sum && time.Since(time.Unix(sent, 0)) < staleAfter {
+			header.Set("ETag", r.Header.Get("If-None-Match"))
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
+		header.Set("ETag", fmt.Sprintf(`"%s-%d"`, sum, time.Now().Unix()))
 	}
 	if asksForJSON {
 		send(w, status, "application/json", append(body, '\n'))
@@ -316,6 +339,17 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name, 
 		return
 	}
 	send(w, status, "text/html; charset=utf-8", text.Bytes())
+}
+
+// turnAway answers a stranger who is a program; it reports false for a person, who gets a page.
+func turnAway(w http.ResponseWriter, r *http.Request, status int, detail string) bool {
+	if !wantsJSON(r) {
+		return false
+	}
+	body, _ := json.Marshal(problem{status, "Not logged in", detail}) // a struct of texts can be written
+	w.Header().Add("Vary", "Accept")
+	send(w, status, "application/json", append(body, '\n'))
+	return true
 }
 
 func send(w http.ResponseWriter, status int, kind string, body []byte) {

@@ -195,6 +195,221 @@ func TestAPageThatDidNotChangeIsNotSentAgain(t *testing.T) {
 	}
 }
 
+// claim has a worker try intent 4 for so long already.
+func (b *browser) claim(since string) {
+	b.t.Helper()
+	drainertest.Exec(b.t, b.db, `DELETE FROM outbox.queue WHERE intent_id = 4`)
+	drainertest.Exec(b.t, b.db, `INSERT INTO outbox.claim (worker_id, provider, server, claimed_at, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+		SELECT worker_id, 'sim', 'sim', now() - $1::interval, '{4}', '{1}', '{1}', '{NULL}', '{false}', '{false}', '{""}' FROM outbox.worker LIMIT 1`, since)
+}
+
+var tagTime = regexp.MustCompile(`-(\d+)"$`)
+
+// A row is due, and a worker beats: their ages differ on every look, and nothing happens.
+func TestAPageOfWhichOnlyAgesChangeIsSentAgainOnceAMinute(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.worker (worker_id, providers) VALUES (gen_random_uuid(), '{sim}')`)
+	drainertest.Exec(t, b.db, `UPDATE outbox.provider SET state = 'open', open_until = now() + interval '1 hour'`)
+	b.claim("1 s")
+	b.login("bob-has-a-long-token-of-his-own-too")
+	for _, path := range []string{"/", "/providers", "/providers/sim", "/workers"} {
+		for _, accept := range []string{"text/html", "application/json"} {
+			tag := b.get(path, "Accept", accept).header.Get("ETag")
+			drainertest.Exec(t, b.db, `UPDATE outbox.worker SET beat_at = clock_timestamp()`)
+			if got := b.get(path, "Accept", accept, "If-None-Match", tag); got.code != http.StatusNotModified || got.header.Get("ETag") != tag {
+				t.Errorf("%s: %d, want 304", path, got.code)
+			}
+			sent := tagTime.FindStringSubmatch(tag)
+			if sent == nil {
+				t.Fatalf("%s has the tag %s", path, tag)
+			}
+			at, err := strconv.Atoi(sent[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			old := tagTime.ReplaceAllString(tag, fmt.Sprintf(`-%d"`, at-61))
+			if got := b.get(path, "Accept", accept, "If-None-Match", old); got.code != http.StatusOK {
+				t.Errorf("%s after a minute: %d, want 200", path, got.code)
+			}
+		}
+	}
+	tag := b.get("/").header.Get("ETag")
+	drainertest.Exec(t, b.db, `UPDATE outbox.worker SET beat_at = now() - interval '1 hour'`)
+	if got := b.get("/", "If-None-Match", tag); got.code != http.StatusOK {
+		t.Errorf("after the worker's death: %d, want 200", got.code)
+	}
+}
+
+func TestAProgramThatIsNotLoggedInIsToldSo(t *testing.T) {
+	t.Parallel()
+	proxy := console.Proxy{Trusted: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, UserHeader: "X-User"}
+	for name, access := range map[string]console.Access{"tokens": asTokens(t), "a proxy": proxy} {
+		b := newBrowser(t, access)
+		for path, got := range map[string]answer{
+			"/runs": b.get("/runs", "Accept", "application/json"), "/intents/retry": b.post("/intents/retry", url.Values{"of": {"2"}}, "Accept", "application/json"),
+		} {
+			var told struct {
+				Status        int
+				Title, Detail string
+			}
+			if err := json.Unmarshal([]byte(got.text), &told); err != nil || got.code != http.StatusUnauthorized || got.header.Get("Content-Type") != "application/json" || told.Status != got.code || told.Title == "" || told.Detail == "" {
+				t.Errorf("%s of %s: %d %v\n%s", name, path, got.code, err, got.text)
+			}
+		}
+		if got := b.get("/runs", "Accept", "text/html"); got.code != http.StatusUnauthorized || got.header.Get("Content-Type") == "application/json" {
+			t.Errorf("%s of a person: %d\n%s", name, got.code, got.text)
+		}
+	}
+}
+
+func TestTheFirstStepOfAnAcknowledgementLooksAtTheIncidents(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id, resolved_at) VALUES ('saga_stalled', 2, 'trip 1/a', now()), ('key_collision', 3, 'trip 1/a', NULL)`)
+	shown := b.post("/incidents/acknowledge", url.Values{"of": {"1", "2", "3", "99"}})
+	for _, part := range []string{
+		"2 would change, 2 refused", "incident 1 outcome_unknown", "<td>open</td><td>acknowledged</td>", "incident 2 saga_stalled", "<td>it is resolved</td>",
+		"incident 3 key_collision", "<td>open</td><td>resolved</td>", "incident 99", "<td>there is no such incident</td>", "sim/act",
+	} {
+		if !strings.Contains(shown.text, part) {
+			t.Errorf("the first step lacks %q:\n%s", part, shown.text)
+		}
+	}
+}
+
+// The run changes too, and is counted with its steps.
+func TestTheFirstStepOfAChangeOfARunCountsWhatChanges(t *testing.T) {
+	t.Parallel()
+	const undo = `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates) VALUES ('trip 1/a', 'compensate:1', 'sim/undo', 'scope', '{}', 1)`
+	for name, test := range map[string]struct {
+		path, given string
+		want        []string
+	}{
+		"a rollback":                    {"/runs/roll-back", "", []string{"3 would change, 1 would stay as they are", "no rollback", "rollback begun", "undone, if its tool says how"}},
+		"a rollback of a cancelled run": {"/runs/roll-back", `INSERT INTO outbox.saga (agent_run_id, state) VALUES ('trip 1/a', 'cancelled')`, []string{"3 would change"}},
+		"a cancelled run":               {"/runs/cancel", "", []string{"2 would change, 2 would stay as they are"}},
+		"the end of a rollback":         {"/sagas/resolve", `INSERT INTO outbox.saga (agent_run_id) VALUES ('trip 1/a')`, []string{"1 would change, 3 would stay as they are", "the rollback is over", `name="reason"`}},
+		"the end, while an undo waits":  {"/sagas/resolve", undo + `; INSERT INTO outbox.saga (agent_run_id) VALUES ('trip 1/a')`, []string{"2 would change, 3 would stay", "intent 5, an undo", "<td>pending</td><td>cancelled</td>"}},
+		"the end, while an undo is under way": {"/sagas/resolve", undo + `; DELETE FROM outbox.queue WHERE intent_id = 5; INSERT INTO outbox.saga (agent_run_id) VALUES ('trip 1/a')`,
+			[]string{"0 would change, 4 refused", "the saga is under way; an undo of it is on its way, or in doubt"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBrowser(t, asTokens(t))
+			b.login("alice-has-a-long-token-of-her-own")
+			for given := range strings.SplitSeq(test.given, "; ") {
+				drainertest.Exec(t, b.db, given)
+			}
+			shown := b.post(test.path, url.Values{"of": {"trip 1/a"}})
+			for _, part := range test.want {
+				if !strings.Contains(shown.text, part) {
+					t.Errorf("the first step (%d) lacks %q:\n%s", shown.code, part, shown.text)
+				}
+			}
+			if done := b.post(test.path, url.Values{"of": {"trip 1/a"}, "reason": {"because"}}); strings.Contains(done.text, "1 changed") == strings.Contains(shown.text, "0 would change") {
+				t.Errorf("the second step differs from the first: %d\n%s", done.code, done.text)
+			}
+		})
+	}
+}
+
+func TestWhatAnAgentScheduledIsSentBeforeOnlyIfItIsNamedAlone(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	drainertest.Exec(t, b.db, `UPDATE outbox.intent SET not_before = now() + interval '1 day' WHERE id = 3`)
+	drainertest.Exec(t, b.db, `UPDATE outbox.queue SET next_attempt_at = now() + interval '1 day'`)
+	const path, refused = "/intents/forward", "name it alone"
+	filter := url.Values{"all": {"1"}, "run": {"trip 1/a"}, "status": {"pending"}}
+	for name, form := range map[string]url.Values{
+		"among others": {"of": {"3", "4"}}, "by a filter": filter, "by a filter, in the second step": {"of": {"3"}, "bulk": {"1"}, "reason": {"it is back"}},
+	} {
+		if got := b.post(path, form); !strings.Contains(got.text, refused) {
+			t.Errorf("%s: %d\n%s", name, got.code, got.text)
+		}
+	}
+	if shown := b.post(path, url.Values{"of": {"3"}}); strings.Contains(shown.text, refused) || !strings.Contains(shown.text, "<td>pending, due now</td>") {
+		t.Errorf("alone: %d\n%s", shown.code, shown.text)
+	}
+	if done := b.post(path, url.Values{"of": {"3"}, "reason": {"it is back"}}); !strings.Contains(done.text, "1 changed") {
+		t.Errorf("alone: %d\n%s", done.code, done.text)
+	}
+	if due := drainertest.Value[bool](t, b.db, `SELECT next_attempt_at <= now() FROM outbox.queue WHERE intent_id = 3`); !due {
+		t.Error("it still waits")
+	}
+}
+
+// Enter takes the first link of a row, or of the cell that is marked.
+func TestTheKeyOpensARowAndNoFilter(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("bob-has-a-long-token-of-his-own-too")
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('key_collision', 4711, 'gone')`)
+	row, marked, first := regexp.MustCompile(`(?s)<tbody>(<tr>.*?)</tbody>`), regexp.MustCompile(`data-open><a[^>]* href="([^"]*)"`), regexp.MustCompile(`<a[^>]* href="([^"]*)"`)
+	for _, path := range []string{"/", "/incidents", "/intents", "/runs", "/providers"} {
+		for _, table := range row.FindAllStringSubmatch(b.get(path).text, -1) {
+			for line := range strings.SplitSeq(table[1], "</tr>") {
+				link := marked.FindStringSubmatch(line)
+				if link == nil {
+					link = first.FindStringSubmatch(line)
+				}
+				if link != nil && strings.Contains(link[1], "?") {
+					t.Errorf("%s: Enter leads to %s", path, link[1])
+				}
+			}
+		}
+	}
+	for _, path := range []string{"/", "/incidents"} {
+		if got := b.get(path); !strings.Contains(got.text, `data-open><a href="/intents/4"`) || !strings.Contains(got.text, `data-open><a class="id" href="/runs/gone"`) {
+			t.Errorf("%s marks no link of its rows:\n%s", path, got.text)
+		}
+	}
+}
+
+func TestWhatNeedsALookSaysWhyAndHowLong(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("bob-has-a-long-token-of-his-own-too")
+	if got := b.get("/"); !strings.Contains(got.text, "No living worker serves it.") || !strings.Contains(got.text, "No worker lives") {
+		t.Errorf("without a worker:\n%s", got.text)
+	}
+	for _, path := range []string{"/", "/providers", "/providers/sim"} {
+		if got := b.get(path); !strings.Contains(got.text, ">no worker serves it<") || strings.Contains(got.text, ">sends<") {
+			t.Errorf("%s of a provider that nothing serves:\n%s", path, got.text)
+		}
+	}
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.worker (worker_id, providers, beat_at) VALUES (gen_random_uuid(), '{sim}', now() + interval '1 hour'), (gen_random_uuid(), '{sim}', now() - interval '1 hour')`)
+	b.claim("3 hours")
+	if got := b.get("/"); !strings.Contains(got.text, "An attempt does not end") || !strings.Contains(got.text, "<td>3 h</td>") || !strings.Contains(got.text, ">sends<") {
+		t.Errorf("of an attempt that lasts:\n%s", got.text)
+	}
+	if got := b.get("/workers"); strings.Count(got.text, ">silent<") != 1 {
+		t.Errorf("of two workers one is silent:\n%s", got.text)
+	}
+}
+
+func TestARunShowsItsUndosBelowItsSteps(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("bob-has-a-long-token-of-his-own-too")
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
+		SELECT 'trip 1/a', 'compensate:' || n, 'sim/undo', 'scope', '{}', n FROM generate_series(1, 2) n`)
+	drainertest.Exec(t, b.db, `DELETE FROM outbox.queue WHERE intent_id IN (5, 6)`)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, next_attempt_at)
+		VALUES (5, 1, 'w', now(), 'unavailable', 'pending', now()), (5, 2, 'w', now(), 'completed', 'completed', NULL), (6, 1, 'w', now(), 'ambiguous', 'unknown', now())`)
+	page := b.get("/runs/trip%201%2Fa").text
+	for _, part := range []string{`class="part unknown"`, `<span class="key unknown">in doubt</span>`, ">2 ×, ", ">1 ×</small>"} {
+		if !strings.Contains(page, part) {
+			t.Errorf("the run's page lacks %q:\n%s", part, page)
+		}
+	}
+	if last, first := strings.Index(page, ">6 undo"), strings.Index(page, ">5 undo"); last < 0 || first < last {
+		t.Errorf("the undo of the last step is not next to the line: %d and %d", last, first)
+	}
+}
+
 func TestAnOperatorDecidesInTwoSteps(t *testing.T) {
 	t.Parallel()
 	const (
@@ -682,7 +897,7 @@ func TestLongAndEmptyPagesAreBounded(t *testing.T) {
 	b.login("alice-has-a-long-token-of-her-own")
 	drainertest.Exec(t, b.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
 		SELECT 'long', 'step-' || n, 'sim/act', 'scope', '{}' FROM generate_series(1, 1200) n`)
-	if got := b.get("/runs/long"); strings.Count(got.text, "<tr>") > 510 || !strings.Contains(got.text, "longer than the page") {
+	if got := b.get("/runs/long"); strings.Count(got.text, "<tr>") > 510 || !strings.Contains(got.text, "longer than the page") || !strings.Contains(got.text, `href="/intents?run=long"`) {
 		t.Errorf("the long run has %d rows (%d)", strings.Count(got.text, "<tr>"), got.code)
 	}
 	if got := b.get("/intents"); strings.Count(got.text, `name="of"`) != 50 {

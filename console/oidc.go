@@ -131,7 +131,7 @@ func (o *openID) callback(w http.ResponseWriter, r *http.Request) {
 	o.setFlow(w, r, "", -1)
 	failures := o.failuresAt(addressOf(r))
 	if failures.Tokens() < 1 { // the issuer is not asked either
-		askToLogIn(w, http.StatusTooManyRequests, login{Said: tooMany, Issuer: o.settings.Issuer, To: "/"})
+		askToLogIn(w, r, http.StatusTooManyRequests, login{Said: tooMany, Issuer: o.settings.Issuer, To: "/"})
 		return
 	}
 	if !known {
@@ -172,7 +172,7 @@ func (o *openID) failuresAt(address string) *rate.Limiter {
 
 func (o *openID) refuse(w http.ResponseWriter, r *http.Request, status int, to, said string, err error) {
 	o.log.refused(r, err)
-	askToLogIn(w, status, login{Said: said, Issuer: o.settings.Issuer, To: to})
+	askToLogIn(w, r, status, login{Said: said, Issuer: o.settings.Issuer, To: to})
 }
 
 func (o *openID) discover(ctx context.Context) (*oauth2.Config, *oidc.Provider, error) {

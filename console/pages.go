@@ -49,18 +49,19 @@ const pageRows = 50
 
 type overview struct {
 	operator.Overview
-	Waiting  []operator.ProviderOverview `json:"providers_that_need_a_look"`
-	Open     []operator.Incident         `json:"incidents"`
-	OpenMore bool                        `json:"more_incidents"`
-	Dead     []operator.Intent           `json:"dead"`
-	Findings []doctor.Finding            `json:"findings"` // of the doctor's last look: problems and warnings
-	Hour     []operator.Minute           `json:"hour"`
-	Charts   []columns                   `json:"-"`
+	Waiting  []waiting           `json:"providers_that_need_a_look"`
+	Open     []operator.Incident `json:"incidents"`
+	OpenMore bool                `json:"more_incidents"`
+	Dead     []operator.Intent   `json:"dead"`
+	Findings []doctor.Finding    `json:"findings"` // of the doctor's last look: problems and warnings
+	Hour     []operator.Minute   `json:"hour"`
+	Charts   []columns           `json:"-"`
 }
 
-// late is how old the oldest due row of a provider may be before it is shown among what is
-// wrong: a healthy lane takes a row within a second.
-const late = 30 * time.Second
+type waiting struct {
+	operator.ProviderOverview
+	Reason string `json:"why"`
+}
 
 func (s *server) readOverview(ctx context.Context, from *operator.Console, _ *http.Request) (any, error) {
 	now := overview{Findings: s.findings(ctx)}
@@ -73,9 +74,8 @@ func (s *server) readOverview(ctx context.Context, from *operator.Console, _ *ht
 	}
 	now.Charts = hourCharts(now.Hour)
 	for _, p := range now.Providers {
-		isLate := p.OldestDueAgeSeconds > late.Seconds() || p.OldestInProgressAgeSeconds > 10*late.Seconds()
-		if p.Paused || p.Breaker == nil || *p.Breaker != "closed" || isLate {
-			now.Waiting = append(now.Waiting, p)
+		if why := p.Why(); why != "" {
+			now.Waiting = append(now.Waiting, waiting{p, why})
 		}
 	}
 	if now.Open, err = from.Incidents(ctx, operator.IncidentFilter{Limit: 21}); err != nil {

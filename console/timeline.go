@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ type bar struct {
 // part is one attempt, or a mark where an operator or the saga decided.
 type part struct {
 	X, Long float64
-	Class   string // completed, failed, unknown, retry, lookup, decided
+	Class   string // completed, failed, unknown (in doubt), retry, lookup, decided
 	Title   string
 }
 
@@ -66,6 +67,7 @@ func draw(story *operator.RunStory, now time.Time) chart {
 			undos = append(undos, *step.Undo)
 		}
 	}
+	slices.Reverse(undos) // mirrored: the undo of the last step is next to the line
 	all := append(append([]operator.Intent{}, steps...), undos...)
 	begin, end := all[0].CreatedAt, all[0].CreatedAt.Add(time.Second)
 	for _, intent := range all {
@@ -136,7 +138,7 @@ func partOf(s operator.Span, x func(time.Time) float64) part {
 		p.Class = "decided"
 	case s.Lookup:
 		p.Class = "lookup"
-	case s.NextAttemptAt == nil:
+	case s.NextAttemptAt == nil, s.Status == "unknown":
 		p.Class = s.Status
 	}
 	end := x(s.FinishedAt)
@@ -171,7 +173,7 @@ const (
 	columnHeight = 72.0
 )
 
-var outcomeKeys = []key{{"completed", "completed"}, {"retry", "out of reach or busy"}, {"failed", "refused"}, {"decided", "in doubt"}}
+var outcomeKeys = []key{{"completed", "completed"}, {"retry", "out of reach or busy"}, {"failed", "refused"}, {"unknown", "in doubt"}}
 
 // hourCharts are none before a daemon has written a minute.
 func hourCharts(hour []operator.Minute) []columns {
@@ -196,7 +198,7 @@ func hourCharts(hour []operator.Minute) []columns {
 	return []columns{
 		drawHour("Completed a minute", group(int(completed))+" in the last hour", hour, done, outcomeKeys[:1], count),
 		drawHour("Attempts a minute", group(int(attempts))+" in the last hour", hour, outcomes, outcomeKeys, count),
-		drawHour("Age of the oldest due row", "", hour, oldest, []key{{"lookup", "at most, in each minute"}}, func(s float64) string { return span(time.Duration(s * float64(time.Second))) }),
+		drawHour("Age of the oldest due row", "", hour, oldest, []key{{"lookup", "the oldest that was due in the minute"}}, func(s float64) string { return span(time.Duration(s * float64(time.Second))) }),
 	}
 }
 

@@ -1,6 +1,8 @@
 package console_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -139,8 +141,8 @@ func TestAProviderHasItsLastHourAndItsBreakersHistory(t *testing.T) {
 		t.Errorf("%d changes are kept, want 50 (%v)", kept, err)
 	}
 	for path, want := range map[string][]string{
-		"/":              {"1,235 in the last hour", "1,205 in the last hour", "at most 90 s"},
-		"/providers/sim": {"1,230 in the last hour", "at most 7.0 s", "completed: 1,200", "20.5", "<dd>2 ms", "<dd>8 ms", "failure_rate", "shut"},
+		"/":              {"1,235 in the last hour", "1,205 in the last hour", "highest column: 90 s", "the oldest that was due in the minute"},
+		"/providers/sim": {"1,230 in the last hour", "highest column: 7.0 s", "completed: 1,200", "20.5", "<dd>2 ms", "<dd>8 ms", "failure_rate", "shut"},
 	} {
 		got := b.get(path)
 		for _, text := range want {
@@ -151,5 +153,92 @@ func TestAProviderHasItsLastHourAndItsBreakersHistory(t *testing.T) {
 	}
 	if got := b.get("/providers/none"); got.code != http.StatusNotFound {
 		t.Errorf("an unknown provider: %d", got.code)
+	}
+}
+
+func TestEveryAnswerIsKeptByNoCacheAndHasThePolicy(t *testing.T) {
+	t.Parallel()
+	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+	b := newBrowser(t, asTokens(t))
+	check := func(path string, code int, headers ...string) {
+		t.Helper()
+		got := b.get(path, headers...)
+		if got.code != code || got.header.Get("Cache-Control") != "no-store" || got.header.Get("Content-Security-Policy") != policy || got.header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: %d, want %d, with %v", path, got.code, code, got.header)
+		}
+	}
+	check("/login", http.StatusOK)
+	check("/intents", http.StatusUnauthorized)
+	check("/static/console.js", http.StatusOK)
+	check("/static/console.css", http.StatusOK)
+	b.login("bob-has-a-long-token-of-his-own-too")
+	check("/intents", http.StatusOK)
+	check("/intents", http.StatusOK, "Accept", "application/json")
+	check("/intents", http.StatusNotModified, "If-None-Match", b.get("/intents").header.Get("ETag"))
+	check("/intents/99", http.StatusNotFound)
+	check("/nowhere", http.StatusNotFound)
+	if got := b.post("/intents/retry", nil, "Sec-Fetch-Site", "cross-site"); got.code != http.StatusForbidden || got.header.Get("Content-Security-Policy") != policy || got.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("a form of another site: %d with %v", got.code, got.header)
+	}
+}
+
+func TestAPageForWhichTheDatabaseTakesMoreThanTwoSecondsIsToldToBeTooSlow(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("bob-has-a-long-token-of-his-own-too")
+	locked, err := b.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := locked.Exec(t.Context(), `LOCK TABLE outbox.intent`); err != nil {
+		t.Fatal(err)
+	}
+	for _, accept := range []string{"text/html", "application/json"} {
+		if got := b.get("/intents", "Accept", accept); got.code != http.StatusServiceUnavailable || !strings.Contains(got.text, "Too slow") || !strings.Contains(got.text, "more than 2s") {
+			t.Errorf("%s: %d\n%s", accept, got.code, got.text)
+		}
+	}
+	if err := locked.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.get("/intents"); got.code != http.StatusOK {
+		t.Errorf("once the lock is gone: %d\n%s", got.code, got.text)
+	}
+}
+
+func TestProgramsReadTheDoctorTheOperationsAndAFirstStep(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	pages, err := console.New(console.Options{Pool: b.db, Access: asTokens(t), Doctor: func(context.Context) []doctor.Finding {
+		return []doctor.Finding{{Check: "schema", Verdict: doctor.Problem, Seen: "it is behind", Cure: "drainer migrate up"}}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.at = httptest.NewServer(pages)
+	t.Cleanup(b.at.Close)
+	b.login("alice-has-a-long-token-of-her-own")
+	b.post("/providers/pause", url.Values{"of": {"sim"}, "reason": {"they migrate"}})
+	first := b.post("/intents/retry", url.Values{"of": {"2", "1"}}, "Accept", "application/json")
+	for _, told := range []struct {
+		answer
+
+		parts []string
+	}{
+		{b.get("/doctor", "Accept", "application/json"), []string{`"check": "schema"`, `"verdict": "problem"`, `"seen": "it is behind"`, `"cure": "drainer migrate up"`}},
+		{b.get("/operations", "Accept", "application/json"), []string{`"action": "pause"`, `"provider": "sim"`, `"operator": "operator:alice"`, `"reason": "they migrate"`}},
+		{first, []string{`"changes": 1`, `"refused": 1`, `"done": false`, `"subject": "intent 2"`, `"tool": "sim/act"`, `"before": "failed"`, `"after": "pending"`}},
+	} {
+		if told.code != http.StatusOK || told.header.Get("Content-Type") != "application/json" || !json.Valid([]byte(told.text)) {
+			t.Errorf("%d, %s:\n%s", told.code, told.header.Get("Content-Type"), told.text)
+		}
+		for _, part := range told.parts {
+			if !strings.Contains(told.text, part) {
+				t.Errorf("it lacks %s:\n%s", part, told.text)
+			}
+		}
+	}
+	if status := drainertest.Value[string](t, b.db, `SELECT status FROM outbox.status WHERE intent_id = 2`); status != "failed" {
+		t.Errorf("the first step made it %s", status)
 	}
 }

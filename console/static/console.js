@@ -4,6 +4,8 @@
 const every = 2000;
 const main = document.getElementById("main");
 const live = document.getElementById("live");
+const read = document.getElementById("read");
+let readAt = read && read.textContent; // of what is shown
 let tag = null;
 let here = -1;
 
@@ -23,14 +25,23 @@ async function refresh() {
   try {
     const headers = tag ? { "If-None-Match": tag } : {};
     const answer = await fetch(location.href, { headers, redirect: "manual", cache: "no-store" });
-    if (answer.status === 304) { live.textContent = ""; return; }
+    if (answer.status === 304) {
+      const at = new Date(answer.headers.get("Date")).toISOString().slice(11, 19);
+      read.textContent = `${readAt}, unchanged at ${at} UTC`;
+      live.textContent = "";
+      return;
+    }
+    if (answer.status === 401 || answer.type === "opaqueredirect") {
+      live.textContent = "· Your session has ended: reload to log in.";
+      return;
+    }
     if (!answer.ok) throw new Error(String(answer.status));
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (!isIdle()) return;
     tag = answer.headers.get("ETag"); // of what is shown: what was not taken is asked for again
     page.querySelectorAll("noscript").forEach((instead) => instead.remove()); // the parser has no scripts
     main.replaceChildren(...page.getElementById("main").childNodes);
-    document.getElementById("read").textContent = page.getElementById("read").textContent;
+    readAt = read.textContent = page.getElementById("read").textContent;
     live.textContent = "";
     show(here);
   } catch (problem) {
@@ -91,7 +102,7 @@ document.addEventListener("keydown", (event) => {
       break;
     }
     case "Enter": {
-      const link = row && document.activeElement === document.body && row.querySelector("a");
+      const link = row && document.activeElement === document.body && (row.querySelector("[data-open] a") || row.querySelector("a"));
       if (!link) return;
       link.click();
       break;

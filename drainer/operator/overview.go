@@ -26,6 +26,16 @@ type Overview struct {
 	Attention
 }
 
+// Living counts the workers that live.
+func (o Overview) Living() (living int) {
+	for _, worker := range o.Workers {
+		if worker.Lives {
+			living++
+		}
+	}
+	return living
+}
+
 // Attention counts what is being rolled back or needs a human. Each count stops
 // at CountLimit.
 type Attention struct {
@@ -50,7 +60,37 @@ type ProviderOverview struct {
 	// Of the oldest claim. If it is far over the provider's timeout, its worker is
 	// dead and no live process has the provider in its configuration.
 	OldestInProgressAgeSeconds float64 `json:"oldest_in_progress_age_seconds"`
+
+	Served bool `json:"served"` // by a worker that lives
 }
+
+// late is how old the oldest due row may be before its provider needs a look: a healthy lane takes a row within a second.
+// An attempt may last ten times as long.
+const late = 30 * time.Second
+
+// Why says why a person should look at the provider; it is empty where all is well. It names no age, which would differ on
+// each look.
+func (p ProviderOverview) Why() string {
+	switch {
+	case p.Paused:
+		return "it is paused"
+	case !p.Served && p.Pending+p.InProgress > 0:
+		return "no living worker serves it"
+	case p.Breaker != nil && *p.Breaker == "open":
+		return "its circuit breaker is open"
+	case p.Breaker != nil && *p.Breaker == "half_open":
+		return "its circuit breaker lets one row try"
+	case p.OldestInProgressAgeSeconds > 10*late.Seconds():
+		return "an attempt does not end: its worker hangs, or is gone"
+	case p.OldestDueAgeSeconds > late.Seconds():
+		return "rows are due and not taken: its workers are at their limits, or stand still"
+	}
+	return ""
+}
+
+// silence is how long a worker that lives may be without a heartbeat. The database does not know the lease of workers, of
+// which four times the usual one is seldom exceeded.
+const silence = time.Minute
 
 // CountLimit bounds each count, so that asking stays cheap in an incident.
 const CountLimit = 100_000
@@ -66,6 +106,7 @@ type Worker struct {
 	Fingerprints []string `json:"fingerprints"`
 	// Configuration is the fingerprint of all of it. Workers that serve different providers differ in it rightly.
 	Configuration string `json:"configuration"`
+	Lives         bool   `json:"lives"` // its last heartbeat is not too long ago
 }
 
 // Version is one configuration of a provider, or a whole one.
@@ -124,7 +165,7 @@ func (v versions) add(of, fingerprint string, worker Worker) {
 func (c *Console) Overview(ctx context.Context) (Overview, error) {
 	var overview Overview
 	var err error
-	if overview.Providers, err = collect(ctx, c.conn, "read the overview", pgx.RowToStructByPos[ProviderOverview], providersSQL, CountLimit); err != nil {
+	if overview.Providers, err = collect(ctx, c.conn, "read the overview", pgx.RowToStructByPos[ProviderOverview], providersSQL, CountLimit, silence.Seconds()); err != nil {
 		return overview, err
 	}
 	if overview.Workers, err = c.Workers(ctx); err != nil {
@@ -142,7 +183,8 @@ func (c *Console) Overview(ctx context.Context) (Overview, error) {
 
 // Workers lists the processes that may claim, the oldest first.
 func (c *Console) Workers(ctx context.Context) ([]Worker, error) {
-	return collect(ctx, c.conn, "list workers", pgx.RowToStructByPos[Worker], `SELECT worker_id::text, started_at, beat_at, providers, tools, fingerprints, configuration FROM outbox.worker ORDER BY started_at`)
+	return collect(ctx, c.conn, "list workers", pgx.RowToStructByPos[Worker], `SELECT worker_id::text, started_at, beat_at, providers, tools, fingerprints, configuration,
+		beat_at >= now() - make_interval(secs => $1::float8) FROM outbox.worker ORDER BY started_at`, silence.Seconds())
 }
 
 //go:embed sql/tenants.sql
@@ -215,7 +257,8 @@ const providersSQL = `
 		coalesce((SELECT extract(epoch FROM now() - min(next_attempt_at)) FROM outbox.queued_tenants(n.name) AS t (tenant) CROSS JOIN LATERAL (
 			SELECT next_attempt_at FROM outbox.queue WHERE provider = n.name AND tenant = t.tenant AND next_attempt_at <= now()
 			ORDER BY next_attempt_at LIMIT 1) r), 0)::float8,
-		coalesce((SELECT extract(epoch FROM now() - min(claimed_at)) FROM outbox.claim WHERE provider = n.name), 0)::float8
+		coalesce((SELECT extract(epoch FROM now() - min(claimed_at)) FROM outbox.claim WHERE provider = n.name), 0)::float8,
+		EXISTS (SELECT FROM outbox.worker w WHERE n.name = ANY (w.providers OPERATOR(pg_catalog.||) w.tools) AND w.beat_at >= now() - make_interval(secs => $2::float8))
 	FROM (SELECT name FROM outbox.provider UNION SELECT name FROM outbox.tool WHERE state <> 'closed'
 		UNION (SELECT provider FROM queued WHERE provider IS NOT NULL LIMIT 1000)) n -- agents make names up
 	LEFT JOIN outbox.provider p USING (name) LEFT JOIN outbox.tool t USING (name) ORDER BY n.name`
@@ -274,7 +317,7 @@ var ErrNoIncident = errors.New("no incident has this number; `drainer incidents 
 
 // Incident finds one by its number.
 func (c *Console) Incident(ctx context.Context, incidentID int64) (Incident, error) {
-	return collectOne(ctx, c.conn, "show incident", ErrNoIncident, pgx.RowToStructByPos[Incident], incidentsSQL, true, "", 1, incidentID, "", nil, nil, 0, "")
+	return collectOne(ctx, c.conn, "show incident", ErrNoIncident, pgx.RowToStructByPos[Incident], incidentsSQL, true, "", 1, []int64{incidentID}, "", nil, nil, 0, "")
 }
 
 // Acknowledgement is the result of acknowledging one incident.
@@ -293,6 +336,46 @@ func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int
 		return nil, err
 	}
 	return collect(ctx, c.conn, "acknowledge incidents", pgx.RowToStructByPos[Acknowledgement], sql.OperatorAcknowledge, incidents, by.name(), by.Reason)
+}
+
+// Acknowledging says what would become of one incident; where there is none, it has a number and a refusal alone.
+type Acknowledging struct {
+	Incident
+	After   string
+	Refused string // in the words of Acknowledge
+}
+
+// PreviewAcknowledge says what Acknowledge would do to each incident, in the order of the ids, and changes nothing.
+func (c *Console) PreviewAcknowledge(ctx context.Context, incidents []int64) ([]Acknowledging, error) {
+	ids := slices.Compact(slices.Sorted(slices.Values(incidents)))
+	found, err := collect(ctx, c.conn, "look at the incidents", pgx.RowToStructByPos[Incident], incidentsSQL, true, "", len(ids), ids, "", nil, nil, 0, "")
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Acknowledging, len(ids))
+	for i, id := range ids {
+		all[i] = Acknowledging{Incident: Incident{IncidentID: id}, Refused: "there is no such incident"}
+		if at := slices.IndexFunc(found, func(f Incident) bool { return f.IncidentID == id }); at >= 0 {
+			all[i] = acknowledging(found[at])
+		}
+	}
+	return all, nil
+}
+
+// acknowledging is pure.
+func acknowledging(incident Incident) Acknowledging {
+	would := Acknowledging{Incident: incident, After: incident.State}
+	switch {
+	case incident.State == "resolved":
+		would.Refused = "it is resolved"
+	case incident.AcknowledgedBy != nil:
+		would.Refused = *incident.AcknowledgedBy + " acknowledged it before"
+	case slices.Contains([]string{"key_collision", "refused_intent", "first_replay"}, incident.Kind):
+		would.After = "resolved" // it was over when it happened
+	default:
+		would.After = "acknowledged"
+	}
+	return would
 }
 
 //go:embed sql/providers.sql

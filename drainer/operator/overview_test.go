@@ -15,6 +15,7 @@ func TestTheOverviewTellsWhyAProviderIsNotSentTo(t *testing.T) {
 	o := newOutbox(t)
 	o.exec(`INSERT INTO outbox.provider (name, paused, state, open_until) VALUES
 		('half', false, 'half_open', now() - interval '1 second'), ('open', false, 'open', now() + interval '1 hour'), ('paused', true, 'closed', NULL)`)
+	o.exec(`UPDATE outbox.worker SET providers = '{sim,spare,half,open}'`)
 	o.exec(`SELECT FROM outbox.enqueue('run', 'step', 'nobody/act', 'scope', '{}')`)
 
 	overview, err := o.console().Overview(t.Context())
@@ -30,12 +31,14 @@ func TestTheOverviewTellsWhyAProviderIsNotSentTo(t *testing.T) {
 		breaker string
 		least   float64 // seconds
 		most    float64
+		served  bool
+		why     string
 	}{
-		"sim":    {false, "closed", -1, -1},
-		"paused": {true, "closed", -1, -1},
-		"open":   {false, "open", 3500, 3600},
-		"half":   {false, "half_open", 0, 0},
-		"nobody": {false, "", -1, -1},
+		"sim":    {false, "closed", -1, -1, true, ""},
+		"paused": {true, "closed", -1, -1, false, "it is paused"},
+		"open":   {false, "open", 3500, 3600, true, "its circuit breaker is open"},
+		"half":   {false, "half_open", 0, 0, true, "its circuit breaker lets one row try"},
+		"nobody": {false, "", -1, -1, false, "no living worker serves it"},
 	} {
 		got := found[provider]
 		breaker, openFor := "", -1.0
@@ -45,8 +48,51 @@ func TestTheOverviewTellsWhyAProviderIsNotSentTo(t *testing.T) {
 		if got.OpenForSeconds != nil {
 			openFor = *got.OpenForSeconds
 		}
-		if got.Provider == "" || got.Paused != want.paused || breaker != want.breaker || openFor < want.least || openFor > want.most {
+		if got.Provider == "" || got.Paused != want.paused || breaker != want.breaker || openFor < want.least || openFor > want.most || got.Served != want.served || got.Why() != want.why {
 			t.Errorf("%s: %+v, breaker %q, open for %.1f s; want %+v", provider, got, breaker, openFor, want)
+		}
+	}
+}
+
+func TestAProviderIsServedByAWorkerThatLives(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", 1)
+	o.exec(`UPDATE outbox.worker SET tools = '{shut/act}'`)
+	o.exec(`INSERT INTO outbox.tool (name, state) VALUES ('shut/act', 'open')`)
+	for silent, lives := range map[string]bool{"20 s": true, "70 s": false} {
+		o.exec(`UPDATE outbox.worker SET beat_at = now() - $1::interval`, silent)
+		overview, err := o.console().Overview(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if workers := overview.Living(); overview.Workers[0].Lives != lives || (workers == 1) != lives {
+			t.Errorf("after %s, %d workers live", silent, workers)
+		}
+		for _, p := range overview.Providers {
+			if p.Served != lives {
+				t.Errorf("after %s, %s is served: %t", silent, p.Provider, p.Served)
+			}
+			if unserved := p.Why() == "no living worker serves it"; unserved != (!lives && p.Provider == "sim") {
+				t.Errorf("after %s, %s needs a look: %q", silent, p.Provider, p.Why())
+			}
+		}
+	}
+}
+
+func TestALaneWithoutProgressNeedsALook(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		due, attempt float64 // seconds
+		why          string
+	}{
+		"as usual":             {29, 299, ""},
+		"rows are not taken":   {31, 0, "rows are due and not taken: its workers are at their limits, or stand still"},
+		"an attempt is so old": {31, 301, "an attempt does not end: its worker hangs, or is gone"},
+	} {
+		closed := "closed"
+		if why := (operator.ProviderOverview{Breaker: &closed, Served: true, OldestDueAgeSeconds: test.due, OldestInProgressAgeSeconds: test.attempt}).Why(); why != test.why {
+			t.Errorf("%s: %q, want %q", name, why, test.why)
 		}
 	}
 }
@@ -159,6 +205,33 @@ func TestAnAcknowledgementSaysWhoWhenAndWhy(t *testing.T) {
 	if len(after) != 1 || after[0].State != "acknowledged" || *after[0].AcknowledgedBy != "operator:on-call" ||
 		*after[0].Reason != "because" || after[0].AcknowledgedAt == nil {
 		t.Errorf("listed %+v, want it acknowledged by on-call", after)
+	}
+}
+
+func TestAPreviewSaysWhatAnAcknowledgementDoes(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.enqueue("run", 1)
+	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id, acknowledged_at, acknowledged_by, resolved_at)
+		SELECT kind, 1, 'run', a, CASE WHEN a IS NOT NULL THEN 'operator:ann' END, r FROM (VALUES
+		('outcome_unknown', NULL, NULL), ('saga_stalled', now(), NULL), ('forbidden', now(), now()), ('credentials_refused', NULL, now()),
+		('key_collision', NULL::timestamptz, NULL::timestamptz), ('refused_intent', NULL, NULL), ('first_replay', NULL, NULL)) v (kind, a, r)`)
+	ids := append(all[int64](o, `SELECT id FROM outbox.incident ORDER BY id`), 4711)
+	would, err := o.console().PreviewAcknowledge(t.Context(), ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if open := one[int](o, `SELECT count(*)::int FROM outbox.incident WHERE acknowledged_at IS NULL AND resolved_at IS NULL`); open != 4 {
+		t.Errorf("%d are open after a preview, want 4", open)
+	}
+	done := o.acknowledge(ids...)
+	if len(would) != len(ids) || len(done) != len(ids) {
+		t.Fatalf("%d are previewed and %d acknowledged, want %d", len(would), len(done), len(ids))
+	}
+	for i, d := range done {
+		if w := would[i]; w.IncidentID != d.IncidentID || w.Kind != d.Kind || w.After != d.State || w.Refused != d.Refused || (w.ToolName == nil) != (d.Kind == "") {
+			t.Errorf("the preview is %+v, and what happened %+v", w, d)
+		}
 	}
 }
 

@@ -344,3 +344,30 @@ func commands(t *testing.T, steps []Step) (all []string) {
 	}
 	return all
 }
+
+func TestOnlyStepsThatChangeAreSaidToChange(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		does    RunAction
+		changes []string
+	}{
+		"a rollback":      {RollBackRun, []string{"pending", "in_progress", "completed", "unknown"}},
+		"a cancelled run": {CloseRun, []string{"pending", "in_progress"}},
+		"a retry":         {GoOnWithSaga, []string{"completed", "compensation_failed"}},
+		"an end":          {EndSaga, nil},
+	} {
+		story := &RunStory{}
+		for _, status := range Statuses {
+			story.Steps = append(story.Steps, SagaStep{Intent: Intent{Status: status}})
+		}
+		var changes []string
+		for _, step := range test.does.preview(story, nil).Steps {
+			if step.After != step.Before {
+				changes = append(changes, step.Before)
+			}
+		}
+		if !slices.Equal(changes, test.changes) {
+			t.Errorf("%s changes steps that are %v, want %v", name, changes, test.changes)
+		}
+	}
+}

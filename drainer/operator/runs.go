@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -40,7 +41,7 @@ func (c *Console) CancelRun(ctx context.Context, agentRunID string, compensate b
 	if compensate {
 		closes = compensateSQL
 	}
-	if err := c.changeSaga(ctx, agentRunID, by, closes, "its run takes no further step already; see drainer sagas show", nil); err != nil {
+	if err := c.changeSaga(ctx, agentRunID, by, closes, CloseRun.cure, nil); err != nil {
 		return ClosedRun{}, err
 	}
 	if err := c.stopWaiting(ctx, agentRunID, by); err != nil {
@@ -273,7 +274,7 @@ var ErrNotStuck = errors.New("only a step of this run that is compensation_faile
 // Compensate takes a run back although nothing failed. What is in flight
 // ends first; then completed steps are undone.
 func (c *Console) Compensate(ctx context.Context, agentRunID string, by Signature) error {
-	return c.changeSaga(ctx, agentRunID, by, compensateSQL, "a run is compensated once; see drainer sagas show", nil)
+	return c.changeSaga(ctx, agentRunID, by, compensateSQL, RollBackRun.cure, nil)
 }
 
 // RetrySaga lets a saga that failed go on, in a new epoch: undos that ended
@@ -288,12 +289,12 @@ func (c *Console) RetrySaga(ctx context.Context, agentRunID string, undone []int
 		}
 		return requeueUndos(ctx, tx, agentRunID, newKeys, by)
 	}
-	return c.changeSaga(ctx, agentRunID, by, sql.OperatorRetrySaga, "only one whose compensation failed can be retried; an undo that waits is sent at once by drainer intents retry --now", goOn)
+	return c.changeSaga(ctx, agentRunID, by, sql.OperatorRetrySaga, GoOnWithSaga.cure, goOn)
 }
 
 // ResolveSaga ends a saga that people have settled outside.
 func (c *Console) ResolveSaga(ctx context.Context, agentRunID string, by Signature) error {
-	return c.changeSaga(ctx, agentRunID, by, sql.OperatorResolveSaga, "only one that is under way or failed can be resolved", refuseWhileUndoing)
+	return c.changeSaga(ctx, agentRunID, by, sql.OperatorResolveSaga, EndSaga.cure, refuseWhileUndoing)
 }
 
 // refuseWhileUndoing looks after the undos that waited are gone. The statement
@@ -306,9 +307,108 @@ func refuseWhileUndoing(ctx context.Context, tx pgx.Tx, agentRunID string, _ Sig
 	case err != nil:
 		return fmt.Errorf("look for an undo that is under way: %w", err)
 	case open:
-		return &SagaError{State: "under way", Cure: "an undo of it is on its way, or in doubt; see drainer sagas show"}
+		return errUndoing
 	}
 	return nil
+}
+
+var errUndoing = &SagaError{State: "under way", Cure: "an undo of it is on its way, or in doubt; see drainer sagas show"}
+
+// RunAction changes a whole run: [RollBackRun], [CloseRun], [GoOnWithSaga] or [EndSaga].
+type RunAction struct {
+	from    []string // where its saga may stand; empty: it has none
+	cure    string   // where it stands elsewhere
+	after   string
+	becomes map[string]string // what becomes of steps, by their status; others stay as they are
+	undos   bool              // those that wait are not sent any more; it is refused where another has not ended
+}
+
+// After says what becomes of the run.
+func (a RunAction) After() string { return a.after }
+
+// stopped says what becomes of a step that waits, as its run ends.
+const stopped = "cancelled, or looked up if it may have been applied"
+
+// What Compensate, CancelRun, RetrySaga and ResolveSaga do.
+var (
+	RollBackRun = RunAction{[]string{"", "cancelled"}, "a run is compensated once; see drainer sagas show", "rollback begun", map[string]string{
+		"completed": "undone, if its tool says how", "pending": stopped, "in_progress": "awaited first", "unknown": "awaited first",
+	}, false}
+	CloseRun = RunAction{[]string{""}, "its run takes no further step already; see drainer sagas show", "it takes no further step", map[string]string{
+		"pending": stopped, "in_progress": "recorded as it ends, and not sent again",
+	}, false}
+	GoOnWithSaga = RunAction{[]string{"compensation_failed"}, "only one whose compensation failed can be retried; an undo that waits is sent at once by drainer intents retry --now",
+		"the rollback goes on", map[string]string{"completed": "undone, if its tool says how", "compensation_failed": "undone, if its tool says how"}, false}
+	EndSaga = RunAction{[]string{"begun", "compensation_failed"}, "only one that is under way or failed can be resolved", "the rollback is over", nil, true}
+)
+
+// RunPreview has the effect of an action on a run and its steps. All of it is refused, or nothing is.
+type RunPreview struct {
+	Before  string // where its saga stands
+	After   string
+	Refused string
+	Steps   []StepPreview
+	First   int // so many steps are listed, and later ones become the same; 0: all are
+}
+
+// StepPreview has the effect on a step, or on an undo that waits.
+type StepPreview struct {
+	IntentID      int64
+	ToolName      string
+	IsUndo        bool
+	Before, After string // the same where it stays as it is
+}
+
+// PreviewRun says what an action would do to a run, and changes nothing.
+func (c *Console) PreviewRun(ctx context.Context, action RunAction, agentRunID string) (*RunPreview, error) {
+	story, err := c.Story(ctx, agentRunID)
+	switch {
+	case err != nil:
+		return nil, err
+	case !action.undos:
+		return action.preview(story, nil), nil
+	}
+	undos, err := collect(ctx, c.conn, "read the run's undos", pgx.RowTo[int64], `SELECT u.id FROM outbox.intent u JOIN outbox.standing s ON s.intent_id = u.id
+		WHERE u.agent_run_id = $1::text AND u.compensates IS NOT NULL AND s.finished_at IS NULL`, agentRunID)
+	if err != nil {
+		return nil, err
+	}
+	open, err := standingsOf(ctx, c.conn, undos)
+	if err != nil {
+		return nil, err
+	}
+	return action.preview(story, open), nil
+}
+
+// preview is pure. open are the undos that have not ended.
+func (a RunAction) preview(story *RunStory, open []standing) *RunPreview {
+	p := &RunPreview{Before: "no rollback", After: a.after}
+	state := ""
+	if story.Saga != nil {
+		state = story.Saga.State
+		p.Before = state
+	}
+	switch {
+	case slices.Contains(a.from, state):
+	case state == "":
+		p.Refused = ErrNoSaga.Error()
+	default:
+		p.Refused = (&SagaError{state, a.cure}).Error()
+	}
+	for _, step := range story.Steps {
+		p.Steps = append(p.Steps, StepPreview{step.IntentID, step.ToolName, false, step.Status, cmp.Or(a.becomes[step.Status], step.Status)})
+	}
+	if story.Truncated {
+		p.First = len(p.Steps)
+	}
+	for _, undo := range open {
+		if undo.Queued && !undo.MaybeApplied {
+			p.Steps = append(p.Steps, StepPreview{undo.IntentID, undo.ToolName, true, undo.Status, "cancelled"})
+		} else if p.Refused == "" {
+			p.Refused = errUndoing.Error()
+		}
+	}
+	return p
 }
 
 // changeSaga runs a statement that says whether it changed the saga, and what

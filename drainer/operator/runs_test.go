@@ -355,33 +355,49 @@ func TestASagaIsChangedOnlyWhereThatMakesSense(t *testing.T) {
 	retry := func(c *operator.Console, ctx context.Context, run string, by operator.Signature) error {
 		return c.RetrySaga(ctx, run, nil, false, by)
 	}
+	cancel := func(c *operator.Console, ctx context.Context, run string, by operator.Signature) error {
+		_, err := c.CancelRun(ctx, run, false, by)
+		return err
+	}
 	for _, test := range []struct {
 		state string // of the saga; empty for none
 		act   act
+		does  operator.RunAction
 		ok    bool
 	}{
-		{"", (*operator.Console).Compensate, true},
-		{"cancelled", (*operator.Console).Compensate, true},
-		{"begun", (*operator.Console).Compensate, false},
-		{"compensated", (*operator.Console).Compensate, false},
-		{"", retry, false},
-		{"begun", retry, false},
-		{"compensated", retry, false},
-		{"compensation_failed", retry, true},
-		{"begun", (*operator.Console).ResolveSaga, true},
-		{"compensation_failed", (*operator.Console).ResolveSaga, true},
-		{"compensated", (*operator.Console).ResolveSaga, false},
-		{"resolved", (*operator.Console).ResolveSaga, false},
+		{"", (*operator.Console).Compensate, operator.RollBackRun, true},
+		{"cancelled", (*operator.Console).Compensate, operator.RollBackRun, true},
+		{"begun", (*operator.Console).Compensate, operator.RollBackRun, false},
+		{"compensated", (*operator.Console).Compensate, operator.RollBackRun, false},
+		{"", cancel, operator.CloseRun, true},
+		{"cancelled", cancel, operator.CloseRun, false},
+		{"begun", cancel, operator.CloseRun, false},
+		{"", retry, operator.GoOnWithSaga, false},
+		{"begun", retry, operator.GoOnWithSaga, false},
+		{"compensated", retry, operator.GoOnWithSaga, false},
+		{"compensation_failed", retry, operator.GoOnWithSaga, true},
+		{"", (*operator.Console).ResolveSaga, operator.EndSaga, false},
+		{"begun", (*operator.Console).ResolveSaga, operator.EndSaga, true},
+		{"compensation_failed", (*operator.Console).ResolveSaga, operator.EndSaga, true},
+		{"compensated", (*operator.Console).ResolveSaga, operator.EndSaga, false},
+		{"resolved", (*operator.Console).ResolveSaga, operator.EndSaga, false},
 	} {
 		o := newOutbox(t)
 		o.enqueue("run", 1)
 		if test.state != "" {
 			o.exec(`INSERT INTO outbox.saga (agent_run_id, state) VALUES ('run', $1)`, test.state)
 		}
-		err := test.act(o.console(), t.Context(), "run", signed)
+		would, err := o.console().PreviewRun(t.Context(), test.does, "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = test.act(o.console(), t.Context(), "run", signed)
 		var refused *operator.SagaError
 		if test.ok != (err == nil) || (err != nil && !errors.As(err, &refused) && !errors.Is(err, operator.ErrNoSaga)) {
 			t.Errorf("in state %q: %v, want it to work: %v", test.state, err, test.ok)
+		}
+		if err == nil && would.Refused != "" || err != nil && would.Refused != err.Error() {
+			t.Errorf("in state %q the preview says %q, and then comes: %v", test.state, would.Refused, err)
 		}
 	}
 }
@@ -424,17 +440,33 @@ func TestAResolvedSagaSendsNoUndoThatWaits(t *testing.T) {
 	if err := o.console().RetrySaga(t.Context(), "doomed", nil, false, signed); err != nil {
 		t.Fatal(err)
 	}
+	// preview says what becomes of the undo, or why the saga does not end.
+	preview := func() string {
+		would, err := o.console().PreviewRun(t.Context(), operator.EndSaga, "doomed")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range would.Steps {
+			if step.IntentID == undo && step.IsUndo {
+				return step.After
+			}
+		}
+		return would.Refused
+	}
 	o.exec(`UPDATE outbox.queue SET maybe_applied = true`)
 	var refused *operator.SagaError
-	if err := o.console().ResolveSaga(t.Context(), "doomed", signed); !errors.As(err, &refused) {
-		t.Errorf("%v, want a refusal while the undo may have been applied", err)
+	if err := o.console().ResolveSaga(t.Context(), "doomed", signed); !errors.As(err, &refused) || preview() != err.Error() {
+		t.Errorf("%v, want a refusal while the undo may have been applied, and the same before it: %s", err, preview())
 	}
 	o.exec(`UPDATE outbox.queue SET maybe_applied = false`)
 	o.exec(`UPDATE outbox.history SET doubted_before = era + 1`)
-	if err := o.console().ResolveSaga(t.Context(), "doomed", signed); !errors.As(err, &refused) {
-		t.Errorf("%v, want a refusal while the undo may have been applied by an attempt that is lost", err)
+	if err := o.console().ResolveSaga(t.Context(), "doomed", signed); !errors.As(err, &refused) || preview() != err.Error() {
+		t.Errorf("%v, want a refusal while the undo may have been applied by an attempt that is lost, and the same before it: %s", err, preview())
 	}
 	o.exec(`UPDATE outbox.history SET doubted_before = 0`)
+	if would := preview(); would != "cancelled" {
+		t.Errorf("the undo that waits would be %q", would)
+	}
 	if err := o.console().ResolveSaga(t.Context(), "doomed", signed); err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 -- An outbox on a bad afternoon, so that every page of the console has something to show.
 INSERT INTO outbox.worker (worker_id, providers, tools, fingerprints, started_at, beat_at) VALUES
-  ('6d1f0c1e-6f4b-4f0e-9d9e-1b7a52c0a001', '{payments,mail,tickets,shipping,inventory}', '{payments/charge,mail/send}', '{7c1d09e2ab54,b80f6e13d2c9,90b1f3a6c7d8,e4420d5b8a17,35d8c6f0e921}', now() - interval '3 hours', now()),
-  ('6d1f0c1e-6f4b-4f0e-9d9e-1b7a52c0a002', '{payments,mail,tickets,shipping,inventory}', '{payments/charge,mail/send}', '{7c1d09e2ab54,1fa94c7730be,90b1f3a6c7d8,e4420d5b8a17,35d8c6f0e921}', now() - interval '26 minutes', now());
+  ('6d1f0c1e-6f4b-4f0e-9d9e-1b7a52c0a001', '{payments,mail,tickets,shipping,inventory}', '{payments/charge,mail/send}', '{7c1d09e2ab54,b80f6e13d2c9,90b1f3a6c7d8,e4420d5b8a17,35d8c6f0e921}', now() - interval '3 hours', now() + interval '1 hour'),
+  ('6d1f0c1e-6f4b-4f0e-9d9e-1b7a52c0a002', '{payments,mail,tickets,shipping,inventory}', '{payments/charge,mail/send}', '{7c1d09e2ab54,1fa94c7730be,90b1f3a6c7d8,e4420d5b8a17,35d8c6f0e921}', now() - interval '26 minutes', now() + interval '1 hour');
 INSERT INTO outbox.tool (name) VALUES ('payments/charge'), ('payments/refund'), ('mail/send'),
   ('tickets/open'), ('tickets/close'), ('tickets/open_with_attachments_and_watchers'), ('shipping/book'), ('inventory/reserve'), ('inventory/release');
 INSERT INTO outbox.provider (name, paused, state, reason, shut_at, open_until) VALUES
