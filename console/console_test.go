@@ -292,8 +292,10 @@ func TestTheFirstStepOfAChangeOfARunCountsWhatChanges(t *testing.T) {
 		"a cancelled run":               {"/runs/cancel", "", []string{"2 would change, 2 would stay as they are"}},
 		"the end of a rollback":         {"/sagas/resolve", `INSERT INTO outbox.saga (agent_run_id) VALUES ('trip 1/a')`, []string{"1 would change, 3 would stay as they are", "the rollback is over", `name="reason"`}},
 		"the end, while an undo waits":  {"/sagas/resolve", undo + `; INSERT INTO outbox.saga (agent_run_id) VALUES ('trip 1/a')`, []string{"2 would change, 3 would stay", "intent 5, an undo", "<td>pending</td><td>cancelled</td>"}},
-		"the end, while an undo is under way": {"/sagas/resolve", undo + `; DELETE FROM outbox.queue WHERE intent_id = 5; INSERT INTO outbox.saga (agent_run_id) VALUES ('trip 1/a')`,
-			[]string{"0 would change, 4 refused", "the saga is under way; an undo of it is on its way, or in doubt"}},
+		"the end, while an undo is under way": {
+			"/sagas/resolve", undo + `; DELETE FROM outbox.queue WHERE intent_id = 5; INSERT INTO outbox.saga (agent_run_id) VALUES ('trip 1/a')`,
+			[]string{"0 would change, 4 refused", "the saga is under way; an undo of it is on its way, or in doubt"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

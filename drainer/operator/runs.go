@@ -337,8 +337,13 @@ var (
 	CloseRun = RunAction{[]string{""}, "its run takes no further step already; see drainer sagas show", "it takes no further step", map[string]string{
 		"pending": stopped, "in_progress": "recorded as it ends, and not sent again",
 	}, false}
-	GoOnWithSaga = RunAction{[]string{"compensation_failed"}, "only one whose compensation failed can be retried; an undo that waits is sent at once by drainer intents retry --now",
-		"the rollback goes on", map[string]string{"completed": "undone, if its tool says how", "compensation_failed": "undone, if its tool says how"}, false}
+	GoOnWithSaga = RunAction{
+		[]string{"compensation_failed"},
+		"only one whose compensation failed can be retried; an undo that waits is sent at once by drainer intents retry --now",
+		"the rollback goes on",
+		map[string]string{"completed": "undone, if its tool says how", "compensation_failed": "undone, if its tool says how"},
+		false,
+	}
 	EndSaga = RunAction{[]string{"begun", "compensation_failed"}, "only one that is under way or failed can be resolved", "the rollback is over", nil, true}
 )
 
