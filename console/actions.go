@@ -96,6 +96,7 @@ type confirmation struct {
 	OfTool   bool           `json:"asks_for_tool,omitempty"`
 	Asks     question       `json:"-"`
 	Done     bool           `json:"done"`
+	Shown    string         `json:"shown,omitempty"` // when this was read: the second form carries it, and what changed since is refused
 }
 
 // tell counts the lines, and keeps as many as a page shows.
@@ -172,7 +173,8 @@ func (s *server) action(action action) change {
 				if err != nil {
 					return err
 				}
-				form.Set("shown", shown.Format(time.RFC3339Nano))
+				told.Shown = shown.Format(time.RFC3339Nano)
+				form.Set("shown", told.Shown)
 				lines, err = action.propose(ctx, on, form)
 				return err
 			})

@@ -117,7 +117,14 @@ func New(options Options) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	routes.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
+	assets := http.StripPrefix("/static/", http.FileServerFS(static))
+	routes.HandleFunc("GET /static/{file}", func(w http.ResponseWriter, r *http.Request) {
+		if _, err := fs.Stat(static, r.PathValue("file")); err != nil {
+			s.fail(w, r, notFound("there is no such file"))
+			return
+		}
+		assets.ServeHTTP(w, r)
+	})
 	routes.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, notFound("there is no such page"))
 	})

@@ -171,6 +171,7 @@ func TestEveryAnswerIsKeptByNoCacheAndHasThePolicy(t *testing.T) {
 	check("/intents", http.StatusUnauthorized)
 	check("/static/console.js", http.StatusOK)
 	check("/static/console.css", http.StatusOK)
+	check("/static/none.css", http.StatusNotFound)
 	b.login("bob-has-a-long-token-of-his-own-too")
 	check("/intents", http.StatusOK)
 	check("/intents", http.StatusOK, "Accept", "application/json")
@@ -227,7 +228,7 @@ func TestProgramsReadTheDoctorTheOperationsAndAFirstStep(t *testing.T) {
 	}{
 		{b.get("/doctor", "Accept", "application/json"), []string{`"check": "schema"`, `"verdict": "problem"`, `"seen": "it is behind"`, `"cure": "drainer migrate up"`}},
 		{b.get("/operations", "Accept", "application/json"), []string{`"action": "pause"`, `"provider": "sim"`, `"operator": "operator:alice"`, `"reason": "they migrate"`}},
-		{first, []string{`"changes": 1`, `"refused": 1`, `"done": false`, `"subject": "intent 2"`, `"tool": "sim/act"`, `"before": "failed"`, `"after": "pending"`}},
+		{first, []string{`"changes": 1`, `"refused": 1`, `"done": false`, `"subject": "intent 2"`, `"tool": "sim/act"`, `"before": "failed"`, `"after": "pending"`, `"shown": "20`}},
 	} {
 		if told.code != http.StatusOK || told.header.Get("Content-Type") != "application/json" || !json.Valid([]byte(told.text)) {
 			t.Errorf("%d, %s:\n%s", told.code, told.header.Get("Content-Type"), told.text)

@@ -20,8 +20,7 @@ func TestEveryPageFitsAndIsReadable(t *testing.T) {
 	t.Parallel()
 	v := newVisitor(t)
 	v.login(aliceToken, "/")
-	for _, path := range append([]string{"/login"}, everyPage...) {
-		v.open(path)
+	check := func(path string) {
 		for _, width := range []int64{360, 1440} {
 			v.do(chromedp.EmulateViewport(width, 900))
 			if wide := evaluate[int64](v, `document.documentElement.scrollWidth`); wide > width {
@@ -35,6 +34,9 @@ func TestEveryPageFitsAndIsReadable(t *testing.T) {
 			}
 		}
 	}
+	v.open("/login")
+	check("/login")
+	v.onEveryPage(check)
 	evaluate[bool](v, `document.querySelector("h1").style.color = "#888", document.body.style.background = "#777", true`)
 	if faint := evaluate[[]string](v, contrast); len(faint) == 0 {
 		t.Error("grey on grey is called readable")
@@ -51,8 +53,7 @@ func TestAScreenReaderHearsNamesHeadingsAndPlaces(t *testing.T) {
 	t.Parallel()
 	v := newVisitor(t)
 	v.login(aliceToken, "/")
-	for _, path := range everyPage {
-		v.open(path)
+	v.onEveryPage(func(path string) {
 		heard := map[string]int{}
 		level := 0
 		for _, node := range v.hears() {
@@ -80,7 +81,7 @@ func TestAScreenReaderHearsNamesHeadingsAndPlaces(t *testing.T) {
 				t.Errorf("%s has %d of %s", path, heard[place], place)
 			}
 		}
-	}
+	})
 }
 
 func (v *visitor) hears() []*accessibility.Node {

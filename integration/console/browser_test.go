@@ -83,6 +83,7 @@ type visitor struct {
 	db *pgxpool.Pool
 
 	window context.Context
+	still  page.ScriptIdentifier
 
 	mu       sync.Mutex
 	problems []string // what the browser said, such as that it kept a script from running
@@ -110,7 +111,7 @@ func newVisitor(t *testing.T) *visitor {
 		t.Fatal(err)
 	}
 	pages, err := console.New(console.Options{
-		Pool: pool, Access: access, StatementTimeout: drainertest.Patience,
+		Pool: pool, Access: access, StatementTimeout: drainertest.Patience, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Tools: func() []console.Tool {
 			return []console.Tool{
 				{Name: "payments/charge", Class: "key_idempotent", KeyTTL: "24h", MaxAttempts: 8, Timeout: "30s", Undo: "payments/refund"},
@@ -138,9 +139,11 @@ func newVisitor(t *testing.T) *visitor {
 		t.Fatal(err)
 	}
 	v.do(chromedp.EmulateViewport(1440, 900))
-	if _, err := chromedp.Call(v.window, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: still}); err != nil {
+	added, err := chromedp.Call(v.window, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: still})
+	if err != nil {
 		t.Fatal(err)
 	}
+	v.still = added.Identifier
 	if _, err := chromedp.Call(v.window, log.Enable, cdp.Empty{}); err != nil {
 		t.Fatal(err)
 	}
@@ -271,5 +274,35 @@ func (v *visitor) prefers(scheme string) {
 // everyPage has each kind of page, with rows and without.
 var everyPage = []string{
 	"/", "/runs", order, billing, "/intents", "/intents?dead=1", "/intents?status=cancelled", "/intents/2", "/intents/9", "/incidents", "/incidents?kind=first_replay",
-	"/sagas", "/providers", "/workers", "/tenants", "/operations", "/doctor", "/config", "/search?q=customer", "/search?q=newsletter", "/nowhere",
+	"/sagas", "/providers", "/providers/mail", "/providers/shipping", "/workers", "/tenants", "/operations", "/doctor", "/config", "/search?q=customer", "/search?q=newsletter", "/nowhere",
+}
+
+// onEveryPage checks those, and the pages that only a form leads to.
+func (v *visitor) onEveryPage(check func(at string)) {
+	v.t.Helper()
+	for _, path := range everyPage {
+		v.open(path)
+		check(path)
+	}
+	v.failedImport(501)
+	drainertest.Exec(v.t, v.db, `SELECT outbox.enqueue('import', 'waits', 'shipping/book', 'parcel', '{}')`)
+	for _, change := range []struct{ path, mark, button string }{
+		{"/intents/9", "", "button[formaction='/intents/retry-may-duplicate']"},
+		{"/intents/2", "", "form[action$='/reveal'] button"},
+		{"/intents?status=failed&provider=tickets", "input[value='12']", "button[formaction='/intents/retry']"},
+		{"/intents?run=import", "input[name=all]", "button[formaction='/intents/retry']"},
+	} {
+		v.open(change.path)
+		if change.mark != "" {
+			v.do(chromedp.Click(chromedp.CSS(change.mark)))
+		}
+		v.click(change.button)
+		check(change.button + " of " + change.path)
+		if evaluate[bool](v, `document.querySelector("input[name=typed]") !== null`) {
+			v.write("input[name=typed]", "payments/charge")
+		}
+		v.write("input[name=reason]", "the vendor has mended it")
+		v.click(".confirm button")
+		check(v.path() + " after " + change.button)
+	}
 }

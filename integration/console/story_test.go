@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"github.com/agentoutbox/drainer/drainertest"
@@ -110,12 +111,7 @@ func TestMarkedIntentsAreChangedAndOthersAreNot(t *testing.T) {
 func TestThousandsAreRetriedAndTheirProgressIsSeen(t *testing.T) {
 	t.Parallel()
 	v := newVisitor(t)
-	drainertest.Exec(t, v.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
-		SELECT 'import', 'step-' || n, 'shipping/book', 'parcel', '{}' FROM generate_series(1, 10000) n`)
-	drainertest.Exec(t, v.db, `DELETE FROM outbox.queue WHERE agent_run_id = 'import'`)
-	drainertest.Exec(t, v.db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, error)
-		SELECT id, 1, 'w', now(), 'rejected', 'failed', 'http_422' FROM outbox.intent WHERE agent_run_id = 'import'`)
-	drainertest.Exec(t, v.db, `ANALYZE`)
+	v.failedImport(10_000)
 	v.login(aliceToken, "/intents?status=failed&run=import")
 	v.do(chromedp.Click(chromedp.CSS("input[name=all]")))
 	v.click("button[formaction='/intents/retry']")
@@ -129,6 +125,17 @@ func TestThousandsAreRetriedAndTheirProgressIsSeen(t *testing.T) {
 	if left := value[int](v, `SELECT count(*)::int FROM outbox.status WHERE agent_run_id = 'import' AND status <> 'pending'`); left != 0 {
 		t.Errorf("%d were not retried", left)
 	}
+}
+
+// failedImport adds the run import, each step of which has failed.
+func (v *visitor) failedImport(steps int) {
+	v.t.Helper()
+	drainertest.Exec(v.t, v.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+		SELECT 'import', 'step-' || n, 'shipping/book', 'parcel', '{}' FROM generate_series(1, $1::int) n`, steps)
+	drainertest.Exec(v.t, v.db, `DELETE FROM outbox.queue WHERE agent_run_id = 'import'`)
+	drainertest.Exec(v.t, v.db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status, error)
+		SELECT id, 1, 'w', now(), 'rejected', 'failed', 'http_422' FROM outbox.intent WHERE agent_run_id = 'import'`)
+	drainertest.Exec(v.t, v.db, `ANALYZE`)
 }
 
 // Another site can make the browser of an operator send a form, but neither with the cookie
@@ -186,12 +193,17 @@ func TestAViewerIsOfferedNothingAndRefused(t *testing.T) {
 	v.wantText("main", "Not permitted", "a viewer only reads")
 }
 
+func (v *visitor) runsNoScripts() {
+	v.t.Helper()
+	if _, err := chromedp.Call(v.window, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
 func TestEverythingWorksWithoutJavaScript(t *testing.T) {
 	t.Parallel()
 	v := newVisitor(t)
-	if _, err := chromedp.Call(v.window, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
-		t.Fatal(err)
-	}
+	v.runsNoScripts()
 	v.login(aliceToken, "/intents?status=failed")
 	v.do(chromedp.Click(chromedp.CSS("input[value='12']")))
 	v.click("button[formaction='/intents/retry']")
@@ -208,6 +220,35 @@ func TestEverythingWorksWithoutJavaScript(t *testing.T) {
 	v.click("form.who button")
 	if at := v.path(); at != "/login" {
 		t.Errorf("logging out led to %s", at)
+	}
+}
+
+func TestTheProgressOfThousandsIsSeenWithoutJavaScript(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	v.runsNoScripts()
+	v.failedImport(600)
+	v.login(aliceToken, "/intents?status=failed&run=import")
+	v.do(chromedp.Click(chromedp.CSS("input[name=all]")))
+	v.click("button[formaction='/intents/retry']")
+	v.wantText("main", "600 would change")
+	v.write("input[name=reason]", "no script ran")
+	holding, err := v.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holding.Exec(t.Context(), `LOCK TABLE outbox.attempt IN SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	v.click(".confirm button")
+	v.wantText("main", "Retry 600 intents …")
+	if err := holding.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	v.do(chromedp.WaitReady(chromedp.CSS("main:not(:has(meta)) progress[value='600']")))
+	v.wantText("main", "Retry 600 intents: done", "no script ran")
+	if left := value[int](v, `SELECT count(*)::int FROM outbox.status WHERE agent_run_id = 'import' AND status <> 'pending'`); left != 0 {
+		t.Errorf("%d were not retried", left)
 	}
 }
 
@@ -281,5 +322,39 @@ func TestAPageRenewsItselfButNotWhileARowIsMarked(t *testing.T) {
 	v.do(chromedp.KeyEvent("x"))
 	if asked := renew(""); asked != 1 || marked() != 0 || rows() != 3 {
 		t.Errorf("no row is marked any more: it asked %d times, and shows %d rows", asked, rows())
+	}
+}
+
+// The other tests renew a page by a call of their own; here it is left to itself, and what it asks is counted.
+func TestAPageAsksAgainEveryTwoSecondsUnlessItIsHiddenOrARowIsMarked(t *testing.T) {
+	t.Parallel()
+	v := newVisitor(t)
+	if _, err := chromedp.Call(v.window, page.RemoveScriptToEvaluateOnNewDocument, page.RemoveScriptToEvaluateOnNewDocumentParams{Identifier: v.still}); err != nil {
+		t.Fatal(err)
+	}
+	drainertest.Exec(t, v.db, `SELECT outbox.enqueue('renewed', 'first', 'payments/charge', 'invoice_442', '{}')`)
+	v.login(aliceToken, "/intents?run=renewed")
+	evaluate[bool](v, `const answered = fetch; window.asked = []; window.statuses = []; window.beats = 0; setInterval(() => beats++, 2000);
+		window.fetch = async (...given) => { asked.push(performance.now()); const answer = await answered(...given); statuses.push(answer.status); return answer; }; true`)
+	drainertest.Eventually(t, "the page has asked four times", func() bool { return evaluate[int](v, `statuses.length`) >= 4 })
+	// The first answer is a whole page, as the script has no tag yet.
+	if got := evaluate[string](v, `statuses.slice(1).join(" ")`); strings.Trim(got, "304 ") != "" {
+		t.Errorf("a page on which nothing changes was answered with %s", got)
+	}
+	// Three intervals; where the machine is busy a timer is late, and the next one seems early.
+	if took := evaluate[float64](v, `asked[3] - asked[0]`); took < 4000 {
+		t.Errorf("it asked three times more within %.0f ms", took)
+	}
+	for _, rest := range []struct{ while, begin, end string }{
+		{"its tab is hidden", `Object.defineProperty(document, "hidden", { value: true, configurable: true })`, `delete document.hidden`},
+		{"a row is marked", `document.querySelector("input[name=of]").click()`, `document.querySelector("input[name=of]").click()`},
+	} {
+		before := evaluate[int](v, rest.begin+`; window.from = beats; asked.length`)
+		drainertest.Eventually(t, "two of its intervals have passed", func() bool { return evaluate[bool](v, `beats >= from + 2`) })
+		if more := evaluate[int](v, `asked.length`) - before; more > 0 {
+			t.Errorf("while %s it asked %d times", rest.while, more)
+		}
+		evaluate[bool](v, rest.end+`; true`)
+		drainertest.Eventually(t, "the page asks again", func() bool { return evaluate[int](v, `asked.length`) > before })
 	}
 }

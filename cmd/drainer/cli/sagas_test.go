@@ -127,6 +127,25 @@ func TestATimelineIsDrawnIn80ColumnsAndWithoutColours(t *testing.T) {
 	}
 }
 
+func TestARunsTimelineIsShownIn80Columns(t *testing.T) {
+	t.Parallel()
+	url, db := newOutbox(t)
+	drainertest.Exec(t, db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates, created_at)
+		SELECT 'trip', step, tool, 'scope', '{}', undoes, '2026-11-25 12:00Z'::timestamptz + at * interval '1 s'
+		FROM (VALUES ('pay', 'payments/charge', NULL, 0), ('ship', 'shipping/' || repeat('courier', 8), NULL, 4), ('compensate:pay', 'payments/refund', 1, 14)) AS s (step, tool, undoes, at) ORDER BY at`)
+	drainertest.Exec(t, db, `DELETE FROM outbox.queue`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, finished_at, outcome, status, next_attempt_at)
+		SELECT intent, attempt, 'w', '2026-11-25 12:00Z'::timestamptz + began * interval '1 s', '2026-11-25 12:00Z'::timestamptz + ended * interval '1 s', outcome, status, '2026-11-25 12:00Z'::timestamptz + again * interval '1 s'
+		FROM (VALUES (1, 1, 1, 3, 'throttled', 'pending', 5), (1, 2, 5, 6, 'completed', 'completed', NULL), (1, 3, NULL, 20, 'undone', 'compensated', NULL),
+			(2, 1, 8, 12, 'rejected', 'failed', NULL), (3, 1, 14, 20, 'completed', 'completed', NULL)) AS a (intent, attempt, began, ended, outcome, status, again)`)
+	story, now := toldRun()
+	story.Steps[0].ToolName = "payments/charge"
+	got := run(t, "runs", "show", "trip", "--timeline", "--database-url", url)
+	if want := drawTimeline(screen{columns: 80, now: now}, story); got != (result{exitOK, want, ""}) {
+		t.Errorf("%d, %s\n%s\nwant:\n%s", got.code, got.stderr, got.stdout, want)
+	}
+}
+
 // The end of a list says what to type for the next page, until there is none.
 func TestTheEndOfAListLeadsToTheNextPage(t *testing.T) {
 	t.Parallel()

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/http/cookiejar"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -73,6 +76,46 @@ func TestAConsoleWithoutAConfigurationSaysSo(t *testing.T) {
 	}
 	if page := at(&config.Config{}); !strings.Contains(page, lacking) || strings.Contains(page, none) {
 		t.Errorf("with one that lacks the tool the page is\n%s", page)
+	}
+}
+
+func TestTheDemosConsoleShowsItsDataUntilItEnds(t *testing.T) {
+	t.Parallel()
+	databaseURL := drainertest.Database(t)
+	drainertest.Exec(t, drainertest.Connect(t, databaseURL), `SELECT outbox.enqueue('trip-7', 'ferry', 'demo/book', 'island', '{}')`)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, end := context.WithCancel(t.Context())
+	reads, says := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- showDemo(ctx, says, listener, databaseURL) }()
+	var at, token string
+	if _, err := fmt.Fscanf(reads, "The console is at %s with the token %s\n", &at, &token); err != nil {
+		t.Fatal(err)
+	}
+	go io.Copy(io.Discard, reads)
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := (&http.Client{Jar: jar}).PostForm(at+"login", url.Values{"token": {token}, "to": {"/runs/trip-7"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	page, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK || !strings.Contains(string(page), "demo/book") || !strings.Contains(string(page), "guest, operator") {
+		t.Errorf("%d %v\n%s", answer.StatusCode, err, page)
+	}
+	end()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+	if answer, err := http.Get(at); err == nil {
+		answer.Body.Close()
+		t.Errorf("after its end it answers %d", answer.StatusCode)
 	}
 }
 
