@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { drainertest.Main(m) }
 
-// strict makes a missing language or compiler a failure. A missing driver is still skipped, with its name.
+// strict makes a missing language, compiler or driver a failure. The tests in Python read it, too.
 var strict = os.Getenv("CLIENTS_STRICT") != ""
 
 // live takes what tests with the libraries themselves, as `make clients-live` does.
@@ -196,6 +196,7 @@ CREATE TRIGGER a_refusal BEFORE INSERT ON outbox.intent FOR EACH ROW
 // place is a database with a daemon, and the ways to it that a language's tests are given.
 type place struct {
 	admin, agent string
+	tenant       string // another agent's, of a tenant that may have one intent due
 	pooler       string // the agent's way through one, of one session; empty where there is no pgbouncer
 	db           *pgxpool.Pool
 	drainer      *program.Program
@@ -208,6 +209,11 @@ func newPlace(t *testing.T) place {
 	p.agent = drainertest.Login(t, p.admin, "outbox_agent")
 	drainertest.Exec(t, p.db, prepare)
 	drainertest.Exec(t, p.db, `GRANT INSERT, SELECT ON public.agent_state TO outbox_agent`)
+	role := "acme_" + drainertest.Value[string](t, p.db, `SELECT current_database()`)
+	drainertest.Exec(t, p.db, `CREATE ROLE `+role+` NOLOGIN`)
+	t.Cleanup(func() { drainertest.Exec(t, drainertest.Connect(t, p.admin), `DROP ROLE `+role) })
+	drainertest.Exec(t, p.db, `INSERT INTO outbox.tenant (name, role, max_due) VALUES ('acme', $1, 1)`, role)
+	p.tenant = drainertest.Login(t, p.admin, "outbox_agent", role)
 	if _, err := drainertest.FindPgBouncer(); err == nil {
 		p.pooler = drainertest.PgBouncer(t, p.agent, "transaction", 1)
 	}
@@ -233,7 +239,7 @@ func (p place) run(t *testing.T, folder, program string, args ...string) {
 	command := exec.CommandContext(t.Context(), program, args...)
 	command.Dir = folder
 	command.Env = append(os.Environ(), "DRAINER_TEST_AGENT="+p.agent, "DRAINER_TEST_ADMIN="+p.admin, "DRAINER_TEST_POOLER="+p.pooler,
-		"PYTHONDONTWRITEBYTECODE=1")
+		"DRAINER_TEST_TENANT="+p.tenant, "PYTHONDONTWRITEBYTECODE=1")
 	output, err := command.CombinedOutput()
 	if err != nil {
 		t.Errorf("%s %s: %v\n%s", program, strings.Join(args, " "), err, output)

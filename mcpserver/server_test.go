@@ -189,8 +189,9 @@ func taking(t *testing.T, environment map[string]string) assistant {
 func TestACallIsOneIntentOfTheStepOfTheEnvironment(t *testing.T) {
 	t.Parallel()
 	a := taking(t, map[string]string{"DRAINER_RUN": "new", "DRAINER_STEP": "pay"})
-	if !slices.Contains(a.tools(), "enqueue_bank_pay") {
-		t.Fatalf("the offer is not listed: %q", a.tools())
+	want := []string{"doctor", "enqueue_bank_pay", "incidents", "intent", "providers", "run", "why_does_it_wait"}
+	if got := a.tools(); !slices.Equal(got, want) {
+		t.Fatalf("the tools are %q, want %q", got, want)
 	}
 	if got, isError := a.ask("enqueue_bank_pay", `{"memo": "no"}`); !isError || !strings.Contains(got, "violate") {
 		t.Errorf("a payload that violates the schema: %s", got)

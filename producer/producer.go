@@ -19,6 +19,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -60,28 +61,51 @@ func (Recorded) ForModel() string { return sentences["recorded"] }
 const enqueue = `SELECT intent_id, created, status, idempotency_key
 	FROM outbox.enqueue($1::text, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text::timestamptz, $7::text::jsonb)`
 
-// Enqueue records the intent in tx, a [pgx.Tx] or a [*sql.Tx], which the caller
-// commits. It returns [ErrNotInTransaction] for a pool or a connection. After
+// sqlTx is a *sql.Tx, or what wraps one, such as GORM's with PrepareStmt. Of database/sql only a transaction has
+// StmtContext and Commit.
+type sqlTx interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt
+	Commit() error
+}
+
+// Enqueue records the intent in tx, which the caller commits: a [pgx.Tx], a [*sql.Tx],
+// or a type that wraps one with its methods. It returns [ErrNotInTransaction] for a pool or a connection. After
 // another error than that or an offline [ErrInvalid] the transaction is aborted.
 func Enqueue(ctx context.Context, tx any, intent Intent) (Recorded, error) {
 	arguments, err := intent.arguments()
 	if err != nil {
 		return Recorded{}, err
 	}
-	var row interface{ Scan(...any) error }
+	var recorded Recorded
+	into := []any{&recorded.ID, &recorded.Created, &recorded.Status, &recorded.Key}
 	switch tx := tx.(type) {
 	case pgx.Tx:
-		row = tx.QueryRow(ctx, enqueue, arguments...)
-	case *sql.Tx:
-		row = tx.QueryRowContext(ctx, enqueue, arguments...)
+		err = tx.QueryRow(ctx, enqueue, arguments...).Scan(into...)
+	case sqlTx:
+		err = only(ctx, tx, arguments, into)
 	default:
 		return Recorded{}, fmt.Errorf("%w: a %T is neither a pgx.Tx nor a *sql.Tx", ErrNotInTransaction, tx)
 	}
-	var recorded Recorded
-	if err := row.Scan(&recorded.ID, &recorded.Created, &recorded.Status, &recorded.Key); err != nil {
+	if err != nil {
 		return Recorded{}, refusal(err)
 	}
 	return recorded, nil
+}
+
+// only scans the one row. The QueryRowContext of GORM's wrapper would give no error, but a row that panics.
+func only(ctx context.Context, tx sqlTx, arguments, into []any) error {
+	rows, err := tx.QueryContext(ctx, enqueue, arguments...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	if rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+	}
+	return errors.Join(rows.Err(), rows.Close())
 }
 
 const (

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"io"
@@ -29,6 +30,7 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
 
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/internal/throwaway"
@@ -117,18 +119,22 @@ func ways(t *testing.T, db *pgxpool.Pool) map[string]act {
 			})
 			return recorded, err
 		},
-		"GORM": func(intent producer.Intent, then func() error) (recorded producer.Recorded, err error) {
-			err = orm.Transaction(func(tx *gorm.DB) error {
-				if err := tx.Exec(state).Error; err != nil {
-					return err
-				}
-				if recorded, err = producer.Enqueue(ctx, tx.Statement.ConnPool, intent); err != nil {
-					return err
-				}
-				return then()
-			})
-			return recorded, err
-		},
+		"GORM": gormly(ctx, orm), "GORM with PrepareStmt": gormly(ctx, orm.Session(&gorm.Session{PrepareStmt: true})),
+	}
+}
+
+func gormly(ctx context.Context, orm *gorm.DB) act {
+	return func(intent producer.Intent, then func() error) (recorded producer.Recorded, err error) {
+		err = orm.Transaction(func(tx *gorm.DB) error {
+			if err := tx.Exec(state).Error; err != nil {
+				return err
+			}
+			if recorded, err = producer.Enqueue(ctx, tx.Statement.ConnPool, intent); err != nil {
+				return err
+			}
+			return then()
+		})
+		return recorded, err
 	}
 }
 
@@ -188,30 +194,52 @@ func TestEveryTransactionCommitsTheIntentOnceWithTheState(t *testing.T) {
 func TestATransactionWhoseAnswerToCommitWasLostCanBeRunAgain(t *testing.T) {
 	t.Parallel()
 	db := prepared(t)
-	enqueue := func(url string) (recorded producer.Recorded) {
-		conn, err := pgx.Connect(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
+	for name, begin := range map[string]func(url string) (tx any, commit func() error){
+		"pgx": func(url string) (any, func() error) {
+			conn, err := pgx.Connect(t.Context(), url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
+			tx, err := conn.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tx, func() error { return tx.Commit(t.Context()) }
+		},
+		"database/sql": func(url string) (any, func() error) {
+			standard, err := sql.Open("pgx", url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { standard.Close() })
+			tx, err := standard.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tx, tx.Commit
+		},
+	} {
+		intent := charge
+		intent.Run = name
+		enqueue := func(url string) producer.Recorded {
+			tx, commit := begin(url)
+			recorded, err := producer.Enqueue(t.Context(), tx, intent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := commit(); (err != nil) != recorded.Created {
+				t.Fatalf("%s: the commit of %+v has the error %v", name, recorded, err)
+			}
+			return recorded
 		}
-		defer conn.Close(t.Context())
-		tx, err := conn.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		first := enqueue(losingCommits(t, db.Config().ConnConfig))
+		if again := enqueue(db.Config().ConnString()); again.ID != first.ID {
+			t.Errorf("%s: first %+v, again %+v", name, first, again)
 		}
-		if recorded, err = producer.Enqueue(t.Context(), tx, charge); err != nil {
-			t.Fatal(err)
+		if intents := drainertest.Value[int](t, db, `SELECT count(*)::int FROM outbox.intent WHERE agent_run_id = $1`, name); intents != 1 {
+			t.Errorf("%s: there are %d intents", name, intents)
 		}
-		if err := tx.Commit(t.Context()); (err != nil) != recorded.Created {
-			t.Fatalf("the commit of %+v has the error %v", recorded, err)
-		}
-		return recorded
-	}
-	first := enqueue(losingCommits(t, db.Config().ConnConfig))
-	if again := enqueue(db.Config().ConnString()); again.ID != first.ID {
-		t.Errorf("first %+v, again %+v", first, again)
-	}
-	if intents := drainertest.Value[int](t, db, `SELECT count(*)::int FROM outbox.intent`); intents != 1 {
-		t.Errorf("there are %d intents", intents)
 	}
 }
 
@@ -263,12 +291,72 @@ func pass(to io.Writer, from io.Reader, may func([]byte) bool) {
 	}
 }
 
+// The others are raised by a trigger of this database, in every transaction.
+func TestTheServersOwnRefusalsHaveTheirErrors(t *testing.T) {
+	t.Parallel()
+	db := prepared(t)
+	url := db.Config().ConnString()
+	role := "acme_" + drainertest.Value[string](t, db, `SELECT current_database()`)
+	drainertest.Exec(t, db, `CREATE ROLE `+role+` NOLOGIN`)
+	t.Cleanup(func() { drainertest.Exec(t, drainertest.Connect(t, url), `DROP ROLE `+role) })
+	drainertest.Exec(t, db, `INSERT INTO outbox.tenant (name, role, max_due) VALUES ('acme', $1, 1)`, role)
+	drainertest.Exec(t, db, `INSERT INTO outbox.tool (name) VALUES ('p/pay')`)
+	drainertest.Exec(t, db, `SELECT outbox.enqueue('taken', 's', 'p/pay', 'b', '{}')`)
+	acme := drainertest.Connect(t, drainertest.Login(t, url, "outbox_agent", role))
+	drainertest.Exec(t, acme, `SELECT outbox.enqueue('first', 's', 'p/pay', 'b', '{}')`)
+	for want, c := range map[error]struct {
+		login           *pgxpool.Pool
+		run, tool, hint string
+	}{
+		producer.ErrOtherTenant:  {acme, "taken", "p/pay", "begin yours with your tenant's name"},
+		producer.ErrLimitReached: {acme, "second", "p/pay", "Try again in "},
+		producer.ErrUnknownTool:  {db, "second", "p/pya", `Did you mean "p/pay"?`},
+	} {
+		var refused *producer.Refused
+		intent := producer.Intent{Run: c.run, Step: "s", Tool: c.tool, Scope: "b", Payload: map[string]any{}}
+		if _, err := producer.Enqueue(t.Context(), drainertest.Begin(t, c.login), intent); !errors.Is(err, want) ||
+			!errors.As(err, &refused) || !strings.Contains(refused.Hint, c.hint) {
+			t.Errorf("got %v, want %v with the hint %q", err, want, c.hint)
+		}
+	}
+}
+
+// With PrepareStmt GORM's statement fails as it is prepared.
+func TestATransactionThatGORMAbortedIsNamed(t *testing.T) {
+	t.Parallel()
+	standard := stdlib.OpenDBFromPool(prepared(t))
+	defer standard.Close()
+	for _, prepares := range []bool{false, true} {
+		orm, err := gorm.Open(postgres.New(postgres.Config{Conn: standard}), &gorm.Config{PrepareStmt: prepares, Logger: logger.Discard})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx := orm.Begin()
+		if tx.Exec(`SELECT 1/0`).Error == nil {
+			t.Fatal("a division by zero is no error")
+		}
+		if _, err := producer.Enqueue(t.Context(), tx.Statement.ConnPool, charge); !errors.Is(err, producer.ErrTransactionAborted) {
+			t.Errorf("PrepareStmt %v: %v", prepares, err)
+		}
+		tx.Rollback()
+	}
+}
+
 func TestAPoolIsNoTransaction(t *testing.T) {
 	t.Parallel()
 	db := prepared(t)
 	standard := stdlib.OpenDBFromPool(db)
 	defer standard.Close()
-	for _, mistaken := range []any{db, standard} {
+	conn, err := standard.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	orm, err := gorm.Open(postgres.New(postgres.Config{Conn: standard}), &gorm.Config{PrepareStmt: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mistaken := range []any{db, standard, conn, orm, orm.Statement.ConnPool} {
 		if _, err := producer.Enqueue(t.Context(), mistaken, charge); !errors.Is(err, producer.ErrNotInTransaction) {
 			t.Errorf("%T: %v", mistaken, err)
 		}

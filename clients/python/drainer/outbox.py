@@ -102,9 +102,10 @@ class Outbox:
         self, database: str | Callable[[], Any], intent: Intent | int, *, timeout: float = 30.0
     ) -> results.Completed | results.Pending:
         """The same as wait, for asynchronous programs."""
-        waiting = results.begin(database, *_identity(intent))
+        awaited: asyncio.Future[results.Completed | results.Pending] = asyncio.get_running_loop().create_future()
+        waiting = results.begin(database, *_identity(intent), awaited=awaited)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(waiting.future), timeout)
+            return await asyncio.wait_for(awaited, timeout)
         except (asyncio.TimeoutError, TimeoutError):
             return waiting.pending()
         finally:

@@ -8,6 +8,7 @@ import contextlib
 import gc
 import json
 import logging
+import math
 import os
 import re
 import selectors
@@ -23,7 +24,7 @@ from .connections import misuse, plain_cursor
 from .errors import SENTENCES, SETTLED, DrainerError, NotCommitted
 
 QUICKEST, SLOWEST = 0.05, 0.25  # seconds between two looks, unless a notification comes
-BREATH = 0.005  # seconds between two looks, however many notifications come
+BREATH = 0.005  # seconds from one look to the next, however many notifications come
 IDLE = 5.0  # seconds until a connection that serves no wait is closed
 BATCH = 1000  # intents that one statement asks for
 STUCK = 10.0  # seconds until a statement is given up with its connection, so that it does not stop all waits
@@ -107,9 +108,13 @@ class Waiting:
 
     waiter: Waiter
 
-    def __init__(self, database: str | Callable[[], Any], intent_id: int, xid: str | None, created: bool) -> None:
+    def __init__(
+        self, database: str | Callable[[], Any], intent_id: int, xid: str | None, created: bool,
+        awaited: asyncio.Future[Completed | Pending] | None = None,
+    ) -> None:
         self.database = database
         self.future: concurrent.futures.Future[Completed | Pending] = concurrent.futures.Future()
+        self.awaited = awaited  # by an asynchronous caller, in place of future
         self.intent_id = intent_id
         self.xid = xid
         self.committed = False  # but not seen yet
@@ -123,23 +128,38 @@ class Waiting:
         self.forgotten = True
         self.waiter.remove(self)
 
-    def settle(self, status: str, provider_ref: str | None, response: str | None, error: str | None) -> None:
+    def settled(self, status: str, provider_ref: str | None, response: str | None, error: str | None) -> Completed | DrainerError:
         answer = None if response is None else _parsed(response)
         if status in SETTLED:
-            self._end(SETTLED[status](self.intent_id, status, provider_ref, answer, error))
-        else:
-            self._end(Completed(self.intent_id, provider_ref, answer))
+            return SETTLED[status](self.intent_id, status, provider_ref, answer, error)
+        return Completed(self.intent_id, provider_ref, answer)
 
-    def fail(self, error: DrainerError) -> None:
-        self._end(error)
 
-    def _end(self, outcome: Completed | DrainerError) -> None:
-        if self.future.done() or not self.future.set_running_or_notify_cancel():
-            return
-        if isinstance(outcome, Completed):
-            self.future.set_result(outcome)
+def _tell(outcomes: dict[Waiting, Completed | DrainerError]) -> None:
+    """Ends these waits. Each event loop is woken once, because it takes the interpreter from this thread each time."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Completed | Pending], Completed | DrainerError]]] = {}
+    for waiting, outcome in outcomes.items():
+        if waiting.awaited is None:
+            _end(waiting.future, outcome)
         else:
-            self.future.set_exception(outcome)
+            loops.setdefault(waiting.awaited.get_loop(), []).append((waiting.awaited, outcome))
+    for loop, ended in loops.items():
+        with contextlib.suppress(RuntimeError):  # it was closed, and its waits with it
+            loop.call_soon_threadsafe(_end_all, ended)
+
+
+def _end_all(ended: list[tuple[asyncio.Future[Completed | Pending], Completed | DrainerError]]) -> None:
+    for awaited, outcome in ended:
+        _end(awaited, outcome)
+
+
+def _end(future: asyncio.Future[Completed | Pending] | concurrent.futures.Future[Completed | Pending], outcome: Completed | DrainerError) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Completed):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
 
 
 def _parsed(response: str) -> Any:
@@ -199,7 +219,8 @@ class Waiter:
                 began = time.monotonic()
                 self._look(link, waits)
                 is_out = False
-                time.sleep(max(BREATH, time.monotonic() - began))
+                took = time.monotonic() - began
+                time.sleep(max(BREATH - took, took / 4))  # so that many waits leave the database a fifth of the time
                 pause = QUICKEST if self._has_news(link, pause) else min(2 * pause, SLOWEST)
             except _Elsewhere:
                 self._part(waits)
@@ -245,19 +266,19 @@ class Waiter:
             batch = waits[start : start + BATCH]
             numbers = "{" + ",".join(str(n) for n in sorted({w.intent_id for w in batch})) + "}"
             rows = {row[0]: row for row in link.ask(_SETTLED, numbers)}
+            outcomes: dict[Waiting, Completed | DrainerError] = {}
             for waiting in batch:
                 row = rows.get(waiting.intent_id)
                 if row is None:  # it has not settled
                     if waiting.may_be_open:
                         waiting.may_be_open = False
                         if self._state(link, waiting) == "in progress":
-                            self._refuse(waiting, _STILL_OPEN)
-                    continue
-                if row[1] is None:
-                    self._look_for_transaction(link, waiting)
-                    continue
-                waiting.settle(*row[1:])
-                self.remove(waiting)
+                            outcomes[waiting] = _not_committed(waiting, _STILL_OPEN)
+                elif row[1] is not None:
+                    outcomes[waiting] = waiting.settled(*row[1:])
+                elif reason := self._why_missing(link, waiting):
+                    outcomes[waiting] = _not_committed(waiting, reason)
+            self._end(outcomes)
 
     def _state(self, link: _Link, waiting: Waiting) -> str | None:
         """Of the transaction that enqueued."""
@@ -270,33 +291,37 @@ class Waiter:
                     raise
         return None
 
-    def _look_for_transaction(self, link: _Link, waiting: Waiting) -> None:
+    def _why_missing(self, link: _Link, waiting: Waiting) -> str | None:
         state = self._state(link, waiting)
         if state == "committed" and not waiting.committed:
             waiting.committed = True  # in the moment between the two questions
-            return
-        reason = "it is not there: it was never committed, or this login may not see it"
+            return None
         if state == "in progress":
-            reason = _STILL_OPEN
-        elif state == "aborted":
-            reason = "the transaction that enqueued it was rolled back; nothing will happen"
-        self._refuse(waiting, reason)
+            return _STILL_OPEN
+        if state == "aborted":
+            return "the transaction that enqueued it was rolled back; nothing will happen"
+        return "it is not there: it was never committed, or this login may not see it"
 
-    def _refuse(self, waiting: Waiting, reason: str) -> None:
-        waiting.fail(NotCommitted(f"intent {waiting.intent_id}: {reason}"))
-        self.remove(waiting)
+    def _end(self, outcomes: dict[Waiting, Completed | DrainerError]) -> None:
+        with self._changed:
+            self._waits.difference_update(outcomes)
+        _tell(outcomes)
 
     def _fail(self, waits: list[Waiting], error: BaseException) -> None:
         try:
             text = str(error) if isinstance(error, DrainerError) else f"the database cannot be asked for results: {type(error).__name__}: {error}"
         except Exception:  # of an error that cannot tell itself: it must not end the thread
             text = f"the database cannot be asked for results: {type(error).__name__}"
+        outcomes: dict[Waiting, Completed | DrainerError] = {}
         for waiting in waits:
             # A new one each: every caller raises its own. A StopIteration could not be raised by an asynchronous one at all.
-            told = misuse(error) or DrainerError(text)
+            outcomes[waiting] = told = misuse(error) or DrainerError(text)
             told.__cause__ = error
-            waiting.fail(told)
-            self.remove(waiting)
+        self._end(outcomes)
+
+
+def _not_committed(waiting: Waiting, reason: str) -> NotCommitted:
+    return NotCommitted(f"intent {waiting.intent_id}: {reason}")
 
 
 _waiters: dict[str | Callable[[], Any], Waiter] = {}
@@ -313,8 +338,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def begin(database: str | Callable[[], Any], intent_id: int, xid: str | None, created: bool = True) -> Waiting:
-    waiting = Waiting(database, intent_id, xid, created)
+def begin(
+    database: str | Callable[[], Any], intent_id: int, xid: str | None, created: bool = True,
+    awaited: asyncio.Future[Completed | Pending] | None = None,
+) -> Waiting:
+    waiting = Waiting(database, intent_id, xid, created, awaited)
     with _waiters_lock:
         _join(database, waiting)
     return waiting
@@ -417,16 +445,28 @@ def _dbapi(connection: Any, place: object = None) -> _Link:
     # The drivers have no limit for a server that is there and says nothing; a pooler would give one of the server's to others.
     wire = socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
 
+    deadline = math.inf
+    closed = threading.Event()
+
+    def cut_what_is_stuck() -> None:
+        while not closed.wait(STUCK / 4):
+            if time.monotonic() > deadline:
+                _cut(wire)
+
+    # One thread for all statements, because starting one for each takes longer than a statement.
+    watch = threading.Thread(target=cut_what_is_stuck, name="drainer-watch", daemon=True)
+
     @contextlib.contextmanager
     def watched() -> Iterator[Any]:
-        watch = threading.Timer(STUCK, _cut, (wire,))
-        watch.daemon = True
-        watch.start()
+        nonlocal deadline
+        if not watch.is_alive():
+            watch.start()
+        deadline = time.monotonic() + STUCK
         try:
             with plain_cursor(connection) as cursor:
                 yield cursor
         finally:
-            watch.cancel()
+            deadline = math.inf
 
     def ask(statement: str, value: str) -> Sequence[Any]:
         with watched() as cursor:
@@ -456,6 +496,7 @@ def _dbapi(connection: Any, place: object = None) -> _Link:
                 cursor.execute(statement)
 
     def close() -> None:
+        closed.set()
         wire.close()
         connection.close()
 

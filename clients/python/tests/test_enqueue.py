@@ -5,6 +5,7 @@ import functools
 import inspect
 import unittest
 from decimal import Decimal
+from unittest import mock
 
 import world
 from drainer import (
@@ -156,6 +157,27 @@ class Enqueuing:
 
 for agent in world.AGENTS:
     globals()[f"Test{agent.__name__}"] = type(f"Test{agent.__name__}", (Enqueuing, world.Database), {"kind": agent})
+
+
+class TestTheServersOwnRefusals(world.Database):
+    """The others are raised by a trigger of this database, on every driver."""
+
+    def test_each_has_its_error_and_says_what_to_do(self):
+        if lacking := world.missing(world.Psycopg2.needs):
+            self.skipTest(f"{lacking} is not installed")
+        agent = world.Psycopg2(self.run_id)
+        agent.act()
+        with self.assertRaises(UnknownTool) as unknown:
+            agent.act(tool="ok/atc")
+        self.assertIn('Did you mean "ok/act"?', unknown.exception.hint)
+        with mock.patch.object(world, "AGENT", world.TENANT):
+            with self.assertRaises(OtherTenant) as taken:
+                agent.act()
+            self.assertIn("begin yours with your tenant's name", taken.exception.hint)
+            agent.act(run="acme")
+            with self.assertRaises(LimitReached) as reached:
+                agent.act(run="acme", step="again")
+            self.assertRegex(reached.exception.hint, "Try again in [0-9]+ s")
 
 
 class TestWhatAnORMAborts(world.Database):

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from drainer import Outbox  # noqa: E402
 
 AGENT = os.environ.get("DRAINER_TEST_AGENT", "")  # a login that is an outbox_agent and no more
+TENANT = os.environ.get("DRAINER_TEST_TENANT", "")  # another agent's, of a tenant that may have one intent due
 POOLER = os.environ.get("DRAINER_TEST_POOLER", "")  # that login's way through a pooler of one session, if there is one
 ADMIN = os.environ.get("DRAINER_TEST_ADMIN", "")
 STATE = "INSERT INTO agent_state (run) VALUES ({})"
@@ -343,6 +344,21 @@ class SQLAlchemyAsyncSession(Async):
         await self.box.enqueue(self.engine(), **self.asked())
 
 
+class SQLAlchemyAsyncConnection(SQLAlchemyAsyncSession):
+    async def aact(self, inside, **changed):
+        from sqlalchemy import text
+
+        async with self.engine().begin() as connection:
+            await connection.execute(text(STATE.format(":run")), {"run": self.run_id})
+            intent = await self.box.enqueue(connection, **self.asked(**changed))
+            await asyncio.to_thread(inside, intent)
+        return intent
+
+    async def awithout_transaction(self):
+        async with self.engine(isolation_level="AUTOCOMMIT").connect() as connection:
+            await self.box.enqueue(connection, **self.asked())
+
+
 class SQLAlchemyAsyncSessionOverPsycopg(SQLAlchemyAsyncSession):
     dialect = "psycopg"
     needs = ("sqlalchemy.dialects.postgresql.psycopg", "psycopg", "greenlet")
@@ -387,7 +403,7 @@ class Django(Agent):
 
 AGENTS = [
     Psycopg, PsycopgAsync, Psycopg2, Asyncpg, AsyncpgPooled, SQLAlchemyConnection, SQLAlchemySession,
-    SQLAlchemySessionOverPsycopg, SQLAlchemyAsyncSession, SQLAlchemyAsyncSessionOverPsycopg, Django,
+    SQLAlchemySessionOverPsycopg, SQLAlchemyAsyncSession, SQLAlchemyAsyncConnection, SQLAlchemyAsyncSessionOverPsycopg, Django,
 ]
 
 
@@ -396,5 +412,7 @@ def missing(needs):
         try:
             importlib.import_module(module)
         except ImportError:
+            if os.environ.get("CLIENTS_STRICT") and "." not in module:  # a part of SQLAlchemy depends on its version
+                raise AssertionError(f"{module} is not installed, and CLIENTS_STRICT is set") from None
             return module
     return None

@@ -503,6 +503,20 @@ test("a client that breaks in a transaction ends no program", options, async () 
   }
 });
 
+// The others are raised by a trigger of this database, through every adapter.
+test("the server's own refusals have their errors and say what to do", options, async () => {
+  const run = randomUUID();
+  const act = (url, changed) => connected(url, (client) => begun(fromPg)(client, (database) => enqueue(database, intent(run, changed))));
+  const { DRAINER_TEST_AGENT: ours, DRAINER_TEST_TENANT: tenants } = process.env;
+  const refused = (url, changed, kind, hint) =>
+    assert.rejects(act(url, changed), (error) => error instanceof kind && hint.test(error.hint) || assert.fail(error));
+  await act(ours);
+  await refused(ours, { tool: "ok/atc" }, esm.UnknownTool, /Did you mean "ok\/act"\?/);
+  await refused(tenants, {}, esm.OtherTenant, /begin yours with your tenant's name/);
+  await act(tenants, { run: "acme" });
+  await refused(tenants, { run: "acme", step: "again" }, esm.LimitReached, /Try again in \d+ s/);
+});
+
 test("a transaction whose answer to COMMIT was lost can be run again", options, async () => {
   const at = new URL(process.env.DRAINER_TEST_AGENT);
   const cutting = createServer((client) => { // cuts the connection in place of the answer
