@@ -45,9 +45,9 @@ const (
 	// seconds, and a pass that ends before that has moved nothing.
 	patience    = lease / 12
 	connections = 2
-	// lookInterval is how often River has some process pass over the sagas. It shows that passes come
-	// round, and moves sagas beside sweeps that hang.
-	lookInterval = 10 * time.Second
+	// lookInterval is how often River has some process move sagas, and looks how many at most. It shows that
+	// passes come round, and moves sagas where the sweeps of other processes hang.
+	lookInterval, looks = 10 * time.Second, 20
 	// unknownDelay leaves a saga to a process that knows its tool.
 	unknownDelay = 2 * time.Second
 )
@@ -190,14 +190,29 @@ type lookWorker struct {
 }
 
 // errLook is all that River's table keeps of a failure, whose own text may repeat a payload.
-var errLook = errors.New("the pass over sagas failed; see the log of a drainer")
+var errLook = errors.New("sagas could not be looked at; see the log of a drainer")
 
-// Work makes one pass. What fails it fails the sweeps too, which log it.
+// Work moves a few sagas, each by a pass of its own. A saga that fails its pass is no sign that passes do not come round: it
+// is logged, and shows by its age. The look keeps the sweeps of its process waiting no longer than one of them would, and
+// waits for none that has a saga apart.
 func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
-	w.saga.apart.RLock()
-	defer w.saga.apart.RUnlock()
-	if _, err := w.saga.pass(ctx, batch, nil, false); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, lease*3/4)
+	defer cancel()
+	if !w.saga.apart.TryRLock() {
 		return errLook
+	}
+	defer w.saga.apart.RUnlock()
+	for range looks {
+		found, err := w.saga.pass(ctx, 1, nil, false)
+		if err != nil {
+			w.saga.log.Warn("cannot move sagas now; the next look will", "error", err)
+		}
+		switch {
+		case ctx.Err() != nil, found == 0 && err != nil:
+			return errLook
+		case found == 0:
+			return nil
+		}
 	}
 	return nil
 }

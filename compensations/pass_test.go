@@ -983,13 +983,13 @@ func TestAPassThatFailsChangesNothingAndIsMadeAgain(t *testing.T) {
 	}
 }
 
-// Sweeps of all processes may hang. A pass that fails is none that came round.
+// Sweeps of all processes may hang. A look that could take no saga is none that ended well.
 func TestRiverPassesOverSagasWhereNoSweepDoes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	step := w.completed("shop/order", 1)[0]
 	w.rejected()
-	w.exec(`ALTER FUNCTION outbox.hold RENAME TO away`)
+	w.exec(`ALTER TABLE outbox.saga RENAME cause TO away`)
 	pool, err := jobs.OpenPool(t.Context(), pgpool.At(w.url))
 	if err != nil {
 		t.Fatal(err)
@@ -1006,7 +1006,7 @@ func TestRiverPassesOverSagasWhereNoSweepDoes(t *testing.T) {
 	if count := stored[int](w, `SELECT count(*) FROM outbox.river_job WHERE kind = 'saga_look' AND state = 'completed'`); count > 0 {
 		t.Errorf("%d looks ended well, and no pass did", count)
 	}
-	w.exec(`ALTER FUNCTION outbox.away RENAME TO hold`)
+	w.exec(`ALTER TABLE outbox.saga RENAME away TO cause`)
 	w.await("the step is being undone", `SELECT count(*) FROM outbox.intent WHERE compensates = $1`, step)
 	w.await("a look ended well", `SELECT count(*) FROM outbox.river_job WHERE kind = 'saga_look' AND state = 'completed'`)
 	stop()

@@ -14,12 +14,12 @@ package producer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -70,7 +70,7 @@ type sqlTx interface {
 }
 
 // Enqueue records the intent in tx, which the caller commits: a [pgx.Tx], a [*sql.Tx],
-// or a type that wraps one with its methods. It returns [ErrNotInTransaction] for a pool or a connection. After
+// or a type that wraps one and passes on its statements as they are, as GORM's does and Bun's does not. It returns [ErrNotInTransaction] for a pool or a connection. After
 // another error than that or an offline [ErrInvalid] the transaction is aborted.
 func Enqueue(ctx context.Context, tx any, intent Intent) (Recorded, error) {
 	arguments, err := intent.arguments()
@@ -100,12 +100,13 @@ func only(ctx context.Context, tx sqlTx, arguments, into []any) error {
 		return err
 	}
 	defer rows.Close()
-	if rows.Next() {
-		if err := rows.Scan(into...); err != nil {
-			return err
-		}
+	if !rows.Next() {
+		return cmp.Or(rows.Err(), sql.ErrNoRows)
 	}
-	return errors.Join(rows.Err(), rows.Close())
+	if err := rows.Scan(into...); err != nil {
+		return err
+	}
+	return rows.Close()
 }
 
 const (

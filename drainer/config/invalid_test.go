@@ -102,6 +102,7 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 		}},
 		"bad duration":      {"version: 1\nworker: {heartbeat: 3}\n", []string{"2:21: worker.heartbeat: " + duration.Hint}},
 		"no heartbeat":      {"version: 1\nworker: {heartbeat: 0s}\n", []string{"2:21: worker.heartbeat: must be longer than 0"}},
+		"rare heartbeat":    {"version: 1\nworker: {heartbeat: 31s, lease: 2m}\n", []string{"2:21: worker.heartbeat: must be at most 30s: people are to see within a minute whether a worker lives"}},
 		"short lease":       {"version: 1\nworker: {lease: 8s}\n", []string{"2:17: worker.lease: must be at least three times heartbeat, so that one late heartbeat is not death"}},
 		"slow heartbeat":    {"version: 1\nworker: {heartbeat: 6s}\n", []string{"2:1: worker.lease: must be at least three times heartbeat, so that one late heartbeat is not death"}},
 		"listen on nothing": {"version: 1\nserver: {listen: localhost}\n", []string{"2:18: server.listen: want host:port or :port, such as :9464"}},

@@ -241,7 +241,7 @@ type databaseBlock struct {
 
 // Worker sets the heartbeats, the lease and the end of one process.
 type Worker struct {
-	Heartbeat       time.Duration `yaml:"heartbeat" jsonschema:"default=3s" jsonschema_description:"Time between two heartbeats."`
+	Heartbeat       time.Duration `yaml:"heartbeat" jsonschema:"default=3s" jsonschema_description:"Time between two heartbeats, at most 30s."`
 	Lease           time.Duration `yaml:"lease" jsonschema:"default=15s" jsonschema_description:"After this long without a heartbeat, the others declare a worker dead. It stops sending after two thirds of it. At least three times heartbeat."`
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" jsonschema:"default=25s" jsonschema_description:"Time for requests in flight to finish after SIGTERM. The supervisor's SIGKILL must come later."`
 }

@@ -107,11 +107,16 @@ func CheckTraceURL(text string) error {
 	return nil
 }
 
+const maxHeartbeat = 30 * time.Second
+
 // checkWorker leaves room for one lost heartbeat: a worker stops sending at two thirds of
 // its lease.
 func (r *reader) checkWorker(block Worker) {
 	at := path{"worker"}
 	r.checkPositive(at.child("heartbeat"), block.Heartbeat)
+	if block.Heartbeat > maxHeartbeat {
+		r.reject(at.child("heartbeat"), "must be at most %s: people are to see within a minute whether a worker lives", maxHeartbeat)
+	}
 	r.checkPositive(at.child("shutdown_timeout"), block.ShutdownTimeout)
 	if block.Lease/3 < block.Heartbeat {
 		r.reject(at.child("lease"), "must be at least three times heartbeat, so that one late heartbeat is not death")

@@ -190,7 +190,7 @@ var faults = map[string]struct {
 	},
 	"no pass over sagas ends well": {
 		by("UPDATE outbox.worker SET started_at = now() - interval '2 hours';" + looks + "; DELETE FROM outbox.river_job WHERE kind = 'saga_look'"),
-		Warning, "jobs", "no drainer has passed over sagas for 2h", "restart one after the other",
+		Warning, "jobs", "no pass over sagas has ended well for 2h", "restart one after the other",
 	},
 	"no process drains": {
 		by("DELETE FROM outbox.worker; SELECT outbox.enqueue('r', 's', 'p/x', 'b', '{}')"),

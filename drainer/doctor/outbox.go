@@ -266,7 +266,7 @@ var outboxChecks = []check{
 				found = append(found, warning("start drainer run without --once; if it runs: "+restart, "no drainer has looked for incidents to page for %s", short(age)))
 			}
 			if age := seconds(seen.SagaSeconds); age > jobAge {
-				found = append(found, warning("start drainer run without --once; if it runs: "+restart, "no drainer has passed over sagas for %s: compensations may wait", short(age)))
+				found = append(found, warning("start drainer run without --once; if it runs: "+restart, "no pass over sagas has ended well for %s: compensations may wait", short(age)))
 			}
 			return found
 		}, lease)},

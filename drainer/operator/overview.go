@@ -88,8 +88,8 @@ func (p ProviderOverview) Why() string {
 	return ""
 }
 
-// silence is how long a worker that lives may be without a heartbeat. The database does not know the lease of workers, of
-// which four times the usual one is seldom exceeded.
+// silence is how long a worker that lives may be without a heartbeat, which it has every 30 s at least. The database does not
+// know the lease of workers.
 const silence = time.Minute
 
 // CountLimit bounds each count, so that asking stays cheap in an incident.
@@ -509,7 +509,7 @@ type Minute struct {
 	Refused   *int64    `json:"refused"`
 	Busy      *int64    `json:"busy"`
 	InDoubt   *int64    `json:"in_doubt"`
-	Oldest    *float64  `json:"oldest_due_age_seconds"`
+	Oldest    *float64  `json:"oldest_due_seconds"`
 }
 
 // Hour lists the last 60 whole minutes of a provider, or of all together if provider is empty.

@@ -403,7 +403,7 @@ func (a RunAction) preview(story *RunStory, open []standing) *RunPreview {
 	for _, step := range story.Steps {
 		p.Steps = append(p.Steps, StepPreview{step.IntentID, step.ToolName, false, step.Status, cmp.Or(a.becomes[step.Status], step.Status)})
 	}
-	if story.Truncated {
+	if story.lacksSteps {
 		p.First = len(p.Steps)
 	}
 	for _, undo := range open {
@@ -572,6 +572,7 @@ type RunStory struct {
 	Spans      []Span     `json:"spans"` // by intent and attempt
 	WaitsFor   []Wait     `json:"waits_for"`
 	Truncated  bool       `json:"truncated"` // the run has more steps or attempts than the limits
+	lacksSteps bool       // it has more steps
 }
 
 // Conceal takes out what providers answered.
@@ -604,7 +605,7 @@ func (c *Console) Story(ctx context.Context, agentRunID string) (*RunStory, erro
 		return nil, ErrNoRun
 	}
 	if len(intents) > storySteps {
-		intents, story.Truncated = intents[:storySteps], true
+		intents, story.Truncated, story.lacksSteps = intents[:storySteps], true, true
 	}
 	ids := make([]int64, len(intents))
 	for i, intent := range intents {

@@ -108,8 +108,8 @@ BEGIN
     FOR i IN 1..intents LOOP
       due := nextval((counter || 'rate')::regclass) % (1 << 24);
     END LOOP;
-    IF due > t.max_rate THEN
-      PERFORM outbox.refuse_more(t.name, due, 'intents in this second', t.max_rate, 1000 - now_ms % 1000);
+    IF greatest(due, intents) > t.max_rate THEN
+      PERFORM outbox.refuse_more(t.name, greatest(due, intents), 'intents in this second', t.max_rate, 1000 - now_ms % 1000);
     END IF;
   END IF;
   IF num_nonnulls(t.max_due, t.max_bytes) = 0 THEN

@@ -266,19 +266,20 @@ class Waiter:
             batch = waits[start : start + BATCH]
             numbers = "{" + ",".join(str(n) for n in sorted({w.intent_id for w in batch})) + "}"
             rows = {row[0]: row for row in link.ask(_SETTLED, numbers)}
-            outcomes: dict[Waiting, Completed | DrainerError] = {}
+            settled = {w: rows[w.intent_id] for w in batch if w.intent_id in rows and rows[w.intent_id][1] is not None}
+            self._end({waiting: waiting.settled(*row[1:]) for waiting, row in settled.items()})
             for waiting in batch:
-                row = rows.get(waiting.intent_id)
-                if row is None:  # it has not settled
-                    if waiting.may_be_open:
-                        waiting.may_be_open = False
-                        if self._state(link, waiting) == "in progress":
-                            outcomes[waiting] = _not_committed(waiting, _STILL_OPEN)
-                elif row[1] is not None:
-                    outcomes[waiting] = waiting.settled(*row[1:])
-                elif reason := self._why_missing(link, waiting):
-                    outcomes[waiting] = _not_committed(waiting, reason)
-            self._end(outcomes)
+                if waiting in settled:
+                    continue
+                reason = None
+                if waiting.intent_id in rows:
+                    reason = self._why_missing(link, waiting)
+                elif waiting.may_be_open:
+                    waiting.may_be_open = False
+                    if self._state(link, waiting) == "in progress":
+                        reason = _STILL_OPEN
+                if reason:
+                    self._end({waiting: _not_committed(waiting, reason)})
 
     def _state(self, link: _Link, waiting: Waiting) -> str | None:
         """Of the transaction that enqueued."""
