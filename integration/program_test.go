@@ -381,8 +381,9 @@ func TestADaemonServesTheConsoleBesideItsWork(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
 	daemons, operators := drainertest.Login(t, rig.URL, "outbox_drainer"), drainertest.Login(t, rig.URL, "outbox_operator")
+	viewers := drainertest.Login(t, rig.URL, "outbox_auditor")
 	folder, token := t.TempDir(), strings.Repeat("a", 40)
-	for name, text := range map[string]string{"url": operators, "people": "alice operator " + token + "\n"} {
+	for name, text := range map[string]string{"url": operators, "viewer": viewers, "people": "alice operator " + token + "\n"} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -432,11 +433,23 @@ func TestADaemonServesTheConsoleBesideItsWork(t *testing.T) {
 	}
 	daemon.Terminate()
 
-	daemon, ask = start(fmt.Sprintf(", database_file: %[1]s/url, tokens: %[1]s/people", folder))
+	daemon, ask = start(fmt.Sprintf(", database_file: %[1]s/url, viewer_database_file: %[1]s/viewer, tokens: %[1]s/people", folder))
 	if code, _ := ask("/", nil); code != http.StatusUnauthorized {
 		t.Errorf("a reader without a token gets %d", code)
 	}
 	ask("/login", url.Values{"token": {token}})
+	if code, _ := ask("/runs", nil); code != http.StatusOK {
+		t.Errorf("the runs answer %d", code)
+	}
+	for login, pages := range map[string]int{viewers: 1, operators: 0} {
+		at, err := url.Parse(login)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if count := rig.Count(`SELECT count(*) FROM pg_stat_activity WHERE usename = $1`, at.User.Username()); (count > 0) != (pages > 0) {
+			t.Errorf("%d connections are of %s", count, at.User.Username())
+		}
+	}
 	if code, text := ask("/providers/pause", pause); code != http.StatusOK || !strings.Contains(text, "1 changed") {
 		t.Errorf("an operator cannot pause a provider: %d\n%s", code, text)
 	}
@@ -455,7 +468,12 @@ func TestAConsoleThatCannotBeServedStopsTheDaemonAtItsStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
+	mighty := filepath.Join(t.TempDir(), "url")
+	if err := os.WriteFile(mighty, []byte(drainertest.Login(t, rig.URL, "outbox_operator")), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for block, says := range map[string]string{
+		fmt.Sprintf(`listen: "127.0.0.1:0", viewer_database_file: %q`, mighty): "console.viewer_database_file: this login can change the outbox",
 		`listen: ":9465"`:                                          "console.listen: is open to other machines",
 		fmt.Sprintf("listen: %q", taken.Addr()):                    "console.listen: ",
 		`listen: "127.0.0.1:0", tokens: /nope/people`:              "console.tokens: open /nope/people",

@@ -257,6 +257,7 @@ type Server struct {
 type Console struct {
 	Listen       string      `yaml:"listen" jsonschema_description:"host:port, such as 127.0.0.1:9465. An address that other machines reach needs tokens, oidc or trust_proxy."`
 	DatabaseFile string      `yaml:"database_file" jsonschema_description:"A file with the URL of a login of the role outbox_operator, read at each connect. Default: the daemon's login, which shows every page and can change nothing."`
+	ViewerFile   string      `yaml:"viewer_database_file" jsonschema_description:"A file with the URL of a login that can only read, with the role outbox_auditor. It reads every page; database_file's login serves changes and reveals alone. Default: that one reads, too."`
 	Tokens       string      `yaml:"tokens" jsonschema_description:"A file of people and their tokens."`
 	OIDC         ConsoleOIDC `yaml:"oidc" jsonschema_description:"People log in at an OpenID Connect issuer."`
 	TrustProxy   []string    `yaml:"trust_proxy" jsonschema_description:"Address ranges of a proxy that authenticates people."`

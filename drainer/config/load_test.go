@@ -25,6 +25,7 @@ server: {listen: "127.0.0.1:9000"}
 console:
   listen: 127.0.0.1:9465
   database_file: /run/secrets/console
+  viewer_database_file: /run/secrets/viewer
   trust_proxy: [10.0.0.0/8]
   user_header: X-User
   group_header: X-Groups
@@ -114,7 +115,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 		Worker:   Worker{Heartbeat: 2 * time.Second, Lease: 12 * time.Second, ShutdownTimeout: 20 * time.Second},
 		Server:   Server{Listen: "127.0.0.1:9000"},
 		Console: Console{
-			Listen: "127.0.0.1:9465", DatabaseFile: "/run/secrets/console", TrustProxy: []string{"10.0.0.0/8"}, UserHeader: "X-User", GroupHeader: "X-Groups",
+			Listen: "127.0.0.1:9465", DatabaseFile: "/run/secrets/console", ViewerFile: "/run/secrets/viewer", TrustProxy: []string{"10.0.0.0/8"}, UserHeader: "X-User", GroupHeader: "X-Groups",
 			Operators: "on-call", Viewers: "staff", Redact: []string{".card"}, TraceURL: "https://traces.example/{trace_id}", OIDC: ConsoleOIDC{Groups: "groups"},
 		},
 		Log:           Log{Level: "warn", Format: "text", CompletedEvery: 100},

@@ -29,7 +29,7 @@ const consoleAddress = "127.0.0.1:9465"
 type consoleSetup struct {
 	config.Console
 
-	viewers string // the URL of a login that can only read; a daemon has none
+	viewers string // the URL of a login that can only read
 	isBlock bool
 }
 
@@ -111,7 +111,7 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 	if err := checkDatabase(ctx, database); err != nil {
 		return err
 	}
-	reading, err := setup.viewerDatabase(ctx, command, database)
+	reading, err := setup.viewerDatabase(ctx, database)
 	if err != nil {
 		return err
 	}
@@ -145,11 +145,18 @@ func consoleOf(ctx context.Context, loaded *config.Config, database *pgpool.Data
 			return nil, nil, nil, fmt.Errorf("console.database_file: %w", err)
 		}
 	}
+	if file := setup.ViewerFile; file != "" {
+		setup.viewers = "${file:" + file + "}"
+	}
+	reading, err := setup.viewerDatabase(ctx, database)
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	options, err := setup.options(log)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if pages, closePools, err = consolePages(ctx, options, database, database, inForce); err != nil {
+	if pages, closePools, err = consolePages(ctx, options, database, reading, inForce); err != nil {
 		return nil, nil, nil, err
 	}
 	if listener, err = net.Listen("tcp", setup.Listen); err != nil {
@@ -291,7 +298,7 @@ func preview(ctx context.Context, loaded *config.Config, request dispatch.Reques
 }
 
 // viewerDatabase refuses a login that could change something: no page needs it.
-func (c consoleSetup) viewerDatabase(ctx context.Context, command *cobra.Command, otherwise *pgpool.Database) (*pgpool.Database, error) {
+func (c consoleSetup) viewerDatabase(ctx context.Context, otherwise *pgpool.Database) (*pgpool.Database, error) {
 	if c.viewers == "" {
 		return otherwise, nil
 	}
@@ -300,17 +307,21 @@ func (c consoleSetup) viewerDatabase(ctx context.Context, command *cobra.Command
 		login.URL, err = url.Read()
 		return login, err
 	}, nil, 0)
+	name, program := c.named("viewer-database"), "drainer console"
+	if c.isBlock {
+		name, program = name+"_file", "drainer run"
+	}
 	conn, err := connectCurrent(ctx, database)
 	if err != nil {
-		return nil, fmt.Errorf("--viewer-database: %w", err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	defer conn.Close(ctx)
 	writes, err := doctor.Writes(ctx, conn)
 	if err != nil {
-		return nil, fmt.Errorf("--viewer-database: %w", err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if len(writes) > 0 {
-		return nil, usagef(command, "--viewer-database: this login can change the outbox (%s and so on); give it the role outbox_auditor alone", writes[0])
+		return nil, usageError{fmt.Errorf("%s: this login can change the outbox (%s and so on); give it the role outbox_auditor alone", name, writes[0]), program}
 	}
 	return database, nil
 }
