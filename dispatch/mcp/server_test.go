@@ -80,7 +80,7 @@ type endpoint struct {
 }
 
 type endpointOptions struct {
-	wire     dispatchtest.Wire // plain unless told
+	wire     dispatchtest.Wire // plain if empty
 	versions []string
 	http     sdk.StreamableHTTPOptions
 }
@@ -256,21 +256,19 @@ const conformingTool = `{response: {ref: .structured.id, rules: [
 	{when: '.code == -32010', outcome: in_flight, error: busy}]}}`
 
 func TestTheAdapterConformsOverHTTP(t *testing.T) {
-	for name, options := range map[string]endpointOptions{
-		"current protocol":            stateless,
-		"sessions":                    {versions: []string{legacy}},
-		"sessions, answering in JSON": {versions: []string{legacy}, http: sdk.StreamableHTTPOptions{JSONResponse: true}},
-	} {
-		for _, wire := range dispatchtest.Wires() {
-			options.wire = wire
-			t.Run(name+" over "+string(wire), func(t *testing.T) {
-				dispatchtest.Conform(t, dispatchtest.Subject{
-					Kind:  mcp.Kind(),
-					Start: func(t *testing.T) dispatchtest.Counterpart { return endpointCounterpart(t, options) },
-				})
+	conforms := func(name string, options endpointOptions) {
+		t.Run(name, func(t *testing.T) {
+			dispatchtest.Conform(t, dispatchtest.Subject{
+				Kind:  mcp.Kind(),
+				Start: func(t *testing.T) dispatchtest.Counterpart { return endpointCounterpart(t, options) },
 			})
-		}
+		})
 	}
+	for _, wire := range dispatchtest.Wires() {
+		conforms("current protocol over "+string(wire), endpointOptions{wire: wire, http: stateless.http})
+	}
+	conforms("sessions", endpointOptions{wire: dispatchtest.Plain, versions: []string{legacy}})
+	conforms("sessions, answering in JSON", endpointOptions{wire: dispatchtest.Plain, versions: []string{legacy}, http: sdk.StreamableHTTPOptions{JSONResponse: true}})
 }
 
 func endpointCounterpart(t *testing.T, options endpointOptions) dispatchtest.Counterpart {
