@@ -93,7 +93,7 @@ func (p ProviderOverview) Why() string {
 const silence = time.Minute
 
 // CountLimit bounds each count, so that asking stays cheap in an incident.
-const CountLimit = 100_000
+const CountLimit = 10_000
 
 // Worker is a process that holds the right to claim.
 type Worker struct {
