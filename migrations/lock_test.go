@@ -11,15 +11,17 @@ import (
 
 func TestABusyTableIsTriedAgainAFewTimes(t *testing.T) {
 	t.Parallel()
-	busy := &pgconn.PgError{Code: lockNotAvailable}
 	for name, c := range map[string]struct {
+		code                string
 		failures, wantTries int
 		wantErr             bool
 	}{
-		"free at once":    {0, 1, false},
-		"free in a while": {3, 4, false},
-		"never free":      {100, lockTries, true},
+		"free at once":    {"", 0, 1, false},
+		"free in a while": {lockNotAvailable, 3, 4, false},
+		"a deadlock":      {deadlockDetected, 1, 2, false},
+		"never free":      {lockNotAvailable, 100, lockTries, true},
 	} {
+		busy := &pgconn.PgError{Code: c.code}
 		synctest.Test(t, func(t *testing.T) {
 			tries := 0
 			err := retryLocks(t.Context(), func() error {

@@ -224,6 +224,7 @@ const (
 	undefinedColumn  = "42703" // River's table before it knew of lines
 	undefinedObject  = "42704"
 	lockNotAvailable = "55P03"
+	deadlockDetected = "40P01"
 	uniqueViolation  = "23505"
 	undefinedSchema  = "3F000"
 	duplicateTable   = "42P07"

@@ -153,12 +153,12 @@ func lockHolder(ctx context.Context, pool *pgxpool.Pool) string {
 	return holder
 }
 
-// retryLocks tries again where a busy table, or a role that another database
-// dropped at the same moment, came in between.
+// retryLocks tries again where a busy table, a deadlock with a daemon, or a role that another
+// database dropped at the same moment, came in between.
 func retryLocks(ctx context.Context, change func() error) error {
 	for try := 1; ; try++ {
 		err := change()
-		if !isSQLState(err, lockNotAvailable, undefinedObject) {
+		if !isSQLState(err, lockNotAvailable, deadlockDetected, undefinedObject) {
 			return err
 		}
 		if try == lockTries {

@@ -279,6 +279,8 @@ func TestAMigrationUnderLoadLetsAgentsPass(t *testing.T) {
 
 	slow := begin(t, rig, `LOCK outbox.queue, outbox.incident IN ROW EXCLUSIVE MODE`) // as an enqueue does
 	migration := rig.Program.Command("migrate", "up")
+	var said strings.Builder
+	migration.Stderr = &said
 	if err := migration.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +292,7 @@ func TestAMigrationUnderLoadLetsAgentsPass(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := migration.Wait(); err != nil {
-		t.Fatal("the migration failed: ", err)
+		t.Fatalf("the migration failed: %v\n%s", err, said.String())
 	}
 	rig.AwaitMoreEffects(20)
 	stop()
