@@ -99,7 +99,7 @@ func only(ctx context.Context, tx sqlTx, arguments, into []any) error {
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }() // a second time, unless the scan failed
 	if !rows.Next() {
 		return cmp.Or(rows.Err(), sql.ErrNoRows)
 	}
