@@ -352,11 +352,15 @@ func (c *Console) PreviewAcknowledge(ctx context.Context, incidents []int64) ([]
 	if err != nil {
 		return nil, err
 	}
+	known := make(map[int64]Incident, len(found))
+	for _, incident := range found {
+		known[incident.IncidentID] = incident
+	}
 	all := make([]Acknowledging, len(ids))
 	for i, id := range ids {
 		all[i] = Acknowledging{Incident: Incident{IncidentID: id}, Refused: "there is no such incident"}
-		if at := slices.IndexFunc(found, func(f Incident) bool { return f.IncidentID == id }); at >= 0 {
-			all[i] = acknowledging(found[at])
+		if incident, is := known[id]; is {
+			all[i] = acknowledging(incident)
 		}
 	}
 	return all, nil

@@ -16,7 +16,7 @@ func TestTheOverviewTellsWhyAProviderIsNotSentTo(t *testing.T) {
 	o.exec(`INSERT INTO outbox.provider (name, paused, state, open_until) VALUES
 		('half', false, 'half_open', now() - interval '1 second'), ('open', false, 'open', now() + interval '1 hour'), ('paused', true, 'closed', NULL)`)
 	o.exec(`UPDATE outbox.worker SET providers = '{sim,spare,half,open}'`)
-	o.exec(`SELECT FROM outbox.enqueue('run', 'step', 'nobody/act', 'scope', '{}')`)
+	o.exec(`SELECT FROM outbox.enqueue('run', 'step', 'unserved/act', 'scope', '{}')`)
 
 	overview, err := o.console().Overview(t.Context())
 	if err != nil {
@@ -34,11 +34,11 @@ func TestTheOverviewTellsWhyAProviderIsNotSentTo(t *testing.T) {
 		served  bool
 		why     string
 	}{
-		"sim":    {false, "closed", -1, -1, true, ""},
-		"paused": {true, "closed", -1, -1, false, "it is paused"},
-		"open":   {false, "open", 3500, 3600, true, "its circuit breaker is open"},
-		"half":   {false, "half_open", 0, 0, true, "its circuit breaker lets one row try"},
-		"nobody": {false, "", -1, -1, false, "no living worker serves it"},
+		"sim":      {false, "closed", -1, -1, true, ""},
+		"paused":   {true, "closed", -1, -1, false, "it is paused"},
+		"open":     {false, "open", 3500, 3600, true, "its circuit breaker is open"},
+		"half":     {false, "half_open", 0, 0, true, "its circuit breaker lets one row try"},
+		"unserved": {false, "", -1, -1, false, "no living worker serves it"},
 	} {
 		got := found[provider]
 		breaker, openFor := "", -1.0
