@@ -202,10 +202,16 @@ func (w *lookWorker) Work(ctx context.Context, _ *river.Job[lookArgs]) error {
 		return errLook
 	}
 	defer w.saga.apart.RUnlock()
+	var failed error // the last one: one line a look
+	defer func() {
+		if failed != nil {
+			w.saga.log.Warn("cannot move sagas now; the next look will", "error", failed)
+		}
+	}()
 	for range looks {
 		found, err := w.saga.pass(ctx, 1, nil, false)
 		if err != nil {
-			w.saga.log.Warn("cannot move sagas now; the next look will", "error", err)
+			failed = err
 		}
 		switch {
 		case ctx.Err() != nil, found == 0 && err != nil:
