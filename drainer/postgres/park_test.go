@@ -109,6 +109,75 @@ func TestAClaimThatOthersTookOverParksNothing(t *testing.T) {
 	}
 }
 
+// A reaper settles the rows that it can judge and leaves the claim to another one.
+func TestARowThatAReaperTookFromAClaimIsNotParked(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		judge drainer.Judge   // what the reaper says of the odd rows
+		then  func(o *outbox) // before the dead worker wakes
+		want  map[string]int
+	}{
+		{"it is queued again", as(dispatch.Lost), func(*outbox) {}, map[string]int{"pending": 4}},
+		{
+			"another worker holds it", as(dispatch.Lost),
+			func(o *outbox) { o.claim(o.successor(), 4) },
+			map[string]int{"pending": 2, "in_progress": 2},
+		},
+		{"it has ended", as(dispatch.Rejected), func(*outbox) {}, map[string]int{"pending": 2, "failed": 2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			dead := o.join()
+			o.enqueue("run", 0, 4)
+			rows := o.claim(dead, 4)
+			o.declareDead(dead)
+			odd := func(row *drainer.Row) (drainer.Settlement, bool) {
+				settlement, _ := c.judge(row)
+				return settlement, row.IntentID%2 == 1
+			}
+			if settled, err := o.Reap(t.Context(), []string{"sim"}, odd); err != nil || len(settled) != 2 {
+				t.Fatalf("%d rows settled, %v; want the 2 odd ones", len(settled), err)
+			}
+			o.exec(`UPDATE outbox.queue SET next_attempt_at = now()`)
+			c.then(o)
+			o.batch(dead, parking([]int64{rows[0].ClaimID}, rows...))
+			if got := o.parked(); len(got) != 2 || got[0]%2 != 0 || got[1]%2 != 0 {
+				t.Errorf("parked are %v, want the 2 even ones", got)
+			}
+			o.assertStatuses(c.want)
+		})
+	}
+}
+
+func TestARowThatAReaperIsTakingIsNotParked(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	dead := o.join()
+	o.enqueue("run", 0, 4)
+	rows := o.claim(dead, 4)
+	o.declareDead(dead)
+	var done <-chan error
+	parkMeanwhile := func(row *drainer.Row) (drainer.Settlement, bool) {
+		if done == nil { // the reaper holds the claim
+			done = o.inBackground(dead, parking([]int64{rows[0].ClaimID}, rows...))
+			o.awaitBlocked(done)
+		}
+		return ended(row, dispatch.Rejected), row.IntentID%2 == 1
+	}
+	if _, err := o.Reap(t.Context(), []string{"sim"}, parkMeanwhile); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	drainertest.AssertInvariant(t, o.db)
+	if got := o.parked(); len(got) != 2 || got[0]%2 != 0 || got[1]%2 != 0 {
+		t.Errorf("parked are %v, want the 2 even ones", got)
+	}
+}
+
 func TestAWorkerThatKnowsAnOperationGetsWhatOthersParked(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -193,6 +193,10 @@ func queueHold(queue *pgx.Batch, worker string, batch drainer.Batch) {
 	}
 }
 
+// lockParkedSQL waits for a reaper that is settling rows of these claims. It leaves other batches their shares of
+// the lock.
+const lockParkedSQL = `SELECT FROM outbox.claim WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid ORDER BY claim_id FOR NO KEY UPDATE`
+
 // queuePark takes out what is to be parked, and returns the rest with its places in the
 // batch; nil where nothing was taken out.
 func queuePark(queue *pgx.Batch, worker string, settlements []drainer.Settlement) (rest []drainer.Settlement, places []int) {
@@ -210,6 +214,7 @@ func queuePark(queue *pgx.Batch, worker string, settlements []drainer.Settlement
 			rest, places = append(rest, s), append(places, i)
 		}
 	}
+	queue.Queue(lockParkedSQL, worker, claims)
 	queue.Queue(parkSQL, worker, claims, intents, lanes)
 	return rest, places
 }

@@ -1,7 +1,9 @@
 -- $1 worker, then one element a row: $2 claim, $3 intent, $4 lane. Puts rows of an operation that is not
 -- configured here into a lane that bears the operation's name, where no claim looks. Nothing is recorded and no try is
--- used; only the attempt's number is. They leave their claim, so that it accounts for them no longer, and a batch that comes twice parks
--- them once. A claim that others took over is left alone.
+-- used; only the attempt's number is. They leave their claim, so that it accounts for them no longer, and a batch that
+-- comes twice parks them once. A claim that others took over is left alone, and so is a row that a reaper settled while
+-- it left the claim to another reaper. The statement before this one locks the claims: this one's snapshot is then newer
+-- than what a reaper has committed.
 WITH held AS MATERIALIZED (
   SELECT * FROM outbox.claim WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
   ORDER BY claim_id FOR NO KEY UPDATE
@@ -18,6 +20,7 @@ WITH held AS MATERIALIZED (
     FROM unnest($2::bigint[], $3::bigint[], $4::text[]) AS l (claim_id, intent_id, lane)
   ) each
   GROUP BY claim_id, intent_id HAVING max(attempt) IS NOT NULL AND max(lane) IS NOT NULL
+    AND (SELECT a.attempt FROM outbox.attempt a WHERE (a.intent_id, a.attempt) = (each.intent_id, max(each.attempt))) IS NULL
 ), shrunk AS (
   UPDATE outbox.claim c
   SET (intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias) = (
