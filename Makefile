@@ -149,7 +149,7 @@ lint: ## check style, the import rules and the words of texts
 	$(GO) run $(LINTER) run
 	$(GO) run ./internal/plainwords
 
-bench: ## measure every goal of docs/benchmarks.md, 20 to 40 minutes
+bench: ## measure every goal of docs/benchmarks.md, about an hour
 	@{ $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 2h ./integration/bench && \
 	  $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 5x ./clients && \
 	  cd producer/tests && $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime 5x .; } | tee /dev/stderr | \
