@@ -180,6 +180,7 @@ func TestAReasonThatTimeDoesNotCureOutlastsTheOthers(t *testing.T) {
 		change.Gate, change.Open = "sim/slow", true
 		o.batch(worker, drainer.Batch{Settle: []drainer.Settlement{{Row: &drainer.Row{ClaimID: -1}, Breakers: []drainer.BreakerChange{change}}}})
 	}
+	say(drainer.BreakerChange{Reason: drainer.Forbidden}) // its time begins here
 	since := stored[time.Time](o, `SELECT shut_at FROM outbox.tool WHERE name = 'sim/slow'`)
 	for _, step := range []struct {
 		reason drainer.OpenReason

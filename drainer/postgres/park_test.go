@@ -332,6 +332,65 @@ func TestRowsOfARefusedConfigurationFailOnceTheyAndItsGateWaitedSoLong(t *testin
 	}
 }
 
+// A provider that was overloaded for a day is refused for the first time now: there was no day to correct anything in.
+func TestAnOutageBeforeARefusalIsNoPartOfItsTime(t *testing.T) {
+	t.Parallel()
+	for name, shut := range map[string]struct {
+		gate, table           string
+		outage, refusal, next drainer.OpenReason
+		probe                 bool
+	}{
+		"a probe is refused":                {"sim", "provider", drainer.Overloaded, drainer.CredentialsRefused, drainer.CredentialsRefused, true},
+		"a row on its way is refused":       {"sim", "provider", drainer.Overloaded, drainer.CredentialsRefused, drainer.CredentialsRefused, false},
+		"a probe is forbidden":              {"sim/act", "tool", drainer.FailureRate, drainer.Forbidden, drainer.Misconfigured, true},
+		"a row on its way is forbidden":     {"sim/act", "tool", drainer.FailureRate, drainer.Forbidden, drainer.Misconfigured, false},
+		"a probe is not rendered":           {"sim/act", "tool", drainer.FailureRate, drainer.Misconfigured, drainer.Forbidden, true},
+		"a row on its way was not rendered": {"sim/act", "tool", drainer.Overloaded, drainer.Misconfigured, drainer.Forbidden, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			worker := o.joinWith("sim/act")
+			o.enqueue("run", 0, 3)
+			o.exec(`UPDATE outbox.queue SET provider = $1`, shut.gate)
+			o.exec(`ALTER TABLE outbox.intent DISABLE TRIGGER USER`)
+			o.exec(`UPDATE outbox.intent SET created_at = now() - interval '3 days'`)
+			o.exec(`ALTER TABLE outbox.intent ENABLE TRIGGER USER`)
+			o.shutFor(shut.gate, shut.table, shut.outage, 25)
+			refuse := func(reason drainer.OpenReason) {
+				t.Helper()
+				if shut.probe {
+					o.exec(`UPDATE outbox.`+shut.table+` SET state = 'half_open', prober = $2 WHERE name = $1`, shut.gate, worker)
+				}
+				o.batch(worker, drainer.Batch{Settle: []drainer.Settlement{{Row: &drainer.Row{ClaimID: -1}, Breakers: []drainer.BreakerChange{
+					{Gate: shut.gate, Open: true, Reason: reason, For: time.Minute, Probe: shut.probe},
+				}}}})
+				if got := stored[string](o, `SELECT state || ' ' || reason FROM outbox.`+shut.table+` WHERE name = $1`, shut.gate); got != "open "+string(reason) {
+					t.Fatalf("it is %s, want it open for %s", got, reason)
+				}
+			}
+			waits := func(hours int) {
+				t.Helper()
+				o.exec(`UPDATE outbox.`+shut.table+` SET shut_at = shut_at - make_interval(hours => $2) WHERE name = $1`, shut.gate, hours)
+			}
+			refuse(shut.refusal)
+			if early := o.expireRefused(worker, 24*time.Hour); len(early) != 0 {
+				t.Fatalf("%d rows ended as soon as it was refused", len(early))
+			}
+			waits(23)
+			refuse(shut.next)
+			if early := o.expireRefused(worker, 24*time.Hour); len(early) != 0 {
+				t.Fatalf("%d rows ended an hour early", len(early))
+			}
+			waits(2)
+			refuse(shut.refusal)
+			if ended := o.expireRefused(worker, 24*time.Hour); len(ended) != 3 {
+				t.Errorf("%d rows ended a day after it was refused, want 3", len(ended))
+			}
+		})
+	}
+}
+
 func TestAnOverloadedProvidersRowsWaitForEver(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -298,7 +298,7 @@ CREATE TABLE outbox.provider (
   reason     text,         -- why it is not closed; null while it is
   open_until timestamptz,  -- the end of the cool-down; half-open, of the prober's time
   prober     uuid,         -- the worker that tries a half-open provider
-  shut_at    timestamptz   -- since when it is not closed; null while it is
+  shut_at    timestamptz   -- since when it is not closed, or is so for a reason that time does not cure; null while closed
 ) WITH (fillfactor = 10);
 
 -- Every enqueue asks whether any lane waits: at the cost of HOT updates for marks, which are rare.
