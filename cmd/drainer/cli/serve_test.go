@@ -187,10 +187,12 @@ func TestOnlyConfiguredToolsAreOffered(t *testing.T) {
 	t.Parallel()
 	const place = "        http: {method: POST, path: /v1/charges, body: form}\n"
 	withSchema := strings.Replace(validConfig, place, place+schemaOfCharge, 1)
+	alike := validConfig + "      create.charge: {http: {method: POST, path: /v2}, idempotency: {class: naturally_idempotent}, compensation: none}\n"
 	for name, test := range map[string]struct{ config, tools, want string }{
 		"not configured":           {validConfig, "stripe/creat_charge", `no tool "stripe/creat_charge"`},
 		"a name that is meant":     {validConfig, "stripe/creat_charge", "stripe/create_charge"},
 		"named twice":              {validConfig, "stripe/refund,stripe/refund", "would both be the MCP tool enqueue_stripe_refund"},
+		"names that become one":    {alike, "stripe/create_charge,stripe/create.charge", "stripe/create_charge and stripe/create.charge would both be the MCP tool enqueue_stripe_create_charge; name one of them"},
 		"no object":                {strings.Replace(withSchema, "type: object, ", "", 1), "stripe/create_charge", `must say {"type": "object"}`},
 		"a schema, and a database": {withSchema, "stripe/create_charge", "postgres"},
 	} {
