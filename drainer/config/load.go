@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"net"
 	"os"
 	"reflect"
 	"slices"
@@ -428,6 +429,35 @@ func LoadWithoutSecrets(path string, registry dispatch.Registry, database bool) 
 // without a notice. It reads no login of the database either, which is read at each connect.
 func Reload(path string, registry dispatch.Registry) (*Config, error) {
 	return loadFrom(path, registry, true, wanted{providers: true})
+}
+
+// ListenOf reads server.listen alone, of a file that may be wrong elsewhere: a running daemon
+// has rejected such a file, and still listens. It is empty where the file does not have it.
+// The error says why that cannot be told.
+func ListenOf(path string) (string, error) {
+	sources := &sources{read: map[string]source{}}
+	content, err := sources.readFile(path)
+	if err != nil {
+		return "", &Error{File: path, Message: fmt.Sprintf("cannot be read: %s", reason(err))}
+	}
+	root, problem := parse(path, content)
+	if problem != nil {
+		return "", problem
+	}
+	var block struct {
+		Server struct {
+			Listen string `yaml:"listen"`
+		} `yaml:"server"`
+	}
+	r := newReader(path, &secrets{lookupEnv: os.LookupEnv, readFile: sources.readFile, later: true})
+	root = (&resolver{reader: r, anchors: map[string]ast.Node{}}).resolve(root)
+	r.decode(field{key: token.Position{Line: 1, Column: 1}, value: root}, reflect.ValueOf(&block).Elem())
+	listen := block.Server.Listen
+	_, _, err = net.SplitHostPort(listen)
+	if r.faulty[""] || r.faulty["server"] || r.faulty["server.listen"] || listen != "" && err != nil {
+		return "", &Error{File: path, Message: "server.listen: want host:port or :port, such as :9464"}
+	}
+	return listen, nil
 }
 
 // wanted says whose references are read.

@@ -18,6 +18,7 @@ import (
 )
 
 func newHealthcheck(options *options) *cobra.Command {
+	var listen string
 	var ready bool
 	command := &cobra.Command{
 		Use:   "healthcheck",
@@ -26,24 +27,48 @@ func newHealthcheck(options *options) *cobra.Command {
 machine, within 3 seconds. It is for containers without a shell. With --ready it
 asks /readyz, which also fails while the database is away.
 
+Of the configuration it reads server.listen alone: a daemon goes on after a mistake
+in its file. If that cannot be read, $DRAINER_LISTEN or 127.0.0.1:9464 is asked.
+
 Exit 0: yes. 1: no, and the answer says why.`,
 		Example: `  drainer healthcheck --config /etc/drainer/drainer.yaml
-  drainer healthcheck --ready`,
+  drainer healthcheck --ready
+  drainer healthcheck --listen 127.0.0.1:9464`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			loaded, err := options.givenPolicies(command)
-			if err != nil {
-				return err
+			address, doubt := listen, error(nil)
+			if command.Flags().Changed("listen") {
+				if _, _, err := net.SplitHostPort(listen); err != nil {
+					return usagef(command, "--listen: %s; want host:port, such as 127.0.0.1:9464", err)
+				}
+			} else {
+				address, doubt = options.daemonAddress()
 			}
 			page := "/livez"
 			if ready {
 				page = "/readyz"
 			}
-			return ask(command.Context(), listenAddress(cmp.Or(loaded, &config.Config{})), page)
+			err := ask(command.Context(), address, page)
+			if err != nil && doubt != nil {
+				return fmt.Errorf("the file does not say where the daemon listens (%w), and %s was asked: %w; name the address with --listen", doubt, address, err)
+			}
+			return err
 		},
 	}
+	command.Flags().StringVar(&listen, "listen", "", "`host:port` that the daemon listens on (default: server.listen of the configuration)")
 	command.Flags().BoolVar(&ready, "ready", false, "ask whether it is ready, and not only alive")
 	return command
+}
+
+// daemonAddress is where a daemon of this machine listens. The file's mistakes do not matter
+// to a daemon that runs: it has rejected them. A health check that failed by them would end
+// its container, which then could not start. The error says why the file's word is missing.
+func (o *options) daemonAddress() (address string, doubt error) {
+	loaded := &config.Config{}
+	if o.configPath != "" {
+		loaded.Server.Listen, doubt = config.ListenOf(o.configPath)
+	}
+	return listenAddress(loaded), doubt
 }
 
 // listenAddress is where the daemon of this configuration listens.

@@ -437,6 +437,65 @@ func TestAHealthcheckAsksTheDaemonOfThisMachine(t *testing.T) {
 	}
 }
 
+// The daemon rejects a mistake that is written into its file, and goes on with the old one.
+// A health check that failed by it would end a container that then cannot start.
+func TestAMistakeInTheFileFailsNoHealthcheck(t *testing.T) {
+	daemon := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer daemon.Close()
+	address := strings.TrimPrefix(daemon.URL, "http://")
+	t.Setenv("LISTEN_OF_TEST", address)
+	valid := strings.ReplaceAll(strings.ReplaceAll(validConfig, "TOKEN", "/nowhere"), ":9464", address)
+	for name, content := range map[string]string{
+		"an unknown field":                 valid + "workr: {}\n",
+		"an unknown field of the server":   strings.Replace(valid, "server: {", "server: {lisen: 1, ", 1),
+		"no providers":                     "server: {listen: \"" + address + "\"}\n",
+		"a class that is not":              strings.Replace(valid, "class: key_idempotent", "class: kye_idempotent", 1),
+		"a reference to nothing":           strings.Replace(valid, "30s", "\"${file:/nowhere}\"", 1),
+		"an alias without an anchor":       valid + "pages: *none\n",
+		"a reference, and an unknown one":  strings.Replace(valid, address, "${env:LISTEN_OF_TEST}", 1) + "workr: {}\n",
+		"an anchor, and an unknown field":  "anchors: &a {listen: \"" + address + "\"}\nserver: {<<: *a}\n",
+		"a byte order mark and no version": "\ufeffserver: {listen: \"" + address + "\"}\n",
+	} {
+		if got := run(t, "healthcheck", "--config", write(t, "drainer.yaml", content)); got.code != exitOK {
+			t.Errorf("%s: %d, %s", name, got.code, got.stderr)
+		}
+	}
+
+	// Without its own word, the daemon's other sources of the address count.
+	unreadable := map[string]string{
+		"no file":                 filepath.Join(t.TempDir(), "gone.yaml"),
+		"no YAML":                 write(t, "drainer.yaml", "server: {listen: ["),
+		"two documents":           write(t, "drainer.yaml", "version: 1\n---\nversion: 1\n"),
+		"UTF-16":                  write(t, "drainer.yaml", "\xff\xfev"),
+		"a list":                  write(t, "drainer.yaml", "- 1\n"),
+		"no address":              write(t, "drainer.yaml", "server: {listen: 9464}\n"),
+		"an address without port": write(t, "drainer.yaml", "server: {listen: here}\n"),
+		"a reference to nothing":  write(t, "drainer.yaml", "server: {listen: \"${file:/nowhere}\"}\n"),
+	}
+	t.Setenv("DRAINER_LISTEN", address)
+	for name, file := range unreadable {
+		if got := run(t, "healthcheck", "--config", file); got.code != exitOK {
+			t.Errorf("%s: %d, %s", name, got.code, got.stderr)
+		}
+	}
+
+	// And where they are wrong as well, it says why, and how to name the address.
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	t.Setenv("DRAINER_LISTEN", strings.TrimPrefix(gone.URL, "http://"))
+	for name, file := range unreadable {
+		if got := run(t, "healthcheck", "--config", file); got.code != exitFailed || !strings.Contains(got.stderr, "no daemon answers") || !strings.Contains(got.stderr, "--listen") || !strings.Contains(got.stderr, file) {
+			t.Errorf("%s, at another address: %d, %s", name, got.code, got.stderr)
+		}
+		if got := run(t, "healthcheck", "--listen", address, "--config", file); got.code != exitOK {
+			t.Errorf("%s, with --listen: %d, %s", name, got.code, got.stderr)
+		}
+	}
+	if got := run(t, "healthcheck", "--listen", "here"); got.code != exitUsage || !strings.Contains(got.stderr, "--listen") {
+		t.Errorf("an address without a port: %d, %s", got.code, got.stderr)
+	}
+}
+
 // An operator with a legitimate retention of thirty days writes it into the
 // file, and has the owner say so too.
 func TestTheOwnerPublishesTheRetentionOfAFile(t *testing.T) {
