@@ -38,8 +38,9 @@ type Database struct {
 	refusal   error     // nil if the newest answer was none
 	decidedAt time.Time // when the connect began that was let in or refused last; of a statement, when it ended
 	away      bool      // the newest connect failed, and was not refused
-	loggedAt  time.Time // when it was logged last that there is no way in
-	notLogged int       // failures since then
+	// When each of the two causes was logged last: a refusal after an outage is another one.
+	refusedAt, awayAt time.Time
+	notLogged         int // failures since then
 
 	loggedAway bool // and no connect has ended well since
 
@@ -183,7 +184,7 @@ func (d *Database) Logging(log *slog.Logger) *slog.Logger {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.log = log
-	return slog.New(unrepeated{log.Handler(), d})
+	return slog.New(unrepeated{Handler: log.Handler(), database: d})
 }
 
 // logEvery keeps many connects that are refused from filling the log.
@@ -227,14 +228,14 @@ func (d *Database) note(start time.Time, err error) {
 	d.refusal, d.away = refusal, refusal == nil && isAway(err)
 	switch {
 	case d.log == nil:
-	case (refusal != nil || d.away) && time.Since(d.loggedAt) < logEvery:
+	case refusal != nil && time.Since(d.refusedAt) < logEvery, d.away && time.Since(d.awayAt) < logEvery:
 		d.notLogged++
 	case refusal != nil:
 		d.log.Error("cannot log in to the database; each connect tries again", "error", refusal, "not_logged_before", d.notLogged)
-		d.loggedAt, d.notLogged = time.Now(), 0
+		d.refusedAt, d.notLogged = time.Now(), 0
 	case d.away:
 		d.log.Error("cannot connect to the database; each connect tries again", "error", err, "not_logged_before", d.notLogged)
-		d.loggedAt, d.notLogged, d.loggedAway = time.Now(), 0, true
+		d.awayAt, d.notLogged, d.loggedAway = time.Now(), 0, true
 	case err == nil && was != nil:
 		d.log.Info("the database accepts the login again")
 	case err == nil && d.loggedAway:
@@ -306,10 +307,22 @@ func Refused(err error) bool { return errors.Is(refusalOf(err), ErrRefused) }
 
 // unrepeated drops warnings whose error is a refused login or a server that does not answer. About ten lines a second
 // would come otherwise, from every loop that needs the database. River's errors are text: they are dropped while the
-// login is refused, and those of a connect while no server answers.
+// login is refused, and those of a connect while no server answers. The daemon's own lines stay: the text in theirs is
+// the class of an attempt's error.
 type unrepeated struct {
 	slog.Handler
 	database *Database
+	asText   bool // these are lines of a library that gives its errors as text
+}
+
+// ErrorsAsText is for the log of a library that gives its errors as text, as River does. It returns the handler of a log
+// that Logging made, and any other handler as it is.
+func ErrorsAsText(handler slog.Handler) slog.Handler {
+	if u, is := handler.(unrepeated); is {
+		u.asText = true
+		return u
+	}
+	return handler
 }
 
 func (u unrepeated) Handle(ctx context.Context, record slog.Record) error {
@@ -326,7 +339,7 @@ func (u unrepeated) repeats(record slog.Record) (repeats bool) {
 		}
 		if err, is := attr.Value.Any().(error); is {
 			repeats = record.Level < slog.LevelError && (refusalOf(err) != nil || isAway(err))
-		} else {
+		} else if u.asText {
 			u.database.mu.Lock()
 			repeats = u.database.refusal != nil || u.database.away && strings.Contains(attr.Value.String(), "failed to connect to")
 			u.database.mu.Unlock()
@@ -337,11 +350,13 @@ func (u unrepeated) repeats(record slog.Record) (repeats bool) {
 }
 
 func (u unrepeated) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return unrepeated{u.Handler.WithAttrs(attrs), u.database}
+	u.Handler = u.Handler.WithAttrs(attrs)
+	return u
 }
 
 func (u unrepeated) WithGroup(name string) slog.Handler {
-	return unrepeated{u.Handler.WithGroup(name), u.database}
+	u.Handler = u.Handler.WithGroup(name)
+	return u
 }
 
 const (

@@ -323,6 +323,7 @@ func TestARefusalIsLoggedOnce(t *testing.T) {
 	var lines drainertest.Log
 	database, _ := counting(t, "exit 3", time.Hour)
 	log := database.Logging(slog.New(slog.NewTextHandler(&lines, nil)))
+	rivers := slog.New(pgpool.ErrorsAsText(log.Handler()))
 	pool, err := pgpool.Open(t.Context(), database, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -331,15 +332,45 @@ func TestARefusalIsLoggedOnce(t *testing.T) {
 	for range 5 {
 		err := pool.Ping(context.WithoutCancel(t.Context()))
 		log.Warn("cannot join yet", "error", err)
-		log.With("worker", "1").Error("River says", "err", err.Error())
+		rivers.With("worker", "1").Error("River says", "err", err.Error())
 	}
+	log.Error("attempt", "error", "reset")
 	log.Error("lease lost", "error", database.Refusal())
 	log.Warn("something else", "error", os.ErrClosed)
 	log.Info("joined")
 	said := lines.String()
-	for text, want := range map[string]int{"cannot log in to the database": 1, "cannot join yet": 0, "River says": 0, "lease lost": 1, "something else": 1, "joined": 1} {
+	for text, want := range map[string]int{"cannot log in to the database": 1, "cannot join yet": 0, "River says": 0, "attempt": 1, "lease lost": 1, "something else": 1, "joined": 1} {
 		if got := strings.Count(said, text); got != want {
 			t.Errorf("%q is logged %d times, want %d:\n%s", text, got, want, said)
+		}
+	}
+}
+
+func TestARefusalAfterAnOutageIsLoggedAtOnce(t *testing.T) {
+	t.Parallel()
+	var lines drainertest.Log
+	gone := filepath.Join(t.TempDir(), "gone")
+	database, _ := counting(t, "[ -e "+gone+" ] && exit 3; echo secret", time.Nanosecond)
+	database.Logging(slog.New(slog.NewTextHandler(&lines, nil)))
+	pool, err := pgpool.Open(t.Context(), database, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for range 3 {
+		_ = pool.Ping(t.Context()) // no server listens there
+	}
+	if err := os.WriteFile(gone, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	drainertest.Eventually(t, "the login is refused", func() bool { // the command runs once a second
+		_ = pool.Ping(t.Context())
+		return database.Refusal() != nil
+	})
+	said := lines.String()
+	for _, text := range []string{"cannot connect to the database", "cannot log in to the database"} {
+		if got := strings.Count(said, text); got != 1 {
+			t.Errorf("%q is logged %d times, want once:\n%s", text, got, said)
 		}
 	}
 }
