@@ -177,6 +177,24 @@ func (o *outbox) reap() []drainer.Settlement {
 	return settled
 }
 
+// halfReaped is a dead worker and the four rows of its claim. A reaper has settled the odd ones, as judge says, and left
+// the claim to another one.
+func (o *outbox) halfReaped(judge drainer.Judge) (dead string, rows []*drainer.Row) {
+	o.t.Helper()
+	dead = o.join()
+	o.enqueue("run", 0, 4)
+	rows = o.claim(dead, 4)
+	o.declareDead(dead)
+	settled, err := o.Reap(o.t.Context(), []string{"sim"}, func(row *drainer.Row) (drainer.Settlement, bool) {
+		settlement, _ := judge(row)
+		return settlement, row.IntentID%2 == 1
+	})
+	if err != nil || len(settled) != 2 {
+		o.t.Fatalf("%d rows settled, %v; want the 2 odd ones", len(settled), err)
+	}
+	return dead, rows
+}
+
 // stored is one column of one row.
 func stored[V any](o *outbox, sql string, args ...any) V {
 	o.t.Helper()

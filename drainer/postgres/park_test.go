@@ -27,6 +27,17 @@ func (o *outbox) parked() []int64 {
 	return drainertest.Column[int64](o.t, o.db, `SELECT intent_id FROM outbox.queue WHERE provider LIKE '%/%' ORDER BY 1`)
 }
 
+func (o *outbox) assertParked(want ...*drainer.Row) {
+	o.t.Helper()
+	intents := make([]int64, len(want))
+	for i, row := range want {
+		intents[i] = row.IntentID
+	}
+	if got := o.parked(); !slices.Equal(got, intents) {
+		o.t.Errorf("parked are %v, want %v", got, intents)
+	}
+}
+
 func TestAParkedRowLeavesItsClaimAndNoTrace(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -109,12 +120,11 @@ func TestAClaimThatOthersTookOverParksNothing(t *testing.T) {
 	}
 }
 
-// A reaper settles the rows that it can judge and leaves the claim to another one.
 func TestARowThatAReaperTookFromAClaimIsNotParked(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
-		judge drainer.Judge   // what the reaper says of the odd rows
+		judge drainer.Judge   // what the reaper says
 		then  func(o *outbox) // before the dead worker wakes
 		want  map[string]int
 	}{
@@ -129,23 +139,11 @@ func TestARowThatAReaperTookFromAClaimIsNotParked(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			o := newOutbox(t)
-			dead := o.join()
-			o.enqueue("run", 0, 4)
-			rows := o.claim(dead, 4)
-			o.declareDead(dead)
-			odd := func(row *drainer.Row) (drainer.Settlement, bool) {
-				settlement, _ := c.judge(row)
-				return settlement, row.IntentID%2 == 1
-			}
-			if settled, err := o.Reap(t.Context(), []string{"sim"}, odd); err != nil || len(settled) != 2 {
-				t.Fatalf("%d rows settled, %v; want the 2 odd ones", len(settled), err)
-			}
+			dead, rows := o.halfReaped(c.judge)
 			o.exec(`UPDATE outbox.queue SET next_attempt_at = now()`)
 			c.then(o)
 			o.batch(dead, parking([]int64{rows[0].ClaimID}, rows...))
-			if got := o.parked(); len(got) != 2 || got[0]%2 != 0 || got[1]%2 != 0 {
-				t.Errorf("parked are %v, want the 2 even ones", got)
-			}
+			o.assertParked(rows[1], rows[3])
 			o.assertStatuses(c.want)
 		})
 	}
@@ -155,8 +153,8 @@ func TestARowThatAReaperIsTakingIsNotParked(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	dead := o.join()
-	o.enqueue("run", 0, 4)
-	rows := o.claim(dead, 4)
+	o.enqueue("run", 0, 2)
+	rows := o.claim(dead, 2)
 	o.declareDead(dead)
 	var done <-chan error
 	parkMeanwhile := func(row *drainer.Row) (drainer.Settlement, bool) {
@@ -164,7 +162,7 @@ func TestARowThatAReaperIsTakingIsNotParked(t *testing.T) {
 			done = o.inBackground(dead, parking([]int64{rows[0].ClaimID}, rows...))
 			o.awaitBlocked(done)
 		}
-		return ended(row, dispatch.Rejected), row.IntentID%2 == 1
+		return ended(row, dispatch.Rejected), row.IntentID == rows[0].IntentID
 	}
 	if _, err := o.Reap(t.Context(), []string{"sim"}, parkMeanwhile); err != nil {
 		t.Fatal(err)
@@ -173,9 +171,7 @@ func TestARowThatAReaperIsTakingIsNotParked(t *testing.T) {
 		t.Fatal(err)
 	}
 	drainertest.AssertInvariant(t, o.db)
-	if got := o.parked(); len(got) != 2 || got[0]%2 != 0 || got[1]%2 != 0 {
-		t.Errorf("parked are %v, want the 2 even ones", got)
-	}
+	o.assertParked(rows[1])
 }
 
 func TestAWorkerThatKnowsAnOperationGetsWhatOthersParked(t *testing.T) {

@@ -145,16 +145,7 @@ func TestALivingWorkersClaimIsNotReaped(t *testing.T) {
 func TestAReaperLeavesWhatItCannotJudge(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
-	dead := o.join()
-	o.enqueue("run", 0, 4)
-	rows := o.claim(dead, 4)
-	o.declareDead(dead)
-	odd := func(row *drainer.Row) (drainer.Settlement, bool) {
-		return ended(row, dispatch.Lost), row.IntentID%2 == 1
-	}
-	if settled, err := o.Reap(t.Context(), []string{"sim"}, odd); err != nil || len(settled) != 2 {
-		t.Fatalf("%d rows settled, %v; want the 2 odd ones", len(settled), err)
-	}
+	dead, rows := o.halfReaped(as(dispatch.Lost))
 	o.assertStatuses(map[string]int{"pending": 2, "in_progress": 2})
 	if refused := o.settle(dead, dispatch.Rejected, rows...).Refused; !slices.Equal(refused, []int{0, 2}) {
 		t.Errorf("the late outcomes were refused for %v, want the two that were taken away", refused)

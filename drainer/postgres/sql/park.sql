@@ -6,7 +6,6 @@
 -- than what a reaper has committed.
 WITH held AS MATERIALIZED (
   SELECT * FROM outbox.claim WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
-  ORDER BY claim_id FOR NO KEY UPDATE
 ), parked AS MATERIALIZED (
   -- grouped: a join of the two would be thought to be of few rows, and would compare each with each
   SELECT claim_id, intent_id, max(attempt) AS attempt, max(tries) AS tries, max(first_attempt_at) AS first_attempt_at,
