@@ -38,9 +38,8 @@ type Database struct {
 	refusal   error     // nil if the newest answer was none
 	decidedAt time.Time // when the connect began that was let in or refused last; of a statement, when it ended
 	away      bool      // the newest connect failed, and was not refused
-	// When each of the two causes was logged last: a refusal after an outage is another one.
-	refusedAt, awayAt time.Time
-	notLogged         int // failures since then
+
+	refusals, outages logged // apart: the one says nothing of the other
 
 	loggedAway bool // and no connect has ended well since
 
@@ -228,20 +227,35 @@ func (d *Database) note(start time.Time, err error) {
 	d.refusal, d.away = refusal, refusal == nil && isAway(err)
 	switch {
 	case d.log == nil:
-	case refusal != nil && time.Since(d.refusedAt) < logEvery, d.away && time.Since(d.awayAt) < logEvery:
-		d.notLogged++
 	case refusal != nil:
-		d.log.Error("cannot log in to the database; each connect tries again", "error", refusal, "not_logged_before", d.notLogged)
-		d.refusedAt, d.notLogged = time.Now(), 0
+		d.refusals.line(d.log, "cannot log in to the database; each connect tries again", refusal)
 	case d.away:
-		d.log.Error("cannot connect to the database; each connect tries again", "error", err, "not_logged_before", d.notLogged)
-		d.awayAt, d.notLogged, d.loggedAway = time.Now(), 0, true
+		if d.outages.line(d.log, "cannot connect to the database; each connect tries again", err) {
+			d.loggedAway = true
+		}
 	case err == nil && was != nil:
 		d.log.Info("the database accepts the login again")
 	case err == nil && d.loggedAway:
 		d.log.Info("the database takes connections again")
 		d.loggedAway = false
 	}
+}
+
+// logged is when a cause was logged last, and how many of its failures were left out since.
+type logged struct {
+	at      time.Time
+	leftOut int
+}
+
+// line says whether it logged one.
+func (l *logged) line(log *slog.Logger, message string, err error) bool {
+	if time.Since(l.at) < logEvery {
+		l.leftOut++
+		return false
+	}
+	log.Error(message, "error", err, "not_logged_before", l.leftOut)
+	*l = logged{at: time.Now()}
+	return true
 }
 
 // isAway tells a connect that met no server, or one that starts or stops, from a statement that failed, and from a
