@@ -86,7 +86,7 @@ func TestNoExpressionBuildsMoreThanItMay(t *testing.T) {
 		}
 		var grew uint64
 		var took time.Duration
-		// On a busy machine the collector falls behind once, and not three times.
+		// An evaluation is the same each time, and so is its memory. The garbage that a slow collector leaves is not.
 		for tries := 0; tries == 0 || grew > most && tries < 3; tries++ {
 			grown := watchHeap(t)
 			before := processorTime(t)
