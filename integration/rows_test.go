@@ -119,7 +119,11 @@ func (p *pickUps) sample(rig *harness.Rig, n int) {
 	for range n {
 		done := rig.Provider.Ledger.Audit().TotalRequests()
 		rig.AwaitStatus("completed", done)
-		drainertest.Eventually(rig.T, "the lane waits for rows", func() bool { return harness.Stored[bool](rig, waits) })
+		// After a row a lane looks often for 10 ms, and would find the next one without being woken.
+		rested := time.Now().Add(50 * time.Millisecond)
+		drainertest.Eventually(rig.T, "the lane waits for rows, and does not look often any more", func() bool {
+			return time.Now().After(rested) && harness.Stored[bool](rig, waits)
+		})
 		rig.EnqueueSteps("sim/act", done, done+1)
 		committed := time.Now()
 		rig.AwaitRequests(done + 1)
