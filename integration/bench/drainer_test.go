@@ -178,7 +178,7 @@ func (o *outbox) enqueue(rows int, providers ...provider) {
 	o.enqueueOf(1, rows, providers...)
 }
 
-// enqueueOf spreads them over that many tenants as well.
+// enqueueOf spreads them over that many tenants as well, from the first that is listed on.
 func (o *outbox) enqueueOf(tenants, rows int, providers ...provider) {
 	o.b.Helper()
 	var tools []string
@@ -198,7 +198,8 @@ func (o *outbox) enqueueOf(tenants, rows int, providers ...provider) {
 		}
 		_, err := tx.Exec(o.b.Context(), `
 			INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, tenant)
-			SELECT provider, created_at, id, agent_run_id, id % $1 FROM outbox.intent WHERE id > (SELECT coalesce(before, 0) FROM added)`, tenants)
+			SELECT provider, created_at, id, agent_run_id, (SELECT coalesce(min(tenant_id), 0) FROM outbox.tenant) + id % $1
+			FROM outbox.intent WHERE id > (SELECT coalesce(before, 0) FROM added)`, tenants)
 		return err
 	})
 }

@@ -8,7 +8,8 @@ import (
 )
 
 // BenchmarkFairness asks how long the lone intents of one tenant wait beside a million of another, against how long
-// they wait alone, and what a thousand tenants cost where there could be one.
+// they wait alone, what a thousand tenants cost where there could be one, and what a list of one tenant costs where
+// there could be none.
 func BenchmarkFairness(b *testing.B) {
 	const alone, tenants = 60, 1000
 	sim := noop("sim")
@@ -39,8 +40,24 @@ func BenchmarkFairness(b *testing.B) {
 		)
 		b.ReportMetric(rates[1].median(), "1000-tenants-rows/s")
 		b.ReportMetric(rates[1].times(rates[0]), "x-one-tenant")
+
+		listed := race(manyRounds,
+			func() float64 { return drain(b, jobs, sim).rate },
+			func() float64 { return drainListed(b, jobs, sim) },
+		)
+		b.ReportMetric(listed[1].median(), "listed-rows/s")
+		b.ReportMetric(listed[1].times(listed[0]), "x-unlisted")
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+// drainListed drains the intents of one tenant, with a limit that it never meets.
+func drainListed(b testing.TB, jobs int, sim provider) float64 {
+	b.Helper()
+	outbox := newOutbox(b)
+	defer outbox.drop()
+	outbox.exec(`INSERT INTO outbox.tenant (name, role, max_in_flight) VALUES ('only', 'only', 1000000)`)
+	return outbox.drain(1, jobs, sim).rate
 }
 
 // pickUpsBeside enqueues an intent in each interval, of the tenant 0, until nothing of the others is queued.
