@@ -317,6 +317,44 @@ func TestARowThatMustNotBeSentNowIsGivenBackUnsentAndUncounted(t *testing.T) {
 	}
 }
 
+func TestWhatEitherOfTwoProvidersMayHaveAppliedEndsAsUnknown(t *testing.T) {
+	t.Parallel()
+	lookup := &dispatch.Lookup{Operation: "find"}
+	for name, test := range map[string]struct {
+		policy  dispatch.Policy
+		given   func(*Row)
+		unknown bool
+	}{
+		"it has a key":                    {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: time.Hour}, func(*Row) {}, true},
+		"it has a key and can be asked":   {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: time.Hour, Lookup: lookup}, func(*Row) {}, true},
+		"it is to be asked":               {dispatch.Policy{Class: dispatch.NonIdempotent, Lookup: lookup}, func(row *Row) { row.Lookup = true }, true},
+		"its run is rolled back":          {dispatch.Policy{Class: dispatch.NonIdempotent, Lookup: lookup}, func(row *Row) { row.Closed, row.InSaga = true, true }, true},
+		"it is the probe":                 {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: time.Hour}, func(row *Row) { row.Probe = "sim" }, true},
+		"it only reads":                   {dispatch.Policy{Class: dispatch.ReadOnly}, func(*Row) {}, false},
+		"its own provider may have it":    {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: time.Hour}, func(row *Row) { row.Via = "" }, false},
+		"it cannot have been applied yet": {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: time.Hour}, func(row *Row) { row.MaybeApplied = false }, false},
+	} {
+		sent := false
+		l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { sent = true; return healthy }))
+		test.policy.MaxAttempts = 5
+		l.pool.upstreams["sim"].provider.Tools["act"] = test.policy
+		enqueued := time.Now().Add(-time.Minute)
+		row := &Row{Tries: 2, ClaimedAt: time.Now(), FirstAttemptAt: &enqueued, MaybeApplied: true, Via: "sim", Tuple: dispatch.Tuple{ToolName: "sim/act"}}
+		test.given(row)
+		got := l.pool.attempt(lifetimes{stop: t.Context(), abort: t.Context()}, row)
+		if unknown := got.Decision.Status == dispatch.StatusUnknown && !got.Decision.Back(); sent == test.unknown || unknown != test.unknown {
+			t.Errorf("%s: sent %v, then %+v; want unknown %v", name, sent, got.Decision, test.unknown)
+		}
+		// an operator's retry reads in the record where it may have been applied
+		if test.unknown && (got.Row.Via != "sim" || got.Row.Lookup || got.Result.Outcome != dispatch.Lost || got.StartedAt.IsZero()) {
+			t.Errorf("%s: recorded as %+v of %+v", name, got.Result, got.Row)
+		}
+		if isGivenUp := len(got.Breakers) == 1 && got.Breakers[0].Probe && got.Breakers[0].Open; test.unknown && isGivenUp != (row.Probe != "") {
+			t.Errorf("%s: breakers change to %+v", name, got.Breakers)
+		}
+	}
+}
+
 func TestARowOfAShutOperationWaitsWhereItDelaysNoNeighbour(t *testing.T) {
 	t.Parallel()
 	shut := map[string]Gate{"sim/act": {Name: "sim/act", Breaker: BreakerOpen, OpenFor: time.Minute}}

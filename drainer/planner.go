@@ -45,8 +45,10 @@ type planner struct {
 }
 
 func newPlanner(route route, own, server dispatch.Provider) planner {
+	// two providers under one key act once each
+	once := actsOnce(own) || actsOnce(server) || own.Fallback != ""
 	return planner{
-		claim:      Claim{Provider: route.provider, Server: route.server, Fallback: own.Fallback, ActsOnce: actsOnce(own) || actsOnce(server)},
+		claim:      Claim{Provider: route.provider, Server: route.server, Fallback: own.Fallback, ActsOnce: once},
 		isDetour:   route.isDetour(),
 		prefetches: !route.isDetour() && mayPrefetch(server), // what takes a detour could soon be served by its own provider
 		claimBytes: maxClaimBytes,

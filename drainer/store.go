@@ -232,7 +232,7 @@ type Row struct {
 	Probe          string // the half-open breaker that it alone may pass; empty for none
 	Closed         bool   // its run is being compensated: it must not be sent any more
 	InSaga         bool   // its run is being compensated, or was
-	Via            string // the fallback that is to serve it; empty for its own provider
+	Via            string // the fallback that is to serve it; empty for its own provider, see isAtEither
 	Undoes         *int64 // the intent whose effect this one undoes; nil for a forward step
 
 	Tenant  int16
@@ -258,6 +258,10 @@ func (r *Row) server() string {
 	}
 	return r.Tuple.Provider()
 }
+
+// isAtEither reports that commits were lost, and with them who served the row: its own
+// provider or the fallback. Then it bears the name of its own provider.
+func (r *Row) isAtEither() bool { return r.MaybeApplied && r.Via == r.Tuple.Provider() }
 
 // forgetIntent lets go of what was to be sent: outcomes may have to wait for a
 // database that is away.

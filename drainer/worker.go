@@ -208,6 +208,8 @@ func (p *pool) attempt(life lifetimes, row *Row) Settlement {
 	switch {
 	case !configured:
 		return p.park(row)
+	case row.isAtEither() && policy.Class != dispatch.ReadOnly:
+		return p.abandon(row)
 	case row.Closed:
 		return p.halt(row, policy)
 	case lacksLookup(row, policy):
@@ -468,6 +470,19 @@ func (p *pool) halt(row *Row, policy dispatch.Policy) Settlement {
 	halted := p.release(row, 0, "run_compensating")
 	halted.Decision = policy.Halt(row.History(time.Time{}, halted.FinishedAt))
 	return halted
+}
+
+// abandon ends a row that its provider or the fallback may have applied. No key and no lookup at
+// one of them tells what the other did.
+func (p *pool) abandon(row *Row) Settlement {
+	acted := *row
+	acted.Lookup = false // so that the record says where it may have been applied
+	abandoned := lose(&acted, dispatch.Policy{Class: dispatch.NonIdempotent})
+	abandoned.Result.ErrorClass = "not_repeatable"
+	if upstream, known := p.upstreams[row.server()]; known {
+		abandoned.Breakers = upstream.unproven(row)
+	}
+	return abandoned
 }
 
 // setConsequences says what the end of a forward step means for others. An undo that

@@ -87,6 +87,44 @@ func TestADatabaseThatWentBackAsksBeforeItActsAgain(t *testing.T) {
 	}
 }
 
+// The fallback served after the moment to which the database is restored. Both recognise keys, each its own.
+func TestADatabaseThatWentBackDoesNotSendElsewhereWhatAFallbackDid(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.unkeyed.IgnoreKeys = false
+	r.config = program.WriteConfig(t, fmt.Sprintf(`version: 1
+server: {listen: "127.0.0.1:0"}
+providers:
+  own: {adapter: http, fallback: spare, http: {base_url: %s}, tools: &tools {
+    charge: {http: {path: /charges, response: {ref: .id}}, idempotency: {class: key_idempotent, ttl: 24h, scope: account}, lookup: {tool: find}},
+    find: {http: {method: GET, path: "/effects/{.key}", response: {ref: .id, rules: [{when: .status == 404, outcome: absent}]}}, idempotency: {class: read_only}},
+    read: {http: {method: GET, path: "/effects/{.key}", response: {rules: [{when: .status == 404, outcome: completed}]}}, idempotency: {class: read_only}}}}
+  spare: {adapter: http, http: {base_url: %s}, tools: *tools}
+`, dispatchtest.Serve(t, r.keyed), dispatchtest.Serve(t, r.unkeyed)))
+	r.drain(r.url, 0)
+	r.exec(r.url, `SELECT outbox.enqueue('run', 'charge', 'own/charge', 'scope', '{}'), outbox.enqueue('run', 'read', 'own/read', 'scope', '{}')`)
+	past := r.copyOf(r.url)
+	r.exec(r.url, `UPDATE outbox.provider SET state = 'open', open_until = now() + interval '1 hour' WHERE name = 'own'`)
+	r.drain(r.url, 0)
+	r.assertEffects("before the way back", 0, 1)
+
+	r.drain(past, 1) // rows are left
+	program.New(t, past).Run(0, "history", "accept", "--reason", "compared", "--operator", "ann")
+	r.drain(past, 0)
+	r.exec(past, `UPDATE outbox.queue SET next_attempt_at = now()`) // no wait keeps it
+	r.drain(past, 0)
+	r.assertEffects("with both well again", 0, 1)
+	for tool, want := range map[string]string{"own/charge": "unknown", "own/read": "completed"} {
+		if got := r.status(past, tool); got != want {
+			t.Errorf("%s is %s, want %s", tool, got, want)
+		}
+	}
+	program.New(t, past).Run(1, "intents", "retry", "1", "--config", r.config, "--reason", "same key", "--operator", "ann")
+	program.New(t, past).Run(0, "intents", "retry", "1", "--may-duplicate", "--config", r.config, "--reason", "not in either's records", "--operator", "ann")
+	r.drain(past, 0)
+	r.assertEffects("with a second effect accepted", 1, 1)
+}
+
 const restoredConfig = `version: 1
 server: {listen: "127.0.0.1:0"}
 providers:

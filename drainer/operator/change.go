@@ -196,6 +196,9 @@ type standing struct {
 
 func (s standing) isUndo() bool { return isUndo(s.StepID) }
 
+// isAtEither reports that commits were lost, and that its provider or the fallback may have applied it.
+func (s standing) isAtEither() bool { return s.Via == dispatch.Tuple{ToolName: s.ToolName}.Provider() }
+
 func (s standing) inProgress() bool { return !s.Queued && !s.Settled }
 
 func (s standing) sinceFirst() time.Duration {

@@ -242,9 +242,9 @@ func (Retry) inSaga(s standing) refusal {
 }
 
 func (r Retry) again(s standing) (change, refusal) {
-	back := change{outcome: "retried", status: "pending", requeue: &requeue{firstAttemptAt: s.FirstAttemptAt}}
-	if s.MaybeApplied {
-		back.requeue.maybeApplied, back.requeue.via = true, s.Via
+	back := change{outcome: "retried", status: "pending", requeue: &requeue{firstAttemptAt: s.FirstAttemptAt, maybeApplied: s.MaybeApplied}}
+	if s.MaybeApplied && !s.isAtEither() {
+		back.requeue.via = s.Via
 	}
 	if r.NewKey {
 		return r.underNewKey(s, back)
@@ -294,6 +294,8 @@ func (r Retry) danger(s standing) string {
 		return "the configuration does not know its tool"
 	case policy.Class == dispatch.NonIdempotent:
 		return "its tool is non_idempotent: repeating does it again"
+	case s.isAtEither():
+		return "commits were lost: its provider's fallback may have applied it"
 	case !policy.MayStillSend(dispatch.History{MaybeApplied: true, SinceFirstSend: s.sinceFirst()}):
 		since := s.sinceFirst().Truncate(time.Second)
 		if since > time.Minute {

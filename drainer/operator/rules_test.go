@@ -155,19 +155,22 @@ func TestRetryingADoubtfulEffectFollowsTheToolsPolicy(t *testing.T) {
 	for name, test := range map[string]struct {
 		policy  dispatch.Policy
 		age     time.Duration
+		via     string
 		refused string
 	}{
-		"read_only":                  {dispatch.Policy{Class: dispatch.ReadOnly}, 90 * ttl, ""},
-		"naturally_idempotent":       {dispatch.Policy{Class: dispatch.NaturallyIdempotent}, 90 * ttl, ""},
-		"key remembered":             {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: ttl}, ttl/2 - time.Second, ""},
-		"key perhaps forgotten":      {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: ttl}, ttl / 2, "first sent 12h0m0s ago"},
-		"non_idempotent, just sent":  {dispatch.Policy{Class: dispatch.NonIdempotent}, 0, "repeating does it again"},
-		"non_idempotent, sent first": {dispatch.Policy{Class: dispatch.NonIdempotent}, ttl, "repeating does it again"},
+		"read_only":                  {dispatch.Policy{Class: dispatch.ReadOnly}, 90 * ttl, "", ""},
+		"naturally_idempotent":       {dispatch.Policy{Class: dispatch.NaturallyIdempotent}, 90 * ttl, "", ""},
+		"key remembered":             {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: ttl}, ttl/2 - time.Second, "", ""},
+		"key perhaps forgotten":      {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: ttl}, ttl / 2, "", "first sent 12h0m0s ago"},
+		"non_idempotent, just sent":  {dispatch.Policy{Class: dispatch.NonIdempotent}, 0, "", "repeating does it again"},
+		"non_idempotent, sent first": {dispatch.Policy{Class: dispatch.NonIdempotent}, ttl, "", "repeating does it again"},
+		"at its fallback":            {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: ttl}, 0, "spare", ""},
+		"at either, commits lost":    {dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: ttl}, 0, "sim", "fallback may have applied it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := settled("unknown")
-			s.FirstAttemptAt, s.SecondsSinceFirst = &sent, test.age.Seconds()
+			s.FirstAttemptAt, s.SecondsSinceFirst, s.Via = &sent, test.age.Seconds(), test.via
 			known := func(string, string) (dispatch.Policy, bool) { return test.policy, true }
 
 			change, refused := Retry{PolicyOf: known}.judge(s)
@@ -181,6 +184,9 @@ func TestRetryingADoubtfulEffectFollowsTheToolsPolicy(t *testing.T) {
 			accepted, refused := Retry{PolicyOf: known, MayDuplicate: true}.judge(s)
 			if refused != "" || !accepted.requeue.maybeApplied {
 				t.Errorf("with the duplicate accepted: %+v, %q; want it back with its doubt", accepted, refused)
+			}
+			if accepted.requeue.via == "sim" {
+				t.Error("with the duplicate accepted it would still be ended as in doubt")
 			}
 			if wantFresh := test.refused != ""; (accepted.requeue.firstAttemptAt == nil) != wantFresh || (accepted.outcome == "retried_may_duplicate") != wantFresh {
 				t.Errorf("the row is requeued as %+v (%s), want a new clock only where the old one had run out", accepted.requeue, accepted.outcome)

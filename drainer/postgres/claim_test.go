@@ -502,6 +502,54 @@ func TestALostWorkerLeavesNoDoubtWhoServed(t *testing.T) {
 	}
 }
 
+// loseCommits puts all that is queued in doubt.
+func (o *outbox) loseCommits() {
+	o.t.Helper()
+	o.exec(`UPDATE outbox.history SET era = era + 1, doubted_before = era + 1, doubted_through = (SELECT max(id) FROM outbox.intent)
+		WHERE id = (SELECT max(id) FROM outbox.history)`)
+}
+
+func TestAfterLostCommitsAProviderAndItsFallbackMayBothHaveServed(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		prepare func(o *outbox, worker string)
+		via     string
+	}{
+		"its own provider is well":         {func(*outbox, string) {}, "sim"},
+		"the fallback had it, as recorded": {func(o *outbox, _ string) { o.exec(`UPDATE outbox.queue SET via = 'backup', maybe_applied = true`) }, "sim"},
+		"it is an undo": {func(o *outbox, worker string) {
+			o.settle(worker, dispatch.Completed, o.withFallback(worker)...)
+			o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates, tenant)
+				SELECT 'run', 'compensate:1', 'sim/undo', 'scope', '{}', id, tenant FROM outbox.intent`)
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			worker := o.join()
+			o.open("sim")
+			o.open("backup")
+			o.enqueue("run", 0, 1)
+			test.prepare(o, worker)
+			o.loseCommits()
+			rows := o.withFallback(worker)
+			if len(rows) != 1 || rows[0].Via != test.via || !rows[0].MaybeApplied {
+				t.Fatalf("claimed %+v, want via %q and doubt", rows, test.via)
+			}
+			o.declareDead(worker)
+			worker = o.successor()
+			o.reap()
+			if rows := o.withFallback(worker); len(rows) != 1 || rows[0].Via != test.via {
+				t.Errorf("claimed again %+v, want via %q still", rows, test.via)
+			}
+			o.enqueue("new", 0, 1)
+			if rows := o.withFallback(worker); len(rows) != 1 || rows[0].Via != "" || rows[0].MaybeApplied {
+				t.Errorf("claimed %+v, want what came since in no doubt", rows)
+			}
+		})
+	}
+}
+
 func TestAFallbackOfItsOwnIsProbedWithWhatItIsToServe(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

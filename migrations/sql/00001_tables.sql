@@ -88,7 +88,7 @@ CREATE TABLE outbox.queue (  -- columns of fixed width come first, as in outbox.
   lookup           boolean NOT NULL DEFAULT false,  -- the next attempt asks, it does not act
   provider         text COLLATE "C" NOT NULL,  -- or provider/operation, where a daemon does not know that operation, or its breaker is open
   agent_run_id     text COLLATE "C" NOT NULL,  -- its intent's, so that a claim need not look there whether the run is rolled back
-  via              text COLLATE "C",        -- the fallback that may have applied it; null: its own provider
+  via              text COLLATE "C",        -- the fallback that may have applied it; null: its own provider; its own provider's name: either of them
   PRIMARY KEY (provider, tenant, next_attempt_at, intent_id)
 ) WITH (
   -- Every row dies soon: vacuum by a count, at full speed, not by a share of a size that swings.

@@ -15,7 +15,7 @@ func newHistory(options *options) *cobra.Command {
 		Short: "Show whether the database lost commits, or accept that it did",
 		Long: `history lists the stretches of the database's history, the newest first. Another one
 begins where commits may have been lost: after a failover, or in a copy or a backup.
-Until it is accepted, providers with a non_idempotent tool get nothing.
+Until it is accepted, providers with a non_idempotent tool or a fallback get nothing.
 
 It is accepted by itself once a lease is over and every worker has found what was
 committed to it, by "failover: lossless" in the configuration, or by history accept.`,
@@ -33,9 +33,10 @@ func newHistoryAccept(options *options) *cobra.Command {
 	command := options.signed(&cobra.Command{
 		Use:   "accept",
 		Short: "Go on after the database may have lost commits",
-		Long: `accept lets non_idempotent tools be sent again. What was queued until now may have been
-applied, whenever it is due: it is looked up where its tool has a lookup, repeated under
-its key where that is safe, and else unknown, with an incident.
+		Long: `accept lets the providers that wait be sent to again. What was queued until now may have
+been applied, whenever it is due: it is looked up where its tool has a lookup, repeated
+under its key where that is safe, and else unknown, with an incident. Where the provider
+has a fallback, either may have applied it: it is unknown.
 
 With --lossless nothing is in doubt. That is right only if no commit was lost: then what
 was sent before the failover is on record.`,

@@ -18,6 +18,10 @@
 --                        |                                        | is open, its fallback
 --   via is the fallback  | the fallback                           | (a row keeps via only with its doubt)
 --   via is another       | its provider's lane, which hands it to the one named, if that is configured
+--   via is its provider  | its provider's lane, which ends it as unknown
+--
+-- After lost commits the fallback may have had the effect of any row that was queued before, whatever its via says. Such
+-- a row gets its own provider's name as via. It keeps that until it has ended, also where it is released or lost first.
 --
 -- claim.go renders this for probes, which try a provider whose breaker opened, or an operation: then $2 and
 -- $4 are the lane where its rows are parked; and for all other claims, of which Postgres would begin the probe's parts
@@ -106,7 +110,9 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
            SELECT coalesce(step.created_at, i.created_at) FROM outbox.intent i
            LEFT JOIN outbox.intent step ON step.id = i.compensates AND i.id > (SELECT doubted_through FROM history)
            WHERE i.id = t.intent_id)) ELSE t.first_attempt_at END AS first_attempt_at,
-         t.maybe_applied OR t.doubted AS maybe_applied, t.lookup, coalesce(t.via, nullif(($4::text[])[t.n], ($2::text[])[t.n])) AS via,
+         t.maybe_applied OR t.doubted AS maybe_applied, t.lookup,
+         CASE WHEN t.doubted AND ($5::text[])[t.n] <> '' AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = t.intent_id)
+              THEN split_part(($2::text[])[t.n], '/'::text, 1) ELSE coalesce(t.via, nullif(($4::text[])[t.n], ($2::text[])[t.n])) END AS via,
          s.agent_run_id IS NOT NULL AND NOT t.lookup
            -- no EXISTS: that could be planned as one look at every undo there is
            AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = t.intent_id) AS closed,
