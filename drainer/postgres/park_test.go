@@ -225,11 +225,21 @@ func TestWhatNobodyKnowsFailsInTimeAndWhatWasInDoubtIsUnknown(t *testing.T) {
 	if err := o.Join(t.Context(), knowing, []string{"sim"}, []string{"sim/typo"}); err != nil {
 		t.Fatal(err)
 	}
+	const longAgo = `UPDATE outbox.tool SET seen_at = now() - interval '2 hours'`
+	o.exec(longAgo) // it joined then
 	if known := expire(time.Hour); len(known) != 0 {
 		t.Errorf("%d ended although a living worker knows their operation", len(known))
 	}
 	if err := o.Retire(t.Context(), knowing); err != nil {
 		t.Fatal(err)
+	}
+	if known := expire(time.Hour); len(known) != 0 {
+		t.Errorf("%d ended although a worker knew their operation a moment ago", len(known))
+	}
+	o.exec(longAgo)
+	o.joinWith("sim/act") // forgets operations that are not known any more, and not this one
+	if n := stored[int](o, `SELECT count(*) FROM outbox.tool WHERE name = 'sim/typo'`); n != 1 {
+		t.Error("an operation is forgotten, and with it since when its parked rows wait")
 	}
 	if ended := expire(time.Hour); len(ended) != 2 {
 		t.Errorf("%d ended, want both of the provider", len(ended))

@@ -279,7 +279,7 @@ END $$;
 CREATE TABLE outbox.tool (
   name     text COLLATE "C" PRIMARY KEY,  -- provider/operation
   provider text COLLATE "C" NOT NULL GENERATED ALWAYS AS (split_part(name, '/', 1)) STORED,
-  seen_at  timestamptz NOT NULL DEFAULT now(),  -- when a daemon said so last
+  seen_at  timestamptz NOT NULL DEFAULT now(),  -- when a daemon knew it last, give or take a minute
   state    text NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'half_open')),  -- of its circuit breaker
   reason   text,         -- these are as in outbox.provider
   open_until timestamptz,

@@ -1,5 +1,6 @@
--- $1 worker, $2 providers, $3 seconds that a row may be parked while no living worker knows its operation, $4 how
--- many rows at most. Claims those rows, for the same transaction to settle. A lane's name is its provider's,
+-- $1 worker, $2 providers, $3 seconds that a row may be parked after the last living worker knew its operation, $4 how
+-- many rows at most. A row may have been parked for long before, by an open breaker. Each look notes which operations
+-- are known now, at most once a minute. Claims those rows, for the same transaction to settle. A lane's name is its provider's,
 -- a slash and the operation's: '0' is the character after '/'.
 WITH RECURSIVE lane AS (
   -- a loose index scan: one look a lane, however many rows it has
@@ -10,6 +11,11 @@ WITH RECURSIVE lane AS (
   SELECT name, (SELECT q.provider FROM outbox.queue q
                 WHERE q.provider > lane.lane AND q.provider < name || '0' ORDER BY q.provider LIMIT 1)
   FROM lane WHERE lane.lane IS NOT NULL
+), known AS (
+  UPDATE outbox.tool SET seen_at = now() WHERE name = ANY (ARRAY(
+    SELECT t.name FROM outbox.tool t WHERE t.name IN (SELECT lane FROM lane) AND t.seen_at < now() - interval '1 minute'
+      AND EXISTS (SELECT FROM outbox.worker w WHERE t.name = ANY (w.tools))
+    ORDER BY t.name FOR UPDATE SKIP LOCKED))  -- another worker's look, or a breaker, need not be waited for
 ), taken AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT due.ctid FROM (SELECT lane FROM lane WHERE lane IS NOT NULL LIMIT 1000) l CROSS JOIN LATERAL outbox.queued_tenants(l.lane) AS t (tenant) CROSS JOIN LATERAL (
@@ -17,6 +23,7 @@ WITH RECURSIVE lane AS (
         AND era >= coalesce((SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1), 0)  -- what was in doubt before is judged by a claim
       ORDER BY next_attempt_at, intent_id LIMIT $4::int FOR UPDATE SKIP LOCKED) due
     WHERE NOT EXISTS (SELECT FROM outbox.worker w WHERE l.lane = ANY (w.tools))
+      AND NOT EXISTS (SELECT FROM outbox.tool t WHERE t.name = l.lane AND t.seen_at > now() - make_interval(secs => $3::float8))
     LIMIT $4::int))
   RETURNING *
 )
