@@ -468,7 +468,8 @@ func (l *lane) reclaim(life lifetimes) error {
 func (l *lane) reclaimIsDue() bool { return !time.Now().Before(l.reclaimAt) }
 
 // releaseLost releases a row of a claim whose reply the lane never had. The row may have
-// been claimed as the probe: then another worker may try the provider. A lookup waits for
+// been claimed as the probe: then another worker may try the provider, or the operation that
+// was to be called. A fallback's own lane tries its operations. A lookup waits for
 // the last send: the lost claim may have made a lookup of the row, because its run is rolled
 // back, and its reply would have had it wait.
 func (l *lane) releaseLost(row *Row) (Settlement, bool) {
@@ -476,10 +477,15 @@ func (l *lane) releaseLost(row *Row) (Settlement, bool) {
 		row.Probe = l.route.server
 	}
 	var delay time.Duration
-	if _, policy, configured := l.pool.find(row); configured && row.Lookup && policy.Lookup != nil {
+	_, policy, configured := l.pool.find(row)
+	if configured && row.Lookup && policy.Lookup != nil {
 		delay = policy.UntilDrained(row.History(time.Time{}, time.Now()))
 	}
-	return l.pool.release(row, delay, "reply_lost"), true
+	released := l.pool.release(row, delay, "reply_lost")
+	if operation := l.route.server + "/" + operationFor(row, policy); !l.route.isDetour() && l.probes[operation] == 0 {
+		released.Breakers = append(released.Breakers, BreakerChange{Gate: operation, Open: true, Probe: true})
+	}
+	return released, true
 }
 
 // releaseWaiting releases the rows that no dispatcher has begun: other workers need not wait

@@ -321,6 +321,41 @@ func TestWhatBecameAQuestionInALostReplyWaitsForTheLastSend(t *testing.T) {
 	}
 }
 
+func TestALostReplyEndsTheProbesThatItMayHaveBegun(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		way     route
+		probing string
+		lookup  bool
+		want    []string
+	}{
+		"nothing is tried":                {route{"sim", "sim"}, "", false, []string{"sim", "sim/act"}},
+		"it was to be asked":              {route{"sim", "sim"}, "", true, []string{"sim", "sim/find"}},
+		"the operation is tried already":  {route{"sim", "sim"}, "sim/act", false, []string{"sim"}},
+		"the provider is tried already":   {route{"sim", "sim"}, "sim", false, []string{"sim/act"}},
+		"its own lane tries the fallback": {route{"own", "sim"}, "", false, []string{"sim"}},
+	} {
+		l := laneTo(nil)
+		l = laneOn(test.way, l.server.provider)
+		l.server.provider.Tools = map[string]dispatch.Policy{"act": {Class: dispatch.KeyIdempotent, Lookup: &dispatch.Lookup{Operation: "find"}}}
+		l.probes[test.probing]++
+		row := &Row{Lookup: test.lookup, Tuple: dispatch.Tuple{ToolName: test.way.provider + "/act"}}
+		if test.way.isDetour() {
+			row.Via = "sim"
+		}
+		given, _ := l.releaseLost(row)
+		var ended []string
+		for _, change := range given.Breakers {
+			if change.Open && change.Probe && change.For == 0 && change.Reason == "" {
+				ended = append(ended, change.Gate)
+			}
+		}
+		if !slices.Equal(ended, test.want) {
+			t.Errorf("%s: the probes of %v end, want %v", name, ended, test.want)
+		}
+	}
+}
+
 type reclaimCounter struct {
 	claimStore
 	reclaimed int
