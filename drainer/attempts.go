@@ -10,15 +10,19 @@ import (
 
 // attempts counts by provider, operation and outcome. Made at the start, the series of
 // thousands of tools would be tens of thousands, nearly all of them 0 forever. So one is
-// made when its first attempt ends, and the next scrape shows it as 0, whatever it has
+// made when its first attempt ends, and the next scrapes show it as 0, whatever it has
 // counted by then: rate() sees an increase only from a value that it has seen.
 type attempts struct {
 	*prometheus.CounterVec // not registered itself
 	zero                   *prometheus.Desc
 
 	mu    sync.Mutex
-	shown map[[3]string]bool // by provider, operation and outcome: whether a scrape saw the 0
+	shown map[[3]string]int // by provider, operation and outcome: how many scrapes saw the 0
 }
+
+// scrapers are those that take turns, as two replicas of Prometheus do. One that is alone sees
+// the 0 once more.
+const scrapers = 2
 
 func newAttempts() *attempts {
 	labels := []string{"provider", "operation", "outcome"}
@@ -28,7 +32,7 @@ func newAttempts() *attempts {
 	return &attempts{
 		CounterVec: prometheus.NewCounterVec(options, labels),
 		zero:       prometheus.NewDesc("drainer_dispatch_attempts_total", options.Help, labels, nil),
-		shown:      map[[3]string]bool{},
+		shown:      map[[3]string]int{},
 	}
 }
 
@@ -40,7 +44,7 @@ func (a *attempts) of(provider, operation string, outcome dispatch.Outcome) prom
 	defer a.mu.Unlock()
 	for _, made := range [][3]string{key, {provider, operation, string(dispatch.Completed)}} {
 		if _, known := a.shown[made]; !known {
-			a.shown[made] = false
+			a.shown[made] = 0
 		}
 	}
 	return a.WithLabelValues(key[:]...)
@@ -49,16 +53,16 @@ func (a *attempts) of(provider, operation string, outcome dispatch.Outcome) prom
 // Describe and Collect make it a collector in the place of its vector.
 func (a *attempts) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- a.zero }
 
-// Collect shows a new series as 0, once.
+// Collect shows a new series as 0, once to each scraper.
 func (a *attempts) Collect(metrics chan<- prometheus.Metric) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for key, seen := range a.shown {
-		if seen {
+	for key, times := range a.shown {
+		if times == scrapers {
 			metrics <- a.WithLabelValues(key[:]...)
 			continue
 		}
-		a.shown[key] = true
+		a.shown[key]++
 		metrics <- prometheus.MustNewConstMetric(a.zero, prometheus.CounterValue, 0, key[:]...)
 	}
 }

@@ -104,7 +104,9 @@ func TestAScrapeOfManyToolsIsBounded(t *testing.T) {
 	rig.AwaitStatus("completed", providers*tools)
 	series, bytes := 0, 0
 	drainertest.Eventually(t, "each tool has its series", func() bool { series, bytes = scrape(); return series > providers*tools })
-	scrape() // a tool's zeros come before its first count
+	for range 2 { // a tool's zeros come before its first count
+		scrape()
+	}
 	series, bytes = scrape()
 	t.Logf("%d series before any tool is used, %d in %d bytes after each was", unused, series, bytes)
 	if unused > 2000 || series > mostSeries || bytes > mostBytes {

@@ -544,7 +544,9 @@ func TestAConfigurationIsReloadedAsAWholeOrNotAtAll(t *testing.T) {
 		t.Errorf("the new provider was called with %q", got)
 	}
 	daemon.WaitFor(`"provider":"ledger"`)
-	wantMetrics(t, daemon, `drainer_dispatch_attempts_total{operation="charge",outcome="completed",provider="ledger"} 0`)
+	for range 2 { // replicas of Prometheus
+		wantMetrics(t, daemon, `drainer_dispatch_attempts_total{operation="charge",outcome="completed",provider="ledger"} 0`)
+	}
 	wantMetrics(t, daemon, `drainer_dispatch_attempts_total{operation="charge",outcome="completed",provider="ledger"} 1`)
 
 	for place, text := range map[string]string{"metrics": daemon.Get("/metrics"), "log": daemon.Terminate()} {
