@@ -37,6 +37,7 @@ type Result struct {
 	RetryAfter      time.Duration // the provider's wish; a floor for the delay
 	Unsent          bool          // this side refused what the intent asks for, and wrote no byte of it: no provider said no
 	Healthy         bool          // the trouble is this intent's alone: the provider could serve others
+	OfOperation     bool          // the trouble is this operation's alone, e.g. its queue is missing: the provider could serve other operations
 	Replayed        bool          // the provider said it had seen the key before
 	ProviderRef     string        // the provider's own id of the effect
 	Response        json.RawMessage
@@ -129,7 +130,7 @@ func (o Outcome) LeavesDoubt() bool {
 // know that a refusal does not. What this side refused never came near it.
 func (r Result) Overloaded() bool {
 	switch {
-	case r.Unsent:
+	case r.Unsent, r.OfOperation:
 		return false
 	case r.Outcome == NotSent:
 		return true
@@ -143,9 +144,9 @@ func (r Result) Overloaded() bool {
 var overloadStatuses = []int{0, 429, 503, 529}
 
 // Failed reports whether the attempt counts against its operation: the provider was
-// overloaded, gave no answer, or a 5xx.
+// overloaded, refused the whole operation, gave no answer, or a 5xx.
 func (r Result) Failed() bool {
-	if r.Overloaded() {
+	if r.Overloaded() || r.OfOperation {
 		return true
 	}
 	return !r.Unsent && !r.Healthy && r.Outcome == Ambiguous && (r.HTTPStatus == 0 || r.HTTPStatus >= 500)

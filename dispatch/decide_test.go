@@ -539,6 +539,8 @@ func TestOnlyTheProvidersOwnTroubleCountsTowardsItsBreaker(t *testing.T) {
 		"it limits the caller":             {dispatch.Result{Outcome: dispatch.Throttled, HTTPStatus: 429}, true, true},
 		"it refuses for now":               {dispatch.Result{Outcome: dispatch.Throttled}, true, true},
 		"it refuses this intent for now":   {dispatch.Result{Outcome: dispatch.Throttled, Healthy: true}, false, false},
+		"it lacks what one tool needs":     {dispatch.Result{Outcome: dispatch.NotSent, OfOperation: true}, false, true},
+		"it refuses one tool for now":      {dispatch.Result{Outcome: dispatch.Throttled, OfOperation: true}, false, true},
 		"it answers without a status":      {dispatch.Result{Outcome: dispatch.Ambiguous, Healthy: true}, false, false},
 		"it refuses":                       {dispatch.Result{Outcome: dispatch.Rejected}, false, false},
 		"it is still at an earlier try":    {dispatch.Result{Outcome: dispatch.InFlight}, false, false},

@@ -149,8 +149,15 @@ func (b *breaker) applyGate(gate Gate) (before Gate) {
 type operation struct {
 	breaker   *breaker
 	window    window
+	missing   run // of its destination: few intents are enough, else they would use up their tries
 	refusals  refusals
 	rendering rendering
+}
+
+// fails counts an attempt and reports whether the operation is to be shut.
+func (o *operation) fails(row *Row, result dispatch.Result, failed, answered bool) bool {
+	tooMany := o.window.add(time.Now(), row.IntentID, failed)
+	return o.missing.add(result.OfOperation, answered) || tooMany
 }
 
 // window keeps the newest result of each intent of a while. An intent counts once,

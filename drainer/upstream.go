@@ -40,6 +40,7 @@ func newUpstream(provider dispatch.Provider) *upstream {
 		u.operations[name] = &operation{
 			breaker: newBreaker(provider.Name+"/"+name, provider.Breaker.CoolDown),
 			window:  window{policy: provider.Breaker},
+			missing: run{enough: provider.Breaker.ConsecutiveFailures},
 		}
 	}
 	return u
@@ -135,7 +136,7 @@ func (u *upstream) shut(row *Row, operation string) *breaker {
 //
 // Only a refusal for lack of room, or a connection that could not be made, speaks for the
 // whole provider. A timeout or a 5xx speaks for its operation, and for the provider once
-// most of its operations are shut.
+// most of its operations are shut. A refusal of one operation never speaks for the provider.
 func (u *upstream) record(row *Row, operation string, result dispatch.Result) (changes []BreakerChange) {
 	if result.Unsent {
 		return u.unproven(row)
@@ -145,11 +146,15 @@ func (u *upstream) record(row *Row, operation string, result dispatch.Result) (c
 			changes = append(changes, *change)
 		}
 	}
+	if len(u.operations) == 1 {
+		result.OfOperation = false // it is all that the provider does: its fallback may serve
+	}
 	of, overloaded, failed := u.operations[operation], result.Overloaded(), result.Failed()
+	answered := !failed || result.HTTPStatus != 0 || result.OfOperation
 	switch {
 	case row.Probe == u.provider.Name:
 		// Any answer proves that it lives, a 500 as well.
-		add(u.breaker.verdict(overloaded || (failed && result.HTTPStatus == 0), "", result.RetryAfter))
+		add(u.breaker.verdict(overloaded || !answered, "", result.RetryAfter))
 		return changes
 	case row.Probe != "" && of != nil && row.Probe == of.breaker.name:
 		reason := OpenReason("")
@@ -157,14 +162,14 @@ func (u *upstream) record(row *Row, operation string, result dispatch.Result) (c
 			reason = FailureRate
 		}
 		add(of.breaker.verdict(failed, reason, result.RetryAfter))
-	case of != nil && of.breaker.passage() == passRows && of.window.add(time.Now(), row.IntentID, failed):
-		if u.mostOperationsShut(of) {
+	case of != nil && of.breaker.passage() == passRows && of.fails(row, result, failed, answered):
+		if !result.OfOperation && u.mostOperationsShut(of) {
 			add(u.breaker.open(FailureRate, 0))
 		} else {
 			add(of.breaker.open(FailureRate, 0))
 		}
 	}
-	if u.overloads.add(overloaded, !failed || result.HTTPStatus != 0) {
+	if u.overloads.add(overloaded, answered) {
 		add(u.breaker.open(Overloaded, result.RetryAfter))
 	}
 	return changes
@@ -197,7 +202,7 @@ func (u *upstream) mostOperationsShut(with *operation) bool {
 	return shut > 1 && 2*shut > inUse
 }
 
-// run counts overloads in a row.
+// run counts overloads in a row, or refusals of one operation.
 type run struct {
 	enough int // 0: any number is well
 

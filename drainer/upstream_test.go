@@ -172,6 +172,56 @@ func TestASingleOperationSpeaksForItsProvider(t *testing.T) {
 	}
 }
 
+// As where a queue, a topic or a tool is missing.
+func TestARefusalOfOneOperationShutsThatAlone(t *testing.T) {
+	t.Parallel()
+	missing := dispatch.Result{Outcome: dispatch.NotSent, OfOperation: true}
+	policy := dispatch.BreakerPolicy{FailureRate: 0.5, Window: time.Minute, MinimumIntents: 10, ConsecutiveFailures: 3, CoolDown: 10 * time.Second}
+	provider := func(operations ...string) *upstream {
+		tools := map[string]dispatch.Policy{}
+		for _, operation := range operations {
+			tools[operation] = dispatch.Policy{}
+		}
+		return newUpstream(dispatch.Provider{Name: "shop", Breaker: policy, Tools: tools})
+	}
+	for name, test := range map[string]struct {
+		upstream  *upstream
+		operation string // whose refusals end the story
+		before    []attempt
+		want      string
+	}{
+		"one intent, tried again": {provider("charge", "refund"), "charge", nil, "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:false}]"},
+		"every operation":         {provider("charge", "refund"), "charge", []attempt{{0, "refund", missing, 0}, {0, "refund", missing, 0}, {0, "refund", missing, 0}}, "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:false}]"},
+		"between answers":         {provider("charge", "refund"), "charge", []attempt{{0, "charge", missing, 0}, {0, "charge", healthy, 0}}, "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:false}]"},
+		"it is an answer":         {provider("charge", "refund"), "charge", []attempt{{0, "refund", overloaded, 0}, {0, "refund", overloaded, 0}}, "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:false}]"},
+		"the provider's only one": {provider("charge"), "charge", nil, "[{Gate:shop Open:true Reason:overload For:10s Probe:false}]"},
+	} {
+		for _, step := range test.before {
+			test.upstream.record(&Row{IntentID: step.intent}, step.tool, step.result)
+		}
+		var changes []BreakerChange
+		for i := range 3 {
+			if len(changes) > 0 {
+				t.Errorf("%s: after %d refusals %+v", name, i, changes)
+			}
+			changes = test.upstream.record(&Row{IntentID: 1}, test.operation, missing)
+		}
+		if got := fmt.Sprintf("%+v", changes); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+
+	u := provider("charge", "refund")
+	for gate, want := range map[string]string{
+		"shop":        "[{Gate:shop Open:false Reason: For:10s Probe:true}]",
+		"shop/charge": "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:true}]",
+	} {
+		if got := fmt.Sprintf("%+v", u.record(&Row{Probe: gate}, "charge", missing)); got != want {
+			t.Errorf("a probe of %s: %s, want %s", gate, got, want)
+		}
+	}
+}
+
 func TestAWindowIsBounded(t *testing.T) {
 	t.Parallel()
 	w := window{policy: dispatch.BreakerPolicy{FailureRate: 1, Window: time.Hour, MinimumIntents: 1}}

@@ -72,7 +72,7 @@ func refused(answer *kmsg.ProduceResponseTopicPartition) dispatch.Result {
 	if !proven {
 		outcome = dispatch.Ambiguous
 	}
-	result := dispatch.Result{Outcome: outcome, ErrorClass: "unknown_error_code"}
+	result := dispatch.Result{Outcome: outcome, ErrorClass: "unknown_error_code", OfOperation: proven && isOfTopic(answer.ErrorCode)}
 	if known := kerr.TypedErrorForCode(answer.ErrorCode); known != nil && known.Code == answer.ErrorCode {
 		result.ErrorClass = className(known)
 	}
@@ -80,6 +80,15 @@ func refused(answer *kmsg.ProduceResponseTopicPartition) dispatch.Result {
 		result.Problem = &dispatch.Problem{Title: result.ErrorClass, Detail: evidence.First(*answer.ErrorMessage, maxDetail)}
 	}
 	return result
+}
+
+// isOfTopic reports a refusal of one topic by a cluster that may take others.
+func isOfTopic(code int16) bool {
+	switch code {
+	case kerr.UnknownTopicOrPartition.Code, kerr.InvalidTopicException.Code, kerr.LeaderNotAvailable.Code, kerr.NotEnoughReplicas.Code:
+		return true
+	}
+	return false
 }
 
 // className is Kafka's own name of an error, in our spelling.

@@ -81,6 +81,10 @@ func TestWhatALeaderSaysDecidesTheOutcome(t *testing.T) {
 			answering(cluster, test.code.Code)
 			got := adapterFor(t, cluster).Dispatch(t.Context(), request(`{}`))
 			dispatchtest.Expect(t, got, test.outcome, test.class)
+			ofTopic := test.code == kerr.InvalidTopicException || test.code == kerr.NotEnoughReplicas
+			if got.OfOperation != ofTopic {
+				t.Errorf("it speaks for this topic alone: %t, want %t", got.OfOperation, ofTopic)
+			}
 			if got.Problem == nil || got.Problem.Detail != "in the broker's words" {
 				t.Errorf("problem %+v", got.Problem)
 			}
@@ -118,6 +122,9 @@ func TestNothingIsSentToATopicThatIsNotThere(t *testing.T) {
 	adapter := newAdapter(t, spec(cluster.ListenAddrs(), "", "topic: absent"))
 	got := adapter.Dispatch(t.Context(), request(`{}`))
 	dispatchtest.Expect(t, got, dispatch.NotSent, "unknown_topic_or_partition")
+	if !got.OfOperation {
+		t.Error("it speaks for the whole cluster, which may have other topics")
+	}
 	if cluster.TopicInfo("absent") != nil {
 		t.Error("the topic was created")
 	}

@@ -75,9 +75,9 @@ func (r record) produce(ctx context.Context, partition int32, created time.Time)
 func unled(ctx context.Context, err error) dispatch.Result {
 	var refusal *kerr.Error
 	if errors.As(err, &refusal) {
-		return dispatch.Result{Outcome: unsentOutcome(refusal), ErrorClass: className(refusal)}
+		return dispatch.Result{Outcome: unsentOutcome(refusal), ErrorClass: className(refusal), OfOperation: isOfTopic(refusal.Code)}
 	}
-	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: unsentClass(ctx, err)}
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: unsentClass(ctx, err), OfOperation: errors.Is(err, errNoLeader)}
 }
 
 // unanswered is the result of a request that no answer came to.

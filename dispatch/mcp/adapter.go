@@ -114,7 +114,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	case ctx.Err() != nil:
 		return unsent(ctx, ctx.Err()) // find uses a live session without checking ctx
 	case !known:
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_tool"}
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_tool", OfOperation: true}
 	}
 	seen := session.call(ctx, params)
 	if seen.endsSession() && a.sessions.Forget(session) {

@@ -109,7 +109,7 @@ func TestAToolThatTheServerDoesNotListIsNotCalled(t *testing.T) {
 	e := startEndpoint(t, endpointOptions{versions: []string{legacy}})
 	adapter := e.adapter(t, "{name: later}", dispatch.KeyIdempotent)
 	got := adapter.Dispatch(t.Context(), intent("1"))
-	if got.Outcome != dispatch.NotSent || got.ErrorClass != "unknown_tool" || len(e.calls()) != 0 {
+	if got.Outcome != dispatch.NotSent || got.ErrorClass != "unknown_tool" || !got.OfOperation || len(e.calls()) != 0 {
 		t.Errorf("got %+v", got)
 	}
 	e.server.AddTool(&sdk.Tool{Name: "later", InputSchema: anyObject}, e.till.pay)

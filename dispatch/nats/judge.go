@@ -45,13 +45,15 @@ var verdicts = map[jetstream.ErrorCode]verdict{
 	10167: {dispatch.Throttled, "too_many_requests"},
 }
 
+const streamFull = "stream_full" // of one stream: the others have room
+
 // fullStream are the words in which a stream that discards what is new says
 // that it holds as much as it may; their error code is the same as that of a
 // broken disk.
 var fullStream = map[string]verdict{
-	"maximum messages exceeded":             {dispatch.Throttled, "stream_full"},
-	"maximum bytes exceeded":                {dispatch.Throttled, "stream_full"},
-	"maximum messages per subject exceeded": {dispatch.Throttled, "stream_full"},
+	"maximum messages exceeded":             {dispatch.Throttled, streamFull},
+	"maximum bytes exceeded":                {dispatch.Throttled, streamFull},
+	"maximum messages per subject exceeded": {dispatch.Throttled, streamFull},
 	"message too large":                     {dispatch.Rejected, "message_too_large"},
 }
 
@@ -60,7 +62,7 @@ func (t *tool) judge(err error) dispatch.Result {
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
 		// No stream listened, so none has the message. A stream without a
 		// leader is silent in the same way, and comes back.
-		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "no_responders"}
+		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "no_responders", OfOperation: true}
 	}
 	var refusal *jetstream.APIError
 	if !errors.As(err, &refusal) {
@@ -71,9 +73,10 @@ func (t *tool) judge(err error) dispatch.Result {
 		proven.outcome = dispatch.Ambiguous // it must not be sent again
 	}
 	return dispatch.Result{
-		Outcome:    proven.outcome,
-		ErrorClass: proven.class,
-		Problem:    &dispatch.Problem{Title: proven.class, Detail: evidence.First(refusal.Description, maxDetail)},
+		Outcome:     proven.outcome,
+		ErrorClass:  proven.class,
+		OfOperation: proven.class == streamFull,
+		Problem:     &dispatch.Problem{Title: proven.class, Detail: evidence.First(refusal.Description, maxDetail)},
 	}
 }
 

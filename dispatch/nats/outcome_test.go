@@ -39,6 +39,9 @@ func TestAStreamThatIsFullTakesItLater(t *testing.T) {
 				last = adapter.Dispatch(t.Context(), intent(fmt.Sprint(i)))
 			}
 			dispatchtest.Expect(t, last, dispatch.Throttled, "stream_full")
+			if !last.OfOperation {
+				t.Error("it speaks for the whole server, whose other streams have room")
+			}
 		})
 	}
 }
@@ -88,8 +91,13 @@ func TestWhereNoStreamListensNothingHappens(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	plain := spec(c.ClientURL(), "", "subject: "+subject)
-	dispatchtest.Expect(t, newAdapter(t, plain).Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "stream_not_found")
-	dispatchtest.Expect(t, newAdapter(t, ofClass(dispatch.NonIdempotent, plain)).Dispatch(t.Context(), request(`{}`)), dispatch.Throttled, "no_responders")
+	unfound := newAdapter(t, plain).Dispatch(t.Context(), request(`{}`))
+	dispatchtest.Expect(t, unfound, dispatch.NotSent, "stream_not_found")
+	untaken := newAdapter(t, ofClass(dispatch.NonIdempotent, plain)).Dispatch(t.Context(), request(`{}`))
+	dispatchtest.Expect(t, untaken, dispatch.Throttled, "no_responders")
+	if !unfound.OfOperation || !untaken.OfOperation {
+		t.Error("it speaks for the whole server, which may have other streams")
+	}
 }
 
 func TestAMessageThatNobodyTookIsNotSentAgain(t *testing.T) {
@@ -363,7 +371,11 @@ func TestNothingIsSentToAStreamThatForgetsTheKeyTooSoon(t *testing.T) {
 	c := startWithStream(t, func(config *jetstream.StreamConfig) { config.Duplicates = 2 * time.Minute })
 	adapter := adapterFor(t, c)
 
-	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, "duplicate_window_too_short")
+	refused := adapter.Dispatch(t.Context(), request(`{}`))
+	dispatchtest.Expect(t, refused, dispatch.NotSent, "duplicate_window_too_short")
+	if !refused.OfOperation {
+		t.Error("it speaks for the whole server, which may have other streams")
+	}
 	if messages := c.stored(t); len(messages) != 0 {
 		t.Errorf("%d messages", len(messages))
 	}

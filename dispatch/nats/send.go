@@ -83,9 +83,9 @@ func (c *connection) vouchFor(ctx context.Context, tool *tool) (refusal dispatch
 	length, err := c.windowOf(ctx, tool)
 	switch {
 	case err != nil:
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: c.unreadClass(ctx, err)}, false
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: c.unreadClass(ctx, err), OfOperation: errors.Is(err, jetstream.ErrStreamNotFound)}, false
 	case length < tool.keyTTL:
-		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "duplicate_window_too_short"}, false
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "duplicate_window_too_short", OfOperation: true}, false
 	}
 	return dispatch.Result{}, true
 }

@@ -44,7 +44,11 @@ func TestTheBrokersRefusals(t *testing.T) {
 			}
 			adapter := newAdapter(t, spec(broker.URL, topology.tool()))
 			intent := request(test.payload)
-			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent), test.outcome, test.class)
+			got := adapter.Dispatch(t.Context(), intent)
+			dispatchtest.Expect(t, got, test.outcome, test.class)
+			if missing := test.class == "unroutable" || test.class == "no_exchange"; got.OfOperation != missing {
+				t.Errorf("it speaks for this operation alone: %t, want %t", got.OfOperation, missing)
+			}
 			isOurs := func(message amqp.Delivery) bool { return message.MessageId == intent.IdempotencyKey }
 			if stored := slices.ContainsFunc(topology.stored(t), isOurs); stored != test.stored {
 				t.Errorf("stored: %t, want %t", stored, test.stored)

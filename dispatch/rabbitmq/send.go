@@ -155,7 +155,7 @@ var blocked = dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "blocked"
 func judge(e answer, connectionEnded bool) dispatch.Result {
 	switch {
 	case e.returned != 0:
-		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "unroutable"}
+		return dispatch.Result{Outcome: dispatch.Throttled, ErrorClass: "unroutable", OfOperation: true}
 	case e.acked:
 		return dispatch.Result{Outcome: dispatch.Completed}
 	case e.exception != nil && e.exception.Server && !connectionEnded:
@@ -182,7 +182,7 @@ func judgeException(exception *amqp.Error) dispatch.Result {
 	}
 	switch exception.Code {
 	case amqp.NotFound:
-		result.Outcome = dispatch.Throttled
+		result.Outcome, result.OfOperation = dispatch.Throttled, true
 	case amqp.AccessRefused:
 		result.Outcome = dispatch.Forbidden
 	case amqp.PreconditionFailed, amqp.ContentTooLarge:
