@@ -105,7 +105,7 @@ func (u *upstream) attribute(row *Row, operation string, result dispatch.Result)
 	of := u.operations[operation]
 	switch {
 	case result.Outcome == dispatch.CredentialsRefused:
-		return u.credentialsRefused(row, of, result)
+		return u.credentialsRefused(row, result, operation)
 	case result.Outcome == dispatch.Forbidden && of != nil:
 		return u.forbidden(row, of, operation, result)
 	case result.Unsent && result.ErrorClass == dispatch.Unrenderable && of != nil:
@@ -124,37 +124,36 @@ func (u *upstream) attribute(row *Row, operation string, result dispatch.Result)
 	return result, u.record(row, operation, result)
 }
 
-func (u *upstream) credentialsRefused(row *Row, of *operation, result dispatch.Result) (dispatch.Result, []BreakerChange) {
-	if row.Probe == u.provider.Name {
-		return kept(result, fleetInterval), []BreakerChange{*u.breaker.verdict(true, CredentialsRefused, refusalPause)}
-	}
+func (u *upstream) credentialsRefused(row *Row, result dispatch.Result, operation string) (dispatch.Result, []BreakerChange) {
 	changes := u.unproven(row) // of an operation: nothing was learned
-	switch u.refusals.refused(time.Now(), row) {
-	case shuts:
-		if change := u.breaker.open(CredentialsRefused, refusalPause); change != nil {
-			changes = append(changes, *change)
-		}
-		return kept(result, fleetInterval), changes
-	case fails:
-		result.Outcome = dispatch.Rejected
-		return result, changes
+	if row.Probe == u.provider.Name {
+		changes = u.record(row, operation, result) // it lives
 	}
-	return kept(result, refusalPause), changes
+	return u.refused(row, result, u.breaker, &u.refusals, CredentialsRefused, changes)
 }
 
 func (u *upstream) forbidden(row *Row, of *operation, operation string, result dispatch.Result) (dispatch.Result, []BreakerChange) {
 	of.rendering.succeeded()
-	if row.Probe == of.breaker.name {
-		return kept(result, fleetInterval), []BreakerChange{*of.breaker.verdict(true, Forbidden, refusalPause)}
-	}
 	changes := u.record(row, operation, result) // it lives, and knows this side
-	switch of.refusals.refused(time.Now(), row) {
-	case shuts:
-		if change := of.breaker.open(Forbidden, refusalPause); change != nil {
+	return u.refused(row, result, of.breaker, &of.refusals, Forbidden, changes)
+}
+
+// refused keeps a gate shut that is shut for this reason and was tried. For any other gate one row can be refused for
+// what its agent wrote: then the changes are those of an answer.
+func (u *upstream) refused(row *Row, result dispatch.Result, gate *breaker, seen *refusals, reason OpenReason, changes []BreakerChange) (dispatch.Result, []BreakerChange) {
+	end, tries := shuts, row.Probe == gate.name
+	if !tries || !gate.isFor(reason) {
+		end = seen.refused(time.Now(), row)
+	}
+	switch {
+	case end == shuts && tries:
+		return kept(result, fleetInterval), []BreakerChange{*gate.verdict(true, reason, refusalPause)}
+	case end == shuts:
+		if change := gate.open(reason, refusalPause); change != nil {
 			changes = append(changes, *change)
 		}
 		return kept(result, fleetInterval), changes
-	case fails:
+	case end == fails:
 		result.Outcome = dispatch.Rejected
 		return result, changes
 	}

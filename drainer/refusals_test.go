@@ -128,6 +128,8 @@ func TestAProbeSaysWhetherThisSideIsStillRefused(t *testing.T) {
 		"a 403 knows us":       {"sim", CredentialsRefused, denied, "[{Gate:sim Open:false Reason: For:10s Probe:true}]"},
 		"no answer":            {"sim", CredentialsRefused, dispatch.Result{Outcome: dispatch.NotSent}, "[{Gate:sim Open:true Reason: For:10s Probe:true}]"},
 		"still a 403":          {"sim/act", Forbidden, denied, "[{Gate:sim/act Open:true Reason:forbidden For:1m0s Probe:true}]"},
+		"a 403 to an outage":   {"sim/act", FailureRate, denied, "[{Gate:sim/act Open:false Reason: For:10s Probe:true}]"},
+		"a 401 to an outage":   {"sim", Overloaded, unauthorized, "[{Gate:sim Open:true Reason:credentials_refused For:1m0s Probe:true}]"}, // nothing has succeeded
 		"permitted":            {"sim/act", Forbidden, healthy, "[{Gate:sim/act Open:false Reason: For:10s Probe:true}]"},
 		"permitted, but slow":  {"sim/act", Forbidden, dispatch.Result{Outcome: dispatch.Ambiguous}, "[{Gate:sim/act Open:true Reason:failure_rate For:10s Probe:true}]"},
 		"still not rendered":   {"sim/act", Misconfigured, unrenderable, "[{Gate:sim/act Open:true Reason:misconfigured For:1m0s Probe:true}]"},
@@ -151,6 +153,30 @@ func TestAProbeSaysWhetherThisSideIsStillRefused(t *testing.T) {
 		if refused := test.result.Outcome.RefusesUs() || test.result.Unsent; refused {
 			if decision := (dispatch.Policy{MaxAttempts: 1}).Decide(dispatch.History{Tries: 1}, result, 0); decision.Status != dispatch.StatusPending || decision.Tries != 0 {
 				t.Errorf("%s: the row that tried is %+v", name, decision)
+			}
+		}
+	}
+}
+
+// It may be for what its agent wrote.
+func TestARefusalThatTriesAnOutageShutsNothingByItself(t *testing.T) {
+	t.Parallel()
+	for gate, test := range map[string]struct {
+		reason  OpenReason
+		refusal dispatch.Result
+		last    string
+	}{
+		"sim":     {Overloaded, unauthorized, "[{Gate:sim Open:true Reason:credentials_refused For:1m0s Probe:true}]"},
+		"sim/act": {FailureRate, denied, "[{Gate:sim/act Open:true Reason:forbidden For:1m0s Probe:true}]"},
+	} {
+		u := threeStrikes()
+		u.attribute(rowOf(9), "act", healthy)
+		for run, want := range []string{"[{Gate:" + gate + " Open:false Reason: For:10s Probe:true}]", "[{Gate:" + gate + " Open:false Reason: For:10s Probe:true}]", test.last} {
+			shut := Gate{Name: gate, Breaker: BreakerHalfOpen, Reason: test.reason}
+			u.applyGate(shut)
+			u.applyOperationGates(map[string]Gate{gate: shut})
+			if _, changes := u.attribute(probing(rowOf(run), gate), "act", test.refusal); fmt.Sprintf("%+v", changes) != want {
+				t.Errorf("%s, refusal %d: %+v, want %s", gate, run+1, changes, want)
 			}
 		}
 	}

@@ -112,6 +112,27 @@ func TestAnOperationsProbeTakesTheLeastFailedRowAndDecides(t *testing.T) {
 	}
 }
 
+// A refusal uses no try. So the row that was refused would stay the one that failed least.
+func TestARowThatIsRefusedDoesNotTryItsGateAgainBeforeTheOthers(t *testing.T) {
+	t.Parallel()
+	for _, reason := range []drainer.OpenReason{drainer.Forbidden, drainer.Misconfigured} {
+		o, worker := shutOperation(t, 3)
+		o.exec(`UPDATE outbox.queue SET tries = CASE WHEN intent_id = 2 THEN 0 ELSE 5 END, next_attempt_at = now() - intent_id * interval '1 minute'`)
+		o.exec(`UPDATE outbox.tool SET reason = $1 WHERE name = 'sim/slow'`, reason)
+		var tried []int64
+		for range 4 {
+			rows := o.probeOperation(worker, "slow")
+			batch := parking(nil, rows...)
+			batch.Settle[0].Breakers = []drainer.BreakerChange{{Gate: "sim/slow", Open: true, Reason: reason, Probe: true}}
+			tried = append(tried, ids(rows)...)
+			o.batch(worker, batch)
+		}
+		if want := []int64{3, 2, 1, 3}; !slices.Equal(tried, want) {
+			t.Errorf("%s: tried were %v, want %v", reason, tried, want)
+		}
+	}
+}
+
 func TestNoOperationIsTriedWhileItsProviderIsShut(t *testing.T) {
 	t.Parallel()
 	for name, prevent := range map[string]string{
