@@ -42,6 +42,9 @@ import (
 
 const (
 	defaultTimeout = 30 * time.Second
+	// openWithin is how long a child's session may take to open. It may exceed a dispatch's timeout: a
+	// later dispatch then finds the session open.
+	openWithin = time.Minute
 	// patientStream is more resumptions of a stream than a call has time for:
 	// the library ends the session when it runs out of them.
 	patientStream = 1 << 20
@@ -66,7 +69,8 @@ type Adapter struct {
 	transport *onesend.Transport // for an endpoint
 	program   *program           // for a child
 	sessions  *sharedconn.Shared[*session]
-	isOlder   atomic.Bool // the server agreed on initialize, after it was silent to server/discover
+	patience  time.Duration // for an answer to server/discover
+	isOlder   atomic.Bool   // the server answered initialize fast, after it was silent to server/discover
 }
 
 // New builds the adapter, or reports everything that is wrong with its
@@ -79,15 +83,16 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	if err := errors.Join(err, toolsErr); err != nil {
 		return nil, err
 	}
-	a := &Adapter{provider: provider, tools: tools, timeout: spec.Timeout}
-	open := a.openEndpoint
+	a := &Adapter{provider: provider, tools: tools, timeout: spec.Timeout, patience: discoverWithin}
+	open, limit := a.openEndpoint, cmp.Or(spec.Timeout, defaultTimeout)
 	if provider.endpoint == "" {
-		open = a.openChild
+		open, limit = a.openChild, max(spec.Timeout, openWithin)
+		a.patience = startWithin
 		a.program = &program{command: provider.command, env: provider.env, directory: provider.directory, limit: max(provider.limit, maxControlBytes)}
 	} else {
 		a.transport = onesend.New(spec.Network)
 	}
-	a.sessions = sharedconn.New(func(ctx context.Context) (*session, error) { return a.agree(ctx, open) }, cmp.Or(spec.Timeout, defaultTimeout))
+	a.sessions = sharedconn.New(func(ctx context.Context) (*session, error) { return a.agree(ctx, open) }, limit)
 	return a, nil
 }
 
@@ -155,13 +160,15 @@ func (a *Adapter) Close() error {
 }
 
 // agree opens a session by the protocol that the server spoke last. A server that is silent
-// to server/discover gets initialize, on a connection of its own.
+// to server/discover gets initialize, on a connection of its own. If it is slow to answer that as
+// well, its silence does not prove that it is older, and the next session begins with
+// server/discover again.
 func (a *Adapter) agree(ctx context.Context, open func(context.Context, bool) (*session, error)) (*session, error) {
 	wasOlder := a.isOlder.Load()
 	session, err := open(ctx, wasOlder)
 	if errors.Is(err, errSilent) {
 		session, err = open(ctx, true)
-		a.isOlder.Store(err == nil)
+		a.isOlder.Store(err == nil && session.tap.wasPrompt())
 	} else if wasOlder && err != nil {
 		a.isOlder.Store(false) // it may have been replaced by a newer one
 	}
@@ -180,7 +187,7 @@ func (a *Adapter) openEndpoint(ctx context.Context, isOlder bool) (*session, err
 		MaxRetries:           patientStream,
 		DisableStandaloneSSE: true, // there is nothing to ask of us, and lists are read when needed
 	}
-	session, err := newSession(ctx, newTap(transport, w.speak), isOlder, end)
+	session, err := newSession(ctx, newTap(transport, a.patience, w.speak), isOlder, end)
 	if err != nil {
 		return nil, &openError{err, w.lastRefusal()}
 	}
@@ -188,7 +195,7 @@ func (a *Adapter) openEndpoint(ctx context.Context, isOlder bool) (*session, err
 }
 
 func (a *Adapter) openChild(ctx context.Context, isOlder bool) (*session, error) {
-	tap := newTap(a.program, nil)
+	tap := newTap(a.program, a.patience, nil)
 	session, err := newSession(ctx, tap, isOlder, tap.abandon)
 	if err != nil {
 		return nil, &openError{err: err}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
 )
 
 // ask makes one dispatch at an endpoint that takes the call so.
@@ -308,11 +309,12 @@ func TestHintsForbidRepeating(t *testing.T) {
 	}
 }
 
-// A home-made server may ignore what it does not know, where it should refuse it.
+// A home-made server may ignore what it does not know, where it should refuse it. Later sessions
+// do not ask it again.
 func TestAServerThatIsSilentToDiscoverGetsInitialize(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(t *testing.T) (settings string, discoveries func() int){
-		"over HTTP": func(t *testing.T) (string, func() int) {
+	for name, start := range map[string]func(t *testing.T) (settings string, discoveries func() int, endSession func()){
+		"over HTTP": func(t *testing.T) (string, func() int, func()) {
 			behind := startEndpoint(t, endpointOptions{versions: []string{legacy}})
 			var discoveries atomic.Int64
 			baseURL := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -325,25 +327,26 @@ func TestAServerThatIsSilentToDiscoverGetsInitialize(t *testing.T) {
 				r.Body = io.NopCloser(bytes.NewReader(body))
 				behind.ServeHTTP(w, r)
 			}))
-			return `{"url": "` + baseURL + `/mcp"}`, func() int { return int(discoveries.Load()) }
+			return `{"url": "` + baseURL + `/mcp"}`, func() int { return int(discoveries.Load()) }, behind.restart
 		},
-		"over stdio": func(t *testing.T) (string, func() int) {
+		"over stdio": func(t *testing.T) (string, func() int, func()) {
 			n := newNursery(t)
 			settings := n.settings(t, map[string]any{"env": map[string]string{
 				"MCP_TEST_ROLE": "server", "MCP_TEST_FOLDER": n.folder, "MCP_TEST_OLDER": "yes", "GORACE": "atexit_sleep_ms=0",
 			}})
-			return settings, func() int { return len(n.lines("discoveries")) }
+			return settings, func() int { return len(n.lines("discoveries")) }, func() { n.kill(t) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			settings, discoveries := start(t)
+			settings, discoveries, endSession := start(t)
 			adapter := adapterFor(t, settings, "{}", dispatch.KeyIdempotent)
-			for _, step := range []string{"1", "2", "3"} {
-				if got := adapter.Dispatch(t.Context(), intent(step)); got.Outcome != dispatch.Completed {
-					t.Fatalf("got %+v", got)
-				}
-			}
+			adapter.BePatient(3 * time.Second)
+			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent("1")), dispatch.Completed, "")
+			endSession()
+			drainertest.Eventually(t, "another session is open", func() bool {
+				return adapter.Dispatch(t.Context(), intent("2")).Outcome == dispatch.Completed
+			})
 			if discoveries() != 1 {
 				t.Errorf("it was asked %d times", discoveries())
 			}

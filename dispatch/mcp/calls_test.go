@@ -132,7 +132,7 @@ func TestAnExpiredSessionIsReopenedByTheNextDispatch(t *testing.T) {
 	e := startEndpoint(t, endpointOptions{versions: []string{legacy}})
 	adapter := e.adapter(t, "{}", dispatch.KeyIdempotent)
 	adapter.Dispatch(t.Context(), intent("1"))
-	e.handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return e.server }, nil) // as after a restart
+	e.restart()
 	got := adapter.Dispatch(t.Context(), intent("2"))
 	if got.Outcome != dispatch.Throttled || got.ErrorClass != "session_expired" || got.Overloaded() {
 		t.Errorf("got %+v", got)

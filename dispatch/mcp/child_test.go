@@ -49,8 +49,11 @@ type childServer struct{ folder string }
 func (c *childServer) run() error {
 	c.append("pids", strconv.Itoa(os.Getpid()))
 	c.append("environments", strings.Join(os.Environ(), " "))
-	if c.situation() == dispatchtest.Unreachable {
+	switch c.situation() {
+	case dispatchtest.Unreachable:
 		return nil
+	case slow:
+		time.Sleep(1500 * time.Millisecond)
 	}
 	till := newTill()
 	pay := func(ctx context.Context, request *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -130,8 +133,10 @@ const (
 // linger waits to be killed, as a process that has something to wait for.
 func linger() { time.Sleep(time.Hour) }
 
-// deaf is a child that reads no more.
-const deaf dispatchtest.Situation = "deaf"
+const (
+	deaf dispatchtest.Situation = "deaf" // a child that reads no more
+	slow dispatchtest.Situation = "slow" // one that takes longer than a second to start
+)
 
 func (c *childServer) append(file, line string) {
 	f, err := os.OpenFile(filepath.Join(c.folder, file), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -292,6 +297,41 @@ func TestADeadChildIsStartedAgain(t *testing.T) {
 	drainertest.Eventually(t, "a new child answers", func() bool {
 		return adapter.Dispatch(t.Context(), intent("3")).Outcome == dispatch.Completed
 	})
+}
+
+// The start may even take longer than a dispatch has.
+func TestAChildThatStartsSlowlyIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	n := newNursery(t)
+	n.enter(t, slow)
+	spec := specFor(n.settings(t, nil), "{}", dispatch.KeyIdempotent)
+	spec.Timeout = time.Second
+	adapter := build(t, spec)
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent("1")), dispatch.NotSent, "timeout")
+	drainertest.Eventually(t, "the child serves", func() bool {
+		return adapter.Dispatch(t.Context(), intent("2")).Outcome == dispatch.Completed
+	})
+	if starts, discoveries := len(n.lines("pids")), len(n.lines("discoveries")); starts != 1 || discoveries != 1 {
+		t.Errorf("%d children were started and asked %d times", starts, discoveries)
+	}
+}
+
+func TestASlowStartDoesNotProveThatAServerIsOlder(t *testing.T) {
+	t.Parallel()
+	n := newNursery(t)
+	n.enter(t, slow)
+	adapter := adapterFor(t, n.settings(t, nil), "{}", dispatch.KeyIdempotent)
+	adapter.BePatient(time.Second)
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent("1")), dispatch.Completed, "")
+	before := len(n.lines("discoveries"))
+	n.enter(t, dispatchtest.Answering)
+	n.kill(t)
+	drainertest.Eventually(t, "another child serves", func() bool {
+		return adapter.Dispatch(t.Context(), intent("2")).Outcome == dispatch.Completed
+	})
+	if len(n.lines("discoveries")) == before {
+		t.Error("it was not asked again")
+	}
 }
 
 func TestAChildThatCannotBeStartedIsNotSent(t *testing.T) {

@@ -97,6 +97,11 @@ func startEndpoint(t *testing.T, options endpointOptions) *endpoint {
 	return e
 }
 
+// restart forgets every session.
+func (e *endpoint) restart() {
+	e.handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return e.server }, nil)
+}
+
 func (e *endpoint) url() string { return "http://" + e.address + "/mcp" }
 
 // takeCalls replaces what becomes of calls.

@@ -34,9 +34,12 @@ type session struct {
 	tools map[string]hints // as listed last
 }
 
-// discoverWithin is how long a server may take to answer server/discover, which older
-// servers may ignore.
-const discoverWithin = time.Second
+// Older servers may ignore server/discover. An endpoint has discoverWithin to answer it. A child
+// has startWithin, because it may be started by a package runner.
+const (
+	discoverWithin = time.Second
+	startWithin    = 10 * time.Second
+)
 
 // olderVersion is the newest protocol that begins with initialize.
 const olderVersion = "2025-11-25"
@@ -203,18 +206,21 @@ var errSecondCall = errors.New("a dispatch calls a tool once")
 type tap struct {
 	transport sdk.Transport
 	sdk.Connection
-	onVersion func(string) // what the server chose; may be nil
-	onSilence func()       // server/discover is not answered in time
+	patience  time.Duration // for an answer to server/discover
+	onVersion func(string)  // what the server chose; may be nil
+	onSilence func()        // server/discover is not answered in time
 
 	mu        sync.Mutex
 	discover  jsonrpc.ID
 	silence   *time.Timer
 	handshake jsonrpc.ID
+	asked     time.Time // when initialize was sent
+	isPrompt  bool      // initialize was answered within the patience
 	calls     map[jsonrpc.ID]*call
 }
 
-func newTap(transport sdk.Transport, onVersion func(string)) *tap {
-	return &tap{transport: transport, onVersion: onVersion, calls: make(map[jsonrpc.ID]*call)}
+func newTap(transport sdk.Transport, patience time.Duration, onVersion func(string)) *tap {
+	return &tap{transport: transport, patience: patience, onVersion: onVersion, calls: make(map[jsonrpc.ID]*call)}
 }
 
 // Connect implements the library's Transport.
@@ -239,13 +245,13 @@ func (t *tap) Write(ctx context.Context, message jsonrpc.Message) error {
 	request, _ := message.(*jsonrpc.Request)
 	if request != nil && request.Method == "initialize" {
 		t.mu.Lock()
-		t.handshake = request.ID
+		t.handshake, t.asked = request.ID, time.Now()
 		t.mu.Unlock()
 	}
 	if request != nil && request.Method == "server/discover" {
 		t.heard()
 		t.mu.Lock()
-		t.discover, t.silence = request.ID, time.AfterFunc(discoverWithin, t.onSilence)
+		t.discover, t.silence = request.ID, time.AfterFunc(t.patience, t.onSilence)
 		t.mu.Unlock()
 	}
 	c := callOf(ctx)
@@ -294,6 +300,13 @@ func (t *tap) heard() {
 	}
 }
 
+// wasPrompt reports that the server is fast enough to have answered server/discover, if it knew it.
+func (t *tap) wasPrompt() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.isPrompt
+}
+
 func (t *tap) forget(c *call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -310,6 +323,7 @@ func (t *tap) deliver(response *jsonrpc.Response) {
 		return
 	}
 	if t.handshake.IsValid() && response.ID == t.handshake {
+		t.isPrompt = time.Since(t.asked) < t.patience
 		t.tellVersion(response.Result)
 		return
 	}
