@@ -74,7 +74,7 @@ func (c *running) greet(ctx context.Context) (protocol.Hello, fate) {
 		if class == "" {
 			return hello, fate{}
 		}
-		return hello, fate{class, &dispatch.Problem{Title: "this line of the adapter is no hello of protocol version 1", Detail: repeated(line)}}
+		return hello, fate{class, &dispatch.Problem{Title: "this line of the adapter is no hello of protocol version 1", Detail: evidence.Repeated(line)}}
 	case <-c.done:
 		failure := c.fate
 		failure.class = "child_start"
@@ -301,7 +301,7 @@ func (l launcher) start(ctx context.Context) (*running, fate) {
 		started.end(failure.class)
 		<-started.done
 		if p := failure.problem; p != nil {
-			p.Detail = l.settings.without(p.Detail)
+			p.Detail = evidence.Without(p.Detail, l.settings.Env)
 		}
 		return nil, failure
 	}
@@ -329,7 +329,7 @@ func (l launcher) spawn() (*running, error) {
 	started.follow(pipes.stdout, func() { started.listen(pipes.stdout, l.settings.MaxMessage) })
 	if pipes.stderr != nil {
 		started.follow(pipes.stderr, func() {
-			started.lastWords = l.settings.without(relay(pipes.stderr, l.stderr, l.provider))
+			started.lastWords = evidence.Without(evidence.Relay(pipes.stderr, l.stderr, l.provider), l.settings.Env)
 		})
 	}
 	go started.reap()
@@ -375,51 +375,4 @@ func closeAll(files []*os.File) {
 			_ = file.Close()
 		}
 	}
-}
-
-// longestLogged bounds a line of a child's stderr; the rest of it is dropped.
-const longestLogged = 4096
-
-// relay copies lines with the provider's name before each, so that none can
-// pass for one of drainer's own. It returns the last that is not blank.
-func relay(from io.Reader, to io.Writer, provider string) (last string) {
-	reader := bufio.NewReaderSize(from, longestLogged)
-	for {
-		line, err := reader.ReadSlice('\n')
-		if len(line) > 0 {
-			_, _ = to.Write(labelled(provider, line))
-		}
-		if len(bytes.TrimSpace(line)) > 0 {
-			last = repeated(line)
-		}
-		for errors.Is(err, bufio.ErrBufferFull) {
-			last = "a line of more than 4096 bytes"
-			_, err = reader.ReadSlice('\n')
-		}
-		if err != nil {
-			return last
-		}
-	}
-}
-
-// repeated is a line as it may be shown, or its length if it is long. It is not cut here:
-// the half of a secret would not be recognised.
-func repeated(line []byte) string {
-	line = bytes.TrimSpace(line)
-	if len(line) > longestLogged {
-		return fmt.Sprintf("a line of %d bytes", len(line))
-	}
-	return evidence.Line(string(line))
-}
-
-// labelled is one line without control characters, which terminals obey.
-func labelled(provider string, line []byte) []byte {
-	text := bytes.TrimRight(line, "\r\n")
-	text = bytes.Map(func(r rune) rune {
-		if r < ' ' && r != '\t' || 0x7f <= r && r <= 0x9f {
-			return ' '
-		}
-		return r
-	}, text)
-	return append([]byte(provider+": "+string(text)), '\n')
 }

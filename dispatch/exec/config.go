@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -76,26 +75,6 @@ func (s *Settings) checkRest() error {
 		problems = append(problems, errors.New("stderr is neither pass nor discard"))
 	}
 	return errors.Join(problems...)
-}
-
-// shortestHidden is the shortest value that is kept out of what is repeated of a program: a
-// shorter one may be any word.
-const shortestHidden = 8
-
-// without is a line that the program wrote, without what its environment gave it: a
-// setting that was written into the file itself is no secret to drainer, but may be one.
-func (s *Settings) without(line string) string {
-	values := slices.SortedFunc(maps.Values(s.Env), func(a, b string) int { return len(b) - len(a) }) // one may hold another
-	for _, value := range values {
-		if len(value) < shortestHidden {
-			break
-		}
-		if len(line) >= shortestHidden && strings.Contains(value, line) { // one line of a key of many
-			return "[secret]"
-		}
-		line = strings.ReplaceAll(line, value, "[secret]")
-	}
-	return line
 }
 
 func holdsNUL(text string) bool { return strings.ContainsRune(text, 0) }

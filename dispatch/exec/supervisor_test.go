@@ -6,12 +6,9 @@ import (
 	"encoding/json"
 	"io"
 	"strconv"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
@@ -21,9 +18,6 @@ import (
 func NewImpatient(spec dispatch.Spec, patient time.Duration, stderr io.Writer) (*Adapter, error) {
 	return build(spec, patience{stalled: patient, silent: patient, leaving: patient, drained: patient}, stderr)
 }
-
-// Without is without.
-func (s *Settings) Without(line string) string { return s.without(line) }
 
 // starts counts how often a child is started while the test asks for one as
 // soon as the adapter allows it.
@@ -134,30 +128,4 @@ func says(text []byte, id, outcome string) bool {
 		}
 	}
 	return false
-}
-
-// What a child writes to its stderr stands in drainer's log under its
-// provider's name, line by line, and commands no terminal.
-func FuzzAChildsLogCannotPassForDrainers(f *testing.F) {
-	for _, seed := range []string{
-		"", "\n", "one\ntwo", "a\r\n\tb\r", "\x1b[2J\x1b[Hdrainer: all is well", "\u0085other: \u009b2J", "\xff\xc2\n", "x\u2028y",
-		strings.Repeat("x", 2*longestLogged) + "\nnext\n", strings.Repeat("é", longestLogged) + "\n",
-	} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, said []byte) {
-		var log bytes.Buffer
-		relay(bytes.NewReader(said), &log, "desk")
-		if most := bytes.Count(said, []byte("\n")) + 1; bytes.Count(log.Bytes(), []byte("\n")) > most {
-			t.Errorf("%q becomes %q", said, log.String())
-		}
-		for line := range strings.Lines(log.String()) {
-			text, isOurs := strings.CutPrefix(line, "desk: ")
-			text, isWhole := strings.CutSuffix(text, "\n")
-			isControl := func(r rune) bool { return unicode.IsControl(r) && r != '\t' }
-			if !isOurs || !isWhole || utf8.RuneCountInString(text) > longestLogged || strings.ContainsFunc(text, isControl) {
-				t.Errorf("%q becomes %q", said, line)
-			}
-		}
-	})
 }

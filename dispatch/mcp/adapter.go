@@ -86,9 +86,11 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	a := &Adapter{provider: provider, tools: tools, timeout: spec.Timeout, patience: discoverWithin}
 	open, limit := a.openEndpoint, cmp.Or(spec.Timeout, defaultTimeout)
 	if provider.endpoint == "" {
-		open, limit = a.openChild, max(spec.Timeout, openWithin)
-		a.patience = startWithin
-		a.program = &program{command: provider.command, env: provider.env, directory: provider.directory, limit: max(provider.limit, maxControlBytes)}
+		a.program = &program{
+			command: provider.command, env: provider.env, directory: provider.directory,
+			limit: max(provider.limit, maxControlBytes), restarts: restarts{within: limit},
+		}
+		open, limit, a.patience = a.openChild, max(limit, openWithin), startWithin
 	} else {
 		a.transport = onesend.New(spec.Network)
 	}
@@ -115,7 +117,7 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	hints, known, err := session.find(ctx, tool.name)
 	switch {
 	case err != nil:
-		return unsent(ctx, err)
+		return session.child.explain(ctx, unsent(ctx, err))
 	case ctx.Err() != nil:
 		return unsent(ctx, ctx.Err()) // find uses a live session without checking ctx
 	case !known:
@@ -125,7 +127,11 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	if seen.endsSession() && a.sessions.Forget(session) {
 		go session.Close() // other calls that it still carries end by themselves
 	}
-	return tool.judge(ctx, seen, hints)
+	result := tool.judge(ctx, seen, hints)
+	if seen.answer == nil {
+		result = session.child.explain(ctx, result)
+	}
+	return result
 }
 
 // Greet opens the session, and looks for every configured tool in the server's list.
@@ -140,7 +146,7 @@ func (a *Adapter) Greet(ctx context.Context) dispatch.Result {
 		_, known, err := session.find(ctx, a.tools[operation].name)
 		switch {
 		case err != nil:
-			return unsent(ctx, err)
+			return session.child.explain(ctx, unsent(ctx, err))
 		case !known:
 			return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_tool", Problem: &dispatch.Problem{Title: operation}}
 		}
@@ -189,7 +195,7 @@ func (a *Adapter) openEndpoint(ctx context.Context, isOlder bool) (*session, err
 	}
 	session, err := newSession(ctx, newTap(transport, a.patience, w.speak), isOlder, end)
 	if err != nil {
-		return nil, &openError{err, w.lastRefusal()}
+		return nil, &openError{err: err, refusal: w.lastRefusal()}
 	}
 	return session, nil
 }
@@ -198,8 +204,9 @@ func (a *Adapter) openChild(ctx context.Context, isOlder bool) (*session, error)
 	tap := newTap(a.program, a.patience, nil)
 	session, err := newSession(ctx, tap, isOlder, tap.abandon)
 	if err != nil {
-		return nil, &openError{err: err}
+		return nil, &openError{err: err, problem: a.program.last.obituary(ctx)}
 	}
+	session.child = a.program.last
 	return session, nil
 }
 
@@ -207,6 +214,7 @@ func (a *Adapter) openChild(ctx context.Context, isOlder bool) (*session, error)
 type openError struct {
 	err     error
 	refusal refusal
+	problem *dispatch.Problem // how the child ended, if it did
 }
 
 func (e *openError) Error() string { return "opening a session: " + e.err.Error() }
@@ -218,16 +226,24 @@ func unsent(ctx context.Context, err error) dispatch.Result {
 	var refused *openError
 	var broken *wireError
 	var unstarted *startError
+	if errors.As(err, &refused) {
+		result.Problem = refused.problem
+	}
+	if errors.As(err, &unstarted) && unstarted.problem != nil {
+		result.Problem = unstarted.problem
+	}
 	switch {
 	case ctx.Err() != nil:
 		result.ErrorClass = evidence.Context(ctx)
 	case errors.As(err, &broken):
 		result.ErrorClass = broken.class
-	case errors.As(err, &unstarted):
+	case unstarted != nil:
 		result.ErrorClass = unstarted.class
 	case errors.Is(err, context.DeadlineExceeded):
 		result.ErrorClass = "timeout"
-	case errors.As(err, &refused) && refused.refusal.status != 0:
+	case refused != nil && refused.problem != nil:
+		result.ErrorClass = "child_start"
+	case refused != nil && refused.refusal.status != 0:
 		result.ErrorClass = "http_" + strconv.Itoa(refused.refusal.status)
 		result.RetryAfter = refused.refusal.retryAfter
 		if refused.refusal.status == http.StatusUnauthorized {

@@ -8,12 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 	"github.com/agentoutbox/drainer/internal/child"
 )
@@ -26,17 +28,51 @@ const (
 // program is a server that is started as a child.
 type program struct {
 	command   []string
-	env       []string // nothing of the daemon's but PATH
+	env       map[string]string // nothing of the daemon's but PATH
 	directory string
 	limit     int64
 	restarts  restarts
 
-	previous <-chan struct{} // closed when the last child is gone; nil before the first. Only Connect's, which runs once at a time
+	last     *life // nil before the first. Connect replaces it, and runs once at a time
 	children sync.WaitGroup
 }
 
+// life is that of one child.
+type life struct {
+	isOver  atomic.Bool       // the child ended, or cut a pipe, before drainer ended it
+	gone    chan struct{}     // closed when the child has ended and problem is known
+	problem *dispatch.Problem // read after gone
+}
+
+// explain adds to a result how the child ended, if that is why there is no better one.
+func (l *life) explain(ctx context.Context, result dispatch.Result) dispatch.Result {
+	if problem := l.obituary(ctx); problem != nil {
+		result.Problem = problem
+	}
+	return result
+}
+
+// obituary waits a moment for the end of a child that has cut its pipes. l may be nil.
+func (l *life) obituary(ctx context.Context) *dispatch.Problem {
+	if l == nil || !l.isOver.Load() {
+		return nil
+	}
+	timer := time.NewTimer(2 * lastWordsWithin)
+	defer timer.Stop()
+	select {
+	case <-l.gone:
+		return l.problem
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
 // startError is a child that could not be started.
-type startError struct{ class string }
+type startError struct {
+	class   string
+	problem *dispatch.Problem
+}
 
 func (e *startError) Error() string { return "starting the server: " + e.class }
 
@@ -51,51 +87,70 @@ func (p *program) Connect(ctx context.Context) (sdk.Connection, error) {
 	}
 	theirs, ours, err := pipes()
 	if err != nil {
-		return nil, &startError{"child_start"}
+		return nil, notStarted(err)
 	}
 	command := exec.Command(p.command[0], p.command[1:]...)
-	command.Env = append([]string{"PATH=" + os.Getenv("PATH")}, p.env...)
+	command.Env = []string{"PATH=" + os.Getenv("PATH")}
+	for name, value := range p.env {
+		command.Env = append(command.Env, name+"="+value)
+	}
 	command.Dir = p.directory
-	command.Stdin, command.Stdout = theirs.in, theirs.out // stderr is dropped: it may hold payloads
+	command.Stdin, command.Stdout, command.Stderr = theirs.in, theirs.out, theirs.err
 	process, err := child.Start(command, syscall.SIGKILL)
 	theirs.close()
 	if err != nil {
 		ours.close()
 		p.restarts.ended(0)
-		return nil, &startError{"child_start"}
+		return nil, notStarted(err)
 	}
-	connection, err := newPipe(ours, p.limit, func() { p.children.Go(func() { end(process) }) })
+	l := &life{gone: make(chan struct{})}
+	connection, err := newPipe(ours, p.limit, l, func() { p.children.Go(func() { end(process) }) })
 	if err != nil {
+		ours.close()
 		return nil, errors.Join(err, process.End(syscall.SIGKILL, leaveWithin))
 	}
-	gone := make(chan struct{})
-	p.previous = gone
+	p.last = l
 	p.children.Go(func() {
-		defer close(gone)
-		p.watch(process, ours)
+		defer close(l.gone)
+		l.problem = p.watch(process, ours)
 	})
 	return connection, nil
 }
 
+func notStarted(err error) error {
+	return &startError{"child_start", &dispatch.Problem{Title: "the server cannot be started", Detail: err.Error()}}
+}
+
 func (p *program) awaitPrevious(ctx context.Context) error {
-	if p.previous == nil {
+	if p.last == nil {
 		return nil
 	}
 	select {
-	case <-p.previous:
+	case <-p.last.gone:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// watch lets the reader have what a child wrote last, but no more: a
-// grandchild may hold the pipe open for as long as it likes.
-func (p *program) watch(process *child.Process, ours ends) {
+// watch lets the readers have what a child wrote last, but no more: a
+// grandchild may hold the pipes open for as long as it likes. Of stderr, which
+// may hold payloads, it keeps the last line.
+func (p *program) watch(process *child.Process, ours ends) *dispatch.Problem {
+	defer ours.err.Close()
 	started := time.Now()
+	words := make(chan string, 1)
+	go func() { words <- evidence.Relay(ours.err, io.Discard, "") }()
 	<-process.Ended()
 	p.restarts.ended(time.Since(started))
-	_ = ours.out.SetReadDeadline(time.Now().Add(lastWordsWithin)) // fails where it is closed already
+	deadline := time.Now().Add(lastWordsWithin)
+	_ = ours.out.SetReadDeadline(deadline) // fails where it is closed already
+	_ = ours.err.SetReadDeadline(deadline)
+	how := "exit status 0"
+	if failure := process.Failure(); failure != nil {
+		how = failure.Error()
+	}
+	return &dispatch.Problem{Title: "the server ended: " + how, Detail: evidence.Without(<-words, p.env)}
 }
 
 // end follows the protocol: the input is closed by now, then come the signals.
@@ -111,22 +166,22 @@ func end(process *child.Process) {
 func (p *program) wait() { p.children.Wait() }
 
 // ends are one side's ends of the pipes: in is the child's input.
-type ends struct{ in, out *os.File }
+type ends struct{ in, out, err *os.File }
 
 func (e ends) close() {
-	_ = e.in.Close()
+	_ = e.in.Close() // a file that is nil refuses it
 	_ = e.out.Close()
+	_ = e.err.Close()
 }
 
 func pipes() (theirs, ours ends, err error) {
-	theirs.in, ours.in, err = os.Pipe()
-	if err != nil {
-		return theirs, ours, err
-	}
-	ours.out, theirs.out, err = os.Pipe()
-	if err != nil {
-		_ = theirs.in.Close()
-		_ = ours.in.Close()
+	var failures [3]error
+	theirs.in, ours.in, failures[0] = os.Pipe()
+	ours.out, theirs.out, failures[1] = os.Pipe()
+	ours.err, theirs.err, failures[2] = os.Pipe()
+	if err = errors.Join(failures[:]...); err != nil {
+		theirs.close()
+		ours.close()
 	}
 	return theirs, ours, err
 }
@@ -141,12 +196,14 @@ const (
 // restarts spaces out the starts of a child that keeps dying. The first
 // restart is at once.
 type restarts struct {
+	within time.Duration // the longest wait that is of use to a dispatch
+
 	mu    sync.Mutex
 	rest  time.Duration
 	start time.Time // not before
 }
 
-// await waits for leave to start the child, unless ctx ends before it comes.
+// await waits for leave to start the child, unless that takes too long.
 func (r *restarts) await(ctx context.Context) error {
 	r.mu.Lock()
 	rest := time.Until(r.start)
@@ -154,8 +211,8 @@ func (r *restarts) await(ctx context.Context) error {
 	if rest <= 0 {
 		return nil
 	}
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < rest {
-		return &startError{"child_backoff"}
+	if rest > r.within {
+		return &startError{class: "child_backoff"}
 	}
 	timer := time.NewTimer(rest)
 	defer timer.Stop()
@@ -185,14 +242,15 @@ func (r *restarts) ended(lived time.Duration) {
 type pipe struct {
 	sdk.Connection // reads only
 	input          *os.File
+	life           *life
 	turn           chan struct{} // held while writing
 	onClose        func()
 }
 
 // newPipe calls onClose once, after the child's input was closed.
-func newPipe(ours ends, limit int64, onClose func()) (*pipe, error) {
+func newPipe(ours ends, limit int64, l *life, onClose func()) (*pipe, error) {
 	transport := &sdk.IOTransport{
-		Reader:        &lineReader{file: ours.out, limit: limit},
+		Reader:        &lineReader{file: ours.out, limit: limit, life: l},
 		Writer:        ours.in,
 		MaxLineLength: -1, // lineReader's, whose error can be distinguished from others
 	}
@@ -200,7 +258,7 @@ func newPipe(ours ends, limit int64, onClose func()) (*pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pipe{Connection: connection, input: ours.in, turn: make(chan struct{}, 1), onClose: sync.OnceFunc(onClose)}, nil
+	return &pipe{Connection: connection, input: ours.in, life: l, turn: make(chan struct{}, 1), onClose: sync.OnceFunc(onClose)}, nil
 }
 
 // Close closes both ends, and leaves it to onClose to wait for the child: the
@@ -228,6 +286,9 @@ func (p *pipe) Write(ctx context.Context, message jsonrpc.Message) error {
 		return errSecondCall
 	}
 	written, err := p.write(ctx, append(line, '\n'))
+	if errors.Is(err, syscall.EPIPE) {
+		p.life.isOver.Store(true)
+	}
 	if err != nil && c != nil {
 		c.fail(written > 0, writeClass(ctx, written, err))
 	}
@@ -271,6 +332,7 @@ func writeClass(ctx context.Context, written int, err error) string {
 type lineReader struct {
 	file  *os.File
 	limit int64
+	life  *life
 	line  int64
 }
 
@@ -283,6 +345,9 @@ func (r *lineReader) Read(into []byte) (int, error) {
 	}
 	if os.IsTimeout(err) {
 		err = io.EOF // the child has ended
+	}
+	if errors.Is(err, io.EOF) {
+		r.life.isOver.Store(true)
 	}
 	return n, err
 }

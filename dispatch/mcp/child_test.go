@@ -52,6 +52,8 @@ func (c *childServer) run() error {
 	switch c.situation() {
 	case dispatchtest.Unreachable:
 		return nil
+	case complaining:
+		c.complain()
 	case slow:
 		time.Sleep(1500 * time.Millisecond)
 	}
@@ -113,7 +115,7 @@ func (c *childServer) handles(line []byte) bool {
 	case dispatchtest.Busy:
 		fmt.Println(fault(request.ID, busyCode, "still at it"))
 	case dispatchtest.Severing:
-		os.Exit(1)
+		c.complain()
 	case dispatchtest.Silent:
 	case deaf:
 		linger()
@@ -130,12 +132,19 @@ const (
 	busyCode       = -32010
 )
 
+// complain ends the child as an exception does.
+func (c *childServer) complain() {
+	fmt.Fprintf(os.Stderr, "Traceback:\nKeyError: %s\n\n", os.Getenv("TOKEN"))
+	os.Exit(3)
+}
+
 // linger waits to be killed, as a process that has something to wait for.
 func linger() { time.Sleep(time.Hour) }
 
 const (
-	deaf dispatchtest.Situation = "deaf" // a child that reads no more
-	slow dispatchtest.Situation = "slow" // one that takes longer than a second to start
+	deaf        dispatchtest.Situation = "deaf"        // a child that reads no more
+	slow        dispatchtest.Situation = "slow"        // one that takes longer than a second to start
+	complaining dispatchtest.Situation = "complaining" // one that ends instead of serving
 )
 
 func (c *childServer) append(file, line string) {
@@ -336,16 +345,52 @@ func TestASlowStartDoesNotProveThatAServerIsOlder(t *testing.T) {
 
 func TestAChildThatCannotBeStartedIsNotSent(t *testing.T) {
 	t.Parallel()
-	for name, command := range map[string]string{"no such program": "/no/such/program", "no server": "true"} {
+	for name, test := range map[string]struct{ command, title, detail string }{
+		"no such program": {"/no/such/program", "the server cannot be started", "/no/such/program: no such file or directory"},
+		"no server":       {"true", "the server ended: exit status 0", ""},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			adapter := adapterFor(t, "{command: ["+command+"]}", "{}", dispatch.KeyIdempotent)
-			got := adapter.Dispatch(t.Context(), intent("1"))
-			if got.Outcome != dispatch.NotSent || got.ErrorClass == "" {
-				t.Errorf("got %+v", got)
+			got := adapterFor(t, "{command: ["+test.command+"]}", "{}", dispatch.KeyIdempotent).Dispatch(t.Context(), intent("1"))
+			dispatchtest.Expect(t, got, dispatch.NotSent, "child_start")
+			if p := got.Problem; p == nil || p.Title != test.title || !strings.HasSuffix(p.Detail, test.detail) {
+				t.Errorf("it says %+v, want %s: %s", p, test.title, test.detail)
 			}
 		})
 	}
+}
+
+// A child's last words are kept, without what its environment gave it.
+func TestHowAChildEndedIsSaid(t *testing.T) {
+	t.Parallel()
+	want := dispatch.Problem{Title: "the server ended: exit status 3", Detail: "KeyError: [secret]"}
+	check := func(t *testing.T, got dispatch.Result, outcome dispatch.Outcome, class string) {
+		t.Helper()
+		if dispatchtest.Expect(t, got, outcome, class); got.Problem == nil || *got.Problem != want {
+			t.Errorf("it says %+v, want %+v", got.Problem, want)
+		}
+	}
+	t.Run("at the start, and until the next", func(t *testing.T) {
+		t.Parallel()
+		n := newNursery(t)
+		n.enter(t, complaining)
+		spec := specFor(n.settings(t, nil), "{}", dispatch.KeyIdempotent)
+		check(t, build(t, spec).Dispatch(t.Context(), intent("1")), dispatch.NotSent, "child_start")
+		spec.Timeout = 500 * time.Millisecond
+		adapter := build(t, spec)
+		var last dispatch.Result
+		drainertest.Eventually(t, "the child rests for longer than a dispatch has", func() bool {
+			last = adapter.Dispatch(t.Context(), intent("1"))
+			return last.ErrorClass == "child_backoff"
+		})
+		check(t, last, dispatch.NotSent, "child_backoff")
+	})
+	t.Run("at a call", func(t *testing.T) {
+		t.Parallel()
+		n := newNursery(t)
+		n.enter(t, dispatchtest.Severing)
+		check(t, adapterFor(t, n.settings(t, nil), "{}", dispatch.KeyIdempotent).Dispatch(t.Context(), intent("1")), dispatch.Ambiguous, "reset")
+	})
 }
 
 // A message is a line, whatever its payload looks like.

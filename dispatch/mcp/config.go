@@ -70,7 +70,7 @@ type provider struct {
 	endpoint     string // "" for a child
 	header       http.Header
 	command      []string
-	env          []string
+	env          map[string]string
 	directory    string
 	keyMeta      string // "" where _meta carries no key
 	tuple        bool
@@ -169,13 +169,12 @@ func (p *provider) setHeaders(headers map[string]string) error {
 }
 
 func (p *provider) setEnv(env map[string]string) error {
-	p.env = []string{}
-	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if name == "" || strings.Contains(name, "=") || hasNUL(name) || hasNUL(env[name]) {
+	for name, value := range env {
+		if name == "" || strings.Contains(name, "=") || hasNUL(name) || hasNUL(value) {
 			return errors.New("env: a name is empty or holds =, or something holds a NUL")
 		}
-		p.env = append(p.env, name+"="+env[name])
 	}
+	p.env = env
 	return nil
 }
 

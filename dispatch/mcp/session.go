@@ -27,6 +27,7 @@ type session struct {
 	tap    *tap
 	gone   chan struct{} // closed when the connection has ended
 	abort  func()        // ends it without saying goodbye
+	child  *life         // nil for an endpoint
 
 	closing sync.Once
 
