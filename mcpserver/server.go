@@ -316,8 +316,9 @@ func (o Offer) Name() string {
 
 // StepOf names the run, step and scope of a call, from where no model writes: a model that is
 // asked again names them again, and the effect would happen twice. The header is nil where the
-// call did not come over HTTP.
-type StepOf func(http.Header) (dispatch.Tuple, error)
+// call did not come over HTTP. Where there is no error, the server calls giveBack if nothing was
+// recorded under the step.
+type StepOf func(http.Header) (step dispatch.Tuple, giveBack func(), err error)
 
 // Headers that name the step of a call over HTTP. Without a scope the run is the scope.
 const (
@@ -327,20 +328,21 @@ const (
 )
 
 // StepOfHeaders reads them.
-func StepOfHeaders(header http.Header) (dispatch.Tuple, error) {
-	return tupleOf(RunHeader, StepHeader, ScopeHeader, header.Get)
+func StepOfHeaders(header http.Header) (step dispatch.Tuple, giveBack func(), err error) {
+	step, err = tupleOf(RunHeader, StepHeader, ScopeHeader, header.Get)
+	return step, func() {}, err
 }
 
 // StepOfEnvironment reads DRAINER_RUN, DRAINER_STEP and DRAINER_SCOPE once: the environment
 // stays, so it would give a second call the step of the first.
 func StepOfEnvironment(getenv func(string) string) StepOf {
 	var used atomic.Bool
-	return func(http.Header) (dispatch.Tuple, error) {
+	return func(http.Header) (dispatch.Tuple, func(), error) {
 		tuple, err := tupleOf("DRAINER_RUN", "DRAINER_STEP", "DRAINER_SCOPE", getenv)
 		if err == nil && used.Swap(true) {
 			err = errors.New("the step of this server's environment is used up; start a server for each step, or name steps by header over HTTP")
 		}
-		return tuple, err
+		return tuple, func() { used.Store(false) }, err
 	}
 }
 
@@ -420,12 +422,13 @@ func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallTool
 	if request.Extra != nil {
 		header = request.Extra.Header
 	}
-	tuple, err := s.StepOf(header)
-	tuple.ToolName = offer.Tool
-	if err == nil {
-		err = tuple.Validate()
-	}
+	tuple, giveBack, err := s.StepOf(header)
 	if err != nil {
+		return "", fmt.Errorf("nothing was recorded: %w", err)
+	}
+	tuple.ToolName = offer.Tool
+	if err := tuple.Validate(); err != nil {
+		giveBack()
 		return "", fmt.Errorf("nothing was recorded: %w", err)
 	}
 	var receipt operator.Receipt
@@ -433,14 +436,12 @@ func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallTool
 		receipt, err = operator.Open(conn).Enqueue(ctx, tuple, payload)
 		return err
 	})
-	var refused *pgconn.PgError
-	switch {
-	case errors.As(err, &refused) && refusals[refused.Code] != "":
-		return "", errors.New(sentences[refusals[refused.Code]])
-	case refused != nil && strings.HasPrefix(refused.Code, "22"): // "data exception", such as \u0000
-		return "", errors.New(sentences["invalid"])
-	case errors.Is(err, operator.ErrUnserved):
-		return "", errors.New(sentences["unknown_tool"])
+	switch refusal := refusalOf(err); {
+	case refusal == "key_taken":
+		return "", errors.New(sentences[refusal])
+	case refusal != "":
+		giveBack()
+		return "", errors.New(sentences[refusal])
 	case err != nil: // the commit may have happened before its reply was lost
 		return "", fmt.Errorf("it may have been recorded: %w. Tell the user", told(err))
 	case receipt.Created:
@@ -449,4 +450,18 @@ func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallTool
 		return sentences["pending"], nil
 	}
 	return sentences[receipt.Status], nil
+}
+
+// refusalOf names the sentence of a request that was refused, if it surely was.
+func refusalOf(err error) string {
+	var refused *pgconn.PgError
+	switch {
+	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "22"): // "data exception", such as \u0000
+		return "invalid"
+	case refused != nil:
+		return refusals[refused.Code]
+	case errors.Is(err, operator.ErrUnserved):
+		return "unknown_tool"
+	}
+	return ""
 }

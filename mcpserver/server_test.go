@@ -209,6 +209,27 @@ func TestACallIsOneIntentOfTheStepOfTheEnvironment(t *testing.T) {
 	}
 }
 
+func TestARefusalDoesNotUseUpTheStep(t *testing.T) {
+	t.Parallel()
+	a := taking(t, map[string]string{"DRAINER_RUN": "r", "DRAINER_STEP": "s9", "DRAINER_SCOPE": "b"})
+	drainertest.Exec(t, a.db, `UPDATE outbox.intent SET tenant = 1`)
+	drainertest.Exec(t, a.db, `UPDATE outbox.queue SET tenant = 1`)
+	drainertest.Exec(t, a.db, `INSERT INTO outbox.tenant (name, role, max_due) VALUES ('own', session_user, 1)`)
+	ask := func(arguments, sentence string) {
+		t.Helper()
+		if got, _ := a.ask("enqueue_bank_pay", arguments); got != vectors(t)[sentence] {
+			t.Errorf("%s: %q, want %q", arguments, got, vectors(t)[sentence])
+		}
+	}
+	ask(`{"amount": 1, "memo": "\u0000"}`, "invalid")
+	ask(`{"amount": 1}`, "limit_reached")
+	drainertest.Exec(t, a.db, `UPDATE outbox.tenant SET max_due = 100`)
+	ask(`{"amount": 1}`, "recorded")
+	if got, _ := a.ask("enqueue_bank_pay", `{"amount": 1}`); !strings.Contains(got, "used up") {
+		t.Errorf("a call after the one that was recorded: %s", got)
+	}
+}
+
 func TestACallOfWhichTheCommitIsNotAnsweredIsNotCalledRefused(t *testing.T) {
 	t.Parallel()
 	a := taking(t, map[string]string{"DRAINER_RUN": "new", "DRAINER_STEP": "pay"})
@@ -234,8 +255,8 @@ func TestARequestThatCannotBeRecordedIsCalledMalformed(t *testing.T) {
 	run := strings.Repeat("r", 300)
 	a := newAssistant(t, mcpserver.Options{
 		Offers: []mcpserver.Offer{{Tool: "bank/pay"}, {Tool: "bank/late"}},
-		StepOf: func(http.Header) (dispatch.Tuple, error) {
-			return dispatch.Tuple{AgentRunID: run, StepID: "s", BusinessScope: "b"}, nil
+		StepOf: func(http.Header) (dispatch.Tuple, func(), error) {
+			return dispatch.Tuple{AgentRunID: run, StepID: "s", BusinessScope: "b"}, func() {}, nil
 		},
 	})
 	if got, isError := a.ask("enqueue_bank_late", `{}`); !isError || !strings.Contains(got, "nothing was recorded") {
@@ -301,17 +322,17 @@ func vectors(t *testing.T) map[string]string {
 func TestHeadersNameTheStepOfACallOverHTTP(t *testing.T) {
 	t.Parallel()
 	full := http.Header{"Drainer-Run": {"r"}, "Drainer-Step": {"s"}, "Drainer-Scope": {"b"}}
-	if got, err := mcpserver.StepOfHeaders(full); err != nil || got != (dispatch.Tuple{AgentRunID: "r", StepID: "s", BusinessScope: "b"}) {
+	if got, _, err := mcpserver.StepOfHeaders(full); err != nil || got != (dispatch.Tuple{AgentRunID: "r", StepID: "s", BusinessScope: "b"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, missing := range []string{"Drainer-Run", "Drainer-Step"} {
 		part := full.Clone()
 		part.Del(missing)
-		if _, err := mcpserver.StepOfHeaders(part); err == nil {
+		if _, _, err := mcpserver.StepOfHeaders(part); err == nil {
 			t.Errorf("a call without %s has a step", missing)
 		}
 	}
-	if _, err := mcpserver.StepOfHeaders(nil); err == nil {
+	if _, _, err := mcpserver.StepOfHeaders(nil); err == nil {
 		t.Error("a call without headers has a step")
 	}
 }
