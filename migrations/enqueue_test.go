@@ -478,19 +478,22 @@ func TestAToolThatNoDaemonServesIsRefusedOnceItsProviderIsKnown(t *testing.T) {
 		refuse bool
 		hint   string
 	}{
-		"served":                           {published, call, "stripe/refund", false, ""},
-		"served, inserted":                 {published, insert, "mail/send", false, ""},
-		"a letter is missing":              {published, call, "stripe/creat_charge", true, `Did you mean "stripe/create_charge"?`},
-		"a letter too many, inserted":      {published, insert, "stripe/refunds", true, `Did you mean "stripe/refund"?`},
-		"letters in another order":         {published, call, "stripe/refnud", true, `Did you mean "stripe/refund"?`},
-		"like none":                        {published, call, "stripe/x", true, "Add it to the daemons' configuration"},
-		"no operation":                     {published, call, "stripe", true, "Add it to the daemons' configuration"},
-		"a directive of a format":          {published, call, "stripe/%s%%", true, "Add it"},
-		"another provider":                 {published, call, "github/create_issue", false, ""},
-		"before any daemon":                {`SELECT`, call, "stripe/creat_charge", false, ""},
-		"an undo":                          {published, undo, "stripe/none", false, ""},
-		"the owner lets agents be first":   {published + `; INSERT INTO outbox.setting VALUES ('unknown_tools', 'accept')`, call, "stripe/new", false, ""},
-		"the owner says what holds anyhow": {published + `; INSERT INTO outbox.setting VALUES ('unknown_tools', 'refuse')`, insert, "stripe/new", true, ""},
+		"served":                                   {published, call, "stripe/refund", false, ""},
+		"served, inserted":                         {published, insert, "mail/send", false, ""},
+		"a letter is missing":                      {published, call, "stripe/creat_charge", true, `Did you mean "stripe/create_charge"?`},
+		"a letter too many, inserted":              {published, insert, "stripe/refunds", true, `Did you mean "stripe/refund"?`},
+		"letters in another order":                 {published, call, "stripe/refnud", true, `Did you mean "stripe/refund"?`},
+		"letters of a short name in another order": {published, call, "mail/sned", true, `Did you mean "mail/send"?`},
+		"a short name, like none":                  {published, call, "mail/file", true, "Add it to the daemons' configuration"},
+		"two letters, neither the same":            {published + `, ('box/go')`, call, "box/in", true, "Add it to the daemons' configuration"},
+		"like none":                                {published, call, "stripe/x", true, "Add it to the daemons' configuration"},
+		"no operation":                             {published, call, "stripe", true, "Add it to the daemons' configuration"},
+		"a directive of a format":                  {published, call, "stripe/%s%%", true, "Add it"},
+		"another provider":                         {published, call, "github/create_issue", false, ""},
+		"before any daemon":                        {`SELECT`, call, "stripe/creat_charge", false, ""},
+		"an undo":                                  {published, undo, "stripe/none", false, ""},
+		"the owner lets agents be first":           {published + `; INSERT INTO outbox.setting VALUES ('unknown_tools', 'accept')`, call, "stripe/new", false, ""},
+		"the owner says what holds anyhow":         {published + `; INSERT INTO outbox.setting VALUES ('unknown_tools', 'refuse')`, insert, "stripe/new", true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tx := drainertest.Begin(t, pool)
@@ -502,7 +505,7 @@ func TestAToolThatNoDaemonServesIsRefusedOnceItsProviderIsKnown(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-			case !errors.As(err, &refusal) || refusal.Code != "OB004" || !strings.Contains(refusal.Message, test.tool) || !strings.Contains(refusal.Hint, test.hint):
+			case !errors.As(err, &refusal) || refusal.Code != "OB004" || !strings.Contains(refusal.Message, test.tool) || !strings.HasPrefix(refusal.Hint, test.hint):
 				t.Errorf("%+v, want OB004 with the hint %s", err, test.hint)
 			}
 		})

@@ -298,12 +298,14 @@ CREATE TRIGGER catch_duplicate BEFORE INSERT ON outbox.intent FOR EACH ROW
 
 -- +goose StatementBegin
 -- Refuses a tool that no daemon serves, where daemons have said what they serve of its provider: a misspelt
--- name would wait for a tool that never comes. The nearest name shares the most letters with it at both ends.
+-- name would wait for a tool that never comes. The nearest name shares the most letters with it at both ends. It is
+-- suggested if at most a third of the operation's letters differ, or two that may have changed places.
 CREATE FUNCTION outbox.refuse_unknown_tool(tool text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   nearest text;
   missed int;
+  letters int;
 BEGIN
   IF (SELECT s.value FROM outbox.setting s WHERE s.name = 'unknown_tools') = 'accept' THEN
     RETURN;
@@ -314,9 +316,10 @@ BEGIN
   INTO nearest, missed
   FROM (SELECT name FROM outbox.tool t WHERE t.provider = split_part(tool, '/', 1) ORDER BY name LIMIT 1000) t
   ORDER BY 2, 1 LIMIT 1;
+  letters := length(nearest) - length(split_part(nearest, '/', 1)) - 1;
   RAISE EXCEPTION 'outbox: no daemon serves the tool "%"', tool
     USING ERRCODE = 'OB004',
-          HINT = CASE WHEN missed <= 4 THEN format('Did you mean "%s"? ', nearest) ELSE '' END ||
+          HINT = CASE WHEN missed < letters AND missed <= greatest(2, letters / 3) THEN format('Did you mean "%s"? ', nearest) ELSE '' END ||
                  'Add it to the daemons'' configuration, or let the schema''s owner set unknown_tools to accept.';
 END $$;
 -- +goose StatementEnd
