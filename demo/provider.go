@@ -26,7 +26,7 @@ import (
 
 const latency = 50 * time.Millisecond
 
-// odds make every third request fail, in every known way.
+// odds make about every third request fail, in every known way.
 var odds = map[dispatchtest.Fault]float64{
 	dispatchtest.Slow:           0.05,
 	dispatchtest.ThrottleFor:    0.04,
@@ -196,7 +196,7 @@ const urlFile = "sandbox.url"
 // Sandbox is a migrated database and a provider to try drainer with.
 type Sandbox struct {
 	Config   string // the path of a configuration that names both
-	IsNew    bool   // Config was written just now; false: it was there, and is as it was
+	IsNew    bool   // Config was written just now; false: an earlier sandbox wrote it, and it is as it was
 	Provider net.Addr
 
 	database *database
@@ -206,7 +206,8 @@ type Sandbox struct {
 
 // OpenSandbox starts a throwaway Postgres, or makes a database of its own on the
 // server at databaseURL, and writes drainer.yaml and sandbox.url into folder. It
-// never overwrites a drainer.yaml. The provider is to listen on address.
+// never overwrites a drainer.yaml, and fails where there is one that no sandbox wrote:
+// it may name a database of consequence. The provider is to listen on address.
 func OpenSandbox(ctx context.Context, folder, address, databaseURL string) (*Sandbox, error) {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
@@ -219,7 +220,15 @@ func OpenSandbox(ctx context.Context, folder, address, databaseURL string) (*San
 	return s, nil
 }
 
-func (s *Sandbox) open(ctx context.Context, address, databaseURL string) (err error) {
+func (s *Sandbox) open(ctx context.Context, address, databaseURL string) error {
+	kept, err := os.ReadFile(s.Config)
+	s.IsNew = errors.Is(err, fs.ErrNotExist)
+	switch {
+	case err != nil && !s.IsNew:
+		return fmt.Errorf("reading the configuration: %w", err)
+	case !s.IsNew && !strings.Contains(string(kept), s.urlPath):
+		return fmt.Errorf("%s is not a sandbox's, because it does not name ${file:%s}, and it was left as it is; choose another folder with --folder", s.Config, s.urlPath)
+	}
 	if s.listener, err = net.Listen("tcp", address); err != nil {
 		return fmt.Errorf("serving the simulated provider: %w; choose another address with --listen", err)
 	}
@@ -232,20 +241,19 @@ func (s *Sandbox) open(ctx context.Context, address, databaseURL string) (err er
 	}
 	text := strings.NewReplacer("${env:DATABASE_URL}", "${file:"+s.urlPath+"}",
 		"127.0.0.1:8080", s.Provider.String()).Replace(sandboxConfig)
-	file, err := os.OpenFile(s.Config, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
+	if !s.IsNew {
 		return nil
 	}
+	file, err := os.OpenFile(s.Config, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	s.IsNew = true
 	_, err = file.WriteString(text)
 	return errors.Join(err, file.Close())
 }
 
 // Serve serves the provider until ctx ends. The provider counts effects in
-// memory and fails every third request.
+// memory and fails about every third request.
 func (s *Sandbox) Serve(ctx context.Context, seed uint64) error {
 	return ServeProvider(ctx, s.listener, seed)
 }

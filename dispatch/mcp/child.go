@@ -137,7 +137,7 @@ func (p *program) awaitPrevious(ctx context.Context) error {
 // grandchild may hold the pipes open for as long as it likes. Of stderr, which
 // may hold payloads, it keeps the last line.
 func (p *program) watch(process *child.Process, ours ends) *dispatch.Problem {
-	defer ours.err.Close()
+	defer func() { _ = ours.err.Close() }()
 	started := time.Now()
 	words := make(chan string, 1)
 	go func() { words <- evidence.Relay(ours.err, io.Discard, "") }()

@@ -196,9 +196,10 @@ func newDemoSandbox(options *options) *cobra.Command {
 		Use:   "sandbox",
 		Short: "Start a Postgres and a provider to try drainer with",
 		Long: `sandbox starts a throwaway Postgres with drainer's schema, and the demo's provider,
-which fails every third request. It writes a configuration, drainer.yaml, that names
-both, unless there is one. It stays until it is interrupted; then the database goes,
-with all that it holds, and drainer.yaml stays.
+which fails about every third request. It writes a configuration, drainer.yaml, that
+names both, or keeps that of an earlier sandbox; it refuses any other. It stays until
+it is interrupted; then the database goes, with all that it holds, and drainer.yaml
+stays.
 
 With --database-url it creates a database of its own on that server and drops it
 at the end. It ignores DATABASE_URL.`,
@@ -244,8 +245,8 @@ func newDemoProvider() *cobra.Command {
 		Use:   "provider",
 		Short: "Serve the demo's simulated provider alone",
 		Long: `provider is an HTTP API that honours Idempotency-Key, counts every POST as an
-effect, and fails every third request in one of the known ways. It keeps nothing
-when it ends.`,
+effect, and fails about every third request in one of the known ways. It keeps
+nothing when it ends.`,
 		Example: `  drainer demo provider --listen :8080`,
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
