@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -212,6 +214,42 @@ func TestVersionIsAFlagToo(t *testing.T) {
 	}
 }
 
+// A tree without a history, such as that of a source archive, is built so.
+func TestTheVersionOfABuildThatGoDoesNotStamp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it links two programs")
+	}
+	t.Parallel()
+	const at = "github.com/agentoutbox/drainer/cmd/drainer/cli."
+	for name, test := range map[string]struct {
+		flags string
+		want  buildVersion
+		flag  string
+	}{
+		"and the linker does not either": {"-s -w", buildVersion{Version: "(devel)", Go: runtime.Version()}, "drainer version (devel)\n"},
+		"and the linker does": {
+			"-s -w -X " + at + "version=v1.2.3 -X " + at + "revision=abc -X " + at + "date=2026-11-28T00:00:00Z",
+			buildVersion{Version: "v1.2.3", Revision: "abc", Date: "2026-11-28T00:00:00Z", Go: runtime.Version()}, "drainer version v1.2.3\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			drainer := filepath.Join(t.TempDir(), "drainer")
+			if said, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", test.flags, "-o", drainer, "..").CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, said)
+			}
+			var got buildVersion
+			said, err := exec.Command(drainer, "version", "-o", "json").Output()
+			if err := errors.Join(err, json.Unmarshal(said, &got)); err != nil || got != test.want {
+				t.Errorf("it says %s (%v), want %+v", said, err, test.want)
+			}
+			if said, err := exec.Command(drainer, "--version").Output(); err != nil || string(said) != test.flag {
+				t.Errorf("it says %q (%v), want %q", said, err, test.flag)
+			}
+		})
+	}
+}
+
 func TestVersionIsPrintedAsTableOrJSON(t *testing.T) {
 	t.Parallel()
 	if got := run(t, "version"); got.code != exitOK || !strings.HasPrefix(got.stdout, "VERSION") {
@@ -312,6 +350,27 @@ func TestWhatAgentsNameCommandsNoTerminal(t *testing.T) {
 	}
 	if !strings.Contains(printed.String(), `pay\x1b[2J`) || strings.Count(printed.String(), "\n") > 2 {
 		t.Errorf("it does not name the provider in one line: %q", printed.String())
+	}
+}
+
+func TestAnIntentOfAToolThatNoDaemonServesIsNotEnqueued(t *testing.T) {
+	t.Parallel()
+	url, db := newOutbox(t)
+	for _, tool := range []string{"bank/pay", "mail/send"} {
+		drainertest.Exec(t, db, `INSERT INTO outbox.tool (name) VALUES ($1)`, tool)
+	}
+	for tool, want := range map[string]string{
+		"bank/pya":    `no daemon serves the tool "bank/pya"; did you mean "bank/pay"?; if it is new in the configuration`,
+		"bank/refund": `no daemon serves the tool "bank/refund"; known here: bank/pay; if it is new in the configuration`,
+		"nope/charge": `no daemon serves the tool "nope/charge"; known here: bank, mail; if it is new in the configuration`,
+	} {
+		got := run(t, "enqueue", "--run", "r", "--step", "s", "--tool", tool, "--scope", "b", "--payload", "{}", "--database-url", url)
+		if got.code != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, want) {
+			t.Errorf("%s: got %+v, want %s", tool, got, want)
+		}
+	}
+	if n := drainertest.Value[int](t, db, `SELECT count(*)::int FROM outbox.intent`); n != 0 {
+		t.Errorf("%d intents", n)
 	}
 }
 
