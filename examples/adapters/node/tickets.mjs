@@ -45,7 +45,7 @@ class Desk {
       try {
         this.remember(JSON.parse(line));
       } catch {
-        // a record that a crash cut short: nobody was told of it
+        // A crash cut this record short. Its request got no answer.
       }
     }
   }
@@ -107,7 +107,7 @@ function completed({ number, title, status }) {
 }
 
 /**
- * Every request gets one result; what nobody understands stays in doubt.
+ * Every request gets one result. After an exception the outcome stays in doubt.
  * @param {Desk} desk
  * @param {Request} request
  */

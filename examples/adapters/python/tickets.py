@@ -47,7 +47,7 @@ class Desk:
                 try:
                     self.remember(json.loads(line))
                 except ValueError:
-                    pass  # a record that a crash cut short: nobody was told of it
+                    pass  # a crash cut this record short, and its request got no answer
 
     def remember(self, ticket):
         self.by_key[ticket["key"]] = self.by_number[ticket["number"]] = ticket
@@ -96,12 +96,12 @@ def completed(ticket):
 
 
 def due(request):
-    """When drainer stops waiting. What is begun after that, nobody expects any more."""
+    """The time when drainer stops waiting. Work that starts later is not wanted."""
     return time.monotonic() + request.get("deadline_ms", math.inf) / 1000
 
 
 def answer(desk, request, until):
-    """Every request gets one result; what nobody understands stays in doubt."""
+    """Every request gets one result. After an exception the outcome stays in doubt."""
     try:
         if time.monotonic() > until:  # it waited for its turn in vain
             result = {"outcome": "not_sent", "error_class": "timeout"}
