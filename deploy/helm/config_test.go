@@ -96,15 +96,21 @@ func inPod(t *testing.T, pod core.PodSpec, config map[string]string) *exec.Cmd {
 	for name, content := range config {
 		write(t, filepath.Join(root, "etc/drainer", name), below(content))
 	}
+	url := "postgres://app@127.0.0.1:1/app?connect_timeout=1"
+	if slices.ContainsFunc(pod.Volumes, func(volume core.Volume) bool { return volume.Name == "database-ca" }) {
+		url += below("&sslmode=verify-full&sslrootcert=/run/database-ca/ca.crt")
+	}
 	certificate, key := clientCertificate(t)
 	contents := map[string]string{
-		"url": "postgres://app@127.0.0.1:1/app?connect_timeout=1", "tokens": "alice operator " + strings.Repeat("t", 20), ".crt": certificate, ".key": key,
+		"url": url, "tokens": "alice operator " + strings.Repeat("t", 20), ".crt": certificate, ".key": key,
 	}
 	container := pod.Containers[0]
 	for _, volume := range pod.Volumes {
 		var items []core.KeyToPath
 		if volume.Secret != nil {
 			items = volume.Secret.Items
+		} else if volume.ConfigMap != nil {
+			items = volume.ConfigMap.Items
 		} else if volume.Projected != nil {
 			for _, source := range volume.Projected.Sources {
 				items = append(items, source.Secret.Items...)
@@ -112,6 +118,9 @@ func inPod(t *testing.T, pod core.PodSpec, config map[string]string) *exec.Cmd {
 		}
 		for _, item := range items {
 			at := slices.IndexFunc(container.VolumeMounts, func(mount core.VolumeMount) bool { return mount.Name == volume.Name })
+			if at < 0 {
+				continue // another container's
+			}
 			write(t, filepath.Join(root, container.VolumeMounts[at].MountPath, item.Path), cmp.Or(contents[item.Path], contents[filepath.Ext(item.Path)], "secret"))
 		}
 	}

@@ -80,6 +80,46 @@ func TestEachDatabaseURLIsAFileOfASecret(t *testing.T) {
 	}
 }
 
+// The program itself reads the file: without it the URL is refused before any connect.
+func TestEachPodThatConnectsHasTheAuthoritysFile(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"secrets": "outbox-ca/ca.crt", "sidecars": "outbox-ca/root.pem", "console": "database-ca/bundle.pem"} {
+		v := scenario(t, name)
+		connects := 0
+		for kind, pod := range pods(t, v) {
+			for _, container := range containers(pod.Spec) {
+				if !slices.ContainsFunc(container.Env, func(variable core.EnvVar) bool { return variable.Name == "DATABASE_URL" }) {
+					continue
+				}
+				if kind != "validation" && container.Name != "drainer" { // whose files the doctor has, and which waits for the database
+					alone := pod.Spec
+					alone.Containers = []core.Container{container}
+					if output, err := inPod(t, alone, configOf(t, v)).CombinedOutput(); err == nil || !strings.Contains(string(output), "127.0.0.1:1") {
+						t.Errorf("%s: %s: container %s: %v\n%s", name, kind, container.Name, err, output)
+					}
+					connects++
+				}
+				volumes := slices.DeleteFunc(slices.Clone(pod.Spec.Volumes), func(volume core.Volume) bool { return volume.Name != "database-ca" })
+				if len(volumes) != 1 {
+					t.Fatalf("%s: %s: the volumes are %+v", name, kind, pod.Spec.Volumes)
+				}
+				got, optional := "", (*bool)(nil)
+				if from := volumes[0].Secret; from != nil {
+					got, optional = from.SecretName+"/"+from.Items[0].Key, from.Optional
+				} else {
+					got, optional = volumes[0].ConfigMap.Name+"/"+volumes[0].ConfigMap.Items[0].Key, volumes[0].ConfigMap.Optional
+				}
+				if got != want || (optional != nil) != (kind == "validation") {
+					t.Errorf("%s: %s: the file comes from %s, want %s; may be missing: %t", name, kind, got, want, optional != nil)
+				}
+			}
+		}
+		if connects < 2 {
+			t.Errorf("%s: only %d containers connect", name, connects)
+		}
+	}
+}
+
 func TestSecretsArriveAsVariablesAndAsFiles(t *testing.T) {
 	t.Parallel()
 	v := scenario(t, "secrets")

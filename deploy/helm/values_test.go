@@ -52,6 +52,7 @@ func TestWhatCannotWorkIsNotRendered(t *testing.T) {
 		"config: {providers: null}\nconfigText: 'version: ['":                               "is no YAML",
 		"config: {providers: null}\nconfigText: 'providers: {a: {}}'\nport: 9000":           "config.server.listen has to be",
 		"config: {providers: null}\nconfigText: 'version: 1'":                               "config.providers is empty",
+		"database: {ca: {secret: a, configMap: b}}":                                         "keep one",
 		"image: {repository: ''}":                                                           "image.repository is missing",
 		"database: {secret: ''}":                                                            "database.secret is missing",
 		"autoscaling: {enabled: true}":                                                      "autoscaling.prometheus.serverAddress is missing",

@@ -18,6 +18,9 @@ optional: a Secret that is missing is then a mistake that they name, and no Job 
 # A folder, because a file mounted alone would never change.
 - {name: config, mountPath: /etc/drainer, readOnly: true}
 - {name: database-url, mountPath: /run/database, readOnly: true}
+{{- with include "drainer.caMount" . }}
+{{ . }}
+{{- end }}
 {{- if .Values.secretFiles }}
 - {name: secrets, mountPath: /run/secrets, readOnly: true}
 {{- end }}
@@ -30,6 +33,9 @@ optional: a Secret that is missing is then a mistake that they name, and no Job 
 - name: config
   configMap: {name: {{ .config }}}
 {{ include "drainer.urlVolume" (dict "name" "database-url" "secret" (include "drainer.databaseSecret" .root) "key" .root.Values.database.key "optional" .optional) }}
+{{- with include "drainer.caVolume" . }}
+{{ . }}
+{{- end }}
 {{- if .root.Values.secretFiles }}
 - name: secrets
   projected:

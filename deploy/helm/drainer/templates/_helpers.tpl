@@ -64,6 +64,38 @@ password that the pod began with. */ -}}
     items: [{key: {{ .key | quote }}, path: url}]
 {{- end -}}
 
+{{- /* A folder, because a file mounted alone would never change. */ -}}
+{{- define "drainer.caMount" -}}
+{{- with .Values.database.ca -}}
+{{- if or .configMap .secret -}}
+- {name: database-ca, mountPath: /run/database-ca, readOnly: true}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "drainer.caVolume" -}}
+{{- $optional := default false .optional -}}
+{{- with .root.Values.database.ca -}}
+{{- if and .configMap .secret -}}
+{{- fail "database.ca.configMap and database.ca.secret are both given: keep one" -}}
+{{- else if or .configMap .secret -}}
+- name: database-ca
+  {{- if .secret }}
+  secret:
+    secretName: {{ .secret }}
+  {{- else }}
+  configMap:
+    name: {{ .configMap }}
+  {{- end }}
+    defaultMode: 0444
+    {{- if $optional }}
+    optional: true
+    {{- end }}
+    items: [{key: {{ .key | quote }}, path: ca.crt}]
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "drainer.pullSecrets" -}}
 {{- with .Values.image.pullSecrets -}}
 imagePullSecrets:

@@ -9,6 +9,9 @@
   securityContext: {{- toYaml .Values.securityContext | nindent 4 }}
   volumeMounts:
     - {name: owner-url, mountPath: /run/owner, readOnly: true}
+    {{- with include "drainer.caMount" . }}
+    {{- . | nindent 4 }}
+    {{- end }}
 {{- end -}}
 
 {{- define "drainer.migrateVolume" -}}
