@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -198,14 +199,21 @@ func TestOnlyWhatNeedsANewProcessReplacesThePods(t *testing.T) {
 		return daemons(t, scenario(t, "minimal").with(t, values)).Spec.Template.Annotations["checksum/config"]
 	}
 	before := checksum("{}")
-	for values, replaces := range map[string]bool{
-		"config: {providers: {billing: {concurrency: 3}}}": false,
-		"config: {worker: {lease: 30s}}":                   true,
-		"config: {database: {url: '${env:OTHER_URL}'}}":    true,
-		"configFiles: {a.json: '{}'}":                      false,
-	} {
-		if (checksum(values) != before) != replaces {
-			t.Errorf("%s: replaces the pods: %t, want %t", values, !replaces, replaces)
+	page, err := os.ReadFile("../../docs/reload.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	needARestart := regexp.MustCompile("(?s)Changes of (`[^.]*)need a restart").FindString(string(page))
+	if replaces := checksum("configFiles: {a.json: '{}'}") != before; replaces || needARestart == "" {
+		t.Errorf("a file replaces the pods: %t; docs/reload.md says %q", replaces, needARestart)
+	}
+	values := map[string]string{ // where the chart would refuse another value
+		"database": "{url: '${env:OTHER_URL}'}", "worker": "{lease: 30s}", "server": "{debug: 'localhost:6060'}", "providers": "{billing: {concurrency: 3}}", "version": "2",
+	}
+	for block := range blocksOfTheConfig(t) {
+		replaces := checksum("config: {"+block+": "+cmp.Or(values[block], "{a: 1}")+"}") != before
+		if want := strings.Contains(needARestart, "`"+block+"`"); replaces != want {
+			t.Errorf("a change of the block %s replaces the pods: %t, want %t", block, replaces, want)
 		}
 	}
 	asked := checksum("restartOnConfigChange: true")
@@ -213,6 +221,30 @@ func TestOnlyWhatNeedsANewProcessReplacesThePods(t *testing.T) {
 		if checksum("restartOnConfigChange: true\n"+change) == asked {
 			t.Errorf("%s: does not replace the pods, though that was asked for", change)
 		}
+	}
+}
+
+func blocksOfTheConfig(t *testing.T) map[string]any {
+	t.Helper()
+	text, err := os.ReadFile("../../drainer.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct{ Properties map[string]any }
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	return schema.Properties
+}
+
+func TestTheServersOtherSettingsArrive(t *testing.T) {
+	t.Parallel()
+	v := scenario(t, "minimal").with(t, "config: {server: {debug: 'localhost:6060'}}")
+	if text := configOf(t, v)["drainer.yaml"]; !strings.Contains(text, "debug: localhost:6060") || !strings.Contains(text, "listen: :9464") {
+		t.Errorf("the ConfigMap holds\n%s", text)
+	}
+	if output, err := validate(t, configOf(t, v), v); err != nil {
+		t.Errorf("%v\n%s", err, output)
 	}
 }
 

@@ -31,7 +31,7 @@
 {{- if .Values.configText -}}
 {{ .Values.configText }}
 {{- else -}}
-{{- $_ := set $given "server" (dict "listen" $listen) -}}
+{{- $_ := set $given "server" (merge (dict "listen" $listen) $server) -}}
 {{ toYaml $given }}
 {{- end -}}
 {{- end -}}
@@ -48,11 +48,11 @@ drainer.yaml: |
 {{ default (include "drainer.fullname" .) .Values.existingConfigMap }}
 {{- end -}}
 
-{{- /* What of the config only a new process takes over, or all of it where that is asked for. */ -}}
+{{- /* The blocks that need a restart, as docs/reload.md lists them, or all of the config where that is asked for. */ -}}
 {{- define "drainer.configChecksum" -}}
 {{- if .Values.restartOnConfigChange -}}
 {{ list (include "drainer.config" .) .Values.configFiles | toJson | sha256sum }}
 {{- else -}}
-{{ pick (include "drainer.givenConfig" . | fromYaml) "database" "worker" | toJson | sha256sum }}
+{{ pick (include "drainer.givenConfig" . | fromYaml) "database" "worker" "server" "console" "log" "unconfigured" "misconfigured" "history" "failover" | toJson | sha256sum }}
 {{- end -}}
 {{- end -}}
