@@ -7,20 +7,66 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// alertmanager is a real one, with the routes and inhibition rules that people get.
-type alertmanager struct{ url string }
+// alertmanager is a real one, with the routes and inhibition rules that people get. It notifies the test.
+type alertmanager struct {
+	url string
+
+	mu    sync.Mutex
+	pages map[string][][]string // by namespace, what fires in each notification of the receiver on-call
+}
+
+// shortWaits replaces the time in which alerts of a group are gathered, half a minute, and that between two notifications of it.
+const shortWaits = "route:\n  group_wait: 500ms\n  group_interval: 200ms\n"
+
+func (a *alertmanager) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	var notification struct {
+		GroupLabels map[string]string
+		Alerts      []struct {
+			Status string
+			Labels map[string]string
+		}
+	}
+	_ = json.NewDecoder(r.Body).Decode(&notification) // what cannot be read is a page that is missed
+	var firing []string
+	for _, alert := range notification.Alerts {
+		if alert.Status == "firing" {
+			firing = append(firing, alert.Labels["alertname"])
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	namespace := notification.GroupLabels["namespace"]
+	a.pages[namespace] = append(a.pages[namespace], firing)
+}
+
+// paged is what is new in each notification of on-call so far, and "again" where nothing is.
+func (a *alertmanager) paged(namespace string) (pages []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var before []string
+	for _, firing := range a.pages[namespace] {
+		added := slices.DeleteFunc(slices.Clone(firing), func(name string) bool { return slices.Contains(before, name) })
+		if len(added) == 0 {
+			added = []string{"again"}
+		}
+		pages, before = append(pages, added...), firing
+	}
+	return pages
+}
 
 func startAlertmanager(t *testing.T) *alertmanager {
 	t.Helper()
@@ -41,8 +87,17 @@ func startAlertmanager(t *testing.T) *alertmanager {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
+	server := &alertmanager{url: "http://" + address, pages: map[string][][]string{}}
+	onCall := httptest.NewServer(server)
+	t.Cleanup(onCall.Close)
+	config := strings.Replace(read(t, "alertmanager.yaml"), "route:\n", shortWaits, 1)
+	config = strings.Replace(config, "  - name: on-call\n", fmt.Sprintf("  - name: on-call\n    webhook_configs: [{url: %q, send_resolved: false}]\n", onCall.URL), 1)
+	file := filepath.Join(t.TempDir(), "alertmanager.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	var said bytes.Buffer
-	command := exec.CommandContext(t.Context(), program, "--config.file=alertmanager.yaml", "--storage.path="+t.TempDir(),
+	command := exec.CommandContext(t.Context(), program, "--config.file="+file, "--storage.path="+t.TempDir(),
 		"--web.listen-address="+address, "--cluster.listen-address=")
 	command.Stderr = &said
 	if err := command.Start(); err != nil {
@@ -55,7 +110,6 @@ func startAlertmanager(t *testing.T) *alertmanager {
 			t.Log(said.String())
 		}
 	})
-	server := &alertmanager{"http://" + address}
 	drainertest.Eventually(t, "it is ready", func() bool { return server.ask(t, http.MethodGet, "/-/ready", nil, nil) == nil })
 	return server
 }
@@ -127,6 +181,8 @@ type story struct {
 	heard []string
 	wakes string // the one alert that does so at a provider, or none
 }
+
+const ended = "DrainerStoryEnded" // which is critical, and which nothing silences
 
 const before, after = 400, 150 // minutes, counted from the begin of an incident
 
@@ -438,10 +494,14 @@ func TestAnIncidentWakesAnEngineerOnce(t *testing.T) {
 		severities[alert.Alert] = alert.Labels.Severity
 		sleeping[alert.Alert] = alert.Labels.Severity == "critical"
 	}
+	severities[ended] = "critical"
 	for name, s := range stories {
-		if pages := server.tell(t, name, s, severities); !slices.Equal(pages, strings.Fields(s.wakes)) {
-			t.Errorf("%s: %v wake an engineer, want %q alone", name, pages, s.wakes)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if pages := server.tell(t, name, s, severities); !slices.Equal(pages, strings.Fields(s.wakes)) {
+				t.Errorf("%v wake an engineer, want %q alone", pages, s.wakes)
+			}
+		})
 		delete(sleeping, s.wakes)
 	}
 	for alert, critical := range sleeping {
@@ -451,12 +511,12 @@ func TestAnIncidentWakesAnEngineerOnce(t *testing.T) {
 	}
 }
 
-// tell has Alertmanager hear a story step by step, prints who is told when, and returns what wakes an engineer.
+// tell has Alertmanager hear a story step by step, and returns what wakes an engineer. It tells of one alert
+// more at the end, whose notification shows that no other one is on its way.
 func (a *alertmanager) tell(t *testing.T, name string, s story, severities map[string]string) (pages []string) {
 	t.Helper()
-	told := name
-	fired, heard := map[string]bool{}, map[string]bool{}
-	for _, now := range s.steps(t) {
+	namespace, fired := namespaceOf(name), map[string]bool{}
+	for _, now := range append(s.steps(t), step{minute: after, fires: []string{ended}}) {
 		var posted []postedAlert
 		post := func(alert, endsAt string) string {
 			alert, provider, _ := strings.Cut(alert, "/")
@@ -464,7 +524,7 @@ func (a *alertmanager) tell(t *testing.T, name string, s story, severities map[s
 				t.Fatalf("no alert is called %s", alert)
 			}
 			posted = append(posted, postedAlert{map[string]string{
-				"alertname": alert, "severity": severities[alert], "namespace": namespaceOf(name), "job": "drainer", "provider": provider,
+				"alertname": alert, "severity": severities[alert], "namespace": namespace, "job": "drainer", "provider": provider,
 			}, endsAt})
 			return alert
 		}
@@ -482,14 +542,6 @@ func (a *alertmanager) tell(t *testing.T, name string, s story, severities map[s
 				receiver = map[string]string{"critical": "on-call", "warning": "tickets"}[severities[alertname]]
 			}
 			want[receiver] = append(want[receiver], alertname)
-			if receiver == "" || heard[alert] {
-				continue
-			}
-			heard[alert] = true
-			told += fmt.Sprintf("\n  minute %2d: %s for %s", now.minute, alert, receiver)
-			if receiver == "on-call" {
-				pages = append(pages, alertname)
-			}
 		}
 		for _, names := range want {
 			slices.Sort(names)
@@ -498,9 +550,12 @@ func (a *alertmanager) tell(t *testing.T, name string, s story, severities map[s
 			t.Fatal(err)
 		}
 		drainertest.Eventually(t, fmt.Sprintf("%s, minute %d: receivers hear %v", name, now.minute, want), func() bool {
-			return maps.EqualFunc(a.heard(t, namespaceOf(name)), want, slices.Equal)
+			return maps.EqualFunc(a.heard(t, namespace), want, slices.Equal)
+		})
+		drainertest.Eventually(t, fmt.Sprintf("%s, minute %d: on-call is notified of %v", name, now.minute, want["on-call"]), func() bool {
+			pages = a.paged(namespace)
+			return !slices.ContainsFunc(want["on-call"], func(alert string) bool { return !slices.Contains(pages, alert) })
 		})
 	}
-	t.Log(told)
-	return pages
+	return pages[:len(pages)-1] // without the end
 }
