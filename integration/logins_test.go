@@ -174,9 +174,9 @@ func (s *strict) awaitRecovery(daemon *program.Daemon, completed int) {
 	if !strings.Contains(daemon.Get("/metrics"), "\ndrainer_database_login_refused 0\n") {
 		s.t.Error("the metric still tells a refusal")
 	}
-	if daemon.Logged("the database accepts the login again") != 1 {
-		s.t.Error("the log does not say that the login is accepted again")
-	}
+	drainertest.Eventually(s.t, "the log says that the login is accepted again", func() bool {
+		return daemon.Logged("the database accepts the login again") == 1
+	})
 	minutes := 1 + int(time.Since(s.began).Minutes())
 	if refusals := daemon.Logged("cannot log in to the database"); refusals < 1 || refusals > minutes {
 		s.t.Errorf("the log has %d lines about the refusal, want one a minute", refusals)

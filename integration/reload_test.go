@@ -381,7 +381,7 @@ func TestATightenedClassHoldsForRowsInDoubt(t *testing.T) {
 	var sends atomic.Int64
 	acts := adapterFunc(func(context.Context) dispatch.Result {
 		sends.Add(1)
-		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "timeout", RetryAfter: 2 * time.Second}
+		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "timeout", RetryAfter: time.Hour}
 	})
 	of := func(class dispatch.Class) dispatch.Provider {
 		p := through(acts).as("sim", 1)
@@ -395,6 +395,7 @@ func TestATightenedClassHoldsForRowsInDoubt(t *testing.T) {
 		return harness.Stored[int](rig, `SELECT count(*) FROM outbox.queue WHERE maybe_applied`) == 1
 	})
 	reload(t, daemon, of(dispatch.NonIdempotent))
+	rig.Exec(`UPDATE outbox.queue SET next_attempt_at = now()`)
 	drainertest.Eventually(t, "it is settled or sent again", func() bool {
 		return sends.Load() > 1 || harness.Stored[int](rig, `SELECT count(*) FROM outbox.status WHERE status='unknown'`) == 1
 	})

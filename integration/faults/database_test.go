@@ -94,7 +94,8 @@ func TestALostReplyOfACommitIsNeitherForgottenNorRepeated(t *testing.T) {
 		intent := dispatch.Tuple{AgentRunID: fmt.Sprint("run-", number), StepID: "step", ToolName: everyClass[number%len(everyClass)], BusinessScope: "order"}
 		return rig.Clients.Enqueue(context.Background(), db, intent, json.RawMessage(`{"n": 1}`))
 	}
-	rig.Program.Start(patientConfig(t, rig), "DATABASE_URL="+daemons.Behind(t, rig.URL))
+	rig.Reconfigure(withPatientLease)
+	rig.Start("DATABASE_URL=" + daemons.Behind(t, rig.URL))
 	unanswered := 0
 	for number := range intents {
 		if number%5 == 0 {

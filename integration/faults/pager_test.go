@@ -209,7 +209,8 @@ func TestAStrangerWhoNotifiesStopsNoPageAndNoCompensation(t *testing.T) {
 	rig := harness.New(t, dispatchtest.Script(dispatchtest.ErrorAfter))
 	pager := newPager(t, rig)
 	pager.up.Store(true)
-	daemon := rig.Program.Start(patientConfig(t, rig)) // which logs no lost lease
+	rig.Reconfigure(withPatientLease) // so that it logs no lost lease
+	daemon := rig.Start()
 	rig.AwaitCount("River works", 1, `SELECT count(*) FROM outbox.river_job WHERE kind = 'page_look' AND state = 'completed'`)
 
 	stranger, sent := strangerOf(t, rig), 0
@@ -242,9 +243,11 @@ func TestAStrangerWhoNotifiesStopsNoPageAndNoCompensation(t *testing.T) {
 func TestAStrangersNotificationsCostALaneFewLooks(t *testing.T) {
 	t.Parallel()
 	rig := harness.New(t, nil)
+	rig.Reconfigure(steady)
 	daemon := rig.Start()
 	stranger := strangerOf(t, rig)
-	before, began, sent := turns(t, daemon), time.Now(), 0
+	began := time.Now()
+	before, sent := turns(t, daemon), 0
 	for ; time.Since(began) < 2*time.Second; sent += 6 {
 		drainertest.Exec(t, stranger, `SELECT pg_notify('outbox', provider) FROM unnest('{keyed,set,once,asked,shop,refunds}'::text[]) provider`)
 	}

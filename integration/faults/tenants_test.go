@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,11 +19,12 @@ func TestAFloodOfOneTenantNeitherKeepsOthersWaitingNorExceedsItsLimit(t *testing
 // tenant a few.
 var flooded = scenario{
 	number: 90,
-	plan:   dispatchtest.Always(dispatchtest.Slow),
 	play: func(t *testing.T, rig *harness.Rig) int {
 		const intents, lone = 400, 3
-		rig.Provider.SlowFor = 20 * time.Millisecond
-		rig.Reconfigure(func(config string) string { return strings.Replace(config, "concurrency: 16", "concurrency: 4", 1) })
+		goOn := hangAfter(rig, intents/8)
+		rig.Reconfigure(func(config string) string {
+			return strings.Replace(steady(config), "concurrency: 16", "concurrency: 4", 1)
+		})
 		rig.Enqueue(harness.Keyed, intents)
 		rig.Exec(`INSERT INTO outbox.tenant (name, role, max_in_flight) VALUES ('flood', 'flood', NULL), ('limited', 'limited', 2)`)
 		rig.Exec(`DO $$ BEGIN
@@ -33,10 +35,11 @@ var flooded = scenario{
 		END $$`)
 		rig.Start()
 		rig.Start()
-		rig.AwaitCount("some of the flood is done", intents/8, `SELECT count(*) FROM outbox.attempt`)
+		rig.AwaitRequests(intents/8 + 1)
 		for number := range lone {
 			rig.Step("lone", number, harness.Keyed)
 		}
+		goOn()
 		rig.AwaitRest()
 		return lone
 	},
@@ -50,6 +53,24 @@ var flooded = scenario{
 	},
 }
 
+// hangAfter has the provider be slow, and hang from the request after the first ones until it is let go:
+// most of the work is still to be done then, on a quick machine as on a slow one.
+func hangAfter(rig *harness.Rig, first int) (goOn func()) {
+	var requests atomic.Int64
+	var released atomic.Bool
+	rig.Provider.SlowFor = 20 * time.Millisecond
+	rig.Provider.Plan = func(string, int) dispatchtest.Fault {
+		if requests.Add(1) > int64(first) && !released.Load() {
+			return dispatchtest.HangBefore
+		}
+		return dispatchtest.Slow
+	}
+	return func() {
+		released.Store(true)
+		rig.Provider.Release()
+	}
+}
+
 func TestARunWithManyIntentsKeepsNoOtherOfItsTenantWaiting(t *testing.T) {
 	t.Parallel()
 	crowded.holds(t)
@@ -58,20 +79,22 @@ func TestARunWithManyIntentsKeepsNoOtherOfItsTenantWaiting(t *testing.T) {
 // crowded has one run with more steps than two replicas can send, and then another one with a few.
 var crowded = scenario{
 	number: 91,
-	plan:   dispatchtest.Always(dispatchtest.Slow),
 	play: func(t *testing.T, rig *harness.Rig) int {
 		const steps, lone = 400, 3
-		rig.Provider.SlowFor = 20 * time.Millisecond
-		rig.Reconfigure(func(config string) string { return strings.Replace(config, "concurrency: 16", "concurrency: 4", 1) })
+		goOn := hangAfter(rig, steps/8)
+		rig.Reconfigure(func(config string) string {
+			return strings.Replace(steady(config), "concurrency: 16", "concurrency: 4", 1)
+		})
 		for number := range steps {
 			rig.Step("crowd", number, harness.Keyed)
 		}
 		rig.Start()
 		rig.Start()
-		rig.AwaitCount("some of the run is done", steps/8, `SELECT count(*) FROM outbox.attempt`)
+		rig.AwaitRequests(steps/8 + 1)
 		for number := range lone {
 			rig.Step("lone", number, harness.Keyed)
 		}
+		goOn()
 		rig.AwaitRest()
 		return lone
 	},

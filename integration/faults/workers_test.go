@@ -272,8 +272,8 @@ var (
 	}}
 )
 
-// enqueueWithoutLookup leaves out tools with a lookup, where requests may be on their way when
-// their worker is frozen: one that is sent after the lookup's answer is not covered.
+// enqueueWithoutLookup leaves out the tool that only a lookup guards, as requests may be on their way
+// when their worker is frozen: one that is sent after the lookup's answer is not covered.
 func enqueueWithoutLookup(rig *harness.Rig) {
 	for _, tool := range everyClass {
 		if tool != harness.Asked {
@@ -306,7 +306,7 @@ func TestAWorkerThatIsTerminatedTwiceEndsAtOnceAndOthersRecover(t *testing.T) {
 }
 
 var terminatedAtWork = scenario{number: 9, plan: dispatchtest.Always(dispatchtest.Slow), play: func(t *testing.T, rig *harness.Rig) int {
-	rig.Reconfigure(patient)
+	rig.Reconfigure(steady)
 	rig.Provider.SlowFor = 200 * time.Millisecond
 	enqueueOfEach(rig, 40)
 	leaving := rig.Start()
