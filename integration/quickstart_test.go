@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
@@ -45,7 +44,7 @@ func TestTheQuickStartOfTheReadmeEndsWithACompletedIntent(t *testing.T) {
 	if err := os.Symlink(drainer, filepath.Join(folder, "bin", "drainer")); err != nil {
 		t.Fatal(err)
 	}
-	server := " --listen 127.0.0.1:0 --database-url '" + drainertest.EmptyDatabase(t) + "'"
+	server := " --listen 127.0.0.1:0"
 	sandbox := inShell(folder, "exec "+strings.TrimSpace(strings.TrimPrefix(commands[0], "make build\n"))+server)
 	awaitSteps(t, sandbox)
 

@@ -251,12 +251,16 @@ func TestStrangeAnswersAreNotTakenForAPromiseKept(t *testing.T) {
 			t.Parallel()
 			_, baseURL := dispatchtest.NewProvider(t, nil)
 			subject := tool(t, baseURL, dispatch.KeyIdempotent, withReference)
-			subject.Adapter = &strange{Adapter: subject.Adapter, calls: test.calls, result: test.strange}
+			strange := &strange{Adapter: subject.Adapter, calls: test.calls, result: test.strange}
+			subject.Adapter = strange
 			report := verify(t, subject)
 			check := report.Checks[test.check]
 			if check.Verdict != test.verdict || !strings.Contains(check.Advice, test.says) || report.Passed != (test.verdict == replay.Warning) ||
 				report.Unavailable() != (test.verdict == replay.NoVerdict) {
 				t.Errorf("passed is %v, unavailable %v, %+v; want %s, %q", report.Passed, report.Unavailable(), check, test.verdict, test.says)
+			}
+			if test.check == 0 && test.strange.Outcome != dispatch.Completed && (len(report.Checks) != 1 || strange.made.Load() != 1) {
+				t.Errorf("after a first call that shows nothing it made %d calls and tells of %+v", strange.made.Load(), report.Checks)
 			}
 		})
 	}
