@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import DrainerError, NotInTransaction
+from .errors import DrainerError, NotCommitted, NotInTransaction
 from .outbox import Intent, Outbox
 from .results import Completed, Pending, opened, way
 
 _log = logging.getLogger("drainer")
 
-# Said where the program or the database fails: the commit may have happened before the answer was lost.
+# Said where the commit fails: it may have happened before its answer was lost.
 FAULT = "It may have been recorded. Asking for it once more with the same values is safe."
+# The same for FROM_TOOL_USE_ID, where the next request is another step.
+FAULT_OF_A_NEW_STEP = "It may have been recorded. Do not ask for it again, because it could be done twice. Tell the user."
+# Said where the program or the database fails before the commit.
+NOT_RECORDED = "It was not recorded this time, because the program or its database failed. Tell the user."
 
 
 class _FromToolUseId:
@@ -59,7 +64,7 @@ class OutboxTool:
         refuses is an Answer.
         """
         try:
-            intent, database = self._commit(dict(arguments), run, connect, tool_use_id)
+            intent, database = self._commit(dict(arguments), run, connect, tool_use_id, threading.Event())
             return self._told(intent, None if self.wait <= 0 else Outbox().wait(database, intent, timeout=self.wait))
         except DrainerError as refused:
             return _refusal(refused)
@@ -67,17 +72,29 @@ class OutboxTool:
     async def answer(
         self, arguments: Mapping[str, Any], *, run: str, connect: Connect, tool_use_id: str | None = None,
     ) -> Answer:
-        """Is call for a framework: it commits in a thread and waits in none. What it raises is logged, and the model is told FAULT."""
+        """Is call for a framework: it commits in a thread and waits in none.
+
+        What call would raise is logged, and the model is told whether the intent was recorded.
+        """
+        commits, recorded = threading.Event(), None
         try:
             try:
-                intent, database = await asyncio.to_thread(self._commit_for_a_future, dict(arguments), run, connect, tool_use_id)
-                return self._told(intent, None if self.wait <= 0 else await Outbox().result(database, intent, timeout=self.wait))
+                intent, database = await asyncio.to_thread(
+                    self._commit_for_a_future, dict(arguments), run, connect, tool_use_id, commits)
+                recorded = self._told(intent, None)
+                return recorded if self.wait <= 0 else self._told(intent, await Outbox().result(database, intent, timeout=self.wait))
             except DrainerError as refused:
                 return _refusal(refused)
-        except Exception:
+        except Exception as error:
             # The model is not told: the text of a driver's error may hold values of the statement.
             _log.exception("the tool %s failed", self.name)
-            return Answer(FAULT, is_error=True)
+            if recorded is not None and not isinstance(error, NotCommitted):
+                return recorded  # only the wait for its result failed
+            return self.fault() if commits.is_set() else Answer(NOT_RECORDED, is_error=True)
+
+    def fault(self) -> Answer:
+        """For where it is not known whether the intent was recorded."""
+        return Answer(FAULT_OF_A_NEW_STEP if isinstance(self.step, _FromToolUseId) else FAULT, is_error=True)
 
     def _commit_for_a_future(self, *given: Any) -> tuple[Intent, Connect]:
         try:
@@ -85,7 +102,9 @@ class OutboxTool:
         except StopIteration as error:  # no future takes one: the call would never be answered
             raise RuntimeError("the tool's function raised StopIteration") from error
 
-    def _commit(self, arguments: dict[str, Any], run: str, connect: Connect, tool_use_id: str | None) -> tuple[Intent, Connect]:
+    def _commit(
+        self, arguments: dict[str, Any], run: str, connect: Connect, tool_use_id: str | None, commits: threading.Event,
+    ) -> tuple[Intent, Connect]:
         step = self.step
         if isinstance(step, _FromToolUseId):
             if not tool_use_id:
@@ -100,6 +119,7 @@ class OutboxTool:
             payload = self.act(connection, arguments)
             intent = Outbox().enqueue(
                 connection, run=run, step=step, tool=self.tool, scope=self.scope(arguments), payload=payload)
+            commits.set()
             connection.commit()
             # A function may be made for each run: all that lead to one place share one wait's connection.
             database: Connect = way(connect, connection) if callable(connect) else connect

@@ -133,7 +133,7 @@ class TestTools(Asking):
 
         with self.assertLogs("drainer", "ERROR"):
             answer = self.ask(charge)
-        self.assertEqual(answer, {"content": [{"type": "text", "text": agents.FAULT}], "is_error": True})
+        self.assertEqual(answer, {"content": [{"type": "text", "text": agents.NOT_RECORDED}], "is_error": True})
         self.assertEqual(self.recorded(), (0, 0))
 
     def test_a_function_that_comes_to_an_iterators_end_is_answered(self):
@@ -144,7 +144,7 @@ class TestTools(Asking):
 
         with self.assertLogs("drainer", "ERROR"):
             answer = asyncio.run(asyncio.wait_for(charge.answer({}, run=self.run_id, connect=connect), world.PATIENCE))
-        self.assertEqual((answer.text, answer.is_error), (agents.FAULT, True))
+        self.assertEqual((answer.text, answer.is_error), (agents.NOT_RECORDED, True))
 
     def test_a_connection_that_commits_by_itself_keeps_no_state_without_an_intent(self):
         def autocommitting():
@@ -154,9 +154,41 @@ class TestTools(Asking):
 
         with self.assertLogs("drainer", "ERROR") as logged:
             answer = asyncio.run(self.charge().answer({"invoice": "b", "amount": 1}, run=self.run_id, connect=autocommitting))
-        self.assertEqual((answer.text, answer.is_error), (agents.FAULT, True))
+        self.assertEqual((answer.text, answer.is_error), (agents.NOT_RECORDED, True))
         self.assertIn("autocommit", logged.output[0])
         self.assertEqual(self.recorded(), (0, 0))
+
+    def test_a_lost_answer_to_the_commit_invites_no_second_effect(self):
+        import psycopg2
+
+        class Losing(psycopg2.extensions.connection):
+            def commit(self):
+                super().commit()
+                raise psycopg2.OperationalError("the connection is lost")
+
+        for step, said in (("charge", agents.FAULT), (FROM_TOOL_USE_ID, agents.FAULT_OF_A_NEW_STEP)):
+            with self.subTest(step), self.assertLogs("drainer", "ERROR"):
+                answer = asyncio.run(self.charge(step=step).answer(
+                    {"invoice": "b", "amount": 1}, run=self.run_id, tool_use_id="toolu_1",
+                    connect=lambda: psycopg2.connect(world.AGENT, connection_factory=Losing)))
+            self.assertEqual((answer.text, answer.is_error), (said, True))
+        self.assertEqual(self.recorded()[0], 2)
+        self.assertIn("is safe", agents.FAULT)
+        self.assertNotIn("is safe", agents.FAULT_OF_A_NEW_STEP)
+
+    def test_what_is_recorded_is_said_to_be_where_the_wait_fails(self):
+        opened = []
+        results._waiters.clear()  # another test's connection would do
+
+        def once():
+            opened.append(1)
+            if len(opened) > 1:
+                raise ValueError("no such database")
+            return connect()
+
+        with self.assertLogs("drainer", "ERROR"):
+            answer = asyncio.run(self.charge(wait=world.PATIENCE).answer({"invoice": "b", "amount": 1}, run=self.run_id, connect=once))
+        self.assertEqual((answer.text, answer.is_error), (RECORDED, False))
 
     def test_calls_that_wait_leave_the_programs_threads_to_others(self):
         async def asked():

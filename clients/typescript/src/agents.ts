@@ -1,8 +1,12 @@
 /** Tools of agent frameworks whose call becomes an intent. No framework is imported before it is used. */
-import { Database, DrainerError, enqueue, fromPg, Results } from "./index.js";
+import { Database, DrainerError, enqueue, fromPg, Intent, NotCommitted, Results } from "./index.js";
 
-/** Said where the program or the database fails: the commit may have happened before the answer was lost. */
+/** Said where the commit fails: it may have happened before its answer was lost. */
 export const FAULT = "It may have been recorded. Asking for it once more with the same values is safe.";
+/** The same for FROM_TOOL_USE_ID, where the next request is another step. */
+export const FAULT_OF_A_NEW_STEP = "It may have been recorded. Do not ask for it again, because it could be done twice. Tell the user.";
+/** Said where the program or the database fails before the commit. */
+export const NOT_RECORDED = "It was not recorded this time, because the program or its database failed. Tell the user.";
 
 /**
  * As a step: the id of the model's request. A model that asks again makes a new one, and the effect happens again. So
@@ -84,12 +88,16 @@ type Made = ReturnType<typeof outboxTool>;
 
 /** Commits the intent with the agent's state, waits for its result if told to, and answers. It does not reject. */
 export async function call(tool: Made, given: any, ways: Ways<any>, toolUseId?: string): Promise<Answer> {
+  let commits = false;
+  let intent: Intent | undefined;
   try {
     const step = tool.step === FROM_TOOL_USE_ID ? toolUseId : tool.step as string;
     if (!step) throw new TypeError(`${tool.name} takes its step from the tool use id, and there is none here; only a hook is told it`);
-    const intent = await ways.transaction(async (client, database) => {
+    intent = await ways.transaction(async (client, database) => {
       const payload = await tool.act(client, given);
-      return enqueue(database, { run: ways.run, step, tool: tool.tool, scope: tool.scope(given), payload });
+      const enqueued = await enqueue(database, { run: ways.run, step, tool: tool.tool, scope: tool.scope(given), payload });
+      commits = true;
+      return enqueued;
     });
     if (!tool.wait) return { text: intent.forModel, isError: false };
     const done = await ways.results.wait(intent, { timeout: tool.wait });
@@ -98,9 +106,13 @@ export async function call(tool: Made, given: any, ways: Ways<any>, toolUseId?: 
   } catch (error) {
     if (error instanceof DrainerError && error.forModel) return { text: error.forModel, isError: true };
     (ways.onError ?? ((name, shown) => console.error(`drainer: the tool ${name} failed:`, shown)))(tool.name, error);
-    return { text: FAULT, isError: true };
+    if (intent && !(error instanceof NotCommitted)) return { text: intent.forModel, isError: false }; // only the wait for its result failed
+    return commits ? fault(tool) : { text: NOT_RECORDED, isError: true };
   }
 }
+
+/** For where it is not known whether the intent was recorded. */
+const fault = (tool: Made): Answer => ({ text: tool.step === FROM_TOOL_USE_ID ? FAULT_OF_A_NEW_STEP : FAULT, isError: true });
 
 function handler(tool: Made, ways: Ways<any>) {
   if (tool.step === FROM_TOOL_USE_ID) throw new TypeError(`${tool.name} takes its step from the tool use id, which a handler is not told; use outboxHook`);

@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { test } from "node:test";
 import { fromPg } from "@agent-drainer/client";
-import { addToMcpServer, call, FAULT, FROM_TOOL_USE_ID, outboxHook, outboxServer, outboxTool, overPg } from "@agent-drainer/client/agents";
+import { addToMcpServer, call, FAULT, FAULT_OF_A_NEW_STEP, FROM_TOOL_USE_ID, NOT_RECORDED, outboxHook, outboxServer, outboxTool, overPg } from "@agent-drainer/client/agents";
 
 const require = createRequire(import.meta.url);
 const { sentences } = JSON.parse(readFileSync(process.env.DRAINER_VECTORS, "utf8"));
@@ -110,7 +110,7 @@ test("a function that fails records nothing and shows the model nothing", option
     await client.query("INSERT INTO agent_state (run) VALUES ($1)", [run]);
     throw new Error("canary");
   };
-  assert.deepEqual(await ask(charge("parked/charge", { act })), said(FAULT, true));
+  assert.deepEqual(await ask(charge("parked/charge", { act })), said(NOT_RECORDED, true));
   assert.deepEqual([await counts(), errors.map(({ message }) => message)], [[0, 0], ["canary"]]);
 }));
 
@@ -122,16 +122,29 @@ test("a connection that is lost while the function works ends no program", optio
     await ended;
     return {};
   };
-  assert.deepEqual(await ask(charge("parked/charge", { act })), said(FAULT, true));
+  assert.deepEqual(await ask(charge("parked/charge", { act })), said(NOT_RECORDED, true));
   assert.deepEqual([await counts(), errors.length], [[0, 0], 1]);
 }));
+
+test("a lost answer to the commit invites no second effect", options, () => running(async ({ given, ways, counts, errors }) => {
+  const losing = { ...ways, async transaction(use) { await ways.transaction(use); throw new Error("the connection is lost"); } };
+  for (const [step, text] of [["charge", FAULT], [FROM_TOOL_USE_ID, FAULT_OF_A_NEW_STEP]])
+    assert.deepEqual(await call(charge("parked/charge", { step }), given(), losing, "toolu_1"), { text, isError: true });
+  assert.deepEqual([(await counts())[0], errors.length], [2, 2]);
+  assert.ok(FAULT.includes("is safe") && !FAULT_OF_A_NEW_STEP.includes("is safe"));
+}));
+
+test("what is recorded is said to be where the wait fails", options, () => running(async ({ ask, errors }) => {
+  assert.deepEqual(await ask(charge("parked/charge", { wait: 60_000 })), said(sentences.recorded));
+  assert.equal(errors.length, 1);
+}, { results: { wait: async () => { throw new Error("no such database"); } } }));
 
 test("a mistake of the program is told to the program and not to the model", options, async () => {
   const client = new pg.Client({ connectionString: process.env.DRAINER_TEST_AGENT });
   await client.connect();
   try {
     await running(async ({ ask, errors }) => {
-      assert.deepEqual(await ask(charge()), said(FAULT, true));
+      assert.deepEqual(await ask(charge()), said(NOT_RECORDED, true));
       assert.deepEqual(errors.map((error) => error.constructor.name), ["NotInTransaction"]);
     }, { transaction: (use) => use(client, fromPg(client)) }); // which has begun none
   } finally {
