@@ -222,18 +222,25 @@ def _require_named_step(tool: OutboxTool) -> None:
 Hook = Callable[[Any, "str | None", Any], Awaitable[dict[str, Any]]]
 
 
-def outbox_hook(tools: Mapping[str, OutboxTool], *, run: str, connect: Connect) -> Hook:
+def outbox_hook(tools: Mapping[str, OutboxTool], *, run: str, connect: Connect, timeout: float = 50.0) -> Hook:
     """A PreToolUse hook for the Claude Agent SDK that makes intents of calls of other tools.
 
     tools maps a tool's name, as the SDK writes it, to what is enqueued. The call itself is denied, with the
     answer as the reason, so that nothing acts but drainer. Calls of other tools are left alone.
+
+    The hook denies after timeout seconds at the latest. Let the timeout of its HookMatcher be longer: when that one is
+    over, the SDK lets the call through, and it acts beside drainer.
     """
 
     async def hook(given: Any, tool_use_id: str | None, _context: Any) -> dict[str, Any]:
         listed = tools.get(given.get("tool_name"))
         if listed is None:
             return {}
-        answer = await listed.answer(given.get("tool_input") or {}, run=run, connect=connect, tool_use_id=tool_use_id)
+        asked = listed.answer(given.get("tool_input") or {}, run=run, connect=connect, tool_use_id=tool_use_id)
+        try:
+            answer = await asyncio.wait_for(asked, timeout)
+        except (asyncio.TimeoutError, TimeoutError):
+            answer = listed.fault()  # the thread that commits goes on
         return {"hookSpecificOutput": {
             "hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": answer.text,
         }}

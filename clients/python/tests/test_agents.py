@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import sys
+import threading
 import types
 import unittest
 from unittest import mock
@@ -213,6 +214,25 @@ class TestTools(Asking):
             "hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": RECORDED}})
         self.assertEqual(self.hook(self.charge(), "Bash"), {})
         self.assertEqual(self.recorded(), (1, 1))
+
+    def test_a_hook_denies_in_time_a_call_whose_commit_does_not_end(self):
+        goes_on = threading.Event()
+        self.addCleanup(goes_on.set)
+
+        def stuck():
+            goes_on.wait()
+            return connect()
+
+        async def asked(step):
+            hook = outbox_hook({"mcp__billing__charge": self.charge(step=step)}, run=self.run_id, connect=stuck, timeout=0.05)
+            given = {"tool_name": "mcp__billing__charge", "tool_input": {"invoice": "b", "amount": 1}}
+            decided = (await hook(given, "toolu_1", None))["hookSpecificOutput"]
+            goes_on.set()  # the loop waits for its threads at its end
+            return decided["permissionDecision"], decided["permissionDecisionReason"]
+
+        self.assertEqual(asyncio.run(asyncio.wait_for(asked("charge"), world.PATIENCE)), ("deny", agents.FAULT))
+        goes_on.clear()
+        self.assertEqual(asyncio.run(asyncio.wait_for(asked(FROM_TOOL_USE_ID), world.PATIENCE)), ("deny", agents.FAULT_OF_A_NEW_STEP))
 
     def test_a_tool_use_id_is_a_step_only_where_it_is_told(self):
         tool = self.charge(step=FROM_TOOL_USE_ID)

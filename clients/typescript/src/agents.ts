@@ -142,12 +142,17 @@ export function addToMcpServer(server: { registerTool(name: string, config: any,
 /**
  * A PreToolUse hook for the Claude Agent SDK that makes intents of calls of other tools, by their names as the SDK
  * writes them. The call itself is denied, with the answer as the reason, so that nothing acts but drainer.
+ *
+ * The hook denies after timeout milliseconds at the latest. Let the timeout of its matcher be longer: when that one is
+ * over, the SDK lets the call through, and it acts beside drainer.
  */
-export function outboxHook(tools: Record<string, Made>, ways: Ways<any>) {
+export function outboxHook(tools: Record<string, Made>, ways: Ways<any>, { timeout = 50_000 }: { timeout?: number } = {}) {
   return async (given: { tool_name?: string; tool_input?: unknown }, toolUseId: string | undefined): Promise<any> => {
     const tool = Object.prototype.hasOwnProperty.call(tools, given.tool_name ?? "") ? tools[given.tool_name!] : undefined;
     if (tool === undefined) return {};
-    const answer = await call(tool, given.tool_input ?? {}, ways, toolUseId);
+    let timer: any;
+    const late = new Promise<Answer>((resolve) => { timer = setTimeout(resolve, timeout, fault(tool)); });
+    const answer = await Promise.race([call(tool, given.tool_input ?? {}, ways, toolUseId), late]).finally(() => clearTimeout(timer));
     return { hookSpecificOutput: { hookEventName: "PreToolUse", permissionDecision: "deny", permissionDecisionReason: answer.text } };
   };
 }

@@ -159,6 +159,15 @@ test("a hook denies the call that it records", options, () => running(async ({ h
   assert.deepEqual(await counts(), [1, 1]);
 }));
 
+test("a hook denies in time a call whose commit does not end", async () => {
+  const ways = { run: "r", transaction: () => new Promise(() => {}) };
+  for (const [step, text] of [["charge", FAULT], [FROM_TOOL_USE_ID, FAULT_OF_A_NEW_STEP]]) {
+    const hook = outboxHook({ mcp__billing__charge: charge("parked/charge", { step }) }, ways, { timeout: 50 });
+    const { permissionDecision, permissionDecisionReason } = (await hook({ tool_name: "mcp__billing__charge" }, "toolu_1")).hookSpecificOutput;
+    assert.deepEqual([permissionDecision, permissionDecisionReason], ["deny", text]);
+  }
+});
+
 test("a tool use id is a step only where it is told", options, () => running(async ({ ask, hook, counts, errors }) => {
   const tool = charge("parked/charge", { step: FROM_TOOL_USE_ID });
   for (const id of ["toolu_1", "toolu_1", "toolu_2", undefined]) await hook(tool, "mcp__billing__charge", id);
