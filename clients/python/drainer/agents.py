@@ -11,7 +11,7 @@ from typing import Any
 
 from .errors import DrainerError, NotCommitted, NotInTransaction
 from .outbox import Intent, Outbox
-from .results import Completed, Pending, opened, way
+from .results import NO_POOL, Completed, Pending, opened, pool_of, way
 
 _log = logging.getLogger("drainer")
 
@@ -60,7 +60,8 @@ class OutboxTool:
         """Runs the function and enqueues in one transaction, then waits for the result if told to.
 
         connect is a connection string, for psycopg or else psycopg2, or opens a DB-API connection to the
-        agent's database. The connection is closed again. Raises what the function or the driver raises; what the outbox
+        agent's database. The connection is closed again, or given back to its pool; a tool that waits takes none from
+        a pool. Raises what the function or the driver raises; what the outbox
         refuses is an Answer.
         """
         try:
@@ -111,9 +112,12 @@ class OutboxTool:
                 raise ValueError(f"{self.name} takes its step from the tool use id, and there is none here; only a hook is told it")
             step = tool_use_id
         connection = connect() if callable(connect) else opened(connect)
+        pool = pool_of(connection) if callable(connect) else None
         if connection is None:
             raise ImportError("a tool with a connection string needs psycopg or psycopg2")
         try:
+            if pool is not None and self.wait > 0:
+                raise DrainerError(NO_POOL)
             if getattr(connection, "autocommit", False):
                 raise NotInTransaction("autocommit is on: what the function writes would stay where the intent is refused")
             payload = self.act(connection, arguments)
@@ -124,7 +128,11 @@ class OutboxTool:
             # A function may be made for each run: all that lead to one place share one wait's connection.
             database: Connect = way(connect, connection) if callable(connect) else connect
         finally:
-            connection.close()  # what is not committed is rolled back
+            # What is not committed is rolled back. A pool would miss a connection that is closed.
+            if pool is None:
+                connection.close()
+            else:
+                pool.putconn(connection)
         return intent, database
 
     def _told(self, intent: Intent, done: Completed | Pending | None) -> Answer:

@@ -33,6 +33,7 @@ Row = Sequence[Any]
 
 def enqueue(connection: Any, values: Sequence[str | None], intent: Callable[[Row], Any]) -> Any:
     """Runs outbox.enqueue; what it returns is awaited where the driver is asynchronous."""
+    connection = unwrapped(connection)
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(connection).__mro__}
     if kinds & _POOLS:
         raise NotInTransaction("this is a pool or a factory; take a connection or session, begin a transaction, and pass that")
@@ -60,6 +61,13 @@ def enqueue(connection: Any, values: Sequence[str | None], intent: Callable[[Row
         f"{type(connection).__module__}.{type(connection).__qualname__} is no connection that is known here: pass one of"
         " psycopg, psycopg2, asyncpg or Django, or a Session or Connection of SQLAlchemy"
     )
+
+
+def unwrapped(connection: Any) -> Any:
+    """What a tracer's proxy stands for, such as one of wrapt: its own type is not the driver's."""
+    while (inner := getattr(connection, "__wrapped__", None)) is not None:
+        connection = inner
+    return connection
 
 
 def _check_open(autocommit: bool, status: int) -> None:

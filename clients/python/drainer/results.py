@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .connections import misuse, plain_cursor
+from .connections import misuse, plain_cursor, unwrapped
 from .errors import SENTENCES, SETTLED, DrainerError, NotCommitted
 
 QUICKEST, SLOWEST = 0.05, 0.25  # seconds between two looks, unless a notification comes
@@ -388,7 +388,7 @@ def _connect(database: str | Callable[[], Any]) -> _Link:
         place, connect = (database.place, database.connect) if isinstance(database, Way) else (None, database)
         owner = getattr(connect, "__self__", None)  # of a method
         if hasattr(owner, "getconn") or _is_shared(getattr(owner, "pool", None)):  # a pool of psycopg or psycopg2, or an engine
-            raise DrainerError(_NO_POOL)
+            raise DrainerError(NO_POOL)
         return _dbapi(connect(), place)
     if (connection := opened(database)) is not None:
         return _dbapi(connection)
@@ -420,16 +420,17 @@ def opened(database: str) -> Any:
     return psycopg2.connect(dsn, **limits)
 
 
-_NO_POOL = "a wait keeps its connection: let the function open one, not take it from a pool"
+NO_POOL = "a wait keeps its connection: let the function open one, not take it from a pool"
 _OPEN = "the function gave a connection that is in a transaction: let it return one that commits it, or opens another"
 
 
 def _dbapi(connection: Any, place: object = None) -> _Link:
     if hasattr(connection, "detach"):
         connection = _out_of_sqlalchemys_pool(connection)
-    elif pool := _pool_of(connection):  # which waits for its connection
+    elif pool := pool_of(connection):  # which waits for its connection
         pool.putconn(connection)
-        raise DrainerError(_NO_POOL)
+        raise DrainerError(NO_POOL)
+    connection = unwrapped(connection)
     if connection.info.transaction_status != 0:  # libpq's idle; it may be another user's, who goes on with it
         raise DrainerError(_OPEN)
     if place is not None and _place(connection) != place:
@@ -504,8 +505,10 @@ def _dbapi(connection: Any, place: object = None) -> _Link:
     return _Link(ask, listen, hears, close)
 
 
-def _pool_of(connection: Any) -> Any:
+def pool_of(connection: Any) -> Any:
     """The pool of psycopg or psycopg2 that it was taken from, or None."""
+    if hasattr(connection, "detach"):  # SQLAlchemy's, which goes back to its pool as it is closed
+        return None
     if hasattr(connection, "pgconn"):
         return getattr(connection, "_pool", None)
     # A connection of psycopg2 does not know its pool, so all pools of the process are asked.
@@ -525,7 +528,7 @@ def _out_of_sqlalchemys_pool(connection: Any) -> Any:
         # Giving it back rolls back what another user has open, where it still knows the driver's connection.
         setattr(connection, "dbapi_connection" if hasattr(connection, "dbapi_connection") else "connection", None)
         connection.close()
-        raise DrainerError(_NO_POOL)
+        raise DrainerError(NO_POOL)
     driver = getattr(connection, "driver_connection", None) or connection.connection
     connection.detach()
     try:

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import dataclasses
+import importlib
 import sys
 import threading
 import types
@@ -39,6 +40,21 @@ def connect():
     import psycopg2
 
     return psycopg2.connect(world.AGENT)
+
+
+class Proxy:
+    """As wrapt's: the class that it tells is the driver's, and its type is not."""
+
+    def __init__(self, wrapped):
+        self.__dict__["__wrapped__"] = wrapped
+
+    __class__ = property(lambda self: type(self.__wrapped__))
+
+    def __getattr__(self, name):
+        return getattr(self.__wrapped__, name)
+
+    def __setattr__(self, name, value):
+        setattr(self.__wrapped__, name, value)
 
 
 class Asking(world.Database):
@@ -95,6 +111,40 @@ class TestTools(Asking):
         self.assertTrue(answer.text.startswith("It is done."), answer)
         self.assertEqual(self.charge("ok/act", wait=60).call(arguments, run=self.run_id, connect=world.AGENT), answer)
         self.assertEqual(self.recorded(), (1, 2))
+
+    def test_a_connection_of_a_pool_is_given_back(self):
+        from psycopg2.pool import ThreadedConnectionPool
+
+        pools = [ThreadedConnectionPool(0, 1, world.AGENT)]
+        if not world.missing(("psycopg_pool",)):
+            from psycopg_pool import ConnectionPool
+
+            pools.append(ConnectionPool(world.AGENT, min_size=1, max_size=1, timeout=world.PATIENCE))
+            self.addCleanup(pools[-1].close)
+        self.addCleanup(pools[0].closeall)
+
+        def asked(tool, connect):
+            return asyncio.run(tool.answer({"invoice": "b", "amount": 1}, run=self.run_id, connect=connect)).text
+
+        for pool in pools:
+            with self.subTest(type(pool).__module__):
+                with self.assertLogs("drainer", "ERROR") as logged:
+                    self.assertEqual(asked(self.charge(step="waits", wait=60), pool.getconn), agents.NOT_RECORDED)
+                self.assertIn("not take it from a pool", logged.output[0])
+                for connect in (pool.getconn, lambda: pool.getconn()):
+                    self.assertEqual(asked(self.charge(), connect), RECORDED)
+        self.assertEqual(self.recorded()[0], 1)
+
+    def test_a_tracers_proxy_of_a_connection_will_do(self):
+        for driver in ("psycopg", "psycopg2"):
+            if world.missing((driver,)):
+                continue
+            results._waiters.clear()
+            with self.subTest(driver):
+                answer = asyncio.run(self.charge("ok/act", step=driver, wait=world.PATIENCE).answer(
+                    {"invoice": "b", "amount": 1}, run=self.run_id,
+                    connect=lambda: Proxy(importlib.import_module(driver).connect(world.AGENT))))
+                self.assertTrue(answer.text.startswith("It is done."), answer)
 
     def test_thirty_runs_with_a_function_each_wait_over_one_connection(self):
         import psycopg2
