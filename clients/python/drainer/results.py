@@ -179,7 +179,7 @@ class Waiter:
         self._waits: set[Waiting] = set()
         self._new = False
         self._running = False
-        self._reached = False  # a connection that could be made once is tried again; a wrong address is told
+        self._reached = False  # a connection that could be made once is tried again; a wrong login is told
 
     def add(self, waiting: Waiting) -> None:
         with self._changed:
@@ -228,7 +228,7 @@ class Waiter:
                 _close(link)
                 link = None
                 ours = isinstance(error, DrainerError) or not isinstance(error, Exception)
-                if ours or not _passes(error) or not (self._reached or _sqlstate(error) or _no_place(error)):
+                if ours or not _passes(error) or not (self._reached or _sqlstate(error) or _no_place(error) or _is_down(error)):
                     self._fail(waits, error)
                 elif not is_out:
                     is_out = True
@@ -309,10 +309,7 @@ class Waiter:
         _tell(outcomes)
 
     def _fail(self, waits: list[Waiting], error: BaseException) -> None:
-        try:
-            text = str(error) if isinstance(error, DrainerError) else f"the database cannot be asked for results: {type(error).__name__}: {error}"
-        except Exception:  # of an error that cannot tell itself: it must not end the thread
-            text = f"the database cannot be asked for results: {type(error).__name__}"
+        text = _text(error) if isinstance(error, DrainerError) else f"the database cannot be asked for results: {type(error).__name__}: {_text(error)}"
         outcomes: dict[Waiting, Completed | DrainerError] = {}
         for waiting in waits:
             # A new one each: every caller raises its own. A StopIteration could not be raised by an asynchronous one at all.
@@ -597,6 +594,19 @@ def _sqlstate(error: BaseException) -> str:
 def _no_place(error: BaseException) -> bool:
     """SQLAlchemy's pool had no connection left."""
     return type(error).__name__ == "TimeoutError" and type(error).__module__ == "sqlalchemy.exc"
+
+
+def _is_down(error: BaseException) -> bool:
+    """No server answers, or one that starts or stops. libpq gives no SQLSTATE for that, nor for a wrong password, which is told."""
+    says = "Is the server running|timeout expired|server closed the connection|Connection reset|the database system is"
+    return isinstance(error, (ConnectionError, TimeoutError, asyncio.TimeoutError)) or re.search(says, _text(error)) is not None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # it cannot tell itself, and must not end the thread
+        return ""
 
 
 def _passes(error: Any) -> bool:

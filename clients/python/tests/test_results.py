@@ -274,6 +274,24 @@ class TestOutages(Results):
             with self.subTest(what):
                 self.assertEqual(box.wait(connect, intent, timeout=PATIENCE).status, "completed")
 
+    def test_a_wait_may_begin_while_the_server_is_down(self):
+        at = urlsplit(world.AGENT)
+        intent = self.agent.act()
+        self.settle(intent, "completed")
+        with socket.socket() as place:
+            place.bind(("127.0.0.1", 0))  # and nothing listens there
+            down = world.AGENT.replace(f"{at.hostname}:{at.port}", f"127.0.0.1:{place.getsockname()[1]}")
+            for driver in DRIVERS:
+                if world.missing((driver,)):
+                    continue
+                addresses = iter((down, world.AGENT))
+
+                def connect(driver=driver, addresses=addresses):
+                    return importlib.import_module(driver).connect(next(addresses))
+
+                with self.subTest(driver):
+                    self.assertEqual(box.wait(connect, intent, timeout=PATIENCE).status, "completed")
+
     def test_an_outage_is_logged_once(self):
         import psycopg2
 
