@@ -385,7 +385,8 @@ const RAREST = 30_000; // milliseconds at most from one try to listen to the nex
 const BREATH = 5; // milliseconds between two looks, however many notifications come
 const BATCH = 1000;
 const STUCK = 10_000; // milliseconds until a question is given up, so that a connection without an end does not stop all waits
-const UNANSWERED = 3; // questions at most: each may hold a client of the program's pool
+const UNANSWERED = 3; // questions at once, and one more each MINUTE: each may hold a client of the program's pool
+const MINUTE = 60_000;
 const LONGEST = 2 ** 31 - 1; // that a timer can wait; it takes more for 1
 
 /** Whether an error is one of a lost connection, a restart or a shortage. A missing right does not pass. A standby (25006) may become one that writes. */
@@ -427,6 +428,7 @@ export class Results {
   private readonly waits = new Set<Waiting>();
   private running = false;
   private unanswered = 0; // questions that were given up are among them
+  private unansweredSince = 0; // when the last one was asked, unless an answer came since
   private news = () => {}; // ends the pause before the next look
   private listenAgainAt = 0;
   private listenPause = SLOWEST; // until it is tried again: a server without a connection to give is not asked for one at each look
@@ -476,7 +478,7 @@ export class Results {
           if (!passes(error)) for (const waiting of some) waiting.reject(misuse(error) ?? error);
         }
       }
-      await new Promise((wake) => setTimeout(wake, Math.max(BREATH, performance.now() - began)));
+      await new Promise((wake) => setTimeout(wake, Math.min(Math.max(BREATH, performance.now() - began), SLOWEST)));
       if (this.waits.size === 0) break;
       const tried = performance.now();
       if (listening === undefined && this.database.listen && tried >= this.listenAgainAt) {
@@ -509,9 +511,13 @@ export class Results {
   }
 
   private async ask(text: string, values: unknown[]): Promise<any[]> {
-    if (this.unanswered >= UNANSWERED) throw new Error("no answer");
+    if (this.unanswered >= UNANSWERED && performance.now() - this.unansweredSince < MINUTE) throw new Error("no answer");
+    this.unansweredSince = performance.now();
     this.unanswered++;
-    const answer = (async () => this.database.execute(text, values))().finally(() => { this.unanswered--; });
+    const answer = (async () => this.database.execute(text, values))().finally(() => {
+      this.unanswered--;
+      this.unansweredSince = -MINUTE;
+    });
     let timer: any;
     return await Promise.race([
       answer,
