@@ -563,9 +563,14 @@ func TestAChangedHistoryIsAcceptedAsItWasShown(t *testing.T) {
 					SELECT coalesce(max(id), 0) + 1, 'outbox.history'::regclass, 1, 'another timeline', coalesce(max(era), 0) + 1, 0 FROM outbox.history RETURNING id::text`)
 			}
 			change()
-			drainertest.Exec(t, b.db, `INSERT INTO outbox.incident (intent_id, agent_run_id, kind) VALUES (2, 'trip 1/a', 'history_changed')`)
+			drainertest.Exec(t, b.db, `INSERT INTO outbox.incident (intent_id, agent_run_id, kind) VALUES (0, '', 'history_changed')`)
 			if page := b.get("/incidents?kind=history_changed"); !strings.Contains(page.text, `formaction="`+path+`"`) {
 				t.Errorf("the page of the incident has no button\n%s", page.text)
+			}
+			for _, address := range []string{"/", "/incidents"} {
+				if page := b.get(address); !strings.Contains(page.text, "<small>the whole outbox</small>") || strings.Contains(page.text, `href="/runs/"`) {
+					t.Errorf("%s does not say what the incident is about\n%s", address, page.text)
+				}
 			}
 			shown := change()
 			if page := b.post(path, nil); page.code != http.StatusOK || !strings.Contains(page.text, "another timeline") || !strings.Contains(page.text, `name="of" value="`+shown+`"`) {

@@ -225,21 +225,25 @@ func newAlert(page Page, now time.Time) alert {
 	if ends.Before(page.OpenedAt) { // by the database's clock
 		ends = page.OpenedAt
 	}
-	annotations := map[string]string{"summary": page.Summary(), "idempotency_key": page.IdempotencyKey}
+	annotations := map[string]string{"summary": page.Summary()}
+	if page.IdempotencyKey != "" {
+		annotations["idempotency_key"] = page.IdempotencyKey
+	}
 	if todo := page.Todo(); len(todo) > 0 {
 		annotations["description"] = strings.Join(todo, "\n")
 	}
+	// The labels identify the alert: they are the same in every state.
+	labels := map[string]string{
+		"alertname": "DrainerIncident",
+		"severity":  severities[page.Kind.Severity()],
+		"kind":      string(page.Kind),
+		"dedup_key": page.DedupKey(),
+	}
+	if !page.isOfOutbox() {
+		labels["provider"], labels["operation"], labels["intent_id"] = page.provider(), page.operation(), strconv.FormatInt(page.IntentID, 10)
+	}
 	return alert{
-		// The labels identify the alert: they are the same in every state.
-		Labels: map[string]string{
-			"alertname": "DrainerIncident",
-			"severity":  severities[page.Kind.Severity()],
-			"kind":      string(page.Kind),
-			"provider":  page.provider(),
-			"operation": page.operation(),
-			"intent_id": strconv.FormatInt(page.IntentID, 10),
-			"dedup_key": page.DedupKey(),
-		},
+		Labels:      labels,
 		Annotations: annotations,
 		StartsAt:    page.OpenedAt.UTC(),
 		EndsAt:      ends.UTC(),
@@ -267,7 +271,7 @@ type pagerDutyPayload struct {
 	Source    string        `json:"source"`
 	Severity  string        `json:"severity"`
 	Timestamp time.Time     `json:"timestamp"`
-	Component string        `json:"component"`
+	Component string        `json:"component,omitempty"`
 	Class     incident.Kind `json:"class"`
 	Details   details       `json:"custom_details"`
 }
@@ -309,8 +313,11 @@ func slackText(page Page) string {
 	}
 	lines := []string{heading, page.summary("`" + page.tool() + "`")}
 	if page.State == Open {
-		lines = append(lines,
-			"since "+page.OpenedAt.UTC().Format(time.RFC3339)+", key "+page.IdempotencyKey,
+		since := "since " + page.OpenedAt.UTC().Format(time.RFC3339)
+		if page.IdempotencyKey != "" {
+			since += ", key " + page.IdempotencyKey
+		}
+		lines = append(lines, since,
 			"```"+slackEscape.Replace(strings.Join(page.Todo(), "\n"))+"```")
 	}
 	return strings.Join(lines, "\n")

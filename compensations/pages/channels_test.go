@@ -26,7 +26,7 @@ var opened = time.Date(2026, 3, 1, 12, 0, 0, 0, time.FixedZone("CET", 3600))
 
 func somePage(state pages.State) pages.Page {
 	page := pages.Page{
-		IncidentID: 7, Generation: 2, State: state, Kind: incident.OutcomeUnknown, IntentID: 42, ToolName: "stripe/create_charge",
+		Outbox: "0123456789ab", IncidentID: 7, Generation: 2, State: state, Kind: incident.OutcomeUnknown, IntentID: 42, ToolName: "stripe/create_charge",
 		IdempotencyKey: "idem_v1_0123456789abcdef0123456789abcdef", OpenedAt: opened, Sends: 3,
 	}
 	if state != pages.Open {
@@ -45,7 +45,7 @@ func told(t *testing.T, sender func(url string) pages.Sender, page pages.Page) m
 	return r.next()
 }
 
-const dedup = "outbox-incident-7-2-idem_v1_0123456789abcdef0123456789abcdef"
+const dedup = "outbox-incident-0123456789ab-7-2"
 
 const detailsOf = `{"count":1,"incident_id":7,"generation":2,"dedup_key":"` + dedup + `","state":"%s","kind":"outcome_unknown",` +
 	`"provider":"stripe","operation":"create_charge","intent_id":42,"idempotency_key":"idem_v1_0123456789abcdef0123456789abcdef",` +
@@ -298,13 +298,46 @@ func TestEveryKindSaysWhatItMeansAndWhatToType(t *testing.T) {
 	for _, kind := range incident.Kinds() {
 		page := somePage(pages.Open)
 		page.Kind = kind
+		show := []string{"drainer intents show 42"}
+		if kind == incident.HistoryChanged {
+			page, show = ofOutbox(), nil
+		}
 		if !strings.Contains(page.Summary(), string(kind)+": ") || strings.Contains(page.Summary(), ":  (") {
 			t.Errorf("%s: %s", kind, page.Summary())
 		}
 		remedy, listed := remedies[kind]
-		want := slices.Concat([]string{"drainer intents show 42"}, remedy, []string{"drainer incidents ack 7 --reason TEXT"})
+		want := slices.Concat(show, remedy, []string{"drainer incidents ack 7 --reason TEXT"})
 		if got := page.Todo(); !listed || !slices.Equal(got, want) {
 			t.Errorf("%s: got %q, want %q", kind, got, want)
+		}
+	}
+}
+
+// ofOutbox is the page of a changed history, which is about no intent.
+func ofOutbox() pages.Page {
+	page := somePage(pages.Open)
+	page.Kind, page.IntentID, page.ToolName, page.IdempotencyKey = incident.HistoryChanged, 0, "", ""
+	return page
+}
+
+func TestAPageAboutTheWholeOutboxNamesNoIntent(t *testing.T) {
+	t.Parallel()
+	const subject = "history_changed: the database may have lost commits, and tools that repeat their effect wait (the whole outbox)"
+	want := "*drainer: incident 7 is open*\n" + subject + "\nsince 2026-03-01T11:00:00Z\n" +
+		"```drainer history\ndrainer history accept --reason TEXT\ndrainer incidents ack 7 --reason TEXT```"
+	if got := slackText(t, ofOutbox()); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	for name, sender := range map[string]func(string) pages.Sender{
+		"pagerduty":    func(url string) pages.Sender { return pages.NewPagerDuty(url, "R0") },
+		"alertmanager": pages.NewAlertmanager,
+		"webhook":      func(url string) pages.Sender { return mustWebhook(t, url) },
+	} {
+		body := told(t, sender, ofOutbox()).body
+		for _, field := range []string{`"intent_id"`, `"idempotency_key"`, `"provider"`, `"component"`} {
+			if strings.Contains(body, field) || !strings.Contains(body, subject) {
+				t.Errorf("%s is told %s", name, body)
+			}
 		}
 	}
 }

@@ -53,11 +53,12 @@ const (
 // it. The page names that one's intent by its number and its key, a hash, and shows
 // nothing of what the agent wrote but the tool's name.
 type Page struct {
-	IncidentID     int64 // the first
-	Generation     int   // how often the first was opened
-	State          State // of the group
+	Outbox         string // keeps several outboxes that share a pager apart
+	IncidentID     int64  // the first
+	Generation     int    // how often the first was opened
+	State          State  // of the group
 	Kind           incident.Kind
-	IntentID       int64
+	IntentID       int64 // 0: the incident is about the whole outbox, and has neither a tool nor a key
 	ToolName       string
 	IdempotencyKey string
 	OpenedAt       time.Time
@@ -72,9 +73,9 @@ type Page struct {
 func (p Page) isSingle() bool { return p.Count <= 1 && (!p.FirstIsOver || p.State != Open) }
 
 // DedupKey is one opening of one group, the same in every page about it. The intent's
-// key keeps several outboxes that share a pager apart.
+// key is no part of it: an operator may give the intent another one.
 func (p Page) DedupKey() string {
-	return fmt.Sprintf("outbox-incident-%d-%d-%s", p.IncidentID, p.Generation, p.IdempotencyKey)
+	return fmt.Sprintf("outbox-incident-%s-%d-%d", p.Outbox, p.IncidentID, p.Generation)
 }
 
 // MessageID is one message: the next one, a repetition or other news, has
@@ -87,11 +88,17 @@ func (p Page) MessageID() string {
 func (p Page) Summary() string { return p.summary(p.tool()) }
 
 func (p Page) summary(tool string) string {
-	if p.isSingle() {
+	switch {
+	case p.isOfOutbox():
+		return fmt.Sprintf("%s: %s (the whole outbox)", p.Kind, p.Kind.Means())
+	case p.isSingle():
 		return fmt.Sprintf("%s: %s (%s, intent %d)", p.Kind, p.Kind.Means(), tool, p.IntentID)
 	}
 	return fmt.Sprintf("%s, %s: %s (the first: %s, intent %d)", p.Kind, p.incidents(), p.Kind.Means(), tool, p.IntentID)
 }
+
+// isOfOutbox says that the incident is about no intent. There is only one of its kind.
+func (p Page) isOfOutbox() bool { return p.IntentID == 0 }
 
 func (p Page) incidents() string {
 	if p.Count == 1 {
@@ -107,7 +114,10 @@ func (p Page) Todo() []string {
 	}
 	intent, ack := strconv.FormatInt(p.IntentID, 10), fmt.Sprintf("drainer incidents ack %d --reason TEXT", p.IncidentID)
 	todo := []string{"drainer intents show " + intent}
-	if !p.isSingle() {
+	switch {
+	case p.isOfOutbox():
+		todo = nil
+	case !p.isSingle():
 		intent, ack = "INTENT", "drainer incidents ack INCIDENT... --reason TEXT"
 		todo = []string{p.list(), "drainer intents show INTENT"}
 	}
@@ -181,10 +191,10 @@ type details struct {
 	DedupKey       string        `json:"dedup_key"`
 	State          State         `json:"state"`
 	Kind           incident.Kind `json:"kind"`
-	Provider       string        `json:"provider"`
-	Operation      string        `json:"operation"`
-	IntentID       int64         `json:"intent_id"`
-	IdempotencyKey string        `json:"idempotency_key"`
+	Provider       string        `json:"provider,omitempty"`
+	Operation      string        `json:"operation,omitempty"`
+	IntentID       int64         `json:"intent_id,omitempty"`
+	IdempotencyKey string        `json:"idempotency_key,omitempty"`
 	OpenedAt       time.Time     `json:"opened_at"`
 	By             string        `json:"by,omitempty"`
 	Summary        string        `json:"summary"`

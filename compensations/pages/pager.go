@@ -248,7 +248,7 @@ func (s store) due(ctx context.Context, channel Channel, limit int) ([]Page, err
 	rows, _ := s.pool.Query(ctx, dueSQL, channel.Name, channel.Repeat.Seconds(), updateAfter.Seconds(), limit,
 		channel.Match.Chosen(), channel.Match.Providers, channel.Match.Tools)
 	pages, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Page, err error) {
-		err = row.Scan(&p.IncidentID, &p.Generation, &p.State, &p.Kind, &p.IntentID, &p.ToolName, &p.IdempotencyKey,
+		err = row.Scan(&p.Outbox, &p.IncidentID, &p.Generation, &p.State, &p.Kind, &p.IntentID, &p.ToolName, &p.IdempotencyKey,
 			&p.OpenedAt, &p.By, &p.Count, &p.FirstIsOver, &p.Newest, &p.Sends)
 		return p, err
 	})

@@ -262,6 +262,36 @@ func TestAResolutionReachesThePagerAndAReopenedIncidentPagesAgain(t *testing.T) 
 	r.assertSilent()
 }
 
+func TestAnIntentsNewKeyDoesNotKeepItsPageFromEnding(t *testing.T) {
+	t.Parallel()
+	d, r := newDesk(t), newReceiver(t)
+	d.work(quick(channel("pagerduty", pages.NewPagerDuty(r.server.URL, "R0"))))
+	id := d.incident(incident.OutcomeUnknown)
+	first := r.expect("trigger")
+
+	// as `intents retry --new-key` does
+	d.exec(`WITH another AS (INSERT INTO outbox.generation (intent_id, generation, doubt) SELECT intent_id, 2, false FROM outbox.incident WHERE id = $1)
+		UPDATE outbox.incident SET resolved_at = now(), resolved_by = 'operator:on-call' WHERE id = $1`, id)
+	if over := r.expect("resolve"); dedupKey(over) != dedupKey(first) {
+		t.Errorf("%s is resolved instead of %s", dedupKey(over), dedupKey(first))
+	}
+}
+
+func TestOutboxesThatShareAPagerPageUnderDifferentKeys(t *testing.T) {
+	t.Parallel()
+	r, keys := newReceiver(t), map[string]bool{}
+	for range 2 {
+		d := newDesk(t)
+		d.exec(`UPDATE outbox.fingerprint_key SET key = sha256(uuid_send(gen_random_uuid()))`) // the databases of tests are copies of one
+		d.work(quick(channel("pagerduty", pages.NewPagerDuty(r.server.URL, "R0"))))
+		d.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('history_changed', 0, '')`)
+		keys[dedupKey(r.expect("trigger"))] = true
+	}
+	if len(keys) != 2 {
+		t.Errorf("the two outboxes page under %v", keys)
+	}
+}
+
 // Resolved and opened again between two looks, the first opening still ends.
 func TestWhatWasOpenedAgainMeanwhileEndsUnderItsOldKey(t *testing.T) {
 	t.Parallel()

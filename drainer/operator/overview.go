@@ -294,6 +294,14 @@ type Incident struct {
 	ResolvedBy     *string    `json:"resolved_by"`
 }
 
+// NoTool says why an incident without a tool has none.
+func (i Incident) NoTool() string {
+	if i.IntentID == 0 {
+		return "the whole outbox"
+	}
+	return "the intent was pruned"
+}
+
 // IncidentFilter narrows a listing; what is empty does not.
 type IncidentFilter struct {
 	All      bool // the resolved ones as well

@@ -89,9 +89,17 @@ var incidentHeading = []string{"INCIDENT", "KIND", "STATE", "INTENT", "RUN", "TO
 
 func incidentRow(i operator.Incident) []any {
 	return []any{
-		i.IncidentID, i.Kind, state(i.State), i.IntentID, i.AgentRunID, i.ToolName, i.Detail, i.OpenedAt,
+		i.IncidentID, i.Kind, state(i.State), intentOf(i), i.AgentRunID, i.ToolName, i.Detail, i.OpenedAt,
 		i.PagedAt, cmp.Or(i.ResolvedBy, i.AcknowledgedBy), i.Reason,
 	}
+}
+
+// intentOf is empty where an incident is about no intent.
+func intentOf(i operator.Incident) any {
+	if i.IntentID == 0 {
+		return ""
+	}
+	return i.IntentID
 }
 
 func newIncidentsAck(options *options) *cobra.Command {
@@ -188,9 +196,9 @@ func (o *options) printIncident(command *cobra.Command, console *operator.Consol
 		{"kind", i.Kind},
 		{"means", incident.Kind(i.Kind).Means()},
 		{"state", state(i.State)},
-		{"intent", i.IntentID},
+		{"intent", intentOf(i)},
 		{"run", i.AgentRunID},
-		{"tool", cmp.Or(deref(i.ToolName), "not known: the intent was pruned")},
+		{"tool", cmp.Or(deref(i.ToolName), "none: "+i.NoTool())},
 		{"detail", i.Detail},
 		{"opened", i.OpenedAt},
 		{"times opened", i.Generation},

@@ -177,6 +177,21 @@ func TestShowEndsWithTheCommandsThatFitTheRow(t *testing.T) {
 	}
 }
 
+func TestAnIncidentSaysWhyItHasNoTool(t *testing.T) {
+	t.Parallel()
+	url, db := newOutbox(t)
+	drainertest.Exec(t, db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 7, 'run-1'), ('history_changed', 0, '')`)
+	for incident, want := range map[string]string{"1": "the intent was pruned", "2": "the whole outbox"} {
+		if got := run(t, "incidents", "show", incident, "--database-url", url); !strings.Contains(got.stdout, want+"\n") {
+			t.Errorf("incident %s: %+v", incident, got)
+		}
+	}
+	got := run(t, "incidents", "show", "2", "--database-url", url)
+	if strings.Contains(got.stdout, "\nintent ") || strings.Contains(got.stdout, "\nrun ") {
+		t.Errorf("it names an intent or a run: %s", got.stdout)
+	}
+}
+
 // What stands there can be typed, and is not refused.
 func TestTheCommandsThatFitCanBeTyped(t *testing.T) {
 	t.Setenv("USER", "on-call")

@@ -70,7 +70,8 @@ WITH groups AS MATERIALIZED (
   WHERE left_until IS NULL OR left_until <= now() OR tried_at > now() + interval '1 minute'
   ORDER BY turn LIMIT $4::int
 )
-SELECT n.id, n.generation, n.state, i.kind, i.intent_id, coalesce(t.tool_name, ''),
+SELECT (SELECT left(encode(sha256(key), 'hex'), 12) FROM outbox.fingerprint_key),  -- which outbox it is; a hash betrays no key
+       n.id, n.generation, n.state, i.kind, i.intent_id, coalesce(t.tool_name, ''),
        coalesce(outbox.idempotency_key(t.agent_run_id, t.step_id, t.tool_name, t.business_scope, t.namespace, NULL,
          (SELECT generation FROM outbox.generation g WHERE g.intent_id = t.id)), ''), i.opened_at,
        CASE n.state WHEN 'resolved' THEN coalesce(i.resolved_by, '') WHEN 'acknowledged' THEN coalesce(i.acknowledged_by, '') ELSE '' END,
