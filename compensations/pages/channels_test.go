@@ -350,7 +350,7 @@ func TestAPageOfAGroupCountsAndSaysHowToListIt(t *testing.T) {
 		"outcome_unknown, 1000 incidents: it is not known whether this effect happened (the first: `stripe/create_charge`, intent 42)\n" +
 		"since 2026-03-01T11:00:00Z, key idem_v1_0123456789abcdef0123456789abcdef\n" +
 		"```drainer incidents list --kind outcome_unknown --provider stripe\ndrainer intents show INTENT\n" +
-		"drainer intents retry INTENT --config FILE --reason TEXT\ndrainer intents resolve INTENT --as completed|failed --reason TEXT\ndrainer incidents ack INCIDENT... --reason TEXT```"
+		"drainer intents retry INTENT --config FILE --reason TEXT\ndrainer intents resolve INTENT --as completed|failed --reason TEXT\ndrainer incidents ack --kind outcome_unknown --provider stripe --reason TEXT```"
 	if got := slackText(t, page); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -358,7 +358,11 @@ func TestAPageOfAGroupCountsAndSaysHowToListIt(t *testing.T) {
 	if got := page.Todo()[0]; got != "drainer incidents list --kind unconfigured_provider" {
 		t.Errorf("of many providers it says %s", got)
 	}
-	page.Count, page.FirstIsOver = 1, true
+	page.Kind, page.ToolName = incident.OutcomeUnknown, "odd name/act"
+	if got := page.Todo(); got[len(got)-1] != "drainer incidents ack INCIDENT... --reason TEXT" {
+		t.Errorf("of a provider that a shell would take apart it says %q", got)
+	}
+	page.Kind, page.Count, page.FirstIsOver = incident.UnconfiguredProvider, 1, true
 	if got := page.Summary(); !strings.Contains(got, "unconfigured_provider, 1 incident: ") {
 		t.Errorf("of another than the first it says %s", got)
 	}

@@ -118,8 +118,12 @@ func (p Page) Todo() []string {
 	case p.isOfOutbox():
 		todo = nil
 	case !p.isSingle():
+		chosen, isGroup := p.chosen()
 		intent, ack = "INTENT", "drainer incidents ack INCIDENT... --reason TEXT"
-		todo = []string{p.list(), "drainer intents show INTENT"}
+		if isGroup {
+			ack = "drainer incidents ack " + chosen + " --reason TEXT"
+		}
+		todo = []string{"drainer incidents list " + chosen, "drainer intents show INTENT"}
 	}
 	for _, command := range remedy[p.Kind] {
 		todo = append(todo, strings.NewReplacer("INTENT", intent, "PROVIDER", p.provider()).Replace(command))
@@ -127,14 +131,18 @@ func (p Page) Todo() []string {
 	return append(todo, ack)
 }
 
-// list is the command that shows all of the group. A shell would take another provider's
-// name apart.
-func (p Page) list() string {
-	command := "drainer incidents list --kind " + string(p.Kind)
-	if provider, _, _ := strings.Cut(p.ToolName, "/"); !spansProviders(p.Kind) && provider == p.provider() && !strings.HasPrefix(provider, "-") {
-		command += " --provider " + provider
+// chosen are the flags that choose the incidents of the group, and whether they choose
+// no other provider's. A shell would take another provider's name apart.
+func (p Page) chosen() (flags string, isGroup bool) {
+	flags = "--kind " + string(p.Kind)
+	if spansProviders(p.Kind) {
+		return flags, true
 	}
-	return command
+	provider, _, _ := strings.Cut(p.ToolName, "/")
+	if provider == "" || provider != p.provider() || strings.HasPrefix(provider, "-") {
+		return flags, false
+	}
+	return flags + " --provider " + provider, true
 }
 
 // spansProviders says that the group is of every provider: agents make up the names of

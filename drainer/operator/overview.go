@@ -305,6 +305,7 @@ func (i Incident) NoTool() string {
 // IncidentFilter narrows a listing; what is empty does not.
 type IncidentFilter struct {
 	All      bool // the resolved ones as well
+	Open     bool // only those that are not acknowledged either
 	Kind     string
 	Tool     string
 	Provider string
@@ -317,7 +318,7 @@ type IncidentFilter struct {
 // Incidents returns those opened last first.
 func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) ([]Incident, error) {
 	return collect(ctx, c.conn, "list incidents", pgx.RowToStructByPos[Incident], incidentsSQL, filter.All, filter.Kind, filter.Limit, nil, filter.Tool,
-		orNull(filter.Since), orNull(filter.Until), filter.After, filter.Provider)
+		orNull(filter.Since), orNull(filter.Until), filter.After, filter.Provider, filter.Open)
 }
 
 // ErrNoIncident says that no incident has this number.
@@ -325,7 +326,7 @@ var ErrNoIncident = errors.New("no incident has this number; `drainer incidents 
 
 // Incident finds one by its number.
 func (c *Console) Incident(ctx context.Context, incidentID int64) (Incident, error) {
-	return collectOne(ctx, c.conn, "show incident", ErrNoIncident, pgx.RowToStructByPos[Incident], incidentsSQL, true, "", 1, []int64{incidentID}, "", nil, nil, 0, "")
+	return collectOne(ctx, c.conn, "show incident", ErrNoIncident, pgx.RowToStructByPos[Incident], incidentsSQL, true, "", 1, []int64{incidentID}, "", nil, nil, 0, "", false)
 }
 
 // Acknowledgement is the result of acknowledging one incident.
@@ -338,12 +339,20 @@ type Acknowledgement struct {
 
 // Acknowledge records that a human works on these incidents: no more pages are
 // sent for them, unless they are opened again. The results are in the order of
-// the ids.
-func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int64) ([]Acknowledgement, error) {
+// the ids. It takes a bounded batch at a time: after an error, the results are those
+// that were committed before it.
+func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int64) (all []Acknowledgement, err error) {
 	if err := by.Validate(); err != nil {
 		return nil, err
 	}
-	return collect(ctx, c.conn, "acknowledge incidents", pgx.RowToStructByPos[Acknowledgement], sql.OperatorAcknowledge, incidents, by.name(), by.Reason)
+	for batch := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(incidents))), batchSize) {
+		done, err := collect(ctx, c.conn, "acknowledge incidents", pgx.RowToStructByPos[Acknowledgement], sql.OperatorAcknowledge, batch, by.name(), by.Reason)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, done...)
+	}
+	return all, nil
 }
 
 // Acknowledging says what would become of one incident; where there is none, it has a number and a refusal alone.
@@ -356,7 +365,7 @@ type Acknowledging struct {
 // PreviewAcknowledge says what Acknowledge would do to each incident, in the order of the ids, and changes nothing.
 func (c *Console) PreviewAcknowledge(ctx context.Context, incidents []int64) ([]Acknowledging, error) {
 	ids := slices.Compact(slices.Sorted(slices.Values(incidents)))
-	found, err := collect(ctx, c.conn, "look at the incidents", pgx.RowToStructByPos[Incident], incidentsSQL, true, "", len(ids), ids, "", nil, nil, 0, "")
+	found, err := collect(ctx, c.conn, "look at the incidents", pgx.RowToStructByPos[Incident], incidentsSQL, true, "", len(ids), ids, "", nil, nil, 0, "", false)
 	if err != nil {
 		return nil, err
 	}

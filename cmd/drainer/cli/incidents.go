@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -39,10 +40,10 @@ func newIncidentsList(options *options) *cobra.Command {
   drainer incidents list --all -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			switch {
-			case filter.Kind != "" && !slices.Contains(incident.Kinds(), incident.Kind(filter.Kind)):
-				return usagef(command, "--kind: there is no such kind; want one of %s", kindNames())
-			case filter.Limit < 1:
+			if err := isKind(command, filter.Kind); err != nil {
+				return err
+			}
+			if filter.Limit < 1 {
 				return usagef(command, "--limit must be at least 1")
 			}
 			return options.withConsole(command, func(console *operator.Console) error {
@@ -77,6 +78,13 @@ func newIncidentsList(options *options) *cobra.Command {
 	return command
 }
 
+func isKind(command *cobra.Command, kind string) error {
+	if kind == "" || slices.Contains(incident.Kinds(), incident.Kind(kind)) {
+		return nil
+	}
+	return usagef(command, "--kind: there is no such kind; want one of %s", kindNames())
+}
+
 func kindNames() string {
 	names := make([]string, len(incident.Kinds()))
 	for i, kind := range incident.Kinds() {
@@ -103,29 +111,115 @@ func intentOf(i operator.Incident) any {
 }
 
 func newIncidentsAck(options *options) *cobra.Command {
-	return options.signed(&cobra.Command{
-		Use:   "ack INCIDENT...",
+	var by operator.Signature
+	var yes bool
+	many := operator.IncidentFilter{Open: true, Limit: operator.MaxSelection + 1}
+	command := &cobra.Command{
+		Use:   "ack [INCIDENT...]",
 		Short: "Acknowledge incidents, which ends their pages",
-		Long: `ack ends the pages, and sends the channels the operator's name. It does not resolve
-the incident: intents resolve, intents retry, sagas retry and sagas resolve do. If its
-cause comes back, the incident is opened and paged again.
+		Long: `ack ends the pages, and sends the channels the operator's name. It resolves incidents
+of the kinds key_collision, refused_intent and first_replay, which were over when they
+happened. The others stay unresolved until their cause is gone. If it comes back, the
+incident is opened and paged again.
+
+Name incidents by their numbers. Or choose the open ones by --kind and --provider, as
+a page about many does: that shows them, and changes nothing until --yes says so.
 
 The operator and the reason are stored with the incident. The exit code is 1 if one
 of them could not be acknowledged.`,
 		Example: `  drainer incidents ack 7 --reason "asking the provider"
-  drainer incidents ack 7 8 9 --reason "same outage, ticket 4711" --operator on-call`,
-		Args: cobra.MatchAll(cobra.MinimumNArgs(1), areIncidents),
-	}, func(command *cobra.Command, console *operator.Console, args []string, by operator.Signature) error {
-		incidents, err := incidentIDs(command, args)
-		if err != nil {
-			return err
+  drainer incidents ack 7 8 9 --reason "same outage, ticket 4711" --operator on-call
+
+  # all that an outage opened: look first, then do it
+  drainer incidents ack --kind outcome_unknown --provider stripe
+  drainer incidents ack --kind outcome_unknown --provider stripe --yes --reason "ticket 4711"`,
+		Args: areIncidents,
+		RunE: func(command *cobra.Command, args []string) error {
+			bulk := many.Kind != "" || many.Provider != ""
+			if bulk == (len(args) > 0) {
+				return usagef(command, "name incidents by their numbers, or choose them by --kind or --provider, and not both")
+			}
+			if err := isKind(command, many.Kind); err != nil {
+				return err
+			}
+			if !bulk || yes {
+				if err := sign(command, &by); err != nil {
+					return err
+				}
+			}
+			return options.withConsole(command, func(console *operator.Console) error {
+				if bulk {
+					return options.acknowledgeMany(command, console, many, yes, by)
+				}
+				incidents, err := incidentIDs(command, args)
+				if err != nil {
+					return err
+				}
+				done, err := console.Acknowledge(command.Context(), by, incidents)
+				if err != nil {
+					return err
+				}
+				return options.printAcknowledgements(command, done)
+			})
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&many.Kind, "kind", "", "in bulk: only this `kind`: "+kindNames())
+	flags.StringVar(&many.Provider, "provider", "", "in bulk: only of this `provider`")
+	flags.BoolVar(&yes, "yes", false, "in bulk: do it, instead of showing what would be done")
+	signatureFlags(command, &by)
+	return command
+}
+
+// manyIncidents is the output of ack in bulk.
+type manyIncidents struct {
+	DryRun    bool `json:"dry_run"`
+	More      bool `json:"more"` // the limit left some out
+	Incidents any  `json:"incidents"`
+}
+
+func (o *options) acknowledgeMany(command *cobra.Command, console *operator.Console, many operator.IncidentFilter, yes bool, by operator.Signature) error {
+	ctx := command.Context()
+	found, err := console.Incidents(ctx, many)
+	if err != nil {
+		return err
+	}
+	open, more := cutPage(found, operator.MaxSelection)
+	out := manyIncidents{!yes, more, open}
+	shown := tableOf(incidentHeading, open, incidentRow)
+	note := fmt.Sprintf("%d would be acknowledged. Nothing has changed yet: to do it, add --yes and --reason TEXT.", len(open))
+	refused := 0
+	switch {
+	case len(open) == 0:
+		note = "No such incident is open."
+	case yes:
+		ids := make([]int64, len(open))
+		for i := range open {
+			ids[i] = open[i].IncidentID
 		}
-		done, err := console.Acknowledge(command.Context(), by, incidents)
-		if err != nil {
-			return err
+		var done []operator.Acknowledgement
+		done, err = console.Acknowledge(ctx, by, ids) // what was committed before an error is shown as well
+		for _, a := range done {
+			if a.Refused != "" {
+				refused++
+			}
 		}
-		return options.printAcknowledgements(command, done)
-	})
+		out.Incidents, shown = done, acknowledgements(done)
+		note = fmt.Sprintf("%d acknowledged, %d refused.", len(done)-refused, refused)
+	}
+	if more {
+		note += " There are more: repeat the command."
+	}
+	if err := errors.Join(err, o.print(command, out, shown)); err != nil {
+		return err
+	}
+	if o.output == tableOutput {
+		fmt.Fprintln(command.OutOrStdout(), "\n"+note)
+	}
+	if refused > 0 {
+		return fmt.Errorf("%d of %d incidents were refused; the list says why", refused, len(open))
+	}
+	return nil
 }
 
 // areIncidents finds a typo before anything is connected to.
@@ -146,6 +240,12 @@ func incidentIDs(command *cobra.Command, args []string) ([]int64, error) {
 	return ids, nil
 }
 
+func acknowledgements(done []operator.Acknowledgement) table {
+	return tableOf([]string{"INCIDENT", "KIND", "STATE", "REFUSED BECAUSE"}, done, func(a operator.Acknowledgement) []any {
+		return []any{a.IncidentID, a.Kind, a.State, a.Refused}
+	})
+}
+
 func (o *options) printAcknowledgements(command *cobra.Command, done []operator.Acknowledgement) error {
 	var refused []string
 	for _, a := range done {
@@ -153,10 +253,7 @@ func (o *options) printAcknowledgements(command *cobra.Command, done []operator.
 			refused = append(refused, fmt.Sprintf("incident %d: %s", a.IncidentID, a.Refused))
 		}
 	}
-	heading := []string{"INCIDENT", "KIND", "STATE", "REFUSED BECAUSE"}
-	if err := o.print(command, done, tableOf(heading, done, func(a operator.Acknowledgement) []any {
-		return []any{a.IncidentID, a.Kind, a.State, a.Refused}
-	})); err != nil {
+	if err := o.print(command, done, acknowledgements(done)); err != nil {
 		return err
 	}
 	if len(refused) > 0 {

@@ -192,6 +192,40 @@ func TestAnIncidentSaysWhyItHasNoTool(t *testing.T) {
 	}
 }
 
+func TestAPageOfManyIncidentsIsAcknowledgedAsOne(t *testing.T) {
+	t.Parallel()
+	url, db := newOutbox(t)
+	const many = 250 // more than one batch
+	drainertest.Exec(t, db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id)
+		SELECT 'outcome_unknown', e.intent_id, 'run' FROM generate_series(1, $1::int) n, outbox.enqueue('run', n::text, CASE n WHEN $1 THEN 'mail' ELSE 'stripe' END || '/act', 's', '{}') e
+		UNION ALL VALUES ('refused_intent', 1, 'run')`, many)
+	left := func() int {
+		return drainertest.Value[int](t, db, `SELECT count(*)::int FROM outbox.incident WHERE acknowledged_at IS NULL`)
+	}
+	chosen := []string{"--kind", "outcome_unknown", "--provider", "stripe", "--database-url", url}
+	for _, test := range []struct {
+		args []string
+		code int
+		says string
+		left int
+	}{
+		{[]string{"--reason", "outage"}, exitOK, "249 would be acknowledged. Nothing has changed yet: to do it, add --yes and --reason TEXT.\n", many + 1},
+		{[]string{"-o", "json"}, exitOK, `"dry_run": true`, many + 1},
+		{[]string{"--yes", "--operator", "on-call"}, exitUsage, "--reason is empty", many + 1},
+		{[]string{"--yes", "--operator", "on-call", "7"}, exitUsage, "and not both", many + 1},
+		{[]string{"--yes", "--operator", "on-call", "--reason", "outage"}, exitOK, "249 acknowledged, 0 refused.\n", 2},
+		{[]string{"--yes", "--operator", "on-call", "--reason", "outage"}, exitOK, "No such incident is open.\n", 2},
+	} {
+		got := run(t, slices.Concat([]string{"incidents", "ack"}, chosen, test.args)...)
+		if got.code != test.code || !strings.Contains(got.stdout+got.stderr, test.says) || left() != test.left {
+			t.Errorf("%v: %d are left, %+v", test.args, left(), got)
+		}
+	}
+	if got := run(t, "incidents", "ack", "--kind", "outage", "--database-url", url); got.code != exitUsage || !strings.Contains(got.stderr, "there is no such kind") {
+		t.Errorf("another kind: %+v", got)
+	}
+}
+
 // What stands there can be typed, and is not refused.
 func TestTheCommandsThatFitCanBeTyped(t *testing.T) {
 	t.Setenv("USER", "on-call")

@@ -70,7 +70,7 @@ WITH groups AS MATERIALIZED (
   WHERE left_until IS NULL OR left_until <= now() OR tried_at > now() + interval '1 minute'
   ORDER BY turn LIMIT $4::int
 )
-SELECT (SELECT left(encode(sha256(key), 'hex'), 12) FROM outbox.fingerprint_key),  -- which outbox it is; a hash betrays no key
+SELECT (SELECT left(encode(sha256(key), 'hex'::text), 12) FROM outbox.fingerprint_key),  -- which outbox it is; a hash betrays no key
        n.id, n.generation, n.state, i.kind, i.intent_id, coalesce(t.tool_name, ''),
        coalesce(outbox.idempotency_key(t.agent_run_id, t.step_id, t.tool_name, t.business_scope, t.namespace, NULL,
          (SELECT generation FROM outbox.generation g WHERE g.intent_id = t.id)), ''), i.opened_at,

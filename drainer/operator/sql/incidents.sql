@@ -1,6 +1,6 @@
 -- $1 resolved ones as well, $2 kind ('' for any), $3 limit, $4 the numbers of the only ones (null for any),
 -- $5 tool ('' for any), $6 opened then or later, $7 opened before (null for any), $8 the incident before the first (0 for none),
--- $9 provider ('' for any).
+-- $9 provider ('' for any), $10 not the acknowledged ones.
 SELECT i.id, i.kind,
        CASE WHEN i.resolved_at IS NOT NULL THEN 'resolved' WHEN i.acknowledged_at IS NOT NULL THEN 'acknowledged' ELSE 'open' END,
        i.generation, i.intent_id, i.agent_run_id, t.tool_name, i.detail, i.opened_at,
@@ -11,7 +11,7 @@ SELECT i.id, i.kind,
           AND p.told_at >= i.opened_at AND p.newest >= i.opened_at),
        i.acknowledged_at, i.acknowledged_by, i.reason, i.resolved_at, i.resolved_by
 FROM outbox.incident i LEFT JOIN outbox.intent t ON t.id = i.intent_id
-WHERE ($1::boolean OR i.resolved_at IS NULL) AND ($2::text = '' OR i.kind = $2::text)
+WHERE ($1::boolean OR i.resolved_at IS NULL) AND (NOT $10::boolean OR i.acknowledged_at IS NULL) AND ($2::text = '' OR i.kind = $2::text)
   AND ($4::bigint[] IS NULL OR i.id = ANY ($4::bigint[]))
   AND ($5::text = '' OR t.tool_name = $5::text) AND ($9::text = '' OR t.provider = $9::text)
   AND ($6::timestamptz IS NULL OR i.opened_at >= $6::timestamptz) AND ($7::timestamptz IS NULL OR i.opened_at < $7::timestamptz)
