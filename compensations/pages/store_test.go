@@ -76,6 +76,56 @@ func (o tables) assertIncidents(kind incident.Kind, want ...string) {
 
 var pager = Channel{Name: "pager", Repeat: time.Hour, Match: incident.Match{Kinds: incident.Kinds()}}
 
+// While a fallback keeps up, no row waits for the provider that refuses this side. A fallback has no rows of its own.
+func TestARefusedProviderPagesThoughNoRowWaitsForIt(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		gate, kind, servedBy string
+		want                 []string
+	}{
+		"a fallback serves all":                 {"sim", "credentials_refused", "", []string{"2 1 open"}},
+		"the fallback is refused":               {"spare", "credentials_refused", "spare", []string{"2 1 open"}},
+		"an operation of the fallback":          {"spare/act", "forbidden", "spare", []string{"2 1 open"}},
+		"another provider refused it":           {"other", "credentials_refused", "", nil},
+		"another operation of it was forbidden": {"spare/slow", "forbidden", "spare", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newTables(t)
+			served, refused := o.mustEnqueue("served", "sim/act"), o.mustEnqueue("refused", "sim/act")
+			o.exec(`DELETE FROM outbox.queue`)
+			o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, next_attempt_at, served_by) VALUES ($1, 1, 'w', 'completed', 'completed', NULL, 'spare'),
+				($2, 1, 'w', $3, 'pending', now(), nullif($4, '')), ($2, 2, 'w', 'completed', 'completed', NULL, NULL)`, served, refused, test.kind, test.servedBy)
+			table := "provider"
+			if strings.Contains(test.gate, "/") {
+				table = "tool"
+			}
+			o.exec(`INSERT INTO outbox.`+table+` (name, state, reason, open_until, shut_at) VALUES ($1, 'open', $2, now(), now())`, test.gate, test.kind)
+			for range 2 {
+				o.must(o.notice(t.Context(), []string{"sim", "spare"}))
+				o.assertIncidents(incident.Kind(test.kind), test.want...)
+			}
+		})
+	}
+}
+
+// As where a fallback is refused as well: the incident of the row that waits stays that of its own gate.
+func TestTwoGatesThatRefusedOneIntentDoNotTakeItsIncidentFromEachOther(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	intent := o.mustEnqueue("refused", "sim/act")
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, next_attempt_at, served_by) VALUES ($1, 1, 'w', 'credentials_refused', 'pending', now(), 'backup')`, intent)
+	o.exec(`INSERT INTO outbox.provider (name, state, reason, open_until, shut_at) SELECT n, 'open', 'credentials_refused', now(), now() FROM unnest(ARRAY['sim', 'backup']) n
+		ON CONFLICT (name) DO UPDATE SET state = excluded.state, reason = excluded.reason, open_until = excluded.open_until, shut_at = excluded.shut_at`)
+	for range 3 {
+		o.must(o.notice(t.Context(), []string{"sim", "backup"}))
+		o.assertIncidents(incident.CredentialsRefused, "1 1 open")
+		if detail := drainertest.Value[string](t, o.pool, `SELECT detail FROM outbox.incident`); detail != "sim" {
+			t.Errorf("it is of %s, want sim, whose row waits", detail)
+		}
+	}
+}
+
 func TestAChannelIsToldWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	const acknowledged, resolved = "acknowledged_at = now()", "resolved_at = now()"
