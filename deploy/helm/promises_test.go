@@ -348,13 +348,13 @@ func TestScalingNeverEndsAtNothing(t *testing.T) {
 	if scaled.Spec.MinReplicaCount < 1 || scaled.Spec.ScaleTargetRef.Name != daemons(t, scenario(t, "everything")).Name {
 		t.Errorf("it scales %+v", scaled.Spec)
 	}
-	const due = `sum(max by (provider) (drainer_outbox_due_rows{namespace="agents",pod=~"shop-outbox-.+",provider!="unconfigured"}) ` +
-		`unless on (provider) (max by (provider) (drainer_provider_paused{namespace="agents",pod=~"shop-outbox-.+"}) == 1 ` +
-		`or max by (provider) (drainer_circuit_breaker_state{namespace="agents",pod=~"shop-outbox-.+",state="closed"}) == 0))`
-	if trigger := scaled.Spec.Triggers[0]; trigger.Type != "prometheus" || trigger.Metadata["query"] != due || trigger.Metadata["threshold"] != "1000" {
+	if trigger := scaled.Spec.Triggers[0]; trigger.Type != "prometheus" || trigger.Metadata["threshold"] != "1000" || trigger.Metadata["ignoreNullValues"] != "false" {
 		t.Errorf("the trigger is %+v", trigger)
 	}
-	t.Run("counts what more pods would send", func(t *testing.T) { evaluate(t, scaled.Spec.Triggers[0].Metadata["query"]) })
+	for fullname, pods := range map[string]string{"": "shop-outbox-5d8f9c7b64-wxyz", "a.b": "a.b-5d8f9c7b64-wxyz", strings.Repeat("n", 50): strings.Repeat("n", 50) + "-5d8f9c7wxyz"} {
+		named := find[scaledObject](t, scenario(t, "everything").with(t, "fullnameOverride: '"+fullname+"'"))
+		t.Run("counts what more pods of "+named.Name+" would send", func(t *testing.T) { evaluate(t, named.Spec.Triggers[0].Metadata["query"], pods) })
+	}
 	if fallback := scaled.Spec.Fallback; fallback.FailureThreshold != 3 || fallback.Replicas != 6 || fallback.Behavior != "currentReplicasIfHigher" {
 		t.Errorf("without an answer: %+v", fallback)
 	}
@@ -368,8 +368,9 @@ func TestScalingNeverEndsAtNothing(t *testing.T) {
 	}
 }
 
-// evaluate asks a query of two pods: it counts the due rows of the healthy provider alone.
-func evaluate(t *testing.T, query string) {
+// evaluate asks a query of two pods of the release, ours with an "a" or "b" at the end: it counts the due rows of the
+// healthy provider alone.
+func evaluate(t *testing.T, query, ours string) {
 	t.Helper()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
@@ -388,14 +389,18 @@ func evaluate(t *testing.T, query string) {
 		}
 		return text
 	}
-	const ours = "shop-outbox-"
 	held := series(ours, "paused", "closed", 100, 1) + series(ours, "broken", "open", 1000, 0) + series(ours, "probed", "half_open", 10000, 0) +
-		series(ours, "unconfigured", "closed", 100000, 0) + series("another-", "healthy", "closed", 1000000, 0)
+		series(ours, "unconfigured", "closed", 100000, 0)
+	others := ""
+	for _, name := range []string{"another", release + "-outbox-eu", "a.b-2", "axb", strings.Repeat("n", 50) + "-eu"} {
+		others += series(name+"-5d8f9c7b64-wxyz", "healthy", "closed", 1000000, 0)
+	}
 	test := func(input, want string) string {
 		return fmt.Sprintf("  - input_series:\n%s    promql_expr_test:\n      - {expr: '%s', eval_time: 0, exp_samples: [%s]}\n", input, query, want)
 	}
 	file := filepath.Join(t.TempDir(), "query.yaml")
-	write(t, file, "tests:\n"+test(held+series(ours, "healthy", "closed", 7, 0), "{value: 7, labels: '{}'}")+test(held, ""))
+	write(t, file, "tests:\n"+test(others+held+series(ours, "healthy", "closed", 7, 0), "{value: 7, labels: '{}'}")+test(others+held, "{value: 0, labels: '{}'}")+
+		test(others, ""))
 	if output, err := exec.CommandContext(t.Context(), promtool, "test", "rules", file).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, output)
 	}
