@@ -44,8 +44,11 @@ type machine struct {
 	mounts string // the mount namespace, as a file
 }
 
-// takeLock keeps other runs away until this process ends.
+// takeLock keeps other runs away until this process ends, also those of another version of Kubernetes.
 func takeLock(folder string) (*os.File, error) {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return nil, err
+	}
 	lock, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
