@@ -193,6 +193,12 @@ func TestTenThousandIncidentsTellOfEachKindAndProviderOnce(t *testing.T) {
 	if rows := one[int](d, `SELECT count(*)::int FROM outbox.page`); rows != groups {
 		t.Errorf("%d rows keep what was told, want %d", rows, groups)
 	}
+	read := one[int](d, `SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relid = 'outbox.incident'::regclass`)
+	sends, looks := one[int](d, `SELECT count(*) FROM outbox.river_job WHERE kind = 'page_send'`), one[int](d, `SELECT count(*) FROM outbox.river_job WHERE kind = 'page_look'`)
+	t.Logf("%d looks and %d jobs that send read %d incidents", looks, sends, read)
+	if sends > groups || read > each*(looks+sends) { // each job reads every incident once at most
+		t.Errorf("%d looks and %d jobs that send read %d incidents, of which there are %d", looks, sends, read, each)
+	}
 }
 
 func TestAnOpenIncidentIsRepeatedUntilSomebodyHasIt(t *testing.T) {
