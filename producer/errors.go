@@ -78,13 +78,18 @@ func refusal(err error) error {
 		return misuse(err)
 	}
 	refused := &Refused{SQLState: coded.SQLState(), Message: refusals[coded.SQLState()].Error(), cause: err}
+	var detail string
 	var server *pgconn.PgError
-	if errors.As(err, &server) {
-		refused.Message, refused.Hint = server.Message, server.Hint
-		if first := firstIntent.FindStringSubmatch(server.Detail); first != nil {
-			refused.IntentID, _ = strconv.ParseInt(first[1], 10, 64)
-			refused.Key, refused.Status = first[2], first[3]
-		}
+	var libpq interface{ Get(field byte) string } // lib/pq's, which this module does not import
+	switch {
+	case errors.As(err, &server):
+		refused.Message, refused.Hint, detail = server.Message, server.Hint, server.Detail
+	case errors.As(err, &libpq):
+		refused.Message, refused.Hint, detail = libpq.Get('M'), libpq.Get('H'), libpq.Get('D')
+	}
+	if first := firstIntent.FindStringSubmatch(detail); first != nil {
+		refused.IntentID, _ = strconv.ParseInt(first[1], 10, 64)
+		refused.Key, refused.Status = first[2], first[3]
 	}
 	refused.Message = strings.TrimPrefix(strings.TrimPrefix(refused.Message, "producer: "), "outbox: ")
 	return refused

@@ -163,11 +163,17 @@ func (r *Results) hear(ctx context.Context, pool *pgxpool.Config) error {
 			return err
 		}
 	}
+	config.OnNotification = nil // a callback of the program would take what is waited for here
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+	if pool.AfterConnect != nil {
+		if err := pool.AfterConnect(ctx, conn); err != nil {
+			return err
+		}
+	}
 	// Without a pooler the connection knows its session by the server's own number.
 	var session uint32
 	if err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid()`).Scan(&session); err != nil {

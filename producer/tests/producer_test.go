@@ -25,6 +25,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/lib/pq"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
@@ -61,6 +62,11 @@ func ways(t *testing.T, db *pgxpool.Pool) map[string]act {
 	if err != nil {
 		t.Fatal(err)
 	}
+	libpq, err := sql.Open("postgres", db.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { libpq.Close() })
 	migrator, err := rivermigrate.New(riverpgxv5.New(db), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -86,24 +92,7 @@ func ways(t *testing.T, db *pgxpool.Pool) map[string]act {
 			})
 			return recorded, err
 		},
-		"database/sql": func(intent producer.Intent, then func() error) (producer.Recorded, error) {
-			tx, err := standard.BeginTx(ctx, nil)
-			if err != nil {
-				return producer.Recorded{}, err
-			}
-			defer tx.Rollback()
-			if _, err := tx.ExecContext(ctx, state); err != nil {
-				return producer.Recorded{}, err
-			}
-			recorded, err := producer.Enqueue(ctx, tx, intent)
-			if err == nil {
-				err = then()
-			}
-			if err != nil {
-				return recorded, err
-			}
-			return recorded, tx.Commit()
-		},
+		"database/sql": standardly(ctx, standard), "lib/pq": standardly(ctx, libpq),
 		"River": func(intent producer.Intent, then func() error) (recorded producer.Recorded, err error) {
 			err = pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 				if _, err := tx.Exec(ctx, state); err != nil {
@@ -120,6 +109,27 @@ func ways(t *testing.T, db *pgxpool.Pool) map[string]act {
 			return recorded, err
 		},
 		"GORM": gormly(ctx, orm), "GORM with PrepareStmt": gormly(ctx, orm.Session(&gorm.Session{PrepareStmt: true})),
+	}
+}
+
+func standardly(ctx context.Context, db *sql.DB) act {
+	return func(intent producer.Intent, then func() error) (producer.Recorded, error) {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return producer.Recorded{}, err
+		}
+		defer tx.Rollback()
+		if _, err := tx.ExecContext(ctx, state); err != nil {
+			return producer.Recorded{}, err
+		}
+		recorded, err := producer.Enqueue(ctx, tx, intent)
+		if err == nil {
+			err = then()
+		}
+		if err != nil {
+			return recorded, err
+		}
+		return recorded, tx.Commit()
 	}
 }
 
@@ -454,6 +464,39 @@ func TestAThousandWaitsHaveTwoConnectionsAndHearWhatSettles(t *testing.T) {
 		t.Errorf("%d connections wait", connections)
 	}
 	w.done.Wait()
+}
+
+// A program may SET ROLE after it connects, and may have a callback for notifications of its own.
+func TestAWaitListensOverAConnectionThatIsSetUpAsThePools(t *testing.T) {
+	t.Parallel()
+	db := drainertest.Connect(t, drainertest.Database(t))
+	drainertest.Exec(t, db, `SELECT outbox.enqueue('r', 's', 'p/o', 'b', '{}')`)
+	ids := drainertest.Column[int64](t, db, `SELECT id FROM outbox.intent`)
+	config := db.Config()
+	config.MaxConns = 1
+	var setUp, taken atomic.Int32
+	config.AfterConnect = func(context.Context, *pgx.Conn) error { setUp.Add(1); return nil }
+	config.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) { taken.Add(1) }
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	results := producer.NewResults(pool)
+	var done sync.WaitGroup
+	done.Go(func() {
+		ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
+		defer cancel()
+		if _, err := results.Wait(ctx, ids[0]); err != nil {
+			t.Error(err)
+		}
+	})
+	drainertest.Eventually(t, "the listener is set up, too", func() bool { return setUp.Load() == 2 })
+	settle(t, db, "completed", ids...)
+	done.Wait()
+	if taken.Load() != 0 {
+		t.Error("the program's callback took a notification that the wait listens for")
+	}
 }
 
 // Both connections are lost, and notifications with them. A wait learns of what settled while no one listened, and
