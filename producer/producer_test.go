@@ -13,8 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -132,6 +134,32 @@ func TestAWaitOverAClosedPoolEnds(t *testing.T) {
 	if _, err := NewResults(pool).Wait(ctx, 1); err == nil || !strings.Contains(err.Error(), "closed pool") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// silent answers from the second question on.
+type silent struct{ asked []time.Time }
+
+func (s *silent) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error) {
+	s.asked = append(s.asked, time.Now())
+	if len(s.asked) == 1 {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return nil, &pgconn.PgError{Code: "42501"}
+}
+
+func TestALookThatGotStuckIsFollowedByTheNextSoon(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		database := &silent{}
+		if _, err := NewResults(database).Wait(t.Context(), 1); !errors.Is(err, ErrNotAllowed) {
+			t.Fatal(err)
+		}
+		if between := database.asked[1].Sub(database.asked[0]); between > 11*time.Second {
+			t.Errorf("the second question came %s after the first", between)
+		}
+		time.Sleep(2 * idle) // on the bubble's clock: it ends what waits
+	})
 }
 
 func TestErrorsAndSentencesAreThoseOfTheVectors(t *testing.T) {

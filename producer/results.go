@@ -115,7 +115,7 @@ func (r *Results) run() {
 		for some := range slices.Chunk(waits, batch) {
 			r.look(some)
 		}
-		time.Sleep(max(breath, time.Since(began)))
+		time.Sleep(min(max(breath, time.Since(began)), slowest))
 		wait := pause
 		if len(waits) == 0 {
 			wait = idle
