@@ -21,6 +21,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -136,9 +138,12 @@ func (i Intent) arguments() ([]any, error) {
 	if strings.HasPrefix(i.Tool, "/") {
 		return nil, invalid("tool begins with a slash; write <provider>/<operation>")
 	}
-	payload, err := encode(i.Payload)
+	payload, err := encode("payload", i.Payload)
 	if err != nil {
 		return nil, err
+	}
+	if len(payload) > maxPayload {
+		return nil, invalid("payload is longer than 1 MiB; keep what is large elsewhere, and enqueue where it is")
 	}
 	arguments := []any{i.Run, i.Step, i.Tool, i.Scope, payload, nil, nil}
 	if !i.NotBefore.IsZero() {
@@ -148,7 +153,7 @@ func (i Intent) arguments() ([]any, error) {
 		arguments[5] = i.NotBefore.Format(time.RFC3339Nano)
 	}
 	if i.Headers != nil {
-		headers, err := encode(i.Headers)
+		headers, err := encode("headers", i.Headers)
 		if err != nil {
 			return nil, err
 		}
@@ -160,10 +165,12 @@ func (i Intent) arguments() ([]any, error) {
 	return arguments, nil
 }
 
-func encode(payload any) (string, error) {
+// Half a surrogate pair is the first group. A backslash that is escaped itself begins no escape.
+var halfPair = regexp.MustCompile(`\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)`)
+
+func encode(name string, payload any) (string, error) {
+	_, raw := payload.(json.RawMessage)
 	switch value := payload.(type) {
-	case nil:
-		return "", invalid("payload is nil; pass an empty map for none")
 	case []byte:
 		return "", invalid("payload is []byte; pass JSON as a json.RawMessage")
 	case string:
@@ -175,18 +182,19 @@ func encode(payload any) (string, error) {
 	encoder := json.NewEncoder(&encoded)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(payload); err != nil {
-		return "", invalid("payload cannot be written as JSON: %v", err)
+		return "", invalid("%s cannot be written as JSON: %v", name, err)
 	}
 	text := strings.TrimSuffix(encoded.String(), "\n")
-	// An invalid byte is written as this escape, U+FFFD itself as it is.
-	if _, raw := payload.(json.RawMessage); !raw && escaped(text, "ufffd") {
-		return "", invalid("payload has a text that is not valid UTF-8")
-	}
-	if escaped(text, "u0000") {
-		return "", invalid("payload has a NUL character, which Postgres cannot store")
-	}
-	if len(text) > maxPayload {
-		return "", invalid("payload is longer than 1 MiB; keep what is large elsewhere, and enqueue where it is")
+	switch {
+	case !raw && text == "null": // also of a nil map
+		return "", invalid("%s is nil; pass an empty map for none", name)
+	// An invalid byte is written as this escape, U+FFFD itself as it is. What holds a json.RawMessage keeps its bytes.
+	case !raw && escaped(text, "ufffd"), !utf8.ValidString(text):
+		return "", invalid("%s has a text that is not valid UTF-8", name)
+	case escaped(text, "u0000"):
+		return "", invalid("%s has a NUL character, which Postgres cannot store", name)
+	case slices.ContainsFunc(halfPair.FindAllStringSubmatch(text, -1), func(escape []string) bool { return escape[1] != "" }):
+		return "", invalid("%s has half a surrogate pair, which is no text", name)
 	}
 	return text, nil
 }

@@ -213,6 +213,19 @@ func TestAnInvalidIntentIsRefusedWithoutAConnection(t *testing.T) {
 	refused("not a number", "cannot be written", with(math.NaN()))
 	refused("no text", "not valid UTF-8", with(map[string]any{"a": "\xff"}))
 	refused("half of JSON", "cannot be written", with(json.RawMessage(`{`)))
+	refused("a nil map", "empty map", with(map[string]any(nil)))
+	refused("a nil pointer", "empty map", with((*struct{})(nil)))
+	for _, half := range []string{`"\ud800"`, `"\udC00"`, `{"\ud800x": 1}`, `"\ud800\n"`, `"\ud800\ud800"`, `"\ud83d\ude00\ude00"`} {
+		refused(half, "half a surrogate pair", with(map[string]any{"a": json.RawMessage(half)}))
+	}
+	refused("no text in JSON", "not valid UTF-8", with(json.RawMessage("\"\xff\"")))
+	headers := with(1)
+	headers.Headers = map[string]string{"a": "\x00"}
+	refused("headers", "headers has a NUL", headers)
+	headers.Headers = map[string]string{"a": "\xff"}
+	refused("headers", "headers has a text that is not valid UTF-8", headers)
+	headers.Headers = map[string]string{"a": strings.Repeat("x", 2<<20)}
+	refused("headers", "headers are longer than 64 KiB", headers)
 	late := with(1)
 	late.NotBefore = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 	refused("too late", "9998", late)
@@ -221,12 +234,17 @@ func TestAnInvalidIntentIsRefusedWithoutAConnection(t *testing.T) {
 func TestPayloadsAreWrittenAsTheVectorsSay(t *testing.T) {
 	t.Parallel()
 	for _, v := range readVectors(t).Payloads {
-		if got, err := encode(plain(t, v.Value)); err != nil || !slices.Contains(v.Sent, got) {
+		if got, err := encode("payload", plain(t, v.Value)); err != nil || !slices.Contains(v.Sent, got) {
 			t.Errorf("%s is written as %s, error %v", v.Name, got, err)
 		}
 	}
+	for _, value := range []any{json.RawMessage(`null`), json.RawMessage(`"\uD83D\ude00 \\ud800"`)} {
+		if got, err := encode("payload", value); err != nil {
+			t.Errorf("%v: %s, %v", value, got, err)
+		}
+	}
 	for _, value := range []string{"\ufffd", `\ufffd`, `\\u0000`} { // texts, though they look like what is refused
-		if got, err := encode(value); err != nil {
+		if got, err := encode("payload", value); err != nil {
 			t.Errorf("%q: %s, %v", value, got, err)
 		}
 	}
