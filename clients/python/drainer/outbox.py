@@ -123,7 +123,10 @@ def _identity(intent: Intent | int) -> tuple[int, str | None, bool]:
 def idempotency_key(
     run: str, step: str, tool: str, scope: str, *, namespace: str = "", tenant: str = "", generation: int = 1
 ) -> str:
-    """The key of such an intent. Only the database knows its namespace and tenant: prefer Intent.key."""
+    """The key of such an intent. Only the database knows its namespace and generation: prefer Intent.key.
+
+    A tenant of the outbox is in no key by its name, but by its namespace.
+    """
     parts = [run, step, tool, scope]
     if namespace:
         parts.append("ns=" + namespace)

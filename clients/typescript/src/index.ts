@@ -225,7 +225,10 @@ function holdsJSON(text: string): boolean {
   }
 }
 
-/** The key of such an intent. Only the database knows its namespace and tenant: prefer Intent.key. */
+/**
+ * The key of such an intent. Only the database knows its namespace and generation: prefer Intent.key. A tenant of the
+ * outbox is in no key by its name, but by its namespace.
+ */
 export function idempotencyKey(
   run: string, step: string, tool: string, scope: string,
   { namespace = "", tenant = "", generation = 1 }: { namespace?: string; tenant?: string; generation?: number } = {},
