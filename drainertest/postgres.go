@@ -176,7 +176,7 @@ func chooseServer(ctx context.Context) (server, error) {
 	}
 	local, err := throwaway.Start(ctx, InMemory(), throwaway.WithSettings(parameters))
 	if err != nil {
-		return server{}, fmt.Errorf("no Postgres to test with; set TEST_DATABASE_URL, or start Docker, or install postgresql 15 or later:\n%w",
+		return server{}, fmt.Errorf("no Postgres to test with; set TEST_DATABASE_URL, or start Docker, or install postgresql 14 or later:\n%w",
 			errors.Join(noContainer, err))
 	}
 	return server{url: local.URL, stop: local.Stop}, nil

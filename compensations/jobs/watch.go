@@ -96,11 +96,11 @@ func newWatch(pool *pgxpool.Pool, kinds []string, registerer prometheus.Register
 		looks: map[string]prometheus.Gauge{
 			KindPageLook: prometheus.NewGauge(prometheus.GaugeOpts{
 				Namespace: "drainer", Name: "page_look_age_seconds",
-				Help: "Time since the last search for incidents to page began, or since this process started.",
+				Help: "Time since the last finished search for incidents to page began, at most since this process did.",
 			}),
 			KindSagaLook: prometheus.NewGauge(prometheus.GaugeOpts{
 				Namespace: "drainer", Name: "saga_look_age_seconds",
-				Help: "Time since the last pass over sagas that River started and that ended well, or since this process started.",
+				Help: "Time since the last finished pass over sagas by River began, at most since this process did.",
 			}),
 		},
 		began: now,

@@ -283,7 +283,7 @@ func TestEveryKindSaysWhatItMeansAndWhatToType(t *testing.T) {
 	remedies := map[incident.Kind][]string{
 		incident.OutcomeUnknown:        {"drainer intents retry 42 --config FILE --reason TEXT", "drainer intents resolve 42 --as completed|failed --reason TEXT"},
 		incident.CompensationFailed:    saga,
-		incident.ReversalWindowExpired: saga,
+		incident.ReversalWindowExpired: {saga[0], "drainer sagas retry --intent 42 --undone 42 --reason TEXT", saga[2]},
 		incident.UnconfiguredProvider:  {"drainer status", "drainer intents cancel 42 --reason TEXT"},
 		incident.KeyCollision:          nil,
 		incident.UnknownOperation:      {"drainer status", "drainer intents cancel 42 --reason TEXT"},

@@ -12,12 +12,13 @@ import (
 )
 
 // remedy lists the commands, beside looking and acknowledging, that lead out of
-// it. A collision and a first replay have no other: acknowledging ends them.
+// it. A collision and a first replay have no other, as acknowledging ends them. It
+// ends a refused intent, too.
 var remedy = map[incident.Kind][]string{
 	// The plain retry is refused where it is not safe; what is safe comes first.
 	incident.OutcomeUnknown:        {"drainer intents retry INTENT --config FILE --reason TEXT", "drainer intents resolve INTENT --as completed|failed --reason TEXT"},
 	incident.CompensationFailed:    sagaRemedy,
-	incident.ReversalWindowExpired: sagaRemedy,
+	incident.ReversalWindowExpired: {sagaRemedy[0], "drainer sagas retry --intent INTENT --undone INTENT --reason TEXT", sagaRemedy[2]},
 	incident.SagaStalled:           sagaRemedy,
 	incident.RefusedIntent:         {"drainer intents retry INTENT --config FILE --reason TEXT"},
 	incident.UnknownOperation:      {"drainer status", "drainer intents cancel INTENT --reason TEXT"},

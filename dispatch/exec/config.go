@@ -21,7 +21,7 @@ type Settings struct {
 	Command      []string          `yaml:"command" jsonschema:"required,minItems=1" jsonschema_description:"The program and its arguments, without a shell. On the PATH, or absolute."`
 	Env          map[string]string `yaml:"env,omitempty" jsonschema_description:"The program's environment, beside PATH, HOME, LANG, TMPDIR and TZ."`
 	Directory    string            `yaml:"directory,omitempty" jsonschema_description:"Where the program runs, absolute. Default: drainer's own directory."`
-	StartTimeout time.Duration     `yaml:"start_timeout,omitempty" jsonschema:"default=10s" jsonschema_description:"The longest time until its hello."`
+	StartTimeout time.Duration     `yaml:"start_timeout,omitempty" jsonschema:"default=10s" jsonschema_description:"The longest wait for its hello."`
 	MaxMessage   int               `yaml:"max_message,omitempty" jsonschema:"minimum=1024,default=1048576" jsonschema_description:"The longest line of the program, in bytes. A longer one ends it."`
 	Stderr       string            `yaml:"stderr,omitempty" jsonschema:"enum=pass,enum=discard,default=pass" jsonschema_description:"pass copies the program's stderr to drainer's, with the provider's name before each line."`
 }

@@ -20,7 +20,7 @@ import (
 
 // Settings is the provider's `kafka` block.
 type Settings struct {
-	Brokers  []string `yaml:"brokers" jsonschema:"required,minItems=1" jsonschema_description:"Some of the cluster's brokers, host:port. They name the others."`
+	Brokers  []string `yaml:"brokers" jsonschema:"required,minItems=1" jsonschema_description:"Some brokers of the cluster, host:port. They name the others."`
 	TLS      bool     `yaml:"tls,omitempty" jsonschema_description:"TLS to every broker, with the provider's tls settings."`
 	SASL     *SASL    `yaml:"sasl,omitempty" jsonschema_description:"The login. Default: none."`
 	ClientID string   `yaml:"client_id,omitempty" jsonschema:"default=drainer" jsonschema_description:"The name in the brokers' logs and quotas."`

@@ -165,7 +165,7 @@ func (w *wire) unseal() {
 	w.sent, w.sealed = false, false
 }
 
-// seal ends the dispatch and reports whether an byte of the Produce request
+// seal ends the dispatch and reports whether a byte of the Produce request
 // may have been written.
 func (w *wire) seal() (sent bool) {
 	w.mu.Lock()

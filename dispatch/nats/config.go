@@ -19,7 +19,7 @@ import (
 
 // Settings is the provider's `nats` block. At most one way to log in is set.
 type Settings struct {
-	URLs        []string `yaml:"urls" jsonschema:"required,minItems=1" jsonschema_description:"nats://host:4222 or tls://host:4222, without credentials. drainer connects to no other that a server names."`
+	URLs        []string `yaml:"urls" jsonschema:"required,minItems=1" jsonschema_description:"nats://host:4222 or tls://host:4222, without credentials. drainer connects only to these servers."`
 	TLS         bool     `yaml:"tls,omitempty" jsonschema_description:"Insist on TLS, with the provider's tls settings. Default: TLS if the server wants it."`
 	Username    string   `yaml:"username,omitempty"`
 	Password    string   `yaml:"password,omitempty"`

@@ -26,7 +26,7 @@ const (
 // Settings is the provider's `rabbitmq` block.
 type Settings struct {
 	URL       string `yaml:"url" jsonschema:"required" jsonschema_description:"User, password and virtual host are percent-encoded: amqps://user:password@host:5671/vhost. amqp is without TLS. Without a path the virtual host is /."`
-	Heartbeat string `yaml:"heartbeat,omitempty" jsonschema:"default=10s" jsonschema_description:"Time between heartbeats of an idle connection, 1s to 60s. Without one for one and a half times as long, it is dead."`
+	Heartbeat string `yaml:"heartbeat,omitempty" jsonschema:"default=10s" jsonschema_description:"Time between heartbeats of an idle connection, 1s to 60s. After 1.5 times as long without one it is dead."`
 }
 
 // Tool is a tool's `rabbitmq` block.

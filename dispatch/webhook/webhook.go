@@ -64,7 +64,7 @@ func (b block[T]) Decode(into any) error {
 // Settings is the provider's `webhook` block.
 type Settings struct {
 	URL            string            `yaml:"url" jsonschema:"required,format=uri" jsonschema_description:"http or https. It may have a query, but no credentials."`
-	SigningSecrets []string          `yaml:"signing_secrets" jsonschema:"required" jsonschema_description:"whsec_ and 24 to 64 random bytes in base64. Each event has a signature of each."`
+	SigningSecrets []string          `yaml:"signing_secrets" jsonschema:"required" jsonschema_description:"Each is whsec_ and 24 to 64 random bytes in base64. All sign each event."`
 	Headers        map[string]string `yaml:"headers,omitempty" jsonschema_description:"Headers of every request, sent as they are."`
 	Envelope       string            `yaml:"envelope,omitempty" jsonschema:"enum=none,enum=cloudevents,default=none" jsonschema_description:"none: the body is the event. cloudevents: the event is the data of a CloudEvent 1.0 in structured mode; its id is the idempotency key."`
 	Source         string            `yaml:"source,omitempty" jsonschema:"format=uri-reference" jsonschema_description:"The source of a CloudEvent. Required with that envelope."`

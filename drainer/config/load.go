@@ -223,8 +223,8 @@ type rootBlock struct {
 	Log           Log           `yaml:"log" jsonschema_description:"The lines on standard error."`
 	Egress        egressBlock   `yaml:"egress" jsonschema_description:"Allowed destinations; a provider's own egress overrides it, field by field."`
 	Unconfigured  Unconfigured  `yaml:"unconfigured" jsonschema_description:"For intents of an operation that a provider of this file does not have."`
-	Misconfigured Misconfigured `yaml:"misconfigured" jsonschema_description:"For intents that wait because a provider refuses credentials or forbids an operation, or because no intent of an operation can be rendered."`
-	Failover      string        `yaml:"failover" jsonschema:"enum=lossless" jsonschema_description:"Every standby that may be promoted is synchronous: nothing waits for an operator after a failover, unless a daemon misses a commit."`
+	Misconfigured Misconfigured `yaml:"misconfigured" jsonschema_description:"For intents that wait for a corrected configuration: credentials, a permission, or a request that cannot be rendered."`
+	Failover      string        `yaml:"failover" jsonschema:"enum=lossless" jsonschema_description:"Every standby that may be promoted is synchronous. After a failover nothing waits for an operator, unless a daemon misses a commit."`
 	History       History       `yaml:"history" jsonschema_description:"How lost commits of the database are noticed."`
 	Retention     Retention     `yaml:"retention" jsonschema_description:"How long settled intents and their keys are kept. Enqueued again later, they act again."`
 	Providers     list          `yaml:"providers" jsonschema_description:"The part of a tool name before its first slash."`
@@ -243,7 +243,7 @@ type databaseBlock struct {
 // Worker sets the heartbeats, the lease and the end of one process.
 type Worker struct {
 	Heartbeat       time.Duration `yaml:"heartbeat" jsonschema:"default=3s" jsonschema_description:"Time between two heartbeats, at most 30s."`
-	Lease           time.Duration `yaml:"lease" jsonschema:"default=15s" jsonschema_description:"After this long without a heartbeat, the others declare a worker dead. It stops sending after two thirds of it. At least three times heartbeat."`
+	Lease           time.Duration `yaml:"lease" jsonschema:"default=15s" jsonschema_description:"A worker without a heartbeat for this long is declared dead. It stops sending after two thirds of the time. At least three times heartbeat."`
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" jsonschema:"default=25s" jsonschema_description:"Time for requests in flight to finish after SIGTERM. The supervisor's SIGKILL must come later."`
 }
 
@@ -258,7 +258,7 @@ type Server struct {
 type Console struct {
 	Listen       string      `yaml:"listen" jsonschema_description:"host:port, such as 127.0.0.1:9465. An address that other machines reach needs tokens, oidc or trust_proxy."`
 	DatabaseFile string      `yaml:"database_file" jsonschema_description:"A file with the URL of a login of the role outbox_operator, read at each connect. Default: the daemon's login, which shows every page and can change nothing."`
-	ViewerFile   string      `yaml:"viewer_database_file" jsonschema_description:"A file with the URL of a login that can only read, with the role outbox_auditor. It reads every page; database_file's login serves changes and reveals alone. Default: that one reads, too."`
+	ViewerFile   string      `yaml:"viewer_database_file" jsonschema_description:"A file with the URL of a login of the role outbox_auditor, which reads every page. Then database_file's login only changes and reveals. Default: that one reads, too."`
 	Tokens       string      `yaml:"tokens" jsonschema_description:"A file of people and their tokens."`
 	OIDC         ConsoleOIDC `yaml:"oidc" jsonschema_description:"People log in at an OpenID Connect issuer."`
 	TrustProxy   []string    `yaml:"trust_proxy" jsonschema_description:"Address ranges of a proxy that authenticates people."`
@@ -288,12 +288,12 @@ type Log struct {
 
 // Unconfigured is about intents for an operation that a configured provider does not have.
 type Unconfigured struct {
-	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=7d" jsonschema_description:"Without a worker that has the operation, such an intent fails after this time, and its run goes on. Intents of a provider that no file names wait forever."`
+	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=7d" jsonschema_description:"After this long without a worker for it, such an intent fails, or is unknown if in doubt. Its run goes on. Intents of a provider that no file names wait forever."`
 }
 
 // Misconfigured is about intents that wait for a configuration that works.
 type Misconfigured struct {
-	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=1d" jsonschema_description:"The longest time that such an intent waits. Then it fails, and on_failure counts."`
+	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=1d" jsonschema_description:"How long such an intent waits. Then it fails, and on_failure counts; in doubt, it is unknown."`
 }
 
 // History is about commits that the database may lose.
@@ -381,16 +381,16 @@ type toolBlock struct {
 	Lookup         *lookupBlock       `yaml:"lookup" jsonschema_description:"Asks the provider whether an attempt in doubt had its effect. Without it the intent is unknown once it cannot be retried."`
 	CompensateWith *compensationBlock `yaml:"compensate_with" jsonschema_description:"The undo of the effect."`
 	Compensation   string             `yaml:"compensation" jsonschema:"enum=none" jsonschema_description:"none: there is nothing to undo. With neither this nor compensate_with, a rollback that reaches this tool ends as compensation_failed."`
-	ReversalWindow *time.Duration     `yaml:"reversal_window" jsonschema_description:"How long after the effect it can still be undone, such as 72h."`
+	ReversalWindow *time.Duration     `yaml:"reversal_window" jsonschema_description:"How long after the effect an undo is possible, such as 72h."`
 	OnFailure      string             `yaml:"on_failure" jsonschema:"enum=compensate,enum=dead_letter,default=compensate" jsonschema_description:"When an intent fails for good. compensate: its run is rolled back. dead_letter: it waits for an operator."`
-	OnRefused      string             `yaml:"on_refused" jsonschema:"enum=dead_letter,enum=compensate,default=dead_letter" jsonschema_description:"When drainer itself refuses an intent. dead_letter: that intent alone fails, with an incident. compensate: its run is rolled back; then any agent can have any run rolled back."`
-	OnFirstReplay  string             `yaml:"on_first_replay" jsonschema:"enum=incident,enum=accept" jsonschema_description:"When the provider answers an intent's first attempt from its memory of the key. The intent is completed. incident, the default of key_idempotent tools: an incident is opened, too. accept: it is only counted."`
+	OnRefused      string             `yaml:"on_refused" jsonschema:"enum=dead_letter,enum=compensate,default=dead_letter" jsonschema_description:"When drainer itself refuses an intent. dead_letter: only that intent fails, with an incident. compensate: its run is rolled back, so any agent can have any run rolled back."`
+	OnFirstReplay  string             `yaml:"on_first_replay" jsonschema:"enum=incident,enum=accept" jsonschema_description:"When the provider already knows the key at an intent's first attempt, which completes it. incident, the default of key_idempotent tools: an incident is opened, too. accept: it is only counted."`
 	Retention      *time.Duration     `yaml:"retention" jsonschema_description:"How long settled intents of this tool are kept, at least the ttl of its keys."`
 }
 
 type lookupBlock struct {
 	Tool   string         `yaml:"tool" jsonschema:"required" jsonschema_description:"A read_only operation of the same provider."`
-	Margin *time.Duration `yaml:"margin" jsonschema:"default=30s" jsonschema_description:"Time after the last attempt's deadline. Before that, absence is not believed."`
+	Margin *time.Duration `yaml:"margin" jsonschema:"default=30s" jsonschema_description:"Time from the last attempt's deadline to the lookup. An earlier one could miss the effect."`
 }
 
 type compensationBlock struct {
@@ -407,7 +407,7 @@ type idempotencyBlock struct {
 type retryBlock struct {
 	MaxAttempts int           `yaml:"max_attempts" jsonschema:"minimum=1,maximum=10000,default=8" jsonschema_description:"Attempts in all, the first included."`
 	Base        time.Duration `yaml:"base" jsonschema:"default=500ms" jsonschema_description:"Upper bound of the first delay. It doubles with each attempt."`
-	Cap         time.Duration `yaml:"cap" jsonschema:"default=10m" jsonschema_description:"The bound grows no further."`
+	Cap         time.Duration `yaml:"cap" jsonschema:"default=10m" jsonschema_description:"Where that bound stops growing."`
 	MaxWait     time.Duration `yaml:"max_wait" jsonschema:"default=24h" jsonschema_description:"The longest wait that a provider may ask for. A longer one is cut to this, and logged."`
 }
 

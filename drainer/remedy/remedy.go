@@ -99,7 +99,7 @@ var Undos = []Error{
 	{"reversal_window_expired", "it is older than the tool's `reversal_window`", "settle it with the provider, then `sagas retry --undone`"},
 	{"undo_failed", "the undo was refused, or its outcome is not known", "`sagas show` has its attempts; then `sagas retry`, or undo it by hand"},
 	{"undo_payload_failed undo_payload_no_object undo_payload_incomplete undo_payload_unstorable undo_payload_timeout", "`compensate_with.payload` fails, gives no object, one with a null, more than 1 MiB or what Postgres cannot store, or takes over a second", "correct the expression, and `sagas retry`"},
-	{"steps_forgotten", "completed steps were [pruned](retention.md#runs-in-use); the others are undone", "look for them at the providers, then `sagas resolve`"},
+	{"steps_forgotten", "steps were [pruned](retention.md#runs-in-use); the others are undone", "look for them at the providers, then `sagas resolve`"},
 }
 
 // Attempts are the error classes of attempts, by where they come from.
@@ -127,7 +127,7 @@ var Attempts = []Error{
 	{"body_too_large line_too_long", "the answer is longer than is read", "raise `max_response_body` or `max_message`"},
 	// http, webhook
 	{"http_401 auth authorization not_authed sasl_authentication_failed smtp_530", "the credentials are refused: rows wait, and fail after `misconfigured.fail_after`", "bring the right secret; a reload tries it at once"},
-	{"http_403 missing_scope access_refused topic_authorization_failed cluster_authorization_failed permission_violation", "the credentials lack a permission", "grant it; if the intent is meant, say so by a rule"},
+	{"http_403 missing_scope access_refused topic_authorization_failed cluster_authorization_failed permission_violation", "the credentials lack a permission: rows wait, too", "grant it; if the intent is meant, say so by a rule"},
 	{"http_301 http_302 http_303", "the provider may have acted, and leads elsewhere: in doubt", "correct `base_url` and `path`, or say by a rule what it means"},
 	{"http_404 http_405 redirect", "the provider has no such address, or moved it", "correct `base_url` and `path`"},
 	{"http_408 http_5* not_ok internal_error rpc_error", "the provider failed at work: in doubt", "nothing, unless it lasts"},
@@ -138,7 +138,7 @@ var Attempts = []Error{
 	{"key_mismatch payload_mismatch", "the provider holds another payload under this key", "find out which counts"},
 	{"rule_failed rule_refused no_reference", "a rule fails, or claims what the class does not allow; a lookup found no `ref`", "correct `rules` and `ref`"},
 	// mcp
-	{"child_start child_backoff child_gone", "the program does not start or ended; the problem says how", "start its command by hand; read its stderr"},
+	{"child_start child_backoff child_gone", "the program does not start, or ended", "start its command by hand; read its stderr"},
 	{"unknown_tool", "the server does not list the tool", "correct `name`, or deploy the server"},
 	{"invalid_params method_not_found invalid_request parse_error", "the server does not take this call", "correct `arguments`"},
 	{"capability_required elicitation_required input_required", "the tool wants a person, or a missing capability", "use another tool"},

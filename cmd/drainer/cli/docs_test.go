@@ -394,7 +394,7 @@ func TestEveryTestThatTheDocumentationNamesExists(t *testing.T) {
 // prose are all pages for people, by their paths from here.
 func prose(t *testing.T) (pages []string) {
 	t.Helper()
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/adapters/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/adapters/*.md", "docs/runbooks/*.md"} {
 		found, err := filepath.Glob("../../../" + pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -170,8 +170,8 @@ func newSagasRetry(options *options) *cobra.Command {
 under their keys, and steps without an undo are planned again. The run's incidents
 are resolved.
 
-The daemons' configuration decides how a step is undone. If you changed it, restart
-them with the new file first.
+The daemons' configuration decides how a step is undone. If you changed it, wait until
+they have reloaded it.
 
 With --new-key, undos that failed get new idempotency keys. What may have been applied
 keeps its key.

@@ -45,7 +45,7 @@ func Unsent(ctx context.Context, err error) string {
 	}
 }
 
-// Sent names a failure after an byte of the request may have been written.
+// Sent names a failure after a byte of the request may have been written.
 func Sent(ctx context.Context, err error) string {
 	switch {
 	case ctx.Err() != nil:

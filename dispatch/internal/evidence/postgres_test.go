@@ -48,7 +48,7 @@ func FuzzPostgresTakesWhatAProviderSends(f *testing.F) {
 			t.Errorf("%.200q: %v", body, err)
 		case made != nil && !dispatchtest.SameJSON([]byte(*stored), made):
 			t.Errorf("%.200q is stored as %.200q", made, *stored)
-		case made != nil && len(*stored) > 6*len(body)+2<<20: // an byte may become \u0001
+		case made != nil && len(*stored) > 6*len(body)+2<<20: // a byte may become \u0001
 			t.Errorf("%d bytes are stored as %d", len(body), len(*stored))
 		case !slices.Equal(texts, []string{words, reference}):
 			t.Errorf("%.200q is stored as %.200q", []string{words, reference}, texts)
