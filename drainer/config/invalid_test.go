@@ -84,6 +84,9 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 		"profiles for everybody": {"version: 1\nserver: {debug: \":6060\"}\n", []string{
 			"2:17: server.debug: want a loopback address and a port, such as 127.0.0.1:6060: profiles show memory",
 		}},
+		"misspelt log": {"version: 1\nlog: {level: warm, format: jsn}\n", []string{
+			`2:14: log.level: want info, warn or error; did you mean "warn"?`, `2:28: log.format: want json or text; did you mean "json"?`,
+		}},
 		"misspelt failover": {"version: 1\nfailover: losless\n", []string{
 			`2:11: failover: want lossless, or leave it out; did you mean "lossless"?`,
 		}},

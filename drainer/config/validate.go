@@ -21,6 +21,15 @@ import (
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
+// meant ends a message with the value that a typo meant, if one is near.
+func meant(value string, known []string) string {
+	nearest, near := spelling.Nearest(value, known)
+	if !near {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", nearest)
+}
+
 func (r *reader) checkRoot(block rootBlock) {
 	if block.Version != 1 {
 		r.reject(path{"version"}, "this drainer reads format 1; write version: 1")
@@ -35,21 +44,17 @@ func (r *reader) checkRoot(block rootBlock) {
 		r.reject(path{"server", "debug"}, "want a loopback address and a port, such as 127.0.0.1:6060: profiles show memory")
 	}
 	r.checkConsole(block.Console)
-	if !slices.Contains([]string{"info", "warn", "error"}, block.Log.Level) {
-		r.reject(path{"log", "level"}, "want info, warn or error")
+	if levels := []string{"info", "warn", "error"}; !slices.Contains(levels, block.Log.Level) {
+		r.reject(path{"log", "level"}, "want info, warn or error%s", meant(block.Log.Level, levels))
 	}
-	if !slices.Contains([]string{"", "json", "text"}, block.Log.Format) {
-		r.reject(path{"log", "format"}, "want json or text")
+	if formats := []string{"json", "text"}; block.Log.Format != "" && !slices.Contains(formats, block.Log.Format) {
+		r.reject(path{"log", "format"}, "want json or text%s", meant(block.Log.Format, formats))
 	}
 	if block.Log.CompletedEvery < 1 {
 		r.reject(path{"log", "completed_every"}, "want 1 or more")
 	}
 	if block.Failover != "" && block.Failover != lossless {
-		meant := ""
-		if _, near := spelling.Nearest(block.Failover, []string{lossless}); near {
-			meant = fmt.Sprintf("; did you mean %q?", lossless)
-		}
-		r.reject(path{"failover"}, "want lossless, or leave it out%s", meant)
+		r.reject(path{"failover"}, "want lossless, or leave it out%s", meant(block.Failover, []string{lossless}))
 	}
 	r.checkWorker(block.Worker)
 	r.checkRetention(path{"retention", "default"}, block.Retention.Default)
