@@ -190,13 +190,13 @@ func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 		"CREATE TRIGGER mine BEFORE INSERT ON outbox.attempt FOR EACH ROW EXECUTE FUNCTION outbox.sign_incident()": forbidden,
 		"ALTER TABLE outbox.attempt DISABLE TRIGGER ALL":                                                           forbidden,
 		// its own work
-		"UPDATE outbox.history SET accepted_by = accepted_by, seen_at = now()":                                                    "",
-		"UPDATE outbox.history SET accepted_by = 'drainer' WHERE id = 2":                                                          "",
-		"UPDATE outbox.saga SET state = 'compensated', ended_at = now()":                                                          "",
-		"UPDATE outbox.incident SET resolved_by = 'evidence', resolved_at = now()":                                                "",
-		"UPDATE outbox.incident SET opened_at = now()":                                                                            "",
-		"UPDATE outbox.provider SET state = 'open', reason = 'overload', open_until = now(), shut_at = now(), idle_until = now()": "",
-		"UPDATE outbox.tool SET state = 'open', reason = 'failure_rate', open_until = now(), shut_at = now(), prober = NULL":      "",
+		"UPDATE outbox.history SET accepted_by = accepted_by, seen_at = now()":                                                                        "",
+		"UPDATE outbox.history SET accepted_by = 'drainer' WHERE id = 2":                                                                              "",
+		"UPDATE outbox.saga SET state = 'compensated', ended_at = now()":                                                                              "",
+		"UPDATE outbox.incident SET resolved_by = 'evidence', resolved_at = now()":                                                                    "",
+		"UPDATE outbox.incident SET opened_at = now()":                                                                                                "",
+		"UPDATE outbox.provider SET state = 'open', reason = 'overload', open_until = now(), shut_at = now(), refused_at = now(), idle_until = now()": "",
+		"UPDATE outbox.tool SET state = 'open', reason = 'failure_rate', open_until = now(), shut_at = now(), refused_at = now(), prober = NULL":      "",
 	})
 	if login := drainertest.Value[string](t, pool, `SELECT string_agg(DISTINCT login, ',') FROM outbox.attempt`); login != drainertest.Value[string](t, pool, `SELECT session_user::text`) {
 		t.Errorf("the login on record is %s", login)

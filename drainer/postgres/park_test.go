@@ -261,7 +261,8 @@ func TestWhatNobodyKnowsFailsInTimeAndWhatWasInDoubtIsUnknown(t *testing.T) {
 func (o *outbox) shutFor(gate, table string, reason drainer.OpenReason, hours int) {
 	o.t.Helper()
 	o.exec(`UPDATE outbox.`+table+` SET state = 'open', reason = $2, open_until = now() + interval '1 minute',
-		shut_at = now() - make_interval(hours => $3) WHERE name = $1`, gate, string(reason), hours)
+		shut_at = now() - make_interval(hours => $3),
+		refused_at = CASE WHEN $2 NOT IN ('overload', 'failure_rate') THEN now() - make_interval(hours => $3) END WHERE name = $1`, gate, string(reason), hours)
 }
 
 func (o *outbox) expireRefused(worker string, after time.Duration) (ended []drainer.Settlement) {
@@ -377,7 +378,7 @@ func TestAnOutageBeforeARefusalIsNoPartOfItsTime(t *testing.T) {
 			}
 			waits := func(hours int) {
 				t.Helper()
-				o.exec(`UPDATE outbox.`+shut.table+` SET shut_at = shut_at - make_interval(hours => $2) WHERE name = $1`, shut.gate, hours)
+				o.exec(`UPDATE outbox.`+shut.table+` SET refused_at = refused_at - make_interval(hours => $2) WHERE name = $1`, shut.gate, hours)
 			}
 			refuse(shut.refusal)
 			if early := o.expireRefused(worker, 24*time.Hour); len(early) != 0 {
@@ -389,6 +390,12 @@ func TestAnOutageBeforeARefusalIsNoPartOfItsTime(t *testing.T) {
 				t.Fatalf("%d rows ended an hour early", len(early))
 			}
 			waits(2)
+			if shut.probe { // no other attempt tells of an outage while it is refused
+				refuse(shut.outage)
+				if early := o.expireRefused(worker, 24*time.Hour); len(early) != 0 {
+					t.Fatalf("%d rows ended in an outage", len(early))
+				}
+			}
 			refuse(shut.refusal)
 			if ended := o.expireRefused(worker, 24*time.Hour); len(ended) != 3 {
 				t.Errorf("%d rows ended a day after it was refused, want 3", len(ended))

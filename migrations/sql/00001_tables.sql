@@ -284,7 +284,8 @@ CREATE TABLE outbox.tool (
   reason   text,         -- these are as in outbox.provider
   open_until timestamptz,
   prober   uuid,
-  shut_at  timestamptz
+  shut_at  timestamptz,
+  refused_at timestamptz
 );
 CREATE INDEX tool_provider ON outbox.tool (provider);
 
@@ -298,7 +299,8 @@ CREATE TABLE outbox.provider (
   reason     text,         -- why it is not closed; null while it is
   open_until timestamptz,  -- the end of the cool-down; half-open, of the prober's time
   prober     uuid,         -- the worker that tries a half-open provider
-  shut_at    timestamptz   -- since when it is not closed, or is so for a reason that time does not cure; null while closed
+  shut_at    timestamptz,  -- since when it is not closed; null while it is
+  refused_at timestamptz   -- when it was first shut since for a reason that time does not cure
 ) WITH (fillfactor = 10);
 
 -- Every enqueue asks whether any lane waits: at the cost of HOT updates for marks, which are rare.

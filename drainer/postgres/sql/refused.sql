@@ -4,11 +4,11 @@
 WITH shut AS MATERIALIZED (
   SELECT name FROM outbox.provider
   WHERE name = ANY ($2::text[]) AND state <> 'closed' AND reason = 'credentials_refused'
-    AND shut_at <= now() - make_interval(secs => $3::float8)
+    AND refused_at <= now() - make_interval(secs => $3::float8)
   UNION ALL
   SELECT name FROM outbox.tool
   WHERE provider = ANY ($2::text[]) AND state <> 'closed' AND reason = ANY (ARRAY['forbidden', 'misconfigured'])
-    AND shut_at <= now() - make_interval(secs => $3::float8)
+    AND refused_at <= now() - make_interval(secs => $3::float8)
 ), taken AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT due.ctid FROM shut CROSS JOIN LATERAL outbox.queued_tenants(shut.name) AS t (tenant) CROSS JOIN LATERAL (
