@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 
 GO ?= go
+# Dependabot does not see the versions of these tools: raise them by hand.
 GOTESTSUM := $(GO) run gotest.tools/gotestsum@v1.13.0
 GORELEASER := $(GO) run github.com/goreleaser/goreleaser/v2@v2.15.1
 SBOM := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
@@ -111,8 +112,8 @@ models: ## try every order of events in the models; show how each guard is misse
 # Uncached: what these tests build they build through another process.
 deploy-test: ## check the image, the Helm chart, the compose file and a login at an OpenID Connect issuer
 	$(GO) run $(HELM_DOCS) --dry-run | diff -u $(CHART)/README.md - || { echo 'run make chart-files' >&2; exit 1; }
-	cd integration/oidc && $(GO) test -count 1 -timeout 30m ./...
-	cd deploy && $(GO) test -count 1 -timeout 30m ./...
+	cd integration/oidc && $(GOTESTSUM) --format standard-quiet -- -count 1 -timeout 30m ./...
+	cd deploy && $(GOTESTSUM) --format standard-quiet -- -count 1 -timeout 30m ./...
 	cd deploy && $(GO) run $(LINTER) run
 	cd deploy/cluster && $(GO) run $(LINTER) run
 
@@ -138,7 +139,7 @@ freeze: ## before a release: write the checksums of the migrations, which do not
 	cd migrations/sql && sha256sum *.sql >../frozen.sha256
 
 dist-test: dist ## build dist/ again and compare, install the .deb in a container, and drain there
-	cd deploy && DIST="$(CURDIR)/dist" $(GO) test -count 1 -v -timeout 60m -run Dist .
+	cd deploy && DIST="$(CURDIR)/dist" $(GOTESTSUM) --format standard-verbose -- -count 1 -timeout 60m -run Dist .
 
 # Each of the two runs in its order, whatever -j says.
 release-dry-run: ## what a release does before it publishes: every test, then dist and its tests
