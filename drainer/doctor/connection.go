@@ -402,7 +402,7 @@ func lookAtNotifications(ctx context.Context, x *examination) ([]Finding, error)
 	switch _, err := listener.WaitForNotification(waiting); {
 	case err == nil && used > x.Limits.NotifyFull:
 		return []Finding{warning("find the session that listens and keeps a transaction open, and end it: SELECT pid, usename, xact_start FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' ORDER BY xact_start; SELECT pg_terminate_backend(pid);",
-			"%.0f %% of the server's queue of notifications is in use: from half of it on lanes are woken no more and poll, every 250 ms, and when it is full others' NOTIFY fails", 100*used)}, nil
+			"%.0f %% of the server's queue of notifications is in use. From half of it on, drainer notifies no more and polls every 250 ms. When it is full, others' NOTIFY fails", 100*used)}, nil
 	case err == nil:
 		return []Finding{ok("LISTEN and NOTIFY work")}, nil
 	case waiting.Err() != nil && ctx.Err() == nil:

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"net"
 	"net/url"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/internal/throwaway"
 )
 
@@ -424,6 +426,35 @@ func TestOfSeveralServersTheOneThatAnsweredIsNamed(t *testing.T) {
 func hangUp(t *testing.T) (address string) {
 	t.Helper()
 	return dispatchtest.ServeConns(t, func(net.Conn) {})
+}
+
+func TestAVacuumPinsNoXmin(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	w.owner("CREATE TABLE slow AS SELECT n FROM generate_series(1, 100000) n")
+	w.owner("DELETE FROM slow")
+	ctx, stop := context.WithCancel(t.Context())
+	vacuum := w.connect()
+	if _, err := vacuum.Exec(ctx, "SET application_name = 'the vacuum'; SET vacuum_cost_delay = 100; SET vacuum_cost_limit = 1", pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, _ = vacuum.Exec(ctx, "VACUUM slow") // until it is stopped
+	}()
+	defer func() { stop(); <-over }()
+	conn := w.connect()
+	drainertest.Eventually(t, "the vacuum holds a snapshot", func() bool {
+		return drainertest.Value[bool](t, conn, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'the vacuum'
+			AND backend_xmin IS NOT NULL AND pid IN (SELECT pid FROM pg_stat_progress_vacuum))`)
+	})
+	w.Limits.Pinned = time.Nanosecond
+	for _, f := range w.examine() {
+		if f.Check == "pinned xmin" && strings.Contains(f.Seen, "the vacuum") {
+			t.Errorf("found %+v", f)
+		}
+	}
 }
 
 func TestADatabaseThatCannotHoldAllTextIsAProblem(t *testing.T) {

@@ -367,6 +367,7 @@ const pinsSQL = `
 	FROM pg_stat_activity
 	WHERE pid <> pg_backend_pid() AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
 	  AND (datname = current_database() OR backend_type = 'walsender') AND application_name <> 'drainer doctor'
+	  AND pid NOT IN (SELECT pid FROM pg_stat_progress_vacuum) -- whose snapshot keeps no dead rows
 	UNION ALL
 	SELECT 'prepared', 0, gid, owner::text, '', extract(epoch FROM clock_timestamp() - prepared)::float8, age(transaction)::bigint
 	FROM pg_prepared_xacts WHERE database = current_database()
