@@ -68,8 +68,12 @@ func (o *options) printHistories(command *cobra.Command, console *operator.Conso
 	if err != nil {
 		return err
 	}
+	return o.print(command, histories, historyTable(histories))
+}
+
+func historyTable(histories []operator.History) table {
 	heading := []string{"HISTORY", "TIMELINE", "LSN", "BEGAN", "SEEN", "CHANGE", "AWAITED", "LOST", "ACCEPTED BY", "REASON"}
-	return o.print(command, histories, tableOf(heading, histories, func(h operator.History) []any {
+	return tableOf(heading, histories, func(h operator.History) []any {
 		return []any{h.History, h.Timeline, h.LSN, h.BeganAt, h.SeenAt, h.Change, h.Awaited, h.Lost, h.AcceptedBy, h.Reason}
-	}))
+	})
 }

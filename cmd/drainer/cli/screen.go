@@ -249,8 +249,10 @@ func (t table) show(s screen) error {
 		lines = withoutEmpty(t.layOut(s, false))
 		var words []int
 		widths, words = measure(lines)
-		shrink(widths, words, s.columns) // at first between words alone
-		shrink(widths, make([]int, len(widths)), s.columns)
+		anywhere := make([]int, len(widths))
+		shrink(widths, words, narrowing, s.columns) // at first between words alone
+		shrink(widths, anywhere, narrowing, s.columns)
+		shrink(widths, anywhere, narrowest, s.columns)
 	}
 	return s.write(draw(s, lines, widths))
 }
@@ -310,15 +312,19 @@ func total(widths []int) int {
 	return all
 }
 
-// narrowest is how far a column shrinks at most: below, text cannot be read.
-const narrowest = 7
+// How far columns shrink: text that is narrower is hard to read. A table with many columns
+// has to shrink further to fit in 80.
+const (
+	narrowing = 7
+	narrowest = 5
+)
 
 // shrink takes from the widest column, and from none that is at its floor.
-func shrink(widths, floors []int, columns int) {
+func shrink(widths, floors []int, least, columns int) {
 	for total(widths) > columns {
 		widest := -1
 		for i, width := range widths {
-			if width > max(floors[i], narrowest) && (widest < 0 || width > widths[widest]) {
+			if width > max(floors[i], least) && (widest < 0 || width > widths[widest]) {
 				widest = i
 			}
 		}

@@ -34,11 +34,19 @@ func wideIntents() table {
 
 func TestEveryListFitsIn80Columns(t *testing.T) {
 	t.Parallel()
-	text := strings.Repeat("the provider has lost its records of that day ", 3)
+	text, many, timeline := strings.Repeat("the provider has lost its records of that day ", 3), 100_000_000, 12
 	for name, shown := range map[string]table{
 		"intents":   wideIntents(),
 		"incidents": tableOf(incidentHeading, []operator.Incident{{IntentID: 99, Kind: "reversal_window_expired", State: "acknowledged", AgentRunID: "0192f3a4-7d2b-7c11-9e7f-3f2a91c0d7aa", Detail: &text, Reason: &text}}, incidentRow),
 		"sagas":     sagaTable(operator.Saga{AgentRunID: "0192f3a4-7d2b-7c11-9e7f-3f2a91c0d7aa", State: "compensation_failed", Reason: &text}),
+		"tenants": tenantTable([]operator.Tenant{{
+			Name: "a-tenant-with-a-long-name", Role: "the_role_of_that_tenant", Namespace: "namespace-of-that-tenant", Weight: 100,
+			MaxDue: &many, MaxBytes: &many, MaxRate: &many, MaxInFlight: &many, Due: many, Bytes: many, InFlight: many, InFlightBounded: true,
+		}}),
+		"history": historyTable([]operator.History{{
+			History: 12, Timeline: &timeline, LSN: new("16/B374D848"), BeganAt: time.Date(2026, 2, 1, 12, 0, 0, 0, time.UTC), SeenAt: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
+			Change: new("timeline 12 follows timeline 11"), AcceptedBy: new("operator:on-call-of-the-week"), Reason: &text,
+		}}),
 		"providers": providerTable(operator.Provider{Provider: "a-provider-with-a-long-name", Paused: true, Breaker: "half_open", Reason: &text}),
 	} {
 		for _, line := range linesOf(t, shown, narrow(nil)) {
