@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/agentoutbox/drainer/dispatch"
@@ -111,6 +112,9 @@ func TestAFunctionOfAnotherTypeDoesNotRun(t *testing.T) {
 			to.execute(forThis(to, test.create))
 			got := newAdapter(t, spec(to.url, callFunction)).Dispatch(t.Context(), request("step-1", `{}`))
 			dispatchtest.Expect(t, got, dispatch.Throttled, test.class)
+			if ofFunction := strings.HasPrefix(test.class, "sqlstate_42"); got.OfOperation != ofFunction {
+				t.Errorf("it speaks for this function alone: %t, want %t", got.OfOperation, ofFunction)
+			}
 			if deeds := to.count("shop.deed"); deeds != 0 {
 				t.Errorf("%d deeds", deeds)
 			}

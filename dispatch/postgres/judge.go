@@ -80,6 +80,8 @@ func refused(refusal *pgconn.PgError) dispatch.Result {
 	if severity(refusal) != "ERROR" {
 		result.Outcome = dispatch.Ambiguous
 	}
+	// A function that is missing or not permitted says nothing of those that other operations call.
+	result.OfOperation = result.Outcome == dispatch.Throttled && strings.HasPrefix(refusal.Code, "42")
 	if refusal.Code == raiseException { // the words of the function itself
 		result.Problem = &dispatch.Problem{Title: evidence.First(refusal.Message, maxMessageShown)}
 	}
