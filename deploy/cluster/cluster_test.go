@@ -37,10 +37,9 @@ var running struct {
 	*machine
 	begun atomic.Bool // there may be something to clear away
 	lock  *os.File
+	err   error
 
 	skipped atomic.Bool // a test that needs the network has not run
-
-	err   error
 }
 
 func TestMain(m *testing.M) {
