@@ -138,7 +138,7 @@ var Attempts = []Error{
 	{"key_mismatch payload_mismatch", "the provider holds another payload under this key", "find out which counts"},
 	{"rule_failed rule_refused no_reference", "a rule fails, or claims what the class does not allow; a lookup found no `ref`", "correct `rules` and `ref`"},
 	// mcp
-	{"child_start child_backoff child_gone", "the program does not start, or ended", "start its command by hand; read its stderr"},
+	{"child_start child_backoff child_gone", "the program does not start, or ended", "start its command by hand; the problem has the last line of its stderr"},
 	{"unknown_tool", "the server does not list the tool", "correct `name`, or deploy the server"},
 	{"invalid_params method_not_found invalid_request parse_error", "the server does not take this call", "correct `arguments`"},
 	{"capability_required elicitation_required input_required", "the tool wants a person, or a missing capability", "use another tool"},
