@@ -25,8 +25,8 @@ func BenchmarkDrain(b *testing.B) {
 		b.ReportMetric(rates[0].median(), "rows/s")
 		b.ReportMetric(rates[1].median(), "river-rows/s")
 		b.ReportMetric(rates[2].median(), "river-without-gin-rows/s")
-		b.ReportMetric(rates[0].times(rates[1]), "x-river")
-		b.ReportMetric(rates[0].times(rates[2]), "x-river-without-gin")
+		reportRatio(b, "x-river", rates[0].times(rates[1]))
+		reportRatio(b, "x-river-without-gin", rates[0].times(rates[2]))
 	}
 	b.ReportMetric(0, "ns/op")
 }
@@ -78,14 +78,14 @@ func BenchmarkUnawaited(b *testing.B) {
 	jobs := rows(b, fullRows)
 	for b.Loop() {
 		var wal [2]series
-		rates := race(manyRounds,
+		rates := race(rounds,
 			func() float64 { return drainUnawaited(b, jobs, false, &wal[0]) },
 			func() float64 { return drainUnawaited(b, jobs, true, &wal[1]) },
 		)
 		b.ReportMetric(rates[0].median(), "untold-rows/s")
 		b.ReportMetric(rates[1].median(), "rows/s")
-		b.ReportMetric(rates[1].times(rates[0]), "x-untold")
-		b.ReportMetric(wal[1].times(wal[0]), "x-untold-WAL")
+		reportRatio(b, "x-untold", rates[1].times(rates[0]))
+		reportRatio(b, "x-untold-WAL", wal[1].times(wal[0]))
 	}
 	b.ReportMetric(0, "ns/op")
 }
@@ -110,19 +110,19 @@ func BenchmarkHTTP(b *testing.B) {
 	jobs := rows(b, fullRows/4)
 	provider := startProvider(b, plain)
 	for b.Loop() {
-		rates := race(manyRounds,
+		rates := race(rounds,
 			func() float64 { return callBarely(b, provider, jobs) },
 			func() float64 { return drain(b, jobs, served("sim", provider)).rate },
 			func() float64 { return callFromJobs(newRiverDatabase(b), provider, jobs, inFlight) },
 			func() float64 { return callFromJobs(newRiverDatabase(b), provider, jobs, riverMoreWorkers) },
 		)
 		b.ReportMetric(rates[3].median(), "river-256-workers-rows/s")
-		b.ReportMetric(rates[1].times(rates[3]), "x-river-256-workers")
+		reportRatio(b, "x-river-256-workers", rates[1].times(rates[3]))
 		b.ReportMetric(rates[0].median(), "bare-requests/s")
 		b.ReportMetric(rates[1].median(), "rows/s")
 		b.ReportMetric(rates[2].median(), "river-rows/s")
-		b.ReportMetric(rates[1].times(rates[0]), "x-bare")
-		b.ReportMetric(rates[1].times(rates[2]), "x-river")
+		reportRatio(b, "x-bare", rates[1].times(rates[0]))
+		reportRatio(b, "x-river", rates[1].times(rates[2]))
 	}
 	b.ReportMetric(0, "ns/op")
 }
@@ -133,7 +133,7 @@ func BenchmarkHTTPS(b *testing.B) {
 	jobs := rows(b, fullRows/4)
 	one, two := startProvider(b, tlsHTTP1), startProvider(b, tlsHTTP2)
 	for b.Loop() {
-		rates := race(manyRounds,
+		rates := race(rounds,
 			func() float64 { return callBarely(b, one, jobs) },
 			func() float64 { return drain(b, jobs, served("sim", one)).rate },
 			func() float64 { return callBarely(b, two, jobs) },
@@ -143,8 +143,8 @@ func BenchmarkHTTPS(b *testing.B) {
 		b.ReportMetric(rates[1].median(), "h1-rows/s")
 		b.ReportMetric(rates[2].median(), "bare-h2-requests/s")
 		b.ReportMetric(rates[3].median(), "h2-rows/s")
-		b.ReportMetric(rates[1].times(rates[0]), "x-bare-h1")
-		b.ReportMetric(rates[3].times(rates[2]), "x-bare-h2")
+		reportRatio(b, "x-bare-h1", rates[1].times(rates[0]))
+		reportRatio(b, "x-bare-h2", rates[3].times(rates[2]))
 	}
 	b.ReportMetric(0, "ns/op")
 }
@@ -193,13 +193,13 @@ func BenchmarkLanes(b *testing.B) {
 		small[i].concurrency, small[i].promise = 32, "class: non_idempotent"
 	}
 	for b.Loop() {
-		rates := race(manyRounds,
+		rates := race(rounds,
 			func() float64 { return drain(b, jobs, noop("sim")).rate },
 			func() float64 { return drain(b, jobs, small...).rate },
 		)
 		b.ReportMetric(rates[0].median(), "one-lane-rows/s")
 		b.ReportMetric(rates[1].median(), "rows/s")
-		b.ReportMetric(rates[1].times(rates[0]), "x-one-lane")
+		reportRatio(b, "x-one-lane", rates[1].times(rates[0]))
 	}
 	b.ReportMetric(0, "ns/op")
 }
@@ -209,13 +209,13 @@ func BenchmarkLanes(b *testing.B) {
 func BenchmarkHangingLane(b *testing.B) {
 	jobs := rows(b, fullRows/2)
 	for b.Loop() {
-		rates := race(manyRounds,
+		rates := race(rounds,
 			func() float64 { return drainBeside(b, jobs, false) },
 			func() float64 { return drainBeside(b, jobs, true) },
 		)
 		b.ReportMetric(rates[0].median(), "alone-rows/s")
 		b.ReportMetric(rates[1].median(), "rows/s")
-		b.ReportMetric(rates[1].times(rates[0]), "x-alone")
+		reportRatio(b, "x-alone", rates[1].times(rates[0]))
 	}
 	b.ReportMetric(0, "ns/op")
 }
@@ -263,8 +263,8 @@ func BenchmarkReplicas(b *testing.B) {
 		b.ReportMetric(rates[0].median(), "rows/s-1")
 		b.ReportMetric(rates[1].median(), "rows/s-2")
 		b.ReportMetric(rates[2].median(), "rows/s-3")
-		b.ReportMetric(rates[1].times(rates[0]), "x-alone-2")
-		b.ReportMetric(rates[2].times(rates[0]), "x-alone-3")
+		reportRatio(b, "x-alone-2", rates[1].times(rates[0]))
+		reportRatio(b, "x-alone-3", rates[2].times(rates[0]))
 	}
 	b.ReportMetric(0, "ns/op")
 }
@@ -305,7 +305,7 @@ func BenchmarkRetries(b *testing.B) {
 		b.ReportMetric(rates[0].median(), "attempts/s-0")
 		b.ReportMetric(rates[1].median(), "attempts/s-10")
 		b.ReportMetric(rates[2].median(), "attempts/s-50")
-		b.ReportMetric(rates[2].times(rates[0]), "x-50-of-0")
+		reportRatio(b, "x-50-of-0", rates[2].times(rates[0]))
 		for percent, size := range wal {
 			b.ReportMetric(size, fmt.Sprintf("WAL-B/row-%d", percent))
 		}
@@ -320,7 +320,7 @@ func BenchmarkPinnedSnapshot(b *testing.B) {
 	jobs := rows(b, 300_000)
 	for b.Loop() {
 		middles := race(rounds, func() float64 { return drainPinned(b, jobs) })
-		b.ReportMetric(middles[0].median(), "last/first")
+		reportRatio(b, "last/first", middles[0])
 	}
 	b.ReportMetric(0, "ns/op")
 }

@@ -3,8 +3,8 @@
 //
 // Most goals are ratios: the two that are compared take turns on
 // the same machine, each round has its ratio, and the median of those counts.
-// Median rates are reported beside them; they are this machine's, the ratio is
-// the program's.
+// Its interval is reported with it. Median rates are reported beside them; they
+// are this machine's, the ratio is the program's.
 // WAL, pick-up, status and memory have no other side.
 package bench_test
 
@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"os"
 	"os/exec"
@@ -318,12 +319,8 @@ func (p *process) memory() residence {
 	return residence{own: megabytes("RssAnon"), withProgram: megabytes("VmRSS")}
 }
 
-const (
-	// rounds is how often each contender runs.
-	rounds = 5
-	// manyRounds are for what differs more from one to the next.
-	manyRounds = 11
-)
+// rounds is how often each contender runs. With fewer than six a ratio has no interval.
+const rounds = 11
 
 // series holds the figure of one contender in each round.
 type series []float64
@@ -341,15 +338,55 @@ func race(rounds int, contenders ...func() float64) []series {
 
 func (s series) median() float64 { return quantile(s, 0.5) }
 
-// times is the median of how many times the other one's result each round's was.
-// A machine that others share is not as fast in one second as in the next; who ran
-// in the same round met nearly the same one.
-func (s series) times(other series) float64 {
+// times is how many times the other one's result each round's was. A machine that
+// others share is not as fast in one second as in the next; who ran in the same round
+// met nearly the same one.
+func (s series) times(other series) series {
 	ratios := make(series, len(s))
 	for round := range s {
 		ratios[round] = s[round] / other[round]
 	}
-	return ratios.median()
+	return ratios
+}
+
+// interval holds the true median with 95 % or more, however the figures are distributed.
+// Each of them lies above it or below, with even chances: so it ends at a sample that
+// has so few beyond it as fewer than 2.5 % of fair throws would leave. Without six
+// samples there is none.
+func (s series) interval() (from, to float64, known bool) {
+	beyond, throws, left := -1, 1.0, 0.0
+	for total := math.Exp2(float64(len(s))); (left+throws)/total <= 0.025; beyond++ {
+		left += throws
+		throws = throws * float64(len(s)-beyond-1) / float64(beyond+2)
+	}
+	if beyond < 0 {
+		return 0, 0, false
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	return sorted[beyond], sorted[len(sorted)-1-beyond], true
+}
+
+func TestAnIntervalLeavesOutWhatFairThrowsSeldomReach(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int][2]float64{5: {}, 6: {1, 6}, 8: {1, 8}, 9: {2, 8}, 11: {2, 10}, 21: {6, 16}, 31: {10, 22}} {
+		figures := make(series, n)
+		for i := range figures {
+			figures[i] = float64(n - i)
+		}
+		if from, to, known := figures.interval(); [2]float64{from, to} != want || known != (n > 5) {
+			t.Errorf("of 1 to %d: %v to %v (%v), want %v", n, from, to, known, want)
+		}
+	}
+}
+
+// reportRatio reports the median of the rounds' ratios, and its interval.
+func reportRatio(b *testing.B, unit string, ratios series) {
+	b.Helper()
+	b.ReportMetric(ratios.median(), unit)
+	if from, to, known := ratios.interval(); known {
+		b.ReportMetric(from, unit+"-from")
+		b.ReportMetric(to, unit+"-to")
+	}
 }
 
 // quantile is the sample below which that share of them lies.

@@ -30,8 +30,8 @@ func BenchmarkRollback(b *testing.B) {
 		)
 		b.ReportMetric(rates[0].median(), "plain-rows/s")
 		b.ReportMetric(rates[1].median(), "undos/s")
-		b.ReportMetric(rates[1].times(rates[0]), "x-plain")
-		b.ReportMetric(rates[2].times(rates[1]), "x-none-waiting")
+		reportRatio(b, "x-plain", rates[1].times(rates[0]))
+		reportRatio(b, "x-none-waiting", rates[2].times(rates[1]))
 		b.ReportMetric(begun.median(), "last-begun-s")
 	}
 	b.ReportMetric(0, "ns/op")

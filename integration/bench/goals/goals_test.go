@@ -10,7 +10,7 @@ BenchmarkFast-2   	       1	      9911 rows/s	         4.60 x-other
 BenchmarkFast-2   	       1	      9911 rows/s	         6.60 x-other
 BenchmarkFast-2   	       1	      9911 rows/s	         6.10 x-other
 BenchmarkLate-2   	       1	         0.125 p50-ms
-BenchmarkNear-2   	       1	         0.9997 x-one
+BenchmarkNear-2   	       1	         0.9997 x-one	         0.9861 x-one-from	         1.013 x-one-to
 PASS
 `
 
@@ -30,8 +30,8 @@ func TestEachGoalIsToldToHoldOrNot(t *testing.T) {
 		"under its gate":            {goal{"g", "Fast", "x-other", atLeast, 6.2, 7, " ×"}, "**does not hold**", false},
 		"under what it may be most": {goal{"g", "Late", "p50-ms", atMost, 0.2, 0.1, " ms"}, "| ≤ 0.2 ms | 0.1 ms | 0.12 ms | holds |", true},
 		"over what it may be most":  {goal{"g", "Late", "p50-ms", atMost, 0.1, 0.05, " ms"}, "**does not hold**", false},
-		"almost its stretch":        {goal{"g", "Near", "x-one", atLeast, 0.9, 1, ""}, "| 0.9997 | holds |", true},
-		"almost its gate":           {goal{"g", "Near", "x-one", atLeast, 1, 1.1, ""}, "| 0.9997 | **does not hold**", false},
+		"almost its stretch":        {goal{"g", "Near", "x-one", atLeast, 0.9, 1, ""}, "| 0.9997 (0.986 to 1.013) | holds |", true},
+		"almost its gate":           {goal{"g", "Near", "x-one", atLeast, 1, 1.1, ""}, "| 0.9997 (0.986 to 1.013) | **does not hold**", false},
 		"of another unit":           {goal{"g", "Late", "p99-ms", atMost, 1, 0.5, " ms"}, "**not measured**", false},
 		"of another benchmark":      {goal{"g", "Fas", "x-other", atLeast, 1, 2, ""}, "**not measured**", false},
 	} {

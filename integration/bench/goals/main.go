@@ -94,7 +94,8 @@ func report(to io.Writer, goals []goal, figures map[source][]float64) bool {
 	for _, g := range goals {
 		measured, verdict, holds := g.judge(figures[source{g.benchmark, g.unit}])
 		hold = hold && holds
-		fmt.Fprintf(to, "| %s | %s %s | %s | %s | %s |\n", g.name, g.limit, g.show(g.gate), g.show(g.stretch), measured, verdict)
+		fmt.Fprintf(to, "| %s | %s %s | %s | %s%s | %s |\n",
+			g.name, g.limit, g.show(g.gate), g.show(g.stretch), measured, g.interval(figures), verdict)
 	}
 	return hold
 }
@@ -111,6 +112,15 @@ func (g goal) judge(figures []float64) (measured, verdict string, holds bool) {
 		return g.showApart(figure), "holds, and stretch", true
 	}
 	return g.showApart(figure), "holds", true
+}
+
+// interval is that of a ratio, where its benchmark ran once and told one.
+func (g goal) interval(figures map[source][]float64) string {
+	low, high := figures[source{g.benchmark, g.unit + "-from"}], figures[source{g.benchmark, g.unit + "-to"}]
+	if len(low) != 1 || len(high) != 1 {
+		return ""
+	}
+	return fmt.Sprintf(" (%s to %s)", strings.TrimSuffix(g.showTo(3, low[0]), g.suffix), strings.TrimSuffix(g.showTo(3, high[0]), g.suffix))
 }
 
 // showApart prints a figure with so many digits that it differs from the bound.
