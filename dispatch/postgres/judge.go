@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -80,8 +81,7 @@ func refused(refusal *pgconn.PgError) dispatch.Result {
 	if severity(refusal) != "ERROR" {
 		result.Outcome = dispatch.Ambiguous
 	}
-	// A function that is missing or not permitted says nothing of those that other operations call.
-	result.OfOperation = result.Outcome == dispatch.Throttled && strings.HasPrefix(refusal.Code, "42")
+	result.OfOperation = result.Outcome == dispatch.Throttled && isOfFunction(refusal.Code)
 	if refusal.Code == raiseException { // the words of the function itself
 		result.Problem = &dispatch.Problem{Title: evidence.First(refusal.Message, maxMessageShown)}
 	}
@@ -222,6 +222,12 @@ func outcomeOf(state string) dispatch.Outcome {
 		return dispatch.Throttled
 	}
 	return dispatch.Rejected // data, constraints, limits, and what functions raise
+}
+
+// isOfFunction reports a function that is missing, not permitted, or written wrong. It says
+// nothing of those that other operations call.
+func isOfFunction(state string) bool {
+	return slices.Contains([]string{"0A", "2F", "3F", "42"}, state[:2])
 }
 
 // isContention reports that other transactions stood in the way of this one.

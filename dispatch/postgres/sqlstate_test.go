@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -27,7 +28,9 @@ func TestWhatARefusalProves(t *testing.T) {
 		"a timeout of the server":     {"ERROR", "57014", dispatch.Throttled},
 		"a standby":                   {"ERROR", "25006", dispatch.Throttled},
 		"no such table":               {"ERROR", "42P01", dispatch.Throttled},
+		"no such schema":              {"ERROR", "3F000", dispatch.Throttled},
 		"a plan of an older table":    {"ERROR", "0A000", dispatch.Throttled},
+		"what a function may not do":  {"ERROR", "2F002", dispatch.Throttled},
 		"a pooler forgot a statement": {"ERROR", "26000", dispatch.Throttled},
 		"completion is unknown":       {"ERROR", "40003", dispatch.Ambiguous},
 		"a pooler lost the server":    {"FATAL", "08P01", dispatch.Ambiguous},
@@ -40,6 +43,9 @@ func TestWhatARefusalProves(t *testing.T) {
 		got := refused(&pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: test.severity, Code: test.state})
 		if got.Outcome != test.outcome {
 			t.Errorf("%s: %s, want %s", name, got.Outcome, test.outcome)
+		}
+		if ofFunction := slices.Contains([]string{"42P01", "3F000", "0A000", "2F002"}, test.state); got.OfOperation != ofFunction {
+			t.Errorf("%s: it speaks for this function alone: %t, want %t", name, got.OfOperation, ofFunction)
 		}
 	}
 }
