@@ -169,9 +169,9 @@ func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 		// as another login
 		"INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, login) VALUES (1, 9, 'w', 'completed', 'completed', 'alice')": forbidden,
 		"INSERT INTO outbox.saga (agent_run_id, login) VALUES ('other', 'alice')":                                                               forbidden,
-		"UPDATE outbox.saga SET login = 'alice'":     forbidden,
-		"UPDATE outbox.incident SET login = 'alice'": forbidden,
-		"SET ROLE outbox_operator":                   forbidden,
+		"UPDATE outbox.saga SET login = 'alice'":                                                                                                forbidden,
+		"UPDATE outbox.incident SET login = 'alice'":                                                                                            forbidden,
+		"SET ROLE outbox_operator":                                                                                                              forbidden,
 		// what was recorded
 		"UPDATE outbox.attempt SET status = 'failed'":                     forbidden,
 		"DELETE FROM outbox.attempt":                                      forbidden,
@@ -190,13 +190,13 @@ func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 		"CREATE TRIGGER mine BEFORE INSERT ON outbox.attempt FOR EACH ROW EXECUTE FUNCTION outbox.sign_incident()": forbidden,
 		"ALTER TABLE outbox.attempt DISABLE TRIGGER ALL":                                                           forbidden,
 		// its own work
-		"UPDATE outbox.history SET accepted_by = accepted_by, seen_at = now()":                                                                        "",
-		"UPDATE outbox.history SET accepted_by = 'drainer' WHERE id = 2":                                                                              "",
-		"UPDATE outbox.saga SET state = 'compensated', ended_at = now()":                                                                              "",
-		"UPDATE outbox.incident SET resolved_by = 'evidence', resolved_at = now()":                                                                    "",
-		"UPDATE outbox.incident SET opened_at = now()":                                                                                                "",
-		"UPDATE outbox.provider SET state = 'open', reason = 'overload', open_until = now(), shut_at = now(), refused_at = now(), idle_until = now()": "",
-		"UPDATE outbox.tool SET state = 'open', reason = 'failure_rate', open_until = now(), shut_at = now(), refused_at = now(), prober = NULL":      "",
+		"UPDATE outbox.history SET accepted_by = accepted_by, seen_at = now()":     "",
+		"UPDATE outbox.history SET accepted_by = 'drainer' WHERE id = 2":           "",
+		"UPDATE outbox.saga SET state = 'compensated', ended_at = now()":           "",
+		"UPDATE outbox.incident SET resolved_by = 'evidence', resolved_at = now()": "",
+		"UPDATE outbox.incident SET opened_at = now()":                             "",
+		"UPDATE outbox.provider SET state = 'open', reason = 'overload', open_until = now(), shut_at = now(), refused_at = now(), refused_intent = 1, idle_until = now()": "",
+		"UPDATE outbox.tool SET state = 'open', reason = 'failure_rate', open_until = now(), shut_at = now(), refused_at = now(), refused_intent = 1, prober = NULL":      "",
 	})
 	if login := drainertest.Value[string](t, pool, `SELECT string_agg(DISTINCT login, ',') FROM outbox.attempt`); login != drainertest.Value[string](t, pool, `SELECT session_user::text`) {
 		t.Errorf("the login on record is %s", login)

@@ -342,6 +342,17 @@ func TestAPageAboutTheWholeOutboxNamesNoIntent(t *testing.T) {
 	}
 }
 
+// As where the intent that was refused is not known any more.
+func TestAPageAboutNoIntentLeavesOpenWhichProviderIsResumed(t *testing.T) {
+	t.Parallel()
+	page := ofOutbox()
+	page.Kind = incident.CredentialsRefused
+	want := []string{"drainer providers list", "drainer providers resume PROVIDER --reason TEXT", "drainer incidents ack 7 --reason TEXT"}
+	if got := page.Todo(); !slices.Equal(got, want) {
+		t.Errorf("it says %q, want %q", got, want)
+	}
+}
+
 func TestAPageOfAGroupCountsAndSaysHowToListIt(t *testing.T) {
 	t.Parallel()
 	page := somePage(pages.Open)

@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -127,7 +128,7 @@ func (p Page) Todo() []string {
 		todo = []string{"drainer incidents list " + chosen, "drainer intents show INTENT"}
 	}
 	for _, command := range remedy[p.Kind] {
-		todo = append(todo, strings.NewReplacer("INTENT", intent, "PROVIDER", p.provider()).Replace(command))
+		todo = append(todo, strings.NewReplacer("INTENT", intent, "PROVIDER", cmp.Or(p.provider(), "PROVIDER")).Replace(command))
 	}
 	return append(todo, ack)
 }

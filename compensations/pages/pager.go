@@ -281,16 +281,12 @@ func (s store) recordSent(ctx context.Context, channel string, page Page) error 
 
 // notice opens and resolves the incidents that no commit of the engine can.
 func (s store) notice(ctx context.Context, configured []string) error {
-	if err := s.execute(ctx, "look for key collisions", sql.PagesCollided); err != nil {
-		return err
-	}
-	if err := s.execute(ctx, "look for unconfigured providers", sql.PagesUnconfigured, configured, unconfiguredAfter.Seconds()); err != nil {
-		return err
-	}
-	if err := s.execute(ctx, "look for refused configurations", sql.PagesRefused); err != nil {
-		return err
-	}
-	return s.execute(ctx, "look for unknown operations", sql.PagesUnknownOperation, unknownAfter.Seconds(), mostUnknown)
+	return errors.Join(
+		s.execute(ctx, "look for key collisions", sql.PagesCollided),
+		s.execute(ctx, "look for unconfigured providers", sql.PagesUnconfigured, configured, unconfiguredAfter.Seconds()),
+		s.execute(ctx, "look for refused configurations", sql.PagesRefused),
+		s.execute(ctx, "look for unknown operations", sql.PagesUnknownOperation, unknownAfter.Seconds(), mostUnknown),
+	)
 }
 
 func (s store) execute(ctx context.Context, what, statement string, args ...any) error {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer/incident"
+	"github.com/agentoutbox/drainer/drainer/postgres/sql"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -76,54 +77,105 @@ func (o tables) assertIncidents(kind incident.Kind, want ...string) {
 
 var pager = Channel{Name: "pager", Repeat: time.Hour, Match: incident.Match{Kinds: incident.Kinds()}}
 
+// shut shuts a gate for a refusal of this side: that of the intent, 0 for one that is not known.
+func (o tables) shut(gate string, kind incident.Kind, intent int64) {
+	o.t.Helper()
+	table := "provider"
+	if strings.Contains(gate, "/") {
+		table = "tool"
+	}
+	o.exec(`INSERT INTO outbox.`+table+` (name, state, reason, open_until, shut_at, refused_at, refused_intent) VALUES ($1, 'open', $2, now(), now(), now(), nullif($3::bigint, 0))
+		ON CONFLICT (name) DO UPDATE SET state = excluded.state, reason = excluded.reason, refused_intent = excluded.refused_intent`, gate, kind, intent)
+}
+
 // While a fallback keeps up, no row waits for the provider that refuses this side. A fallback has no rows of its own.
 func TestARefusedProviderPagesThoughNoRowWaitsForIt(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		gate, kind, servedBy string
-		want                 []string
+		gate    string
+		kind    incident.Kind
+		refused int64
+		want    string
 	}{
-		"a fallback serves all":                 {"sim", "credentials_refused", "", []string{"2 1 open"}},
-		"the fallback is refused":               {"spare", "credentials_refused", "spare", []string{"2 1 open"}},
-		"an operation of the fallback":          {"spare/act", "forbidden", "spare", []string{"2 1 open"}},
-		"another provider refused it":           {"other", "credentials_refused", "", nil},
-		"another operation of it was forbidden": {"spare/slow", "forbidden", "spare", nil},
+		"a fallback serves all":        {"sim", incident.CredentialsRefused, 2, "2 1 open"},
+		"an operation of the fallback": {"spare/act", incident.Forbidden, 2, "2 1 open"},
+		"a lookup was forbidden":       {"spare/find", incident.Forbidden, 2, "2 1 open"},
+		"nothing could be rendered":    {"spare/act", incident.Misconfigured, 2, "2 1 open"},
+		"its intent was pruned":        {"spare", incident.CredentialsRefused, 99, "0 1 open"},
+		"its intent is not known":      {"spare/act", incident.Forbidden, 0, "0 1 open"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := newTables(t)
-			served, refused := o.mustEnqueue("served", "sim/act"), o.mustEnqueue("refused", "sim/act")
+			o.mustEnqueue("served", "sim/act")
+			o.mustEnqueue("refused", "sim/act")
 			o.exec(`DELETE FROM outbox.queue`)
-			o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, next_attempt_at, served_by) VALUES ($1, 1, 'w', 'completed', 'completed', NULL, 'spare'),
-				($2, 1, 'w', $3, 'pending', now(), nullif($4, '')), ($2, 2, 'w', 'completed', 'completed', NULL, NULL)`, served, refused, test.kind, test.servedBy)
-			table := "provider"
-			if strings.Contains(test.gate, "/") {
-				table = "tool"
-			}
-			o.exec(`INSERT INTO outbox.`+table+` (name, state, reason, open_until, shut_at) VALUES ($1, 'open', $2, now(), now())`, test.gate, test.kind)
+			o.shut(test.gate, test.kind, test.refused)
 			for range 2 {
 				o.must(o.notice(t.Context(), []string{"sim", "spare"}))
-				o.assertIncidents(incident.Kind(test.kind), test.want...)
+				o.assertIncidents(test.kind, test.want)
 			}
+			o.exec(`UPDATE outbox.provider SET state = 'closed', reason = NULL`)
+			o.exec(`UPDATE outbox.tool SET state = 'closed', reason = NULL`)
+			o.must(o.notice(t.Context(), []string{"sim", "spare"}))
+			o.assertIncidents(test.kind, strings.Replace(test.want, "open", "resolved", 1))
 		})
 	}
 }
 
-// As where a fallback is refused as well: the incident of the row that waits stays that of its own gate.
-func TestTwoGatesThatRefusedOneIntentDoNotTakeItsIncidentFromEachOther(t *testing.T) {
+// No index finds an attempt by its outcome: a scan of a big table would end no look in time.
+func TestRefusedGatesAreFoundWithoutReadingAttempts(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.shut("sim", incident.CredentialsRefused, o.mustEnqueue("refused", "sim/act"))
+	o.exec(`ALTER TABLE outbox.attempt RENAME TO hidden`)
+	o.must(o.execute(t.Context(), "look", sql.PagesRefused))
+	o.assertIncidents(incident.CredentialsRefused, "1 1 open")
+}
+
+// As where a fallback is refused as well. An intent has one incident of a kind.
+func TestAnIncidentNamesEachGateThatRefusedItsIntent(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
 	intent := o.mustEnqueue("refused", "sim/act")
-	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, next_attempt_at, served_by) VALUES ($1, 1, 'w', 'credentials_refused', 'pending', now(), 'backup')`, intent)
-	o.exec(`INSERT INTO outbox.provider (name, state, reason, open_until, shut_at) SELECT n, 'open', 'credentials_refused', now(), now() FROM unnest(ARRAY['sim', 'backup']) n
-		ON CONFLICT (name) DO UPDATE SET state = excluded.state, reason = excluded.reason, open_until = excluded.open_until, shut_at = excluded.shut_at`)
-	for range 3 {
-		o.must(o.notice(t.Context(), []string{"sim", "backup"}))
-		o.assertIncidents(incident.CredentialsRefused, "1 1 open")
-		if detail := drainertest.Value[string](t, o.pool, `SELECT detail FROM outbox.incident`); detail != "sim" {
-			t.Errorf("it is of %s, want sim, whose row waits", detail)
+	closeGate := func(gate string) {
+		o.exec(`UPDATE outbox.provider SET state = 'closed', reason = NULL, refused_intent = NULL WHERE name = $1`, gate)
+	}
+	for _, step := range []struct {
+		name   string
+		do     func()
+		want   string
+		detail string
+	}{
+		{"its own provider refuses it", func() { o.shut("sim", incident.CredentialsRefused, intent) }, "1 1 open", "sim"},
+		{"its fallback does, too", func() { o.shut("backup", incident.CredentialsRefused, intent) }, "1 1 open", "backup, sim"},
+		{"its own accepts again", func() { closeGate("sim") }, "1 1 open", "backup"},
+		{"a human knows", func() { o.exec(`UPDATE outbox.incident SET acknowledged_at = now(), acknowledged_by = 'ada'`) }, "1 1 open", "backup"},
+		{"its own refuses again", func() { o.shut("sim", incident.CredentialsRefused, intent) }, "1 2 open", "backup, sim"},
+		{"both change", func() { closeGate("sim"); closeGate("backup"); o.shut("third", incident.CredentialsRefused, intent) }, "1 2 open", "third"},
+		{"all accept", func() { closeGate("third") }, "1 2 resolved", "third"},
+		{"one refuses later", func() { o.shut("backup", incident.CredentialsRefused, intent) }, "1 3 open", "backup"},
+	} {
+		step.do()
+		for range 2 {
+			o.must(o.notice(t.Context(), []string{"sim", "backup", "third"}))
+			o.assertIncidents(incident.CredentialsRefused, step.want)
+			if detail := drainertest.Value[string](t, o.pool, `SELECT detail FROM outbox.incident`); detail != step.detail {
+				t.Errorf("%s: it is of %q, want %q", step.name, detail, step.detail)
+			}
 		}
 	}
+}
+
+func TestALookThatFailsKeepsNoOtherFromBeingMade(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.shut("sim", incident.CredentialsRefused, o.mustEnqueue("refused", "sim/act"))
+	o.exec(`ALTER SEQUENCE outbox.collisions RENAME TO hidden`)
+	if err := o.notice(t.Context(), []string{"sim"}); err == nil || !strings.Contains(err.Error(), "look for key collisions") {
+		t.Errorf("it returned %v", err)
+	}
+	o.assertIncidents(incident.CredentialsRefused, "1 1 open")
 }
 
 func TestAChannelIsToldWhatItDoesNotKnow(t *testing.T) {

@@ -65,6 +65,9 @@ func nextForIncident(incident Incident, about standing, promises PolicyOf) (step
 			show,
 			{"drainer providers list", "to see what is shut, and why; correct the configuration, which is reloaded and tried at once"},
 		}
+		if incident.IntentID == 0 { // no row waits, and the intent that was refused is not known any more
+			steps = steps[1:]
+		}
 	case "history_changed":
 		steps = []Step{
 			{"drainer history", "to see what changed, and which workers miss commits"},

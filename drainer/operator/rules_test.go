@@ -339,6 +339,16 @@ func TestWhatToDoNextAboutAnIncident(t *testing.T) {
 	}
 }
 
+func TestARefusalOfNoKnownIntentShowsNone(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"credentials_refused", "forbidden"} {
+		got := commands(t, nextForIncident(Incident{IncidentID: 7, Kind: kind, State: "open"}, standing{}, configuredAs(dispatch.KeyIdempotent)))
+		if want := []string{"providers list", "incidents ack 7"}; !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", kind, got, want)
+		}
+	}
+}
+
 func commands(t *testing.T, steps []Step) (all []string) {
 	t.Helper()
 	for _, step := range steps {

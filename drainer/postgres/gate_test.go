@@ -223,6 +223,35 @@ func TestAReasonThatTimeDoesNotCureOutlastsTheOthers(t *testing.T) {
 	drainertest.AssertInvariant(t, o.db)
 }
 
+// The incident of a gate that no row waits for is opened on this intent.
+func TestAGateNamesTheIntentWhoseRefusalShutIt(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.joinWith("sim/act")
+	for gate, table := range map[string]string{"sim": "provider", "sim/act": "tool"} {
+		for _, step := range []struct {
+			intent int64
+			change drainer.BreakerChange
+			want   string
+		}{
+			{1, drainer.BreakerChange{Open: true, Reason: drainer.FailureRate}, "none"},
+			{2, drainer.BreakerChange{Open: true, Reason: drainer.Forbidden}, "2"},
+			{3, drainer.BreakerChange{Open: true, Reason: drainer.Overloaded}, "2"},
+			{0, drainer.BreakerChange{Open: true}, "2"},
+			{4, drainer.BreakerChange{Open: true, Reason: drainer.Forbidden, Probe: true}, "4"},
+			{5, drainer.BreakerChange{Probe: true}, "none"},
+		} {
+			if step.change.Gate = gate; step.change.Probe {
+				o.exec(`UPDATE outbox.`+table+` SET state = 'half_open', prober = $2 WHERE name = $1`, gate, worker)
+			}
+			o.batch(worker, drainer.Batch{Settle: []drainer.Settlement{{Row: &drainer.Row{ClaimID: -1, IntentID: step.intent}, Breakers: []drainer.BreakerChange{step.change}}}})
+			if got := stored[string](o, `SELECT coalesce(refused_intent::text, 'none') FROM outbox.`+table+` WHERE name = $1`, gate); got != step.want {
+				t.Errorf("after %+v of intent %d, %s names intent %s, want %s", step.change, step.intent, gate, got, step.want)
+			}
+		}
+	}
+}
+
 // A session that a pooler shares serves other clients too: they would get the notifications of a LISTEN that stays in it.
 func TestNoSessionThatAPoolerSharesListens(t *testing.T) {
 	t.Parallel()

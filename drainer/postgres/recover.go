@@ -201,9 +201,9 @@ func queueBreakers(batch *pgx.Batch, worker string, settlements []drainer.Settle
 	for i := range settlements {
 		for _, change := range settlements[i].Breakers {
 			if strings.Contains(change.Gate, "/") {
-				operations.add(change)
+				operations.add(change, settlements[i].Row.IntentID)
 			} else {
-				providers.add(change)
+				providers.add(change, settlements[i].Row.IntentID)
 			}
 		}
 	}
@@ -216,11 +216,12 @@ type breakerColumns struct {
 	gates, reasons []string
 	opens, probes  []bool
 	forSeconds     []float64
+	intents        []int64 // whose attempts say so
 }
 
 // add keeps one opening a gate, for the longest time that a batch asks for: the statement
 // would take any of them.
-func (c *breakerColumns) add(change drainer.BreakerChange) {
+func (c *breakerColumns) add(change drainer.BreakerChange, intent int64) {
 	for i, gate := range c.gates {
 		if gate == change.Gate && c.probes[i] == change.Probe && c.opens[i] == change.Open && c.reasons[i] == string(change.Reason) {
 			c.forSeconds[i] = max(c.forSeconds[i], change.For.Seconds())
@@ -229,12 +230,12 @@ func (c *breakerColumns) add(change drainer.BreakerChange) {
 	}
 	c.gates, c.reasons = append(c.gates, change.Gate), append(c.reasons, string(change.Reason))
 	c.opens, c.probes = append(c.opens, change.Open), append(c.probes, change.Probe)
-	c.forSeconds = append(c.forSeconds, change.For.Seconds())
+	c.forSeconds, c.intents = append(c.forSeconds, change.For.Seconds()), append(c.intents, intent)
 }
 
 func (c *breakerColumns) queue(batch *pgx.Batch, worker, statement string) {
 	if len(c.gates) > 0 {
-		batch.Queue(statement, worker, c.gates, c.opens, c.reasons, c.forSeconds, c.probes)
+		batch.Queue(statement, worker, c.gates, c.opens, c.reasons, c.forSeconds, c.probes, c.intents)
 	}
 }
 

@@ -285,7 +285,8 @@ CREATE TABLE outbox.tool (
   open_until timestamptz,
   prober   uuid,
   shut_at  timestamptz,
-  refused_at timestamptz
+  refused_at timestamptz,
+  refused_intent bigint
 );
 CREATE INDEX tool_provider ON outbox.tool (provider);
 
@@ -300,7 +301,8 @@ CREATE TABLE outbox.provider (
   open_until timestamptz,  -- the end of the cool-down; half-open, of the prober's time
   prober     uuid,         -- the worker that tries a half-open provider
   shut_at    timestamptz,  -- since when it is not closed; null while it is
-  refused_at timestamptz   -- when it was first shut since for a reason that time does not cure
+  refused_at timestamptz,  -- when it was first shut since for a reason that time does not cure
+  refused_intent bigint    -- whose refusal said so last; null as refused_at is
 ) WITH (fillfactor = 10);
 
 -- Every enqueue asks whether any lane waits: at the cost of HOT updates for marks, which are rare.
