@@ -432,11 +432,16 @@ func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallTool
 		return "", fmt.Errorf("nothing was recorded: %w", err)
 	}
 	var receipt operator.Receipt
+	reached := false
 	err = s.connected(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		reached = true
 		receipt, err = operator.Open(conn).Enqueue(ctx, tuple, payload)
 		return err
 	})
 	switch refusal := refusalOf(err); {
+	case !reached: // nothing was sent
+		giveBack()
+		return "", fmt.Errorf("nothing was recorded: %w. The same request can be made later", told(err))
 	case refusal == "key_taken":
 		return "", errors.New(sentences[refusal])
 	case refusal != "":

@@ -239,6 +239,22 @@ func TestACallOfWhichTheCommitIsNotAnsweredIsNotCalledRefused(t *testing.T) {
 	}
 }
 
+func TestADatabaseThatWasNeverReachedDoesNotUseUpTheStep(t *testing.T) {
+	t.Parallel()
+	a := taking(t, map[string]string{"DRAINER_RUN": "new", "DRAINER_STEP": "pay"})
+	admit := func(all bool) {
+		drainertest.Exec(t, a.db, `UPDATE pg_database SET datallowconn = $1 WHERE datname = current_database()`, all)
+	}
+	admit(false)
+	if got, isError := a.ask("enqueue_bank_pay", `{"amount": 1}`); !isError || !strings.Contains(got, "nothing was recorded") || strings.Contains(got, "may have been") {
+		t.Errorf("no connection: %s", got)
+	}
+	admit(true)
+	if got, _ := a.ask("enqueue_bank_pay", `{"amount": 1}`); got != vectors(t)["recorded"] {
+		t.Errorf("the same step later: %s", got)
+	}
+}
+
 func TestACallWithoutAStepRecordsNothing(t *testing.T) {
 	t.Parallel()
 	a := taking(t, map[string]string{"DRAINER_RUN": "new"})
