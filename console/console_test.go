@@ -1051,6 +1051,36 @@ func TestAnIntentSaysWhatARetryWouldDo(t *testing.T) {
 	}
 }
 
+// Pages link to these lists.
+func TestIncidentsAreFoundByTheirNumberAndProvider(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	drainertest.Exec(t, b.db, `SELECT outbox.enqueue('linked', 'a', 'post/send', 'b', '{}'), outbox.enqueue('linked', 'b', 'bank/send', 'b', '{}')`)
+	drainertest.Exec(t, b.db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail, resolved_at, resolved_by)
+		SELECT 'saga_stalled', id, agent_run_id, 'seen at ' || tool_name, CASE WHEN provider = 'bank' THEN now() END, CASE WHEN provider = 'bank' THEN 'drainer' END
+		FROM outbox.intent WHERE agent_run_id = 'linked'`)
+	of := func(tool string) int64 {
+		return drainertest.Value[int64](t, b.db, `SELECT id FROM outbox.incident WHERE detail = $1`, "seen at "+tool)
+	}
+	b.login("bob-has-a-long-token-of-his-own-too")
+	for address, want := range map[string][2]bool{ // post/send, bank/send
+		fmt.Sprintf("/incidents?id=%d", of("post/send")): {true, false},
+		fmt.Sprintf("/incidents?id=%d", of("bank/send")): {false, true}, // though it is resolved
+		"/incidents?id=999999":                           {false, false},
+		"/incidents?kind=saga_stalled&provider=post":     {true, false},
+		"/incidents?kind=saga_stalled&provider=mail":     {false, false},
+		"/incidents?provider=bank&all=1":                 {false, true},
+	} {
+		page := b.get(address)
+		if got := [2]bool{strings.Contains(page.text, "seen at post/send"), strings.Contains(page.text, "seen at bank/send")}; page.code != http.StatusOK || got != want {
+			t.Errorf("%s (%d) shows %v, want %v", address, page.code, got, want)
+		}
+	}
+	if page := b.get("/incidents?id=seven"); page.code == http.StatusOK {
+		t.Errorf("no number: %d", page.code)
+	}
+}
+
 func TestIncidentsAndRollbacksAreReadPageByPage(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, asTokens(t))

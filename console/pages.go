@@ -278,7 +278,13 @@ func readIncidents(ctx context.Context, from *operator.Console, r *http.Request)
 	if err != nil {
 		return nil, err
 	}
-	found := incidents{Filter: operator.IncidentFilter{All: r.FormValue("all") != "", Kind: r.FormValue("kind"), After: after, Limit: pageRows + 1}}
+	id, err := number(r, "id")
+	if err != nil {
+		return nil, err
+	}
+	found := incidents{Filter: operator.IncidentFilter{
+		All: r.FormValue("all") != "", ID: id, Kind: r.FormValue("kind"), Provider: r.FormValue("provider"), After: after, Limit: pageRows + 1,
+	}}
 	if found.Incidents, err = from.Incidents(ctx, found.Filter); err != nil {
 		return nil, err
 	}

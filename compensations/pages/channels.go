@@ -98,6 +98,7 @@ func (p *Pager) deliver(ctx context.Context, channel Channel, page Page) (took b
 	if err != nil || try == 0 {
 		return false, err
 	}
+	page.Console = channel.Console
 	failure := channel.Sender.Send(ctx, page)
 	recording, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
@@ -211,6 +212,7 @@ type alert struct {
 	Annotations map[string]string `json:"annotations"`
 	StartsAt    time.Time         `json:"startsAt"`
 	EndsAt      time.Time         `json:"endsAt"`
+	Link        string            `json:"generatorURL,omitempty"`
 }
 
 func (c alertmanager) Send(ctx context.Context, page Page) error {
@@ -247,6 +249,7 @@ func newAlert(page Page, now time.Time) alert {
 		Annotations: annotations,
 		StartsAt:    page.OpenedAt.UTC(),
 		EndsAt:      ends.UTC(),
+		Link:        page.link(),
 	}
 }
 
@@ -263,6 +266,7 @@ type pagerDutyEvent struct {
 	EventAction string            `json:"event_action"`
 	DedupKey    string            `json:"dedup_key"`
 	Client      string            `json:"client"`
+	ClientURL   string            `json:"client_url,omitempty"`
 	Payload     *pagerDutyPayload `json:"payload,omitempty"` // only to trigger
 }
 
@@ -278,7 +282,7 @@ type pagerDutyPayload struct {
 
 func (c pagerDuty) Send(ctx context.Context, page Page) error {
 	event := pagerDutyEvent{
-		RoutingKey: c.routingKey, EventAction: pagerDutyActions[page.State], DedupKey: page.DedupKey(), Client: "drainer",
+		RoutingKey: c.routingKey, EventAction: pagerDutyActions[page.State], DedupKey: page.DedupKey(), Client: "drainer", ClientURL: page.link(),
 	}
 	if page.State == Open {
 		event.Payload = &pagerDutyPayload{
@@ -319,6 +323,9 @@ func slackText(page Page) string {
 		}
 		lines = append(lines, since,
 			"```"+slackEscape.Replace(strings.Join(page.Todo(), "\n"))+"```")
+	}
+	if link := page.link(); link != "" {
+		lines = append(lines, "<"+slackEscape.Replace(link)+"|Open the console>")
 	}
 	return strings.Join(lines, "\n")
 }

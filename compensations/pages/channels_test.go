@@ -383,6 +383,55 @@ func TestAPageOfAGroupCountsAndSaysHowToListIt(t *testing.T) {
 	}
 }
 
+func TestAPageLinksToWhatTheConsoleShowsOfIt(t *testing.T) {
+	t.Parallel()
+	single := func(*pages.Page) {}
+	for name, test := range map[string]struct {
+		console string
+		of      func(*pages.Page)
+		want    string // empty: no link
+	}{
+		"no console":            {"", single, ""},
+		"one incident":          {"https://outbox.example", single, "https://outbox.example/incidents?id=7"},
+		"below a path":          {"https://ops.example/outbox/", single, "https://ops.example/outbox/incidents?id=7"},
+		"a resolved one":        {"https://outbox.example", func(p *pages.Page) { p.State = pages.Resolved }, "https://outbox.example/incidents?id=7"},
+		"a group":               {"https://outbox.example", func(p *pages.Page) { p.Count = 9 }, "https://outbox.example/incidents?kind=outcome_unknown&provider=stripe"},
+		"of every provider":     {"https://outbox.example", func(p *pages.Page) { p.Count, p.Kind = 9, incident.UnconfiguredProvider }, "https://outbox.example/incidents?kind=unconfigured_provider"},
+		"a name with a query":   {"https://outbox.example", func(p *pages.Page) { p.Count, p.ToolName = 9, "x&id=1#@evil.example/act" }, "https://outbox.example/incidents?kind=outcome_unknown"},
+		"a name that is a path": {"https://outbox.example", func(p *pages.Page) { p.Count, p.ToolName = 9, "../evil/act" }, "https://outbox.example/incidents?kind=outcome_unknown"},
+		"a name that ends it":   {"https://outbox.example", func(p *pages.Page) { p.Count, p.ToolName = 9, "x|evil>/act" }, "https://outbox.example/incidents?kind=outcome_unknown"},
+	} {
+		page := somePage(pages.Open)
+		page.Console = test.console
+		test.of(&page)
+		var pagerDuty, webhook struct {
+			ClientURL string `json:"client_url"`
+			Data      struct{ Link string }
+		}
+		var alerts []struct{ GeneratorURL string }
+		read := func(body string, into any) {
+			if err := json.Unmarshal([]byte(body), into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		read(told(t, func(url string) pages.Sender { return pages.NewPagerDuty(url, "R0") }, page).body, &pagerDuty)
+		read(told(t, pages.NewAlertmanager, page).body, &alerts)
+		read(told(t, func(url string) pages.Sender { return mustWebhook(t, url) }, page).body, &webhook)
+		for channel, got := range map[string]string{"pagerduty": pagerDuty.ClientURL, "alertmanager": alerts[0].GeneratorURL, "webhook": webhook.Data.Link} {
+			if got != test.want {
+				t.Errorf("%s: %s links to %q, want %q", name, channel, got, test.want)
+			}
+		}
+		last := ""
+		if test.want != "" {
+			last = "\n<" + strings.ReplaceAll(test.want, "&", "&amp;") + "|Open the console>"
+		}
+		if text := slackText(t, page); !strings.HasSuffix(text, last) || strings.Count(text, "://") != strings.Count(test.want, "://") {
+			t.Errorf("%s: Slack is told %s", name, text)
+		}
+	}
+}
+
 func TestAWarningIsNoCriticalAlert(t *testing.T) {
 	t.Parallel()
 	page := somePage(pages.Open)

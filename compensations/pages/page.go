@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -69,6 +70,7 @@ type Page struct {
 	FirstIsOver    bool      // acknowledged or resolved: it is others that are open
 	Newest         time.Time // when the last of them was opened
 	Sends          int       // how often this channel was sent something of the group before
+	Console        string    // its URL in browsers; empty: the page links to nothing
 }
 
 // isSingle says that the page is about its first incident and no other.
@@ -140,11 +142,32 @@ func (p Page) chosen() (flags string, isGroup bool) {
 	if spansProviders(p.Kind) {
 		return flags, true
 	}
-	provider, _, _ := strings.Cut(p.ToolName, "/")
-	if provider == "" || provider != p.provider() || strings.HasPrefix(provider, "-") {
+	provider, isPlain := p.plainProvider()
+	if !isPlain {
 		return flags, false
 	}
 	return flags + " --provider " + provider, true
+}
+
+// plainProvider has letters that neither a shell nor a link takes apart.
+func (p Page) plainProvider() (provider string, is bool) {
+	provider, _, _ = strings.Cut(p.ToolName, "/")
+	return provider, provider != "" && provider == p.provider() && !strings.HasPrefix(provider, "-")
+}
+
+// link is where the console shows the incident or the group; empty where no console is known.
+func (p Page) link() string {
+	if p.Console == "" {
+		return ""
+	}
+	query := url.Values{"id": {strconv.FormatInt(p.IncidentID, 10)}}
+	if !p.isSingle() {
+		query = url.Values{"kind": {string(p.Kind)}}
+		if provider, isPlain := p.plainProvider(); isPlain && !spansProviders(p.Kind) {
+			query.Set("provider", provider)
+		}
+	}
+	return strings.TrimSuffix(p.Console, "/") + "/incidents?" + query.Encode()
 }
 
 // spansProviders says that the group is of every provider: agents make up the names of
@@ -209,13 +232,14 @@ type details struct {
 	By             string        `json:"by,omitempty"`
 	Summary        string        `json:"summary"`
 	Todo           []string      `json:"todo,omitempty"`
+	Link           string        `json:"link,omitempty"`
 }
 
 func (p Page) details() details {
 	return details{
 		Count: max(p.Count, 1), IncidentID: p.IncidentID, Generation: p.Generation, DedupKey: p.DedupKey(), State: p.State, Kind: p.Kind,
 		Provider: p.provider(), Operation: p.operation(), IntentID: p.IntentID, IdempotencyKey: p.IdempotencyKey,
-		OpenedAt: p.OpenedAt.UTC(), By: p.by(), Summary: p.Summary(), Todo: p.Todo(),
+		OpenedAt: p.OpenedAt.UTC(), By: p.by(), Summary: p.Summary(), Todo: p.Todo(), Link: p.link(),
 	}
 }
 
@@ -224,7 +248,9 @@ type Channel struct {
 	Name   string         // in the table, in metrics and in logs
 	Match  incident.Match // what it gets
 	Repeat time.Duration  // how often it hears of a group that stays open
-	Sender Sender
+	// Console is its URL in browsers, to which pages link. Empty: they do not.
+	Console string
+	Sender  Sender
 }
 
 // Sender delivers one page; nil says that the other side has taken it. An error

@@ -91,7 +91,7 @@ func TestMistakesAreReportedWhereTheyStand(t *testing.T) {
 			`2:11: failover: want lossless, or leave it out; did you mean "lossless"?`,
 		}},
 		"unknown field": {"version: 1\nqueues: []\n", []string{
-			`2:1: unknown field "queues"; known here: console, database, egress, failover, history, log, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
+			`2:1: unknown field "queues"; known here: console, database, egress, failover, history, log, misconfigured, page_console, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
 		}},
 		"another schema": {"version: 1\ndatabase: {schema: public}\n", []string{
 			"2:20: database.schema: the schema is always outbox; leave this out",

@@ -49,6 +49,7 @@ type Config struct {
 	Providers     []dispatch.Provider // in the order of the file
 	Pages         []Page              // in the order of the file
 	PageRepeat    time.Duration       // between two pages about one incident
+	PageConsole   string              // the console's URL in browsers, to which pages link; empty: they do not
 	Secrets       []string            // values of references, and of fields that are named like credentials; never to be shown
 	Files         []File              // every file that was read, the configuration file first
 	Unread        []Unread            // what LoadWithoutSecrets left alone
@@ -230,6 +231,7 @@ type rootBlock struct {
 	Providers     list          `yaml:"providers" jsonschema_description:"The part of a tool name before its first slash."`
 	Pages         []pageBlock   `yaml:"pages" jsonschema_description:"Channels that get incidents, at most 16. Without one, they are only listed and counted."`
 	PageRepeat    time.Duration `yaml:"page_repeat" jsonschema:"default=30m" jsonschema_description:"How often an open group of incidents is paged again. Alertmanager repeats by its own settings."`
+	PageConsole   string        `yaml:"page_console" jsonschema_description:"The console's URL in browsers. Pages link to it."`
 }
 
 type databaseBlock struct {
@@ -523,6 +525,7 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 		Retention:     block.Retention,
 		Pages:         r.pages(path{"pages"}, block.Pages),
 		PageRepeat:    block.PageRepeat,
+		PageConsole:   block.PageConsole,
 		Providers:     []dispatch.Provider{}, // not nil: doctor tells no providers from no configuration
 	}
 	for _, child := range block.Providers {

@@ -36,6 +36,7 @@ console:
 log: {level: warn, format: text, completed_every: 100}
 retention: {default: 30d, max_run: 300d}
 page_repeat: 5m
+page_console: https://outbox.example.com
 pages:
   - {pagerduty: {routing_key: "${file:/run/secrets/token}"}}
   - {name: europe, pagerduty: {routing_key: r, url: "https://events.eu.pagerduty.com/v2/enqueue"}}
@@ -123,6 +124,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 		Misconfigured: Misconfigured{FailAfter: duration.Day},
 		Retention:     Retention{Default: 30 * duration.Day, MaxRun: 300 * duration.Day, Tools: map[string]time.Duration{"stripe/create_charge": duration.Day}},
 		PageRepeat:    5 * time.Minute,
+		PageConsole:   "https://outbox.example.com",
 		Secrets:       []string{"s3cret", "s3cret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "s3cret", "Bearer s3cret", "90s", "postgres://app:hunter2@db/outbox"},
 		Pages: []Page{
 			{Name: "pagerduty", Kind: PagerDuty, URL: "https://events.pagerduty.com/v2/enqueue", Secret: "s3cret"},
@@ -450,7 +452,7 @@ func TestKeysInEveryNotationAreNamed(t *testing.T) {
 	t.Parallel()
 	mistakes{
 		"a number": {"version: 1\n7: x\n", []string{
-			`2:1: unknown field "7"; known here: console, database, egress, failover, history, log, misconfigured, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
+			`2:1: unknown field "7"; known here: console, database, egress, failover, history, log, misconfigured, page_console, page_repeat, pages, providers, retention, server, unconfigured, version, worker`,
 		}},
 		"an explicit key": {"version: 1\n? workr\n: {}\n", []string{`2:1: unknown field "workr"; did you mean "worker"?`}},
 		"no operation": {provider("adapter: fake\ntools: {\"\": {fake: {path: /}, idempotency: {class: read_only}}}"), []string{

@@ -62,6 +62,21 @@ func (r *reader) checkRoot(block rootBlock) {
 	r.checkPositive(path{"unconfigured", "fail_after"}, block.Unconfigured.FailAfter)
 	r.checkPositive(path{"misconfigured", "fail_after"}, block.Misconfigured.FailAfter)
 	r.checkPositive(path{"page_repeat"}, block.PageRepeat)
+	r.checkPageConsole(path{"page_console"}, block.PageConsole)
+}
+
+// checkPageConsole repeats nothing of it: it may hold a login by mistake.
+func (r *reader) checkPageConsole(at path, text string) {
+	address, err := url.Parse(text)
+	switch {
+	case text == "":
+	case err != nil || address.Scheme != "https" && address.Scheme != "http" || address.Hostname() == "":
+		r.reject(at, "want an http or https address, such as https://outbox.example.com")
+	case address.User != nil || strings.ContainsAny(text, "?#"):
+		r.reject(at, "is in every page; leave out a login, a query and a fragment")
+	case address.String() != text:
+		r.reject(at, "has a letter that a link cannot have; write it as a browser shows it")
+	}
 }
 
 // checkConsole refuses to serve other machines without knowing who reads.

@@ -304,8 +304,9 @@ func (i Incident) NoTool() string {
 
 // IncidentFilter narrows a listing; what is empty does not.
 type IncidentFilter struct {
-	All      bool // the resolved ones as well
-	Open     bool // only those that are not acknowledged either
+	All      bool  // the resolved ones as well
+	Open     bool  // only those that are not acknowledged either
+	ID       int64 // only this one; its state is not asked
 	Kind     string
 	Tool     string
 	Provider string
@@ -317,7 +318,11 @@ type IncidentFilter struct {
 
 // Incidents returns those opened last first.
 func (c *Console) Incidents(ctx context.Context, filter IncidentFilter) ([]Incident, error) {
-	return collect(ctx, c.conn, "list incidents", pgx.RowToStructByPos[Incident], incidentsSQL, filter.All, filter.Kind, filter.Limit, nil, filter.Tool,
+	var only []int64 // null: any
+	if filter.ID != 0 {
+		only = []int64{filter.ID}
+	}
+	return collect(ctx, c.conn, "list incidents", pgx.RowToStructByPos[Incident], incidentsSQL, filter.All || filter.ID != 0, filter.Kind, filter.Limit, only, filter.Tool,
 		orNull(filter.Since), orNull(filter.Until), filter.After, filter.Provider, filter.Open)
 }
 

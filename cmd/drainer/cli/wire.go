@@ -273,7 +273,7 @@ func channelsOf(loaded *config.Config) ([]pages.Channel, error) {
 		if page.Kind == config.Alertmanager { // where an alert that is not repeated ends by itself
 			repeat = pages.AlertmanagerRepeat
 		}
-		channels = append(channels, pages.Channel{Name: page.Name, Match: page.Match, Repeat: repeat, Sender: sender})
+		channels = append(channels, pages.Channel{Name: page.Name, Match: page.Match, Repeat: repeat, Console: loaded.PageConsole, Sender: sender})
 	}
 	return channels, nil
 }
