@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -347,6 +348,12 @@ func acknowledge(ctx context.Context, on *operator.Console, form url.Values, by 
 		return nil, err
 	}
 	done, err := on.Acknowledge(ctx, by, ids)
+	if err != nil && len(done) > 0 {
+		return nil, errors.Join(problem{
+			http.StatusInternalServerError, "Stopped",
+			fmt.Sprintf("it stopped after %d of %d incidents; see the console's log, and do it again", len(done), len(ids)),
+		}, err)
+	}
 	for _, d := range done {
 		lines = append(lines, line{Subject: fmt.Sprintf("incident %d %s", d.IncidentID, d.Kind), After: d.State, Refused: d.Refused})
 	}

@@ -1051,6 +1051,19 @@ func TestAnIntentSaysWhatARetryWouldDo(t *testing.T) {
 	}
 }
 
+func TestAnAcknowledgementThatStopsSaysHowManyItChanged(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	ids := drainertest.Column[string](t, b.db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id) SELECT 'outcome_unknown', 1000 + n, 'run' FROM generate_series(1, 250) n RETURNING id::text`)
+	drainertest.Exec(t, b.db, `CREATE FUNCTION public.stop() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the disk is full'; END $$`)
+	drainertest.Exec(t, b.db, `CREATE TRIGGER stop BEFORE UPDATE ON outbox.incident FOR EACH ROW WHEN (OLD.intent_id > 1240) EXECUTE FUNCTION public.stop()`)
+	b.login("alice-has-a-long-token-of-her-own")
+	got := b.post("/incidents/acknowledge", url.Values{"of": ids, "reason": {"outage"}})
+	if got.code != http.StatusInternalServerError || !strings.Contains(got.text, "200 of 250") || strings.Contains(got.text, "disk") {
+		t.Errorf("%d: %s", got.code, got.text)
+	}
+}
+
 // Pages link to these lists.
 func TestIncidentsAreFoundByTheirNumberAndProvider(t *testing.T) {
 	t.Parallel()

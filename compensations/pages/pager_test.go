@@ -58,12 +58,14 @@ func TestEachChannelHearsOfAnIncidentOnce(t *testing.T) {
 	} {
 		r := newReceiver(t)
 		receivers = append(receivers, r)
-		channels = append(channels, channel(name, sender(r.server.URL+"/"+canary)))
+		linked := channel(name, sender(r.server.URL+"/"+canary))
+		linked.Console = "https://outbox.example"
+		channels = append(channels, linked)
 	}
 	d.work(quick(channels...))
 	d.incident(incident.CompensationFailed)
 	for _, r := range receivers {
-		if m := r.next(); !strings.Contains(m.body, "compensation_failed") || strings.Contains(m.body, canary) {
+		if m := r.next(); !strings.Contains(m.body, "compensation_failed") || !strings.Contains(m.body, "https://outbox.example/incidents?id=") || strings.Contains(m.body, canary) {
 			t.Errorf("got %s", m.body)
 		}
 	}

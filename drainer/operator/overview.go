@@ -350,10 +350,14 @@ func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int
 	if err := by.Validate(); err != nil {
 		return nil, err
 	}
-	for batch := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(incidents))), batchSize) {
+	each := slices.Compact(slices.Sorted(slices.Values(incidents)))
+	for batch := range slices.Chunk(each, batchSize) {
 		done, err := collect(ctx, c.conn, "acknowledge incidents", pgx.RowToStructByPos[Acknowledgement], sql.OperatorAcknowledge, batch, by.name(), by.Reason)
-		if err != nil {
-			return all, err
+		switch {
+		case err != nil && len(all) > 0:
+			return all, fmt.Errorf("it stopped after %d of %d incidents: %w", len(all), len(each), err)
+		case err != nil:
+			return nil, err
 		}
 		all = append(all, done...)
 	}

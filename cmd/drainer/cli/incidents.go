@@ -156,10 +156,10 @@ of them could not be acknowledged.`,
 					return err
 				}
 				done, err := console.Acknowledge(command.Context(), by, incidents)
-				if err != nil {
-					return err
+				if len(done) > 0 { // what was committed before an error is shown as well
+					err = errors.Join(err, options.printAcknowledgements(command, done))
 				}
-				return options.printAcknowledgements(command, done)
+				return err
 			})
 		},
 	}

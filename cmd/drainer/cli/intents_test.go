@@ -226,6 +226,29 @@ func TestAPageOfManyIncidentsIsAcknowledgedAsOne(t *testing.T) {
 	}
 }
 
+func TestAnAcknowledgementThatStopsSaysHowManyItChanged(t *testing.T) {
+	t.Parallel()
+	for name, chosen := range map[string]func(ids []string) []string{
+		"named":  func(ids []string) []string { return ids },
+		"chosen": func([]string) []string { return []string{"--kind", "outcome_unknown", "--yes"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, db := newOutbox(t)
+			ids := drainertest.Column[string](t, db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id) SELECT 'outcome_unknown', n, 'run' FROM generate_series(1, 250) n RETURNING id::text`)
+			drainertest.Exec(t, db, `CREATE FUNCTION public.stop() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'the disk is full'; END $$`)
+			drainertest.Exec(t, db, `CREATE TRIGGER stop BEFORE UPDATE ON outbox.incident FOR EACH ROW WHEN (OLD.intent_id > 240) EXECUTE FUNCTION public.stop()`)
+			got := run(t, append([]string{"incidents", "ack", "--operator", "on-call", "--reason", "outage", "--database-url", url}, chosen(ids)...)...)
+			if got.code == exitOK || !strings.Contains(got.stderr, "200 of 250") || !strings.Contains(got.stderr, "the disk is full") || strings.Count(got.stdout, "acknowledged") != 200 {
+				t.Errorf("it says %s and lists %d (%d)", got.stderr, strings.Count(got.stdout, "acknowledged"), got.code)
+			}
+			if done := drainertest.Value[int](t, db, `SELECT count(*)::int FROM outbox.incident WHERE acknowledged_at IS NOT NULL`); done != 200 {
+				t.Errorf("%d are acknowledged, want one batch of 200", done)
+			}
+		})
+	}
+}
+
 // What stands there can be typed, and is not refused.
 func TestTheCommandsThatFitCanBeTyped(t *testing.T) {
 	t.Setenv("USER", "on-call")

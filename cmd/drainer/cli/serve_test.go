@@ -334,6 +334,24 @@ func TestBlocksThatNeedARestartStayInForceAndAreShownSo(t *testing.T) {
 	}
 }
 
+func TestEveryChannelLinksToTheConsoleOfTheFile(t *testing.T) {
+	t.Parallel()
+	file := write(t, "drainer.yaml", "version: 1\npage_console: https://outbox.example\npages: [{alertmanager: {url: 'http://a'}}, {slack: {webhook_url: 'http://s'}}]\n")
+	loaded, err := config.Load(file, builtins(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	channels, err := channelsOf(loaded)
+	if err != nil || len(channels) != 2 {
+		t.Fatalf("%d channels, %v", len(channels), err)
+	}
+	for _, channel := range channels {
+		if channel.Console != "https://outbox.example" {
+			t.Errorf("%s links to %q", channel.Name, channel.Console)
+		}
+	}
+}
+
 // Whatever stands in a file when it is reloaded: it is refused with its
 // mistakes, or all of the daemon can go by it. No secret is shown either way.
 func FuzzAReloadIsRefusedOrTakenOver(f *testing.F) {
