@@ -95,6 +95,19 @@ func (b *breaker) admits(row *Row) bool {
 	return passage == passRows || (row.Probe == b.name && passage != passPaused)
 }
 
+// takeTurn reports whether the gate may be tried, as far as this process knows. It does so once until the
+// fleet has told what came of that.
+func (b *breaker) takeTurn() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	if b.passes(now) != passProbe {
+		return false
+	}
+	b.shutUntil = now.Add(knownWithin)
+	return true
+}
+
 // remaining is how long it lets nothing through yet, as far as this process knows.
 func (b *breaker) remaining() time.Duration {
 	b.mu.Lock()

@@ -160,7 +160,7 @@ func (l *lane) load(stop context.Context) load {
 }
 
 // operationToTry is one whose breaker may be tried now, and of which this lane has no probe
-// under way. A fallback's operations are tried with rows of its own.
+// under way. On a detour claimed rows try the operations, see pool.tries.
 func (l *lane) operationToTry() string {
 	if l.route.isDetour() {
 		return ""
@@ -402,7 +402,7 @@ func (l *lane) confirm(share *share, refused []Settlement) {
 // forgetRow leaves a claim to the next batch where the last of its rows were settled
 // by several: none of these could know that the others would succeed.
 func (l *lane) forgetRow(row *Row, finished []int64) {
-	if row.Probe != "" {
+	if l.probes[row.Probe] > 0 { // what became a probe after its claim was not counted
 		l.probes[row.Probe]--
 	}
 	l.remembered[row.ClaimID]--

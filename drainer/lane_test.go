@@ -364,8 +364,8 @@ func TestARowOfAShutOperationWaitsWhereItDelaysNoNeighbour(t *testing.T) {
 		park  string
 		delay time.Duration
 	}{
-		"its own provider's lane": {route{"sim", "sim"}, Row{Tuple: dispatch.Tuple{ToolName: "sim/act"}}, "sim/act", fleetInterval},
-		"a fallback's":            {route{"own", "sim"}, Row{Via: "sim", Tuple: dispatch.Tuple{ToolName: "own/act"}}, "", time.Minute},
+		"its own provider's lane": {route{"sim", "sim"}, Row{Tuple: dispatch.Tuple{ToolName: "sim/act"}}, "sim/act", 0},
+		"a fallback's":            {route{"own", "sim"}, Row{Via: "sim", Tuple: dispatch.Tuple{ToolName: "own/act"}}, "own", time.Minute},
 	} {
 		sent := false
 		l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { sent = true; return healthy }))
@@ -373,8 +373,8 @@ func TestARowOfAShutOperationWaitsWhereItDelaysNoNeighbour(t *testing.T) {
 		l.pool.upstreams["sim"].applyOperationGates(shut)
 		test.row.Tries, test.row.ClaimedAt = 2, time.Now()
 		got := l.pool.attempt(lifetimes{stop: t.Context(), abort: t.Context()}, &test.row)
-		if sent || got.Park != test.park || got.Decision.Tries != 1 || got.Decision.Delay.Round(time.Second) != test.delay.Round(time.Second) {
-			t.Errorf("%s: sent %v, parked in %q after %d tries, due in %s; want %q and %s", name, sent, got.Park, got.Decision.Tries, got.Decision.Delay, test.park, test.delay)
+		if sent || got.Park != test.park || got.Decision.Tries != 1 || got.ParkFor.Round(time.Second) != test.delay {
+			t.Errorf("%s: sent %v, parked in %q after %d tries, due in %s; want %q and %s", name, sent, got.Park, got.Decision.Tries, got.ParkFor, test.park, test.delay)
 		}
 	}
 }

@@ -574,6 +574,10 @@ func (o *flakyOutbox) claim(claim Claim) (reply ClaimReply) {
 	return reply
 }
 
+func (o *flakyOutbox) TryOperation(context.Context, string, string, time.Duration) (bool, error) {
+	return false, nil
+}
+
 func (o *flakyOutbox) Reclaim(_ context.Context, _, _, _ string, remembered []int64, _ Judge) (given []Settlement, _ error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -70,6 +70,10 @@ type claimStore interface {
 	// open. Rows of detours, which have a fallback, go back while their provider is shut as well.
 	Unpark(ctx context.Context, tools, detours []string) error
 
+	// TryOperation makes a row that the worker holds the probe of this shut operation, for so long. It reports
+	// false where another row tries it, or its cool-down is not over.
+	TryOperation(ctx context.Context, worker, gate string, probeFor time.Duration) (bool, error)
+
 	// Reclaim settles rows of the worker's own claims on a provider that it
 	// does not remember: those of a batch whose reply was lost.
 	Reclaim(ctx context.Context, worker, provider, server string, remembered []int64, judge Judge) ([]Settlement, error)
@@ -305,6 +309,7 @@ type Settlement struct {
 	Breakers   []BreakerChange // what it means for breakers
 	BeginsSaga bool            // its run is rolled back from here
 	Park       string          // the lane where it waits until its operation is known, or its breaker closed; nothing is recorded then
+	ParkFor    time.Duration   // from when on a lane may claim it there; a lane of an operation is never claimed from
 	Refused    bool            // it failed alone, with nothing sent: a human must know
 	Foreign    bool            // its effect may be that of another outbox's intent: a human must know
 	Acts       bool            // its tool has an effect

@@ -18,6 +18,8 @@ type pool struct {
 	route     route
 	server    *upstream
 	upstreams map[string]*upstream // of all providers: a row may have to go to a fallback
+	claims    claimStore
+	worker    string
 	closed    *closedRuns
 	lease     *lease
 	observer  *observer
@@ -31,6 +33,8 @@ func newPool(route route, session *session) *pool {
 		route:     route,
 		server:    session.upstreams[route.server],
 		upstreams: session.upstreams,
+		claims:    session.store,
+		worker:    session.committer.worker,
 		closed:    session.closed,
 		lease:     session.lease,
 		observer:  session.observer,
@@ -215,7 +219,7 @@ func (p *pool) attempt(life lifetimes, row *Row) Settlement {
 	case lacksLookup(row, policy):
 		return p.release(row, unconfiguredDelay, "lookup_unconfigured")
 	}
-	if shut := upstream.shut(row, operationFor(row, policy)); shut != nil {
+	if shut := upstream.shut(row, operationFor(row, policy)); shut != nil && !p.tries(life.abort, upstream, row, shut) {
 		return p.parkUntilOpen(row, shut)
 	}
 	if !upstream.slots.acquire() {
@@ -247,14 +251,30 @@ func (p *pool) park(row *Row) Settlement {
 }
 
 // parkUntilOpen parks a row whose operation is shut, so that its neighbours do not wait. At a fallback
-// it stays in its own provider's lane, for as long as the operation is not tried.
+// it waits in its own provider's lane, for that provider may come back first.
 func (p *pool) parkUntilOpen(row *Row, shut *breaker) Settlement {
-	if row.server() != row.Tuple.Provider() {
-		return p.release(row, max(fleetInterval, shut.remaining()), "circuit_open")
-	}
 	parked := p.release(row, fleetInterval, "circuit_open")
 	parked.Park = shut.name
+	if row.server() != row.Tuple.Provider() {
+		parked.Park, parked.ParkFor = row.Tuple.Provider(), min(max(fleetInterval, shut.remaining()), refusalPause)
+	}
 	return parked
+}
+
+// tries lets a row try its fallback's operation. The fallback's own lane tries an operation with a
+// parked row, and may have none. No claim knows the operations of rows in the lane of another provider, so the row
+// becomes the probe once it is claimed. Without an answer from the database the turn is lost until its time is over.
+func (p *pool) tries(ctx context.Context, upstream *upstream, row *Row, shut *breaker) bool {
+	if row.server() == row.Tuple.Provider() || p.isPaused() || !upstream.admits(row) || !shut.takeTurn() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
+	defer cancel()
+	if is, err := p.claims.TryOperation(ctx, p.worker, shut.name, upstream.provider.Timeout+batchTimeout); err != nil || !is {
+		return false
+	}
+	row.Probe = shut.name
+	return true
 }
 
 // unknownOperation ends what was parked for too long. Nothing was sent of it here;

@@ -88,6 +88,48 @@ func TestAFallbackThatNothingElseUsesIsTriedAgain(t *testing.T) {
 	rig.AwaitStatus("completed", intents)
 }
 
+// Only rows of the fallback itself are parked under the names of its operations.
+func TestAFallbacksOperationThatOnlyOthersUseIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	const intents = 10
+	for name, trouble := range map[string]dispatch.Result{
+		"its queue is missing": {Outcome: dispatch.NotSent, OfOperation: true},
+		"it is forbidden":      {Outcome: dispatch.Forbidden, HTTPStatus: 403},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rig := harness.Plain(t, nil)
+			var down atomic.Bool
+			down.Store(true)
+			server := (&scripted{answer: func(int64) dispatch.Result {
+				if down.Load() {
+					return trouble
+				}
+				return well
+			}}).as("backup", 8)
+			server.Tools["other"] = server.Tools["act"]
+			own := (&scripted{answer: always(overload)}).as("sim", 8)
+			own.Fallback = "backup"
+			for run := range intents {
+				rig.Exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ($1, '1', 'sim/act', 's', '{}')`, fmt.Sprint("run-", run))
+			}
+			launch(t, rig.URL, own, server)
+			drainertest.Eventually(t, "the fallback's operation is shut", func() bool {
+				return harness.Stored[bool](rig, `SELECT EXISTS (SELECT FROM outbox.tool WHERE name = 'backup/act' AND state <> 'closed')`)
+			})
+			down.Store(false)
+			rig.Exec(`UPDATE outbox.tool SET open_until = now() WHERE name = 'backup/act' AND state = 'open'`) // as drainer providers resume does
+			rig.AwaitStatus("completed", intents)
+			if state := harness.Stored[string](rig, `SELECT state FROM outbox.tool WHERE name = 'backup/act'`); state != "closed" {
+				t.Errorf("the operation is %s", state)
+			}
+			if waits := harness.Stored[int](rig, `SELECT count(*)::int FROM outbox.attempt WHERE error = 'circuit_open'`); waits > intents {
+				t.Errorf("%d attempts are on record of rows that only waited", waits)
+			}
+		})
+	}
+}
+
 func TestRowsInDoubtAtAFallbackDoNotWaitForTheirOwnProvider(t *testing.T) {
 	t.Parallel()
 	const intents = 10

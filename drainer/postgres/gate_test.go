@@ -149,6 +149,39 @@ func TestNoOperationIsTriedWhileItsProviderIsShut(t *testing.T) {
 	}
 }
 
+// A row on a detour is claimed before it is known which of the fallback's operations it needs.
+func TestARowThatIsClaimedTriesAShutOperation(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		given string
+		want  bool
+	}{
+		"its cool-down is over":   {`SELECT`, true},
+		"still cooling":           {`UPDATE outbox.tool SET open_until = now() + interval '1 hour'`, false},
+		"it is open again":        {`UPDATE outbox.tool SET state = 'closed', open_until = NULL, reason = NULL, shut_at = NULL`, false},
+		"another tries":           {`UPDATE outbox.tool SET state = 'half_open', prober = (SELECT worker_id FROM outbox.worker LIMIT 1), open_until = now() + interval '1 hour'`, false},
+		"a dead worker's try":     {`UPDATE outbox.tool SET state = 'half_open', prober = gen_random_uuid(), open_until = now() + interval '1 hour'`, true},
+		"this worker counts dead": {`DELETE FROM outbox.worker`, false},
+	} {
+		o, worker := shutOperation(t, 1)
+		o.exec(test.given)
+		before := o.toolState("sim/slow")
+		is, err := o.TryOperation(t.Context(), worker, "sim/slow", time.Hour)
+		if err != nil || is != test.want {
+			t.Errorf("%s: it may try %v, %v", name, is, err)
+		}
+		if !is && o.toolState("sim/slow") != before {
+			t.Errorf("%s: the operation was %s and is %s", name, before, o.toolState("sim/slow"))
+		}
+		if is {
+			o.batch(worker, drainer.Batch{Settle: []drainer.Settlement{{Row: &drainer.Row{ClaimID: -1}, Breakers: []drainer.BreakerChange{{Gate: "sim/slow", Probe: true}}}}})
+			if got := o.toolState("sim/slow"); got != "closed" {
+				t.Errorf("%s: after a probe that went well it is %s", name, got)
+			}
+		}
+	}
+}
+
 func TestTheTurnOfADeadProberOfAnOperationPassesOn(t *testing.T) {
 	t.Parallel()
 	o, worker := shutOperation(t, 2)

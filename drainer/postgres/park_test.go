@@ -80,6 +80,21 @@ func TestAParkedRowLeavesItsClaimAndNoTrace(t *testing.T) {
 	drainertest.AssertInvariant(t, o.db)
 }
 
+// As where the operation of a fallback is shut.
+func TestARowCanWaitInItsProvidersLaneWithoutATrace(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueue("run", 0, 1)
+	batch := parking(nil, o.claim(worker, 1)...)
+	batch.Settle[0].Park, batch.Settle[0].ParkFor = "sim", time.Minute
+	o.batch(worker, batch)
+	waits := stored[float64](o, `SELECT extract(epoch FROM next_attempt_at - now())::float8 FROM outbox.queue WHERE provider = 'sim' AND tries = 0`)
+	if attempts := stored[int](o, `SELECT count(*)::int FROM outbox.attempt`); waits < 30 || waits > 60 || attempts != 0 {
+		t.Errorf("it is due in %.0f seconds, and %d attempts are on record", waits, attempts)
+	}
+}
+
 // Thousands of rows may be wrong at once, and each batch of them holds up what is right.
 func TestARowIsParkedAsFastAmongMany(t *testing.T) {
 	t.Parallel()

@@ -242,6 +242,8 @@ func (c *breakerColumns) queue(batch *pgx.Batch, worker, statement string) {
 var (
 	//go:embed sql/probe_now.sql
 	probeNowSQL string
+	//go:embed sql/try.sql
+	trySQL string
 	//go:embed sql/refused.sql
 	refusedSQL string
 	//go:embed sql/expired.sql
@@ -268,6 +270,15 @@ func (s *Store) Reap(ctx context.Context, providers []string, judge drainer.Judg
 		}
 		last = claims[len(claims)-1].ID
 	}
+}
+
+// TryOperation has no memory of a lost reply: the turn passes on when its time is over, as that of a prober that is stuck.
+func (s *Store) TryOperation(ctx context.Context, worker, gate string, probeFor time.Duration) (bool, error) {
+	tried, err := s.control.Exec(ctx, trySQL, worker, gate, probeFor.Seconds())
+	if err != nil {
+		return false, fmt.Errorf("try an operation: %w", err)
+	}
+	return tried.RowsAffected() == 1, nil
 }
 
 // Reclaim settles what the worker itself claimed on a provider and does not

@@ -206,16 +206,18 @@ func queuePark(queue *pgx.Batch, worker string, settlements []drainer.Settlement
 	}
 	var claims, intents []int64
 	var lanes []string
+	var waits []float64
 	places = []int{}
 	for i, s := range settlements {
 		if isParked(s) {
-			claims, intents, lanes = append(claims, s.Row.ClaimID), append(intents, s.Row.IntentID), append(lanes, s.Park)
+			claims, intents = append(claims, s.Row.ClaimID), append(intents, s.Row.IntentID)
+			lanes, waits = append(lanes, s.Park), append(waits, s.ParkFor.Seconds())
 		} else {
 			rest, places = append(rest, s), append(places, i)
 		}
 	}
 	queue.Queue(lockParkedSQL, worker, claims)
-	queue.Queue(parkSQL, worker, claims, intents, lanes)
+	queue.Queue(parkSQL, worker, claims, intents, lanes, waits)
 	return rest, places
 }
 
