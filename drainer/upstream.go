@@ -135,8 +135,8 @@ func (u *upstream) shut(row *Row, operation string) *breaker {
 // otherwise shut a provider off, or keep the gate of one that is away open.
 //
 // Only a refusal for lack of room, or a connection that could not be made, speaks for the
-// whole provider. A timeout or a 5xx speaks for its operation, and for the provider once
-// most of its operations are shut. A refusal of one operation never speaks for the provider.
+// whole provider. A timeout, a 5xx or a refusal of one operation speaks for that operation, and for
+// the provider once most of its operations are shut: a broker without a quorum lacks all its queues.
 func (u *upstream) record(row *Row, operation string, result dispatch.Result) (changes []BreakerChange) {
 	if result.Unsent {
 		return u.unproven(row)
@@ -163,7 +163,7 @@ func (u *upstream) record(row *Row, operation string, result dispatch.Result) (c
 		}
 		add(of.breaker.verdict(failed, reason, result.RetryAfter))
 	case of != nil && of.breaker.passage() == passRows && of.fails(row, result, failed, answered):
-		if !result.OfOperation && u.mostOperationsShut(of) {
+		if u.mostOperationsShut(of) {
 			add(u.breaker.open(FailureRate, 0))
 		} else {
 			add(of.breaker.open(FailureRate, 0))

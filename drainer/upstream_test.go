@@ -191,7 +191,7 @@ func TestARefusalOfOneOperationShutsThatAlone(t *testing.T) {
 		want      string
 	}{
 		"one intent, tried again": {provider("charge", "refund"), "charge", nil, "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:false}]"},
-		"every operation":         {provider("charge", "refund"), "charge", []attempt{{0, "refund", missing, 0}, {0, "refund", missing, 0}, {0, "refund", missing, 0}}, "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:false}]"},
+		"every operation":         {provider("charge", "refund"), "charge", []attempt{{0, "refund", missing, 0}, {0, "refund", missing, 0}, {0, "refund", missing, 0}}, "[{Gate:shop Open:true Reason:failure_rate For:10s Probe:false}]"},
 		"between answers":         {provider("charge", "refund"), "charge", []attempt{{0, "charge", missing, 0}, {0, "charge", healthy, 0}}, "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:false}]"},
 		"it is an answer":         {provider("charge", "refund"), "charge", []attempt{{0, "refund", overloaded, 0}, {0, "refund", overloaded, 0}}, "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:false}]"},
 		"the provider's only one": {provider("charge"), "charge", nil, "[{Gate:shop Open:true Reason:overload For:10s Probe:false}]"},
