@@ -112,10 +112,10 @@ func TestAnOperationsProbeTakesTheLeastFailedRowAndDecides(t *testing.T) {
 	}
 }
 
-// A refusal uses no try. So the row that was refused would stay the one that failed least.
+// Neither a refusal nor an overload uses a try. So the row that was refused would stay the one that failed least.
 func TestARowThatIsRefusedDoesNotTryItsGateAgainBeforeTheOthers(t *testing.T) {
 	t.Parallel()
-	for _, reason := range []drainer.OpenReason{drainer.Forbidden, drainer.Misconfigured} {
+	for _, reason := range []drainer.OpenReason{drainer.Forbidden, drainer.Misconfigured, drainer.Overloaded} {
 		o, worker := shutOperation(t, 3)
 		o.exec(`UPDATE outbox.queue SET tries = CASE WHEN intent_id = 2 THEN 0 ELSE 5 END, next_attempt_at = now() - intent_id * interval '1 minute'`)
 		o.exec(`UPDATE outbox.tool SET reason = $1 WHERE name = 'sim/slow'`, reason)
@@ -220,6 +220,7 @@ func TestParkedRowsMayTakeTheDetourWhileTheirProviderIsShut(t *testing.T) {
 func TestAProviderIsTriedWithItsLeastFailedRow(t *testing.T) {
 	t.Parallel()
 	o := cooledDown(t, 5)
+	o.exec(`UPDATE outbox.provider SET reason = $1 WHERE name = 'sim'`, drainer.FailureRate)
 	o.exec(`UPDATE outbox.queue SET tries = CASE WHEN intent_id = 4 THEN 2 ELSE 7 END`)
 	if rows := o.probe(o.join(), time.Hour); len(rows) != 1 || rows[0].IntentID != 4 {
 		t.Errorf("the probe takes %v, want intent 4, which failed least", ids(rows))

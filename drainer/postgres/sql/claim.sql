@@ -26,7 +26,8 @@
 -- claim.go renders this for probes, which try a provider whose breaker opened, or an operation: then $2 and
 -- $4 are the lane where its rows are parked; and for all other claims, of which Postgres would begin the probe's parts
 -- each time. A probe takes the row that failed least, of the first that are due. Where
--- this side was refused, it takes the one that waits longest: a refusal uses no try, so the same row would try each time.
+-- this side was refused, or the provider is overloaded, it takes the one that waits longest: such an answer to a probe
+-- uses no try, so the same row would try each time.
 WITH history AS MATERIALIZED (  -- none where the database may have lost commits since: nothing is claimed until a heartbeat has looked
   SELECT accepted_by IS NOT NULL AS accepted, doubted_before, doubted_through
   FROM (SELECT *, tableoid FROM outbox.history ORDER BY id DESC LIMIT 1) h
@@ -98,7 +99,7 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
           ORDER BY next_attempt_at, intent_id
           LIMIT {{if .Probe}}100{{else}}12000  -- for the planner, who cannot know p.room: which is never that much{{end}}
           FOR UPDATE SKIP LOCKED) due{{if not .Probe}} LIMIT p.room{{end}}) few{{if .Probe}}
-        ORDER BY CASE WHEN (SELECT reason = ANY (ARRAY['credentials_refused', 'forbidden', 'misconfigured']) FROM probe) THEN 0 ELSE tries END, next_attempt_at, intent_id{{end}}
+        ORDER BY CASE WHEN (SELECT reason = ANY (ARRAY['credentials_refused', 'forbidden', 'misconfigured', 'overload']) FROM probe) THEN 0 ELSE tries END, next_attempt_at, intent_id{{end}}
         LIMIT l.room) roomy) summed  -- below the sum, which reads one row ahead: no row is locked that is not counted
       WHERE filled - bytes - 512 < l.bytes) due))
   RETURNING pg_catalog.array_position($2::text[], provider) AS n,
