@@ -550,6 +550,78 @@ func TestAfterLostCommitsAProviderAndItsFallbackMayBothHaveServed(t *testing.T) 
 	}
 }
 
+// A claim that outlived lost commits says nothing of what became of its rows in them: they may have been put back, and
+// served by the other provider.
+func TestAfterLostCommitsWhatAnEarlierClaimHeldIsInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(o *outbox, worker string, rows []*drainer.Row){
+		"a reaper takes it back": func(o *outbox, worker string, _ []*drainer.Row) {
+			o.declareDead(worker)
+			o.reap()
+		},
+		"its lane releases what it does not remember": func(o *outbox, worker string, rows []*drainer.Row) {
+			for _, server := range []string{"sim", "backup"} {
+				if _, err := o.Reclaim(o.t.Context(), worker, "sim", server, nil, as(dispatch.Released)); err != nil {
+					o.t.Fatal(err)
+				}
+			}
+		},
+		"its worker settles it": func(o *outbox, worker string, rows []*drainer.Row) { o.settle(worker, dispatch.Throttled, rows...) },
+		"its worker parks it": func(o *outbox, worker string, rows []*drainer.Row) {
+			o.batch(worker, parking([]int64{rows[0].ClaimID}, rows...))
+			if err := o.Unpark(o.t.Context(), []string{"sim/act"}, nil); err != nil {
+				o.t.Fatal(err)
+			}
+		},
+	} {
+		for _, server := range []string{"sim", "backup"} {
+			t.Run(name+" at "+server, func(t *testing.T) {
+				t.Parallel()
+				o := newOutbox(t)
+				worker := o.join()
+				o.open("sim")
+				o.open("backup")
+				o.enqueue("run", 0, 1)
+				if server != "sim" {
+					o.shutOff("sim")
+				}
+				before := o.withFallback(worker)
+				o.open("sim")
+				o.loseCommits()
+				o.successor()
+				end(o, worker, before)
+				o.exec(`UPDATE outbox.queue SET next_attempt_at = now()`)
+				if rows := o.withFallback(o.successor()); len(rows) != 1 || rows[0].Via != "sim" || !rows[0].MaybeApplied || rows[0].FirstAttemptAt == nil {
+					t.Errorf("claimed %+v, want it in doubt at either provider", rows)
+				}
+			})
+		}
+	}
+}
+
+func TestAClaimMadeAfterLostCommitsLeavesNoDoubtOfThem(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.open("sim")
+	o.open("backup")
+	o.enqueue("run", 0, 1)
+	o.loseCommits()
+	o.enqueue("new", 0, 1)
+	worker := o.join()
+	rows := o.withFallback(worker)
+	// a lookup found that the older one had no effect
+	for _, row := range rows {
+		row.MaybeApplied = false
+	}
+	o.settle(worker, dispatch.Throttled, rows...)
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = now()`)
+	for _, row := range o.withFallback(worker) {
+		if row.Via != "" || row.MaybeApplied {
+			t.Errorf("claimed again %+v, want no new doubt", row)
+		}
+	}
+}
+
 func TestAFallbackOfItsOwnIsProbedWithWhatItIsToServe(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -52,11 +52,11 @@ var Mutants = []Mutant{
 		Edits: []Edit{
 			{
 				File: "drainer/postgres/sql/settle.sql",
-				Guard: `  SELECT claim_id, provider FROM outbox.claim
+				Guard: `  SELECT claim_id, provider, era FROM outbox.claim
   WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
   ORDER BY claim_id FOR KEY SHARE
 `,
-				Break: `  SELECT DISTINCT e.claim_id, i.provider
+				Break: `  SELECT DISTINCT e.claim_id, i.provider, 0 AS era
   FROM unnest($2::bigint[], $3::bigint[]) AS e (claim_id, intent_id) JOIN outbox.intent i ON i.id = e.intent_id
 `,
 			},

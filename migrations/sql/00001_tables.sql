@@ -117,6 +117,7 @@ CREATE TABLE outbox.claim (
   provider          text COLLATE "C" NOT NULL,  -- whose rows
   server            text COLLATE "C" NOT NULL,  -- whose lane: the provider's own, or its fallback
   claimed_at        timestamptz NOT NULL DEFAULT now(),
+  era               int NOT NULL DEFAULT 0,  -- the outbox's when it was made: rows come back to the queue with it
   intent_ids        bigint[] NOT NULL,
   attempts          int[] NOT NULL,  -- the number of the attempt that this claim is
   tries             int[] NOT NULL,  -- this one included

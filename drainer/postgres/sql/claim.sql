@@ -20,8 +20,9 @@
 --   via is another       | its provider's lane, which hands it to the one named, if that is configured
 --   via is its provider  | its provider's lane, which ends it as unknown
 --
--- After lost commits the fallback may have had the effect of any row that was queued before, whatever its via says. Such
--- a row gets its own provider's name as via. It keeps that until it has ended, also where it is released or lost first.
+-- After lost commits the fallback may have had the effect of any row that was queued or claimed before, whatever its via
+-- says: a row comes back to the queue with the era of its claim. Such a row gets its own
+-- provider's name as via. It keeps that until it has ended, also where it is released or lost first.
 --
 -- claim.go renders this for probes, which try a provider whose breaker opened, or an operation: then $2 and
 -- $4 are the lane where its rows are parked; and for all other claims, of which Postgres would begin the probe's parts
@@ -29,7 +30,7 @@
 -- this side was refused, or the provider is overloaded, it takes the one that waits longest: such an answer to a probe
 -- uses no try, so the same row would try each time.
 WITH history AS MATERIALIZED (  -- none where the database may have lost commits since: nothing is claimed until a heartbeat has looked
-  SELECT accepted_by IS NOT NULL AS accepted, doubted_before, doubted_through
+  SELECT accepted_by IS NOT NULL AS accepted, era, doubted_before, doubted_through
   FROM (SELECT *, tableoid FROM outbox.history ORDER BY id DESC LIMIT 1) h
   WHERE id = $15::int AND tableoid = table_oid AND (lsn >= $16::pg_lsn) IS NOT FALSE
     AND CASE WHEN timeline IS NULL THEN true ELSE timeline = pg_catalog.concat('x'::text, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END
@@ -124,8 +125,8 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
   -- LIMIT keeps this a look a row: where there were no sagas when it was planned, a join would read all that came since
   LEFT JOIN LATERAL (SELECT agent_run_id FROM outbox.saga WHERE agent_run_id = t.agent_run_id LIMIT 1) s ON true
 ), claimed AS (
-  INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias, tenant)
-  SELECT $1::uuid, {{if .Operation}}split_part(($2::text[])[n], '/'::text, 1), split_part(($4::text[])[n], '/'::text, 1){{else}}($2::text[])[n], ($4::text[])[n]{{end}}, pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt), pg_catalog.array_agg(tries),
+  INSERT INTO outbox.claim (worker_id, provider, server, era, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias, tenant)
+  SELECT $1::uuid, {{if .Operation}}split_part(($2::text[])[n], '/'::text, 1), split_part(($4::text[])[n], '/'::text, 1){{else}}($2::text[])[n], ($4::text[])[n]{{end}}, (SELECT era FROM history), pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt), pg_catalog.array_agg(tries),
          pg_catalog.array_agg(first_attempt_at), pg_catalog.array_agg(maybe_applied), pg_catalog.array_agg(lookup OR closed), pg_catalog.array_agg(via), counted
   FROM candidate WHERE NOT closed OR maybe_applied GROUP BY n, counted
   RETURNING claim_id, provider, tenant

@@ -36,5 +36,5 @@ WITH held AS MATERIALIZED (
 INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, tries, first_attempt_at, maybe_applied, lookup, via, bytes, tenant, era)
 SELECT p.lane, clock_timestamp() + make_interval(secs => p.wait), p.intent_id, i.agent_run_id, p.attempt, p.tries - 1, p.first_attempt_at, p.maybe_applied, p.lookup,
        CASE WHEN p.maybe_applied THEN p.via END, i.payload_bytes + coalesce(octet_length(i.headers::text), 0), coalesce(i.tenant, 0::smallint),
-       coalesce((SELECT era FROM outbox.history ORDER BY id DESC LIMIT 1), 0)
+       (SELECT era FROM held WHERE held.claim_id = p.claim_id)
 FROM parked p JOIN outbox.intent i ON i.id = p.intent_id;

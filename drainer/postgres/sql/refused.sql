@@ -20,8 +20,8 @@ WITH shut AS MATERIALIZED (
     LIMIT $4::int))
   RETURNING *
 )
-INSERT INTO outbox.claim (worker_id, provider, server, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
-SELECT $1::uuid, name, name, pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt + 1), pg_catalog.array_agg(tries + 1),
+INSERT INTO outbox.claim (worker_id, provider, server, era, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+SELECT $1::uuid, name, name, min(era), pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt + 1), pg_catalog.array_agg(tries + 1),
        pg_catalog.array_agg(first_attempt_at), pg_catalog.array_agg(maybe_applied), pg_catalog.array_agg(lookup), pg_catalog.array_agg(via)
 FROM (SELECT *, split_part(provider, '/'::text, 1) AS name FROM taken) t GROUP BY name
 RETURNING claim_id, worker_id::text;

@@ -10,7 +10,7 @@
 -- settle.go renders this twice: for batches with undos, and for all others, of which
 -- Postgres would begin the parts that undos need each time.
 WITH fence AS MATERIALIZED (
-  SELECT claim_id, provider FROM outbox.claim
+  SELECT claim_id, provider, era FROM outbox.claim
   WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
   ORDER BY claim_id FOR KEY SHARE
 ), ended AS MATERIALIZED (
@@ -50,7 +50,7 @@ WITH fence AS MATERIALIZED (
          coalesce(maybe_applied, false), coalesce(lookup, false),
          CASE WHEN maybe_applied THEN via END,
          i.payload_bytes + coalesce(octet_length(i.headers::text), 0), coalesce(i.tenant, 0::smallint),
-         coalesce((SELECT era FROM outbox.history ORDER BY id DESC LIMIT 1), 0)
+         (SELECT era FROM fence WHERE fence.claim_id = ended.claim_id)  -- what became of the row in lost commits is not known
   FROM ended CROSS JOIN LATERAL (SELECT * FROM outbox.intent WHERE id = intent_id LIMIT 1) i
   WHERE $19::float8[] IS NOT NULL AND next_attempt_at IS NOT NULL
 ), opened AS (
