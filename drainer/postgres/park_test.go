@@ -1,11 +1,13 @@
 package postgres_test
 
 import (
+	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/drainer"
@@ -429,5 +431,48 @@ func TestAnOverloadedProvidersRowsWaitForEver(t *testing.T) {
 	o.shutFor("sim", "provider", drainer.Overloaded, 48)
 	if ended := o.expireRefused(worker, time.Hour); len(ended) != 0 {
 		t.Errorf("%d rows ended", len(ended))
+	}
+}
+
+func TestALookForUnknownOperationsReadsABoundedNumberOfLanes(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.exec(`ALTER TABLE outbox.intent DISABLE TRIGGER USER`)
+	o.exec(`WITH made_up AS (
+			INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+			SELECT 'run', n::text, 'sim/made-up-' || n, 'scope', '{}' FROM generate_series(1, 5000) n RETURNING id, tool_name)
+		INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id) SELECT tool_name, now(), id, 'run' FROM made_up`)
+	o.exec(`INSERT INTO outbox.tool (name, seen_at) VALUES ('sim/made-up-1', now() - interval '1 day')`)
+	statement, err := os.ReadFile("sql/expired.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type node struct {
+		Type  string  `json:"Node Type"`
+		Name  string  `json:"Subplan Name"`
+		Rows  float64 `json:"Actual Rows"`
+		Plans []node
+	}
+	var plans []struct{ Plan node }
+	if err := o.db.QueryRow(t.Context(), `EXPLAIN (ANALYZE, FORMAT JSON) `+string(statement),
+		pgx.QueryExecModeExec, worker, []string{"sim"}, time.Hour.Seconds(), 500).Scan(&plans); err != nil {
+		t.Fatal(err)
+	}
+	walks := 0
+	var visit func(node)
+	visit = func(n node) {
+		if n.Type == "Recursive Union" && n.Name == "CTE lane" {
+			if walks++; n.Rows > 1001 {
+				t.Errorf("%v lanes were walked, want at most 1000 of 5000", n.Rows)
+			}
+		}
+		for _, below := range n.Plans {
+			visit(below)
+		}
+	}
+	visit(plans[0].Plan)
+	if walks != 1 {
+		t.Errorf("the plan walks the lanes %d times, want once", walks)
 	}
 }

@@ -13,8 +13,10 @@ WITH RECURSIVE lane AS (
   FROM lane WHERE lane.lane IS NOT NULL
 ), known AS (
   UPDATE outbox.tool SET seen_at = now() WHERE name = ANY (ARRAY(
-    SELECT t.name FROM outbox.tool t WHERE t.name IN (SELECT lane FROM lane) AND t.seen_at < now() - interval '1 minute'
+    SELECT t.name FROM outbox.tool t WHERE t.provider = ANY ($2::text[]) AND t.seen_at < now() - interval '1 minute'
       AND EXISTS (SELECT FROM outbox.worker w WHERE t.name = ANY (w.tools))
+      -- not of the walk, which then would not end at the lanes that are read below: agents may make up any number of them
+      AND EXISTS (SELECT FROM outbox.queue q WHERE q.provider = t.name)
     ORDER BY t.name FOR UPDATE SKIP LOCKED))  -- another worker's look, or a breaker, need not be waited for
 ), taken AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
