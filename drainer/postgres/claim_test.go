@@ -622,6 +622,31 @@ func TestAClaimMadeAfterLostCommitsLeavesNoDoubtOfThem(t *testing.T) {
 	}
 }
 
+// Nothing else may be due that could try the gate, and no other lane takes them.
+func TestWhatEitherProviderMayHaveServedEndsBehindAShutGate(t *testing.T) {
+	t.Parallel()
+	for operation, shut := range map[string]string{
+		"":    `UPDATE outbox.provider SET state = 'open', open_until = now() WHERE name = 'sim'`,
+		"act": `INSERT INTO outbox.tool (name, state, open_until) VALUES ('sim/act', 'open', now())`,
+	} {
+		o := newOutbox(t)
+		worker := o.join()
+		o.open("sim")
+		o.open("backup")
+		o.enqueue("run", 0, 1)
+		o.loseCommits()
+		o.settle(worker, dispatch.Released, o.withFallback(worker)...)
+		o.exec(shut)
+		if operation != "" {
+			o.exec(`UPDATE outbox.queue SET provider = 'sim/act'`)
+		}
+		reply := o.batch(worker, drainer.Batch{Claims: []drainer.Claim{{Provider: "sim", Server: "sim", Operation: operation, Fallback: "backup", Limit: 1, ProbeFor: time.Hour}}})
+		if rows := reply.Claimed[0].Rows; len(rows) != 1 || rows[0].Via != "sim" || rows[0].Probe == "" {
+			t.Errorf("operation %q: the probe claimed %+v, want the row that either may have served", operation, rows)
+		}
+	}
+}
+
 func TestAFallbackOfItsOwnIsProbedWithWhatItIsToServe(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

@@ -93,7 +93,7 @@ WITH history AS MATERIALIZED (  -- none where the database may have lost commits
           WHERE provider = l.provider AND tenant = p.tenant AND next_attempt_at <= now()
             AND (next_attempt_at, intent_id) > (p.after_time, p.after_intent) AND (next_attempt_at, intent_id) <= (p.end_time, p.end_intent)
             AND (NOT p.ahead OR agent_run_id <> ALL ($18::text[]) OR intent_id = p.end_intent)
-            AND CASE WHEN l.server = l.provider THEN via IS NULL OR (via <> l.fallback AND $6::float8 = 0::float8)
+            AND CASE WHEN l.server = l.provider THEN via IS NULL OR (via <> l.fallback AND $6::float8 = 0::float8) OR via = split_part(l.provider, '/'::text, 1)
                      ELSE via = l.server OR (via IS NULL AND NOT maybe_applied AND NOT lookup AND NOT l.closed AND era >= l.doubted_before
                           -- an undo goes to the server that had the effect, and to no other
                           AND (SELECT compensates IS NULL FROM outbox.intent WHERE id = intent_id)) END
