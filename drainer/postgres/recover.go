@@ -405,12 +405,14 @@ func settleLeft(ctx context.Context, tx pgx.Tx, claims []heldClaim, left map[int
 		}
 		var reply drainer.BatchReply // refuses none: the claim is locked and its rows had no outcome
 		queueSettle(&batch, claim.Worker, settlements, false, &reply)
-		queueBreakers(&batch, claim.Worker, settlements)
 		if len(settlements) == len(left[claim.ID]) {
 			queueFinish(&batch, claim.Worker, []int64{claim.ID})
 		}
 		all = append(all, settlements...)
 	}
+	// Once for all claims, which locks the gates in the order in which batches lock them. Only a worker's own claims change
+	// gates here: a row of a dead worker says nothing of a provider.
+	queueBreakers(&batch, claims[0].Worker, all)
 	return all, tx.SendBatch(ctx, &batch).Close()
 }
 
