@@ -201,6 +201,40 @@ func TestReclaimGivesBackOnlyWhatIsForgotten(t *testing.T) {
 	}
 }
 
+// The claims are in the other order than the gates. A batch of another lane locks its gates meanwhile.
+func TestReclaimLocksTheGatesOfSeveralClaimsInOneOrder(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	o.exec(`INSERT INTO outbox.tool (name) VALUES ('sim/act'), ('sim/a'), ('sim/b')`)
+	worker := o.join()
+	o.exec(`UPDATE outbox.tool SET state = 'half_open', prober = $1 WHERE name IN ('sim/a', 'sim/b')`, worker)
+	o.enqueue("run", 0, 2)
+	first := o.claim(worker, 1)[0]
+	o.claim(worker, 1)
+	other := drainertest.Begin(t, o.db)
+	drainertest.Exec(t, other, `SELECT FROM outbox.tool WHERE name = 'sim/a' FOR UPDATE`)
+	reclaimed := make(chan error, 1)
+	go func() {
+		_, err := o.Reclaim(t.Context(), worker, "sim", "sim", nil, func(row *drainer.Row) (drainer.Settlement, bool) {
+			settlement, gate := ended(row, dispatch.Released), "sim/a"
+			if row.IntentID == first.IntentID {
+				gate = "sim/b"
+			}
+			settlement.Breakers = []drainer.BreakerChange{{Gate: gate, Open: true, Probe: true}}
+			return settlement, true
+		})
+		reclaimed <- err
+	}()
+	drainertest.AwaitBlocked(t, o.db)
+	drainertest.Exec(t, other, `SELECT FROM outbox.tool WHERE name = 'sim/b' FOR UPDATE NOWAIT`)
+	if err := other.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-reclaimed; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAWorkerThatRemembersNothingGivesAllBack(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
