@@ -57,6 +57,8 @@ func TestWhatCannotWorkIsNotRendered(t *testing.T) {
 		"database: {secret: ''}":                                                            "database.secret is missing",
 		"autoscaling: {enabled: true}":                                                      "autoscaling.prometheus.serverAddress is missing",
 		"autoscaling: {enabled: true, minReplicas: 5, maxReplicas: 4, trigger: postgresql}": "minReplicas is more than",
+		"database: {ca: {secret: a}}\nautoscaling: {enabled: true, trigger: postgresql}":    "autoscaling.postgresql.secret is missing",
+		"database: {ca: {configMap: a}}\nautoscaling: {enabled: true, trigger: postgresql}": "autoscaling.postgresql.secret is missing",
 
 		// The schema's own.
 		"autoscaling: {minReplicas: 0}":                                  "minimum",
