@@ -87,7 +87,9 @@ export function outboxTool<Arguments = any, Client = any>(tool: string, made: Ou
 type Made = ReturnType<typeof outboxTool>;
 
 /** Commits the intent with the agent's state, waits for its result if told to, and answers. It does not reject. */
-export async function call(tool: Made, given: any, ways: Ways<any>, toolUseId?: string): Promise<Answer> {
+export async function call(
+  tool: Made, given: any, ways: Ways<any>, toolUseId?: string, recorded: (answer: Answer) => void = () => {}, // told before the wait
+): Promise<Answer> {
   let commits = false;
   let intent: Intent | undefined;
   try {
@@ -100,6 +102,7 @@ export async function call(tool: Made, given: any, ways: Ways<any>, toolUseId?: 
       return enqueued;
     });
     if (!tool.wait) return { text: intent.forModel, isError: false };
+    recorded({ text: intent.forModel, isError: false });
     const done = await ways.results.wait(intent, { timeout: tool.wait });
     const reference = done.status === "completed" && done.providerRef !== null ? ` Reference: ${done.providerRef}` : "";
     return { text: done.forModel + reference, isError: false };
@@ -151,8 +154,10 @@ export function outboxHook(tools: Record<string, Made>, ways: Ways<any>, { timeo
     const tool = Object.prototype.hasOwnProperty.call(tools, given.tool_name ?? "") ? tools[given.tool_name!] : undefined;
     if (tool === undefined) return {};
     let timer: any;
-    const late = new Promise<Answer>((resolve) => { timer = setTimeout(resolve, timeout, fault(tool)); });
-    const answer = await Promise.race([call(tool, given.tool_input ?? {}, ways, toolUseId), late]).finally(() => clearTimeout(timer));
+    let known = fault(tool);
+    const late = new Promise<Answer>((resolve) => { timer = setTimeout(() => resolve(known), Math.min(timeout, 2 ** 31 - 1)); }); // a timer takes more for 1
+    const asked = call(tool, given.tool_input ?? {}, ways, toolUseId, (answer) => { known = answer; });
+    const answer = await Promise.race([asked, late]).finally(() => clearTimeout(timer));
     return { hookSpecificOutput: { hookEventName: "PreToolUse", permissionDecision: "deny", permissionDecisionReason: answer.text } };
   };
 }

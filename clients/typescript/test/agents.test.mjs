@@ -168,6 +168,22 @@ test("a hook denies in time a call whose commit does not end", async () => {
   }
 });
 
+test("a hook whose time is over during the wait says what is recorded", async () => {
+  const ways = { run: "r", transaction: async () => ({ forModel: "recorded" }), results: { wait: () => new Promise(() => {}) } };
+  const hook = outboxHook({ mcp__billing__charge: charge("parked/charge", { wait: 60_000 }) }, ways, { timeout: 50 });
+  assert.equal((await hook({ tool_name: "mcp__billing__charge" }, "toolu_1")).hookSpecificOutput.permissionDecisionReason, "recorded");
+});
+
+test("a hook may have no limit", async () => {
+  let answer;
+  const ways = { run: "r", transaction: () => new Promise((resolve) => { answer = resolve; }) };
+  const hook = outboxHook({ mcp__billing__charge: charge() }, ways, { timeout: Infinity });
+  const decided = hook({ tool_name: "mcp__billing__charge" }, "toolu_1");
+  assert.equal(await Promise.race([decided, new Promise((wake) => setTimeout(wake, 50, "waits"))]), "waits");
+  answer({ forModel: "recorded" });
+  assert.equal((await decided).hookSpecificOutput.permissionDecisionReason, "recorded");
+});
+
 test("a tool use id is a step only where it is told", options, () => running(async ({ ask, hook, counts, errors }) => {
   const tool = charge("parked/charge", { step: FROM_TOOL_USE_ID });
   for (const id of ["toolu_1", "toolu_1", "toolu_2", undefined]) await hook(tool, "mcp__billing__charge", id);
