@@ -389,6 +389,7 @@ const BREATH = 5; // milliseconds between two looks, however many notifications 
 const BATCH = 1000;
 const STUCK = 10_000; // milliseconds until a question is given up, so that a connection without an end does not stop all waits
 const UNANSWERED = 3; // questions at once, and one more each MINUTE: each may hold a client of the program's pool
+const MOST = 5; // questions without an answer: then one of them has to end before the next is asked
 const MINUTE = 60_000;
 const LONGEST = 2 ** 31 - 1; // that a timer can wait; it takes more for 1
 
@@ -514,7 +515,7 @@ export class Results {
   }
 
   private async ask(text: string, values: unknown[]): Promise<any[]> {
-    if (this.unanswered >= UNANSWERED && performance.now() - this.unansweredSince < MINUTE) throw new Error("no answer");
+    if (this.unanswered >= MOST || this.unanswered >= UNANSWERED && performance.now() - this.unansweredSince < MINUTE) throw new Error("no answer");
     this.unansweredSince = performance.now();
     this.unanswered++;
     const answer = (async () => this.database.execute(text, values))().finally(() => {

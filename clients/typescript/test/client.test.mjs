@@ -119,6 +119,31 @@ test("questions without an answer take three clients of the pool, and one more e
   assert.deepEqual(asked.map(Math.floor), [0, 10, 20, 80, 140, 140]);
 });
 
+test("a database that hangs takes five clients of the pool, and the wait goes on when it is back", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  let now = 0, back = false;
+  t.mock.method(performance, "now", () => now);
+  const answer = (text) => [text.includes("outbox.await") ? { intent_id: "1", status: "completed" } : { open: false }];
+  const asked = [];
+  let settled;
+  const wait = new Results({
+    execute: (text) => back ? answer(text) : new Promise((resolve) => { asked.push(() => resolve(answer(text))); }),
+  }).wait("1", { timeout: Infinity }).then((done) => { settled = done; });
+  const pass = async (until) => {
+    for (; now < until && !settled; now += 250) {
+      t.mock.timers.tick(250);
+      await new Promise(setImmediate);
+    }
+  };
+  await pass(3_600_000);
+  assert.equal(asked.length, 5);
+  back = true;
+  asked[0]();
+  await pass(3_660_000);
+  await wait;
+  assert.equal(settled.status, "completed");
+});
+
 test("columns may have other names", async () => {
   const camel = { intentId: "7", created: true, status: "pending", idempotencyKey: "idem_v1_x" };
   const recorded = await enqueue({ execute: async () => [camel] }, intent("r"));
