@@ -71,6 +71,7 @@ type Page struct {
 	Newest         time.Time // when the last of them was opened
 	Sends          int       // how often this channel was sent something of the group before
 	Console        string    // its URL in browsers; empty: the page links to nothing
+	IsNarrow       bool      // the channel's match leaves out incidents of the same kind and provider
 }
 
 // isSingle says that the page is about its first incident and no other.
@@ -136,17 +137,17 @@ func (p Page) Todo() []string {
 }
 
 // chosen are the flags that choose the incidents of the group, and whether they choose
-// no other provider's. A shell would take another provider's name apart.
+// no others. A shell would take another provider's name apart.
 func (p Page) chosen() (flags string, isGroup bool) {
 	flags = "--kind " + string(p.Kind)
 	if spansProviders(p.Kind) {
-		return flags, true
+		return flags, !p.IsNarrow
 	}
 	provider, isPlain := p.plainProvider()
 	if !isPlain {
 		return flags, false
 	}
-	return flags + " --provider " + provider, true
+	return flags + " --provider " + provider, !p.IsNarrow
 }
 
 // plainProvider has letters that neither a shell nor a link takes apart.

@@ -250,6 +250,7 @@ func (s store) due(ctx context.Context, channel Channel, limit int) ([]Page, err
 	pages, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Page, err error) {
 		err = row.Scan(&p.Outbox, &p.IncidentID, &p.Generation, &p.State, &p.Kind, &p.IntentID, &p.ToolName, &p.IdempotencyKey,
 			&p.OpenedAt, &p.By, &p.Count, &p.FirstIsOver, &p.Newest, &p.Sends)
+		p.IsNarrow = channel.Match.Tools != nil || channel.Match.Providers != nil && spansProviders(p.Kind)
 		return p, err
 	})
 	if err != nil {

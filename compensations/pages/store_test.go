@@ -525,6 +525,40 @@ func TestAChannelGetsWhatItsMatchChooses(t *testing.T) {
 	}
 }
 
+// Incidents that a channel does not get are another channel's to acknowledge.
+func TestAPageOfANarrowChannelNamesNoCommandThatAcknowledgesMore(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	for _, tool := range []string{"sim/act", "sim/ask"} {
+		o.open(incident.OutcomeUnknown, tool, 2)
+		o.open(incident.UnconfiguredProvider, tool, 2)
+	}
+	const named = "drainer incidents ack INCIDENT... --reason TEXT"
+	ofProvider := "drainer incidents ack --kind outcome_unknown --provider sim --reason TEXT"
+	ofAll := "drainer incidents ack --kind unconfigured_provider --reason TEXT"
+	for name, test := range map[string]struct {
+		match incident.Match
+		want  []string // of each page the last command
+	}{
+		"none":      {incident.Match{}, []string{ofProvider, ofAll}},
+		"providers": {incident.Match{Providers: []string{"sim"}}, []string{ofProvider, named}},
+		"tools":     {incident.Match{Tools: []string{"sim/ask"}}, []string{named, named}},
+	} {
+		due, err := o.due(t.Context(), Channel{Name: name, Repeat: time.Hour, Match: test.match}, 10)
+		o.must(err)
+		var got []string
+		for _, page := range due {
+			todo := page.Todo()
+			got = append(got, todo[len(todo)-1])
+		}
+		slices.Sort(got)
+		slices.Sort(test.want)
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: the pages end with %q, want %q", name, got, test.want)
+		}
+	}
+}
+
 // Agents make up the names of providers, and each would be a page.
 func TestProvidersThatNobodyConfiguredAreOnePage(t *testing.T) {
 	t.Parallel()
