@@ -322,7 +322,7 @@ func ofOutbox() pages.Page {
 
 func TestAPageAboutTheWholeOutboxNamesNoIntent(t *testing.T) {
 	t.Parallel()
-	const subject = "history_changed: the database may have lost commits, and tools that repeat their effect wait (the whole outbox)"
+	const subject = "history_changed: the database may have lost commits; providers with a non_idempotent tool or a fallback wait (the whole outbox)"
 	want := "*drainer: incident 7 is open*\n" + subject + "\nsince 2026-03-01T11:00:00Z\n" +
 		"```drainer history\ndrainer history accept --reason TEXT\ndrainer incidents ack 7 --reason TEXT```"
 	if got := slackText(t, ofOutbox()); got != want {

@@ -180,7 +180,7 @@ var outboxChecks = []check{
 		) (found []Finding) {
 			if !seen.Accepted {
 				found = append(found, problem("drainer history, then drainer history accept",
-					"the database may have lost commits, and tools that repeat their effect wait: %s", seen.Change))
+					"the database may have lost commits; providers with a non_idempotent tool or a fallback wait: %s", seen.Change))
 			}
 			if !seen.Timeline {
 				found = append(found, warning("name a file under history.witness, and accept the loss by hand after each failover: docs/guarantees.md",

@@ -101,7 +101,7 @@ var kinds = []struct {
 	},
 	{
 		HistoryChanged, Page,
-		"the database may have lost commits, and tools that repeat their effect wait",
+		"the database may have lost commits; providers with a non_idempotent tool or a fallback wait",
 		"`drainer history` says what changed; find out what was lost, then `history accept`",
 	},
 }
