@@ -367,8 +367,8 @@ func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int
 // Acknowledging says what would become of one incident; where there is none, it has a number and a refusal alone.
 type Acknowledging struct {
 	Incident
-	After   string
-	Refused string // in the words of Acknowledge
+	After   string `json:"after"`
+	Refused string `json:"refused,omitempty"` // in the words of Acknowledge
 }
 
 // PreviewAcknowledge says what Acknowledge would do to each incident, in the order of the ids, and changes nothing.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -123,7 +124,8 @@ happened. The others stay unresolved until their cause is gone. If it comes back
 incident is opened and paged again.
 
 Name incidents by their numbers. Or choose the open ones by --kind and --provider, as
-a page about many does: that shows them, and changes nothing until --yes says so.
+a page about many does: that shows them, changes nothing, and prints the command that
+does it. Its --since and --until leave out incidents that you were not shown.
 
 The operator and the reason are stored with the incident. The exit code is 1 if one
 of them could not be acknowledged.`,
@@ -132,12 +134,19 @@ of them could not be acknowledged.`,
 
   # all that an outage opened: look first, then do it
   drainer incidents ack --kind outcome_unknown --provider stripe
-  drainer incidents ack --kind outcome_unknown --provider stripe --yes --reason "ticket 4711"`,
+  drainer incidents ack --kind outcome_unknown --provider stripe --until 2026-01-31T15:04:05Z --yes --reason "ticket 4711"`,
 		Args: areIncidents,
 		RunE: func(command *cobra.Command, args []string) error {
+			if err := filled(command, "kind", "provider"); err != nil {
+				return err
+			}
 			bulk := many.Kind != "" || many.Provider != ""
-			if bulk == (len(args) > 0) {
+			isBounded := !many.Since.IsZero() || !many.Until.IsZero()
+			if bulk == (len(args) > 0) || isBounded && !bulk {
 				return usagef(command, "name incidents by their numbers, or choose them by --kind or --provider, and not both")
+			}
+			if bulk && yes && many.Until.IsZero() {
+				return usagef(command, "--yes needs --until, so that it acknowledges only what you were shown: without --yes, the whole command is printed")
 			}
 			if err := isKind(command, many.Kind); err != nil {
 				return err
@@ -166,6 +175,7 @@ of them could not be acknowledged.`,
 	flags := command.Flags()
 	flags.StringVar(&many.Kind, "kind", "", "in bulk: only this `kind`: "+kindNames())
 	flags.StringVar(&many.Provider, "provider", "", "in bulk: only of this `provider`")
+	timeFlags(command, "opened", &many.Since, &many.Until)
 	flags.BoolVar(&yes, "yes", false, "in bulk: do it, instead of showing what would be done")
 	signatureFlags(command, &by)
 	return command
@@ -173,9 +183,11 @@ of them could not be acknowledged.`,
 
 // manyIncidents is the output of ack in bulk.
 type manyIncidents struct {
-	DryRun    bool `json:"dry_run"`
-	More      bool `json:"more"` // the limit left some out
-	Incidents any  `json:"incidents"`
+	DryRun    bool                     `json:"dry_run"`
+	More      bool                     `json:"more"`            // the limit left some out
+	Since     *time.Time               `json:"since,omitempty"` // with Until the bounds of what a dry run shows
+	Until     *time.Time               `json:"until,omitempty"`
+	Incidents []operator.Acknowledging `json:"incidents"`
 }
 
 func (o *options) acknowledgeMany(command *cobra.Command, console *operator.Console, many operator.IncidentFilter, yes bool, by operator.Signature) error {
@@ -185,38 +197,60 @@ func (o *options) acknowledgeMany(command *cobra.Command, console *operator.Cons
 		return err
 	}
 	open, more := cutPage(found, operator.MaxSelection)
-	out := manyIncidents{!yes, more, open}
-	shown := tableOf(incidentHeading, open, incidentRow)
-	note := fmt.Sprintf("%d would be acknowledged. Nothing has changed yet: to do it, add --yes and --reason TEXT.", len(open))
-	refused := 0
+	ids := make([]int64, len(open))
+	for i := range open {
+		ids[i] = open[i].IncidentID
+	}
+	each, err := console.PreviewAcknowledge(ctx, ids)
+	if err != nil {
+		return err
+	}
+	out, after := manyIncidents{DryRun: !yes, More: more}, "WOULD BE"
+	if yes {
+		var done []operator.Acknowledgement
+		done, err = console.Acknowledge(ctx, by, ids) // what was committed before an error is shown as well
+		each = each[:len(done)]                       // both are in the order of the ids
+		for i, a := range done {
+			each[i].After, each[i].Refused = a.State, a.Refused
+		}
+		after = "AFTER"
+	} else if len(open) > 0 {
+		since, until := open[len(open)-1].OpenedAt.UTC(), open[0].OpenedAt.UTC().Add(time.Microsecond) // Postgres has no shorter time
+		out.Since, out.Until = &since, &until
+	}
+	out.Incidents = each
+	counts := make(map[string]int)
+	for _, a := range each {
+		if a.Refused != "" {
+			a.After = "refused"
+		}
+		counts[a.After]++
+	}
+	note := fmt.Sprintf("%d acknowledged, %d resolved, %d refused.", counts["acknowledged"], counts["resolved"], counts["refused"])
 	switch {
 	case len(open) == 0:
 		note = "No such incident is open."
-	case yes:
-		ids := make([]int64, len(open))
-		for i := range open {
-			ids[i] = open[i].IncidentID
+	case !yes:
+		with := []string{"--since", out.Since.Format(time.RFC3339Nano), "--until", out.Until.Format(time.RFC3339Nano), "--yes"}
+		if by.Reason == "" {
+			with = append(with, "--reason", "TEXT")
 		}
-		var done []operator.Acknowledgement
-		done, err = console.Acknowledge(ctx, by, ids) // what was committed before an error is shown as well
-		for _, a := range done {
-			if a.Refused != "" {
-				refused++
-			}
-		}
-		out.Incidents, shown = done, acknowledgements(done)
-		note = fmt.Sprintf("%d acknowledged, %d refused.", len(done)-refused, refused)
+		note = fmt.Sprintf("%d would be acknowledged, %d resolved. Nothing has changed yet. To do it:\n  %s",
+			counts["acknowledged"], counts["resolved"], again(command, with...))
 	}
 	if more {
-		note += " There are more: repeat the command."
+		note += "\nThere are more, which are older: repeat the look afterwards."
 	}
+	shown := tableOf([]string{"INCIDENT", "KIND", after, "INTENT", "RUN", "TOOL", "DETAIL", "OPENED", "REFUSED BECAUSE"}, each, func(a operator.Acknowledging) []any {
+		return []any{a.IncidentID, a.Kind, state(a.After), intentOf(a.Incident), a.AgentRunID, a.ToolName, a.Detail, a.OpenedAt, a.Refused}
+	})
 	if err := errors.Join(err, o.print(command, out, shown)); err != nil {
 		return err
 	}
 	if o.output == tableOutput {
 		fmt.Fprintln(command.OutOrStdout(), "\n"+note)
 	}
-	if refused > 0 {
+	if refused := counts["refused"]; yes && refused > 0 {
 		return fmt.Errorf("%d of %d incidents were refused; the list says why", refused, len(open))
 	}
 	return nil

@@ -79,6 +79,9 @@ func (c *changing) run(command *cobra.Command, args []string) error {
 // aim decides whether the command line names one intent or selects many. --run
 // alone is a filter; with another part of a key it is a part of the key.
 func (c *changing) aim(command *cobra.Command, args []string) (bulk bool, err error) {
+	if err := filled(command, "provider", "run", "step", "tool", "scope"); err != nil {
+		return false, err
+	}
 	filters := slices.ContainsFunc([]string{"status", "provider", "older-than"}, command.Flags().Changed)
 	runAlone := c.tuple != (dispatch.Tuple{}) && c.tuple == (dispatch.Tuple{AgentRunID: c.tuple.AgentRunID})
 	one := len(args) > 0 || (c.tuple != (dispatch.Tuple{}) && !runAlone)

@@ -202,21 +202,34 @@ func TestAPageOfManyIncidentsIsAcknowledgedAsOne(t *testing.T) {
 	left := func() int {
 		return drainertest.Value[int](t, db, `SELECT count(*)::int FROM outbox.incident WHERE acknowledged_at IS NULL`)
 	}
-	chosen := []string{"--kind", "outcome_unknown", "--provider", "stripe", "--database-url", url}
+	chosen := []string{"incidents", "ack", "--kind", "outcome_unknown", "--provider", "stripe", "--database-url", url}
+	look := run(t, append(chosen, "--reason", "outage")...)
+	_, ready, _ := strings.Cut(look.stdout, "249 would be acknowledged, 0 resolved. Nothing has changed yet. To do it:\n  drainer ")
+	if look.code != exitOK || ready == "" || left() != many+1 {
+		t.Fatalf("looking: %d are left, %+v", left(), look)
+	}
+	// One that opens behind the look, and one before the oldest that was shown.
+	drainertest.Exec(t, db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id, opened_at)
+		SELECT 'outcome_unknown', e.intent_id, 'run', now() + n * interval '1 hour' FROM unnest(ARRAY[-1, 1]) n, outbox.enqueue('run', 'late' || n, 'stripe/act', 's', '{}') e`)
 	for _, test := range []struct {
 		args []string
 		code int
 		says string
 		left int
 	}{
-		{[]string{"--reason", "outage"}, exitOK, "249 would be acknowledged. Nothing has changed yet: to do it, add --yes and --reason TEXT.\n", many + 1},
-		{[]string{"-o", "json"}, exitOK, `"dry_run": true`, many + 1},
-		{[]string{"--yes", "--operator", "on-call"}, exitUsage, "--reason is empty", many + 1},
-		{[]string{"--yes", "--operator", "on-call", "7"}, exitUsage, "and not both", many + 1},
-		{[]string{"--yes", "--operator", "on-call", "--reason", "outage"}, exitOK, "249 acknowledged, 0 refused.\n", 2},
-		{[]string{"--yes", "--operator", "on-call", "--reason", "outage"}, exitOK, "No such incident is open.\n", 2},
+		{append(chosen, "-o", "json"), exitOK, `"dry_run": true`, many + 3},
+		{append(chosen, "--yes", "--reason", "outage"), exitUsage, "--yes needs --until", many + 3},
+		{append(chosen, "--yes", "--until", "0s", "--operator", "on-call"), exitUsage, "--reason is empty", many + 3},
+		{append(chosen, "7"), exitUsage, "and not both", many + 3},
+		{[]string{"incidents", "ack", "7", "--until", "1h", "--reason", "x"}, exitUsage, "and not both", many + 3},
+		{[]string{"incidents", "ack", "--kind", "outcome_unknown", "--provider", ""}, exitUsage, "--provider is empty", many + 3},
+		{[]string{"incidents", "ack", "--kind", "", "--provider", "stripe"}, exitUsage, "--kind is empty", many + 3},
+		{append(strings.Fields(ready), "--database-url", url), exitOK, "249 acknowledged, 0 resolved, 0 refused.\n", 4},
+		{append(strings.Fields(ready), "--database-url", url), exitOK, "No such incident is open.\n", 4},
+		{[]string{"incidents", "ack", "--kind", "refused_intent", "--database-url", url}, exitOK, "0 would be acknowledged, 1 resolved.", 4},
+		{[]string{"incidents", "ack", "--kind", "refused_intent", "--until", "0s", "--yes", "--reason", "known", "--database-url", url}, exitOK, "stripe/act", 3},
 	} {
-		got := run(t, slices.Concat([]string{"incidents", "ack"}, chosen, test.args)...)
+		got := run(t, test.args...)
 		if got.code != test.code || !strings.Contains(got.stdout+got.stderr, test.says) || left() != test.left {
 			t.Errorf("%v: %d are left, %+v", test.args, left(), got)
 		}
@@ -226,11 +239,24 @@ func TestAPageOfManyIncidentsIsAcknowledgedAsOne(t *testing.T) {
 	}
 }
 
+// As of a variable that is not set. The change would be of every provider's.
+func TestABulkChangeRefusesAFilterWithoutAValue(t *testing.T) {
+	t.Parallel()
+	for _, change := range [][]string{{"retry"}, {"cancel"}, {"resolve", "--as", "failed"}} {
+		for _, flag := range []string{"--provider", "--run", "--tool"} {
+			got := run(t, slices.Concat([]string{"intents"}, change, []string{"--older-than", "1h", flag, "", "--yes", "--reason", "x"})...)
+			if got.code != exitUsage || !strings.Contains(got.stderr, flag+" is empty") {
+				t.Errorf("%v %s: %+v", change, flag, got)
+			}
+		}
+	}
+}
+
 func TestAnAcknowledgementThatStopsSaysHowManyItChanged(t *testing.T) {
 	t.Parallel()
 	for name, chosen := range map[string]func(ids []string) []string{
 		"named":  func(ids []string) []string { return ids },
-		"chosen": func([]string) []string { return []string{"--kind", "outcome_unknown", "--yes"} },
+		"chosen": func([]string) []string { return []string{"--kind", "outcome_unknown", "--until", "0s", "--yes"} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -145,22 +146,36 @@ func (o *options) printMore(command *cobra.Command, cursor string, bounded bool)
 	if bounded {
 		note = fmt.Sprintf("No index serves these filters: only the newest %d rows were looked at. For older ones:", operator.MostLooked)
 	}
-	fmt.Fprintf(to, "\n%s\n  %s\n", note, nextPage(command, cursor))
+	fmt.Fprintf(to, "\n%s\n  %s\n", note, again(command, "--cursor", cursor))
 }
 
-// nextPage is the command line again, with another cursor.
-func nextPage(command *cobra.Command, cursor string) string {
+// again is the command line again, with these words in the place of the flags that they name.
+func again(command *cobra.Command, with ...string) string {
 	words := []string{command.CommandPath()}
 	command.Flags().Visit(func(flag *pflag.Flag) {
 		switch {
-		case flag.Name == "cursor" || flag.Name == "database-url": // its URL may hold a password
+		case flag.Name == "database-url" || slices.Contains(with, "--"+flag.Name): // its URL may hold a password
 		case flag.Value.String() == "true":
 			words = append(words, "--"+flag.Name)
 		default:
 			words = append(words, "--"+flag.Name, shellWord(flag.Value.String()))
 		}
 	})
-	return strings.Join(append(words, "--cursor", shellWord(cursor)), " ")
+	for _, word := range with {
+		words = append(words, shellWord(word))
+	}
+	return strings.Join(words, " ")
+}
+
+// filled refuses a flag that was given without a value, as by a variable that is not set:
+// the filter would choose more.
+func filled(command *cobra.Command, names ...string) error {
+	for _, name := range names {
+		if flag := command.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
+			return usagef(command, "--%s is empty; leave it out, or give it a value", name)
+		}
+	}
+	return nil
 }
 
 // cutPage leaves out the row that says that there are more.
