@@ -135,8 +135,9 @@ func (u *upstream) shut(row *Row, operation string) *breaker {
 // otherwise shut a provider off, or keep the gate of one that is away open.
 //
 // Only a refusal for lack of room, or a connection that could not be made, speaks for the
-// whole provider. A timeout, a 5xx or a refusal of one operation speaks for that operation, and for
-// the provider once most of its operations are shut: a broker without a quorum lacks all its queues.
+// whole provider. A timeout or a 5xx speaks for its operation, and for the provider once most of its
+// operations are shut. A refusal of one operation speaks for the provider once all are shut: a broker
+// without a quorum lacks all its queues.
 func (u *upstream) record(row *Row, operation string, result dispatch.Result) (changes []BreakerChange) {
 	if result.Unsent {
 		return u.unproven(row)
@@ -153,8 +154,12 @@ func (u *upstream) record(row *Row, operation string, result dispatch.Result) (c
 	answered := !failed || result.HTTPStatus != 0 || result.OfOperation
 	switch {
 	case row.Probe == u.provider.Name:
-		// Any answer proves that it lives, a 500 as well.
-		add(u.breaker.verdict(overloaded || !answered, "", result.RetryAfter))
+		// Any answer proves that it lives, a 500 as well. Where it is shut because all operations are, one that is refused is no answer.
+		reason, stillRefused := OpenReason(""), result.OfOperation && u.breaker.isFor(FailureRate)
+		if stillRefused {
+			reason = FailureRate
+		}
+		add(u.breaker.verdict(overloaded || !answered || stillRefused, reason, result.RetryAfter))
 		return changes
 	case row.Probe != "" && of != nil && row.Probe == of.breaker.name:
 		reason := OpenReason("")
@@ -163,7 +168,7 @@ func (u *upstream) record(row *Row, operation string, result dispatch.Result) (c
 		}
 		add(of.breaker.verdict(failed, reason, result.RetryAfter))
 	case of != nil && of.breaker.passage() == passRows && of.fails(row, result, failed, answered):
-		if u.mostOperationsShut(of) {
+		if u.failsWith(of, result.OfOperation) {
 			add(u.breaker.open(FailureRate, 0))
 		} else {
 			add(of.breaker.open(FailureRate, 0))
@@ -183,9 +188,9 @@ func (u *upstream) unproven(row *Row) []BreakerChange {
 	return []BreakerChange{{Gate: row.Probe, Open: true, Probe: true}}
 }
 
-// mostOperationsShut reports whether most operations that are in use are shut, with this one: then it is
-// the provider that fails. One that has a single operation fails with it.
-func (u *upstream) mostOperationsShut(with *operation) bool {
+// failsWith reports whether it is the provider that fails, with this operation: most operations that are in
+// use are shut, or all of them where they were refused one by one. One that has a single operation fails with it.
+func (u *upstream) failsWith(with *operation, refused bool) bool {
 	if len(u.operations) == 1 {
 		return true
 	}
@@ -198,6 +203,9 @@ func (u *upstream) mostOperationsShut(with *operation) bool {
 		case !other.window.isIdle(now):
 			inUse++
 		}
+	}
+	if refused {
+		return shut > 1 && shut == inUse
 	}
 	return shut > 1 && 2*shut > inUse
 }

@@ -192,6 +192,7 @@ func TestARefusalOfOneOperationShutsThatAlone(t *testing.T) {
 	}{
 		"one intent, tried again": {provider("charge", "refund"), "charge", nil, "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:false}]"},
 		"every operation":         {provider("charge", "refund"), "charge", []attempt{{0, "refund", missing, 0}, {0, "refund", missing, 0}, {0, "refund", missing, 0}}, "[{Gate:shop Open:true Reason:failure_rate For:10s Probe:false}]"},
+		"most, and one is well":   {provider("charge", "refund", "look"), "charge", []attempt{{9, "look", healthy, 0}, {0, "refund", missing, 0}, {0, "refund", missing, 0}, {0, "refund", missing, 0}}, "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:false}]"},
 		"between answers":         {provider("charge", "refund"), "charge", []attempt{{0, "charge", missing, 0}, {0, "charge", healthy, 0}}, "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:false}]"},
 		"it is an answer":         {provider("charge", "refund"), "charge", []attempt{{0, "refund", overloaded, 0}, {0, "refund", overloaded, 0}}, "[{Gate:shop/charge Open:true Reason:failure_rate For:10s Probe:false}]"},
 		"the provider's only one": {provider("charge"), "charge", nil, "[{Gate:shop Open:true Reason:overload For:10s Probe:false}]"},
@@ -219,6 +220,10 @@ func TestARefusalOfOneOperationShutsThatAlone(t *testing.T) {
 		if got := fmt.Sprintf("%+v", u.record(&Row{Probe: gate}, "charge", missing)); got != want {
 			t.Errorf("a probe of %s: %s, want %s", gate, got, want)
 		}
+	}
+	u.breaker.applyGate(Gate{Name: "shop", Breaker: BreakerHalfOpen, Reason: FailureRate, OpenFor: time.Minute})
+	if got, want := fmt.Sprintf("%+v", u.record(&Row{Probe: "shop"}, "charge", missing)), "[{Gate:shop Open:true Reason:failure_rate For:10s Probe:true}]"; got != want {
+		t.Errorf("a probe of a provider whose operations are all shut: %s, want %s", got, want)
 	}
 }
 

@@ -82,11 +82,10 @@ func refused(answer *kmsg.ProduceResponseTopicPartition) dispatch.Result {
 	return result
 }
 
-// isOfTopic reports a refusal of one topic by a cluster that may take others. Where a leader or replicas are away,
-// their brokers most often are, and other topics lack them too.
+// isOfTopic reports a refusal of one topic by a cluster that may take others.
 func isOfTopic(code int16) bool {
 	switch code {
-	case kerr.UnknownTopicOrPartition.Code, kerr.InvalidTopicException.Code:
+	case kerr.UnknownTopicOrPartition.Code, kerr.InvalidTopicException.Code, kerr.LeaderNotAvailable.Code, kerr.NotEnoughReplicas.Code:
 		return true
 	}
 	return false

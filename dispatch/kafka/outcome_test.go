@@ -81,7 +81,7 @@ func TestWhatALeaderSaysDecidesTheOutcome(t *testing.T) {
 			answering(cluster, test.code.Code)
 			got := adapterFor(t, cluster).Dispatch(t.Context(), request(`{}`))
 			dispatchtest.Expect(t, got, test.outcome, test.class)
-			ofTopic := test.code == kerr.InvalidTopicException // too few brokers are so for most topics
+			ofTopic := test.code == kerr.InvalidTopicException || test.code == kerr.NotEnoughReplicas
 			if got.OfOperation != ofTopic {
 				t.Errorf("it speaks for this topic alone: %t, want %t", got.OfOperation, ofTopic)
 			}

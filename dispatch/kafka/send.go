@@ -77,7 +77,7 @@ func unled(ctx context.Context, err error) dispatch.Result {
 	if errors.As(err, &refusal) {
 		return dispatch.Result{Outcome: unsentOutcome(refusal), ErrorClass: className(refusal), OfOperation: isOfTopic(refusal.Code)}
 	}
-	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: unsentClass(ctx, err)}
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: unsentClass(ctx, err), OfOperation: errors.Is(err, errNoLeader)}
 }
 
 // unanswered is the result of a request that no answer came to.
