@@ -211,6 +211,31 @@ func TestAWorkerThatKnowsAnOperationGetsWhatOthersParked(t *testing.T) {
 	}
 }
 
+func TestWhatWasParkedBeforeCommitsWereLostEndsAsUnknown(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	worker := o.join()
+	o.enqueueTool("sim/typo", "run", 1)
+	rows := o.claim(worker, 10)
+	o.batch(worker, parking([]int64{rows[0].ClaimID}, rows...))
+	o.exec(`UPDATE outbox.queue SET next_attempt_at = next_attempt_at - interval '2 hours'`)
+	o.loseCommits()
+	ended, err := o.Expire(t.Context(), worker, []string{"sim"}, time.Hour, endsUnknownOperation)
+	if err != nil || len(ended) != 1 {
+		t.Fatalf("%d ended (%v), want the one: no claim looks at its lane", len(ended), err)
+	}
+	if status := stored[string](o, `SELECT status FROM outbox.status`); status != "unknown" {
+		t.Errorf("it is %s, want unknown: what was lost may have sent it", status)
+	}
+}
+
+func endsUnknownOperation(row *drainer.Row) (drainer.Settlement, bool) {
+	return drainer.Settlement{
+		Row: row, FinishedAt: time.Now(), Result: dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_operation", Unsent: true},
+		Decision: dispatch.Policy{}.Halt(row.History(time.Time{}, time.Now())),
+	}, true
+}
+
 func TestWhatNobodyKnowsFailsInTimeAndWhatWasInDoubtIsUnknown(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
@@ -222,12 +247,7 @@ func TestWhatNobodyKnowsFailsInTimeAndWhatWasInDoubtIsUnknown(t *testing.T) {
 	o.exec(`UPDATE outbox.queue SET maybe_applied = true, first_attempt_at = now() WHERE intent_id = $1`, rows[1].IntentID)
 	expire := func(after time.Duration) []drainer.Settlement {
 		t.Helper()
-		ended, err := o.Expire(t.Context(), worker, []string{"sim"}, after, func(row *drainer.Row) (drainer.Settlement, bool) {
-			return drainer.Settlement{
-				Row: row, FinishedAt: time.Now(), Result: dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_operation", Unsent: true},
-				Decision: dispatch.Policy{}.Halt(row.History(time.Time{}, time.Now())),
-			}, true
-		})
+		ended, err := o.Expire(t.Context(), worker, []string{"sim"}, after, endsUnknownOperation)
 		if err != nil {
 			t.Fatal(err)
 		}

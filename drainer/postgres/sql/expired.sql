@@ -22,7 +22,6 @@ WITH RECURSIVE lane AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT due.ctid FROM (SELECT lane FROM lane WHERE lane IS NOT NULL LIMIT 1000) l CROSS JOIN LATERAL outbox.queued_tenants(l.lane) AS t (tenant) CROSS JOIN LATERAL (
       SELECT ctid FROM outbox.queue WHERE provider = l.lane AND tenant = t.tenant AND next_attempt_at <= now() - make_interval(secs => $3::float8)
-        AND era >= coalesce((SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1), 0)  -- what was in doubt before is judged by a claim
       ORDER BY next_attempt_at, intent_id LIMIT $4::int FOR UPDATE SKIP LOCKED) due
     WHERE NOT EXISTS (SELECT FROM outbox.worker w WHERE l.lane = ANY (w.tools))
       AND NOT EXISTS (SELECT FROM outbox.tool t WHERE t.name = l.lane AND t.seen_at > now() - make_interval(secs => $3::float8))
@@ -31,6 +30,9 @@ WITH RECURSIVE lane AS (
 )
 INSERT INTO outbox.claim (worker_id, provider, server, era, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
 SELECT $1::uuid, name, name, min(era), pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt + 1), pg_catalog.array_agg(tries + 1),
-       pg_catalog.array_agg(first_attempt_at), pg_catalog.array_agg(maybe_applied), pg_catalog.array_agg(lookup), pg_catalog.array_agg(via)
+       pg_catalog.array_agg(first_attempt_at),
+       -- no claim looks at their lane, so it is here that what was queued before commits were lost is in doubt
+       pg_catalog.array_agg(maybe_applied OR era < coalesce((SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1), 0)),
+       pg_catalog.array_agg(lookup), pg_catalog.array_agg(via)
 FROM (SELECT *, split_part(provider, '/'::text, 1) AS name FROM taken) t GROUP BY name
 RETURNING claim_id, worker_id::text;
