@@ -167,6 +167,18 @@ func TestAnIncidentNamesEachGateThatRefusedItsIntent(t *testing.T) {
 	}
 }
 
+func TestAnAcknowledgedRefusalStaysSoWhateverItsGateIsCalled(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.shut("sim/send, and log", incident.Forbidden, o.mustEnqueue("refused", "sim/act"))
+	o.must(o.notice(t.Context(), []string{"sim"}))
+	o.exec(`UPDATE outbox.incident SET acknowledged_at = now(), acknowledged_by = 'ada'`)
+	o.must(o.notice(t.Context(), []string{"sim"}))
+	if by := drainertest.Value[string](t, o.pool, `SELECT coalesce(acknowledged_by, '') FROM outbox.incident`); by != "ada" {
+		t.Errorf("it is open again, acknowledged by %q", by)
+	}
+}
+
 func TestALookThatFailsKeepsNoOtherFromBeingMade(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)

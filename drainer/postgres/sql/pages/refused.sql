@@ -8,7 +8,7 @@ WITH shut AS MATERIALIZED (
   SELECT reason, name, refused_intent FROM outbox.tool WHERE state <> 'closed' AND reason = ANY (ARRAY['forbidden', 'misconfigured'])
 ), known AS MATERIALIZED (
   SELECT i.id, i.kind, i.intent_id, shut.name
-  FROM outbox.incident i LEFT JOIN shut ON shut.kind = i.kind AND shut.name = ANY (pg_catalog.string_to_array(i.detail, ', '::text))
+  FROM outbox.incident i LEFT JOIN shut ON shut.kind = i.kind AND strpos(', ' || i.detail || ', ', ', ' || shut.name || ', ') > 0  -- a name may hold the separator
   WHERE i.kind = ANY (ARRAY['credentials_refused', 'forbidden', 'misconfigured']) AND i.resolved_at IS NULL
 ), fresh AS MATERIALIZED (
   SELECT shut.kind, shut.name, coalesce(i.id, 0) AS intent_id, i.agent_run_id
