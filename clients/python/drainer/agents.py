@@ -112,10 +112,12 @@ class OutboxTool:
                 raise ValueError(f"{self.name} takes its step from the tool use id, and there is none here; only a hook is told it")
             step = tool_use_id
         connection = connect() if callable(connect) else opened(connect)
-        pool = pool_of(connection) if callable(connect) else None
         if connection is None:
             raise ImportError("a tool with a connection string needs psycopg or psycopg2")
+        pool = None
         try:
+            if callable(connect):
+                pool = pool_of(connection)
             if pool is not None and self.wait > 0:
                 raise DrainerError(NO_POOL)
             if getattr(connection, "autocommit", False):
