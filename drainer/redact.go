@@ -3,6 +3,7 @@ package drainer
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"net/url"
 	"slices"
@@ -20,8 +21,8 @@ const (
 	// repeat a credential that was rotated since.
 	rememberedSecrets = 64
 	redacted          = "[secret]"
-	// nestings is the number of times that JSON may be quoted within JSON.
-	nestings = 3
+	// nestings bounds how often what is quoted, as JSON or for a URL, is quoted again.
+	nestings = 6
 )
 
 // Redactor takes configured secrets out of what providers answer: agents read that.
@@ -31,6 +32,7 @@ type Redactor struct {
 	mu      sync.Mutex
 	secrets []string // the newest first
 	needles atomic.Pointer[[]string]
+	parted  atomic.Pointer[[]string] // those of which a part gives something away
 }
 
 // NewRedactor knows these secrets. [Redactor.Add] adds to them.
@@ -53,14 +55,18 @@ func (r *Redactor) Add(secrets []string) {
 		}
 	}
 	r.secrets = distinct
-	var needles []string
+	var needles, parted []string
 	for _, secret := range distinct {
 		needles = append(needles, forms(secret)...)
+		if !strings.Contains(secret, "://") { // a reference may be the path of the provider's own address
+			parted = append(parted, forms(secret)...)
+		}
 	}
 	// The longest first: a secret may be a part of another one.
 	slices.SortFunc(needles, func(a, b string) int { return len(b) - len(a) })
 	needles = slices.Compact(needles)
 	r.needles.Store(&needles)
+	r.parted.Store(&parted)
 }
 
 // TooShort counts the secrets that cannot be told from ordinary words.
@@ -98,7 +104,10 @@ func credentials(secrets []string) (found []string) {
 // so the characters that also hold a neighbour's bits are left out.
 func forms(secret string) []string {
 	query, path := url.QueryEscape(secret), url.PathEscape(secret)
-	all := []string{secret, query, path, lowerEscapes(query), lowerEscapes(path)}
+	all := []string{secret, query, path, lowerEscapes(query), lowerEscapes(path), strings.ReplaceAll(secret, " ", "+")}
+	if plain := plainest([]byte(secret)); len(plain) >= shortestSecret {
+		all = append(all, string(plain))
+	}
 	for offset, shared := range []int{0, 2, 3} {
 		padded := append(make([]byte, offset), secret...)
 		for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
@@ -125,7 +134,7 @@ func (r *Redactor) result(result dispatch.Result) dispatch.Result {
 		return result
 	}
 	result.ErrorClass = r.Text(result.ErrorClass)
-	result.ProviderRef = r.Text(result.ProviderRef)
+	result.ProviderRef = r.reference(result.ProviderRef)
 	result.Response = r.document(result.Response)
 	if p := result.Problem; p != nil {
 		result.Problem = &dispatch.Problem{Type: r.Text(p.Type), Title: r.Text(p.Title), Detail: r.Text(p.Detail)}
@@ -140,37 +149,61 @@ func (r *Redactor) result(result dispatch.Result) dispatch.Result {
 	return result
 }
 
-// Bounds of the words about a failure that are kept, in characters.
+// reference is Text of what an expression, or an adapter, took out of an answer: it may
+// begin or end within a secret, or lie within one.
+func (r *Redactor) reference(text string) string {
+	text = r.Text(text)
+	for _, needle := range *r.parted.Load() {
+		if overlap(text, needle) || overlap(needle, text) || len(text) >= shortestSecret && strings.Contains(needle, text) {
+			return redacted
+		}
+	}
+	return text
+}
+
+// overlap reports that the end of a is the beginning of b.
+func overlap(a, b string) bool {
+	for length := shortestSecret; length <= min(len(a), len(b)); length++ {
+		if strings.HasSuffix(a, b[:length]) {
+			return true
+		}
+	}
+	return false
+}
+
+// Bounds of a provider's words that are kept, in characters.
 const (
-	longestTitle  = 255
-	longestDetail = 1024
+	longestReference = 255
+	longestTitle     = 255
+	longestDetail    = 1024
 )
 
-// bounded cuts the words about a failure. It comes after their secrets are out: a part of
-// a secret would not be recognised.
+// bounded cuts a provider's words. It comes after their secrets are out: a part of a secret
+// would not be recognised. So no adapter cuts them.
 func bounded(result dispatch.Result) dispatch.Result {
+	result.ProviderRef = first(result.ProviderRef, longestReference, "")
 	if p := result.Problem; p != nil {
-		result.Problem = &dispatch.Problem{Type: first(p.Type, longestTitle), Title: first(p.Title, longestTitle), Detail: first(p.Detail, longestDetail)}
+		result.Problem = &dispatch.Problem{Type: first(p.Type, longestTitle, "…"), Title: first(p.Title, longestTitle, "…"), Detail: first(p.Detail, longestDetail, "…")}
 	}
 	return result
 }
 
-func first(text string, length int) string {
+func first(text string, length int, mark string) string {
 	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", "\ufffd")
 	if len(text) <= length {
 		return text
 	}
 	for i := range text {
 		if length == 0 {
-			return text[:i] + "…"
+			return strings.Clone(text[:i]) + mark // the whole of it may be large
 		}
 		length--
 	}
 	return text
 }
 
-// Text takes the secrets out of a text. It also looks through JSON that is quoted in a string. What is found there is not
-// cut out: all of the text goes.
+// Text takes the secrets out of a text. It also looks through what is quoted in it, as JSON or for a URL. What is found
+// there is not cut out: all of the text goes.
 func (r *Redactor) Text(text string) string {
 	for _, needle := range *r.needles.Load() {
 		if strings.Contains(text, needle) {
@@ -189,10 +222,11 @@ func (r *Redactor) isIn(text []byte) bool {
 
 func (r *Redactor) isQuotedIn(text []byte) bool {
 	for range nestings {
-		if !bytes.ContainsRune(text, '\\') {
+		plain := unquoted(text)
+		if len(plain) == len(text) {
 			return false
 		}
-		if text = unquoted(text); r.isIn(text) {
+		if text = plain; r.isIn(text) {
 			return true
 		}
 	}
@@ -243,11 +277,34 @@ func (r *Redactor) value(value any) any {
 	return value
 }
 
+// plainest has no escape left. A secret may itself have some, and be quoted by a program
+// that has others.
+func plainest(text []byte) []byte {
+	for range nestings {
+		plain := unquoted(text)
+		if len(plain) == len(text) {
+			break
+		}
+		text = plain
+	}
+	return text
+}
+
 // unquoted takes one level of JSON's escapes away, as far as a secret could hide behind
-// them.
+// them, and one of a URL's.
 func unquoted(text []byte) []byte {
+	if !bytes.ContainsAny(text, `\%`) {
+		return text
+	}
 	plain := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
+		if text[i] == '%' && i+2 < len(text) {
+			if octet, err := hex.AppendDecode(plain, text[i+1:i+3]); err == nil {
+				plain = octet
+				i += 2
+				continue
+			}
+		}
 		if text[i] != '\\' || i+1 == len(text) {
 			plain = append(plain, text[i])
 			continue

@@ -68,17 +68,62 @@ func TestNoConfiguredSecretIsKeptOfAnAnswer(t *testing.T) {
 func TestWordsAreCutOnceTheirSecretsAreOut(t *testing.T) {
 	t.Parallel()
 	l := laneTo(dispatchFunc(func(context.Context) dispatch.Result {
-		return dispatch.Result{Outcome: dispatch.Rejected, Problem: &dispatch.Problem{
+		return dispatch.Result{Outcome: dispatch.Rejected, ProviderRef: strings.Repeat("é", longestTitle-3) + canary, Problem: &dispatch.Problem{
 			Title: strings.Repeat("é", longestTitle-3) + canary, Detail: strings.Repeat("x", longestDetail) + "\x00\xff",
 		}}
 	}))
 	l.pool.secrets = NewRedactor([]string{canary})
 	result, _ := l.pool.call(t.Context(), &l.server.provider, dispatch.Request{}, &Row{})
-	if want := strings.Repeat("é", longestTitle-3) + "[se…"; result.Problem.Title != want {
-		t.Errorf("the title ends %q", result.Problem.Title[len(result.Problem.Title)-10:])
+	if want := strings.Repeat("é", longestTitle-3) + "[se"; result.ProviderRef != want || result.Problem.Title != want+"…" {
+		t.Errorf("the reference ends %q, the title %q", result.ProviderRef[len(result.ProviderRef)-10:], result.Problem.Title[len(result.Problem.Title)-10:])
 	}
 	if want := strings.Repeat("x", longestDetail) + "…"; result.Problem.Detail != want {
 		t.Errorf("the detail ends %q", result.Problem.Detail[longestDetail-4:])
+	}
+}
+
+// An expression takes a reference out of an answer, and may take a part of a secret.
+func TestAReferenceThatIsAPartOfASecretIsNotKept(t *testing.T) {
+	t.Parallel()
+	const token = "Xk9_live_4f7Qw2Zr8LmN"
+	r := NewRedactor([]string{"Bearer " + token, token, "https://api.example.com/v1/payments"})
+	for _, part := range []string{token[:8], token[4:12], token[12:], "eff_42." + token[:9], token[11:] + "-eff_42", token + "/eff_42", base64.StdEncoding.EncodeToString([]byte("ann:" + token))[:16]} {
+		if got := r.result(dispatch.Result{ProviderRef: part}).ProviderRef; !strings.Contains(got, redacted) || strings.Contains(got, token[:8]) {
+			t.Errorf("of %s it keeps %s", part, got)
+		}
+	}
+	for _, honest := range []string{"", "eff_42", token[:7], "eff_42." + token[:7], "eff_42." + token[4:12] + ".43", "/v1/payments/42", "payments/42"} {
+		if got := r.result(dispatch.Result{ProviderRef: honest}).ProviderRef; got != honest {
+			t.Errorf("of %s it keeps %s", honest, got)
+		}
+	}
+}
+
+// Which characters are written as %XX is up to the program that writes the address.
+func TestASecretIsTakenOutOfAnyAddress(t *testing.T) {
+	t.Parallel()
+	for text, secret := range map[string]string{
+		`https://x/?k=ab/cd%2Bef%3D`:                            "ab/cd+ef=", // Python's quote
+		`https://x/?k=ab%2fcd%2Bef%3d`:                          "ab/cd+ef=",
+		`https:\/\/x\/?k=ab\/cd%2Bef%3D`:                        "ab/cd+ef=",
+		`https://x/?k=%61b%2Fcd+ef%3D`:                          "ab/cd+ef=",
+		`https://x/?to=%2Fy%3Fk%3Dab%252Fcd%252Bef%253D`:        "ab/cd+ef=",
+		`https://x/?q=%7B%22k%22%3A%22ab%5C%2Fcd%2Bef%3D%22%7D`: "ab/cd+ef=",
+		`https://x/?k=Pz8%2BPj8%2FPj4%3D`:                       "??>>??>>",         // base64
+		`https://x/?k=it's(a)*secret!%26`:                       "it's(a)*secret!&", // JavaScript's encodeURIComponent
+		`https://x/?k=one/two+three%26`:                         "one/two three&",
+		`https://x/?k=%41%2541/%5Cn-bcdef`:                      `A%41/\n-bcdef`,
+		`https:\/\/x\/?k=A%41\/b"cdefgh`:                        `A%41/b"cdefgh`,
+		`50% off \\ and 100%, said ab/cd+ef=`:                   "ab/cd+ef=",
+	} {
+		r := NewRedactor([]string{secret})
+		if got := r.Text(text); !strings.Contains(got, redacted) {
+			t.Errorf("%s stays", got)
+		}
+		response, _ := json.Marshal(map[string]string{"address": text})
+		if got := string(r.document(response)); !strings.Contains(got, redacted) || !json.Valid([]byte(got)) {
+			t.Errorf("%s stays", got)
+		}
 	}
 }
 
