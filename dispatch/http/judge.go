@@ -276,12 +276,6 @@ func says(header http.Header, name, word string) bool {
 	return name != "" && strings.EqualFold(strings.TrimSpace(header.Get(name)), word)
 }
 
-// The longest words of a provider that are kept, in characters.
-const (
-	maxProblemLine   = 255
-	maxProblemDetail = 1024
-)
-
 // details are the members of a Problem Details object (RFC 9457); nil where
 // the response has none. A member of the wrong type counts as left out, as
 // the RFC demands.
@@ -312,9 +306,9 @@ func (d details) retryAfter() time.Duration {
 // problem keeps the readable members; nil where there are none.
 func (d details) problem() *dispatch.Problem {
 	kept := dispatch.Problem{
-		Type:   evidence.First(d.text("type"), maxProblemLine),
-		Title:  evidence.First(d.text("title"), maxProblemLine),
-		Detail: evidence.First(d.text("detail"), maxProblemDetail),
+		Type:   evidence.Text(d.text("type")),
+		Title:  evidence.Text(d.text("title")),
+		Detail: evidence.Text(d.text("detail")),
 	}
 	if kept == (dispatch.Problem{}) {
 		return nil

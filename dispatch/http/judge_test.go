@@ -13,6 +13,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
@@ -133,6 +134,18 @@ func TestTheProvidersWordsForAFailureAreKept(t *testing.T) {
 	if got := answer(t, words, "", tool); got.Problem != nil || got.RetryAfter != 0 {
 		t.Errorf("a success has no problem: %+v", got)
 	}
+}
+
+func TestAProvidersWordsAreNotCut(t *testing.T) {
+	t.Parallel()
+	tool := dispatch.ToolSpec{Class: dispatch.KeyIdempotent, Settings: dispatchtest.Block("{path: /, response: {ref: .id}}")}
+	problem := map[string]string{"Content-Type": "application/problem+json"}
+	evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+		return answer(t, reply{200, nil, `{"id":"` + words + `"}`}, "", tool)
+	})
+	evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+		return answer(t, reply{400, problem, `{"type":"` + words + `","title":"` + words + `","detail":"` + words + `"}`}, "", tool)
+	})
 }
 
 func TestRulesDecide(t *testing.T) {

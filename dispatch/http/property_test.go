@@ -203,7 +203,7 @@ func TestProblemDetailsAreKept(t *testing.T) {
 		"NUL":                 {`{"title":"a\u0000b"}`, &dispatch.Problem{Title: "a\ufffdb"}, 0},
 		"lone surrogate":      {`{"title":"a\ud800b"}`, &dispatch.Problem{Title: "a\ufffdb"}, 0},
 		"bad UTF-8":           {"{\"title\":\"a\xffb\"}", &dispatch.Problem{Title: "a\ufffdb"}, 0},
-		"huge":                {`{"type":"` + long + `","title":"` + long + `","detail":"` + long + `"}`, &dispatch.Problem{Type: long[:2*255], Title: long[:2*255], Detail: long[:2*1024]}, 0},
+		"huge":                {`{"type":"` + long + `","title":"` + long + `","detail":"` + long + `"}`, &dispatch.Problem{Type: long, Title: long, Detail: long}, 0},
 		"array":               {`[{"title":"T"}]`, nil, 0},
 		"text":                {`"T"`, nil, 0},
 		"null":                {`null`, nil, 0},
@@ -239,7 +239,7 @@ func TestOnlyProblemJSONIsReadAsAProblem(t *testing.T) {
 	}
 }
 
-func FuzzProblemDetailsAreBoundedText(f *testing.F) {
+func FuzzProblemDetailsAreStorableText(f *testing.F) {
 	for _, seed := range []string{
 		`{"type":"t","title":"T","detail":"D","retry_after":3}`, `{"title":"\u0000\ud800"}`, "{\"title\":\"\xff\"}",
 		`{"retry_after":-1e309}`, `{"retry_after":9223372036854775808}`, `{"retry_after":0.0000000001}`, `{"retry_after":9e99,"retry_after":"1"}`, `[]`, `{"title":{}}`, `{"title":"a","title":7}`,
@@ -262,12 +262,9 @@ func FuzzProblemDetailsAreBoundedText(f *testing.F) {
 		if *problem == (dispatch.Problem{}) {
 			t.Error("an empty problem is kept")
 		}
-		for _, kept := range []struct {
-			text string
-			most int
-		}{{problem.Type, maxProblemLine}, {problem.Title, maxProblemLine}, {problem.Detail, maxProblemDetail}} {
-			if !utf8.ValidString(kept.text) || strings.ContainsRune(kept.text, 0) || utf8.RuneCountInString(kept.text) > kept.most {
-				t.Errorf("kept %q", kept.text)
+		for _, kept := range []string{problem.Type, problem.Title, problem.Detail} {
+			if !utf8.ValidString(kept) || strings.ContainsRune(kept, 0) {
+				t.Errorf("kept %q", kept)
 			}
 		}
 		if _, err := json.Marshal(problem); err != nil {

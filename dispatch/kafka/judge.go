@@ -13,8 +13,6 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-const maxDetail = 500 // characters of a broker's own words
-
 // refusals are the errors that a leader answers before it appends anything
 // (https://kafka.apache.org/protocol#protocol_error_codes). Every other error
 // may come after: NOT_LEADER_OR_FOLLOWER, too, can come from a leader that
@@ -77,7 +75,7 @@ func refused(answer *kmsg.ProduceResponseTopicPartition) dispatch.Result {
 		result.ErrorClass = className(known)
 	}
 	if answer.ErrorMessage != nil && *answer.ErrorMessage != "" {
-		result.Problem = &dispatch.Problem{Title: result.ErrorClass, Detail: evidence.First(*answer.ErrorMessage, maxDetail)}
+		result.Problem = &dispatch.Problem{Title: result.ErrorClass, Detail: evidence.Text(*answer.ErrorMessage)}
 	}
 	return result
 }
@@ -113,7 +111,7 @@ func stored(topic string, partition int32, created time.Time, answer *kmsg.Produ
 	}
 	return dispatch.Result{
 		Outcome:     dispatch.Completed,
-		ProviderRef: evidence.Reference(fmt.Sprintf("%s/%d/%d", topic, partition, answer.BaseOffset)),
+		ProviderRef: fmt.Sprintf("%s/%d/%d", topic, partition, answer.BaseOffset),
 		Response:    response,
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -33,8 +34,11 @@ func answering(cluster *kfake.Cluster, code int16) {
 }
 
 func refusing(produce *kmsg.ProduceRequest, code int16) kmsg.Response {
+	return refusingWith(produce, code, "in the broker's words")
+}
+
+func refusingWith(produce *kmsg.ProduceRequest, code int16, words string) kmsg.Response {
 	response := produce.ResponseKind().(*kmsg.ProduceResponse)
-	words := "in the broker's words"
 	for _, topic := range produce.Topics {
 		answered := kmsg.NewProduceResponseTopic()
 		answered.Topic = topic.Topic
@@ -90,6 +94,18 @@ func TestWhatALeaderSaysDecidesTheOutcome(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestABrokersWordsAreNotCut(t *testing.T) {
+	t.Parallel()
+	cluster := start(t)
+	adapter := adapterFor(t, cluster)
+	evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+		cluster.ControlKey(int16(kmsg.Produce), func(request kmsg.Request) (kmsg.Response, error, bool) {
+			return refusingWith(request.(*kmsg.ProduceRequest), kerr.PolicyViolation.Code, words), nil, true
+		})
+		return adapter.Dispatch(t.Context(), request(`{}`))
+	})
 }
 
 // The simulated cluster knows which errors leave a record behind.

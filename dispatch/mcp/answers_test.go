@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -238,6 +239,15 @@ func TestTheServersAnswerIsStored(t *testing.T) {
 	got := ask(t, "{}", dispatch.KeyIdempotent, faulting(-32602, "no such account"))
 	if got.Problem == nil || got.Problem.Detail != "no such account" || !strings.Contains(string(got.Response), "-32602") {
 		t.Errorf("a fault is kept as %+v, %s", got.Problem, got.Response)
+	}
+}
+
+func TestAServersWordsAreNotCut(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{`{"structuredContent":{"id":"%s"}}`, `{"isError":true,"content":[{"type":"text","text":"%s"}]}`} {
+		evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+			return ask(t, "{response: {ref: .structured.id}}", dispatch.KeyIdempotent, resulting(strings.Replace(how, "%s", words, 1)))
+		})
 	}
 }
 

@@ -17,8 +17,6 @@ import (
 	"github.com/agentoutbox/drainer/internal/jq"
 )
 
-const maxProblemDetail = 1024 // characters
-
 // judge says what is proven about a call.
 func (t *tool) judge(ctx context.Context, e callEvidence, h hints) dispatch.Result {
 	result := t.weigh(ctx, e)
@@ -71,7 +69,7 @@ func (t *tool) weighAnswer(ctx context.Context, e callEvidence, a *answer) dispa
 	}
 	result.RetryAfter = e.retryAfter
 	if words := cmp.Or(a.message, a.text()); words != "" {
-		result.Problem = &dispatch.Problem{Detail: evidence.First(words, maxProblemDetail)}
+		result.Problem = &dispatch.Problem{Detail: evidence.Text(words)}
 	}
 	return result
 }

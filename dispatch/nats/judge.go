@@ -12,8 +12,6 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/evidence"
 )
 
-const maxDetail = 500 // characters of a server's own words
-
 // verdict is the proof in an error of a stream.
 type verdict struct {
 	outcome dispatch.Outcome
@@ -76,7 +74,7 @@ func (t *tool) judge(err error) dispatch.Result {
 		Outcome:     proven.outcome,
 		ErrorClass:  proven.class,
 		OfOperation: proven.class == streamFull,
-		Problem:     &dispatch.Problem{Title: proven.class, Detail: evidence.First(refusal.Description, maxDetail)},
+		Problem:     &dispatch.Problem{Title: proven.class, Detail: evidence.Text(refusal.Description)},
 	}
 }
 
@@ -122,7 +120,7 @@ func stored(ack *jetstream.PubAck) dispatch.Result {
 	return dispatch.Result{
 		Outcome:     dispatch.Completed,
 		Replayed:    ack.Duplicate,
-		ProviderRef: evidence.Reference(fmt.Sprintf("%s/%d", ack.Stream, ack.Sequence)),
+		ProviderRef: evidence.Text(fmt.Sprintf("%s/%d", ack.Stream, ack.Sequence)),
 		Response:    response,
 	}
 }

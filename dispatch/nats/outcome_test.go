@@ -19,6 +19,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -158,6 +159,17 @@ func TestWhatAStreamSaysDecidesTheOutcome(t *testing.T) {
 			c := answering(t, test.answer)
 			adapter := newAdapter(t, ofClass(dispatch.NaturallyIdempotent, spec(c.ClientURL(), "", "subject: "+subject)))
 			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), test.outcome, test.class)
+		})
+	}
+}
+
+func TestAServersWordsAreNotCut(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{`{"error":{"code":400,"err_code":65000,"description":"%s"}}`, `{"stream":"%s","seq":7}`} {
+		evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+			c := answering(t, strings.Replace(how, "%s", words, 1))
+			adapter := newAdapter(t, ofClass(dispatch.NaturallyIdempotent, spec(c.ClientURL(), "", "subject: "+subject)))
+			return adapter.Dispatch(t.Context(), request(`{}`))
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -118,6 +119,18 @@ func TestAFunctionOfAnotherTypeDoesNotRun(t *testing.T) {
 			if deeds := to.count("shop.deed"); deeds != 0 {
 				t.Errorf("%d deeds", deeds)
 			}
+		})
+	}
+}
+
+func TestAFunctionsWordsAreNotCut(t *testing.T) {
+	t.Parallel()
+	to := newRecipient(t)
+	adapter := newAdapter(t, spec(to.url, callFunction))
+	for _, body := range []string{"BEGIN RAISE '%%', '%s'; END", `BEGIN RETURN '{"outcome":"completed","ref":"%s"}'; END`} {
+		evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+			to.function(fmt.Sprintf(body, words))
+			return adapter.Dispatch(t.Context(), request("step-1", `{}`))
 		})
 	}
 }

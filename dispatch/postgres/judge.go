@@ -17,8 +17,6 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
-const maxMessageShown = 500 // characters of what a function raised
-
 // refusedTLS is the driver's error text for a server without TLS. It has no
 // other sign.
 const refusedTLS = "server refused TLS connection"
@@ -83,7 +81,7 @@ func refused(refusal *pgconn.PgError) dispatch.Result {
 	}
 	result.OfOperation = result.Outcome == dispatch.Throttled && isOfFunction(refusal.Code)
 	if refusal.Code == raiseException { // the words of the function itself
-		result.Problem = &dispatch.Problem{Title: evidence.First(refusal.Message, maxMessageShown)}
+		result.Problem = &dispatch.Problem{Title: evidence.Text(refusal.Message)}
 	}
 	return result
 }
@@ -185,7 +183,7 @@ func (a answer) reference() (string, bool) {
 		return "", true
 	}
 	text, err := render.Scalar(a.Ref)
-	return evidence.Reference(text), err == nil
+	return evidence.Text(text), err == nil
 }
 
 const raiseException = "P0001" // RAISE without a code of its own

@@ -12,8 +12,6 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/render"
 )
 
-const maxDetail = 1024 // characters of a server's own words
-
 var errAuthentication = errors.New("the server asks for more than a user and a password")
 
 // unrendered is the result of a payload that makes no mail. Asking again would
@@ -89,7 +87,7 @@ func refusal(err error) (dispatch.Result, bool) {
 	result := dispatch.Result{
 		Outcome:    dispatch.Rejected,
 		ErrorClass: replyClass(reply.Code),
-		Problem:    &dispatch.Problem{Title: strconv.Itoa(reply.Code), Detail: evidence.First(reply.Msg, maxDetail)},
+		Problem:    &dispatch.Problem{Title: strconv.Itoa(reply.Code), Detail: evidence.Text(reply.Msg)},
 	}
 	if reply.Code == authenticationRequired {
 		result.Outcome = dispatch.CredentialsRefused
@@ -110,9 +108,9 @@ func isTemporary(code int) bool { return code >= 400 && code <= 499 }
 func replyClass(code int) string { return "smtp_" + strconv.Itoa(code) }
 
 func taken(text string) dispatch.Result {
-	result := dispatch.Result{Outcome: dispatch.Completed, Response: evidence.JSON([]byte(evidence.First(text, maxDetail)), "text/plain")}
+	result := dispatch.Result{Outcome: dispatch.Completed, Response: evidence.JSON([]byte(text), "text/plain")}
 	if found := queueID.FindStringSubmatch(text); found != nil {
-		result.ProviderRef = evidence.Reference(found[1])
+		result.ProviderRef = found[1]
 	}
 	return result
 }

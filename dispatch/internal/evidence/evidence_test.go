@@ -221,7 +221,4 @@ func TestATextIsCutBetweenCharacters(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}
-	if got := Reference(strings.Repeat("é", 300)); got != strings.Repeat("é", 255) {
-		t.Errorf("a reference keeps %d bytes", len(got))
-	}
 }

@@ -129,13 +129,10 @@ func zerosOf(number []byte) int {
 	return max(exponent, -exponent)
 }
 
-const (
-	maxReference = 255 // characters
+const replacement = "\ufffd"
 
-	replacement = "\ufffd"
-)
-
-// Text replaces what a text column refuses: NUL, and bytes that are no UTF-8.
+// Text replaces what a text column refuses: NUL, and bytes that are no UTF-8. It does not
+// cut: the half of a secret would not be recognised.
 func Text(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, replacement), "\x00", replacement)
 }
@@ -152,9 +149,6 @@ func Line(text string) string {
 	}
 	return line.String()
 }
-
-// Reference is a provider's own id of an effect, cut to what a person can use.
-func Reference(text string) string { return First(text, maxReference) }
 
 // First is Text, cut to a number of characters.
 func First(text string, length int) string {

@@ -426,7 +426,7 @@ func (r Result) Evidence(class dispatch.Class) dispatch.Result {
 		ErrorClass:  r.errorClass(),
 		RetryAfter:  r.retryAfter(),
 		Replayed:    r.Replayed,
-		ProviderRef: evidence.Reference(r.ProviderRef),
+		ProviderRef: evidence.Text(r.ProviderRef),
 		Response:    r.response(),
 		Problem:     r.problem(),
 	}
@@ -469,10 +469,9 @@ func (r Result) problem() *dispatch.Problem {
 	if r.Problem == nil || *r.Problem == (dispatch.Problem{}) {
 		return nil
 	}
-	const longest = 2000 // characters
 	return &dispatch.Problem{
-		Type:   evidence.First(r.Problem.Type, longest),
-		Title:  evidence.First(r.Problem.Title, longest),
-		Detail: evidence.First(r.Problem.Detail, longest),
+		Type:   evidence.Text(r.Problem.Type),
+		Title:  evidence.Text(r.Problem.Title),
+		Detail: evidence.Text(r.Problem.Detail),
 	}
 }

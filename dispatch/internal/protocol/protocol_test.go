@@ -18,6 +18,7 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol/protocoltest"
 )
@@ -267,6 +268,19 @@ func FuzzParseResult(f *testing.F) {
 	})
 }
 
+func TestThePeersWordsAreNotCut(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{`{"id":"1","outcome":"completed","provider_ref":"%s"}`, `{"id":"1","outcome":"rejected","problem":{"type":"%s","title":"%s","detail":"%s"}}`} {
+		evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+			result, err := protocol.ParseResult([]byte(strings.ReplaceAll(how, "%s", words)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return result.Evidence(dispatch.KeyIdempotent)
+		})
+	}
+}
+
 func checkEvidence(t *testing.T, class dispatch.Class, result protocol.Result) {
 	t.Helper()
 	const year = 365 * 24 * 3600
@@ -282,15 +296,15 @@ func checkEvidence(t *testing.T, class dispatch.Class, result protocol.Result) {
 		t.Errorf("%s with error class %q", got.Outcome, got.ErrorClass)
 	case got.Response != nil && !json.Valid(got.Response):
 		t.Errorf("response %q", got.Response)
-	case !isShortText(got.ProviderRef, 255):
+	case !isStorable(got.ProviderRef):
 		t.Errorf("reference %q", got.ProviderRef)
-	case got.Problem != nil && !isShortText(got.Problem.Type+got.Problem.Title+got.Problem.Detail, 6000):
+	case got.Problem != nil && !isStorable(got.Problem.Type+got.Problem.Title+got.Problem.Detail):
 		t.Errorf("problem %q", got.Problem)
 	}
 }
 
-func isShortText(text string, characters int) bool {
-	return utf8.ValidString(text) && !strings.ContainsRune(text, 0) && utf8.RuneCountInString(text) <= characters
+func isStorable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsRune(text, 0)
 }
 
 // hugeExponent finds numbers that the schema's validator would write out.

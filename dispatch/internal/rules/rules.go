@@ -213,7 +213,7 @@ func NewReading(reference string, settings []Setting, spec dispatch.ToolSpec, ba
 // the answer as the expression sees it. An effect without an id is still an
 // effect. A lookup without one is in doubt: it found something else, or nothing.
 func (r Reading) Refer(ctx context.Context, result *dispatch.Result, input any) {
-	result.ProviderRef = evidence.Reference(render.Find(ctx, r.reference, input))
+	result.ProviderRef = evidence.Text(render.Find(ctx, r.reference, input))
 	if r.isLookup && r.reference != nil && result.ProviderRef == "" {
 		result.Outcome, result.ErrorClass = dispatch.Ambiguous, "no_reference"
 	}
