@@ -99,16 +99,21 @@ func assertLacks(t *testing.T, place, text string, words ...string) {
 // A provider that repeats what it was sent shows agents the daemon's credentials.
 func TestACredentialThatAProviderRepeatsIsNotKept(t *testing.T) {
 	t.Parallel()
-	const credential = "sk/live+canary-of-the-echo"
+	credential := "sk/live+" + strings.Repeat("canary-of-the-echo+", 20) // longer than what is kept of a reference
 	var echoes atomic.Int64
 	provider := dispatchtest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		echoes.Add(1)
 		sent := r.Header.Get("Authorization")
 		w.Header().Set("X-Request-Id", sent)
+		if echoes.Add(1) == 1 {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusTooManyRequests)
+			_ = json.NewEncoder(w).Encode(map[string]any{"type": sent, "title": strings.Repeat("x", 100) + sent, "detail": strings.Repeat("x", 1000) + sent})
+			return
+		}
 		_ = json.NewEncoder(w).Encode(map[string]any{
 			"id": sent, "headers": r.Header,
 			"basic": base64.StdEncoding.EncodeToString([]byte("user:" + strings.TrimPrefix(sent, "Bearer "))),
-			"url":   url.QueryEscape(sent),
+			"url":   strings.ReplaceAll(url.QueryEscape(sent), "%2F", "/"), // as Python has it
 		})
 	}))
 	rig := harness.New(t, nil)
@@ -116,13 +121,17 @@ func TestACredentialThatAProviderRepeatsIsNotKept(t *testing.T) {
 		return strings.Replace(config, "http: {base_url: "+rig.BaseURL+"}",
 			"http: {base_url: "+provider+", headers: {Authorization: \"Bearer ${env:ECHOED}\"}}", 1)
 	})
-	rig.Start("ECHOED=" + credential)
+	daemon := rig.Start("ECHOED=" + credential)
 	rig.Enqueue(harness.Keyed, 3)
 	rig.AwaitRest()
 	fault.Injected(t, 69, int(echoes.Load()))
 	encoded := base64.RawStdEncoding.EncodeToString([]byte("user:" + credential))
 	if kept := rig.Count(`SELECT count(*) FROM outbox.attempt a WHERE a::text LIKE '%canary%' OR a::text LIKE '%' || $1 || '%'`, encoded[8:len(encoded)-2]); kept != 0 {
 		t.Errorf("%d attempts keep the credential", kept)
+	}
+	assertLacks(t, "log", daemon.Terminate(), "canary", encoded[8:len(encoded)-2])
+	if told := rig.Count(`SELECT count(*) FROM outbox.attempt WHERE problem->>'title' LIKE '%[secret]'`); told != 1 {
+		t.Errorf("%d refusals show where it was, want 1", told)
 	}
 	if answered := rig.Count(`SELECT count(*) FROM outbox.attempt WHERE outcome = 'completed' AND response::text LIKE '%[secret]%' AND provider_ref LIKE '%[secret]%'`); answered != 3 {
 		t.Errorf("%d answers show where it was, want 3", answered)
