@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -268,21 +269,46 @@ func (r *reader) isUnused(at path) bool {
 	return false
 }
 
-// noteCredential remembers a value that the file itself holds under the name of a credential.
+// noteCredential remembers a value that the file itself holds under the name of a
+// credential, a private key, and a URL with a password.
 // It also remembers the part after a scheme such as Bearer.
 func (s *secrets) noteCredential(name string, value ast.Node) {
-	text, is := value.(*ast.StringNode)
-	name = strings.ToLower(name)
-	if !is || strings.Contains(text.Value, "${") || !slices.ContainsFunc([]string{"password", "secret", "token", "authorization", "api_key", "api-key", "apikey", "credential"},
-		func(word string) bool { return strings.Contains(name, word) }) {
+	var text string
+	switch value := value.(type) {
+	case *ast.StringNode:
+		text = value.Value
+	case *ast.LiteralNode:
+		text = strings.TrimSpace(value.Value.Value) // a block ends its lines, and no answer does
+	case *ast.SequenceNode:
+		if strings.HasSuffix(name, "_command") { // it names a program
+			return
+		}
+		for _, element := range value.Values {
+			s.noteCredential(name, element)
+		}
 		return
 	}
-	if _, after, has := strings.Cut(text.Value, " "); has && len(after) >= 8 {
+	name = strings.ToLower(name)
+	isCredential := slices.ContainsFunc([]string{"password", "secret", "token", "authorization", "api_key", "api-key", "apikey", "credential", "seed"},
+		func(word string) bool { return strings.Contains(name, word) })
+	if strings.Contains(text, "${") || !isCredential && !strings.Contains(text, "PRIVATE KEY-----") && !hasPassword(text) {
+		return
+	}
+	if _, after, has := strings.Cut(text, " "); has && len(after) >= 8 {
 		s.revealed = append(s.revealed, after)
 	}
-	if len(text.Value) >= 8 {
-		s.revealed = append(s.revealed, text.Value)
+	if len(text) >= 8 {
+		s.revealed = append(s.revealed, text)
 	}
+}
+
+func hasPassword(text string) bool {
+	address, err := url.Parse(text)
+	if err != nil {
+		return false
+	}
+	_, has := address.User.Password()
+	return has
 }
 
 // redact removes secrets from messages that an adapter or a library wrote.
