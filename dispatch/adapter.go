@@ -28,7 +28,8 @@ type Request struct {
 
 // Result is the adapter's report of one attempt. Everything in it is stored and
 // shown to operators, so ErrorClass names the kind of a failure and never
-// carries a payload, a URL or a credential.
+// carries a payload, a URL or a credential. The engine takes configured secrets out of a
+// provider's words and then cuts them, so an adapter passes them on whole.
 type Result struct {
 	Outcome         Outcome
 	Final           bool          // no repetition under this key can bring another answer, e.g. a replayed 500
