@@ -651,52 +651,6 @@ func TestAPipeIsNotWaitedForForEver(t *testing.T) {
 	}
 }
 
-// Answers are searched for it, so all ways to write it down count.
-func TestACredentialThatTheFileItselfHoldsIsKnown(t *testing.T) {
-	t.Parallel()
-	config, err := loadText(t, `
-version: 1
-database: {password_command: [print-password, --of-the-database]}
-providers:
-  one:
-    adapter: fake
-    fake:
-      token: Bearer plain-canary
-      labels:
-        password: "quoted-canary"
-        api_key: |
-          block-canary
-        credentials: >-
-          folded
-          canary
-        nkey_seed: SU-seed-canary
-        authorization: &a |
-          Basic anchored-canary
-        X-Token: *a
-        key: |
-          -----BEGIN PRIVATE KEY-----
-          pem-canary
-          -----END PRIVATE KEY-----
-        team: payments-team
-        server: postgres://ann:url-canary@db/app
-        address: https://ann@example.com/payments
-      extra: {signing_secrets: [first-canary, second-canary]}
-    tools:
-      a: {fake: {path: /}, idempotency: {class: read_only}}
-`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(config.Secrets)
-	want := []string{
-		"-----BEGIN PRIVATE KEY-----\npem-canary\n-----END PRIVATE KEY-----", "Basic anchored-canary", "Bearer plain-canary", "PRIVATE KEY-----\npem-canary\n-----END PRIVATE KEY-----", "SU-seed-canary",
-		"anchored-canary", "block-canary", "first-canary", "folded canary", "plain-canary", "postgres://ann:url-canary@db/app", "quoted-canary", "second-canary",
-	}
-	if got := slices.Compact(config.Secrets); !slices.Equal(got, want) {
-		t.Errorf("it knows %q, want %q", got, want)
-	}
-}
-
 // On-call people have no production secrets. What decides about an intent is read all the same.
 func TestACommandThatSendsNothingNeedsNoSecret(t *testing.T) {
 	t.Parallel()
