@@ -23,6 +23,8 @@ const (
 	redacted          = "[secret]"
 	// nestings bounds how often what is quoted, as JSON or for a URL, is quoted again.
 	nestings = 6
+	// What begins an escape in JSON, and there or in a URL.
+	jsonEscapes, allEscapes = `\`, `\%`
 )
 
 // Redactor takes configured secrets out of what providers answer: agents read that.
@@ -220,9 +222,14 @@ func (r *Redactor) isIn(text []byte) bool {
 	return slices.ContainsFunc(*r.needles.Load(), func(needle string) bool { return bytes.Contains(text, []byte(needle)) })
 }
 
+// isQuotedIn also looks for it in JSON alone: a secret may have a % of its own.
 func (r *Redactor) isQuotedIn(text []byte) bool {
+	return r.isBehind(text, jsonEscapes) || bytes.IndexByte(text, '%') >= 0 && r.isBehind(text, allEscapes)
+}
+
+func (r *Redactor) isBehind(text []byte, escapes string) bool {
 	for range nestings {
-		plain := unquoted(text)
+		plain := unquoted(text, escapes)
 		if len(plain) == len(text) {
 			return false
 		}
@@ -281,7 +288,7 @@ func (r *Redactor) value(value any) any {
 // that has others.
 func plainest(text []byte) []byte {
 	for range nestings {
-		plain := unquoted(text)
+		plain := unquoted(text, allEscapes)
 		if len(plain) == len(text) {
 			break
 		}
@@ -290,15 +297,14 @@ func plainest(text []byte) []byte {
 	return text
 }
 
-// unquoted takes one level of JSON's escapes away, as far as a secret could hide behind
-// them, and one of a URL's.
-func unquoted(text []byte) []byte {
-	if !bytes.ContainsAny(text, `\%`) {
+// unquoted takes one level of these escapes away, as far as a secret could hide behind them.
+func unquoted(text []byte, escapes string) []byte {
+	if !bytes.ContainsAny(text, escapes) {
 		return text
 	}
 	plain := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {
-		if text[i] == '%' && i+2 < len(text) {
+		if text[i] == '%' && i+2 < len(text) && escapes == allEscapes {
 			if octet, err := hex.AppendDecode(plain, text[i+1:i+3]); err == nil {
 				plain = octet
 				i += 2

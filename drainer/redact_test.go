@@ -114,6 +114,7 @@ func TestASecretIsTakenOutOfAnyAddress(t *testing.T) {
 		`https://x/?k=one/two+three%26`:                         "one/two three&",
 		`https://x/?k=%41%2541/%5Cn-bcdef`:                      `A%41/\n-bcdef`,
 		`https:\/\/x\/?k=A%41\/b"cdefgh`:                        `A%41/b"cdefgh`,
+		`{"k": "b%0bb\\\/a\/"}`:                                 `b%0bb\/a/`, // a secret with escapes of its own
 		`50% off \\ and 100%, said ab/cd+ef=`:                   "ab/cd+ef=",
 	} {
 		r := NewRedactor([]string{secret})
