@@ -156,21 +156,24 @@ func (r *Redactor) result(result dispatch.Result) dispatch.Result {
 func (r *Redactor) reference(text string) string {
 	text = r.Text(text)
 	for _, needle := range *r.parted.Load() {
-		if overlap(text, needle) || overlap(needle, text) || len(text) >= shortestSecret && strings.Contains(needle, text) {
+		if overlap(text, needle) || overlap(needle, text) {
 			return redacted
 		}
 	}
 	return text
 }
 
-// overlap reports that the end of a is the beginning of b.
+// overlap reports that b begins in a, and ends with it or before its end.
 func overlap(a, b string) bool {
+	if len(b) < shortestSecret || !strings.Contains(a, b[:shortestSecret]) { // nearly always, and quick to see
+		return false
+	}
 	for length := shortestSecret; length <= min(len(a), len(b)); length++ {
 		if strings.HasSuffix(a, b[:length]) {
 			return true
 		}
 	}
-	return false
+	return strings.Contains(a, b)
 }
 
 // Bounds of a provider's words that are kept, in characters.
