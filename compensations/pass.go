@@ -268,7 +268,7 @@ func (s *Saga) pass(ctx context.Context, limit int, runs []string, again bool) (
 	failpoint.SagaLocked.Hit()
 	sagas = slices.DeleteFunc(sagas, func(t taken) bool {
 		if t.pass == 0 {
-			s.observer.stalled(t.run)
+			s.observer.stalled(t.intent)
 		}
 		return t.pass == 0
 	})
@@ -535,7 +535,7 @@ func (o *observer) record(decided Decision) {
 	o.log.Log(context.Background(), level, "saga", "outcome", outcome, "intent_id", decided.Step.IntentID, "error", string(decided.why))
 }
 
-func (o *observer) stalled(run string) {
+func (o *observer) stalled(intent int64) {
 	o.outcomes.WithLabelValues("stalled").Inc()
-	o.log.Error("a saga is left to a human: three passes did not end", "agent_run_id", run)
+	o.log.Error("a saga is left to a human: three passes did not end", "intent_id", intent)
 }

@@ -42,12 +42,13 @@ type taken struct {
 	planned bool
 	steps   int     // of the run, where there is no plan yet; counted to 1000
 	plan    *string // as an array, until a move writes it down
+	intent  int64   // which the incident of a saga that has stalled names
 }
 
 // take commits that a pass begins of each of these sagas.
 func (s *Saga) take(ctx context.Context, limit int, runs []string, again bool) ([]taken, error) {
 	all, err := query(ctx, s, sql.SagaTake, func(row pgx.CollectableRow) (t taken, err error) {
-		err = row.Scan(&t.run, &t.version, &t.pass, &t.planned, &t.steps)
+		err = row.Scan(&t.run, &t.version, &t.pass, &t.planned, &t.steps, &t.intent)
 		return t, err
 	}, limit, lease.Seconds(), runs, again)
 	if err != nil {

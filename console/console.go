@@ -285,7 +285,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		if errors.Is(err, errUnreachable) {
 			level = slog.LevelWarn // which is left out where the connect's own line says it, once a minute
 		}
-		s.Log.Log(r.Context(), level, "a page failed", "path", r.URL.Path, "error", err)
+		s.Log.Log(r.Context(), level, "a page failed", "route", r.Pattern, "error", err)
 	}
 	s.show(w, r, told.Status, "problem", told.Title, told)
 }

@@ -129,18 +129,34 @@ func TestBadInputGetsAClearErrorAndChangesNothing(t *testing.T) {
 	drainertest.AssertInvariant(t, db)
 }
 
+// consoleOf is the URL of a daemon's console, which it serves before it says "serving".
+func consoleOf(daemon *program.Daemon) string {
+	return "http://" + regexp.MustCompile(`"msg":"serving the console","address":"([^"]+)"`).FindStringSubmatch(daemon.Log())[1]
+}
+
 // Canaries in every place that could leak; an attempt must still show its key's
 // hash and the provider's id.
 func TestNoPayloadKeyPartOrSecretReachesLogsOrMetrics(t *testing.T) {
 	t.Parallel()
 	_, baseURL := dispatchtest.NewProvider(t, dispatchtest.Script(dispatchtest.ErrorAfter, dispatchtest.None))
-	shell := program.New(t, drainertest.Database(t), "BILLING_TOKEN=canary-token")
-	config := program.WriteConfig(t, fmt.Sprintf(billingConfig, baseURL))
-	daemon := shell.Start(config)
+	databaseURL := drainertest.Database(t)
+	shell := program.New(t, databaseURL, "BILLING_TOKEN=canary-token")
+	config := strings.Replace(fmt.Sprintf(billingConfig, baseURL), "providers:\n", "console: {listen: '127.0.0.1:0'}\nproviders:\n", 1)
+	daemon := shell.Start(program.WriteConfig(t, config))
 
 	shell.Run(0, "enqueue", "--run", "canary-run", "--step", "canary-step", "--tool", "billing/charge", "--scope", "canary-scope",
 		"--payload", `{"card": "canary-payload"}`)
 	daemon.WaitFor(`"status":"completed"`)
+	db := drainertest.Connect(t, databaseURL)
+	drainertest.Exec(t, db, `INSERT INTO outbox.saga (agent_run_id, cause, passes) VALUES ('canary-run', 1, 3)`)
+	daemon.WaitFor("a saga is left to a human")
+	drainertest.Exec(t, db, `ALTER TABLE outbox.saga RENAME TO away`)
+	if page, err := http.Get(consoleOf(daemon) + "/runs/canary-run"); err != nil || page.StatusCode != http.StatusInternalServerError {
+		t.Errorf("a page without its table answers %v, %v", page, err)
+	} else {
+		page.Body.Close()
+	}
+	daemon.WaitFor("a page failed")
 	for range 2 { // the first scrapes show an attempt's series as 0
 		daemon.Get("/metrics")
 	}
@@ -157,7 +173,8 @@ func TestNoPayloadKeyPartOrSecretReachesLogsOrMetrics(t *testing.T) {
 			t.Errorf("the %s shows a canary:\n%s", place, text)
 		}
 	}
-	for _, want := range []string{`"outcome":"ambiguous"`, `"idempotency_key":"idem_v1_`, `"provider_ref":"eff_`} {
+	for _, want := range []string{`"outcome":"ambiguous"`, `"idempotency_key":"idem_v1_`, `"provider_ref":"eff_`,
+		`"msg":"a saga is left to a human: three passes did not end","intent_id":1}`, `"msg":"a page failed","route":"GET /runs/{run}",`} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log lacks %s:\n%s", want, log)
 		}
@@ -397,7 +414,7 @@ func TestADaemonServesTheConsoleBesideItsWork(t *testing.T) {
 			return strings.Replace(config, "providers:\n", fmt.Sprintf("database: {url: %q}\nconsole: {listen: '127.0.0.1:0'%s}\nproviders:\n", daemons, block), 1)
 		})
 		daemon = rig.Start()
-		base := "http://" + regexp.MustCompile(`"msg":"serving the console","address":"([^"]+)"`).FindStringSubmatch(daemon.Log())[1]
+		base := consoleOf(daemon)
 		jar, _ := cookiejar.New(nil)
 		client := http.Client{Jar: jar}
 		return daemon, func(page string, form url.Values) (int, string) {

@@ -17,12 +17,13 @@ WITH due AS MATERIALIZED (
          agent_run_id, 'passes_died'
   FROM stalled
   ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now()
+  RETURNING intent_id
 ), taken AS (
   UPDATE outbox.saga s SET passes = s.passes + 1, leased_until = now() + make_interval(secs => $2::float8)
   WHERE s.agent_run_id = ANY (ARRAY(SELECT agent_run_id FROM due WHERE passes < 3))
   RETURNING s.agent_run_id, s.xmin::text AS version, s.passes, s.plan IS NOT NULL AS planned
 )
 SELECT agent_run_id, version, passes, planned,
-       CASE WHEN planned THEN 0 ELSE (SELECT count(*)::int FROM (SELECT FROM outbox.intent i WHERE i.agent_run_id = taken.agent_run_id LIMIT 1000) few) END
+       CASE WHEN planned THEN 0 ELSE (SELECT count(*)::int FROM (SELECT FROM outbox.intent i WHERE i.agent_run_id = taken.agent_run_id LIMIT 1000) few) END, 0::bigint
 FROM taken
-UNION ALL SELECT agent_run_id, '', 0, false, 0 FROM stalled;
+UNION ALL SELECT '', '', 0, false, 0, intent_id FROM told;
