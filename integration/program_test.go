@@ -129,11 +129,6 @@ func TestBadInputGetsAClearErrorAndChangesNothing(t *testing.T) {
 	drainertest.AssertInvariant(t, db)
 }
 
-// consoleOf is the URL of a daemon's console, which it serves before it says "serving".
-func consoleOf(daemon *program.Daemon) string {
-	return "http://" + regexp.MustCompile(`"msg":"serving the console","address":"([^"]+)"`).FindStringSubmatch(daemon.Log())[1]
-}
-
 // Canaries in every place that could leak; an attempt must still show its key's
 // hash and the provider's id.
 func TestNoPayloadKeyPartOrSecretReachesLogsOrMetrics(t *testing.T) {
@@ -151,7 +146,7 @@ func TestNoPayloadKeyPartOrSecretReachesLogsOrMetrics(t *testing.T) {
 	drainertest.Exec(t, db, `INSERT INTO outbox.saga (agent_run_id, cause, passes) VALUES ('canary-run', 1, 3)`)
 	daemon.WaitFor("a saga is left to a human")
 	drainertest.Exec(t, db, `ALTER TABLE outbox.saga RENAME TO away`)
-	if page, err := http.Get(consoleOf(daemon) + "/runs/canary-run"); err != nil || page.StatusCode != http.StatusInternalServerError {
+	if page, err := http.Get(daemon.Console() + "/runs/canary-run"); err != nil || page.StatusCode != http.StatusInternalServerError {
 		t.Errorf("a page without its table answers %v, %v", page, err)
 	} else {
 		page.Body.Close()
@@ -414,7 +409,7 @@ func TestADaemonServesTheConsoleBesideItsWork(t *testing.T) {
 			return strings.Replace(config, "providers:\n", fmt.Sprintf("database: {url: %q}\nconsole: {listen: '127.0.0.1:0'%s}\nproviders:\n", daemons, block), 1)
 		})
 		daemon = rig.Start()
-		base := consoleOf(daemon)
+		base := daemon.Console()
 		jar, _ := cookiejar.New(nil)
 		client := http.Client{Jar: jar}
 		return daemon, func(page string, form url.Values) (int, string) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -149,16 +150,7 @@ func TestIdleClientsOfTheMetricsPortStopNeitherDeliveriesNorScrapes(t *testing.T
 			rig := harness.New(t, nil)
 			daemon := rig.Start()
 			before := openFiles(t, daemon.PID())
-			for range clients {
-				conn, err := net.Dial("tcp", strings.TrimPrefix(daemon.Base, "http://"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { conn.Close() })
-				if _, err := io.WriteString(conn, begun); err != nil {
-					t.Fatal(err)
-				}
-			}
+			crowd(t, daemon.Base, clients, begun)
 			if got := daemon.Get("/livez"); got != "ok\n" { // comes after all of them
 				t.Errorf("/livez: %q", got)
 			}
@@ -175,6 +167,48 @@ func TestIdleClientsOfTheMetricsPortStopNeitherDeliveriesNorScrapes(t *testing.T
 			rig.Check()
 		})
 	}
+}
+
+// crowd has clients that connect, send this much, and stay.
+func crowd(t *testing.T, base string, clients int, begun string) {
+	t.Helper()
+	for range clients {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		if _, err := io.WriteString(conn, begun); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestIdleClientsOfADaemonsConsoleStopNeitherDeliveriesNorItsPages(t *testing.T) {
+	t.Parallel()
+	const clients = 300
+	rig := harness.New(t, nil)
+	rig.Reconfigure(func(config string) string {
+		return strings.Replace(config, "providers:\n", "console: {listen: '127.0.0.1:0'}\nproviders:\n", 1)
+	})
+	daemon := rig.Start()
+	before := openFiles(t, daemon.PID())
+	// Anybody may read the style sheet. The connection then waits for another request.
+	crowd(t, daemon.Console(), clients, "GET /static/console.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	page, err := http.Get(daemon.Console() + "/runs") // comes after all of them
+	if err != nil {
+		t.Fatal(err)
+	}
+	page.Body.Close()
+	if page.StatusCode != http.StatusOK {
+		t.Errorf("the runs answer %d", page.StatusCode)
+	}
+	if taken := openFiles(t, daemon.PID()) - before; taken > 128 {
+		t.Errorf("%d clients hold %d files of the daemon", clients, taken)
+	}
+	rig.Enqueue(harness.Keyed, 32)
+	rig.AwaitRest()
+	rig.Check()
 }
 
 func openFiles(t *testing.T, pid int) int {

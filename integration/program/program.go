@@ -177,6 +177,11 @@ func (p *Program) Launch(config string, env ...string) *Daemon {
 	return d
 }
 
+// Console is the URL of its console, which it serves before it says that it serves.
+func (d *Daemon) Console() string {
+	return "http://" + regexp.MustCompile(`"msg":"serving the console","address":"([^"]+)"`).FindStringSubmatch(d.log.String())[1]
+}
+
 // PID is the process's id.
 func (d *Daemon) PID() int { return d.command.Process.Pid }
 

@@ -129,7 +129,7 @@ func (o *options) console(command *cobra.Command, setup consoleSetup) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	fmt.Fprintf(command.ErrOrStderr(), "The console is at http://%s/\n", listener.Addr())
-	return servePages(ctx, listener, pages, log)
+	return servePages(ctx, listener, pages, maxConnections, log)
 }
 
 // consoleOf is the console of a daemon, and the address where it listens already. Its connections are its own:
@@ -379,9 +379,9 @@ func onlyHere(command *cobra.Command, listen, otherwise string) error {
 	return nil
 }
 
-func servePages(ctx context.Context, listener net.Listener, pages http.Handler, log *slog.Logger) error {
+func servePages(ctx context.Context, listener net.Listener, pages http.Handler, most int, log *slog.Logger) error {
 	return serve(ctx, listener, &http.Server{
 		Handler: pages, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-	}, 5*time.Second)
+	}, most, 5*time.Second)
 }

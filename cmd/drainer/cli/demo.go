@@ -133,7 +133,7 @@ func showDemo(ctx context.Context, say io.Writer, listener net.Listener, databas
 		return err
 	}
 	fmt.Fprintf(say, "The console is at http://%s/ with the token %s\nCtrl-C ends it, and drops the database.\n", listener.Addr(), token)
-	return servePages(ctx, listener, pages, log)
+	return servePages(ctx, listener, pages, maxConnections, log)
 }
 
 func isTerminal(to io.Writer) bool {

@@ -27,6 +27,9 @@ import (
 	"github.com/agentoutbox/drainer/mcpserver"
 )
 
+// maxAgents are connections that a fleet of agents may keep to the MCP server.
+const maxAgents = 512
+
 // mcpSetup has the flags of `drainer mcp`.
 type mcpSetup struct {
 	listen, token string
@@ -115,7 +118,7 @@ func (o *options) mcp(command *cobra.Command, setup mcpSetup) error {
 	fmt.Fprintf(command.ErrOrStderr(), "The MCP server is at http://%s/\n", listener.Addr())
 	// A page that a person has open in a browser may not call tools.
 	pages := http.NewCrossOriginProtection().Handler(guard(handler))
-	return servePages(ctx, listener, pages, slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil)))
+	return servePages(ctx, listener, pages, maxAgents, slog.New(slog.NewJSONHandler(command.ErrOrStderr(), nil)))
 }
 
 // guard lets a request through that carries the token. Without a token only this machine reads.

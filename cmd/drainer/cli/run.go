@@ -188,7 +188,7 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 		}
 		defer closePools()
 		group.Go(func() error {
-			if err := servePages(ctx, listener, pages, log); err != nil {
+			if err := servePages(ctx, listener, pages, maxConnections, log); err != nil {
 				log.Error("the console is not served any more; restart to have it again", "error", err) // deliveries go on
 			}
 			return nil
@@ -323,7 +323,8 @@ func listenAt(address string) (net.Listener, error) {
 }
 
 // serve answers until ctx ends, and gives what is under way so long to finish.
-func serve(ctx context.Context, listener net.Listener, server *http.Server, grace time.Duration) error {
+func serve(ctx context.Context, listener net.Listener, server *http.Server, most int, grace time.Duration) error {
+	server.ConnState = (&connections{most: most, open: map[net.Conn]*connection{}}).changed
 	stop := context.AfterFunc(ctx, func() {
 		ends, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
@@ -346,8 +347,7 @@ func serveProbes(ctx context.Context, listener net.Listener, handler http.Handle
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       2 * time.Minute, // longer than the pause between two scrapes
 		MaxHeaderBytes:    8 << 10,
-		ConnState:         (&connections{open: map[net.Conn]*connection{}}).changed,
-	}, 0)
+	}, maxConnections, 0)
 }
 
 // serveProfiles answers go tool pprof, on loopback alone and only where the file says so.
@@ -362,18 +362,19 @@ func serveProfiles(ctx context.Context, address string, log *slog.Logger) error 
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	log.Info("profiles can be read", "address", listener.Addr().String())
-	return serve(ctx, listener, &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10}, 0)
+	return serve(ctx, listener, &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10}, maxConnections, 0)
 }
 
-// maxConnections is far more than scrapers and probes need, and far fewer than
-// the files that the process may open.
+// maxConnections of a port are far more than scrapers, probes and people need, and
+// far fewer than the files that the process may open.
 const maxConnections = 64
 
-// connections keeps the clients of the port from the files and the memory that
+// connections keeps the clients of a port from the files and the memory that
 // dispatch needs. A limit that made new clients wait would let idle ones keep
 // out probes and scrapes, so the oldest connection is closed instead: one that
 // waits for a request if there is any.
 type connections struct {
+	most int
 	mu   sync.Mutex
 	open map[net.Conn]*connection
 }
@@ -390,7 +391,7 @@ func (c *connections) changed(conn net.Conn, state http.ConnState) {
 	known := c.open[conn]
 	switch {
 	case state == http.StateNew:
-		if len(c.open) >= maxConnections {
+		if len(c.open) >= c.most {
 			oldest := c.oldest()
 			_ = oldest.Close()
 			delete(c.open, oldest)
