@@ -17,7 +17,6 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
-	"golang.org/x/time/rate"
 )
 
 // OIDC lets people log in at an OpenID Connect issuer.
@@ -37,8 +36,11 @@ const (
 	loginLength  = 10 * time.Minute
 	// issuerTimeout bounds each request to the issuer.
 	issuerTimeout = 10 * time.Second
-	// mostAddresses bounds the memory of addresses whose logins failed.
-	mostAddresses = 1000
+	// mostAsking logins ask the issuer at once, and others wait. One that fails keeps its place for a
+	// while, so that strangers do not use up what the issuer takes. No login is refused for their
+	// sake: behind an ingress they have the person's address.
+	mostAsking  = 8
+	failureKept = time.Second
 )
 
 // Access asks the issuer what it supports at the first login: a console that starts while the
@@ -53,7 +55,7 @@ func (o OIDC) Access(log *slog.Logger) (Access, error) {
 	if o.ClientID == "" {
 		return nil, errors.New("the issuer needs to know the client: name its id")
 	}
-	return &openID{sessions: newSessions(), settings: o, log: logins{log, "oidc", newLimit()}, client: &http.Client{Timeout: issuerTimeout}, failures: map[string]*rate.Limiter{}}, nil
+	return &openID{sessions: newSessions(), settings: o, log: logins{log, "oidc", newLimit()}, client: &http.Client{Timeout: issuerTimeout}, asking: make(chan struct{}, mostAsking)}, nil
 }
 
 type openID struct {
@@ -65,8 +67,7 @@ type openID struct {
 	mu     sync.Mutex
 	issuer *oidc.Provider // nil until it answered once
 
-	failing  sync.Mutex
-	failures map[string]*rate.Limiter // of logins, by address: a stranger elsewhere keeps no person out
+	asking chan struct{}
 }
 
 func (o *openID) Guard(next http.Handler) http.Handler {
@@ -129,23 +130,15 @@ func (*openID) setFlow(w http.ResponseWriter, r *http.Request, value string, age
 func (o *openID) callback(w http.ResponseWriter, r *http.Request) {
 	f, known := flowOf(r)
 	o.setFlow(w, r, "", -1)
-	failures := o.failuresAt(addressOf(r))
-	if failures.Tokens() < 1 { // the issuer is not asked either
-		askToLogIn(w, r, http.StatusTooManyRequests, login{Said: tooMany, Issuer: o.settings.Issuer, To: "/"})
-		return
-	}
-	if !known {
-		failures.Allow()
+	if !known { // the issuer is not asked
 		o.refuse(w, r, http.StatusUnauthorized, "/", "This login took too long, or began in another browser. Try again.", errForeignLogin)
 		return
 	}
 	person, err := o.person(r.Context(), f, r.URL.Query())
 	switch {
 	case errors.Is(err, errNoGroup):
-		failures.Allow()
 		o.refuse(w, r, http.StatusForbidden, f.to, "You are logged in at the issuer, but in no group that may use this console. Ask for one, then log in again.", err)
 	case err != nil:
-		failures.Allow()
 		o.refuse(w, r, http.StatusUnauthorized, f.to, "The issuer did not let you in; see the console's log.", err)
 	default:
 		o.begin(w, r, person)
@@ -157,18 +150,6 @@ var (
 	errForeignLogin = errors.New("the login took too long, or began in another browser")
 	errNoGroup      = errors.New("the person is in no group that may use the console")
 )
-
-func (o *openID) failuresAt(address string) *rate.Limiter {
-	o.failing.Lock()
-	defer o.failing.Unlock()
-	if o.failures[address] == nil {
-		if len(o.failures) >= mostAddresses {
-			clear(o.failures)
-		}
-		o.failures[address] = newLimit()
-	}
-	return o.failures[address]
-}
 
 func (o *openID) refuse(w http.ResponseWriter, r *http.Request, status int, to, said string, err error) {
 	o.log.refused(r, err)
@@ -198,10 +179,22 @@ func (o *openID) discover(ctx context.Context) (*oauth2.Config, *oidc.Provider, 
 	}, o.issuer, nil
 }
 
-func (o *openID) person(ctx context.Context, f flow, answer url.Values) (Person, error) {
+func (o *openID) person(ctx context.Context, f flow, answer url.Values) (_ Person, err error) {
 	if code := answer.Get("error"); code != "" {
 		return Person{}, fmt.Errorf("the issuer answered %.60q", code)
 	}
+	select {
+	case o.asking <- struct{}{}:
+	case <-ctx.Done():
+		return Person{}, fmt.Errorf("wait for other logins: %w", ctx.Err())
+	}
+	defer func() {
+		if leave := func() { <-o.asking }; err != nil {
+			time.AfterFunc(failureKept, leave)
+		} else {
+			leave()
+		}
+	}()
 	config, issuer, err := o.discover(ctx)
 	if err != nil {
 		return Person{}, err

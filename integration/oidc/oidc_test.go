@@ -11,7 +11,9 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/zitadel/oidc/v3/example/server/exampleop"
 	"github.com/zitadel/oidc/v3/example/server/storage"
@@ -140,20 +142,55 @@ func TestAPersonInNoGroupIsRefused(t *testing.T) {
 	}
 }
 
-func TestFailedLoginsAreLimitedAndLogged(t *testing.T) {
+func TestFailedLoginsAreLogged(t *testing.T) {
 	var log strings.Builder // the handler locks it
 	b := newBrowserFor(t, "", &log)
-	code := 0
 	for range 30 {
-		code, _, _ = b.read(b.Get(b.console.URL + "/oidc/callback?state=guess&code=stolen"))
-	}
-	if code != http.StatusTooManyRequests {
-		t.Errorf("the last guess: %d, want 429", code)
+		if code, _, _ := b.read(b.Get(b.console.URL + "/oidc/callback?state=guess&code=stolen")); code != http.StatusUnauthorized {
+			t.Errorf("a guess: %d, want 401", code)
+		}
 	}
 	b.console.Close() // what it wrote may be read
 	lines := strings.Count(log.String(), "a login was refused")
 	if lines < 5 || lines > 20 || !strings.Contains(log.String(), "mode=oidc address=127.0.0.1 error=") || strings.Contains(log.String(), "stolen") {
 		t.Errorf("logged %s", log.String())
+	}
+}
+
+// Behind an ingress they have the person's address.
+func TestStrangersKeepNoPersonOutAndAskTheIssuerSeldom(t *testing.T) {
+	b := newBrowser(t)
+	callback := func(cookie string) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.console.URL+"/oidc/callback?state=forged&code=guess", nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		request.Header.Set("Cookie", cookie)
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		answer.Body.Close()
+		if answer.StatusCode != http.StatusUnauthorized {
+			t.Errorf("a stranger with the cookie %q: %d, want 401", cookie, answer.StatusCode)
+		}
+	}
+	for range 30 {
+		callback("")
+	}
+	begun := time.Now()
+	var forgers sync.WaitGroup
+	for range 16 { // whose cookies have the state that they send
+		forgers.Go(func() { callback("drainer_login=forged.nonce.verifier.Lw") })
+	}
+	if code, text := b.login("test-user2", nil); code != http.StatusOK || !strings.Contains(text, "test-user2, viewer") {
+		t.Errorf("a person: %d\n%s", code, text)
+	}
+	forgers.Wait()
+	if took := time.Since(begun); took < time.Second {
+		t.Errorf("the issuer was asked 16 times in %s, want 8 times a second", took)
 	}
 }
 
