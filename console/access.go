@@ -94,6 +94,8 @@ type sessions struct {
 	mu   sync.Mutex
 	open map[[sha256.Size]byte]session // by the cookie's hash
 	now  func() time.Time
+
+	overTLS bool // browsers reach the console by TLS, whatever a proxy says
 }
 
 type session struct {
@@ -267,15 +269,15 @@ func hereOnly(to string) string {
 	return to
 }
 
-func isSecure(r *http.Request) bool {
-	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
+func (s *sessions) isSecure(r *http.Request) bool {
+	return s.overTLS || r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
 }
 
 func (s *sessions) begin(w http.ResponseWriter, r *http.Request, person Person) {
 	secret := rand.Text() + rand.Text()
 	http.SetCookie(w, &http.Cookie{
 		Name: sessionCookie, Value: secret, Path: "/", MaxAge: int(sessionLength / time.Second),
-		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: isSecure(r),
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: s.isSecure(r),
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -31,5 +32,25 @@ func TestASessionEndsAndIsForgotten(t *testing.T) {
 	begin()
 	if len(s.open) != 1 {
 		t.Errorf("%d sessions are kept, want the new one alone", len(s.open))
+	}
+}
+
+// The proxy that speaks TLS need not say so in a header.
+func TestCookiesOfAConsoleWithAnHTTPSAddressGoOverTLSAlone(t *testing.T) {
+	t.Parallel()
+	for at, want := range map[string]bool{"https://console.example": true, "HTTPS://console.example": true, "http://localhost:9465": false} {
+		access, err := OIDC{Issuer: "https://issuer.example", ClientID: "drainer", URL: at}.Access(slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, request := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+		o := access.(*openID)
+		o.setFlow(answer, request, "flow", 60)
+		o.begin(answer, request, Person{"alice", Operator})
+		for _, cookie := range answer.Result().Cookies() {
+			if cookie.Secure != want {
+				t.Errorf("%s: the cookie %s has Secure %t", at, cookie.Name, cookie.Secure)
+			}
+		}
 	}
 }

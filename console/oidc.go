@@ -55,7 +55,9 @@ func (o OIDC) Access(log *slog.Logger) (Access, error) {
 	if o.ClientID == "" {
 		return nil, errors.New("the issuer needs to know the client: name its id")
 	}
-	return &openID{sessions: newSessions(), settings: o, log: logins{log, "oidc", newLimit()}, client: &http.Client{Timeout: issuerTimeout}, asking: make(chan struct{}, mostAsking)}, nil
+	sessions := newSessions()
+	sessions.overTLS = strings.HasPrefix(strings.ToLower(o.URL), "https:")
+	return &openID{sessions: sessions, settings: o, log: logins{log, "oidc", newLimit()}, client: &http.Client{Timeout: issuerTimeout}, asking: make(chan struct{}, mostAsking)}, nil
 }
 
 type openID struct {
@@ -120,9 +122,9 @@ func (o *openID) start(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, config.AuthCodeURL(f.state, oidc.Nonce(f.nonce), oauth2.S256ChallengeOption(f.verifier)), http.StatusSeeOther)
 }
 
-func (*openID) setFlow(w http.ResponseWriter, r *http.Request, value string, age int) {
+func (o *openID) setFlow(w http.ResponseWriter, r *http.Request, value string, age int) {
 	http.SetCookie(w, &http.Cookie{
-		Name: loginCookie, Value: value, Path: callbackPath, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: isSecure(r),
+		Name: loginCookie, Value: value, Path: callbackPath, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: o.isSecure(r),
 	})
 }
 
