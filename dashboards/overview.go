@@ -48,7 +48,7 @@ or max by (namespace, job, provider) (drainer_circuit_breaker_state{<provider>, 
 			Queries:     one(`sum(max by (namespace, job, kind) (drainer_incidents_open{<job>}))`, "open"),
 		},
 		{
-			Title: "Going back", Unit: Count, Number: true, Warn: 100,
+			Title: "Rollbacks under way", Unit: Count, Number: true, Warn: 100,
 			Description: "Agent runs that are being undone. Many at once: a provider fails for good, look at outcomes. `drainer sagas list --state begun`.",
 			Queries:     one(`sum(max by (namespace, job) (drainer_sagas{<job>, state="begun"}))`, "sagas"),
 		},
@@ -123,7 +123,7 @@ func providers() Row {
 			Queries:     one(`max by (provider) (drainer_provider_paused{<provider>})`, "{{provider}}"),
 		},
 		{
-			Title: "Nobody's rows", Unit: Count, Alarm: 1,
+			Title: "Rows of unconfigured providers", Unit: Count, Alarm: 1,
 			Description: "Rows for a provider that the leading replica has not configured. Runbook DrainerUnconfiguredProvider; `drainer status` names it.",
 			Queries:     one(`max by (namespace, job) (drainer_outbox_rows{<job>, provider="unconfigured", state="pending"})`, "{{namespace}} {{job}}"),
 		},
@@ -218,12 +218,12 @@ func sagasAndPages() Row {
 func database() Row {
 	return Row{"Postgres", []Panel{
 		{
-			Title: "Turn duration", Unit: Seconds, Warn: 0.1,
+			Title: "Batch duration", Unit: Seconds, Warn: 0.1,
 			Description: "One settle-and-claim commit. Slow: the disk, a pinned snapshot, or too many connections. Look at dead rows.",
 			Queries:     quantiles("drainer_batch_duration_seconds", "<job>", "", "", "0.50", "0.99"),
 		},
 		{
-			Title: "Turns failed", Unit: Count, Alarm: 1,
+			Title: "Batches failed", Unit: Count, Alarm: 1,
 			Description: "The database is away or too slow. Run `drainer doctor`; do not restart drainers. Runbook DrainerBatchesFailing.",
 			Queries:     one(`sum by (instance) (increase(drainer_batch_failures_total{<job>}[$__rate_interval]))`, "{{instance}}"),
 		},
