@@ -168,8 +168,10 @@ func TestNoPayloadKeyPartOrSecretReachesLogsOrMetrics(t *testing.T) {
 			t.Errorf("the %s shows a canary:\n%s", place, text)
 		}
 	}
-	for _, want := range []string{`"outcome":"ambiguous"`, `"idempotency_key":"idem_v1_`, `"provider_ref":"eff_`,
-		`"msg":"a saga is left to a human: three passes did not end","intent_id":1}`, `"msg":"a page failed","route":"GET /runs/{run}",`} {
+	for _, want := range []string{
+		`"outcome":"ambiguous"`, `"idempotency_key":"idem_v1_`, `"provider_ref":"eff_`,
+		`"msg":"a saga is left to a human: three passes did not end","intent_id":1}`, `"msg":"a page failed","route":"GET /runs/{run}",`,
+	} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log lacks %s:\n%s", want, log)
 		}

@@ -193,7 +193,7 @@ func TestIdleClientsOfADaemonsConsoleStopNeitherDeliveriesNorItsPages(t *testing
 	})
 	daemon := rig.Start()
 	before := openFiles(t, daemon.PID())
-	// Anybody may read the style sheet. The connection then waits for another request.
+	// A stranger may read the style sheet. The connection then waits for another request.
 	crowd(t, daemon.Console(), clients, "GET /static/console.css HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	page, err := http.Get(daemon.Console() + "/runs") // comes after all of them
 	if err != nil {
