@@ -425,6 +425,17 @@ func TestEveryFunctionOfTheSchemaNamesItsSearchPath(t *testing.T) {
 	}
 }
 
+// Any login can take any advisory lock, and keep it: a function may try one, and must not wait for it.
+func TestNoFunctionOfTheSchemaWaitsForALockThatAnyLoginCanHold(t *testing.T) {
+	t.Parallel()
+	pool := drainertest.Connect(t, drainertest.Database(t))
+	for _, waits := range drainertest.Column[string](t, pool, `SELECT oid::regprocedure::text FROM pg_proc
+		WHERE pronamespace = 'outbox'::regnamespace AND prosrc ~ 'pg_advisory_(xact_)?lock'`) {
+		t.Errorf("%s waits for an advisory lock", waits)
+	}
+	fault.Injected(t, 73, drainertest.Value[int](t, pool, "SELECT count(*) FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace"))
+}
+
 // An agent shadows what the bodies of the schema use: types in its pg_temp, functions and
 // operators in public, which it may create in and puts before pg_catalog.
 func TestAnAgentCannotRunCodeAsTheSchemaOwner(t *testing.T) {

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/agentoutbox/drainer/drainertest"
 	"github.com/agentoutbox/drainer/integration/fault"
+	"github.com/agentoutbox/drainer/migrations"
 )
 
 // walled is an outbox with two tenants, each with a login of its own, and a login that is no tenant's.
@@ -622,6 +624,56 @@ func TestAProducerWhoseTenantIsBeingDeletedRunsAgain(t *testing.T) {
 			w.runsAgain(t, producer, "1", owner, waits)
 			drainertest.Exec(t, w.acme, callEnqueue, "run", "1", "noop/x", "b", "{}")
 		})
+	}
+}
+
+// Any login can take any advisory lock, and keep it.
+func TestAnAgentsLockKeepsNoOwnerFromItsTenants(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	w := newWalledAt(t, url)
+	agent, err := w.nomad.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer agent.Release()
+	drainertest.Exec(t, agent, "SELECT pg_advisory_lock(hashtextextended('outbox/walls', 0))") // which the triggers took once
+	for _, change := range []string{
+		"INSERT INTO outbox.tenant (name, role) VALUES ('new', 'new')",
+		"UPDATE outbox.tenant SET max_rate = 1 WHERE name = 'acme'",
+		"DELETE FROM outbox.tenant WHERE name = 'globex'",
+	} {
+		if _, err := w.owner.Exec(t.Context(), change); err != nil {
+			t.Errorf("%s: %v", change, err)
+		}
+	}
+	fault.Injected(t, 73, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
+	defer cancel()
+	if _, err := migrations.Down(ctx, url); err != nil {
+		t.Error(err)
+	}
+}
+
+// Each sees the other's tenant until that one's owner has committed.
+func TestOwnersWhoDeleteTheLastTenantsAtOnceTakeTheWallsDown(t *testing.T) {
+	t.Parallel()
+	w := newWalled(t)
+	tx := drainertest.Begin(t, w.owner)
+	drainertest.Exec(t, tx, "DELETE FROM outbox.tenant WHERE name = 'acme'")
+	deleted := make(chan error, 1)
+	go func() {
+		_, err := w.owner.Exec(t.Context(), "DELETE FROM outbox.tenant WHERE name = 'globex'")
+		deleted <- err
+	}()
+	drainertest.AwaitBlocked(t, w.owner)
+	commit(t, tx)
+	if err := <-deleted; err != nil {
+		t.Error(err)
+	}
+	if up := drainertest.Value[int](t, w.owner, `SELECT count(*) FROM pg_trigger WHERE tgrelid = 'outbox.intent'::regclass
+		AND tgname IN ('set_tenant', 'keep_walls') AND tgenabled <> 'D'`); up > 0 {
+		t.Errorf("%d of 2 triggers are enabled, and there is no tenant", up)
 	}
 }
 

@@ -216,7 +216,7 @@ DECLARE
   walled boolean;
   counter text;
 BEGIN
-  PERFORM pg_advisory_xact_lock(hashtextextended('outbox/walls', 0));
+  LOCK TABLE outbox.tenant IN SHARE UPDATE EXCLUSIVE MODE;  -- any login could hold an advisory lock
   walled := EXISTS (SELECT FROM outbox.tenant);
   IF walled IS DISTINCT FROM (SELECT tgenabled <> 'D' FROM pg_trigger WHERE tgrelid = 'outbox.intent'::regclass AND tgname = 'set_tenant') THEN
     EXECUTE format('ALTER TABLE outbox.intent %1$s TRIGGER set_tenant, %1$s TRIGGER keep_walls', CASE WHEN walled THEN 'ENABLE' ELSE 'DISABLE' END);
