@@ -627,6 +627,41 @@ func TestAProducerWhoseTenantIsBeingDeletedRunsAgain(t *testing.T) {
 	}
 }
 
+func TestARepetitionIsAnsweredWhileItsTenantIsBeingDeleted(t *testing.T) {
+	t.Parallel()
+	for name, waits := range map[string]bool{"it is gone": false, "it is going": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWalled(t)
+			w.limit("max_rate", 1000)
+			drainertest.Exec(t, w.acme, callEnqueue, "run", "1", "noop/x", "b", "{}")
+			producer := drainertest.Begin(t, w.acme)
+			if !waits {
+				drainertest.Exec(t, producer, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+			}
+			drainertest.Exec(t, producer, "SELECT count(*) FROM outbox.status")
+			owner := drainertest.Begin(t, w.owner)
+			drainertest.Exec(t, owner, "DELETE FROM outbox.tenant WHERE name = 'acme'")
+			repeated := make(chan error, 1)
+			repeat := func() {
+				_, err := producer.Exec(t.Context(), callEnqueue, "run", "1", "noop/x", "b", "{}")
+				repeated <- err
+			}
+			if waits {
+				go repeat()
+				drainertest.AwaitBlocked(t, w.owner)
+			}
+			commit(t, owner)
+			if !waits {
+				repeat()
+			}
+			if err := <-repeated; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // Any login can take any advisory lock, and keep it.
 func TestAnAgentsLockKeepsNoOwnerFromItsTenants(t *testing.T) {
 	t.Parallel()
@@ -677,13 +712,46 @@ func TestOwnersWhoDeleteTheLastTenantsAtOnceTakeTheWallsDown(t *testing.T) {
 	}
 }
 
+// An agent whose reply was lost must get the answer, however much it repeats at once. So a repetition is never refused.
+func TestATenantThatRepeatsItselfIsAnsweredAndFillsNoDisk(t *testing.T) {
+	t.Parallel()
+	const most = 5
+	for how, statement := range map[string]string{"called": callEnqueue, "inserted": plainInsert} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			w := newWalled(t)
+			drainertest.Exec(t, w.acme, bulk, "bulk", 4*most)
+			drainertest.Exec(t, w.globex, callEnqueue, "other", "s", "noop/x", "b", "{}")
+			w.limit("max_rate", most)
+			drainertest.Exec(t, w.acme, bulk, "bulk", 4*most) // more than a second's
+			for range 20 * most {
+				drainertest.Exec(t, w.acme, statement, "bulk", "step-1", "noop/x", "b", `{"n": 1}`)
+				drainertest.Exec(t, w.globex, statement, "other", "s", "noop/x", "b", "{}")
+			}
+			drainertest.Exec(t, w.acme, callEnqueue, "new", "s", "noop/x", "b", "{}") // a repetition takes the place of no new intent
+			recorded := func(tenant string) string {
+				return drainertest.Value[string](t, w.owner, `SELECT string_agg(n::text, ' ' ORDER BY n DESC) FROM (
+					SELECT count(*) n FROM outbox.duplicate d JOIN outbox.intent i ON i.id = d.intent_id JOIN outbox.tenant t ON t.tenant_id = i.tenant
+					WHERE t.name = $1 GROUP BY date_trunc('second', seen_at)) _`, tenant)
+			}
+			if got := recorded("acme"); drainertest.Value[int](t, w.owner, "SELECT split_part($1, ' ', 1)::int", got) > most+1 { // one may be of a second's end
+				t.Errorf("in each second %s repetitions were recorded, with a limit of %d", got, most)
+			}
+			if n := drainertest.Value[int](t, w.owner, `SELECT count(*) FROM outbox.duplicate d JOIN outbox.intent i ON i.id = d.intent_id
+				WHERE agent_run_id = 'other'`); n != 20*most {
+				t.Errorf("%d of the %d repetitions of a tenant without a limit were recorded", n, 20*most)
+			}
+		})
+	}
+}
+
 func TestATenantsCountersGoWithIt(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)
-	const counters = `SELECT count(*) FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relname ~ '^tenant_[0-9]+_(rate|due|bytes|measure)$'`
+	const counters = `SELECT count(*) FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relname ~ '^tenant_[0-9]+_(rate|repeats|due|bytes|measure)$'`
 	w.limit("max_due", 10)
-	if n := drainertest.Value[int](t, w.owner, counters); n != 4 {
-		t.Errorf("%d counters, want 4", n)
+	if n := drainertest.Value[int](t, w.owner, counters); n != 5 {
+		t.Errorf("%d counters, want 5", n)
 	}
 	drainertest.Exec(t, w.owner, "DELETE FROM outbox.tenant WHERE name = 'acme'")
 	if n := drainertest.Value[int](t, w.owner, counters); n != 0 {

@@ -84,10 +84,28 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
+-- How many a counter has in this second, with these. A sequence that is ahead of the clock is the next second's, where a
+-- producer is late, or else the clock was set back.
+CREATE FUNCTION outbox.count_in_second(counter regclass, more bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  second bigint := floor(extract(epoch FROM clock_timestamp()))::bigint << 24;
+  counted bigint;
+BEGIN
+  IF coalesce(pg_sequence_last_value(counter), 0) NOT BETWEEN second AND second + (2 << 24) - 1 THEN
+    PERFORM setval(counter, second);
+  END IF;
+  FOR i IN 1..more LOOP
+    counted := nextval(counter) % (1 << 24);
+  END LOOP;
+  RETURN counted;
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
 -- Counts in sequences, which no producer locks for longer than it takes to count: a row would stay locked until its
 -- commit. What rolls back stays counted, until the second is over, or the queue is measured. A sequence that is set by two
--- at once loses the counts of a moment. One that is ahead of the clock is the next second's, where a producer is late, or
--- else the clock was set back. The first producer whose time has come measures the queue, once a second, or so
+-- at once loses the counts of a moment. The first producer whose time has come measures the queue, once a second, or so
 -- seldom that it takes a twentieth of the time, or every ten minutes.
 CREATE FUNCTION outbox.keep_limits(own smallint, intents bigint, bytes bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -95,19 +113,13 @@ DECLARE
   t outbox.tenant;
   counter text := 'outbox.tenant_' || own || '_';
   now_ms bigint := floor(extract(epoch FROM clock_timestamp()) * 1000);
-  second bigint := now_ms / 1000 << 24;
   measure_ms bigint;
   due bigint;
   queued bigint;
 BEGIN
   SELECT * INTO t FROM outbox.tenant WHERE tenant_id = own;
   IF t.max_rate IS NOT NULL THEN
-    IF coalesce(pg_sequence_last_value((counter || 'rate')::regclass), 0) NOT BETWEEN second AND second + (2 << 24) - 1 THEN
-      PERFORM setval((counter || 'rate')::regclass, second);
-    END IF;
-    FOR i IN 1..intents LOOP
-      due := nextval((counter || 'rate')::regclass) % (1 << 24);
-    END LOOP;
+    due := outbox.count_in_second((counter || 'rate')::regclass, intents);
     IF greatest(due, intents) > t.max_rate THEN
       PERFORM outbox.refuse_more(t.name, greatest(due, intents), 'intents in this second', t.max_rate, 1000 - now_ms % 1000);
     END IF;
@@ -225,9 +237,9 @@ BEGIN
     SELECT format('%s SEQUENCE outbox.%I', CASE WHEN had.name IS NULL THEN 'CREATE' ELSE 'DROP' END, coalesce(had.name, needed.name))
       || CASE WHEN had.name IS NULL THEN ' MINVALUE 0' ELSE '' END
     FROM (SELECT format('tenant_%s_%s', tenant_id, kind), num_nonnulls(max_due, max_bytes, max_rate) > 0 FROM outbox.tenant
-          CROSS JOIN unnest(ARRAY['rate', 'due', 'bytes', 'measure']) kind) AS needed (name, is_limited)
+          CROSS JOIN unnest(ARRAY['rate', 'repeats', 'due', 'bytes', 'measure']) kind) AS needed (name, is_limited)
     FULL JOIN (SELECT relname::text FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'S'
-               AND relname ~ '^tenant_[0-9]+_(rate|due|bytes|measure)$') AS had (name) USING (name)
+               AND relname ~ '^tenant_[0-9]+_(rate|repeats|due|bytes|measure)$') AS had (name) USING (name)
     WHERE (had.name IS NULL AND is_limited) OR needed.name IS NULL
   LOOP
     EXECUTE counter;
@@ -239,13 +251,28 @@ END $$;
 CREATE TRIGGER raise_walls AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.tenant FOR EACH STATEMENT EXECUTE FUNCTION outbox.raise_walls();
 
 -- +goose StatementBegin
--- Records that an intent was enqueued again; another payload is refused.
+-- Records that an intent was enqueued again; another payload is refused. A tenant's max_rate bounds the rows that it
+-- writes by that. What exceeds it is answered like the rest: an agent whose reply was lost may repeat more at once.
 CREATE FUNCTION outbox.record_duplicate(stored outbox.intent, payload jsonb)
 RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  most int;
 BEGIN
   IF EXISTS (SELECT FROM outbox.tenant) AND stored.tenant IS DISTINCT FROM outbox.session_tenant() THEN
     PERFORM outbox.refuse_stranger();
   ELSIF stored.payload = payload THEN
+    IF stored.tenant IS NOT NULL THEN
+      SELECT max_rate INTO most FROM outbox.tenant WHERE tenant_id = stored.tenant;
+    END IF;
+    IF most IS NOT NULL THEN
+      BEGIN
+        IF outbox.count_in_second(format('outbox.tenant_%s_repeats', stored.tenant)::regclass, 1) > most THEN
+          RETURN;
+        END IF;
+      EXCEPTION WHEN undefined_table OR internal_error THEN
+        NULL;  -- its counters are, or are being, dropped: it has no limit any more
+      END;
+    END IF;
     INSERT INTO outbox.duplicate (intent_id) VALUES (stored.id);
     RETURN;
   END IF;
@@ -489,5 +516,5 @@ DROP TRIGGER catch_duplicate ON outbox.intent;
 DROP TRIGGER set_tenant ON outbox.intent;
 DROP TRIGGER keep_walls ON outbox.intent;
 DROP TRIGGER raise_walls ON outbox.tenant;
-DROP FUNCTION outbox.wake_lane, outbox.queue_intents, outbox.refuse_unknown_tool, outbox.catch_duplicate, outbox.record_duplicate, outbox.raise_walls, outbox.keep_walls, outbox.keep_limits, outbox.refuse_more,
+DROP FUNCTION outbox.wake_lane, outbox.queue_intents, outbox.refuse_unknown_tool, outbox.catch_duplicate, outbox.record_duplicate, outbox.raise_walls, outbox.keep_walls, outbox.keep_limits, outbox.count_in_second, outbox.refuse_more,
   outbox.set_tenant, outbox.refuse_stranger, outbox.sees_all, outbox.session_tenant, outbox.idempotency_key;
