@@ -745,6 +745,30 @@ func TestATenantThatRepeatsItselfIsAnsweredAndFillsNoDisk(t *testing.T) {
 	}
 }
 
+// A login that may create roles is a member of those that it made, only to administer them (from PostgreSQL 16 on).
+func TestALoginThatMadeATenantsRoleIsNotItsAgent(t *testing.T) {
+	t.Parallel()
+	url := drainertest.Database(t)
+	owner := drainertest.Connect(t, url)
+	maker := drainertest.Connect(t, drainertest.Login(t, url, "outbox_agent"))
+	name := drainertest.Value[string](t, maker, "SELECT session_user::text")
+	drainertest.Exec(t, owner, "ALTER ROLE "+name+" CREATEROLE")
+	for n := range 2 {
+		role := fmt.Sprintf("%s_%d", name, n)
+		drainertest.Exec(t, maker, "CREATE ROLE "+role)
+		t.Cleanup(func() { drainertest.Exec(t, drainertest.Connect(t, url), "DROP ROLE "+role) })
+		drainertest.Exec(t, owner, "INSERT INTO outbox.tenant (name, role) VALUES ($1::text, $1::text::name)", role)
+		if _, err := maker.Exec(t.Context(), callEnqueue, role, "s", "noop/x", "b", "{}"); err != nil {
+			t.Errorf("with %d tenants: %v", n+1, err)
+		}
+	}
+	drainertest.Exec(t, maker, "GRANT "+name+"_0 TO "+name)
+	drainertest.Exec(t, maker, callEnqueue, "granted", "s", "noop/x", "b", "{}")
+	if got := drainertest.Column[string](t, owner, `SELECT agent_run_id FROM outbox.intent WHERE tenant IS NOT NULL`); len(got) != 1 || got[0] != "granted" {
+		t.Errorf("a tenant's are the intents of %q, want only the one since the grant", got)
+	}
+}
+
 func TestATenantsCountersGoWithIt(t *testing.T) {
 	t.Parallel()
 	w := newWalled(t)

@@ -202,3 +202,24 @@ func TestTenantsThatAreNotWalledOffAreFound(t *testing.T) {
 	w.owner(`ALTER TABLE outbox.intent DISABLE TRIGGER keep_walls`)
 	says(Problem, "3 tenants are listed, and 1 of the 2 triggers")
 }
+
+// A login that may create roles is a member of those that it made, only to administer them (from PostgreSQL 16 on).
+func TestALoginThatMadeTheTenantsRolesIsNoAgentOfTheirs(t *testing.T) {
+	t.Parallel()
+	w := healthy(t)
+	maker := "maker_" + strings.TrimPrefix(w.database, "doctor_")
+	w.owner(strings.ReplaceAll(`CREATE ROLE maker LOGIN CREATEROLE IN ROLE outbox_agent; SET SESSION AUTHORIZATION maker;
+		CREATE ROLE maker_a NOLOGIN; CREATE ROLE maker_b NOLOGIN; RESET SESSION AUTHORIZATION;
+		INSERT INTO outbox.tenant (name, role) VALUES ('a', 'maker_a'), ('b', 'maker_b')`, "maker", maker))
+	for _, found := range w.examine() {
+		if found.Check == "tenants" && found.Verdict == Problem {
+			t.Errorf("it says %q", found.Seen)
+		}
+	}
+	w.owner(strings.ReplaceAll("SET SESSION AUTHORIZATION maker; GRANT maker_a, maker_b TO maker", "maker", maker))
+	if !slices.ContainsFunc(w.examine(), func(found Finding) bool {
+		return found.Check == "tenants" && found.Verdict == Problem && strings.Contains(found.Seen, maker)
+	}) {
+		t.Error("it does not say that the login has the roles of two tenants")
+	}
+}

@@ -134,9 +134,11 @@ var outboxChecks = []check{
 		})},
 
 	{name: "tenants", look: each(`
-		WITH login AS (
-			SELECT r.rolname::text AS name, (SELECT count(*) FROM outbox.tenant t JOIN pg_roles p ON p.rolname = t.role AND pg_has_role(r.oid, p.oid, 'MEMBER'::text)) AS tenants
-			FROM pg_roles r JOIN pg_roles agent ON agent.rolname = 'outbox_agent' AND pg_has_role(r.oid, agent.oid, 'MEMBER'::text)
+		WITH has AS ( -- from PostgreSQL 16 on, the maker of a role is a MEMBER that may only administer it
+			SELECT CASE WHEN current_setting('server_version_num'::text)::int >= 160000 THEN 'USAGE, SET' ELSE 'MEMBER' END AS role),
+		login AS (
+			SELECT r.rolname::text AS name, (SELECT count(*) FROM outbox.tenant t JOIN pg_roles p ON p.rolname = t.role AND pg_has_role(r.oid, p.oid, has.role)) AS tenants
+			FROM has CROSS JOIN pg_roles r JOIN pg_roles agent ON agent.rolname = 'outbox_agent' AND pg_has_role(r.oid, agent.oid, has.role)
 			WHERE r.rolcanlogin AND NOT r.rolsuper)
 		SELECT (SELECT count(*) FROM outbox.tenant),
 			(SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass('outbox.intent'::text)::oid AND tgname IN ('set_tenant', 'keep_walls') AND tgenabled <> 'D'),

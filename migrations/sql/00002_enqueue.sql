@@ -33,8 +33,10 @@ DECLARE
   tenants smallint[] := ARRAY(
     WITH RECURSIVE held (role) AS (
       SELECT to_regrole(quote_ident(session_user))::oid
-      -- OFFSET and the array keep these look-ups: as joins they would read all members, and all tenants
-      UNION SELECT m.roleid FROM held CROSS JOIN LATERAL (SELECT roleid FROM pg_auth_members WHERE member = held.role OFFSET 0) m)
+      -- OFFSET and the array keep these look-ups: as joins they would read all members, and all tenants. From PostgreSQL 16
+      -- on, the maker of a role is a member that may only administer it. Earlier ones have no such columns, and read those of v.
+      UNION SELECT m.roleid FROM held CROSS JOIN (VALUES (true, true)) v (inherit_option, set_option)
+        CROSS JOIN LATERAL (SELECT roleid FROM pg_auth_members WHERE member = held.role AND (inherit_option OR set_option) OFFSET 0) m)
     SELECT tenant_id FROM outbox.tenant WHERE role = ANY (ARRAY(SELECT pg_get_userbyid(role) FROM held)));
 BEGIN
   IF cardinality(tenants) > 1 THEN
