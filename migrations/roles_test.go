@@ -437,7 +437,7 @@ func TestNoFunctionOfTheSchemaWaitsForALockThatAnyLoginCanHold(t *testing.T) {
 }
 
 // An agent shadows what the bodies of the schema use: types in its pg_temp, functions and
-// operators in public, which it may create in and puts before pg_catalog.
+// operators in public, which it may create in and puts before pg_catalog. It tries each entry point, with tenants and without.
 func TestAnAgentCannotRunCodeAsTheSchemaOwner(t *testing.T) {
 	t.Parallel()
 	database := drainertest.Database(t)
@@ -472,25 +472,53 @@ func TestAnAgentCannotRunCodeAsTheSchemaOwner(t *testing.T) {
 	drainertest.Exec(t, owner, "INSERT INTO outbox.provider (name, idle_until) VALUES ('stripe', 'infinity')")
 	fault.Injected(t, 64, int(attacks.Swap(0)))
 
-	const insert = "INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before) VALUES "
-	for _, entry := range []struct{ statement, wantState string }{
-		{"SELECT FROM outbox.enqueue('r', '1', 'stripe/charge', 'b', '{}')", ""},
-		{"SELECT FROM outbox.enqueue('r', '1', 'stripe/charge', 'b', '{}')", ""},
-		{`SELECT FROM outbox.enqueue('r', '1', 'stripe/charge', 'b', '{"other": 1}')`, "OB001"},
-		{"SELECT FROM outbox.enqueue('', '1', 'stripe/charge', 'b', '{}')", "OB003"},
-		{insert + "('r', '2', 'stripe/charge', 'b', '{}', '{}', NULL), ('r', '3', 'stripe/charge', 'b', '{}', '{}', '2020-01-01')", ""},
-		{insert + "('r', '2', 'stripe/charge', 'b', '{}', '{}', NULL) ON CONFLICT DO NOTHING", ""},
-		{insert + `('r', '2', 'stripe/charge', 'b', '{"other": 1}', '{}', NULL) ON CONFLICT DO NOTHING`, "OB001"},
-		{"SELECT outbox.idempotency_key('r', '1', 'stripe/charge', 'b')", ""},
-		{"SELECT * FROM outbox.status", ""},
-		{"SELECT * FROM outbox.await('{1}')", ""},
+	const (
+		enqueue = "SELECT FROM outbox.enqueue"
+		insert  = "INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers, not_before) VALUES "
+	)
+	type entry struct{ statement, wantState string }
+	entries := func(run string, more ...entry) []entry {
+		return append([]entry{
+			{enqueue + "(" + run + ", '1', 'stripe/charge', 'b', '{}')", ""},
+			{enqueue + "(" + run + ", '1', 'stripe/charge', 'b', '{}')", ""},
+			{enqueue + "(" + run + `, '1', 'stripe/charge', 'b', '{"other": 1}')`, "OB001"},
+			{enqueue + "('', '1', 'stripe/charge', 'b', '{}')", "OB003"},
+			{insert + "(" + run + ", '2', 'stripe/charge', 'b', '{}', '{}', NULL), (" + run + ", '3', 'stripe/charge', 'b', '{}', '{}', '2020-01-01')", ""},
+			{insert + "(" + run + ", '2', 'stripe/charge', 'b', '{}', '{}', NULL) ON CONFLICT DO NOTHING", ""},
+			{insert + "(" + run + `, '2', 'stripe/charge', 'b', '{"other": 1}', '{}', NULL) ON CONFLICT DO NOTHING`, "OB001"},
+			{"SELECT outbox.idempotency_key(" + run + ", '1', 'stripe/charge', 'b')", ""},
+			{"SELECT * FROM outbox.status", ""},
+			{"SELECT * FROM outbox.await('{1}')", ""},
+			{"SELECT outbox.arm()", ""},
+			{"SELECT outbox.sees_all()", ""},
+			{"SELECT outbox.session_tenant()", ""},
+		}, more...)
+	}
+	superuser := listenTo(t, database, nil, &attacks) // with public on the path, as is usual
+	for _, phase := range []struct {
+		prepare string
+		entries []entry
+	}{
+		{"SELECT", entries("'r'")},
+		{
+			"INSERT INTO outbox.tenant (name, role, max_due, max_bytes, max_rate) VALUES ('own', '" + login + "', 1000000, 1000000, 1000000)",
+			entries("'walled'", entry{enqueue + "('r', '4', 'stripe/charge', 'b', '{}')", "OB005"}, entry{enqueue + "('r', '1', 'stripe/charge', 'b', '{}')", "OB005"}),
+		},
+		{"UPDATE outbox.tenant SET max_rate = 1", []entry{{insert + "('walled', '4', 'a/b', 'b', '{}', '{}', NULL), ('walled', '5', 'a/b', 'b', '{}', '{}', NULL)", "OB006"}}},
+		{"UPDATE outbox.tenant SET max_rate = NULL, max_bytes = 1", []entry{{enqueue + "('walled', '4', 'stripe/charge', 'b', '{}')", "OB006"}}},
+		{"INSERT INTO outbox.tenant (name, role) VALUES ('both', 'outbox_agent')", []entry{{"SELECT outbox.session_tenant()", "OB005"}}},
+		{"DELETE FROM outbox.tenant", []entry{{enqueue + "('r', '4', 'stripe/charge', 'b', '{}')", ""}}},
 	} {
-		before := attacks.Load()
-		if _, err := agent.Exec(t.Context(), entry.statement); sqlState(err) != entry.wantState || (err != nil && entry.wantState == "") {
-			t.Errorf("%s: got %v, want SQLSTATE %q", entry.statement, err, entry.wantState)
+		if drainertest.Exec(t, superuser, phase.prepare); attacks.Swap(0) > 0 {
+			t.Errorf("%s: the agent's code ran as the superuser", phase.prepare)
 		}
-		if attacks.Load() != before {
-			t.Errorf("%s: the agent's code ran as the schema's owner", entry.statement)
+		for _, entry := range phase.entries {
+			if _, err := agent.Exec(t.Context(), entry.statement); sqlState(err) != entry.wantState || (err != nil && entry.wantState == "") {
+				t.Errorf("%s: got %v, want SQLSTATE %q", entry.statement, err, entry.wantState)
+			}
+			if attacks.Swap(0) > 0 {
+				t.Errorf("%s: the agent's code ran as the schema's owner", entry.statement)
+			}
 		}
 	}
 
