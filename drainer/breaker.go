@@ -21,7 +21,7 @@ type breaker struct {
 
 	mu        sync.Mutex
 	shutUntil time.Time  // opened here; the others may not know yet
-	shutFor   OpenReason // why
+	shutFor   OpenReason // why; empty: a row of this process tries it
 	gate      Gate       // as the fleet last told
 	openUntil time.Time  // the gate's, by this process's clock
 }
@@ -104,19 +104,20 @@ func (b *breaker) takeTurn() bool {
 	if b.passes(now) != passProbe {
 		return false
 	}
-	b.shutUntil = now.Add(knownWithin)
+	b.shutFor, b.shutUntil = "", now.Add(knownWithin)
 	return true
 }
 
-// remaining is how long it lets nothing through yet, as far as this process knows.
+// remaining is how long it lets nothing through yet, as far as this process knows. A probe that is under way may end
+// long before its time is over.
 func (b *breaker) remaining() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	until := b.openUntil
-	if until.Before(b.shutUntil) {
-		until = b.shutUntil
+	open := time.Until(b.openUntil)
+	if b.gate.Breaker == BreakerHalfOpen {
+		open = min(open, knownWithin)
 	}
-	return max(0, time.Until(until))
+	return max(0, open, time.Until(b.shutUntil))
 }
 
 // open shuts this process's gate at once. The change that it returns shuts the gates of the
@@ -154,6 +155,9 @@ func (b *breaker) applyGate(gate Gate) (before Gate) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	before, b.gate = b.gate, gate
+	if before.Breaker != BreakerClosed && gate.Breaker == BreakerClosed && b.shutFor == "" {
+		b.shutUntil = time.Time{} // its probe succeeded
+	}
 	b.openUntil = time.Now().Add(gate.OpenFor)
 	return before
 }

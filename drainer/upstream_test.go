@@ -310,6 +310,34 @@ func TestAnOlderWordOfTheFleetDoesNotReopenWhatWasJustShut(t *testing.T) {
 	}
 }
 
+func TestAnOperationThatAClaimedRowTriedIsOpenAsSoonAsTheFleetHasClosedIt(t *testing.T) {
+	t.Parallel()
+	b := threeStrikes().operations["act"].breaker
+	b.applyGate(Gate{Breaker: BreakerOpen})
+	if !b.takeTurn() || b.takeTurn() {
+		t.Error("want one row to try it")
+	}
+	b.applyGate(Gate{Breaker: BreakerHalfOpen, OpenFor: time.Minute})
+	if wait := b.remaining(); wait > knownWithin {
+		t.Errorf("rows stay away for %s although the row that tries may succeed at any moment", wait)
+	}
+	b.applyGate(Gate{Breaker: BreakerClosed})
+	if b.passage() != passRows {
+		t.Error("this worker stays away although the fleet knows better")
+	}
+}
+
+func TestAnOperationThatWasShutHereSinceItsProbeStaysShut(t *testing.T) {
+	t.Parallel()
+	b := threeStrikes().operations["act"].breaker
+	b.applyGate(Gate{Breaker: BreakerHalfOpen, OpenFor: time.Minute})
+	b.open(Forbidden, time.Minute)
+	b.applyGate(Gate{Breaker: BreakerClosed})
+	if b.passage() != passNothing {
+		t.Error("the gate is open again before the change could be committed")
+	}
+}
+
 func TestOneAnswerDoesNotShutAProviderOffForAYear(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
