@@ -180,6 +180,25 @@ func (u *upstream) record(row *Row, operation string, result dispatch.Result) (c
 	return changes
 }
 
+// spares reports that a probe uses none of its row's tries: it tried a gate on behalf of all workers, and an outage
+// must not use the row up. Where the row that failed least is the next probe, that holds for its last try alone: else
+// one row that cannot be sent would be each probe.
+func (u *upstream) spares(row *Row, result dispatch.Result, isLast bool) bool {
+	if row.Probe == "" || !(result.Overloaded() || result.OfOperation) || result.Outcome.LeavesDoubt() {
+		return false
+	}
+	return isLast || !u.gate(row.Probe).isFor(FailureRate)
+}
+
+func (u *upstream) gate(name string) *breaker {
+	for _, of := range u.operations {
+		if of.breaker.name == name {
+			return of.breaker
+		}
+	}
+	return u.breaker
+}
+
 // unproven lets another worker try what this row was to try: it was never sent.
 func (u *upstream) unproven(row *Row) []BreakerChange {
 	if row.Probe == "" {

@@ -418,3 +418,36 @@ func TestAProbeAlwaysEndsInAVerdict(t *testing.T) {
 		t.Errorf("never sent: %+v", changes)
 	}
 }
+
+// Where it is shut for a failure rate, the row that failed least is the next probe.
+func TestAProbeThatMeetsAnOutageUsesNoTryUnlessTheSameRowWouldTryEachTime(t *testing.T) {
+	t.Parallel()
+	missing := dispatch.Result{Outcome: dispatch.NotSent, OfOperation: true}
+	for _, test := range []struct {
+		name, gate string
+		reason     OpenReason
+		result     dispatch.Result
+		tries      int
+		want       int
+	}{
+		{"an overload", "sim", Overloaded, overloaded, 1, 0},
+		{"a missing queue", "sim/act", FailureRate, missing, 1, 1},
+		{"a missing queue, at the last try", "sim/act", FailureRate, missing, 3, 2},
+		{"a 503 of an operation", "sim/act", FailureRate, overloaded, 2, 2},
+		{"a 503 of an operation, at the last try", "sim/act", FailureRate, overloaded, 3, 2},
+		{"operations that all fail", "sim", FailureRate, overloaded, 2, 2},
+		{"what was forbidden before", "sim/act", Forbidden, missing, 2, 1},
+	} {
+		l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { return test.result }))
+		shut := Gate{Name: test.gate, Breaker: BreakerHalfOpen, Reason: test.reason}
+		l.pool.upstreams["sim"].applyOperationGates(map[string]Gate{test.gate: shut})
+		if test.gate == "sim" {
+			l.pool.upstreams["sim"].applyGate(shut)
+		}
+		row := &Row{Tries: test.tries, Probe: test.gate, ClaimedAt: time.Now(), Tuple: dispatch.Tuple{ToolName: "sim/act"}}
+		got := l.pool.attempt(lifetimes{stop: t.Context(), abort: t.Context()}, row)
+		if got.Decision.Status != dispatch.StatusPending || got.Decision.Tries != test.want {
+			t.Errorf("%s: %s after %d tries, want it to wait after %d", test.name, got.Decision.Status, got.Decision.Tries, test.want)
+		}
+	}
+}

@@ -317,8 +317,8 @@ func (p *pool) send(ctx context.Context, upstream *upstream, policy dispatch.Pol
 	}
 	finished := time.Now()
 	history := row.History(started, finished)
-	if row.Probe != "" && (result.Overloaded() || result.OfOperation) && !result.Outcome.LeavesDoubt() {
-		history.Tries-- // the row tried the provider on behalf of all workers: an outage must not use up its tries
+	if upstream.spares(row, result, history.Tries >= policy.MaxAttempts) {
+		history.Tries--
 	}
 	settlement := Settlement{
 		Row:        row,

@@ -312,6 +312,44 @@ func TestASlowToolWaitsAndItsNeighbourDoesNot(t *testing.T) {
 	}
 }
 
+// undeliverable has no destination for the step "bad", nor, until it is repaired, for any of its slow tool.
+type undeliverable struct {
+	shop
+	repaired atomic.Bool
+}
+
+func (u *undeliverable) Dispatch(_ context.Context, request dispatch.Request) dispatch.Result {
+	if request.Tuple.Operation() == "slow" && (request.Tuple.StepID == "bad" || !u.repaired.Load()) {
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unroutable", OfOperation: true}
+	}
+	return well
+}
+
+// All the others have failed more often than the row that cannot be sent.
+func TestOneRowWithoutADestinationDoesNotKeepItsOperationShut(t *testing.T) {
+	t.Parallel()
+	const intents = 8
+	rig := harness.Plain(t, nil)
+	u := &undeliverable{}
+	provider := u.provider()
+	provider.Adapter = u
+	provider.Breaker.CoolDown = 600 * time.Millisecond // by then the row that tried is parked again
+	rig.EnqueueSteps("sim/slow", 0, intents)
+	launch(t, rig.URL, provider)
+	drainertest.Eventually(t, "the operation is shut", func() bool {
+		return harness.Stored[bool](rig, `SELECT EXISTS (SELECT FROM outbox.tool WHERE name = 'sim/slow' AND state <> 'closed' AND reason = 'failure_rate')`)
+	})
+	rig.Exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload) VALUES ('other', 'bad', 'sim/slow', 's', '{}')`)
+	tried := harness.Stored[int](rig, `SELECT count(*)::int FROM outbox.attempt WHERE error = 'unroutable'`)
+	drainertest.Eventually(t, "all others have failed a few times", func() bool {
+		rig.Exec(`UPDATE outbox.queue SET tries = 3 WHERE provider = 'sim/slow' AND tries < 3 AND intent_id <> (SELECT id FROM outbox.intent WHERE step_id = 'bad')`)
+		return harness.Stored[int](rig, `SELECT count(*)::int FROM outbox.attempt WHERE error = 'unroutable'`) > tried+2 &&
+			harness.Stored[int](rig, `SELECT count(*)::int FROM outbox.queue WHERE tries >= 3`) == intents
+	})
+	u.repaired.Store(true)
+	rig.AwaitStatus("completed", intents)
+}
+
 func TestWhatWasClaimedAheadGoesBackWhenTheGateShuts(t *testing.T) {
 	t.Parallel()
 	rig := harness.Plain(t, nil)
