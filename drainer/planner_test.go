@@ -601,6 +601,10 @@ func (o *flakyOutbox) Reclaim(_ context.Context, _, _, _ string, remembered []in
 
 func (o *flakyOutbox) Reap(context.Context, []string, Judge) ([]Settlement, error) { return nil, nil }
 
+func (o *flakyOutbox) NoteRendered(context.Context, string, []string) error { return nil }
+
+func (o *flakyOutbox) IsRendered(context.Context, string, string) (bool, error) { return false, nil }
+
 func (o *flakyOutbox) ProbeNow(context.Context, []string) error { return nil }
 
 func (o *flakyOutbox) ExpireRefused(context.Context, string, []string, time.Duration, Judge) ([]Settlement, error) {

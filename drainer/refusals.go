@@ -13,7 +13,7 @@ const (
 	CredentialsRefused OpenReason = "credentials_refused"
 	// Forbidden: the provider does not let this side use an operation. Of an operation.
 	Forbidden OpenReason = "forbidden"
-	// Misconfigured: no intent could be rendered since the configuration was loaded. Of an operation.
+	// Misconfigured: no intent could be rendered with this configuration yet. Of an operation.
 	Misconfigured OpenReason = "misconfigured"
 )
 
@@ -75,11 +75,12 @@ func (r *refusals) success(now time.Time) {
 	r.runs, r.succeeded = nil, now
 }
 
-// rendering notes whether the configuration can make requests of an operation's intents. A
-// new configuration begins again.
+// rendering notes whether the configuration can make requests of an operation's intents. The proof is shared with
+// the other workers, as the gate is.
 type rendering struct {
 	mu     sync.Mutex
 	proven bool
+	shared bool     // the store has the proof
 	runs   []string // of which an intent could not be rendered
 }
 
@@ -87,6 +88,26 @@ func (r *rendering) succeeded() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.proven, r.runs = true, nil
+}
+
+// share notes that the store has the proof.
+func (r *rendering) share() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.proven, r.shared, r.runs = true, true, nil
+}
+
+// isUnshared reports a proof that the store does not have.
+func (r *rendering) isUnshared() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.proven && !r.shared
+}
+
+func (r *rendering) isProven() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.proven
 }
 
 // failed reports that it was so for several runs, and never otherwise.
@@ -160,10 +181,19 @@ func (u *upstream) refused(row *Row, result dispatch.Result, gate *breaker, seen
 	return kept(result, refusalPause), changes
 }
 
+// unrendered asks the store before it shuts anything: another worker may have the proof.
 func (u *upstream) unrendered(row *Row, of *operation, result dispatch.Result) (dispatch.Result, []BreakerChange) {
 	isProbe := row.Probe == of.breaker.name && of.breaker.isFor(Misconfigured)
+	if !of.rendering.failed(row.Tuple.AgentRunID) && !isProbe {
+		return result, u.unproven(row)
+	}
+	proven, err := u.canRender(of)
 	switch {
-	case !of.rendering.failed(row.Tuple.AgentRunID) && !isProbe:
+	case err != nil:
+		return unrenderedYet(result), u.unproven(row)
+	case proven && isProbe: // a worker with another configuration shut it
+		return result, []BreakerChange{*of.breaker.verdict(false, "", 0)}
+	case proven:
 		return result, u.unproven(row)
 	case isProbe:
 		return unrenderedYet(result), []BreakerChange{*of.breaker.verdict(true, Misconfigured, refusalPause)}
@@ -173,6 +203,16 @@ func (u *upstream) unrendered(row *Row, of *operation, result dispatch.Result) (
 		changes = append(changes, *change)
 	}
 	return unrenderedYet(result), changes
+}
+
+func (u *upstream) canRender(of *operation) (proven bool, err error) {
+	if of.rendering.isProven() {
+		return true, nil
+	}
+	if proven, err = u.isRendered(of.breaker.name); proven {
+		of.rendering.share()
+	}
+	return proven, err
 }
 
 // kept lets a row that was refused wait for so long, or as long as the provider asks for.

@@ -1,6 +1,7 @@
 package drainer
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -204,6 +205,38 @@ func TestPayloadsCannotShutAnOperationThatWasEverRendered(t *testing.T) {
 	for run := range 10 {
 		if result, changes := u.attribute(rowOf(run), "act", unrenderable); result.Outcome != dispatch.Rejected || len(changes) != 0 {
 			t.Errorf("%+v and %+v, want its payload to fail alone", result, changes)
+		}
+	}
+}
+
+// The gate is shared by all workers, and so is what speaks against it.
+func TestPayloadsCannotShutAnOperationThatAnotherWorkerHasRendered(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		proven bool
+		err    error
+		result dispatch.Outcome // of three runs' payloads, and then of one that tries the operation
+		shuts  string
+		probe  string
+	}{
+		"no worker has rendered it": {false, nil, dispatch.Released, "[{Gate:sim/act Open:true Reason:misconfigured For:1m0s Probe:false}]", "[{Gate:sim/act Open:true Reason:misconfigured For:1m0s Probe:true}]"},
+		"another worker has":        {true, nil, dispatch.Rejected, "[]", "[{Gate:sim/act Open:false Reason: For:10s Probe:true}]"},
+		"the database is away":      {false, context.DeadlineExceeded, dispatch.Released, "[]", "[{Gate:sim/act Open:true Reason: For:0s Probe:true}]"},
+	} {
+		u := threeStrikes()
+		u.isRendered = func(string) (bool, error) { return test.proven, test.err }
+		var result dispatch.Result
+		var changes []BreakerChange
+		for run := range 3 {
+			result, changes = u.attribute(rowOf(run), "act", unrenderable)
+		}
+		if got := fmt.Sprintf("%+v", changes); result.Outcome != test.result || got != test.shuts {
+			t.Errorf("%s: the third run is %s and %s, want it %s and %s", name, result.Outcome, got, test.result, test.shuts)
+		}
+		u.applyOperationGates(map[string]Gate{"sim/act": {Name: "sim/act", Breaker: BreakerHalfOpen, Reason: Misconfigured}})
+		result, changes = u.attribute(probing(rowOf(4), "sim/act"), "act", unrenderable)
+		if got := fmt.Sprintf("%+v", changes); result.Outcome != test.result || got != test.probe {
+			t.Errorf("%s: the probe is %s and %s, want it %s and %s", name, result.Outcome, got, test.result, test.probe)
 		}
 	}
 }

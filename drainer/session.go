@@ -62,6 +62,7 @@ func newSession(d *Daemon, providers []dispatch.Provider, digest []byte) *sessio
 	for _, provider := range providers {
 		s.upstreams[provider.Name] = newUpstream(provider)
 		s.upstreams[provider.Name].follow(s.roster, s)
+		s.upstreams[provider.Name].isRendered = s.isRendered
 	}
 	return s
 }
@@ -231,6 +232,9 @@ func (s *session) drain(life lifetimes) error {
 func (s *session) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), settleGrace)
 	defer cancel()
+	if err := s.noteRendered(ctx); err != nil {
+		s.log.Debug("cannot note which operations work", "error", err)
+	}
 	if err := s.store.Leave(ctx, s.worker); err != nil {
 		s.log.Warn("cannot leave; the worker will be declared dead when its lease is over", "error", err)
 		return
@@ -368,7 +372,36 @@ func (s *session) readFleet(ctx context.Context) error {
 		return err
 	}
 	s.applyGates(gates)
+	return s.noteRendered(ctx)
+}
+
+// noteRendered shares which operations this session was the first to make a request of. It writes once for each.
+func (s *session) noteRendered(ctx context.Context) error {
+	var names []string
+	var proofs []*rendering
+	for _, upstream := range s.upstreams {
+		for _, of := range upstream.operations {
+			if of.rendering.isUnshared() {
+				names, proofs = append(names, of.breaker.name), append(proofs, &of.rendering)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	if err := s.store.NoteRendered(ctx, s.worker, names); err != nil {
+		return err
+	}
+	for _, proof := range proofs {
+		proof.share()
+	}
 	return nil
+}
+
+func (s *session) isRendered(operation string) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
+	defer cancel()
+	return s.store.IsRendered(ctx, s.worker, operation)
 }
 
 func (s *session) applyGates(gates []Gate) {

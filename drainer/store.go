@@ -36,6 +36,11 @@ type fleetStore interface {
 	// ProbeNow ends the cool-down of these providers, and of their operations, where this side was
 	// refused: another configuration may be accepted.
 	ProbeNow(ctx context.Context, providers []string) error
+	// NoteRendered tells all workers that this one made requests of these operations, with its configuration.
+	NoteRendered(ctx context.Context, worker string, operations []string) error
+	// IsRendered reports whether any worker made a request of the operation, with the configuration of its
+	// provider that this one has.
+	IsRendered(ctx context.Context, worker, operation string) (bool, error)
 	// Gates reads what the workers share of every provider, and of the operations that are shut.
 	Gates(ctx context.Context, worker string) ([]Gate, error)
 	// Closed reads the runs that take no further step, of those whose rows the

@@ -23,6 +23,8 @@ type upstream struct {
 	pace       *rate.Limiter
 	shared     atomic.Bool // other workers send there as well
 
+	isRendered func(operation string) (bool, error) // see fleetStore
+
 	shutOperations atomic.Int64 // as the fleet last told
 }
 
@@ -35,6 +37,7 @@ func newUpstream(provider dispatch.Provider) *upstream {
 		operations: make(map[string]*operation, len(provider.Tools)),
 		slots:      newSlots(provider.Concurrency),
 		pace:       rate.NewLimiter(perSecond(provider), 1), // a restart is no reason for a burst
+		isRendered: func(string) (bool, error) { return false, nil },
 	}
 	for name := range provider.Tools {
 		u.operations[name] = &operation{

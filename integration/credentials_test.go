@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -202,4 +204,48 @@ func TestAnOperationThatCanRenderNoIntentWaitsForAConfigurationThatCan(t *testin
 	g.await("they are sent", 8, completed)
 	daemon.Terminate()
 	drainertest.AssertInvariant(t, g.db)
+}
+
+// A restart and a replica that has just begun know what another worker with the same configuration has proven. One
+// that has another configuration does not.
+func TestBadPayloadsShutNoOperationOfWhichTheConfigurationHasRenderedAnIntent(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t)
+	notes := func(step, payload string, runs int) {
+		drainertest.Exec(t, g.db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload)
+			SELECT 'run-' || n, $1, 'shop/note', 'x', $2::jsonb FROM generate_series(1, $3::int) n`, step, payload, runs)
+	}
+	const failed, wasShut = `SELECT count(*)::int FROM outbox.status WHERE status = 'failed' AND last_error = 'unrenderable_request'`,
+		`SELECT count(*)::int FROM outbox.breaker_change WHERE name = 'shop/note'`
+	notes("good", `{"book": "a"}`, 1)
+	daemon := g.Start(g.config)
+	g.await("a note is sent", 1, completed)
+	daemon.Terminate()
+
+	notes("bad", `{"title": "a"}`, 5)
+	daemon = g.Start(g.config)
+	g.await("all bad ones fail alone", 5, failed)
+	notes("next", `{"book": "a"}`, 1)
+	g.await("the next one is sent", 2, completed)
+	if g.count(wasShut) != 0 {
+		t.Error("the operation was shut")
+	}
+
+	drainertest.Exec(t, g.db, `UPDATE outbox.tool SET state = 'open', reason = 'misconfigured', open_until = now(), shut_at = now(), refused_at = now()
+		WHERE name = 'shop/note'`) // as by a replica with another configuration
+	daemon.WaitFor("circuit breaker of an operation open")
+	notes("worse", `{"title": "a"}`, 5)
+	g.await("a bad one that tries it does not keep it shut", 10, failed)
+	g.await("it is open", 0, `SELECT count(*)::int FROM outbox.tool WHERE state <> 'closed'`)
+	daemon.Terminate()
+	drainertest.AssertInvariant(t, g.db)
+
+	notes("worst", `{"title": "a"}`, 5)
+	config, err := os.ReadFile(g.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon = g.Start(program.WriteConfig(t, strings.Replace(string(config), ".payload.book", ".payload.author", 1)))
+	g.await("another configuration that renders none is shut", 1, `SELECT count(*)::int FROM outbox.tool WHERE state <> 'closed' AND reason = 'misconfigured'`)
+	daemon.Terminate()
 }

@@ -195,6 +195,7 @@ func TestADaemonCannotForgeOrRewriteHistory(t *testing.T) {
 		"UPDATE outbox.saga SET state = 'compensated', ended_at = now()":           "",
 		"UPDATE outbox.incident SET resolved_by = 'evidence', resolved_at = now()": "",
 		"UPDATE outbox.incident SET opened_at = now()":                             "",
+		"UPDATE outbox.tool SET rendered = '{}'":                                   "",
 		"UPDATE outbox.provider SET state = 'open', reason = 'overload', open_until = now(), shut_at = now(), refused_at = now(), refused_intent = 1, idle_until = now()": "",
 		"UPDATE outbox.tool SET state = 'open', reason = 'failure_rate', open_until = now(), shut_at = now(), refused_at = now(), refused_intent = 1, prober = NULL":      "",
 	})

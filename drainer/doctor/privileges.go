@@ -290,7 +290,7 @@ var daemonNeeds = slices.Concat(
 	columns("INSERT", "attempt", "intent_id", "attempt", "worker", "started_at", "finished_at", "outcome", "status", "next_attempt_at",
 		"http_status", "error", "provider_ref", "response", "response_headers", "problem", "retry_after_seconds", "replayed", "lookup", "served_by"),
 	columns("INSERT", "tool", "name"),
-	columns("UPDATE", "tool", "seen_at", "state", "reason", "open_until", "prober", "shut_at", "refused_at", "refused_intent"),
+	columns("UPDATE", "tool", "seen_at", "state", "reason", "open_until", "prober", "shut_at", "refused_at", "refused_intent", "rendered"),
 	columns("INSERT", "provider", "name", "namespace"),
 	columns("UPDATE", "provider", "idle_until", "state", "reason", "open_until", "prober", "shut_at", "refused_at", "refused_intent", "namespace"),
 	columns("INSERT", "history", "id", "system_identifier", "timeline", "lsn", "table_oid", "database_oid", "change", "awaited", "era", "doubted_before", "doubted_through", "accepted_by", "accepted_at"),

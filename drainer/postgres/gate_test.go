@@ -287,6 +287,61 @@ func TestAGateNamesTheIntentWhoseRefusalShutIt(t *testing.T) {
 }
 
 // A session that a pooler shares serves other clients too: they would get the notifications of a LISTEN that stays in it.
+// In a rolling update two configurations are in force, and the newer one may be taken back.
+func TestWorkersOfOneConfigurationShareWhatTheyHaveRendered(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t)
+	configured := func(digest string) string {
+		worker := uuid.NewString()
+		if err := o.Join(t.Context(), worker, []string{"other", "sim"}, []string{"sim/act", "sim/slow"}, nil, []byte(digest), []byte("all")); err != nil {
+			t.Fatal(err)
+		}
+		return worker
+	}
+	renders := func(worker string, operations ...string) {
+		if err := o.NoteRendered(t.Context(), worker, operations); err != nil {
+			t.Fatal(err)
+		}
+	}
+	knows := func(worker, operation string) bool {
+		is, err := o.IsRendered(t.Context(), worker, operation)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return is
+	}
+	older, newer := configured("older"), configured("newer")
+	renders(older, "sim/act", "sim/act", "sim/unknown")
+	if replica := configured("older"); !knows(replica, "sim/act") || knows(replica, "sim/slow") || knows(newer, "sim/act") {
+		t.Error("want it known of one operation, with one configuration")
+	}
+	renders(newer, "sim/act", "sim/slow")
+	renders(newer, "sim/act")
+	if !knows(older, "sim/act") || !knows(newer, "sim/act") || knows(older, "sim/slow") {
+		t.Error("want it known of both configurations")
+	}
+	unwritten := configured("")
+	if renders(unwritten, "sim/act"); knows(configured(""), "sim/act") {
+		t.Error("two configurations that cannot be told apart share a proof")
+	}
+	for n := range 10 {
+		renders(configured(strings.Repeat("x", n+1)), "sim/act")
+	}
+	if kept := stored[int](o, `SELECT cardinality(rendered) FROM outbox.tool WHERE name = 'sim/act'`); kept != 4 {
+		t.Errorf("%d configurations are kept", kept)
+	}
+
+	if err := o.Retire(t.Context(), newer); err != nil {
+		t.Fatal(err)
+	}
+	renders(newer, "sim/act")
+	for name, worker := range map[string]string{"retired": newer, "dead": uuid.NewString()} {
+		if _, err := o.IsRendered(t.Context(), worker, "sim/act"); err == nil {
+			t.Errorf("a worker that is %s is told that nothing was rendered", name)
+		}
+	}
+}
+
 func TestNoSessionThatAPoolerSharesListens(t *testing.T) {
 	t.Parallel()
 	listens := func(t *testing.T, mode string) (woken bool, err error) {

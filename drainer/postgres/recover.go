@@ -242,6 +242,10 @@ func (c *breakerColumns) queue(batch *pgx.Batch, worker, statement string) {
 var (
 	//go:embed sql/probe_now.sql
 	probeNowSQL string
+	//go:embed sql/rendered.sql
+	renderedSQL string
+	//go:embed sql/is_rendered.sql
+	isRenderedSQL string
 	//go:embed sql/try.sql
 	trySQL string
 	//go:embed sql/refused.sql
@@ -325,6 +329,22 @@ func (s *Store) ProbeNow(ctx context.Context, providers []string) error {
 		return fmt.Errorf("try again what refused this side: %w", err)
 	}
 	return nil
+}
+
+// NoteRendered notes with which configuration requests of these operations were made.
+func (s *Store) NoteRendered(ctx context.Context, worker string, operations []string) error {
+	if _, err := s.control.Exec(ctx, renderedSQL, worker, operations); err != nil {
+		return fmt.Errorf("note of which operations a request was made: %w", err)
+	}
+	return nil
+}
+
+// IsRendered fails for a worker that has no configuration any more.
+func (s *Store) IsRendered(ctx context.Context, worker, operation string) (is bool, err error) {
+	if err = s.control.QueryRow(ctx, isRenderedSQL, worker, operation).Scan(&is); err != nil {
+		return false, fmt.Errorf("look whether a request of an operation was made: %w", err)
+	}
+	return is, nil
 }
 
 // Unpark moves rows that were parked to where this worker claims them.

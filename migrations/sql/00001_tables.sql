@@ -287,7 +287,8 @@ CREATE TABLE outbox.tool (
   prober   uuid,
   shut_at  timestamptz,
   refused_at timestamptz,
-  refused_intent bigint
+  refused_intent bigint,
+  rendered text[] NOT NULL DEFAULT '{}'  -- fingerprints of its provider's configuration with which a request was made, the newest first
 );
 CREATE INDEX tool_provider ON outbox.tool (provider);
 

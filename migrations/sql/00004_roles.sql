@@ -46,7 +46,7 @@ GRANT INSERT (intent_id, attempt, worker, started_at, finished_at, outcome, stat
   ON outbox.attempt TO outbox_drainer;
 GRANT INSERT, UPDATE, DELETE ON outbox.worker TO outbox_drainer;
 GRANT SELECT ON outbox.fingerprint_key TO outbox_drainer;  -- operators and auditors, who read fingerprints, must not have it
-GRANT INSERT (name), UPDATE (seen_at, state, reason, open_until, prober, shut_at, refused_at, refused_intent), DELETE ON outbox.tool TO outbox_drainer;
+GRANT INSERT (name), UPDATE (seen_at, state, reason, open_until, prober, shut_at, refused_at, refused_intent, rendered), DELETE ON outbox.tool TO outbox_drainer;
 GRANT INSERT (name, namespace), UPDATE (idle_until, state, reason, open_until, prober, shut_at, refused_at, refused_intent, namespace) ON outbox.provider TO outbox_drainer;
 GRANT INSERT (agent_run_id, cause), UPDATE (state, ended_at, moves_at, passes, leased_until, plan, place, ready) ON outbox.saga TO outbox_drainer;
 GRANT INSERT (kind, intent_id, agent_run_id, detail), UPDATE (detail, opened_at, resolved_at, resolved_by) ON outbox.incident TO outbox_drainer;
