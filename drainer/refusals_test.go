@@ -209,7 +209,7 @@ func TestPayloadsCannotShutAnOperationThatWasEverRendered(t *testing.T) {
 	}
 }
 
-// The gate is shared by all workers, and so is what speaks against it.
+// All workers share the gate, so they share the proof as well.
 func TestPayloadsCannotShutAnOperationThatAnotherWorkerHasRendered(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

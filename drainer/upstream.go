@@ -187,10 +187,8 @@ func (u *upstream) record(row *Row, operation string, result dispatch.Result) (c
 // must not use the row up. Where the row that failed least is the next probe, that holds for its last try alone: else
 // one row that cannot be sent would be each probe.
 func (u *upstream) spares(row *Row, result dispatch.Result, isLast bool) bool {
-	if row.Probe == "" || !(result.Overloaded() || result.OfOperation) || result.Outcome.LeavesDoubt() {
-		return false
-	}
-	return isLast || !u.gate(row.Probe).isFor(FailureRate)
+	meets := (result.Overloaded() || result.OfOperation) && !result.Outcome.LeavesDoubt()
+	return row.Probe != "" && meets && (isLast || !u.gate(row.Probe).isFor(FailureRate))
 }
 
 func (u *upstream) gate(name string) *breaker {
