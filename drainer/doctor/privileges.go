@@ -272,7 +272,7 @@ var readNeeds = slices.Concat(
 		"intent", "queue", "claim", "attempt", "worker", "tool", "provider", "duplicate", "generation", "saga", "incident", "page", "watermark",
 		"operation", "census", "minute", "breaker_change", "setting", "tenant", "run", "history", "forgotten", "standing", "status", "collisions", "last_collision", "goose_db_version",
 		"audit_conflicting_refs", "audit_repeated_completions", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
-	functions("idempotency_key", "queued_tenants", "sees_all", "session_tenant", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
+	functions("idempotency_key", "in_doubt", "queued_tenants", "sees_all", "session_tenant", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 )
 
 // daemonNeeds are the rights that the migrations grant to outbox_drainer; a

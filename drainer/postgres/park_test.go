@@ -213,19 +213,27 @@ func TestAWorkerThatKnowsAnOperationGetsWhatOthersParked(t *testing.T) {
 
 func TestWhatWasParkedBeforeCommitsWereLostEndsAsUnknown(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t)
-	worker := o.join()
-	o.enqueueTool("sim/typo", "run", 1)
-	rows := o.claim(worker, 10)
-	o.batch(worker, parking([]int64{rows[0].ClaimID}, rows...))
-	o.exec(`UPDATE outbox.queue SET next_attempt_at = next_attempt_at - interval '2 hours'`)
-	o.loseCommits()
-	ended, err := o.Expire(t.Context(), worker, []string{"sim"}, time.Hour, endsUnknownOperation)
-	if err != nil || len(ended) != 1 {
-		t.Fatalf("%d ended (%v), want the one: no claim looks at its lane", len(ended), err)
-	}
-	if status := stored[string](o, `SELECT status FROM outbox.status`); status != "unknown" {
-		t.Errorf("it is %s, want unknown: what was lost may have sent it", status)
+	for name, lose := range map[string]func(*outbox){
+		"a heartbeat has met the server": (*outbox).loseCommits,
+		"none has": func(o *outbox) { o.exec(`UPDATE outbox.history SET timeline = timeline + 1`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			worker := o.join()
+			o.enqueueTool("sim/typo", "run", 1)
+			rows := o.claim(worker, 10)
+			o.batch(worker, parking([]int64{rows[0].ClaimID}, rows...))
+			o.exec(`UPDATE outbox.queue SET next_attempt_at = next_attempt_at - interval '2 hours'`)
+			lose(o)
+			ended, err := o.Expire(t.Context(), worker, []string{"sim"}, time.Hour, endsUnknownOperation)
+			if err != nil || len(ended) != 1 {
+				t.Fatalf("%d ended (%v), want the one: no claim looks at its lane", len(ended), err)
+			}
+			if status := stored[string](o, `SELECT status FROM outbox.status`); status != "unknown" {
+				t.Errorf("it is %s, want unknown: what was lost may have sent it", status)
+			}
+		})
 	}
 }
 

@@ -171,12 +171,18 @@ func pair(t *testing.T) (primary, standby *throwaway.Server) {
 // promotedWithoutItsClaim is a worker at a new primary, which misses the last claim that it was told of.
 func promotedWithoutItsClaim(t *testing.T) *guarded {
 	t.Helper()
+	return promotedWithout(t, func(g *guarded) { g.enqueue("seen") }, func(g *guarded) { g.mustClaim("before", 1, 1) })
+}
+
+// promotedWithout is a worker at a new primary, which has what was seen, and misses what was lost.
+func promotedWithout(t *testing.T, seen, lost func(g *guarded)) *guarded {
+	t.Helper()
 	primary, standby := pair(t)
 	g := newGuarded(t, primary, postgres.Guard{})
-	g.enqueue("seen")
+	seen(g)
 	cluster.AwaitCaughtUp(t, primary, standby)
 	cluster.Kill(t, standby)
-	g.mustClaim("before", 1, 1)
+	lost(g)
 	cluster.Kill(t, primary)
 	cluster.Restart(t, standby)
 	promote(t, standby)
@@ -279,6 +285,64 @@ func bringForward(t *testing.T, at *throwaway.Server, _ *cluster.Clock) {
 	verdicts, err := console.Change(t.Context(), operator.BringForward{Scheduled: true}, operator.Signature{Operator: "ann", Reason: "urgent"}, intents)
 	if err != nil || len(verdicts) != len(intents) || verdicts[0].Refused != "" || verdicts[1].Refused != "" {
 		t.Fatalf("brought forward: %+v, %v", verdicts, err)
+	}
+}
+
+var ann = operator.Signature{Operator: "ann", Reason: "wrong customer"}
+
+// A rollback or an operator may be quicker than the heartbeat that meets the new server.
+func TestNothingThatALostCommitMayHaveSentIsCancelledBeforeTheFirstHeartbeat(t *testing.T) {
+	t.Parallel()
+	steps := func(g *guarded) { cluster.Exec(g.t, g.at, enqueueEach("seen")) }
+	undos := func(g *guarded) {
+		steps(g)
+		g.settles(g.mustClaim("the steps", 1, 1))
+		g.rollsBack("seen")
+	}
+	for name, test := range map[string]struct {
+		seen   func(g *guarded)
+		cancel func(g *guarded, console *operator.Console)
+	}{
+		"by a rollback": {steps, func(g *guarded, _ *operator.Console) { g.rollsBack("seen") }},
+		"with its run": {steps, func(g *guarded, console *operator.Console) {
+			if _, err := console.CancelRun(g.t.Context(), "seen at "+once, false, ann); err != nil {
+				g.t.Fatal(err)
+			}
+		}},
+		"alone": {steps, func(g *guarded, console *operator.Console) {
+			verdicts, err := console.Change(g.t.Context(), operator.Cancel{}, ann, []int64{1, 2})
+			if err != nil || len(verdicts) != 2 || verdicts[0].Refused == "" || verdicts[1].Refused == "" {
+				g.t.Errorf("cancelled: %+v, %v", verdicts, err)
+			}
+		}},
+		"an undo, as its rollback is said to be over": {undos, func(g *guarded, console *operator.Console) {
+			var refused *operator.SagaError
+			if err := console.ResolveSaga(g.t.Context(), "seen at "+once, ann); !errors.As(err, &refused) {
+				g.t.Errorf("the operator is told %v", err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := promotedWithout(t, test.seen, func(g *guarded) { g.settles(g.mustClaim("before", 1, 1)) })
+			g.mustClaim("before the first heartbeat", 0, 0)
+			console := operator.Open(cluster.Connect(t, g.at))
+			defer console.Close(context.WithoutCancel(t.Context()))
+			test.cancel(g, console)
+			if cancelled := cluster.Ask[int](t, g.at, `SELECT count(*)::int FROM outbox.attempt WHERE status = 'cancelled'`); cancelled > 0 {
+				t.Errorf("%d are cancelled, and the old server had sent them", cancelled)
+			}
+			if _, err := g.beat(); !errors.Is(err, drainer.ErrLostCommits) {
+				t.Errorf("the worker is told %v", err)
+			}
+			g.join()
+			g.accept(false)
+			for _, claimed := range g.mustClaim("accepted", 1, 1) {
+				if !claimed[0].MaybeApplied {
+					t.Errorf("what may have been sent is in no doubt: %+v", claimed[0])
+				}
+			}
+		})
 	}
 }
 
@@ -550,7 +614,7 @@ func (g *guarded) rollsBack(run string) {
 	defer console.Close(context.WithoutCancel(g.t.Context()))
 	for _, provider := range []string{once, again} {
 		of := run + " at " + provider
-		if err := console.Compensate(g.t.Context(), of, operator.Signature{Operator: "ann", Reason: "wrong customer"}); err != nil {
+		if err := console.Compensate(g.t.Context(), of, ann); err != nil {
 			g.t.Fatal(err)
 		}
 		if err := saga.Advance(g.t.Context(), of); err != nil {

@@ -276,6 +276,20 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- +goose StatementBegin
+-- What lost commits may have changed: what was queued in an earlier era than that one, and what was settled by that time.
+-- At a server that no heartbeat has met yet, that is all there is: the first one will begin an era.
+CREATE FUNCTION outbox.in_doubt(OUT before_era int, OUT settled_by timestamptz)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE WHEN is_new THEN h.era + 1 ELSE coalesce(h.doubted_before, 0) END,
+         CASE WHEN is_new THEN 'infinity' ELSE coalesce((SELECT max(l.began_at) FROM outbox.history l WHERE l.doubted_before = l.era), '-infinity') END
+  FROM outbox.whereabouts() here LEFT JOIN (SELECT *, tableoid FROM outbox.history ORDER BY id DESC LIMIT 1) h ON true
+  CROSS JOIN LATERAL (
+    SELECT h.table_oid <> h.tableoid OR h.database_oid <> (SELECT oid FROM pg_database WHERE datname = current_database())
+        OR h.system_identifier <> here.system_identifier OR h.timeline <> here.timeline OR here.lsn < h.lsn AS is_new) n
+$$;
+-- +goose StatementEnd
+
 -- What daemons have said that they serve. It outlives them, so that a wrong name is refused while none runs.
 CREATE TABLE outbox.tool (
   name     text COLLATE "C" PRIMARY KEY,  -- provider/operation
@@ -437,4 +451,4 @@ CREATE TABLE outbox.watermark (
 DROP TABLE outbox.history, outbox.wake_up, outbox.waiter, outbox.watermark, outbox.page, outbox.incident, outbox.forgotten, outbox.saga, outbox.duplicate, outbox.provider, outbox.tool, outbox.fingerprint_key, outbox.worker,
            outbox.attempt, outbox.claim, outbox.queue, outbox.generation, outbox.intent, outbox.run, outbox.tenant, outbox.setting;
 DROP SEQUENCE outbox.collisions, outbox.last_collision;
-DROP FUNCTION outbox.reopen_incident, outbox.begin_limit, outbox.room_in_flight, outbox.queued_tenants, outbox.whereabouts;
+DROP FUNCTION outbox.reopen_incident, outbox.begin_limit, outbox.room_in_flight, outbox.queued_tenants, outbox.in_doubt, outbox.whereabouts;

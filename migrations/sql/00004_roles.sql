@@ -24,7 +24,7 @@ END $$;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;
 GRANT USAGE ON SCHEMA outbox TO outbox_agent, outbox_drainer, outbox_operator, outbox_auditor;
 GRANT EXECUTE ON FUNCTION outbox.idempotency_key, outbox.sees_all, outbox.session_tenant TO outbox_agent, outbox_drainer, outbox_operator, outbox_auditor;
-GRANT EXECUTE ON FUNCTION outbox.queued_tenants TO outbox_drainer, outbox_operator, outbox_auditor;
+GRANT EXECUTE ON FUNCTION outbox.queued_tenants, outbox.in_doubt TO outbox_drainer, outbox_operator, outbox_auditor;
 
 -- Agents enqueue and read where their intents stand.
 GRANT EXECUTE ON FUNCTION outbox.enqueue TO outbox_agent;

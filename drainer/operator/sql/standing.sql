@@ -9,8 +9,7 @@ SELECT s.intent_id, s.agent_run_id, s.step_id, s.tool_name, s.business_scope, s.
        coalesce((SELECT lookup AND outcome <> 'lost' FROM outbox.attempt a
          WHERE a.intent_id = s.intent_id AND started_at IS NOT NULL ORDER BY attempt DESC LIMIT 1), false) AS asked,
        coalesce(q.next_attempt_at <= now(), false) AS due,
-       coalesce(q.maybe_applied OR q.era < (SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1),
-                q.maybe_applied, s.status = 'unknown') AS maybe_applied,
+       coalesce(q.maybe_applied OR q.era < (SELECT before_era FROM outbox.in_doubt()), s.status = 'unknown') AS maybe_applied,
        coalesce(s.last_outcome, '') AS last_outcome,
        coalesce(s.provider_ref, '') AS provider_ref,
        coalesce((SELECT state FROM outbox.saga g WHERE g.agent_run_id = s.agent_run_id), '') AS saga,

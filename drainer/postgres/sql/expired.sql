@@ -32,7 +32,7 @@ INSERT INTO outbox.claim (worker_id, provider, server, era, intent_ids, attempts
 SELECT $1::uuid, name, name, min(era), pg_catalog.array_agg(intent_id), pg_catalog.array_agg(attempt + 1), pg_catalog.array_agg(tries + 1),
        pg_catalog.array_agg(first_attempt_at),
        -- no claim looks at their lane, so it is here that what was queued before commits were lost is in doubt
-       pg_catalog.array_agg(maybe_applied OR era < coalesce((SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1), 0)),
+       pg_catalog.array_agg(maybe_applied OR era < (SELECT before_era FROM outbox.in_doubt())),
        pg_catalog.array_agg(lookup), pg_catalog.array_agg(via)
 FROM (SELECT *, split_part(provider, '/'::text, 1) AS name FROM taken) t GROUP BY name
 RETURNING claim_id, worker_id::text;

@@ -14,7 +14,7 @@ WITH shut AS MATERIALIZED (
     SELECT due.ctid FROM shut CROSS JOIN LATERAL outbox.queued_tenants(shut.name) AS t (tenant) CROSS JOIN LATERAL (
       SELECT ctid FROM outbox.queue q
       WHERE q.provider = shut.name AND q.tenant = t.tenant AND q.next_attempt_at <= now() AND q.via IS NULL
-        AND q.era >= coalesce((SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1), 0)  -- something may have been sent
+        AND q.era >= (SELECT before_era FROM outbox.in_doubt())  -- something may have been sent
         AND (SELECT i.created_at FROM outbox.intent i WHERE i.id = q.intent_id) <= now() - make_interval(secs => $3::float8)
       ORDER BY q.next_attempt_at, q.intent_id LIMIT $4::int FOR UPDATE SKIP LOCKED) due
     LIMIT $4::int))

@@ -4,7 +4,7 @@ WITH resolved AS MATERIALIZED (
 ), withdrawn AS (
   DELETE FROM outbox.queue q USING outbox.intent u, resolved
   WHERE u.agent_run_id = resolved.agent_run_id AND u.compensates IS NOT NULL AND q.intent_id = u.id AND NOT q.maybe_applied
-    AND q.era >= coalesce((SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1), 0)
+    AND q.era >= (SELECT before_era FROM outbox.in_doubt())
   RETURNING q.intent_id, q.attempt
 ), noted AS (
   INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, reason)

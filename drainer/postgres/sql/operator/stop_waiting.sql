@@ -5,7 +5,7 @@ WITH stopped AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT q.ctid FROM outbox.intent i JOIN outbox.queue q ON q.intent_id = i.id
     WHERE i.agent_run_id = $1::text AND i.compensates IS NULL AND NOT q.lookup AND NOT q.maybe_applied
-      AND q.era >= coalesce((SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1), 0)
+      AND q.era >= (SELECT before_era FROM outbox.in_doubt())
     ORDER BY q.intent_id LIMIT $4::int
     FOR UPDATE OF q SKIP LOCKED))
   RETURNING intent_id, attempt

@@ -5,7 +5,7 @@ WITH gone AS (
   DELETE FROM outbox.queue q
   WHERE q.intent_id = ANY (ARRAY(SELECT id FROM outbox.intent WHERE agent_run_id = ANY ($1::text[]) AND compensates IS NULL))
     AND NOT q.lookup AND NOT q.maybe_applied
-    AND q.era >= coalesce((SELECT doubted_before FROM outbox.history ORDER BY id DESC LIMIT 1), 0)
+    AND q.era >= (SELECT before_era FROM outbox.in_doubt())
   RETURNING q.intent_id, q.attempt
 )
 INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status)
