@@ -810,10 +810,8 @@ func TestATimelineThatIsHiddenLeavesTheHeartbeats(t *testing.T) {
 	}
 	cluster.AwaitCaughtUp(t, primary, standby)
 	cluster.Kill(t, standby)
-	for range 2 { // the second shows that the first was committed
-		if _, err := g.beat(); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := g.beat(); err != nil {
+		t.Fatal(err)
 	}
 	cluster.Kill(t, primary)
 	cluster.Restart(t, standby)

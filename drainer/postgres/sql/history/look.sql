@@ -2,6 +2,7 @@
 -- its commits are there; $4 who accepts another history at once, or ''.
 -- Compares where the server is with what the newest row says, and begins another row where commits may have been lost.
 -- Of two that look at once the first begins it.
+-- Returns how far the server remembers: what this statement wrote, unless another heartbeat was writing.
 WITH here AS MATERIALIZED (
   SELECT system_identifier, timeline, lsn, (SELECT oid FROM pg_database WHERE datname = current_database()) AS database_oid
   FROM outbox.whereabouts()
@@ -31,7 +32,7 @@ WITH here AS MATERIALIZED (
   FROM here LEFT JOIN resumes r ON true
   -- a heartbeat waits for no other
   WHERE h.id = (SELECT o.id FROM outbox.history o WHERE o.id = (SELECT id FROM was WHERE differs IS NULL) FOR UPDATE SKIP LOCKED)
-  RETURNING h.id, h.accepted_by
+  RETURNING h.id, h.accepted_by, h.lsn
 ), begun AS (
   INSERT INTO outbox.history (id, system_identifier, timeline, lsn, table_oid, database_oid, change, awaited, era, doubted_before, doubted_through, accepted_by, accepted_at)
   SELECT greatest(coalesce(was.id, 0), $1::int) + 1, here.system_identifier, here.timeline, here.lsn, 'outbox.history'::regclass, here.database_oid,
@@ -57,4 +58,4 @@ WITH here AS MATERIALIZED (
 SELECT id, coalesce(lsn, '0/0')::text, coalesce(here_lsn, '0/0')::text, coalesce(change, '') FROM (
   SELECT begun.id, begun.lsn, here.lsn AS here_lsn, begun.change FROM begun, here
   UNION ALL
-  SELECT was.id, was.lsn, here.lsn, '' FROM was, here WHERE was.differs IS NULL) r;
+  SELECT was.id, coalesce((SELECT noted.lsn FROM noted), was.lsn), here.lsn, '' FROM was, here WHERE was.differs IS NULL) r;
