@@ -183,6 +183,7 @@ type standing struct {
 	Asked        bool // the newest request was such a question
 	Due          bool // what waits need wait no longer
 	MaybeApplied bool
+	BeforeLoss   bool // it settled before commits were lost, and a retry of it may be among them
 	LastOutcome  string
 	ProviderRef  string
 	Saga         string // where that of its run stands; empty: there is none
@@ -198,6 +199,13 @@ func (s standing) isUndo() bool { return isUndo(s.StepID) }
 
 // isAtEither reports that commits were lost, and that its provider or the fallback may have applied it.
 func (s standing) isAtEither() bool { return s.Via == dispatch.Tuple{ToolName: s.ToolName}.Provider() }
+
+func (s standing) doubt() string {
+	if s.BeforeLoss {
+		return "commits were lost since it was " + s.Status + ", so a retry of it may have been applied"
+	}
+	return "it may have been applied"
+}
 
 func (s standing) inProgress() bool { return !s.Queued && !s.Settled }
 
@@ -221,6 +229,7 @@ type requeue struct {
 	via            string
 	lookup         bool // ask whether it was applied, before anything is sent
 	newKey         bool // send it under the next generation of its key
+	beforeLoss     bool // what lost commits did with it is not known: as of what was queued by then
 }
 
 // refusal says why an action is not taken, and what can be done instead; empty
@@ -422,13 +431,13 @@ func (d decisions) requeue(ctx context.Context, tx pgx.Tx, by Signature) (pgx.Ro
 	outcomes := make([]string, len(d))
 	firstAttempts := make([]*time.Time, len(d))
 	maybeApplied := make([]bool, len(d))
-	vias, lookups, newKeys := make([]string, len(d)), make([]bool, len(d)), make([]bool, len(d))
+	vias, lookups, newKeys, beforeLoss := make([]string, len(d)), make([]bool, len(d)), make([]bool, len(d)), make([]bool, len(d))
 	for i := range d {
 		back := d[i].change.requeue
 		outcomes[i], firstAttempts[i], maybeApplied[i], vias[i] = d[i].change.outcome, back.firstAttemptAt, back.maybeApplied, back.via
-		lookups[i], newKeys[i] = back.lookup, back.newKey
+		lookups[i], newKeys[i], beforeLoss[i] = back.lookup, back.newKey, back.beforeLoss
 	}
-	return tx.Query(ctx, sql.OperatorRequeue, by.name(), by.Reason, intents, attempts, outcomes, firstAttempts, maybeApplied, vias, lookups, newKeys)
+	return tx.Query(ctx, sql.OperatorRequeue, by.name(), by.Reason, intents, attempts, outcomes, firstAttempts, maybeApplied, vias, lookups, newKeys, beforeLoss)
 }
 
 func (d decisions) bringForward(ctx context.Context, tx pgx.Tx, by Signature) (pgx.Rows, error) {

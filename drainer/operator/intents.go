@@ -252,9 +252,10 @@ func (r Retry) again(s standing) (change, refusal) {
 	danger := r.danger(s)
 	switch {
 	case danger == "":
+		back.requeue.beforeLoss = s.BeforeLoss
 		return back, ""
 	case !r.MayDuplicate:
-		return change{}, refusal("it may have been applied, and " + danger +
+		return change{}, refusal(s.doubt() + ", and " + danger +
 			"; find out and resolve it, or accept a second effect with --may-duplicate")
 	}
 	// The engine sends what may have been applied only until half of the key's
@@ -271,7 +272,7 @@ func (r Retry) underNewKey(s standing, back change) (change, refusal) {
 	case s.Status == "cancelled":
 		return change{}, "no provider refused it; retry it under its key, without --new-key"
 	case s.MaybeApplied && !r.MayDuplicate:
-		return change{}, "it may have been applied under its key, and its provider cannot tell that another one is the same effect" +
+		return change{}, refusal(s.doubt()) + " under its key, and its provider cannot tell that another one is the same effect" +
 			"; find out and resolve it, or accept a second effect with --may-duplicate"
 	case s.MaybeApplied:
 		back.outcome = "retried_new_key_may_duplicate"
@@ -401,9 +402,10 @@ func (Resolve) refuseInSaga(s standing) refusal {
 }
 
 func (r Resolve) refuseSettled(s standing) refusal {
-	switch dispatch.Status(s.Status) {
-	case dispatch.StatusUnknown:
+	if s.MaybeApplied {
 		return ""
+	}
+	switch dispatch.Status(s.Status) {
 	case r.As:
 		if s.LastOutcome == resolved && r.ProviderRef != "" && r.ProviderRef != s.ProviderRef {
 			return ""

@@ -107,7 +107,7 @@ func nextFor(s standing, promises PolicyOf) []Step {
 		return []Step{{s.command("intents show"), "to see how the attempt under way ends"}}
 	case s.Queued:
 		return nextForWaiting(s)
-	case s.Status == "unknown":
+	case s.Status == "unknown", s.MaybeApplied && s.Saga == "":
 		return nextForUnknown(s, promises)
 	case s.Status == "failed":
 		return nextForFailed(s, promises)

@@ -39,6 +39,12 @@ func settled(status string) standing {
 	return standing{Status: status, Settled: true, MaybeApplied: status == "unknown", ToolName: "sim/act"}
 }
 
+// beforeLoss settled before commits were lost.
+func beforeLoss(s standing) standing {
+	s.BeforeLoss, s.MaybeApplied = true, true
+	return s
+}
+
 func reported(s standing, outcome string) standing {
 	s.LastOutcome = outcome
 	return s
@@ -87,6 +93,10 @@ func TestWhatAnOperatorMayDo(t *testing.T) {
 		"accept a duplicate under a new key":       {Retry{NewKey: true, MayDuplicate: true}, settled("unknown"), "pending", ""},
 		"retry cancelled under a new key":          {Retry{NewKey: true}, settled("cancelled"), "", "without --new-key"},
 		"retry in a run, under a new key":          {Retry{NewKey: true, MayDuplicate: true}, inSaga("begun", settled("failed")), "", "start a new run"},
+		"retry failed before a loss":               {Retry{PolicyOf: configuredAs(dispatch.NonIdempotent)}, beforeLoss(settled("failed")), "", "commits were lost"},
+		"retry cancelled before a loss":            {Retry{PolicyOf: configuredAs(dispatch.NonIdempotent)}, beforeLoss(settled("cancelled")), "", "commits were lost"},
+		"retry under a new key before a loss":      {Retry{NewKey: true}, beforeLoss(settled("failed")), "", "commits were lost"},
+		"accept a duplicate before a loss":         {Retry{MayDuplicate: true}, beforeLoss(settled("failed")), "pending", ""},
 		"retry completed":                          {Retry{MayDuplicate: true}, settled("completed"), "", "another step_id"},
 		"retry compensated":                        {Retry{}, settled("compensated"), "", "only failed, unknown and cancelled"},
 		"retry what waits":                         {Retry{}, waiting, "", "in the queue already"},
@@ -124,6 +134,8 @@ func TestWhatAnOperatorMayDo(t *testing.T) {
 		"name the effect after a resolution":       {Resolve{As: dispatch.StatusCompleted, ProviderRef: "r"}, reported(settled("completed"), "resolved"), "completed", ""},
 		"name the effect that a provider named":    {Resolve{As: dispatch.StatusCompleted, ProviderRef: "r"}, reported(settled("completed"), "completed"), "", "completed already"},
 		"resolve cancelled":                        {resolveCompleted, settled("cancelled"), "", "only unknown and failed"},
+		"confirm what failed before a loss":        {resolveFailed, beforeLoss(settled("failed")), "failed", ""},
+		"resolve cancelled before a loss":          {resolveCompleted, beforeLoss(settled("cancelled")), "completed", ""},
 		"resolve compensation_failed":              {resolveCompleted, settled("compensation_failed"), "", "only unknown and failed"},
 		"resolve what waits":                       {resolveCompleted, waiting, "", "cancel it instead"},
 		"resolve what may have been applied":       {resolveCompleted, doubtful, "completed", ""},

@@ -489,12 +489,12 @@ func requeueUndos(ctx context.Context, tx pgx.Tx, agentRunID string, newKeys boo
 	}
 	var again decisions
 	for _, s := range standings {
-		back := &requeue{firstAttemptAt: s.FirstAttemptAt, maybeApplied: s.MaybeApplied, lookup: s.MaybeApplied}
+		back := &requeue{firstAttemptAt: s.FirstAttemptAt, maybeApplied: s.MaybeApplied, lookup: s.MaybeApplied, beforeLoss: s.BeforeLoss}
 		if s.MaybeApplied {
 			back.via = s.Via
 		}
 		outcome := "retried"
-		if newKeys && s.Status == "failed" { // with evidence that nothing was applied
+		if newKeys && s.Status == "failed" && !s.MaybeApplied { // with evidence that nothing was applied
 			outcome, back.firstAttemptAt, back.newKey = "retried_new_key", nil, true
 		}
 		again = append(again, decision{s, change{outcome: outcome, status: "pending", requeue: back}})

@@ -518,15 +518,24 @@ func (o *outbox) awaitWaiters(want int) {
 // its key: another one would do it twice.
 func TestARetriedSagaGivesNewKeysToUndosThatFailedAlone(t *testing.T) {
 	t.Parallel()
-	for status, renewed := range map[string]bool{"failed": true, "unknown": false} {
+	for _, test := range []struct {
+		status       string
+		lost, renews bool
+	}{{"failed", false, true}, {"unknown", false, false}, {"failed", true, false}} {
 		o := newOutbox(t)
-		_, undo := failedSaga(o, status)
+		_, undo := failedSaga(o, test.status)
+		if test.lost {
+			o.exec(`UPDATE outbox.history SET era = era + 1, doubted_before = era + 1, began_at = clock_timestamp()`)
+		}
 		before := o.key(undo)
 		if err := o.console().RetrySaga(t.Context(), "doomed", nil, true, signed); err != nil {
 			t.Fatal(err)
 		}
-		if changed := o.key(undo) != before; changed != renewed {
-			t.Errorf("%s: the key changed %v, want %v", status, changed, renewed)
+		if changed := o.key(undo) != before; changed != test.renews {
+			t.Errorf("%+v: the key changed %v", test, changed)
+		}
+		if doubts := one[bool](o, `SELECT maybe_applied AND lookup FROM outbox.queue WHERE intent_id = $1`, undo); doubts == test.renews {
+			t.Errorf("%+v: the undo is in doubt, and is asked for first: %v", test, doubts)
 		}
 	}
 }

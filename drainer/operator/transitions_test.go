@@ -191,7 +191,7 @@ func results() (all []dispatch.Result) {
 
 // waysOfOperators are those of each file that carries their changes out.
 func waysOfOperators() map[string]map[way]bool {
-	standings := []standing{waiting, doubtful, asking, answered, inProgress, reported(settled("completed"), resolved)}
+	standings := []standing{waiting, doubtful, asking, answered, inProgress, reported(settled("completed"), resolved), beforeLoss(settled("failed")), beforeLoss(settled("cancelled"))}
 	for _, status := range []string{"completed", "failed", "unknown", "cancelled", "compensated", "compensation_failed"} {
 		standings = append(standings, settled(status))
 	}

@@ -215,7 +215,7 @@ func TestWhatWasParkedBeforeCommitsWereLostEndsAsUnknown(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(*outbox){
 		"a heartbeat has met the server": (*outbox).loseCommits,
-		"none has": func(o *outbox) { o.exec(`UPDATE outbox.history SET timeline = timeline + 1`) },
+		"none has":                       func(o *outbox) { o.exec(`UPDATE outbox.history SET timeline = timeline + 1`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -346,6 +346,76 @@ func TestNothingThatALostCommitMayHaveSentIsCancelledBeforeTheFirstHeartbeat(t *
 	}
 }
 
+// retry is by an operator who knows the tools. It returns the intents that are refused.
+func (g *guarded) retry(intents ...int64) (refused []int64) {
+	g.t.Helper()
+	console := operator.Open(cluster.Connect(g.t, g.at))
+	defer console.Close(context.WithoutCancel(g.t.Context()))
+	verdicts, err := console.Change(g.t.Context(), operator.Retry{PolicyOf: func(provider, _ string) (dispatch.Policy, bool) {
+		return dispatch.Policy{Class: map[string]dispatch.Class{once: dispatch.NonIdempotent, again: dispatch.KeyIdempotent}[provider], KeyTTL: 24 * time.Hour}, true
+	}}, ann, intents)
+	if err != nil || len(verdicts) != len(intents) {
+		g.t.Fatalf("retried: %+v, %v", verdicts, err)
+	}
+	for _, verdict := range verdicts {
+		if verdict.Refused != "" {
+			refused = append(refused, verdict.IntentID)
+		}
+	}
+	return refused
+}
+
+// The old server did what had failed before, and the new one knows neither the retry nor the effect.
+func TestWhatFailedBeforeCommitsWereLostIsRetriedInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, isAccepted := range map[string]bool{"before the first heartbeat": false, "once the loss is accepted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := promotedWithout(t, func(g *guarded) {
+				cluster.Exec(g.t, g.at, enqueueEach("seen"))
+				g.settlesAs(dispatch.Rejected, dispatch.StatusFailed, g.mustClaim("first", 1, 1))
+			}, func(g *guarded) {
+				if refused := g.retry(1, 2); len(refused) > 0 {
+					g.t.Errorf("refused are %v, and nothing was lost yet", refused)
+				}
+				g.settles(g.mustClaim("the retries", 1, 1))
+			})
+			g.mustClaim("before the first heartbeat", 0, 0)
+			retry := func() {
+				if refused := g.retry(1, 2); !slices.Equal(refused, []int64{1}) {
+					t.Errorf("refused are %v, want the one that would act twice", refused)
+				}
+			}
+			if !isAccepted {
+				retry()
+			}
+			if _, err := g.beat(); !errors.Is(err, drainer.ErrLostCommits) {
+				t.Errorf("the worker is told %v", err)
+			}
+			g.join()
+			g.accept(false)
+			if isAccepted {
+				retry()
+			}
+			for _, row := range g.mustClaim("retried", 0, 1)[again] {
+				if !row.MaybeApplied || row.FirstAttemptAt == nil {
+					t.Errorf("what the old server had sent again is in no doubt: %+v", row)
+				}
+			}
+			cluster.Exec(t, g.at, enqueueEach("new"))
+			g.settlesAs(dispatch.Rejected, dispatch.StatusFailed, g.mustClaim("what came since", 1, 1))
+			if refused := g.retry(cluster.Ask[int64](t, g.at, `SELECT id FROM outbox.intent WHERE agent_run_id = 'new at once'`)); len(refused) > 0 {
+				t.Error("what failed since needs more than a plain retry")
+			}
+			for _, row := range g.mustClaim("retried, too", 1, 0)[once] {
+				if row.MaybeApplied {
+					t.Error("what failed since is in doubt")
+				}
+			}
+		})
+	}
+}
+
 // An operator was wrong: a worker that comes later misses what was committed to it.
 func TestALossThatIsFoundAfterAnOperatorDeniedItIsPaged(t *testing.T) {
 	t.Parallel()
@@ -580,11 +650,16 @@ func enqueueEach(run string) string {
 // settles has all rows completed, and ends their claims.
 func (g *guarded) settles(claimed map[string][]*drainer.Row) {
 	g.t.Helper()
+	g.settlesAs(dispatch.Completed, dispatch.StatusCompleted, claimed)
+}
+
+func (g *guarded) settlesAs(outcome dispatch.Outcome, status dispatch.Status, claimed map[string][]*drainer.Row) {
+	g.t.Helper()
 	var batch drainer.Batch
 	for _, rows := range claimed {
 		for _, row := range rows {
 			settled := drainer.Settlement{Row: row, StartedAt: time.Now(), FinishedAt: time.Now(), Acts: true}
-			settled.Result.Outcome, settled.Decision.Status = dispatch.Completed, dispatch.StatusCompleted
+			settled.Result.Outcome, settled.Decision.Status = outcome, status
 			batch.Settle, batch.Finish = append(batch.Settle, settled), append(batch.Finish, row.ClaimID)
 		}
 	}

@@ -1,6 +1,7 @@
 -- $1 intents. What an action is decided on, read in one snapshot. The clock of a key starts at the
 -- first attempt that may have sent it, or at the first since an operator last accepted a duplicate or asked
 -- for a new key.
+WITH lost AS MATERIALIZED (SELECT * FROM outbox.in_doubt())
 SELECT s.intent_id, s.agent_run_id, s.step_id, s.tool_name, s.business_scope, s.status,
        coalesce(q.attempt, history.newest, 0) AS attempt,
        q.intent_id IS NOT NULL AS queued,
@@ -9,7 +10,8 @@ SELECT s.intent_id, s.agent_run_id, s.step_id, s.tool_name, s.business_scope, s.
        coalesce((SELECT lookup AND outcome <> 'lost' FROM outbox.attempt a
          WHERE a.intent_id = s.intent_id AND started_at IS NOT NULL ORDER BY attempt DESC LIMIT 1), false) AS asked,
        coalesce(q.next_attempt_at <= now(), false) AS due,
-       coalesce(q.maybe_applied OR q.era < (SELECT before_era FROM outbox.in_doubt()), s.status = 'unknown') AS maybe_applied,
+       coalesce(q.maybe_applied OR q.era < lost.before_era, s.status = 'unknown' OR settled.before_loss) AS maybe_applied,
+       settled.before_loss,
        coalesce(s.last_outcome, '') AS last_outcome,
        coalesce(s.provider_ref, '') AS provider_ref,
        coalesce((SELECT state FROM outbox.saga g WHERE g.agent_run_id = s.agent_run_id), '') AS saga,
@@ -18,12 +20,16 @@ SELECT s.intent_id, s.agent_run_id, s.step_id, s.tool_name, s.business_scope, s.
        sent.first AS first_attempt_at,
        coalesce(extract(epoch FROM now() - sent.first), 0)::float8 AS seconds_since_first,
        history.changed_at
-FROM outbox.standing s
+FROM lost CROSS JOIN outbox.standing s
 LEFT JOIN outbox.queue q USING (intent_id)
 CROSS JOIN LATERAL (
   SELECT max(attempt) AS newest, max(finished_at) AS changed_at, max(attempt) FILTER (
     WHERE outcome IN ('retried_may_duplicate', 'retried_new_key', 'retried_new_key_may_duplicate')) AS accepted
   FROM outbox.attempt a WHERE a.intent_id = s.intent_id) history
+CROSS JOIN LATERAL (
+  -- a retry of it may have been sent by an attempt that is lost
+  SELECT s.finished_at IS NOT NULL AND s.status IN ('failed', 'cancelled', 'unknown') AND history.changed_at <= lost.settled_by AS before_loss
+) settled
 CROSS JOIN LATERAL (
   SELECT coalesce(min(started_at) FILTER (WHERE attempt > accepted), least(min(started_at), (
     -- attempts that sent it may be lost

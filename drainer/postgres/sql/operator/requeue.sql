@@ -1,10 +1,11 @@
 -- $1 operator, $2 reason; then one element a row: $3 intent, $4 the newest attempt number when this was
 -- decided, $5 outcome, $6 first attempt, $7 maybe applied, $8 the fallback
--- that may have done so, $9 whether to ask before acting, $10 whether under a new key. The first to append the next number wins.
+-- that may have done so, $9 whether to ask before acting, $10 whether under a new key, $11 whether
+-- it settled before commits were lost: a claim then takes it for one that waited. The first to append the next number wins.
 -- The entry takes a number of its own, and the tries start again.
 WITH asked AS (
-  SELECT * FROM unnest($3::bigint[], $4::int[], $5::text[], $6::timestamptz[], $7::boolean[], $8::text[], $9::boolean[], $10::boolean[])
-    AS a (intent_id, attempt, outcome, first_attempt_at, maybe_applied, via, lookup, new_key)
+  SELECT * FROM unnest($3::bigint[], $4::int[], $5::text[], $6::timestamptz[], $7::boolean[], $8::text[], $9::boolean[], $10::boolean[], $11::boolean[])
+    AS a (intent_id, attempt, outcome, first_attempt_at, maybe_applied, via, lookup, new_key, before_loss)
 ), appended AS (
   INSERT INTO outbox.attempt (intent_id, attempt, operator, outcome, status, next_attempt_at, reason)
   SELECT intent_id, attempt + 1, $1::text, outcome, 'pending', now(), $2::text
@@ -15,7 +16,7 @@ WITH asked AS (
   INSERT INTO outbox.queue (provider, next_attempt_at, intent_id, agent_run_id, attempt, first_attempt_at, maybe_applied, via, lookup, bytes, tenant, era)
   SELECT i.provider, p.next_attempt_at, p.intent_id, i.agent_run_id, p.attempt, a.first_attempt_at, a.maybe_applied, nullif(a.via, ''), a.lookup,
          i.payload_bytes + coalesce(octet_length(i.headers::text), 0), coalesce(i.tenant, 0::smallint),
-         coalesce((SELECT era FROM outbox.history ORDER BY id DESC LIMIT 1), 0)
+         CASE WHEN a.before_loss THEN (SELECT before_era - 1 FROM outbox.in_doubt()) ELSE coalesce((SELECT era FROM outbox.history ORDER BY id DESC LIMIT 1), 0) END
   FROM appended p JOIN asked a USING (intent_id) JOIN outbox.intent i ON i.id = p.intent_id
 ), renewed AS (
   INSERT INTO outbox.generation AS g (intent_id, generation, doubt)
