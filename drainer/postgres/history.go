@@ -70,6 +70,7 @@ type known struct {
 // acknowledged is one row of a batch whose commit was answered: a claim's, or a settled one, which has
 // no claim.
 type acknowledged struct {
+	worker        string
 	claim, intent int64
 	attempt       int
 	looked        bool
@@ -105,7 +106,7 @@ func (m *memory) historyOf(worker string) known {
 }
 
 // remember keeps one row of a batch that was committed. A database loses whole commits, so one row stands for all.
-func (m *memory) remember(batch drainer.Batch, reply drainer.BatchReply) {
+func (m *memory) remember(worker string, batch drainer.Batch, reply drainer.BatchReply) {
 	var row *drainer.Row
 	var claim int64
 	for i := range batch.Settle {
@@ -124,7 +125,7 @@ func (m *memory) remember(batch drainer.Batch, reply drainer.BatchReply) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.acknowledged = append(m.acknowledged, acknowledged{claim: claim, intent: row.IntentID, attempt: row.Attempt})
+	m.acknowledged = append(m.acknowledged, acknowledged{worker: worker, claim: claim, intent: row.IntentID, attempt: row.Attempt})
 }
 
 // look compares the database with what it remembers itself and with what this process does.
@@ -171,17 +172,17 @@ func (s *Store) look(ctx context.Context) error {
 func (s *Store) answer(ctx context.Context, before, now known) error {
 	m := s.memory
 	m.mu.Lock()
-	workers, claims, intents, attempts := []string{}, []int64{}, []int64{}, []int{}
+	workers, claims, intents, attempts, of := []string{}, []int64{}, []int64{}, []int{}, []string{}
 	for worker := range m.workers {
 		workers = append(workers, worker)
 	}
 	for _, t := range m.acknowledged {
-		claims, intents, attempts = append(claims, t.claim), append(intents, t.intent), append(attempts, t.attempt)
+		claims, intents, attempts, of = append(claims, t.claim), append(intents, t.intent), append(attempts, t.attempt), append(of, t.worker)
 	}
 	counts := !m.isFresh
 	m.mu.Unlock()
 	var lost bool
-	if err := s.life.QueryRow(ctx, answerSQL, workers, now.History, before.History, before.LSN, claims, intents, attempts, counts).Scan(&lost); err != nil {
+	if err := s.life.QueryRow(ctx, answerSQL, workers, now.History, before.History, before.LSN, claims, intents, attempts, counts, of).Scan(&lost); err != nil {
 		return fmt.Errorf("compare the database's history: %w", err)
 	}
 	if lost {

@@ -161,7 +161,7 @@ func (s *Store) commitOnce(ctx context.Context, worker string, batch drainer.Bat
 			reply.Refused[i] = places[place]
 		}
 	}
-	s.memory.remember(batch, reply)
+	s.memory.remember(worker, batch, reply)
 	return reply, nil
 }
 

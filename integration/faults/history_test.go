@@ -605,6 +605,20 @@ func TestTheHistoryIsAcceptedOnceBothOfTwoWorkersFoundTheirClaims(t *testing.T) 
 	}
 }
 
+// The new server gives the number of the lost attempt once more, before the worker that made that looks for it.
+func TestAnotherWorkersAttemptIsNotTakenForTheOneThatIsLost(t *testing.T) {
+	t.Parallel()
+	g := promotedWithout(t, func(g *guarded) {
+		cluster.Exec(g.t, g.at, fmt.Sprintf(`SELECT outbox.enqueue('run', 'step', '%s/act', 'scope', '{}')`, again))
+	}, func(g *guarded) { g.mustClaim("before", 0, 1) })
+	other := g.restarted(postgres.Guard{})
+	other.settles(other.mustClaim("by another worker", 0, 1))
+	if _, err := g.beat(); !errors.Is(err, drainer.ErrLostCommits) {
+		t.Errorf("the worker is told %v", err)
+	}
+	g.stands("after it", "2, not accepted, lost true")
+}
+
 // What was settled, and is not any more, must not be given back as unsent.
 func TestASettlementThatWasLostIsNotGivenBackAsUnsent(t *testing.T) {
 	t.Parallel()
