@@ -1,0 +1,220 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/agentoutbox/drainer/dispatch"
+	"github.com/agentoutbox/drainer/drainer"
+	"github.com/agentoutbox/drainer/drainer/operator"
+	"github.com/agentoutbox/drainer/drainer/postgres"
+	"github.com/agentoutbox/drainer/integration/cluster"
+)
+
+var ann = operator.Signature{Operator: "ann", Reason: "wrong customer"}
+
+// A rollback or an operator may be quicker than the heartbeat that meets the new server.
+func TestNothingThatALostCommitMayHaveSentIsCancelledBeforeTheFirstHeartbeat(t *testing.T) {
+	t.Parallel()
+	steps := func(g *guarded) { cluster.Exec(g.t, g.at, enqueueEach("seen")) }
+	undos := func(g *guarded) {
+		steps(g)
+		g.settles(g.mustClaim("the steps", 1, 1))
+		g.rollsBack("seen")
+	}
+	for name, test := range map[string]struct {
+		seen   func(g *guarded)
+		cancel func(g *guarded, console *operator.Console)
+	}{
+		"by a rollback": {steps, func(g *guarded, _ *operator.Console) { g.rollsBack("seen") }},
+		"with its run": {steps, func(g *guarded, console *operator.Console) {
+			if _, err := console.CancelRun(g.t.Context(), "seen at "+once, false, ann); err != nil {
+				g.t.Fatal(err)
+			}
+		}},
+		"alone": {steps, func(g *guarded, console *operator.Console) {
+			verdicts, err := console.Change(g.t.Context(), operator.Cancel{}, ann, []int64{1, 2})
+			if err != nil || len(verdicts) != 2 || verdicts[0].Refused == "" || verdicts[1].Refused == "" {
+				g.t.Errorf("cancelled: %+v, %v", verdicts, err)
+			}
+		}},
+		"an undo, as its rollback is said to be over": {undos, func(g *guarded, console *operator.Console) {
+			var refused *operator.SagaError
+			if err := console.ResolveSaga(g.t.Context(), "seen at "+once, ann); !errors.As(err, &refused) {
+				g.t.Errorf("the operator is told %v", err)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := promotedWithout(t, test.seen, func(g *guarded) { g.settles(g.mustClaim("before", 1, 1)) })
+			g.mustClaim("before the first heartbeat", 0, 0)
+			console := operator.Open(cluster.Connect(t, g.at))
+			defer console.Close(context.WithoutCancel(t.Context()))
+			test.cancel(g, console)
+			if cancelled := cluster.Ask[int](t, g.at, `SELECT count(*)::int FROM outbox.attempt WHERE status = 'cancelled'`); cancelled > 0 {
+				t.Errorf("%d are cancelled, and the old server had sent them", cancelled)
+			}
+			if _, err := g.beat(); !errors.Is(err, drainer.ErrLostCommits) {
+				t.Errorf("the worker is told %v", err)
+			}
+			g.join()
+			g.accept(false)
+			for _, claimed := range g.mustClaim("accepted", 1, 1) {
+				if !claimed[0].MaybeApplied {
+					t.Errorf("what may have been sent is in no doubt: %+v", claimed[0])
+				}
+			}
+		})
+	}
+}
+
+// retry is by an operator who knows the tools. It returns the intents that are refused.
+func (g *guarded) retry(intents ...int64) (refused []int64) {
+	g.t.Helper()
+	console := operator.Open(cluster.Connect(g.t, g.at))
+	defer console.Close(context.WithoutCancel(g.t.Context()))
+	verdicts, err := console.Change(g.t.Context(), operator.Retry{PolicyOf: func(provider, _ string) (dispatch.Policy, bool) {
+		return dispatch.Policy{Class: map[string]dispatch.Class{once: dispatch.NonIdempotent, again: dispatch.KeyIdempotent}[provider], KeyTTL: 24 * time.Hour}, true
+	}}, ann, intents)
+	if err != nil || len(verdicts) != len(intents) {
+		g.t.Fatalf("retried: %+v, %v", verdicts, err)
+	}
+	for _, verdict := range verdicts {
+		if verdict.Refused != "" {
+			refused = append(refused, verdict.IntentID)
+		}
+	}
+	return refused
+}
+
+// The old server did what had failed before, and the new one knows neither the retry nor the effect.
+func TestWhatFailedBeforeCommitsWereLostIsRetriedInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, isAccepted := range map[string]bool{"before the first heartbeat": false, "once the loss is accepted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := promotedWithout(t, func(g *guarded) {
+				cluster.Exec(g.t, g.at, enqueueEach("seen"))
+				g.settlesAs(dispatch.Rejected, dispatch.StatusFailed, false, g.mustClaim("first", 1, 1))
+			}, func(g *guarded) {
+				if refused := g.retry(1, 2); len(refused) > 0 {
+					g.t.Errorf("refused are %v, and nothing was lost yet", refused)
+				}
+				g.settles(g.mustClaim("the retries", 1, 1))
+			})
+			g.mustClaim("before the first heartbeat", 0, 0)
+			retry := func() {
+				if refused := g.retry(1, 2); !slices.Equal(refused, []int64{1}) {
+					t.Errorf("refused are %v, want the one that would act twice", refused)
+				}
+			}
+			if !isAccepted {
+				retry()
+			}
+			if _, err := g.beat(); !errors.Is(err, drainer.ErrLostCommits) {
+				t.Errorf("the worker is told %v", err)
+			}
+			g.join()
+			g.accept(false)
+			if isAccepted {
+				retry()
+			}
+			for _, row := range g.mustClaim("retried", 0, 1)[again] {
+				if !row.MaybeApplied || row.FirstAttemptAt == nil {
+					t.Errorf("what the old server had sent again is in no doubt: %+v", row)
+				}
+			}
+			cluster.Exec(t, g.at, enqueueEach("new"))
+			g.settlesAs(dispatch.Rejected, dispatch.StatusFailed, false, g.mustClaim("what came since", 1, 1))
+			if refused := g.retry(cluster.Ask[int64](t, g.at, `SELECT id FROM outbox.intent WHERE agent_run_id = 'new at once'`)); len(refused) > 0 {
+				t.Error("what failed since needs more than a plain retry")
+			}
+			for _, row := range g.mustClaim("retried, too", 1, 0)[once] {
+				if row.MaybeApplied {
+					t.Error("what failed since is in doubt")
+				}
+			}
+		})
+	}
+}
+
+// The old server took a worker for dead, and another one did its rows. The new server knows the claim alone.
+func TestAWorkerThatWasTakenForDeadInALostCommitSettlesNothingAsFailed(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		meets func(g *guarded) // the new server, before it settles
+		want  string
+		lease time.Duration
+	}{
+		"before the first heartbeat": {func(*guarded) {}, "unknown", 0},
+		"once the loss is accepted": {func(g *guarded) {
+			if _, err := g.beat(); err != nil {
+				g.t.Fatal(err)
+			}
+			g.accept(false)
+		}, "unknown", 0},
+		"but what it was not silent for": {func(*guarded) {}, "failed", time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var claimed map[string][]*drainer.Row
+			g := promotedWithout(t, func(g *guarded) {
+				g.Guard(postgres.Guard{Lease: test.lease, Log: slog.New(slog.DiscardHandler)})
+				cluster.Exec(g.t, g.at, enqueueEach("seen"))
+				claimed = g.mustClaim("by the worker that falls silent", 1, 1)
+			}, func(g *guarded) {
+				other := g.restarted(postgres.Guard{})
+				beats, err := other.Beats(g.t.Context(), 0)
+				if err != nil {
+					g.t.Fatal(err)
+				}
+				silent := slices.DeleteFunc(beats, func(beat drainer.Heartbeat) bool { return beat.Worker != g.worker })
+				if err := other.DeclareDead(g.t.Context(), silent); err != nil {
+					g.t.Fatal(err)
+				}
+				if _, err := other.Reap(g.t.Context(), []string{once, again}, judgedLost); err != nil {
+					g.t.Fatal(err)
+				}
+				other.settles(other.mustClaim("by the other", 1, 1))
+			})
+			g.mustClaim("before the first heartbeat", 0, 0)
+			test.meets(g)
+			g.settlesAs(dispatch.Rejected, dispatch.StatusFailed, true, claimed)
+			if got := cluster.Ask[string](t, g.at, `SELECT string_agg(status, ' ') FROM outbox.standing`); got != test.want+" "+test.want {
+				t.Errorf("the steps are %s, and the other worker did them", got)
+			}
+			open := cluster.Ask[int](t, g.at, `SELECT count(*)::int FROM outbox.incident WHERE kind = 'outcome_unknown'`)
+			sagas := cluster.Ask[int](t, g.at, `SELECT count(*)::int FROM outbox.saga`)
+			if isUnknown := test.want == "unknown"; (open == 2) != isUnknown || (sagas == 0) != isUnknown {
+				t.Errorf("%d outcomes have an incident, and %d runs go back", open, sagas)
+			}
+		})
+	}
+}
+
+// judgedLost is the judge of a reaper.
+func judgedLost(row *drainer.Row) (drainer.Settlement, bool) {
+	result := dispatch.Result{Outcome: dispatch.Lost}
+	policy := dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: 24 * time.Hour, MaxAttempts: 5}
+	return drainer.Settlement{Row: row, FinishedAt: time.Now(), Result: result, Decision: policy.Decide(row.History(row.ClaimedAt, time.Now()), result, 0)}, true
+}
+
+// The new server gives the number of the lost attempt once more, before the worker that made that looks for it.
+func TestAnotherWorkersAttemptIsNotTakenForTheOneThatIsLost(t *testing.T) {
+	t.Parallel()
+	g := promotedWithout(t, func(g *guarded) {
+		cluster.Exec(g.t, g.at, fmt.Sprintf(`SELECT outbox.enqueue('run', 'step', '%s/act', 'scope', '{}')`, again))
+	}, func(g *guarded) { g.mustClaim("before", 0, 1) })
+	other := g.restarted(postgres.Guard{})
+	other.settles(other.mustClaim("by another worker", 0, 1))
+	if _, err := g.beat(); !errors.Is(err, drainer.ErrLostCommits) {
+		t.Errorf("the worker is told %v", err)
+	}
+	g.stands("after it", "2, not accepted, lost true")
+}
