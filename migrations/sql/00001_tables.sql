@@ -277,8 +277,8 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- What lost commits may have changed: what was queued in an earlier era than that one, and what was settled by that time.
--- At a server that no heartbeat has met yet, that is all there is: the first one will begin an era.
+-- What lost commits may have changed: rows that were queued in an era before that one, and intents that were settled by that
+-- time. Before the first heartbeat at a new server these are all rows and intents, as after it.
 CREATE FUNCTION outbox.in_doubt(OUT before_era int, OUT settled_by timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE WHEN is_new THEN h.era + 1 ELSE coalesce(h.doubted_before, 0) END,
