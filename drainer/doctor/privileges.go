@@ -272,7 +272,7 @@ var readNeeds = slices.Concat(
 		"intent", "queue", "claim", "attempt", "worker", "tool", "provider", "duplicate", "generation", "saga", "incident", "page", "watermark",
 		"operation", "census", "minute", "breaker_change", "setting", "tenant", "run", "history", "forgotten", "standing", "status", "collisions", "last_collision", "goose_db_version",
 		"audit_conflicting_refs", "audit_repeated_completions", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
-	functions("idempotency_key", "in_doubt", "queued_tenants", "sees_all", "session_tenant", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
+	functions("idempotency_key", "whereabouts", "in_doubt", "queued_tenants", "sees_all", "session_tenant", "audit_repeated_tasks", "audit_duplicate_rate", "audit_attempts_per_completion"),
 )
 
 // daemonNeeds are the rights that the migrations grant to outbox_drainer; a
@@ -299,7 +299,7 @@ var daemonNeeds = slices.Concat(
 	columns("UPDATE", "saga", "state", "ended_at", "moves_at", "passes", "leased_until", "plan", "place", "ready"),
 	columns("INSERT", "incident", "kind", "intent_id", "agent_run_id", "detail"),
 	columns("UPDATE", "incident", "detail", "opened_at", "resolved_at", "resolved_by"),
-	functions("prune", "hold", "hold_alone", "retention_floor", "whereabouts", "room_in_flight"),
+	functions("prune", "hold", "hold_alone", "retention_floor", "room_in_flight"),
 )
 
 // auditorsNeed are the rights that the migrations grant to outbox_auditor, which viewers of the console have too.

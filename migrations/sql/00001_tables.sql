@@ -256,7 +256,7 @@ CREATE TABLE outbox.history (
 -- +goose StatementBegin
 -- Where the server's own history is now. What it hides is null.
 CREATE FUNCTION outbox.whereabouts(OUT system_identifier bigint, OUT timeline int, OUT lsn pg_lsn)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   BEGIN
     lsn := pg_current_wal_lsn();
@@ -280,7 +280,7 @@ END $$;
 -- What lost commits may have changed: rows that were queued in an era before that one, and intents that were settled by that
 -- time. Before the first heartbeat at a new server these are all rows and intents, as after it.
 CREATE FUNCTION outbox.in_doubt(OUT before_era int, OUT settled_by timestamptz)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE WHEN is_new THEN h.era + 1 ELSE coalesce(h.doubted_before, 0) END,
          CASE WHEN is_new THEN 'infinity' ELSE coalesce((SELECT max(l.began_at) FROM outbox.history l WHERE l.doubted_before = l.era), '-infinity') END
   FROM outbox.whereabouts() here LEFT JOIN (SELECT *, tableoid FROM outbox.history ORDER BY id DESC LIMIT 1) h ON true

@@ -24,7 +24,7 @@ END $$;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;
 GRANT USAGE ON SCHEMA outbox TO outbox_agent, outbox_drainer, outbox_operator, outbox_auditor;
 GRANT EXECUTE ON FUNCTION outbox.idempotency_key, outbox.sees_all, outbox.session_tenant TO outbox_agent, outbox_drainer, outbox_operator, outbox_auditor;
-GRANT EXECUTE ON FUNCTION outbox.queued_tenants, outbox.in_doubt TO outbox_drainer, outbox_operator, outbox_auditor;
+GRANT EXECUTE ON FUNCTION outbox.queued_tenants, outbox.whereabouts, outbox.in_doubt TO outbox_drainer, outbox_operator, outbox_auditor;
 
 -- Agents enqueue and read where their intents stand.
 GRANT EXECUTE ON FUNCTION outbox.enqueue TO outbox_agent;
@@ -54,7 +54,7 @@ GRANT INSERT, UPDATE ON outbox.page, outbox.watermark TO outbox_drainer;
 GRANT INSERT (id, system_identifier, timeline, lsn, table_oid, database_oid, change, awaited, era, doubted_before, doubted_through, accepted_by, accepted_at),
       UPDATE (system_identifier, timeline, lsn, seen_at, awaited, found, lost, era, doubted_before, doubted_through, accepted_by, accepted_at)
   ON outbox.history TO outbox_drainer;
-GRANT EXECUTE ON FUNCTION outbox.whereabouts, outbox.room_in_flight TO outbox_drainer;
+GRANT EXECUTE ON FUNCTION outbox.room_in_flight TO outbox_drainer;
 
 -- Operators decide on intents and incidents. They sign in columns that no daemon can write, and cannot write a
 -- daemon's. Runs and providers they change by function.

@@ -7,9 +7,6 @@
 -- with $27: then nothing of it is written. That is rare, and cheaper than to ask
 -- for each row, or than ON CONFLICT, which logs a second record a row.
 --
--- $31 says that the worker was silent for so long that others may have taken its rows. If they did in a commit that is
--- lost, its claim is there, and an answer to it proves no more what became of the row.
---
 -- settle.go renders this twice: for batches with undos, and for all others, of which
 -- Postgres would begin the parts that undos need each time.
 WITH fence AS MATERIALIZED (
@@ -19,6 +16,8 @@ WITH fence AS MATERIALIZED (
 ), ended AS MATERIALIZED (
   SELECT e.*,
          coalesce(e.other_outcome, 'completed') AS outcome,
+         -- $31: the worker was silent for so long that others may have taken its rows. If they did in a commit that is lost,
+         -- its claim is there, and an answer to it no longer proves what became of the row.
          CASE WHEN $31::boolean AND e.other_status = ANY (ARRAY['failed', 'cancelled'])
                 AND (SELECT era FROM fence WHERE fence.claim_id = e.claim_id) < (SELECT before_era FROM outbox.in_doubt()) THEN 'unknown'
               ELSE coalesce(e.other_status, CASE WHEN e.delay IS NULL THEN 'completed' END) END AS status,
