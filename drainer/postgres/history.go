@@ -32,7 +32,7 @@ var (
 type Guard struct {
 	Lossless bool          // a failover loses nothing, as the configuration says
 	Witness  string        // the file that remembers across restarts; empty for none
-	Lease    time.Duration // how long every worker has to say whether its commits are there, and after which others may take its rows
+	Lease    time.Duration // how long every worker has to say whether its commits are there
 	Log      *slog.Logger
 }
 
@@ -44,7 +44,7 @@ type memory struct {
 	looks sync.Mutex // one look at a time
 
 	mu           sync.Mutex
-	workers      map[string]member // of this process
+	workers      map[string]int // of this process, and how many losses it knew of when each joined
 	losses       int
 	known        known
 	since        time.Time      // when this process met known.History: no clock that leaps shortens the lease
@@ -53,12 +53,6 @@ type memory struct {
 	unwritable   bool           // the witness could not be written
 	paged        chan struct{}  // see [Store.Incidents]
 	lock         *os.File       // the witness is this process's alone
-}
-
-// member is a worker of this process.
-type member struct {
-	losses int       // that the process knew of when it joined
-	beat   time.Time // before its last heartbeat left
 }
 
 // known is a row of outbox.history, and how far it was seen.
@@ -78,7 +72,7 @@ type acknowledged struct {
 }
 
 func newMemory() *memory {
-	return &memory{Guard: Guard{Log: slog.New(slog.DiscardHandler)}, workers: map[string]member{}, known: known{LSN: "0/0"}, isFresh: true, paged: make(chan struct{}, 1)}
+	return &memory{Guard: Guard{Log: slog.New(slog.DiscardHandler)}, workers: map[string]int{}, known: known{LSN: "0/0"}, isFresh: true, paged: make(chan struct{}, 1)}
 }
 
 // Incidents has a value once a look of this process opened an incident.
@@ -99,7 +93,7 @@ func (s *Store) Guard(guard Guard) { s.memory.Guard = guard }
 func (m *memory) historyOf(worker string) known {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if joined, is := m.workers[worker]; is && joined.losses < m.losses {
+	if joined, is := m.workers[worker]; is && joined < m.losses {
 		return known{History: -1, LSN: "0/0"}
 	}
 	return m.known
@@ -305,32 +299,10 @@ func (m *memory) mustRejoin(worker string) bool {
 	return m.historyOf(worker).History < 0
 }
 
-func (m *memory) join(worker string, at time.Time) {
+func (m *memory) join(worker string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.workers[worker] = member{losses: m.losses, beat: at}
-}
-
-// beat counts from before the heartbeat left. One that comes too late ends no silence.
-func (m *memory) beat(worker string, at time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if joined, is := m.workers[worker]; is && !m.isSilent(joined) {
-		joined.beat = at
-		m.workers[worker] = joined
-	}
-}
-
-// wasSilent reports whether others may have declared the worker dead.
-func (m *memory) wasSilent(worker string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.isSilent(m.workers[worker])
-}
-
-// isSilent counts by the clock that says more: the monotonic one stops while a machine is suspended.
-func (m *memory) isSilent(of member) bool {
-	return max(time.Since(of.beat), time.Since(of.beat.Round(0))) >= m.Lease*2/3
+	m.workers[worker] = m.losses
 }
 
 func (m *memory) leave(worker string) {

@@ -35,7 +35,6 @@ var (
 
 // Join makes the worker known; until then it can claim nothing.
 func (s *Store) Join(ctx context.Context, worker string, providers, tools []string, digests ...[]byte) error {
-	started := time.Now()
 	if err := s.look(ctx); err != nil {
 		return err
 	}
@@ -50,7 +49,7 @@ func (s *Store) Join(ctx context.Context, worker string, providers, tools []stri
 	if _, err := s.execute(ctx, "join", joinSQL, worker, providers, tools, fingerprints, whole); err != nil {
 		return err
 	}
-	s.memory.join(worker, started)
+	s.memory.join(worker)
 	return nil
 }
 
@@ -81,16 +80,12 @@ func (s *Store) Beat(ctx context.Context, worker string) (bool, error) {
 	if err := failpoint.Heartbeat.Fail(); err != nil {
 		return false, err
 	}
-	started := time.Now()
 	tag, err := s.execute(ctx, "beat", beatSQL, worker)
 	if err == nil {
 		err = s.look(ctx)
 	}
 	if err == nil && s.memory.mustRejoin(worker) {
 		err = drainer.ErrLostCommits
-	}
-	if err == nil && tag.RowsAffected() == 1 {
-		s.memory.beat(worker, started)
 	}
 	return tag.RowsAffected() == 1, err
 }
@@ -429,7 +424,7 @@ func settleLeft(ctx context.Context, tx pgx.Tx, claims []heldClaim, left map[int
 			}
 		}
 		var reply drainer.BatchReply // refuses none: the claim is locked and its rows had no outcome
-		queueSettle(&batch, claim.Worker, settlements, false, false, &reply)
+		queueSettle(&batch, claim.Worker, settlements, false, &reply)
 		if len(settlements) == len(left[claim.ID]) {
 			queueFinish(&batch, claim.Worker, []int64{claim.ID})
 		}

@@ -68,7 +68,7 @@ type settleColumns struct {
 // queueSettle adds nothing for no settlements. Unless they are said to be
 // repeated, a row that was settled before fails the batch. The reply gets the
 // indices of rows that were not accepted, and what the rest meant for sagas.
-func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settlement, repeated, silent bool, reply *drainer.BatchReply) {
+func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settlement, repeated bool, reply *drainer.BatchReply) {
 	if len(settlements) == 0 {
 		return
 	}
@@ -81,7 +81,7 @@ func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settleme
 		c.outcomes.array, c.httpStatus.array, c.errors.array, c.refs.array, c.responses.array, c.responseHeaders.array, c.replayed.array,
 		c.problems.array, c.retryAfters.array, c.asked.array, c.vias.array,
 		c.status.array, c.delays.array, c.tries.array, c.firstAttempts.array, c.mayHaveBeenSent.array, c.maybeApplied.array, c.lookups.array,
-		c.beginsSaga.array, c.undoes.array, repeated, c.runs.array, c.refused.array, c.foreign.array, silent,
+		c.beginsSaga.array, c.undoes.array, repeated, c.runs.array, c.refused.array, c.foreign.array,
 	).Query(func(rows pgx.Rows) error {
 		concerned := 0
 		for i := range settlements {

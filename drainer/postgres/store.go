@@ -147,7 +147,7 @@ func (s *Store) commitOnce(ctx context.Context, worker string, batch drainer.Bat
 	queue.Queue(planSQL)
 	queueHold(&queue, worker, batch)
 	settled, places := queuePark(&queue, worker, batch.Settle)
-	queueSettle(&queue, worker, settled, repeated, s.memory.wasSilent(worker), &reply)
+	queueSettle(&queue, worker, settled, repeated, &reply)
 	queueFinish(&queue, worker, batch.Finish)
 	queueBreakers(&queue, worker, batch.Settle)
 	queueIdle(&queue, batch.Claims)

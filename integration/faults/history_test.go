@@ -522,17 +522,16 @@ func enqueueEach(run string) string {
 // settles has all rows completed, and ends their claims.
 func (g *guarded) settles(claimed map[string][]*drainer.Row) {
 	g.t.Helper()
-	g.settlesAs(dispatch.Completed, dispatch.StatusCompleted, false, claimed)
+	g.settlesAs(dispatch.Completed, dispatch.StatusCompleted, claimed)
 }
 
-func (g *guarded) settlesAs(outcome dispatch.Outcome, status dispatch.Status, beginsSaga bool, claimed map[string][]*drainer.Row) {
+func (g *guarded) settlesAs(outcome dispatch.Outcome, status dispatch.Status, claimed map[string][]*drainer.Row) {
 	g.t.Helper()
 	var batch drainer.Batch
 	for _, rows := range claimed {
 		for _, row := range rows {
 			settled := drainer.Settlement{Row: row, StartedAt: time.Now(), FinishedAt: time.Now(), Acts: true}
 			settled.Result.Outcome, settled.Decision.Status = outcome, status
-			settled.BeginsSaga = beginsSaga
 			batch.Settle, batch.Finish = append(batch.Settle, settled), append(batch.Finish, row.ClaimID)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -101,7 +100,7 @@ func TestWhatFailedBeforeCommitsWereLostIsRetriedInDoubt(t *testing.T) {
 			t.Parallel()
 			g := promotedWithout(t, func(g *guarded) {
 				cluster.Exec(g.t, g.at, enqueueEach("seen"))
-				g.settlesAs(dispatch.Rejected, dispatch.StatusFailed, false, g.mustClaim("first", 1, 1))
+				g.settlesAs(dispatch.Rejected, dispatch.StatusFailed, g.mustClaim("first", 1, 1))
 			}, func(g *guarded) {
 				if refused := g.retry(1, 2); len(refused) > 0 {
 					g.t.Errorf("refused are %v, and nothing was lost yet", refused)
@@ -131,7 +130,7 @@ func TestWhatFailedBeforeCommitsWereLostIsRetriedInDoubt(t *testing.T) {
 				}
 			}
 			cluster.Exec(t, g.at, enqueueEach("new"))
-			g.settlesAs(dispatch.Rejected, dispatch.StatusFailed, false, g.mustClaim("what came since", 1, 1))
+			g.settlesAs(dispatch.Rejected, dispatch.StatusFailed, g.mustClaim("what came since", 1, 1))
 			if refused := g.retry(cluster.Ask[int64](t, g.at, `SELECT id FROM outbox.intent WHERE agent_run_id = 'new at once'`)); len(refused) > 0 {
 				t.Error("what failed since needs more than a plain retry")
 			}
@@ -142,67 +141,6 @@ func TestWhatFailedBeforeCommitsWereLostIsRetriedInDoubt(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The old server took a worker for dead, and another one did its rows. The new server knows the claim alone.
-func TestAWorkerThatWasTakenForDeadInALostCommitSettlesNothingAsFailed(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		meets func(g *guarded) // the new server, before it settles
-		want  string
-		lease time.Duration
-	}{
-		"before the first heartbeat": {func(*guarded) {}, "unknown", 0},
-		"once the loss is accepted": {func(g *guarded) {
-			if _, err := g.beat(); err != nil {
-				g.t.Fatal(err)
-			}
-			g.accept(false)
-		}, "unknown", 0},
-		"but what it was not silent for": {func(*guarded) {}, "failed", time.Hour},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var claimed map[string][]*drainer.Row
-			g := promotedWithout(t, func(g *guarded) {
-				g.Guard(postgres.Guard{Lease: test.lease, Log: slog.New(slog.DiscardHandler)})
-				cluster.Exec(g.t, g.at, enqueueEach("seen"))
-				claimed = g.mustClaim("by the worker that falls silent", 1, 1)
-			}, func(g *guarded) {
-				other := g.restarted(postgres.Guard{})
-				beats, err := other.Beats(g.t.Context(), 0)
-				if err != nil {
-					g.t.Fatal(err)
-				}
-				silent := slices.DeleteFunc(beats, func(beat drainer.Heartbeat) bool { return beat.Worker != g.worker })
-				if err := other.DeclareDead(g.t.Context(), silent); err != nil {
-					g.t.Fatal(err)
-				}
-				if _, err := other.Reap(g.t.Context(), []string{once, again}, judgedLost); err != nil {
-					g.t.Fatal(err)
-				}
-				other.settles(other.mustClaim("by the other", 1, 1))
-			})
-			g.mustClaim("before the first heartbeat", 0, 0)
-			test.meets(g)
-			g.settlesAs(dispatch.Rejected, dispatch.StatusFailed, true, claimed)
-			if got := cluster.Ask[string](t, g.at, `SELECT string_agg(status, ' ') FROM outbox.standing`); got != test.want+" "+test.want {
-				t.Errorf("the steps are %s, and the other worker did them", got)
-			}
-			open := cluster.Ask[int](t, g.at, `SELECT count(*)::int FROM outbox.incident WHERE kind = 'outcome_unknown'`)
-			sagas := cluster.Ask[int](t, g.at, `SELECT count(*)::int FROM outbox.saga`)
-			if isUnknown := test.want == "unknown"; (open == 2) != isUnknown || (sagas == 0) != isUnknown {
-				t.Errorf("%d outcomes have an incident, and %d runs go back", open, sagas)
-			}
-		})
-	}
-}
-
-// judgedLost is the judge of a reaper.
-func judgedLost(row *drainer.Row) (drainer.Settlement, bool) {
-	result := dispatch.Result{Outcome: dispatch.Lost}
-	policy := dispatch.Policy{Class: dispatch.KeyIdempotent, KeyTTL: 24 * time.Hour, MaxAttempts: 5}
-	return drainer.Settlement{Row: row, FinishedAt: time.Now(), Result: result, Decision: policy.Decide(row.History(row.ClaimedAt, time.Now()), result, 0)}, true
 }
 
 // The new server gives the number of the lost attempt once more, before the worker that made that looks for it.

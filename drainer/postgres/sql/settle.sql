@@ -16,11 +16,7 @@ WITH fence AS MATERIALIZED (
 ), ended AS MATERIALIZED (
   SELECT e.*,
          coalesce(e.other_outcome, 'completed') AS outcome,
-         -- $31: the worker was silent for so long that others may have taken its rows. If they did in a commit that is lost,
-         -- its claim is there, and an answer to it no longer proves what became of the row.
-         CASE WHEN $31::boolean AND e.other_status = ANY (ARRAY['failed', 'cancelled'])
-                AND (SELECT era FROM fence WHERE fence.claim_id = e.claim_id) < (SELECT before_era FROM outbox.in_doubt()) THEN 'unknown'
-              ELSE coalesce(e.other_status, CASE WHEN e.delay IS NULL THEN 'completed' END) END AS status,
+         coalesce(e.other_status, CASE WHEN e.delay IS NULL THEN 'completed' END) AS status,
          now() - make_interval(secs => e.started_ago) AS started_at,
          -- clock_timestamp() is later than now(), so this batch's own claim cannot take the row it puts back
          clock_timestamp() + make_interval(secs => e.delay) AS next_attempt_at
@@ -61,9 +57,9 @@ WITH fence AS MATERIALIZED (
   -- A human must decide on an unknown outcome, on an intent that was refused here, and on an effect that may be
   -- another outbox's. The incident is there from the same commit on.
   INSERT INTO outbox.incident AS i (kind, intent_id, agent_run_id, detail)
-  SELECT CASE WHEN refused AND status <> 'unknown' THEN 'refused_intent' WHEN is_foreign THEN 'first_replay' ELSE 'outcome_unknown' END, intent_id, (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), error
+  SELECT CASE WHEN refused THEN 'refused_intent' WHEN is_foreign THEN 'first_replay' ELSE 'outcome_unknown' END, intent_id, (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), error
   FROM ended
-  WHERE ('unknown' = ANY ($18::text[]) OR $31::boolean OR $29::boolean[] IS NOT NULL OR $30::boolean[] IS NOT NULL)
+  WHERE ('unknown' = ANY ($18::text[]) OR $29::boolean[] IS NOT NULL OR $30::boolean[] IS NOT NULL)
     AND (refused OR is_foreign OR (status = 'unknown' AND next_attempt_at IS NULL AND undoes IS NULL))
   ON CONFLICT (kind, intent_id) DO UPDATE
   SET detail = excluded.detail, opened_at = now()
@@ -77,7 +73,7 @@ WITH fence AS MATERIALIZED (
 ), begun AS (
   INSERT INTO outbox.saga (agent_run_id, cause)
   SELECT DISTINCT ON (run) run, intent_id FROM ended
-  WHERE $25::boolean[] IS NOT NULL AND (SELECT count(*) FROM waiting) >= 0 AND begins_saga AND status <> 'unknown'
+  WHERE $25::boolean[] IS NOT NULL AND (SELECT count(*) FROM waiting) >= 0 AND begins_saga
   ORDER BY run, intent_id
   ON CONFLICT DO NOTHING
 ){{if .Undos}}, undo AS MATERIALIZED (  -- undos that have ended
