@@ -91,7 +91,8 @@ func credentials(secrets []string) (found []string) {
 			continue
 		}
 		if isAddress {
-			if password, has := address.User.Password(); has && len(password) >= shortestSecret {
+			// A password that is the user's name guards nothing, and may be a word of answers: postgres.
+			if password, has := address.User.Password(); has && len(password) >= shortestSecret && password != address.User.Username() {
 				found = append(found, password)
 			}
 		}
@@ -136,10 +137,10 @@ func (r *Redactor) result(result dispatch.Result) dispatch.Result {
 		return result
 	}
 	result.ErrorClass = r.Text(result.ErrorClass)
-	result.ProviderRef = r.reference(result.ProviderRef)
+	result.ProviderRef = r.reference(r.words(result.ProviderRef))
 	result.Response = r.document(result.Response)
 	if p := result.Problem; p != nil {
-		result.Problem = &dispatch.Problem{Type: r.Text(p.Type), Title: r.Text(p.Title), Detail: r.Text(p.Detail)}
+		result.Problem = &dispatch.Problem{Type: r.words(p.Type), Title: r.words(p.Title), Detail: r.words(p.Detail)}
 	}
 	if len(result.ResponseHeaders) > 0 {
 		headers := make(map[string]string, len(result.ResponseHeaders))
@@ -151,10 +152,22 @@ func (r *Redactor) result(result dispatch.Result) dispatch.Result {
 	return result
 }
 
-// reference is Text of what an expression, or an adapter, took out of an answer: it may
-// begin or end within a secret, or lie within one.
+// words is Text of what is cut to a few characters afterwards: it searches no more than the
+// beginning. Where that gets shorter by it, a secret at its end could come into what is kept.
+func (r *Redactor) words(text string) string {
+	const searched = 64 << 10
+	if len(text) <= searched {
+		return r.Text(text)
+	}
+	if beginning := r.Text(text[:searched]); len(beginning) == searched {
+		return beginning
+	}
+	return redacted
+}
+
+// reference is what an expression, or an adapter, took out of an answer: it may begin or
+// end within a secret, or lie within one.
 func (r *Redactor) reference(text string) string {
-	text = r.Text(text)
 	for _, needle := range *r.parted.Load() {
 		if overlap(text, needle) || overlap(needle, text) {
 			return redacted

@@ -82,6 +82,29 @@ func TestWordsAreCutOnceTheirSecretsAreOut(t *testing.T) {
 	}
 }
 
+// A provider may send a megabyte of words. They are not all searched.
+func TestOfVeryLongWordsTheBeginningIsKeptWithoutSecrets(t *testing.T) {
+	t.Parallel()
+	r := NewRedactor([]string{canary})
+	for name, test := range map[string]struct{ words, want string }{
+		"none at the beginning":                       {strings.Repeat("x", 1<<20) + canary, strings.Repeat("x", longestReference)},
+		"one at the beginning":                        {canary + strings.Repeat("x", 1<<20), redacted},
+		"so many that its end comes to the beginning": {strings.Repeat(canary, 1<<20/len(canary)), redacted},
+	} {
+		if got := bounded(r.result(dispatch.Result{ProviderRef: test.words})).ProviderRef; got != test.want {
+			t.Errorf("%s: %.40q is kept", name, got)
+		}
+	}
+}
+
+func TestAPasswordThatIsItsUsersNameIsNoSecret(t *testing.T) {
+	t.Parallel()
+	r := NewRedactor([]string{"postgres://postgres:postgres@db.example/shop"})
+	if got := r.Text("no postgres here"); got != "no postgres here" {
+		t.Error(got)
+	}
+}
+
 // An expression takes a reference out of an answer, and may take a part of a secret.
 func TestAReferenceThatIsAPartOfASecretIsNotKept(t *testing.T) {
 	t.Parallel()

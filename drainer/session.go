@@ -232,7 +232,9 @@ func (s *session) drain(life lifetimes) error {
 func (s *session) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), settleGrace)
 	defer cancel()
-	if err := s.noteRendered(ctx); err != nil {
+	noteCtx, noted := context.WithTimeout(ctx, settleGrace/3) // leaving is worth more
+	defer noted()
+	if err := s.noteRendered(noteCtx); err != nil {
 		s.log.Debug("cannot note which operations work", "error", err)
 	}
 	if err := s.store.Leave(ctx, s.worker); err != nil {

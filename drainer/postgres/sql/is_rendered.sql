@@ -2,4 +2,4 @@
 -- that was retired, or declared dead, it is not known.
 SELECT w.fingerprints[pg_catalog.array_position(w.providers, t.provider)] = ANY (t.rendered)
 FROM outbox.tool t JOIN outbox.worker w ON w.worker_id = $1::uuid
-WHERE t.name = $2::text;
+WHERE t.name = $2::text AND t.provider = ANY (w.providers);
