@@ -152,8 +152,8 @@ func (r *Redactor) result(result dispatch.Result) dispatch.Result {
 	return result
 }
 
-// words is Text of what is cut to a few characters afterwards: it searches no more than the
-// beginning. Where that gets shorter by it, a secret at its end could come into what is kept.
+// words is Text for words of which a few characters are kept afterwards: it searches their
+// beginning alone. If that gets shorter by it, a secret at its end could be among those.
 func (r *Redactor) words(text string) string {
 	const searched = 64 << 10
 	if len(text) <= searched {
@@ -165,8 +165,8 @@ func (r *Redactor) words(text string) string {
 	return redacted
 }
 
-// reference is what an expression, or an adapter, took out of an answer: it may begin or
-// end within a secret, or lie within one.
+// reference keeps nothing that begins or ends within a secret, or lies in one: an expression,
+// or an adapter, took the text out of an answer.
 func (r *Redactor) reference(text string) string {
 	for _, needle := range *r.parted.Load() {
 		if overlap(text, needle) || overlap(needle, text) {
