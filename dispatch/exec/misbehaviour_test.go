@@ -40,6 +40,19 @@ func TestAChildThatCannotServeIsNotSentAnything(t *testing.T) {
 			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, test.class)
 		})
 	}
+	t.Run("does not know one operation", func(t *testing.T) {
+		t.Parallel()
+		hello := map[string]string{"HELLO": `{"protocol":[1],"name":"x","operations":{"open":"key_idempotent"}}`}
+		adapter := started(t, spec("says its hello, which is told", hello))
+		missing := request(`{}`)
+		missing.Tuple.ToolName = "desk/close"
+		got := adapter.Dispatch(t.Context(), missing)
+		dispatchtest.Expect(t, got, dispatch.NotSent, "unknown_operation")
+		if !got.OfOperation {
+			t.Error("it speaks for the whole child, which has the other operation")
+		}
+		dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.Completed, "")
+	})
 	t.Run("is not there", func(t *testing.T) {
 		t.Parallel()
 		nowhere := spec("", nil)

@@ -309,9 +309,14 @@ func TestASidecarThatCannotServeIsNotSentAnything(t *testing.T) {
 			desk := newDesk()
 			desk.hello = func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, test.hello) }
 			adapter := newAdapter(t, spec(desk.loopback(t), "max_message: 1024"))
-			dispatchtest.Expect(t, adapter.Dispatch(t.Context(), request(`{}`)), dispatch.NotSent, test.class)
+			got := adapter.Dispatch(t.Context(), request(`{}`))
+			dispatchtest.Expect(t, got, dispatch.NotSent, test.class)
 			if desk.arrived.Load() != 0 {
 				t.Error("it was sent")
+			}
+			ofOperation := test.class == "class_not_promised" || test.class == "unknown_operation"
+			if got.OfOperation != ofOperation {
+				t.Errorf("it speaks for this operation alone: %t, want %t", got.OfOperation, ofOperation)
 			}
 		})
 	}

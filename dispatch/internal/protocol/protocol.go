@@ -70,7 +70,7 @@ func (c *Client) Dispatch(ctx context.Context, request dispatch.Request) dispatc
 		return refusal
 	}
 	if class := peer.Hello().Refusal(operation, tool.Class); class != "" {
-		return NotSent(class)
+		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class, OfOperation: true}
 	}
 	if ctx.Err() != nil {
 		return NotSent(evidence.Context(ctx))
