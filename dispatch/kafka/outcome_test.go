@@ -2,6 +2,7 @@ package kafka_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -202,6 +203,60 @@ func TestAConnectionThatEndedWhileIdleIsNoDoubt(t *testing.T) {
 	gate.Shut()
 	got := adapter.Dispatch(t.Context(), request(`{}`))
 	dispatchtest.Expect(t, got, dispatch.NotSent, "dial")
+}
+
+// A broker that says goodbye over TLS, as Kafka does, leaves bytes on the connection before its end.
+func TestAConnectionThatEndedWhileIdleIsReplaced(t *testing.T) {
+	t.Parallel()
+	certificate, trusted := dispatchtest.Certificate(t)
+	for settings, listen := range map[string]func(network, address string) (net.Listener, error){
+		"tls: false": net.Listen,
+		"tls: true": func(network, address string) (net.Listener, error) {
+			return tls.Listen(network, address, &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12})
+		},
+	} {
+		t.Run(settings, func(t *testing.T) {
+			t.Parallel()
+			remembering := &remembering{}
+			cluster := start(t, kfake.ListenFn(func(network, address string) (listener net.Listener, err error) {
+				remembering.Listener, err = listen(network, address)
+				return remembering, err
+			}))
+			trusting := spec(cluster.ListenAddrs(), settings, "topic: "+topic)
+			trusting.Network = dispatch.NewNetwork(nil, trusted)
+			adapter := newAdapter(t, trusting)
+			for i := range 10 {
+				dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent(fmt.Sprint(i))), dispatch.Completed, "")
+				remembering.endAll()
+			}
+		})
+	}
+}
+
+// remembering is a listener that can end the connections it has accepted.
+type remembering struct {
+	net.Listener
+	mu       sync.Mutex
+	accepted []net.Conn
+}
+
+func (r *remembering) Accept() (net.Conn, error) {
+	conn, err := r.Listener.Accept()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		r.accepted = append(r.accepted, conn)
+	}
+	return conn, err
+}
+
+func (r *remembering) endAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, conn := range r.accepted {
+		_ = conn.Close()
+	}
+	r.accepted = nil
 }
 
 func TestARecordThatIsTooLargeIsRejected(t *testing.T) {

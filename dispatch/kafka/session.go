@@ -209,8 +209,9 @@ func (c *watchedConn) Write(data []byte) (int, error) {
 	if !isProduce(data) {
 		return c.Conn.Write(data)
 	}
-	if evidence.Peek(c.raw) == evidence.Ended {
-		return 0, errPeerLeft // the client reconnects, for nothing was written
+	switch evidence.Peek(c.raw) {
+	case evidence.Ended, evidence.Unread: // over TLS the end is announced; nothing else is due on an idle connection
+		return 0, errPeerLeft // the client reconnects once, for nothing was written
 	}
 	if err := c.wire.admit(); err != nil {
 		return 0, err
