@@ -43,7 +43,9 @@ func (r Rules) Dial(ctx context.Context, network, address string) (net.Conn, err
 	if !isNamed && !slices.ContainsFunc(r.Allow, Target.isAddress) {
 		return nil, dispatch.ErrEgressRefused // without asking the resolver
 	}
-	if r.Proxy != nil {
+	literal, _ := netip.ParseAddr(host)
+	isThisMachine := strings.EqualFold(host, "localhost") || literal.Unmap().IsLoopback() // at a proxy it would be the proxy's own
+	if r.Proxy != nil && !isThisMachine {
 		proxy, err := r.Proxy.choose(host, port)
 		if err != nil {
 			return nil, fmt.Errorf("choosing a proxy: %w", err)

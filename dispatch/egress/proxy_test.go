@@ -87,6 +87,20 @@ func TestConnectionsGoThroughTheProxyAndItResolvesNames(t *testing.T) {
 	}
 }
 
+// A sidecar is not on the proxy's machine.
+func TestThisMachineIsReachedDirectly(t *testing.T) {
+	t.Parallel()
+	_, port, _ := net.SplitHostPort(greeter(t, "220 ready\r\n"))
+	for _, host := range []string{"127.0.0.1", "localhost", "LocalHost", "::ffff:127.0.0.1"} {
+		conn, err := proxied(t, "http://127.0.0.1:1", Rules{}).Dial(t.Context(), "tcp", net.JoinHostPort(host, port))
+		if err != nil {
+			t.Errorf("%s: %v", host, err)
+			continue
+		}
+		_ = conn.Close()
+	}
+}
+
 func TestARequestOverTLSGoesThroughTheProxy(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
