@@ -193,9 +193,10 @@ func (a *Adapter) openEndpoint(ctx context.Context, isOlder bool) (*session, err
 		MaxRetries:           patientStream,
 		DisableStandaloneSSE: true, // there is nothing to ask of us, and lists are read when needed
 	}
-	session, err := newSession(ctx, newTap(transport, a.patience, w.speak), isOlder, end)
+	asking, refused := noteRefusal(ctx)
+	session, err := newSession(asking, newTap(transport, a.patience, w.speak), isOlder, end)
 	if err != nil {
-		return nil, &openError{err: err, refusal: w.lastRefusal()}
+		return nil, &setupError{err: err, refusal: refused.Load()}
 	}
 	return session, nil
 }
@@ -204,26 +205,26 @@ func (a *Adapter) openChild(ctx context.Context, isOlder bool) (*session, error)
 	tap := newTap(a.program, a.patience, nil)
 	session, err := newSession(ctx, tap, isOlder, tap.abandon)
 	if err != nil {
-		return nil, &openError{err: err, problem: a.program.last.obituary(ctx)}
+		return nil, &setupError{err: err, problem: a.program.last.obituary(ctx)}
 	}
 	session.child = a.program.last
 	return session, nil
 }
 
-// openError is a session that could not be opened.
-type openError struct {
+// setupError is a session that could not be opened, or a list that could not be read.
+type setupError struct {
 	err     error
-	refusal refusal
+	refusal *refusal          // nil if the server answered with none
 	problem *dispatch.Problem // how the child ended, if it did
 }
 
-func (e *openError) Error() string { return "opening a session: " + e.err.Error() }
-func (e *openError) Unwrap() error { return e.err }
+func (e *setupError) Error() string { return "setting up a call: " + e.err.Error() }
+func (e *setupError) Unwrap() error { return e.err }
 
 // unsent is the result of what failed before the call.
 func unsent(ctx context.Context, err error) dispatch.Result {
 	result := dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "protocol"}
-	var refused *openError
+	var refused *setupError
 	var broken *wireError
 	var unstarted *startError
 	if errors.As(err, &refused) {
@@ -243,7 +244,7 @@ func unsent(ctx context.Context, err error) dispatch.Result {
 		result.ErrorClass = "timeout"
 	case refused != nil && refused.problem != nil:
 		result.ErrorClass = "child_start"
-	case refused != nil && refused.refusal.status != 0:
+	case refused != nil && refused.refusal != nil:
 		result.ErrorClass = "http_" + strconv.Itoa(refused.refusal.status)
 		result.RetryAfter = refused.refusal.retryAfter
 		if refused.refusal.status == http.StatusUnauthorized {

@@ -116,6 +116,44 @@ func TestAToolThatTheServerDoesNotListIsNotCalled(t *testing.T) {
 	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent("2")), dispatch.Completed, "")
 }
 
+func TestCredentialsThatAreRefusedAListAreTheProviders(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		body string
+		open bool
+	}{
+		"in an open session":             {"", true},
+		"in an open session, by a fault": {`{"jsonrpc":"2.0","id":4711,"error":{"code":-32001,"message":"no"}}`, true},
+		"while the session is opened":    {"", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := startEndpoint(t, endpointOptions{versions: []string{legacy}})
+			spec := specFor("{url: '"+e.url()+"'}", "{}", dispatch.KeyIdempotent)
+			spec.Tools["later"] = spec.Tools["act"]
+			adapter := build(t, spec)
+			if test.open {
+				dispatchtest.Expect(t, adapter.Dispatch(t.Context(), intent("1")), dispatch.Completed, "")
+			}
+			next := e.handler
+			e.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				methods := e.methods()
+				switch {
+				case r.Method == http.MethodDelete: // a session that is given up
+					w.WriteHeader(http.StatusMethodNotAllowed)
+				case methods[len(methods)-1] == "tools/list":
+					w.WriteHeader(http.StatusUnauthorized)
+					_, _ = io.WriteString(w, test.body)
+				default:
+					next.ServeHTTP(w, r)
+				}
+			})
+			got := adapter.Dispatch(t.Context(), dispatchtest.Intent("till/later", "2", `{}`))
+			dispatchtest.Expect(t, got, dispatch.CredentialsRefused, "http_401")
+		})
+	}
+}
+
 func TestListsAreReadToTheEnd(t *testing.T) {
 	t.Parallel()
 	e := startEndpoint(t, endpointOptions{})

@@ -118,8 +118,9 @@ func (s *session) find(ctx context.Context, name string) (h hints, known bool, e
 		if known || asked {
 			return h, known, nil
 		}
-		if err := s.list(ctx); err != nil {
-			return hints{}, false, err
+		asking, refused := noteRefusal(ctx)
+		if err := s.list(asking); err != nil {
+			return hints{}, false, &setupError{err: err, refusal: refused.Load()}
 		}
 	}
 }

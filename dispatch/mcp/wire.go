@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -46,13 +47,20 @@ type wire struct {
 
 	mu      sync.Mutex
 	version string
-	refusal refusal
 }
 
-// refusal is the last response to something else than a call that was no success.
+// refusal is a response to something else than a call that was no success.
 type refusal struct {
 	status     int
 	retryAfter time.Duration
+}
+
+type refusalKey struct{}
+
+// noteRefusal has a handshake, or a list, keep its last refusal.
+func noteRefusal(ctx context.Context) (context.Context, *atomic.Pointer[refusal]) {
+	last := &atomic.Pointer[refusal]{}
+	return context.WithValue(ctx, refusalKey{}, last), last
 }
 
 // RoundTrip implements http.RoundTripper for the library.
@@ -196,23 +204,12 @@ func (w *wire) control(request *http.Request) (*http.Response, error) {
 		release()
 		return nil, &wireError{failed.Class}
 	}
-	if response.StatusCode > 299 {
-		w.refused(refusal{response.StatusCode, evidence.RetryAfter(response.Header, time.Now())})
+	last, _ := ctx.Value(refusalKey{}).(*atomic.Pointer[refusal])
+	if response.StatusCode > 299 && last != nil && request.Method == http.MethodPost { // the end of a session is none
+		last.Store(&refusal{response.StatusCode, evidence.RetryAfter(response.Header, time.Now())})
 	}
 	response.Body = &controlBody{limitedReader{response.Body, maxControlBytes}, response.Body, release}
 	return response, nil
-}
-
-func (w *wire) refused(r refusal) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.refusal = r
-}
-
-func (w *wire) lastRefusal() refusal {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.refusal
 }
 
 type controlBody struct {
