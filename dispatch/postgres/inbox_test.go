@@ -67,6 +67,18 @@ func TestARowThatIsThereAlreadyIsRecognisedByItsPayload(t *testing.T) {
 	}
 }
 
+// The same four-tuple comes under another key from another outbox, and after a retry with a new one.
+func TestARowOfAnotherKeyIsNotTheIntents(t *testing.T) {
+	t.Parallel()
+	to := newRecipient(t)
+	adapter := newAdapter(t, spec(to.url, intoInbox))
+	first, second := request("step-1", `{}`), request("step-1", `{}`)
+	second.IdempotencyKey = second.Tuple.QualifiedKey(dispatch.Qualifiers{Namespace: "another outbox"})
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), first), dispatch.Completed, "")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), second), dispatch.Rejected, "row_of_another_key")
+	dispatchtest.Expect(t, adapter.Dispatch(t.Context(), first), dispatch.Completed, "")
+}
+
 func TestManyAtOnceLeaveOneRow(t *testing.T) {
 	t.Parallel()
 	to := newRecipient(t)
@@ -95,8 +107,8 @@ func TestManyAtOnceLeaveOneRow(t *testing.T) {
 
 func TestAnInsertWaitsForAnotherOfTheSameKey(t *testing.T) {
 	t.Parallel()
-	const other = `INSERT INTO inbox.message (agent_run_id, step_id, tool_name, business_scope, idempotency_key, payload, headers)
-		VALUES ('run-001', 'step-1', 'shop/order', 'invoice_442', 'k', '{"n":1}', '{}')`
+	other := `INSERT INTO inbox.message (agent_run_id, step_id, tool_name, business_scope, idempotency_key, payload, headers)
+		VALUES ('run-001', 'step-1', 'shop/order', 'invoice_442', '` + request("step-1", "").IdempotencyKey + `', '{"n":1}', '{}')`
 	for name, test := range map[string]struct {
 		end      string
 		payload  string

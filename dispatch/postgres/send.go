@@ -27,7 +27,7 @@ func newInbox(name string) (*inbox, error) {
 		insert: "INSERT INTO " + table + ` (agent_run_id, step_id, tool_name, business_scope, idempotency_key, payload, headers)
 			VALUES ($1, $2, $3, $4, $5, $6::jsonb, $7::jsonb)
 			ON CONFLICT (agent_run_id, step_id, tool_name, business_scope) DO NOTHING`,
-		compare: "SELECT payload::jsonb = $5::jsonb FROM " + table + `
+		compare: "SELECT idempotency_key = $5::text, payload::jsonb = $6::jsonb FROM " + table + `
 			WHERE agent_run_id = $1::text AND step_id = $2::text AND tool_name = $3::text AND business_scope = $4::text`,
 	}, nil
 }
@@ -53,15 +53,17 @@ func (i *inbox) attempt(ctx context.Context, conn *pgx.Conn, request dispatch.Re
 // own: the first one's snapshot may be older than that row.
 func (i *inbox) recognise(ctx context.Context, conn *pgx.Conn, request dispatch.Request) dispatch.Result {
 	key := request.Tuple
-	var same bool
+	var sameKey, samePayload bool
 	err := conn.QueryRow(ctx, i.compare, key.AgentRunID, key.StepID, key.ToolName, key.BusinessScope,
-		string(request.Payload)).Scan(&same)
+		request.IdempotencyKey, string(request.Payload)).Scan(&sameKey, &samePayload)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows): // deleted since, or never inserted by a trigger's decision
 		return dispatch.Result{Outcome: dispatch.Ambiguous, ErrorClass: "row_missing"}
 	case err != nil:
 		return inDoubt(failed(ctx, err)) // there is a row, and its payload is unknown
-	case !same:
+	case !sameKey: // another outbox's, or this intent's before it got a new key
+		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "row_of_another_key"}
+	case !samePayload:
 		return dispatch.Result{Outcome: dispatch.Rejected, ErrorClass: "payload_mismatch"}
 	}
 	return dispatch.Result{Outcome: dispatch.Completed, Replayed: true}
