@@ -335,6 +335,32 @@ func Expect(t testing.TB, got dispatch.Result, outcome dispatch.Outcome, class s
 	}
 }
 
+// ExpectWhole has a provider repeat a long token at several places of its words. An adapter
+// passes the token on whole, for a part of it would not be recognised.
+func ExpectWhole(t testing.TB, answer func(words string) dispatch.Result) {
+	t.Helper()
+	const beginning = "sk_live_"
+	token := beginning + strings.Repeat("4f7Qw2Zr", 49)
+	for _, before := range []int{0, 155, 400, 924, 1900} {
+		result := answer(strings.Repeat("x", before) + token)
+		kept := []string{result.ErrorClass, result.ProviderRef, string(result.Response)}
+		if p := result.Problem; p != nil {
+			kept = append(kept, p.Type, p.Title, p.Detail)
+		}
+		found := 0
+		for _, text := range kept {
+			if strings.Contains(text, token) {
+				found++
+			} else if strings.Contains(text, beginning) {
+				t.Errorf("%d characters into the words a token is cut: %s", before, text)
+			}
+		}
+		if found == 0 {
+			t.Errorf("%d characters into the words no token is passed on: %q", before, kept)
+		}
+	}
+}
+
 // Mistakes are blocks of a provider and of its tool that an adapter must refuse
 // in words that hold Says, and no value of theirs that is called canary.
 type Mistakes = map[string]struct{ Settings, Tool, Says string }

@@ -13,7 +13,6 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 	dispatchhttp "github.com/agentoutbox/drainer/dispatch/http"
-	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/integration/fault"
 )
 
@@ -140,10 +139,10 @@ func TestAProvidersWordsAreNotCut(t *testing.T) {
 	t.Parallel()
 	tool := dispatch.ToolSpec{Class: dispatch.KeyIdempotent, Settings: dispatchtest.Block("{path: /, response: {ref: .id}}")}
 	problem := map[string]string{"Content-Type": "application/problem+json"}
-	evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+	dispatchtest.ExpectWhole(t, func(words string) dispatch.Result {
 		return answer(t, reply{200, nil, `{"id":"` + words + `"}`}, "", tool)
 	})
-	evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+	dispatchtest.ExpectWhole(t, func(words string) dispatch.Result {
 		return answer(t, reply{400, problem, `{"type":"` + words + `","title":"` + words + `","detail":"` + words + `"}`}, "", tool)
 	})
 }

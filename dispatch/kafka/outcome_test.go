@@ -22,7 +22,6 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
-	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -101,7 +100,7 @@ func TestABrokersWordsAreNotCut(t *testing.T) {
 	t.Parallel()
 	cluster := start(t)
 	adapter := adapterFor(t, cluster)
-	evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+	dispatchtest.ExpectWhole(t, func(words string) dispatch.Result {
 		cluster.ControlKey(int16(kmsg.Produce), func(request kmsg.Request) (kmsg.Response, error, bool) {
 			return refusingWith(request.(*kmsg.ProduceRequest), kerr.PolicyViolation.Code, words), nil, true
 		})

@@ -15,7 +15,6 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
-	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -245,7 +244,7 @@ func TestTheServersAnswerIsStored(t *testing.T) {
 func TestAServersWordsAreNotCut(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{`{"structuredContent":{"id":"%s"}}`, `{"isError":true,"content":[{"type":"text","text":"%s"}]}`} {
-		evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+		dispatchtest.ExpectWhole(t, func(words string) dispatch.Result {
 			return ask(t, "{response: {ref: .structured.id}}", dispatch.KeyIdempotent, resulting(strings.Replace(how, "%s", words, 1)))
 		})
 	}

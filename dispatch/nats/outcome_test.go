@@ -19,7 +19,6 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
-	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -166,7 +165,7 @@ func TestWhatAStreamSaysDecidesTheOutcome(t *testing.T) {
 func TestAServersWordsAreNotCut(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{`{"error":{"code":400,"err_code":65000,"description":"%s"}}`, `{"stream":"%s","seq":7}`} {
-		evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+		dispatchtest.ExpectWhole(t, func(words string) dispatch.Result {
 			c := answering(t, strings.Replace(how, "%s", words, 1))
 			adapter := newAdapter(t, ofClass(dispatch.NaturallyIdempotent, spec(c.ClientURL(), "", "subject: "+subject)))
 			return adapter.Dispatch(t.Context(), request(`{}`))

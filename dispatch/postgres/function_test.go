@@ -8,7 +8,6 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
-	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
@@ -128,7 +127,7 @@ func TestAFunctionsWordsAreNotCut(t *testing.T) {
 	to := newRecipient(t)
 	adapter := newAdapter(t, spec(to.url, callFunction))
 	for _, body := range []string{"BEGIN RAISE '%%', '%s'; END", `BEGIN RETURN '{"outcome":"completed","ref":"%s"}'; END`} {
-		evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+		dispatchtest.ExpectWhole(t, func(words string) dispatch.Result {
 			to.function(fmt.Sprintf(body, words))
 			return adapter.Dispatch(t.Context(), request("step-1", `{}`))
 		})

@@ -16,14 +16,13 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
-	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
 func TestAServersWordsAreNotCut(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{250, 550} {
-		evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+		dispatchtest.ExpectWhole(t, func(words string) dispatch.Result {
 			server := startMailServer(t, nil)
 			server.answer = func(*gosmtp.Conn) error {
 				return &gosmtp.SMTPError{Code: code, EnhancedCode: gosmtp.EnhancedCode{code / 100, 0, 0}, Message: "queued as " + words}

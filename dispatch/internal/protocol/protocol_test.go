@@ -18,7 +18,6 @@ import (
 
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
-	"github.com/agentoutbox/drainer/dispatch/internal/evidence/evidencetest"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol"
 	"github.com/agentoutbox/drainer/dispatch/internal/protocol/protocoltest"
 )
@@ -271,7 +270,7 @@ func FuzzParseResult(f *testing.F) {
 func TestThePeersWordsAreNotCut(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{`{"id":"1","outcome":"completed","provider_ref":"%s"}`, `{"id":"1","outcome":"rejected","problem":{"type":"%s","title":"%s","detail":"%s"}}`} {
-		evidencetest.ExpectWhole(t, func(words string) dispatch.Result {
+		dispatchtest.ExpectWhole(t, func(words string) dispatch.Result {
 			result, err := protocol.ParseResult([]byte(strings.ReplaceAll(how, "%s", words)))
 			if err != nil {
 				t.Fatal(err)
