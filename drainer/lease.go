@@ -153,7 +153,7 @@ func (r *reaper) expire(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	expired, err := r.store.Expire(ctx, r.worker, r.providerNames(), r.settings.UnconfiguredFailAfter, unknownOperation)
-	r.observer.expired(expired)
+	r.observer.expired(expired, "no drainer had their operation")
 	r.markSagas(expired)
 	if err != nil && ctx.Err() == nil {
 		r.log.Warn("cannot end the rows of unknown operations now", "error", err)
@@ -168,7 +168,7 @@ func (r *reaper) expireRefused(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	expired, err := r.store.ExpireRefused(ctx, r.worker, r.providerNames(), r.settings.MisconfiguredFailAfter, r.judgeRefused)
-	r.observer.expired(expired)
+	r.observer.expired(expired, "drainer was refused")
 	r.markSagas(expired)
 	if err != nil && ctx.Err() == nil {
 		r.log.Warn("cannot end the rows of a configuration that is refused now", "error", err)

@@ -160,6 +160,42 @@ func newReaperOf(store Store) *reaper {
 	return (&session{store: store, settings: settings, observer: newObserver(nil, false, slog.New(slog.DiscardHandler), prometheus.NewRegistry())}).newReaper()
 }
 
+// expiredStore ends one row of an unknown operation, or one that waited for a gate.
+type expiredStore struct {
+	Store
+	refused bool
+}
+
+func (s expiredStore) Expire(context.Context, string, []string, time.Duration, Judge) ([]Settlement, error) {
+	return s.ended(!s.refused), nil
+}
+
+func (s expiredStore) ExpireRefused(context.Context, string, []string, time.Duration, Judge) ([]Settlement, error) {
+	return s.ended(s.refused), nil
+}
+
+func (s expiredStore) ended(is bool) []Settlement {
+	if !is {
+		return nil
+	}
+	return []Settlement{{Row: rowOf(1), Decision: dispatch.Decision{Status: dispatch.StatusFailed}}}
+}
+
+func TestTheLogSaysWhyIntentsEndedThatWaitedTooLong(t *testing.T) {
+	t.Parallel()
+	for refused, cause := range map[bool]string{false: "no drainer had their operation", true: "drainer was refused"} {
+		o, said := observing(dispatch.Provider{Name: "sim"})
+		r := newReaperOf(expiredStore{refused: refused})
+		r.observer, r.settings.UnconfiguredFailAfter, r.settings.MisconfiguredFailAfter = o, time.Hour, time.Hour
+		r.expire(t.Context())
+		r.expireRefused(t.Context())
+		want := `level=WARN msg="intents have ended because ` + cause + ` for too long" provider=sim intents=1` + "\n"
+		if said.String() != want {
+			t.Errorf("it says %swant %s", said, want)
+		}
+	}
+}
+
 // The database's clock leaps, stands still or jumps back: the heartbeats' own times mean nothing.
 func TestAWorkerIsDeadOnceItsHeartbeatStoodStillForALease(t *testing.T) {
 	for name, at := range map[string]time.Duration{"long ago": -time.Hour, "now": 0, "in the future": time.Hour} {

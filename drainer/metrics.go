@@ -288,8 +288,8 @@ func (o *observer) unconfigured(provider string, row *Row) {
 		"provider", provider, "intent_id", row.IntentID)
 }
 
-// expired counts; one line stands for all of a provider.
-func (o *observer) expired(settlements []Settlement) {
+// expired counts what ended for that cause; one line stands for all of a provider.
+func (o *observer) expired(settlements []Settlement, cause string) {
 	rows := map[string]int{}
 	for i := range settlements {
 		provider := settlements[i].Row.Tuple.Provider()
@@ -297,7 +297,7 @@ func (o *observer) expired(settlements []Settlement) {
 		o.metrics.settled.WithLabelValues(o.label(provider), string(settlements[i].Decision.Status)).Inc()
 	}
 	for provider, count := range rows {
-		o.log.Warn("intents have ended because no drainer had their operation for too long", "provider", provider, "intents", count)
+		o.log.Warn("intents have ended because "+cause+" for too long", "provider", provider, "intents", count)
 	}
 }
 
