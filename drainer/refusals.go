@@ -1,6 +1,7 @@
 package drainer
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -122,7 +123,7 @@ func (r *rendering) failed(run string) (misconfigured bool) {
 
 // attribute finds out whether a result speaks against this side or against its intent, which
 // decides what becomes of the row, and what both mean for breakers.
-func (u *upstream) attribute(row *Row, operation string, result dispatch.Result) (dispatch.Result, []BreakerChange) {
+func (u *upstream) attribute(ctx context.Context, row *Row, operation string, result dispatch.Result) (dispatch.Result, []BreakerChange) {
 	of := u.operations[operation]
 	switch {
 	case result.Outcome == dispatch.CredentialsRefused:
@@ -130,7 +131,7 @@ func (u *upstream) attribute(row *Row, operation string, result dispatch.Result)
 	case result.Outcome == dispatch.Forbidden && of != nil:
 		return u.forbidden(row, of, operation, result)
 	case result.Unsent && result.ErrorClass == dispatch.Unrenderable && of != nil:
-		return u.unrendered(row, of, result)
+		return u.unrendered(ctx, row, of, result)
 	}
 	if of != nil && !result.Unsent {
 		of.rendering.succeeded()
@@ -182,12 +183,12 @@ func (u *upstream) refused(row *Row, result dispatch.Result, gate *breaker, seen
 }
 
 // unrendered asks the store before it shuts anything: another worker may have the proof.
-func (u *upstream) unrendered(row *Row, of *operation, result dispatch.Result) (dispatch.Result, []BreakerChange) {
+func (u *upstream) unrendered(ctx context.Context, row *Row, of *operation, result dispatch.Result) (dispatch.Result, []BreakerChange) {
 	isProbe := row.Probe == of.breaker.name && of.breaker.isFor(Misconfigured)
 	if !of.rendering.failed(row.Tuple.AgentRunID) && !isProbe {
 		return result, u.unproven(row)
 	}
-	proven, err := u.canRender(of)
+	proven, err := u.canRender(ctx, of)
 	switch {
 	case err != nil:
 		return unrenderedYet(result), u.unproven(row)
@@ -205,11 +206,11 @@ func (u *upstream) unrendered(row *Row, of *operation, result dispatch.Result) (
 	return unrenderedYet(result), changes
 }
 
-func (u *upstream) canRender(of *operation) (proven bool, err error) {
+func (u *upstream) canRender(ctx context.Context, of *operation) (proven bool, err error) {
 	if of.rendering.isProven() {
 		return true, nil
 	}
-	if proven, err = u.isRendered(of.breaker.name); proven {
+	if proven, err = u.isRendered(ctx, of.breaker.name); proven {
 		of.rendering.share()
 	}
 	return proven, err

@@ -34,7 +34,7 @@ func isShut(u *upstream) (provider, operation bool) {
 func TestTheFirst401ShutsAProviderWhoseCredentialsHaveServedNobodyLately(t *testing.T) {
 	t.Parallel()
 	u := threeStrikes()
-	result, changes := u.attribute(rowOf(1), "act", unauthorized)
+	result, changes := u.attribute(t.Context(), rowOf(1), "act", unauthorized)
 	want := "[{Gate:sim Open:true Reason:credentials_refused For:1m0s Probe:false}]"
 	if got := fmt.Sprintf("%+v", changes); got != want {
 		t.Errorf("it says %s, want %s", got, want)
@@ -55,25 +55,25 @@ func TestARefusalOfSomeRunsShutsNothingWhileOthersSucceed(t *testing.T) {
 		provider, operation bool // what three runs shut
 	}{{unauthorized, true, false}, {denied, false, true}} {
 		u := threeStrikes()
-		u.attribute(rowOf(9), "act", healthy)
+		u.attribute(t.Context(), rowOf(9), "act", healthy)
 		for run := range 21 { // two of each three
 			refusal := test.refusal
 			if run%3 == 2 {
 				refusal = healthy
 			}
-			result, _ := u.attribute(rowOf(run), "act", refusal)
+			result, _ := u.attribute(t.Context(), rowOf(run), "act", refusal)
 			if refusal.Outcome != dispatch.Completed && (result.Outcome != refusal.Outcome || result.RetryAfter != time.Minute) {
 				t.Errorf("%s: the row is %+v, want it to wait a minute", refusal.ErrorClass, result)
 			}
 		}
 		for range 2 { // the same run again
-			u.attribute(rowOf(30), "act", test.refusal)
+			u.attribute(t.Context(), rowOf(30), "act", test.refusal)
 		}
 		if provider, operation := isShut(u); provider || operation {
 			t.Errorf("%s: shut are the provider %v and the operation %v", test.refusal.ErrorClass, provider, operation)
 		}
 		for run := range 3 {
-			u.attribute(rowOf(40+run), "act", test.refusal)
+			u.attribute(t.Context(), rowOf(40+run), "act", test.refusal)
 		}
 		if provider, operation := isShut(u); provider != test.provider || operation != test.operation {
 			t.Errorf("%s of three runs: shut are the provider %v and the operation %v", test.refusal.ErrorClass, provider, operation)
@@ -87,8 +87,8 @@ func TestARowThatIsRefusedAgainAndAgainWhileOthersSucceedFailsAlone(t *testing.T
 	for _, refusal := range []dispatch.Result{unauthorized, denied} {
 		u := threeStrikes()
 		for refused, want := range []dispatch.Outcome{refusal.Outcome, refusal.Outcome, dispatch.Rejected} {
-			u.attribute(rowOf(1), "act", healthy)
-			if result, _ := u.attribute(rowOf(2), "act", refusal); result.Outcome != want || result.ErrorClass != refusal.ErrorClass {
+			u.attribute(t.Context(), rowOf(1), "act", healthy)
+			if result, _ := u.attribute(t.Context(), rowOf(2), "act", refusal); result.Outcome != want || result.ErrorClass != refusal.ErrorClass {
 				t.Errorf("%s: refusal %d makes %+v, want %s", refusal.ErrorClass, refused+1, result, want)
 			}
 		}
@@ -102,13 +102,13 @@ func TestOneRowIsEnoughOnceASuccessIsAMinuteOld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := threeStrikes()
-		u.attribute(rowOf(1), "act", healthy)
-		u.attribute(rowOf(2), "act", unauthorized)
+		u.attribute(t.Context(), rowOf(1), "act", healthy)
+		u.attribute(t.Context(), rowOf(2), "act", unauthorized)
 		if provider, _ := isShut(u); provider {
 			t.Error("the provider is shut although another row has just been accepted")
 		}
 		time.Sleep(time.Minute) // as long as the row waits
-		u.attribute(rowOf(2), "act", unauthorized)
+		u.attribute(t.Context(), rowOf(2), "act", unauthorized)
 		if provider, _ := isShut(u); !provider {
 			t.Error("the provider is not shut")
 		}
@@ -147,7 +147,7 @@ func TestAProbeSaysWhetherThisSideIsStillRefused(t *testing.T) {
 		} else {
 			u.applyOperationGates(map[string]Gate{test.gate: shut})
 		}
-		result, changes := u.attribute(probing(rowOf(1), test.gate), "act", test.result)
+		result, changes := u.attribute(t.Context(), probing(rowOf(1), test.gate), "act", test.result)
 		if got := fmt.Sprintf("%+v", changes); got != test.want {
 			t.Errorf("%s: %s, want %s", name, got, test.want)
 		}
@@ -171,12 +171,12 @@ func TestARefusalThatTriesAnOutageShutsNothingByItself(t *testing.T) {
 		"sim/act": {FailureRate, denied, "[{Gate:sim/act Open:true Reason:forbidden For:1m0s Probe:true}]"},
 	} {
 		u := threeStrikes()
-		u.attribute(rowOf(9), "act", healthy)
+		u.attribute(t.Context(), rowOf(9), "act", healthy)
 		for run, want := range []string{"[{Gate:" + gate + " Open:false Reason: For:10s Probe:true}]", "[{Gate:" + gate + " Open:false Reason: For:10s Probe:true}]", test.last} {
 			shut := Gate{Name: gate, Breaker: BreakerHalfOpen, Reason: test.reason}
 			u.applyGate(shut)
 			u.applyOperationGates(map[string]Gate{gate: shut})
-			if _, changes := u.attribute(probing(rowOf(run), gate), "act", test.refusal); fmt.Sprintf("%+v", changes) != want {
+			if _, changes := u.attribute(t.Context(), probing(rowOf(run), gate), "act", test.refusal); fmt.Sprintf("%+v", changes) != want {
 				t.Errorf("%s, refusal %d: %+v, want %s", gate, run+1, changes, want)
 			}
 		}
@@ -187,11 +187,11 @@ func TestAnOperationOfWhichNothingWasRenderedIsMisconfiguredAfterThreeRuns(t *te
 	t.Parallel()
 	u := threeStrikes()
 	for _, run := range []int{1, 2, 2} {
-		if result, changes := u.attribute(rowOf(run), "act", unrenderable); result.Outcome != dispatch.Rejected || len(changes) != 0 {
+		if result, changes := u.attribute(t.Context(), rowOf(run), "act", unrenderable); result.Outcome != dispatch.Rejected || len(changes) != 0 {
 			t.Errorf("run %d: %+v and %+v, want its payload to fail alone", run, result, changes)
 		}
 	}
-	result, changes := u.attribute(rowOf(3), "act", unrenderable)
+	result, changes := u.attribute(t.Context(), rowOf(3), "act", unrenderable)
 	want := "[{Gate:sim/act Open:true Reason:misconfigured For:1m0s Probe:false}]"
 	if got := fmt.Sprintf("%+v", changes); result.Outcome != dispatch.Released || got != want {
 		t.Errorf("the third run: %+v and %s, want it to wait and %s", result, got, want)
@@ -201,9 +201,9 @@ func TestAnOperationOfWhichNothingWasRenderedIsMisconfiguredAfterThreeRuns(t *te
 func TestPayloadsCannotShutAnOperationThatWasEverRendered(t *testing.T) {
 	t.Parallel()
 	u := threeStrikes()
-	u.attribute(rowOf(1), "act", dispatch.Result{Outcome: dispatch.Ambiguous})
+	u.attribute(t.Context(), rowOf(1), "act", dispatch.Result{Outcome: dispatch.Ambiguous})
 	for run := range 10 {
-		if result, changes := u.attribute(rowOf(run), "act", unrenderable); result.Outcome != dispatch.Rejected || len(changes) != 0 {
+		if result, changes := u.attribute(t.Context(), rowOf(run), "act", unrenderable); result.Outcome != dispatch.Rejected || len(changes) != 0 {
 			t.Errorf("%+v and %+v, want its payload to fail alone", result, changes)
 		}
 	}
@@ -224,20 +224,43 @@ func TestPayloadsCannotShutAnOperationThatAnotherWorkerHasRendered(t *testing.T)
 		"the database is away":      {false, context.DeadlineExceeded, dispatch.Released, "[]", "[{Gate:sim/act Open:true Reason: For:0s Probe:true}]"},
 	} {
 		u := threeStrikes()
-		u.isRendered = func(string) (bool, error) { return test.proven, test.err }
+		u.isRendered = func(context.Context, string) (bool, error) { return test.proven, test.err }
 		var result dispatch.Result
 		var changes []BreakerChange
 		for run := range 3 {
-			result, changes = u.attribute(rowOf(run), "act", unrenderable)
+			result, changes = u.attribute(t.Context(), rowOf(run), "act", unrenderable)
 		}
 		if got := fmt.Sprintf("%+v", changes); result.Outcome != test.result || got != test.shuts {
 			t.Errorf("%s: the third run is %s and %s, want it %s and %s", name, result.Outcome, got, test.result, test.shuts)
 		}
 		u.applyOperationGates(map[string]Gate{"sim/act": {Name: "sim/act", Breaker: BreakerHalfOpen, Reason: Misconfigured}})
-		result, changes = u.attribute(probing(rowOf(4), "sim/act"), "act", unrenderable)
+		result, changes = u.attribute(t.Context(), probing(rowOf(4), "sim/act"), "act", unrenderable)
 		if got := fmt.Sprintf("%+v", changes); result.Outcome != test.result || got != test.probe {
 			t.Errorf("%s: the probe is %s and %s, want it %s and %s", name, result.Outcome, got, test.result, test.probe)
 		}
+	}
+}
+
+// silentStore never answers.
+type silentStore struct{ Store }
+
+func (silentStore) IsRendered(ctx context.Context, _, _ string) (bool, error) {
+	<-ctx.Done()
+	return false, ctx.Err()
+}
+
+func TestAQuestionWhetherAnotherWorkerRenderedItEndsWithTheSending(t *testing.T) {
+	t.Parallel()
+	u := threeStrikes()
+	u.isRendered = (&session{store: silentStore{}}).isRendered
+	ended, end := context.WithCancelCause(t.Context())
+	end(errShutdown)
+	began := time.Now()
+	for run := range 3 {
+		u.attribute(ended, rowOf(run), "act", unrenderable)
+	}
+	if time.Since(began) >= batchTimeout {
+		t.Error("the shutdown waited for the database")
 	}
 }
 

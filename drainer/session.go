@@ -400,8 +400,8 @@ func (s *session) noteRendered(ctx context.Context) error {
 	return nil
 }
 
-func (s *session) isRendered(operation string) (bool, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
+func (s *session) isRendered(ctx context.Context, operation string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
 	return s.store.IsRendered(ctx, s.worker, operation)
 }

@@ -1,6 +1,7 @@
 package drainer
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,7 @@ type upstream struct {
 	pace       *rate.Limiter
 	shared     atomic.Bool // other workers send there as well
 
-	isRendered func(operation string) (bool, error) // see fleetStore
+	isRendered func(ctx context.Context, operation string) (bool, error) // see fleetStore
 
 	shutOperations atomic.Int64 // as the fleet last told
 }
@@ -37,7 +38,7 @@ func newUpstream(provider dispatch.Provider) *upstream {
 		operations: make(map[string]*operation, len(provider.Tools)),
 		slots:      newSlots(provider.Concurrency),
 		pace:       rate.NewLimiter(perSecond(provider), 1), // a restart is no reason for a burst
-		isRendered: func(string) (bool, error) { return false, nil },
+		isRendered: func(context.Context, string) (bool, error) { return false, nil },
 	}
 	for name := range provider.Tools {
 		u.operations[name] = &operation{

@@ -384,7 +384,7 @@ func (p *pool) dispatch(ctx context.Context, upstream *upstream, policy dispatch
 	}
 	believed := result // but the history keeps what the provider asked for
 	believed.RetryAfter = policy.Believed(result.RetryAfter)
-	weighed, changes := upstream.attribute(row, operationFor(row, policy), believed)
+	weighed, changes := upstream.attribute(ctx, row, operationFor(row, policy), believed)
 	weighed.RetryAfter = max(weighed.RetryAfter, result.RetryAfter)
 	return weighed, changes
 }
