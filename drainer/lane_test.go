@@ -379,6 +379,27 @@ func TestARowOfAShutOperationWaitsWhereItDelaysNoNeighbour(t *testing.T) {
 	}
 }
 
+// A database that does not answer may have given it the turn, which must outlast the wait and the request.
+func TestARowWaitsForItsTurnToTryAFallbacksOperationForABoundedTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sent := false
+		l := laneTo(dispatchFunc(func(context.Context) dispatch.Result { sent = true; return healthy }))
+		l = laneOn(route{"own", "sim"}, l.server.provider)
+		l.pool.upstreams["sim"].applyOperationGates(map[string]Gate{"sim/act": {Name: "sim/act", Breaker: BreakerOpen}})
+		var probeFor time.Duration
+		l.pool.claims = silentStore{probeFor: &probeFor}
+		began := time.Now()
+		row := &Row{Via: "sim", Tries: 1, ClaimedAt: began, Tuple: dispatch.Tuple{ToolName: "own/act"}}
+		if got := l.pool.attempt(lifetimes{stop: t.Context(), abort: t.Context()}, row); sent || got.Park != "own" || row.Probe != "" {
+			t.Errorf("sent %v, parked in %q, probes %q", sent, got.Park, row.Probe)
+		}
+		if waited := time.Since(began); waited != batchTimeout || probeFor != waited+l.server.provider.Timeout {
+			t.Errorf("it waited %s for a turn of %s", waited, probeFor)
+		}
+	})
+}
+
 func TestAShutOperationIsTriedOnceInAWhileAndBesideTheOthers(t *testing.T) {
 	t.Parallel()
 	l := laneTo(nil)

@@ -242,7 +242,16 @@ func TestPayloadsCannotShutAnOperationThatAnotherWorkerHasRendered(t *testing.T)
 }
 
 // silentStore never answers.
-type silentStore struct{ Store }
+type silentStore struct {
+	Store
+	probeFor *time.Duration // that was asked for
+}
+
+func (s silentStore) TryOperation(ctx context.Context, _, _ string, probeFor time.Duration) (bool, error) {
+	*s.probeFor = probeFor
+	<-ctx.Done()
+	return true, ctx.Err()
+}
 
 func (silentStore) IsRendered(ctx context.Context, _, _ string) (bool, error) {
 	<-ctx.Done()

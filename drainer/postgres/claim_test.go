@@ -422,6 +422,17 @@ func (o *outbox) open(provider string) {
 	o.exec(`INSERT INTO outbox.provider (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET state = 'closed', open_until = NULL`, provider)
 }
 
+// newDetour has a row due of a provider that is well, as is its fallback.
+func newDetour(t *testing.T) (o *outbox, worker string) {
+	t.Helper()
+	o = newOutbox(t)
+	worker = o.join()
+	o.open("sim")
+	o.open("backup")
+	o.enqueue("run", 0, 1)
+	return o, worker
+}
+
 func TestAFallbackServesOnlyWhileTheBreakerIsOpen(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -485,11 +496,8 @@ func TestWhatMayHaveBeenAppliedDoesNotChangeHands(t *testing.T) {
 
 func TestALostWorkerLeavesNoDoubtWhoServed(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t)
-	worker := o.join()
-	o.open("backup")
+	o, worker := newDetour(t)
 	o.shutOff("sim")
-	o.enqueue("run", 0, 1)
 	o.withFallback(worker)
 	o.declareDead(worker)
 	o.successor()
@@ -525,11 +533,7 @@ func TestAfterLostCommitsAProviderAndItsFallbackMayBothHaveServed(t *testing.T) 
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := newOutbox(t)
-			worker := o.join()
-			o.open("sim")
-			o.open("backup")
-			o.enqueue("run", 0, 1)
+			o, worker := newDetour(t)
 			test.prepare(o, worker)
 			o.loseCommits()
 			rows := o.withFallback(worker)
@@ -577,11 +581,7 @@ func TestAfterLostCommitsWhatAnEarlierClaimHeldIsInDoubt(t *testing.T) {
 		for _, server := range []string{"sim", "backup"} {
 			t.Run(name+" at "+server, func(t *testing.T) {
 				t.Parallel()
-				o := newOutbox(t)
-				worker := o.join()
-				o.open("sim")
-				o.open("backup")
-				o.enqueue("run", 0, 1)
+				o, worker := newDetour(t)
 				if server != "sim" {
 					o.shutOff("sim")
 				}
@@ -629,11 +629,7 @@ func TestWhatEitherProviderMayHaveServedEndsBehindAShutGate(t *testing.T) {
 		"":    `UPDATE outbox.provider SET state = 'open', open_until = now() WHERE name = 'sim'`,
 		"act": `INSERT INTO outbox.tool (name, state, open_until) VALUES ('sim/act', 'open', now())`,
 	} {
-		o := newOutbox(t)
-		worker := o.join()
-		o.open("sim")
-		o.open("backup")
-		o.enqueue("run", 0, 1)
+		o, worker := newDetour(t)
 		o.loseCommits()
 		o.settle(worker, dispatch.Released, o.withFallback(worker)...)
 		o.exec(shut)
@@ -674,11 +670,8 @@ func TestWhatAForgottenFallbackMayHaveAppliedIsNotLeftLying(t *testing.T) {
 
 func TestAnUndoGoesToWhoeverHadTheEffect(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t)
-	worker := o.join()
-	o.open("backup")
+	o, worker := newDetour(t)
 	o.shutOff("sim")
-	o.enqueue("run", 0, 1)
 	o.settle(worker, dispatch.Completed, o.withFallback(worker)...)
 	o.exec(`INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates, tenant)
 		SELECT 'run', 'compensate:1', 'sim/undo', 'scope', '{}', id, tenant FROM outbox.intent`)
