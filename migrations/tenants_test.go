@@ -334,20 +334,21 @@ func TestAStepWithAnOldSnapshotOfAPrunedRunRunsAgain(t *testing.T) {
 			if pruned := drainertest.Value[int](t, prune, `SELECT pruned FROM outbox.prune(0, 10, 7776000)`); pruned != 1 {
 				t.Fatalf("pruned %d intents, want 1", pruned)
 			}
-			w.runsAgain(t, step, "2", prune, waits)
+			if err := w.meets(t, step, "2", prune, waits); sqlState(err) != "40001" {
+				t.Errorf("%v, want 40001", err)
+			}
 			drainertest.Exec(t, w.globex, callEnqueue, "run", "2", "noop/x", "b", "{}") // nothing is left of the run: anyone can begin it
 		})
 	}
 }
 
-// runsAgain asserts that a step is refused, to be run again, though the owner's transaction commits while it waits or before it
-// begins.
-func (w *walled) runsAgain(t *testing.T, producer pgx.Tx, step string, owner pgx.Tx, waits bool) {
+// meets returns what a step ends in if the owner's transaction commits while it waits, or before it begins.
+func (w *walled) meets(t *testing.T, producer pgx.Tx, step string, owner pgx.Tx, waits bool) error {
 	t.Helper()
-	refused := make(chan error, 1)
+	ended := make(chan error, 1)
 	enqueue := func() {
 		_, err := producer.Exec(t.Context(), callEnqueue, "run", step, "noop/x", "b", "{}")
-		refused <- err
+		ended <- err
 	}
 	if waits {
 		go enqueue()
@@ -357,12 +358,11 @@ func (w *walled) runsAgain(t *testing.T, producer pgx.Tx, step string, owner pgx
 	if !waits {
 		enqueue()
 	}
-	if err := <-refused; sqlState(err) != "40001" {
-		t.Errorf("%v, want 40001", err)
-	}
+	err := <-ended
 	if err := producer.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return err
 }
 
 func TestWithoutTenantsThereAreNoWalls(t *testing.T) {
@@ -621,7 +621,9 @@ func TestAProducerWhoseTenantIsBeingDeletedRunsAgain(t *testing.T) {
 			drainertest.Exec(t, producer, "SELECT count(*) FROM outbox.status")
 			owner := drainertest.Begin(t, w.owner)
 			drainertest.Exec(t, owner, "DELETE FROM outbox.tenant WHERE name = 'acme'")
-			w.runsAgain(t, producer, "1", owner, waits)
+			if err := w.meets(t, producer, "1", owner, waits); sqlState(err) != "40001" {
+				t.Errorf("%v, want 40001", err)
+			}
 			drainertest.Exec(t, w.acme, callEnqueue, "run", "1", "noop/x", "b", "{}")
 		})
 	}
@@ -642,20 +644,7 @@ func TestARepetitionIsAnsweredWhileItsTenantIsBeingDeleted(t *testing.T) {
 			drainertest.Exec(t, producer, "SELECT count(*) FROM outbox.status")
 			owner := drainertest.Begin(t, w.owner)
 			drainertest.Exec(t, owner, "DELETE FROM outbox.tenant WHERE name = 'acme'")
-			repeated := make(chan error, 1)
-			repeat := func() {
-				_, err := producer.Exec(t.Context(), callEnqueue, "run", "1", "noop/x", "b", "{}")
-				repeated <- err
-			}
-			if waits {
-				go repeat()
-				drainertest.AwaitBlocked(t, w.owner)
-			}
-			commit(t, owner)
-			if !waits {
-				repeat()
-			}
-			if err := <-repeated; err != nil {
+			if err := w.meets(t, producer, "1", owner, waits); err != nil {
 				t.Error(err)
 			}
 		})
