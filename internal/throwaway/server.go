@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -114,10 +115,40 @@ func Start(ctx context.Context, options ...Option) (*Server, error) {
 	if err := s.create(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
-	if err := s.Restart(ctx); err != nil {
-		return nil, errors.Join(err, s.Stop())
+	for {
+		err := s.choosePort()
+		if err == nil {
+			err = s.Restart(ctx)
+		}
+		switch {
+		case err == nil:
+			return s, nil
+		case !s.wasPortTaken():
+			return nil, errors.Join(err, s.Stop())
+		}
+		s.port = 0
 	}
-	return s, nil
+}
+
+// choosePort makes the URL one of a port that is free now.
+func (s *Server) choosePort() (err error) {
+	if s.port == 0 {
+		if s.port, err = freePort(); err != nil {
+			return err
+		}
+	}
+	at, err := url.Parse(s.URL)
+	if err != nil {
+		return err
+	}
+	at.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
+	s.URL = at.String()
+	return nil
+}
+
+// wasPortTaken reports that the server ended because another process had bound its port by then.
+func (s *Server) wasPortTaken() bool {
+	return strings.Contains(s.logTail(), fmt.Sprintf("already running on port %d?", s.port))
 }
 
 // Kill stops the server at once, as a crash of it would: without a checkpoint,
@@ -184,9 +215,6 @@ func (s *Server) create(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if s.port, err = freePort(); err != nil {
-		return err
-	}
 	if s.primary != nil {
 		return s.copyPrimary(ctx)
 	}
@@ -209,7 +237,7 @@ func (s *Server) initialize(ctx context.Context) error {
 	}
 	s.URL = (&url.URL{
 		Scheme: "postgres", User: url.UserPassword("postgres", password),
-		Host: s.address(), Path: "postgres", RawQuery: "sslmode=disable",
+		Path: "postgres", RawQuery: "sslmode=disable",
 	}).String()
 	return nil
 }
@@ -224,16 +252,9 @@ func (s *Server) copyPrimary(ctx context.Context) error {
 	if err := s.Run(ctx, "pg_basebackup", arguments...); err != nil {
 		return err
 	}
-	at, err := url.Parse(s.primary.URL)
-	if err != nil {
-		return err
-	}
-	at.Host = s.address()
-	s.URL = at.String()
+	s.URL = s.primary.URL
 	return nil
 }
-
-func (s *Server) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
 func (s *Server) handOver(paths ...string) error {
 	if s.owner == nil {
@@ -250,13 +271,23 @@ func (s *Server) handOver(paths ...string) error {
 func (s *Server) awaitReady(ctx context.Context) error {
 	poll := time.NewTicker(readyPoll)
 	defer poll.Stop()
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := s.running.Ended()
+	go func() {
+		select {
+		case <-ended:
+			cancel() // another process may have the port, and never answer
+		case <-running.Done():
+		}
+	}()
 	for {
-		err := ping(ctx, s.URL)
+		err := ping(running, s.URL)
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-s.running.Ended():
+		case <-ended:
 			return fmt.Errorf("postgres ended while it started\n%s", s.logTail())
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for postgres to accept connections: %w (%w)\n%s", ctx.Err(), err, s.logTail())

@@ -2,8 +2,10 @@ package throwaway_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +30,21 @@ func TestCommittedRowsSurviveAKill(t *testing.T) {
 
 	if got := query(t, server, "SELECT answer FROM kept"); got != "42" {
 		t.Errorf("the row came back as %q", got)
+	}
+}
+
+// Another process may bind the port that was free a moment ago.
+func TestAServerWhosePortIsTakenStartsAtAnother(t *testing.T) {
+	t.Parallel()
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	taken := other.Addr().(*net.TCPAddr).Port
+	server := start(t, throwaway.At(taken))
+	if port := query(t, server, "SHOW port"); port == strconv.Itoa(taken) {
+		t.Errorf("it says that it has port %s", port)
 	}
 }
 
