@@ -500,6 +500,49 @@ func TestAnEffectThatComesLateIsAnIncident(t *testing.T) {
 	}
 }
 
+// An undo that a dead worker made is made again, under a new key where an operator asks for one.
+func TestAnUndoThatIsKnownLateIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]string{"it waits to be tried again": "begun", "it is on record as failed": "compensation_failed"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			step := w.completed("shop/order", 1)[0]
+			w.rejected()
+			w.advance()
+			store := w.open()
+			worker, rows := w.claim(store)
+			w.exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, worker)
+			if ends == "begun" {
+				judge := func(row *drainer.Row) (drainer.Settlement, bool) { return ended(row, dispatch.Result{Outcome: dispatch.Lost}), true }
+				if lost, err := store.Reap(t.Context(), []string{"shop"}, judge); err != nil || len(lost) != 1 {
+					t.Fatalf("%d rows were taken for lost, %v", len(lost), err)
+				}
+			} else {
+				w.shop.answer("shop/cancel", dispatch.Rejected)
+				w.drain()
+			}
+			w.assertSaga(ends)
+			made := len(w.shop.called("shop/cancel"))
+			for range 2 { // a lane repeats itself until the database has heard it
+				w.batch(store, worker, settling(rows, dispatch.Completed))
+			}
+			w.assertSaga(ends)
+			if ends == "compensation_failed" {
+				w.assertStatuses("compensation_failed", "failed")
+				w.assertIncidents(incident{"compensation_failed", step, "late_effect"})
+				w.retry(nil, true)
+			}
+			w.goBack()
+			w.assertSaga("compensated")
+			w.assertStatuses("compensated", "failed")
+			if again := len(w.shop.called("shop/cancel")) - made; again != 0 {
+				t.Errorf("it was made %d times more", again)
+			}
+		})
+	}
+}
+
 // An operator can be quicker than the undo's own settlement; then no process has
 // written down that the step is undone.
 func TestAnUndoThatNobodyWroteDownIsWrittenDownByThePass(t *testing.T) {
@@ -556,15 +599,7 @@ func TestASagaGoesOnBeyondAStepThatWasUndoneByHand(t *testing.T) {
 	w.goBack()
 	w.assertSaga("compensation_failed")
 
-	conn, err := pgx.Connect(t.Context(), w.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	console := operator.Open(conn)
-	defer console.Close(t.Context())
-	if err := console.RetrySaga(t.Context(), "run-1", steps[1:], false, operator.Signature{Operator: "ann", Reason: "refunded by hand"}); err != nil {
-		t.Fatal(err)
-	}
+	w.retry(steps[1:], false)
 	w.shop.answer("shop/cancel", dispatch.Completed)
 	w.goBack()
 	w.assertSaga("compensated")

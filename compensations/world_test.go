@@ -211,16 +211,31 @@ func ended(row *drainer.Row, result dispatch.Result) drainer.Settlement {
 	}
 }
 
-// resolve is an operator who found out what no process could.
-func (w *world) resolve(as dispatch.Status, intent int64) {
+var ann = operator.Signature{Operator: "ann", Reason: "asked the shop"}
+
+func (w *world) console() *operator.Console {
 	w.t.Helper()
 	conn, err := pgx.Connect(w.t.Context(), w.url)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	console := operator.Open(conn)
-	defer console.Close(w.t.Context())
-	verdicts, err := console.Change(w.t.Context(), operator.Resolve{As: as}, operator.Signature{Operator: "ann", Reason: "asked the shop"}, []int64{intent})
+	w.t.Cleanup(func() { console.Close(context.Background()) })
+	return console
+}
+
+// retry is an operator who undid some steps by hand, and may give undos that failed new keys.
+func (w *world) retry(byHand []int64, newKeys bool) {
+	w.t.Helper()
+	if err := w.console().RetrySaga(w.t.Context(), "run-1", byHand, newKeys, ann); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// resolve is an operator who found out what no process could.
+func (w *world) resolve(as dispatch.Status, intent int64) {
+	w.t.Helper()
+	verdicts, err := w.console().Change(w.t.Context(), operator.Resolve{As: as}, ann, []int64{intent})
 	if err != nil || len(verdicts) != 1 || verdicts[0].Refused != "" {
 		w.t.Fatalf("%+v, %v", verdicts, err)
 	}

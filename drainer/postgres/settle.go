@@ -221,12 +221,11 @@ func (s *Store) recordLate(ctx context.Context, worker string, settled []drainer
 	return nil
 }
 
-// provenLate are the refused outcomes that prove an effect. What an undo came to
-// is told to the step that it undoes.
+// provenLate are the refused outcomes that prove an effect.
 func provenLate(settled []drainer.Settlement, refused []int) []drainer.Settlement {
 	var proven []drainer.Settlement
 	for _, i := range refused {
-		if settled[i].Result.Outcome == dispatch.Completed && settled[i].Row.Undoes == nil {
+		if settled[i].Result.Outcome == dispatch.Completed {
 			proven = append(proven, settled[i])
 		}
 	}

@@ -181,6 +181,7 @@ type Step struct {
 
 	Undo     Row
 	Undone   int8 // how often its undo was applied
+	Knows    bool // a worker that lost the undo may yet report that
 	Incident bool // open: it could not be undone
 }
 
@@ -399,6 +400,7 @@ func (m Model) forget(s *State) {
 		}
 		if undo := &step.Undo; undo.Place == Settled {
 			undo.Tries, undo.Maybe, undo.Asks = 0, false, false
+			step.Knows = step.Knows && undo.Status != completed // it is on record
 		}
 	}
 }

@@ -137,7 +137,13 @@ func (m Model) noteLate(s *State, i int) {
 	if m.keeps(LateMarks) {
 		m.mark(s)
 	}
-	if m.keeps(LateIsTold) && (s.Saga == Compensated || s.Saga == Failed || s.Saga == Resolved) {
+	if m.keeps(LateIsTold) {
+		s.tellLate(i)
+	}
+}
+
+func (s *State) tellLate(i int) {
+	if s.Saga == Compensated || s.Saga == Failed || s.Saga == Resolved {
 		s.Saga, s.Steps[i].Incident = Failed, true
 	}
 }
@@ -369,6 +375,13 @@ func (n *next) undoStep(i int) {
 	if undo.Place != Claimed && undo.Status == unknown && !n.Unattended {
 		n.undoIsResolved(i)
 	}
+	if undo.Place != Claimed && n.From.Steps[i].Knows {
+		n.Chance(undoNames[i], "is reported as applied, late", func(s *State) {
+			s.Steps[i].Undo.settle(completed)
+			n.mark(s)
+			s.tellLate(i)
+		})
+	}
 }
 
 // answerable replaces a lookup that no tool answers by the act itself, where
@@ -410,6 +423,7 @@ func (m Model) endUndo(s *State, i int, outcome dispatch.Outcome, applied int8) 
 	step := &s.Steps[i]
 	if applied > 0 {
 		m.applyUndo(step)
+		step.Knows = step.Knows || outcome == dispatch.Lost
 	}
 	attempted := m.answerable(step.Undo)
 	if outcome == dispatch.Ambiguous && attempted.Asks {
@@ -486,7 +500,7 @@ func (s *State) restore(saga Saga, was func(*Step)) {
 	s.Saga, s.Passes, s.Ahead, s.LostCommits = saga, [2]Pass{}, Ahead{}, true
 	for i := range s.Steps {
 		step := &s.Steps[i]
-		step.Closed, step.Witness, step.Undo, step.Incident = false, false, Row{}, false
+		step.Closed, step.Witness, step.Undo, step.Knows, step.Incident = false, false, Row{}, false, false
 		if step.Old = step.Place > Committing; step.Old {
 			was(step)
 		} else {

@@ -62,6 +62,7 @@ var moves = map[string]move{
 	"undo is found not to be applied":              undo(ends(dispatch.Absent)),
 	"undo cannot be found out":                     undo(endsAtLast),
 	"undo cannot be asked about":                   undo(ends(dispatch.NotSent)),
+	"undo is reported as applied, late":            undo((*run).tellsLate),
 
 	"a pass reads: the newest effect is to be undone": inOneStatement,
 	"a pass reads: an undo is to be noted":            inOneStatement,

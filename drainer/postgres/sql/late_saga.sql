@@ -1,6 +1,6 @@
 -- $1 intent, whose effect came late, $2 whether its tool acts. Its saga plans again, if it
--- is under way. If that saga had ended by then, the effect is not undone, and
--- a human must know.
+-- is under way: it tells the step of an undo that came late. If that saga had ended by then, the effect
+-- is not undone, or a step was undone that counts as not undone, or as undone by hand. A human must know.
 WITH held AS MATERIALIZED (
   SELECT agent_run_id, state IN ('compensated', 'compensation_failed', 'resolved') AND $2::boolean AS has_ended FROM outbox.saga
   WHERE agent_run_id = (SELECT agent_run_id FROM outbox.intent WHERE id = $1::bigint)
@@ -12,5 +12,5 @@ WITH held AS MATERIALIZED (
   FROM held WHERE s.agent_run_id = held.agent_run_id
 )
 INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail)
-SELECT 'compensation_failed', $1, agent_run_id, 'late_effect' FROM held WHERE has_ended
+SELECT 'compensation_failed', (SELECT coalesce(compensates, id) FROM outbox.intent WHERE id = $1::bigint), agent_run_id, 'late_effect' FROM held WHERE has_ended
 ON CONFLICT (kind, intent_id) DO UPDATE SET detail = excluded.detail, opened_at = now();
