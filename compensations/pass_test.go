@@ -514,7 +514,9 @@ func TestAnUndoThatIsKnownLateIsNotMadeAgain(t *testing.T) {
 			worker, rows := w.claim(store)
 			w.exec(`DELETE FROM outbox.worker WHERE worker_id = $1`, worker)
 			if ends == "begun" {
-				judge := func(row *drainer.Row) (drainer.Settlement, bool) { return ended(row, dispatch.Result{Outcome: dispatch.Lost}), true }
+				judge := func(row *drainer.Row) (drainer.Settlement, bool) {
+					return ended(row, dispatch.Result{Outcome: dispatch.Lost}), true
+				}
 				if lost, err := store.Reap(t.Context(), []string{"shop"}, judge); err != nil || len(lost) != 1 {
 					t.Fatalf("%d rows were taken for lost, %v", len(lost), err)
 				}

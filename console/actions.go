@@ -265,16 +265,25 @@ func onIntents(path, verb string, change operator.Action) action {
 		if err != nil {
 			return nil, err
 		}
-		shown := form.Get("shown")
-		if shown == "" { // a program that asked for no first step
+		at, err := shownAt(form)
+		switch {
+		case err != nil:
+			return nil, err
+		case at.IsZero():
 			return lines(on.Change(ctx, change, by, ids))
-		}
-		at, err := time.Parse(time.RFC3339Nano, shown)
-		if err != nil {
-			return nil, errUnreadable
 		}
 		return lines(on.Change(ctx, operator.AsShown{Action: change, At: at}, by, ids))
 	}}
+}
+
+// shownAt is the time of the first step; zero for a program that asked for none.
+func shownAt(form url.Values) (at time.Time, err error) {
+	if shown := form.Get("shown"); shown != "" {
+		if at, err = time.Parse(time.RFC3339Nano, shown); err != nil {
+			return time.Time{}, errUnreadable
+		}
+	}
+	return at, nil
 }
 
 // ofOneTool is a retry that may have a second effect, of intents of the tool whose name is typed.
@@ -347,7 +356,11 @@ func acknowledge(ctx context.Context, on *operator.Console, form url.Values, by 
 	if err != nil {
 		return nil, err
 	}
-	done, err := on.Acknowledge(ctx, by, ids)
+	at, err := shownAt(form)
+	if err != nil {
+		return nil, err
+	}
+	done, err := on.Acknowledge(ctx, by, ids, at)
 	if err != nil && len(done) > 0 {
 		return nil, errors.Join(problem{
 			http.StatusInternalServerError, "Stopped",

@@ -279,6 +279,24 @@ func TestTheFirstStepOfAnAcknowledgementLooksAtTheIncidents(t *testing.T) {
 	}
 }
 
+func TestAnIncidentThatOpenedAgainSinceItWasShownStaysOpen(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, asTokens(t))
+	b.login("alice-has-a-long-token-of-her-own")
+	of := url.Values{"of": {"1"}}
+	of["shown"] = shownTime.FindStringSubmatch(b.post("/incidents/acknowledge", of).text)[1:]
+	of["reason"] = []string{"outage"}
+	drainertest.Exec(t, b.db, `UPDATE outbox.incident SET resolved_at = now() WHERE id = 1`)
+	drainertest.Exec(t, b.db, `UPDATE outbox.incident SET opened_at = now() WHERE id = 1`)
+	if done := b.post("/incidents/acknowledge", of); !strings.Contains(done.text, "0 changed, 1 refused") || !strings.Contains(done.text, "list it again") {
+		t.Errorf("%d\n%s", done.code, done.text)
+	}
+	of["shown"] = shownTime.FindStringSubmatch(b.post("/incidents/acknowledge", url.Values{"of": {"1"}}).text)[1:]
+	if done := b.post("/incidents/acknowledge", of); !strings.Contains(done.text, "1 changed") {
+		t.Errorf("as it is shown now: %d\n%s", done.code, done.text)
+	}
+}
+
 // The run changes too, and is counted with its steps.
 func TestTheFirstStepOfAChangeOfARunCountsWhatChanges(t *testing.T) {
 	t.Parallel()
@@ -510,7 +528,7 @@ func TestAFilterByReferenceIsNoAnswer(t *testing.T) {
 	}
 }
 
-var shownAt = regexp.MustCompile(`name="shown" value="([^"]+)"`)
+var shownTime = regexp.MustCompile(`name="shown" value="([^"]+)"`)
 
 // The first step has shown it as unknown. What another operator has found out since is not overruled unseen.
 func TestWhatHasChangedSinceItWasShownStays(t *testing.T) {
@@ -519,7 +537,7 @@ func TestWhatHasChangedSinceItWasShownStays(t *testing.T) {
 	b.login("alice-has-a-long-token-of-her-own")
 	drainertest.Exec(t, b.db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) SELECT 2, max(attempt) + 1, 'a', 'unknown', 'unknown' FROM outbox.attempt WHERE intent_id = 2`)
 	of := url.Values{"of": {"2"}}
-	shown := shownAt.FindStringSubmatch(b.post("/intents/resolve-failed", of).text)
+	shown := shownTime.FindStringSubmatch(b.post("/intents/resolve-failed", of).text)
 	if shown == nil {
 		t.Fatal("the form does not carry when it was shown")
 	}
@@ -538,7 +556,7 @@ func TestWhatHasChangedSinceItWasShownStays(t *testing.T) {
 	if done := b.post("/intents/resolve-failed", of); done.code != http.StatusBadRequest {
 		t.Errorf("a time that cannot be read: %d", done.code)
 	}
-	of["shown"] = shownAt.FindStringSubmatch(b.post("/intents/resolve-failed", url.Values{"of": {"2"}}).text)[1:]
+	of["shown"] = shownTime.FindStringSubmatch(b.post("/intents/resolve-failed", url.Values{"of": {"2"}}).text)[1:]
 	if done := b.post("/intents/resolve-failed", of); !strings.Contains(done.text, "1 changed") {
 		t.Errorf("as it is shown now: %d\n%s", done.code, done.text)
 	}

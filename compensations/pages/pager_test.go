@@ -340,7 +340,7 @@ func (d *desk) acknowledge(id int64) {
 	}
 	console := operator.Open(conn)
 	defer console.Close(context.WithoutCancel(d.t.Context()))
-	done, err := console.Acknowledge(d.t.Context(), operator.Signature{Operator: "on-call", Reason: "mine"}, []int64{id})
+	done, err := console.Acknowledge(d.t.Context(), operator.Signature{Operator: "on-call", Reason: "mine"}, []int64{id}, time.Time{})
 	if err != nil || done[0].Refused != "" {
 		d.t.Fatalf("acknowledge: %+v, %v", done, err)
 	}

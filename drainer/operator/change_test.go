@@ -817,7 +817,7 @@ func TestARequestThatDoesNotReachTheDatabaseSaysWhatItWas(t *testing.T) {
 		"read where the intents stand: ": func() error { _, err := c.Preview(ctx, operator.Cancel{}, []int64{1}); return err },
 		"change intents: ":               func() error { _, err := c.Change(ctx, operator.Cancel{}, onCall, []int64{1}); return err },
 		"list incidents: ":               func() error { _, err := c.Incidents(ctx, operator.IncidentFilter{Limit: 1}); return err },
-		"acknowledge incidents: ":        func() error { _, err := c.Acknowledge(ctx, onCall, []int64{1}); return err },
+		"acknowledge incidents: ":        func() error { _, err := c.Acknowledge(ctx, onCall, []int64{1}, time.Time{}); return err },
 		"list providers: ":               func() error { _, err := c.Provider(ctx, "sim"); return err },
 		"pause or resume a provider: ":   func() error { _, err := c.Pause(ctx, "sim", onCall); return err },
 		"read the overview: ":            func() error { _, err := c.Overview(ctx); return err },

@@ -288,7 +288,7 @@ func TestTheDaemonsLoginMayReadAllAndDecideNothing(t *testing.T) {
 		"undo":   func() error { return console.Compensate(t.Context(), "run", onCall) },
 		"retry":  func() error { return console.RetrySaga(t.Context(), "doomed", steps[:1], false, onCall) },
 		"settle": func() error { return console.ResolveSaga(t.Context(), "doomed", onCall) },
-		"ack":    func() error { _, err := console.Acknowledge(t.Context(), onCall, []int64{1}); return err },
+		"ack":    func() error { _, err := console.Acknowledge(t.Context(), onCall, []int64{1}, time.Time{}); return err },
 	} {
 		var refused *pgconn.PgError
 		if err := decide(); !errors.As(err, &refused) || refused.Code != "42501" {

@@ -343,16 +343,17 @@ type Acknowledgement struct {
 }
 
 // Acknowledge records that a human works on these incidents: no more pages are
-// sent for them, unless they are opened again. The results are in the order of
+// sent for them, unless they are opened again. One that opened at the time at which they were shown, or later,
+// stays open; a zero time is for those that were not shown. The results are in the order of
 // the ids. It takes a bounded batch at a time: after an error, the results are those
 // that were committed before it.
-func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int64) (all []Acknowledgement, err error) {
+func (c *Console) Acknowledge(ctx context.Context, by Signature, incidents []int64, shown time.Time) (all []Acknowledgement, err error) {
 	if err := by.Validate(); err != nil {
 		return nil, err
 	}
 	each := slices.Compact(slices.Sorted(slices.Values(incidents)))
 	for batch := range slices.Chunk(each, batchSize) {
-		done, err := collect(ctx, c.conn, "acknowledge incidents", pgx.RowToStructByPos[Acknowledgement], sql.OperatorAcknowledge, batch, by.name(), by.Reason)
+		done, err := collect(ctx, c.conn, "acknowledge incidents", pgx.RowToStructByPos[Acknowledgement], sql.OperatorAcknowledge, batch, by.name(), by.Reason, orNull(shown))
 		switch {
 		case err != nil && len(all) > 0:
 			return all, fmt.Errorf("it stopped after %d of %d incidents: %w", len(all), len(each), err)

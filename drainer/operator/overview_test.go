@@ -181,7 +181,7 @@ func (o *outbox) incidents(filter operator.IncidentFilter) []operator.Incident {
 
 func (o *outbox) acknowledge(ids ...int64) []operator.Acknowledgement {
 	o.t.Helper()
-	done, err := o.console().Acknowledge(o.t.Context(), onCall, ids)
+	done, err := o.console().Acknowledge(o.t.Context(), onCall, ids, time.Time{})
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestNobodyAcknowledgesAnonymously(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)
 	for _, by := range []operator.Signature{{Operator: "on-call"}, {Reason: "because"}} {
-		if _, err := o.console().Acknowledge(t.Context(), by, []int64{1}); !errors.Is(err, operator.ErrUnsigned) {
+		if _, err := o.console().Acknowledge(t.Context(), by, []int64{1}, time.Time{}); !errors.Is(err, operator.ErrUnsigned) {
 			t.Errorf("%+v: %v", by, err)
 		}
 	}

@@ -164,7 +164,7 @@ of them could not be acknowledged.`,
 				if err != nil {
 					return err
 				}
-				done, err := console.Acknowledge(command.Context(), by, incidents)
+				done, err := console.Acknowledge(command.Context(), by, incidents, time.Time{})
 				if len(done) > 0 { // what was committed before an error is shown as well
 					err = errors.Join(err, options.printAcknowledgements(command, done))
 				}
@@ -208,7 +208,7 @@ func (o *options) acknowledgeMany(command *cobra.Command, console *operator.Cons
 	out, after := manyIncidents{DryRun: !yes, More: more}, "WOULD BE"
 	if yes {
 		var done []operator.Acknowledgement
-		done, err = console.Acknowledge(ctx, by, ids) // what was committed before an error is shown as well
+		done, err = console.Acknowledge(ctx, by, ids, many.Until) // what was committed before an error is shown as well
 		each = each[:len(done)]                       // both are in the order of the ids
 		for i, a := range done {
 			each[i].After, each[i].Refused = a.State, a.Refused

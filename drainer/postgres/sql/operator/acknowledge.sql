@@ -1,4 +1,4 @@
--- $1 incidents, $2 who, $3 why. A collision is over when it happens, and so are a refusal and a first replay: there is nothing more to wait for.
+-- $1 incidents, $2 who, $3 why, $4 when they were shown (null for not at all): one that opened since is left. A collision is over when it happens, and so are a refusal and a first replay: there is nothing more to wait for.
 WITH before AS MATERIALIZED (
   SELECT * FROM outbox.incident WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
 ), changed AS (
@@ -6,7 +6,8 @@ WITH before AS MATERIALIZED (
   SET acknowledged_at = now(), acknowledged_by = $2::text, reason = $3::text,
       resolved_at = CASE WHEN i.kind IN ('key_collision', 'refused_intent', 'first_replay') THEN now() END,
       resolved_by = CASE WHEN i.kind IN ('key_collision', 'refused_intent', 'first_replay') THEN $2::text END
-  WHERE i.id IN (SELECT id FROM before WHERE acknowledged_at IS NULL AND resolved_at IS NULL)
+  WHERE i.id IN (SELECT id FROM before WHERE acknowledged_at IS NULL AND resolved_at IS NULL
+    AND ($4::timestamptz IS NULL OR opened_at < $4::timestamptz))
   RETURNING i.id, i.resolved_at
 )
 SELECT asked.id, coalesce(before.kind, ''),
@@ -16,7 +17,7 @@ SELECT asked.id, coalesce(before.kind, ''),
        CASE WHEN before.id IS NULL THEN 'there is no such incident'
             WHEN before.resolved_at IS NOT NULL THEN 'it is resolved'
             WHEN before.acknowledged_at IS NOT NULL THEN before.acknowledged_by || ' acknowledged it before'
-            WHEN changed.id IS NULL THEN 'it was changed at the same moment; list it again'
+            WHEN changed.id IS NULL THEN 'it has changed since it was listed; list it again'
             ELSE '' END
 FROM (SELECT DISTINCT pg_catalog.unnest($1::bigint[]) AS id) asked
 LEFT JOIN before USING (id) LEFT JOIN changed USING (id)
