@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -246,3 +247,6 @@ func arguments(t *testing.T, tool *tool, payload []byte) (_ json.RawMessage, sen
 	}
 	return read.Arguments, true
 }
+
+// BePatient sets how long the adapter waits for an answer to server/discover.
+func (a *Adapter) BePatient(patience time.Duration) { a.patience = patience }

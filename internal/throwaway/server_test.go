@@ -1,4 +1,4 @@
-package throwaway_test
+package throwaway
 
 import (
 	"context"
@@ -11,9 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/agentoutbox/drainer/drainertest"
-	"github.com/agentoutbox/drainer/internal/throwaway"
 )
 
 func TestCommittedRowsSurviveAKill(t *testing.T) {
@@ -42,7 +39,7 @@ func TestAServerWhosePortIsTakenStartsAtAnother(t *testing.T) {
 	}
 	defer other.Close()
 	taken := other.Addr().(*net.TCPAddr).Port
-	server := start(t, throwaway.At(taken))
+	server := start(t, func(s *Server) { s.port = taken })
 	if port := query(t, server, "SHOW port"); port == strconv.Itoa(taken) {
 		t.Errorf("it says that it has port %s", port)
 	}
@@ -51,10 +48,10 @@ func TestAServerWhosePortIsTakenStartsAtAnother(t *testing.T) {
 func TestSettingsReachTheServer(t *testing.T) {
 	t.Parallel()
 	durable := start(t)
-	quick := start(t, throwaway.WithoutDurability(), throwaway.WithSettings(map[string]string{"work_mem": "7MB"}))
+	quick := start(t, WithoutDurability(), WithSettings(map[string]string{"work_mem": "7MB"}))
 
 	for _, c := range []struct {
-		server        *throwaway.Server
+		server        *Server
 		setting, want string
 	}{
 		{durable, "fsync", "on"},
@@ -72,10 +69,10 @@ func TestAStandbyFollowsItsPrimaryUntilItIsPromoted(t *testing.T) {
 	t.Parallel()
 	primary := start(t)
 	query(t, primary, "CREATE TABLE kept AS SELECT 1 AS answer")
-	standby := start(t, throwaway.Following(primary))
+	standby := start(t, Following(primary))
 	query(t, primary, "UPDATE kept SET answer = 42")
 	end := query(t, primary, "SELECT pg_current_wal_lsn()")
-	for deadline := time.Now().Add(drainertest.Patience); query(t, standby, "SELECT pg_last_wal_replay_lsn() >= '"+end+"'") != "t"; {
+	for deadline := time.Now().Add(startTimeout); query(t, standby, "SELECT pg_last_wal_replay_lsn() >= '"+end+"'") != "t"; {
 		if time.Now().After(deadline) {
 			t.Fatal("the standby does not follow")
 		}
@@ -141,7 +138,7 @@ func TestServerDiesWithItsParent(t *testing.T) {
 	}
 	_ = parent.Wait()
 
-	for deadline := time.Now().Add(drainertest.Patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); {
 		conn, err := pgx.Connect(t.Context(), url)
 		if err != nil {
 			return
@@ -152,7 +149,7 @@ func TestServerDiesWithItsParent(t *testing.T) {
 }
 
 func becomeParent(t *testing.T) {
-	server, err := throwaway.Start(t.Context(), throwaway.WithoutDurability())
+	server, err := Start(t.Context(), WithoutDurability())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,9 +157,9 @@ func becomeParent(t *testing.T) {
 	select {}
 }
 
-func start(t *testing.T, options ...throwaway.Option) *throwaway.Server {
+func start(t *testing.T, options ...Option) *Server {
 	t.Helper()
-	server, err := throwaway.Start(t.Context(), options...)
+	server, err := Start(t.Context(), options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +171,7 @@ func start(t *testing.T, options ...throwaway.Option) *throwaway.Server {
 	return server
 }
 
-func query(t *testing.T, server *throwaway.Server, sql string) string {
+func query(t *testing.T, server *Server, sql string) string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), server.URL)
 	if err != nil {
