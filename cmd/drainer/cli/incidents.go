@@ -209,7 +209,7 @@ func (o *options) acknowledgeMany(command *cobra.Command, console *operator.Cons
 	if yes {
 		var done []operator.Acknowledgement
 		done, err = console.Acknowledge(ctx, by, ids, many.Until) // what was committed before an error is shown as well
-		each = each[:len(done)]                       // both are in the order of the ids
+		each = each[:len(done)]                                   // both are in the order of the ids
 		for i, a := range done {
 			each[i].After, each[i].Refused = a.State, a.Refused
 		}
