@@ -134,8 +134,8 @@ func (r *reaper) reap(ctx context.Context) (suspects bool) {
 	if err != nil && ctx.Err() == nil {
 		r.log.Warn("cannot recover the rows of dead workers now", "error", err)
 	}
-	r.expire(ctx)
-	r.expireRefused(ctx)
+	r.expire(ctx, r.settings.UnconfiguredFailAfter, "no drainer had their operation", unknownOperation, r.store.Expire)
+	r.expire(ctx, r.settings.MisconfiguredFailAfter, "drainer was refused", r.judgeRefused, r.store.ExpireRefused)
 	return suspects && err == nil
 }
 
@@ -145,33 +145,20 @@ func (r *reaper) markSagas(settled []Settlement) {
 	}
 }
 
-// expire ends what no worker has known for so long.
-func (r *reaper) expire(ctx context.Context) {
-	if r.settings.UnconfiguredFailAfter <= 0 {
+// expire ends what has waited for so long; 0 waits forever.
+func (r *reaper) expire(ctx context.Context, after time.Duration, cause string, judge Judge,
+	end func(context.Context, string, []string, time.Duration, Judge) ([]Settlement, error),
+) {
+	if after <= 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
-	expired, err := r.store.Expire(ctx, r.worker, r.providerNames(), r.settings.UnconfiguredFailAfter, unknownOperation)
-	r.observer.expired(expired, "no drainer had their operation")
+	expired, err := end(ctx, r.worker, r.providerNames(), after, judge)
+	r.observer.expired(expired, cause)
 	r.markSagas(expired)
 	if err != nil && ctx.Err() == nil {
-		r.log.Warn("cannot end the rows of unknown operations now", "error", err)
-	}
-}
-
-// expireRefused ends what waited too long for a configuration that its provider accepts.
-func (r *reaper) expireRefused(ctx context.Context) {
-	if r.settings.MisconfiguredFailAfter <= 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
-	defer cancel()
-	expired, err := r.store.ExpireRefused(ctx, r.worker, r.providerNames(), r.settings.MisconfiguredFailAfter, r.judgeRefused)
-	r.observer.expired(expired, "drainer was refused")
-	r.markSagas(expired)
-	if err != nil && ctx.Err() == nil {
-		r.log.Warn("cannot end the rows of a configuration that is refused now", "error", err)
+		r.log.Warn("cannot end intents now that wait because "+cause, "error", err)
 	}
 }
 

@@ -166,6 +166,10 @@ type expiredStore struct {
 	refused bool
 }
 
+func (expiredStore) Beats(context.Context, time.Duration) ([]Heartbeat, error) { return nil, nil }
+
+func (expiredStore) Reap(context.Context, []string, Judge) ([]Settlement, error) { return nil, nil }
+
 func (s expiredStore) Expire(context.Context, string, []string, time.Duration, Judge) ([]Settlement, error) {
 	return s.ended(!s.refused), nil
 }
@@ -187,8 +191,7 @@ func TestTheLogSaysWhyIntentsEndedThatWaitedTooLong(t *testing.T) {
 		o, said := observing(dispatch.Provider{Name: "sim"})
 		r := newReaperOf(expiredStore{refused: refused})
 		r.observer, r.settings.UnconfiguredFailAfter, r.settings.MisconfiguredFailAfter = o, time.Hour, time.Hour
-		r.expire(t.Context())
-		r.expireRefused(t.Context())
+		r.reap(t.Context())
 		want := `level=WARN msg="intents have ended because ` + cause + ` for too long" provider=sim intents=1` + "\n"
 		if said.String() != want {
 			t.Errorf("it says %swant %s", said, want)

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
-	"text/template"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,15 +19,13 @@ import (
 //go:embed sql/claim.sql
 var claimTemplate string
 
-var claimSQL, probeSQL, probeOperationSQL = claimStatement(false, false), claimStatement(true, false), claimStatement(true, true)
+type claimVariant struct{ Probe, Operation bool }
 
-func claimStatement(probe, operation bool) string {
-	var statement strings.Builder
-	if err := template.Must(template.New("claim.sql").Parse(claimTemplate)).Execute(&statement, struct{ Probe, Operation bool }{probe, operation}); err != nil {
-		panic(err) // it is constant
-	}
-	return statement.String()
-}
+var (
+	claimSQL          = rendered(claimTemplate, claimVariant{})
+	probeSQL          = rendered(claimTemplate, claimVariant{Probe: true})
+	probeOperationSQL = rendered(claimTemplate, claimVariant{Probe: true, Operation: true})
+)
 
 // queueClaims lets one statement claim for several lanes: it has a price of its own,
 // about that of eleven rows.

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
-	"text/template"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -146,15 +145,10 @@ var (
 	breakerTemplate string
 )
 
-var providerBreakerSQL, operationBreakerSQL = breakerStatement("provider"), breakerStatement("tool")
-
-func breakerStatement(table string) string {
-	var statement strings.Builder
-	if err := template.Must(template.New("breaker.sql").Parse(breakerTemplate)).Execute(&statement, struct{ Table string }{table}); err != nil {
-		panic(err) // it is constant
-	}
-	return statement.String()
-}
+var (
+	providerBreakerSQL  = rendered(breakerTemplate, struct{ Table string }{"provider"})
+	operationBreakerSQL = rendered(breakerTemplate, struct{ Table string }{"tool"})
+)
 
 // Publish lets the keys of intents that are enqueued from now on have these namespaces.
 func (s *Store) Publish(ctx context.Context, namespaces map[string]string) error {

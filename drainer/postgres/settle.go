@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"text/template"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,15 +21,7 @@ import (
 //go:embed sql/settle.sql
 var settleTemplate string
 
-var settleSQL, settleUndosSQL = settleStatement(false), settleStatement(true)
-
-func settleStatement(undos bool) string {
-	var statement strings.Builder
-	if err := template.Must(template.New("settle.sql").Parse(settleTemplate)).Execute(&statement, struct{ Undos bool }{undos}); err != nil {
-		panic(err) // it is constant
-	}
-	return statement.String()
-}
+var settleSQL, settleUndosSQL = rendered(settleTemplate, struct{ Undos bool }{}), rendered(settleTemplate, struct{ Undos bool }{true})
 
 // settleColumns are the settlements turned on their side: one array a column. Where
 // outcome or status are 'completed' they are left out.

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"text/template"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -32,6 +33,15 @@ const (
 	// could cost a healthy worker its lease.
 	lifeConnections = 1
 )
+
+// rendered is a statement that has several forms.
+func rendered(source string, form any) string {
+	var statement strings.Builder
+	if err := template.Must(template.New("").Parse(source)).Execute(&statement, form); err != nil {
+		panic(err) // it is constant
+	}
+	return statement.String()
+}
 
 // Store implements [drainer.Store]. Create one with [Open].
 type Store struct {
