@@ -200,11 +200,13 @@ func (s standing) isUndo() bool { return isUndo(s.StepID) }
 // isAtEither reports that commits were lost, and that its provider or the fallback may have applied it.
 func (s standing) isAtEither() bool { return s.Via == dispatch.Tuple{ToolName: s.ToolName}.Provider() }
 
-func (s standing) doubt() string {
+// inDoubt refuses a repetition: danger says why it could have a second effect.
+func (s standing) inDoubt(danger string) refusal {
 	if s.BeforeLoss {
-		return "commits were lost since it was " + s.Status + ", so a retry of it may have been applied"
+		return refusal("commits were lost since it was " + s.Status + ", so a retry of it may have been applied, and " + danger +
+			"; find out and resolve it, or accept a second effect with --may-duplicate")
 	}
-	return "it may have been applied"
+	return refusal("it may have been applied, and " + danger + "; find out and resolve it, or accept a second effect with --may-duplicate")
 }
 
 func (s standing) inProgress() bool { return !s.Queued && !s.Settled }

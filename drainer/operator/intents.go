@@ -255,8 +255,7 @@ func (r Retry) again(s standing) (change, refusal) {
 		back.requeue.beforeLoss = s.BeforeLoss
 		return back, ""
 	case !r.MayDuplicate:
-		return change{}, refusal(s.doubt() + ", and " + danger +
-			"; find out and resolve it, or accept a second effect with --may-duplicate")
+		return change{}, s.inDoubt(danger)
 	}
 	// The engine sends what may have been applied only until half of the key's
 	// life is over. Accepting a duplicate starts that clock again.
@@ -272,8 +271,7 @@ func (r Retry) underNewKey(s standing, back change) (change, refusal) {
 	case s.Status == "cancelled":
 		return change{}, "no provider refused it; retry it under its key, without --new-key"
 	case s.MaybeApplied && !r.MayDuplicate:
-		return change{}, refusal(s.doubt()) + " under its key, and its provider cannot tell that another one is the same effect" +
-			"; find out and resolve it, or accept a second effect with --may-duplicate"
+		return change{}, s.inDoubt("its provider cannot tell that another key is the same effect")
 	case s.MaybeApplied:
 		back.outcome = "retried_new_key_may_duplicate"
 	}

@@ -33,6 +33,22 @@ func TestThePageIsAsTheCodeSays(t *testing.T) {
 	}
 }
 
+// A text of which the code computes the beginning names no error that a user could look up.
+func TestEachErrorOfThePageHasWords(t *testing.T) {
+	t.Parallel()
+	page, err := write(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(page) {
+		if wordless.MatchString(line) {
+			t.Errorf("a text begins with what the code computes: %s", line)
+		}
+	}
+}
+
+var wordless = regexp.MustCompile(`(^- |; )…( with| under|[,;])`)
+
 var (
 	inDocument = regexp.MustCompile("`([a-z][a-z0-9]*(?:_[a-z0-9]+)*)`")
 	documented = []string{"completed", "not_sent", "throttled", "rejected", "in_flight", "ambiguous", "credentials_refused", "forbidden", "non_idempotent"}
