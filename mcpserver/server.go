@@ -432,23 +432,21 @@ func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallTool
 		return "", fmt.Errorf("nothing was recorded: %w", err)
 	}
 	var receipt operator.Receipt
-	reached := false
 	err = s.connected(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		reached = true
 		receipt, err = operator.Open(conn).Enqueue(ctx, tuple, payload)
 		return err
 	})
 	switch refusal := refusalOf(err); {
-	case !reached: // nothing was sent
-		giveBack()
-		return "", fmt.Errorf("nothing was recorded: %w. The same request can be made later", told(err))
 	case refusal == "key_taken":
 		return "", errors.New(sentences[refusal])
 	case refusal != "":
 		giveBack()
 		return "", errors.New(sentences[refusal])
-	case err != nil: // the commit may have happened before its reply was lost
+	case errors.Is(err, operator.ErrUnanswered):
 		return "", fmt.Errorf("it may have been recorded: %w. Tell the user", told(err))
+	case err != nil:
+		giveBack()
+		return "", fmt.Errorf("nothing was recorded: %w. The same request can be made later", told(err))
 	case receipt.Created:
 		return sentences["recorded"], nil
 	case receipt.Status == "in_progress":
@@ -461,7 +459,7 @@ func (s *server) enqueue(ctx context.Context, offer Offer, request *sdk.CallTool
 func refusalOf(err error) string {
 	var refused *pgconn.PgError
 	switch {
-	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "22"): // "data exception", such as \u0000
+	case errors.As(err, &refused) && (strings.HasPrefix(refused.Code, "22") || strings.HasPrefix(refused.Code, "54")): // jsonb cannot hold it
 		return "invalid"
 	case refused != nil:
 		return refusals[refused.Code]

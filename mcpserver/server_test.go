@@ -233,9 +233,36 @@ func TestARefusalDoesNotUseUpTheStep(t *testing.T) {
 func TestACallOfWhichTheCommitIsNotAnsweredIsNotCalledRefused(t *testing.T) {
 	t.Parallel()
 	a := taking(t, map[string]string{"DRAINER_RUN": "new", "DRAINER_STEP": "pay"})
-	drainertest.Exec(t, a.db, `ALTER TABLE outbox.intent RENAME TO away`)
-	if got, isError := a.ask("enqueue_bank_pay", `{"amount": 1}`); !isError || !strings.Contains(got, "may have been recorded") || strings.Contains(got, "away") {
-		t.Errorf("a database that fails: %s", got)
+	drainertest.Exec(t, a.db, `CREATE FUNCTION hang_up() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'`)
+	drainertest.Exec(t, a.db, `CREATE CONSTRAINT TRIGGER hang_up AFTER INSERT ON outbox.intent DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hang_up()`)
+	if got, isError := a.ask("enqueue_bank_pay", `{"amount": 1}`); !isError || !strings.Contains(got, "may have been recorded") {
+		t.Errorf("a connection that ends in the commit: %s", got)
+	}
+	if got, _ := a.ask("enqueue_bank_pay", `{"amount": 1}`); !strings.Contains(got, "used up") {
+		t.Errorf("the same step again: %s", got)
+	}
+}
+
+func TestARefusalOfTheDatabaseDoesNotUseUpTheStep(t *testing.T) {
+	t.Parallel()
+	a := taking(t, map[string]string{"DRAINER_RUN": "new", "DRAINER_STEP": "pay"})
+	for _, broken := range [][2]string{
+		{`ALTER TABLE outbox.tool RENAME TO away`, `ALTER TABLE outbox.away RENAME TO tool`},
+		{`ALTER TABLE outbox.intent RENAME TO away`, `ALTER TABLE outbox.away RENAME TO intent`},
+		{
+			`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE insufficient_privilege; END';
+		  CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON outbox.intent DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`,
+			`DROP TRIGGER refuse ON outbox.intent`,
+		},
+	} {
+		drainertest.Exec(t, a.db, broken[0])
+		if got, isError := a.ask("enqueue_bank_pay", `{"amount": 1}`); !isError || !strings.HasPrefix(got, "nothing was recorded") || strings.Contains(got, "away") {
+			t.Errorf("after %s: %s", broken[0], got)
+		}
+		drainertest.Exec(t, a.db, broken[1])
+	}
+	if got, _ := a.ask("enqueue_bank_pay", `{"amount": 1}`); got != vectors(t)["recorded"] {
+		t.Errorf("the same step later: %s", got)
 	}
 }
 

@@ -76,8 +76,8 @@ var kinds = []struct {
 	},
 	{
 		UnknownOperation, Page,
-		"intents wait for an operation that their provider does not have",
-		"correct the name, add the tool, or cancel its intents",
+		"intents wait for an operation that no daemon serves",
+		"correct the name, add the tool or start its daemon, or cancel its intents",
 	},
 	{
 		FirstReplay, Page,

@@ -431,6 +431,9 @@ type Receipt struct {
 // ErrUnserved says that daemons have named their tools, and this one is not among them.
 var ErrUnserved = errors.New("no daemon serves the tool")
 
+// ErrUnanswered says that an intent may be recorded. Any other error of Enqueue says that it is not.
+var ErrUnanswered = errors.New("its commit was not answered, so it may be recorded")
+
 // Enqueue commits one intent in a transaction of its own. A tool that no daemon has named is refused
 // even where agents may enqueue it: a person who writes a name means what runs. Before the first
 // daemon there is nothing to compare with.
@@ -439,25 +442,40 @@ func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload jso
 	if err := tuple.Validate(); err != nil {
 		return receipt, err
 	}
-	served, err := collect(ctx, c.conn, "enqueue: read which tools are served", pgx.RowTo[string], `SELECT name FROM outbox.tool WHERE provider = split_part($1::text, '/'::text, 1)
-		UNION SELECT provider FROM outbox.tool WHERE NOT EXISTS (SELECT FROM outbox.tool WHERE provider = split_part($1::text, '/'::text, 1))
-		ORDER BY name LIMIT 1000`, tuple.ToolName)
+	served, err := collect(ctx, c.conn, "enqueue: read which tools are served", pgx.RowTo[string], `SELECT name FROM outbox.tool WHERE name = $1::text
+		UNION (SELECT name FROM outbox.tool WHERE provider = split_part($1::text, '/'::text, 1) ORDER BY name LIMIT 1000)
+		UNION (SELECT DISTINCT provider FROM outbox.tool WHERE NOT EXISTS (SELECT FROM outbox.tool WHERE provider = split_part($1::text, '/'::text, 1)) ORDER BY 1 LIMIT 1000)
+		ORDER BY name`, tuple.ToolName)
 	if err != nil {
 		return receipt, err
 	}
 	if len(served) > 0 && !slices.Contains(served, tuple.ToolName) {
+		known := spelling.Suggest(tuple.ToolName, served)
+		if !strings.Contains(served[0], "/") {
+			known = "none serves its provider; " + spelling.Suggest(tuple.Provider(), served)
+		}
 		return receipt, fmt.Errorf("enqueue: %w %q; %s; if it is new in the configuration, start or reload a daemon first",
-			ErrUnserved, tuple.ToolName, spelling.Suggest(tuple.ToolName, served))
+			ErrUnserved, tuple.ToolName, known)
 	}
 	// A person has no state of an agent to write before, so the transaction's id stands for it where require_state asks.
 	err = c.conn.QueryRow(ctx, `SELECT intent_id, created, status, idempotency_key FROM (SELECT pg_current_xact_id() AS id OFFSET 0) t,
 		outbox.enqueue(CASE WHEN t.id IS NOT NULL THEN $1::text END, $2, $3, $4, $5)`,
 		tuple.AgentRunID, tuple.StepID, tuple.ToolName, tuple.BusinessScope, payload,
 	).Scan(&receipt.IntentID, &receipt.Created, &receipt.Status, &receipt.IdempotencyKey)
-	if err != nil {
+	switch {
+	case err == nil:
+		return receipt, nil
+	case isRefused(err), pgconn.SafeToRetry(err): // the latter was not sent
 		return receipt, fmt.Errorf("enqueue: %w%s", err, hint(err))
 	}
-	return receipt, nil
+	return receipt, fmt.Errorf("enqueue: %w: %w", ErrUnanswered, err)
+}
+
+// isRefused reports that the server rolled the statement's transaction back. A FATAL error may come
+// after the commit, and a pooler that lost its server names no severity in this field.
+func isRefused(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR" && refused.Code != "40003"
 }
 
 // hint returns the hint of the schema's error, which carries no payload and no key, or the

@@ -363,7 +363,8 @@ func TestAnIntentOfAToolThatNoDaemonServesIsNotEnqueued(t *testing.T) {
 	for tool, want := range map[string]string{
 		"bank/pya":    `no daemon serves the tool "bank/pya"; did you mean "bank/pay"?; if it is new in the configuration`,
 		"bank/refund": `no daemon serves the tool "bank/refund"; known here: bank/pay; if it is new in the configuration`,
-		"nope/charge": `no daemon serves the tool "nope/charge"; known here: bank, mail; if it is new in the configuration`,
+		"banc/pay":    `no daemon serves the tool "banc/pay"; none serves its provider; did you mean "bank"?; if`,
+		"nope/charge": `no daemon serves the tool "nope/charge"; none serves its provider; known here: bank, mail; if it is new in the configuration`,
 	} {
 		got := run(t, "enqueue", "--run", "r", "--step", "s", "--tool", tool, "--scope", "b", "--payload", "{}", "--database-url", url)
 		if got.code != exitFailed || got.stdout != "" || !strings.Contains(got.stderr, want) {
@@ -372,6 +373,10 @@ func TestAnIntentOfAToolThatNoDaemonServesIsNotEnqueued(t *testing.T) {
 	}
 	if n := drainertest.Value[int](t, db, `SELECT count(*)::int FROM outbox.intent`); n != 0 {
 		t.Errorf("%d intents", n)
+	}
+	drainertest.Exec(t, db, `INSERT INTO outbox.tool (name) SELECT 'bank/a' || n FROM generate_series(1, 1100) n`)
+	if got := run(t, "enqueue", "--run", "r", "--step", "s", "--tool", "bank/pay", "--scope", "b", "--payload", "{}", "--database-url", url); got.code != exitOK {
+		t.Errorf("a tool behind a thousand others: %+v", got)
 	}
 }
 
