@@ -10,6 +10,7 @@ package providerblock
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -169,25 +170,31 @@ func (w *writer) wanted() []*manifest.Operation {
 	return wanted
 }
 
-// placeKey takes over where the first operation that has a key sends it, and
-// how that one marks a replay: a provider has one place for all its tools.
+// placeKey takes over where the first operation that has a key sends it: a provider has one
+// place for all its tools. So it has one marker of a replay beside the two that are in common use.
 func (w *writer) placeKey(operations []*manifest.Operation) {
 	for _, operation := range operations {
 		if len(operation.Violations) > 0 || operation.Declaration == nil || operation.Declaration.Class != dispatch.KeyIdempotent {
 			continue
 		}
 		settings := w.block.settings
-		settings.IdempotencyKey = keySettings(operation.Declaration.Key)
-		settings.ReplayHeader = replayHeader(operation.Declaration.Replay)
-		if accepts(settings, nil) == nil {
+		key := keySettings(operation.Declaration.Key)
+		settings.IdempotencyKey = cmp.Or(settings.IdempotencyKey, key)
+		settings.ReplayHeader = cmp.Or(settings.ReplayHeader, replayHeader(operation.Declaration.Replay))
+		if settings.IdempotencyKey == key && accepts(settings, nil) == nil {
 			w.block.settings = settings
-			return
 		}
 	}
 }
 
-// replayHeader is the marker to look for. The adapter knows two by itself, and
+// seesReplays reports whether the adapter recognises an operation's marker of a replay: it
 // understands no other value than true.
+func (w *writer) seesReplays(marker manifest.Marker) bool {
+	return marker.Header == "" || strings.EqualFold(marker.Value, "true") &&
+		slices.Contains([]string{"", w.block.settings.ReplayHeader}, replayHeader(marker))
+}
+
+// replayHeader is the marker to look for. The adapter knows two by itself.
 func replayHeader(marker manifest.Marker) string {
 	name := nethttp.CanonicalHeaderKey(marker.Header)
 	if name == "Idempotency-Replay" || name == "Idempotent-Replayed" || !strings.EqualFold(marker.Value, "true") {
@@ -300,6 +307,9 @@ func (w *writer) add(operation *manifest.Operation) error {
 	written := w.toolOf(operation, request)
 	if err := w.checkTool(operation.ID, written); err != nil {
 		return err
+	}
+	if operation.Declaration != nil && !w.seesReplays(operation.Declaration.Replay) {
+		w.block.ask("Replays of %s are not seen: its marker is another header than http.replay_header, or has another value than true.", operation.ID)
 	}
 	w.block.tools[operation.ID] = written
 	return nil

@@ -269,6 +269,32 @@ func TestWhatTheDocumentSaysOfAnswersIsUnderstood(t *testing.T) {
 	}
 }
 
+func TestAReplayMarkerIsKeptOrNamed(t *testing.T) {
+	t.Parallel()
+	marked := func(id, header, value string) string {
+		return strings.NewReplacer("Idempotency-Replay", header, `value: "true"`, `value: "`+value+`"`).
+			Replace(keyed("/"+id, id, "header: Idempotency-Key", keyHeader))
+	}
+	block, skipped := providerblock.From(parse(t, head+marked("a", "Idempotency-Replay", "true")+marked("b", "X-Again", "TRUE")+
+		marked("c", "X-Again", "true")+marked("d", "X-Other", "true")+marked("e", "X-Again", "hit")), "p")
+	if len(skipped) > 0 {
+		t.Fatalf("left out: %+v", skipped)
+	}
+	configured(t, block)
+	content, err := block.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(content), "replay_header: X-Again\n") {
+		t.Errorf("the marker of a later operation is not in\n%s", content)
+	}
+	for _, id := range []string{"a", "b", "c", "d", "e"} {
+		if said, want := strings.Contains(string(content), "# Replays of "+id+" are not seen"), id > "c"; said != want {
+			t.Errorf("%s: said that its marker is not kept: %v, want %v, in\n%s", id, said, want, content)
+		}
+	}
+}
+
 func TestAReadThatCannotTellAbsenceIsNoLookup(t *testing.T) {
 	t.Parallel()
 	block, skipped := providerblock.From(parse(t, head+`  /letters:
