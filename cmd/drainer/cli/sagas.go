@@ -160,10 +160,11 @@ type sagaChange struct {
 	print                     func(*options, *cobra.Command, *operator.SagaStory) error
 }
 
-func newSagasRetry(options *options) *cobra.Command {
+func newSagasRetry(o *options) *cobra.Command {
 	var undone []int64
 	var newKeys bool
-	command := newSagaChange(options, sagaChange{
+	var before *operator.SagaStory
+	command := newSagaChange(o, sagaChange{
 		use:   "retry [RUN]",
 		short: "Let a saga that failed go on",
 		long: `retry goes on where the compensation failed: undos that ended badly are sent again
@@ -174,21 +175,66 @@ The daemons' configuration decides how a step is undone. If you changed it, wait
 they have reloaded it.
 
 With --new-key, undos that failed get new idempotency keys. What may have been applied
-keeps its key.
+keeps its key. The output says which did.
 
 With --undone you say which steps (compensation_failed) you have undone by hand.
 They become compensated, their undos are not sent again, and the saga goes on with
 the older steps.`,
 		example: `  drainer sagas retry run-001 --reason "refund tool configured"
   drainer sagas retry --intent 36 --undone 36 --reason "refunded by hand, ticket 4711"`,
-		change: func(c *operator.Console, ctx context.Context, run string, by operator.Signature) error {
+		change: func(c *operator.Console, ctx context.Context, run string, by operator.Signature) (err error) {
+			if newKeys {
+				if before, err = c.SagaOf(ctx, run); err != nil {
+					return err
+				}
+			}
 			return c.RetrySaga(ctx, run, undone, newKeys, by)
 		},
-		print: printSaga,
+		print: func(o *options, command *cobra.Command, story *operator.SagaStory) error {
+			if !newKeys {
+				return printSaga(o, command, story)
+			}
+			return o.printKeys(command, before, story, undone)
+		},
 	})
 	command.Flags().Int64SliceVar(&undone, "undone", nil, "`intents` that you have undone by hand, separated by commas")
 	command.Flags().BoolVar(&newKeys, "new-key", false, "send undos that failed under new idempotency keys, because their providers saved the refusal")
 	return command
+}
+
+// rekeyedSaga adds which undos were sent again under new keys.
+type rekeyedSaga struct {
+	operator.Saga
+	NewKeys  []int64 `json:"new_keys"`  // undos that failed
+	KeptKeys []int64 `json:"kept_keys"` // those that may have been applied
+}
+
+func (o *options) printKeys(command *cobra.Command, before, after *operator.SagaStory, undone []int64) error {
+	keys := map[int64]string{}
+	for _, step := range before.Steps {
+		if u := step.Undo; u != nil && u.FinishedAt != nil && u.Status != "completed" && !slices.Contains(undone, step.IntentID) {
+			keys[u.IntentID] = u.IdempotencyKey
+		}
+	}
+	rekeyed := rekeyedSaga{Saga: after.Saga, NewKeys: []int64{}, KeptKeys: []int64{}}
+	for _, step := range after.Steps {
+		if step.Undo == nil || keys[step.Undo.IntentID] == "" {
+			continue
+		}
+		if id := step.Undo.IntentID; step.Undo.IdempotencyKey != keys[id] {
+			rekeyed.NewKeys = append(rekeyed.NewKeys, id)
+		} else {
+			rekeyed.KeptKeys = append(rekeyed.KeptKeys, id)
+		}
+	}
+	if err := o.print(command, rekeyed, sagaTable(after.Saga)); err != nil || o.output != tableOutput {
+		return err
+	}
+	fmt.Fprintf(command.OutOrStdout(), "\nundos with a new key: %d\n", len(rekeyed.NewKeys))
+	if len(rekeyed.KeptKeys) > 0 {
+		fmt.Fprintf(command.OutOrStdout(), "with their old key, because they may have been applied: intents %s\n", idList(rekeyed.KeptKeys))
+	}
+	return nil
 }
 
 var sagaResolve = sagaChange{

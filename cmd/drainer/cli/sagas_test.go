@@ -81,6 +81,36 @@ func TestAResolvedSagaListsWhatStandsForPrograms(t *testing.T) {
 	}
 }
 
+func TestARetriedSagaSaysWhichUndosKeepTheirKeys(t *testing.T) {
+	url, db := stuck(t)
+	drainertest.Exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES (1, 2, 'saga', 'not_undone', 'compensation_failed')`)
+	drainertest.Exec(t, db, `INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, compensates)
+		SELECT 'doomed', 'compensate:step-' || n, 'sim/undo', 'scope', '{}', n FROM generate_series(1, 2) n`)
+	drainertest.Exec(t, db, `DELETE FROM outbox.queue`)
+	retry := func(flags ...string) result {
+		drainertest.Exec(t, db, `DELETE FROM outbox.queue`)
+		drainertest.Exec(t, db, `INSERT INTO outbox.attempt (intent_id, attempt, worker, started_at, outcome, status)
+			SELECT i.id, 1 + coalesce((SELECT max(attempt) FROM outbox.attempt a WHERE a.intent_id = i.id), 0), 'w', now(), outcome, status
+			FROM (VALUES (1, 'not_undone', 'compensation_failed'), (2, 'not_undone', 'compensation_failed'), (4, 'rejected', 'failed'), (5, 'ambiguous', 'unknown')) AS x (id, outcome, status)
+			JOIN outbox.intent i USING (id)`)
+		drainertest.Exec(t, db, `UPDATE outbox.saga SET state = 'compensation_failed', ended_at = now()`)
+		return run(t, append([]string{"sagas", "retry", "doomed", "--reason", "again", "--database-url", url}, flags...)...)
+	}
+	const want = "\nundos with a new key: 1\nwith their old key, because they may have been applied: intents 5\n"
+	if got := retry("--new-key"); got.code != exitOK || !strings.HasSuffix(got.stdout, want) {
+		t.Errorf("%+v, want %q", got, want)
+	}
+	if got := retry("--new-key", "-o", "json"); !strings.Contains(strings.Join(strings.Fields(got.stdout), ""), `"new_keys":[4],"kept_keys":[5]`) {
+		t.Errorf("JSON: %+v", got)
+	}
+	if got := retry("--new-key", "--undone", "2"); !strings.HasSuffix(got.stdout, "\nundos with a new key: 1\n") {
+		t.Errorf("the other was undone by hand: %+v", got)
+	}
+	if got := retry(); strings.Contains(got.stdout, "key") {
+		t.Errorf("without new keys: %+v", got)
+	}
+}
+
 // toldRun has a step that was retried and applied, its undo, and a step that failed.
 func toldRun() (story *operator.RunStory, now time.Time) {
 	begin := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
