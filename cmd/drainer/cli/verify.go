@@ -14,6 +14,7 @@ import (
 	"github.com/agentoutbox/drainer/contract/replay"
 	"github.com/agentoutbox/drainer/dispatch"
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
+	"github.com/agentoutbox/drainer/drainer"
 	"github.com/agentoutbox/drainer/drainer/config"
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
@@ -122,13 +123,13 @@ func (o *options) verifyAdapter(command *cobra.Command, i inspection) error {
 		return err
 	}
 	if i.tool == "" {
-		return o.printInspection(command, installed.Quiet(command.Context()))
+		return o.printInspection(command, loaded, installed.Quiet(command.Context()))
 	}
 	plan := dispatchtest.LivePlan{Operation: i.tool, Payload: payload, Concurrent: i.concurrent}
 	if err := i.confirm(command, i.provider+"/"+i.tool, installed.Adapter, plan.Calls(installed.Tools[i.tool])); err != nil {
 		return err
 	}
-	return o.printInspection(command, installed.Live(command.Context(), plan))
+	return o.printInspection(command, loaded, installed.Live(command.Context(), plan))
 }
 
 // installed finds the adapter, and the tool if there is to be one.
@@ -150,7 +151,8 @@ func (i inspection) installed(command *cobra.Command, loaded *config.Config) (di
 	}, nil
 }
 
-func (o *options) printInspection(command *cobra.Command, report dispatchtest.Report) error {
+func (o *options) printInspection(command *cobra.Command, loaded *config.Config, report dispatchtest.Report) error {
+	redactChecks(loaded, report.Checks)
 	if err := o.print(command, report, checkTable(report.Checks)); err != nil {
 		return err
 	}
@@ -287,6 +289,11 @@ func (o *options) verifyReplay(command *cobra.Command, t trial) error {
 	if err != nil {
 		return err
 	}
+	secrets := redactChecks(loaded, report.Checks)
+	for i := range report.Calls {
+		call := &report.Calls[i]
+		call.Error, call.ProviderRef = secrets.Text(call.Error), secrets.Text(call.ProviderRef)
+	}
 	if err := o.print(command, report, checkTable(report.Checks)); err != nil {
 		return err
 	}
@@ -338,6 +345,15 @@ func hostOf(adapter dispatch.Adapter) string {
 		}
 	}
 	return "an address that its adapter does not report"
+}
+
+// redactChecks takes the secrets of the configuration out of what providers and adapters said.
+func redactChecks(loaded *config.Config, checks []dispatchtest.Check) *drainer.Redactor {
+	secrets := drainer.NewRedactor(loaded.Secrets)
+	for i := range checks {
+		checks[i].Seen = secrets.Text(checks[i].Seen)
+	}
+	return secrets
 }
 
 func checkTable(checks []dispatchtest.Check) table {

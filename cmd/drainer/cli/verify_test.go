@@ -214,10 +214,10 @@ func TestVerifyAdapterHasNoVerdictInAnOutage(t *testing.T) {
 type gossip struct{ Token string }
 
 func (g gossip) Dispatch(context.Context, dispatch.Request) dispatch.Result {
-	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "refused_" + g.Token}
+	return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "refused_" + g.Token, ProviderRef: g.Token}
 }
 
-func TestVerifyAdapterFindsASecretOfTheConfiguration(t *testing.T) {
+func TestVerifyFindsASecretOfTheConfigurationAndPrintsNone(t *testing.T) {
 	t.Setenv("GOSSIP_TOKEN", "secret_51ab")
 	registry, err := dispatch.NewRegistry(dispatch.Kind{
 		Name: "gossip", Settings: gossip{}, Tool: struct{}{},
@@ -240,8 +240,14 @@ providers:
     tools: {talk: {idempotency: {class: read_only}}}
 `)
 	got := runRoot(t, newRoot(registry), "verify", "adapter", "--config", file, "--provider", "village")
-	if got.code != exitFailed || !strings.Contains(squeeze(got.stdout), "no secret of the configuration failed") {
+	if got.code != exitFailed || !strings.Contains(squeeze(got.stdout), "no secret of the configuration failed") || strings.Contains(got.stdout+got.stderr, "secret_51ab") {
 		t.Errorf("got %+v", got)
+	}
+	for _, output := range []string{"table", "json"} {
+		got = runRoot(t, newRoot(registry), "verify", "replay", "--config", file, "--tool", "village/talk", "--payload", "{}", "--yes", "-o", output)
+		if !strings.Contains(got.stdout, "refused_[secret]") || strings.Contains(got.stdout+got.stderr, "secret_51ab") {
+			t.Errorf("replay: %+v", got)
+		}
 	}
 }
 
