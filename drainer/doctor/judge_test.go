@@ -12,6 +12,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+func TestThePagesSayHowManyConnectionsADaemonHolds(t *testing.T) {
+	t.Parallel()
+	for page, says := range map[string]string{"doctor": "under %d connections are free", "operations": "Allow %d connections a daemon"} {
+		text, err := os.ReadFile("../../docs/" + page + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf(says, DaemonConnections); !strings.Contains(string(text), want) {
+			t.Errorf("docs/%s.md does not say: %s", page, want)
+		}
+	}
+}
+
 func TestWhatAPoolerDoesDecidesWhichStatementsItCanTake(t *testing.T) {
 	t.Parallel()
 	perTransaction := pooling{isPooler: true, perTransaction: true}
