@@ -803,4 +803,11 @@ func TestADigestTellsConfigurationsApartAndNoSecret(t *testing.T) {
 	if of("hunter2-hunter2", "") == of("hunter2-hunter2", "concurrency: 3\n") || len(of("hunter2-hunter2", "")) != 32 {
 		t.Error("it does not tell two configurations apart")
 	}
+	at := func(url string) string { return of("hunter2-hunter2', extra: '"+url, "") }
+	if at("amqp://ann:hunter2@one.example/v") != at("amqp://ann:another@one.example/v") {
+		t.Error("it depends on the password of an address")
+	}
+	if at("amqp://ann:hunter2@one.example/v") == at("amqp://ann:hunter2@two.example/v") {
+		t.Error("it does not tell the hosts of addresses with a password apart")
+	}
 }

@@ -77,7 +77,7 @@ func (r *reader) provider(f field, registry dispatch.Registry, root rootBlock, r
 	provider.Adapter = r.adapter(f.path, block.Adapter, spec, registry)
 	// A short credential in the file itself is not recognised as one and is hashed too. So the digest stays in the
 	// process: what others may read is keyed.
-	digest := sha256.Sum256([]byte(r.secrets.redact(written)))
+	digest := sha256.Sum256([]byte(r.secrets.masked(written)))
 	provider.Digest = digest[:]
 	return provider
 }

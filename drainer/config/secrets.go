@@ -319,6 +319,18 @@ func (s *secrets) redact(message string) string {
 	return message
 }
 
+// masked is redact, but for an address with a password: that loses the password alone.
+func (s *secrets) masked(written string) string {
+	for _, value := range s.revealed {
+		mask := "[secret]"
+		if address, err := url.Parse(value); err == nil && hasPassword(value) {
+			mask = address.Redacted()
+		}
+		written = strings.ReplaceAll(written, value, mask)
+	}
+	return written
+}
+
 // Database says where the outbox is, and how to log in there.
 type Database struct {
 	URL             Reference // not given where the file leaves it to a flag or the environment
