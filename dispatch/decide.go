@@ -35,6 +35,7 @@ type Policy struct {
 	MaxAttempts       int
 	Backoff           Backoff
 	MaxWait           time.Duration // the longest wait that a provider may ask for; 0 bounds nothing
+	HasFallback       bool          // of its provider: it may have acted in a commit that was lost
 	Payload           PayloadSchema // nil demands nothing
 }
 

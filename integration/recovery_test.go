@@ -97,12 +97,15 @@ server: {listen: "127.0.0.1:0"}
 providers:
   own: {adapter: http, fallback: spare, http: {base_url: %s}, tools: &tools {
     charge: {http: {path: /charges, response: {ref: .id}}, idempotency: {class: key_idempotent, ttl: 24h, scope: account}, lookup: {tool: find}},
+    send: {http: {path: /sends, response: {ref: .id}}, idempotency: {class: key_idempotent, ttl: 24h, scope: account}},
     find: {http: {method: GET, path: "/effects/{.key}", response: {ref: .id, rules: [{when: .status == 404, outcome: absent}]}}, idempotency: {class: read_only}},
     read: {http: {method: GET, path: "/effects/{.key}", response: {rules: [{when: .status == 404, outcome: completed}]}}, idempotency: {class: read_only}}}}
   spare: {adapter: http, http: {base_url: %s}, tools: *tools}
 `, dispatchtest.Serve(t, r.keyed), dispatchtest.Serve(t, r.unkeyed)))
 	r.drain(r.url, 0)
-	r.exec(r.url, `SELECT outbox.enqueue('run', 'charge', 'own/charge', 'scope', '{}'), outbox.enqueue('run', 'read', 'own/read', 'scope', '{}')`)
+	r.exec(r.url, `SELECT outbox.enqueue('run', 'charge', 'own/charge', 'scope', '{}'), outbox.enqueue('run', 'read', 'own/read', 'scope', '{}'),
+		outbox.enqueue('run', 'send', 'own/send', 'scope', '{}')`)
+	program.New(t, r.url).Run(0, "intents", "cancel", "3", "--reason", "not now", "--operator", "ann")
 	past := r.copyOf(r.url)
 	r.exec(r.url, `UPDATE outbox.provider SET state = 'open', open_until = now() + interval '1 hour' WHERE name = 'own'`)
 	r.drain(r.url, 0)
@@ -123,6 +126,12 @@ providers:
 	program.New(t, past).Run(0, "intents", "retry", "1", "--may-duplicate", "--config", r.config, "--reason", "not in either's records", "--operator", "ann")
 	r.drain(past, 0)
 	r.assertEffects("with a second effect accepted", 1, 1)
+
+	// A retry of what was cancelled may be lost too.
+	program.New(t, past).Run(1, "intents", "retry", "3", "--config", r.config, "--reason", "same key", "--operator", "ann")
+	program.New(t, past).Run(0, "intents", "retry", "3", "--may-duplicate", "--config", r.config, "--reason", "not in either's records", "--operator", "ann")
+	r.drain(past, 0)
+	r.assertEffects("with a second effect of what was cancelled accepted", 2, 1)
 }
 
 const restoredConfig = `version: 1

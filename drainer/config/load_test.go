@@ -150,16 +150,16 @@ func TestLoadReadsEveryField(t *testing.T) {
 				Tools: map[string]dispatch.Policy{
 					"create_charge": {
 						Class: dispatch.KeyIdempotent, Timeout: 5 * time.Second, KeyTTL: 24 * time.Hour, FirstReplayOpens: true, MaxAttempts: 3,
-						Backoff:  dispatch.Backoff{Base: time.Second, Cap: 24 * time.Hour},
-						MaxWait:  90 * time.Minute,
+						Backoff: dispatch.Backoff{Base: time.Second, Cap: 24 * time.Hour},
+						MaxWait: 90 * time.Minute, HasFallback: true,
 						Reversal: dispatch.Reversal{None: true},
 					},
 					"refund": {
-						Class: dispatch.NonIdempotent, Timeout: 5 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff, MaxWait: 24 * time.Hour,
+						Class: dispatch.NonIdempotent, Timeout: 5 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff, MaxWait: 24 * time.Hour, HasFallback: true,
 						Lookup:   &dispatch.Lookup{Operation: "find", Margin: time.Minute},
 						Reversal: dispatch.Reversal{Tool: "stripe/create_charge", Payload: "{charge: .response.id}", Window: 72 * time.Hour},
 					},
-					"find": {Class: dispatch.ReadOnly, Timeout: 5 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff, MaxWait: 24 * time.Hour},
+					"find": {Class: dispatch.ReadOnly, Timeout: 5 * time.Second, BeginsSaga: true, MaxAttempts: 8, Backoff: defaultBackoff, MaxWait: 24 * time.Hour, HasFallback: true},
 				},
 			},
 			{

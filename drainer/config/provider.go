@@ -58,7 +58,9 @@ func (r *reader) provider(f field, registry dispatch.Registry, root rootBlock, r
 		r.checkTool(child.path, tool)
 		r.checkPromise(child.path, block.Adapter, tool.Idempotency.Class, registry)
 		r.retain(child.path, fullName(provider.Name, operation), tool, retention)
-		provider.Tools[operation] = tool.policy(block.Timeout)
+		policy := tool.policy(block.Timeout)
+		policy.HasFallback = block.Fallback != ""
+		provider.Tools[operation] = policy
 		spec.Tools[operation] = dispatch.ToolSpec{
 			Class:    tool.Idempotency.Class,
 			KeyTTL:   tool.Idempotency.TTL,

@@ -293,7 +293,7 @@ func (r Retry) danger(s standing) string {
 		return "the configuration does not know its tool"
 	case policy.Class == dispatch.NonIdempotent:
 		return "its tool is non_idempotent: repeating does it again"
-	case s.isAtEither():
+	case s.isAtEither(), s.BeforeLoss && r.hasFallback(s): // the engine would end it as unknown
 		return "commits were lost: its provider's fallback may have applied it"
 	case !policy.MayStillSend(dispatch.History{MaybeApplied: true, SinceFirstSend: s.sinceFirst()}):
 		since := s.sinceFirst().Truncate(time.Second)
@@ -304,6 +304,13 @@ func (r Retry) danger(s standing) string {
 			since, policy.KeyTTL/2)
 	}
 	return ""
+}
+
+// hasFallback reports that the engine takes a step from before a loss for one that its provider's fallback may have applied.
+func (r Retry) hasFallback(s standing) bool {
+	tool := dispatch.Tuple{ToolName: s.ToolName}
+	policy, _ := r.PolicyOf(tool.Provider(), tool.Operation())
+	return policy.HasFallback && policy.Class != dispatch.ReadOnly && !s.isUndo()
 }
 
 // BringForward makes rows due that wait for a time to come: a provider asked for

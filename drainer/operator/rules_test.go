@@ -95,6 +95,10 @@ func TestWhatAnOperatorMayDo(t *testing.T) {
 		"retry in a run, under a new key":          {Retry{NewKey: true, MayDuplicate: true}, inSaga("begun", settled("failed")), "", "start a new run"},
 		"retry failed before a loss":               {Retry{PolicyOf: configuredAs(dispatch.NonIdempotent)}, beforeLoss(settled("failed")), "", "commits were lost"},
 		"retry cancelled before a loss":            {Retry{PolicyOf: configuredAs(dispatch.NonIdempotent)}, beforeLoss(settled("cancelled")), "", "commits were lost"},
+		"retry before a loss, with a fallback":     {Retry{PolicyOf: withFallback(dispatch.KeyIdempotent)}, beforeLoss(settled("failed")), "", "fallback may have applied it"},
+		"repeat a read before a loss":              {Retry{PolicyOf: withFallback(dispatch.ReadOnly)}, beforeLoss(settled("failed")), "pending", ""},
+		"retry before a loss, without a fallback":  {Retry{PolicyOf: configuredAs(dispatch.NaturallyIdempotent)}, beforeLoss(settled("failed")), "pending", ""},
+		"retry after a loss, with a fallback":      {Retry{PolicyOf: withFallback(dispatch.KeyIdempotent)}, settled("failed"), "pending", ""},
 		"retry under a new key before a loss":      {Retry{NewKey: true}, beforeLoss(settled("failed")), "", "commits were lost"},
 		"accept a duplicate before a loss":         {Retry{MayDuplicate: true}, beforeLoss(settled("failed")), "pending", ""},
 		"retry completed":                          {Retry{MayDuplicate: true}, settled("completed"), "", "another step_id"},
@@ -260,6 +264,12 @@ func TestASignatureIsANameAndAReasonOfOneLine(t *testing.T) {
 func configuredAs(class dispatch.Class) func(string, string) (dispatch.Policy, bool) {
 	return func(string, string) (dispatch.Policy, bool) {
 		return dispatch.Policy{Class: class, KeyTTL: time.Hour}, true
+	}
+}
+
+func withFallback(class dispatch.Class) func(string, string) (dispatch.Policy, bool) {
+	return func(string, string) (dispatch.Policy, bool) {
+		return dispatch.Policy{Class: class, KeyTTL: time.Hour, HasFallback: true}, true
 	}
 }
 
