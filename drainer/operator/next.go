@@ -142,11 +142,11 @@ func nextForUnknown(s standing, promises PolicyOf) []Step {
 	}
 	steps = append(steps, allowed(s, s.resolve(dispatch.StatusCompleted), s.resolve(dispatch.StatusFailed))...)
 	if !isSafe && known {
-		when := "if twice is better than never: nothing keeps it from a second effect"
-		if policy.Class == dispatch.KeyIdempotent {
-			when = "if twice is better than never: its provider may have forgotten the key"
-		}
-		steps = append(steps, allowed(s, step{Retry{MayDuplicate: true}, s.command("intents retry", "--may-duplicate", because("never arrived")), when})...)
+		steps = append(steps, allowed(s, step{
+			Retry{MayDuplicate: true},
+			s.command("intents retry", "--may-duplicate", because("never arrived")),
+			"if twice is better than never: " + Retry{PolicyOf: promises}.danger(s),
+		})...)
 	}
 	if s.Saga == "compensation_failed" && s.isUndo() {
 		return append(nextForSaga(s), steps...)

@@ -313,6 +313,7 @@ func TestWhatToDoNextFollowsTheClassAndTheEvidence(t *testing.T) {
 		"waiting for its time":              {parked, nil, []string{"intents retry 36 --now", "intents cancel 36"}},
 		"due":                               {due, nil, []string{"providers list", "intents cancel 36"}},
 		"waiting, and perhaps applied":      {doubtful, nil, append([]string{"intents retry 36 --now"}, found...)},
+		"failed before a loss, a fallback":  {beforeLoss(settled("failed")), withFallback(dispatch.KeyIdempotent), riskily},
 		"cancelled":                         {settled("cancelled"), nil, []string{"intents retry 36"}},
 		"cancelled with its run":            {inSaga("cancelled", settled("cancelled")), nil, nil},
 		"completed":                         {reported(settled("completed"), "completed"), configuredAs(dispatch.ReadOnly), nil},

@@ -108,7 +108,7 @@ var Attempts = []Error{
 	{"unrenderable_request", "the tool's expressions made no request of the payload; the problem says which", "correct the expression, then retry"},
 	{"slow_expression", "an expression took over a second", "make it simpler; it is retried"},
 	{"payload_schema", "the payload violates `payload_schema`; the detail names the places", "correct agent or schema"},
-	{"unconfigured_tool unknown_operation", "no daemon, or no adapter, serves this operation", "correct the name, or add the tool"},
+	{"unconfigured_tool unknown_operation", "no daemon, or no adapter, serves this operation", "correct the name, add the tool, or start its daemon"},
 	{"lookup_unconfigured", "its tool has no lookup any more", "bring that back, or resolve it"},
 	{"not_repeatable key_ttl_expired", "in doubt, and sending it again could act twice", "find out, then `intents resolve`"},
 	{"misconfigured", "it waited for longer than `misconfigured.fail_after`", "correct credentials or configuration; then a new run, or retry where the run goes on"},
