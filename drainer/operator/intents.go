@@ -1,7 +1,6 @@
 package operator
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -286,8 +285,7 @@ func (r Retry) danger(s standing) string {
 	if r.PolicyOf == nil {
 		return "no configuration was given with --config, so it is not known whether repeating it is safe"
 	}
-	tool := dispatch.Tuple{ToolName: s.ToolName}
-	policy, known := r.PolicyOf(cmp.Or(s.Via, tool.Provider()), tool.Operation())
+	policy, known := r.PolicyOf.of(s)
 	switch {
 	case !known:
 		return "the configuration does not know its tool"
@@ -308,8 +306,8 @@ func (r Retry) danger(s standing) string {
 
 // hasFallback reports that the engine takes a step from before a loss for one that its provider's fallback may have applied.
 func (r Retry) hasFallback(s standing) bool {
-	tool := dispatch.Tuple{ToolName: s.ToolName}
-	policy, _ := r.PolicyOf(tool.Provider(), tool.Operation())
+	s.Via = "" // the policy of its own provider counts
+	policy, _ := r.PolicyOf.of(s)
 	return policy.HasFallback && policy.Class != dispatch.ReadOnly && !s.isUndo()
 }
 
