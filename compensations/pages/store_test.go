@@ -778,6 +778,32 @@ func TestAProviderThatAnotherWorkerServesIsConfigured(t *testing.T) {
 	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 1 open", intent))
 }
 
+func TestWhatADeadWorkerLeftAtAProviderThatIsGoneIsAnIncident(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	settled, intent := o.mustEnqueue("1", "gone/act"), o.mustEnqueue("2", "gone/act")
+	o.exec(`DELETE FROM outbox.queue`)
+	o.exec(`INSERT INTO outbox.claim (worker_id, provider, server, claimed_at, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+		VALUES (gen_random_uuid(), 'gone', 'gone', now() - interval '4 minutes', ARRAY[$1, $2]::bigint[], '{1,1}', '{1,1}', '{now,now}', '{f,f}', '{f,f}', '{NULL,NULL}')`, settled, intent)
+	o.exec(`INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status) VALUES ($1, 1, 'w', 'completed', 'completed')`, settled)
+	notice := func(configured ...string) { o.must(o.notice(t.Context(), configured)) }
+	notice("sim")
+	o.assertIncidents(incident.UnconfiguredProvider)
+	o.exec(`UPDATE outbox.claim SET claimed_at = now() - interval '6 minutes'`)
+	notice("gone")
+	o.exec(`INSERT INTO outbox.worker (worker_id, providers) VALUES (gen_random_uuid(), '{gone}')`)
+	notice("sim")
+	o.assertIncidents(incident.UnconfiguredProvider) // a living worker takes it over
+
+	o.exec(`DELETE FROM outbox.worker`)
+	notice("sim")
+	notice("sim")
+	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 1 open", intent))
+	o.exec(`DELETE FROM outbox.claim`)
+	notice("sim")
+	o.assertIncidents(incident.UnconfiguredProvider, fmt.Sprintf("%d 1 resolved", intent))
+}
+
 func TestTheBackoffOfAPageEndsAtAMinute(t *testing.T) {
 	t.Parallel()
 	longest := time.Duration(0)

@@ -1,5 +1,5 @@
--- $1 the providers that this process serves, $2 seconds that a due row may wait
--- for one that no living worker serves either.
+-- $1 the providers that this process serves, $2 seconds that a due row, or one in progress, may wait
+-- for one that no living worker serves either: none takes over what a dead worker had claimed.
 -- One incident a provider, on its oldest row, resolved once nothing waits so long.
 WITH RECURSIVE queued AS (
   -- a loose index scan: one look a provider, however many rows it has
@@ -10,16 +10,27 @@ WITH RECURSIVE queued AS (
             AND q.provider >= CASE WHEN strpos(queued.provider, '/'::text) > 0 THEN split_part(queued.provider, '/'::text, 1) || '0' ELSE queued.provider END
           ORDER BY q.provider LIMIT 1)
   FROM queued WHERE queued.provider IS NOT NULL
+), served AS MATERIALIZED (
+  SELECT pg_catalog.unnest($1::text[]) AS name UNION SELECT pg_catalog.unnest(providers) FROM outbox.worker
 ), stuck AS MATERIALIZED (
-  SELECT queued.provider, oldest.intent_id
-  FROM queued CROSS JOIN LATERAL (
-    SELECT r.intent_id FROM outbox.queued_tenants(queued.provider) AS t (tenant) CROSS JOIN LATERAL (
-      SELECT q.next_attempt_at, q.intent_id FROM outbox.queue q
-      WHERE q.provider = queued.provider AND q.tenant = t.tenant AND q.next_attempt_at <= now() - make_interval(secs => $2::float8)
-      ORDER BY q.next_attempt_at, q.intent_id LIMIT 1) r
-    ORDER BY r.next_attempt_at, r.intent_id LIMIT 1) oldest
-  WHERE queued.provider <> ALL ($1::text[]) AND strpos(queued.provider, '/'::text) = 0
-    AND NOT EXISTS (SELECT FROM outbox.worker w WHERE queued.provider = ANY (w.providers))
+  SELECT provider, min(intent_id) AS intent_id
+  FROM (
+    SELECT queued.provider, oldest.intent_id
+    FROM queued CROSS JOIN LATERAL (
+      SELECT r.intent_id FROM outbox.queued_tenants(queued.provider) AS t (tenant) CROSS JOIN LATERAL (
+        SELECT q.next_attempt_at, q.intent_id FROM outbox.queue q
+        WHERE q.provider = queued.provider AND q.tenant = t.tenant AND q.next_attempt_at <= now() - make_interval(secs => $2::float8)
+        ORDER BY q.next_attempt_at, q.intent_id LIMIT 1) r
+      ORDER BY r.next_attempt_at, r.intent_id LIMIT 1) oldest
+    WHERE queued.provider NOT IN (SELECT name FROM served) AND strpos(queued.provider, '/'::text) = 0
+    UNION ALL
+    SELECT c.provider, r.intent_id
+    FROM outbox.claim c CROSS JOIN LATERAL unnest(c.intent_ids, c.attempts) AS r (intent_id, attempt)
+    WHERE c.provider NOT IN (SELECT name FROM served) AND c.claimed_at <= now() - make_interval(secs => $2::float8)
+      -- a claim lists what it settled until its last row is
+      AND (SELECT a.attempt FROM outbox.attempt a WHERE a.intent_id = r.intent_id AND a.attempt = r.attempt) IS NULL
+  ) waits
+  GROUP BY provider
 ), known AS MATERIALIZED (
   SELECT i.id, t.provider FROM outbox.incident i LEFT JOIN outbox.intent t ON t.id = i.intent_id
   WHERE i.kind = 'unconfigured_provider' AND i.resolved_at IS NULL
