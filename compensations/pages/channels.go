@@ -242,7 +242,10 @@ func newAlert(page Page, now time.Time) alert {
 		"dedup_key": page.DedupKey(),
 	}
 	if !page.isOfOutbox() {
-		labels["provider"], labels["operation"], labels["intent_id"] = page.provider(), page.operation(), strconv.FormatInt(page.IntentID, 10)
+		labels["provider"], labels["operation"] = page.provider(), page.operation() // an empty label is none
+	}
+	if page.IntentID != 0 {
+		labels["intent_id"] = strconv.FormatInt(page.IntentID, 10)
 	}
 	return alert{
 		Labels:      labels,

@@ -342,14 +342,22 @@ func TestAPageAboutTheWholeOutboxNamesNoIntent(t *testing.T) {
 	}
 }
 
-// As where the intent that was refused is not known any more.
-func TestAPageAboutNoIntentLeavesOpenWhichProviderIsResumed(t *testing.T) {
+func TestAPageAboutARefusalOfAForgottenIntentNamesWhatIsShut(t *testing.T) {
 	t.Parallel()
-	page := ofOutbox()
-	page.Kind = incident.CredentialsRefused
-	want := []string{"drainer providers list", "drainer providers resume PROVIDER --reason TEXT", "drainer incidents ack 7 --reason TEXT"}
-	if got := page.Todo(); !slices.Equal(got, want) {
-		t.Errorf("it says %q, want %q", got, want)
+	for gate, kind := range map[string]incident.Kind{"stripe": incident.CredentialsRefused, "stripe/refund": incident.Forbidden} {
+		page := ofOutbox()
+		page.Kind, page.ToolName = kind, gate
+		if got, want := page.Summary(), fmt.Sprintf("%s: %s (%s)", kind, kind.Means(), gate); got != want {
+			t.Errorf("it says %s, want %s", got, want)
+		}
+		want := []string{"drainer providers list", "drainer providers resume stripe --reason TEXT", "drainer incidents ack 7 --reason TEXT"}
+		if got := page.Todo(); !slices.Equal(got, want) {
+			t.Errorf("it says %q, want %q", got, want)
+		}
+		body := told(t, pages.NewAlertmanager, page).body
+		if !strings.Contains(body, `"provider":"stripe"`) || strings.Contains(body, `"intent_id"`) || strings.Contains(body, `"operation":"stripe"`) {
+			t.Errorf("Alertmanager is told %s", body)
+		}
 	}
 }
 

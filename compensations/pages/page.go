@@ -61,8 +61,8 @@ type Page struct {
 	Generation     int    // how often the first was opened
 	State          State  // of the group
 	Kind           incident.Kind
-	IntentID       int64 // 0: the incident is about the whole outbox, and has neither a tool nor a key
-	ToolName       string
+	IntentID       int64  // 0: the incident is about none, or it is not known any more; there is no key
+	ToolName       string // or a provider's; empty: the incident is about the whole outbox
 	IdempotencyKey string
 	OpenedAt       time.Time
 	By             string    // who acknowledged or resolved the first, if any operator did
@@ -95,15 +95,18 @@ func (p Page) Summary() string { return p.summary(p.tool()) }
 func (p Page) summary(tool string) string {
 	switch {
 	case p.isOfOutbox():
-		return fmt.Sprintf("%s: %s (the whole outbox)", p.Kind, p.Kind.Means())
-	case p.isSingle():
-		return fmt.Sprintf("%s: %s (%s, intent %d)", p.Kind, p.Kind.Means(), tool, p.IntentID)
+		tool = "the whole outbox"
+	case p.IntentID != 0:
+		tool = fmt.Sprintf("%s, intent %d", tool, p.IntentID)
 	}
-	return fmt.Sprintf("%s, %s: %s (the first: %s, intent %d)", p.Kind, p.incidents(), p.Kind.Means(), tool, p.IntentID)
+	if p.isSingle() {
+		return fmt.Sprintf("%s: %s (%s)", p.Kind, p.Kind.Means(), tool)
+	}
+	return fmt.Sprintf("%s, %s: %s (the first: %s)", p.Kind, p.incidents(), p.Kind.Means(), tool)
 }
 
-// isOfOutbox says that the incident is about no intent. There is only one of its kind.
-func (p Page) isOfOutbox() bool { return p.IntentID == 0 }
+// isOfOutbox says that the incident is about no tool and no provider. There is only one of its kind.
+func (p Page) isOfOutbox() bool { return p.IntentID == 0 && p.ToolName == "" }
 
 func (p Page) incidents() string {
 	if p.Count == 1 {
@@ -118,10 +121,10 @@ func (p Page) Todo() []string {
 		return nil
 	}
 	intent, ack := strconv.FormatInt(p.IntentID, 10), fmt.Sprintf("drainer incidents ack %d --reason TEXT", p.IncidentID)
-	todo := []string{"drainer intents show " + intent}
+	var todo []string
 	switch {
-	case p.isOfOutbox():
-		todo = nil
+	case p.isSingle() && p.IntentID != 0:
+		todo = []string{"drainer intents show " + intent}
 	case !p.isSingle():
 		chosen, isGroup := p.chosen()
 		intent, ack = "INTENT", "drainer incidents ack INCIDENT... --reason TEXT"
@@ -182,7 +185,7 @@ func (p Page) provider() string {
 
 func (p Page) operation() string {
 	provider, operation, slashed := strings.Cut(p.tool(), "/")
-	if !slashed {
+	if !slashed && p.IntentID != 0 { // agents may leave out the slash
 		return provider
 	}
 	return operation

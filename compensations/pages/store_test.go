@@ -696,6 +696,27 @@ func TestAGateThatIsShutBecauseThisSideWasRefusedIsOneIncident(t *testing.T) {
 	}
 }
 
+func TestARefusalOfAForgottenIntentPagesTheChannelsOfItsProvider(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.exec(`INSERT INTO outbox.tool (name, state, reason) VALUES ('sim/act', 'open', 'forbidden')`)
+	o.must(o.notice(t.Context(), []string{"sim"}))
+	o.assertIncidents(incident.Forbidden, "0 1 open")
+	for provider, want := range map[string]string{"sim": "[sim/act]", "other": "[]"} {
+		of := pager
+		of.Match.Providers = []string{provider}
+		due, err := o.due(t.Context(), of, 10)
+		o.must(err)
+		tools := []string{}
+		for _, page := range due {
+			tools = append(tools, page.ToolName)
+		}
+		if fmt.Sprint(tools) != want {
+			t.Errorf("the channel of %s is told of %v, want %s", provider, tools, want)
+		}
+	}
+}
+
 func TestMadeUpOperationsPageFewTimesAndHideNoProvider(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)

@@ -2,24 +2,27 @@
 -- $4 limit; of the incidents that the channel gets, $5 kinds, $6 providers and $7 tools, null
 -- for all. What the channel is to be told, unless a process is at it or has just failed: what is
 -- open and new to it, what grew, what is old news; and what it believes to be open and is not.
--- A group that spans providers has '' for one.
+-- A group that spans providers has '' for one. Where the intent that was refused is not known any more, the incident's
+-- detail begins with the gate, a provider or a tool.
 WITH groups AS MATERIALIZED (
   -- Lists, and no join of every incident with every page: statistics may be missing, and the plan as bad.
   SELECT i.kind, named.provider, pg_catalog.array_agg(i.id) AS ids, pg_catalog.array_agg(i.opened_at) AS opened,
          pg_catalog.array_agg(i.acknowledged_at IS NULL) AS open
   FROM outbox.incident i LEFT JOIN outbox.intent t ON t.id = i.intent_id
-  CROSS JOIN LATERAL (SELECT CASE WHEN i.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider, '') END AS provider) named
+  CROSS JOIN LATERAL (SELECT coalesce(t.tool_name, CASE WHEN i.kind <> 'history_changed' THEN split_part(i.detail, ', '::text, 1) END, '') AS name) tool
+  CROSS JOIN LATERAL (SELECT CASE WHEN i.kind = 'unconfigured_provider' THEN '' ELSE split_part(tool.name, '/'::text, 1) END AS provider) named
   WHERE i.resolved_at IS NULL AND i.kind = ANY ($5::text[])
-    AND ($6::text[] IS NULL OR t.provider = ANY ($6::text[])) AND ($7::text[] IS NULL OR t.tool_name = ANY ($7::text[]))
+    AND ($6::text[] IS NULL OR split_part(tool.name, '/'::text, 1) = ANY ($6::text[])) AND ($7::text[] IS NULL OR tool.name = ANY ($7::text[]))
   GROUP BY i.kind, named.provider
 ), standing AS MATERIALIZED (
   SELECT p.*, f.kind, f.opened_at, named.provider,
          coalesce(pg_catalog.lag(p.newest) OVER openings, '-infinity') AS after,
          pg_catalog.lead(p.newest) OVER openings IS NULL AS is_last
   FROM outbox.page p JOIN outbox.incident f ON f.id = p.incident_id LEFT JOIN outbox.intent t ON t.id = f.intent_id
-  CROSS JOIN LATERAL (SELECT CASE WHEN f.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider, '') END AS provider) named
+  CROSS JOIN LATERAL (SELECT coalesce(t.tool_name, CASE WHEN f.kind <> 'history_changed' THEN split_part(f.detail, ', '::text, 1) END, '') AS name) tool
+  CROSS JOIN LATERAL (SELECT CASE WHEN f.kind = 'unconfigured_provider' THEN '' ELSE split_part(tool.name, '/'::text, 1) END AS provider) named
   WHERE p.channel = $1::text AND p.told IS DISTINCT FROM 'resolved' AND f.kind = ANY ($5::text[])
-    AND ($6::text[] IS NULL OR t.provider = ANY ($6::text[])) AND ($7::text[] IS NULL OR t.tool_name = ANY ($7::text[]))
+    AND ($6::text[] IS NULL OR split_part(tool.name, '/'::text, 1) = ANY ($6::text[])) AND ($7::text[] IS NULL OR tool.name = ANY ($7::text[]))
   WINDOW openings AS (PARTITION BY f.kind, named.provider ORDER BY p.newest, p.incident_id)
 ), members AS (
   -- An incident is a member of the first opening that was told as late as it opened, and may join the last one.
@@ -71,7 +74,8 @@ WITH groups AS MATERIALIZED (
   ORDER BY turn LIMIT $4::int
 )
 SELECT (SELECT left(encode(sha256(key), 'hex'::text), 12) FROM outbox.fingerprint_key),  -- which outbox it is; a hash betrays no key
-       n.id, n.generation, n.state, i.kind, i.intent_id, coalesce(t.tool_name, ''),
+       n.id, n.generation, n.state, i.kind, i.intent_id,
+       coalesce(t.tool_name, CASE WHEN i.kind <> 'history_changed' THEN split_part(i.detail, ', '::text, 1) END, ''),
        coalesce(outbox.idempotency_key(t.agent_run_id, t.step_id, t.tool_name, t.business_scope, t.namespace, NULL,
          (SELECT generation FROM outbox.generation g WHERE g.intent_id = t.id)), ''), i.opened_at,
        CASE n.state WHEN 'resolved' THEN coalesce(i.resolved_by, '') WHEN 'acknowledged' THEN coalesce(i.acknowledged_by, '') ELSE '' END,

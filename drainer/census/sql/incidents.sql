@@ -1,7 +1,7 @@
 -- $1 kinds, $2 where counting stops, $3 how many of the longest open, and of the pages, are looked at for one that no
 -- channel was told of, $4 the kinds that wake a human. An incident was told of with the group of its kind and provider.
 WITH told AS MATERIALIZED (
-  SELECT f.kind, CASE WHEN f.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider, '') END AS provider, max(p.newest) AS newest
+  SELECT f.kind, CASE WHEN f.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider, split_part(split_part(f.detail, ', '::text, 1), '/'::text, 1), '') END AS provider, max(p.newest) AS newest
   FROM (SELECT incident_id, newest FROM outbox.page WHERE told IS DISTINCT FROM 'resolved' AND told IS NOT NULL LIMIT $3::int) p
   JOIN outbox.incident f ON f.id = p.incident_id LEFT JOIN outbox.intent t ON t.id = f.intent_id
   GROUP BY 1, 2
@@ -19,10 +19,10 @@ LEFT JOIN LATERAL (
   ORDER BY opened_at LIMIT 1) oldest ON true
 LEFT JOIN LATERAL (
   SELECT o.opened_at FROM (
-    SELECT intent_id, opened_at FROM outbox.incident i
+    SELECT intent_id, opened_at, detail FROM outbox.incident i
     WHERE i.kind = k.kind AND k.kind = ANY ($4::text[]) AND i.acknowledged_at IS NULL AND i.resolved_at IS NULL
     ORDER BY opened_at LIMIT $3::int) o
   WHERE NOT EXISTS (SELECT FROM told LEFT JOIN outbox.intent t ON t.id = o.intent_id
     WHERE told.kind = k.kind AND told.newest >= o.opened_at
-      AND told.provider = CASE WHEN k.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider, '') END)
+      AND told.provider = CASE WHEN k.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider, split_part(split_part(o.detail, ', '::text, 1), '/'::text, 1), '') END)
   ORDER BY o.opened_at LIMIT 1) unpaged ON true;
