@@ -345,10 +345,11 @@ var stories = map[string]story{
 		},
 		wakes: "DrainerDeliveriesLate",
 	},
-	"a provider is slow beside an operation of it that is away, and another provider hangs": {
+	"a provider is slow and another hangs, each beside an operation of it that is away": {
 		minutes: []int{60},
 		series: map[string]string{
 			`drainer_operation_circuit_breaker_open{provider="stripe",operation="refund"}`: "0 1 0",
+			`drainer_operation_circuit_breaker_open{provider="slack",operation="post"}`:    "0 1 0",
 			`drainer_delivery_latency_seconds_count{provider="stripe"}`:                    "+60 +60 +60",
 			`drainer_delivery_latency_seconds_bucket{provider="stripe",le="60"}`:           "+60 +30 +60",
 			`drainer_outbox_due_rows{provider="slack"}`:                                    "0 60 0",
@@ -356,8 +357,8 @@ var stories = map[string]story{
 		},
 		heard: []string{
 			"14: DrainerStalled/slack",
-			"15: DrainerStalled/slack DrainerCircuitOpen/stripe",
-			"27: DrainerStalled/slack DrainerCircuitOpen/stripe DrainerDeliveriesLate/stripe",
+			"15: DrainerStalled/slack DrainerCircuitOpen/slack DrainerCircuitOpen/stripe",
+			"27: DrainerStalled/slack DrainerCircuitOpen/slack DrainerCircuitOpen/stripe DrainerDeliveriesLate/stripe",
 			"70: DrainerStalled/slack DrainerDeliveriesLate/stripe",
 			"75:",
 		},

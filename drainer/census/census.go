@@ -146,22 +146,17 @@ func (c *Census) sample(ctx context.Context, window window) error {
 	c.pins.see(sample.Pins, started)
 	c.sampled = started
 	c.board.show(sample, time.Since(started))
-	c.minutes.saw(c.board.byLabel())
+	rows := c.board.byLabel()
+	c.minutes.saw(rows)
 	c.counters.add(sample, c.configured.Load())
-	c.remind(sample)
+	c.remind(rows[unconfigured])
 	return nil
 }
 
 // remind warns of rows that no lane of this process looks at. Their provider is
 // a part of a key, so it is not named.
-func (c *Census) remind(sample *Sample) {
-	waiting := 0
-	for _, queued := range sample.Queues {
-		if c.configured.Load().label(queued.Provider) == unconfigured {
-			waiting += queued.Waiting + queued.Due
-		}
-	}
-	if waiting > 0 && time.Since(c.reminded) >= reminderInterval {
+func (c *Census) remind(rows *providerRows) {
+	if waiting := int64(rows.waiting+rows.due) + rows.long; waiting > 0 && time.Since(c.reminded) >= reminderInterval {
 		c.reminded = time.Now()
 		c.log.Warn("rows wait for a provider that is not configured here; drainer doctor names it", "rows", waiting)
 	}
@@ -319,6 +314,10 @@ func (b *board) byLabel() map[string]*providerRows {
 	for _, queued := range b.sample.Queues {
 		r := of(queued.Provider)
 		r.waiting += queued.Waiting
+		if configured.parked[queued.Provider] != "" { // a shut operation has alerts of its own
+			r.waiting += queued.Due
+			continue
+		}
 		r.due += queued.Due
 		r.oldestDue = max(r.oldestDue, queued.Oldest)
 	}
@@ -376,7 +375,7 @@ func gauge(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	outboxRows       = gauge("outbox_rows", "Rows by state, pending ones counted to 10,000 due and 10,000 not yet due.", "provider", "state")
-	dueRows          = gauge("outbox_due_rows", "Rows due now, counted to 10,000.", "provider")
+	dueRows          = gauge("outbox_due_rows", "Rows due now that wait for no shut operation, counted to 10,000.", "provider")
 	oldestDue        = gauge("outbox_oldest_due_age_seconds", "How long the oldest due row has been due.", "provider")
 	oldestInProgress = gauge("outbox_oldest_in_progress_age_seconds", "How long the oldest claim has been in progress.", "provider")
 	longRows         = gauge("outbox_long_in_progress_rows", "Rows in progress for more than a minute.", "provider")

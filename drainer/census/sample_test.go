@@ -161,11 +161,14 @@ func TestRowsOfAProviderThatIsNotConfiguredAreWarnedOfOnceAMinute(t *testing.T) 
 	if p.said.Len() > 0 {
 		t.Errorf("it warns of a provider that is configured: %s", p.said)
 	}
-	o.enqueue("run", "canary/act", 0, 2)
+	o.enqueue("run", "canary/act", 0, 3)
+	o.exec(`WITH taken AS (DELETE FROM outbox.queue WHERE provider = 'canary' AND intent_id = (SELECT max(intent_id) FROM outbox.queue) RETURNING intent_id)
+		INSERT INTO outbox.claim (worker_id, provider, server, claimed_at, intent_ids, attempts, tries, first_attempt_ats, maybe_applied, lookups, vias)
+		SELECT gen_random_uuid(), 'canary', 'canary', now() - interval '1 hour', ARRAY[intent_id], '{1}', '{1}', '{now}', '{f}', '{f}', '{NULL}' FROM taken`)
 	for range 3 {
 		p.count()
 	}
-	if said := p.said.String(); strings.Count(said, "level=WARN") != 1 || !strings.Contains(said, "rows=2") || strings.Contains(said, "canary") {
+	if said := p.said.String(); strings.Count(said, "level=WARN") != 1 || !strings.Contains(said, "rows=3") || strings.Contains(said, "canary") {
 		t.Errorf("it says %s", said)
 	}
 	p.reminded = time.Now().Add(-reminderInterval)
@@ -520,6 +523,15 @@ func TestWhatWaitsForAShutOperationCountsForItsProvider(t *testing.T) {
 			t.Errorf("%s counts under %s, want %s", lane, got, want)
 		}
 	}
+
+	o := newOutbox(t)
+	o.enqueue("run", "sim/act", 0, 3)
+	o.exec(`UPDATE outbox.queue SET provider = 'sim/act', next_attempt_at = now() - interval '1 hour' WHERE intent_id > (SELECT min(intent_id) FROM outbox.queue)`)
+	o.exec(`INSERT INTO outbox.tool (name, state) VALUES ('sim/act', 'open') ON CONFLICT (name) DO UPDATE SET state = 'open'`)
+	p := o.process(dispatch.Provider{Name: "sim", Tools: map[string]dispatch.Policy{"act": {}}})
+	p.count()
+	p.assertShows(map[string]float64{"outbox_rows sim pending": 3, "outbox_due_rows sim": 1, "outbox_rows unconfigured pending": 0})
+	p.assertAge("outbox_oldest_due_age_seconds sim", 0)
 }
 
 // The console's last hour has what each process counted since it wrote last, and the greatest age that the
