@@ -99,6 +99,7 @@ var Undos = []Error{
 	{"reversal_window_expired", "it is older than the tool's `reversal_window`", "settle it with the provider, then `sagas retry --undone`"},
 	{"undo_failed", "the undo was refused, or its outcome is not known", "`sagas show` has its attempts; then `sagas retry`, or undo it by hand"},
 	{"undo_payload_failed undo_payload_no_object undo_payload_incomplete undo_payload_unstorable undo_payload_timeout", "`compensate_with.payload` fails, gives no object, one with a null, more than 1 MiB or what Postgres cannot store, or takes over a second", "correct the expression, and `sagas retry`"},
+	{"late_effect", "it completed after the rollback", "`sagas retry`"},
 	{"steps_forgotten", "steps were [pruned](retention.md#runs-in-use); the others are undone", "look for them at the providers, then `sagas resolve`"},
 }
 
@@ -127,7 +128,7 @@ var Attempts = []Error{
 	{"body_too_large line_too_long", "the answer is longer than is read", "raise `max_response_body` or `max_message`"},
 	// http, webhook
 	{"http_401 auth authorization not_authed sasl_authentication_failed smtp_530", "the credentials are refused: rows wait, and fail after `misconfigured.fail_after`", "bring the right secret; a reload tries it at once"},
-	{"http_403 missing_scope access_refused topic_authorization_failed cluster_authorization_failed permission_violation", "the credentials lack a permission: rows wait, too", "grant it; if the intent is meant, say so by a rule"},
+	{"http_403 missing_scope access_refused topic_authorization_failed cluster_authorization_failed", "the credentials lack a permission: rows wait, too", "grant it; if the intent is meant, say so by a rule"},
 	{"http_301 http_302 http_303", "the provider may have acted, and leads elsewhere: in doubt", "correct `base_url` and `path`, or say by a rule what it means"},
 	{"http_404 http_405 redirect", "the provider has no such address, or moved it", "correct `base_url` and `path`"},
 	{"http_408 http_5* not_ok internal_error rpc_error", "the provider failed at work: in doubt", "nothing, unless it lasts"},
@@ -158,6 +159,7 @@ var Attempts = []Error{
 	{"message_too_large record_list_too_large content_too_large headers_too_large headers_not_supported invalid_record invalid_timestamp policy_violation precondition_failed", "the broker refuses the message for good", "make it smaller, or change topic or queue"},
 	{"another_stream stream_sealed wrong_last_sequence last_sequence_not_ready subject", "subject or stream are wrong, closed or elsewhere", "correct `stream` and `subject`"},
 	{"duplicate_window_too_short stream_unreadable", "the stream forgets keys before their `ttl`, or cannot be read", "lengthen its duplicate window, or shorten `ttl`"},
+	{"permission_violation", "NATS denies the subject: in doubt, or unsent", "grant it"},
 	{"unknown_error_code jetstream_* amqp_*", "the broker's own code", "look it up in its manual"},
 	// smtp
 	{"no_starttls", "the server offers no TLS", "correct the port, or `security`"},

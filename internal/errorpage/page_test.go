@@ -136,7 +136,7 @@ func TestEveryClassOfTheCodeIsExplained(t *testing.T) {
 	if len(given) < 40 {
 		t.Errorf("only %d classes were found", len(given))
 	}
-	ofOthers := regexp.MustCompile(`^(http|smtp|sqlstate|amqp|jetstream|function)_|_authorization_failed$|^sasl_`) // made of a code, or of Kafka's names
+	ofOthers := regexp.MustCompile(`^(http|smtp|sqlstate|amqp|jetstream|function)_|_authorization_failed$|^sasl_|^late_effect$`) // made of a code, of Kafka's names, or by a statement
 	kafka := strings.Fields("corrupt_message invalid_topic_exception no_leader leader_not_available unknown_topic_or_partition not_enough_replicas throttling_quota_exceeded " +
 		"not_enough_replicas_after_append request_timed_out record_list_too_large invalid_record invalid_timestamp policy_violation insufficient_*")
 	for _, row := range slices.Concat(remedy.Attempts, remedy.Undos) {
