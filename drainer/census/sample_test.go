@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -532,6 +534,28 @@ func TestWhatWaitsForAShutOperationCountsForItsProvider(t *testing.T) {
 	p.count()
 	p.assertShows(map[string]float64{"outbox_rows sim pending": 3, "outbox_due_rows sim": 1, "outbox_rows unconfigured pending": 0})
 	p.assertAge("outbox_oldest_due_age_seconds sim", 0)
+}
+
+// The Helm chart has KEDA ask the outbox how many rows more daemons could send.
+func TestKEDACountsWhatALivingDaemonServes(t *testing.T) {
+	t.Parallel()
+	template, err := os.ReadFile("../../deploy/helm/drainer/templates/_triggers.tpl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := regexp.MustCompile(`"(SELECT [^"]*)"`).FindSubmatch(template)
+	if query == nil {
+		t.Fatal("the chart's query is not where it was")
+	}
+	o := newOutbox(t)
+	o.exec(`INSERT INTO outbox.provider (name, paused) VALUES ('sim', false), ('gone', false), ('held', true) ON CONFLICT (name) DO NOTHING`)
+	o.exec(`INSERT INTO outbox.worker (worker_id, providers) VALUES (gen_random_uuid(), '{sim, held}')`)
+	for n, tool := range []string{"sim/act", "gone/act", "held/act"} {
+		o.enqueue(fmt.Sprint(n), tool, 0, 3)
+	}
+	if got := drainertest.Value[int](t, o.db, fmt.Sprintf(string(query[1]), 1000, 1000)); got != 3 {
+		t.Errorf("it counts %d rows, want the 3 of the provider that is served and not paused", got)
+	}
 }
 
 // The console's last hour has what each process counted since it wrote last, and the greatest age that the

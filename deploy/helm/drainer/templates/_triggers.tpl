@@ -28,7 +28,7 @@ name may begin with this one's. */ -}}
 {{- $enough := mul .Values.autoscaling.dueRows .Values.autoscaling.maxReplicas -}}
 - type: postgresql
   metadata:
-    query: {{ printf "SELECT least(count(*), %d) FROM outbox.provider p CROSS JOIN LATERAL (SELECT FROM outbox.queue q WHERE q.provider = p.name AND q.next_attempt_at <= now() LIMIT %d) AS due WHERE p.state = 'closed' AND NOT p.paused" $enough $enough | quote }}
+    query: {{ printf "SELECT least(count(*), %d) FROM outbox.provider p CROSS JOIN LATERAL (SELECT FROM outbox.queue q WHERE q.provider = p.name AND q.next_attempt_at <= now() LIMIT %d) AS due WHERE p.state = 'closed' AND NOT p.paused AND EXISTS (SELECT FROM outbox.worker w WHERE p.name = ANY (w.providers))" $enough $enough | quote }}
     targetQueryValue: {{ int .Values.autoscaling.dueRows | quote }}
   authenticationRef:
     name: {{ include "drainer.fullname" . }}
