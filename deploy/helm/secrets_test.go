@@ -71,7 +71,7 @@ func TestEachDatabaseURLIsAFileOfASecret(t *testing.T) {
 	}
 	for _, want := range []string{
 		"secrets drainer DATABASE_URL outbox/daemon-url", "secrets doctor DATABASE_URL outbox/daemon-url", "secrets validate DATABASE_URL outbox/daemon-url",
-		"secrets migrate DATABASE_URL outbox/owner-url", "sidecars migrate DATABASE_URL outbox/url",
+		"secrets migrate DATABASE_URL outbox/owner-url", "sidecars migrate DATABASE_URL outbox-owner/url",
 		"console console DATABASE_URL outbox/console-url", "console console --viewer-database outbox/viewer-url",
 	} {
 		if !seen[want] {

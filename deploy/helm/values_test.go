@@ -55,6 +55,8 @@ func TestWhatCannotWorkIsNotRendered(t *testing.T) {
 		"database: {ca: {secret: a, configMap: b}}":                                         "keep one",
 		"image: {repository: ''}":                                                           "image.repository is missing",
 		"database: {secret: ''}":                                                            "database.secret is missing",
+		"migrations: {secret: ''}":                                                          "migrations.secret is missing",
+		"migrations: {secret: '', mode: init}":                                              "migrations.secret is missing",
 		"autoscaling: {enabled: true}":                                                      "autoscaling.prometheus.serverAddress is missing",
 		"autoscaling: {enabled: true, minReplicas: 5, maxReplicas: 4, trigger: postgresql}": "minReplicas is more than",
 		"database: {ca: {secret: a}}\nautoscaling: {enabled: true, trigger: postgresql}":    "autoscaling.postgresql.secret is missing",

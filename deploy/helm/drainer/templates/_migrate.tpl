@@ -15,5 +15,7 @@
 {{- end -}}
 
 {{- define "drainer.migrateVolume" -}}
-{{ include "drainer.urlVolume" (dict "name" "owner-url" "secret" (default (include "drainer.databaseSecret" .) .Values.migrations.secret) "key" (default .Values.database.key .Values.migrations.key)) }}
+{{- /* The daemon's URL is no default: a daemon with the owner's login could change every record. */ -}}
+{{- $owner := required "migrations.secret is missing: the name of an existing Secret with the URL of the schema's owner, a login that the daemon must not have; or set migrations.mode to none, and migrate by hand" .Values.migrations.secret -}}
+{{ include "drainer.urlVolume" (dict "name" "owner-url" "secret" $owner "key" (default .Values.database.key .Values.migrations.key)) }}
 {{- end -}}
