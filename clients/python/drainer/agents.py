@@ -72,6 +72,7 @@ class OutboxTool:
 
     async def answer(
         self, arguments: Mapping[str, Any], *, run: str, connect: Connect, tool_use_id: str | None = None,
+        committed: Callable[[Answer], None] = lambda _: None,  # is told what to answer if the wait is given up
     ) -> Answer:
         """Is call for a framework: it commits in a thread and waits in none.
 
@@ -83,6 +84,7 @@ class OutboxTool:
                 intent, database = await asyncio.to_thread(
                     self._commit_for_a_future, dict(arguments), run, connect, tool_use_id, commits)
                 recorded = self._told(intent, None)
+                committed(recorded)
                 return recorded if self.wait <= 0 else self._told(intent, await Outbox().result(database, intent, timeout=self.wait))
             except DrainerError as refused:
                 return _refusal(refused)
@@ -246,11 +248,13 @@ def outbox_hook(tools: Mapping[str, OutboxTool], *, run: str, connect: Connect, 
         listed = tools.get(given.get("tool_name"))
         if listed is None:
             return {}
-        asked = listed.answer(given.get("tool_input") or {}, run=run, connect=connect, tool_use_id=tool_use_id)
+        known = [listed.fault()]  # until the commit is known: its thread goes on after the timeout
+        asked = listed.answer(
+            given.get("tool_input") or {}, run=run, connect=connect, tool_use_id=tool_use_id, committed=known.append)
         try:
             answer = await asyncio.wait_for(asked, timeout)
         except (asyncio.TimeoutError, TimeoutError):
-            answer = listed.fault()  # the thread that commits goes on
+            answer = known[-1]
         return {"hookSpecificOutput": {
             "hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": answer.text,
         }}

@@ -284,6 +284,16 @@ class TestTools(Asking):
         goes_on.clear()
         self.assertEqual(asyncio.run(asyncio.wait_for(asked(FROM_TOOL_USE_ID), world.PATIENCE)), ("deny", agents.FAULT_OF_A_NEW_STEP))
 
+    def test_a_hook_whose_time_is_over_during_the_wait_says_what_is_recorded(self):
+        async def at_once(function, *given):  # so that the time is over only after the commit
+            return function(*given)
+
+        with mock.patch.object(asyncio, "to_thread", at_once):
+            hook = outbox_hook({"mcp__billing__charge": self.charge(wait=world.PATIENCE)}, run=self.run_id, connect=connect, timeout=0.01)
+            decided = asyncio.run(hook({"tool_name": "mcp__billing__charge", "tool_input": {"invoice": "b", "amount": 1}}, "toolu_1", None))
+        self.assertEqual(decided["hookSpecificOutput"]["permissionDecisionReason"], RECORDED)
+        self.assertEqual(self.recorded(), (1, 1))
+
     def test_a_tool_use_id_is_a_step_only_where_it_is_told(self):
         tool = self.charge(step=FROM_TOOL_USE_ID)
         for tool_use_id in ("toolu_1", "toolu_1", "toolu_2"):
