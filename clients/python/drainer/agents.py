@@ -60,8 +60,8 @@ class OutboxTool:
         """Runs the function and enqueues in one transaction, then waits for the result if told to.
 
         connect is a connection string, for psycopg or else psycopg2, or opens a DB-API connection to the
-        agent's database. The connection is closed again, or given back to its pool; a tool that waits takes none from
-        a pool. Raises what the function or the driver raises; what the outbox
+        agent's database. The connection is closed again, or given back to its pool, which for psycopg2 has to be the
+        owner of connect, as in pool.getconn. A tool that waits takes none from a pool. Raises what the function or the driver raises; what the outbox
         refuses is an Answer.
         """
         try:
@@ -119,7 +119,7 @@ class OutboxTool:
         pool = None
         try:
             if callable(connect):
-                pool = pool_of(connection)
+                pool = pool_of(connection, connect)
             if pool is not None and self.wait > 0:
                 raise DrainerError(NO_POOL)
             if getattr(connection, "autocommit", False):

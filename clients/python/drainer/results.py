@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import gc
 import json
 import logging
 import math
@@ -13,7 +12,6 @@ import os
 import re
 import selectors
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -502,16 +500,15 @@ def _dbapi(connection: Any, place: object = None) -> _Link:
     return _Link(ask, listen, hears, close)
 
 
-def pool_of(connection: Any) -> Any:
-    """The pool of psycopg or psycopg2 that it was taken from, or None."""
+def pool_of(connection: Any, connect: object = None) -> Any:
+    """The pool of psycopg or psycopg2 that it was taken from, or None.
+
+    A connection of psycopg2 does not know its pool. It is known where connect, which gave the connection, is the pool's own method.
+    """
     if hasattr(connection, "detach"):  # SQLAlchemy's, which goes back to its pool as it is closed
         return None
-    if hasattr(connection, "pgconn"):
-        return getattr(connection, "_pool", None)
-    # A connection of psycopg2 does not know its pool, so all pools of the process are asked.
-    kind = getattr(sys.modules.get("psycopg2.pool"), "AbstractConnectionPool", None)
-    pools = () if kind is None else (known for known in gc.get_objects() if issubclass(type(known), kind))
-    return next((pool for pool in pools if id(connection) in pool._rused), None)
+    owner = getattr(connect, "__self__", None)
+    return getattr(connection, "_pool", None) or (owner if hasattr(owner, "putconn") else None)
 
 
 def _is_shared(pool: Any) -> bool:
