@@ -35,6 +35,8 @@ export interface Intent {
   readonly key: string;
   /** A sentence for the model, to return where the result is not waited for. */
   readonly forModel: string;
+  /** The transaction, by which a wait inside of it is noticed. */
+  readonly xid?: string;
 }
 
 export interface Completed {
@@ -134,7 +136,7 @@ export const outcomes: Readonly<Record<string, typeof NotCompleted>> = {
 
 // Every value travels as text: a client's own treatment of jsonb would encode it twice.
 const ENQUEUE =
-  "SELECT intent_id::text, created, status, idempotency_key FROM outbox.enqueue(" +
+  "SELECT intent_id::text, created, status, idempotency_key, pg_current_xact_id()::text AS xid FROM outbox.enqueue(" +
   "$1::text, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text::timestamptz, $7::text::jsonb)";
 
 /** Records an intent in the client's open transaction, which the caller commits. The same four parts again create nothing. */
@@ -143,8 +145,8 @@ export async function enqueue(database: Database, intent: NewIntent): Promise<In
   try {
     await database.checkTransaction?.();
     const [row] = await database.execute(ENQUEUE, values);
-    const [id, created, status, key] = columns(row);
-    return { id: String(id), created: created === true, status: String(status), key: String(key), forModel: sentences.recorded };
+    const [id, created, status, key, xid] = columns(row);
+    return { id: String(id), created: created === true, status: String(status), key: String(key), forModel: sentences.recorded, xid: String(xid) };
   } catch (error) {
     throw refusal(error) ?? misuse(error) ?? error;
   }
@@ -383,6 +385,7 @@ export function fromKysely(trx: { executeQuery(query: any): Promise<{ rows: any[
 const SETTLED = "SELECT intent_id::text, status, provider_ref, last_error, response::text FROM outbox.await($1::text::bigint[])";
 // What a transaction enqueued settles after its commit, so a wait inside of it would never end.
 const OPEN = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS open";
+const STILL_OPEN = "SELECT xid::text FROM unnest($1::text::xid8[]) xid WHERE NOT pg_visible_in_snapshot(xid, pg_current_snapshot())";
 const QUICKEST = 50, SLOWEST = 250; // milliseconds between two looks, unless a notification comes
 const RAREST = 30_000; // milliseconds at most from one try to listen to the next
 const BREATH = 5; // milliseconds between two looks, however many notifications come
@@ -420,6 +423,7 @@ export function parse(text: string): unknown {
 interface Waiting {
   id: string;
   asked: boolean;
+  xid?: string; // of a transaction that may be open: it saw an earlier one's intent
   resolve(answer: Completed | Pending): void;
   reject(error: unknown): void;
 }
@@ -453,6 +457,7 @@ export class Results {
     try {
       return await new Promise<Completed | Pending>((resolve, reject) => {
         waiting = { id, asked: false, resolve, reject };
+        if (typeof intent !== "string" && !intent.created && /^\d{1,20}$/.test(intent.xid ?? "")) waiting.xid = intent.xid;
         timer = setTimeout(() => resolve({ status: "pending", intentId: id, forModel: sentences.pending }), Math.min(timeout, LONGEST));
         this.waits.add(waiting);
         if (this.running) this.news();
@@ -555,6 +560,13 @@ export class Results {
       const outcome = outcomes[status];
       if (outcome) waiting.reject(new outcome(waiting.id, status, providerRef ?? null, response, lastError ?? null));
       else waiting.resolve({ status: "completed", intentId: waiting.id, providerRef: providerRef ?? null, response, forModel: sentences.completed });
+    }
+    waits = waits.filter((waiting) => waiting.xid !== undefined && !found.has(waiting.id));
+    if (waits.length === 0) return;
+    const open = new Set((await this.ask(STILL_OPEN, [`{${waits.map((waiting) => waiting.xid).join(",")}}`])).map((row) => columns(row)[0]));
+    for (const waiting of waits) {
+      if (open.has(waiting.xid)) waiting.reject(new NotCommitted(`intent ${waiting.id}: the transaction that enqueued it is open; commit, and wait after that`));
+      waiting.xid = undefined;
     }
   }
 }

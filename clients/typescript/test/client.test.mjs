@@ -443,6 +443,7 @@ test("a Pool is no transaction, and serves results", options, async () => {
     await assert.rejects(results.wait(await act({ tool: "cut/act" }), { timeout: 60_000 }), esm.Unknown);
     assert.equal((await results.wait(await act({ step: "waits" }), { timeout: 200 })).status, "pending");
     await act({ step: "open" }, (recorded) => assert.rejects(results.wait(recorded), esm.NotCommitted));
+    await act({ step: "waits" }, (recorded) => assert.rejects(results.wait(recorded), esm.NotCommitted)); // it is there from before
     await act({ step: "inside" }, (recorded, client) => assert.rejects(new Results(fromPg(client)).wait(recorded), esm.NotCommitted));
     const [settled] = await Promise.all([Promise.all(Array.from({ length: 1000 }, () => results.wait(done, { timeout: 60_000 })))]);
     assert.ok(settled.every(({ status }) => status === "completed"));
