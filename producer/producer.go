@@ -9,7 +9,7 @@
 //		})
 //		return err
 //	})
-//	result, err := results.Wait(ctx, recorded.ID) // after the commit
+//	result, err := results.Wait(ctx, recorded) // after the commit
 package producer
 
 import (
@@ -52,6 +52,8 @@ type Recorded struct {
 	Created bool   // false: it was there already, and Status says where it stands
 	Status  string // as in the view outbox.status
 	Key     string // that the provider is sent
+
+	xid string // the transaction's
 }
 
 // ForModel is a sentence for the model, to return where the result is not
@@ -60,7 +62,7 @@ func (Recorded) ForModel() string { return sentences["recorded"] }
 
 // Every value travels as text: a codec of the caller's connection for jsonb
 // would encode it twice.
-const enqueue = `SELECT intent_id, created, status, idempotency_key
+const enqueue = `SELECT intent_id, created, status, idempotency_key, pg_current_xact_id()::text
 	FROM outbox.enqueue($1::text, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text::timestamptz, $7::text::jsonb)`
 
 // sqlTx is a *sql.Tx, or what wraps one, such as GORM's with PrepareStmt. Of database/sql only a transaction has
@@ -80,7 +82,7 @@ func Enqueue(ctx context.Context, tx any, intent Intent) (Recorded, error) {
 		return Recorded{}, err
 	}
 	var recorded Recorded
-	into := []any{&recorded.ID, &recorded.Created, &recorded.Status, &recorded.Key}
+	into := []any{&recorded.ID, &recorded.Created, &recorded.Status, &recorded.Key, &recorded.xid}
 	switch tx := tx.(type) {
 	case pgx.Tx:
 		err = tx.QueryRow(ctx, enqueue, arguments...).Scan(into...)

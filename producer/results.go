@@ -47,13 +47,14 @@ type Results struct {
 }
 
 // Querier is a [*pgxpool.Pool]; others are not notified, and look at intervals. It must not be
-// a transaction: that would never see a commit.
+// in a transaction: that would never see a commit.
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
 type wait struct {
 	id     int64
+	xid    string // of a transaction that may be open: it saw an earlier one's intent
 	answer chan answer
 }
 
@@ -67,14 +68,14 @@ func NewResults(db Querier) *Results {
 	return &Results{db: db, news: make(chan struct{}, 1), waits: map[*wait]struct{}{}}
 }
 
-// Wait returns the result of a completed intent. Call it after the commit. Else
-// its error is ErrFailed, ErrUnknown, ErrCancelled or ErrUndone; ErrNotCommitted;
+// Wait returns the result of a completed intent. Call it after the commit. Of an
+// intent that another process recorded, the ID is enough. Else its error is ErrFailed, ErrUnknown, ErrCancelled or ErrUndone; ErrNotCommitted;
 // or ErrPending, with the context's own error, when the context is done.
-func (r *Results) Wait(ctx context.Context, id int64) (Result, error) {
-	if _, open := r.db.(pgx.Tx); open {
-		return Result{}, fmt.Errorf("%w: results cannot be waited for in a transaction", ErrNotCommitted)
+func (r *Results) Wait(ctx context.Context, intent Recorded) (Result, error) {
+	w := &wait{id: intent.ID, answer: make(chan answer, 1)}
+	if !intent.Created {
+		w.xid = intent.xid
 	}
-	w := &wait{id: id, answer: make(chan answer, 1)}
 	r.mu.Lock()
 	r.waits[w] = struct{}{}
 	if !r.running {
@@ -204,9 +205,16 @@ func (r *Results) look(waits []*wait) {
 	// A connection that is stuck must not stop the waits that have others to go by.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	found, err := r.ask(ctx, ids)
-	if err != nil && passes(err) {
-		return
+	var found map[int64]Result
+	var open []string
+	err := fmt.Errorf("%w: this connection is in a transaction", ErrNotCommitted)
+	if !inTransaction(r.db) {
+		if found, err = r.ask(ctx, ids); err == nil {
+			open, err = r.open(ctx, waits, found)
+		}
+		if err != nil && passes(err) {
+			return
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,7 +223,10 @@ func (r *Results) look(waits []*wait) {
 		switch {
 		case err != nil:
 			w.answer <- answer{err: misuse(fmt.Errorf("asking for results: %w", err))}
+		case !told && w.xid != "" && slices.Contains(open, w.xid):
+			w.answer <- answer{err: fmt.Errorf("%w: the transaction that enqueued intent %d is open", ErrNotCommitted, w.id)}
 		case !told:
+			w.xid = ""
 			continue
 		case settled.Status == "":
 			w.answer <- answer{err: fmt.Errorf(
@@ -249,6 +260,37 @@ func (r *Results) ask(ctx context.Context, ids []int64) (map[int64]Result, error
 		return nil
 	})
 	return found, err
+}
+
+func inTransaction(db Querier) bool {
+	switch db := db.(type) {
+	case pgx.Tx:
+		return true
+	case *pgx.Conn:
+		return db.PgConn().TxStatus() != 'I'
+	case *pgxpool.Conn:
+		return db.Conn().PgConn().TxStatus() != 'I'
+	}
+	return false
+}
+
+// open returns those transactions of waits without a result that have not ended.
+func (r *Results) open(ctx context.Context, waits []*wait, found map[int64]Result) ([]string, error) {
+	var xids []string
+	for _, w := range waits {
+		if _, told := found[w.id]; !told && w.xid != "" {
+			xids = append(xids, w.xid)
+		}
+	}
+	if xids == nil {
+		return nil, nil
+	}
+	rows, err := r.db.Query(ctx, `SELECT xid::text FROM unnest($1::text::xid8[]) xid
+		WHERE NOT pg_visible_in_snapshot(xid, pg_current_snapshot())`, "{"+strings.Join(xids, ",")+"}")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // passes says whether an error is one of a lost connection, a restart, a
