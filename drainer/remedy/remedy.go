@@ -99,7 +99,7 @@ var Undos = []Error{
 	{"reversal_window_expired", "it is older than the tool's `reversal_window`", "settle it with the provider, then `sagas retry --undone`"},
 	{"undo_failed", "the undo was refused, or its outcome is not known", "`sagas show` has its attempts; then `sagas retry`, or undo it by hand"},
 	{"undo_payload_failed undo_payload_no_object undo_payload_incomplete undo_payload_unstorable undo_payload_timeout", "`compensate_with.payload` fails, gives no object, one with a null, more than 1 MiB or what Postgres cannot store, or takes over a second", "correct the expression, and `sagas retry`"},
-	{"late_effect", "it completed after the rollback", "`sagas retry`"},
+	{"late_effect", "it, or its undo, completed after the rollback", "`sagas retry`"},
 	{"steps_forgotten", "steps were [pruned](retention.md#runs-in-use); the others are undone", "look for them at the providers, then `sagas resolve`"},
 }
 
