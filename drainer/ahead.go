@@ -6,38 +6,39 @@ import (
 )
 
 const (
-	// aCrowd is so many rows in due order, more than of all other runs, that their run keeps others waiting.
+	// aCrowd is by how many rows a run must outnumber all other runs, in due order, to count as keeping them waiting.
 	aCrowd = 32
-	// crowdsAtOnce bounds the fronts of a tenant, and the runs that a look ahead passes by.
+	// crowdsAtOnce bounds the fronts of a tenant, and the runs that a look ahead skips.
 	crowdsAtOnce = 16
-	// A look reads ten times as many rows as a claim takes, so that it finds other runs before the claims are there.
+	// A look ahead reads ten times as many rows as a claim takes, so that it reaches other runs before the claims do.
 	leastWindow, mostWindow = 2000, 20_000
 )
 
-// front is a place from which a tenant's rows are claimed in due order, up to the next one: the first where they begin,
-// and one more for each other run with many rows. They share the tenant's part of a claim, so that its runs take turns.
+// front is a place from which a tenant's rows are claimed in due order, up to the place of the next front. The first front
+// is where the due rows begin. Each other run with many rows has a further one. The fronts share the tenant's part of a
+// claim, so that its runs take turns.
 type front struct {
 	id     int
 	cursor Cursor
 	runs   majority
 }
 
-// ahead finds the rows of a tenant's other runs behind those of a run that has many. It looks window by window, beside
-// the claims in due order.
+// ahead finds the rows of a tenant's other runs behind those of a run that has many. It looks through them window by
+// window, between the claims in due order.
 type ahead struct {
 	isOn    bool     // a run keeps others waiting
-	found   majority // of the rows that looks ahead brought
-	passed  []string // runs that looks pass by, and that have no front: those of a tenant with a limit in flight
+	found   majority // the run of most rows that looks ahead brought
+	passed  []string // runs that looks skip although they have no front: only for a tenant with a limit in flight
 	cursor  Cursor
-	begunAt time.Time // when it was last where the claims in due order are
-	next    time.Time // when the next look may come
-	wasLast bool      // the tenant's last part was one
-	fronts  int       // that there were
-	turn    int       // which front comes first
+	begunAt time.Time // when it last started from the first front
+	next    time.Time // when the next look ahead may come
+	wasLast bool      // the tenant's last part was a look ahead
+	fronts  int       // how many were made, which numbers them
+	turn    int       // which front comes first in the next claim
 }
 
-// parts divides a due tenant's part among its fronts, or makes it a look ahead where it is time for one, and never
-// twice in a row. A look has no more than a front: what it brings may be of a single run.
+// parts divides a due tenant's part among its fronts, or makes it a look ahead if one is due. Two looks ahead never
+// follow each other. A look ahead gets no more rows than a front, since all that it brings may belong to a single run.
 func (t *tenant) parts(part Part, now time.Time) []Part {
 	a := &t.ahead
 	if a.wasLast = a.isOn && !a.wasLast && now.After(a.next) && !part.After.IsZero(); a.wasLast {
@@ -63,10 +64,10 @@ func (t *tenant) parts(part Part, now time.Time) []Part {
 		parts = append(parts, own)
 	}
 	a.turn++
-	return rotated(parts, a.turn) // the first ones may have all the bytes
+	return rotated(parts, a.turn) // the first parts may use up all bytes of the claim
 }
 
-// passedRuns lists the runs that looks pass by.
+// passedRuns lists the runs that looks ahead skip.
 func (t *tenant) passedRuns() []string {
 	runs := slices.Clone(t.ahead.passed)
 	for _, f := range t.fronts {
@@ -77,8 +78,8 @@ func (t *tenant) passedRuns() []string {
 	return runs
 }
 
-// dropFront gives up a front that found less than its part: it has come to where the next one begins, or to the end of
-// what is due. It reports whether the tenant may have more.
+// dropFront removes a front that found fewer rows than its part allowed: it has reached the next front, or the end of
+// the due rows. It reports whether the tenant may have more due rows.
 func (t *tenant) dropFront(at int, part Part) bool {
 	if at < 0 || len(t.fronts) == 1 {
 		return at < 0
@@ -89,7 +90,8 @@ func (t *tenant) dropFront(at int, part Part) bool {
 	return true
 }
 
-// looked goes on behind what it found. At the end it starts from the front again, once a second, for what came late or was passed by.
+// looked moves the cursor behind the rows that a look ahead found. At the end it starts from the first front again, once
+// a second, for rows that came late or were skipped.
 func (a *ahead) looked(part Part, taken Taken, front Cursor, took time.Duration, now time.Time) {
 	a.next = now.Add(max(searchInterval, 2*took))
 	switch {
@@ -102,7 +104,7 @@ func (a *ahead) looked(part Part, taken Taken, front Cursor, took time.Duration,
 
 func (t *tenant) count(part Part, run string) {
 	if part.Ahead > 0 {
-		if !slices.Contains(part.Crowd, run) { // else it was the last of its window
+		if !slices.Contains(part.Crowd, run) { // a skipped run's row is there only as the last of its window
 			t.ahead.found.count(run)
 		}
 	} else if at := slices.IndexFunc(t.fronts, func(f front) bool { return f.id == part.Front }); at >= 0 {
@@ -110,7 +112,7 @@ func (t *tenant) count(part Part, run string) {
 	}
 }
 
-// adjustFronts decides whether looks ahead are needed, and which runs have fronts, after some rows were counted.
+// adjustFronts decides, after rows were counted, whether looks ahead are needed and which runs have fronts.
 func (t *tenant) adjustFronts(now time.Time) {
 	a := &t.ahead
 	for i := len(t.fronts) - 1; i > 0; i-- {
@@ -129,7 +131,7 @@ func (t *tenant) adjustFronts(now time.Time) {
 	if crowd := t.passedRuns(); !a.isOn || a.found.rows < aCrowd || slices.Contains(crowd, a.found.run) || len(crowd) >= crowdsAtOnce {
 		return
 	}
-	if t.limited { // one part at a time can keep its limit
+	if t.limited { // only a single part can respect a limit in flight
 		a.passed = append(a.passed, a.found.run)
 	} else if at, _ := slices.BinarySearchFunc(t.fronts, a.cursor, func(f front, place Cursor) int { return f.cursor.Compare(place) }); at > 0 || first.cursor == a.cursor {
 		a.fronts++
@@ -138,7 +140,7 @@ func (t *tenant) adjustFronts(now time.Time) {
 	a.found = majority{}
 }
 
-// majority is the run that more rows belonged to than to all others, lately.
+// majority is the run to which most of the last rows belong, found by majority voting in constant memory.
 type majority struct {
 	run  string
 	rows int

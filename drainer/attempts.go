@@ -8,10 +8,10 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// attempts counts by provider, operation and outcome. Made at the start, the series of
-// thousands of tools would be tens of thousands, nearly all of them 0 forever. So one is
-// made when its first attempt ends, and the next scrapes show it as 0, whatever it has
-// counted by then: rate() sees an increase only from a value that it has seen.
+// attempts counts attempts by provider, operation and outcome. If all series of thousands of tools were made
+// at the start, there would be tens of thousands, nearly all of them 0 forever. So a series is made when
+// its first attempt ends, and the next scrapes show it as 0 whatever it has counted by then: rate()
+// sees an increase only from a value that it has seen.
 type attempts struct {
 	*prometheus.CounterVec // not registered itself
 	zero                   *prometheus.Desc
@@ -20,8 +20,7 @@ type attempts struct {
 	shown map[[3]string]int // by provider, operation and outcome: how many scrapes saw the 0
 }
 
-// scrapers are those that take turns, as two replicas of Prometheus do. One that is alone sees
-// the 0 once more.
+// scrapers is how many replicas of Prometheus may scrape a daemon. A single one sees the 0 twice.
 const scrapers = 2
 
 func newAttempts() *attempts {
@@ -36,8 +35,8 @@ func newAttempts() *attempts {
 	}
 }
 
-// of is the counter of an ending. Where there is one, there is also that of success, so
-// that the share of what failed can be told of a tool that never succeeded.
+// of returns the counter of an outcome. It also makes the counter of completed attempts, so that the share of
+// failures can be computed for a tool that never succeeded.
 func (a *attempts) of(provider, operation string, outcome dispatch.Outcome) prometheus.Counter {
 	key := [3]string{provider, operation, string(outcome)}
 	a.mu.Lock()
@@ -50,7 +49,7 @@ func (a *attempts) of(provider, operation string, outcome dispatch.Outcome) prom
 	return a.WithLabelValues(key[:]...)
 }
 
-// Describe and Collect make it a collector in the place of its vector.
+// Describe implements prometheus.Collector in place of the embedded vector.
 func (a *attempts) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- a.zero }
 
 // Collect shows a new series as 0, once to each scraper.
@@ -67,8 +66,8 @@ func (a *attempts) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// Counters has this daemon's attempts by outcome, and how long they took. To read it is no
-// scrape: a series need not be shown as 0 first.
+// Counters returns this daemon's attempts by outcome and their durations. Reading it does not count as a scrape, so
+// a new series shows its count at once.
 func (d *Daemon) Counters() prometheus.Gatherer {
 	counters := prometheus.NewRegistry()
 	counters.MustRegister(d.observer.metrics.attempts.CounterVec, d.observer.metrics.dispatchDuration)

@@ -7,9 +7,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// breaker is one process's part in a circuit breaker: a provider's, or that of one of its
-// operations. The state is shared by all workers, in the store; counting is each worker's
-// own (upstream.saw).
+// breaker is one process's view of a circuit breaker of a provider or of one of its operations. All workers
+// share its state through the store. Each worker counts failures for itself (upstream.record).
 //
 //	closed ── it fails ──▶ open ── cool-down over ──▶ half-open: one row is tried
 //	  ▲                     ▲                            │            │
@@ -20,17 +19,17 @@ type breaker struct {
 	coolDown time.Duration
 
 	mu        sync.Mutex
-	shutUntil time.Time  // opened here; the others may not know yet
-	shutFor   OpenReason // why; empty: a row of this process tries it
-	gate      Gate       // as the fleet last told
-	openUntil time.Time  // the gate's, by this process's clock
+	shutUntil time.Time  // until when it is shut in this process, before the other workers know
+	shutFor   OpenReason // why; empty while a row of this process probes it
+	gate      Gate       // the shared state at the last look
+	openUntil time.Time  // when the cool-down of that state ends, by this process's clock
 }
 
 const (
-	// longestCoolDown bounds how long one answer can shut a provider off. The
-	// row that got it waits as long as it was told.
+	// longestCoolDown bounds how long one answer can shut a provider off. The row that got the
+	// answer waits as long as the answer asks for.
 	longestCoolDown = time.Hour
-	// knownWithin is ample for an opening to be committed, and read back.
+	// knownWithin is enough time for an opening to be committed and to be read back.
 	knownWithin = 4 * fleetInterval
 )
 
@@ -38,20 +37,19 @@ const (
 type OpenReason string
 
 const (
-	// Overloaded: answers in a row said that the provider is out of room, or it was out of reach.
+	// Overloaded means that consecutive attempts were refused for lack of room, or could not connect.
 	Overloaded OpenReason = "overload"
-	// FailureRate: too many of the intents of a while got no answer, or a 5xx.
+	// FailureRate means that too many intents in the window got no answer, or a 5xx.
 	FailureRate OpenReason = "failure_rate"
 )
 
-// BreakerChange is the effect of one attempt on a shared breaker. The store
-// follows an opening while no worker probes, and a probe's verdict while its worker
-// is the prober.
+// BreakerChange is the effect of one attempt on a shared breaker. The store applies an opening if no worker probes
+// the breaker, and the result of a probe if its worker still is the prober.
 type BreakerChange struct {
 	Gate   string // a provider, or provider/operation
 	Open   bool
-	Reason OpenReason    // empty: as before
-	For    time.Duration // the cool-down, from the commit on
+	Reason OpenReason    // empty to keep the reason
+	For    time.Duration // the cool-down, counted from the commit
 	Probe  bool
 }
 
@@ -95,8 +93,8 @@ func (b *breaker) admits(row *Row) bool {
 	return passage == passRows || (row.Probe == b.name && passage != passPaused)
 }
 
-// takeTurn reports whether the gate may be tried, as far as this process knows. It does so once until the
-// fleet has told what came of that.
+// takeTurn reports whether the gate may be probed, as far as this process knows. It returns true only once before the
+// result of that probe is known.
 func (b *breaker) takeTurn() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,8 +106,8 @@ func (b *breaker) takeTurn() bool {
 	return true
 }
 
-// remaining is how long it lets nothing through yet, as far as this process knows. A probe that is under way may end
-// long before its time is over.
+// remaining is for how long the breaker will let nothing through, as far as this process knows. While a probe is under
+// way it is short, since the probe may end long before its time is over.
 func (b *breaker) remaining() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -120,8 +118,8 @@ func (b *breaker) remaining() time.Duration {
 	return max(0, open, time.Until(b.shutUntil))
 }
 
-// open shuts this process's gate at once. The change that it returns shuts the gates of the
-// other processes, once it is committed. It returns nil where the gate was just shut.
+// open shuts the breaker for this process at once. The returned change shuts it for the other workers once it is
+// committed. open returns nil if the breaker was opened for this reason a moment ago.
 func (b *breaker) open(reason OpenReason, asked time.Duration) *BreakerChange {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,7 +131,7 @@ func (b *breaker) open(reason OpenReason, asked time.Duration) *BreakerChange {
 	return change
 }
 
-// verdict ends a probe. The reason is empty where the gate closes, or stays shut as before.
+// verdict ends a probe. The reason is empty if the breaker closes, or stays open for the same reason.
 func (b *breaker) verdict(open bool, reason OpenReason, asked time.Duration) *BreakerChange {
 	return &BreakerChange{Gate: b.name, Open: open, Reason: reason, For: b.coolDownFor(asked), Probe: true}
 }

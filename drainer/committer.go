@@ -12,19 +12,18 @@ import (
 )
 
 const (
-	// connections is how many batches may be under way at once: more connections
-	// do not make the database commit faster.
+	// connections is how many batches may be under way at once. With more, the database does not
+	// commit faster.
 	connections = 4
-	// lanesPerBatch bounds how many lanes wait for one another's rows.
+	// lanesPerBatch bounds how many lanes share a commit, and so wait for each other's rows.
 	lanesPerBatch = 12
 	batchTimeout  = 10 * time.Second
-	// worthTwo is how many outcomes are worth a connection of their own.
+	// worthTwo is from how many outcomes on a batch settles and claims on two connections.
 	worthTwo = fullBatch / 10
 )
 
-// committer lets lanes share commits: while all of its connections are busy, lanes queue
-// up, and the next free one takes the shares of several lanes into one batch. A lone
-// lane never waits.
+// committer lets lanes share commits. While all of its connections are busy, lanes queue up; the next free
+// connection takes the shares of several lanes into one batch. A single lane never waits for others.
 type committer struct {
 	store   batchStore
 	worker  string
@@ -33,8 +32,8 @@ type committer struct {
 	shares  chan *share
 }
 
-// share is one lane's part of a batch. The lane gets the result of each half that it asked
-// for, as soon as that half is committed.
+// share is one lane's part of a batch: rows to settle, a claim, or both. The lane gets the result of each of
+// the two as soon as it is committed.
 type share struct {
 	settle  []Settlement
 	finish  []int64
@@ -101,8 +100,8 @@ func (c *committer) run(ctx context.Context) {
 
 var errNoCommitter = errors.New("the batches of other lanes take too long")
 
-// take hands one lane's share to a committer. The lane does not wait for that: what
-// it has claimed meanwhile must be sent.
+// take hands one lane's share to a free connection, or queues it. The lane does not wait, since it has claimed
+// rows to send.
 func (c *committer) take(ctx context.Context, share *share) {
 	select {
 	case c.shares <- share:
@@ -111,8 +110,7 @@ func (c *committer) take(ctx context.Context, share *share) {
 	}
 }
 
-// queue waits for a committer as long as for a batch: behind many others the wait
-// would add up.
+// queue waits for a free connection for at most batchTimeout, so that waits behind many other lanes do not add up.
 func (c *committer) queue(ctx context.Context, share *share) {
 	queueing := time.NewTimer(batchTimeout)
 	defer queueing.Stop()
@@ -149,13 +147,13 @@ func (c *committer) commit(ctx context.Context, shares []*share) {
 	c.observe(time.Since(started), err)
 }
 
-// execute settles and claims in one commit, or on two connections where a lane alone
-// has much to settle: one commit saves little then, and the database has more than one
-// core. What is claimed does not wait for what is settled: it would count as sent if
-// this worker died meanwhile. Where only the settling fails the lanes settle again,
-// which changes nothing; where the claiming does, they reclaim what they do not
-// know of. Who settles again claims after that: nothing more is sent as long as
-// nothing can be settled, and what became of a row may have to be looked up first.
+// execute settles and claims in one commit. If a single lane has many rows to settle, it does so on two connections:
+// a shared commit would save little then, and the database has more than one core. The claimed rows are sent
+// without waiting for the settlement, because they must be taken as sent if this worker dies meanwhile.
+//
+// If only the settlement fails, the lanes settle again, which is harmless. If only the claim fails, they reclaim rows
+// whose reply was lost. A batch that settles again claims only after that has succeeded: while nothing can be
+// settled, nothing more is sent, and a row's outcome may have to be looked up before it is claimed again.
 func (c *committer) execute(ctx context.Context, shares []*share) error {
 	batch := merge(shares)
 	switch {

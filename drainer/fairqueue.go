@@ -6,22 +6,22 @@ import (
 	"sync"
 )
 
-// fairQueue holds the rows that were claimed and that no dispatcher has begun. Tenants take turns by their weights: in one
-// queue, the only row of a tenant would wait for all that was claimed of the others.
+// fairQueue holds claimed rows that no dispatcher has taken yet. Tenants take turns by their weights: in a single
+// queue, a tenant's only row would wait behind all rows that were claimed for other tenants.
 type fairQueue struct {
 	mu    sync.Mutex
-	lines tenantHeap // of tenants that have rows
+	lines tenantHeap // one of each tenant that has rows
 	of    map[int16]*tenantQueue
-	now   float64 // whose turn it is
+	now   float64 // the turn of the row that was taken last
 	rows  int
-	spare *tenantQueue // an empty one, to be used again
+	spare *tenantQueue // an empty one, kept for reuse
 }
 
 // tenantQueue is one tenant's rows, in the order in which they were claimed.
 type tenantQueue struct {
 	rows  []*Row
-	begun int // that many of them were taken
-	turn  float64
+	begun int     // how many of rows were taken
+	turn  float64 // when the next one is due; the lowest of all tenants comes first
 }
 
 func (t *fairQueue) put(row *Row) {
@@ -41,8 +41,8 @@ func (t *fairQueue) put(row *Row) {
 	t.rows++
 }
 
-// put moves the rows that wait to the front once most of the others were taken: under load a line never ends, and would
-// grow by every row that passes through it.
+// put reuses the room of taken rows once they are more than half of the slice. Under load the queue is never empty, so
+// without that it would grow with each row.
 func (l *tenantQueue) put(row *Row) {
 	if len(l.rows) == cap(l.rows) && 2*l.begun > len(l.rows) {
 		waiting := copy(l.rows, l.rows[l.begun:])
@@ -52,7 +52,7 @@ func (l *tenantQueue) put(row *Row) {
 	l.rows = append(l.rows, row)
 }
 
-// take is nil where no row waits.
+// take returns nil if no row waits.
 func (t *fairQueue) take() *Row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,10 +82,10 @@ func (t *fairQueue) len() int {
 	return t.rows
 }
 
-// turn is how long a row's tenant waits for its next one, the longer the less it weighs.
+// turn is how far a row moves its tenant's next turn: the lower the weight, the farther.
 func (r *Row) turn() float64 { return 1 / float64(max(1, r.Weight)) }
 
-// tenantHeap is a heap: the tenant whose turn it is comes first.
+// tenantHeap implements heap.Interface. The tenant with the lowest turn comes first.
 type tenantHeap []*tenantQueue
 
 func (l tenantHeap) Len() int           { return len(l) }

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// manyOutcomes are worth a look whether enough has come for a batch.
+	// manyOutcomes is after how many outcomes the lane checks whether a batch is due.
 	manyOutcomes = 64
 	// maxBatchBytes bounds the responses that one batch stores for a lane.
 	maxBatchBytes = 4 << 20
-	// stalledAfter is several batches that failed, each after its timeout and a backoff.
+	// stalledAfter is long enough for several batches to fail, each by its timeout and after a backoff.
 	stalledAfter = time.Minute
-	// reclaimInterval is how often a lane looks for claims whose reply it lost
-	// and whose commit came later than its first look.
+	// reclaimInterval is how often a lane looks for claims whose reply was lost. The look right
+	// after a failure can come before such a claim's commit.
 	reclaimInterval = 5 * time.Second
 )
 
@@ -55,13 +55,13 @@ type lane struct {
 	remembered  map[int64]int  // claim id → rows of it that no commit has settled yet
 	outstanding int            // rows in the pool: they wait, are being sent, or have an outcome
 	probes      map[string]int // of these rows and the unconfirmed outcomes, by the gate that they try
-	failed      error          // why a batch failed; others may still be under way
-	failures    int            // batches in a row that the database failed
+	failed      error          // why a batch failed; other batches may still be under way
+	failures    int            // how often in a row the lane has backed off
 	reclaimAt   time.Time
-	claimFails  time.Time // when the first claim began that failed since one succeeded; zero while they succeed
-	settleFails time.Time // the same of settlements
-	stoppedAt   time.Time // when it first saw that it is to stop
-	shut        bool      // it drained once, and ended at a shut gate
+	claimFails  time.Time // when the first failed claim since the last success was started; zero while claims succeed
+	settleFails time.Time // the same for settlements
+	stoppedAt   time.Time // when the lane first saw that it has to stop
+	shut        bool      // a lane that drains once has ended, but was not allowed to send all due rows
 }
 
 func newLane(route route, session *session) *lane {
@@ -99,7 +99,7 @@ type lifetimes struct{ stop, abort, giveUp context.Context }
 // run drains until it is told to stop and everything it claimed is settled.
 // The error says that it had to give up with outcomes unsettled.
 func (l *lane) run(life lifetimes) error {
-	defer l.pulse.end() // its session may last for long yet, for the sake of other lanes
+	defer l.pulse.end() // the session can outlive this lane by far, because of other lanes
 	defer l.stall(false)
 	l.pool.start(life)
 	for !l.finished(life.stop) && life.giveUp.Err() == nil {
@@ -107,7 +107,7 @@ func (l *lane) run(life lifetimes) error {
 	}
 	l.pool.close()
 	if l.unsettled() {
-		return context.Cause(life.giveUp) // without waiting for an adapter that ignores its context
+		return context.Cause(life.giveUp) // an adapter that ignores its context is not waited for
 	}
 	l.pool.all.Wait()
 	l.shut = l.isShut(life.stop)
@@ -159,8 +159,8 @@ func (l *lane) load(stop context.Context) load {
 	}
 }
 
-// operationToTry is one whose breaker may be tried now, and of which this lane has no probe
-// under way. On a detour claimed rows try the operations, see pool.tries.
+// operationToTry returns an operation whose breaker may be probed now and of which this lane has no
+// probe under way. On a detour, claimed rows probe the operations; see pool.tries.
 func (l *lane) operationToTry() string {
 	if l.route.isDetour() {
 		return ""
@@ -173,8 +173,8 @@ func (l *lane) operationToTry() string {
 	return ""
 }
 
-// await returns once a batch is worth its round trip or, reporting false, once one under
-// way has ended. It brings along the outcomes for which alone it was not woken.
+// await returns true once a batch is worth its round trip, and false once a batch under way has
+// ended. It also collects the outcomes that were too few to wake the lane.
 func (l *lane) await(life lifetimes) (isDue bool) {
 	isDue = l.sleep(life)
 	l.gather()
@@ -187,7 +187,7 @@ func (l *lane) sleep(life lifetimes) (isDue bool) {
 	wake, lingers := l.wake, len(l.settled) > 0
 	var wakesAgain <-chan time.Time
 	if l.inFlight.any() {
-		wake, lingers = nil, true // a notification keeps: a claim under way may have looked before its row was committed
+		wake, lingers = nil, true // the notification stays in the channel: the claim under way may have missed its row
 	} else if ignored := l.planner.idle.ignoresFor(time.Now()); ignored > 0 {
 		wake, wakesAgain = nil, time.After(ignored)
 	}
@@ -224,9 +224,9 @@ func (l *lane) sleep(life lifetimes) (isDue bool) {
 	return true
 }
 
-// worthWaking is how many outcomes change something for the lane: the first of all
-// begins to linger, and the last, or many, may make a batch due. It is 0 while a full
-// batch waits: what is not collected is outstanding, and so bounds what is claimed.
+// worthWaking is after how many outcomes the lane should wake up. The first outcome starts the
+// linger timer; after that, the last one or manyOutcomes may make a batch due. It is 0 while a full
+// batch waits: outcomes that are not collected count as outstanding, and so limit the claims.
 func (l *lane) worthWaking(lingers bool) int {
 	if !lingers {
 		return 1
@@ -234,7 +234,7 @@ func (l *lane) worthWaking(lingers bool) int {
 	return max(0, min(l.outstanding, fullBatch-len(l.settled), manyOutcomes))
 }
 
-// gather takes the outcomes that have arrived, as far as one batch can use them.
+// gather collects the outcomes that have arrived, at most one batch of them.
 func (l *lane) gather() {
 	before := len(l.settled)
 	l.settled = l.pool.outcomes.take(l.settled, max(0, fullBatch-before))
@@ -248,8 +248,8 @@ func (l *lane) collected(rows int) {
 	l.observer.ended(l.route.provider, rows)
 }
 
-// begin settles what finished and claims what fits, most often in one commit, and
-// does not wait for it.
+// begin starts a batch that settles the collected outcomes and claims new rows, usually in one
+// commit. It does not wait for the result.
 func (l *lane) begin(life lifetimes) {
 	if !l.load(life.stop).mayBegin() {
 		return
@@ -285,8 +285,8 @@ func (l *lane) nextShare(stop context.Context) *share {
 	return share
 }
 
-// takeSettled halves what it takes as long as batches fail: it may be too much for
-// the time that a batch has.
+// takeSettled takes outcomes for one batch. Each failure in a row halves their number, since a batch
+// may be too large for its timeout.
 func (l *lane) takeSettled() []Settlement {
 	most := min(len(l.settled), max(1, fullBatch>>l.failures))
 	taken := firstBytes(l.settled[:most], maxBatchBytes)
@@ -294,9 +294,8 @@ func (l *lane) takeSettled() []Settlement {
 	return taken
 }
 
-// firstBytes takes as many settlements as one batch can carry: at least one,
-// and not more bytes of responses than reach the database well within its
-// timeout.
+// firstBytes returns the first settlements whose responses have at most limit bytes together, so
+// that they reach the database well within the timeout. It returns at least one.
 func firstBytes(settled []Settlement, limit int) []Settlement {
 	bytes := 0
 	for i := range settled {
@@ -308,7 +307,7 @@ func firstBytes(settled []Settlement, limit int) []Settlement {
 	return settled
 }
 
-// ended lists the claims of which these settlements are the last.
+// ended lists the claims whose last rows are among these settlements.
 func (l *lane) ended(settle []Settlement) []int64 {
 	var ended []int64
 	left := map[int64]int{}
@@ -353,8 +352,8 @@ func (l *lane) onClaimed(result claimResult) {
 	l.succeeded()
 }
 
-// onSettled forgets what a batch settled. After an error nothing is forgotten:
-// the commit may or may not have happened, and settling again is harmless.
+// onSettled forgets the rows that a batch settled. After an error it forgets nothing: the commit
+// may or may not have happened, and settling a row again is harmless.
 func (l *lane) onSettled(result settleResult) {
 	share := result.of
 	l.inFlight.settling = without(l.inFlight.settling, share)
@@ -362,9 +361,9 @@ func (l *lane) onSettled(result settleResult) {
 		for i := range share.settle {
 			share.settle[i].Repeats = true
 		}
-		l.settled = append(share.settle, l.settled...) // before what came later
+		l.settled = append(share.settle, l.settled...) // older outcomes first
 		for _, claim := range share.finish {
-			if l.remembered[claim] == 0 { // other batches settled its rows
+			if l.remembered[claim] == 0 { // other batches have settled all its rows
 				l.emptied = append(l.emptied, claim)
 			}
 		}
@@ -399,10 +398,10 @@ func (l *lane) confirm(share *share, refused []Settlement) {
 	l.spare.put(share.settle)
 }
 
-// forgetRow leaves a claim to the next batch where the last of its rows were settled
-// by several: none of these could know that the others would succeed.
+// forgetRow leaves it to the next batch to finish a claim whose last rows were settled by several
+// concurrent batches: none of them could know that the others would succeed.
 func (l *lane) forgetRow(row *Row, finished []int64) {
-	if l.probes[row.Probe] > 0 { // what became a probe after its claim was not counted
+	if l.probes[row.Probe] > 0 { // a row that became a probe after its claim was not counted
 		l.probes[row.Probe]--
 	}
 	l.remembered[row.ClaimID]--
@@ -411,14 +410,15 @@ func (l *lane) forgetRow(row *Row, finished []int64) {
 	}
 }
 
-// fail keeps batches from beginning until all that have begun are known.
+// fail records why a batch failed. No batch is started from then on until the results of all batches
+// under way are known.
 func (l *lane) fail(err error) {
 	if l.failed == nil {
 		l.failed = err
 	}
 }
 
-// succeeded notes, where no batch is in doubt any more, that the database answers.
+// succeeded records that the database answers, once no batch is in doubt any more.
 func (l *lane) succeeded() {
 	if l.inFlight.any() || l.failed != nil {
 		return
@@ -429,24 +429,24 @@ func (l *lane) succeeded() {
 	l.failures = 0
 }
 
-// backOff waits out a failing database. Outcomes keep arriving meanwhile, and
-// wait until a batch confirms them.
+// backOff pauses while the database fails. Outcomes keep arriving meanwhile, and are kept until a
+// batch settles them.
 func (l *lane) backOff(life lifetimes) {
 	err := l.failed
 	l.failed = nil
 	l.failures++
-	l.planner.prefetch = 0 // the next batch must not fail for being as large
+	l.planner.prefetch = 0 // a smaller batch may succeed
 	if l.failures == 1 && !errors.Is(err, context.Canceled) {
 		l.log.Warn("batch failed; retrying with backoff, outcomes are kept", "error", err)
 	}
 	pause(life.giveUp, databaseBackoff.Delay(l.failures, databaseBackoff.Base/2, rand.Float64()))
 }
 
-// reclaim releases rows that a batch claimed without its reply arriving. Only
-// the lane itself may do so, between batches, when it knows what it remembers.
+// reclaim releases rows that a batch claimed although its reply was lost. Only the lane itself can
+// do so, and only between batches: then it knows all claims whose reply arrived.
 func (l *lane) reclaim(life lifetimes) error {
-	// A batch under way may have claimed rows: they are not lost. mayBegin does not rule
-	// that out, because it looked at an earlier time.
+	// The claims of a batch under way are not lost. mayBegin was asked earlier, so it does not
+	// rule out such a batch.
 	if l.inFlight.any() || (l.failures == 0 && !l.reclaimIsDue()) {
 		return nil
 	}
@@ -467,11 +467,11 @@ func (l *lane) reclaim(life lifetimes) error {
 
 func (l *lane) reclaimIsDue() bool { return !time.Now().Before(l.reclaimAt) }
 
-// releaseLost releases a row of a claim whose reply the lane never had. The row may have
-// been claimed as the probe: then another worker may try the provider, or the operation that
-// was to be called. A fallback's own lane tries its operations. A lookup waits for
-// the last send: the lost claim may have made a lookup of the row, because its run is rolled
-// back, and its reply would have had it wait.
+// releaseLost releases a row of a claim whose reply the lane never received. The row may have been
+// claimed as the probe of the provider or of its operation, so it gives up that right, and another
+// worker may probe. On a detour it does not, since the fallback's own lane probes the fallback's
+// operations. A lookup is delayed until the last send must have ended: the lost claim may have
+// turned the row into a lookup, and its reply would have asked for the same delay.
 func (l *lane) releaseLost(row *Row) (Settlement, bool) {
 	if l.probes[l.route.server] == 0 {
 		row.Probe = l.route.server
@@ -488,8 +488,8 @@ func (l *lane) releaseLost(row *Row) (Settlement, bool) {
 	return released, true
 }
 
-// releaseWaiting releases the rows that no dispatcher has begun: other workers need not wait
-// until what is under way is done here. A probe stays: it is to pass the shut gate.
+// releaseWaiting releases the rows that no dispatcher has taken, so that other workers can claim
+// them at once. A probe stays, because it may pass the shut gate.
 func (l *lane) releaseWaiting(delay time.Duration, class string) {
 	var probes []*Row
 	for row := l.pool.turns.take(); row != nil; row = l.pool.turns.take() {
@@ -513,19 +513,20 @@ func (l *lane) finished(stop context.Context) bool {
 	return stop.Err() != nil || (l.once && (l.planner.scan.nothing || l.pool.isBarred()))
 }
 
-// unsettled includes a batch in doubt: it may have claimed rows.
+// unsettled reports whether rows are left to send or to settle. A batch in doubt counts, since it may
+// have claimed rows.
 func (l *lane) unsettled() bool {
 	return l.outstanding > 0 || len(l.settled) > 0 || len(l.emptied) > 0 || l.inFlight.any() || l.failures > 0
 }
 
-// isShut reports, of a lane that drains once and has ended, whether rows may be
-// due that it was not allowed to send.
+// isShut reports whether a lane that drains once has ended although due rows may be left that it was
+// not allowed to send.
 func (l *lane) isShut(stop context.Context) bool {
 	return l.once && stop.Err() == nil && (!l.planner.scan.nothing || l.server.breaker.passage() != passRows)
 }
 
-// stall records whether the lane makes no progress. Heartbeats do not show that: they may
-// reach the database although batches do not.
+// stall records whether the lane makes no progress. Heartbeats cannot show that: they may succeed
+// while all batches fail.
 func (l *lane) stall(stalled bool) {
 	if l.stalled.Swap(stalled) != stalled {
 		l.observer.stalled(l.route.provider, stalled)
@@ -537,9 +538,8 @@ func (l *lane) isStalled() bool {
 	return lasts(l.claimFails) || lasts(l.settleFails)
 }
 
-// adapterHangs reports that an adapter ignores its context, which was cancelled or has
-// run out: only a restart ends that. Outcomes that wait for the database to
-// come back are no such case.
+// adapterHangs reports that an adapter ignores the end of its context. Only a restart helps then.
+// Outcomes that wait for the database to come back do not count.
 func (l *lane) adapterHangs(life lifetimes) bool {
 	if life.stop.Err() == nil {
 		return false
@@ -551,8 +551,8 @@ func (l *lane) adapterHangs(life lifetimes) bool {
 	return isOver && l.outstanding > l.pool.outcomes.len()
 }
 
-// inFlight are the batches of a lane of which not all results have come: one may have
-// claimed already and still be settling.
+// inFlight holds the batches of a lane whose results are not all known. A batch may have claimed
+// already and still be settling.
 type inFlight struct {
 	claiming, settling []*share
 	claimed            chan claimResult
@@ -586,10 +586,10 @@ func (f *inFlight) rows() (rows int) {
 	return rows
 }
 
-// overdue holds where a batch was begun so long ago that no committer can still work on it.
+// overdue reports a batch that was started so long ago that no committer can still be working on it.
 func (f *inFlight) overdue() bool {
 	return slices.ContainsFunc(slices.Concat(f.claiming, f.settling), func(s *share) bool {
-		return time.Since(s.begunAt) > 2*batchTimeout // for a committer, and for the batch
+		return time.Since(s.begunAt) > 2*batchTimeout // one to wait for a committer, one for the batch itself
 	})
 }
 
@@ -603,7 +603,7 @@ func (s *spareRoom) take() (room []Settlement) {
 	return room
 }
 
-// put lets go of what the room held: it can be large.
+// put clears the slice first, so that large responses can be freed.
 func (s *spareRoom) put(room []Settlement) {
 	clear(room[:cap(room)])
 	*s = append(*s, room[:0])

@@ -35,13 +35,13 @@ func newLease(store workerStore, worker string, settings WorkerSettings, joined 
 	return l
 }
 
-// holds is asked right before every send: a process that was paused finds out
-// here, whatever its timers did meanwhile.
+// holds is asked right before every send. A process that was paused finds out here that its lease is over,
+// whatever its timers did meanwhile.
 func (l *lease) holds() bool { return elapsed(*l.renewed.Load()) < l.validFor }
 
 func (l *lease) renew(at time.Time) { l.renewed.Store(&at) }
 
-// keep beats until ctx ends (nil) or the lease is lost.
+// keep sends heartbeats until ctx ends, and then returns nil, or until the lease is lost.
 func (l *lease) keep(ctx context.Context) error {
 	ticker := time.NewTicker(l.interval)
 	defer ticker.Stop()
@@ -57,8 +57,8 @@ func (l *lease) keep(ctx context.Context) error {
 	}
 }
 
-// beat counts from before the round trip: the database cannot have seen it
-// earlier. A failed beat is no loss while the last good one still holds.
+// beat renews the lease from the time before the round trip, since the database cannot have seen the heartbeat
+// earlier. A failed heartbeat loses nothing while the last good one is valid.
 func (l *lease) beat(ctx context.Context) error {
 	started := time.Now()
 	bounded, cancel := context.WithDeadline(ctx, l.renewed.Load().Add(l.validFor))
@@ -78,11 +78,10 @@ func (l *lease) beat(ctx context.Context) error {
 	return errors.Join(errNoHeartbeat, err)
 }
 
-// reaper declares workers dead and recovers their rows. Every worker has one;
-// the store makes each death and each row one reaper's. A worker is dead if this
-// reaper saw its heartbeat stand still for a lease, by its own monotonic clock.
-// So a leap of the database's clock ends no lease, and a reaper that has just
-// started, or slept, has to look for a lease first.
+// reaper declares workers dead and recovers their rows. Every worker has one; the store lets only one reaper declare
+// a death or recover a row. A worker is dead if this reaper saw its heartbeat unchanged for a whole lease, by
+// the reaper's own monotonic clock. So a jump of the database's clock ends no lease, and a reaper that
+// has just started or was suspended must observe for a lease first.
 type reaper struct {
 	*session
 	seen map[string]sighting
@@ -104,8 +103,8 @@ func (r *reaper) run(ctx context.Context) {
 	}
 }
 
-// runOnce waits for the rows of workers that look dead by the database's clock,
-// until each has beaten or was declared dead: no other process may look after this worker.
+// runOnce recovers the rows of workers that look dead by the database's clock, and waits until each of them has sent a
+// heartbeat or was declared dead: after this worker there may be no other process that would do so.
 func (r *reaper) runOnce(ctx context.Context) {
 	started := time.Now()
 	for r.reap(ctx) && ctx.Err() == nil && time.Since(started) < 2*r.settings.Worker.Lease {
@@ -113,8 +112,8 @@ func (r *reaper) runOnce(ctx context.Context) {
 	}
 }
 
-// untilNext looks again as soon as a worker that is silent can be declared dead.
-// Jitter keeps a fleet that started together from reaping together.
+// untilNext is the time until the next look: a third of a lease on average, or less if a silent worker can be declared
+// dead before. Jitter keeps workers that started together from reaping at the same time.
 func (r *reaper) untilNext() time.Duration {
 	interval := r.settings.Worker.Lease / 3
 	next := interval/2 + time.Duration(rand.Float64()*float64(interval))
@@ -126,7 +125,7 @@ func (r *reaper) untilNext() time.Duration {
 	return next
 }
 
-// reap reports whether a worker that lives may soon have to be declared dead.
+// reap reports whether a worker that is not declared dead yet has an overdue heartbeat.
 func (r *reaper) reap(ctx context.Context) (suspects bool) {
 	recovered, suspects, err := r.recoverLost(ctx)
 	r.observer.recovered(recovered)
@@ -145,7 +144,7 @@ func (r *reaper) markSagas(settled []Settlement) {
 	}
 }
 
-// expire ends what has waited for so long; 0 waits forever.
+// expire ends rows that have waited for longer than after, which cause explains; 0 waits forever.
 func (r *reaper) expire(ctx context.Context, after time.Duration, cause string, judge Judge,
 	end func(context.Context, string, []string, time.Duration, Judge) ([]Settlement, error),
 ) {
@@ -180,9 +179,9 @@ func (r *reaper) recoverLost(ctx context.Context) (recovered []Settlement, suspe
 	return recovered, suspects, err
 }
 
-// look compares the heartbeats with the last ones. A heartbeat may be as new as
-// the end of the look, and had to stand still for a lease when the look began.
-// Whatever time passes until the worker is declared dead, the store compares again.
+// look compares the heartbeats with those of the last look. A new heartbeat counts from the end of the look that found
+// it, and must be unchanged for a lease before the current look began. The store compares once more when
+// the worker is declared dead, so time that passes until then does no harm.
 func (r *reaper) look(beats []Heartbeat, began, ended time.Time) (silent []Heartbeat, suspects bool) {
 	seen := make(map[string]sighting, len(beats))
 	for _, beat := range beats {
@@ -201,8 +200,8 @@ func (r *reaper) look(beats []Heartbeat, began, ended time.Time) (silent []Heart
 	return silent, suspects
 }
 
-// forgottenAfter is how long a dead worker's row waits for a process that knows
-// the fallback that was to serve it.
+// forgottenAfter is how long a dead worker's row waits for a process that has the fallback which was to
+// serve the row.
 const forgottenAfter = 10 * time.Minute
 
 // judgeRefused ends a row that waited too long.
@@ -221,7 +220,7 @@ func (s *session) judgeLost(row *Row) (Settlement, bool) {
 	if !configured {
 		_, isOurs := s.upstreams[row.Tuple.Provider()]
 		if isOurs && elapsed(row.ClaimedAt) > forgottenAfter {
-			return lose(row, dispatch.Policy{Class: dispatch.NonIdempotent}), true // its effect is not known, and it must not be repeated
+			return lose(row, dispatch.Policy{Class: dispatch.NonIdempotent}), true // its class is not known, so it must not be repeated
 		}
 		return Settlement{}, false
 	}

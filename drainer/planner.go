@@ -7,25 +7,25 @@ import (
 )
 
 const (
-	// linger is how long a lane gathers outcomes for a batch while others are still on their way.
+	// linger is how long a lane gathers outcomes for a batch while more dispatches are running.
 	linger = 5 * time.Millisecond
 	// pollInterval bounds the wait for rows that no notification announced.
 	pollInterval = 250 * time.Millisecond
-	// fullBatch is as many outcomes as one batch settles: more gain little.
+	// fullBatch is the most outcomes that one batch settles. A larger batch is hardly cheaper a row.
 	fullBatch = 1000
 	// batchesAtOnce is how many of a lane's batches may claim, and how many may settle, at
 	// the same time: while one waits for its commit or is being read, the database has
 	// another one to work on.
 	batchesAtOnce = 2
-	// batchesOfWork are claimed ahead: dispatchers have one batch's worth left to do
-	// while the next batch, which fetches more, is under way.
+	// batchesOfWork is how many batches of rows are claimed ahead: the dispatchers work on one
+	// batch of rows while the next claim is under way.
 	batchesOfWork = 2
 	// maxPrefetch bounds the rows that wait in memory for a free dispatcher, and
 	// maxPrefetchBytes their payloads.
 	maxPrefetch      = 1750
 	maxPrefetchBytes = 16 << 20
-	// maxClaimBytes bounds the payloads that one claim brings: a link of 4 Mbit/s carries
-	// them in time. minClaimBytes brings a single row.
+	// maxClaimBytes bounds the payloads of one claim, so that a link of 4 Mbit/s carries them
+	// within batchTimeout. With minClaimBytes a claim returns a single row.
 	maxClaimBytes, minClaimBytes = 4 << 20, 1 << 9
 )
 
@@ -45,20 +45,19 @@ type planner struct {
 }
 
 func newPlanner(route route, own, server dispatch.Provider) planner {
-	// two providers under one key act once each
+	// With a fallback, each of the two providers may act once under the same key.
 	once := actsOnce(own) || actsOnce(server) || own.Fallback != ""
 	return planner{
 		claim:      Claim{Provider: route.provider, Server: route.server, Fallback: own.Fallback, ActsOnce: once},
 		isDetour:   route.isDetour(),
-		prefetches: !route.isDetour() && mayPrefetch(server), // what takes a detour could soon be served by its own provider
+		prefetches: !route.isDetour() && mayPrefetch(server), // the own provider may soon serve the rows of a detour again
 		claimBytes: maxClaimBytes,
 	}
 }
 
-// mayPrefetch reports whether rows may be claimed before they can start. A
-// claimed row counts as sent once its worker dies, and a lost row of a
-// non-idempotent tool needs a human. Where a rate limits, waiting rows gain
-// nothing.
+// mayPrefetch reports whether rows may be claimed before a dispatcher is free. If its
+// worker dies, a claimed row must be taken as sent, and such a row of a non-idempotent
+// tool needs a human. Under a rate limit prefetched rows would only wait.
 func mayPrefetch(p dispatch.Provider) bool {
 	if p.RateLimit.PerSecond > 0 {
 		return false
@@ -103,14 +102,15 @@ type load struct {
 // isQuiet reports that no batch is under way.
 func (l load) isQuiet() bool { return l.claiming == 0 && l.settling == 0 }
 
-// mayBegin forbids a second batch where the lane first has to know what became of the
-// one under way, and where several workers share the provider's rows: more claims at once
-// would pass over each other's rows.
+// mayBegin forbids a second concurrent batch in two cases. After a failure, or before a
+// reclaim, the lane must first know the result of the batch under way. Where several workers
+// share the provider's rows, concurrent claims would skip each other's locked rows.
 func (l load) mayBegin() bool {
 	return l.isQuiet() || (!l.isFailing && !l.reclaimsNext && !l.isShared)
 }
 
-// A second concurrent batch is begun only if it is full: less is better off in the next.
+// maySettle allows a second concurrent batch only if that batch is full. Fewer outcomes wait
+// for the next batch.
 func (p *planner) maySettle(l load) bool {
 	return l.isQuiet() || (l.mayBegin() && l.settling < batchesAtOnce && l.settled >= fullBatch)
 }
@@ -119,7 +119,7 @@ func (p *planner) mayClaim(l load) bool {
 	return l.isQuiet() || (l.mayBegin() && l.claiming < batchesAtOnce && p.scan.hungry && p.allowance(l).rows >= fullBatch/2)
 }
 
-// isBatchDue reports whether a longer wait could not make the next batch better.
+// isBatchDue reports whether the next batch should start now, because waiting would not fill it further.
 func (p *planner) isBatchDue(l load) bool {
 	if !l.isQuiet() {
 		return p.maySettle(l) || p.mayClaim(l)
@@ -145,16 +145,16 @@ func (p *planner) wait(l load) time.Duration {
 	return p.idle.wait(l.now)
 }
 
-// allowance is how much a lane may claim with its next batch, and how long to wait
-// where that is nothing.
+// allowance is how many rows a lane may claim with its next batch. If it may claim none,
+// wait says when to ask again.
 type allowance struct {
 	rows     int
-	probeFor time.Duration // over 0: one row, to try the provider
+	probeFor time.Duration // if above 0, the claim takes one row, as a probe of the provider
 	wait     time.Duration
 }
 
-// allowance never covers a row that could not be sent soon: a claimed row
-// counts as sent once its worker dies.
+// allowance leaves out rows that could not be sent soon: if its worker dies, a claimed row
+// must be taken as sent.
 func (p *planner) allowance(l load) allowance {
 	nothing := allowance{wait: pollInterval}
 	if l.stopping || l.isBarred {
@@ -174,7 +174,7 @@ func (p *planner) allowance(l load) allowance {
 	return allowance{rows: min(1, room), probeFor: l.probeFor, wait: pollInterval}
 }
 
-// room is for how many more rows the lane has dispatchers, or memory to keep them for one.
+// room is how many more rows the lane may hold: one for each dispatch slot, and the prefetched ones.
 func (p *planner) room(l load) int {
 	if l.slots == 0 {
 		return 0
@@ -196,10 +196,10 @@ func (p *planner) nextClaim(l load) Claim {
 		return claim
 	}
 	if claim.ProbeFor > 0 {
-		p.scan.lookRequested = false // it looks everywhere: the one row that may be tried can lie behind a cursor
+		p.scan.lookRequested = false // a probe ignores the cursors: the row that it may take can lie behind one
 	} else {
 		if p.claim.LooksLast && l.outstanding == 0 {
-			p.scan.rescan() // the lane ends with a look at everything
+			p.scan.rescan() // before a lane that drains once ends, it scans everything
 		}
 		p.scan.plan(&claim, l.now)
 	}
@@ -209,9 +209,9 @@ func (p *planner) nextClaim(l load) Claim {
 	return claim
 }
 
-// claimed takes in what a claim found that was begun then.
+// claimed records the reply of a claim that was started at begun.
 func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
-	if now.Sub(begun) < batchTimeout/4 { // a claim twice as large is in time too, so it does not fail at every other try
+	if now.Sub(begun) < batchTimeout/4 { // a claim of twice the size ends in time, too
 		p.claimBytes = min(maxClaimBytes, 2*p.claimBytes)
 	}
 	bytes := 0
@@ -222,26 +222,26 @@ func (p *planner) claimed(claim Claim, begun, now time.Time, reply ClaimReply) {
 		p.payloadBytes = bytes / len(reply.Rows)
 	}
 	if claim.Operation != "" {
-		p.scan.requestLook() // it looked elsewhere
+		p.scan.requestLook() // this claim looked only for the operation's parked row
 		return
 	}
 	p.scan.looked(claim, reply, now)
 	found := reply.Found
 	if p.scan.hungry {
-		found = max(1, found) // others have due rows
+		found = max(1, found) // other tenants have due rows
 	}
 	if !p.isDetour && p.idle.looked(claim.Idle, begun, now, found) {
 		p.scan.requestLook()
 	}
 }
 
-// claimFailed asks for half of it next time: the link may be too slow for so much.
+// claimFailed halves the bytes of the next claim: the link may be too slow for the size that failed.
 func (p *planner) claimFailed(claim Claim, took time.Duration, now time.Time) {
 	p.scan.failed(claim, took, now)
 	p.claimBytes = max(minClaimBytes, claim.Bytes/2)
 }
 
-// settled plans how many rows to claim ahead, after a batch that settled so many.
+// settled plans how many rows to claim ahead, from how many the last batch settled.
 func (p *planner) settled(rows int, passage passage) {
 	p.prefetch = 0
 	if p.prefetches && passage == passRows {
@@ -250,35 +250,35 @@ func (p *planner) settled(rows int, passage passage) {
 }
 
 const (
-	// busyRows found by one look, or by several in a row, are a stream of work.
-	// Notifications would only slow its producers down. Where a commit takes long, no
-	// single look finds many.
+	// busyRows rows, found by one look or by several in a row, make a stream of work. During a
+	// stream producers do not notify, since that would only slow them down. Several looks count
+	// together, because with slow commits a single look finds few rows.
 	busyRows = 8
-	// streamRest is how long a stream may bring nothing and go on: its producers
-	// may all be waiting for the disk. Until then the lane polls.
+	// streamRest is how long a stream may bring no row before it counts as over: all its producers
+	// may be waiting for the disk. Until then the lane polls.
 	streamRest = 20 * time.Millisecond
-	// lookInterval spaces the looks at a stream that rests. It is also the first pause of a lookout.
+	// lookInterval is the time between looks during such a rest. It is also the first pause within lookout.
 	lookInterval = 2 * time.Millisecond
-	// lookout is how long a lane that was woken, or found something, looks again, at
-	// growing distances: of producers who commit at once one notifies, and others may
-	// commit a moment later. The last look is less than twice as far off.
+	// lookout is how long a lane looks again and again, at growing intervals, after a notification
+	// or a row. Of several producers that commit at about the same time only one notifies, and
+	// the others may commit a moment later. The last look comes before twice this time.
 	lookout = 10 * time.Millisecond
-	// believed is how many notifications in a row may come to nothing before the lane
-	// acts on one in unfoundedInterval. Other replicas claim what they announce now and then.
+	// believed is how many notifications in a row may turn out to be without a row before the lane
+	// obeys only one in each unfoundedInterval. A few are normal: other replicas claim the rows first.
 	believed          = 16
 	unfoundedInterval = 10 * time.Millisecond
 )
 
-// idleness decides whether producers notify this lane. They do while it waits.
+// idleness decides whether producers notify this lane. They do so only while the lane waits.
 type idleness struct {
 	until    time.Time // when producers stop notifying, by this process's clock
 	found    int       // rows since the last look that found nothing
 	busyAt   time.Time // when the last look in a stream found something
-	rests    bool      // the stream brought nothing since, but not for long
-	activeAt time.Time // when a notification or a look last brought work
+	rests    bool      // the stream has brought no row since, for less than streamRest
+	activeAt time.Time // when a notification came or a look found a row
 
-	unfounded int       // notifications since a look last found something
-	wokenAt   time.Time // when the last one came
+	unfounded int       // notifications since a look last found a row
+	wokenAt   time.Time // when the last notification came
 }
 
 func (i *idleness) mark(now time.Time) IdleMark {
@@ -305,8 +305,8 @@ func (i *idleness) wait(now time.Time) time.Duration {
 	return pollInterval
 }
 
-// woken notes a notification. Another replica may have claimed its row by now. After many
-// notifications in a row without a row, the next one causes a single look.
+// woken records a notification. Another replica may have claimed its row by now. After more than
+// believed notifications without a row, each further one causes a single look.
 func (i *idleness) woken(now time.Time) {
 	i.wokenAt = now
 	if i.unfounded++; i.unfounded <= believed {
@@ -314,8 +314,8 @@ func (i *idleness) woken(now time.Time) {
 	}
 }
 
-// ignoresFor is how long no notification wakes the lane: any login may send them, at any
-// rate, and each look is a commit.
+// ignoresFor is how long the lane ignores notifications. Any login may send them at any rate, and
+// each look costs a commit.
 func (i *idleness) ignoresFor(now time.Time) time.Duration {
 	if i.unfounded <= believed {
 		return 0
@@ -323,10 +323,10 @@ func (i *idleness) ignoresFor(now time.Time) time.Duration {
 	return unfoundedInterval - now.Sub(i.wokenAt)
 }
 
-// looked notes what a claim with that mark, begun then, has found. It reports
-// whether one more look is owed: while the mark was not standing yet, a producer
-// may have committed unseen by the claim and without a notification. The same is true
-// after a stream, until that look's mark stands.
+// looked records how many rows a claim with that mark found that was started at begun. It reports
+// whether one more look is needed: before the mark was committed, a producer may have committed a
+// row that the claim did not see, and sent no notification. The same holds at the end of a stream,
+// until that look's mark is committed.
 func (i *idleness) looked(mark IdleMark, begun, now time.Time, found int) (owed bool) {
 	wasStanding, wasStream := now.Before(i.until), i.isStream()
 	switch mark {
@@ -336,8 +336,8 @@ func (i *idleness) looked(mark IdleMark, begun, now time.Time, found int) (owed 
 		i.until = time.Time{}
 	}
 	if found == 0 {
-		// A stream rests only once it has brought many rows: else a trickle that followed
-		// it would keep the lane polling forever.
+		// Only a stream of many rows may rest: otherwise a trickle of rows after it would keep
+		// the lane polling forever.
 		i.rests = i.isStream() && begun.Sub(i.busyAt) < streamRest
 		i.found = 0
 	} else {

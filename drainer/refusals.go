@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	// CredentialsRefused: the provider does not know this side, or not any more. Of a provider.
+	// CredentialsRefused shuts a provider that does not accept the credentials (any more).
 	CredentialsRefused OpenReason = "credentials_refused"
-	// Forbidden: the provider does not let this side use an operation. Of an operation.
+	// Forbidden shuts an operation that the provider does not permit with these credentials.
 	Forbidden OpenReason = "forbidden"
-	// Misconfigured: no intent could be rendered with this configuration yet. Of an operation.
+	// Misconfigured shuts an operation for which no request could be rendered yet with this configuration.
 	Misconfigured OpenReason = "misconfigured"
 )
 
-// refusalPause is how long a gate that is shut for these reasons waits for its next probe, and how
-// long a refused row waits where its refusal does not shut the gate. A success speaks for the
-// credentials as long: so a row that is refused again finds them without one, unless they work.
+// refusalPause is how long a gate that is shut for these reasons waits for its next probe, and how long a refused row
+// waits if its refusal does not shut the gate. A success also counts in favour of the credentials for
+// that long: so when a row is refused again, only a newer success speaks for them.
 const refusalPause = time.Minute
 
-// refusals tells refusals of this side from refusals of single intents, at one gate, as this
-// process sees them. One row can be refused for what its agent wrote; then others succeed.
+// refusals decides, for one gate and from what this process has seen, whether refusals are about the configuration or
+// about single intents. A row that is refused because of its payload has others beside it that succeed.
 type refusals struct {
-	trusts bool // a success of the last while speaks for this side; else it takes several runs at any time
+	trusts bool // without a success within refusalPause, the first refusal shuts the gate; else it takes several runs
 
 	mu        sync.Mutex
 	runs      []string      // refused since the last success, each once
@@ -35,18 +35,18 @@ type refusals struct {
 }
 
 const (
-	enoughRuns     = 3    // refused with no success between: then it is not about their intents
-	enoughTimes    = 3    // refused although others were not: then it is about the intent
-	mostRemembered = 1024 // intents; those that are forgotten only wait once more
+	enoughRuns     = 3    // so many runs refused without a success between them: the cause is not their intents
+	enoughTimes    = 3    // so many refusals of one intent while others succeed: the cause is the intent
+	mostRemembered = 1024 // intents whose refusals are counted; a forgotten one only waits once more
 )
 
-// consequence says what becomes of a row that was refused.
+// consequence is what happens to a refused row.
 type consequence int
 
 const (
-	waits consequence = iota // and is tried again
-	shuts                    // the gate, and waits for it
-	fails                    // as what the provider refused for good
+	waits consequence = iota // it is tried again later
+	shuts                    // it shuts the gate, and waits until that opens
+	fails                    // it fails, as if the provider had rejected it
 )
 
 func (r *refusals) refused(now time.Time, row *Row) consequence {
@@ -76,13 +76,13 @@ func (r *refusals) success(now time.Time) {
 	r.runs, r.succeeded = nil, now
 }
 
-// rendering notes whether the configuration can make requests of an operation's intents. The proof is shared with
-// the other workers, as the gate is.
+// rendering records whether requests of an operation can be rendered with this configuration. All workers share the
+// proof, as they share the gate.
 type rendering struct {
 	mu     sync.Mutex
 	proven bool
 	shared bool     // the store has the proof
-	runs   []string // of which an intent could not be rendered
+	runs   []string // runs of which an intent could not be rendered
 }
 
 func (r *rendering) succeeded() {
@@ -91,14 +91,14 @@ func (r *rendering) succeeded() {
 	r.proven, r.runs = true, nil
 }
 
-// share notes that the store has the proof.
+// share records that the store has the proof.
 func (r *rendering) share() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.proven, r.shared, r.runs = true, true, nil
 }
 
-// isUnshared reports a proof that the store does not have.
+// isUnshared reports that there is a proof which the store does not have.
 func (r *rendering) isUnshared() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +111,8 @@ func (r *rendering) isProven() bool {
 	return r.proven
 }
 
-// failed reports that it was so for several runs, and never otherwise.
+// failed records an intent that could not be rendered. It reports true once this was so for several runs, and no
+// intent was ever rendered.
 func (r *rendering) failed(run string) (misconfigured bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,8 +122,8 @@ func (r *rendering) failed(run string) (misconfigured bool) {
 	return !r.proven && len(r.runs) >= enoughRuns
 }
 
-// attribute finds out whether a result speaks against this side or against its intent, which
-// decides what becomes of the row, and what both mean for breakers.
+// attribute decides whether a refusal is about the configuration or about the intent. It returns the result that holds
+// for the row, and what it means for breakers.
 func (u *upstream) attribute(ctx context.Context, row *Row, operation string, result dispatch.Result) (dispatch.Result, []BreakerChange) {
 	of := u.operations[operation]
 	switch {
@@ -147,21 +148,21 @@ func (u *upstream) attribute(ctx context.Context, row *Row, operation string, re
 }
 
 func (u *upstream) credentialsRefused(row *Row, result dispatch.Result, operation string) (dispatch.Result, []BreakerChange) {
-	changes := u.unproven(row) // of an operation: nothing was learned
+	changes := u.unproven(row) // a probe of an operation has learned nothing
 	if row.Probe == u.provider.Name {
-		changes = u.record(row, operation, result) // it lives
+		changes = u.record(row, operation, result) // the provider has answered
 	}
 	return u.refused(row, result, u.breaker, &u.refusals, CredentialsRefused, changes)
 }
 
 func (u *upstream) forbidden(row *Row, of *operation, operation string, result dispatch.Result) (dispatch.Result, []BreakerChange) {
 	of.rendering.succeeded()
-	changes := u.record(row, operation, result) // it lives, and knows this side
+	changes := u.record(row, operation, result) // the provider has answered, and accepts the credentials
 	return u.refused(row, result, of.breaker, &of.refusals, Forbidden, changes)
 }
 
-// refused keeps a gate shut that is shut for this reason and was tried. For any other gate one row can be refused for
-// what its agent wrote: then the changes are those of an answer.
+// refused keeps the gate shut if the row was the probe of a gate that is shut for this reason. For any other gate, the
+// refusal may be about a single row's payload: then the changes are those of any answer.
 func (u *upstream) refused(row *Row, result dispatch.Result, gate *breaker, seen *refusals, reason OpenReason, changes []BreakerChange) (dispatch.Result, []BreakerChange) {
 	end, tries := shuts, row.Probe == gate.name
 	if !tries || !gate.isFor(reason) {
@@ -182,7 +183,7 @@ func (u *upstream) refused(row *Row, result dispatch.Result, gate *breaker, seen
 	return kept(result, refusalPause), changes
 }
 
-// unrendered asks the store before it shuts anything: another worker may have the proof.
+// unrendered asks the store before it shuts the operation, since another worker may have rendered a request.
 func (u *upstream) unrendered(ctx context.Context, row *Row, of *operation, result dispatch.Result) (dispatch.Result, []BreakerChange) {
 	isProbe := row.Probe == of.breaker.name && of.breaker.isFor(Misconfigured)
 	if !of.rendering.failed(row.Tuple.AgentRunID) && !isProbe {
@@ -192,7 +193,7 @@ func (u *upstream) unrendered(ctx context.Context, row *Row, of *operation, resu
 	switch {
 	case err != nil:
 		return unrenderedYet(result), u.unproven(row)
-	case proven && isProbe: // a worker with another configuration shut it
+	case proven && isProbe: // a worker with another configuration had shut it
 		return result, []BreakerChange{*of.breaker.verdict(false, "", 0)}
 	case proven:
 		return result, u.unproven(row)
@@ -216,22 +217,22 @@ func (u *upstream) canRender(ctx context.Context, of *operation) (proven bool, e
 	return proven, err
 }
 
-// kept lets a row that was refused wait for so long, or as long as the provider asks for.
+// kept makes a refused row wait for pause, or longer if the provider asks for that.
 func kept(result dispatch.Result, pause time.Duration) dispatch.Result {
 	result.RetryAfter = max(result.RetryAfter, pause)
 	return result
 }
 
-// unrenderedYet is the result of a row that waits for another configuration.
+// unrenderedYet is the result of a row that waits for a configuration with which it can be rendered.
 func unrenderedYet(result dispatch.Result) dispatch.Result {
 	return dispatch.Result{Outcome: dispatch.Released, RetryAfter: fleetInterval, ErrorClass: result.ErrorClass, Unsent: true}
 }
 
-// refusedTooLong ends a row that waited for a gate which is shut for these reasons. It fails
-// as it would have without the wait.
+// refusedTooLong ends a row that has waited too long for a gate which is shut for one of these reasons. It fails as it
+// would have failed without the wait.
 func refusedTooLong(row *Row, policy dispatch.Policy) Settlement {
 	now := time.Now()
-	policy.Lookup = nil // it would wait, too
+	policy.Lookup = nil // a lookup would have to wait as well
 	settlement := Settlement{
 		Row:        row,
 		FinishedAt: now,

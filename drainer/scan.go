@@ -9,60 +9,60 @@ import (
 
 const (
 	fullScanInterval = time.Second
-	// fullScanShare limits full scans to that fraction of a lane's time: each one
-	// reads every dead index entry that a held snapshot keeps.
+	// fullScanShare limits full scans to one twentieth of a lane's time. A full scan reads every
+	// dead index entry that an old snapshot keeps from vacuum.
 	fullScanShare = 20
-	// maxScanPause keeps one slow batch from hiding rows for minutes.
+	// maxScanPause bounds the pause after a slow batch, in which rows behind the cursor are not found.
 	maxScanPause = 10 * time.Second
 
-	// tenantsAtOnce bounds the parts of a claim, each of which is an index scan: of the tenants that have due
-	// rows, of those that lately had, and of the gaps between them.
+	// tenantsAtOnce bounds the parts of a claim for each of three kinds: tenants with due rows, tenants that
+	// recently had some, and the gaps between these ids. Each part is an index scan.
 	tenantsAtOnce = 64
-	// searchInterval is how often a lane that has enough to do looks for tenants that have rows again.
+	// searchInterval is how often a busy lane looks for further tenants with due rows.
 	searchInterval = 20 * time.Millisecond
 )
 
-// scan is where a lane looks next, and for whose rows. Tenants that have due rows share each claim by their
-// weights. The others are searched for: an index scan finds the first of them that have rows, however many there are.
+// scan decides where a lane looks next, and for which tenants' rows. Tenants that are known to have due rows share each
+// claim by their weights. The others are searched for: an index scan finds the next tenants with rows, however many
+// tenants there are. A tenant is called hungry while it may have more due rows than were claimed.
 type scan struct {
-	tenants  []*tenant     // by their ids: all that are hungry, and of the others those that had rows last
-	searchAt time.Time     // when the next search may come, while one is hungry
-	searched bool          // the last claim did
-	plain    time.Duration // what a claim takes that does not search
-	gap      int           // which gap between the tenants the next search begins with
-	turn     int           // which of its parts comes first
+	tenants  []*tenant     // sorted by id: all hungry ones, and of the others those that had rows last
+	searchAt time.Time     // when the next search may come while a tenant is hungry
+	searched bool          // the last claim was a search
+	plain    time.Duration // how long a claim without a search takes
+	gap      int           // the gap between known tenants with which the next search begins
+	turn     int           // the part that comes first in the next search
 
-	hungry        bool // a tenant is
-	lookRequested bool // one more look before waiting
-	nothing       bool // the last look was a full scan of everything and found nothing due
-	held          bool // so was the last full scan, but for rows that a tenant's limit keeps; none were found since
+	hungry        bool // at least one tenant is
+	lookRequested bool // look once more before waiting
+	nothing       bool // the last look was a full scan of everything and found no due row
+	held          bool // the last full scan found only rows that a tenant's limit holds back, and none were found since
 	hasBegun      bool
 }
 
-// tenant is one of which rows were found. Following its cursor skips the dead index entries
-// of earlier claims. A full scan also finds what landed behind the cursor: rows
-// released, reaped or committed late.
+// tenant is a tenant of which rows were found. Looks that follow its cursor skip the dead index
+// entries of earlier claims. A full scan also finds rows behind the cursor: those that were
+// released, recovered or committed late.
 type tenant struct {
 	id      int16
 	weight  int
-	credit  float64   // rows that it is owed, or below 0 had too many
+	credit  float64   // rows that it may still claim; negative if it had more than its share
 	fronts  []front   // at least one, in due order
-	allowed time.Time // the next full scan may come
-	overdue time.Time // the next full scan must come
-	hungry  bool      // the last look found all it asked for
+	allowed time.Time // from when on a full scan may come
+	overdue time.Time // from when on a full scan must come
+	hungry  bool      // the last look found as many rows as it asked for
 	limited bool      // it has a limit in flight
 	foundAt time.Time
 	ahead   ahead
 }
 
-// again reports whether the next look need not wait.
+// again reports whether the next look should come at once.
 func (s *scan) again() bool { return s.hungry || s.lookRequested || !s.hasBegun }
 
 // requestLook asks for one more look before the lane waits.
 func (s *scan) requestLook() { s.lookRequested = true }
 
-// restart forgets where the lane was: a look that failed may have left rows that the
-// cursors have passed since.
+// restart moves all cursors back to the beginning: after a failed look, rows may be left behind them.
 func (s *scan) restart() {
 	for _, t := range s.tenants {
 		t.fronts, t.credit, t.ahead = make([]front, 1), 0, ahead{}
@@ -70,7 +70,8 @@ func (s *scan) restart() {
 	s.lookRequested, s.nothing, s.held = true, false, false
 }
 
-// failed also spaces searches: one that fails late would be repeated after each claim that does not search.
+// failed also delays the next search: a search that runs into the timeout would otherwise be repeated with
+// every second claim.
 func (s *scan) failed(claim Claim, took time.Duration, now time.Time) {
 	s.restart()
 	if slices.ContainsFunc(claim.Parts, func(part Part) bool { return !part.isOfOne() }) {
@@ -78,8 +79,8 @@ func (s *scan) failed(claim Claim, took time.Duration, now time.Time) {
 	}
 }
 
-// rescan allows the next look to be a full scan, however long the last one took. What a limit keeps may be kept for long,
-// by other workers: until then full scans come as seldom as ever.
+// rescan allows the next look to be a full scan, however long the last one took. It does nothing while a tenant's limit
+// holds rows back: that can last long, since the limit counts the rows of other workers, too.
 func (s *scan) rescan() {
 	if s.held {
 		return
@@ -89,8 +90,8 @@ func (s *scan) rescan() {
 	}
 }
 
-// plan says whose rows the claim takes. A search comes first, so that it finds room, and never twice in a row
-// beside hungry tenants, so that they find some too.
+// plan says which tenants' rows the claim takes. The parts of a search come first, so that there is room left for them.
+// While tenants are hungry, two searches never follow each other, so that these tenants find room, too.
 func (s *scan) plan(claim *Claim, now time.Time) {
 	s.lookRequested = false
 	s.searched = !s.hungry || (!s.searched && now.After(s.searchAt))
@@ -101,8 +102,8 @@ func (s *scan) plan(claim *Claim, now time.Time) {
 	s.divide(claim, now)
 }
 
-// search asks for the tenants that are not hungry: each of those known by its cursor, the others by the gaps between.
-// Beside hungry ones it has half of the claim.
+// search asks for the rows of tenants that are not hungry: of each known one behind its cursor, and of the unknown ones by
+// the gaps between the known ids. While tenants are hungry, a search gets half of the claim.
 func (s *scan) search(claim *Claim, now time.Time) {
 	var known, gaps []Part
 	next := 0
@@ -132,7 +133,7 @@ func (s *scan) search(claim *Claim, now time.Time) {
 			known[i].Limit = max(1, claim.Limit/4/len(known))
 		}
 	}
-	claim.Parts = rotated(append(known, gaps...), s.turn) // each time another one comes first: they may fill the claim
+	claim.Parts = rotated(append(known, gaps...), s.turn) // the first parts may fill the claim, so they take turns
 	s.turn++
 }
 
@@ -144,8 +145,8 @@ func rotated(parts []Part, by int) []Part {
 	return slices.Concat(parts[by:], parts[:by])
 }
 
-// divide is a deficit round robin: each hungry tenant is owed its share of every claim, and the claim goes to those
-// that are owed most. What one of them leaves is theirs to whom the next claim goes.
+// divide is a deficit round robin: each claim credits every hungry tenant with its share, and the tenants with the most
+// credit get the rows. A tenant that finds fewer rows than it was given loses the rest of its credit to the others.
 func (s *scan) divide(claim *Claim, now time.Time) {
 	var due []*tenant
 	weights, credits := 0, 0.0
@@ -166,7 +167,7 @@ func (s *scan) divide(claim *Claim, now time.Time) {
 		left -= given[i]
 		weights += t.weight
 	}
-	for len(due) > 0 && left > 0 { // others are not in this claim, or the shares were rounded down
+	for len(due) > 0 && left > 0 { // rows are left, since shares are rounded down and some tenants are not in this claim
 		rest := left
 		for i, t := range due {
 			more := min(left, max(1, rest*t.weight/weights))
@@ -175,7 +176,7 @@ func (s *scan) divide(claim *Claim, now time.Time) {
 		}
 	}
 	for i, t := range due {
-		// One that is owed less than a row has the place of another that turns out to have none.
+		// A tenant with less than one row of credit still asks for one: another tenant may turn out to have none.
 		given[i] = max(1, given[i])
 		for _, part := range t.parts(t.part(claim, given[i], now), now) {
 			t.credit -= float64(part.Limit)
@@ -192,7 +193,7 @@ func (t *tenant) part(claim *Claim, limit int, now time.Time) Part {
 
 func (t *tenant) from(now time.Time) Cursor {
 	if now.After(t.overdue) || (!t.hungry && now.After(t.allowed)) {
-		t.overdue = now.Add(fullScanInterval) // a look that begins beside this one need not be another full scan
+		t.overdue = now.Add(fullScanInterval) // a concurrent look need not be another full scan
 		return Cursor{}
 	}
 	return t.fronts[0].cursor
@@ -203,7 +204,8 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 	if len(parts) == 0 {
 		parts = []Part{{Last: LastTenant, Limit: claim.Limit}}
 	}
-	// The last part with rows, and those behind it, may have more: they are due until a claim shows that they are not.
+	// A full claim is cut off at the last part that has rows. That part and the later ones may have more, and count as
+	// hungry until a claim shows otherwise.
 	last := len(parts)
 	if reply.Found == claim.Limit || (claim.Bytes > 0 && reply.Bytes >= claim.Bytes) {
 		for last--; last > 0 && !slices.ContainsFunc(reply.Of, func(taken Taken) bool { return taken.Part == last }); {
@@ -226,7 +228,7 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 			s.tenants[at].looked(part, Taken{}, i >= last, reply.Took, now)
 		}
 		for _, taken := range of {
-			// Of several each may have found all that its share of the part was.
+			// Where several tenants share a part, each may have more rows than its share.
 			s.tenant(taken).looked(part, taken, i >= last || len(of) > 1, reply.Took, now)
 		}
 	}
@@ -240,13 +242,13 @@ func (s *scan) looked(claim Claim, reply ClaimReply, now time.Time) {
 	s.hasBegun = true
 	s.spaceSearches(searched, cut, reply.Took, now)
 	s.hungry = slices.ContainsFunc(s.tenants, func(t *tenant) bool { return t.hungry })
-	s.lookRequested = s.lookRequested || (!s.hungry && width <= LastTenant) // it has not looked at everything
+	s.lookRequested = s.lookRequested || (!s.hungry && width <= LastTenant) // this claim did not look at all tenants
 	s.forget()
 }
 
-// spaceSearches limits searches to a third of the time where they take long, as a claim without one shows: each reads the
-// dead index entries that a held snapshot keeps. A single claim may also have carried other work, and counts as at most
-// twice what was known. A search that found no room is tried again at once.
+// spaceSearches limits slow searches to a third of the time: each reads the dead index entries that an old snapshot keeps.
+// A search is slow compared with a claim without one. That comparison may rise at most twofold with each claim, since a
+// single claim may also have carried other work. A search that was cut off by a full claim is repeated at once.
 func (s *scan) spaceSearches(searched, cut bool, took time.Duration, now time.Time) {
 	switch next := now.Add(2 * (took - s.plain)); {
 	case !searched:
@@ -258,7 +260,7 @@ func (s *scan) spaceSearches(searched, cut bool, took time.Duration, now time.Ti
 	}
 }
 
-// count takes note of whose runs the rows are.
+// count tells each tenant the runs of its claimed rows.
 func (s *scan) count(parts []Part, reply ClaimReply) {
 	for _, row := range reply.Rows {
 		if at, known := s.find(row.Tenant); known {
@@ -268,7 +270,7 @@ func (s *scan) count(parts []Part, reply ClaimReply) {
 }
 
 func (t *tenant) looked(part Part, taken Taken, isHungry bool, took time.Duration, now time.Time) {
-	if part.Ahead > 0 { // it says nothing of the rows in due order
+	if part.Ahead > 0 { // a look ahead says nothing about the rows in due order
 		t.credit += float64(part.Limit - taken.Found)
 		t.ahead.looked(part, taken, t.fronts[0].cursor, took, now)
 		return
@@ -282,8 +284,8 @@ func (t *tenant) looked(part Part, taken Taken, isHungry bool, took time.Duratio
 	}
 	if taken.Found > 0 {
 		t.foundAt, t.limited = now, taken.Limited
-		// With two claims in flight the cursor only moves forward. It does not pass over
-		// rows that a full scan has yet to go through.
+		// With two claims in flight the cursor only moves forward, and never past rows that a
+		// full scan has not read yet.
 		if at >= 0 && (isFull || (part.After.Compare(t.fronts[at].cursor) <= 0 && taken.Next.Compare(t.fronts[at].cursor) > 0)) {
 			t.fronts[at].cursor = taken.Next
 		}
@@ -309,7 +311,7 @@ func (s *scan) tenant(taken Taken) *tenant {
 	return s.tenants[i]
 }
 
-// forget keeps few tenants that are not hungry: each look asks for each of them.
+// forget bounds the known tenants that are not hungry, since each search has a part for each of them.
 func (s *scan) forget() {
 	var rest []*tenant
 	for _, t := range s.tenants {

@@ -67,9 +67,9 @@ func newSession(d *Daemon, providers []dispatch.Provider, digest []byte) *sessio
 	return s
 }
 
-// run returns nil when it was stopped or retired, or has drained all once; a
-// lost lease is an error, after which a new session may begin. What is in
-// flight is cut off some time after stop, and never for a retirement.
+// run returns nil when the session was stopped or retired, or has drained everything once. A lost lease is
+// an error, after which a new session may begin. Requests in flight are cut off shutdown_timeout after
+// stop, and never because of a retirement.
 func (s *session) run(stop, retired context.Context) error {
 	claiming, stopClaiming := context.WithCancelCause(retired)
 	sending, abort := context.WithCancelCause(context.WithoutCancel(stop))
@@ -84,12 +84,12 @@ func (s *session) run(stop, retired context.Context) error {
 	services.Go(func() { s.watchFleet(claiming) })
 	context.AfterFunc(claiming, func() {
 		s.stopping.Store(true)
-		s.liftSlots() // who waits for a slot must see the stop
+		s.liftSlots() // dispatchers that wait for a slot must see the stop
 	})
 	services.Go(func() {
-		// A lost lease ends sending at once; settling goes on until the database
-		// has heard it all. It aborts first: lanes with nothing to do end as soon
-		// as claiming does, and the session must know by then why.
+		// A lost lease ends sending at once; settling goes on until the database has everything.
+		// Sending is aborted before claiming is stopped: an idle lane ends with its claiming, and
+		// the session must know the reason by then.
 		if lost := s.lease.keep(background); lost != nil {
 			abort(lost)
 			stopClaiming(lost)
@@ -228,11 +228,11 @@ func (s *session) drain(life lifetimes) error {
 	return group.Wait()
 }
 
-// leave spares the other workers the wait until this one counts as dead.
+// leave tells the other workers that this one has ended, so that they need not wait for its lease.
 func (s *session) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), settleGrace)
 	defer cancel()
-	noteCtx, noted := context.WithTimeout(ctx, settleGrace/3) // leaving is worth more
+	noteCtx, noted := context.WithTimeout(ctx, settleGrace/3) // most of the time is kept for leaving
 	defer noted()
 	if err := s.noteRendered(noteCtx); err != nil {
 		s.log.Debug("cannot note which operations work", "error", err)
@@ -244,8 +244,8 @@ func (s *session) leave() {
 	s.log.Info("left")
 }
 
-// listen wakes lanes by notification. Polling finds the same rows a little
-// later, so a listener that cannot connect is worth no more than a debug line.
+// listen wakes lanes by notification. Without it polling finds the same rows a little later, so a failed
+// connection is only a debug line.
 func (s *session) listen(ctx context.Context) {
 	for failures := 1; ctx.Err() == nil; failures++ {
 		err := s.store.Listen(ctx, s.wake)
@@ -257,7 +257,7 @@ func (s *session) listen(ctx context.Context) {
 	}
 }
 
-// hasInFlight reports whether an adapter is still called.
+// hasInFlight reports whether a call of the provider's adapter has not returned.
 func (s *session) hasInFlight(provider string) bool { return s.upstreams[provider].slots.inUse() > 0 }
 
 func (s *session) wake(provider string) {
@@ -272,8 +272,8 @@ func (s *session) wake(provider string) {
 	}
 }
 
-// tools are all that this worker knows, as provider/operation, and those of them whose
-// provider has a fallback here.
+// tools lists all operations of this worker, as provider/operation. detours are those of them whose provider
+// has a fallback here.
 func (s *session) tools() (tools, detours []string) {
 	for _, provider := range s.providers {
 		_, detour := s.upstreams[provider.Fallback]
@@ -305,16 +305,16 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Gate is the state of a provider, or of one of its operations, that all workers share: whether
-// anything may be sent to it, and, of a provider, how many of them send.
+// Gate is the state of a provider, or of one of its operations, that all workers share: whether anything may
+// be sent to it, and, for a provider, how many workers serve it.
 type Gate struct {
 	Name    string // a provider, or provider/operation
 	Paused  bool
 	Breaker BreakerState
 	Reason  OpenReason    // why it is not closed
-	OpenFor time.Duration // what is left of the cool-down or, half-open, of the prober's time
+	OpenFor time.Duration // the rest of the cool-down or, while half-open, of the time that the probe has
 	Workers int           // that serve the provider, this one included
-	Rank    int           // how many of them come before this one, in an order that all agree on
+	Rank    int           // this worker's place among them, from 0; all workers use the same order
 }
 
 // BreakerState is where a provider's circuit breaker stands (Nygard, "Release
@@ -327,8 +327,8 @@ const (
 	BreakerHalfOpen BreakerState = "half_open" // one worker tries with one row
 )
 
-// share divides a limit among the workers so that their shares add up to it
-// exactly: with more workers than limit some get none.
+// share returns this worker's part of a limit. The parts of all workers add up to the limit exactly, so
+// with more workers than the limit some get 0.
 func (g Gate) share(limit int) int {
 	workers := max(1, g.Workers)
 	share := limit / workers
@@ -338,12 +338,12 @@ func (g Gate) share(limit int) int {
 	return share
 }
 
-// fleetInterval bounds how long an opened breaker, a pause, the end of a run or
-// another worker's arrival goes unnoticed by what was claimed before.
+// fleetInterval is how often a worker reads what all workers share. Until then rows that were claimed before may be
+// sent although a breaker has opened, a provider was paused, a run was closed or another worker has joined.
 const fleetInterval = 500 * time.Millisecond
 
-// watchFleet keeps gates and shares fresh. While the database is away the last
-// ones stand: nothing is claimed then anyway.
+// watchFleet keeps gates and shares up to date. While the database is away the last known ones are used;
+// nothing can be claimed then anyway.
 func (s *session) watchFleet(ctx context.Context) {
 	for {
 		pause(ctx, fleetInterval)
@@ -377,7 +377,8 @@ func (s *session) readFleet(ctx context.Context) error {
 	return s.noteRendered(ctx)
 }
 
-// noteRendered shares which operations this session was the first to make a request of. It writes once for each.
+// noteRendered tells the other workers for which operations this session has rendered a request. It writes once for each
+// operation.
 func (s *session) noteRendered(ctx context.Context) error {
 	var names []string
 	var proofs []*rendering
@@ -428,9 +429,8 @@ func (s *session) liftSlots() {
 	}
 }
 
-// closeAdapters closes those that hold anything, all at once, and waits a while
-// for them. One that is still called, because it ignores that its time is over,
-// stays open: an adapter is closed after its last call returned, or never.
+// closeAdapters closes all adapters that implement io.Closer at the same time, and waits at most settleGrace for
+// them. An adapter is closed after its last call returned, or never: one that ignores its context stays open.
 func closeAdapters(providers []dispatch.Provider, isBusy func(provider string) bool, log *slog.Logger) {
 	var closing sync.WaitGroup
 	for _, provider := range providers {

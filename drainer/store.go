@@ -11,8 +11,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Store is the outbox as the engine needs it. All times are decided by the
-// store's own clock.
+// Store is the outbox as the engine needs it. It decides all times by its own clock.
 type Store interface {
 	batchStore
 	claimStore
@@ -33,30 +32,29 @@ type fleetStore interface {
 	// Publish tells producers the namespace of each provider, by name; it is empty
 	// for those without one of their own.
 	Publish(ctx context.Context, namespaces map[string]string) error
-	// ProbeNow ends the cool-down of these providers, and of their operations, where this side was
-	// refused: another configuration may be accepted.
+	// ProbeNow ends the cool-down of these providers and of their operations if they are shut because this
+	// side was refused: the new configuration may be accepted.
 	ProbeNow(ctx context.Context, providers []string) error
-	// NoteRendered tells all workers that this one made requests of these operations, with its configuration.
+	// NoteRendered tells all workers that this one has rendered requests of these operations with its configuration.
 	NoteRendered(ctx context.Context, worker string, operations []string) error
-	// IsRendered reports whether any worker made a request of the operation, with the configuration of its
-	// provider that this one has.
+	// IsRendered reports whether any worker has rendered a request of the operation with the same configuration of
+	// the provider as this one.
 	IsRendered(ctx context.Context, worker, operation string) (bool, error)
-	// Gates reads what the workers share of every provider, and of the operations that are shut.
+	// Gates reads the shared state of every provider, and of the operations that are shut.
 	Gates(ctx context.Context, worker string) ([]Gate, error)
-	// Closed reads the runs that take no further step, of those whose rows the
-	// worker may have claimed before they were closed.
+	// Closed reads the runs that take no further step, as far as the worker may have claimed rows of
+	// them before they were closed.
 	Closed(ctx context.Context, worker string) (runs []string, err error)
 }
 
 type batchStore interface {
-	// Commit does all of it in one transaction, in this order: settle, finish, change
-	// breakers, mark idle providers, claim. Settling a row whose claim is gone writes nothing;
-	// so does settling twice.
+	// Commit executes the batch in one transaction, in this order: settle, finish, change breakers, mark
+	// idle providers, claim. It writes nothing for a row whose claim is gone or that is settled already.
 	Commit(ctx context.Context, worker string, batch Batch) (BatchReply, error)
 }
 
-// Judge decides what becomes of a row whose evidence is gone. It reports false
-// for a row that this worker is not configured to judge.
+// Judge decides about a row whose outcome is not known. It reports false for a row that this worker is not
+// configured to judge.
 type Judge func(*Row) (Settlement, bool)
 
 type claimStore interface {
@@ -64,23 +62,23 @@ type claimStore interface {
 	// never waits for another reaper.
 	Reap(ctx context.Context, providers []string, judge Judge) ([]Settlement, error)
 
-	// Expire settles rows that were parked for so long, of operations that no worker knows.
+	// Expire settles rows whose operation no worker knows and that were parked for longer than after.
 	Expire(ctx context.Context, worker string, providers []string, after time.Duration, judge Judge) ([]Settlement, error)
 
-	// ExpireRefused settles rows that were enqueued so long ago and wait for a gate that has been shut for
-	// as long because this side was refused.
+	// ExpireRefused settles rows that were enqueued longer ago than after, and whose gate has been shut for as long
+	// because this side was refused.
 	ExpireRefused(ctx context.Context, worker string, providers []string, after time.Duration, judge Judge) ([]Settlement, error)
 
 	// Unpark gives parked rows of these tools back to their providers' lanes, unless their breaker is
 	// open. Rows of detours, which have a fallback, go back while their provider is shut as well.
 	Unpark(ctx context.Context, tools, detours []string) error
 
-	// TryOperation makes a row that the worker holds the probe of this shut operation, for so long. It reports
-	// false where another row tries it, or its cool-down is not over.
+	// TryOperation makes a row that the worker holds the probe of this shut operation, for probeFor. It reports false if
+	// there is another probe, or the cool-down is not over.
 	TryOperation(ctx context.Context, worker, gate string, probeFor time.Duration) (bool, error)
 
-	// Reclaim settles rows of the worker's own claims on a provider that it
-	// does not remember: those of a batch whose reply was lost.
+	// Reclaim settles rows of the worker's own claims on a provider that are not among the remembered
+	// ones: those of a batch whose reply was lost.
 	Reclaim(ctx context.Context, worker, provider, server string, remembered []int64, judge Judge) ([]Settlement, error)
 }
 
@@ -115,41 +113,41 @@ type Batch struct {
 	Claims []Claim
 }
 
-// Claim asks for due rows of one provider that one server is to serve. It gets
-// none while either is paused, or while the server's breaker is open.
+// Claim asks for due rows of one provider that one server is to serve. It gets none while either of the two is
+// paused, or while the server's breaker is open.
 type Claim struct {
 	Provider string
 	Limit    int    // 0 claims nothing
-	Bytes    int    // the row that reaches it is the last one; 0 for no limit
-	Parts    []Part // whose rows, in the order in which they fill the limit; none for everyone's, from the start
-	Rescans  bool   // it looks through rows once more, which may take long: its time is measured
+	Bytes    int    // the row that reaches this sum is the last one; 0 for no limit
+	Parts    []Part // in the order in which they fill the limit; none for the rows of all tenants, from the start
+	Rescans  bool   // a part is a full scan, which may take long, so its time is measured
 	Idle     IdleMark
-	Server   string        // who is to serve them: the provider, or its fallback
-	Fallback string        // whose rows the provider's own lane leaves alone; empty for none
-	ProbeFor time.Duration // over 0: claim one row for that long, to try the server after its cool-down
+	Server   string        // who is to serve the rows: the provider, or its fallback
+	Fallback string        // rows that this fallback has begun are left to its lane; empty for none
+	ProbeFor time.Duration // if above 0, claim one row as the probe of the server, which has so much time
 
-	LooksLast bool // its lane drains once: it must know whether a limit kept rows from it
-	ActsOnce  bool // some of the rows may repeat an effect, so none are taken while commits may have been lost
+	LooksLast bool // the lane drains once, and must know whether a limit holds rows back
+	ActsOnce  bool // some rows may repeat an effect, so none are claimed while commits may have been lost
 
-	Operation string // of a probe: the operation that it tries, with a row that is parked; empty for the server
+	Operation string // if not empty, the probe is a parked row of this operation, and does not try the server
 }
 
-// IsFull reports that no cursor hides a row from it.
+// IsFull reports that no cursor hides a row from the claim.
 func (c *Claim) IsFull() bool {
 	return !slices.ContainsFunc(c.Parts, func(p Part) bool { return !p.After.IsZero() || p.Ahead > 0 })
 }
 
-// Part of a claim takes rows of one tenant, or of the first among several that have due rows.
+// Part is the part of a claim that takes rows of one tenant, or of the first tenant with due rows in a range.
 type Part struct {
 	First, Last int16 // tenants
 	Limit       int
 	After       Cursor
-	Before      Cursor // the last row that it may take; zero for none
-	Front       int    // of the tenant's fronts the one that it follows
-	Until       int    // the front that begins at Before
+	Before      Cursor // the last row that it may take; zero for no bound
+	Front       int    // the id of the tenant's front that it follows
+	Until       int    // the id of the front that begins at Before
 
-	Ahead int      // over 0: it looks in that many rows behind the cursor, for those of other runs than Crowd, and takes the last one whatever it is
-	Crowd []string // runs
+	Ahead int      // if above 0, it takes rows from the next so many behind the cursor: all whose run is not in Crowd, and the last one
+	Crowd []string // run ids
 }
 
 // LastTenant is no smaller than any tenant. Tenant 0 is that of rows that have none.
@@ -160,8 +158,8 @@ func (p Part) isOfOne() bool { return p.First == p.Last }
 // Has reports whether it is for rows of this tenant.
 func (p Part) Has(tenant int16) bool { return p.First <= tenant && tenant <= p.Last }
 
-// Cursor is where the last claim ended. Scanning from there skips the dead
-// index entries of rows claimed earlier; the zero cursor scans from the start.
+// Cursor is the place of the last claimed row. A scan from there skips the dead index entries of rows that were
+// claimed earlier. The zero cursor scans from the start.
 type Cursor struct {
 	NextAttemptAt time.Time
 	IntentID      int64
@@ -181,7 +179,7 @@ type IdleMark int
 const (
 	IdleUnchanged IdleMark = iota
 	IdleWaiting            // notify for the next [IdleFor]
-	IdleBusy               // do not notify: the lane looks by itself
+	IdleBusy               // do not notify: the lane polls
 )
 
 // IdleFor is how long producers notify after a lane marked itself waiting.
@@ -196,29 +194,29 @@ type BatchReply struct {
 
 // SagaNews counts what a batch did to sagas.
 type SagaNews struct {
-	Marked      bool // one began, or waits for a pass
-	Undos       int  // that the batch enqueued by itself
-	Compensated int  // sagas that it ended
+	Marked      bool // a saga began, or waits for a pass
+	Undos       int  // undos that the batch enqueued
+	Compensated int  // sagas that the batch ended
 }
 
 // ClaimReply holds the rows of one Claim.
 type ClaimReply struct {
 	Rows  []*Row
-	Found int // rows that it took, with those that it stopped: their run is rolled back
+	Found int // rows that the claim took, including those that it cancelled because their run is rolled back
 	Bytes int // of these rows, counted as for the claim's limit
 	Of    []Taken
-	Held  bool          // due rows are left of a tenant that has a limit in flight; only for a full claim that looks last
-	Took  time.Duration // of a batch's first claim, with all that the batch settled
+	Held  bool          // due rows are left because of a tenant's limit in flight; known only for a full claim with LooksLast
+	Took  time.Duration // measured for a batch's first claim, including the settlements of the batch
 }
 
 // Taken counts the rows that a part of a claim found of one tenant.
 type Taken struct {
 	Part    int // its place among the claim's parts
 	Tenant  int16
-	Weight  int  // of the tenant's share
+	Weight  int  // the tenant's
 	Limited bool // the tenant has a limit in flight
 	Found   int
-	Next    Cursor // its last row
+	Next    Cursor // the place of its last row
 }
 
 // DueLimit is where counting due rows stops.
@@ -237,27 +235,27 @@ type Row struct {
 	SinceDue       time.Duration // at the moment of the claim
 	MaybeApplied   bool
 	OlderDoubt     bool   // it may have been applied under an older key than it has now
-	Lookup         bool   // ask whether it was applied, do not act
-	Probe          string // the half-open breaker that it alone may pass; empty for none
+	Lookup         bool   // only ask whether it was applied
+	Probe          string // the half-open breaker that only this row may pass; empty for none
 	Closed         bool   // its run is being compensated: it must not be sent any more
 	InSaga         bool   // its run is being compensated, or was
 	Via            string // the fallback that is to serve it; empty for its own provider, see isAtEither
 	Undoes         *int64 // the intent whose effect this one undoes; nil for a forward step
 
 	Tenant  int16
-	Weight  int // of the tenant's share
-	Part    int // of its claim's parts the one that took it
+	Weight  int // the tenant's
+	Part    int // the index of the claim's part that took it
 	Tuple   dispatch.Tuple
-	Key     dispatch.Qualifiers // of its newest key, as the store has them: no configuration changes the key of a row
+	Key     dispatch.Qualifiers // of its newest key, as stored, so that no change of configuration changes a row's key
 	Payload json.RawMessage
 	Headers map[string]string
 
-	ProviderRef string // for a lookup: what an earlier attempt brought
+	ProviderRef string // for a lookup: the reference that an earlier attempt returned
 
 	ClaimedAt time.Time // by this process's clock, to continue the durations above
 
-	key   string        // once computed
-	spans *attemptSpans // of this attempt, from its dispatch on; nil where nothing is traced
+	key   string        // empty until it is computed
+	spans *attemptSpans // of this attempt, from its dispatch on; nil without tracing
 }
 
 // server is the provider that is to serve the row: its own, or its fallback.
@@ -268,15 +266,14 @@ func (r *Row) server() string {
 	return r.Tuple.Provider()
 }
 
-// isAtEither reports that commits were lost, and with them who served the row: its own
-// provider or the fallback. Then it bears the name of its own provider.
+// isAtEither reports that lost commits included the one that said who served the row: its own provider or the
+// fallback. Via is then the name of its own provider.
 func (r *Row) isAtEither() bool { return r.MaybeApplied && r.Via == r.Tuple.Provider() }
 
-// forgetIntent lets go of what was to be sent: outcomes may have to wait for a
-// database that is away.
+// forgetIntent frees the payload once the row was sent: outcomes may have to wait long for a database that is away.
 func (r *Row) forgetIntent() { r.Payload, r.Headers = nil, nil }
 
-// idempotencyKey is computed once an attempt: it costs a digest.
+// idempotencyKey is computed once for each attempt, since it costs a digest.
 func (r *Row) idempotencyKey() string {
 	if r.key == "" {
 		r.key = r.Tuple.QualifiedKey(r.Key)
@@ -312,35 +309,34 @@ type Settlement struct {
 	Result     dispatch.Result
 	Decision   dispatch.Decision
 	Breakers   []BreakerChange // what it means for breakers
-	BeginsSaga bool            // its run is rolled back from here
-	Park       string          // the lane where it waits until its operation is known, or its breaker closed; nothing is recorded then
-	ParkFor    time.Duration   // from when on a lane may claim it there; a lane of an operation is never claimed from
-	Refused    bool            // it failed alone, with nothing sent: a human must know
-	Foreign    bool            // its effect may be that of another outbox's intent: a human must know
+	BeginsSaga bool            // its run is rolled back because of it
+	Park       string          // if not empty, the row is put into this queue lane and no attempt is recorded; rows of a lane named provider/operation are never claimed
+	ParkFor    time.Duration   // after how long a lane may claim the parked row
+	Refused    bool            // it failed without being sent and without a rollback: an incident tells a human
+	Foreign    bool            // its effect may be that of another outbox's intent: an incident tells a human
 	Acts       bool            // its tool has an effect
 	Repeats    bool            // a batch that failed may have settled it
 }
 
-// ConcernsSaga reports that its commit begins a saga, or that one may have waited for it.
+// ConcernsSaga reports that the settlement begins a saga, or that a saga may have waited for it.
 func (s *Settlement) ConcernsSaga() bool { return s.BeginsSaga || s.Row.InSaga || s.Row.Undoes != nil }
 
-// asksForTooLong reports that the provider wants to be left alone for longer than
-// retry.max_wait: what it asks for is otherwise the least delay.
+// asksForTooLong reports that the provider's Retry-After is longer than retry.max_wait. A shorter one is the
+// least delay of the retry.
 func (s *Settlement) asksForTooLong() bool {
 	honours := s.Decision.Status == dispatch.StatusPending || s.Row.Lookup // a first lookup waits for the last send instead
 	return honours && s.Decision.Back() && s.Result.RetryAfter > s.Decision.Delay
 }
 
-// firstReplay reports that the provider answered from its memory of a key that this
-// outbox had not sent before, as far as it remembers. An operator who accepted a
-// duplicate, and the undo that a retried saga makes, send a key again.
+// firstReplay reports that the provider replayed an answer for a key although this outbox does not know of an earlier
+// send. Rows for which an operator accepted a duplicate, and undos, may send a key again on purpose.
 func (s *Settlement) firstReplay() bool {
 	return s.Result.Outcome == dispatch.Completed && s.Result.Replayed && !s.Row.Lookup &&
 		s.Row.FirstAttemptAt == nil && !s.Row.MaybeApplied && s.Row.Undoes == nil
 }
 
-// MayHaveSent reports whether the first-send time starts to count. A provider that does not know
-// who asks has not looked at the key, so the wait for other credentials takes nothing off its life.
+// MayHaveSent reports whether the key's lifetime starts to count. A provider that refuses the credentials has not
+// looked at the key, so waiting for new credentials does not use that lifetime up.
 func (s *Settlement) MayHaveSent() bool {
 	return !s.Row.Lookup && !s.Result.Unsent && s.Result.Outcome != dispatch.NotSent && s.Result.Outcome != dispatch.CredentialsRefused && s.Result.Outcome != dispatch.Released
 }

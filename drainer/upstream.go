@@ -11,9 +11,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// upstream is the way to one provider: its adapter and what limits its use. It
-// is shared by all lanes of this process that may send there, the provider's
-// own and those that it is the fallback of.
+// upstream is one provider with everything that limits its use. All lanes of this process that may send there
+// share it: the provider's own lane and the lanes of which it is the fallback.
 type upstream struct {
 	provider   dispatch.Provider
 	breaker    *breaker
@@ -26,7 +25,7 @@ type upstream struct {
 
 	isRendered func(ctx context.Context, operation string) (bool, error) // see fleetStore
 
-	shutOperations atomic.Int64 // as the fleet last told
+	shutOperations atomic.Int64 // how many operations were shut at the last look at the fleet
 }
 
 func newUpstream(provider dispatch.Provider) *upstream {
@@ -50,8 +49,8 @@ func newUpstream(provider dispatch.Provider) *upstream {
 	return u
 }
 
-// follow keeps the provider's limits across a handover: what the sessions before
-// this one still have under way counts, and so does what they have just sent.
+// follow keeps the provider's limits across a reload: the requests that earlier sessions still have under way count,
+// and so do those that they have just sent.
 func (u *upstream) follow(roster *roster, session *session) {
 	name := u.provider.Name
 	u.slots.elsewhere = func() int { return roster.inUse(name, session) }
@@ -67,8 +66,8 @@ func perSecond(provider dispatch.Provider) rate.Limit {
 	return rate.Limit(provider.RateLimit.PerSecond)
 }
 
-// applyGate takes over what the fleet knows, with this worker's share of what all
-// may do together, and returns what was known before.
+// applyGate takes over the provider's shared state, and this worker's share of its limits. It returns the state
+// before.
 func (u *upstream) applyGate(gate Gate) (before Gate) {
 	u.shared.Store(gate.Workers > 1)
 	u.slots.resize(gate.share(u.provider.Concurrency))
@@ -81,7 +80,7 @@ func (u *upstream) applyGate(gate Gate) (before Gate) {
 	return u.breaker.applyGate(gate)
 }
 
-// applyOperationGates takes over which operations the fleet has shut; it has all others open.
+// applyOperationGates takes over which operations are shut. All others are open.
 func (u *upstream) applyOperationGates(shut map[string]Gate) (changed []gateChange) {
 	count := 0
 	for _, of := range u.operations {
@@ -99,10 +98,10 @@ func (u *upstream) applyOperationGates(shut map[string]Gate) (changed []gateChan
 	return changed
 }
 
-// gateChange has the states of a gate by two looks at the fleet.
+// gateChange is a gate's state at two successive looks at the fleet.
 type gateChange struct{ before, now Gate }
 
-// budget is how many dispatches may begin now, and, if none, when one may.
+// budget is how many dispatches may start now; if none may, wait is when the next one may.
 func (u *upstream) budget() (dispatches int, wait time.Duration) {
 	if u.pace.Limit() == rate.Inf {
 		return maxPrefetch + u.provider.Concurrency, 0
@@ -114,18 +113,17 @@ func (u *upstream) budget() (dispatches int, wait time.Duration) {
 	return int(tokens), 0
 }
 
-// spend takes one dispatch off the budget.
+// spend takes one dispatch from the budget.
 func (u *upstream) spend() {
 	if u.pace.Limit() != rate.Inf {
 		u.pace.Reserve()
 	}
 }
 
-// admits reports whether a claimed row may be sent now, as far as the provider as a whole goes.
+// admits reports whether the provider's own breaker lets a claimed row through now.
 func (u *upstream) admits(row *Row) bool { return u.breaker.admits(row) }
 
-// shut returns the breaker that keeps this operation's rows back, or nil. What tries the
-// provider passes it.
+// shut returns the breaker of the operation if it does not let the row through, or nil. The probe of the provider passes it.
 func (u *upstream) shut(row *Row, operation string) *breaker {
 	of := u.operations[operation]
 	if of == nil || row.Probe == u.provider.Name || of.breaker.admits(row) {
@@ -134,9 +132,9 @@ func (u *upstream) shut(row *Row, operation string) *breaker {
 	return of.breaker
 }
 
-// record counts what came of an attempt, and returns what that means for breakers. What was
-// refused on this side, or took too long here, says nothing of the provider: a payload could
-// otherwise shut a provider off, or keep the gate of one that is away open.
+// record counts the result of an attempt, and returns what it means for breakers. A request that was refused on this
+// side, or took too long here, says nothing about the provider: otherwise a payload could shut a provider
+// off, or keep the breaker closed for one that is away.
 //
 // Only a refusal for lack of room, or a connection that could not be made, speaks for the
 // whole provider. A timeout or a 5xx speaks for its operation, and for the provider once most of its
@@ -152,13 +150,14 @@ func (u *upstream) record(row *Row, operation string, result dispatch.Result) (c
 		}
 	}
 	if len(u.operations) == 1 {
-		result.OfOperation = false // it is all that the provider does: its fallback may serve
+		result.OfOperation = false // the only operation is the whole provider, so its fallback may serve
 	}
 	of, overloaded, failed := u.operations[operation], result.Overloaded(), result.Failed()
 	answered := !failed || result.HTTPStatus != 0 || result.OfOperation
 	switch {
 	case row.Probe == u.provider.Name:
-		// Any answer proves that it lives, a 500 as well. Where it is shut because all operations are, one that is refused is no answer.
+		// Any answer proves that the provider is there, even a 500. If it is shut because all its operations are, the
+		// refusal of one operation proves nothing.
 		reason, stillRefused := OpenReason(""), result.OfOperation && u.breaker.isFor(FailureRate)
 		if stillRefused {
 			reason = FailureRate
@@ -184,9 +183,10 @@ func (u *upstream) record(row *Row, operation string, result dispatch.Result) (c
 	return changes
 }
 
-// spares reports that a probe uses none of its row's tries: it tried a gate on behalf of all workers, and an outage
-// must not use the row up. Where the row that failed least is the next probe, that holds for its last try alone: else
-// one row that cannot be sent would be each probe.
+// spares reports that a probe does not count against its row's max_attempts: it tried a breaker on behalf of all
+// workers, and an outage must not use up the row's attempts. For a breaker that opened by failure rate, only the last
+// attempt is spared: there the row with the fewest failures becomes the probe, so one row that can never
+// be sent would otherwise be every probe.
 func (u *upstream) spares(row *Row, result dispatch.Result, isLast bool) bool {
 	meets := (result.Overloaded() || result.OfOperation) && !result.Outcome.LeavesDoubt()
 	return row.Probe != "" && meets && (isLast || !u.gate(row.Probe).isFor(FailureRate))
@@ -201,7 +201,7 @@ func (u *upstream) gate(name string) *breaker {
 	return u.breaker
 }
 
-// unproven lets another worker try what this row was to try: it was never sent.
+// unproven gives up a probe that was not sent, so that another worker may probe.
 func (u *upstream) unproven(row *Row) []BreakerChange {
 	if row.Probe == "" {
 		return nil
@@ -209,8 +209,8 @@ func (u *upstream) unproven(row *Row) []BreakerChange {
 	return []BreakerChange{{Gate: row.Probe, Open: true, Probe: true}}
 }
 
-// failsWith reports whether it is the provider that fails, with this operation: most operations that are in
-// use are shut, or all of them where they were refused one by one. One that has a single operation fails with it.
+// failsWith reports whether the provider as a whole fails when this operation is shut: most of the operations in use are
+// shut then or, if they were refused one by one, all of them. A provider with a single operation fails with it.
 func (u *upstream) failsWith(with *operation, refused bool) bool {
 	if len(u.operations) == 1 {
 		return true
@@ -231,16 +231,16 @@ func (u *upstream) failsWith(with *operation, refused bool) bool {
 	return shut > 1 && 2*shut > inUse
 }
 
-// run counts overloads in a row, or refusals of one operation.
+// run counts consecutive overloads, or consecutive refusals of one operation.
 type run struct {
-	enough int // 0: any number is well
+	enough int // 0 for no limit
 
 	mu     sync.Mutex
 	length int
 }
 
-// add reports that there are enough of them; then it begins again. An attempt without an
-// answer neither continues a run nor ends it.
+// add reports that the count has reached enough, and starts again from 0. An attempt without an answer neither
+// adds to the count nor resets it.
 func (r *run) add(overloaded, answered bool) bool {
 	if r.enough == 0 {
 		return false
@@ -260,7 +260,7 @@ func (r *run) add(overloaded, answered bool) bool {
 	return true
 }
 
-// probes are the operations whose breakers are to be tried now.
+// probes lists the operations whose breakers should be probed now.
 func (u *upstream) probes() (operations []string) {
 	if u.shutOperations.Load() == 0 {
 		return nil
@@ -273,15 +273,15 @@ func (u *upstream) probes() (operations []string) {
 	return operations
 }
 
-// slots bounds the dispatches under way at one provider. The bound follows the
-// size of the fleet, so it may shrink below what is in use.
+// slots bounds the dispatches under way at one provider. The limit depends on how many workers there are, so it
+// may shrink below the number in use.
 type slots struct {
-	elsewhere func() int // how many of them other sessions of this process use; nil for none
+	elsewhere func() int // how many slots other sessions of this process use; nil for none
 
 	mu     sync.Mutex
 	freed  sync.Cond
 	limit  int
-	used   atomic.Int64 // written under mu; other sessions read it without
+	used   atomic.Int64 // written under mu; other sessions read it without the lock
 	lifted bool
 }
 
@@ -291,8 +291,7 @@ func newSlots(limit int) *slots {
 	return s
 }
 
-// acquire waits for a slot. It reports false, and takes none, where this worker
-// has none to wait for.
+// acquire waits for a slot. It returns false at once if this worker's share of the limit is 0.
 func (s *slots) acquire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -339,7 +338,7 @@ func (s *slots) resize(limit int) {
 	s.freed.Broadcast()
 }
 
-// lift lets everybody through: who waits must see that it is time to stop.
+// lift ends all waiting, so that the dispatchers see that the session stops.
 func (s *slots) lift() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

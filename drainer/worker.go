@@ -12,7 +12,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/failpoint"
 )
 
-// pool sends the rows of one lane: at most as many at once as its provider's concurrency.
+// pool sends the rows of one lane, at most `concurrency` of its provider at a time.
 type pool struct {
 	dispatchers
 	route     route
@@ -48,8 +48,8 @@ func (p *pool) start(life lifetimes) {
 	p.assemble(p.server.provider.Concurrency, func(next func() *Row) { p.dispatchAll(life, next) })
 }
 
-// dispatchAll is one dispatcher. It has a context of its own: below a common one
-// all attempts would wait for each other's lock, twice each.
+// dispatchAll is the loop of one dispatcher. It derives a context of its own: if all attempts derived
+// theirs from a common one, each would take that context's lock twice.
 func (p *pool) dispatchAll(life lifetimes, next func() *Row) {
 	var done context.CancelFunc
 	life.abort, done = context.WithCancel(life.abort)
@@ -67,19 +67,19 @@ func (p *pool) isBarred() bool {
 	return passage == passPaused || passage == passNothing || p.isPaused() || p.server.slots.size() == 0
 }
 
-// isPaused asks the rows' own provider: a pause holds for its fallback as well.
+// isPaused asks the rows' own provider. While it is paused, its fallback serves no row either.
 func (p *pool) isPaused() bool {
 	return p.upstreams[p.route.provider].breaker.passage() == passPaused
 }
 
-// spend takes a claimed row off its provider's budget.
+// spend counts a claimed row against the rate limit of the provider that serves it.
 func (p *pool) spend(row *Row) {
 	if upstream, configured := p.upstreams[row.server()]; configured {
 		upstream.spend()
 	}
 }
 
-// longestDispatch is of all providers: a lane also sends rows to fallbacks.
+// longestDispatch is the longest timeout of all providers, since a lane also sends rows to fallbacks.
 func (p *pool) longestDispatch() (longest time.Duration) {
 	for _, upstream := range p.upstreams {
 		longest = max(longest, upstream.provider.Timeout)
@@ -87,25 +87,24 @@ func (p *pool) longestDispatch() (longest time.Duration) {
 	return longest
 }
 
-// dispatchers is an elastic set of at most `most` goroutines. A waiting row wakes or starts
-// one, and a goroutine that takes a row and leaves others behind wakes the next. While one is
-// on its way, no other is woken. So a goroutine that is held up has others beside it, and
-// where nothing holds them up about as many as there are processors do all the work:
-// more would only wake each other.
+// dispatchers is an elastic set of at most `most` goroutines. A waiting row wakes or starts one. A
+// goroutine that takes a row while others wait wakes the next goroutine. Only one is being woken
+// at a time. So while goroutines wait for providers, more of them run; and if none has to wait,
+// about as many as there are processors do all the work, since more would only wake each other.
 type dispatchers struct {
 	turns fairQueue
-	most  int // 0 until there may be any
+	most  int // 0 before assemble
 	work  func(next func() *Row)
 
 	mu        sync.Mutex
 	present   int
-	idle      []chan struct{} // each waits for a call of its own; the last to rest is the first to be called
+	idle      []chan struct{} // one of each goroutine without a row; the last one in is woken first
 	waking    bool
 	dismissed bool
 	all       sync.WaitGroup
 }
 
-// assemble is called before the first row is handed out. work ends when there is no next row.
+// assemble must be called before the first submit. work returns when next returns nil.
 func (d *dispatchers) assemble(most int, work func(next func() *Row)) {
 	d.most, d.work = most, work
 }
@@ -115,10 +114,10 @@ func (d *dispatchers) submit(row *Row) {
 	d.wakeOne()
 }
 
-// waiting is how many rows no dispatcher has begun.
+// waiting is how many rows no dispatcher has taken.
 func (d *dispatchers) waiting() int { return d.turns.len() }
 
-// close lets them end what was handed to them. No row may be handed out after it.
+// close ends the dispatchers once they have sent all submitted rows. No row may be submitted after it.
 func (d *dispatchers) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,7 +154,7 @@ func (d *dispatchers) serve() {
 	d.work(func() *Row { return d.next(called) })
 }
 
-// next is nil after dismiss, once no row waits.
+// next returns nil after close, once no row waits.
 func (d *dispatchers) next(called chan struct{}) *Row {
 	for {
 		if row := d.turns.take(); row != nil {
@@ -163,13 +162,13 @@ func (d *dispatchers) next(called chan struct{}) *Row {
 			return row
 		}
 		if !d.waitForCall(called) {
-			return d.turns.take() // what came before they were dismissed
+			return d.turns.take() // a row that was submitted before close
 		}
 	}
 }
 
-// waitForCall calls once more when it can be called itself: a row that was handed out before
-// that may have counted on this dispatcher.
+// waitForCall wakes another dispatcher, if rows wait, right after it became idle itself: a row that was
+// submitted just before may have found no idle dispatcher.
 func (d *dispatchers) waitForCall(called chan struct{}) (again bool) {
 	if !d.addIdle(called) {
 		return false
@@ -196,16 +195,16 @@ func (d *dispatchers) awake() {
 	d.waking = false
 }
 
-// unconfiguredDelay keeps a row that no tool is configured for from spinning,
-// while a worker that knows the tool can still pick it up.
+// unconfiguredDelay is when a row without a configured tool is due again. It is long enough not to spin,
+// and short enough for a worker that knows the tool to pick the row up.
 const unconfiguredDelay = time.Minute
 
-// unknownLookupAfter is how long a row in doubt waits, since it may first have
-// been sent, for a worker that knows how to look it up.
+// unknownLookupAfter is how long a row in doubt waits for a worker that knows its lookup, counted from the
+// time when it may first have been sent.
 const unknownLookupAfter = 15 * time.Minute
 
-// attempt dispatches one row and decides what follows. It never returns
-// without a settlement: every claimed row is accounted for.
+// attempt dispatches one row and decides what follows. It returns a settlement in every case, so that
+// every claimed row is accounted for.
 func (p *pool) attempt(life lifetimes, row *Row) Settlement {
 	upstream, policy, configured := p.find(row)
 	row = answerable(row, policy)
@@ -233,9 +232,9 @@ func (p *pool) attempt(life lifetimes, row *Row) Settlement {
 	return p.send(life.abort, upstream, policy, row)
 }
 
-// park puts a row of an operation that its provider does not have here where no claim
-// finds it, until a worker comes that knows it. A row in doubt whose fallback is gone
-// stays in the lane, for that fallback may be configured elsewhere.
+// park puts a row whose operation is not configured here where no claim finds it, until a worker
+// that knows the operation unparks it. A row in doubt whose fallback is gone stays in the lane,
+// since another worker may have that fallback.
 func (p *pool) park(row *Row) Settlement {
 	parked := p.release(row, unconfiguredDelay, "unconfigured_tool")
 	provider, operation := row.Tuple.Provider(), row.Tuple.Operation()
@@ -250,8 +249,8 @@ func (p *pool) park(row *Row) Settlement {
 	return parked
 }
 
-// parkUntilOpen parks a row whose operation is shut, so that its neighbours do not wait. At a fallback
-// it waits in its own provider's lane, for that provider may come back first.
+// parkUntilOpen parks a row whose operation's breaker is open, so that rows of other operations do not
+// wait behind it. A row at a fallback waits in its own provider's lane, since that provider may recover first.
 func (p *pool) parkUntilOpen(row *Row, shut *breaker) Settlement {
 	parked := p.release(row, fleetInterval, "circuit_open")
 	parked.Park = shut.name
@@ -261,9 +260,9 @@ func (p *pool) parkUntilOpen(row *Row, shut *breaker) Settlement {
 	return parked
 }
 
-// tries lets a row try its fallback's operation. The fallback's own lane tries an operation with a
-// parked row, and may have none. No claim knows the operations of rows in the lane of another provider, so the row
-// becomes the probe once it is claimed. Without an answer from the database the turn is lost until its time is over.
+// tries makes a row that takes a detour the probe of its fallback's operation. The fallback's own lane probes with
+// parked rows, and may have none. A claim cannot choose the probe here, since it does not know the operations of rows
+// in another provider's lane. If the database does not answer, no probe is made before the turn expires.
 func (p *pool) tries(ctx context.Context, upstream *upstream, row *Row, shut *breaker) bool {
 	if row.server() == row.Tuple.Provider() || p.isPaused() || !upstream.admits(row) || !shut.takeTurn() {
 		return false
@@ -277,8 +276,8 @@ func (p *pool) tries(ctx context.Context, upstream *upstream, row *Row, shut *br
 	return true
 }
 
-// unknownOperation ends what was parked for too long. Nothing was sent of it here;
-// what was in doubt before stays so.
+// unknownOperation ends a row that was parked for too long. This worker sent nothing; a row that was
+// in doubt before stays in doubt.
 func unknownOperation(row *Row) (Settlement, bool) {
 	result := dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: "unknown_operation", Unsent: true}
 	now := time.Now()
@@ -290,7 +289,8 @@ func unknownOperation(row *Row) (Settlement, bool) {
 	}, true
 }
 
-// releaseUnsendable is asked right before a row is sent: it may have waited for a slot.
+// releaseUnsendable checks everything once more right before a row is sent, since the row may have waited
+// long for a slot.
 func (p *pool) releaseUnsendable(life lifetimes, upstream *upstream, policy dispatch.Policy, row *Row) (Settlement, bool) {
 	shut := upstream.shut(row, operationFor(row, policy))
 	switch {
@@ -303,7 +303,7 @@ func (p *pool) releaseUnsendable(life lifetimes, upstream *upstream, policy disp
 	case shut != nil:
 		return p.parkUntilOpen(row, shut), true
 	case p.closed.contains(row):
-		return p.release(row, 0, "run_closed"), true // the claim that finds it again stops it
+		return p.release(row, 0, "run_closed"), true // the next claim of the row cancels it
 	}
 	return Settlement{}, false
 }
@@ -346,9 +346,9 @@ func (p *pool) find(row *Row) (*upstream, dispatch.Policy, bool) {
 	return upstream, policy, configured
 }
 
-// answerable turns a question that no tool answers into the act itself, where
-// repeating that is as good as asking. A forward step of a run that is rolled back
-// is never repeated: the saga may have passed it by.
+// answerable turns a lookup for which no tool is configured into a repetition of the request, if repeating
+// is as safe as asking. A forward step of a run that is rolled back is never repeated: the saga
+// may have skipped it already.
 func answerable(row *Row, policy dispatch.Policy) *Row {
 	isClosed := row.InSaga && row.Undoes == nil
 	if !row.Lookup || isClosed || policy.Lookup != nil || policy.Class == "" || policy.Class == dispatch.NonIdempotent {
@@ -362,14 +362,14 @@ func answerable(row *Row, policy dispatch.Policy) *Row {
 	return &acting
 }
 
-// lacksLookup holds for a while for a row that waits to be looked up by a tool
-// that is not configured here, or not any more. A saga cannot wait.
+// lacksLookup reports whether a row should wait for a worker on which its lookup is configured. It waits for
+// unknownLookupAfter at most, and not at all in a saga, which waits for its result.
 func lacksLookup(row *Row, policy dispatch.Policy) bool {
 	return row.Lookup && policy.Lookup == nil && !row.InSaga && elapsed(row.ClaimedAt)+row.SinceFirstSend < unknownLookupAfter
 }
 
-// dispatch sends a row, unless that could do harm, and reports what its end
-// means for breakers.
+// dispatch sends a row, unless that could repeat its effect or its payload is invalid. It also returns
+// what the result means for breakers.
 func (p *pool) dispatch(ctx context.Context, upstream *upstream, policy dispatch.Policy, row *Row) (dispatch.Result, []BreakerChange) {
 	if class := refusal(row, policy); class != "" {
 		return dispatch.Result{Outcome: dispatch.NotSent, ErrorClass: class}, upstream.unproven(row)
@@ -379,17 +379,17 @@ func (p *pool) dispatch(ctx context.Context, upstream *upstream, policy dispatch
 		return result, upstream.unproven(row)
 	}
 	result, panicked := p.call(ctx, &upstream.provider, requestFor(row, policy), row)
-	if panicked || ctx.Err() != nil { // our own doing: that says nothing of the provider
+	if panicked || ctx.Err() != nil { // caused on this side: it says nothing about the provider
 		return result, upstream.unproven(row)
 	}
-	believed := result // but the history keeps what the provider asked for
+	believed := result // breakers believe a bounded Retry-After; the history keeps the provider's own
 	believed.RetryAfter = policy.Believed(result.RetryAfter)
 	weighed, changes := upstream.attribute(ctx, row, operationFor(row, policy), believed)
 	weighed.RetryAfter = max(weighed.RetryAfter, result.RetryAfter)
 	return weighed, changes
 }
 
-// refusal says why a claimed row must not leave any more; it is empty if it may.
+// refusal returns the error class of a claimed row that must not be sent any more, or "".
 func refusal(row *Row, policy dispatch.Policy) string {
 	switch {
 	case row.Lookup && policy.Lookup == nil:
@@ -402,7 +402,7 @@ func refusal(row *Row, policy dispatch.Policy) string {
 	return "key_ttl_expired"
 }
 
-// violationOf looks at what is to be sent. A lookup sends nothing that acts.
+// violationOf checks the payload against its schema. A lookup does not send the payload.
 func violationOf(row *Row, policy dispatch.Policy) *dispatch.Problem {
 	if row.Lookup || policy.Payload == nil {
 		return nil
@@ -447,7 +447,7 @@ func (p *pool) call(ctx context.Context, provider *dispatch.Provider, request di
 	return result, false
 }
 
-// release returns a row to the queue unsent. A probe gives up its right to try the provider.
+// release returns a row to the queue unsent. A probe gives up its right to pass the breaker.
 func (p *pool) release(row *Row, delay time.Duration, class string) Settlement {
 	settlement := unsent(row, delay, class)
 	if upstream, known := p.upstreams[row.server()]; known {
@@ -456,7 +456,7 @@ func (p *pool) release(row *Row, delay time.Duration, class string) Settlement {
 	return settlement
 }
 
-// unsent ends an attempt that sent nothing: it costs none of the row's tries.
+// unsent ends an attempt that sent nothing. It does not count against max_attempts.
 func unsent(row *Row, delay time.Duration, class string) Settlement {
 	result := dispatch.Result{Outcome: dispatch.Released, RetryAfter: delay, ErrorClass: class}
 	now := time.Now()
@@ -468,8 +468,7 @@ func unsent(row *Row, delay time.Duration, class string) Settlement {
 	}
 }
 
-// lose judges a row whose worker died: it may have been sent as soon as it was
-// claimed.
+// lose decides about a row whose worker died. It must be taken as sent from its claim on.
 func lose(row *Row, policy dispatch.Policy) Settlement {
 	result := dispatch.Result{Outcome: dispatch.Lost, ErrorClass: "worker_lost"}
 	now := time.Now()
@@ -484,16 +483,16 @@ func lose(row *Row, policy dispatch.Policy) Settlement {
 	return settlement
 }
 
-// halt ends the attempts of a forward row whose run is rolled back: nothing is sent
-// any more, but what may have been applied must be known before it is undone.
+// halt ends the attempts of a forward row whose run is rolled back. It is not sent any more. If it may have
+// been applied, that must be found out before it is undone.
 func (p *pool) halt(row *Row, policy dispatch.Policy) Settlement {
 	halted := p.release(row, 0, "run_compensating")
 	halted.Decision = policy.Halt(row.History(time.Time{}, halted.FinishedAt))
 	return halted
 }
 
-// abandon ends a row that its provider or the fallback may have applied. No key and no lookup at
-// one of them tells what the other did.
+// abandon ends a row that either its provider or the fallback may have applied. Neither a key nor a lookup
+// at one of them shows what the other did.
 func (p *pool) abandon(row *Row) Settlement {
 	acted := *row
 	acted.Lookup = false // so that the record says where it may have been applied
@@ -505,10 +504,9 @@ func (p *pool) abandon(row *Row) Settlement {
 	return abandoned
 }
 
-// setConsequences says what the end of a forward step means for others. An undo that
-// fails is never compensated itself. What was refused on this side has nothing to do
-// with the steps that its run has completed: who may enqueue under the name of a run
-// must not take it back with a payload that no provider ever sees.
+// setConsequences records what the end of a forward step means for its run and its operators. A failed undo
+// is never compensated itself. By default, a request that drainer refused to send does not roll its run back:
+// otherwise any login that may enqueue under a run's id could undo the run's completed steps with an invalid payload.
 func (s *Settlement) setConsequences(policy dispatch.Policy) {
 	s.Foreign = policy.FirstReplayOpens && s.firstReplay()
 	switch {
@@ -521,15 +519,14 @@ func (s *Settlement) setConsequences(policy dispatch.Policy) {
 	}
 }
 
-// outcomes holds settlements until their lane collects them. A dispatcher never waits to put
-// one down, and the lane is woken only for as many as it asks for: to be woken for each
-// would cost both sides more than the outcome itself.
+// outcomes holds settlements until their lane collects them. A dispatcher never waits to add one. The lane
+// says for how many it wants to be woken: waking it for each would cost both sides more than the outcome itself.
 type outcomes struct {
-	enough chan struct{} // capacity 1; what it holds may answer an earlier question
+	enough chan struct{} // capacity 1; a signal in it may be meant for an earlier call of whenThere
 
 	mu      sync.Mutex
 	waiting []Settlement
-	wanted  int // how many are enough; 0 for none ever
+	wanted  int // how many make a signal; 0 for no signal
 }
 
 func newOutcomes() *outcomes { return &outcomes{enough: make(chan struct{}, 1)} }
@@ -541,8 +538,8 @@ func (o *outcomes) put(outcome Settlement) {
 	o.signal()
 }
 
-// whenThere returns a channel that is signalled once as many outcomes wait. A new
-// call replaces the number of the call before.
+// whenThere returns a channel that gets one signal when that many outcomes wait. A new call replaces the
+// number of the call before.
 func (o *outcomes) whenThere(wanted int) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
