@@ -1,6 +1,5 @@
-// Package dispatch holds what an effect is made of, free of any database: the
-// key of an intent, the adapter that carries it to a provider, the outcome
-// that the adapter saw, and the decision that follows from it.
+// Package dispatch defines the parts of an effect, without any database: the key of an intent, the adapter that
+// carries it to a provider, the outcome that the adapter saw, and the decision that follows from it.
 //
 //	Request ──Adapter.Dispatch──▶ Result ──Policy.Decide──▶ Decision
 //
@@ -23,7 +22,7 @@ type Request struct {
 	Payload        json.RawMessage   // what the agent asked for
 	Headers        map[string]string // the agent's; traceparent is the attempt's own where it is traced
 	Attempt        int               // 1 for the first
-	ProviderRef    string            // for a lookup: what an earlier attempt brought, if it did
+	ProviderRef    string            // for a lookup: the reference that an earlier attempt returned, if any
 }
 
 // Result is the adapter's report of one attempt. Everything in it is stored and
@@ -36,14 +35,14 @@ type Result struct {
 	HTTPStatus      int           // 0 where the protocol has none
 	ErrorClass      string        // short and stable, e.g. "timeout", "dial", "http_503"
 	RetryAfter      time.Duration // the provider's wish; a floor for the delay
-	Unsent          bool          // this side refused what the intent asks for, and wrote no byte of it: no provider said no
-	Healthy         bool          // the trouble is this intent's alone: the provider could serve others
-	OfOperation     bool          // the trouble is this operation's alone, e.g. its queue is missing: the provider could serve other operations
+	Unsent          bool          // this side refused the request and wrote no byte of it
+	Healthy         bool          // the failure concerns this intent alone: the provider could serve others
+	OfOperation     bool          // the failure concerns this operation alone, e.g. its queue is missing
 	Replayed        bool          // the provider said it had seen the key before
 	ProviderRef     string        // the provider's own id of the effect
 	Response        json.RawMessage
 	ResponseHeaders map[string]string
-	Problem         *Problem // a failure in words: the provider's own, or this side's where it has none
+	Problem         *Problem // the failure in words: the provider's, or this side's if it gave none
 }
 
 // Problem holds the fields of RFC 9457 Problem Details that are kept on an
@@ -91,13 +90,13 @@ const (
 	Throttled Outcome = "throttled"
 	// Rejected means that the provider refused for good.
 	Rejected Outcome = "rejected"
-	// CredentialsRefused means that the provider does not know this side, or not any more: it
-	// looked at nothing else, and refuses all that is sent with these credentials.
+	// CredentialsRefused means that the provider does not accept the credentials (any more). It looked at
+	// nothing else, and refuses every request with them.
 	CredentialsRefused Outcome = "credentials_refused"
-	// Forbidden means that the provider knows this side and does not allow it this operation.
+	// Forbidden means that the provider accepts the credentials but does not permit this operation.
 	Forbidden Outcome = "forbidden"
-	// Absent is a lookup's proof that no earlier attempt had its effect. On an
-	// attempt that acts it is a rejection.
+	// Absent is a lookup's proof that no earlier attempt had its effect. From any other attempt it is a
+	// rejection.
 	Absent Outcome = "absent"
 	// Ambiguous means that the effect may or may not have happened.
 	Ambiguous Outcome = "ambiguous"
@@ -114,21 +113,21 @@ func Outcomes() []Outcome {
 	return []Outcome{Completed, NotSent, Throttled, Rejected, CredentialsRefused, Forbidden, Absent, Ambiguous, InFlight, Released, Lost}
 }
 
-// RefusesUs reports that this side's configuration was refused, and not the intent.
+// RefusesUs reports that the configuration was refused, and not the intent.
 func (o Outcome) RefusesUs() bool { return o == CredentialsRefused || o == Forbidden }
 
-// Unrenderable is the error class of an intent of which the tool's configuration made no request.
+// Unrenderable is the error class of an intent from which the tool's configuration could not render a request.
 const Unrenderable = "unrenderable_request"
 
-// LeavesDoubt reports whether the request may have had its effect. A provider
-// that is busy with the key has, by that, seen the key.
+// LeavesDoubt reports whether the request may have had its effect. A provider that answers that it is busy with the
+// key has seen the key.
 func (o Outcome) LeavesDoubt() bool {
 	return o == Ambiguous || o == Lost || o == InFlight
 }
 
-// Overloaded reports whether the provider was out of reach or out of room, which
-// speaks for the whole of it: over HTTP a 429, 503 or 529, or no connection. An adapter may
-// know that a refusal does not. What this side refused never came near it.
+// Overloaded reports whether the provider could not be reached or had no room: over HTTP a 429, 503 or 529, or no
+// connection. That concerns the whole provider, unless the adapter marks it as concerning this intent or
+// operation alone. A refusal on this side never counts.
 func (r Result) Overloaded() bool {
 	switch {
 	case r.Unsent, r.OfOperation:
@@ -141,7 +140,7 @@ func (r Result) Overloaded() bool {
 	return r.Outcome == Throttled && slices.Contains(overloadStatuses, r.HTTPStatus)
 }
 
-// overloadStatuses has 0 for adapters that do not speak HTTP.
+// overloadStatuses contains 0 for adapters that do not speak HTTP.
 var overloadStatuses = []int{0, 429, 503, 529}
 
 // Failed reports whether the attempt counts against its operation: the provider was

@@ -30,20 +30,20 @@ type Policy struct {
 	Reversal          Reversal
 	KeyTTL            time.Duration // how long the provider remembers a key; only for KeyIdempotent
 	BeginsSaga        bool          // its failure compensates what its agent run has completed
-	RefusalBeginsSaga bool          // and so does a refusal on this side, of which no provider knows
-	FirstReplayOpens  bool          // an answer from memory to the first attempt is an incident
+	RefusalBeginsSaga bool          // a refusal on this side, before anything is sent, does so as well
+	FirstReplayOpens  bool          // a replayed answer to the first attempt opens an incident
 	MaxAttempts       int
 	Backoff           Backoff
-	MaxWait           time.Duration // the longest wait that a provider may ask for; 0 bounds nothing
+	MaxWait           time.Duration // the longest Retry-After that is obeyed; 0 for no bound
 	HasFallback       bool          // of its provider: it may have acted in a commit that was lost
-	Payload           PayloadSchema // nil demands nothing
+	Payload           PayloadSchema // nil accepts any payload
 }
 
 // PayloadSchema validates a payload before anything is sent.
 type PayloadSchema interface {
-	// Violation is nil for a good payload. It repeats nothing of a bad one.
+	// Violation returns nil for a valid payload. It repeats nothing of an invalid one.
 	Violation(payload json.RawMessage) *Problem
-	// Document is the JSON Schema, for those who make payloads.
+	// Document returns the JSON Schema, for clients that make payloads.
 	Document() json.RawMessage
 }
 
@@ -53,35 +53,33 @@ type History struct {
 	SinceFirstSend time.Duration // since something may first have been sent
 	SinceStart     time.Duration // since the attempt that just ended began
 	MaybeApplied   bool          // an earlier attempt may have had its effect
-	Accepted       bool          // and an operator accepts a second one; nothing was sent since
-	Lookup         bool          // the attempt asked, it did not act
+	Accepted       bool          // an operator accepts a second effect, and nothing was sent since
+	Lookup         bool          // the attempt was a lookup
 	OlderDoubt     bool          // what may have been applied was sent under an older key, too
 }
 
-// Decision is the consequence of an attempt. Delay has a meaning only where the
-// row goes [Decision.Back].
+// Decision is the consequence of an attempt. Delay has a meaning only if [Decision.Back] is true.
 type Decision struct {
 	Status       Status
 	Delay        time.Duration
 	Tries        int
 	MaybeApplied bool
-	Lookup       bool // the next attempt asks, it does not act
+	Lookup       bool // the next attempt is a lookup
 }
 
 // Back reports whether the row is requeued: to act again, or to look up its
 // effect while its status is unknown.
 func (d Decision) Back() bool { return d.Status == StatusPending || d.Lookup }
 
-// MayStillSend reports whether a row may be sent again: of a request that may
-// have been applied never once the provider may have forgotten its key, and
-// never where repeating repeats the effect, unless an operator accepts just
-// that. A row may have come into doubt while its tool was thought to be safer.
+// MayStillSend reports whether a row may be sent again. A request that may have been applied is not repeated once
+// the provider may have forgotten its key, nor if its tool is non-idempotent, unless an operator accepts a
+// second effect. The tool may have had a safer class when the row came into doubt.
 func (p Policy) MayStillSend(h History) bool {
 	return !h.MaybeApplied || h.Accepted || p.Class != NonIdempotent && p.withinKeyTTL(h.SinceFirstSend)
 }
 
-// Decide turns the evidence of one attempt into where the intent stands. It
-// is pure: fraction is the random number in [0, 1) that the jitter uses.
+// Decide turns the evidence of one attempt into the intent's next status. It is pure: fraction is the random
+// number in [0, 1) for the jitter.
 func (p Policy) Decide(h History, result Result, fraction float64) Decision {
 	switch {
 	case result.Outcome == Released, result.Outcome.RefusesUs():
@@ -92,7 +90,7 @@ func (p Policy) Decide(h History, result Result, fraction float64) Decision {
 	return p.decideAttempt(h, result, fraction)
 }
 
-// asBefore puts a row back as if it had never been claimed.
+// asBefore puts a row back into the queue as if it had never been claimed.
 func (h History) asBefore(delay time.Duration) Decision {
 	status := StatusPending
 	if h.Lookup {
@@ -103,14 +101,14 @@ func (h History) asBefore(delay time.Duration) Decision {
 
 func (p Policy) decideAttempt(h History, result Result, fraction float64) Decision {
 	h.MaybeApplied = h.MaybeApplied || result.Outcome.LeavesDoubt()
-	h.Accepted = h.Accepted && result.Outcome == NotSent // one send was accepted, and this was it
+	h.Accepted = h.Accepted && result.Outcome == NotSent // the operator accepted one send, and this was it
 	switch result.Outcome {
 	case Completed:
 		return Decision{Status: StatusCompleted, Tries: h.Tries}
 	case Rejected, Absent:
 		return p.giveUp(h)
 	case Lost:
-		h.SinceStart = 0 // a worker that was only frozen may have sent it just now
+		h.SinceStart = 0 // the worker may only have been frozen, and may have sent it just now
 	}
 	delay := p.Backoff.Delay(h.Tries, p.Believed(result.RetryAfter), fraction)
 	if result.Final || h.Tries >= p.MaxAttempts || !p.mayRepeat(h, delay) {
@@ -119,8 +117,8 @@ func (p Policy) decideAttempt(h History, result Result, fraction float64) Decisi
 	return Decision{Status: StatusPending, Delay: delay, Tries: h.Tries, MaybeApplied: h.MaybeApplied}
 }
 
-// Believed bounds the wait that a provider asked for. A slip there, a year for
-// a minute, must not park an intent or an undo.
+// Believed bounds the wait that a provider asks for: a mistake there, such as a year in place of a minute, must
+// not hold an intent or an undo for so long.
 func (p Policy) Believed(retryAfter time.Duration) time.Duration {
 	if p.MaxWait > 0 {
 		return min(retryAfter, p.MaxWait)
@@ -128,18 +126,17 @@ func (p Policy) Believed(retryAfter time.Duration) time.Duration {
 	return retryAfter
 }
 
-// mayRepeat reports whether another request after the delay can do no harm.
+// mayRepeat reports whether another request after the delay is safe.
 func (p Policy) mayRepeat(h History, delay time.Duration) bool {
 	h.SinceFirstSend = later(h.SinceFirstSend, delay)
 	return p.MayStillSend(h)
 }
 
-// Halt ends the attempts of a step whose run is rolled back.
+// Halt ends the attempts of a step whose run is being rolled back.
 func (p Policy) Halt(h History) Decision { return p.giveUp(h) }
 
-// giveUp ends the attempts. It keeps ambiguity sticky: a refusal after a
-// request that may have been applied proves nothing about that request, so
-// the provider is asked if it can be, and a human if not.
+// giveUp ends the attempts. Doubt stays: a refusal proves nothing about an earlier request that may have been
+// applied. So the provider is asked if the tool has a lookup, and else a human.
 func (p Policy) giveUp(h History) Decision {
 	switch {
 	case !h.MaybeApplied:
@@ -150,8 +147,7 @@ func (p Policy) giveUp(h History) Decision {
 	return Decision{Status: StatusUnknown, Delay: p.UntilDrained(h), Tries: h.Tries, MaybeApplied: true, Lookup: true}
 }
 
-// later adds without overflow: a delay forever must not look like one that
-// is long past.
+// later adds two durations without overflow, so that a very long delay does not become a negative one.
 func later(since, delay time.Duration) time.Duration {
 	if delay > math.MaxInt64-max(since, 0) {
 		return math.MaxInt64
@@ -159,37 +155,33 @@ func later(since, delay time.Duration) time.Duration {
 	return since + delay
 }
 
-// withinKeyTTL keeps half of the key's life as a margin: the request that
-// leaves now may arrive late.
+// withinKeyTTL keeps half of the key's lifetime as a margin, since a request that leaves now may arrive late.
 func (p Policy) withinKeyTTL(sinceFirstSend time.Duration) bool {
 	window, ends := p.RetryWindow()
 	return !ends || sinceFirstSend < window
 }
 
-// RetryWindow is how long after its first send an intent that may have been
-// applied is still tried. It ends for key-idempotent tools alone.
+// RetryWindow is how long after its first send an intent that may have been applied is still tried. It is bounded
+// for key-idempotent tools only.
 func (p Policy) RetryWindow() (window time.Duration, ends bool) {
 	return p.KeyTTL / 2, p.Class == KeyIdempotent
 }
 
-// Lookup says how to learn whether an attempt in doubt had its effect: by a
-// read-only tool of the same provider, called with the intent's own payload and
-// key. It reports Completed for an effect it found and Absent for one that
-// never was; anything else proves nothing.
+// Lookup says how to find out whether an attempt in doubt had its effect: by a read-only tool of the same provider,
+// called with the intent's own payload and key. Its outcome Completed proves the effect, and Absent proves
+// that there is none. Any other outcome proves nothing.
 type Lookup struct {
 	Operation string
 	Margin    time.Duration // added to the deadline of the last send, after which absence is believed
 }
 
-// UntilDrained is how long a request may still be on its way: to the deadline
-// of the last attempt, and the margin after it. A lookup that comes earlier
-// could take a late effect for none. It must be a policy with a lookup.
+// UntilDrained is for how long the last request may still be on its way: until its deadline and the lookup's margin
+// after that. An earlier lookup could miss a late effect. The policy must have a lookup.
 func (p Policy) UntilDrained(h History) time.Duration {
 	return later(max(0, p.Timeout-max(0, h.SinceStart)), p.Lookup.Margin)
 }
 
-// lookupTries is how often a provider is asked, beyond MaxAttempts, before the
-// lookup counts as failed.
+// lookupTries is how many lookups beyond MaxAttempts may fail before the intent is left unknown.
 const lookupTries = 8
 
 func (p Policy) decideLookup(h History, result Result, fraction float64) Decision {
@@ -200,7 +192,7 @@ func (p Policy) decideLookup(h History, result Result, fraction float64) Decisio
 	switch {
 	case result.Outcome == Completed:
 		return Decision{Status: StatusCompleted, Tries: h.Tries}
-	case result.Outcome == Absent && h.OlderDoubt: // it was asked about the newest key, and by its payload alone it may not know
+	case result.Outcome == Absent && h.OlderDoubt: // the lookup asked for the newest key only
 		return Decision{Status: StatusUnknown, Tries: h.Tries, MaybeApplied: true}
 	case result.Outcome == Absent && (p.Class == NonIdempotent || h.Tries >= p.MaxAttempts):
 		return Decision{Status: StatusFailed, Tries: h.Tries}
@@ -211,8 +203,7 @@ func (p Policy) decideLookup(h History, result Result, fraction float64) Decisio
 	return Decision{Status: StatusUnknown, Delay: delay, Tries: h.Tries, MaybeApplied: true, Lookup: again}
 }
 
-// Reversal says how the effect of a tool is undone. In the zero value nothing
-// is declared.
+// Reversal says how the effect of a tool is undone. The zero value declares nothing.
 type Reversal struct {
 	Tool    string        // the tool that undoes it, by its full name
 	Payload string        // a jq expression that makes the undo's payload; empty sends the forward payload

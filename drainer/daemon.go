@@ -25,11 +25,11 @@ type Settings struct {
 	Digest []byte // of the whole configuration, which [Daemon.Reload] replaces; it is keyed before others see it
 	Once   bool   // stop when nothing is due and nothing is in flight
 
-	// Sagas gets, after the commit, what a batch meant for sagas, where it meant
-	// anything. It must not block. It may be nil.
+	// Sagas is called after the commit of a batch that concerned sagas. It must not block. It may be
+	// nil.
 	Sagas func(SagaNews)
 
-	// Secrets are taken out of what providers answer. nil takes out nothing.
+	// Secrets removes configured secrets from answers of providers. nil removes nothing.
 	Secrets *Redactor
 
 	// UnconfiguredFailAfter is how long a row waits for a worker that knows its
@@ -49,9 +49,9 @@ type Settings struct {
 	NativeHistograms bool
 }
 
-// WorkerSettings time a worker's life. Lease is how long other workers wait
-// without a heartbeat before they declare one dead; it stops sending after two thirds
-// of that. ShutdownTimeout bounds the dispatches still under way at a shutdown.
+// WorkerSettings holds the times of a worker's life. Other workers declare it dead after Lease without a
+// heartbeat; it stops sending after two thirds of that. ShutdownTimeout bounds the dispatches that are
+// under way at a shutdown.
 type WorkerSettings struct {
 	Heartbeat       time.Duration
 	Lease           time.Duration
@@ -97,8 +97,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return d.succeed(ctx)
 }
 
-// succeed lets one generation follow the other. Any number of earlier ones may
-// still finish what they began.
+// succeed runs one generation after the other. Any number of earlier ones may still be finishing their
+// requests.
 func (d *Daemon) succeed(ctx context.Context) error {
 	var generations errgroup.Group
 	begin := func(providers []dispatch.Provider, digest []byte, takeOver func()) *generation {
@@ -126,17 +126,16 @@ func (d *Daemon) succeed(ctx context.Context) error {
 	}
 }
 
-// generation is the time of one configuration's providers. One session after
-// the other serves them, each until it loses its lease, and the last one until
-// the next generation takes over or the daemon stops. Their adapters are closed
-// at the generation's end.
+// generation serves the providers of one configuration, with one session after the other: each until it loses
+// its lease, and the last one until the next generation takes over or the daemon stops. At its end
+// the adapters are closed.
 type generation struct {
 	providers []dispatch.Provider
 	digest    []byte // of the whole configuration
 	daemon    *Daemon
 	takeOver  func()          // once the first session has joined
-	begun     chan bool       // then true; at the end false
-	retired   context.Context // ends with the generation's turn to claim, and with the daemon's
+	begun     chan bool       // gets true once the first session has joined, and false at the end
+	retired   context.Context // ends when the generation must stop claiming, or the daemon stops
 	retire    context.CancelFunc
 	ended     chan struct{}
 }
@@ -181,8 +180,8 @@ func (g *generation) serve(stop context.Context) (last *session, err error) {
 	}
 }
 
-// runJoined takes over before its first claim: of all generations one claims,
-// and only when that one is there, the one before it stops.
+// runJoined takes over before its first claim. Only one generation claims at a time, and the one before it
+// stops only when the new one has joined.
 func (g *generation) runJoined(stop context.Context, session *session) error {
 	roster := &g.daemon.roster
 	roster.enter(session)
@@ -191,9 +190,8 @@ func (g *generation) runJoined(stop context.Context, session *session) error {
 	return session.run(stop, g.retired)
 }
 
-// roster is the sessions of one process, in the order in which they joined. The
-// newest one claims; those before it finish what they began. The zero value has
-// none.
+// roster lists the sessions of one process in the order in which they joined. The newest one claims; those
+// before it finish their requests. The zero value is empty.
 type roster struct {
 	mu       sync.Mutex
 	sessions []*session
@@ -222,7 +220,7 @@ func (r *roster) all() []*session {
 	return slices.Clone(r.sessions)
 }
 
-// newest is nil while no session has joined.
+// newest returns nil while no session has joined.
 func (r *roster) newest() *session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -244,8 +242,7 @@ func (r *roster) inUse(provider string, but *session) (dispatches int) {
 	return dispatches
 }
 
-// awaitEarlier returns when every session that joined before has left, or when
-// ctx ends.
+// awaitEarlier returns when every session that joined before s has left, or when ctx ends.
 func (r *roster) awaitEarlier(ctx context.Context, s *session) {
 	for ctx.Err() == nil {
 		changed := r.earlier(s)
@@ -259,7 +256,7 @@ func (r *roster) awaitEarlier(ctx context.Context, s *session) {
 	}
 }
 
-// earlier is nil if s is the oldest, else closed when the next session leaves.
+// earlier returns nil if s is the oldest session, else a channel that is closed when the next session leaves.
 func (r *roster) earlier(s *session) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -272,7 +269,7 @@ func (r *roster) earlier(s *session) <-chan struct{} {
 	return r.changed
 }
 
-// errStopped says that a daemon stops, or has stopped.
+// errStopped is returned by Reload of a daemon that stops, or has stopped.
 var errStopped = errors.New("the daemon is stopping; nothing was reloaded")
 
 // reload is handed from [Daemon.Reload] to [Daemon.Run].
@@ -282,17 +279,16 @@ type reload struct {
 	done      chan error
 }
 
-// Reload puts these providers in the place of those that the daemon serves. The digest
-// is that of the whole configuration. It returns nil when they are served: when a new worker has joined that claims
-// for them. While the database is away, it waits, and the old ones stay.
+// Reload replaces the providers that the daemon serves. The digest is that of the whole configuration. Reload
+// returns nil once a new worker has joined that claims for them. While the database is away it waits,
+// and the old providers are served.
 //
-// The worker before claims nothing more from then on. It gives back what it has
-// not sent, and what it has in flight ends in its own time and is settled as
-// ever, outside of ShutdownTimeout unless the daemon stops. Together they keep
-// the providers' limits. Then the adapters before are closed.
+// From then on the old worker claims nothing more. It releases the rows that it has not sent. Its requests
+// in flight end in their own time and are settled; ShutdownTimeout bounds them only if the daemon
+// stops. Both workers together keep the providers' limits. At the end the old adapters are closed.
 //
-// The adapters are the daemon's, whatever Reload returns; no adapter may be
-// handed in twice. An error says that the daemon has stopped.
+// The daemon owns the adapters from the call on, even if Reload returns an error. No adapter may be
+// passed twice. An error says that the daemon has stopped.
 func (d *Daemon) Reload(providers []dispatch.Provider, digest []byte) error {
 	request := reload{providers, digest, make(chan error, 1)}
 	select {
@@ -304,11 +300,11 @@ func (d *Daemon) Reload(providers []dispatch.Provider, digest []byte) error {
 	}
 }
 
-// ErrRowsLeft says that draining once could not drain all that is due.
+// ErrRowsLeft says that a daemon which drains once has left due rows.
 var ErrRowsLeft = errors.New("due rows are left, because their provider is paused, its circuit breaker or that of their operation is open, or the database may have lost commits; look at drainer providers list and drainer history, and run again")
 
-// countLeft tells lanes that may not send, because their gate is shut or their history waits for an
-// operator, from those that had nothing to send anyway.
+// countLeft returns ErrRowsLeft if rows are due at providers to which nothing may be sent now, because
+// a gate is shut or the database's history waits for an operator.
 func (s *session) countLeft(stop context.Context) error {
 	if !s.settings.Once || stop.Err() != nil {
 		return nil
@@ -344,8 +340,8 @@ func (s *session) countLeft(stop context.Context) error {
 	return fmt.Errorf("%w (%s)", ErrRowsLeft, strings.Join(left, ", "))
 }
 
-// shutProviders asks the database too: a claim respects a gate that others have just shut
-// before its lane has heard of that, and finds nothing.
+// shutProviders asks the database, too: if another worker has just shut a gate, a claim finds nothing before
+// the lane knows of it.
 func (s *session) shutProviders(ctx context.Context) (map[string]bool, error) {
 	gates, err := s.store.Gates(ctx, s.worker)
 	if err != nil {
@@ -367,8 +363,8 @@ func (s *session) shutProviders(ctx context.Context) (map[string]bool, error) {
 	return shut, nil
 }
 
-// closedRuns are the agent runs that were closed, by a saga or an operator,
-// after rows of theirs may have been claimed here. The zero value knows none.
+// closedRuns holds the runs that a saga or an operator has closed while rows of them may have been claimed
+// here. The zero value is empty.
 type closedRuns struct {
 	runs atomic.Pointer[map[string]struct{}]
 }
@@ -381,8 +377,8 @@ func (c *closedRuns) add(runs []string) {
 	c.runs.Store(&closed)
 }
 
-// contains reports whether a claimed row must not be sent any more. Undos and
-// questions still are: they end what the run began.
+// contains reports whether a claimed row must not be sent any more. Undos and lookups still are, since they
+// finish the run.
 func (c *closedRuns) contains(row *Row) bool {
 	closed := c.runs.Load()
 	if closed == nil || row.Undoes != nil || row.Lookup {
@@ -392,13 +388,11 @@ func (c *closedRuns) contains(row *Row) bool {
 	return is
 }
 
-// stuckAfter is well above what one round of a lane's loop can take: a batch's
-// timeout, for what was lost, and the longest backoff. A round counts as none while
-// a batch is overdue.
+// stuckAfter is well above the longest time of one round of a lane's loop: a reclaim's timeout and the longest
+// backoff. While a batch is overdue, rounds do not count.
 const stuckAfter = time.Minute
 
-// pulse is the time of a loop's last round. It is nil before the loop begins and after
-// it ends.
+// pulse is the time of a loop's last round. It is nil before the loop begins and after it ends.
 type pulse struct{ last atomic.Pointer[time.Time] }
 
 func (p *pulse) beat() {
@@ -415,9 +409,8 @@ func (p *pulse) stuck() bool {
 
 var errNotJoined = errors.New("this worker has not joined: the database is unreachable, or the daemon is starting or stopping")
 
-// Live reports a loop that no longer goes round: a bug, cured by a restart. It
-// never asks the database: restarting cures no outage. A session that was
-// retired may take as long as its dispatches may.
+// Live returns an error if a loop hangs, which is a bug that a restart cures. It never asks the database, since a
+// restart cures no outage. A retired session may take as long as its dispatches.
 func (d *Daemon) Live() error {
 	for _, session := range d.roster.all() {
 		for route, lane := range session.lanes {
@@ -429,9 +422,8 @@ func (d *Daemon) Live() error {
 	return nil
 }
 
-// Ready reports why this process cannot claim rows right now. A lane whose batches
-// alone fail counts as well: where that is so of all replicas nothing is lost, for
-// no traffic comes to any of them.
+// Ready returns why this process cannot claim rows right now. A single lane whose batches fail is enough. If that
+// makes all replicas unready nothing is lost, since they get no traffic through a Service.
 func (d *Daemon) Ready() error {
 	session := d.roster.newest()
 	if session == nil || session.stopping.Load() || !session.lease.holds() {

@@ -18,8 +18,8 @@ import (
 // name: a row must never create a label.
 const unconfigured = "unconfigured"
 
-// settledStatuses are those that an intent may end in here. Operators and sagas
-// give it others.
+// settledStatuses are the final statuses that an attempt can give to an intent. Operators and sagas give it
+// others.
 var settledStatuses = []dispatch.Status{dispatch.StatusCompleted, dispatch.StatusFailed, dispatch.StatusUnknown}
 
 // isSettled holds for an intent that no attempt follows.
@@ -95,9 +95,8 @@ func newMetrics(native bool, registerer prometheus.Registerer) *metrics {
 	return m
 }
 
-// announce creates a provider's own series at zero, so that the first increase is seen
-// as one. Those of its tools, of which there may be thousands, are made as they are needed;
-// until then its attempts show as those of no tool.
+// announce creates a provider's own series at zero, so that rate() sees the first increase. The series of its tools, of
+// which there may be thousands, are made when they are needed.
 func (m *metrics) announce(provider dispatch.Provider) {
 	for _, counter := range []*prometheus.CounterVec{m.claimed, m.leasesLost, m.replays, m.firstReplays} {
 		counter.WithLabelValues(provider.Name)
@@ -118,8 +117,7 @@ func (m *metrics) announce(provider dispatch.Provider) {
 	}
 }
 
-// conceal takes away what is not known any more. Counters stay: what they
-// counted did happen.
+// conceal removes gauges whose value is not known any more. Counters stay, since they count what happened.
 func (m *metrics) conceal(provider string) {
 	for _, gauge := range []*prometheus.GaugeVec{m.breakers, m.shutOperations, m.paused, m.timeout, m.concurrency} {
 		gauge.DeletePartialMatch(prometheus.Labels{"provider": provider})
@@ -148,8 +146,8 @@ type observer struct {
 	generations map[string]int       // that have not ended, by provider
 }
 
-// serve shows every series of what is configured from now on, and conceals the
-// gauges of what is not any more.
+// serve shows the series of the providers that are configured from now on, and conceals the gauges of those that no
+// longer are.
 func (o *observer) serve(providers []dispatch.Provider) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -167,8 +165,7 @@ func (o *observer) serve(providers []dispatch.Provider) {
 	}
 }
 
-// forget is told of a generation's end: of a provider that none serves any more,
-// nothing can be in flight.
+// forget is called at a generation's end. A provider that no generation serves any more has nothing in flight.
 func (o *observer) forget(providers []dispatch.Provider) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -211,8 +208,8 @@ func (o *observer) stalled(provider string, is bool) {
 	o.metrics.stalled.WithLabelValues(provider).Dec()
 }
 
-// attempted counts an attempt and gives it its line. Released rows of a shutdown
-// get none: nothing was attempted.
+// attempted counts an attempt and logs its line. Rows that a shutdown releases get no line, since nothing was
+// attempted.
 //
 // operation is the tool that was called: for a lookup, the tool that answers it.
 func (o *observer) attempted(s *Settlement, operation string) {
@@ -273,7 +270,7 @@ func (o *observer) operationGate(before, now Gate) {
 
 func stateInWords(state BreakerState) string { return strings.ReplaceAll(string(state), "_", " ") }
 
-// unconfigured says so once a minute: any agent can enqueue a million of them.
+// unconfigured logs at most once a minute for each provider, since any agent can enqueue a million such rows.
 func (o *observer) unconfigured(provider string, row *Row) {
 	o.mu.Lock()
 	due := time.Since(o.unknownTold[provider]) >= time.Minute
@@ -288,7 +285,7 @@ func (o *observer) unconfigured(provider string, row *Row) {
 		"provider", provider, "intent_id", row.IntentID)
 }
 
-// expired counts what ended for that cause; one line stands for all of a provider.
+// expired counts the rows, and logs one line for each provider.
 func (o *observer) expired(settlements []Settlement, cause string) {
 	rows := map[string]int{}
 	for i := range settlements {
@@ -336,13 +333,13 @@ func (o *observer) operation(tuple dispatch.Tuple) string {
 	return unconfigured
 }
 
-// ending is how an attempt ended, as far as counters and lines tell it apart.
-// There are few: an attempt is made of configured tools only.
+// ending is how an attempt ended, as far as counters and log lines distinguish it. There are few, since only
+// configured tools are attempted.
 type ending struct {
 	provider  string // whose row
-	settledAs string // the label of what became of it: its provider, while that is configured
+	settledAs string // the label for the settled counter: its provider, while that is configured
 	server    string // who was called
-	operation string // what was called: for a lookup, the tool that answers it
+	operation string // the operation that was called: for a lookup, the tool that answers it
 	outcome   dispatch.Outcome
 	status    dispatch.Status
 	looksUp   bool // a lookup follows
@@ -360,8 +357,8 @@ func endingOf(s *Settlement, operation, settledAs string) ending {
 	}
 }
 
-// endingSeries holds the series that an ending counts in, found once: to find a series by its labels
-// takes longer than to count.
+// endingSeries holds the series of an ending. Finding a series by its labels takes longer than counting, so it is done
+// once.
 type endingSeries struct {
 	line     attemptLine
 	attempts prometheus.Counter
@@ -370,7 +367,7 @@ type endingSeries struct {
 	latency  prometheus.Observer // nil unless it completed
 }
 
-// seriesByEnding has the series of all endings so far.
+// seriesByEnding caches the series of all endings so far.
 type seriesByEnding struct {
 	metrics *metrics
 	lines   slog.Handler
@@ -425,8 +422,8 @@ func (t *endingSeries) count(s *Settlement) {
 	t.line.write(s)
 }
 
-// observe leaves the trace of an attempt that is recorded as the bucket's exemplar, so that a
-// dashboard leads from a slow bucket to a slow attempt.
+// observe sets the trace of a recorded attempt as the bucket's exemplar, so that a dashboard leads from a slow bucket to
+// a slow attempt.
 func observe(histogram prometheus.Observer, took time.Duration, spans *attemptSpans) {
 	if id := spans.traceID(); id != "" {
 		histogram.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": id})
@@ -437,16 +434,15 @@ func observe(histogram prometheus.Observer, took time.Duration, spans *attemptSp
 
 func elapsed(since time.Time) time.Duration { return between(since, time.Now()) }
 
-// between is how long it was from one time to another, by whichever of the two
-// clocks says more. The monotonic clock stops while a machine is suspended; the
-// wall clock can be set back. Leases and keys expire on the safe side of both.
+// between is the time from one moment to another, by the monotonic or the wall clock, whichever shows more. The
+// monotonic clock stops while a machine is suspended, and the wall clock can be set back. Leases and keys
+// must not last longer by either.
 func between(from, to time.Time) time.Duration {
 	return max(to.Sub(from), to.Round(0).Sub(from.Round(0)))
 }
 
-// attemptLine writes the one line that an attempt gets. What all attempts of its
-// ending have in common is rendered once. It passes the logger by, which would
-// look up where in the program this is: it is always here.
+// attemptLine writes the log line of an attempt. The attributes that all attempts of an ending share are rendered once.
+// It calls the handler directly, since a logger would look up the caller for each line.
 type attemptLine struct {
 	level   slog.Level
 	handler slog.Handler
@@ -461,8 +457,8 @@ func newAttemptLine(handler slog.Handler, e ending) attemptLine {
 	})}
 }
 
-// write leaves out what is zero or empty of all that not every attempt has. Its
-// numbers are whole: a fraction would take longer to write than the rest.
+// write leaves out optional attributes that are zero or empty. Its numbers are integers, since formatting a fraction
+// would take longer than all the rest.
 func (l attemptLine) write(s *Settlement) {
 	level, parked := l.level, s.asksForTooLong()
 	if parked {
@@ -503,7 +499,7 @@ func (l attemptLine) write(s *Settlement) {
 	_ = l.handler.Handle(ctx, line) // there is no other place to report it
 }
 
-// levelOf calls for a human only where no process will find out.
+// levelOf returns warn or error only for outcomes that no process will resolve by itself.
 func levelOf(status dispatch.Status, looksUp bool) slog.Level {
 	switch {
 	case status == dispatch.StatusUnknown && !looksUp:

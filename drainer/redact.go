@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// shortestSecret keeps words that any answer may hold from being taken for a secret.
+	// shortestSecret is the least length of a secret that is looked for. Shorter ones could be ordinary words.
 	shortestSecret = 8
-	// rememberedSecrets bounds what is known of earlier configurations: a provider may
-	// repeat a credential that was rotated since.
+	// rememberedSecrets bounds the secrets that are kept, including those of earlier configurations: a
+	// provider may repeat a credential that has been rotated since.
 	rememberedSecrets = 64
 	redacted          = "[secret]"
-	// nestings bounds how often what is quoted, as JSON or for a URL, is quoted again.
+	// nestings bounds how many levels of quoting, as JSON or for a URL, are looked through.
 	nestings = 6
 	// What begins an escape in JSON, and there or in a URL.
 	jsonEscapes, allEscapes = `\`, `\%`
 )
 
-// Redactor takes configured secrets out of what providers answer: agents read that.
-// It knows each secret as it is, in base64 at each offset, so also within
-// user:password, and as a URL has it. A nil Redactor changes nothing.
+// Redactor removes configured secrets from providers' answers, which agents can read. It looks for each secret as
+// it is, in base64 at each offset (so also within user:password), and in URL encoding. A nil Redactor changes
+// nothing.
 type Redactor struct {
 	mu      sync.Mutex
 	secrets []string // the newest first
@@ -37,15 +37,15 @@ type Redactor struct {
 	parted  atomic.Pointer[[]string] // those of which a part gives something away
 }
 
-// NewRedactor knows these secrets. [Redactor.Add] adds to them.
+// NewRedactor returns a Redactor of these secrets. [Redactor.Add] adds more.
 func NewRedactor(secrets []string) *Redactor {
 	r := &Redactor{}
 	r.Add(secrets)
 	return r
 }
 
-// Add takes the secrets of another configuration, before that is in use.
-// Attempts that began with the earlier ones may still be under way.
+// Add adds the secrets of a new configuration, before that is in use. The earlier ones stay, since attempts with
+// them may still be under way.
 func (r *Redactor) Add(secrets []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +71,7 @@ func (r *Redactor) Add(secrets []string) {
 	r.parted.Store(&parted)
 }
 
-// TooShort counts the secrets that cannot be told from ordinary words.
+// TooShort counts the secrets that are too short to be looked for.
 func TooShort(secrets []string) (short int) {
 	for _, secret := range secrets {
 		if len(secret) < shortestSecret {
@@ -131,7 +131,7 @@ func lowerEscapes(escaped string) string {
 	return string(text)
 }
 
-// result returns what may be kept of an answer.
+// result returns the answer without secrets.
 func (r *Redactor) result(result dispatch.Result) dispatch.Result {
 	if r == nil || len(*r.needles.Load()) == 0 {
 		return result
@@ -300,8 +300,8 @@ func (r *Redactor) value(value any) any {
 	return value
 }
 
-// plainest has no escape left. A secret may itself have some, and be quoted by a program
-// that has others.
+// plainest resolves all escapes in a text. A secret may contain escapes itself, and be quoted by a program that
+// uses others.
 func plainest(text []byte) []byte {
 	for range nestings {
 		plain := unquoted(text, allEscapes)
@@ -313,7 +313,7 @@ func plainest(text []byte) []byte {
 	return text
 }
 
-// unquoted takes one level of these escapes away, as far as a secret could hide behind them.
+// unquoted resolves one level of these escapes, as far as a secret could hide behind them.
 func unquoted(text []byte, escapes string) []byte {
 	if !bytes.ContainsAny(text, escapes) {
 		return text

@@ -27,15 +27,14 @@ func newTracing(provider trace.TracerProvider) *tracing {
 	return &tracing{provider.Tracer("github.com/agentoutbox/drainer")}
 }
 
-// attemptSpans are one attempt's, siblings under what the agent was doing:
+// attemptSpans holds the spans of one attempt, which are siblings below the agent's span:
 //
 //	wait      from when it was enqueued, or due again, until it was claimed
 //	dispatch  the call of the adapter; the provider's own spans are its children
 //	settle    from the outcome until the commit that records it
 //
-// Without an agent's trace, the wait begins one and the others are its
-// children. An attempt that was given back unsent leaves no span. nil does
-// nothing.
+// Without an agent's trace, the wait begins one and the others are its children. An attempt that was released
+// unsent leaves no span. nil does nothing.
 type attemptSpans struct {
 	tracer    trace.Tracer
 	tool      string
@@ -47,8 +46,7 @@ type attemptSpans struct {
 	settle    trace.Span // nil until the attempt has an outcome
 }
 
-// begin is called when nothing holds a row back from being sent any more. The
-// context that it returns is the dispatch's.
+// begin is called right before a row is sent. The context that it returns is for the dispatch.
 func (t *tracing) begin(ctx context.Context, row *Row, policy dispatch.Policy) (context.Context, *attemptSpans) {
 	if t == nil {
 		return ctx, nil
@@ -78,9 +76,8 @@ func (s *attemptSpans) start(phase string, options ...trace.SpanStartOption) (co
 	return s.tracer.Start(s.parent, phase+" "+s.tool, options...)
 }
 
-// continued goes to the provider in place of these headers: there the
-// trace goes on below the dispatch. What is not recorded is no span's parent, so
-// then the agent's own stays.
+// continued returns the headers for the provider, in which the trace goes on below the dispatch. If the dispatch is not
+// recorded, the agent's own trace context stays.
 func (s *attemptSpans) continued(headers map[string]string) map[string]string {
 	if s == nil || (s.fromAgent && !s.dispatch.IsRecording()) {
 		return headers
@@ -94,7 +91,7 @@ func (s *attemptSpans) continued(headers map[string]string) map[string]string {
 	return continued
 }
 
-// dispatched ends what led to the outcome; from then on it waits for its commit.
+// dispatched ends the dispatch span. From then on the attempt waits for its commit.
 func (s *attemptSpans) dispatched(settlement *Settlement) {
 	if s == nil {
 		return
@@ -107,7 +104,7 @@ func (s *attemptSpans) dispatched(settlement *Settlement) {
 	s.settle.SetAttributes(attribute.String("drainer.status", string(settlement.Decision.Status)))
 }
 
-// traceID is empty where nothing is recorded.
+// traceID returns "" if nothing is recorded.
 func (s *attemptSpans) traceID() string {
 	if s == nil || !s.dispatch.IsRecording() {
 		return ""
@@ -124,7 +121,7 @@ func (s *attemptSpans) refused() {
 	}
 }
 
-// settled ends an attempt, after its commit. Ending what was refused changes nothing.
+// settled ends an attempt after its commit. For a refused one it does nothing.
 func (s *attemptSpans) settled() {
 	if s != nil && s.settle != nil {
 		s.settle.End()
@@ -147,8 +144,7 @@ func attributesOf(row *Row, policy dispatch.Policy) []attribute.KeyValue {
 	return attributes
 }
 
-// judge says how a dispatch ended. An answer to a lookup is no error, whatever
-// it says.
+// judge sets the status of the dispatch span. An answer to a lookup is never an error.
 func judge(span trace.Span, settlement *Settlement) {
 	if !span.IsRecording() {
 		return
@@ -170,8 +166,8 @@ func judge(span trace.Span, settlement *Settlement) {
 	}
 }
 
-// waited is how long a row waited for its claim: since it was enqueued, or, once
-// it may have been tried, since it was due again.
+// waited is how long a row waited for its claim: since it was enqueued or, after a first attempt, since it was
+// due again.
 func waited(row *Row) time.Duration {
 	if row.Tries == 1 && row.FirstAttemptAt == nil {
 		return row.SinceEnqueue
@@ -189,8 +185,8 @@ func agentSpan(headers map[string]string) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), left))
 }
 
-// valueOf finds a header however its name is written. Of several spellings it
-// takes the one that an adapter would send.
+// valueOf finds a header by its name in any case. Of several spellings it takes the one that an adapter would
+// send.
 func valueOf(headers map[string]string, name string) (value string) {
 	for _, written := range slices.Sorted(maps.Keys(headers)) { // in which lower case is the last
 		if strings.ToLower(written) == name {

@@ -27,8 +27,8 @@ var (
 	probeOperationSQL = rendered(claimTemplate, claimVariant{Probe: true, Operation: true})
 )
 
-// queueClaims lets one statement claim for several lanes: it has a price of its own,
-// about that of eleven rows.
+// queueClaims lets one statement claim for several lanes, since each further statement costs as much as claiming
+// about eleven rows.
 func queueClaims(batch *pgx.Batch, worker string, known known, claims []drainer.Claim, replies []drainer.ClaimReply) {
 	before := time.Now()
 	for _, lanes := range together(claims) {
@@ -36,9 +36,9 @@ func queueClaims(batch *pgx.Batch, worker string, known known, claims []drainer.
 	}
 }
 
-// together groups claims by their indices: those that one statement can make. Twice
-// for one provider it would take a row twice. A probe goes alone, and a full scan:
-// its time is measured, and may be long.
+// together groups the indices of claims that one statement can make. Two claims for one provider in the same
+// statement would take a row twice. A probe gets a statement of its own, and so does a full scan, whose
+// time is measured and may be long.
 func together(claims []drainer.Claim) (groups [][]int) {
 	for i, claim := range claims {
 		if claim.Limit == 0 {
@@ -62,8 +62,8 @@ func goesAlone(claim drainer.Claim) bool {
 	return claim.ProbeFor > 0 || claim.Rescans || len(claim.Parts) == 0
 }
 
-// queueClaim makes the claims with these indices with one statement. It takes the
-// time since the one before it.
+// queueClaim makes the claims with these indices with one statement, and measures the time since the statement
+// before it.
 func queueClaim(batch *pgx.Batch, worker string, known known, claims []drainer.Claim, lanes []int, replies []drainer.ClaimReply, before *time.Time) {
 	c, first := newClaimColumns(claims, lanes), claims[lanes[0]]
 	statement, probes := claimSQL, ""
@@ -94,8 +94,8 @@ func queueClaim(batch *pgx.Batch, worker string, known known, claims []drainer.C
 	})
 }
 
-// queueHeld comes after the claims: what a tenant's limit kept from them is still queued. Like a full claim it reads dead
-// index entries, and beside any other claim its answer would not be needed.
+// queueHeld comes after the claims: rows that a tenant's limit kept from them are still queued. It reads dead index
+// entries like a full claim does, so it is made only beside a full claim.
 func queueHeld(batch *pgx.Batch, claims []drainer.Claim, replies []drainer.ClaimReply) {
 	for i, claim := range claims {
 		if claim.LooksLast && claim.IsFull() && claim.Limit > 0 && claim.Server == claim.Provider {
@@ -104,7 +104,7 @@ func queueHeld(batch *pgx.Batch, claims []drainer.Claim, replies []drainer.Claim
 	}
 }
 
-// claimColumns are claims and their parts turned on their side: one array a column of claim.sql.
+// claimColumns holds claims and their parts by column: one array for each column of claim.sql.
 type claimColumns struct {
 	providers, servers, fallbacks []string
 	limits                        []int
@@ -156,7 +156,7 @@ func newClaimColumns(claims []drainer.Claim, lanes []int) (c claimColumns) {
 	return c
 }
 
-// timeOf is before all others for the zero cursor.
+// timeOf returns -infinity for the zero cursor.
 func timeOf(cursor drainer.Cursor) pgtype.Timestamptz {
 	at := pgtype.Timestamptz{Time: cursor.NextAttemptAt, Valid: true}
 	if cursor.NextAttemptAt.IsZero() {
@@ -165,10 +165,10 @@ func timeOf(cursor drainer.Cursor) pgtype.Timestamptz {
 	return at
 }
 
-// columnBytes is how much claim.sql counts for the columns that are never large.
+// columnBytes is what claim.sql counts for the columns that are never large.
 const columnBytes = 512
 
-// claimedRow has its place in the queue, by which the next claim goes on.
+// claimedRow is a row with its place in the queue, from which the next claim goes on.
 type claimedRow struct {
 	*drainer.Row
 
@@ -177,8 +177,8 @@ type claimedRow struct {
 	place drainer.Cursor
 }
 
-// inOrder is the order in which rows were due: sorting them here is cheaper than
-// with their payloads in the database.
+// inOrder compares rows by the order in which they were due. Sorting here is cheaper than sorting rows with their
+// payloads in the database.
 func inOrder(found []claimedRow) []claimedRow {
 	slices.SortFunc(found, func(a, b claimedRow) int { return a.place.Compare(b.place) })
 	return found
@@ -210,8 +210,7 @@ func takeClaimed(reply *drainer.ClaimReply, parts []drainer.Part, row claimedRow
 	reply.Rows = append(reply.Rows, row.Row)
 }
 
-// claimedScan reads the rows of one claim into one place, because all that a scan is
-// told of lives on the heap.
+// claimedScan is the target of all rows of one claim, since each target of a scan is allocated on the heap.
 type claimedScan struct {
 	lane               int
 	next               drainer.Row
@@ -245,8 +244,8 @@ func (s *claimedScan) row(rows pgx.CollectableRow) (claimedRow, error) {
 	return claimedRow{&row, s.lane, columnBytes + len(s.payload) + len(s.headers), drainer.Cursor{NextAttemptAt: s.due, IntentID: row.IntentID}}, err
 }
 
-// textValues keeps what can be a header; an agent's mistake in its headers is
-// no reason to hold its intent up.
+// textValues keeps the headers that are strings. An agent's mistake in its headers does not stop its
+// intent.
 func textValues(headers []byte) map[string]string {
 	if headers == nil {
 		return nil
@@ -267,7 +266,7 @@ func textValues(headers []byte) map[string]string {
 //go:embed sql/due.sql
 var dueSQL string
 
-// Due counts due rows that no worker may claim for now.
+// Due counts due rows that no worker may claim at present.
 func (s *Store) Due(ctx context.Context, shut, actsOnce []string) (map[string]int, error) {
 	rows, _ := s.control.Query(ctx, dueSQL, shut, actsOnce, drainer.DueLimit) // ForEachRow returns the error too
 	due := map[string]int{}

@@ -28,16 +28,16 @@ var (
 	answerSQL string
 )
 
-// Guard is how a process notices that the database lost commits.
+// Guard configures how a process notices that the database lost commits.
 type Guard struct {
-	Lossless bool          // a failover loses nothing, as the configuration says
+	Lossless bool          // the configuration promises that a failover loses nothing
 	Witness  string        // the file that remembers across restarts; empty for none
 	Lease    time.Duration // how long every worker has to say whether its commits are there
 	Log      *slog.Logger
 }
 
-// memory holds all that this process knows of the database's history. A database that lost
-// commits lost what it remembers of them too, so it takes another memory to notice.
+// memory is what this process knows of the database's history. A database that lost commits has also lost its own
+// memory of them, so only a memory outside of it can notice the loss.
 type memory struct {
 	Guard
 
@@ -85,11 +85,11 @@ func (m *memory) page() {
 	}
 }
 
-// Guard sets how lost commits are noticed. It comes before the first worker joins.
+// Guard sets how lost commits are noticed. It must be called before the first worker joins.
 func (s *Store) Guard(guard Guard) { s.memory.Guard = guard }
 
-// historyOf returns the history that a worker goes by. One that has to start over goes by nothing: it claims and gives back
-// nothing more.
+// historyOf returns the history in which a worker may claim. A worker that has to start over has none, and neither claims
+// nor gives rows back any more.
 func (m *memory) historyOf(worker string) known {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,7 +99,7 @@ func (m *memory) historyOf(worker string) known {
 	return m.known
 }
 
-// remember keeps one row of a batch that was committed. A database loses whole commits, so one row stands for all.
+// remember keeps one row of a committed batch. A database loses whole commits, so one row stands for its batch.
 func (m *memory) remember(worker string, batch drainer.Batch, reply drainer.BatchReply) {
 	var row *drainer.Row
 	var claim int64
@@ -122,7 +122,7 @@ func (m *memory) remember(worker string, batch drainer.Batch, reply drainer.Batc
 	m.acknowledged = append(m.acknowledged, acknowledged{worker: worker, claim: claim, intent: row.IntentID, attempt: row.Attempt})
 }
 
-// look compares the database with what it remembers itself and with what this process does.
+// look compares the database with its own recorded history and with this process's memory.
 func (s *Store) look(ctx context.Context) error {
 	m := s.memory
 	m.looks.Lock()
@@ -162,7 +162,7 @@ func (s *Store) look(ctx context.Context) error {
 	return nil
 }
 
-// answer says whether the new history has all that the old one had for this process.
+// answer records whether the new history still has all commits that this process remembers.
 func (s *Store) answer(ctx context.Context, before, now known) error {
 	m := s.memory
 	m.mu.Lock()
@@ -189,8 +189,8 @@ func (s *Store) answer(ctx context.Context, before, now known) error {
 	return nil
 }
 
-// update takes over what a look found. What was committed before a look is proved by any later one that
-// finds the log position of the first in the database's memory.
+// update takes over the result of a look. Commits before an earlier look are proved to be in the history by a later
+// look that finds the earlier one's log position in the database.
 func (m *memory) update(before, now known, here string, count int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -214,7 +214,7 @@ func (m *memory) update(before, now known, here string, count int) {
 
 var logPosition = regexp.MustCompile(`^[0-9A-F]{1,8}/[0-9A-F]{1,8}$`)
 
-// position is a pg_lsn as a number.
+// position returns a pg_lsn as a number.
 func position(lsn string) uint64 {
 	var high, low uint64
 	_, _ = fmt.Sscanf(lsn, "%X/%X", &high, &low) // 0 for what is none
@@ -263,7 +263,7 @@ func (m *memory) lockWitness() error {
 	return nil
 }
 
-// writeWitness keeps the witness, whole at any time. Without it the guard goes on.
+// writeWitness replaces the witness file atomically. If that fails, the guard goes on without it.
 func (m *memory) writeWitness(now known) {
 	if m.Witness == "" {
 		return
@@ -281,7 +281,7 @@ func (m *memory) writeWitness(now known) {
 	m.unwritable = err != nil
 }
 
-// replaceFile is on disk before the name is: after a power loss the file has the old text or the new one.
+// replaceFile syncs the new file to disk before it renames it: after a power loss the file has the old text or the new one.
 func replaceFile(name string, text []byte) error {
 	next, err := os.OpenFile(name+".next", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -52,8 +52,8 @@ func (s *Store) Join(ctx context.Context, worker string, providers, tools []stri
 	return nil
 }
 
-// fingerprints are the same in every replica of the outbox. Without the key, which operators and auditors cannot read,
-// a guess of what was hashed cannot be tried. That of a configuration without a digest is empty.
+// fingerprints returns keyed hashes that are equal in every replica with the same configuration. Operators and auditors
+// cannot read the key, so they cannot try guesses of the hashed values. Without a digest the fingerprint is empty.
 func (s *Store) fingerprints(ctx context.Context, digests [][]byte) ([]string, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -73,8 +73,8 @@ func (s *Store) fingerprints(ctx context.Context, digests [][]byte) ([]string, e
 	return shown, nil
 }
 
-// Beat reports false for a worker that was declared dead, and [drainer.ErrLostCommits] for one that
-// no longer finds what was committed to it.
+// Beat reports false for a worker that was declared dead. It returns [drainer.ErrLostCommits] if rows that were
+// committed to the worker are gone.
 func (s *Store) Beat(ctx context.Context, worker string) (bool, error) {
 	if err := failpoint.Heartbeat.Fail(); err != nil {
 		return false, err
@@ -89,13 +89,13 @@ func (s *Store) Beat(ctx context.Context, worker string) (bool, error) {
 	return tag.RowsAffected() == 1, err
 }
 
-// Retire leaves the worker its claims, and no part in any limit.
+// Retire takes the worker's share of all limits away. It keeps its claims.
 func (s *Store) Retire(ctx context.Context, worker string) error {
 	_, err := s.execute(ctx, "retire", retireSQL, worker)
 	return err
 }
 
-// Leave is an orderly end: claims left behind become orphans at once.
+// Leave ends the worker in order. Claims that it left behind can be recovered at once.
 func (s *Store) Leave(ctx context.Context, worker string) error {
 	_, err := s.execute(ctx, "leave", leaveSQL, worker)
 	if err == nil {
@@ -114,7 +114,7 @@ func (s *Store) Beats(ctx context.Context, lease time.Duration) ([]drainer.Heart
 	return beats, nil
 }
 
-// DeclareDead ends those workers whose last heartbeat is still that one.
+// DeclareDead ends the workers whose last heartbeat has not changed since.
 func (s *Store) DeclareDead(ctx context.Context, silent []drainer.Heartbeat) error {
 	workers, beats := make([]string, len(silent)), make([]time.Time, len(silent))
 	for i, beat := range silent {
@@ -150,7 +150,7 @@ var (
 	operationBreakerSQL = rendered(breakerTemplate, struct{ Table string }{"tool"})
 )
 
-// Publish lets the keys of intents that are enqueued from now on have these namespaces.
+// Publish sets the namespaces for the keys of intents that are enqueued from now on.
 func (s *Store) Publish(ctx context.Context, namespaces map[string]string) error {
 	var providers []string
 	var own []*string
@@ -163,7 +163,7 @@ func (s *Store) Publish(ctx context.Context, namespaces map[string]string) error
 	return nil
 }
 
-// Gates reads those of all providers, not only of those configured here, and of operations that are shut.
+// Gates reads the gates of all providers, including those that are not configured here, and of the operations that are shut.
 func (s *Store) Gates(ctx context.Context, worker string) ([]drainer.Gate, error) {
 	rows, _ := s.control.Query(ctx, fleetSQL, worker) // CollectRows returns the error too
 	gates, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (gate drainer.Gate, err error) {
@@ -178,7 +178,7 @@ func (s *Store) Gates(ctx context.Context, worker string) ([]drainer.Gate, error
 	return gates, nil
 }
 
-// Closed reads which runs of the worker's claimed rows take no further step, however long it took to close them.
+// Closed reads the runs that take no further step and of which the worker has claimed rows.
 func (s *Store) Closed(ctx context.Context, worker string) ([]string, error) {
 	rows, _ := s.control.Query(ctx, closedSQL, worker)
 	runs, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -188,8 +188,8 @@ func (s *Store) Closed(ctx context.Context, worker string) ([]string, error) {
 	return runs, nil
 }
 
-// queueBreakers adds what the settled attempts mean for the breakers. It comes
-// before the claims of the same batch: they already respect it.
+// queueBreakers applies what the settled attempts mean for the breakers. It comes before the claims of the same
+// batch, so that these respect it.
 func queueBreakers(batch *pgx.Batch, worker string, settlements []drainer.Settlement) {
 	var providers, operations breakerColumns
 	for i := range settlements {
@@ -205,7 +205,7 @@ func queueBreakers(batch *pgx.Batch, worker string, settlements []drainer.Settle
 	operations.queue(batch, worker, operationBreakerSQL)
 }
 
-// breakerColumns are changes turned on their side: one array a column of breaker.sql.
+// breakerColumns holds changes by column: one array for each column of breaker.sql.
 type breakerColumns struct {
 	gates, reasons []string
 	opens, probes  []bool
@@ -213,8 +213,8 @@ type breakerColumns struct {
 	intents        []int64 // whose attempts say so
 }
 
-// add keeps one opening a gate, for the longest time that a batch asks for: the statement
-// would take any of them.
+// add keeps one opening for each gate, with the longest cool-down in the batch. With several the statement would
+// take any of them.
 func (c *breakerColumns) add(change drainer.BreakerChange, intent int64) {
 	for i, gate := range c.gates {
 		if gate == change.Gate && c.probes[i] == change.Probe && c.opens[i] == change.Open && c.reasons[i] == string(change.Reason) {
@@ -256,8 +256,8 @@ var (
 	unsettledSQL string
 )
 
-// Reap settles what dead workers left, a few claims a transaction, until
-// none is left that this caller can judge and no other reaper holds.
+// Reap settles the rows of dead workers, a few claims in each transaction, until there is no claim left that this
+// caller can judge and no other reaper holds.
 func (s *Store) Reap(ctx context.Context, providers []string, judge drainer.Judge) ([]drainer.Settlement, error) {
 	var all []drainer.Settlement
 	for last := int64(0); ; {
@@ -270,7 +270,8 @@ func (s *Store) Reap(ctx context.Context, providers []string, judge drainer.Judg
 	}
 }
 
-// TryOperation has no memory of a lost reply: the turn passes on when its time is over, as that of a prober that is stuck.
+// TryOperation does not remember a call whose reply was lost: the turn passes on when its time is over, as it does
+// when a prober hangs.
 func (s *Store) TryOperation(ctx context.Context, worker, gate string, probeFor time.Duration) (bool, error) {
 	tried, err := s.control.Exec(ctx, trySQL, worker, gate, probeFor.Seconds())
 	if err != nil {
@@ -279,8 +280,8 @@ func (s *Store) TryOperation(ctx context.Context, worker, gate string, probeFor 
 	return tried.RowsAffected() == 1, nil
 }
 
-// Reclaim settles what the worker itself claimed on a provider and does not
-// remember. Only the lane that claims there may call it.
+// Reclaim settles rows of the worker's own claims on a provider that are not among the remembered ones. Only the
+// lane that claims there may call it.
 func (s *Store) Reclaim(ctx context.Context, worker, provider, server string, remembered []int64, judge drainer.Judge) ([]drainer.Settlement, error) {
 	if remembered == nil {
 		remembered = []int64{} // NULL would make the comparison unknown
@@ -290,8 +291,8 @@ func (s *Store) Reclaim(ctx context.Context, worker, provider, server string, re
 	return settled, err
 }
 
-// Expire settles rows that were parked for too long, a few hundred a transaction. Both are
-// one commit: no claim of theirs is ever seen.
+// Expire settles rows that were parked for too long, a few hundred in each transaction. It claims and settles them in
+// one commit, so others never see the claim.
 func (s *Store) Expire(ctx context.Context, worker string, providers []string, after time.Duration, judge drainer.Judge) ([]drainer.Settlement, error) {
 	return s.expire(ctx, expiredSQL, worker, providers, after, judge)
 }
@@ -317,7 +318,7 @@ const (
 	mostUnparked = 5000 // each half second
 )
 
-// ProbeNow lets one row try what refused this side.
+// ProbeNow ends the cool-down of gates that are shut because this side was refused.
 func (s *Store) ProbeNow(ctx context.Context, providers []string) error {
 	if _, err := s.control.Exec(ctx, probeNowSQL, providers); err != nil {
 		return fmt.Errorf("try again what refused this side: %w", err)
@@ -325,7 +326,7 @@ func (s *Store) ProbeNow(ctx context.Context, providers []string) error {
 	return nil
 }
 
-// NoteRendered notes with which configuration requests of these operations were made.
+// NoteRendered records that requests of these operations were rendered with the worker's configuration.
 func (s *Store) NoteRendered(ctx context.Context, worker string, operations []string) error {
 	if _, err := s.control.Exec(ctx, renderedSQL, worker, operations); err != nil {
 		return fmt.Errorf("note of which operations a request was made: %w", err)
@@ -354,9 +355,8 @@ type heldClaim struct {
 	Worker string
 }
 
-// takeBack locks claims, reads the rows of them that have no outcome, and
-// settles what judge decides. Lock and read are two statements on purpose: the
-// second needs a snapshot that is newer than the lock.
+// takeBack locks claims, reads their rows that have no outcome, and settles them as judge decides. Locking and
+// reading are two statements, because reading needs a snapshot that is newer than the lock.
 func (s *Store) takeBack(ctx context.Context, judge drainer.Judge, lockSQL string, args ...any) (claims []heldClaim, settled []drainer.Settlement, err error) {
 	err = pgx.BeginTxFunc(ctx, s.control, recovery, func(tx pgx.Tx) error {
 		if claims, err = lockClaims(ctx, tx, lockSQL, args...); err != nil || len(claims) == 0 {
@@ -405,8 +405,8 @@ func unsettledRows(ctx context.Context, tx pgx.Tx, claims []heldClaim) (map[int6
 	return left, err
 }
 
-// settleLeft goes claim by claim, because each is fenced by its own worker. A
-// claim with a row that judge leaves alone stays for another process.
+// settleLeft settles claim by claim, because each is fenced by its own worker. A claim with a row that judge does
+// not decide about stays for another process.
 func settleLeft(ctx context.Context, tx pgx.Tx, claims []heldClaim, left map[int64][]*drainer.Row, judge drainer.Judge) ([]drainer.Settlement, error) {
 	var all []drainer.Settlement
 	var batch pgx.Batch
@@ -424,8 +424,8 @@ func settleLeft(ctx context.Context, tx pgx.Tx, claims []heldClaim, left map[int
 		}
 		all = append(all, settlements...)
 	}
-	// Once for all claims, which locks the gates in the order in which batches lock them. Only a worker's own claims change
-	// gates here: a row of a dead worker says nothing of a provider.
+	// All gates are changed at once, so that they are locked in the order in which batches lock them. Only a worker's own
+	// claims change gates here: a dead worker's row says nothing about a provider.
 	queueBreakers(&batch, claims[0].Worker, all)
 	return all, tx.SendBatch(ctx, &batch).Close()
 }

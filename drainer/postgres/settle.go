@@ -23,8 +23,8 @@ var settleTemplate string
 
 var settleSQL, settleUndosSQL = rendered(settleTemplate, struct{ Undos bool }{}), rendered(settleTemplate, struct{ Undos bool }{true})
 
-// settleColumns are the settlements turned on their side: one array a column. Where
-// outcome or status are 'completed' they are left out.
+// settleColumns holds settlements by column, one array for each. An outcome or status of 'completed' is
+// left out.
 type settleColumns struct {
 	rows             int
 	claims, intents  column[pgtype.Int8]
@@ -56,9 +56,9 @@ type settleColumns struct {
 	lookups         column[pgtype.Bool]
 }
 
-// queueSettle adds nothing for no settlements. Unless they are said to be
-// repeated, a row that was settled before fails the batch. The reply gets the
-// indices of rows that were not accepted, and what the rest meant for sagas.
+// queueSettle adds nothing if there are no settlements. Unless the batch is a repetition, a row that was
+// settled before fails it. The reply gets the indices of the rows that were refused, and what the
+// others meant for sagas.
 func queueSettle(batch *pgx.Batch, worker string, settlements []drainer.Settlement, repeated bool, reply *drainer.BatchReply) {
 	if len(settlements) == 0 {
 		return
@@ -156,7 +156,7 @@ func (c *settleColumns) setResult(i int, result dispatch.Result) {
 	}
 }
 
-// setNext sets what a row takes back into the queue.
+// setNext sets the values with which a row returns to the queue.
 func (c *settleColumns) setNext(i int, s *drainer.Settlement) {
 	c.delays.put(c.rows, i, float(s.Decision.Delay.Seconds()))
 	c.tries.put(c.rows, i, integer(s.Decision.Tries))
@@ -180,7 +180,7 @@ func (c *settleColumns) putTrue(of *column[pgtype.Bool], i int, value bool) {
 	}
 }
 
-// jsonText writes what is made of strings and so always has a JSON form.
+// jsonText encodes values made of strings, for which encoding cannot fail.
 func jsonText(value any) string {
 	text, _ := json.Marshal(value)
 	return string(text)
@@ -197,8 +197,8 @@ var (
 	lateSagaSQL string
 )
 
-// recordLate keeps the proof of effects whose settlement was refused. After an
-// error the lane settles again, is refused again, and goes on from here.
+// recordLate records the proof of an effect whose settlement was refused. After an error the lane settles the
+// row again, is refused again, and tries this again.
 func (s *Store) recordLate(ctx context.Context, worker string, settled []drainer.Settlement, refused []int) error {
 	late, err := s.doubted(ctx, provenLate(settled, refused))
 	if err != nil {
@@ -223,8 +223,8 @@ func provenLate(settled []drainer.Settlement, refused []int) []drainer.Settlemen
 	return proven
 }
 
-// doubted leaves out what is on record: most often all of it, because the reply
-// to its settlement was lost.
+// doubted keeps only effects that are not on record. Most often all are, because only the reply to their
+// settlement was lost.
 func (s *Store) doubted(ctx context.Context, proven []drainer.Settlement) ([]drainer.Settlement, error) {
 	if len(proven) == 0 {
 		return nil, nil
@@ -248,10 +248,9 @@ func (s *Store) recordEffect(ctx context.Context, worker string, late drainer.Se
 	return err
 }
 
-// appendEffect holds the intent alone first, as operators and passes of a saga
-// hold theirs: the quicker one has committed, and each statement from there
-// on sees what came of that. A row that is claimed again is left to its new
-// worker.
+// appendEffect locks the intent first, as operators and passes of a saga do. So once it has the lock, the others
+// have committed, and its next statements see their result. A row that is claimed again is left to
+// its new worker.
 func (s *Store) appendEffect(ctx context.Context, worker string, late drainer.Settlement) error {
 	return pgx.BeginTxFunc(ctx, s.batches, pgpool.Transaction, func(tx pgx.Tx) error {
 		var held bool
@@ -282,7 +281,7 @@ func evidence(worker string, late drainer.Settlement) []any {
 	}
 }
 
-// orNull leaves out what is the type's zero.
+// orNull returns NULL for the zero value.
 func orNull[T comparable](value T) *T {
 	var zero T
 	if value == zero {
@@ -291,7 +290,7 @@ func orNull[T comparable](value T) *T {
 	return &value
 }
 
-// commitAround settles around what cannot be stored, and then does the rest.
+// commitAround settles the rows, without the responses that cannot be stored, and then does the rest.
 func (s *Store) commitAround(ctx context.Context, worker string, batch drainer.Batch) (drainer.BatchReply, error) {
 	settled, err := s.settleAround(ctx, worker, batch.Settle)
 	if err != nil {
@@ -302,9 +301,8 @@ func (s *Store) commitAround(ctx context.Context, worker string, batch drainer.B
 	return reply, err
 }
 
-// settleAround keeps one unstorable response from holding up all the others: it
-// halves the settlements until the offender is alone, and stores that one
-// without its body.
+// settleAround keeps one response that cannot be stored from holding up all others. It halves the settlements until that
+// one is alone, and stores it without its body.
 func (s *Store) settleAround(ctx context.Context, worker string, settlements []drainer.Settlement) (drainer.BatchReply, error) {
 	reply, err := s.commit(ctx, worker, drainer.Batch{Settle: settlements})
 	if !isDataError(err) {

@@ -24,13 +24,12 @@ import (
 )
 
 const (
-	// turnConnections serve the lanes; more than a few do not make Postgres
-	// commit faster.
+	// turnConnections serve the lanes. With more of them Postgres does not commit faster.
 	turnConnections = 4
-	// controlConnections serve recovery, which may take long, and what workers share.
+	// controlConnections serve recovery, which may take long, and the state that workers share.
 	controlConnections = 2
-	// lifeConnections serve heartbeats alone: a beat that queues behind anything
-	// could cost a healthy worker its lease.
+	// lifeConnections serve heartbeats alone: a heartbeat that queues behind other work could
+	// cost a healthy worker its lease.
 	lifeConnections = 1
 )
 
@@ -73,19 +72,18 @@ func Open(ctx context.Context, database *pgpool.Database) (store *Store, err err
 	return store, nil
 }
 
-// planSQL begins a batch, whose settings last as long as its transaction: a pooler
-// gives the next one another connection.
+// planSQL is the first statement of a batch. Its settings last for the transaction only: behind a pooler
+// the next transaction may get another connection.
 //
-// Each statement of a batch is planned once, for planning takes longer than
-// claiming a few rows. The plan may be made while the queue is empty and is kept
-// while it grows, so it has to go by the indexes. No batch is worth compiling.
+// Each statement of a batch is planned once, since planning takes longer than claiming a few rows.
+// The plan may be made while the queue is empty and is kept while it grows, so it has to use the
+// indexes. JIT compilation never pays for a batch.
 //
-// Only a warning tells that the wait for a synchronous standby was cancelled.
+// Warnings are on, because only a warning says that the wait for a synchronous standby was cancelled.
 //
-// transaction_timeout, which Postgres has from version 17 on, ends a transaction
-// whose statements stopped coming in the middle of a batch. It holds the locks of
-// its claims and does not count as idle, and the end of a dead peer can lie
-// behind a proxy that is alive.
+// transaction_timeout, which Postgres has from version 17 on, ends a transaction whose statements stopped
+// coming in the middle of a batch. Such a transaction holds the locks of its claims and does not
+// count as idle. TCP keepalive does not see a dead peer behind a live proxy.
 const planSQL = `SELECT
 	pg_catalog.set_config('search_path', '` + pgpool.Path + `', true),
 	pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true), pg_catalog.set_config('enable_seqscan', 'off', true),
@@ -140,9 +138,9 @@ func (s *Store) Commit(ctx context.Context, worker string, batch drainer.Batch) 
 	return reply, nil
 }
 
-// commit expects that no row was settled before and that each undo that is ready can be
-// enqueued. Where a constraint says otherwise it looks which row was settled, and leaves
-// undos to a pass: a lane repeats a batch whose reply was lost.
+// commit first assumes that no row was settled before, and that each undo that is ready can be enqueued. If a
+// constraint shows otherwise, it finds out which rows were settled and leaves the undos to a later
+// pass of the saga. That happens when a lane repeats a batch whose reply was lost.
 func (s *Store) commit(ctx context.Context, worker string, batch drainer.Batch) (drainer.BatchReply, error) {
 	reply, err := s.commitOnce(ctx, worker, batch, false)
 	if isViolation(err) {
@@ -177,7 +175,7 @@ func (s *Store) commitOnce(ctx context.Context, worker string, batch drainer.Bat
 
 var errUnreplicated = errors.New("the wait for the synchronous standby was cancelled: a failover may lose the commit")
 
-// send returns nil once the batch is committed, on a synchronous standby too where there is one.
+// send returns nil once the batch is committed, including on a synchronous standby if there is one.
 func (s *Store) send(ctx context.Context, queue *pgx.Batch) error {
 	conn, err := s.batches.Acquire(ctx)
 	if err != nil {
@@ -203,12 +201,12 @@ func queueHold(queue *pgx.Batch, worker string, batch drainer.Batch) {
 	}
 }
 
-// lockParkedSQL waits for a reaper that is settling rows of these claims. It leaves other batches their shares of
-// the lock.
+// lockParkedSQL waits for a reaper that is settling rows of these claims. Other batches can hold the lock at the
+// same time.
 const lockParkedSQL = `SELECT FROM outbox.claim WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid ORDER BY claim_id FOR NO KEY UPDATE`
 
-// queuePark takes out what is to be parked, and returns the rest with its places in the
-// batch; nil where nothing was taken out.
+// queuePark queues the settlements that park their row, and returns the others with their indices in the
+// batch. The indices are nil if nothing is parked.
 func queuePark(queue *pgx.Batch, worker string, settlements []drainer.Settlement) (rest []drainer.Settlement, places []int) {
 	isParked := func(s drainer.Settlement) bool { return s.Park != "" }
 	if !slices.ContainsFunc(settlements, isParked) {
@@ -251,9 +249,8 @@ func queueIdle(batch *pgx.Batch, claims []drainer.Claim) {
 	}
 }
 
-// column is an array, null in each place where nothing was put. One that no row needs
-// stays null as a whole and costs nothing, neither on the way to the database nor
-// in it.
+// column is an array parameter with NULL wherever no value was set. A column without any value is NULL as
+// a whole, so it costs nothing to send or to read.
 type column[V any] struct {
 	values []V                  // a zero value is null
 	array  pgtype.FlatArray[*V] // of pointers, because pgx would copy each value to the heap
@@ -310,8 +307,8 @@ func (s *Store) Listen(ctx context.Context, wake func(provider string)) error {
 }
 
 // sharesSession reports whether another client gets the session that conn has just used, or conn gets another one.
-// A pooler that shares sessions gives the one that became free last, unless a third client is faster: so it is asked a
-// few times. Without a pooler the server has told the connection its session's id.
+// A pooler that shares sessions hands out the one that became free last, unless a third client is faster, so this tries
+// a few times. Without a pooler the server has told the connection its session's id.
 func (s *Store) sharesSession(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	const looks = 5
 	var first, mine, others uint32

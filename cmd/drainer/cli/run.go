@@ -124,8 +124,7 @@ func (o *options) run(command *cobra.Command, once bool) error {
 	return missingRole(drain(ctx, database, store, pools, listener, loaded, o.source(command, hangups), log), database, drainerRole)
 }
 
-// drainOnce has no jobs beside it, so what it finds cause to undo is left to a
-// daemon.
+// drainOnce runs no jobs, so it leaves rollbacks that become necessary to a daemon.
 func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config, log *slog.Logger) error {
 	var marked atomic.Bool
 	metrics := prometheus.NewRegistry()
@@ -149,8 +148,7 @@ func drainOnce(ctx context.Context, store *postgres.Store, loaded *config.Config
 	return err
 }
 
-// drain runs the daemon beside its jobs, its reloads and its HTTP server;
-// whichever fails ends them all.
+// drain runs the daemon, its jobs, its reloads and its HTTP server. If one of them fails, all end.
 func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store, pools pools, listener net.Listener, loaded *config.Config, from source, log *slog.Logger) error {
 	metrics := prometheus.NewRegistry()
 	registerProcess(metrics)
@@ -213,10 +211,10 @@ func drain(ctx context.Context, database *pgpool.Database, store *postgres.Store
 	return group.Wait()
 }
 
-// mostNamed bounds a line of the log, however many tools there are. `drainer config validate` lists all.
+// mostNamed bounds the tools that one log line names. `drainer config validate` lists all.
 const mostNamed = 20
 
-// logWarnings says at every start and reload what the configuration leaves to people: one line a kind of mistake.
+// logWarnings logs, at every start and reload, the tools whose failures need a human: one line for each kind of gap.
 func logWarnings(log *slog.Logger, loaded *config.Config) {
 	unsafe := map[string][]string{} // by what they lack
 	for tool, policy := range loaded.Tools() {
@@ -241,11 +239,11 @@ func logWarnings(log *slog.Logger, loaded *config.Config) {
 	}
 }
 
-// garbagePercent is twice Go's own: what lives is little beside what every
-// attempt leaves, so a few megabytes save a sixth of the processor's time.
+// garbagePercent is twice Go's default. The live heap is small compared with the garbage of the attempts, so a few
+// megabytes save a sixth of the processor time.
 const garbagePercent = 200
 
-// collectLess leaves the last word to GOGC.
+// collectLess does nothing if GOGC is set.
 func collectLess() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbagePercent)
@@ -263,8 +261,8 @@ func handler(ready, live func() error, metrics *prometheus.Registry) http.Handle
 	return mux
 }
 
-// readiness tells a login that is refused from a database that is away. While the
-// connections that stand suffice, the process is ready: the alert is earlier.
+// readiness distinguishes a refused login from a database that is away. While the open connections suffice, the process
+// is ready even if a new login would be refused; an alert tells that earlier.
 func readiness(database *pgpool.Database, daemon *drainer.Daemon, runner *jobs.Runner) func() error {
 	return func() error {
 		err := daemon.Ready()
@@ -303,8 +301,8 @@ func probe(check func() error) http.HandlerFunc {
 	}
 }
 
-// defaultListen is reached from this machine alone. A container is reached from
-// elsewhere alone, so its image sets listenVariable.
+// defaultListen can be reached from this machine only. A container is reached from other machines only, so its image
+// sets listenVariable.
 const (
 	defaultListen  = "127.0.0.1:9464"
 	listenVariable = "DRAINER_LISTEN"
@@ -322,7 +320,7 @@ func listenAt(address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// serve answers until ctx ends, and gives what is under way so long to finish.
+// serve answers requests until ctx ends, and then gives those under way that long to finish.
 func serve(ctx context.Context, listener net.Listener, server *http.Server, most int, grace time.Duration) error {
 	server.ConnState = (&connections{most: most, open: map[net.Conn]*connection{}}).changed
 	stop := context.AfterFunc(ctx, func() {
@@ -365,14 +363,13 @@ func serveProfiles(ctx context.Context, address string, log *slog.Logger) error 
 	return serve(ctx, listener, &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10}, maxConnections, 0)
 }
 
-// maxConnections of a port are far more than scrapers, probes and people need, and
-// far fewer than the files that the process may open.
+// maxConnections is the limit of a port: far more than scrapers, probes and people need, and far fewer than the files
+// that the process may open.
 const maxConnections = 64
 
-// connections keeps the clients of a port from the files and the memory that
-// dispatch needs. A limit that made new clients wait would let idle ones keep
-// out probes and scrapes, so the oldest connection is closed instead: one that
-// waits for a request if there is any.
+// connections limits the connections of a port, so that dispatch keeps enough files and memory. If new clients had to
+// wait, idle ones could keep out probes and scrapes. So the oldest connection is closed instead, preferably
+// one that waits for a request.
 type connections struct {
 	most int
 	mu   sync.Mutex
@@ -429,8 +426,8 @@ func registerProcess(metrics prometheus.Registerer) {
 // what Go does not count.
 const memoryShare = 0.9
 
-// limitMemory makes Go collect more before the kernel kills the process. It leaves the
-// last word to GOMEMLIMIT.
+// limitMemory makes Go collect garbage more often before the kernel kills the process. It does nothing if GOMEMLIMIT is
+// set.
 func limitMemory(log *slog.Logger, of memlimit.Provider) {
 	limit, err := memlimit.SetGoMemLimitWithOpts(memlimit.WithRatio(memoryShare), memlimit.WithProvider(of))
 	switch {
