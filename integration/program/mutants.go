@@ -233,7 +233,7 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 			{
 				File: "drainer/worker.go",
 				Guard: `	case p.closed.contains(row):
-		return p.release(row, 0, "run_closed"), true // the claim that finds it again stops it
+		return p.release(row, 0, "run_closed"), true // the next claim of the row cancels it
 `,
 			},
 		},

@@ -1,5 +1,5 @@
--- $1 lease in seconds. The last heartbeat of each worker, and whether it looks dead by this
--- clock and holds rows. That decides no death: this clock may have leapt.
+-- $1 is the lease in seconds. Returns the last heartbeat of each worker, and whether it is overdue by the database's
+-- clock while the worker holds rows. No worker is declared dead by that alone, since this clock may have jumped.
 SELECT worker_id::text, beat_at,
        beat_at < now() - make_interval(secs => $1::float8)
          AND EXISTS (SELECT FROM outbox.claim c WHERE c.worker_id = w.worker_id)

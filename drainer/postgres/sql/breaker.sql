@@ -1,10 +1,11 @@
--- $1 worker, then one element a change: $2 the provider, or provider/operation, $3 whether its breaker opens, $4
--- why ('' for as before), $5 for how many seconds, $6 whether a probe says so, $7 the intent whose attempt says so (0 for
--- none). Anyone opens a closed breaker, and keeps an open one open for longer; what becomes of a half-open one is its
--- probe's to say. A reason that time does not cure outlasts the two that it does: only a probe replaces it. Its time
--- begins with the first of them and not with the outage before it, for refused.sql ends rows by that time. An outage
--- between two of them does not begin it again.
--- recover.go renders this for providers and for operations.
+-- $1 is the worker. One element for each change: $2 the provider, or provider/operation; $3 whether its breaker opens; $4
+-- the reason, or '' to keep it; $5 for how many seconds; $6 whether it is the result of a probe; $7 the intent of the
+-- attempt, or 0.
+-- Any worker may open a closed breaker, or keep an open one open for longer. Only the probe decides about a half-open one.
+-- The reasons by which this side is refused are not cured by time, so the two others do not replace them; only a probe
+-- does. refused.sql ends rows by how long such a reason has lasted: that time starts with the first refusal, not with an
+-- outage before it, and an outage between two refusals does not restart it.
+-- recover.go renders this text for providers and for operations.
 WITH known AS MATERIALIZED (
   SELECT name FROM outbox.{{.Table}} WHERE name = ANY ($2::text[]) ORDER BY name FOR UPDATE
 )

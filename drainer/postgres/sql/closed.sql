@@ -1,6 +1,6 @@
--- $1 worker. Runs of what it has claimed that are closed. A claim that saw them closed stopped
--- their rows itself; one that did not is told here, however long it took to close them. Each is
--- looked up by its key, whatever the planner thinks of the tables' sizes.
+-- $1 is the worker. Returns the closed runs of which it has claimed rows. A claim cancels the rows of runs that were
+-- closed before; this finds those that were closed later, however long the closing transaction took. Each run is looked
+-- up by its key, independent of the planner's estimates.
 WITH claimed AS MATERIALIZED (
   SELECT DISTINCT (SELECT i.agent_run_id FROM outbox.intent i WHERE i.id = row.intent_id AND i.compensates IS NULL) AS run
   FROM outbox.claim c CROSS JOIN LATERAL pg_catalog.unnest(c.intent_ids) AS row (intent_id)

@@ -1,5 +1,4 @@
--- $1 intents: which of them are on record as having had no effect, or as unknown,
--- or wait to be tried again.
+-- $1 intents. Returns those that are recorded as without an effect or as unknown, or that wait for another attempt.
 SELECT (n - 1)::int FROM pg_catalog.unnest($1::bigint[]) WITH ORDINALITY AS e (intent_id, n)
 CROSS JOIN LATERAL (SELECT status, next_attempt_at FROM outbox.attempt a
                     WHERE a.intent_id = e.intent_id ORDER BY a.attempt DESC LIMIT 1) newest

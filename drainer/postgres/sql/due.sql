@@ -1,4 +1,5 @@
--- $1 shut providers, $2 those that wait until the database's history is accepted, $3 where counting stops.
+-- $1 providers that are shut, $2 providers whose rows wait until the database's history is accepted, $3 the limit of the
+-- count.
 SELECT p.name, due.rows
 FROM (
   SELECT pg_catalog.unnest($1::text[])

@@ -1,9 +1,9 @@
--- $1 worker, $2 providers, $3 seconds that a row may be parked after the last living worker knew its operation, $4 how
--- many rows at most. A row may have been parked for long before, by an open breaker. Each look notes which operations
--- are known now, at most once a minute. Claims those rows, for the same transaction to settle. A lane's name is its provider's,
--- a slash and the operation's: '0' is the character after '/'.
+-- $1 worker, $2 providers, $3 for how many seconds a row may stay parked after a living worker last knew its operation, $4
+-- limit of rows. An open breaker may have parked the row long before that. Each call records which operations are known
+-- now, at most once a minute. Claims the expired rows, which the same transaction settles. The lane of parked rows is
+-- named provider/operation; '0' is the character after '/'.
 WITH RECURSIVE lane AS (
-  -- a loose index scan: one look a lane, however many rows it has
+  -- a loose index scan: it reads one entry for each lane, however many rows the lane has
   SELECT p.name, (SELECT q.provider FROM outbox.queue q
                   WHERE q.provider >= p.name || '/' AND q.provider < p.name || '0' ORDER BY q.provider LIMIT 1) AS lane
   FROM pg_catalog.unnest($2::text[]) AS p (name)
@@ -15,7 +15,7 @@ WITH RECURSIVE lane AS (
   UPDATE outbox.tool SET seen_at = now() WHERE name = ANY (ARRAY(
     SELECT t.name FROM outbox.tool t WHERE t.provider = ANY ($2::text[]) AND t.seen_at < now() - interval '1 minute'
       AND EXISTS (SELECT FROM outbox.worker w WHERE t.name = ANY (w.tools))
-      -- not of the walk, which then would not end at the lanes that are read below: agents may make up any number of them
+      -- this condition is not in the walk, which would not stop at the lanes that are read below: agents may invent any number
       AND EXISTS (SELECT FROM outbox.queue q WHERE q.provider = t.name)
     ORDER BY t.name FOR UPDATE SKIP LOCKED))  -- another worker's look, or a breaker, need not be waited for
 ), taken AS (

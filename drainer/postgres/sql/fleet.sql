@@ -1,5 +1,5 @@
--- $1 worker. Of each provider: its gate, how many workers serve it, and how many
--- of these come before this one. Of operations, those that are shut.
+-- $1 worker. Returns for each provider its gate, how many workers serve it, and how many of these come before this worker;
+-- and the gates of operations that are shut.
 SELECT p.name, p.paused, p.state, coalesce(p.reason, ''), greatest(0, extract(epoch FROM p.open_until - clock_timestamp()))::float8,
        w.serving, w.before
 FROM outbox.provider p

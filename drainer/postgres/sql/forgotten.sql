@@ -1,5 +1,6 @@
--- $1 worker, $2 provider, $3 the claims it remembers, $4 server, $5 and $6 the history that this process knows and how
--- far it saw it. Where commits may have been lost, so may be the settlement of a claim that it does not remember.
+-- $1 worker, $2 provider, $3 the claims that the worker remembers, $4 server, $5 and $6 the history that this process
+-- knows and the log position up to which it saw it. If commits may have been lost, nothing is returned: the settlement of
+-- a claim that the worker does not remember may be among the lost ones.
 SELECT claim_id, worker_id::text FROM outbox.claim
 WHERE worker_id = $1::uuid AND provider = $2::text AND server = $4::text AND claim_id <> ALL ($3::bigint[])
   AND EXISTS (

@@ -1,6 +1,6 @@
--- $1 intent, whose effect came late, $2 whether its tool acts. Its saga plans again, if it
--- is under way: it tells the step of an undo that came late. If that saga had ended by then, the effect
--- is not undone, or a step was undone that counts as not undone, or as undone by hand. A human must know.
+-- $1 the intent whose effect was proven late, $2 whether its tool has effects. A saga under way makes its plan again, and
+-- records a late undo on its step. If the saga has ended, an incident tells a human: an effect is not undone, or an undo
+-- has acted for a step that counts as not undone or as undone by hand.
 WITH held AS MATERIALIZED (
   SELECT agent_run_id, state IN ('compensated', 'compensation_failed', 'resolved') AND $2::boolean AS has_ended FROM outbox.saga
   WHERE agent_run_id = (SELECT agent_run_id FROM outbox.intent WHERE id = $1::bigint)

@@ -1,5 +1,5 @@
--- $1 worker, $2 operations of which it made a request. The last few configurations are kept: replicas may differ, and a
--- new one may be taken back. A worker that was retired has none.
+-- $1 worker, $2 operations of which it rendered a request. The fingerprints of the last few configurations are kept, since
+-- replicas may differ, and a new configuration may be rolled back. Writes nothing for a worker that was retired.
 WITH known AS MATERIALIZED (
   SELECT t.name, w.fingerprints[pg_catalog.array_position(w.providers, t.provider)] AS fingerprint
   FROM outbox.tool t JOIN outbox.worker w ON w.worker_id = $1::uuid

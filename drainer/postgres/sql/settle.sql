@@ -1,14 +1,17 @@
--- $1 worker, then one element a row. A column that no row has anything in is
--- null as a whole: unnest fills it up, and what needs it is not even begun. No
--- outcome and no status stand for 'completed', which most attempts are. The fence
--- is the claim itself: it is locked here, so that a reaper either comes before, and
--- nothing is written, or waits. Several batches may share the lock, each with rows of
--- its own. A row that was settled before fails the whole batch, which comes again
--- with $27: then nothing of it is written. That is rare, and cheaper than to ask
--- for each row, or than ON CONFLICT, which logs a second record a row.
+-- Settles rows: it appends their attempts, requeues those that are retried, and opens incidents and sagas.
 --
--- settle.go renders this twice: for batches with undos, and for all others, of which
--- Postgres would begin the parts that undos need each time.
+-- $1 is the worker; all other parameters but $27 are columns with one element for each row, as settle.go names them. A
+-- column without any value is null as a whole: unnest fills it up, and the parts that need it are not even started. An
+-- outcome or status that is null means 'completed', as most attempts are.
+--
+-- The claim is the fence. It is locked here: either a reaper came before, and nothing is written, or the reaper waits.
+-- Several batches may share the lock, each with rows of its own.
+--
+-- A row that was settled before fails the whole batch. It is repeated with $27 true, and then nothing is written for that
+-- row. That is rare, and costs less than a check for each row, or than ON CONFLICT, which writes a second WAL record a row.
+--
+-- settle.go renders this text for batches with undos and for all others, since Postgres would start the parts that undos
+-- need each time.
 WITH fence AS MATERIALIZED (
   SELECT claim_id, provider, era FROM outbox.claim
   WHERE claim_id = ANY ($2::bigint[]) AND worker_id = $1::uuid
@@ -50,12 +53,12 @@ WITH fence AS MATERIALIZED (
          coalesce(maybe_applied, false), coalesce(lookup, false),
          CASE WHEN maybe_applied THEN via END,
          i.payload_bytes + coalesce(octet_length(i.headers::text), 0), coalesce(i.tenant, 0::smallint),
-         (SELECT era FROM fence WHERE fence.claim_id = ended.claim_id)  -- what became of the row in lost commits is not known
+         (SELECT era FROM fence WHERE fence.claim_id = ended.claim_id)  -- lost commits may have settled the row, so it keeps the era of its claim
   FROM ended CROSS JOIN LATERAL (SELECT * FROM outbox.intent WHERE id = intent_id LIMIT 1) i
   WHERE $19::float8[] IS NOT NULL AND next_attempt_at IS NOT NULL
 ), opened AS (
-  -- A human must decide on an unknown outcome, on an intent that was refused here, and on an effect that may be
-  -- another outbox's. The incident is there from the same commit on.
+  -- A human must decide about an unknown outcome, an intent that was refused on this side, and an effect that may be
+  -- another outbox's. The same commit opens the incident.
   INSERT INTO outbox.incident AS i (kind, intent_id, agent_run_id, detail)
   SELECT CASE WHEN refused THEN 'refused_intent' WHEN is_foreign THEN 'first_replay' ELSE 'outcome_unknown' END, intent_id, (SELECT agent_run_id FROM outbox.intent WHERE id = intent_id), error
   FROM ended
@@ -64,8 +67,8 @@ WITH fence AS MATERIALIZED (
   ON CONFLICT (kind, intent_id) DO UPDATE
   SET detail = excluded.detail, opened_at = now()
 ), waiting AS MATERIALIZED (
-  -- Sagas that wait for what has ended. They are locked in one order, and before any is begun: no two batches wait
-  -- for each other. A pass holds a saga for one statement.
+  -- Sagas that wait for one of these rows. They are locked in the order of their ids, and before any saga is begun, so
+  -- that two batches cannot deadlock. A pass locks a saga for one statement only.
   SELECT agent_run_id{{if .Undos}}, state, passes, plan[place] AS undoing, plan[place + 1] AS step, ready->((place + 1)::text) AS ready{{end}}
   FROM outbox.saga
   WHERE $28::text[] IS NOT NULL AND agent_run_id = ANY (ARRAY(SELECT run FROM ended WHERE next_attempt_at IS NULL AND run IS NOT NULL))
@@ -80,7 +83,7 @@ WITH fence AS MATERIALIZED (
   SELECT undoes, status, error, run FROM ended
   WHERE undoes IS NOT NULL AND next_attempt_at IS NULL
 ), undone AS (
-  -- the newest attempt of an intent tells where it stands, so what its undo came to is one of its own
+  -- the newest attempt of an intent has its status, so the result of an undo is recorded as an attempt of the undone step
   INSERT INTO outbox.attempt (intent_id, attempt, worker, outcome, status, error)
   SELECT undoes, (SELECT max(attempt) + 1 FROM outbox.attempt a WHERE a.intent_id = undoes), 'saga',
          CASE WHEN status = 'completed' THEN 'undone' ELSE 'not_undone' END,
@@ -88,8 +91,8 @@ WITH fence AS MATERIALIZED (
   FROM undo
   RETURNING intent_id, status
 ), onward AS MATERIALIZED (
-  -- Sagas of which a pass decided, a short while ago, what follows this undo. Whatever else happened to the run
-  -- since took the plan away. A batch that failed may have failed here, so a repeated one leaves all to a pass.
+  -- Sagas for which a pass has decided, a short while ago, what follows this undo. Any other event of the run since then
+  -- has removed the plan. A batch that failed may have failed here, so a repeated batch leaves this to a pass.
   SELECT agent_run_id, step, ready FROM waiting
   WHERE NOT $27::boolean AND state = 'begun' AND passes = 0 AND (ready->'until'::text)::float8 > (SELECT extract(epoch FROM now())::float8)
     AND (undoing IN (SELECT intent_id FROM undone WHERE status = 'compensated')) IS TRUE
@@ -103,9 +106,9 @@ WITH fence AS MATERIALIZED (
   FROM onward CROSS JOIN LATERAL (SELECT * FROM outbox.intent WHERE id = onward.step LIMIT 1) i
   WHERE onward.ready->>'tool'::text IS NOT NULL
 ){{end}}, moved AS (
-  -- A pass that is under way finds that the saga has changed. It is not taken a second time.
-  -- The array keeps it to one look a saga: a join with what is thought to be an empty table would compare
-  -- each saga that there is with each of these.
+  -- A pass that is under way sees that the saga has changed. The saga is not taken a second time meanwhile.
+  -- The array makes this one look-up for each saga: a join that was planned for an empty table would compare each saga
+  -- in the table with each of these.
   UPDATE outbox.saga s
   SET {{if .Undos}}state = CASE WHEN s.state = 'begun' AND s.agent_run_id IN (SELECT run FROM undo WHERE status <> 'completed')
                    THEN 'compensation_failed'
@@ -114,7 +117,7 @@ WITH fence AS MATERIALIZED (
       ended_at = CASE WHEN s.state = 'begun' AND s.agent_run_id IN (SELECT run FROM undo WHERE status <> 'completed')
                         OR s.agent_run_id IN (SELECT agent_run_id FROM onward WHERE ready->>'tool'::text IS NULL)
                       THEN now() ELSE s.ended_at END,
-      plan = CASE WHEN s.agent_run_id IN (SELECT run FROM undo) THEN s.plan END,  -- what a step came to is not in it
+      plan = CASE WHEN s.agent_run_id IN (SELECT run FROM undo) THEN s.plan END,  -- the plan does not contain how an undo ended
       place = CASE WHEN s.agent_run_id IN (SELECT agent_run_id FROM onward) THEN s.place + 1 ELSE s.place END,
       moves_at = CASE WHEN s.agent_run_id IN (SELECT agent_run_id FROM onward) THEN 'infinity'
                       WHEN s.passes = 0 THEN now() ELSE s.moves_at END

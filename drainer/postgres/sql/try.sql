@@ -1,5 +1,5 @@
--- $1 worker, $2 operation, $3 for how many seconds. A row that the worker holds is to try the operation, as the probe
--- of claim.sql does. The condition is the same.
+-- $1 worker, $2 operation, $3 for how many seconds. Makes the worker the prober of the operation, with a row that it holds
+-- already. The condition is that of claim.sql's probe.
 WITH probe AS MATERIALIZED (
   SELECT name FROM outbox.tool
   WHERE name = $2::text

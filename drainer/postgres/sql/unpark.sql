@@ -1,6 +1,6 @@
--- $1 tools that this worker knows, $2 those of them whose provider has a fallback, $3 how many rows at most. Rows that
--- were parked go to their provider's lane, as they were: another worker did not know the operation, or its breaker was
--- open. While that is so they stay, unless the provider itself is shut and its fallback may take them.
+-- $1 operations that this worker knows, $2 those of them whose provider has a fallback, $3 limit of rows. Moves parked rows
+-- unchanged to their provider's lane. They were parked because another worker did not know the operation, or because its
+-- breaker was open. While the breaker is open they stay, unless the provider itself is shut and its fallback may take them.
 WITH known AS (
   DELETE FROM outbox.queue WHERE ctid = ANY (ARRAY(
     SELECT parked.ctid FROM pg_catalog.unnest($1::text[]) AS t (tool) CROSS JOIN LATERAL (

@@ -1,3 +1,3 @@
--- $1 intent, of which late proof of its effect is about to be recorded. A statement of its own, before
--- late.sql: where a claim has the queue row, this waits, and late.sql then sees what came of that.
+-- $1 the intent whose effect late.sql is about to record. This is a statement of its own: if a claim is taking the queue
+-- row, it waits, and late.sql then sees the claim.
 DELETE FROM outbox.queue WHERE intent_id = $1::bigint;

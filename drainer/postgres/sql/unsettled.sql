@@ -1,5 +1,5 @@
--- $1 claims, locked before by a statement of its own: the snapshot of this one
--- must be newer than the locks, or it would miss what was settled meanwhile.
+-- $1 claims, which the statement before has locked. The snapshot must be newer than the locks, or it would miss rows that
+-- were settled meanwhile.
 SELECT c.claim_id, r.intent_id, r.attempt, r.tries, r.first_attempt_at,
        extract(epoch FROM c.claimed_at - r.first_attempt_at)::float8, extract(epoch FROM now() - c.claimed_at)::float8,
        r.maybe_applied, r.lookup, coalesce(r.via, ''), i.compensates, i.agent_run_id, i.step_id, i.tool_name, i.business_scope,
