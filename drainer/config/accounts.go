@@ -10,23 +10,23 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Shared is a provider that two files reach at one address, with nothing that keeps the keys
-// of their outboxes apart.
+// Shared is a provider that two files reach at the same address and in the same namespace, so that the keys of
+// their outboxes can collide.
 type Shared struct {
 	Provider        string `json:"provider"`
-	SameCredentials bool   `json:"same_credentials"` // as far as the files say; then it is one account
+	SameCredentials bool   `json:"same_credentials"` // as far as the files show; if true, both use one account
 }
 
-// account identifies where a provider's effects go. References to secrets are compared as
-// they are written, so that files can be compared without access to the secrets.
+// account identifies the place of a provider's effects. References to secrets are compared as they are written, so
+// that a comparison needs no access to the secrets.
 type account struct {
-	address     string // with the adapter; empty where no other outbox can reach it
+	address     string // with the adapter; empty if the file gives no address
 	credentials []string
 	namespace   string
 	operations  []string
 }
 
-// rawFile holds the fields of a configuration that tell accounts apart.
+// rawFile holds the fields of a configuration that distinguish accounts.
 type rawFile struct {
 	Database struct {
 		URL string `yaml:"url"`
@@ -34,8 +34,8 @@ type rawFile struct {
 	Providers map[string]map[string]any `yaml:"providers"`
 }
 
-// SharedAccounts compares two files. Keys can collide only under the same provider name and
-// the same operation: both are part of the key.
+// SharedAccounts compares two files. Keys can collide only if the provider name and the operation are the same in
+// both files, because both are part of the key.
 func SharedAccounts(one, other string) ([]Shared, error) {
 	files := [2]rawFile{}
 	for i, path := range []string{one, other} {
@@ -50,7 +50,7 @@ func SharedAccounts(one, other string) ([]Shared, error) {
 	}
 	shared := []Shared{}
 	if url := files[0].Database.URL; url != "" && url == files[1].Database.URL && !strings.Contains(url, "${") {
-		return shared, nil // both serve one outbox, and its keys are unique
+		return shared, nil // both serve one outbox, in which keys are unique
 	}
 	for _, name := range slices.Sorted(maps.Keys(files[0].Providers)) {
 		a, b := accountOf(files[0].Providers[name]), accountOf(files[1].Providers[name])
@@ -62,8 +62,8 @@ func SharedAccounts(one, other string) ([]Shared, error) {
 	return shared, nil
 }
 
-// addressFields hold a provider's address, and credentialFields the credentials for it. The
-// address of a child process is its command.
+// addressFields name the settings that hold a provider's address, and credentialFields those that hold its
+// credentials. The address of a child process is its command.
 var (
 	addressFields    = []string{"base_url", "url", "urls", "server", "brokers", "command"}
 	credentialFields = []string{"headers", "sasl", "auth", "token", "username", "password", "nkey_seed", "credentials", "env", "signing_secrets"}
@@ -95,8 +95,8 @@ func accountOf(provider map[string]any) account {
 	return a
 }
 
-// texts lists the scalars in a value with their names. The order of a list does not matter,
-// except for a program's arguments.
+// texts lists the scalars in a value, each with its name. The order of a list does not matter, except for a
+// command's arguments.
 func texts(name string, value any) (all []string) {
 	switch value := value.(type) {
 	case nil:
@@ -117,7 +117,7 @@ func texts(name string, value any) (all []string) {
 	return all
 }
 
-// webAddress has the parts of a URL: scheme, login, host and the rest. A reference may stand in its login.
+// webAddress matches the parts of a URL: scheme, login, host and the rest. The login may contain a reference.
 var webAddress = regexp.MustCompile(`^(\w[\w+.-]*://)(?:((?:\$\{[^}]*\}|[^/?#@])*)@)?([^/?#]*)(.*)$`)
 
 // withoutLogin splits user and password from an address.

@@ -17,15 +17,15 @@ type File struct {
 	Version Version // as it was read
 }
 
-// Version tells contents of a file apart without showing them.
+// Version distinguishes contents of a file without showing them.
 type Version struct {
 	sum    [sha256.Size]byte
 	absent bool // the file could not be read
-	once   bool // the file is a pipe or a device; a second read would return something else
+	once   bool // the file is a pipe or a device, and a second read would return another content
 }
 
-// Current is the version that the file has now. A pipe or a device keeps its version,
-// and one that took the place of a regular file counts as absent.
+// Current returns the version that the file has now. A pipe or a device keeps its version. If it has replaced a
+// regular file, the file counts as absent.
 func (f File) Current() Version {
 	switch {
 	case f.OnlyOnce():
@@ -46,14 +46,14 @@ func versionOf(content []byte, err error) Version {
 	return Version{sum: sha256.Sum256(content)}
 }
 
-// isReadOnce tells pipes and devices by their mode: opening a pipe may block forever.
+// isReadOnce recognises pipes and devices by their mode, because opening a pipe may block forever.
 func isReadOnce(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && !info.Mode().IsRegular() && !info.IsDir()
 }
 
-// maxFile is far above any real configuration. It protects the memory from a log that was
-// named by mistake, and from a device that never ends.
+// maxFile is far above any real configuration. It protects the memory if the path names a log by mistake, or a
+// device that never ends.
 const maxFile = 16 << 20
 
 var (
@@ -62,7 +62,7 @@ var (
 	errSilent = errors.New("it is a pipe or a device, and its text did not end within 30s")
 )
 
-// pipeWait is long enough to ask a vault, and a person for a passphrase.
+// pipeWait is long enough to read a vault, or to ask a person for a passphrase.
 const pipeWait = 30 * time.Second
 
 // ReadFile reads the text of a file that the configuration or a flag names. The file may be a pipe, such as a shell's
@@ -72,7 +72,7 @@ func ReadFile(path string) ([]byte, error) {
 	return bytes.TrimPrefix(content, []byte(byteOrderMark)), err
 }
 
-// readWithin gives up a pipe without a writer, which can block already while it is opened.
+// readWithin returns errSilent for a pipe without a writer. Such a pipe can block at the open already.
 func readWithin(wait time.Duration, path string) ([]byte, error) {
 	read := make(chan source, 1)
 	go func() {
@@ -100,8 +100,8 @@ func readWhole(path string) ([]byte, error) {
 	return content, err
 }
 
-// sources are the files that one configuration is read from. Each file is read once,
-// so that two references to it get the same content.
+// sources holds the files that one configuration is read from. Each file is read once, so that two references to
+// it get the same content.
 type sources struct {
 	files   []File
 	read    map[string]source
@@ -140,18 +140,17 @@ type Cause string
 
 // The causes.
 const (
-	Signal Cause = "signal" // the process was asked to, whether or not a file has changed
+	Signal Cause = "signal" // the operator asked for it, whether or not a file has changed
 	Change Cause = "change" // a file has changed
 )
 
-// Watch calls reload for each signal in asked, and when files have changed and then stayed
-// the same for one interval: a file that is still being written is not read. reload returns
-// the files as it read them. Watch compares with those from then on, so a content that
-// cannot be used is tried once. Watch returns when ctx ends.
+// Watch calls reload for each signal in asked. It also calls reload when a file has changed and all files then
+// stayed the same for one interval, so that no half-written file is read. reload returns the files as it read
+// them, and Watch compares with those from then on. So an invalid content is tried once. Watch returns when ctx
+// ends.
 //
-// Watch compares contents at every interval. A Kubernetes volume changes through a symlink
-// far above the file, which a watch on the file itself would miss. A file that was rewritten
-// with the same content has not changed.
+// Watch compares contents at every interval. A Kubernetes volume changes through a symlink far above the file, and
+// a watch on the file itself would miss that. A file that was rewritten with the same content has not changed.
 func Watch(ctx context.Context, interval time.Duration, files []File, asked <-chan os.Signal, reload func(Cause) []File) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()

@@ -44,29 +44,29 @@ type Config struct {
 	Unconfigured  Unconfigured
 	Misconfigured Misconfigured
 	History       History
-	Digests       Digests             // of all that is written in the file, references unread
-	Lossless      bool                // a failover of the database loses no commit
+	Digests       Digests             // of each block as it is written in the file; references are not read
+	Lossless      bool                // a failover of the database loses no commit, says the operator
 	Providers     []dispatch.Provider // in the order of the file
 	Pages         []Page              // in the order of the file
-	PageRepeat    time.Duration       // between two pages about one incident
-	PageConsole   string              // the console's URL in browsers, to which pages link; empty: they do not
-	Secrets       []string            // values of references, and of fields that are named like credentials; never to be shown
+	PageRepeat    time.Duration       // time between two pages about one incident
+	PageConsole   string              // the console's URL in browsers, to which pages link; if empty, pages have no link
+	Secrets       []string            // values of references, and of fields with names of credentials; they must never be shown
 	Files         []File              // every file that was read, the configuration file first
-	Unread        []Unread            // what LoadWithoutSecrets left alone
+	Unread        []Unread            // the values that LoadWithoutSecrets did not read
 }
 
 // Unread is a value whose references were not read.
 type Unread struct {
 	Path       string   // of the field, such as providers.stripe.http.headers.Authorization
-	Provider   string   // that the field is about, if it is one
-	References []string // as they are written: env:STRIPE_KEY
+	Provider   string   // the provider of that field; empty if it is of none
+	References []string // without ${ and }, such as env:STRIPE_KEY
 }
 
-// Digests are of what is written in each block of a file, and in that of each provider: providers.NAME. They are keyed
+// Digests holds a digest of the text of each block, and of each provider under providers.NAME. Digests are keyed
 // before others see them.
 type Digests map[string][sha256.Size]byte
 
-// Sum is the same in whichever order a file has its blocks and its providers.
+// Sum does not depend on the order of the blocks and providers in the file.
 func (d Digests) Sum() []byte {
 	sum := sha256.New()
 	for _, block := range slices.Sorted(maps.Keys(d)) {
@@ -75,7 +75,7 @@ func (d Digests) Sum() []byte {
 	return sum.Sum(nil)
 }
 
-// digestsOf is asked before references are read: their values may rightly differ by replica.
+// digestsOf needs a tree whose references are not resolved: their values may differ between replicas.
 func digestsOf(root ast.Node) Digests {
 	digests := Digests{}
 	each := func(node ast.Node, do func(name string, value ast.Node)) bool {
@@ -94,7 +94,7 @@ func digestsOf(root ast.Node) Digests {
 			digest(block, value)
 		}
 	})
-	// What an alias stands for may be written in another block: then all of the file counts for each.
+	// An alias may refer to a value in another block. Then each digest covers the whole file.
 	if root != nil && (!isMapping || len(ast.Filter(ast.AliasType, root)) > 0) {
 		whole := root.String()
 		for name, own := range digests {
@@ -129,7 +129,7 @@ func (c *Config) Tools() iter.Seq2[string, dispatch.Policy] {
 	}
 }
 
-// Provider finds one by its name. Without a configuration there is none.
+// Provider finds a provider by its name. A nil Config has none.
 func (c *Config) Provider(name string) (provider dispatch.Provider, known bool) {
 	if c == nil {
 		return provider, false
@@ -141,7 +141,7 @@ func (c *Config) Provider(name string) (provider dispatch.Provider, known bool) 
 	return c.Providers[at], true
 }
 
-// Policy finds what the configuration promises about a provider's operation.
+// Policy finds the policy of a provider's operation.
 func (c *Config) Policy(provider, operation string) (policy dispatch.Policy, known bool) {
 	found, _ := c.Provider(provider)
 	policy, known = found.Tools[operation]
@@ -206,10 +206,10 @@ const (
 	Webhook      PageKind = "webhook"
 )
 
-// lossless is the only failover that needs to be named.
+// lossless is the only value of failover.
 const lossless = "lossless"
 
-// PageKinds lists them all.
+// PageKinds lists all kinds.
 func PageKinds() []PageKind { return []PageKind{PagerDuty, Slack, Alertmanager, Webhook} }
 
 // The following types are the file's shape: the decoder reads them, and [Schema] publishes
@@ -242,7 +242,7 @@ type databaseBlock struct {
 	Schema          string        `yaml:"schema" jsonschema:"enum=outbox,default=outbox" jsonschema_description:"The schema of the outbox."`
 }
 
-// Worker sets the heartbeats, the lease and the end of one process.
+// Worker sets heartbeats, lease and shutdown of a worker.
 type Worker struct {
 	Heartbeat       time.Duration `yaml:"heartbeat" jsonschema:"default=3s" jsonschema_description:"Time between two heartbeats, at most 30s."`
 	Lease           time.Duration `yaml:"lease" jsonschema:"default=15s" jsonschema_description:"A worker without a heartbeat for this long is declared dead. It stops sending after two thirds of the time. At least three times heartbeat."`
@@ -256,7 +256,7 @@ type Server struct {
 	NativeHistograms bool   `yaml:"native_histograms" jsonschema_description:"Offers histograms in Prometheus's native form, too."`
 }
 
-// Console is the web page that a daemon serves. [Console.Listen] is empty where it serves none.
+// Console configures the console in a daemon. It is off if Listen is empty.
 type Console struct {
 	Listen       string      `yaml:"listen" jsonschema_description:"host:port, such as 127.0.0.1:9465. An address that other machines reach needs tokens, oidc or trust_proxy."`
 	DatabaseFile string      `yaml:"database_file" jsonschema_description:"A file with the URL of a login of the role outbox_operator, read at each connect. Default: the daemon's login, which shows every page and can change nothing."`
@@ -288,23 +288,23 @@ type Log struct {
 	CompletedEvery int    `yaml:"completed_every" jsonschema:"minimum=1,default=1" jsonschema_description:"One in so many completed attempts gets a line; other outcomes always do. outbox.attempt and the metrics have all."`
 }
 
-// Unconfigured is about intents for an operation that a configured provider does not have.
+// Unconfigured is for intents of an operation that a configured provider does not have.
 type Unconfigured struct {
 	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=7d" jsonschema_description:"After this long without a worker for it, such an intent fails, or is unknown if in doubt. Its run goes on. Intents of a provider that no file names wait forever."`
 }
 
-// Misconfigured is about intents that wait for a configuration that works.
+// Misconfigured is for intents that wait for a corrected configuration.
 type Misconfigured struct {
 	FailAfter time.Duration `yaml:"fail_after" jsonschema:"default=1d" jsonschema_description:"How long such an intent waits. Then it fails, and on_failure counts; in doubt, it is unknown."`
 }
 
-// History is about commits that the database may lose.
+// History says how lost commits of the database are noticed.
 type History struct {
 	Witness string `yaml:"witness" jsonschema_description:"A file of this daemon alone, on a disk that outlives it and is in no backup of the database. It holds how far the daemon saw the database's history, and is compared at the start."`
 }
 
-// Retention is how long settled intents are kept, and their keys recognised: an intent that
-// is enqueued again after that acts again. The file has it as a block, or as the default alone.
+// Retention is how long settled intents and their keys are kept. An intent that is enqueued again later acts
+// again. In the file it is a block, or a duration alone: the default.
 type Retention struct {
 	Default time.Duration            `yaml:"default" jsonschema:"default=90d" jsonschema_description:"For tools without a retention of their own."`
 	MaxRun  time.Duration            `yaml:"max_run" jsonschema:"default=365d" jsonschema_description:"A run in use keeps its old intents at most this long, for undos."`
@@ -419,23 +419,22 @@ func Load(path string, registry dispatch.Registry) (*Config, error) {
 	return loadFrom(path, registry, false, everything)
 }
 
-// LoadWithoutSecrets is Load for commands that send nothing: it reads no credential of
-// a provider or a pager, and the URL of the database only if that is wanted. A
-// provider that needs what was not read has a nil Adapter. All other references
-// are read, because they may decide what may be done with an intent.
+// LoadWithoutSecrets is Load for commands that send nothing. It reads no credential of a provider or a pager, and
+// reads the URL of the database only if database is true. A provider that needs an unread value has a nil Adapter.
+// All other references are read, because they may decide how an intent may be treated.
 func LoadWithoutSecrets(path string, registry dispatch.Registry, database bool) (*Config, error) {
 	return loadFrom(path, registry, false, wanted{database: database})
 }
 
-// Reload is Load for a running daemon. It reads no pipe and no device: that could block
-// without a notice. It reads no login of the database either, which is read at each connect.
+// Reload is Load for a running daemon. It reads no pipe and no device, because such a read could block without
+// notice. It does not read the login of the database either: that is read at each connect.
 func Reload(path string, registry dispatch.Registry) (*Config, error) {
 	return loadFrom(path, registry, true, wanted{providers: true})
 }
 
-// ListenOf reads server.listen alone, of a file that may be wrong elsewhere: a running daemon
-// has rejected such a file, and still listens. It is empty where the file does not have it.
-// The error says why that cannot be told.
+// ListenOf reads server.listen only, and accepts mistakes elsewhere in the file: a running daemon has rejected
+// such a file and still listens. It returns "" if the file does not set the field, and an error if the value
+// cannot be read.
 func ListenOf(path string) (string, error) {
 	sources := &sources{read: map[string]source{}}
 	content, err := sources.readFile(path)
@@ -462,7 +461,7 @@ func ListenOf(path string) (string, error) {
 	return listen, nil
 }
 
-// wanted says whose references are read.
+// wanted says which references are read: those of providers, and those of the database block.
 type wanted struct{ providers, database bool }
 
 var everything = wanted{providers: true, database: true}
@@ -526,7 +525,7 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 		Pages:         r.pages(path{"pages"}, block.Pages),
 		PageRepeat:    block.PageRepeat,
 		PageConsole:   block.PageConsole,
-		Providers:     []dispatch.Provider{}, // not nil: doctor tells no providers from no configuration
+		Providers:     []dispatch.Provider{}, // not nil: doctor distinguishes a file without providers from no file
 	}
 	for _, child := range block.Providers {
 		config.Providers = append(config.Providers, r.provider(child, registry, block, config.Retention))
@@ -535,9 +534,9 @@ func (r *reader) root(f field, registry dispatch.Registry) *Config {
 	return config
 }
 
-// The defaults: a field that the file leaves out keeps this value.
+// The defaults: a field that the file leaves out has this value.
 
-// DefaultConsole listens nowhere.
+// DefaultConsole returns a console that is off.
 func DefaultConsole() Console {
 	return Console{UserHeader: "X-Forwarded-User", GroupHeader: "X-Forwarded-Groups", OIDC: ConsoleOIDC{Groups: "groups"}}
 }
@@ -591,7 +590,7 @@ func (e *Error) Error() string {
 // InvalidError holds all mistakes of a file in the order of the file, and at least one.
 type InvalidError struct {
 	Problems []*Error
-	Files    []File // that were read, or could not be; a later version of one may be valid
+	Files    []File // the files that were read, or could not be; a later version of one may be valid
 }
 
 // Error puts each mistake on a line of its own.

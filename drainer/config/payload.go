@@ -16,11 +16,10 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// payloadSchema is the JSON Schema that a tool's payloads must meet. The file has it as a
-// block, or as the text of a JSON document. It is safe for concurrent use.
+// payloadSchema is the JSON Schema that a tool's payloads must meet. In the file it is a block, or the text of a
+// JSON document. It is safe for concurrent use.
 //
-// What it says about a violation comes from the schema alone: a payload may be secret, down
-// to the names of its fields.
+// Its messages about a violation use the schema alone: a payload may be secret, even the names of its fields.
 type payloadSchema struct {
 	compiled *jsonschema.Schema
 	text     string
@@ -49,18 +48,18 @@ func (p *payloadSchema) assign(node ast.Node) (problem string) {
 	return ""
 }
 
-// payloadURN names the schema inside the library; it resolves to nothing.
+// payloadURN names the schema inside the library. It cannot be loaded.
 const payloadURN = "urn:payload"
 
 var errElsewhere = errors.New("a $ref leads out of the schema; put what it stands for under $defs")
 
-// selfContained loads nothing: a schema must mean the same on every machine.
+// selfContained refuses to load other documents, because a schema must mean the same on every machine.
 type selfContained struct{}
 
 func (selfContained) Load(string) (any, error) { return nil, errElsewhere }
 
-// compilePayloadSchema reads a schema of draft 2020-12, unless its $schema says otherwise.
-// Formats are asserted.
+// compilePayloadSchema reads a schema of draft 2020-12, unless its $schema names another draft. Formats are
+// asserted.
 func compilePayloadSchema(text string) (*payloadSchema, error) {
 	document, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 	if err != nil {
@@ -82,7 +81,7 @@ func compilePayloadSchema(text string) (*payloadSchema, error) {
 	return &payloadSchema{compiled, text}, nil
 }
 
-// whySchemaIsInvalid leaves out payloadURN, which the user has never seen.
+// whySchemaIsInvalid leaves out payloadURN, because the user has never seen it.
 func whySchemaIsInvalid(err error) string {
 	var invalid *jsonschema.SchemaValidationError
 	if errors.As(err, &invalid) {
@@ -100,13 +99,13 @@ func whySchemaIsInvalid(err error) string {
 	return strings.ReplaceAll(err.Error(), payloadURN, "")
 }
 
-// Document is the schema as the file has it.
+// Document returns the schema as JSON.
 func (p *payloadSchema) Document() json.RawMessage { return json.RawMessage(p.text) }
 
 const maxDemands = 10
 
-// Violation lists the places in the schema that a payload violates, at most maxDemands of
-// them. It is nil if the payload is valid.
+// Violation lists the places in the schema that a payload violates, at most maxDemands of them. It returns nil if
+// the payload is valid.
 func (p *payloadSchema) Violation(payload json.RawMessage) *dispatch.Problem {
 	problem := func(detail string) *dispatch.Problem {
 		return &dispatch.Problem{Title: "the payload violates payload_schema, and was not sent", Detail: detail}
@@ -135,7 +134,7 @@ func (p *payloadSchema) Violation(payload json.RawMessage) *dispatch.Problem {
 	return problem(strings.Join(unmet, "; "))
 }
 
-// demand is a place in the schema, such as #/properties/amount/type.
+// demand returns the violated place in the schema, such as #/properties/amount/type.
 func demand(leaf *jsonschema.ValidationError) string {
 	_, fragment, _ := strings.Cut(leaf.SchemaURL, "#")
 	place := strings.Join(append([]string{"#" + fragment}, leaf.ErrorKind.KeywordPath()...), "/")

@@ -21,8 +21,8 @@ import (
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
-// provider reads one provider and builds its adapter, so that the adapter's complaints are
-// reported together with all others.
+// provider reads one provider and builds its adapter, so that errors of the adapter are reported together with all
+// others.
 func (r *reader) provider(f field, registry dispatch.Registry, root rootBlock, retention Retention) dispatch.Provider {
 	written := ""
 	if f.value != nil {
@@ -77,8 +77,8 @@ func (r *reader) provider(f field, registry dispatch.Registry, root rootBlock, r
 		}
 	}
 	provider.Adapter = r.adapter(f.path, block.Adapter, spec, registry)
-	// A short credential in the file itself is not recognised as one and is hashed too. So the digest stays in the
-	// process: what others may read is keyed.
+	// A credential of fewer than 8 bytes in the file itself is not redacted, and is hashed. So this digest stays
+	// in the process. Digests that others may read are keyed.
 	digest := sha256.Sum256([]byte(r.secrets.masked(written)))
 	provider.Digest = digest[:]
 	return provider
@@ -132,13 +132,13 @@ func (r *reader) adapter(at path, name string, spec dispatch.Spec, registry disp
 		r.reject(about.child(name), "%s", r.secrets.redact(complaint.text))
 	}
 	if err != nil {
-		return nil // and not an interface that holds a nil pointer
+		return nil // not a nil pointer in a non-nil interface
 	}
 	return adapter
 }
 
-// errUnresolved is returned for a reference that was not read, or a reference or an
-// alias that is already reported.
+// errUnresolved is returned for a reference that was not read, and for a reference or an alias that is already
+// reported.
 var errUnresolved = errors.New("a value in this block is missing")
 
 // adapterBlock is the part of the file that only the adapter understands.
@@ -167,14 +167,14 @@ func (b adapterBlock) Decode(into any) error {
 	return nil
 }
 
-// complaint is a mistake that an adapter found after decoding.
+// complaint is a mistake that an adapter found after it decoded its block.
 type complaint struct {
-	tool string // the operation it is about; empty for the provider's settings
+	tool string // the operation with the mistake; empty for the provider's settings
 	text string
 }
 
-// complaints takes joined errors apart and keeps the text that was wrapped around them. It
-// leaves out mistakes that are already reported.
+// complaints splits joined errors, and keeps the text that was wrapped around them. It leaves out mistakes that
+// are already reported.
 func complaints(err error) []complaint {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var all []complaint
@@ -330,7 +330,7 @@ func (r *reader) tls(at path, block tlsBlock) *tls.Config {
 	return config
 }
 
-// maxChannels bounds the workers that channels which hang can take.
+// maxChannels bounds the workers that channels can occupy while they hang.
 const maxChannels = 16
 
 func (r *reader) pages(at path, blocks []pageBlock) []Page {
@@ -359,7 +359,7 @@ func (r *reader) pages(at path, blocks []pageBlock) []Page {
 	return pages
 }
 
-// channels returns every channel that the block names; one is right.
+// channels returns every channel that the block names. Exactly one is valid.
 func (b pageBlock) channels() []Page {
 	var all []Page
 	if c := b.PagerDuty; c != nil {
@@ -398,8 +398,8 @@ func isWebAddress(text string) bool {
 	return err == nil && (address.Scheme == "https" || address.Scheme == "http") && address.Host != ""
 }
 
-// canSign follows Standard Webhooks: a shorter key can be guessed, and a longer one is no
-// better.
+// canSign reports whether the secret is one of Standard Webhooks. A shorter key can be guessed, and a longer one
+// is no better.
 func canSign(secret string) bool {
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
 	return err == nil && len(key) >= 24 && len(key) <= 64

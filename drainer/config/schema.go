@@ -62,7 +62,7 @@ func scalarShape(of reflect.Type) *jsonschema.Schema {
 	case reflect.TypeFor[time.Duration]():
 		return &jsonschema.Schema{Type: "string", Pattern: duration.Pattern + `|\$\{`}
 	case reflect.TypeFor[Retention]():
-		type block Retention // another type, because shape calls this function for Retention
+		type block Retention // another type, because shape of Retention would call this function again
 		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{scalarShape(reflect.TypeFor[time.Duration]()), shape(block{})}}
 	case reflect.TypeFor[dispatch.Class]():
 		return &jsonschema.Schema{Type: "string", Enum: anys(dispatch.Classes())}

@@ -14,13 +14,12 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// resolver replaces aliases by their values and expands the secrets in every scalar. An
-// anchored value is resolved once, before its name is known. So an alias cannot form a
-// cycle, and a secret is not read twice.
+// resolver replaces aliases by their values and expands the references in every scalar. An anchor becomes known
+// only after its value is resolved. So an alias cannot form a cycle, and a secret is not read twice.
 type resolver struct {
 	*reader
 	anchors map[string]ast.Node
-	at      path // of the value that is being resolved; a list's elements are at its own
+	at      path // of the value that is being resolved; an element of a list has the path of the list
 }
 
 func (r *resolver) resolve(node ast.Node) ast.Node {
@@ -93,24 +92,24 @@ var (
 	errReference = errors.New("a reference is neither ${env:NAME} nor ${file:/path}; write $${ for a literal ${")
 )
 
-// secrets expands ${env:NAME} and ${file:/path} in a scalar. It remembers the values, so
-// that no message repeats one.
+// secrets expands ${env:NAME} and ${file:/path} in a scalar. It remembers the values, so that they can be removed
+// from messages.
 type secrets struct {
 	lookupEnv func(string) (string, bool)
 	readFile  func(string) ([]byte, error)
-	later     bool // a reference is read where its value is used, and not before
+	later     bool // no reference is read before its value is used
 	revealed  []string
 
-	// readUnwatched reads a file that is read again when its value is used; nil: as readFile.
+	// readUnwatched reads a file of the database's login, which is read again at each connect. If nil, readFile is
+	// used.
 	readUnwatched func(string) ([]byte, error)
 }
 
-// errLater stands for the value of a reference that was not read.
+// errLater is returned for a reference that was not read.
 var errLater = errors.New("the reference is not read yet")
 
-// expand replaces every reference in text. $${ stands for a literal ${, and an
-// expanded value is not expanded again. Each error names a reference and its
-// cure, and never a value.
+// expand replaces every reference in text. $${ is a literal ${, and an expanded value is not expanded again. Each
+// error names a reference and the remedy, and never a value.
 func (s *secrets) expand(text string) (string, []error) {
 	var expanded strings.Builder
 	var problems []error
@@ -184,7 +183,7 @@ func (s *secrets) fromFile(path string) (string, error) {
 	return value, nil
 }
 
-// reason leaves out the path of the operating system's error: the message already has it.
+// reason leaves out the path in an error of the operating system, because the message already has it.
 func reason(err error) string {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
@@ -193,7 +192,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// referencesIn lists those in a text, as ${env:NAME} and ${file:/path} are written.
+// referencesIn lists the references in a text without their ${ and }, such as env:NAME.
 func referencesIn(text string) (all []string) {
 	for _, part := range strings.Split(text, "${")[1:] {
 		if name, _, closed := strings.Cut(part, "}"); closed {
@@ -203,9 +202,8 @@ func referencesIn(text string) (all []string) {
 	return all
 }
 
-// settle resolves a value of which only now is known where it stands. It reports
-// false where the value stays unread: it is for a provider or a pager, or the
-// database is not asked.
+// settle expands a value that was left for later, now that its path is known. It returns false if the value stays
+// unread: because it was reported, or because this command does not use it.
 func (r *reader) settle(f field) bool {
 	text, isLater := r.later[f.value]
 	if !isLater {
@@ -248,8 +246,8 @@ func (r *reader) settle(f field) bool {
 	return true
 }
 
-// isUnused names the places that operators' commands do not look at. What decides
-// about an intent, such as a class or a lifetime of keys, is not among them.
+// isUnused reports whether the command does not use the value at a path. Fields that decide how an intent may be
+// treated, such as a class or the ttl of keys, are always used.
 func (r *reader) isUnused(at path) bool {
 	isAdapter := func(i int) bool {
 		if len(at) <= i {
@@ -269,16 +267,16 @@ func (r *reader) isUnused(at path) bool {
 	return false
 }
 
-// noteCredential remembers a value that the file itself holds under the name of a
-// credential, a private key, and a URL with a password.
-// It also remembers the part after a scheme such as Bearer.
+// noteCredential remembers values that the file itself contains: the value of a field with the name of a
+// credential, a private key, and a URL with a password. It also remembers the text after a scheme such as Bearer.
+// It ignores values of fewer than 8 bytes.
 func (s *secrets) noteCredential(name string, value ast.Node) {
 	var text string
 	switch value := value.(type) {
 	case *ast.StringNode:
 		text = value.Value
 	case *ast.LiteralNode:
-		text = strings.TrimSpace(value.Value.Value) // a block ends its lines, and no answer does
+		text = strings.TrimSpace(value.Value.Value) // without the line break at the end of a block, which no answer repeats
 	case *ast.SequenceNode:
 		if strings.HasSuffix(name, "_command") { // it names a program
 			return
@@ -319,7 +317,7 @@ func (s *secrets) redact(message string) string {
 	return message
 }
 
-// masked is redact, but for an address with a password: that loses the password alone.
+// masked is like redact, but of an address with a password it hides the password alone.
 func (s *secrets) masked(written string) string {
 	for _, value := range s.revealed {
 		mask := "[secret]"
@@ -331,34 +329,33 @@ func (s *secrets) masked(written string) string {
 	return written
 }
 
-// Database says where the outbox is, and how to log in there.
+// Database says where the outbox is and how to log in there.
 type Database struct {
-	URL             Reference // not given where the file leaves it to a flag or the environment
+	URL             Reference // not given if a flag or the environment sets it
 	Password        Reference
 	PasswordCommand []string
 	PasswordTTL     time.Duration
 }
 
-// AsWritten leaves out what came from a pipe, which is read only once.
+// AsWritten leaves out the values that came from a pipe, because a pipe is read only once.
 func (d Database) AsWritten() Database {
 	d.URL.once, d.Password.once = "", ""
 	return d
 }
 
-// Reference is text with references such as ${file:/path}, which are read each time that
-// its value is used.
+// Reference is text with references such as ${file:/path}, which are read at each use of the value.
 type Reference struct {
 	text string
 	once string // the value, if it came from a pipe
 }
 
-// NewReference takes the text as it would be written in a file.
+// NewReference returns the Reference for a text as it is written in a file.
 func NewReference(text string) Reference { return Reference{text: text} }
 
-// IsGiven reports that there is a text.
+// IsGiven reports whether there is a text.
 func (r Reference) IsGiven() bool { return r.text != "" }
 
-// Read is the value now.
+// Read returns the present value.
 func (r Reference) Read() (string, error) {
 	if r.once != "" {
 		return r.once, nil
@@ -367,12 +364,13 @@ func (r Reference) Read() (string, error) {
 	return value, errors.Join(problems...)
 }
 
-// isLogin names the fields that are read again at each connect.
+// isLogin reports whether the field at a path is read again at each connect.
 func isLogin(at path) bool {
 	return len(at) == 2 && at[0] == "database" && (at[1] == "url" || at[1] == "password")
 }
 
-// readTogether reads a file once, however many references name it, and has it not watched.
+// readTogether returns a function that reads each file once, even if several references name it. The files are not
+// watched.
 func readTogether(noPipes bool) func(string) ([]byte, error) {
 	return (&sources{read: map[string]source{}, noPipes: noPipes}).readFile
 }
@@ -407,7 +405,7 @@ func (r *reader) database(block databaseBlock) Database {
 	}
 }
 
-// login is the value of a field as it is written. One without references stands for itself.
+// login returns the field as it is written. A value without references is escaped, so that it is not expanded.
 func (r *reader) login(at, value string) Reference {
 	if written, is := r.logins[at]; is {
 		return written

@@ -24,7 +24,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
-// byteOrderMark comes before the text of a file that some editors have written.
+// byteOrderMark begins a file that some editors have written. It is not part of the text.
 const byteOrderMark = "\ufeff"
 
 func parse(name string, content []byte) (ast.Node, *Error) {
@@ -75,7 +75,7 @@ func tooDeep(tokens token.Tokens) *token.Position {
 	return nil
 }
 
-// field is a key and its value. The key of a list's element is its index.
+// field is a key and its value. The key of an element of a list is its index.
 type field struct {
 	path  path
 	key   token.Position
@@ -124,7 +124,7 @@ func (f field) fields() ([]field, error) {
 	return own, nil
 }
 
-// inherit reads the value of a merge key: a mapping or a list of them.
+// inherit reads the value of a merge key: a mapping or a list of mappings.
 func (f field) inherit(merge field) ([]field, error) {
 	sources := []ast.Node{merge.value}
 	if list, ok := merge.value.(*ast.SequenceNode); ok {
@@ -251,16 +251,16 @@ func assignDuration(node ast.Node, into *time.Duration) string {
 	return ""
 }
 
-// reader decodes a tree into Go values. The library's decoder stops at the first mistake
-// and may show the value. This one goes on and shows none.
+// reader decodes a tree into Go values. The library's decoder stops at the first mistake and may show the value.
+// This decoder continues and shows no value.
 type reader struct {
 	file         string
 	secrets      *secrets
-	unresolved   map[ast.Node]bool // their values are unknown: already reported, or in later
+	unresolved   map[ast.Node]bool // their values are unknown: the fault is already reported, or the text is in later
 	later        map[ast.Node]string
 	logins       map[string]Reference // of the database, by the path of the field
 	unread       []Unread
-	adapters     dispatch.Registry // for which places belong to an adapter
+	adapters     dispatch.Registry // names the blocks that belong to an adapter
 	usesDatabase bool
 	places       map[string]token.Position
 	faulty       map[string]bool // paths of values that are known to be wrong

@@ -21,7 +21,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
-// meant ends a message with the value that a typo meant, if one is near.
+// meant returns the end of a message: the known value that a typo probably meant, or "" if none is similar.
 func meant(value string, known []string) string {
 	nearest, near := spelling.Nearest(value, known)
 	if !near {
@@ -65,7 +65,7 @@ func (r *reader) checkRoot(block rootBlock) {
 	r.checkPageConsole(path{"page_console"}, block.PageConsole)
 }
 
-// checkPageConsole repeats nothing of it: it may hold a login by mistake.
+// checkPageConsole does not repeat the value, which may contain a login by mistake.
 func (r *reader) checkPageConsole(at path, text string) {
 	address, err := url.Parse(text)
 	switch {
@@ -79,7 +79,7 @@ func (r *reader) checkPageConsole(at path, text string) {
 	}
 }
 
-// checkConsole refuses to serve other machines without knowing who reads.
+// checkConsole refuses to serve other machines without authentication.
 func (r *reader) checkConsole(block Console) {
 	at := path{"console"}
 	authenticates := 0
@@ -115,7 +115,7 @@ func (r *reader) checkConsole(block Console) {
 	}
 }
 
-// CheckTraceURL accepts that there is none. Its errors repeat nothing of it.
+// CheckTraceURL accepts "". Its errors do not repeat the URL.
 func CheckTraceURL(text string) error {
 	address, err := url.Parse(strings.ReplaceAll(text, "{trace_id}", ""))
 	if text != "" && (err != nil || address.Scheme != "https" && address.Scheme != "http" || address.Host == "" || !strings.Contains(text, "{trace_id}")) {
@@ -129,8 +129,7 @@ func CheckTraceURL(text string) error {
 
 const maxHeartbeat = 30 * time.Second
 
-// checkWorker leaves room for one lost heartbeat: a worker stops sending at two thirds of
-// its lease.
+// checkWorker leaves time for one lost heartbeat: a worker stops sending after two thirds of its lease.
 func (r *reader) checkWorker(block Worker) {
 	at := path{"worker"}
 	r.checkPositive(at.child("heartbeat"), block.Heartbeat)
@@ -149,7 +148,7 @@ func (r *reader) checkPositive(at path, duration time.Duration) {
 	}
 }
 
-// maxCount is above any sensible setting, and fits the memory and the tables.
+// maxCount is above any sensible setting, and fits the memory and the columns.
 const maxCount = 10_000
 
 func (r *reader) checkCount(at path, count int) {
@@ -162,11 +161,11 @@ func (r *reader) checkCount(at path, count int) {
 }
 
 func (r *reader) checkBreaker(at path, block breakerBlock) {
-	if !(block.FailureRate >= 0.01 && block.FailureRate <= 1) { // nor is it NaN
+	if !(block.FailureRate >= 0.01 && block.FailureRate <= 1) { // this form refuses NaN, too
 		r.reject(at.child("failure_rate"), "want a share of the intents, from 0.01 to 1")
 	}
 	r.checkPositive(at.child("window"), block.Window)
-	if block.MinimumIntents < 1 || block.MinimumIntents > 1000 { // a window keeps a few more
+	if block.MinimumIntents < 1 || block.MinimumIntents > 1000 { // a window keeps at most 1024 samples
 		r.reject(at.child("minimum_intents"), "want a number from 1 to 1000")
 	}
 	r.checkCount(at.child("consecutive_failures"), block.ConsecutiveFailures)
@@ -260,7 +259,7 @@ func (r *reader) checkIdempotency(at path, block idempotencyBlock) {
 	}
 }
 
-// maxKeyTTL finds typos: no provider promises to remember keys for longer.
+// maxKeyTTL finds typing mistakes: no provider promises to remember keys for longer.
 const maxKeyTTL = 3650 * duration.Day
 
 func (r *reader) checkRetry(at path, block retryBlock) {
@@ -343,8 +342,7 @@ func (r *reader) checkCompensation(at path, block compensationBlock) {
 	}
 }
 
-// references checks the names by which one part of the file refers to another. That needs
-// the whole file.
+// references checks the names by which one part of the file refers to another. The check needs the whole file.
 type references struct {
 	*reader
 	providers map[string]dispatch.Provider
@@ -392,8 +390,8 @@ func (r references) checkOneOf(at path, name string, allowed []string, rule stri
 	return false
 }
 
-// checkReversal makes sure that the undo is another tool that acts, can be repeated, and is
-// not undone by this one in turn.
+// checkReversal makes sure that the undo is another tool, that it acts, that it can be repeated or looked up, and
+// that it does not lead to this tool again.
 func (r references) checkReversal(at path, own string) {
 	policy := r.tools[own]
 	undo := policy.Reversal.Tool
@@ -449,8 +447,8 @@ func (r references) checkFallback(at path, provider dispatch.Provider) {
 	}
 }
 
-// checkSubstitute makes sure that the fallback can serve the provider's intents, and can
-// look up and undo what it served.
+// checkSubstitute makes sure that the fallback can serve the provider's intents, and can look up and undo those
+// that it served.
 func (r references) checkSubstitute(at path, operation string, own dispatch.Policy, fallback map[string]dispatch.Policy) {
 	substitute, declared := fallback[operation]
 	switch {
@@ -467,7 +465,7 @@ func (r references) checkSubstitute(at path, operation string, own dispatch.Poli
 	}
 }
 
-// leastRetention keeps a typo from deleting intents whose runs are still going on.
+// leastRetention protects intents of unfinished runs from a typing mistake.
 const leastRetention = time.Hour
 
 func (r *reader) checkRetention(at path, retention time.Duration) {
@@ -476,8 +474,8 @@ func (r *reader) checkRetention(at path, retention time.Duration) {
 	}
 }
 
-// retain notes a tool's own retention. Retention must be at least the key's ttl: the outbox
-// must remember a key for as long as the provider does.
+// retain notes a tool's own retention. It must be at least the key's ttl, because the outbox must remember a key
+// for as long as the provider does.
 func (r *reader) retain(at path, name string, tool toolBlock, retention Retention) {
 	ttl := tool.Idempotency.TTL
 	if ttl > maxKeyTTL {
@@ -509,7 +507,7 @@ func (r *reader) match(at path, block matchBlock) incident.Match {
 	return match
 }
 
-// given takes an empty list for one that was left out.
+// given returns nil for an empty list, as for a list that was left out.
 func given[T any](list []T) []T {
 	if len(list) == 0 {
 		return nil
@@ -517,7 +515,7 @@ func given[T any](list []T) []T {
 	return list
 }
 
-// reject reports each value that is unknown.
+// reject reports each unknown value.
 func reject[T ~string](r *reader, at path, values, known []T) {
 	for i, value := range values {
 		if !slices.Contains(known, value) {
@@ -526,8 +524,8 @@ func reject[T ~string](r *reader, at path, values, known []T) {
 	}
 }
 
-// Unrouted names the incidents that no channel gets, each as a kind, or as "KIND of
-// PROVIDER, PROVIDER" where channels get it of others. Without channels it is empty.
+// Unrouted names the incidents that no channel gets. Each is a kind, or "KIND of PROVIDER, PROVIDER" if channels
+// get the kind of other providers. Without channels it returns nil.
 func (c *Config) Unrouted(kinds ...incident.Kind) []string {
 	var unrouted []string
 	for _, kind := range kinds {
@@ -556,8 +554,8 @@ func (c *Config) Unrouted(kinds ...incident.Kind) []string {
 
 func (p Page) gets(kind incident.Kind) bool { return slices.Contains(p.Match.Chosen(), kind) }
 
-// routed reports whether channels get the kind of all that the provider does. An unknown
-// operation is in no list of tools.
+// routed reports whether channels get all incidents of the kind of this provider. An unknown operation is in no
+// list of tools, so it needs a channel without such a list.
 func (c *Config) routed(kind incident.Kind, provider string) bool {
 	var tools []string
 	for _, page := range c.Pages {
@@ -577,8 +575,8 @@ func (c *Config) routed(kind incident.Kind, provider string) bool {
 	return kind != incident.UnknownOperation
 }
 
-// Unmatched names the providers and tools of a match that this file does not configure.
-// Another daemon of the fleet may: else it is a typo, and nothing reaches the channel.
+// Unmatched names the providers and tools of a match that this file does not configure. Either another daemon of
+// the fleet configures them, or the name is a typing mistake, and the channel gets nothing.
 func (c *Config) Unmatched() []string {
 	known := map[string]bool{}
 	for _, provider := range c.Providers {
