@@ -22,43 +22,43 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Role says what a person may do.
+// Role says which requests a person may make.
 type Role string
 
-// A viewer reads. An operator also changes.
+// A viewer only reads. An operator may also change things.
 const (
 	Viewer   Role = "viewer"
 	Operator Role = "operator"
 )
 
-// Person is who a request comes from. Name stands in the history of what it changes.
+// Person is the sender of a request. The history records Name with each change.
 type Person struct {
 	Name string
 	Role Role
 }
 
-// MayChange is for the templates: they offer no button that would be refused.
+// MayChange lets templates leave out buttons whose use would be refused.
 func (p Person) MayChange() bool { return p.Role == Operator }
 
-// Access finds out who a request comes from.
+// Access identifies the sender of a request.
 type Access interface {
-	// Who reports false where the request comes from a stranger.
+	// Who reports false if the sender is not authenticated.
 	Who(r *http.Request) (Person, bool)
-	// Guard lets through what Who knows, and answers the rest.
+	// Guard passes requests of known senders to next, and answers all others.
 	Guard(next http.Handler) http.Handler
 	// HasSessions reports whether a person can log out.
 	HasSessions() bool
 }
 
-// everybodyViews is for a loopback address: each user of the machine may read.
+// everybodyViews is for a loopback address: each user of this machine may read.
 type everybodyViews struct{}
 
 func (everybodyViews) Who(*http.Request) (Person, bool) { return Person{"", Viewer}, true }
 
 func (everybodyViews) HasSessions() bool { return false }
 
-// Guard refuses other host names: a page of another site can have its own name point
-// to this address, and the browser would take the answer for that site's.
+// Guard refuses requests for other host names. Another site can point its own name to this address, and its pages
+// could then read the answers.
 func (everybodyViews) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isLoopback(r.Host) {
@@ -69,7 +69,7 @@ func (everybodyViews) Guard(next http.Handler) http.Handler {
 	})
 }
 
-// isLoopback is for a host with or without a port.
+// isLoopback accepts a host with or without a port.
 func isLoopback(host string) bool {
 	name := host
 	if alone, _, err := net.SplitHostPort(host); err == nil {
@@ -79,23 +79,23 @@ func isLoopback(host string) bool {
 	return name == "localhost" || (err == nil && address.IsLoopback())
 }
 
-// ErrTokens says what a file of tokens must look like.
+// ErrTokens describes the format of a file of tokens.
 var ErrTokens = errors.New("a file of tokens has lines such as `alice operator TOKEN`, with role viewer or operator and a token of at least 20 characters; # begins a comment")
 
 const (
 	sessionCookie = "drainer_session"
 	sessionLength = 12 * time.Hour
-	// mostSessions bounds their memory: beyond it the oldest one ends.
+	// mostSessions bounds their memory. Beyond it, the oldest session ends.
 	mostSessions = 1000
 )
 
-// sessions are those of people who logged in here.
+// sessions holds the sessions of people who logged in at this console.
 type sessions struct {
 	mu   sync.Mutex
 	open map[[sha256.Size]byte]session // by the cookie's hash
 	now  func() time.Time
 
-	overTLS bool // browsers reach the console by TLS, whatever a proxy says
+	overTLS bool // browsers reach the console over TLS, even if no header of a proxy says so
 }
 
 type session struct {
@@ -110,19 +110,18 @@ func newSessions() *sessions {
 type tokens struct {
 	*sessions
 	people map[[sha256.Size]byte]Person // by the token's hash
-	// attempts slows strangers down, all together. It never holds up a token that is known:
-	// else a stranger could keep all people out. Guessing fails by the length of tokens.
+	// attempts limits unknown tokens, of all clients together. It never delays a known token: else a stranger
+	// could lock all people out. The length of tokens prevents guessing.
 	attempts *rate.Limiter
 	log      logins
 }
 
-// newLimit lets through ten attempts at once, and one a second.
+// newLimit allows ten events at once, and then one a second.
 func newLimit() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Second), 10) }
 
 const tooMany = "Too many attempts. Try again in a few seconds."
 
-// logins writes a line for a login that was refused, and not more than the log can take. No line has
-// the token.
+// logins logs refused logins, at a limited rate. No line contains the token.
 type logins struct {
 	log   *slog.Logger
 	mode  string
@@ -135,7 +134,8 @@ func (l logins) refused(r *http.Request, why error) {
 	}
 }
 
-// addressOf is the peer's: a proxy's, if there is one, whose header any reader could write.
+// addressOf returns the address of the peer. Behind a proxy, that is the proxy: any client could write the header
+// with its own address.
 func addressOf(r *http.Request) string {
 	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 		return peer.Addr().Unmap().String()
@@ -143,8 +143,8 @@ func addressOf(r *http.Request) string {
 	return r.RemoteAddr
 }
 
-// Tokens gives each person of a file a session for a token that is known to them
-// alone: one line a person, `NAME ROLE TOKEN`.
+// Tokens returns an Access that gives a session for a token. The file has a line `NAME ROLE TOKEN` for each
+// person.
 func Tokens(file []byte, log *slog.Logger) (Access, error) {
 	t := &tokens{newSessions(), map[[sha256.Size]byte]Person{}, newLimit(), logins{log, "token", newLimit()}}
 	lines := bufio.NewScanner(bytes.NewReader(file))
@@ -174,7 +174,7 @@ func Tokens(file []byte, log *slog.Logger) (Access, error) {
 // HasSessions is true.
 func (s *sessions) HasSessions() bool { return true }
 
-// Who is a person whose session has not ended.
+// Who returns the person of the request's session, unless it has ended.
 func (s *sessions) Who(r *http.Request) (Person, bool) {
 	cookie, err := r.Cookie(sessionCookie)
 	if err != nil {
@@ -196,7 +196,7 @@ func (t *tokens) Guard(next http.Handler) http.Handler {
 	return routes
 }
 
-// guard lets those through who have a session, and shows others how to get one.
+// guard passes on requests with a session, and shows a login page for others.
 func (s *sessions) guard(routes *http.ServeMux, next http.Handler, ask func(to string) login) {
 	routes.HandleFunc("POST /logout", s.logout)
 	routes.Handle("GET /static/", next)
@@ -205,12 +205,12 @@ func (s *sessions) guard(routes *http.ServeMux, next http.Handler, ask func(to s
 			next.ServeHTTP(w, r)
 			return
 		}
-		to := "/" // a form is sent to an address that has no page
+		to := "/" // the target of a form is not a page
 		if r.Method == http.MethodGet {
 			to = hereOnly(r.URL.RequestURI())
 			if r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") == "navigate" {
-				// A link in a chat or the issuer's redirect came without the cookie, which is Strict. The page's
-				// own navigation has it.
+				// The cookie is Strict, so a browser does not send it with a link in a chat or with the issuer's
+				// redirect. It sends the cookie when the page itself navigates.
 				comeAgain(w, to)
 				return
 			}
@@ -219,7 +219,7 @@ func (s *sessions) guard(routes *http.ServeMux, next http.Handler, ask func(to s
 	})
 }
 
-// login has a form for a token, or a link to the issuer.
+// login holds the data of the login page: a form for a token, or a link to the issuer.
 type login struct{ Said, To, Issuer string }
 
 func askToLogIn(w http.ResponseWriter, r *http.Request, status int, how login) {
@@ -228,19 +228,19 @@ func askToLogIn(w http.ResponseWriter, r *http.Request, status int, how login) {
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_ = loginPage.ExecuteTemplate(w, "login", how) // a reader who left needs no answer
+	_ = loginPage.ExecuteTemplate(w, "login", how) // a write fails only if the client has left
 }
 
 func comeAgain(w http.ResponseWriter, to string) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_ = loginPage.ExecuteTemplate(w, "again", to) // a reader who left needs no answer
+	_ = loginPage.ExecuteTemplate(w, "again", to) // a write fails only if the client has left
 }
 
 func (t *tokens) login(w http.ResponseWriter, r *http.Request) {
 	to := r.PostFormValue("to")
 	given := sha256.Sum256([]byte(strings.TrimSpace(r.PostFormValue("token"))))
 	person, known := Person{}, false
-	for hash, owner := range t.people { // each is compared, so the time tells nothing
+	for hash, owner := range t.people { // each token is compared, so that the time reveals nothing
 		if subtle.ConstantTimeCompare(hash[:], given[:]) == 1 {
 			person, known = owner, true
 		}
@@ -260,8 +260,8 @@ func (t *tokens) login(w http.ResponseWriter, r *http.Request) {
 
 var errUnknownToken = errors.New("the token is not known")
 
-// hereOnly is the path to go to after a login, never to another site. A browser takes a backslash for a slash,
-// and leaves tabs out.
+// hereOnly returns the path to open after a login, and "/" for an address of another site. A browser treats a
+// backslash as a slash, and drops tabs.
 func hereOnly(to string) string {
 	if _, err := url.Parse(to); err != nil || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.Contains(to, `\`) {
 		return "/"
@@ -308,17 +308,17 @@ func (s *sessions) logout(w http.ResponseWriter, r *http.Request) {
 
 // Proxy trusts the headers of a proxy that authenticates people.
 type Proxy struct {
-	Trusted     []netip.Prefix // addresses that the proxy's requests come from
+	Trusted     []netip.Prefix // addresses from which the proxy sends its requests
 	UserHeader  string         // such as X-Forwarded-User
-	GroupHeader string         // such as X-Forwarded-Groups: names between commas; empty: every person is in none
+	GroupHeader string         // such as X-Forwarded-Groups: names separated by commas; empty: no person is in a group
 	Operators   string         // the group whose members are operators
-	Viewers     string         // the group whose members view; empty: every person does
+	Viewers     string         // the group whose members may read; empty: every person may
 }
 
-// HasSessions is false: the proxy has them.
+// HasSessions is false: the proxy manages the sessions.
 func (Proxy) HasSessions() bool { return false }
 
-// Who believes the headers of a trusted peer alone.
+// Who accepts the headers from a trusted peer only.
 func (p Proxy) Who(r *http.Request) (Person, bool) {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !slices.ContainsFunc(p.Trusted, func(prefix netip.Prefix) bool { return prefix.Contains(peer.Addr().Unmap()) }) {
@@ -329,7 +329,7 @@ func (p Proxy) Who(r *http.Request) (Person, bool) {
 		return Person{}, false
 	}
 	var names []string
-	if groups := r.Header.Values(p.GroupHeader); len(groups) == 1 { // of two, one may be the reader's own
+	if groups := r.Header.Values(p.GroupHeader); len(groups) == 1 { // if there are two headers, the reader may have written one
 		for name := range strings.SplitSeq(groups[0], ",") {
 			names = append(names, strings.TrimSpace(name))
 		}
@@ -338,7 +338,7 @@ func (p Proxy) Who(r *http.Request) (Person, bool) {
 	return Person{name, role}, may
 }
 
-// roleOf reports false for a person who may not read either.
+// roleOf reports false for a person who may not even read.
 func roleOf(groups []string, operators, viewers string) (Role, bool) {
 	if operators != "" && slices.Contains(groups, operators) {
 		return Operator, true
@@ -346,7 +346,7 @@ func roleOf(groups []string, operators, viewers string) (Role, bool) {
 	return Viewer, viewers == "" || slices.Contains(groups, viewers)
 }
 
-// Guard refuses strangers.
+// Guard refuses requests that did not come through the proxy, and people who may not read.
 func (p Proxy) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, known := p.Who(r); !known {

@@ -22,30 +22,30 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
-// action changes something in two steps. The first form shows what would happen to
-// what; the second gives the reason and does it, to the rows of the first alone.
+// action is a change in two steps. The first form shows the effect on each row. The second form requires a reason,
+// and changes only rows that the first form showed.
 type action struct {
 	path string
-	verb string // as a button has it
-	// propose says what would happen, and changes nothing.
+	verb string // the text of the button
+	// propose describes the effect, and changes nothing.
 	propose func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error)
-	// carryOut returns what has happened.
+	// carryOut makes the change and describes it.
 	carryOut func(ctx context.Context, on *operator.Console, form url.Values, by operator.Signature) ([]line, error)
-	// ofIntents can be done to all intents of a filter, and to thousands at once.
+	// ofIntents allows the action for all intents of a filter, up to mostRows.
 	ofIntents bool
-	// ofTool may have a second effect: the second form asks for the tool's name too.
+	// ofTool marks an action that may cause a second effect. The second form then asks for the tool's name.
 	ofTool bool
 	asks   question
 }
 
-// question asks in the second form for more than the reason; without a name there is none. An answer
-// about intents belongs to one of them.
+// question is an additional input of the second form; without a Name there is none. For intents, an answer is
+// allowed only for a single intent.
 type question struct {
 	Name  string
 	Label string
 }
 
-// line says how one thing changes.
+// line describes the change of one thing.
 type line struct {
 	Subject string `json:"subject"`
 	Link    string `json:"-"`
@@ -54,10 +54,10 @@ type line struct {
 	Before  string `json:"before"`
 	After   string `json:"after"`
 	Refused string `json:"refused,omitempty"` // why nothing changes
-	Stays   bool   `json:"stays,omitempty"`   // it is listed because it belongs to what changes
+	Stays   bool   `json:"stays,omitempty"`   // it does not change, and is listed because it belongs to the changed thing
 }
 
-// actionsBy gives retries the configuration's promises about a tool.
+// actionsBy returns all actions. Retries use the configured policies.
 func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)) []action {
 	return []action{
 		onIntents("/intents/retry", "Retry", operator.Retry{PolicyOf: policyOf}),
@@ -84,23 +84,23 @@ func actionsBy(policyOf func(provider, operation string) (dispatch.Policy, bool)
 type confirmation struct {
 	Verb     string         `json:"verb"`
 	Path     string         `json:"-"`
-	Form     url.Values     `json:"-"`     // what the second form carries, or
-	Rows     string         `json:"rows"`  // the same packed, where it is much
-	Lines    []line         `json:"lines"` // the first of them
+	Form     url.Values     `json:"-"`     // the fields of the second form, unless Rows replaces them
+	Rows     string         `json:"rows"`  // the ids of the form, packed, if there are many
+	Lines    []line         `json:"lines"` // the first mostLines of them
 	More     int            `json:"more_lines"`
 	Refusals map[string]int `json:"refusals"`
 	Changes  int            `json:"changes"`
 	Stay     int            `json:"stay"`
 	Refused  int            `json:"refused"`
-	AtMost   int            `json:"at_most,omitempty"`   // more rows match than one change takes
-	Looked   int            `json:"looked_at,omitempty"` // where older intents were not looked at, though they may match
+	AtMost   int            `json:"at_most,omitempty"`   // the limit of a change, if it was reached: more rows may match
+	Looked   int            `json:"looked_at,omitempty"` // set if older intents were not looked at, although they may match
 	OfTool   bool           `json:"asks_for_tool,omitempty"`
 	Asks     question       `json:"-"`
 	Done     bool           `json:"done"`
-	Shown    string         `json:"shown,omitempty"` // when this was read: the second form carries it, and what changed since is refused
+	Shown    string         `json:"shown,omitempty"` // when this was read; the second form sends it, and rows that changed since are refused
 }
 
-// tell counts the lines, and keeps as many as a page shows.
+// tell counts the lines, and keeps the first mostLines.
 func (c *confirmation) tell(lines []line) {
 	c.Refusals = map[string]int{}
 	for _, line := range lines {
@@ -126,7 +126,7 @@ func (s *server) action(action action) change {
 		}
 		form := url.Values{"of": r.PostForm["of"], "typed": r.PostForm["typed"], "shown": r.PostForm["shown"]}
 		if r.PostForm.Has("all") || r.PostForm.Has("bulk") {
-			form.Set("bulk", "1") // a filter chose them
+			form.Set("bulk", "1") // a filter chose the rows
 		}
 		if action.asks.Name != "" {
 			form[action.asks.Name] = r.PostForm[action.asks.Name]
@@ -200,7 +200,7 @@ func (s *server) action(action action) change {
 	}
 }
 
-// inChunks begins a change of many rows, and leads to the page that tells its progress.
+// inChunks starts a change of many rows, and redirects to the page with its progress.
 func (s *server) inChunks(w http.ResponseWriter, r *http.Request, action action, form url.Values, by operator.Signature) {
 	if err := by.Validate(); err != nil {
 		s.fail(w, r, err)
@@ -215,7 +215,7 @@ func (s *server) inChunks(w http.ResponseWriter, r *http.Request, action action,
 	http.Redirect(w, r, "/changes/"+begun.ID, http.StatusSeeOther)
 }
 
-// subjects are the ids that a form names.
+// subjects returns the ids in a form, sorted and without duplicates.
 func subjects(form url.Values) ([]int64, error) {
 	var ids []int64
 	for _, text := range form["of"] {
@@ -236,7 +236,7 @@ func subjects(form url.Values) ([]int64, error) {
 	return ids, nil
 }
 
-// onIntents is an action on marked intents.
+// onIntents returns an action on the marked intents.
 func onIntents(path, verb string, change operator.Action) action {
 	lines := func(verdicts []operator.Verdict, err error) ([]line, error) {
 		all := make([]line, len(verdicts))
@@ -276,7 +276,7 @@ func onIntents(path, verb string, change operator.Action) action {
 	}}
 }
 
-// shownAt is the time of the first step; zero for a program that asked for none.
+// shownAt returns when the first step was shown. It is zero for a program that skipped the first step.
 func shownAt(form url.Values) (at time.Time, err error) {
 	if shown := form.Get("shown"); shown != "" {
 		if at, err = time.Parse(time.RFC3339Nano, shown); err != nil {
@@ -286,7 +286,8 @@ func shownAt(form url.Values) (at time.Time, err error) {
 	return at, nil
 }
 
-// ofOneTool is a retry that may have a second effect, of intents of the tool whose name is typed.
+// ofOneTool returns a retry that may cause a second effect. All its intents must be of the tool whose name the
+// operator types.
 func ofOneTool(path, verb string, retry operator.Retry) action {
 	asked := onIntents(path, verb, retry)
 	asked.ofTool = true
@@ -307,7 +308,8 @@ func ofOneTool(path, verb string, retry operator.Retry) action {
 	return asked
 }
 
-// sendNow takes an intent before the time that its agent asked for only if it is named alone, and not chosen by a filter.
+// sendNow returns an action that makes intents due now. It ignores the time that the agent scheduled only for a
+// single intent that no filter chose.
 func sendNow(path, verb string) action {
 	on := func(form url.Values) action {
 		return onIntents(path, verb, operator.BringForward{Scheduled: len(form["of"]) == 1 && !form.Has("bulk")})
@@ -322,7 +324,7 @@ func sendNow(path, verb string) action {
 	return send
 }
 
-// resolveCompleted may be told the reference of one intent.
+// resolveCompleted also takes the provider's reference, for a single intent.
 func resolveCompleted(path, verb string) action {
 	resolve := onIntents(path, verb, operator.Resolve{As: dispatch.StatusCompleted})
 	resolve.asks = question{"provider_ref", "Reference at the provider, if you know it"}
@@ -373,7 +375,7 @@ func acknowledge(ctx context.Context, on *operator.Console, form url.Values, by 
 	return lines, err
 }
 
-// acceptHistory accepts the change that the first form has shown: one that came later is not accepted with it.
+// acceptHistory accepts only the change of history that the first form showed, and no later one.
 func acceptHistory(path, verb string, lossless bool) action {
 	after := "accepted: what was queued is looked up, repeated under its key, or unknown"
 	if lossless {
@@ -417,7 +419,7 @@ func acceptHistory(path, verb string, lossless bool) action {
 	}}
 }
 
-// gate pauses or resumes the one provider that a form names.
+// gate returns the action that pauses or resumes a provider.
 func gate(path, verb string, pauses bool) action {
 	states := map[bool]string{true: "paused: no worker sends its rows", false: "sent to"}
 	return action{path: path, verb: verb, propose: func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
@@ -444,7 +446,7 @@ func gate(path, verb string, pauses bool) action {
 	}}
 }
 
-// onRun is an action on the run that a form names.
+// onRun returns an action on the run in the form.
 func onRun(path, verb string, does operator.RunAction, change func(*operator.Console, context.Context, string, operator.Signature) error) action {
 	return action{path: path, verb: verb + " run", propose: func(ctx context.Context, on *operator.Console, form url.Values) ([]line, error) {
 		run := form.Get("of")
@@ -482,7 +484,7 @@ func cancelRun(on *operator.Console, ctx context.Context, run string, by operato
 	return err
 }
 
-// retrySaga may be told the steps that people have undone.
+// retrySaga also takes the ids of steps that people undid by hand.
 func retrySaga(path, verb string, newKeys bool) action {
 	retry := onRun(path, verb, operator.GoOnWithSaga, nil)
 	retry.asks = question{"undone", "Numbers of the intents that you undid by hand, if any"}
@@ -504,20 +506,21 @@ func retrySaga(path, verb string, newKeys bool) action {
 }
 
 const (
-	// mostRows bounds one change.
+	// mostRows bounds the rows of one change.
 	mostRows = operator.MaxSelection
-	// chunk is how many rows are changed before the progress is told. A change of no more is
-	// made while the reader waits.
+	// chunk is the number of rows after which progress is recorded. Up to this number, the reader waits for the
+	// change.
 	chunk = 500
-	// mostLines of a change are shown one by one.
+	// mostLines bounds the lines of a change that a page shows.
 	mostLines = 50
-	// mostChanges are remembered: beyond it the oldest one that ended is forgotten.
+	// mostChanges bounds the changes that are remembered. Beyond it, the oldest is forgotten.
 	mostChanges = 20
-	// bulkTimeout ends a change that a database does not take.
+	// bulkTimeout ends a change that the database cannot finish.
 	bulkTimeout = 15 * time.Minute
 )
 
-// matching finds the intents of a form's filter, the newest first. Where the look was bounded, older ones may match too.
+// matching returns the intents of a form's filter, the newest first. If bounded is true, older intents were not
+// looked at and may match, too.
 func matching(ctx context.Context, from *operator.Console, form url.Values) (found []string, bounded bool, err error) {
 	filter, err := filterOf(form)
 	if err != nil {
@@ -539,8 +542,8 @@ func matching(ctx context.Context, from *operator.Console, form url.Values) (fou
 	}
 }
 
-// pack writes ids so that thousands fit into a form: the second step changes the rows of the first
-// one, and not what matches the filter by then.
+// pack encodes ids so that thousands fit into a form. So the second step changes the rows that the first step
+// showed, even if the filter matches others by then.
 func pack(ids []int64) string {
 	var packed []byte
 	last := int64(0)
@@ -570,13 +573,13 @@ func unpack(text string) (ids []string, err error) {
 
 var errUnreadable = problem{http.StatusBadRequest, "Not understood", "the form cannot be read"}
 
-// changes are those of many rows that were begun since the console started.
+// changes holds the changes of many rows since the console started.
 type changes struct {
 	mu  sync.Mutex
 	all []*progress // the oldest first
 }
 
-// progress is a change of many rows, and how far it has come.
+// progress is a change of many rows and its progress.
 type progress struct {
 	ID       string         `json:"id"`
 	Verb     string         `json:"verb"`
@@ -588,13 +591,13 @@ type progress struct {
 	Refusals map[string]int `json:"refusals"` // how many for each reason
 	BegunAt  time.Time      `json:"begun_at"`
 	EndedAt  *time.Time     `json:"ended_at"`
-	Stopped  string         `json:"stopped,omitempty"` // why it ended before its end
+	Stopped  string         `json:"stopped,omitempty"` // the reason, if it ended early
 }
 
-// Left is how many rows are still to come.
+// Left returns how many rows remain.
 func (p progress) Left() int { return p.Total - p.Changed - p.Refused }
 
-// find returns a change as it stands now.
+// find returns a copy of a change.
 func (c *changes) find(id string) (now progress, found bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -607,7 +610,7 @@ func (c *changes) find(id string) (now progress, found bool) {
 	return now, true
 }
 
-// begin takes a change up, unless another is under way.
+// begin registers a change, unless another change of many rows is running.
 func (c *changes) begin(verb string, by operator.Signature, total int) (*progress, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -626,7 +629,7 @@ func (c *changes) begin(verb string, by operator.Signature, total int) (*progres
 	return begun, nil
 }
 
-// carryOut changes the rows chunk by chunk. A console that ends leaves the rest as it is.
+// carryOut changes the rows chunk by chunk. If the console ends, the remaining rows stay unchanged.
 func (s *server) carryOut(ctx context.Context, begun *progress, action action, form url.Values, by operator.Signature) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bulkTimeout)
 	defer cancel()

@@ -1,9 +1,9 @@
-// Package console is drainer's web page for people on call: what is wrong now, a
-// run at a glance, and the changes that the command line makes. It reads and
-// changes through drainer/operator alone, and decides nothing itself.
+// Package console is drainer's web page for people on call. It shows present problems and the story of a run, and
+// offers the same changes as the command line. It reads and changes through drainer/operator only, and makes no
+// decision itself.
 //
-// Payloads and responses are written by models and providers. A page shows them as
-// text to an operator who gives a reason, which is recorded; no other page does.
+// Models and providers write payloads and responses. Only one page shows them: as text, to an operator who gives a
+// reason, which is recorded.
 package console
 
 import (
@@ -37,46 +37,47 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// pageTimeout bounds every statement of a page. A page that needs longer is
-// refused: the database has other work.
+// pageTimeout bounds every statement of a page. A slower page is refused, so that the database can do its other
+// work.
 const pageTimeout = 2 * time.Second
 
-// connections bound how many pages ask the database at once. Others wait.
+// connections bounds the pages that ask the database at the same time. Others wait.
 const connections = 4
 
-// Options of a console.
+// Options configures a console.
 type Options struct {
-	// Pool connects to the outbox, as a login with the role outbox_operator. At most four connections are used at once.
+	// Pool connects to the outbox with a login of the role outbox_operator. The console uses at most four
+	// connections at once.
 	Pool *pgxpool.Pool
-	// Viewing connects as a login that can only read, and serves every page but the steps of a change and a reveal.
-	// nil: Pool serves them too.
+	// Viewing connects with a login that can only read. It serves every page except the steps of a change and a
+	// reveal. If nil, Pool serves them, too.
 	Viewing *pgxpool.Pool
-	// Access says who a request comes from. nil: everybody is a viewer.
+	// Access identifies the sender of a request. If nil, every user of this machine is a viewer.
 	Access Access
-	// PolicyOf finds what the configuration promises about a provider's operation. nil: a
-	// retry of what may have been applied is refused.
+	// PolicyOf finds the configured policy of a provider's operation. If nil, a retry is refused for an intent
+	// that may have been applied.
 	PolicyOf func(provider, operation string) (dispatch.Policy, bool)
-	// Doctor examines the installation; nil: there is no such page.
+	// Doctor examines the installation. If nil, there is no such page.
 	Doctor func(context.Context) []doctor.Finding
-	// Tools of the configuration in force; nil: there are none.
+	// Tools returns the tools of the configuration in force. It may be nil.
 	Tools func() []Tool
-	// Preview writes the request that the configuration in force makes of an intent, without credentials; it is empty where
-	// the adapter shows none. nil: no request is shown.
+	// Preview returns the request that the configuration in force renders for an intent, without credentials. It
+	// returns "" if the adapter shows none. If nil, no request is shown.
 	Preview func(context.Context, dispatch.Request) (string, error)
-	// Settings of the configuration in force, without secrets; nil: there are none.
+	// Settings returns the settings of the configuration in force, without secrets. It may be nil.
 	Settings func() []Setting
 	// Redactions are paths that no page shows, in payloads and in responses.
 	Redactions []Redaction
-	// TraceURL is the address of a trace, with {trace_id} in it; empty: no intent links to its trace.
+	// TraceURL is the address of a trace, with {trace_id} in it. If empty, no intent links to its trace.
 	TraceURL string
-	// StatementTimeout bounds every statement of a page; 2 seconds if zero.
+	// StatementTimeout bounds every statement of a page. The default is 2 seconds.
 	StatementTimeout time.Duration
-	// Log gets what went wrong; nil drops it.
+	// Log gets the failures. If nil, they are dropped.
 	Log *slog.Logger
 }
 
-// New returns the console's pages. Serve them alone at a listener of their own: a
-// cookie is sent to every path of a host.
+// New returns the console's pages. Serve them at a listener of their own, without other handlers, because a browser
+// sends the cookie to every path of a host.
 func New(options Options) (http.Handler, error) {
 	if options.Access == nil {
 		options.Access = everybodyViews{}
@@ -128,8 +129,8 @@ func New(options Options) (http.Handler, error) {
 	routes.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, notFound("there is no such page"))
 	})
-	// A request of another site cannot change anything, nor can a page be framed, nor may
-	// a text that slipped through the templates run as a script.
+	// Three protections: a request from another site cannot change anything, a page cannot be framed, and a text
+	// that the templates failed to escape cannot run as a script.
 	return secured(http.NewCrossOriginProtection().Handler(s.Access.Guard(routes))), nil
 }
 
@@ -146,7 +147,8 @@ func secured(next http.Handler) http.Handler {
 	})
 }
 
-// change answers a request that an operator alone may make. It is no http.Handler, so that none is routed past the check.
+// change answers a request that only an operator may make. It is not an http.Handler, so that no route can skip
+// the check.
 type change func(w http.ResponseWriter, r *http.Request, who Person)
 
 func (s *server) byOperators(change change) http.HandlerFunc {
@@ -175,15 +177,15 @@ type view struct {
 	Page     string // the template's name
 	Title    string
 	Who      Person
-	CanLeave bool // there is a session to end
+	CanLeave bool // there is a session that can end
 	Now      time.Time
-	Query    string // of the search box
-	Renews   bool   // the same address shows it again
+	Query    string // the text in the search box
+	Renews   bool   // the browser may request the same address again to refresh it
 	Data     any
 }
 
-// page shows data that was read in one transaction. ETag lets a browser that
-// asks again every two seconds be answered with 304.
+// page shows data that was read in one transaction. A browser asks again every two seconds, and the ETag lets it
+// get a 304.
 func (s *server) page(page page) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var data any
@@ -203,14 +205,14 @@ func (s *server) page(page page) http.HandlerFunc {
 	}
 }
 
-// read runs work in a transaction that can change nothing.
+// read runs work in a transaction that cannot change anything.
 func (s *server) read(ctx context.Context, pool *pgxpool.Pool, work func(context.Context, *operator.Console) error) error {
 	return s.connected(ctx, pool, func(ctx context.Context, conn *pgx.Conn) error {
 		return operator.Look(ctx, conn, s.StatementTimeout, work)
 	})
 }
 
-// connected gives work one of the console's connections.
+// connected calls work with one of the console's connections.
 func (s *server) connected(ctx context.Context, pool *pgxpool.Pool, work func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*s.StatementTimeout)
 	defer cancel()
@@ -233,7 +235,7 @@ var (
 	errUnreachable = errors.New("the database cannot be reached")
 )
 
-// problem is an error with words for the reader and a status for programs.
+// problem is an error with a text for people and a status for programs.
 type problem struct {
 	Status int    `json:"status"`
 	Title  string `json:"title"`
@@ -254,8 +256,8 @@ type redirect string
 
 func (r redirect) Error() string { return "see " + string(r) }
 
-// fail shows what went wrong. The words of a database error stay in the log: they may
-// name what a viewer is not to see.
+// fail shows an error. The text of a database error stays in the log, because it may contain data that a viewer
+// may not see.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var told problem
 	var database *pgconn.PgError
@@ -273,7 +275,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		told = problem{http.StatusForbidden, "Not permitted", "the console's login lacks the role outbox_operator, or its login for viewers the role outbox_auditor"}
 	case errors.Is(err, errUnreachable) && pgpool.Refused(err):
 		told = problem{http.StatusServiceUnavailable, "Login refused", pgpool.ErrRefused.Error() + "; each page tries again, with the password that is then in force; see `drainer doctor`"}
-	case errors.Is(err, errUnreachable) && errors.Is(err, pgpool.ErrNoLogin): // the program's name stays in the log
+	case errors.Is(err, errUnreachable) && errors.Is(err, pgpool.ErrNoLogin): // the name of the program stays in the log
 		told = problem{http.StatusServiceUnavailable, "No login", pgpool.ErrNoLogin.Error() + ": its password_command or its file gave none; the console's log says why, once a minute"}
 	case errors.Is(err, errUnreachable):
 		told = problem{http.StatusServiceUnavailable, "No database", errUnreachable.Error() + "; see the console's log, and `drainer doctor`"}
@@ -283,27 +285,28 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if told.Status >= http.StatusInternalServerError {
 		level := slog.LevelError
 		if errors.Is(err, errUnreachable) {
-			level = slog.LevelWarn // which is left out where the connect's own line says it, once a minute
+			level = slog.LevelWarn // dropped if the failed connect has its own log line, once a minute
 		}
 		s.Log.Log(r.Context(), level, "a page failed", "route", r.Pattern, "error", err)
 	}
 	s.show(w, r, told.Status, "problem", told.Title, told)
 }
 
-// isAge is for a line of the data that changes while nothing happens. No text looks like one, because its quotes are escaped.
+// isAge reports whether a JSON line holds an age, which changes while nothing happens. No line of a text matches,
+// because quotes in texts are escaped.
 func isAge(line []byte) bool {
 	name, _, _ := strings.Cut(strings.TrimLeft(string(line), " "), `": `)
 	return strings.HasSuffix(name, "_age_seconds") || strings.HasSuffix(name, "_for_seconds") || name == `"beat_at`
 }
 
-// staleAfter is how long a page may stay as it is while only ages change.
+// staleAfter is how long a browser may keep a page if only ages change.
 const staleAfter = time.Minute
 
 func wantsJSON(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "application/json")
 }
 
-// show answers with JSON where a program asks for it, with the same data.
+// show answers with a page, or with the same data as JSON if the client asks for it.
 func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name, title string, data any) {
 	body, err := json.MarshalIndent(data, "", "  ")
 	if err != nil {
@@ -348,12 +351,12 @@ func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name, 
 	send(w, status, "text/html; charset=utf-8", text.Bytes())
 }
 
-// turnAway answers a stranger who is a program; it reports false for a person, who gets a page.
+// turnAway answers an unauthenticated program with JSON. It reports false for a browser, which gets a page.
 func turnAway(w http.ResponseWriter, r *http.Request, status int, detail string) bool {
 	if !wantsJSON(r) {
 		return false
 	}
-	body, _ := json.Marshal(problem{status, "Not logged in", detail}) // a struct of texts can be written
+	body, _ := json.Marshal(problem{status, "Not logged in", detail}) // a struct of strings can always be encoded
 	w.Header().Add("Vary", "Accept")
 	send(w, status, "application/json", append(body, '\n'))
 	return true
@@ -362,5 +365,5 @@ func turnAway(w http.ResponseWriter, r *http.Request, status int, detail string)
 func send(w http.ResponseWriter, status int, kind string, body []byte) {
 	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a reader who left needs no answer
+	_, _ = w.Write(body) // a write fails only if the client has left
 }

@@ -23,11 +23,11 @@ import (
 type OIDC struct {
 	Issuer    string // its URL
 	ClientID  string
-	Secret    string // of the client; empty for one that has none
-	URL       string // of the console, as browsers see it: people come back to its path /oidc/callback
+	Secret    string // of the client; empty for a public client
+	URL       string // of the console, as browsers see it; the issuer sends people to its path /oidc/callback
 	Groups    string // the claim that lists a person's groups
 	Operators string // the group whose members are operators
-	Viewers   string // the group whose members view; empty: every person does
+	Viewers   string // the group whose members may read; empty: every person may
 }
 
 const (
@@ -36,15 +36,15 @@ const (
 	loginLength  = 10 * time.Minute
 	// issuerTimeout bounds each request to the issuer.
 	issuerTimeout = 10 * time.Second
-	// mostAsking logins ask the issuer at once, and others wait. One that fails keeps its place for a
-	// while, so that strangers do not use up what the issuer takes. No login is refused for their
-	// sake: behind an ingress they have the person's address.
+	// mostAsking logins ask the issuer at the same time; others wait. A failed login keeps its place for
+	// failureKept, so that strangers do not use up the issuer's rate limit. No login is refused by its address,
+	// because all people behind an ingress have one address.
 	mostAsking  = 8
 	failureKept = time.Second
 )
 
-// Access asks the issuer what it supports at the first login: a console that starts while the
-// issuer is away lets people in once it is back.
+// Access checks the settings. It does not ask the issuer: the first login does. So a console that starts while the
+// issuer is away accepts logins once the issuer is back.
 func (o OIDC) Access(log *slog.Logger) (Access, error) {
 	for what, text := range map[string]string{"the issuer": o.Issuer, "the console's URL": o.URL} {
 		at, err := url.Parse(text)
@@ -67,7 +67,7 @@ type openID struct {
 	client   *http.Client
 
 	mu     sync.Mutex
-	issuer *oidc.Provider // nil until it answered once
+	issuer *oidc.Provider // nil until the issuer has answered once
 
 	asking chan struct{}
 }
@@ -82,7 +82,7 @@ func (o *openID) Guard(next http.Handler) http.Handler {
 
 func (o *openID) ask(to string) login { return login{To: to, Issuer: o.settings.Issuer} }
 
-// flow is one login under way. The browser keeps it, so that strangers cannot fill the memory.
+// flow is one unfinished login. It is kept in a cookie, so that strangers cannot fill the memory.
 type flow struct{ state, nonce, verifier, to string }
 
 func (f flow) String() string {
@@ -104,8 +104,8 @@ func flowOf(r *http.Request) (flow, bool) {
 		subtle.ConstantTimeCompare([]byte(f.state), []byte(r.URL.Query().Get("state"))) == 1
 }
 
-// start sends the browser to the issuer. A link leads here and no form: the pages' policy
-// lets no form lead to another site.
+// start sends the browser to the issuer. Pages reach it by a link, not by a form, because their policy forbids
+// forms to other sites.
 func (o *openID) start(w http.ResponseWriter, r *http.Request) {
 	to := hereOnly(r.URL.Query().Get("to"))
 	config, _, err := o.discover(r.Context())
@@ -117,7 +117,7 @@ func (o *openID) start(w http.ResponseWriter, r *http.Request) {
 	if len(f.to) > 2048 {
 		f.to = "/" // a cookie has room for 4 kB
 	}
-	// Lax: the issuer's redirect back is a request from another site.
+	// Lax, because the issuer's redirect is a request from another site.
 	o.setFlow(w, r, f.String(), int(loginLength/time.Second))
 	http.Redirect(w, r, config.AuthCodeURL(f.state, oidc.Nonce(f.nonce), oauth2.S256ChallengeOption(f.verifier)), http.StatusSeeOther)
 }
@@ -128,11 +128,11 @@ func (o *openID) setFlow(w http.ResponseWriter, r *http.Request, value string, a
 	})
 }
 
-// callback exchanges the code for a session.
+// callback exchanges the issuer's code for a session.
 func (o *openID) callback(w http.ResponseWriter, r *http.Request) {
 	f, known := flowOf(r)
 	o.setFlow(w, r, "", -1)
-	if !known { // the issuer is not asked
+	if !known { // without a question to the issuer
 		o.refuse(w, r, http.StatusUnauthorized, "/", "This login took too long, or began in another browser. Try again.", errForeignLogin)
 		return
 	}
@@ -172,7 +172,7 @@ func (o *openID) discover(ctx context.Context) (*oauth2.Config, *oidc.Provider, 
 	var supports struct {
 		Scopes []string `json:"scopes_supported"`
 	}
-	if err := o.issuer.Claims(&supports); err == nil && slices.Contains(supports.Scopes, "groups") { // others refuse to be asked
+	if err := o.issuer.Claims(&supports); err == nil && slices.Contains(supports.Scopes, "groups") { // other issuers refuse an unknown scope
 		scopes = append(scopes, "groups")
 	}
 	return &oauth2.Config{
@@ -204,7 +204,7 @@ func (o *openID) person(ctx context.Context, f flow, answer url.Values) (_ Perso
 	ctx = oidc.ClientContext(ctx, o.client)
 	token, err := config.Exchange(ctx, answer.Get("code"), oauth2.VerifierOption(f.verifier))
 	if refused := (*oauth2.RetrieveError)(nil); errors.As(err, &refused) {
-		return Person{}, fmt.Errorf("exchange the code: %s, error %.60q", refused.Response.Status, refused.ErrorCode) // and not the body, which may have a token
+		return Person{}, fmt.Errorf("exchange the code: %s, error %.60q", refused.Response.Status, refused.ErrorCode) // without the body, which may contain a token
 	} else if err != nil {
 		return Person{}, fmt.Errorf("exchange the code: %w", err)
 	}
@@ -220,7 +220,7 @@ func (o *openID) person(ctx context.Context, f flow, answer url.Values) (_ Perso
 	if err := proof.Claims(&claims); err != nil {
 		return Person{}, fmt.Errorf("read the claims: %w", err)
 	}
-	if _, has := claims[o.settings.Groups]; !has && issuer.UserInfoEndpoint() != "" { // some tell groups there alone
+	if _, has := claims[o.settings.Groups]; !has && issuer.UserInfoEndpoint() != "" { // some issuers give groups at this endpoint only
 		told, err := issuer.UserInfo(ctx, config.TokenSource(ctx, token))
 		if err != nil {
 			return Person{}, fmt.Errorf("ask for the person: %w", err)
@@ -243,7 +243,7 @@ func (o *openID) person(ctx context.Context, f flow, answer url.Values) (_ Perso
 	return Person{name, role}, nil
 }
 
-// texts of a claim that is a list, or one text.
+// texts returns the strings of a claim that is a list or a single string.
 func texts(claim any) (all []string) {
 	switch claim := claim.(type) {
 	case string:

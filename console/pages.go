@@ -21,8 +21,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/duration"
 )
 
-// page is one address: read gathers what its template shows, and what a program is
-// answered as JSON.
+// page is one address. read returns the data for its template, which is also the JSON for a program.
 type page struct {
 	path, name, title string
 	read              func(ctx context.Context, from *operator.Console, r *http.Request) (any, error)
@@ -35,7 +34,7 @@ var pages = []page{
 	{"/incidents", "incidents", "Incidents", readIncidents},
 	{"/sagas", "sagas", "Rollbacks", readSagas},
 	{"/sagas/{run}", "run", "Run", func(_ context.Context, _ *operator.Console, r *http.Request) (any, error) {
-		return nil, redirect(runPath(r.PathValue("run"))) // the run's page has its rollback, too
+		return nil, redirect(runPath(r.PathValue("run"))) // the run's page shows its rollback, too
 	}},
 	{"/providers", "providers", "Providers", readProviders},
 	{"/workers", "workers", "Workers", readWorkers},
@@ -44,7 +43,7 @@ var pages = []page{
 	{"/search", "search", "Search", search},
 }
 
-// pageRows is how many rows a page lists.
+// pageRows is the number of rows in a list.
 const pageRows = 50
 
 type overview struct {
@@ -53,7 +52,7 @@ type overview struct {
 	Open     []operator.Incident `json:"incidents"`
 	OpenMore bool                `json:"more_incidents"`
 	Dead     []operator.Intent   `json:"dead"`
-	Findings []doctor.Finding    `json:"findings"` // of the doctor's last look: problems and warnings
+	Findings []doctor.Finding    `json:"findings"` // problems and warnings of the last diagnosis
 	Hour     []operator.Minute   `json:"hour"`
 	Charts   []columns           `json:"-"`
 }
@@ -90,12 +89,12 @@ func (s *server) readOverview(ctx context.Context, from *operator.Console, _ *ht
 	return now, hide(now.Dead)
 }
 
-// cut leaves out the row that says that there are more.
+// cut removes the additional row that was read only to see whether more rows exist.
 func cut[T any](rows []T, limit int) (shown []T, more bool) {
 	return rows[:min(limit, len(rows))], len(rows) > limit
 }
 
-// hide takes out what models and providers wrote.
+// hide removes responses, because providers wrote them.
 func hide(intents []operator.Intent) error {
 	for i := range intents {
 		intents[i].Response = nil
@@ -105,7 +104,7 @@ func hide(intents []operator.Intent) error {
 
 type runs struct {
 	Runs   []operator.Run `json:"runs"`
-	Below  int64          `json:"below"` // of this page; 0: the newest
+	Below  int64          `json:"below"` // the upper bound of this page; 0: the newest
 	Next   int64          `json:"next"`  // of the next page; 0: there is none
 	Looked int            `json:"looked_at"`
 }
@@ -119,7 +118,7 @@ func readRuns(ctx context.Context, from *operator.Console, r *http.Request) (any
 	return runs{found, below, next, operator.RunsChunk}, err
 }
 
-// number is a parameter of the address; 0 where it is missing.
+// number returns a parameter of the request, and 0 if it is missing.
 func number(r *http.Request, name string) (int64, error) {
 	text := r.FormValue(name)
 	if text == "" {
@@ -149,14 +148,14 @@ func readRun(ctx context.Context, from *operator.Console, r *http.Request) (any,
 type intents struct {
 	Intents   []operator.Intent `json:"intents"`
 	Filter    operator.Filter   `json:"filter"`
-	Since     string            `json:"since,omitempty"` // as it was asked for
+	Since     string            `json:"since,omitempty"` // as the reader wrote it
 	Until     string            `json:"until,omitempty"`
 	Below     int64             `json:"below"`           // of the next page; 0: there is none
 	Bounded   bool              `json:"bounded"`         // older intents were not looked at
-	Index     string            `json:"index,omitempty"` // the command that makes an index for this filter
+	Index     string            `json:"index,omitempty"` // the command that creates an index for this filter
 	Looked    int               `json:"-"`
 	Older     string            `json:"-"`
-	Form      []field           `json:"-"` // of the filter, for a change of all that match it
+	Form      []field           `json:"-"` // the filter, for a change of all matching intents
 	Statuses  []string          `json:"-"`
 	Providers []string          `json:"-"`
 }
@@ -173,7 +172,7 @@ func readIntents(ctx context.Context, from *operator.Console, r *http.Request) (
 	found := intents{Statuses: operator.Statuses, Looked: operator.MostLooked, Filter: filter, Since: r.Form.Get("since"), Until: r.Form.Get("until")}
 	for _, name := range filterFields {
 		value := r.Form.Get(name)
-		switch { // an hour ago is later by the time that the form is sent
+		switch { // a relative time such as 2h would move until the form is sent
 		case value == "":
 			continue
 		case name == "since":
@@ -199,22 +198,22 @@ func readIntents(ctx context.Context, from *operator.Console, r *http.Request) (
 		return nil, err
 	}
 	found.Intents, found.Below, found.Bounded, found.Index = page.Intents, page.Below, page.Bounded, page.Index
-	found.Filter.Since, found.Filter.Until = time.Time{}, time.Time{} // "2h" is another time on each look, and the page is the same
+	found.Filter.Since, found.Filter.Until = time.Time{}, time.Time{} // "2h" is another time at each request, and the page must stay the same
 	if page.Below != 0 {
 		found.Older = behind(r, "below", strconv.FormatInt(page.Below, 10))
 	}
 	return found, hide(found.Intents)
 }
 
-// behind is the address of the same list, from there on.
+// behind returns the address of the same list after the given row.
 func behind(r *http.Request, name, last string) string {
 	query := r.URL.Query()
 	query.Set(name, last)
 	return r.URL.Path + "?" + query.Encode()
 }
 
-// filterFields are the fields of a list's form. What a page lists and what a change of all that match takes are
-// read from the same ones.
+// filterFields are the fields of a list's form. The list and a change of all matching intents read the same
+// fields.
 var filterFields = []string{"status", "dead", "provider", "tool", "run", "scope", "tenant", "reference", "error", "since", "until"}
 
 type field struct{ Name, Value string }
@@ -240,7 +239,7 @@ func filterOf(form url.Values) (operator.Filter, error) {
 type intent struct {
 	*operator.Dossier
 	TraceURL string            `json:"trace_url,omitempty"`
-	Retry    *operator.Verdict `json:"retry,omitempty"` // what it would do now; nothing is changed
+	Retry    *operator.Verdict `json:"retry,omitempty"` // the effect of a retry now; nothing is changed
 }
 
 func (s *server) readIntent(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
@@ -353,7 +352,7 @@ type hits struct {
 	Looked int `json:"looked_at"`
 }
 
-// search leads to the only thing that a text means, and else lists what it may mean.
+// search redirects to the result if there is only one, and else lists the results.
 func search(ctx context.Context, from *operator.Console, r *http.Request) (any, error) {
 	query := strings.TrimSpace(r.FormValue("q"))
 	if query == "" {
@@ -371,17 +370,17 @@ func search(ctx context.Context, from *operator.Console, r *http.Request) (any, 
 	return hits{query, found, operator.MostLooked}, hide(found.Intents)
 }
 
-// runPath is the address of a run, whose id an agent chose.
+// runPath returns the address of a run. An agent chose the id, so it is escaped.
 func runPath(agentRunID string) string { return "/runs/" + url.PathEscape(agentRunID) }
 
-// parse reads every template together with the frame of all pages.
+// parse reads every template together with templates/base.html.
 func parse() (map[string]*template.Template, error) {
 	functions := template.FuncMap{
 		"age": age, "seconds": func(s float64) string { return span(time.Duration(s * float64(time.Second))) }, "stamp": stamp, "deref": deref, "run": runPath, "path": url.PathEscape,
 		"add": func(a, b int) int { return a + b }, "plus": func(a, b float64) float64 { return a + b }, "many": many, "upTo": upTo, "size": size, "took": took, "group": group, "clip": clip, "sentence": sentence,
 		"join":    func(names []string) string { return strings.Join(names, ", ") },
 		"verdict": func(v doctor.Verdict) string { return strings.ReplaceAll(string(v), "_", " ") },
-		// rows gives a table of intents what it needs of the page around it.
+		// rows passes a table of intents the values that it needs from its page.
 		"rows": func(v view, intents []operator.Intent) any {
 			return struct {
 				Now  time.Time
@@ -407,7 +406,7 @@ func parse() (map[string]*template.Template, error) {
 
 var loginPage = template.Must(template.ParseFS(files, "templates/login.html"))
 
-// many writes a count that stopped at its limit as what it is.
+// many writes a count, with "+" if counting stopped at the limit.
 func many(count int64) string { return upTo(operator.CountLimit, int(count)) }
 
 func upTo(limit, count int) string {
@@ -417,7 +416,7 @@ func upTo(limit, count int) string {
 	return group(count)
 }
 
-// size is a number of bytes in a unit in which it is short.
+// size writes a number of bytes with a unit.
 func size(bytes int) string {
 	switch {
 	case bytes < 1000:
@@ -436,10 +435,10 @@ func group(n int) string {
 	return text
 }
 
-// mostShown is how much of a name stands in a table. Runs of one agent differ at their end, and often begin alike.
+// mostShown is the length of a name in a table. Names of an agent's runs often begin alike and differ at the end.
 const mostShown = 36
 
-// clip takes the middle out of a name that is too long for a table.
+// clip replaces the middle of a name that is too long for a table.
 func clip(name string) string {
 	letters := []rune(name)
 	if len(letters) <= mostShown {
@@ -448,7 +447,7 @@ func clip(name string) string {
 	return string(letters[:mostShown/2-1]) + "…" + string(letters[len(letters)-mostShown/2:])
 }
 
-// sentence begins a text as a sentence does.
+// sentence returns text with an upper-case first letter.
 func sentence(text string) string {
 	first, size := utf8.DecodeRuneInString(text)
 	return string(unicode.ToUpper(first)) + text[size:]
@@ -461,7 +460,7 @@ func deref(text *string) string {
 	return *text
 }
 
-// stamp takes a time, or a pointer to one that may be nil.
+// stamp accepts a time, or a pointer that may be nil.
 func stamp(at any) string {
 	if when := timeOf(at); !when.IsZero() {
 		return when.UTC().Format("2006-01-02 15:04:05 UTC")
@@ -481,7 +480,7 @@ func timeOf(at any) time.Time {
 	return time.Time{}
 }
 
-// age says how long ago a time was, or how far ahead it is.
+// age writes how long ago a time was, or how far ahead it is.
 func age(at any, now time.Time) string {
 	when := timeOf(at)
 	switch passed := now.Sub(when); {
@@ -503,7 +502,7 @@ func took(from *time.Time, to time.Time) string {
 	return span(to.Sub(*from))
 }
 
-// span is a length of time in one unit, or two where the first is small.
+// span writes a duration in one unit.
 func span(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -520,23 +519,23 @@ func span(d time.Duration) string {
 	return strconv.Itoa(int(d.Hours()/24)) + " d"
 }
 
-// Tool has the promises of a configuration about one tool.
+// Tool describes one tool of a configuration.
 type Tool struct {
 	Name        string   `json:"tool"`
 	Class       string   `json:"class"`
 	KeyTTL      string   `json:"key_ttl,omitempty"`
 	MaxAttempts int      `json:"max_attempts"`
 	Timeout     string   `json:"timeout"`
-	Undo        string   `json:"compensation,omitempty"` // a tool, none or missing; empty where none is needed
+	Undo        string   `json:"compensation,omitempty"` // a tool, none or missing; empty if none is needed
 	AgentSafe   bool     `json:"agent_safe"`
-	Missing     []string `json:"missing,omitempty"` // the fields that would make it safe
+	Missing     []string `json:"missing,omitempty"` // the fields that the tool lacks to be safe
 }
 
 // Setting is one value of a configuration, by its name in the file.
 type Setting struct {
 	Name         string `json:"name"`
 	Value        string `json:"value"`
-	AfterRestart string `json:"after_restart,omitempty"` // what the file has now, if only a restart brings it into force
+	AfterRestart string `json:"after_restart,omitempty"` // the value in the file, if it needs a restart to come into force
 }
 
 type workers struct {
@@ -593,10 +592,10 @@ type diagnosis struct {
 	At       time.Time        `json:"at"`
 }
 
-// freshFor is how long a diagnosis is shown again: it takes connections, and a page asks every two seconds.
+// freshFor is how long a diagnosis is reused. A diagnosis uses connections, and a page asks every two seconds.
 const freshFor = time.Minute
 
-// doctorCache has the last diagnosis. One request at a time examines.
+// doctorCache holds the last diagnosis. Only one request at a time examines.
 type doctorCache struct {
 	examining sync.Mutex
 	last      atomic.Pointer[diagnosis]
@@ -623,21 +622,22 @@ func (s *server) diagnose(ctx context.Context) (diagnosis, error) {
 
 func (s *server) examine(ctx context.Context) error {
 	findings := s.Doctor(ctx)
-	if err := ctx.Err(); err != nil { // it may have seen the end of the request
+	if err := ctx.Err(); err != nil { // the diagnosis may have failed because the request ended
 		return err
 	}
 	s.doctorCache.last.Store(&diagnosis{findings, time.Now().UTC()})
 	return nil
 }
 
-// findings are the problems and warnings of the last diagnosis. Where that is old another one begins, and no page waits for it.
+// findings returns the problems and warnings of the last diagnosis. If it is old, another one starts in the
+// background.
 func (s *server) findings(ctx context.Context) []doctor.Finding {
 	if s.Doctor != nil && !s.doctorCache.isFresh() && s.doctorCache.examining.TryLock() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freshFor)
 		go func() {
 			defer s.doctorCache.examining.Unlock()
 			defer cancel()
-			_ = s.examine(ctx) // the next reader tries again
+			_ = s.examine(ctx) // the next request tries again
 		}()
 	}
 	found := []doctor.Finding{}

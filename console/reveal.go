@@ -18,14 +18,14 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
-// Redaction is a path to values that not even an operator is shown. Its parts are names of fields,
-// [] for each element of a list, and * for each field.
+// Redaction is a path to values that no person may see, not even an operator. Its parts are names of fields, []
+// for each element of a list, and * for each field.
 type Redaction []string
 
-// ErrRedaction says how a path is written.
+// ErrRedaction describes the format of a path.
 var ErrRedaction = errors.New("a path is written as .card.number, .items[].secret or .*.token")
 
-// ParseRedaction reads a path.
+// ParseRedaction parses a path.
 func ParseRedaction(path string) (Redaction, error) {
 	rest, found := strings.CutPrefix(path, ".")
 	if !found {
@@ -62,10 +62,10 @@ func (r Redaction) apply(value any) any {
 	return value
 }
 
-// mostRevealed bounds each text of a page.
+// mostRevealed bounds each text of a page, in bytes.
 const mostRevealed = 64 << 10
 
-// reveal writes JSON out as a person reads it.
+// reveal formats JSON for a person, without the redacted values.
 func reveal(text json.RawMessage, redactions []Redaction) string {
 	if len(text) == 0 {
 		return ""
@@ -77,7 +77,7 @@ func reveal(text json.RawMessage, redactions []Redaction) string {
 	return visible(string(written))
 }
 
-// redact keeps every digit of a number.
+// redact replaces the values at the paths. It keeps every digit of a number.
 func redact(text json.RawMessage, redactions []Redaction, indent string) (json.RawMessage, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
@@ -96,7 +96,8 @@ func redact(text json.RawMessage, redactions []Redaction, indent string) (json.R
 	return bytes.TrimSuffix(written.Bytes(), []byte("\n")), err
 }
 
-// visible writes by its code what would be invisible, or turn a line around, and no more than a page holds.
+// visible writes invisible characters as escapes, also those that reverse the direction of a line. It cuts the
+// text after mostRevealed.
 func visible(text string) string {
 	var shown strings.Builder
 	for _, r := range text {
@@ -117,7 +118,7 @@ func visible(text string) string {
 	return shown.String()
 }
 
-// revealed has the texts of models and providers about one intent.
+// revealed holds the texts of models and providers about one intent.
 type revealed struct {
 	IntentID int64    `json:"intent_id"`
 	Texts    []textOf `json:"texts"`
@@ -130,7 +131,7 @@ type textOf struct {
 	Text string `json:"text"`
 }
 
-// reveal shows payload and responses in two steps, as a change is made: what is shown is recorded.
+// reveal shows payload and responses in two steps, as for a change, because each view is recorded.
 func (s *server) reveal(w http.ResponseWriter, r *http.Request, who Person) {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	if err != nil {
@@ -176,8 +177,8 @@ func (s *server) reveal(w http.ResponseWriter, r *http.Request, who Person) {
 	s.show(w, r, http.StatusOK, "reveal", "Payload and responses", shown)
 }
 
-// preview is the request of an intent. What is redacted is taken out of the payload before, for the tool's
-// mapping may move it.
+// preview returns the request of an intent. Redacted values are removed from the payload first, because the tool's
+// mapping may move them.
 func (s *server) preview(ctx context.Context, of *operator.Dossier) string {
 	if s.Preview == nil {
 		return ""

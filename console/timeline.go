@@ -12,8 +12,7 @@ import (
 	"github.com/agentoutbox/drainer/drainer/operator"
 )
 
-// chart is a run drawn as bars, in the units of the SVG's viewBox: steps above the
-// line, and their undos below it.
+// chart is a run drawn as bars, in units of the SVG's viewBox. Steps are above the line, their undos below.
 type chart struct {
 	Width, Height, Line float64
 	Rows                []bar
@@ -21,16 +20,16 @@ type chart struct {
 	Took                string
 }
 
-// bar is one intent's time.
+// bar shows one intent over time.
 type bar struct {
 	Y          float64
 	Intent     operator.Intent
 	IsUndo     bool
-	From, Long float64 // from its enqueue to its end
-	Parts      []part  // the attempts
+	From, Long float64 // from its enqueue to its end, or to now
+	Parts      []part  // its attempts and decisions
 }
 
-// part is one attempt, or a mark where an operator or the saga decided.
+// part is one attempt, or a mark for a decision of an operator or the saga.
 type part struct {
 	X, Long float64
 	Class   string // completed, failed, unknown (in doubt), retry, lookup, decided
@@ -40,18 +39,18 @@ type part struct {
 type tick struct {
 	X      float64
 	Label  string
-	IsLast bool // its label ends at X, inside the picture
+	IsLast bool // its label must end at X to fit into the picture
 }
 
 const (
-	labels    = 250.0 // left of the bars
+	labels    = 250.0 // the space for labels, left of the bars
 	barsWidth = 980.0
 	rowHeight = 24.0
-	shortest  = 3.0 // so that a quick attempt is seen
+	shortest  = 3.0 // keeps a short attempt visible
 	mostTicks = 7
 )
 
-// rounds are the lengths of time between two ticks that a person counts in.
+// rounds are the steps between ticks that people find easy to read.
 var rounds = []time.Duration{
 	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,
 	100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second,
@@ -67,7 +66,7 @@ func draw(story *operator.RunStory, now time.Time) chart {
 			undos = append(undos, *step.Undo)
 		}
 	}
-	slices.Reverse(undos) // mirrored: the undo of the last step is next to the line
+	slices.Reverse(undos) // mirrored, so that the undo of the last step is next to the line
 	all := append(append([]operator.Intent{}, steps...), undos...)
 	begin, end := all[0].CreatedAt, all[0].CreatedAt.Add(time.Second)
 	for _, intent := range all {
@@ -151,13 +150,13 @@ func partOf(s operator.Span, x func(time.Time) float64) part {
 	return p
 }
 
-// columns are minutes drawn as columns of stacked parts, in the units of the SVG's viewBox.
+// columns are minutes drawn as stacked columns, in units of the SVG's viewBox.
 type columns struct {
 	Title, Told   string
 	Width, Height float64
 	Parts         []column
 	From, To      string
-	Most          string // the tallest column
+	Most          string // the value of the tallest column
 	Keys          []key
 }
 
@@ -175,7 +174,7 @@ const (
 
 var outcomeKeys = []key{{"completed", "completed"}, {"retry", "out of reach or busy"}, {"failed", "refused"}, {"unknown", "in doubt"}}
 
-// hourCharts are none before a daemon has written a minute.
+// hourCharts returns nil while no daemon has written a minute.
 func hourCharts(hour []operator.Minute) []columns {
 	var done, outcomes, oldest [][]float64
 	var attempts, completed float64
