@@ -15,24 +15,22 @@ import (
 // Process is a started child.
 type Process struct {
 	command *exec.Cmd
-	group   *group // nil where only the process itself is meant
+	group   *group // nil if signals go to the process only
 	ended   chan struct{}
-	failure error // read after ended
+	failure error // read only after ended is closed
 }
 
-// Start starts the command apart from the terminal's process group, so that
-// Ctrl-C reaches only the parent. Where the system can, the child gets the
-// farewell when the parent dies, however it dies.
+// Start starts the command in a process group of its own, so that Ctrl-C in a terminal reaches only the parent. On
+// Linux the child gets the farewell signal when the parent dies, even by SIGKILL.
 //
-// Linux takes the death of the thread that started a process for its parent's,
-// so the process gets a thread of its own that lives as long.
+// Linux treats the death of the thread that started a process as the death of its parent. So the process is
+// started from a thread of its own, which lives until the process has ended.
 func Start(command *exec.Cmd, farewell syscall.Signal) (*Process, error) {
 	return start(&Process{command: command}, farewell)
 }
 
-// StartGroup is Start for a process that may start others: signals go to all
-// of them that stay in its process group, and those left when the process
-// ends are killed. The farewell reaches the process alone.
+// StartGroup is Start for a process that may start others. Signals go to all members of its process group, and
+// members that remain when the process ends are killed. The farewell reaches only the process itself.
 func StartGroup(command *exec.Cmd, farewell syscall.Signal) (*Process, error) {
 	return start(&Process{command: command, group: &group{}}, farewell)
 }
@@ -61,13 +59,13 @@ func start(p *Process, farewell syscall.Signal) (*Process, error) {
 	return p, nil
 }
 
-// Pid is the process id.
+// Pid returns the process id.
 func (p *Process) Pid() int { return p.command.Process.Pid }
 
-// Ended is closed when the process is gone and has been waited for.
+// Ended returns a channel that is closed when the process has ended and was waited for.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Failure is how the process ended: nil for exit code 0. It waits for the end.
+// Failure waits for the end of the process and returns its error: nil for exit code 0.
 func (p *Process) Failure() error {
 	<-p.ended
 	return p.failure
@@ -80,7 +78,7 @@ func (p *Process) wait() error {
 	return p.command.Wait()
 }
 
-// Signal sends a signal; a process that is gone needs none.
+// Signal sends a signal. It does nothing if the process has ended.
 func (p *Process) Signal(signal syscall.Signal) error {
 	if p.group != nil {
 		return p.group.signal(p.Pid(), signal)
@@ -91,7 +89,8 @@ func (p *Process) Signal(signal syscall.Signal) error {
 	return nil
 }
 
-// End sends the signal, waits, and after the patience kills, which is an error.
+// End sends the signal and waits. If the process does not end within the patience, End kills it and returns an
+// error.
 func (p *Process) End(signal syscall.Signal, patience time.Duration) error {
 	if err := p.Signal(signal); err != nil {
 		return err
@@ -106,8 +105,8 @@ func (p *Process) End(signal syscall.Signal, patience time.Duration) error {
 	return errors.Join(fmt.Errorf("process %d was still there %s after %s, so it was killed", p.Pid(), patience, signal), err)
 }
 
-// group keeps signals from a process group whose number may belong to others
-// by now: it is the leader's own until the leader has been waited for.
+// group sends no signal to a process group whose number may have been reused: the number is the leader's until the
+// leader has been waited for.
 type group struct {
 	mu     sync.Mutex
 	waited bool
@@ -125,7 +124,7 @@ func (g *group) signal(leader int, signal syscall.Signal) error {
 	return nil
 }
 
-// wait kills what the leader leaves behind.
+// wait kills the members that the leader leaves behind.
 func (g *group) wait(leader *exec.Cmd) error {
 	if awaitExit(leader.Process.Pid) {
 		_ = g.signal(leader.Process.Pid, syscall.SIGKILL)

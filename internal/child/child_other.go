@@ -4,9 +4,8 @@ package child
 
 import "syscall"
 
-// endWithParent can do nothing: only Linux signals a child when its parent dies.
+// endWithParent does nothing: only Linux signals a child when its parent dies.
 func endWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
-// awaitExit is Linux's, too: elsewhere a process that ends by itself leaves
-// its own children alone.
+// awaitExit does nothing: only on Linux are the remaining children of a process killed.
 func awaitExit(int) bool { return false }

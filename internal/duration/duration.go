@@ -1,5 +1,5 @@
-// Package duration reads lengths of time as people write them in files: 500ms,
-// 24h, 7d. A number alone is refused, because its unit is unknown.
+// Package duration parses durations as people write them in files: 500ms, 24h, 7d. It refuses a number alone,
+// because its unit is unknown.
 package duration
 
 import (
@@ -12,14 +12,13 @@ import (
 )
 
 const (
-	// Hint says what Parse wants.
+	// Hint describes the syntax of Parse.
 	Hint = "want a duration with its unit, such as 500ms, 10m, 24h or 7d"
-	// Pattern is the syntax that Parse reads, as a regular expression for JSON
-	// Schema.
+	// Pattern is the syntax of Parse, as a regular expression for JSON Schema.
 	Pattern = `^([0-9]+d)?([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))*$`
 )
 
-// Day is 24 hours, whatever the calendar says.
+// Day is 24 hours, even when clocks change.
 const Day = 24 * time.Hour
 
 const maxDays = int64(math.MaxInt64 / Day)
@@ -29,8 +28,8 @@ var ErrInvalid = errors.New(Hint)
 
 var shape = regexp.MustCompile(Pattern)
 
-// Parse reads what Pattern says. It also reads a minus, so that the caller can
-// refuse a negative length by name.
+// Parse parses a text that matches Pattern. It also accepts a minus sign, so that the caller can refuse a negative
+// duration with its own message.
 func Parse(text string) (time.Duration, error) {
 	if length, isNegative := strings.CutPrefix(text, "-"); isNegative {
 		positive, err := parse(length)
@@ -69,8 +68,7 @@ func parseHours(text string) (time.Duration, error) {
 	return duration, nil
 }
 
-// Format writes a length of time for a file, as short as Parse can read it
-// back: 30m, 24h, 7d.
+// Format writes a duration in the shortest form that Parse accepts: 30m, 24h, 7d.
 func Format(length time.Duration) string {
 	if length >= 2*Day && length%Day == 0 {
 		return strconv.FormatInt(int64(length/Day), 10) + "d"
@@ -86,7 +84,7 @@ func Format(length time.Duration) string {
 
 var errInstant = errors.New("want how long ago, such as 2h or 7d, or a time, such as 2026-01-31, \"2026-01-31 15:04\" or 2026-01-31T15:04:05Z")
 
-// Instant reads how long ago something was, or when: a time without a zone is one of location.
+// Instant parses an age such as 2h, which it subtracts from now, or a time. A time without a zone is in location.
 func Instant(text string, now time.Time, location *time.Location) (time.Time, error) {
 	if ago, err := Parse(text); err == nil && ago >= 0 {
 		return now.Add(-ago), nil

@@ -26,11 +26,11 @@ func (p Point) Fail() error {
 	switch action {
 	case kill:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {} // the signal may take a moment, and this goroutine must not go on meanwhile
+		select {} // the signal may take a moment, and this goroutine must not continue meanwhile
 	case stop:
 		continued := once(syscall.SIGCONT)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-		<-continued // a process that is to stop runs on for a moment
+		<-continued // a process continues for a moment after SIGSTOP
 	case hold:
 		<-released
 	case hang:
@@ -52,11 +52,11 @@ var armed = sync.OnceValue(func() *armory {
 	return armory
 })
 
-// released is closed once SIGUSR1 came. It listens from the program's start: a
-// signal without a waiting goroutine is lost.
+// released is closed after the first SIGUSR1. It listens from the start of the program, because a signal without a
+// listener is lost.
 var released = once(syscall.SIGUSR1)
 
-// once returns a channel that is closed when the first of the signals comes.
+// once returns a channel that is closed when the first of the signals arrives.
 func once(signals ...os.Signal) <-chan struct{} {
 	came, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(came, signals...)
@@ -93,7 +93,7 @@ type armory struct {
 	hits map[Point]int
 }
 
-// hit counts, and reports what is to be done now.
+// hit counts a hit, and returns the action and whether it is due now.
 func (a *armory) hit(p Point) (action, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

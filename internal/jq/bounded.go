@@ -12,9 +12,9 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// bounded are the evaluator's functions and operators that build more than some bytes,
-// or compare more, each with what measures it before it runs. What is not here gives a
-// number, a truth, a part of its input or a few bytes.
+// bounded holds the evaluator's functions and operators that build more than a few bytes, or compare much, each
+// with a function that charges the budget before the call. All others return a number, a boolean, a part of their
+// input or a few bytes.
 var bounded = map[string]func(b *budget, input any, arguments []any) error{
 	"_add/2":       func(b *budget, _ any, a []any) error { return b.calculate(a[0], a[1]) },
 	"_subtract/2":  subtracting,
@@ -97,8 +97,8 @@ var bounded = map[string]func(b *budget, input any, arguments []any) error{
 	"_match/3":    matching,
 }
 
-// boundedOptions give the evaluator a function for each of them, with the budget as one
-// argument more, and some that only look at what passes.
+// boundedOptions adds a function to the evaluator for each of them, with the budget as an additional argument. It
+// also adds functions that only check the value that they pass on.
 var boundedOptions = sync.OnceValue(func() []gojq.CompilerOption {
 	options := []gojq.CompilerOption{gojq.WithVariables([]string{budgetVariable})}
 	for name, measure := range bounded {
@@ -149,7 +149,7 @@ var boundedOptions = sync.OnceValue(func() []gojq.CompilerOption {
 	numbers := compiled("_range", "$a", "$b", "$c")
 	return append(options, gojq.WithIterFunction(reservedFunction+"_range", 4, 4, func(input any, values []any) gojq.Iter {
 		for _, number := range values[:3] {
-			if shallowSize(number) > 1000 { // each number that it gives is as long
+			if shallowSize(number) > 1000 { // each number of the range is as long
 				return gojq.NewIter(values[3].(*budget).fail())
 			}
 		}
@@ -157,10 +157,10 @@ var boundedOptions = sync.OnceValue(func() []gojq.CompilerOption {
 	}))
 })
 
-// native calls the evaluator's own function.
+// native returns a call of the evaluator's own function.
 func native(function string, arguments int) func(b *budget, input any, values []any) any {
 	names := []string{"$a", "$b", "$c"}[:arguments]
-	if function == "_match" { // which keeps each pattern that it was ever given
+	if function == "_match" { // the evaluator caches every pattern, so each evaluation has code of its own
 		return func(b *budget, input any, values []any) any {
 			if b.match == nil {
 				b.match = compiled(function, names...)
@@ -187,7 +187,7 @@ func native(function string, arguments int) func(b *budget, input any, values []
 	}
 }
 
-// compiled is the evaluator's own function of these variables.
+// compiled returns the evaluator's own function with these arguments.
 func compiled(function string, variables ...string) *gojq.Code {
 	source := function
 	if len(variables) > 0 {
@@ -204,11 +204,11 @@ func compiled(function string, variables ...string) *gojq.Code {
 	return code
 }
 
-// longNumber is the longest number, in digits or bytes, that is calculated with: the product of
-// two that were read.
+// longNumber is the longest number that may be calculated with, in digits or bytes: the length of the product of
+// two numbers that were read.
 const longNumber = 2 * maxDigits
 
-// calculate is for what takes as much as its operands without their contents.
+// calculate charges for an operation that builds as many bytes as its operands have without their elements.
 func (b *budget) calculate(operands ...any) error {
 	bytes := 0
 	for _, operand := range operands {
@@ -220,8 +220,7 @@ func (b *budget) calculate(operands ...any) error {
 	return b.charge(bytes)
 }
 
-// work charges the budget for the steps that a function takes in one call, such
-// as comparisons.
+// work charges the budget for times*each steps that a function takes in one call, such as comparisons.
 func (b *budget) work(times, each int) error {
 	const most = 1 << 28 // about a second
 	if each > 0 && times > most/each && b.err == nil {
@@ -246,7 +245,7 @@ func copying(factor int) func(*budget, any, []any) error {
 	return func(b *budget, input any, _ []any) error { return b.charge(factor * shallowSize(input)) }
 }
 
-// expanding is for what writes out its input, or walks through it.
+// expanding charges for a function that writes its whole input, or walks through it.
 func expanding(factor int) func(*budget, any, []any) error {
 	return func(b *budget, input any, _ []any) error {
 		size, err := b.tree(input)
@@ -333,7 +332,7 @@ func sorting(b *budget, input any, keys []any) error {
 			return err
 		}
 		sum, _ := compareCost(list)
-		if err := b.work(sum, 16); err != nil { // a comparison for each doubling of the length
+		if err := b.work(sum, 16); err != nil { // each element is compared about 16 times: once for each doubling of the length
 			return err
 		}
 	}
@@ -364,7 +363,7 @@ func transposing(b *budget, input any, _ []any) error {
 	return b.charge(16*len(rows)*columns + 40*columns)
 }
 
-// searching compares each part of the one with each of the other at worst.
+// searching charges for the worst case: each part of the input is compared with each part of the argument.
 func searching(b *budget, input any, arguments []any) error {
 	for _, value := range []any{input, arguments[0]} {
 		if _, err := b.tree(value); err != nil {
@@ -385,8 +384,8 @@ func searching(b *budget, input any, arguments []any) error {
 	return b.charge(shallowSize(input))
 }
 
-// compareCost tells how long it takes to compare all parts of a value once, in some nanoseconds, and how many parts
-// there are. A number is read for that.
+// compareCost estimates the time to compare all parts of a value once, in units of some nanoseconds, and counts
+// the parts. A number is parsed for each comparison.
 func compareCost(value any) (sum, parts int) {
 	sum, parts = 1, 1
 	switch value := value.(type) {
@@ -410,7 +409,7 @@ func compareCost(value any) (sum, parts int) {
 	return sum, parts
 }
 
-// setting copies each container on the path, and makes a list longer.
+// setting charges for the copy of each container on the path, and for a list that becomes longer.
 func setting(b *budget, input any, arguments []any) error {
 	path, _ := arguments[0].([]any)
 	for _, key := range path {
@@ -455,23 +454,23 @@ func deleting(b *budget, input any, arguments []any) error {
 	return sorting(b, paths, nil)
 }
 
-// matching bounds a pattern's program, which each evaluation makes again, and
-// what it finds: for each place where it matches, the evaluator counts all that is before.
+// matching charges for compiling a pattern, which each evaluation does again, and for the matches: at each match,
+// the evaluator counts the characters before it.
 func matching(b *budget, input any, arguments []any) error {
 	text, pattern, flags := asText(input), asText(arguments[0]), asText(arguments[1])
 	program, known := b.patterns[pattern]
 	if !known {
 		cost := 200
-		if strings.Contains(pattern, "{") { // up to a thousand times what is before it
+		if strings.Contains(pattern, "{") { // repeats its operand up to a thousand times
 			cost = 20_000
 		}
-		classes := strings.Count(pattern, `\p`) + strings.Count(pattern, `\P`) // each is up to a thousand ranges
+		classes := strings.Count(pattern, `\p`) + strings.Count(pattern, `\P`) // each expands to up to a thousand ranges
 		if err := b.charge(cost*len(pattern) + 32_000*classes); err != nil {
 			return err
 		}
 		parsed, err := syntax.Parse(pattern, syntax.Perl)
 		if err != nil {
-			return nil // the evaluator says so
+			return nil // the evaluator reports the error
 		}
 		compiled, err := syntax.Compile(parsed.Simplify())
 		if err != nil {
@@ -483,7 +482,7 @@ func matching(b *budget, input any, arguments []any) error {
 		program = len(compiled.Inst)
 		b.patterns[pattern] = program
 	}
-	if err := b.work(len(text), 4*program); err != nil { // each of which is slower than a comparison
+	if err := b.work(len(text), 4*program); err != nil { // a step of the program is slower than a comparison
 		return err
 	}
 	if arguments[2] == true || !strings.Contains(flags, "g") {
@@ -492,7 +491,7 @@ func matching(b *budget, input any, arguments []any) error {
 	each := 1000 + 500*strings.Count(pattern, "(")
 	most := buildLimit/each + 1
 	places := len(text) + 1
-	if places > most/16 { // else none of them is worth a look
+	if places > most/16 { // with fewer places, the real number does not matter
 		inline := ""
 		if strings.Contains(flags, "i") {
 			inline += "(?i)"
@@ -502,7 +501,7 @@ func matching(b *budget, input any, arguments []any) error {
 		}
 		compiled, err := regexp.Compile(inline + pattern)
 		if err != nil {
-			return nil // the evaluator says so
+			return nil // the evaluator reports the error
 		}
 		places = 2 * len(compiled.FindAllStringIndex(text, most))
 	}

@@ -10,29 +10,29 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// What one evaluation may use. The first two give the same end on every machine; the
-// time is for what neither foresees.
+// The limits of one evaluation. Bytes and steps end it at the same point on every machine. The time limit is for
+// costs that they do not measure.
 const (
-	buildLimit      = 32 << 20 // bytes that it builds in all, what it drops again included
-	stepLimit       = 1 << 20  // instructions of the evaluator, each of which keeps some bytes at most
+	buildLimit      = 32 << 20 // bytes that it builds in all, also those that it drops again
+	stepLimit       = 1 << 20  // instructions of the evaluator, each of which keeps a few bytes at most
 	evaluationLimit = time.Second
 )
 
-// Beyond these an evaluation is heavy, and waits until no other heavy one runs.
+// Beyond these an evaluation is heavy. It then waits until no other heavy one runs.
 const (
 	heavyBytes = 1 << 20
 	heavySteps = 1 << 15
 )
 
-// The errors of an evaluation that a limit ended. No try of an expression catches them.
+// The errors of an evaluation that a limit ended. No try in an expression catches them.
 var (
 	ErrBuildsTooMuch = errors.New("expression builds more than 32 MiB")
 	ErrTooManySteps  = errors.New("expression takes more than 1048576 steps")
 )
 
-// heavy has the one place for a heavy evaluation: the process needs the memory of one,
-// however many payloads ask for it at a time. heavyApart is that of expressions that must
-// not wait behind those of requests and answers.
+// heavy holds the only place for a heavy evaluation, so that the process needs the memory of one, even if many
+// payloads need it at a time. heavyApart is the place for expressions that must not wait behind those of requests
+// and responses.
 var heavy, heavyApart = make(chan struct{}, 1), make(chan struct{}, 1)
 
 var ended = func() chan struct{} {
@@ -41,18 +41,17 @@ var ended = func() chan struct{} {
 	return c
 }()
 
-// budget holds the steps, memory and time left to one evaluation. It is the
-// context of that evaluation as well: the evaluator asks its context before each
-// instruction, and so it counts.
+// budget holds the steps, bytes and time left to one evaluation. It is also the context of that evaluation: the
+// evaluator calls Done before each instruction, and so Done counts the steps.
 type budget struct {
 	context.Context // the caller's
 	steps, built    int
 	deadline        time.Time
-	place           chan struct{} // for this evaluation if it is heavy
+	place           chan struct{} // the place for this evaluation if it becomes heavy
 	isHeavy         bool
 	err             error
-	match           *gojq.Code     // with the patterns of this evaluation, which end with it
-	patterns        map[string]int // the length of each one's program
+	match           *gojq.Code     // caches the patterns of this evaluation only
+	patterns        map[string]int // the length of each pattern's program
 }
 
 // Done is called before each instruction.
@@ -64,10 +63,10 @@ func (b *budget) Done() <-chan struct{} {
 	return nil
 }
 
-// Err says why the evaluation ended.
+// Err returns why the evaluation ended.
 func (b *budget) Err() error { return b.err }
 
-// spend takes steps, and looks at the clock now and then.
+// spend takes steps, and checks the limits every 256 steps.
 func (b *budget) spend(steps int) {
 	before := b.steps
 	b.steps += steps
@@ -88,7 +87,7 @@ func (b *budget) spend(steps int) {
 	}
 }
 
-// charge takes bytes before they are built.
+// charge takes bytes, before they are built.
 func (b *budget) charge(bytes int) error {
 	if b.err == nil && (bytes < 0 || bytes > buildLimit-b.built) {
 		b.err = ErrBuildsTooMuch
@@ -104,7 +103,7 @@ func (b *budget) charge(bytes int) error {
 	return b.err
 }
 
-// waitForHeavySlot waits for the one place. The wait costs no time of the evaluation's own.
+// waitForHeavySlot waits for the place of heavy evaluations. After the wait, the time limit starts again.
 func (b *budget) waitForHeavySlot() {
 	if b.isHeavy || b.err != nil {
 		return
@@ -124,7 +123,7 @@ func (b *budget) release() {
 	}
 }
 
-// tree measures a value as a text of it would be, what it holds twice counted twice.
+// tree returns the size of a value as text. Parts that the value holds twice count twice.
 func (b *budget) tree(value any) (int, error) {
 	left := measure(value, buildLimit)
 	if left < 0 && b.err == nil {
@@ -134,7 +133,7 @@ func (b *budget) tree(value any) (int, error) {
 	return buildLimit - left, b.err
 }
 
-// shallowSize is the size of a copy of the value that shares its elements.
+// shallowSize returns the bytes of a copy that shares its elements with the value.
 func shallowSize(value any) int {
 	switch value := value.(type) {
 	case string:

@@ -1,6 +1,6 @@
-// Package jq evaluates the expressions that a configuration holds, bounded in
-// time and size and with numbers kept exact. The same input gives the same result on
-// every day and every machine: there is no clock, no environment and no file.
+// Package jq evaluates the expressions of a configuration, bounded in time and size and with exact numbers. The
+// same input gives the same result on every day and every machine: expressions cannot read a clock, the
+// environment or a file.
 package jq
 
 import (
@@ -23,13 +23,12 @@ type Expression struct {
 	source string
 	query  *gojq.Query
 	code   *gojq.Code
-	names  []string // if it is nothing but these
+	names  []string // the path of an expression that is only .one.other; else nil
 	place  chan struct{}
 }
 
-// Compile refuses what reads the clock or the time zone: a retry must send
-// what the first attempt sent, and the same response must mean the same. Its
-// errors give a position and no text.
+// Compile refuses expressions that read the clock or the time zone: a retry must send the same request as the
+// first attempt, and a response must always have the same meaning. Its errors give a position and no text.
 func Compile(source string) (*Expression, error) {
 	query, err := gojq.Parse(source)
 	var position *gojq.ParseError
@@ -56,8 +55,8 @@ func Compile(source string) (*Expression, error) {
 	return &Expression{source, query, code, names(query), heavy}, nil
 }
 
-// InOwnQueue has the expression wait for no request and no answer where it needs much. All
-// expressions that are apart wait for each other.
+// InOwnQueue makes a heavy evaluation wait only for others of such expressions, and not for those of requests and
+// responses.
 func (e *Expression) InOwnQueue() *Expression {
 	e.place = heavyApart
 	return e
@@ -65,9 +64,9 @@ func (e *Expression) InOwnQueue() *Expression {
 
 var errOneResult = errors.New("jq gave no result, or more than one")
 
-// Eval runs the expression for a second at most, for 8 MiB at most. It builds 32 MiB at
-// most on the way, and an expression that needs much waits until no other such runs. The
-// input must not be shared with a concurrent evaluation. An error may quote from the input.
+// Eval runs the expression for a second at most. The result may have 8 MiB, and the evaluation may build 32 MiB in
+// all. A heavy evaluation waits until no other heavy one runs. The input must not be shared with a concurrent
+// evaluation. An error may quote the input.
 func (e *Expression) Eval(ctx context.Context, input any) (any, error) {
 	if text, found := textAt(e.names, input); found && measure(text, resultLimit) >= 0 {
 		return text, nil
@@ -95,7 +94,7 @@ func (e *Expression) Eval(ctx context.Context, input any) (any, error) {
 	return value, nil
 }
 
-// findCall returns the first of the names that the syntax tree calls.
+// findCall returns the first of the names that the syntax tree calls, or "".
 func findCall(node reflect.Value, names ...string) string {
 	switch node.Kind() {
 	case reflect.Pointer:
@@ -123,12 +122,12 @@ func findCall(node reflect.Value, names ...string) string {
 }
 
 const (
-	maxSource = 200 // bytes of an expression that are repeated; of a longer one none are
+	maxSource = 200 // the longest expression, in bytes, that messages repeat
 	maxTypes  = 3
 )
 
-// Source is the expression as it was compiled, or "" if it is too long to be repeated. A
-// part of it could hold a part of a secret, which nothing would recognise.
+// Source returns the source of the expression, or "" if it is too long. A part of it could contain a part of a
+// secret, which would not be recognised.
 func (e *Expression) Source() string {
 	if len(e.source) > maxSource {
 		return ""
@@ -136,9 +135,9 @@ func (e *Expression) Source() string {
 	return e.source
 }
 
-// Types says of what JSON type the fields of the input are that the expression takes, as
-// far as that is plain and there are objects on the way: ".payload.amount is a string". Those of the type to blame come
-// first, and of many only some are told. It never has a value.
+// Types names the JSON types of the fields that the expression reads: ".payload.amount is a string". It finds only
+// fields on a plain path of objects. Fields of the type toBlame come first, and at most maxTypes are named. The
+// text never contains a value.
 func (e *Expression) Types(input any, toBlame string) string {
 	var found reads
 	found.query(e.query)
@@ -166,7 +165,7 @@ func (e *Expression) Types(input any, toBlame string) string {
 	return strings.Join(all[:min(len(all), maxTypes)], ", ")
 }
 
-// TypeOf is the JSON type of a value, with its article.
+// TypeOf returns the JSON type of a value, with its article.
 func TypeOf(value any) string {
 	switch value.(type) {
 	case bool:
@@ -183,8 +182,8 @@ func TypeOf(value any) string {
 	return "null"
 }
 
-// The evaluator's errors name an operation and a type before they quote a value. Only the
-// former are taken from them.
+// The evaluator's errors name an operation and a type before they quote a value. Only operation and type are taken
+// from them.
 var (
 	refusedType  = regexp.MustCompile(`^(@?[a-z_][a-z_0-9]*)(?:\(.*\))? cannot be applied to: (null|boolean|number|string|array|object)\b`)
 	refusedValue = regexp.MustCompile(`^(@?[a-z_][a-z_0-9]*)(?:\(.*\))? cannot be applied to `)
@@ -196,8 +195,8 @@ var articles = map[string]string{
 	"null": "null", "boolean": "a boolean", "number": "a number", "string": "a string", "array": "an array", "object": "an object",
 }
 
-// Reason says why an evaluation failed, and the type that it failed at if that is known.
-// It repeats nothing of the input.
+// Reason returns why an evaluation failed, and the type at which it failed if that is known. It repeats nothing of
+// the input.
 func Reason(err error) (reason, kind string) {
 	for _, known := range []error{ErrBuildsTooMuch, ErrTooManySteps, ErrTooLarge, errOneResult} {
 		if errors.Is(err, known) {
@@ -227,8 +226,8 @@ func Reason(err error) (reason, kind string) {
 	return "it fails", ""
 }
 
-// names are those of an expression that is nothing but .one.other, as most are
-// that find a reference; nil for any other.
+// names returns the path of an expression that is only .one.other, as most are that find a reference. It returns
+// nil for others.
 func names(query *gojq.Query) []string {
 	if query.Term == nil || query.Term.Type != gojq.TermTypeIndex || len(query.FuncDefs) > 0 {
 		return nil
@@ -248,8 +247,8 @@ func names(query *gojq.Query) []string {
 	return found
 }
 
-// textAt follows the names to a text, without the evaluator and its deadline.
-// What is not plainly there is the evaluator's to judge.
+// textAt follows the names to a string, without the evaluator and its deadline. If there is no string, the
+// evaluator decides.
 func textAt(names []string, input any) (text string, found bool) {
 	for _, name := range names {
 		object, is := input.(map[string]any)
@@ -262,17 +261,16 @@ func textAt(names []string, input any) (text string, found bool) {
 	return text, found && len(names) > 0
 }
 
-// resultLimit bounds the result of an expression, in bytes of its strings and
-// numbers and a few for everything else: a small payload can be made into a
-// result of any size.
+// resultLimit bounds the result of an expression: the bytes of its strings and numbers, and overhead for each
+// value. A small payload can be made into a result of any size.
 const resultLimit = 8 << 20
 
-const overhead = 16 // bytes, about, of a value that is neither
+const overhead = 16 // about the size of a value in bytes, without its text
 
-// ErrTooLarge says that a result is beyond what any request carries.
+// ErrTooLarge says that a result is larger than any request may be.
 var ErrTooLarge = errors.New("jq gave more than 8 MiB")
 
-// measure takes the size of a value off what is left, and stops below 0.
+// measure subtracts the size of a value from left, and stops below 0.
 func measure(value any, left int) int {
 	left -= overhead
 	switch value := value.(type) {

@@ -12,18 +12,16 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// maxKeptBytes is the longest text after which a decoder, and the room that it made
-// for the text, is kept.
+// maxKeptBytes is the longest text after which a decoder is kept with its buffer.
 const maxKeptBytes = 64 << 10
 
-// decoder reads one text after the other.
+// decoder reads one text after another.
 type decoder struct {
 	text bytes.Reader
 	json *json.Decoder
 }
 
-// decoders are those that have read all they were given: a new one takes more memory
-// than most of what is read.
+// decoders are idle. They are reused because a new one takes more memory than most texts.
 var decoders = sync.Pool{New: func() any {
 	d := &decoder{}
 	d.json = json.NewDecoder(&d.text)
@@ -31,16 +29,15 @@ var decoders = sync.Pool{New: func() any {
 	return d
 }}
 
-// maxDigits is the longest number, as it is written. An expression reads a number again each time
-// that it compares it or calculates with it, which takes a time that grows with the square of its digits:
-// one of a million digits takes seconds, and nothing can interrupt that.
+// maxDigits bounds the length of a number as text. An expression parses a number again each time that it compares
+// it or calculates with it. That time grows with the square of the digits: for a million digits it is seconds, and
+// cannot be interrupted.
 const maxDigits = 1000
 
-// ErrLongNumber says that a value is JSON, and no input for an expression.
+// ErrLongNumber says that a value is JSON, but not allowed as the input of an expression.
 var ErrLongNumber = errors.New("decoding JSON: a number is longer than 1000 digits")
 
-// Decode reads one value. It keeps numbers as they were written: an id beyond
-// 2^53 must not change on its way.
+// Decode reads one value. It keeps numbers as text: an id beyond 2^53 must not change.
 func Decode(text []byte) (any, error) {
 	d := decoders.Get().(*decoder)
 	d.text.Reset(text)
@@ -61,7 +58,7 @@ func Decode(text []byte) (any, error) {
 	return value, nil
 }
 
-// mayHoldLongNumber is quick. It cannot tell a number from digits in a text.
+// mayHoldLongNumber is a quick test. It does not distinguish a number from digits in a string.
 func mayHoldLongNumber[T string | []byte](text T) bool {
 	run := 0
 	for i := 0; len(text) > maxDigits && i < len(text); i++ {
@@ -93,7 +90,7 @@ func holdsLongNumber(value any) bool {
 	return false
 }
 
-// Encode writes what an expression gave. All that one can give has a JSON form.
+// Encode writes the result of an expression. Every result has a JSON form.
 func Encode(value any) []byte {
 	text, _ := gojq.Marshal(value)
 	return text

@@ -6,8 +6,8 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// Reads names the fields that the expression takes from its input, as far as
-// that is plain: not what is behind a pipe, in a function or assigned to.
+// Reads names the fields of the input that the expression plainly reads. It does not find those behind a pipe, in
+// a function or in an assignment.
 func (e *Expression) Reads() []string {
 	var found reads
 	found.query(e.query)
@@ -18,8 +18,8 @@ func (e *Expression) Reads() []string {
 	return names
 }
 
-// ReadsOnly reports whether the expression takes nothing from its input but these fields. It
-// knows so of a path and of an object of paths and constants, and says no of all others.
+// ReadsOnly reports whether the expression reads only these fields of its input. It recognises a path, and an
+// object of paths and constants. For all other expressions it returns false.
 func (e *Expression) ReadsOnly(fields ...string) bool {
 	return len(e.query.FuncDefs) == 0 && e.query.Op == 0 && readsOnly(e.query.Term, fields)
 }
@@ -51,8 +51,7 @@ func readsOnly(t *gojq.Term, fields []string) bool {
 	return t.Type == gojq.TermTypeNumber || t.Type == gojq.TermTypeNull || t.Type == gojq.TermTypeTrue || t.Type == gojq.TermTypeFalse
 }
 
-// reads collects paths of names from those parts of the syntax tree that see the input
-// itself.
+// reads collects paths of names from those parts of the syntax tree whose input is that of the expression.
 type reads [][]string
 
 func (r *reads) query(q *gojq.Query) {
@@ -61,7 +60,7 @@ func (r *reads) query(q *gojq.Query) {
 	}
 	r.term(q.Term)
 	r.query(q.Left)
-	if q.Op != gojq.OpPipe || len(q.Patterns) > 0 { // ". as $x | body" hands its input on
+	if q.Op != gojq.OpPipe || len(q.Patterns) > 0 { // in ". as $x | body", the body has the same input
 		r.query(q.Right)
 	}
 }
@@ -92,7 +91,7 @@ func (r *reads) term(t *gojq.Term) {
 	}
 }
 
-// path follows .one.other as far as there are names.
+// path collects .one.other, up to the first part that is no name.
 func (r *reads) path(t *gojq.Term) {
 	first := nameOf(t.Index)
 	if first == "" {
@@ -119,7 +118,7 @@ func nameOf(i *gojq.Index) string {
 	return i.Name
 }
 
-// field also knows {payload}, which is short for {payload: .payload}.
+// field also recognises {payload}, which is short for {payload: .payload}.
 func (r *reads) field(f *gojq.ObjectKeyVal) {
 	short := f.Val == nil && f.Key != "" && f.Key[0] != '$'
 	if short {

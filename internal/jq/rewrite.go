@@ -11,14 +11,14 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// definitions are those of the evaluator that are written in jq, unchanged from gojq
-// (copyright itchyny, MIT licence).
+// definitions are the evaluator's functions that are written in jq, unchanged from gojq (copyright itchyny, MIT
+// licence).
 //
 //go:embed builtin.jq
 var definitions string
 
-// updates replace two that the evaluator has in code of its own: as jq defines them,
-// so that each change is measured before it is made.
+// updates replace two functions that the evaluator implements in Go. They are written as jq defines them, so that
+// each change is charged before it is made.
 const updates = `
 def _bounded_assign(p; $v): reduce path(p) as $q (.; setpath($q; $v));
 def _bounded_modify(p; f):
@@ -26,7 +26,7 @@ def _bounded_modify(p; f):
     label $out | (setpath([0] + $q; .[0] | getpath($q) | f) | ., break $out), setpath([1, (.[1] | length)]; $q))
   | .[1] as $gone | .[0] | delpaths($gone);`
 
-// reserved are names of the evaluation itself, which no expression may have.
+// These prefixes and names belong to the evaluation. No expression may use them.
 const (
 	reservedFunction = "_bounded_"
 	reservedVariable = "$__"
@@ -34,7 +34,7 @@ const (
 	valueVariable    = "$__value"
 )
 
-// definition is one of the evaluator, rewritten once for all expressions.
+// definition is a function of the evaluator, rewritten once for all expressions.
 type definition struct {
 	body  *gojq.FuncDef
 	needs []string
@@ -60,8 +60,8 @@ var library = sync.OnceValue(func() map[string]*definition {
 	return all
 })
 
-// bound rewrites an expression so that whatever can build more than it was given is
-// measured before: operators and functions become those of bounded.go.
+// bound rewrites an expression so that the budget is charged before an operator or function builds much: it calls
+// those of bounded.go instead.
 func bound(query *gojq.Query) error {
 	r := rewriter{library: library()}
 	r.query(query)
@@ -90,7 +90,7 @@ func arity(name string, arguments int) string { return fmt.Sprintf("%s/%d", name
 type rewriter struct {
 	library   map[string]*definition
 	isLibrary bool
-	own       []string // functions that the expression defines, and are in scope
+	own       []string // functions in scope that the expression itself defines
 	needs     []string
 	err       error
 }
@@ -101,7 +101,7 @@ func (r *rewriter) query(q *gojq.Query) {
 	}
 	defer func(known int) { r.own = r.own[:known] }(len(r.own))
 	if len(q.Imports) > 0 {
-		return // it does not compile
+		return // it will not compile
 	}
 	for _, d := range q.FuncDefs {
 		r.function(d)
@@ -111,7 +111,7 @@ func (r *rewriter) query(q *gojq.Query) {
 	if q.Term != nil {
 		return
 	}
-	isPath := q.Op == gojq.OpModify && isSimplePath(q.Left) && iterates(q.Left) // before it is rewritten
+	isPath := q.Op == gojq.OpModify && isSimplePath(q.Left) && iterates(q.Left) // must be checked before the rewrite
 	r.query(q.Left)
 	r.query(q.Right)
 	if name := operators[q.Op]; name != "" {
@@ -134,7 +134,11 @@ func (r *rewriter) query(q *gojq.Query) {
 	}
 }
 
-// update makes p += v the same as v as $v | p |= . + $v.
+// update rewrites p += v to v as $v
+//
+// p
+//
+// = . + $v.
 func (r *rewriter) update(q *gojq.Query) {
 	dot := &gojq.Query{Term: &gojq.Term{Type: gojq.TermTypeIdentity}}
 	change := call("_alternative", dot, variable(valueVariable))
@@ -277,7 +281,7 @@ func (r *rewriter) termWithoutSuffixes(t *gojq.Term) {
 	}
 }
 
-// index leaves names and numbers alone.
+// index does not change names and numbers.
 func (r *rewriter) index(i *gojq.Index) {
 	switch {
 	case i.Str != nil && len(i.Str.Queries) > 0:
@@ -291,7 +295,7 @@ func (r *rewriter) index(i *gojq.Index) {
 	}
 }
 
-// key refuses an array, with which an index searches as the function indices does.
+// key refuses an array, because an index with an array searches like the function indices.
 func (r *rewriter) key(q *gojq.Query) *gojq.Query {
 	return pipe(parenthesized(q), call(reservedFunction+"key", variable(budgetVariable)))
 }
@@ -309,7 +313,7 @@ func (r *rewriter) field(f *gojq.ObjectKeyVal) {
 	r.query(f.Val)
 }
 
-// text joins the pieces of "a\(.b)c".
+// text joins the pieces of a string such as "a\(.b)c".
 func (r *rewriter) text(s *gojq.String, format string) *gojq.Query {
 	var joined *gojq.Query
 	for _, piece := range s.Queries {
@@ -326,7 +330,7 @@ func (r *rewriter) text(s *gojq.String, format string) *gojq.Query {
 	return parenthesized(joined)
 }
 
-// format is the function that a format stands for.
+// format returns the call of a format's function.
 func (r *rewriter) format(name string) *gojq.Term {
 	if name[0] == '_' {
 		return call(reservedFunction+name, variable(budgetVariable)).Term
@@ -334,8 +338,8 @@ func (r *rewriter) format(name string) *gojq.Term {
 	return r.call(&gojq.Func{Name: name})
 }
 
-// call rewrites the call of a function: to one that measures, or to one of the
-// definitions, unless the expression has a function of that name itself.
+// call rewrites a function call: to a function that charges the budget, or to one of the definitions. It keeps a
+// call of a function that the expression itself defines.
 func (r *rewriter) call(f *gojq.Func) *gojq.Term {
 	for _, argument := range f.Args {
 		r.query(argument)
@@ -383,7 +387,7 @@ var formats = map[string]string{
 	"@tsv": "_totsv", "@sh": "_tosh", "@base64": "_tobase64", "@base64d": "_tobase64d",
 }
 
-// isPlain is true for a literal, with which a comparison is short.
+// isPlain reports whether the query is a literal. A comparison with a literal is cheap.
 func isPlain(q *gojq.Query) bool {
 	if q == nil || q.Term == nil || len(q.FuncDefs) > 0 || len(q.Term.SuffixList) > 0 {
 		return false
@@ -399,9 +403,8 @@ func isPlain(q *gojq.Query) bool {
 	return false
 }
 
-// isSimplePath is true for names and iterations alone, which make nothing longer. The
-// evaluator's own update then copies each part once, where jq's definition would copy
-// a list once for each of its elements.
+// isSimplePath reports whether a path has only names and iterations, which make nothing longer. The evaluator's
+// own update then copies each part once. With jq's definition, it would copy a list once for each element.
 func isSimplePath(q *gojq.Query) bool {
 	if q.Term == nil {
 		return q.Op == gojq.OpPipe && len(q.Patterns) == 0 && isSimplePath(q.Left) && isSimplePath(q.Right)

@@ -24,38 +24,37 @@ import (
 	"github.com/agentoutbox/drainer/internal/child"
 )
 
-// Database is where the connections of a process lead, and how they log in. Host, port,
-// database and parameters stay those of the first connection. User, password and
-// certificates are read again before each connect, because they may be replaced while
-// the process runs.
+// Database says where the connections of a process lead, and how they log in. Host, port, database and parameters
+// stay those of the first connection. User, password and certificates are read again before each connect, because
+// they may be replaced while the process runs.
 type Database struct {
 	read    func() (Login, error)
 	command *passwordCommand // nil: the password is part of the login
 
 	mu        sync.Mutex
-	here      *pgxpool.Config // the last login for the place of the first
+	here      *pgxpool.Config // the last login for the first host, port and database
 	log       *slog.Logger
-	refusal   error     // nil if the newest answer was none
-	decidedAt time.Time // when the connect began that was let in or refused last; of a statement, when it ended
+	refusal   error     // of the newest connect; nil if it was accepted or not answered
+	decidedAt time.Time // when the newest decisive connect began; for a statement, when it ended
 	away      bool      // the newest connect failed, and was not refused
 
-	refusals, outages logged // apart: the one says nothing of the other
+	refusals, outages logged // separate, because a line about one says nothing about the other
 
-	loggedAway bool // and no connect has ended well since
+	loggedAway bool // an outage was logged, and no connect has succeeded since
 
-	refusedLater atomic.Bool // a statement was refused, and none has ended well since
+	refusedLater atomic.Bool // a statement was refused, and none has succeeded since
 
-	loggedMoved time.Time // when it was logged last that the URL leads elsewhere
+	loggedMoved time.Time // when the last line was logged that the URL leads elsewhere
 }
 
-// Login was read at one time.
+// Login is a login as it was read at one time.
 type Login struct {
 	URL      string
-	Password string // instead of the one in the URL, if it is not empty
+	Password string // replaces the password in the URL, if it is not empty
 }
 
-// NewDatabase reads its login by read, before each connect. If command is not empty, it
-// prints the password; what it printed is used again for ttl.
+// NewDatabase returns a Database that calls read before each connect. If command is not empty, the command prints
+// the password, and its output is reused for ttl.
 func NewDatabase(read func() (Login, error), command []string, ttl time.Duration) *Database {
 	d := &Database{read: read}
 	if len(command) > 0 {
@@ -64,25 +63,24 @@ func NewDatabase(read func() (Login, error), command []string, ttl time.Duration
 	return d
 }
 
-// At is a database whose URL never changes.
+// At returns a Database whose URL never changes.
 func At(url string) *Database {
 	return NewDatabase(func() (Login, error) { return Login{URL: url}, nil }, nil, 0)
 }
 
 var (
-	// ErrURL stands alone where a URL cannot be parsed: the parser's own words may repeat
-	// a password.
+	// ErrURL is returned without the parser's error, which may repeat a password.
 	ErrURL = errors.New("the database URL cannot be read; write postgres://user:password@host:5432/database, with special characters escaped, and check the certificates that it names")
-	// ErrRefused says that a server answered, and does not let this login in.
+	// ErrRefused says that a server answered and does not accept this login.
 	ErrRefused = errors.New("the database refuses this login")
-	// ErrPooler says that PgBouncer does not come through to the server. It does not tell a login that the server
-	// refuses from a server that is away.
+	// ErrPooler says that PgBouncer cannot connect to the server. It does not distinguish a refused login from a
+	// server that is away.
 	ErrPooler = errors.New("the pooler cannot log in at the database, or the database is away: the pooler's log says why")
-	// ErrNoLogin says that no connect was tried.
+	// ErrNoLogin says that no login could be read, so that no connect was tried.
 	ErrNoLogin = errors.New("there is no login for the database")
 )
 
-// Config is how to connect now.
+// Config returns the configuration for a connect now. It runs the password command if there is one.
 func (d *Database) Config(ctx context.Context) (*pgxpool.Config, error) {
 	config, moved, err := d.config()
 	if err != nil || moved || d.command == nil {
@@ -97,8 +95,9 @@ func (d *Database) Config(ctx context.Context) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// config runs no command. Where the URL leads to another server or database than before, the last login for the old
-// place is given: a process belongs to one outbox, and the old server must not be shown the new one's password.
+// config runs no command. If the URL now leads to another server or database, config returns the last login for
+// the old one, and moved is true. A process belongs to one outbox, and the old server must not receive the new
+// one's password.
 func (d *Database) config() (config *pgxpool.Config, moved bool, err error) {
 	login, err := d.read()
 	if err != nil {
@@ -109,7 +108,7 @@ func (d *Database) config() (config *pgxpool.Config, moved bool, err error) {
 		return nil, false, ErrURL
 	}
 	config.ConnConfig.BuildFrontend = readRefusals
-	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // what pgx reads and writes; poolers take it too
+	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // pgx reads and writes UTF8; poolers accept this parameter, too
 	if login.Password != "" {
 		config.ConnConfig.Password = login.Password
 	}
@@ -128,7 +127,7 @@ func (d *Database) config() (config *pgxpool.Config, moved bool, err error) {
 	return config, false, nil
 }
 
-// URL is that of this moment.
+// URL returns the present URL.
 func (d *Database) URL() (string, error) {
 	login, err := d.read()
 	if err != nil {
@@ -137,7 +136,7 @@ func (d *Database) URL() (string, error) {
 	return login.URL, nil
 }
 
-// User is whom the login is for; empty if that cannot be said.
+// User returns the user of the login, or "" if it cannot be read.
 func (d *Database) User() string {
 	config, _, err := d.config()
 	if err != nil {
@@ -146,7 +145,7 @@ func (d *Database) User() string {
 	return config.ConnConfig.User
 }
 
-// BeforeConnect puts the login of this moment into a configuration that was made before.
+// BeforeConnect puts the present login into an older configuration.
 func (d *Database) BeforeConnect(ctx context.Context, next *pgx.ConnConfig) error {
 	now, err := d.Config(ctx)
 	if err != nil {
@@ -155,30 +154,30 @@ func (d *Database) BeforeConnect(ctx context.Context, next *pgx.ConnConfig) erro
 	}
 	fresh := now.ConnConfig
 	next.User, next.Password = fresh.User, fresh.Password
-	next.TLSConfig, next.Fallbacks = fresh.TLSConfig, fresh.Fallbacks // with certificates that may be new
+	next.TLSConfig, next.Fallbacks = fresh.TLSConfig, fresh.Fallbacks // certificates may have been replaced
 	next.BuildFrontend = fresh.BuildFrontend
 	return nil
 }
 
-// places are the hosts, ports and the database that a configuration leads to.
+// places returns the database, and the hosts and ports, of a configuration.
 func places(config *pgx.ConnConfig) []string {
 	all := []string{config.Database, fmt.Sprintf("%s:%d", config.Host, config.Port)}
 	for _, fallback := range config.Fallbacks {
 		all = append(all, fmt.Sprintf("%s:%d", fallback.Host, fallback.Port))
 	}
-	return slices.Compact(all) // one place may be tried with TLS and without
+	return slices.Compact(all) // a host may be tried with TLS and without
 }
 
-// Refusal is why the newest connect was refused before the server let this login in; nil
-// if it was let in, or if no server answered.
+// Refusal returns why the newest connect was refused. It returns nil if the login was accepted, or if no server
+// answered.
 func (d *Database) Refusal() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.refusal
 }
 
-// Logging logs connects that fail from now on, one line a minute. It returns a logger for all that
-// uses the database, which leaves out the lines that only say the same again.
+// Logging logs later connects that fail, at most one line a minute for each cause. It returns a logger for all
+// users of the database, which drops lines that repeat these failures.
 func (d *Database) Logging(log *slog.Logger) *slog.Logger {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -186,18 +185,18 @@ func (d *Database) Logging(log *slog.Logger) *slog.Logger {
 	return slog.New(unrepeated{Handler: log.Handler(), database: d})
 }
 
-// logEvery keeps many connects that are refused from filling the log.
+// logEvery keeps many refused connects from filling the log.
 const logEvery = time.Minute
 
-// connected notes how a connect ended. A transaction pooler lets a client in before it has logged in at the server, so
-// that a connect which ends well takes back no refusal that a statement met.
+// connected notes the result of a connect. A transaction pooler accepts a client before it has logged in at the
+// server. So a successful connect does not clear the refusal of a statement.
 func (d *Database) connected(start time.Time, err error) {
 	if !d.refusedLater.Load() || refusalOf(err) != nil {
 		d.note(start, err)
 	}
 }
 
-// answered notes how a statement ended.
+// answered notes the result of a statement.
 func (d *Database) answered(err error) {
 	switch {
 	case refusalOf(err) != nil:
@@ -208,8 +207,8 @@ func (d *Database) answered(err error) {
 	}
 }
 
-// note remembers what the newest answer says of the login. Of several connects at once the one that began last counts,
-// because it has the newest login.
+// note remembers what the newest answer says about the login. Of several connects at once, the one that began last
+// counts, because it has the newest login.
 func (d *Database) note(start time.Time, err error) {
 	refusal := refusalOf(err)
 	d.mu.Lock()
@@ -241,13 +240,13 @@ func (d *Database) note(start time.Time, err error) {
 	}
 }
 
-// logged is when a cause was logged last, and how many of its failures were left out since.
+// logged holds when a cause was logged last, and how many of its failures were dropped since.
 type logged struct {
 	at      time.Time
 	leftOut int
 }
 
-// line says whether it logged one.
+// line reports whether it logged the failure.
 func (l *logged) line(log *slog.Logger, message string, err error) bool {
 	if time.Since(l.at) < logEvery {
 		l.leftOut++
@@ -258,15 +257,15 @@ func (l *logged) line(log *slog.Logger, message string, err error) bool {
 	return true
 }
 
-// isAway tells a connect that met no server, or one that starts or stops, from a statement that failed, and from a
-// connect that this process gave up as it ends.
+// isAway reports whether a connect met no server, or a server that starts or stops. A failed statement does not
+// count, and neither does a connect that this process cancelled because it ends.
 func isAway(err error) bool {
 	var failed *pgconn.ConnectError
 	return errors.As(err, &failed) && refusalOf(err) == nil && !errors.Is(err, context.Canceled)
 }
 
-// refusalOf is nil for a connect that ended well, and for one that no server answered.
-// It leaves out the server's words, which name the user.
+// refusalOf returns nil for a success, and for a connect that no server answered. It leaves out the server's
+// message, which names the user.
 func refusalOf(err error) error {
 	var refused *pgconn.PgError
 	switch {
@@ -277,21 +276,23 @@ func refusalOf(err error) error {
 	case errors.As(err, &refused) && refused.Code == protocolViolation && strings.HasPrefix(refused.Message, "server login has been failing"):
 		return ErrPooler
 	}
-	var alert *net.OpError // crypto/tls keeps the type of an alert to itself
+	var alert *net.OpError // crypto/tls does not export the type of an alert
 	if errors.As(err, &alert) && alert.Op == "remote error" {
 		return fmt.Errorf("%w (TLS: %w)", ErrRefused, alert.Err)
 	}
 	return nil
 }
 
-// readRefusals has pgx read a server's answer even where the server hung up before pgx could write. With TLS 1.3 a server
-// refuses a client's certificate after the client's part of the handshake has ended, and closes the connection: the
-// first write then fails with a reset, while the alert that says why waits to be read.
+// readRefusals makes pgx read a server's answer even if the server has closed the connection before pgx's first
+// write. With TLS 1.3 a server refuses a client's certificate after the client has finished the handshake, and
+// closes the connection. The first write then fails with a reset, although the alert with the reason can still be
+// read.
 func readRefusals(reader io.Reader, writer io.Writer) *pgproto3.Frontend {
 	return pgproto3.NewFrontend(reader, &firstWrite{writer: writer})
 }
 
-// firstWrite leaves it to the read that follows the startup message to tell that the server hung up.
+// firstWrite hides that the first write failed because the server closed the connection. The read after the
+// startup message then returns the reason.
 type firstWrite struct {
 	writer io.Writer
 	made   bool
@@ -306,31 +307,31 @@ func (f *firstWrite) Write(message []byte) (int, error) {
 	return n, err
 }
 
-// protocolViolation is the code that PgBouncer gives to its own refusals, all of them before 1.19.
+// protocolViolation is PgBouncer's code for its own refusals; before 1.19 it is the code of all of them.
 const protocolViolation = "08P01"
 
-// isPoolers also recognises the server's refusal where PgBouncer repeats it.
+// isPoolers also recognises a refusal by the server that PgBouncer repeats.
 func isPoolers(refused *pgconn.PgError) bool {
 	return refused.Code == protocolViolation && slices.ContainsFunc(
 		[]string{"SASL authentication failed", "password authentication failed", "login rejected", "no such user"},
 		func(words string) bool { return strings.Contains(refused.Message, words) })
 }
 
-// Refused tells a login that was refused from a server that did not answer.
+// Refused reports whether a server refused the login. It is false if no server answered.
 func Refused(err error) bool { return errors.Is(refusalOf(err), ErrRefused) }
 
-// unrepeated drops warnings whose error is a refused login or a server that does not answer. About ten lines a second
-// would come otherwise, from every loop that needs the database. River's errors are text: they are dropped while the
-// login is refused, and those of a connect while no server answers. The daemon's own lines stay: the text in theirs is
-// the class of an attempt's error.
+// unrepeated drops warnings whose error is a refused login or a server that does not answer. Otherwise every loop
+// that needs the database would log them, about ten lines a second in all. River's errors are text. They are
+// dropped while the login is refused, and if they tell of a failed connect, while no server answers. The daemon's
+// own lines with a text stay: there the text is the class of an attempt's error.
 type unrepeated struct {
 	slog.Handler
 	database *Database
-	asText   bool // these are lines of a library that gives its errors as text
+	asText   bool // the lines are of a library that logs errors as text
 }
 
-// ErrorsAsText is for the log of a library that gives its errors as text, as River does. It returns the handler of a log
-// that Logging made, and any other handler as it is.
+// ErrorsAsText adapts a handler for a library that logs errors as text, as River does. It changes only a handler
+// that Logging made.
 func ErrorsAsText(handler slog.Handler) slog.Handler {
 	if u, is := handler.(unrepeated); is {
 		u.asText = true
@@ -374,22 +375,22 @@ func (u unrepeated) WithGroup(name string) slog.Handler {
 }
 
 const (
-	// commandTimeout is far above what the programs of clouds take, even on a slow machine.
+	// commandTimeout is far above the time that the cloud providers' programs need, even on a slow machine.
 	commandTimeout = 15 * time.Second
-	// longestPassword is above any token; Postgres itself takes no longer ones.
+	// longestPassword is above any token. Postgres itself accepts no longer password.
 	longestPassword = 64 << 10
-	// commandPause is the least time between two runs: many connects may fail at once.
+	// commandPause is the least time between two runs, because many connects may fail at once.
 	commandPause = time.Second
 )
 
-// passwordCommand gets passwords from a program. It runs once at a time, for all
-// connections of the process. Neither its output nor its arguments are ever shown.
+// passwordCommand gets passwords from a program. It runs once at a time, for all connections of the process. Its
+// output and its arguments are never shown.
 type passwordCommand struct {
 	command []string
 	ttl     time.Duration
-	refused atomic.Bool // the newest password was; another run may print another
+	refused atomic.Bool // the newest password was refused; another run may print another
 
-	turn    chan struct{} // held to read or write what follows
+	turn    chan struct{} // held to read or write the fields below
 	printed string
 	failure error
 	ran     time.Time // the newest run's end
@@ -399,10 +400,10 @@ func newPasswordCommand(command []string, ttl time.Duration) *passwordCommand {
 	return &passwordCommand{command: command, ttl: ttl, turn: make(chan struct{}, 1)}
 }
 
-// forget has the next connect run the command again.
+// forget makes the next connect run the command again.
 func (c *passwordCommand) forget() { c.refused.Store(true) }
 
-// password returns the newest output of the command, or runs it.
+// password returns the newest output of the command, or runs the command.
 func (c *passwordCommand) password(ctx context.Context) (string, error) {
 	select {
 	case c.turn <- struct{}{}:
@@ -416,12 +417,12 @@ func (c *passwordCommand) password(ctx context.Context) (string, error) {
 		return c.printed, c.failure
 	}
 	c.refused.Store(false)
-	c.printed, c.failure = c.run(context.WithoutCancel(ctx)) // others wait for its result, too
+	c.printed, c.failure = c.run(context.WithoutCancel(ctx)) // not cancelled with this caller, because others wait for the result, too
 	c.ran = time.Now()
 	return c.printed, c.failure
 }
 
-// run leaves out what the program printed from every error.
+// run keeps the program's output out of every error.
 func (c *passwordCommand) run(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -429,7 +430,7 @@ func (c *passwordCommand) run(ctx context.Context) (string, error) {
 	output := &bounded{}
 	command := exec.Command(c.command[0], c.command[1:]...)
 	command.Stdout = output
-	command.WaitDelay = time.Second // for what it started and left behind
+	command.WaitDelay = time.Second // for children that the program left behind
 	running, err := child.StartGroup(command, syscall.SIGKILL)
 	if err != nil {
 		return "", fmt.Errorf("%s cannot be started: %w", name, err)
@@ -454,8 +455,8 @@ func (c *passwordCommand) run(ctx context.Context) (string, error) {
 	return password, nil
 }
 
-// bounded refuses too much, which ends the program that writes it. The buffer is not
-// embedded, because io.Copy would fill it past Write.
+// bounded refuses too long an output, which ends the program. The buffer is not embedded, because io.Copy would
+// then bypass Write.
 type bounded struct {
 	text    bytes.Buffer
 	tooLong bool

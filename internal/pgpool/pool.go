@@ -1,7 +1,6 @@
-// Package pgpool opens a daemon's pools of database connections, so that neither
-// end waits for long for one that is gone: the daemon does not stay with a
-// server that hangs, vanished or only reads, and the server does not keep the
-// locks of a daemon that froze or vanished.
+// Package pgpool opens a daemon's pools of database connections, so that neither side waits long for a lost peer.
+// The daemon leaves a server that hangs, vanished or only reads. The server releases the locks of a daemon that
+// froze or vanished.
 package pgpool
 
 import (
@@ -21,26 +20,25 @@ import (
 
 const (
 	connectTimeout = 5 * time.Second
-	// pingTimeout is for a connection that was idle: a fresh one is sooner there
-	// than the answer of one that is dead.
+	// pingTimeout tests a connection that was idle. If it is dead, a new connection is ready sooner than an
+	// answer.
 	pingTimeout = 3 * time.Second
-	// closeGrace is how long a connection that was given up may keep its place in
-	// the pool, so that the server is notified of its end.
+	// closeGrace is how long an abandoned connection may keep its place in the pool, so that the server is
+	// notified of its end.
 	closeGrace = 2 * time.Second
-	// statements is far above what a daemon prepares on one connection, and each
-	// connection makes room for as many.
+	// statements is far above the number that a daemon prepares on one connection. Each connection reserves room
+	// for as many.
 	statements = 64
 )
 
 // dialer notices a dead host about as soon as the server notices a dead daemon.
 var dialer = net.Dialer{
-	Timeout:         connectTimeout, // of cancel requests as well
+	Timeout:         connectTimeout, // also for cancel requests
 	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3},
 }
 
-// Open connects lazily: the database may come up later. A pooler in front of it
-// takes no settings of a session, so each transaction makes those that it needs:
-// see [Transaction].
+// Open connects lazily, because the database may start later. A pooler in front of it accepts no session settings,
+// so each transaction makes its own: see [Transaction].
 func Open(ctx context.Context, database *Database, connections int32) (*pgxpool.Pool, error) {
 	config, _, err := database.config()
 	if err != nil {
@@ -65,9 +63,8 @@ func Open(ctx context.Context, database *Database, connections int32) (*pgxpool.
 	return pool, nil
 }
 
-// boundClose bounds the wait for the last words of a connection that was given up:
-// on one that is dead without a word they never come, and with few connections
-// the daemon would not answer meanwhile.
+// boundClose bounds the wait for the end of an abandoned connection. A dead peer never sends it, and in a pool
+// with few connections the daemon would have none meanwhile.
 func boundClose(conn *pgx.Conn) {
 	if conn.IsClosed() {
 		end := conn.PgConn().Conn()
@@ -75,15 +72,14 @@ func boundClose(conn *pgx.Conn) {
 	}
 }
 
-// Path is the search_path of every statement of daemon and CLI. Each name of the
-// schema is written with it, so no schema that others can create in is looked at.
+// Path is the search_path of every statement of daemon and CLI. Names of the outbox are written with their schema.
+// So no schema in which others can create objects is searched.
 const Path = "pg_catalog, pg_temp"
 
-// session frees what a worker that froze or vanished holds: another one cannot
-// recover rows that are still locked. The isolation is set because the role's
-// default could be stricter, and statements would fail. Compiling is off because the
-// planner expects many rows of a backlog where a statement looks at few: every look for
-// stuck rows would be compiled for 200 ms, to run for one.
+// session limits how long a frozen or vanished worker holds locks, because another worker cannot reclaim rows that
+// are locked. The isolation is set because the role's default could be stricter, and statements would fail. JIT is
+// off because the planner expects many rows where a statement reads few: it would compile each search for stuck
+// rows for 200 ms, to run it for one.
 var session = map[string]string{
 	"search_path":                         Path,
 	"default_transaction_isolation":       "read committed",
@@ -95,16 +91,15 @@ var session = map[string]string{
 	"tcp_keepalives_count":                "3",
 }
 
-// Transaction begins every transaction of daemon and CLI. A pooler may give each
-// transaction another server connection, and takes no settings at login. So the
-// settings are made again, for this transaction alone.
+// Transaction begins every transaction of daemon and CLI. A pooler may give each transaction another server
+// connection, and accepts no settings at login. So they are made again, for this transaction only.
 var Transaction = pgx.TxOptions{BeginQuery: `BEGIN ISOLATION LEVEL READ COMMITTED;
 	SET LOCAL search_path = ` + Path + `;
 	SET LOCAL jit = off;
 	SET LOCAL idle_in_transaction_session_timeout = '10s';
 	SET LOCAL tcp_user_timeout = '10s'`}
 
-// Connect connects with the search_path of daemon and CLI.
+// Connect opens a connection with the search_path of daemon and CLI.
 func Connect(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
 	plain := config.Copy()
 	config.RuntimeParams["search_path"] = Path
@@ -115,17 +110,16 @@ func Connect(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
 	return conn, err
 }
 
-// Pin gives the connections of a pool the search_path of daemon and CLI.
+// Pin sets the search_path of daemon and CLI for the connections of a pool.
 func Pin(config *pgxpool.Config) { begin(config, map[string]string{"search_path": Path}) }
 
-// begin has each session start with settings. They are sent at login and never
-// by SET: PgBouncer refuses them there, and a SET would stay on its server
-// connection, for whichever client is given that next.
+// begin starts each session with settings. They are sent at login and never by SET: PgBouncer refuses them at
+// login, and a SET would stay on its server connection, which another client may get next.
 func begin(config *pgxpool.Config, settings map[string]string) {
 	var known, refused atomic.Bool
 	keeps := config.ConnConfig.OnPgError
 	config.ConnConfig.OnPgError = func(conn *pgconn.PgConn, refusal *pgconn.PgError) bool {
-		if refusesSettings(refusal) { // a pooler came in between since
+		if refusesSettings(refusal) { // a pooler has been added since
 			refused.Store(true)
 		}
 		return keeps(conn, refusal)
@@ -171,9 +165,8 @@ func refusesSettings(err error) bool {
 
 const readOnlyTransaction = "25006"
 
-// leaveReadOnly gives up a connection to a server that refuses to write, such as
-// a primary that came back as a standby. The new primary is found by
-// reconnecting, and never by asking the same server again.
+// leaveReadOnly closes a connection to a server that refuses writes, such as a primary that returned as a standby.
+// The daemon finds the new primary by reconnecting, and never by asking the same server again.
 func leaveReadOnly(config *pgconn.Config) {
 	keeps := config.OnPgError
 	config.OnPgError = func(conn *pgconn.PgConn, refusal *pgconn.PgError) bool {
@@ -183,27 +176,27 @@ func leaveReadOnly(config *pgconn.Config) {
 
 const cancelledWait = "the wait for a synchronous standby was cancelled"
 
-// noteCancelledWait marks a connection whose commit is only on this server. Postgres says so by a
-// warning, in any language, from the routine that waits.
+// noteCancelledWait marks a connection whose commit is on this server only. Postgres sends a warning, in any
+// language, from the routine that waits for the standby.
 func noteCancelledWait(conn *pgconn.PgConn, notice *pgconn.Notice) {
 	if notice.Routine == "SyncRepWaitForLSN" {
 		conn.CustomData()[cancelledWait] = true
 	}
 }
 
-// WaitWasCancelled reports once that a commit on the connection may not be on a synchronous standby.
+// WaitWasCancelled reports whether a commit on the connection may be missing on the synchronous standby, and
+// clears the mark.
 func WaitWasCancelled(conn *pgx.Conn) bool {
 	data := conn.PgConn().CustomData()
 	defer delete(data, cancelledWait)
 	return data[cancelledWait] != nil
 }
 
-// longestStatement is for statements whose caller sets no end, as some of
-// River's. On a connection that is dead without a word they would never return.
+// longestStatement bounds statements whose caller sets no deadline, such as some of River's. On a dead connection
+// they would never return.
 const longestStatement = 10 * time.Second
 
-// observer ends such statements, and sees how connects end. pgx asks it before and after
-// each one.
+// observer sets this bound, and notes how connects and statements end. pgx calls it before and after each.
 type observer struct{ database *Database }
 
 type startKey struct{}

@@ -1,6 +1,5 @@
-// Command plainwords finds words that the project's English does without: in
-// Markdown, in comments of Go and SQL, and in the texts of the program. It prints each
-// with its place and a better choice, and exits with 1 if there is any.
+// Command plainwords finds words that the project avoids: in Markdown, in comments of Go and SQL, and in the
+// program's texts. It prints each with its place and a better choice, and exits with 1 if it finds any.
 package main
 
 import (
@@ -18,7 +17,7 @@ import (
 	"strings"
 )
 
-// rules names for each pattern what to write instead.
+// rules gives a better choice for the words of each pattern.
 var rules = []struct {
 	words  *regexp.Regexp
 	advice string
@@ -30,11 +29,10 @@ var rules = []struct {
 	{regexp.MustCompile(`(?i)\b(anew|lest|heed(s|ed)?|errand|for\sever)\b`), "use a common word"},
 }
 
-// exempt are the trees and files that still have such words. Take one out once
-// it is clean.
+// exempt lists trees and files that still contain such words. Remove an entry once it is clean.
 var exempt = []string{"dashboards"}
 
-// code matches quotations of code and of names, which are not judged.
+// code matches quoted code and names, which are not checked.
 var code = regexp.MustCompile("`[^`]*`|\"[^\"]*\"|octet-stream")
 
 type finding struct {
@@ -42,7 +40,7 @@ type finding struct {
 	word, advice string
 }
 
-// judge finds the words of a text that begins at a line of its file.
+// judge finds the avoided words in a text that begins at a line of its file.
 func judge(text string, line int) (found []finding) {
 	text = code.ReplaceAllStringFunc(text, func(quoted string) string { return strings.Repeat("\n", strings.Count(quoted, "\n")) })
 	for _, rule := range rules {
@@ -53,7 +51,7 @@ func judge(text string, line int) (found []finding) {
 	return found
 }
 
-// inGo judges comments and, outside of tests, string literals.
+// inGo checks comments and, except in tests, string literals.
 func inGo(path string, source []byte) (found []finding, err error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, path, source, parser.ParseComments|parser.SkipObjectResolution)
@@ -83,7 +81,7 @@ func inGo(path string, source []byte) (found []finding, err error) {
 	return found, nil
 }
 
-// inMarkdown judges the text outside of fenced blocks.
+// inMarkdown checks the text outside of fenced blocks.
 func inMarkdown(source []byte) []finding {
 	var text strings.Builder
 	fenced := false

@@ -1,4 +1,4 @@
-// Package spelling suggests the name that a typo meant.
+// Package spelling suggests the name that a typing mistake probably meant.
 package spelling
 
 import (
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Suggest says which of the known names was probably meant, or lists them.
+// Suggest returns the end of a message: the known name that was probably meant, or a list of all known names.
 func Suggest(name string, known []string) string {
 	if len(known) == 0 {
 		return "there is none"
@@ -18,7 +18,7 @@ func Suggest(name string, known []string) string {
 	return "known here: " + strings.Join(known, ", ")
 }
 
-// Nearest returns the known name that was probably meant, if any is near.
+// Nearest returns the known name that was probably meant. It returns false if no name is similar.
 func Nearest(name string, known []string) (string, bool) {
 	if len(known) == 0 {
 		return "", false

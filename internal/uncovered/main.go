@@ -1,5 +1,5 @@
-// Command uncovered reads a coverage profile and prints, for each package, how
-// many of its blocks ran, and then every block that no test ran.
+// Command uncovered reads a coverage profile. For each package it prints how many of its blocks ran, and then
+// every block that no test ran.
 package main
 
 import (
@@ -49,15 +49,15 @@ func module() string {
 	return build.Main.Path + "/"
 }
 
-// block is statements that run together.
+// block is a group of statements that run together.
 type block struct {
-	file string // from the module's folder
-	line int    // where it begins
+	file string // relative to the module's folder
+	line int    // its first line
 	span string
 }
 
-// readProfile says of each block whether it ran. A block of several profiles
-// in one file ran if it ran in one of them.
+// readProfile returns for each block whether it ran. The file may hold several profiles: a block ran if it ran in
+// one of them.
 func readProfile(from io.Reader, module string) (map[block]bool, error) {
 	ran := map[block]bool{}
 	lines := bufio.NewScanner(from)
@@ -116,7 +116,7 @@ func inOrder(a, b block) int {
 	return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line), cmp.Compare(a.span, b.span))
 }
 
-// sources are files that were parsed.
+// sources holds the functions of each parsed file.
 type sources map[string][]function
 
 type function struct {
@@ -124,7 +124,7 @@ type function struct {
 	first, last int
 }
 
-// at is the name of the function that has the line.
+// at returns the name of the function that contains the line.
 func (s sources) at(file string, line int) (string, error) {
 	if _, parsed := s[file]; !parsed {
 		functions, err := functionsOf(file)
