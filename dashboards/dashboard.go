@@ -1,12 +1,12 @@
-// Package dashboards is the list of what the Grafana dashboards show.
+// Package dashboards defines the Grafana dashboards in Go and writes their JSON.
 //
 // To change a dashboard, change overview.go or provider.go, then write the JSON again:
 //
 //	go test ./dashboards -args -update
 //
-// A panel says what it shows, in which unit, and what to do about it. Its queries are
-// written with two placeholders for the dashboard's variables: {<job>} is everything of
-// the chosen namespaces and jobs, {<provider>} also filters by the chosen providers.
+// Each panel says what it shows, in which unit, and what to do about a bad value. Queries use two placeholders for
+// the dashboard's variables: {<job>} selects the series of the chosen namespaces and jobs, and {<provider>} those
+// of the chosen providers, too.
 //
 // Alert rules and their unit tests are kept by hand, in alerts.yaml and alerts.test.yaml.
 package dashboards
@@ -23,12 +23,12 @@ type Dashboard struct {
 	UID         string
 	Title       string
 	Description string
-	// OneProvider makes a page for a single one; otherwise any number may be chosen.
+	// OneProvider makes a dashboard for a single provider. Otherwise any number may be chosen.
 	OneProvider bool
 	Rows        []Row
 }
 
-// Row is a heading, with what it is about below.
+// Row is a heading, with its panels below.
 type Row struct {
 	Title  string
 	Panels []Panel
@@ -38,23 +38,24 @@ type Row struct {
 type Panel struct {
 	Title       string
 	Unit        Unit
-	Description string // what it shows, and what to do; it leads to the runbooks and the lists that it names
+	Description string // the meaning of the values, and what to do; it links to the runbooks and lists that it names
 	Queries     []Query
-	Number      bool // the newest value alone, in a narrow panel
-	// Warn and Alarm colour what is over them, and are lines in a graph. Zero colours nothing.
+	Number      bool // shows only the newest value, in a narrow panel
+	// Warn and Alarm are thresholds: they colour values above them, and are lines in a graph. Zero is no
+	// threshold.
 	Warn, Alarm float64
 }
 
-// Query is PromQL, and the name of each of its series.
+// Query is a PromQL expression, and the name of each of its series.
 type Query struct {
 	Expr   string
 	Legend string
 }
 
-// Unit is one of Grafana's.
+// Unit is one of Grafana's units.
 type Unit string
 
-// The units that panels have.
+// The units of panels.
 const (
 	Count     Unit = "short"
 	PerSecond Unit = "cps"
@@ -64,14 +65,14 @@ const (
 	YesNo     Unit = "bool_yes_no"
 )
 
-// All lists the dashboards by their file.
+// All returns the dashboards by file name.
 func All() map[string]Dashboard {
 	return map[string]Dashboard{"overview.json": overview(), "provider.json": provider()}
 }
 
 func one(expr, legend string) []Query { return []Query{{expr, legend}} }
 
-// quantiles are those of a histogram's rate, by some labels.
+// quantiles returns queries for quantiles of a histogram's rate, grouped by labels.
 func quantiles(histogram, filter, by, legend string, of ...string) (queries []Query) {
 	if by != "" {
 		by = ", " + by
@@ -91,11 +92,11 @@ const (
 	numberHeight = 4
 	graphWidth   = 8
 	graphHeight  = 8
-	// schemaVersion is Grafana 10's, which later ones migrate by themselves.
+	// schemaVersion is that of Grafana 10. Later versions migrate it themselves.
 	schemaVersion = 39
 )
 
-// JSON is what Grafana imports.
+// JSON returns the dashboard in the format that Grafana imports.
 func (d Dashboard) JSON() ([]byte, error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
@@ -134,7 +135,7 @@ func (d Dashboard) variables() []object {
 	}
 }
 
-// variable offers a label's values. All of them match a label that is not there, too.
+// variable returns a variable with the values of a label. The value "all" also matches series without the label.
 func variable(name, label, query string, many bool) object {
 	v := object{
 		"name": name, "label": label, "type": "query", "datasource": datasource, "definition": query,
@@ -148,7 +149,7 @@ func variable(name, label, query string, many bool) object {
 	return v
 }
 
-// annotations mark on every graph what may have caused a change.
+// annotations mark on every graph the events that may have caused a change.
 func annotations() (list []object) {
 	for _, mark := range []struct{ name, colour, expr, title, text string }{
 		{"New version", "blue", `max by (namespace, job, version) (drainer_build_info{<job>}) unless max by (namespace, job, version) (drainer_build_info{<job>} offset 5m)`, "{{version}}", "{{namespace}}/{{job}}"},
@@ -163,7 +164,7 @@ func annotations() (list []object) {
 	return list
 }
 
-// layout places rows below one another, and their panels from left to right.
+// layout puts rows below one another, and the panels of a row from left to right.
 func (d Dashboard) layout() (panels []object) {
 	at := position{}
 	for _, row := range d.Rows {
@@ -183,7 +184,7 @@ func (d Dashboard) layout() (panels []object) {
 	return panels
 }
 
-// position is where the next panel goes.
+// position is the place of the next panel.
 type position struct{ x, y, lineHeight int }
 
 func (p *position) take(width, height int) object {
@@ -225,10 +226,10 @@ func (p Panel) object(id int, place object) object {
 	}
 }
 
-// Runbooks is where the runbooks are.
+// Runbooks is the URL of the runbooks.
 const Runbooks = "https://github.com/agentoutbox/drainer/blob/main/docs/runbooks/"
 
-// consoleURL is where the console listens unless told otherwise.
+// consoleURL is the console's default address.
 const consoleURL = "http://127.0.0.1:9465"
 
 var (

@@ -1,6 +1,6 @@
 package dashboards
 
-// overview is for whoever is on call: is something wrong, and where.
+// overview is for the person on call: is something wrong, and where.
 func overview() Dashboard {
 	return Dashboard{
 		UID: "drainer-overview", Title: "drainer / overview",

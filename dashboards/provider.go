@@ -1,6 +1,6 @@
 package dashboards
 
-// provider is about a single one: what goes to it, and how it answers.
+// provider shows a single provider: the traffic to it and its answers.
 func provider() Dashboard {
 	return Dashboard{
 		UID: "drainer-provider", Title: "drainer / provider", OneProvider: true,
@@ -120,7 +120,7 @@ func providerAnswers() Row {
 			Title: "Shut operations", Unit: YesNo,
 			Description: "Yes: the operation's breaker is not closed. Its intents wait, and those of its neighbours do not. Runbook DrainerCircuitOpen.",
 			Queries: one(`max by (operation) (drainer_operation_circuit_breaker_open{<provider>})
-or 0 * max(drainer_provider_paused{<provider>})`, "{{operation}}"), // before one shuts there is no series
+or 0 * max(drainer_provider_paused{<provider>})`, "{{operation}}"), // before the first breaker opens there is no series
 		},
 	}}
 }

@@ -15,20 +15,20 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-// facts are the accounts of both sides, before they are judged.
+// facts holds the records of both sides, the outbox and the provider, before they are compared.
 type facts struct {
-	wanted    int             // intents that the agents meant to commit
-	trips     map[string]trip // that they meant to take, by run
-	intents   []intent        // the undos too, in the order of their commits
+	wanted    int             // intents that the agents wanted to commit
+	trips     map[string]trip // trips that the agents wanted to take, by run
+	intents   []intent        // also the undos, in the order of their commits
 	sagas     []saga
 	incidents []page
-	pages     []page // that arrived
+	pages     []page // the pages that arrived
 	ledger    dispatchtest.Audit
 	effects   []dispatchtest.Entry // in the ledger's order
 	counts    counts
 }
 
-// intent is a committed intent, in the order of sql/intents.sql.
+// intent is a committed intent. Its fields are in the order of sql/intents.sql.
 type intent struct {
 	ID       int64
 	Undoes   int64 // the intent that this one undoes; 0 for an agent's own
@@ -37,13 +37,12 @@ type intent struct {
 	Key      string
 	Status   string // empty before it is settled
 	Answered bool   // the provider's response is stored
-	Places   int    // among queue, claim and settled
-	HasState bool   // the agent's own state was committed too
+	Places   int    // in how many of queue, claim and settled it is
+	HasState bool   // the agent's own state was committed with it
 }
 
-// isTrue holds for an intent that ended as it should, with an effect if its
-// status says so and without one if not. What an undo should come to, its
-// forward intent tells.
+// isTrue reports whether an intent ended as planned, and had an effect exactly if its status says so. For an undo,
+// only the effect is checked: its forward intent has the planned ending.
 func (i intent) isTrue(ending string, effects int) bool {
 	if i.Undoes == 0 && i.Status != ending {
 		return false
@@ -55,7 +54,7 @@ func (i intent) isTrue(ending string, effects int) bool {
 	return effects == 0
 }
 
-// counts are in the order of sql/counts.sql.
+// counts holds totals, in the order of sql/counts.sql.
 type counts struct {
 	States     int
 	Attempts   int
@@ -66,34 +65,34 @@ type counts struct {
 	Collisions int
 }
 
-// Report is the audit. Fields count unless they say otherwise.
+// Report is the audit. Fields are counts unless they say otherwise.
 type Report struct {
 	Passed             bool                       `json:"passed"`
-	Violations         []string                   `json:"violations,omitempty"` // in words; none if Passed
-	Intents            int                        `json:"intents"`              // that agents committed
-	Completed          int                        `json:"completed"`            // of these, with the response stored
-	Effects            int                        `json:"effects"`              // in the provider's ledger, undos too
-	DuplicateEffects   int                        `json:"duplicate_effects"`    // beyond the first of an intent
-	Lost               int                        `json:"lost"`                 // intents that ended otherwise than they should, or than the ledger says
-	Unsettled          int                        `json:"unsettled"`            // intents that had not ended when time was up
+	Violations         []string                   `json:"violations,omitempty"` // as sentences; empty if Passed
+	Intents            int                        `json:"intents"`              // intents that agents committed
+	Completed          int                        `json:"completed"`            // of these, the completed ones whose response is stored
+	Effects            int                        `json:"effects"`              // in the provider's ledger, also of undos
+	DuplicateEffects   int                        `json:"duplicate_effects"`    // effects of an intent beyond its first
+	Lost               int                        `json:"lost"`                 // intents with another end than planned, or another than the ledger shows
+	Unsettled          int                        `json:"unsettled"`            // intents that had not ended at the time limit
 	PhantomEffects     int                        `json:"phantom_effects"`      // effects without a committed intent
 	Misplaced          int                        `json:"misplaced"`            // intents not in exactly one place
-	HalfCommitted      int                        `json:"half_committed"`       // agents' states without intent, or the reverse
+	HalfCommitted      int                        `json:"half_committed"`       // agents' states without an intent, and intents without a state
 	Attempts           int                        `json:"attempts"`
 	Retries            int                        `json:"retries"`
-	RecoveredClaims    int                        `json:"recovered_claims"` // claimed intents taken over from the dead
-	Released           int                        `json:"released"`         // claimed intents given back unsent
+	RecoveredClaims    int                        `json:"recovered_claims"` // claimed intents that were reclaimed from dead workers
+	Released           int                        `json:"released"`         // claimed intents that were released unsent
 	DuplicatesAbsorbed int                        `json:"duplicates_absorbed"`
-	Rollbacks          int64                      `json:"rollbacks"` // agents' transactions that ended half-way
+	Rollbacks          int64                      `json:"rollbacks"` // agents' transactions that were rolled back
 	KeyCollisions      int                        `json:"idempotency_key_collisions"`
-	Requests           int                        `json:"requests"` // that the provider saw
-	Faults             map[dispatchtest.Fault]int `json:"faults"`   // requests by what befell them
+	Requests           int                        `json:"requests"` // requests that the provider received
+	Faults             map[dispatchtest.Fault]int `json:"faults"`   // requests by their fault
 	Seed               uint64                     `json:"seed"`
 	DurationSeconds    float64                    `json:"duration_seconds"`
 	Sagas              Sagas                      `json:"sagas"`
 }
 
-// judge compares the two sides.
+// judge compares the records of both sides.
 func judge(f facts) Report {
 	r := Report{
 		Effects:            f.ledger.TotalEffects(),
@@ -118,10 +117,11 @@ func judge(f facts) Report {
 	return r
 }
 
-// add takes one intent off what is counted as belonging to no intent.
+// add counts one intent. PhantomEffects begins with all effects, so add subtracts the effects that belong to this
+// intent.
 func (r *Report) add(i intent, ending string, effects int) {
 	switch {
-	case i.Status == "": // a slow machine is no lost intent
+	case i.Status == "": // on a slow machine an unsettled intent is not a lost one
 		r.Unsettled++
 	case !i.isTrue(ending, effects):
 		r.Lost++
@@ -137,7 +137,7 @@ func (r *Report) add(i intent, ending string, effects int) {
 	}
 }
 
-// addOwn counts what an agent committed itself.
+// addOwn counts an intent that an agent committed itself.
 func (r *Report) addOwn(i intent) {
 	r.Intents++
 	if i.Status == string(dispatch.StatusCompleted) && i.Answered {
@@ -178,26 +178,26 @@ func (r *Report) violations(wanted int) (violations []string) {
 	return violations
 }
 
-// Sagas is the audit of the runs that were rolled back. Fields count.
+// Sagas is the audit of the runs that were rolled back. Fields are counts.
 type Sagas struct {
 	Compensated int `json:"compensated"`         // runs
 	UndoEffects int `json:"undo_effects"`        // in the provider's ledger
-	NetEffects  int `json:"net_effects"`         // of compensated runs: effects not undone exactly once
-	OutOfOrder  int `json:"out_of_order"`        // runs not undone newest step first
+	NetEffects  int `json:"net_effects"`         // of compensated runs: effects that were not undone exactly once
+	OutOfOrder  int `json:"out_of_order"`        // runs that were not undone from the newest step to the oldest
 	Failed      int `json:"compensation_failed"` // runs
-	WrongEnd    int `json:"wrong_end"`           // runs that ended otherwise than they should
+	WrongEnd    int `json:"wrong_end"`           // runs with another end than planned
 	Pages       int `json:"pages"`               // received
 	Unpaged     int `json:"unpaged"`             // failed runs without exactly one page
-	FalseAlarms int `json:"false_alarms"`        // pages and incidents about anything else
+	FalseAlarms int `json:"false_alarms"`        // pages and incidents about other things
 }
 
-// saga is a run that is compensated, as the outbox says.
+// saga is the saga of a run in the outbox.
 type saga struct {
 	Run   string
 	State string
 }
 
-// journey is a run as the provider's ledger knows it: ids of effects.
+// journey is a run in the provider's ledger, as ids of effects.
 type journey struct {
 	made   []string // in the order of the run's steps
 	undone []string // in the ledger's order
@@ -236,8 +236,8 @@ func (s *Sagas) add(t trip, state string, j journey) {
 	}
 }
 
-// toUndo lists what must be undone of what was made, in this order: down to what
-// cannot be undone.
+// toUndo lists the effects to undo, in this order: from the newest to the first one after a ferry, which cannot be
+// undone.
 func (t trip) toUndo(made []string) []string {
 	if t.saga() == "" {
 		return nil
@@ -248,7 +248,7 @@ func (t trip) toUndo(made []string) []string {
 	return undone
 }
 
-// net counts what stands, and what was undone more than once.
+// net counts effects that were not undone, or were undone more than once.
 func (j journey) net() (effects int) {
 	for _, id := range j.made {
 		times := 0
@@ -264,8 +264,8 @@ func (j journey) net() (effects int) {
 	return effects
 }
 
-// journeys reads what was undone from the ledger alone: the path of a
-// cancellation names the effect.
+// journeys reads the undone effects from the ledger only: the path of a cancellation contains the id of the
+// effect.
 func (f facts) journeys() map[string]journey {
 	journeys, runs := f.made()
 	for _, effect := range f.effects {
@@ -279,7 +279,7 @@ func (f facts) journeys() map[string]journey {
 	return journeys
 }
 
-// made also returns the run of each effect.
+// made returns the effects of each run, and the run of each effect.
 func (f facts) made() (journeys map[string]journey, runs map[string]string) {
 	ids := map[string][]string{} // by key
 	for _, effect := range f.effects {
@@ -300,9 +300,9 @@ func (f facts) made() (journeys map[string]journey, runs map[string]string) {
 	return journeys, runs
 }
 
-// judgePages expects one page about each step that cannot be undone.
+// judgePages expects exactly one page for each step that cannot be undone.
 func (s *Sagas) judgePages(f facts) {
-	stuck := map[page]int{} // pages by what they should be about
+	stuck := map[page]int{} // how often each expected page arrived
 	for _, intent := range f.intents {
 		if f.trips[intent.Run].ending(intent.Step) == compensationFailed {
 			stuck[page{Kind: compensationFailed, IntentID: intent.ID}] = 0
@@ -348,7 +348,7 @@ func readProgress(ctx context.Context, pool *pgxpool.Pool) (p Progress, err erro
 	return p, nil
 }
 
-// heldBy counts the intents that a worker claimed and has not settled.
+// heldBy counts the intents that a worker has claimed and not settled.
 func heldBy(ctx context.Context, pool *pgxpool.Pool, worker string) (held int, err error) {
 	if err = pool.QueryRow(ctx, heldSQL, worker).Scan(&held); err != nil {
 		return 0, fmt.Errorf("reading what a drainer holds: %w", err)
@@ -356,7 +356,7 @@ func heldBy(ctx context.Context, pool *pgxpool.Pool, worker string) (held int, e
 	return held, nil
 }
 
-// workers lists those that are not known yet.
+// workers lists the workers that are not in known.
 func workers(ctx context.Context, pool *pgxpool.Pool, known []string) ([]string, error) {
 	rows, err := pool.Query(ctx, `SELECT worker_id::text FROM outbox.worker
 		WHERE worker_id::text <> ALL (coalesce($1::text[], '{}'))`, known)

@@ -1,8 +1,7 @@
-// Package demo plays the whole story on one machine: agents that crash, a
-// provider that fails in every known way and drainers of which one is killed.
-// Some agents book trips that they cannot pay; those are rolled back, but for one
-// that pages. Then it compares what was committed with what the provider really
-// did.
+// Package demo plays the whole story on one machine: agents that crash, a provider that fails in every known way,
+// and drainers of which one is killed. Some agents book trips that they cannot pay. These trips are rolled back,
+// except for one that needs a human and pages. Then the demo compares the committed intents with the effects at
+// the provider.
 package demo
 
 import (
@@ -26,39 +25,38 @@ import (
 )
 
 const (
-	// limit is how long the story may take once the stage stands. What is not
-	// settled by then fails the audit.
+	// limit is how long the story may take once everything is started. Intents that are not settled by then fail
+	// the audit.
 	limit = 50 * time.Second
-	// stopTimeout is the time left for ending processes after an interrupt.
+	// stopTimeout is the time for ending each process after an interrupt.
 	stopTimeout = 5 * time.Second
 )
 
-// ErrInterrupted says that a demo was ended before its audit.
+// ErrInterrupted says that the demo was ended before its audit.
 var ErrInterrupted = errors.New("interrupted before the audit; what was started has ended")
 
-// Options say what to play and where.
+// Options configures a demo.
 type Options struct {
-	// DatabaseURL names a server on which a database of its own is created, and
-	// dropped at the end. Empty starts a throwaway server.
+	// DatabaseURL names a server on which the demo creates a database of its own, and drops it at the end. If
+	// empty, the demo starts a throwaway server.
 	DatabaseURL string
 	// Drainer is the path of the drainer program.
 	Drainer string
-	// Intents is how many the agents commit beside those of the trips; at least 1.
+	// Intents is how many intents the agents commit besides those of the trips. It is at least 1.
 	Intents int
-	// Seed chooses every fault and every crash.
+	// Seed determines every fault and every crash.
 	Seed uint64
-	// Screen shows what happens; nil shows nothing.
+	// Screen shows the progress. If nil, nothing is shown.
 	Screen *Screen
-	// Afterwards looks at the audited database before it is dropped, while another drainer
-	// runs. The end of its context is no error. nil: the demo ends after the audit.
+	// Afterwards is called after the audit, before the database is dropped, while another drainer runs. The end of
+	// its context is not an error. If nil, the demo ends after the audit.
 	Afterwards func(ctx context.Context, report Report, databaseURL string) error
-	// Logs receives the end of the drainers' logs if the demo fails; nil drops it.
+	// Logs receives the ends of the drainers' logs if the demo fails. If nil, they are dropped.
 	Logs io.Writer
 }
 
-// Run plays the demo and audits it. A report that has not Passed is no error.
-// Whatever was started has ended when Run returns, also with ErrInterrupted,
-// which follows if ctx ends early.
+// Run plays the demo and audits it. A report that has not Passed is not an error. All that Run started has ended
+// when it returns. If ctx ends early, Run returns ErrInterrupted.
 func Run(ctx context.Context, options Options) (report Report, err error) {
 	started := time.Now()
 	if options.Screen == nil {
@@ -101,7 +99,7 @@ func Run(ctx context.Context, options Options) (report Report, err error) {
 	return report, options.Afterwards(ctx, report, stage.database.url)
 }
 
-// play returns when the story is over or time is up.
+// play returns when the story is over or the time limit has passed.
 func (s *stage) play(ctx context.Context, agents *agents) error {
 	timely, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -132,12 +130,13 @@ func (s *stage) perform(ctx context.Context, agents *agents) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return agents.work(ctx) })
 	group.Go(func() error { return agents.travel(ctx) })
-	// The first leads River's jobs, and another would only follow it after 20 s.
+	// The second is killed, because the first leads River's jobs, and another would become the leader only after
+	// 20 s.
 	group.Go(func() error { return s.drainDespite(ctx, second) })
 	return group.Wait()
 }
 
-// drainDespite returns when the story is over, though the victim dies half-way.
+// drainDespite kills the victim half-way, and returns when the story is over.
 func (s *stage) drainDespite(ctx context.Context, victim *drainer) error {
 	if err := s.await(ctx, Progress.halfWay); err != nil {
 		return err
@@ -155,12 +154,12 @@ func (s *stage) drainDespite(ctx context.Context, victim *drainer) error {
 	return s.await(ctx, Progress.over)
 }
 
-// wanted is how many intents the agents mean to commit.
+// wanted returns how many intents the agents want to commit.
 func (s *stage) wanted() int { return s.Intents + tripCount*stepsOfTrip }
 
-// killHolding kills a drainer at a moment when it holds intents: it is frozen
-// before the look, so that it cannot settle them in between. It looks often, because
-// on a busy machine a drainer holds intents for a small part of the time.
+// killHolding kills a drainer while it holds intents. The drainer is frozen before the check, so that it cannot
+// settle them meanwhile. The check is frequent, because on a busy machine a drainer holds intents only for a small
+// part of the time.
 func (s *stage) killHolding(ctx context.Context, victim *drainer) (held int, err error) {
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
@@ -182,13 +181,12 @@ func (s *stage) killHolding(ctx context.Context, victim *drainer) (held int, err
 	}
 }
 
-// drainerConfig is the configuration of both drainers. Addresses come from
-// their environment.
+// drainerConfig is the configuration of all drainers. They read addresses from their environment.
 //
 //go:embed drainer.yaml
 var drainerConfig []byte
 
-// stage is everything that a demo starts and must end again.
+// stage holds all that a demo starts and must end.
 type stage struct {
 	Options
 	dir      string
@@ -198,7 +196,7 @@ type stage struct {
 	fleet    *fleet
 }
 
-// build returns a stage to clear even where it fails.
+// build starts the demo. Even if it fails, it returns a stage for clear.
 func build(ctx context.Context, options Options) (*stage, error) {
 	s := &stage{Options: options, fleet: &fleet{program: options.Drainer}}
 	var err error
@@ -231,7 +229,7 @@ func build(ctx context.Context, options Options) (*stage, error) {
 	return s, os.WriteFile(s.fleet.config, drainerConfig, 0o600)
 }
 
-// clear ends what was started, the newest first.
+// clear ends all that was started, in reverse order.
 func (s *stage) clear() error {
 	problems := []error{s.fleet.kill()}
 	if s.pager != nil {
@@ -257,8 +255,7 @@ type step struct {
 	payload map[string]any
 }
 
-// stepNumber invents the n-th step of the demo; the same number again is the
-// same step.
+// stepNumber returns the n-th step of the demo. The same number always gives the same step.
 func stepNumber(n int) step {
 	s := step{tuple: dispatch.Tuple{
 		AgentRunID: fmt.Sprintf("run-%05d", n/stepsPerRun),
@@ -295,13 +292,13 @@ func (s step) write(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// What undoing makes of a step and of its run.
+// The ends of an undone step, and of its run.
 const (
 	compensated        = "compensated"
 	compensationFailed = "compensation_failed"
 )
 
-// saga is how the trip's saga ends, or "" if it has none.
+// saga returns the planned end of the trip's saga, or "" if the trip has none.
 func (t trip) saga() string {
 	switch {
 	case t.card != expiredCard:
@@ -312,8 +309,8 @@ func (t trip) saga() string {
 	return compensated
 }
 
-// ending is how a step of the trip ends. Bookings are undone from the newest
-// on, down to what cannot be undone. The zero trip completes whatever it does.
+// ending returns the planned end of a step. Bookings are undone from the newest to the first one after the ferry,
+// which cannot be undone. All steps of the zero trip complete.
 func (t trip) ending(step string) string {
 	position := slices.IndexFunc(t.kinds, func(kind string) bool { return bookStep(kind) == step })
 	switch stuck := slices.Index(t.kinds, ferry); {
@@ -329,40 +326,39 @@ func (t trip) ending(step string) string {
 
 const progressPoll = 100 * time.Millisecond
 
-// Progress is how far a demo has come. Numbers count the agents' intents, unless
-// they say otherwise.
+// Progress is the progress of a demo. Numbers count the agents' intents, unless they say otherwise.
 type Progress struct {
-	Wanted     int // that the agents mean to commit
+	Wanted     int // intents that the agents want to commit
 	Enqueued   int
 	Settled    int
 	InProgress int
 	Effects    int // in the provider's ledger
-	Retries    int // attempts that are to be repeated
-	Recovered  int // taken over from the dead
+	Retries    int // attempts that will be repeated
+	Recovered  int // intents that were reclaimed from dead workers
 	Trips      Trips
 }
 
-// halfWay comes while there is enough left to lose, of intents and of trips.
+// halfWay is true once half of the intents are settled, or half of the trips have ended: enough remain to be lost.
 func (p Progress) halfWay() bool { return 2*p.Settled >= p.Wanted || 2*p.Trips.ended() >= tripCount }
 
-// over comes when every intent is settled, every trip that cannot be paid is
-// rolled back as far as it can be, and a page was sent for the rest.
+// over is true when every intent is settled, every trip that cannot be paid is rolled back as far as possible, and
+// a page was sent for the rest.
 func (p Progress) over() bool {
 	return p.Settled >= p.Wanted && p.Trips.ended() >= tripCount && p.Trips.Pages >= p.Trips.Stuck
 }
 
-// Trips counts trips by how far they have come.
+// Trips counts trips by their progress.
 type Trips struct {
 	Paid      int
 	GoingBack int
 	Undone    int
 	Stuck     int
-	Pages     int // received by now
+	Pages     int // received until now
 }
 
 func (t Trips) ended() int { return t.Paid + t.Undone + t.Stuck }
 
-// String is one line for the screen.
+// String returns one line for the screen.
 func (t Trips) String() string {
 	return fmt.Sprintf("trips: %d paid, %d rolling back, %d undone, %d stuck, %d paged", t.Paid, t.GoingBack, t.Undone, t.Stuck, t.Pages)
 }
@@ -393,19 +389,18 @@ func (s *stage) await(ctx context.Context, enough func(Progress) bool) error {
 
 const (
 	barWidth  = 32
-	lineEvery = time.Second // where nothing can be redrawn
+	lineEvery = time.Second // if the screen cannot be redrawn
 )
 
-// Screen shows what happens: on a terminal with a block that is
-// redrawn, elsewhere line by line.
+// Screen shows the progress: on a terminal with a block of lines that is redrawn, elsewhere line by line.
 type Screen struct {
 	out      io.Writer
 	terminal bool
 	started  time.Time
 
 	mu       sync.Mutex
-	progress *Progress // what the block shows; nil before the first
-	drawn    int       // lines of the block
+	progress *Progress // the progress that the block shows; nil before the first
+	drawn    int       // number of lines in the block
 	shown    time.Time
 }
 
@@ -441,7 +436,7 @@ func (s *Screen) Show(progress Progress) {
 	}
 }
 
-// Close removes the block and leaves what was said.
+// Close removes the block and keeps the events.
 func (s *Screen) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,7 +30,7 @@ const (
 	logTail  = 2 << 10
 )
 
-// fleet are the processes that run `drainer run`.
+// fleet holds the processes that run `drainer run`.
 type fleet struct {
 	program     string
 	config      string
@@ -38,10 +38,10 @@ type fleet struct {
 	environment []string
 
 	all    []*drainer
-	failed chan error // the first to end unasked
+	failed chan error // the first unexpected end of a drainer
 }
 
-// watch runs the story and ends it early if a drainer ends unasked.
+// watch runs the story, and ends it early if a drainer ends unexpectedly.
 func (f *fleet) watch(ctx context.Context, story func(context.Context) error) error {
 	f.failed = make(chan error, 1)
 	group, ctx := errgroup.WithContext(ctx)
@@ -61,7 +61,7 @@ func (f *fleet) watch(ctx context.Context, story func(context.Context) error) er
 	return group.Wait()
 }
 
-// start returns once the new drainer has joined the others.
+// start starts a drainer and returns once it has joined.
 func (f *fleet) start(ctx context.Context, pool *pgxpool.Pool) (*drainer, error) {
 	log, err := os.Create(filepath.Join(f.logs, fmt.Sprintf("drainer-%d.log", len(f.all)+1)))
 	if err != nil {
@@ -107,7 +107,7 @@ func (f *fleet) kill() error {
 	return errors.Join(problems...)
 }
 
-// printLogs shows how each drainer ended.
+// printLogs prints the end of each drainer's log.
 func (f *fleet) printLogs(to io.Writer) {
 	if to == nil {
 		return
@@ -121,7 +121,7 @@ func (f *fleet) printLogs(to io.Writer) {
 	}
 }
 
-// awaitJoin returns the worker that was not known before.
+// awaitJoin returns the id of a worker that is not in known.
 func awaitJoin(ctx context.Context, pool *pgxpool.Pool, known []string) (string, error) {
 	poll := time.NewTicker(joinPoll)
 	defer poll.Stop()
@@ -143,13 +143,13 @@ func awaitJoin(ctx context.Context, pool *pgxpool.Pool, known []string) (string,
 
 // drainer is one process.
 type drainer struct {
-	worker  string // under which it joined
+	worker  string // the id of its worker
 	process *child.Process
 	log     *os.File
-	asked   atomic.Bool // to end
+	asked   atomic.Bool // to end: a kill or a stop was requested
 }
 
-// spawn starts a process, and calls unasked if it ends without being stopped.
+// spawn starts a process, and calls unasked if it ends without a request.
 func spawn(command *exec.Cmd, log *os.File, unasked func(error)) (*drainer, error) {
 	process, err := child.Start(command, syscall.SIGKILL)
 	if err != nil {
@@ -170,7 +170,7 @@ func spawn(command *exec.Cmd, log *os.File, unasked func(error)) (*drainer, erro
 func (d *drainer) freeze() error { return d.process.Signal(syscall.SIGSTOP) }
 func (d *drainer) thaw() error   { return d.process.Signal(syscall.SIGCONT) }
 
-// kill gives the process no chance to do anything more.
+// kill ends the process by SIGKILL.
 func (d *drainer) kill() error {
 	d.asked.Store(true)
 	err := d.process.Signal(syscall.SIGKILL)
@@ -178,7 +178,7 @@ func (d *drainer) kill() error {
 	return err
 }
 
-// stop shuts the process down, and fails if it does not end well.
+// stop shuts the process down, and returns an error if the exit code is not 0.
 func (d *drainer) stop() error {
 	if d.asked.Swap(true) {
 		return nil
@@ -194,12 +194,11 @@ func (d *drainer) stop() error {
 
 const (
 	agentCount = 8
-	// commitTime is how long the agents take for all their intents, so that
-	// drainers work while agents commit.
+	// commitTime is how long the agents take to commit all their intents, so that drainers work at the same time.
 	commitTime = 4 * time.Second
 )
 
-// agents decide on steps, and commit each with its intent.
+// agents decide on steps, and commit each step with its intent.
 type agents struct {
 	pool      *pgxpool.Pool
 	intents   int
@@ -220,7 +219,7 @@ func (a *agents) work(ctx context.Context) error {
 	return group.Wait()
 }
 
-// workAs is one agent; its number says which steps are its own.
+// workAs plays one agent. Its number determines which steps it takes.
 func (a *agents) workAs(ctx context.Context, number int) error {
 	luck := rand.New(rand.NewPCG(a.seed, uint64(number)))
 	pause := commitTime * agentCount / time.Duration(a.intents)
@@ -246,16 +245,16 @@ func think(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// take commits a step, with what can go wrong on the agent's side.
+// take commits a step. The luck, from 0 to 1, determines which failure happens on the agent's side.
 func (a *agents) take(ctx context.Context, s step, luck float64) error {
 	switch {
-	case luck < 0.05: // changes its mind half-way, then takes the step after all
+	case luck < 0.05: // rolls back, and then takes the step after all
 		return errors.Join(a.abandon(ctx, s, pgx.Tx.Rollback), a.commit(ctx, s))
-	case luck < 0.10: // dies half-way; its successor takes the step again
+	case luck < 0.10: // dies before its commit; its successor takes the step again
 		return errors.Join(a.abandon(ctx, s, cutConnection), a.commit(ctx, s))
-	case luck < 0.20: // dies after its commit; its successor does not know
+	case luck < 0.20: // dies after its commit; its successor repeats the step
 		return errors.Join(a.commit(ctx, s), a.commit(ctx, s))
-	case luck < 0.25: // was thought dead, so that two of it run
+	case luck < 0.25: // seemed dead, so that two processes take the step
 		return a.commitTwice(ctx, s)
 	default:
 		return a.commit(ctx, s)
@@ -274,13 +273,13 @@ func (a *agents) commit(ctx context.Context, s step) error {
 	return pgx.BeginFunc(ctx, a.pool, func(tx pgx.Tx) error { return s.write(ctx, tx) })
 }
 
-// abandon writes the step and then ends the transaction without a commit.
+// abandon writes the step, and then ends the transaction without a commit.
 func (a *agents) abandon(ctx context.Context, s step, end func(pgx.Tx, context.Context) error) error {
 	tx, err := a.pool.Begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback(ctx) }() // gives the connection back, whole or not
+	defer func() { _ = tx.Rollback(ctx) }() // returns the connection to the pool, even a broken one
 	if err := s.write(ctx, tx); err != nil {
 		return err
 	}
@@ -288,23 +287,22 @@ func (a *agents) abandon(ctx context.Context, s step, end func(pgx.Tx, context.C
 	return end(tx, ctx)
 }
 
-// cutConnection ends the connection like a process that dies.
+// cutConnection closes the connection as if the process had died.
 func cutConnection(tx pgx.Tx, _ context.Context) error { return tx.Conn().PgConn().Conn().Close() }
 
-// agentState is the agents' own table; an intent is committed with its row or
-// not at all.
+// agentState creates the agents' own table. Each row is committed in one transaction with its intent.
 const agentState = `CREATE TABLE agent_state (
 	agent_run_id text, step_id text, decided text NOT NULL, PRIMARY KEY (agent_run_id, step_id))`
 
-// database is a migrated database that goes when it is closed.
+// database is a migrated database that is removed when it is closed.
 type database struct {
 	url  string
 	pool *pgxpool.Pool
-	drop func() error // ends what holds the database: it, or its whole server
+	drop func() error // drops the database, or stops its throwaway server
 }
 
-// openDatabase returns a migrated database of its own: on the server at
-// serverURL, or on a throwaway one where that is empty.
+// openDatabase returns a new migrated database: on the server at serverURL, or on a throwaway server if that is
+// empty.
 func openDatabase(ctx context.Context, serverURL string) (*database, error) {
 	d := &database{}
 	var err error
@@ -379,7 +377,7 @@ func execOnce(ctx context.Context, databaseURL, sql string) error {
 	return err
 }
 
-// withDatabase points a URL, or a list of keywords, to another database.
+// withDatabase returns a URL, or a keyword string, that names another database.
 func withDatabase(server, name string) string {
 	parsed, err := url.Parse(server)
 	if err != nil || !strings.HasPrefix(parsed.Scheme, "postgres") {

@@ -26,7 +26,7 @@ import (
 
 const latency = 50 * time.Millisecond
 
-// odds make about every third request fail, in every known way.
+// odds make about every third request fail, in all known ways.
 var odds = map[dispatchtest.Fault]float64{
 	dispatchtest.Slow:           0.05,
 	dispatchtest.ThrottleFor:    0.04,
@@ -70,8 +70,8 @@ func newProviderServer(ledger *dispatchtest.Ledger, seed uint64) *http.Server {
 	}
 }
 
-// ServeProvider serves the demo's simulated provider alone, until ctx ends. Its
-// ledger is in memory, so that a restart forgets every key and every effect.
+// ServeProvider serves the demo's simulated provider alone, until ctx ends. Its ledger is in memory, so a restart
+// loses every key and every effect.
 func ServeProvider(ctx context.Context, listener net.Listener, seed uint64) error {
 	server := newProviderServer(dispatchtest.NewLedger(), seed)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -82,8 +82,7 @@ func ServeProvider(ctx context.Context, listener net.Listener, seed uint64) erro
 	return nil
 }
 
-// distant lets each request travel for a while. A client that hangs up
-// meanwhile does not call it back.
+// distant delays each request. A client that hangs up meanwhile does not stop it.
 func distant(provider http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		<-time.After(latency)
@@ -91,7 +90,7 @@ func distant(provider http.Handler) http.Handler {
 	})
 }
 
-// finish waits for requests that still run, after which no effect can follow.
+// finish waits for the requests that still run. After it, no effect can follow.
 func (p *provider) finish(ctx context.Context) error {
 	if err := p.server.Shutdown(ctx); err != nil {
 		return fmt.Errorf("waiting for the provider's last requests: %w", err)
@@ -109,7 +108,7 @@ type page struct {
 	IntentID int64  `json:"intent_id"`
 }
 
-// pager receives the drainers' pages on loopback, like a human's telephone.
+// pager receives the drainers' pages on loopback, in place of a human.
 type pager struct {
 	url, secret string
 	verify      *standardwebhooks.Webhook
@@ -117,7 +116,7 @@ type pager struct {
 	server      *http.Server
 
 	mu    sync.Mutex
-	pages map[string]page // by message: a repetition is no second page
+	pages map[string]page // by message id, because a repeated message is not a second page
 }
 
 // servePager calls onPage once for each page.
@@ -143,7 +142,7 @@ func newSecret() string {
 	return "whsec_" + base64.StdEncoding.EncodeToString(key)
 }
 
-// ServeHTTP takes what is signed.
+// ServeHTTP accepts signed pages.
 func (p *pager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxPage))
 	if err != nil || p.verify.Verify(body, r.Header) != nil {
@@ -189,14 +188,14 @@ func (p *pager) close() error { return p.server.Close() }
 //go:embed sandbox.yaml
 var sandboxConfig string
 
-// urlFile is named by the sandbox's configuration, which so outlives the
-// server: the next sandbox has another port and another password.
+// urlFile holds the database's URL. The sandbox's configuration refers to this file, so the configuration stays
+// valid for the next sandbox, which has another port and another password.
 const urlFile = "sandbox.url"
 
 // Sandbox is a migrated database and a provider to try drainer with.
 type Sandbox struct {
 	Config   string // the path of a configuration that names both
-	IsNew    bool   // Config was written just now; false: an earlier sandbox wrote it, and it is as it was
+	IsNew    bool   // Config was written now; if false, an earlier sandbox wrote it, and it is unchanged
 	Provider net.Addr
 
 	database *database
@@ -204,10 +203,9 @@ type Sandbox struct {
 	urlPath  string
 }
 
-// OpenSandbox starts a throwaway Postgres, or makes a database of its own on the
-// server at databaseURL, and writes drainer.yaml and sandbox.url into folder. It
-// never overwrites a drainer.yaml, and fails where there is one that no sandbox wrote:
-// it may name a database of consequence. The provider is to listen on address.
+// OpenSandbox starts a throwaway Postgres, or creates a database of its own on the server at databaseURL. It
+// writes drainer.yaml and sandbox.url into folder. It never overwrites a drainer.yaml, and fails if one exists
+// that no sandbox wrote, because that may name an important database. The provider listens on address.
 func OpenSandbox(ctx context.Context, folder, address, databaseURL string) (*Sandbox, error) {
 	folder, err := filepath.Abs(folder)
 	if err != nil {
@@ -252,17 +250,17 @@ func (s *Sandbox) open(ctx context.Context, address, databaseURL string) error {
 	return errors.Join(err, file.Close())
 }
 
-// Serve serves the provider until ctx ends. The provider counts effects in
-// memory and fails about every third request.
+// Serve serves the provider until ctx ends. The provider counts effects in memory and fails about every third
+// request.
 func (s *Sandbox) Serve(ctx context.Context, seed uint64) error {
 	return ServeProvider(ctx, s.listener, seed)
 }
 
-// Close ends the database with all that it holds. The configuration stays.
+// Close removes the database with all its data. The configuration stays.
 func (s *Sandbox) Close() error {
 	var problems []error
 	if s.listener != nil {
-		_ = s.listener.Close() // the provider's end closed it
+		_ = s.listener.Close() // the end of the provider has closed it already
 	}
 	if s.database != nil {
 		problems = append(problems, os.Remove(s.urlPath), s.database.close())

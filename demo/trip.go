@@ -14,17 +14,17 @@ import (
 
 const (
 	tripCount = 40
-	// stepsOfTrip is how many steps each takes.
+	// stepsOfTrip is the number of steps in each trip.
 	stepsOfTrip = 5
-	// ferryTrip is the one that cannot be rolled back as a whole.
+	// ferryTrip is the number of the trip that cannot be rolled back completely.
 	ferryTrip = 7
 )
 
-// trip is an agent run that makes its bookings and then pays. A trip whose card
-// is refused is compensated: what it booked is cancelled.
+// trip is an agent run that makes its bookings and then pays. If the card is refused, the trip is compensated: its
+// bookings are cancelled.
 type trip struct {
 	run   string
-	kinds []string // what is booked, in this order
+	kinds []string // the kinds of its bookings, in this order
 	card  string
 }
 
@@ -35,7 +35,7 @@ const (
 	payStep     = "pay"
 )
 
-// tripNumber invents the n-th trip; every second one cannot pay.
+// tripNumber returns the n-th trip. Every second trip cannot pay.
 func tripNumber(n int) trip {
 	t := trip{run: fmt.Sprintf("trip-%03d", n), kinds: []string{"flight", "hotel", "car", "insurance"}, card: goodCard}
 	if n%2 == 1 {
@@ -47,7 +47,7 @@ func tripNumber(n int) trip {
 	return t
 }
 
-// trips are all of them, by their runs.
+// trips returns all trips by run.
 func trips() map[string]trip {
 	all := map[string]trip{}
 	for n := range tripCount {
@@ -57,8 +57,8 @@ func trips() map[string]trip {
 	return all
 }
 
-// declines says what the provider refuses, however often it is asked: an
-// expired card, and to take a ferry's ticket back.
+// declines reports whether the provider always refuses a request: a charge on an expired card, or the cancellation
+// of a ferry.
 func declines(path string) bool {
 	return path == "/cards/"+expiredCard+"/charges" || strings.HasPrefix(path, "/"+ferry+"/") && strings.HasSuffix(path, "/cancel")
 }
@@ -85,7 +85,7 @@ func (t trip) payment() step {
 
 const bookedPoll = 200 * time.Millisecond
 
-// travel returns when every trip has committed its payment.
+// travel returns when every trip has committed its payment intent.
 func (a *agents) travel(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for n := range tripCount {
@@ -95,8 +95,8 @@ func (a *agents) travel(ctx context.Context) error {
 	return group.Wait()
 }
 
-// takeTrip starts some time while the other agents commit, and takes each step
-// once the one before has completed.
+// takeTrip starts at a random time while the other agents commit. It takes each step once the step before has
+// completed.
 func (a *agents) takeTrip(ctx context.Context, t trip, luck *rand.Rand) error {
 	if err := think(ctx, time.Duration(luck.Float64()*float64(commitTime))); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (a *agents) takeTrip(ctx context.Context, t trip, luck *rand.Rand) error {
 	return nil
 }
 
-// awaitBooked reads what became of the bookings as any agent can.
+// awaitBooked waits until so many bookings have completed. It reads their status as any agent can.
 func (a *agents) awaitBooked(ctx context.Context, t trip, bookings int) error {
 	for {
 		var booked int

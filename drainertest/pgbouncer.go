@@ -22,9 +22,9 @@ import (
 	"github.com/agentoutbox/drainer/internal/child"
 )
 
-// PgBouncer runs a pooler in front of a database until the test ends, and returns
-// the URL by way of it. size is how many server connections it has, and settings are
-// more lines of its configuration. The test is skipped on a machine that has no PgBouncer.
+// PgBouncer runs a pooler in front of a database until the test ends, and returns the URL that leads through the
+// pooler. size is the number of its server connections, and settings are additional lines of its configuration. If
+// PgBouncer is not installed, the test is skipped.
 func PgBouncer(t testing.TB, databaseURL, mode string, size int, settings ...string) string {
 	t.Helper()
 	program, err := FindPgBouncer()
@@ -50,7 +50,7 @@ func PgBouncer(t testing.TB, databaseURL, mode string, size int, settings ...str
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { <-running.Ended() }) // the test's context has ended, and with it the process
+	t.Cleanup(func() { <-running.Ended() }) // the end of the test's context has killed the process
 	through := *behind
 	through.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0]))
 	awaitPooler(t, through.String(), running)
@@ -61,7 +61,7 @@ func PgBouncer(t testing.TB, databaseURL, mode string, size int, settings ...str
 func FindPgBouncer() (string, error) {
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		return exec.LookPath("/usr/sbin/pgbouncer") // where Debian has it, and few logins look
+		return exec.LookPath("/usr/sbin/pgbouncer") // Debian installs it here, which is not on the PATH of most logins
 	}
 	return program, nil
 }
@@ -93,7 +93,7 @@ func awaitPooler(t testing.TB, databaseURL string, running *child.Process) {
 			return
 		}
 		if refusal := new(pgconn.PgError); errors.As(err, &refusal) {
-			return // it is there, and refuses this login
+			return // the pooler listens, and refuses this login
 		}
 		select {
 		case <-running.Ended():
@@ -103,8 +103,8 @@ func awaitPooler(t testing.TB, databaseURL string, running *child.Process) {
 	}
 }
 
-// pooledBy is a user other than root, because pgbouncer refuses to run as root, and a
-// folder that he can read.
+// pooledBy returns a user other than root, because PgBouncer refuses to run as root, and a folder that this user
+// can read.
 func pooledBy(t testing.TB) (dir string, owner *syscall.Credential) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -1,11 +1,8 @@
-// Package drainertest gives tests a real Postgres: a migrated database of
-// their own, on one server for each test binary.
+// Package drainertest gives tests a real Postgres: each test gets a migrated database of its own, on one server
+// for each test binary. Tests of the broker adapters get a RabbitMQ, one for each test binary.
 //
-// Tests of what speaks to a broker get a RabbitMQ, one for each test binary.
-//
-// The server is the one of TEST_DATABASE_URL if set, else a container of
-// TEST_POSTGRES_IMAGE where Docker can supply it, else the Postgres installed
-// on the machine.
+// The server is that of TEST_DATABASE_URL if set. Otherwise it is a container of TEST_POSTGRES_IMAGE if Docker can
+// supply it, or else the Postgres that is installed on the machine.
 package drainertest
 
 import (
@@ -60,8 +57,7 @@ func stopAll() {
 	endings.run()
 }
 
-// AtEnd has [Main] call f once the last test is over: for what all tests of a
-// binary share.
+// AtEnd makes [Main] call f after the last test. It is for resources that all tests of a binary share.
 func AtEnd(f func()) { endings.add(f) }
 
 var endings endingList
@@ -91,8 +87,7 @@ var mainRuns bool
 
 var sharedPostgres = shared[server]{name: "Postgres", launch: startServer, end: server.close}
 
-// shared is a server of this test binary, which starts with the first test that
-// asks for it.
+// shared is a server for this test binary. The first test that needs it starts it.
 type shared[S any] struct {
 	name   string
 	launch func() (S, error)
@@ -139,11 +134,11 @@ var parameters = map[string]string{
 	"max_connections":    "500",
 }
 
-// server is where databases are created, each a copy of the template.
+// server creates databases as copies of its template.
 type server struct {
 	url      string
 	template string
-	copying  string        // how a template is copied
+	copying  string        // the option for copying a template
 	admin    *pgxpool.Pool // creates and drops
 	stop     func() error
 }
@@ -182,20 +177,20 @@ func chooseServer(ctx context.Context) (server, error) {
 	return server{url: local.URL, stop: local.Stop}, nil
 }
 
-// InMemory keeps a throwaway server's data in memory where Linux has room for it: there a
-// database comes and goes in a fraction of the time, and the tests need thousands.
+// InMemory keeps a throwaway server's data in memory if Linux has room for it. In memory, a database is created
+// and dropped in a fraction of the time, and the tests need thousands.
 func InMemory() throwaway.Option {
 	const folder, least = "/dev/shm", 4 << 30
 	var room syscall.Statfs_t
 	if err := syscall.Statfs(folder, &room); err != nil || room.Bavail*uint64(room.Bsize) < least || !hasMemory() {
-		return throwaway.In("") // where temporary files are
+		return throwaway.In("") // the folder of temporary files
 	}
 	return throwaway.In(folder)
 }
 
-// hasMemory reports whether the machine can keep databases in memory beside the compiler and
-// tests with the race detector. What /dev/shm may hold says nothing of what is free.
-// A machine that does not tell has it: its containers are in a virtual machine of their own.
+// hasMemory reports whether the machine can keep databases in memory while it compiles and runs tests with the
+// race detector. The size of /dev/shm does not say how much memory is free. A machine without /proc/meminfo counts
+// as having it, because its containers run in a virtual machine.
 func hasMemory() bool {
 	const least = 6 << 20 // KiB
 	text, _ := os.ReadFile("/proc/meminfo")
@@ -214,7 +209,7 @@ func (s *server) createTemplate(ctx context.Context) error {
 	if err := s.admin.QueryRow(ctx, "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
 		return fmt.Errorf("connecting to the test server: %w", err)
 	}
-	if version >= 150000 { // earlier ones know no other strategy: files in memory are copied in a third of the time
+	if version >= 150000 { // older versions have no other strategy; it copies files in memory in a third of the time
 		s.copying = " STRATEGY FILE_COPY"
 	}
 	template := newName()
@@ -244,20 +239,20 @@ func (s server) close() error {
 
 const (
 	defaultImage    = "postgres:17-alpine"
-	dockerTimeout   = 3 * time.Second // to answer at all
-	registryTimeout = 5 * time.Second // to answer at all
+	dockerTimeout   = 3 * time.Second // for any answer
+	registryTimeout = 5 * time.Second // for any answer
 	dataFolder      = "/pgdata"
 	readyPoll       = 50 * time.Millisecond
-	readyTimeout    = 5 * time.Minute // initdb and two starts, where every processor has other work
+	readyTimeout    = 5 * time.Minute // for initdb and two starts while every processor is busy
 	dialTimeout     = 5 * time.Second
 
-	// A container whose test binary was killed ends by itself after these
-	// seconds, and Docker removes it. That spares the reaper and its image.
+	// If the test binary is killed, the container ends by itself after this many seconds, and Docker removes it.
+	// So no reaper and no image of a reaper are needed.
 	lifetime = "3600"
 )
 
-// findImage returns the image to run. It asks for it on the machine first, and
-// fails at once where no registry answers.
+// findImage returns the image to run, if it is on the machine or a registry has it. It fails quickly if no
+// registry answers.
 func findImage(ctx context.Context) (string, error) {
 	tclog.SetDefault(tclog.NewNoopLogger())
 	image := cmp.Or(os.Getenv("TEST_POSTGRES_IMAGE"), defaultImage)
@@ -332,8 +327,8 @@ func postgresCommand() []string {
 	return command
 }
 
-// awaitContainer returns the URL once it connects. The image initialises with
-// a server that listens on no port, so the first connection is to the real one.
+// awaitContainer returns the URL once a connection succeeds. During initialisation the image's server listens on
+// no port, so the first connection is to the final server.
 func awaitContainer(ctx context.Context, postgres *testcontainers.DockerContainer, password string) (string, error) {
 	host, err := postgres.Host(ctx)
 	if err != nil {
@@ -345,8 +340,8 @@ func awaitContainer(ctx context.Context, postgres *testcontainers.DockerContaine
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	// Tests in a container reach the port at Docker's gateway if Docker runs
-	// outside, and at the loopback if it runs beside them.
+	// If the tests run in a container and Docker runs outside, they reach the port at Docker's gateway; if Docker
+	// runs beside them, at the loopback.
 	return firstToConnect(ctx, containerURL("127.0.0.1", port.Port(), password), containerURL(host, port.Port(), password))
 }
 
@@ -391,9 +386,8 @@ func within(ctx context.Context, limit time.Duration, do func(context.Context) e
 	return do(ctx)
 }
 
-// Database creates a migrated database for one test and returns its URL. The
-// user is a superuser, or the one of TEST_DATABASE_URL. The database is
-// dropped after the test, and open connections to it are closed.
+// Database creates a migrated database for one test and returns its URL. The user is a superuser, or the user of
+// TEST_DATABASE_URL. After the test, open connections to the database are closed, and it is dropped.
 func Database(t testing.TB) string {
 	t.Helper()
 	return create(t, func(s server) string { return s.template })

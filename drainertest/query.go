@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Connect returns a pool that is closed when the test has ended.
+// Connect returns a pool that is closed after the test.
 func Connect(t testing.TB, databaseURL string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), databaseURL)
@@ -37,7 +37,7 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// Begin begins a transaction that is rolled back after the test, unless it has ended by then.
+// Begin begins a transaction. If it is still open after the test, it is rolled back.
 func Begin(t testing.TB, db beginner) pgx.Tx {
 	t.Helper()
 	tx, err := db.Begin(t.Context())
@@ -48,8 +48,8 @@ func Begin(t testing.TB, db beginner) pgx.Tx {
 	return tx
 }
 
-// Exec runs a statement that must succeed. Like the others it also works in a
-// cleanup, when the test's context has ended.
+// Exec runs a statement that must succeed. Like the functions below it also works in a cleanup, after the end of
+// the test's context.
 func Exec(t testing.TB, db executor, sql string, args ...any) {
 	t.Helper()
 	if _, err := db.Exec(context.Background(), sql, args...); err != nil {
@@ -57,10 +57,10 @@ func Exec(t testing.TB, db executor, sql string, args ...any) {
 	}
 }
 
-// Value is the one column of the one row that a query must give.
+// Value returns the only column of the only row of a query. Otherwise the test fails.
 func Value[V any](t testing.TB, db querier, sql string, args ...any) V {
 	t.Helper()
-	rows, _ := db.Query(context.Background(), sql, args...) // an error is in the rows, too
+	rows, _ := db.Query(context.Background(), sql, args...) // CollectExactlyOneRow returns the error, too
 	value, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[V])
 	if err != nil {
 		t.Fatalf("%s: %v", sql, err)
@@ -68,10 +68,10 @@ func Value[V any](t testing.TB, db querier, sql string, args ...any) V {
 	return value
 }
 
-// Column is the one column that a query must give.
+// Column returns the only column of a query.
 func Column[V any](t testing.TB, db querier, sql string, args ...any) []V {
 	t.Helper()
-	rows, _ := db.Query(context.Background(), sql, args...) // an error is in the rows, too
+	rows, _ := db.Query(context.Background(), sql, args...) // CollectRows returns the error, too
 	values, err := pgx.CollectRows(rows, pgx.RowTo[V])
 	if err != nil {
 		t.Fatalf("%s: %v", sql, err)
@@ -79,9 +79,8 @@ func Column[V any](t testing.TB, db querier, sql string, args ...any) []V {
 	return values
 }
 
-// Login creates a login that is a member of these roles and nothing else, and
-// returns the URL with which it connects to the database. The login and what it
-// owns there are dropped after the test.
+// Login creates a login that is a member of these roles only, and returns its URL for the database. After the
+// test, the login and all that it owns there are dropped.
 func Login(t testing.TB, databaseURL string, roles ...string) string {
 	t.Helper()
 	u, err := url.Parse(databaseURL)
@@ -117,11 +116,11 @@ func AwaitBlocked(t testing.TB, db querier) {
 	})
 }
 
-// Patience bounds every wait for a condition: far above what a slow machine needs.
+// Patience bounds every wait for a condition. It is far above the time that a slow machine needs.
 const Patience = 2 * time.Minute
 
-// Expiring is a context whose time is up when the test calls expire: once what must come
-// before has come, however long a slow machine takes for it.
+// Expiring returns a context whose deadline passes when the test calls expire. So a test can let it pass after
+// another event, even if a slow machine takes long for that event.
 func Expiring(t testing.TB) (ctx context.Context, expire func()) {
 	e := expiring{t.Context(), make(chan struct{})}
 	expire = sync.OnceFunc(func() { close(e.up) })
@@ -145,8 +144,7 @@ func (e expiring) Err() error {
 	}
 }
 
-// Eventually returns once the condition holds, and fails the test if it does
-// not within [Patience].
+// Eventually returns once the condition holds. It fails the test if that takes longer than [Patience].
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.After(Patience)
@@ -161,8 +159,8 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// misplaced finds what is not in exactly one of queue, claim and settled. A
-// claimed row with an attempt of the claim's number has been settled already.
+// misplaced finds intents that are not in exactly one of queue, claim and settled. If a claimed row has an attempt
+// with the claim's number, it has been settled already.
 const misplaced = `
 WITH place AS (
   SELECT intent_id FROM outbox.queue
@@ -182,19 +180,20 @@ GROUP BY i.id, p.intent_id
 HAVING count(p.intent_id) <> 1 OR i.id IS NULL
 ORDER BY 1 LIMIT 10`
 
-// strayed finds what has another tenant than its intent, or than the step that it undoes.
+// strayed finds queue rows with another tenant than their intent, and undos with another tenant than the step that
+// they undo.
 const strayed = `
 SELECT q.intent_id FROM outbox.queue q JOIN outbox.intent i ON i.id = q.intent_id WHERE q.tenant <> coalesce(i.tenant, 0)
 UNION SELECT u.id FROM outbox.intent u JOIN outbox.intent i ON i.id = u.compensates WHERE u.tenant IS DISTINCT FROM i.tenant`
 
-// Tenant makes the login that the test connects with one of two tenants.
+// Tenant makes the login of the test's connection one of two tenants.
 func Tenant(t testing.TB, db executor) {
 	t.Helper()
 	Exec(t, db, `INSERT INTO outbox.tenant (name, role) VALUES ('other', 'other'), ('own', session_user)`)
 }
 
-// AssertInvariant fails the test unless every intent is in exactly one of
-// queue, claim or settled, and its tenant's. It reads one snapshot, so it may run at any time.
+// AssertInvariant fails the test unless every intent is in exactly one of queue, claim and settled, and belongs to
+// the right tenant. It reads one snapshot, so it may run at any time.
 func AssertInvariant(t testing.TB, db querier) {
 	t.Helper()
 	var (
@@ -215,8 +214,7 @@ func AssertInvariant(t testing.TB, db querier) {
 	}
 }
 
-// Listen returns a function that returns what was notified on the channel until it is
-// called.
+// Listen returns a function that returns all notifications of the channel since its last call.
 func Listen(t testing.TB, db *pgxpool.Pool, channel string) (notified func() []string) {
 	t.Helper()
 	listener, err := db.Acquire(t.Context())
@@ -242,7 +240,7 @@ func Listen(t testing.TB, db *pgxpool.Pool, channel string) (notified func() []s
 	}
 }
 
-// Log holds what was logged so far, by whichever goroutine.
+// Log holds all lines that were logged so far, by any goroutine.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -260,9 +258,9 @@ func (l *Log) String() string {
 	return l.text.String()
 }
 
-// ShadowRoutines puts into public a copy of every function and operator of pg_catalog, and one
-// more for each type, or each two types, where pg_catalog's takes any. What is called of it calls
-// public.attack(), which is the test's own.
+// ShadowRoutines creates in public a copy of every function and operator of pg_catalog. For routines of
+// polymorphic types it creates a copy for each type, or each pair of types. A call of a copy calls
+// public.attack(), which the test defines.
 const ShadowRoutines = `DO $$
 DECLARE
   types regtype[] := '{bigint,int,text,jsonb,timestamptz,interval,float8,numeric,boolean,uuid,name,oid,text[],bigint[],int[],timestamptz[],boolean[]}';

@@ -23,23 +23,23 @@ import (
 	"github.com/agentoutbox/drainer/internal/child"
 )
 
-// Broker is a RabbitMQ that runs for this test binary alone, without plugins.
-// Everything on it is shared by the tests, which name what they declare apart.
+// Broker is a RabbitMQ for this test binary only, without plugins. All tests share it, so each declares queues and
+// exchanges under its own names.
 type Broker struct {
-	URL    string         // amqp, with the user that may do everything
+	URL    string         // amqp, with a user that has all permissions
 	TLSURL string         // amqps, for localhost
-	Roots  *x509.CertPool // what TLSURL's certificate is signed by
+	Roots  *x509.CertPool // the certificate authority of TLSURL's certificate
 
 	process *brokerProcess
 }
 
-// MaxMessageSize is the longest body that the broker takes, in bytes.
+// MaxMessageSize is the longest body that the broker accepts, in bytes.
 const MaxMessageSize = 1 << 20
 
 var errNoRabbitMQ = errors.New("no RabbitMQ on this machine; install rabbitmq-server (which brings epmd), or name its program in TEST_RABBITMQ_SERVER")
 
-// RabbitMQ starts the broker with the first test that asks for it; the test is
-// skipped on a machine that has none. [Main] stops it.
+// RabbitMQ returns the broker, which the first test starts. If RabbitMQ is not installed, the test is skipped.
+// [Main] stops the broker.
 func RabbitMQ(t testing.TB) *Broker {
 	t.Helper()
 	broker, err := sharedRabbitMQ.start()
@@ -72,8 +72,7 @@ const (
 	brokerPassword = "s3cret-of-the-broker"
 )
 
-// brokerProcess is an Erlang node with a port mapper of its own, so that
-// neither meets one that belongs to the machine.
+// brokerProcess is an Erlang node with its own port mapper, so that neither conflicts with one of the machine.
 type brokerProcess struct {
 	binaries    string
 	dir         string
@@ -121,8 +120,8 @@ func startBroker() (_ *Broker, err error) {
 	}, nil
 }
 
-// findRabbitMQ prefers the programs themselves to the wrappers on the PATH of
-// Debian, which change the user and the directory.
+// findRabbitMQ prefers the program itself to Debian's wrapper on the PATH, which changes the user and the
+// directory.
 func findRabbitMQ() (binaries string, err error) {
 	if _, err := exec.LookPath("epmd"); err != nil {
 		return "", errNoRabbitMQ
@@ -141,7 +140,7 @@ func findRabbitMQ() (binaries string, err error) {
 	return filepath.Dir(found), nil
 }
 
-// freePorts holds all of them until it has enough, so that they differ.
+// freePorts keeps all ports open until it has enough, so that they differ.
 func freePorts(count int) ([]int, error) {
 	var ports []int
 	for range count {
@@ -213,7 +212,7 @@ func (p *brokerProcess) writeCertificate() (*x509.CertPool, error) {
 
 func (p *brokerProcess) setEnvironment(mapper, distribution int) {
 	p.environment = append(os.Environ(),
-		"HOME="+p.dir, // where Erlang keeps its cookie
+		"HOME="+p.dir, // Erlang keeps its cookie here
 		"LC_ALL=C.UTF-8",
 		"ERL_EPMD_ADDRESS=127.0.0.1",
 		fmt.Sprint("ERL_EPMD_PORT=", mapper),
@@ -224,7 +223,7 @@ func (p *brokerProcess) setEnvironment(mapper, distribution int) {
 		"RABBITMQ_ENABLED_PLUGINS_FILE="+p.path("enabled_plugins"),
 		"RABBITMQ_MNESIA_BASE="+p.path("data"),
 		"RABBITMQ_LOG_BASE="+p.path("log"),
-		"RUNNING_UNDER_SYSTEMD=true", // the script becomes the node, instead of its parent
+		"RUNNING_UNDER_SYSTEMD=true", // the script is replaced by the node, instead of starting it as a child
 	)
 }
 
@@ -236,7 +235,7 @@ func (p *brokerProcess) run(port int) error {
 	if p.mapper, err = child.Start(mapper, syscall.SIGKILL); err != nil {
 		return err
 	}
-	var said bytes.Buffer // read when the node has ended
+	var said bytes.Buffer // read only after the node has ended
 	node := exec.Command(p.program("rabbitmq-server"))
 	node.Env, node.Dir, node.Stdout, node.Stderr = p.environment, p.dir, &said, &said
 	if p.node, err = child.Start(node, syscall.SIGKILL); err != nil {
@@ -258,7 +257,7 @@ func (p *brokerProcess) run(port int) error {
 	}
 }
 
-// stop loses what the broker holds, on purpose: it is gone with the tests.
+// stop kills the broker. Its data may be lost, because no test needs it any more.
 func (p *brokerProcess) stop() error {
 	var problems []error
 	for _, process := range []*child.Process{p.node, p.mapper} {

@@ -5,4 +5,4 @@ SELECT (SELECT count(*) FROM agent_state),
        count(*) FILTER (WHERE outcome = 'released'),
        (SELECT count(*) FROM outbox.duplicate),
        (SELECT last_value FROM outbox.collisions)
-FROM outbox.attempt WHERE worker <> 'saga';  -- which sends nothing
+FROM outbox.attempt WHERE worker <> 'saga';  -- a saga sends nothing

@@ -1,4 +1,4 @@
--- Every intent with each place where it stands; by the invariant it is one.
+-- Every intent, with the number of places that hold it. By the invariant it is 1.
 WITH held AS (
   SELECT r.intent_id, count(*)::int AS places
   FROM outbox.claim c CROSS JOIN unnest(c.intent_ids, c.attempts) AS r (intent_id, attempt)

@@ -1,5 +1,5 @@
--- One snapshot. Progress asks for numbers, not for proof, so it counts what is
--- settled as what is neither queued nor held. Undos are not the agents' own.
+-- One snapshot of the progress. It is no proof, so an intent counts as settled if it is neither queued nor
+-- claimed. Only the agents' own intents count, not undos.
 WITH undo AS MATERIALIZED (
   SELECT id FROM outbox.intent WHERE compensates IS NOT NULL
 ), committed AS (

@@ -1,6 +1,6 @@
-// Package main makes the container image for both architectures out of the archives in dist/, as
-// one index in the layout of OCI, and its SBOMs. It needs neither Docker nor a
-// registry, and the same commit gives the same bytes, as long as the authorities are the same.
+// Package main builds the container image for both architectures from the archives in dist/, as one index in the
+// OCI layout, and its SBOMs. It needs neither Docker nor a registry. The same commit and the same authorities give
+// the same bytes.
 package main
 
 import (
@@ -34,7 +34,7 @@ type build struct {
 	dist              string // the folder that goreleaser filled
 	version, revision string
 	created           time.Time // of the commit
-	authorities       []byte    // by which the program checks providers, as PEM
+	authorities       []byte    // the certificate authorities for TLS to providers, as PEM
 }
 
 func main() {
@@ -77,7 +77,7 @@ func (b build) run() error {
 	return b.write(index)
 }
 
-// image has the files and the configuration that deploy/Containerfile gives it.
+// image has the same files and configuration as deploy/Containerfile.
 func (b build) image(architecture string) (v1.Image, error) {
 	program, err := b.program(architecture)
 	if err != nil {
@@ -115,13 +115,13 @@ func (b build) image(architecture string) (v1.Image, error) {
 	return image, nil
 }
 
-// program reads the daemon out of its archive, so that image and archive hold the same one.
+// program reads the daemon from its archive, so that image and archive contain the same binary.
 func (b build) program(architecture string) ([]byte, error) {
 	archive, err := os.Open(filepath.Join(b.dist, fmt.Sprintf("drainer_%s_linux_%s.tar.gz", b.version, architecture)))
 	if err != nil {
 		return nil, fmt.Errorf("read the archive: %w", err)
 	}
-	defer func() { _ = archive.Close() }() // it was read alone
+	defer func() { _ = archive.Close() }() // a failed Close of a file that was only read does not matter
 	unzipped, err := gzip.NewReader(archive)
 	if err != nil {
 		return nil, fmt.Errorf("read the archive: %w", err)
@@ -170,7 +170,7 @@ func writeAll(w io.Writer, content []byte) error {
 	return err
 }
 
-// describe writes the SBOM of the image: the program's, as that of a container which also holds the authorities.
+// describe writes the SBOM of the image: that of the program, extended by the authorities.
 func (b build) describe(architecture string) error {
 	text, err := os.ReadFile(filepath.Join(b.dist, fmt.Sprintf("drainer_%s_linux_%s.cdx.json", b.version, architecture)))
 	if err != nil {
@@ -199,7 +199,7 @@ func (b build) describe(architecture string) error {
 	return b.publish(fmt.Sprintf("drainer_%s_image_%s.cdx.json", b.version, architecture), append(text, '\n'))
 }
 
-// write packs the layout into one file, in the order of the names.
+// write packs the layout into one file, in the order of the file names.
 func (b build) write(index v1.ImageIndex) error {
 	folder, err := os.MkdirTemp("", "drainer-image-")
 	if err != nil {
@@ -232,7 +232,7 @@ func (b build) write(index v1.ImageIndex) error {
 	return b.publish(fmt.Sprintf("drainer_%s_image.tar", b.version), packed.Bytes())
 }
 
-// publish writes a file into dist, and its checksum beside those of the others.
+// publish writes a file into dist, and adds its checksum to the list of checksums.
 func (b build) publish(name string, content []byte) error {
 	if err := os.WriteFile(filepath.Join(b.dist, name), content, 0o644); err != nil { //nolint:gosec // it is published
 		return err

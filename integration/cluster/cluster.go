@@ -1,6 +1,5 @@
-// Package cluster runs Postgres servers of a test's own, for what must not be
-// done to a server that others use: to crash it, to fill it up, to promote its
-// standby, to move its clock.
+// Package cluster runs Postgres servers for a single test, for actions that are not possible on a shared server:
+// to crash it, to fill its disk, to promote its standby, or to change its clock.
 package cluster
 
 import (
@@ -21,8 +20,7 @@ import (
 	"github.com/agentoutbox/drainer/migrations"
 )
 
-// quick leaves out what only a crash of the machine would need. Every commit
-// survives a crash of the server.
+// quick turns off the protection against a crash of the machine. Every commit survives a crash of the server.
 var quick = throwaway.WithSettings(map[string]string{"fsync": "off", "full_page_writes": "off"})
 
 // Start runs a server with the schema until the test ends.
@@ -35,26 +33,26 @@ func Start(t testing.TB, options ...throwaway.Option) *throwaway.Server {
 	return server
 }
 
-// Standby runs one that follows the primary.
+// Standby runs a server that follows the primary.
 func Standby(t testing.TB, primary *throwaway.Server, options ...throwaway.Option) *throwaway.Server {
 	t.Helper()
 	return start(t, append(options, throwaway.Following(primary))...)
 }
 
-// Copy runs one on a copy of the data of another as they are now, as a backup is restored.
+// Copy runs a server on a copy of another server's present data, like a restored backup.
 func Copy(t testing.TB, source *throwaway.Server) *throwaway.Server {
 	t.Helper()
 	return start(t, throwaway.CopyOf(source))
 }
 
-// Dumped runs one with what a logical dump of another holds.
+// Dumped runs a server with the content of a logical dump of another.
 func Dumped(t testing.TB, source *throwaway.Server) *throwaway.Server {
 	t.Helper()
 	restored := start(t)
 	for _, step := range [][]string{
 		{"pg_dumpall", "-d", source.URL, "--roles-only", "--no-role-passwords", "-f", "roles.sql"},
 		{"pg_dump", "-d", source.URL, "-f", "dump.sql"},
-		{"psql", "-d", restored.URL, "-q", "-f", "roles.sql"}, // postgres is there already
+		{"psql", "-d", restored.URL, "-q", "-f", "roles.sql"}, // an error, because the role postgres exists already, is ignored
 		{"psql", "-d", restored.URL, "-q", "-v", "ON_ERROR_STOP=1", "-f", "dump.sql"},
 	} {
 		if err := restored.Run(t.Context(), step[0], step[1:]...); err != nil {
@@ -66,7 +64,7 @@ func Dumped(t testing.TB, source *throwaway.Server) *throwaway.Server {
 		t.Fatal(err)
 	}
 	password, _ := at.User.Password()
-	Exec(t, restored, "ALTER ROLE postgres PASSWORD '"+password+"'") // it is reached as the other was
+	Exec(t, restored, "ALTER ROLE postgres PASSWORD '"+password+"'") // the new server has the password of the other one
 	host, err := url.Parse(restored.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +88,7 @@ func start(t testing.TB, options ...throwaway.Option) *throwaway.Server {
 	return server
 }
 
-// AwaitCaughtUp returns once the standby knows every commit of its primary.
+// AwaitCaughtUp returns once the standby has replayed every commit of its primary.
 func AwaitCaughtUp(t testing.TB, primary, standby *throwaway.Server) {
 	t.Helper()
 	written := Ask[string](t, primary, `SELECT pg_current_wal_lsn()::text`)
@@ -107,7 +105,7 @@ func Restart(t testing.TB, server *throwaway.Server) {
 	}
 }
 
-// Kill stops a server at once, as a crash does.
+// Kill stops a server at once, like a crash.
 func Kill(t testing.TB, server *throwaway.Server) {
 	t.Helper()
 	if err := server.Kill(); err != nil {
@@ -115,8 +113,7 @@ func Kill(t testing.TB, server *throwaway.Server) {
 	}
 }
 
-// Ask is the first column of the first row of a query, made on a connection of
-// its own.
+// Ask returns the first column of the first row of a query. It opens a connection for the query.
 func Ask[V any](t testing.TB, server *throwaway.Server, sql string, args ...any) (value V) {
 	t.Helper()
 	conn := Connect(t, server)
@@ -127,7 +124,7 @@ func Ask[V any](t testing.TB, server *throwaway.Server, sql string, args ...any)
 	return value
 }
 
-// Exec runs statements on a connection of its own.
+// Exec runs statements on a connection that it opens.
 func Exec(t testing.TB, server *throwaway.Server, sql string) {
 	t.Helper()
 	conn := Connect(t, server)
@@ -137,7 +134,7 @@ func Exec(t testing.TB, server *throwaway.Server, sql string) {
 	}
 }
 
-// Connect is another session, for the caller to close.
+// Connect returns a new connection, which the caller must close.
 func Connect(t testing.TB, server *throwaway.Server) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), server.URL)
@@ -150,18 +147,18 @@ func Connect(t testing.TB, server *throwaway.Server) *pgx.Conn {
 //go:embed clock/clock.c
 var clockSource string
 
-// Clock is the time of day as one server sees it: now(), clock_timestamp(),
-// every default and every timer. It goes as fast as any other.
+// Clock is the time of day for one server: in now(), clock_timestamp(), every default and every timer. It runs at
+// normal speed.
 type Clock struct {
 	t      testing.TB
 	offset string // path of the file that the server's processes share
 }
 
-// NewClock shows the real time. The test is skipped where no C compiler makes
-// the library that stands before the server's own.
+// NewClock returns a clock that shows the real time. The test is skipped if no C compiler can build the library
+// that replaces the server's clock functions.
 func NewClock(t testing.TB) *Clock {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "drainer-clock-") // a t.TempDir is closed to the server's owner
+	folder, err := os.MkdirTemp("", "drainer-clock-") // the server's user cannot enter a t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,15 +178,15 @@ func NewClock(t testing.TB) *Clock {
 	return c
 }
 
-// Of is the option of the server whose clock this is.
+// Of returns the option that gives a server this clock.
 func (c *Clock) Of() throwaway.Option {
 	return throwaway.WithEnvironment("LD_PRELOAD="+c.library(), "CLOCK_OFFSET="+c.offset)
 }
 
-// SetOff makes the clock jump to that much after the real time, or before it.
+// SetOff sets the difference between this clock and the real time. It may be negative.
 func (c *Clock) SetOff(by time.Duration) {
 	c.t.Helper()
-	file, err := os.OpenFile(c.offset, os.O_CREATE|os.O_WRONLY, 0o644) // not truncated: the server has it in its memory
+	file, err := os.OpenFile(c.offset, os.O_CREATE|os.O_WRONLY, 0o644) // not truncated, because the server has mapped the file
 	if err != nil {
 		c.t.Fatal(err)
 	}

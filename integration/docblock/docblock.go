@@ -1,5 +1,4 @@
-// Package docblock reads the commands in the documentation, so that tests run
-// exactly those.
+// Package docblock reads commands from the documentation, so that tests run exactly these commands.
 package docblock
 
 import (
@@ -10,8 +9,7 @@ import (
 	"testing"
 )
 
-// First is the first block of that language on a page, named from the module's
-// folder.
+// First returns the first block of a language on a page. The page's path is relative to the module's folder.
 func First(t testing.TB, page, language string) string {
 	t.Helper()
 	_, here, _, _ := runtime.Caller(0)

@@ -1,6 +1,5 @@
-// Package fault is the catalogue of what may break a daemon, each case with
-// the tests that break it so. A test says with [Injected] how often it did;
-// the program in report runs them all and prints a table.
+// Package fault is the catalogue of faults that a daemon must survive, each with the tests that inject it. A test
+// reports with [Injected] how often it did so. The program in report runs all these tests and prints a table.
 package fault
 
 import (
@@ -8,13 +7,13 @@ import (
 	"testing"
 )
 
-// Case is one way to break things.
+// Case is one fault.
 type Case struct {
 	Number  int
 	Fault   string
-	Checked string   // what must hold, and how it is seen
-	Open    bool     // the program does not survive it by itself, although its tests pass
-	Tests   []string // that inject it: folder and name, "integration/faults TestX"
+	Checked string   // the property that must hold, and how it is checked
+	Open    bool     // the program does not survive the fault alone, although its tests pass
+	Tests   []string // the tests that inject it: folder and name, "integration/faults TestX"
 }
 
 func find(number int) (Case, bool) {
@@ -29,9 +28,8 @@ func find(number int) (Case, bool) {
 // Attribute is the name of the attribute that holds a test's report.
 const Attribute = "fault"
 
-// Injected reports that a test met the case so many times, and fails it where
-// that is never: what was not broken shows nothing. It is called before the
-// checks, so that a case whose check fails counts as injected.
+// Injected reports how often a test injected the case. It fails the test if that is never, because the test then
+// proves nothing. Call it before the checks, so that a case whose check fails counts as injected.
 func Injected(t testing.TB, number, times int) {
 	t.Helper()
 	if _, listed := find(number); !listed {
@@ -43,8 +41,7 @@ func Injected(t testing.TB, number, times int) {
 	t.Attr(Attribute, fmt.Sprintf("%d %d", number, times))
 }
 
-// Catalogue is every case, in the order of a row's journey: worker, database,
-// time, provider, saga, operation.
+// Catalogue lists every case, in the order of a row's life: worker, database, time, provider, saga, operation.
 var Catalogue = []Case{
 	{
 		Number: 1, Fault: "kill after the claim's commit",

@@ -13,43 +13,41 @@ import (
 	"github.com/agentoutbox/drainer/integration/history"
 )
 
-// backlog counts the work left: rows that wait or are in progress, and sagas
-// under way.
+// backlog counts the work that remains: queued and claimed rows, and sagas that are under way.
 const backlog = `SELECT (SELECT count(*) FROM outbox.queue) + (SELECT count(*) FROM outbox.claim) + (SELECT count(*) FROM outbox.saga WHERE state = 'begun')`
 
-// AwaitRest returns once nothing is left to do. A database that does not
-// answer yet is waited for, too.
+// AwaitRest returns once no work remains. It also waits for a database that does not answer yet.
 func (rig *Rig) AwaitRest() {
 	rig.T.Helper()
 	drainertest.Eventually(rig.T, "nothing is left to do", rig.Rests)
 }
 
-// Rests reports whether nothing is left to do.
+// Rests reports whether no work remains.
 func (rig *Rig) Rests() bool {
 	var left int
 	err := rig.DB.QueryRow(context.Background(), backlog).Scan(&left)
 	return err == nil && left == 0
 }
 
-// AwaitCount returns once the query gives that number, or a greater one.
+// AwaitCount returns once the query returns that number, or a greater one.
 func (rig *Rig) AwaitCount(what string, least int, sql string, args ...any) {
 	rig.T.Helper()
 	drainertest.Eventually(rig.T, what, func() bool { return rig.Count(sql, args...) >= least })
 }
 
-// AwaitEffects returns once the provider has had so many.
+// AwaitEffects returns once the provider has had that many effects.
 func (rig *Rig) AwaitEffects(least int) {
 	rig.T.Helper()
 	rig.AwaitLedger(func(a dispatchtest.Audit) bool { return a.TotalEffects() >= least })
 }
 
-// AwaitMoreEffects returns once the provider has had that many more.
+// AwaitMoreEffects returns once the provider has had that many more effects.
 func (rig *Rig) AwaitMoreEffects(more int) {
 	rig.T.Helper()
 	rig.AwaitEffects(rig.Provider.Ledger.Audit().TotalEffects() + more)
 }
 
-// Violations holds the three accounts against each other.
+// Violations compares the three accounts.
 func (rig *Rig) Violations() []history.Violation {
 	rig.T.Helper()
 	return history.Check(history.Collect(rig.T, rig.Clients, rig.Provider.Ledger, rig.DB), Tools)
@@ -68,8 +66,8 @@ const claims = `
 	SELECT i.idempotency_key, count(t.seq) FROM outbox.status i
 	LEFT JOIN history.transition t ON t.intent_id = i.intent_id AND t.place = 'claim' AND t.change = 'INSERT' GROUP BY 1`
 
-// CheckClaimed fails the test for each intent that was sent more often than its
-// claims were committed. It holds of a database that forgot nothing.
+// CheckClaimed fails the test for each intent that was sent more often than its claims were committed. It must not
+// be used if the database lost commits.
 func (rig *Rig) CheckClaimed() {
 	rig.T.Helper()
 	requests := rig.Provider.Ledger.Audit().Requests
@@ -95,20 +93,19 @@ func (rig *Rig) EnqueueSteps(tool string, from, to int) {
 		FROM generate_series($2::int, $3::int - 1) n`, tool, from, to)
 }
 
-// Stored is one column of one row; not finding it fails the test.
+// Stored returns the only column of the only row of a query. Otherwise the test fails.
 func Stored[V any](rig *Rig, sql string, args ...any) V {
 	rig.T.Helper()
 	return drainertest.Value[V](rig.T, rig.DB, sql, args...)
 }
 
-// CountStatus is how many intents have that status.
+// CountStatus returns how many intents have that status.
 func (rig *Rig) CountStatus(status string) int {
 	rig.T.Helper()
 	return Stored[int](rig, `SELECT count(*) FROM outbox.status WHERE status = $1`, status)
 }
 
-// AwaitStatus returns once that many intents have that status. It checks the
-// invariant each time it looks.
+// AwaitStatus returns once that many intents have that status. It checks the invariant at each poll.
 func (rig *Rig) AwaitStatus(status string, want int) {
 	rig.T.Helper()
 	drainertest.Eventually(rig.T, fmt.Sprintf("%d intents are %s", want, status), func() bool {
@@ -117,15 +114,14 @@ func (rig *Rig) AwaitStatus(status string, want int) {
 	})
 }
 
-// Outcomes are the outcomes of the only intent's attempts, in order. What was given
-// back unsent is left out: on a busy machine a worker may lose its lease at any
-// time.
+// Outcomes returns the outcomes of the only intent's attempts, in order. Releases are left out, because on a busy
+// machine a worker may lose its lease at any time.
 func (rig *Rig) Outcomes() []string {
 	rig.T.Helper()
 	return Stored[[]string](rig, `SELECT coalesce(array_agg(outcome ORDER BY attempt), '{}') FROM outbox.attempt WHERE outcome <> 'released'`)
 }
 
-// AssertOutcomes compares them.
+// AssertOutcomes compares Outcomes with want.
 func (rig *Rig) AssertOutcomes(want ...string) {
 	rig.T.Helper()
 	if got := rig.Outcomes(); !slices.Equal(got, want) {
@@ -133,13 +129,13 @@ func (rig *Rig) AssertOutcomes(want ...string) {
 	}
 }
 
-// AwaitRequests returns once the provider has had so many.
+// AwaitRequests returns once the provider has had that many requests.
 func (rig *Rig) AwaitRequests(want int) {
 	rig.T.Helper()
 	rig.AwaitLedger(func(audit dispatchtest.Audit) bool { return audit.TotalRequests() >= want })
 }
 
-// AwaitLedger returns once the condition holds of the provider's ledger.
+// AwaitLedger returns once the condition holds for the provider's ledger.
 func (rig *Rig) AwaitLedger(condition func(dispatchtest.Audit) bool) {
 	rig.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), drainertest.Patience)
@@ -149,8 +145,8 @@ func (rig *Rig) AwaitLedger(condition func(dispatchtest.Audit) bool) {
 	}
 }
 
-// AssertOneEffectEach compares the ledger with the intents: every completed
-// one has exactly one effect, and there is no other.
+// AssertOneEffectEach compares the ledger with the intents: every completed intent has exactly one effect, and
+// there are no other effects.
 func (rig *Rig) AssertOneEffectEach() {
 	rig.T.Helper()
 	drainertest.AssertInvariant(rig.T, rig.DB)

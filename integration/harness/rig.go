@@ -1,7 +1,6 @@
-// Package harness is the system that faults are injected into: an outbox that
-// records its transitions, agents that remember the answers to their commits, a
-// simulated provider with its ledger on disk, and daemons of the real program
-// between them.
+// Package harness is the system into which tests inject faults: an outbox that records its transitions, agents
+// that remember the answers to their commits, a simulated provider with its ledger on disk, and daemons of the
+// real program.
 package harness
 
 import (
@@ -24,15 +23,15 @@ import (
 	"github.com/agentoutbox/drainer/integration/program"
 )
 
-// Rig is for one test. Its provider may be changed until the first request.
+// Rig belongs to one test. Its provider may be changed until the first request.
 type Rig struct {
 	T        testing.TB
-	URL      string        // of the database; daemons may be started behind something else
-	DB       *pgxpool.Pool // the test's own way to it
+	URL      string        // of the database; daemons may be started behind a proxy instead
+	DB       *pgxpool.Pool // the test's own connections
 	Provider *dispatchtest.SimulatedProvider
-	BaseURL  string // where Provider listens
+	BaseURL  string // the address of Provider
 
-	// Not of a Plain one:
+	// A Plain rig lacks these:
 	Program *program.Program
 	Config  string // the path of the daemons' configuration
 	Clients *history.Clients
@@ -40,8 +39,8 @@ type Rig struct {
 	steps atomic.Int64
 }
 
-// Plain is a database of its own and a provider. It keeps no accounts, and the
-// test configures its daemons.
+// Plain returns a rig with a database of its own and a provider. It keeps no accounts, and the test configures its
+// daemons.
 func Plain(t testing.TB, plan dispatchtest.Plan) *Rig {
 	t.Helper()
 	rig := Without(t)
@@ -49,20 +48,20 @@ func Plain(t testing.TB, plan dispatchtest.Plan) *Rig {
 	return rig
 }
 
-// Without is a database of its own, for a test that brings its provider.
+// Without returns a rig with a database of its own, for a test with its own provider.
 func Without(t testing.TB) *Rig {
 	t.Helper()
 	url := drainertest.Database(t)
 	return &Rig{T: t, URL: url, DB: drainertest.Connect(t, url)}
 }
 
-// New is a rig on a database of its own.
+// New returns a rig on a database of its own.
 func New(t testing.TB, plan dispatchtest.Plan) *Rig {
 	t.Helper()
 	return At(t, drainertest.Database(t), plan)
 }
 
-// At is a rig on a database that has the schema.
+// At returns a rig on a database that has the schema.
 func At(t testing.TB, url string, plan dispatchtest.Plan) *Rig {
 	t.Helper()
 	db, err := connect(url)
@@ -85,7 +84,7 @@ func At(t testing.TB, url string, plan dispatchtest.Plan) *Rig {
 	}
 }
 
-// connect has room for every agent that waits, and for the test itself.
+// connect allows enough connections for every agent that waits, and for the test itself.
 func connect(url string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -95,15 +94,14 @@ func connect(url string) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(context.Background(), config)
 }
 
-// Broken is the same rig with daemons that lack a guard.
+// Broken changes the rig so that its daemons lack a guard.
 func (rig *Rig) Broken(mutant string) *Rig {
 	rig.T.Helper()
 	rig.Program = program.Mutated(rig.T, mutant, rig.URL)
 	return rig
 }
 
-// Reconfigure changes the text of the configuration, for daemons that start
-// from now on.
+// Reconfigure changes the configuration for daemons that start from now on.
 func (rig *Rig) Reconfigure(change func(config string) string) {
 	rig.T.Helper()
 	config, err := os.ReadFile(rig.Config)
@@ -117,13 +115,13 @@ func (rig *Rig) Reconfigure(change func(config string) string) {
 	rig.Config = program.WriteConfig(rig.T, changed)
 }
 
-// Start runs a daemon. env are variables of its own, such as DRAINER_FAILPOINTS=….
+// Start runs a daemon. env are additional variables for this daemon, such as DRAINER_FAILPOINTS=….
 func (rig *Rig) Start(env ...string) *program.Daemon {
 	rig.T.Helper()
 	return rig.Program.Start(rig.Config, env...)
 }
 
-// Enqueue commits intents of that tool, each of a run of its own.
+// Enqueue commits intents of that tool, each in its own run.
 func (rig *Rig) Enqueue(tool string, intents int) {
 	rig.T.Helper()
 	for range intents {
@@ -137,7 +135,7 @@ func (rig *Rig) Step(run string, number int, tool string) history.Answer {
 	return rig.StepOf(rig.DB, run, number, tool)
 }
 
-// StepOf is Step by an agent with a way of its own to the database.
+// StepOf is Step by an agent with its own connections to the database.
 func (rig *Rig) StepOf(agent history.Beginner, run string, number int, tool string) history.Answer {
 	return rig.Clients.Enqueue(context.Background(), agent, Intent(run, number, tool), json.RawMessage(`{"n": 1}`))
 }
@@ -147,30 +145,30 @@ func Intent(run string, number int, tool string) dispatch.Tuple {
 	return dispatch.Tuple{AgentRunID: run, StepID: fmt.Sprintf("step-%d", number), ToolName: tool, BusinessScope: "order"}
 }
 
-// Exec runs a statement for what it does.
+// Exec runs a statement that must succeed.
 func (rig *Rig) Exec(sql string, args ...any) {
 	rig.T.Helper()
 	drainertest.Exec(rig.T, rig.DB, sql, args...)
 }
 
-// Count is the number that a query gives.
+// Count returns the number that a query returns.
 func (rig *Rig) Count(sql string, args ...any) int {
 	rig.T.Helper()
 	return drainertest.Value[int](rig.T, rig.DB, sql, args...)
 }
 
-// The tools of every rig but a Plain one. Each is called at the same simulated provider.
+// The tools of every rig except a Plain one. All call the same simulated provider.
 const (
 	Keyed    = "keyed/act"    // key_idempotent
 	Set      = "set/act"      // naturally_idempotent
 	Once     = "once/act"     // non_idempotent
 	Asked    = "asked/act"    // non_idempotent, with a lookup
 	Order    = "shop/order"   // key_idempotent, with a lookup; undone by Cancel
-	Declined = "shop/refused" // the same, and the provider never does it
+	Declined = "shop/refused" // the same, and the provider always refuses it
 	Cancel   = "refunds/cancel"
 )
 
-// Tools are the tools of the configuration, with their promises.
+// Tools lists the tools of the configuration with their promises.
 var Tools = map[string]history.Tool{
 	Keyed:    {Class: dispatch.KeyIdempotent, Stays: true},
 	Set:      {Class: dispatch.NaturallyIdempotent, Stays: true},
@@ -183,8 +181,8 @@ var Tools = map[string]history.Tool{
 
 const declinedPath = "/v1/refused"
 
-// config leases for a second, so that no test waits long for a death. Retries
-// are many and quick: a fault is to be outlived, not to end rows.
+// config has a lease of one second, so that no test waits long for a death. Retries are many and quick, so that
+// rows outlive a fault.
 const config = `version: 1
 server: {listen: "127.0.0.1:0"}
 worker: {heartbeat: 200ms, lease: 1s, shutdown_timeout: 5s}
@@ -273,13 +271,11 @@ providers:
 
 func configFor(baseURL string) string { return fmt.Sprintf(config, baseURL) }
 
-// agentPause lets an agent commit a few dozen intents a second: enough to meet
-// every fault, and no benchmark.
+// agentPause lets an agent commit a few dozen intents a second. That is enough to meet every fault.
 const agentPause = 20 * time.Millisecond
 
-// Agents sets one to work for each tool. Each enqueues one intent after the
-// other, and repeats itself until an answer says that the intent is committed. They
-// end with the test, or when stop returns.
+// Agents starts one agent for each tool. Each enqueues one intent after another, and repeats each until an answer
+// says that it is committed. The agents end with the test, or when stop returns.
 func (rig *Rig) Agents(tools ...string) (stop func()) {
 	rig.T.Helper()
 	done := make(chan struct{})
@@ -311,5 +307,5 @@ func (rig *Rig) agent(tool string, done <-chan struct{}) {
 	}
 }
 
-// NewRun is the id of an agent run that no other agent has.
+// NewRun returns a run id that no other agent uses.
 func (rig *Rig) NewRun() string { return fmt.Sprintf("run-%d", rig.steps.Add(1)) }

@@ -7,10 +7,10 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// Invariant must hold of every run, whatever was broken in it.
+// Invariant must hold after every test, for all faults.
 type Invariant string
 
-// The safety of an outbox.
+// The safety properties of an outbox.
 const (
 	Accounted     Invariant = "every committed intent ends, and no other is ever sent"
 	OneEffect     Invariant = "one effect a key, one request of what cannot be repeated"
@@ -19,7 +19,7 @@ const (
 	BackToNothing Invariant = "a run that was rolled back left nothing, was undone newest first, and took no further step"
 )
 
-// Violation is an invariant that did not hold, and where.
+// Violation is an invariant that did not hold, with its place.
 type Violation struct {
 	Invariant Invariant
 	What      string
@@ -27,14 +27,14 @@ type Violation struct {
 
 func (v Violation) String() string { return fmt.Sprintf("%s: %s", v.Invariant, v.What) }
 
-// Tool holds a configuration's promises of a tool.
+// Tool holds the configuration's promises about a tool.
 type Tool struct {
 	Class dispatch.Class
-	Stays bool // its effect stays when its run is rolled back: compensation is none
+	Stays bool // its effect remains when its run is rolled back: compensation is none
 }
 
-// Check holds the accounts against each other once everything has come to rest.
-// tools are all that were called, by their full names.
+// Check compares the accounts. Call it once no work remains. tools has all tools that were called, by their full
+// names.
 func Check(accounts Accounts, tools map[string]Tool) []Violation {
 	c := newChecker(accounts, tools)
 	c.accounted()
@@ -45,7 +45,7 @@ func Check(accounts Accounts, tools map[string]Tool) []Violation {
 	return c.violations
 }
 
-// checker looks accounts up by key.
+// checker finds accounts by key.
 type checker struct {
 	Accounts
 
@@ -53,7 +53,7 @@ type checker struct {
 	byKey      map[string]Intent
 	byRun      map[string][]Intent
 	effects    map[string][]int // positions in the ledger, by key
-	resendable map[int64]int    // attempts after which an intent may be sent once more whatever its class
+	resendable map[int64]int    // attempts that permit one more request, for a tool of any class
 	violations []Violation
 }
 
@@ -81,8 +81,8 @@ func (c *checker) violated(invariant Invariant, format string, args ...any) {
 	c.violations = append(c.violations, Violation{invariant, fmt.Sprintf(format, args...)})
 }
 
-// accounted needs no word about intents whose commit got no answer: they may
-// be there or not, but what is there counts like any other.
+// accounted does not judge intents whose commit got no answer: they may exist or not. If they exist, they count
+// like any other.
 func (c *checker) accounted() {
 	for key, answer := range c.Answers {
 		_, there := c.byKey[key]
@@ -105,8 +105,7 @@ func (c *checker) accounted() {
 	}
 }
 
-// oneEffect forgives a second request only where the provider said that the
-// first did nothing, or an operator asked for it.
+// oneEffect permits another request only if the provider said that it did nothing, or an operator asked for it.
 func (c *checker) oneEffect() {
 	for _, intent := range c.Intents {
 		effects, requests := len(c.effects[intent.Key]), c.Requests[intent.Key]
@@ -158,14 +157,14 @@ func (c *checker) forGood() {
 	}
 }
 
-// journey is where a row stands after some of its transitions.
+// journey is the state of a row after some of its transitions.
 type journey struct {
 	settled bool
-	revived bool         // it was settled and is queued or claimed again; an operator's word may follow
-	claimed map[int]bool // the attempts that were
+	revived bool         // it was settled and is queued or claimed again; an operator's entry may still follow
+	claimed map[int]bool // attempts that were claimed
 }
 
-// follow returns what is wrong with the next transition, or nothing.
+// follow returns the fault of the next transition, or "".
 func (j *journey) follow(t Transition) string {
 	switch {
 	case t.Place == "intent" && t.Change == "UPDATE":
@@ -179,7 +178,7 @@ func (j *journey) follow(t Transition) string {
 	case t.Place == "claim" && j.claimed[t.Attempt]:
 		return "was claimed twice under one number"
 	case t.Place == "claim" && j.settled:
-		return "was settled and claimed to be sent again" // an operator's word comes before that, or too late
+		return "was settled and claimed to be sent again" // an operator's entry must come before the claim
 	case t.Place == "claim":
 		j.claimed[t.Attempt] = true
 	}
@@ -189,8 +188,8 @@ func (j *journey) follow(t Transition) string {
 	return ""
 }
 
-// attempted allows three things after the end: an operator's word, what became
-// of the undo, and a late proof that it did happen.
+// attempted permits three entries after the end: an operator's, the result of the undo, and late evidence of the
+// effect.
 func (j *journey) attempted(t Transition) string {
 	switch {
 	case t.isOperators():
@@ -202,8 +201,7 @@ func (j *journey) attempted(t Transition) string {
 	return ""
 }
 
-// backToNothing checks sagas that claim to be compensated. Other sagas have an
-// incident for what is left.
+// backToNothing checks sagas in the state compensated. Other sagas have an incident for the effects that remain.
 func (c *checker) backToNothing() {
 	for _, transition := range c.Transitions {
 		if transition.Closed {
@@ -219,7 +217,7 @@ func (c *checker) backToNothing() {
 
 func (c *checker) wentBack(run string) {
 	undos := c.undosOf(run)
-	later := len(c.Effects) // the position of the undo of the step after
+	later := len(c.Effects) // the position of the undo of the next step
 	steps := slices.SortedStableFunc(slices.Values(c.byRun[run]), func(a, b Intent) int { return a.Completed.Compare(b.Completed) })
 	for _, step := range steps {
 		if step.Undoes != 0 || len(c.effects[step.Key]) == 0 || c.tools[step.Tool].Stays {

@@ -1,7 +1,6 @@
-// Package history keeps three accounts of the same hours, each by an observer
-// that knows nothing of the others: [Clients] writes down the answers to
-// agents' commits, the provider's ledger the requests and the effects, and
-// [Record] every change of a row of the outbox. [Check] compares them.
+// Package history keeps three independent accounts of the same time: [Clients] records the answers to agents'
+// commits, the provider's ledger records requests and effects, and [Record] records every change of a row of the
+// outbox. [Check] compares them.
 package history
 
 import (
@@ -24,7 +23,7 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/dispatchtest"
 )
 
-// Intent is where one stands in the end.
+// Intent is the final state of an intent.
 type Intent struct {
 	ID     int64
 	Key    string
@@ -33,21 +32,20 @@ type Intent struct {
 	Status string
 	Undoes int64 // the intent that it undoes; 0 for a forward step
 
-	Completed time.Time // zero for one that did not complete
+	Completed time.Time // zero if it did not complete
 }
 
-// Accounts are the three accounts of the same hours.
+// Accounts holds the three accounts.
 type Accounts struct {
 	Answers     map[string]Answer // of clients, by key
-	Requests    map[string]int    // that the provider had, by key
+	Requests    map[string]int    // that the provider received, by key
 	Effects     []string          // their keys, in the order in which they happened
 	Intents     []Intent
 	Sagas       map[string]string // state by run
 	Transitions []Transition
 }
 
-// Collect reads all three. The daemons may still run, as long as nothing is
-// left for them to do.
+// Collect reads all three accounts. The daemons may still run, but no work may remain.
 func Collect(t testing.TB, clients *Clients, ledger *dispatchtest.Ledger, db *pgxpool.Pool) Accounts {
 	t.Helper()
 	accounts := Accounts{Answers: clients.Answers(), Requests: ledger.Audit().Requests, Sagas: map[string]string{}}
@@ -90,15 +88,15 @@ func (a *Accounts) readOutbox(ctx context.Context, db *pgxpool.Pool) error {
 // Answer is the answer to an agent's commit.
 type Answer string
 
-// An agent without an answer must count with both.
+// NoAnswer means that the intent may be committed or not.
 const (
 	Committed Answer = "committed"
-	Refused   Answer = "refused" // the database said no, or the agent rolled back
+	Refused   Answer = "refused" // the database refused it, or the agent rolled back
 	NoAnswer  Answer = "no answer"
 )
 
-// Clients holds the answers to all agents, by idempotency key. The zero value
-// is ready; any number of agents may use it at once.
+// Clients holds the answers to all agents, by idempotency key. The zero value is ready. Any number of agents may
+// use it at the same time.
 type Clients struct {
 	mu      sync.Mutex
 	answers map[string]Answer
@@ -109,16 +107,14 @@ type Beginner interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// Enqueue commits one intent as an agent does, and writes down the answer. An
-// agent may repeat itself.
+// Enqueue commits one intent as an agent does, and records the answer. An agent may repeat a call.
 func (c *Clients) Enqueue(ctx context.Context, db Beginner, intent dispatch.Tuple, payload json.RawMessage) Answer {
 	answer := enqueue(ctx, db, intent, payload)
 	c.note(intent.IdempotencyKey(), answer)
 	return answer
 }
 
-// note keeps what an earlier try may have left: the refusal of a later one says
-// nothing of it.
+// note keeps an earlier answer that may mean a commit: the refusal of a later try says nothing about it.
 func (c *Clients) note(key string, answer Answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +128,7 @@ func (c *Clients) note(key string, answer Answer) {
 	c.answers[key] = answer
 }
 
-// Answers returns what was written down so far.
+// Answers returns the answers recorded so far.
 func (c *Clients) Answers() map[string]Answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,13 +144,13 @@ func enqueue(ctx context.Context, db Beginner, intent dispatch.Tuple, payload js
 	_, err = tx.Exec(ctx, `SELECT outbox.enqueue($1, $2, $3, $4, $5)`,
 		intent.AgentRunID, intent.StepID, intent.ToolName, intent.BusinessScope, payload)
 	if err != nil {
-		return Refused // without a commit there is nothing
+		return Refused // no commit was tried
 	}
 	return answerOf(tx.Commit(ctx))
 }
 
-// answerOf takes the server's word for a refusal. Anything else may have come
-// after the commit, and so may the last words of a server that goes away.
+// answerOf accepts an error from the server as a refusal. Any other error may have come after the commit, also the
+// last message of a server that shuts down.
 func answerOf(err error) Answer {
 	var said *pgconn.PgError
 	switch {
@@ -169,8 +165,7 @@ func answerOf(err error) Answer {
 //go:embed record.sql
 var recordSQL string
 
-// Transition is one change of one row. Fields that its table does not have are
-// zero.
+// Transition is one change of one row. Fields that its table lacks are zero.
 type Transition struct {
 	Place    string // the table: intent, queue, claim, attempt or saga
 	Change   string // INSERT, UPDATE or DELETE
@@ -179,21 +174,21 @@ type Transition struct {
 	Worker   string
 	Outcome  string
 	Status   string
-	Settled  bool   // an attempt that none is to follow
-	Late     bool   // an attempt that reports an effect which was on record as none
-	Closed   bool   // a forward row that was claimed to be sent, though its run was rolled back
-	Run      string // a saga's
+	Settled  bool   // no attempt is to follow
+	Late     bool   // an attempt that reports an effect that was recorded as absent
+	Closed   bool   // a forward row that was claimed to act although its run was rolled back
+	Run      string // of a saga
 }
 
-// allowsAnother holds of an attempt that did nothing by the provider's own
-// word, and of an operator's decision to try again.
+// allowsAnother reports whether a further request is permitted: after an attempt that did nothing according to the
+// provider, and after an operator's decision to retry.
 func (t Transition) allowsAnother() bool {
 	return t.Place == "attempt" && (t.Outcome == "throttled" || t.isOperators() && t.Status == "pending")
 }
 
 func (t Transition) isOperators() bool { return strings.HasPrefix(t.Worker, "operator:") }
 
-// Record makes a database write down its transitions from now on. Only tests do.
+// Record makes a database record its transitions from now on. It is only for tests.
 func Record(t testing.TB, db *pgxpool.Pool) {
 	t.Helper()
 	if _, err := db.Exec(context.Background(), recordSQL); err != nil {

@@ -1,6 +1,5 @@
-// Package pgproxy stands between daemons and Postgres and loses some of what
-// they say to each other. It reads the protocol's messages, so it knows what
-// it loses.
+// Package pgproxy is a proxy between daemons and Postgres that loses some of their messages. It reads the
+// protocol's messages, so it can choose which to lose.
 package pgproxy
 
 import (
@@ -27,22 +26,22 @@ import (
 type Proxy struct {
 	listener net.Listener
 
-	Cuts              atomic.Int64 // replies to claims still to be lost, each with its connection
-	LostCommits       atomic.Int64 // replies to COMMIT still to be lost, each with its connection
+	Cuts              atomic.Int64 // how many more replies to claims will be lost, each with its connection
+	LostCommits       atomic.Int64 // how many more replies to COMMIT will be lost, each with its connection
 	DropNotifications atomic.Bool  // notifications are lost
-	Notifications     atomic.Int64 // that came by, lost ones included
-	Bandwidth         atomic.Int64 // bytes a second that each connection brings to its client; 0 for any number
-	Most              atomic.Int64 // bytes of the largest reply that reached its client
+	Notifications     atomic.Int64 // number received, also the lost ones
+	Bandwidth         atomic.Int64 // bytes a second from the server to each client; 0 for no limit
+	Most              atomic.Int64 // size of the largest reply that reached its client, in bytes
 
 	mu     sync.Mutex
-	server string // where new connections lead
+	server string // the server of new connections
 	down   bool
 	links  map[*link]struct{}
 	hold   atomic.Pointer[Hold] // nil for none
 	ice    ice
 }
 
-// New listens on a free port of the loopback until the test ends.
+// New returns a proxy on a free port of the loopback, which runs until the test ends.
 func New(t testing.TB, databaseURL string) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -60,7 +59,7 @@ func New(t testing.TB, databaseURL string) *Proxy {
 	return p
 }
 
-// Behind is the database's URL, through the proxy.
+// Behind returns the database's URL through the proxy.
 func (p *Proxy) Behind(t testing.TB, databaseURL string) string {
 	t.Helper()
 	through, err := url.Parse(databaseURL)
@@ -69,13 +68,12 @@ func (p *Proxy) Behind(t testing.TB, databaseURL string) string {
 	}
 	through.Host = p.listener.Addr().String()
 	query := through.Query()
-	query.Set("sslmode", "disable") // what is encrypted cannot be read
+	query.Set("sslmode", "disable") // the proxy cannot read encrypted messages
 	through.RawQuery = query.Encode()
 	return through.String()
 }
 
-// LeadTo makes new connections come to another server. Those that there are stay
-// where they are.
+// LeadTo connects new connections to another server. Existing connections stay at theirs.
 func (p *Proxy) LeadTo(t testing.TB, databaseURL string) {
 	t.Helper()
 	server, err := url.Parse(databaseURL)
@@ -87,7 +85,7 @@ func (p *Proxy) LeadTo(t testing.TB, databaseURL string) {
 	p.server = server.Host
 }
 
-// TakeDown cuts every connection and refuses new ones.
+// TakeDown closes every connection and refuses new ones.
 func (p *Proxy) TakeDown() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +95,7 @@ func (p *Proxy) TakeDown() {
 	}
 }
 
-// BringUp lets new connections through again.
+// BringUp accepts new connections again.
 func (p *Proxy) BringUp() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,7 +155,7 @@ func (p *Proxy) forget(l *link) {
 	delete(p.links, l)
 }
 
-// The messages of Postgres that matter here.
+// The server's messages that the proxy distinguishes.
 const (
 	authentication = 'R'
 	notification   = 'A'
@@ -166,12 +164,11 @@ const (
 	ready          = 'Z'
 )
 
-// payloadMark is in the payload of every intent that a test enqueues, and only
-// a claim reads payloads.
+// payloadMark is in the payload of every intent that a test enqueues. Only a claim reads payloads.
 const payloadMark = `{"n": `
 
-// relay passes on what Postgres says, one reply at a time: a reply ends when
-// Postgres is ready again, and by then it has committed.
+// relay passes on the server's messages, one reply at a time. A reply ends when the server is ready again, and at
+// that point it has committed.
 func (p *Proxy) relay(client io.Writer, server io.Reader) {
 	from := bufio.NewReader(server)
 	var reply bytes.Buffer
@@ -207,7 +204,7 @@ func (p *Proxy) relay(client io.Writer, server io.Reader) {
 	}
 }
 
-// deliver takes its time where bandwidth is limited.
+// deliver slows a large reply down if the bandwidth is limited.
 func (p *Proxy) deliver(client io.Writer, reply []byte) error {
 	const piece = 64 << 10
 	size := int64(len(reply))
@@ -237,16 +234,14 @@ func readMessage(from io.Reader) (kind byte, message []byte, err error) {
 	return header[0], message, err
 }
 
-// link is one connection, of two halves. A silent one carries nothing any more,
-// and neither end notices that the other is gone.
+// link is one connection through the proxy. A silent link carries nothing any more, and neither end notices.
 type link struct {
 	client, server net.Conn
 	silent         atomic.Bool
 }
 
-// Silence makes the connections that there are half-open: they stand, and
-// whatever is said on them is lost. It reports how many there are. New ones are
-// as good as ever.
+// Silence makes all present connections half-open: they stay open, and every message on them is lost. It returns
+// their number. New connections work.
 func (p *Proxy) Silence() (links int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -256,7 +251,7 @@ func (p *Proxy) Silence() (links int) {
 	return len(p.links)
 }
 
-// hangUp notifies the server that the client has gone.
+// hangUp closes the connection to the server, unless the link is silent.
 func (l *link) hangUp() {
 	if !l.silent.Load() {
 		_ = l.server.Close()
@@ -268,7 +263,7 @@ func (l *link) cut() {
 	_ = l.server.Close()
 }
 
-// to is one end of the link, as far as the link still reaches it.
+// to returns a writer to one end of the link, which drops everything once the link is silent.
 func (l *link) to(end io.Writer) io.Writer { return reachable{l, end} }
 
 type reachable struct {
@@ -283,7 +278,7 @@ func (r reachable) Write(raw []byte) (int, error) {
 	return r.end.Write(raw)
 }
 
-// What a client says, as far as it matters here.
+// The client's messages that the proxy distinguishes.
 const (
 	parse    = 'P'
 	bind     = 'B'
@@ -293,7 +288,7 @@ const (
 	syncLast = 'S'
 )
 
-// passGreeting passes on a connection's first message, the only one without a kind.
+// passGreeting passes on the first message of a connection, the only message without a kind.
 func passGreeting(server io.Writer, client io.Reader) error {
 	var length [4]byte
 	if _, err := io.ReadFull(client, length[:]); err != nil {
@@ -308,15 +303,14 @@ func passGreeting(server io.Writer, client io.Reader) error {
 	return err
 }
 
-// dialogue follows a client through its transactions. A pipeline without BEGIN
-// commits with its end.
+// dialogue follows a client through its transactions. A pipeline without BEGIN commits at its end.
 type dialogue struct {
 	prepared map[string]string // SQL by the statement's name
-	running  []string          // SQL of the transaction under way
+	running  []string          // SQL of the open transaction
 	explicit bool              // it began with BEGIN
 }
 
-// committedBy lists what a message commits.
+// committedBy returns the statements that a message commits.
 func (d *dialogue) committedBy(m message) []string {
 	switch m.kind {
 	case parse:
@@ -357,7 +351,7 @@ func (d *dialogue) end() []string {
 	return ended
 }
 
-// texts are the first n of what ends with zeros.
+// texts returns the first n zero-terminated strings.
 func texts(raw []byte, n int) []string {
 	texts := make([]string, n)
 	for i := range texts {
@@ -367,10 +361,10 @@ func texts(raw []byte, n int) []string {
 	return texts
 }
 
-// Hold keeps back commits: the server has done all that comes before, and keeps
-// its locks, but has not received the commit.
+// Hold delays commits: the server has executed everything before the commit and keeps its locks, but has not
+// received the commit.
 type Hold struct {
-	Caught chan struct{} // closed once a commit is kept back
+	Caught chan struct{} // closed once a commit is delayed
 
 	text     string
 	released chan struct{}
@@ -378,9 +372,8 @@ type Hold struct {
 	release  func()
 }
 
-// HoldCommits keeps back, from now on, the commit of every transaction in which
-// a statement with that text runs. A client that goes away meanwhile has not
-// committed.
+// HoldCommits delays, from now on, the commit of every transaction that contains a statement with that text. If
+// the client leaves meanwhile, nothing is committed.
 func (p *Proxy) HoldCommits(text string) *Hold {
 	h := &Hold{Caught: make(chan struct{}), text: text, released: make(chan struct{})}
 	h.catch = sync.OnceFunc(func() { close(h.Caught) })
@@ -389,32 +382,31 @@ func (p *Proxy) HoldCommits(text string) *Hold {
 	return h
 }
 
-// Release lets the commits pass, and every later one.
+// Release lets the delayed commits pass, and all later ones.
 func (h *Hold) Release() { h.release() }
 
 func (h *Hold) concerns(statements []string) bool {
 	return h != nil && slices.ContainsFunc(statements, func(sql string) bool { return strings.Contains(sql, h.text) })
 }
 
-// keep waits for the release. It reports false for a client that went away.
+// keep waits for the release. It returns false if the client left.
 func (h *Hold) keep(more <-chan message) bool {
 	h.catch()
 	select {
 	case <-h.released:
 		return true
-	case <-more: // who waits for a commit says nothing, except farewell
+	case <-more: // a client that waits for a commit only sends a message to end the connection
 		return false
 	}
 }
 
 type message struct {
 	kind byte
-	raw  []byte // kind and length included
+	raw  []byte // with kind and length
 }
 
-// forward passes on what a client says, and a pipeline as a whole: a server older than
-// version 17 keeps the locks of half a pipeline until the connection ends, and a silent
-// one does not end.
+// forward passes on the client's messages, and a pipeline only as a whole. A server older than version 17 keeps
+// the locks of an incomplete pipeline until the connection ends, and a silent connection does not end.
 func (p *Proxy) forward(server io.Writer, client io.Reader) {
 	from := bufio.NewReader(client)
 	if err := passGreeting(server, from); err != nil {
@@ -432,10 +424,10 @@ func (p *Proxy) forward(server io.Writer, client io.Reader) {
 		}
 	}()
 	defer func() {
-		// The client may wait for the server to end before it ends itself, and the server
-		// learns only after this that the client has gone.
+		// The client may wait for the server to close the connection first, and the server learns only after this
+		// return that the client has left.
 		go func() {
-			for range said { // lets the reader go
+			for range said { // unblocks the reader
 			}
 		}()
 	}()
@@ -453,7 +445,7 @@ func (p *Proxy) forward(server io.Writer, client io.Reader) {
 		}
 		pipeline = append(pipeline, next.raw...)
 		if next.kind == parse || next.kind == bind || next.kind == describe || next.kind == execute {
-			continue // its end follows
+			continue // the end of the pipeline follows
 		}
 		if _, err := server.Write(pipeline); err != nil {
 			return
@@ -462,17 +454,17 @@ func (p *Proxy) forward(server io.Writer, client io.Reader) {
 	}
 }
 
-// Freeze lets nothing through in either direction and ends no connection: a
-// network that loses every packet. What is written meanwhile waits.
+// Freeze stops all data in both directions and closes no connection, like a network that loses every packet. Data
+// written meanwhile waits.
 func (p *Proxy) Freeze() { p.ice.freeze() }
 
-// Thaw lets through what waited.
+// Thaw delivers the data that waited.
 func (p *Proxy) Thaw() { p.ice.thaw() }
 
-// ice holds up writers while it is there.
+// ice blocks writers while it is frozen.
 type ice struct {
 	mu     sync.Mutex
-	melted chan struct{} // nil while there is none
+	melted chan struct{} // nil while not frozen
 }
 
 func (i *ice) freeze() {
@@ -503,7 +495,7 @@ func (i *ice) wait() {
 
 func (i *ice) over(to io.Writer) io.Writer { return icy{i, to} }
 
-// icy is a writer that waits for the thaw.
+// icy is a writer that waits while the ice is frozen.
 type icy struct {
 	ice *ice
 	to  io.Writer
@@ -514,8 +506,7 @@ func (w icy) Write(raw []byte) (int, error) {
 	return w.to.Write(raw)
 }
 
-// RefuseSettings stands in front of a database, and takes those start-up parameters
-// alone that PgBouncer takes.
+// RefuseSettings returns the URL of a proxy that accepts only those start-up parameters that PgBouncer accepts.
 func RefuseSettings(t testing.TB, databaseURL string, refusals *atomic.Int64) string {
 	t.Helper()
 	behind, err := url.Parse(databaseURL)

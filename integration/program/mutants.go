@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// MutantVariable names the mutant that stands in for the program of
-// [WithFailpoints]: what is tested must then be seen to fail.
+// MutantVariable is the variable with the name of the mutant that replaces the program of [WithFailpoints]. Tests
+// must then fail.
 const MutantVariable = "DRAINER_MUTANT"
 
-// Mutant is the program with one of its guards taken out. What is tested for
-// safety must find each of them unsafe.
+// Mutant is the program without one of its guards. The safety tests must fail with each of them.
 type Mutant struct {
 	Name   string
-	Belief string // what its author had in mind
+	Belief string // the plausible reason for the change
 	Edits  []Edit
 }
 
@@ -31,7 +30,7 @@ func findMutant(name string) (Mutant, error) {
 	return Mutant{}, fmt.Errorf("there is no mutant %s; there are %s", name, strings.Join(names, ", "))
 }
 
-// overlayOf writes a mutant's files into folder, and returns what to build with.
+// overlayOf writes a mutant's files into folder, and returns the path of the overlay for go build.
 func overlayOf(folder, mutant string) (path string, err error) {
 	found, err := findMutant(mutant)
 	if err != nil {
@@ -43,8 +42,8 @@ func overlayOf(folder, mutant string) (path string, err error) {
 	return path, nil
 }
 
-// Mutants are the guards that must be there, each taken out by an author who
-// had a reason.
+// Mutants removes the necessary guards, one by one. Each has the reason of an author who believed the guard to be
+// superfluous.
 var Mutants = []Mutant{
 	{
 		Name:   "fence_removed",
@@ -314,13 +313,13 @@ SELECT claim_id, worker_id::text FROM orphan ORDER BY claim_id;
 
 // Edit changes one place of one file.
 type Edit struct {
-	File  string // below the module's folder
+	File  string // path relative to the module's folder
 	Guard string // text that the file contains exactly once
-	Break string // what stands there instead
+	Break string // replaces Guard
 }
 
-// writeOverlay writes the edited files into folder, and beside them the JSON that
-// `go build -overlay` reads. The files themselves stay as they are.
+// writeOverlay writes the edited files into folder, and also the JSON that `go build -overlay` reads. The files of
+// the module stay unchanged.
 func writeOverlay(folder string, edits []Edit) (string, error) {
 	texts := map[string]string{}
 	for _, edit := range edits {
@@ -343,7 +342,7 @@ func writeOverlay(folder string, edits []Edit) (string, error) {
 	return path, os.WriteFile(path, overlay, 0o600)
 }
 
-// apply changes what is in texts by path, or the file where it is not there yet.
+// apply applies the edit to the file's text in texts. If the text is missing there, apply reads the file.
 func (e Edit) apply(texts map[string]string) error {
 	path := filepath.Join(root(), e.File)
 	text, edited := texts[path]

@@ -1,8 +1,7 @@
-// Package program builds drainer and runs it as a person does: as processes,
-// against one database, to be asked, signalled and killed.
+// Package program builds drainer and runs it as a user does: as processes on one database, which tests can query,
+// signal and kill.
 //
-// It is built as it ships, with its failpoints compiled in, or broken on
-// purpose: see [Mutants].
+// The program is built as released, with its failpoints compiled in, or with a deliberate fault: see [Mutants].
 package program
 
 import (
@@ -28,35 +27,34 @@ import (
 	"github.com/agentoutbox/drainer/drainertest"
 )
 
-// Program is drainer against one database.
+// Program is drainer with one database.
 type Program struct {
-	Env []string // of its processes, this one's environment included
+	Env []string // of its processes, with the environment of this process
 
 	t    testing.TB
 	path string
 }
 
-// New is the program as it ships. env are more variables, NAME=value.
+// New returns the program as released. env are additional variables, NAME=value.
 func New(t testing.TB, databaseURL string, env ...string) *Program {
 	t.Helper()
 	return variant{}.against(t, databaseURL, env...)
 }
 
-// WithFailpoints is the program with its failpoints compiled in; none is armed.
-// The variable [MutantVariable] puts one of [Mutants] in its place.
+// WithFailpoints returns the program with its failpoints compiled in. None is armed. The variable [MutantVariable]
+// replaces it by one of [Mutants].
 func WithFailpoints(t testing.TB, databaseURL string, env ...string) *Program {
 	t.Helper()
 	return variant{failpoints: true, mutant: os.Getenv(MutantVariable)}.against(t, databaseURL, env...)
 }
 
-// Raced is WithFailpoints, built with the race detector: a process that races
-// says so in its log.
+// Raced is WithFailpoints with the race detector: a process with a data race logs that.
 func Raced(t testing.TB, databaseURL string, env ...string) *Program {
 	t.Helper()
 	return variant{failpoints: true, raced: true, mutant: os.Getenv(MutantVariable)}.against(t, databaseURL, env...)
 }
 
-// Mutated is WithFailpoints with a guard taken out: one of [Mutants], by name.
+// Mutated is WithFailpoints without one guard: mutant is the name of one of [Mutants].
 func Mutated(t testing.TB, mutant, databaseURL string, env ...string) *Program {
 	t.Helper()
 	return variant{failpoints: true, mutant: mutant}.against(t, databaseURL, env...)
@@ -71,21 +69,21 @@ func (v variant) against(t testing.TB, databaseURL string, env ...string) *Progr
 	return &Program{t: t, path: path, Env: append(os.Environ(), append(env, "DATABASE_URL="+databaseURL)...)}
 }
 
-// For reports to another test, a subtest perhaps.
+// For returns the program for another test, such as a subtest, to which it then reports.
 func (p *Program) For(t testing.TB) *Program {
 	other := *p
 	other.t = t
 	return &other
 }
 
-// Command is `drainer args…`, not started.
+// Command returns the command `drainer args…`, not started.
 func (p *Program) Command(args ...string) *exec.Cmd {
 	command := exec.Command(p.path, args...)
-	command.Env = slices.Clip(p.Env) // appending changes this process alone
+	command.Env = slices.Clip(p.Env) // so that an append does not change other commands
 	return command
 }
 
-// Run fails the test unless the command ends with that exit code.
+// Run runs the command, and fails the test unless it exits with that code.
 func (p *Program) Run(wantExit int, args ...string) (stdout, stderr string) {
 	p.t.Helper()
 	command := p.Command(args...)
@@ -102,7 +100,7 @@ func (p *Program) Run(wantExit int, args ...string) (stdout, stderr string) {
 	return out.String(), errs.String()
 }
 
-// RunJSON decodes what the command says with -o json.
+// RunJSON runs the command with -o json and decodes its output.
 func (p *Program) RunJSON(into any, args ...string) {
 	p.t.Helper()
 	stdout, _ := p.Run(0, append(args, "-o", "json")...)
@@ -111,7 +109,7 @@ func (p *Program) RunJSON(into any, args ...string) {
 	}
 }
 
-// WriteConfig returns the path of a file with that text.
+// WriteConfig writes the text to a file and returns its path.
 func WriteConfig(t testing.TB, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "drainer.yaml")
@@ -121,23 +119,22 @@ func WriteConfig(t testing.TB, text string) string {
 	return path
 }
 
-// Daemon is `drainer run` in a process of its own.
+// Daemon is a process that runs `drainer run`.
 type Daemon struct {
-	Base  string        // of its HTTP server
-	Ended chan struct{} // closed when the process is gone
-	Lines chan string   // of its log, not read so far; closed at its end
+	Base  string        // URL of its HTTP server
+	Ended chan struct{} // closed when the process has ended
+	Lines chan string   // lines of its log that were not read yet; closed after the last
 
 	t       testing.TB
 	command *exec.Cmd
 	log     strings.Builder
 }
 
-// moreThanLogged is more lines than any test logs: a daemon must not wait for
-// its log to be read.
+// moreThanLogged is more lines than any test logs, so that a daemon never waits until its log is read.
 const moreThanLogged = 1 << 17
 
-// Start runs a daemon until the test ends or takes it down, and returns once it
-// serves. env are variables of this process alone, NAME=value.
+// Start runs a daemon until the test ends or stops it, and returns once it serves. env are additional variables
+// for this process, NAME=value.
 func (p *Program) Start(config string, env ...string) *Daemon {
 	p.t.Helper()
 	d := p.Launch(config, env...)
@@ -166,7 +163,7 @@ func (p *Program) Launch(config string, env ...string) *Daemon {
 		_ = d.command.Wait()
 		close(d.Ended)
 	}()
-	process, ended := d.command.Process, d.Ended // a test may run through more daemons than it wants to keep
+	process, ended := d.command.Process, d.Ended // not d, so that a test with many daemons does not keep their logs
 	p.t.Cleanup(func() {
 		_ = process.Kill()
 		<-ended
@@ -177,18 +174,18 @@ func (p *Program) Launch(config string, env ...string) *Daemon {
 	return d
 }
 
-// Console is the URL of its console, which it serves before it says that it serves.
+// Console returns the URL of its console. Its log line comes before the line of the HTTP server.
 func (d *Daemon) Console() string {
 	return "http://" + regexp.MustCompile(`"msg":"serving the console","address":"([^"]+)"`).FindStringSubmatch(d.log.String())[1]
 }
 
-// PID is the process's id.
+// PID returns the process id.
 func (d *Daemon) PID() int { return d.command.Process.Pid }
 
 // Log returns the lines that WaitFor and Terminate have read so far.
 func (d *Daemon) Log() string { return d.log.String() }
 
-// ExitCode is -1 for a process that a signal ended. Ended must be closed.
+// ExitCode returns the exit code, or -1 if a signal ended the process. Ended must be closed.
 func (d *Daemon) ExitCode() int { return d.command.ProcessState.ExitCode() }
 
 // Logged counts the log lines so far that contain text.
@@ -202,7 +199,7 @@ func (d *Daemon) Logged(text string) (count int) {
 	return count
 }
 
-// Troubles is the end of the log so far, without deliveries that went well.
+// Troubles returns the last 30 lines of the log so far, without completed attempts.
 func (d *Daemon) Troubles() string {
 	d.readAhead()
 	const most = 30
@@ -215,7 +212,7 @@ func (d *Daemon) Troubles() string {
 	return strings.Join(lines[max(0, len(lines)-most):], "")
 }
 
-// readAhead reads the lines that are there, and waits for none.
+// readAhead reads the lines that are available, without waiting.
 func (d *Daemon) readAhead() {
 	for {
 		select {
@@ -238,8 +235,7 @@ func (d *Daemon) WaitFor(text string) {
 	}
 }
 
-// ReadTo reads the log up to a line that contains text. It reports false for a
-// program that ended without one.
+// ReadTo reads the log up to a line that contains text. It returns false if the program ended without such a line.
 func (d *Daemon) ReadTo(text string) bool {
 	d.t.Helper()
 	timeout := time.After(drainertest.Patience)
@@ -256,7 +252,7 @@ func (d *Daemon) ReadTo(text string) bool {
 	}
 }
 
-// Get is the body of an answer of its HTTP server.
+// Get returns the body of a response of its HTTP server.
 func (d *Daemon) Get(path string) string {
 	d.t.Helper()
 	response, err := http.Get(d.Base + path)
@@ -279,17 +275,17 @@ func (d *Daemon) Signal(signal syscall.Signal) {
 	}
 }
 
-// Send is Signal to a process that may be gone already.
+// Send is Signal for a process that may have ended already.
 func (d *Daemon) Send(signal syscall.Signal) error { return d.command.Process.Signal(signal) }
 
-// Kill is kill -9; it returns once the process is gone.
+// Kill sends SIGKILL and returns once the process has ended.
 func (d *Daemon) Kill() {
 	d.t.Helper()
 	d.Signal(syscall.SIGKILL)
 	<-d.Ended
 }
 
-// AwaitEnd reads the log to its end and returns once the process is gone.
+// AwaitEnd reads the log to its end and returns once the process has ended.
 func (d *Daemon) AwaitEnd() {
 	for line := range d.Lines {
 		d.log.WriteString(line + "\n")
@@ -297,7 +293,7 @@ func (d *Daemon) AwaitEnd() {
 	<-d.Ended
 }
 
-// Terminate shuts the program down in order and returns its whole log.
+// Terminate sends SIGTERM, waits for the end, and returns the whole log.
 func (d *Daemon) Terminate() string {
 	d.t.Helper()
 	d.Signal(syscall.SIGTERM)
@@ -308,16 +304,16 @@ func (d *Daemon) Terminate() string {
 	return d.log.String()
 }
 
-// variant is the difference of a build from the program that ships.
+// variant says how a build differs from the released program.
 type variant struct {
 	failpoints bool
 	raced      bool
-	mutant     string // of Mutants; empty for none
+	mutant     string // the name of one of Mutants, or empty
 }
 
 var builds sync.Map // variant → func() (path string, err error)
 
-// path builds each variant once in the life of this test binary.
+// path builds each variant once for this test binary.
 func (v variant) path() (string, error) {
 	build, _ := builds.LoadOrStore(v, sync.OnceValues(v.build))
 	return build.(func() (string, error))()
@@ -330,7 +326,7 @@ func (v variant) build() (string, error) {
 	}
 	drainertest.AtEnd(func() { os.RemoveAll(folder) })
 	path := filepath.Join(folder, "drainer")
-	arguments := append([]string{"build", "-ldflags", "-s -w", "-o", path}, coverage()...) // as it is released
+	arguments := append([]string{"build", "-ldflags", "-s -w", "-o", path}, coverage()...) // with the flags of a release
 	if v.failpoints {
 		arguments = append(arguments, "-tags", "failpoints")
 	}
@@ -353,8 +349,8 @@ func (v variant) build() (string, error) {
 	return path, nil
 }
 
-// coverage has the program measured like the tests that run it. It reports to
-// GOCOVERDIR when it ends, and for that main is measured too.
+// coverage makes the program measure coverage like the tests that run it. The program writes its profile to
+// GOCOVERDIR when it ends, for which main must be measured, too.
 func coverage() []string {
 	if testing.CoverMode() == "" {
 		return nil
@@ -362,7 +358,7 @@ func coverage() []string {
 	return []string{"-covermode=" + testing.CoverMode(), "-coverpkg=./cmd/drainer,./drainer/...,./dispatch/...,./compensations/..."}
 }
 
-// root is the module's folder, wherever the test runs.
+// root returns the module's folder, from any working directory.
 func root() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "..", "..")

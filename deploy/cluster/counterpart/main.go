@@ -1,5 +1,5 @@
-// counterpart plays the others in the cluster: a provider whose ledger is a file, a
-// sidecar, and without arguments the process that holds a pod's namespaces.
+// counterpart plays the other programs in the cluster: a provider whose ledger is a file, a sidecar, and, without
+// arguments, the process that keeps a pod's namespaces open.
 package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// adapt answers the adapter protocol: every ticket is closed.
+// adapt serves the adapter protocol. It closes every ticket.
 func adapt(ctx context.Context, socket string) error {
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /v1/hello", func(w http.ResponseWriter, _ *http.Request) {
@@ -65,7 +65,7 @@ func adapt(ctx context.Context, socket string) error {
 	return nil
 }
 
-// odds make every fourth request fail, in ways that a later one cures.
+// odds make every fourth request fail, in ways that a retry cures.
 var odds = map[dispatchtest.Fault]float64{
 	dispatchtest.ThrottleFor: 0.03,
 	dispatchtest.Unavailable: 0.06,
@@ -86,12 +86,12 @@ func provide(ctx context.Context, address, path string) error {
 		switch {
 		case strings.HasPrefix(r.URL.Path, "/act"):
 			provider = faulty
-		case strings.HasPrefix(r.URL.Path, "/slow"): // longer than a pod has to end
+		case strings.HasPrefix(r.URL.Path, "/slow"): // longer than the termination period of a pod
 			latency, provider = 40*time.Second, faithful
 		case r.URL.Path == "/healthz":
 			return
 		}
-		time.Sleep(latency) // a client that hangs up calls nothing back
+		time.Sleep(latency) // not stopped by a client that hangs up
 		provider.ServeHTTP(w, r)
 	})}
 	context.AfterFunc(ctx, func() { _ = server.Close() })

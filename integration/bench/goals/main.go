@@ -1,5 +1,5 @@
-// Command goals reads the output of benchmarks and prints which goals hold. It
-// exits with 1 if any does not, or was not measured.
+// Command goals reads the output of benchmarks and prints which goals hold. It exits with 1 if any goal does not
+// hold or was not measured.
 package main
 
 import (
@@ -43,13 +43,12 @@ func goalsOf(benchmarks *regexp.Regexp) []goal {
 	return slices.DeleteFunc(slices.Clone(goals), func(g goal) bool { return !benchmarks.MatchString("Benchmark" + g.benchmark) })
 }
 
-// source is where a figure comes from.
+// source identifies a figure.
 type source struct{ benchmark, unit string }
 
 var errFailed = errors.New("a benchmark failed, so its figures say nothing; what failed is said above")
 
-// readFigures collects every figure of every benchmark. One that ran several
-// times has several.
+// readFigures collects every figure of every benchmark. A benchmark that ran several times has several figures.
 func readFigures(output io.Reader) (map[source][]float64, error) {
 	figures := map[source][]float64{}
 	lines := bufio.NewScanner(output)
@@ -77,8 +76,7 @@ func readFigures(output io.Reader) (map[source][]float64, error) {
 	return figures, lines.Err()
 }
 
-// nameOf cuts off what go test adds: BenchmarkDrain-2 is Drain, on two
-// processors.
+// nameOf removes the parts that go test adds: BenchmarkDrain-2 is Drain, on two processors.
 func nameOf(field string) string {
 	name := strings.TrimPrefix(field, "Benchmark")
 	if at := strings.LastIndexByte(name, '-'); at > 0 {
@@ -114,7 +112,7 @@ func (g goal) judge(figures []float64) (measured, verdict string, holds bool) {
 	return g.showApart(figure), "holds", true
 }
 
-// interval is that of a ratio, where its benchmark ran once and told one.
+// interval returns the confidence interval of a ratio, if its benchmark ran once and printed one.
 func (g goal) interval(figures map[source][]float64) string {
 	low, high := figures[source{g.benchmark, g.unit + "-from"}], figures[source{g.benchmark, g.unit + "-to"}]
 	if len(low) != 1 || len(high) != 1 {
@@ -123,7 +121,7 @@ func (g goal) interval(figures map[source][]float64) string {
 	return fmt.Sprintf(" (%s to %s)", strings.TrimSuffix(g.showTo(3, low[0]), g.suffix), strings.TrimSuffix(g.showTo(3, high[0]), g.suffix))
 }
 
-// showApart prints a figure with so many digits that it differs from the bound.
+// showApart prints a figure with enough digits to differ from the bounds.
 func (g goal) showApart(figure float64) string {
 	for _, bound := range []float64{g.gate, g.stretch} {
 		if figure != bound && g.show(figure) == g.show(bound) {
@@ -133,7 +131,7 @@ func (g goal) showApart(figure float64) string {
 	return g.show(figure)
 }
 
-// show keeps as many digits as the noise leaves a meaning.
+// show prints as many digits as the noise permits.
 func (g goal) show(figure float64) string {
 	if figure >= 100 {
 		return g.showTo(0, figure)
@@ -155,12 +153,12 @@ type goal struct {
 	benchmark string
 	unit      string
 	limit     limit
-	gate      float64 // missing it fails
+	gate      float64 // a figure that misses it fails
 	stretch   float64
-	suffix    string // of the figures, as people read them
+	suffix    string // printed after figures
 }
 
-// limit is which side of a gate is the good one.
+// limit says on which side of its bound a figure holds.
 type limit string
 
 const (
@@ -168,7 +166,7 @@ const (
 	atMost  limit = "≤"
 )
 
-// goals are the goals that make bench checks.
+// goals are the goals that `make bench` checks.
 var goals = []goal{
 	{"drain without a provider's cost, against River", "Drain", "x-river", atLeast, 4.5, 6, " ×"},
 	{"… against River without its GIN indexes", "Drain", "x-river-without-gin", atLeast, 2.8, 3.8, " ×"},

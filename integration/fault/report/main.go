@@ -1,5 +1,5 @@
-// Report runs the tests that inject the catalogue's faults, and prints what
-// each case came to. It ends with 1 unless every case held.
+// Report runs the tests that inject the catalogue's faults, and prints the verdict of each case. It exits with 1
+// unless every case held.
 //
 //	go run ./integration/fault/report [-case 13]
 package main
@@ -53,8 +53,7 @@ type event struct {
 	Action, Package, Test, Key, Value, Output string
 }
 
-// inject runs the tests of the cases, one package after the other, and reports
-// whether all of them passed.
+// inject runs the tests of the cases, one package after another, and reports whether all of them passed.
 func inject(ctx context.Context, cases []fault.Case) (found *findings, passed bool, err error) {
 	packages, tests := needed(cases)
 	found = newFindings()
@@ -109,7 +108,7 @@ func (f *findings) follow(output io.Reader) error {
 	}
 }
 
-// findings hold the reports of the tests, and how they ended.
+// findings holds the reports of the tests, and how each test ended.
 type findings struct {
 	injected map[string]map[int]int // by test, then by case
 	ended    map[string]string      // test → pass, fail or skip
@@ -142,7 +141,7 @@ func (f *findings) take(e event) {
 	}
 }
 
-// end shows progress, and all that a failed test said.
+// end prints the progress, and the whole output of a failed test.
 func (f *findings) end(test string, e event) {
 	f.ended[test] = e.Action
 	if e.Test == "" || !strings.Contains(e.Test, "/") {
@@ -154,8 +153,8 @@ func (f *findings) end(test string, e event) {
 	delete(f.said, test)
 }
 
-// of is how often a case was injected, and whether it held: every test of it
-// passed, and so did every other that met it.
+// of returns how often a case was injected, and whether it held: all of its tests passed, and all other tests that
+// reported it.
 func (f *findings) of(c fault.Case) (times int, held bool) {
 	held = true
 	for _, test := range c.Tests {
