@@ -1,9 +1,9 @@
-// Package explore visits every state that a small model can be in, the nearest
-// first: the first counterexample it meets is a shortest one.
+// Package explore visits every state of a small model, breadth first. So the first counterexample that it finds is
+// a shortest one.
 //
-// A model is a comparable state and what can happen in it. Nothing is random
-// and nothing takes time: whatever can happen next is tried, so an order of
-// events that a test meets once in a million runs is met here every time.
+// A model is a comparable state and the steps that can happen in it. Nothing is random and nothing takes time:
+// every possible next step is tried. So an order of events that a test meets once in a million runs is met here
+// every time.
 package explore
 
 import (
@@ -13,23 +13,22 @@ import (
 	"testing"
 )
 
-// Step is something that happens in a state, and the state it leads to.
+// Step is an event in a state, and the state after it.
 type Step[S comparable] struct {
 	Who, What string
 	To        S
-	Chance    bool // it may never happen: a fault, or what a human decides
+	Chance    bool // it may never happen: a fault, or a decision of a human
 }
 
 func (s Step[S]) String() string { return s.Who + " " + s.What }
 
-// Property holds for each step that can happen. One of states looks at Step.To
-// alone.
+// Property must hold for each step that can happen. A property of states uses only Step.To.
 type Property[S comparable] struct {
 	Name  string
 	Holds func(from S, step Step[S]) bool
 }
 
-// Always is a property of states.
+// Always returns a property of states.
 func Always[S comparable](name string, holds func(*S) bool) Property[S] {
 	return Property[S]{Name: name, Holds: func(_ S, step Step[S]) bool { return holds(&step.To) }}
 }
@@ -41,13 +40,12 @@ type Model[S comparable] struct {
 	Steps      func(S) []Step[S]
 	Properties []Property[S]
 
-	// Rests holds in states where nothing more needs to happen. From every
-	// state one of them must be within reach by steps that are not left to
-	// chance.
+	// Rests reports whether nothing more needs to happen in a state. From every state, steps without chance must
+	// lead to such a state.
 	Rests func(S) bool
 }
 
-// What every model must keep, beside its own properties.
+// These must hold for every model, in addition to its own properties.
 const (
 	NoDeadlock  = "something can always happen, until all is at rest"
 	ComesToRest = "everything can come to rest, without a fault and without help"
@@ -56,10 +54,10 @@ const (
 // Report holds the findings of a search.
 type Report[S comparable] struct {
 	States, Steps  int
-	Counterexample *Counterexample[S] // nil: every property holds
+	Counterexample *Counterexample[S] // nil if every property holds
 }
 
-// Explore visits states until a property is broken or none is left.
+// Explore visits states until a property is broken or all states are visited.
 func Explore[S comparable](model Model[S]) Report[S] {
 	search := newSearch(model, nil)
 	broken := search.run()
@@ -71,13 +69,13 @@ func Explore[S comparable](model Model[S]) Report[S] {
 
 const noPredecessor = -1
 
-// search is a breadth-first search: states in the order in which it met them.
+// search is a breadth-first search. Its states are in the order in which it met them.
 type search[S comparable] struct {
 	model   Model[S]
-	visit   func(from int, step Step[S]) // sees every step; may be nil
+	visit   func(from int, step Step[S]) // called for every step; may be nil
 	states  []S
 	number  map[S]int
-	reached []reached[S] // of each state, how it was met first
+	reached []reached[S] // for each state, how it was met first
 	edges   []edge
 }
 
@@ -88,7 +86,7 @@ type reached[S comparable] struct {
 
 type edge struct {
 	from, to int32
-	sure     bool // not left to chance
+	sure     bool // not a matter of chance
 }
 
 func newSearch[S comparable](model Model[S], visit func(int, Step[S])) *search[S] {
@@ -137,14 +135,14 @@ func (s *search[S]) take(from int, step Step[S]) *Counterexample[S] {
 	return nil
 }
 
-// Steps gathers what can happen next.
+// Steps collects the possible next steps.
 type Steps[S comparable] struct {
 	From   S
-	Forget func(*S) // drops from each new state what makes no difference any more
+	Forget func(*S) // removes from each new state the details that make no difference any more
 	Taken  []Step[S]
 }
 
-// Add takes one step.
+// Add adds a step that will happen.
 func (s *Steps[S]) Add(who, what string, change func(*S)) {
 	to := s.From
 	change(&to)
@@ -152,22 +150,21 @@ func (s *Steps[S]) Add(who, what string, change func(*S)) {
 	s.Taken = append(s.Taken, Step[S]{Who: who, What: what, To: to})
 }
 
-// Chance takes one that may never happen.
+// Chance adds a step that may never happen.
 func (s *Steps[S]) Chance(who, what string, change func(*S)) {
 	s.Add(who, what, change)
 	s.Taken[len(s.Taken)-1].Chance = true
 }
 
-// Kind distinguishes the steps that a tour is to show; false means that a step
-// need not be shown.
+// Kind distinguishes the steps that a tour must take. It returns false for steps that it need not take.
 type Kind[S, K comparable] func(from S, step Step[S]) (K, bool)
 
-// detour is how many steps a tour takes at most to what it has not shown yet,
-// rather than begin again.
+// detour is the longest way, in steps, that a tour goes to a kind that it has not taken yet. If none is that near,
+// the tour starts again.
 const detour = 5
 
-// Tour is a set of walks from the start that take a step of every kind there
-// is. It takes the model's properties for granted.
+// Tour returns walks from the start that together take a step of every kind. It assumes that the model's
+// properties hold.
 func Tour[S, K comparable](model Model[S], kind Kind[S, K]) [][]Step[S] {
 	t := &tour[S, K]{model: model, kind: kind, shown: map[K]bool{}}
 	var walks [][]Step[S]
@@ -179,7 +176,7 @@ func Tour[S, K comparable](model Model[S], kind Kind[S, K]) [][]Step[S] {
 	return walks
 }
 
-// firsts are shortest paths to a step of each kind, the shortest first.
+// firsts returns a shortest path to a step of each kind, the shortest path first.
 func firsts[S, K comparable](model Model[S], kind Kind[S, K]) (paths [][]Step[S]) {
 	known := map[K]bool{}
 	var s *search[S]
@@ -199,7 +196,7 @@ type tour[S, K comparable] struct {
 	shown map[K]bool
 }
 
-// isShown reports whether the last step of a path from the start was shown.
+// isShown reports whether a step of the kind of the path's last step was taken.
 func (t *tour[S, K]) isShown(path []Step[S]) bool {
 	from := t.model.Start
 	if len(path) > 1 {
@@ -213,7 +210,7 @@ func (t *tour[S, K]) isNew(from S, step Step[S]) bool {
 	return counts && !t.shown[k]
 }
 
-// walk takes a path, and goes on as long as something new is near.
+// walk takes a path, and continues while a new kind is near.
 func (t *tour[S, K]) walk(path []Step[S]) (walk []Step[S]) {
 	at := t.model.Start
 	for len(path) > 0 {
@@ -229,7 +226,7 @@ func (t *tour[S, K]) walk(path []Step[S]) (walk []Step[S]) {
 	return walk
 }
 
-// near is a shortest way to a step that is not shown yet.
+// near returns a shortest path to a step of a new kind, or nil if none is within detour steps.
 func (t *tour[S, K]) near(at S) []Step[S] {
 	type place struct {
 		state S
@@ -252,8 +249,8 @@ func (t *tour[S, K]) near(at S) []Step[S] {
 	return nil
 }
 
-// stuck looks for a state from which no rest can be reached by steps that
-// are not left to chance. It goes backwards from the states at rest.
+// stuck looks for a state from which steps without chance cannot reach a state at rest. It searches backwards from
+// the states at rest.
 func (s *search[S]) stuck() *Counterexample[S] {
 	before := s.predecessors()
 	canRest := make([]bool, len(s.states))
@@ -274,7 +271,7 @@ func (s *search[S]) stuck() *Counterexample[S] {
 			}
 		}
 	}
-	for number := range s.states { // the nearest first
+	for number := range s.states { // nearest to the start first
 		if !canRest[number] {
 			return s.counterexample(ComesToRest, number)
 		}
@@ -292,7 +289,7 @@ func (s *search[S]) predecessors() [][]int32 {
 	return before
 }
 
-// Counterexample is a shortest way to break a property.
+// Counterexample is a shortest trace that breaks a property.
 type Counterexample[S comparable] struct {
 	Property string
 	Trace    []Step[S]
@@ -302,7 +299,7 @@ func (c *Counterexample[S]) String() string {
 	return fmt.Sprintf("broken: %s\n%s", c.Property, Numbered(c.Trace))
 }
 
-// Numbered lists the steps, one a line.
+// Numbered lists the steps, one on each line.
 func Numbered[S comparable](steps []Step[S]) string {
 	var text strings.Builder
 	for i, step := range steps {
@@ -315,7 +312,7 @@ func (s *search[S]) counterexample(property string, at int, then ...Step[S]) *Co
 	return &Counterexample[S]{Property: property, Trace: append(s.path(at), then...)}
 }
 
-// path leads from the start to a state.
+// path returns the steps from the start to a state.
 func (s *search[S]) path(to int) (path []Step[S]) {
 	for s.reached[to].from != noPredecessor {
 		how := s.reached[to]
@@ -326,8 +323,8 @@ func (s *search[S]) path(to int) (path []Step[S]) {
 	return path
 }
 
-// Undivided takes a transaction of several steps at once: where a step goes on
-// with the one that is under way, nothing comes in between.
+// Undivided makes a transaction of several steps atomic: while a step continues an open transaction, no other step
+// can happen.
 func Undivided[S comparable](m Model[S], goesOn func(S, Step[S]) bool) Model[S] {
 	every := m.Steps
 	m.Steps = func(s S) []Step[S] {
@@ -362,7 +359,7 @@ func Holds[S comparable](t *testing.T, model Model[S]) Report[S] {
 	return report
 }
 
-// Breaks fails the test unless this property is the first to break. It logs how.
+// Breaks fails the test unless this property is the first to break. It logs the counterexample.
 func Breaks[S comparable](t *testing.T, model Model[S], without, property string) {
 	t.Helper()
 	report := Explore(model)

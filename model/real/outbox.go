@@ -1,6 +1,5 @@
-// Package real is an outbox that models are compared with: a database of its
-// own, the engine's store, an operator's console, and what a lane makes of an
-// attempt.
+// Package real provides an outbox to compare models with: a database of its own, the engine's store, an operator's
+// console, and the settlement that a lane makes of an attempt.
 package real
 
 import (
@@ -23,18 +22,18 @@ import (
 	"github.com/agentoutbox/drainer/internal/pgpool"
 )
 
-// Outbox fails its test whenever the database fails.
+// Outbox fails its test if the database fails.
 type Outbox struct {
 	T       *testing.T
 	DB      *pgxpool.Pool
 	Store   *postgres.Store
 	Console *operator.Console
 
-	told    func() []string // what notified waiters since it was asked last
-	settled int             // attempts that settled, as it was asked last
+	told    func() []string // returns the notifications of waiters since its last call
+	settled int             // number of final attempts at the last check
 }
 
-// New is an empty outbox.
+// New returns an empty outbox.
 func New(t *testing.T) *Outbox {
 	t.Helper()
 	o := &Outbox{T: t}
@@ -56,13 +55,13 @@ func New(t *testing.T) *Outbox {
 	return o
 }
 
-// Exec changes tables by hand: what time does, and no command.
+// Exec changes tables directly, for effects of time that no command has.
 func (o *Outbox) Exec(sql string, args ...any) {
 	o.T.Helper()
 	drainertest.Exec(o.T, o.DB, sql, args...)
 }
 
-// AssertTold fails if something settled since it was called last, by whichever statement, and waiters were not notified.
+// AssertTold fails the test if an intent was settled since the last call and waiters were not notified.
 func (o *Outbox) AssertTold() {
 	o.T.Helper()
 	settled := All[int](o, `SELECT count(*)::int FROM outbox.attempt WHERE next_attempt_at IS NULL`)[0]
@@ -72,13 +71,13 @@ func (o *Outbox) AssertTold() {
 	o.settled = settled
 }
 
-// All is one column.
+// All returns the only column of a query.
 func All[V any](o *Outbox, sql string, args ...any) []V {
 	o.T.Helper()
 	return drainertest.Column[V](o.T, o.DB, sql, args...)
 }
 
-// Join is a new worker.
+// Join registers a new worker and returns its id.
 func (o *Outbox) Join(provider string) (worker string) {
 	o.T.Helper()
 	worker = uuid.NewString()
@@ -88,7 +87,7 @@ func (o *Outbox) Join(provider string) (worker string) {
 	return worker
 }
 
-// DeclareDead is the end of a worker whose heartbeat stands still.
+// DeclareDead declares a worker dead whose heartbeat has stopped.
 func (o *Outbox) DeclareDead(worker string) {
 	o.T.Helper()
 	beats, err := o.Store.Beats(o.T.Context(), time.Minute)
@@ -101,7 +100,7 @@ func (o *Outbox) DeclareDead(worker string) {
 	}
 }
 
-// Commit is one round trip of a worker.
+// Commit commits a batch, in one round trip of a worker.
 func (o *Outbox) Commit(worker string, batch drainer.Batch) drainer.BatchReply {
 	o.T.Helper()
 	reply, err := o.Store.Commit(o.T.Context(), worker, batch)
@@ -111,14 +110,14 @@ func (o *Outbox) Commit(worker string, batch drainer.Batch) drainer.BatchReply {
 	return reply
 }
 
-// Claim is a turn that claims.
+// Claim commits a batch with one claim.
 func (o *Outbox) Claim(worker, provider string, limit int) drainer.ClaimReply {
 	o.T.Helper()
 	return o.Commit(worker, drainer.Batch{Claims: []drainer.Claim{{Provider: provider, Server: provider, Limit: limit}}}).Claimed[0]
 }
 
-// Settle is a turn that settles, and reports whether that counted. finishes
-// deletes the claim.
+// Settle commits a batch with one settlement, and reports whether it was accepted. If finishes is true, the batch
+// also deletes the claim.
 func (o *Outbox) Settle(worker string, settlement drainer.Settlement, finishes bool) bool {
 	o.T.Helper()
 	batch := drainer.Batch{Settle: []drainer.Settlement{settlement}}
@@ -128,8 +127,8 @@ func (o *Outbox) Settle(worker string, settlement drainer.Settlement, finishes b
 	return len(o.Commit(worker, batch).Refused) == 0
 }
 
-// Ended is a lane's settlement of an attempt that was started then; the zero
-// time stands for an attempt that never started.
+// Ended returns a lane's settlement of an attempt that started then. The zero time is for an attempt that never
+// started.
 func Ended(held *drainer.Row, policy dispatch.Policy, started time.Time, outcome dispatch.Outcome) drainer.Settlement {
 	result := dispatch.Result{Outcome: outcome}
 	decision := policy.Decide(held.History(started, time.Now()), result, 0)
@@ -140,10 +139,10 @@ func Ended(held *drainer.Row, policy dispatch.Policy, started time.Time, outcome
 	}
 }
 
-// OnCall signs what operators do.
+// OnCall is the signature of operators' changes.
 var OnCall = operator.Signature{Operator: "on-call", Reason: "asked the provider"}
 
-// Change takes an action on an intent. It must be allowed.
+// Change carries out an action on an intent. The action must be allowed.
 func (o *Outbox) Change(action operator.Action, intent int64) {
 	o.T.Helper()
 	verdicts, err := o.Console.Change(o.T.Context(), action, OnCall, []int64{intent})
@@ -152,7 +151,7 @@ func (o *Outbox) Change(action operator.Action, intent int64) {
 	}
 }
 
-// Allows reports whether an action would be taken, and if not, why.
+// Allows reports whether an action is allowed, and if not, why.
 func (o *Outbox) Allows(action operator.Action, intent int64) (allowed bool, refused string) {
 	o.T.Helper()
 	verdicts, err := o.Console.Preview(o.T.Context(), action, []int64{intent})
@@ -162,13 +161,13 @@ func (o *Outbox) Allows(action operator.Action, intent int64) (allowed bool, ref
 	return verdicts[0].Refused == "", verdicts[0].Refused
 }
 
-// Outcomes are those that outboxes stored. Tests that run at once share one.
+// Outcomes collects the outcomes that outboxes stored. Parallel tests share one.
 type Outcomes struct {
 	mu     sync.Mutex
 	stored map[string]bool
 }
 
-// Add reads an outbox.
+// Add adds the outcomes of an outbox.
 func (s *Outcomes) Add(o *Outbox) {
 	o.T.Helper()
 	s.mu.Lock()
@@ -181,8 +180,8 @@ func (s *Outcomes) Add(o *Outbox) {
 	}
 }
 
-// AssertAre fails for an outcome that a model does not know, and for one that
-// none of its steps brings about.
+// AssertAre fails the test if an outcome was stored that the model does not know, or if no step stored one that it
+// knows.
 func (s *Outcomes) AssertAre(t *testing.T, known ...string) {
 	t.Helper()
 	slices.Sort(known)

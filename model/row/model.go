@@ -1,36 +1,33 @@
-// Package row is a model of one intent's way through the outbox: two workers
-// that crash, freeze and lose replies, reapers, an operator, the clock, and a
-// provider that has its effect now, late or never.
+// Package row is a model of one intent's way through the outbox: with two workers that crash, freeze and lose
+// replies, reapers, an operator, the clock, and a provider whose effect happens now, late or never.
 //
 //	        an operator cancels or resolves it, or it is known late
 //	  ┌───────────────────────────────────────────────────┐
 //	  │  ┌────────────────────────────────────────────┐   │
 //	  │  ▼          an operator retries it            │   ▼
-//	queue ────────▶ claim: held, sent, heard of ───▶ settled: completed,
+//	queue ────────▶ claim: held, sent, answered ───▶ settled: completed,
 //	     ▲  a worker   │        its attempt ends      │  ▲  failed, unknown,
 //	     │  claims it  │        for good              │  │  cancelled
 //	     └─────────────┘                              └──┘
 //	  to act again, or to ask: settled like that,    resolved, or known
 //	  reclaimed, reaped as lost                      late: completed
 //
-// There is no state between claimed and in flight: the committed claim is the
-// recovery point. A transaction is one step, except where two meet: a reaper
-// locks first and then reads, an operator looks first and then acts. Nothing is
-// counted but what a decision depends on, so workers may crash, and replies get
-// lost, any number of times.
+// There is no state between claimed and in flight: the committed claim is the recovery point. A transaction is one
+// step, except when its parts matter: a reaper locks first and then reads, and an operator reads first and then
+// acts. Only numbers on which a decision depends are counted, so workers may crash, and replies may be lost, any
+// number of times.
 //
-// What follows from an attempt is not modelled: [dispatch.Policy] decides it.
-// Where a step and a real outbox differ, a test that takes both fails.
+// The decision after an attempt is not modelled: [dispatch.Policy] makes it. If a step of the model and a real
+// outbox differ, a test that takes both fails.
 //
-// Time is modelled by its limits. No request is on its way for longer than its timeout and
-// its lookup's margin, nor for half of its key's life; the lease of a dead worker has run
-// out. An operator who resolves an intent has found out the truth.
+// Time is modelled by its limits. No request is on its way for longer than its timeout and its lookup's margin,
+// nor for half of its key's life. The lease of a dead worker has ended. An operator who resolves an intent has
+// found out the truth.
 //
-// A database that lost commits has its workers start over before anything is claimed again.
+// After a loss of commits, all workers start again before any claim.
 //
-// Left out are fallbacks, breakers, pauses and limits, which hold rows back and
-// settle none; reloads, which change a tool's class; pruning; and the runs that
-// intents belong to, for which there is package saga.
+// The model leaves out fallbacks, breakers, pauses and limits, which delay rows and settle none; reloads, which
+// change a tool's class; pruning; and the runs of intents, for which there is package saga.
 package row
 
 import (
@@ -40,13 +37,13 @@ import (
 	"github.com/agentoutbox/drainer/model/explore"
 )
 
-// Model is a tool, and what its rows' journey goes without.
+// Model describes a tool, and the guards that its model lacks.
 type Model struct {
 	Class         dispatch.Class
 	Lookup        bool
 	Batched       bool // a first claim may hold another row beside this one
 	RepliesArrive bool // no reply of the database is lost
-	LosesCommits  bool // the database may once go back to where the intent was enqueued
+	LosesCommits  bool // the database may lose, once, all commits after the enqueue
 	Without       Guards
 }
 
@@ -58,8 +55,8 @@ const (
 	untilDrained = timeout + margin
 )
 
-// Tries of a lookup are counted no further than decisions depend on them: any
-// may be the last, and that one is so late that nothing goes on after it.
+// Tries of a lookup are counted only as far as decisions depend on them. Any try may be the last: LastTry is
+// beyond every limit.
 const (
 	LookupTries = maxAttempts
 	LastTry     = 100
@@ -77,7 +74,7 @@ func (m Model) Explored() explore.Model[State] {
 
 func (m Model) keeps(guard Guards) bool { return m.Without&guard == 0 }
 
-// Policy is the engine's policy of the tool.
+// Policy returns the engine's policy for the tool.
 func (m Model) Policy() dispatch.Policy {
 	policy := dispatch.Policy{Class: m.Class, KeyTTL: keyTTL, MaxAttempts: maxAttempts, Timeout: timeout}
 	if m.Lookup {
@@ -95,14 +92,14 @@ func (m Model) Policy() dispatch.Policy {
 	return policy
 }
 
-// decide asks the engine what follows from an attempt.
+// decide asks the engine for the decision after an attempt.
 func (m Model) decide(past Past, began Age, outcome dispatch.Outcome) dispatch.Decision {
 	history := past.history(began)
 	history.MaybeApplied = history.MaybeApplied && m.keeps(StickyDoubt)
 	return m.Policy().Decide(history, dispatch.Result{Outcome: outcome}, 0)
 }
 
-// history is a lane's view of a claimed row, and of when its attempt began.
+// history returns a claimed row as a lane sees it. began is when its attempt began.
 func (p Past) history(began Age) dispatch.History {
 	history := dispatch.History{Tries: int(p.Tries), MaybeApplied: p.Maybe, Accepted: p.Maybe && p.Sent == Never, Lookup: p.Lookup}
 	if p.Sent == Old || (p.Sent == Never && began == Old) {
@@ -130,18 +127,18 @@ func (n *next) livesAndDies(w int) {
 	})
 }
 
-// isBlank holds for a worker without a past.
+// isBlank reports whether a worker remembers nothing and owns no claim.
 func (s *State) isBlank(w int) bool {
 	return s.Workers[w] == Worker{} && s.Claims[0].Owner != owner(w) && s.Claims[1].Owner != owner(w)
 }
 
-// startOver begins a new life, which remembers nothing.
+// startOver restarts a worker, which then remembers nothing.
 func (m Model) startOver(s *State, w int) {
 	s.Workers[w] = Worker{}
 	for slot, claim := range s.Claims {
 		switch {
 		case claim.Owner != owner(w):
-		case !claim.Settled && !m.keeps(RecoveryPoint): // nothing of it was committed
+		case !claim.Settled && !m.keeps(RecoveryPoint): // the claim was not committed
 			m.end(s, ended{past: claim.Past, outcome: dispatch.Released})
 			s.finish(slot)
 		case !m.keeps(FreshIdentity):
@@ -152,7 +149,7 @@ func (m Model) startOver(s *State, w int) {
 	}
 }
 
-// next collects the steps that can be taken from a state.
+// next collects the possible steps of a state.
 type next struct {
 	Model
 	explore.Steps[State]
@@ -171,55 +168,54 @@ func (m Model) steps(from State) []explore.Step[State] {
 	return n.Taken
 }
 
-// Guards are the rules that keep an effect from happening twice, or from being
-// forgotten. Each is a switch, so that a test can take it away and see what it
-// was for.
+// Guards are the rules that prevent a second effect or a forgotten one. A test can remove each, to show its
+// purpose.
 type Guards uint32
 
-// What a [Model] can go without.
+// The guards that a [Model] may lack.
 const (
-	// ClaimFences: a settlement counts only while its claim is there.
+	// ClaimFences: a settlement counts only while its claim exists.
 	ClaimFences Guards = 1 << iota
-	// AttemptEndsOnce: of two ends of one attempt the first counts.
+	// AttemptEndsOnce: if an attempt ends twice, the first end counts.
 	AttemptEndsOnce
-	// SettleBeforeFinish: a claim goes after its last row was settled.
+	// SettleBeforeFinish: a claim is deleted after its last row was settled.
 	SettleBeforeFinish
 	// RecoveryPoint: the claim is committed before anything is sent.
 	RecoveryPoint
 	// LostLeavesDoubt: a dead worker's row may have been sent.
 	LostLeavesDoubt
-	// LockBeforeRead: a reaper reads what is unsettled after it locked the claim.
+	// LockBeforeRead: a reaper locks the claim, and then reads its unsettled rows.
 	LockBeforeRead
-	// ReapsOrphans: what a dead worker held is recovered.
+	// ReapsOrphans: rows that a dead worker held are reclaimed.
 	ReapsOrphans
-	// ReclaimsForgotten: a worker gives back what it claimed without hearing of it.
+	// ReclaimsForgotten: a worker releases claims of which it got no reply.
 	ReclaimsForgotten
-	// KeepsRemembered: and nothing else.
+	// KeepsRemembered: a worker releases no other claims.
 	KeepsRemembered
-	// FreshIdentity: who starts over was never there before.
+	// FreshIdentity: a worker that starts again has a new id.
 	FreshIdentity
 	// LeaseBeforeSend: a worker that was declared dead sends nothing.
 	LeaseBeforeSend
-	// StickyDoubt: what was in doubt before an attempt still is after it.
+	// StickyDoubt: doubt from before an attempt remains after it.
 	StickyDoubt
-	// TrueClass: a tool that repeats its effect is configured as one.
+	// TrueClass: a tool that repeats its effect is configured as non_idempotent.
 	TrueClass
-	// KeyLife: nothing is retried once its key may be forgotten.
+	// KeyLife: no row is retried once its key may be forgotten.
 	KeyLife
-	// AskedAtSend: that is asked again right before sending.
+	// AskedAtSend: KeyLife is checked again right before sending.
 	AskedAtSend
-	// DrainedLookup: absence is believed once all sends are over.
+	// DrainedLookup: a lookup's absence counts only once all sends are over.
 	DrainedLookup
 	// LateEvidence: a worker that lost its row may still report the effect.
 	LateEvidence
 	// UnknownIsReported: an unknown outcome opens an incident.
 	UnknownIsReported
-	// OperatorFences: an operator's change counts only if the intent still
-	// stands as it did when that was decided.
+	// OperatorFences: an operator's change counts only if the intent has not changed since the operator decided.
 	OperatorFences
-	// OperatorTakesRow: what an operator settles leaves the queue.
+	// OperatorTakesRow: a row that an operator settles leaves the queue.
 	OperatorTakesRow
-	// LostCommitsLeaveDoubt: what was due when commits were lost may have been sent, since its enqueue.
+	// LostCommitsLeaveDoubt: after a loss of commits, a queued row may have been sent at any time since its
+	// enqueue.
 	LostCommitsLeaveDoubt
 )
 
@@ -230,13 +226,13 @@ var guardNames = []string{
 	"LostCommitsLeaveDoubt",
 }
 
-// AllGuards is every guard there is.
+// AllGuards returns the set of all guards.
 func AllGuards() Guards { return 1<<len(guardNames) - 1 }
 
 // String lists the guards by name.
 func (g Guards) String() string { return explore.Chosen(uint32(g), guardNames) }
 
-// What the row's journey keeps.
+// The properties of the model.
 const (
 	OneEffect      = "a key has one effect, and one more for a duplicate that was accepted"
 	OneRequest     = "what repeats its effect is sent once, and once more for a duplicate that was accepted"

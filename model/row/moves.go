@@ -4,14 +4,14 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// ended is an attempt that is over.
+// ended is an attempt that has ended.
 type ended struct {
 	past    Past
 	began   Age
 	outcome dispatch.Outcome
 }
 
-// settle is the end of the attempt that a worker or the reaper remembers under a claim.
+// settle settles an attempt under a claim, which a worker or the reaper remembers.
 func (m Model) settle(s *State, claim uint8, e ended) {
 	hasClaim := claim != 0
 	isSettled := !hasClaim || s.Claims[claim-1].Settled
@@ -25,13 +25,13 @@ func (m Model) settle(s *State, claim uint8, e ended) {
 	}
 }
 
-// end appends the attempt, and puts the row back where more is to come.
+// end appends the attempt, and requeues the row unless the attempt was the last.
 func (m Model) end(s *State, e ended) {
 	decision := m.decide(e.past, e.began, e.outcome)
 	if !e.past.Lookup && e.outcome != dispatch.NotSent && e.outcome != dispatch.Released && e.outcome != dispatch.CredentialsRefused {
 		e.past.Sent = max(e.past.Sent, e.began)
 		s.FirstSent = max(s.FirstSent, e.began)
-		if s.World.Accepted > 0 && !s.LostCommits { // else the acceptance is lost, too
+		if s.World.Accepted > 0 && !s.LostCommits { // else the acceptance was lost, too
 			s.Since = max(s.Since, e.began)
 		}
 	}
@@ -48,8 +48,7 @@ func (m Model) end(s *State, e ended) {
 	s.Incident = s.Newest == unknown && m.keeps(UnknownIsReported)
 }
 
-// noteLate records an effect of which a refused settlement knows, unless the
-// row is claimed again.
+// noteLate records an effect that a refused settlement proves, unless the row is claimed again.
 func (m Model) noteLate(s *State, outcome dispatch.Outcome) {
 	isOpen := s.Queue.Is || s.Settled && s.Newest != completed
 	if m.keeps(LateEvidence) && outcome == dispatch.Completed && isOpen {
@@ -64,7 +63,7 @@ func (s *State) append(status Status) {
 	s.Operator.Overtaken = s.Operator.Plan != None
 }
 
-// finish deletes a claim whose rows have all ended.
+// finish deletes a claim, all of whose rows are settled.
 func (s *State) finish(slot int) {
 	s.Claims[slot] = Claim{}
 	for w := range s.Workers {
@@ -115,7 +114,7 @@ func (n *next) worker(w int) {
 
 func (n *next) claims(w int) {
 	slot, free := n.From.freeSlot()
-	isTwin := w > 0 && n.From.isBlank(0) // what it can do, the first worker can
+	isTwin := w > 0 && n.From.isBlank(0) // the first worker can do the same
 	if !n.From.IsDue() || n.From.Workers[w].DeclaredDead || !free || isTwin {
 		return
 	}
@@ -143,7 +142,7 @@ func (s *State) claim(w, slot int) *State {
 	return s
 }
 
-// hold is the claim's reply.
+// hold is the arrival of the claim's reply.
 func (s *State) hold(w, slot int) {
 	s.Claims[slot].Known = true
 	s.Workers[w] = Worker{Phase: Holding, Claim: uint8(slot + 1), Past: s.Claims[slot].Past}
@@ -163,8 +162,7 @@ func (n *next) settles(w int) {
 	}
 }
 
-// turn settles what the worker holds and finishes the claim, unless another of
-// its rows is under way.
+// turn settles the worker's row and finishes the claim, unless the attempt of another row in it has not ended.
 func (m Model) turn(s *State, w int) {
 	held := s.Workers[w]
 	end := ended{held.Past, held.Began, held.Outcome.Is()}
@@ -180,7 +178,7 @@ func (m Model) turn(s *State, w int) {
 	}
 }
 
-// reclaims gives back a claim whose commit had no reply.
+// reclaims releases a claim whose commit had no reply.
 func (n *next) reclaims(w, slot int) {
 	claim := n.From.Claims[slot]
 	isForgotten := !claim.Known || !n.keeps(KeepsRemembered)
@@ -208,20 +206,20 @@ func (n *next) settlesTheRest(w, slot int) {
 
 const theProvider = "the provider"
 
-// Where counting ends: more than that differs in nothing.
+// Higher counts make no difference.
 const (
 	many  = 3
-	aloft = 1 // abandoned requests on their way, beside those of the workers
+	aloft = 1 // abandoned requests that may still arrive, in addition to those of the workers
 )
 
-// send is a request that leaves.
+// send is the departure of a request.
 func (m Model) send(w *World) {
 	if m.Class == dispatch.NonIdempotent {
 		w.Unproven = min(w.Unproven+1, many)
 	}
 }
 
-// fly leaves a request on its way, whose reply no worker waits for.
+// fly abandons a request: it may still arrive, and no worker waits for its reply.
 func (w *World) fly() { w.Flying = min(w.Flying+1, aloft) }
 
 // apply is the arrival of a request.
@@ -230,7 +228,7 @@ func (m Model) apply(w *World) {
 	case m.Class == dispatch.NonIdempotent:
 		w.Effects = min(w.Effects+1, many)
 	case m.Class != dispatch.KeyIdempotent:
-		w.Effects = 1 // again is no more than once
+		w.Effects = 1 // a repetition has no further effect
 	case w.Memory == Nothing:
 		w.Effects, w.Memory = min(w.Effects+1, many), Remembers
 	}
@@ -249,8 +247,8 @@ func (n *next) provider() {
 
 const aReaper = "a reaper"
 
-// reaper is any worker that is alive. Its transaction locks a claim first, and
-// then reads and settles what is in it.
+// reaper is any living worker. Its transaction locks a claim first. Then it reads and settles the rows of the
+// claim.
 func (n *next) reaper() {
 	for slot, claim := range n.From.Claims {
 		reap := func(s *State) { n.reap(s, slot) }
@@ -286,7 +284,7 @@ func (m Model) reap(s *State, slot int) {
 
 const theOperator = "the operator"
 
-// Plan is an action that an operator is about to take.
+// Plan is an action that an operator has decided on.
 type Plan uint8
 
 // An operator's plans.
@@ -310,7 +308,7 @@ var (
 	}
 )
 
-// operator is a person who looks, and then acts on what was seen.
+// operator reads the state, and then acts on it.
 func (n *next) operator() {
 	if plan := n.From.Operator.Plan; plan != None {
 		n.Chance(theOperator, acts[plan], func(s *State) { n.carryOut(s) })
@@ -323,8 +321,7 @@ func (n *next) operator() {
 	}
 }
 
-// Allows reports whether drainer itself accepts a plan. An operator who
-// corrects an earlier resolution is left out.
+// Allows reports whether drainer accepts a plan. The correction of an earlier resolution is left out.
 func (m Model) Allows(s *State, plan Plan) bool {
 	inDoubt := s.Settled && s.Newest == unknown
 	hasFailed := s.Settled && (s.Newest == failed || s.Newest == cancelled)
@@ -346,7 +343,7 @@ func (m Model) isDangerous(s *State) bool {
 	return !m.Policy().MayStillSend(doubt.history(Never))
 }
 
-// firstSent is where the clock of the key starts, for an operator.
+// firstSent returns the time at which the key's life starts, for an operator's retry.
 func (s *State) firstSent() Age {
 	if s.Since != Never {
 		return s.Since
@@ -354,9 +351,8 @@ func (s *State) firstSent() Age {
 	return s.FirstSent
 }
 
-// isWise reports whether a plan is one that an operator is trusted with: to
-// resolve by what was found out, and to accept only a duplicate that is needed,
-// and only one.
+// isWise reports whether a competent operator would choose a plan: resolve only as the truth is, and accept a
+// duplicate only if that is needed, and once.
 func (m Model) isWise(s *State, plan Plan) bool {
 	switch plan {
 	case RetryMayDuplicate:
@@ -369,7 +365,7 @@ func (m Model) isWise(s *State, plan Plan) bool {
 	return true
 }
 
-// carryOut makes the change, unless the row has moved since the operator looked.
+// carryOut makes the change, unless the intent has changed since the operator read it.
 func (m Model) carryOut(s *State) {
 	op := s.Operator
 	s.Operator = Operator{}
@@ -394,8 +390,7 @@ func (m Model) carryOut(s *State) {
 	}
 }
 
-// acceptDuplicate starts the clock of the retries again where the old one has
-// run out. The provider's own goes on.
+// acceptDuplicate starts the time for retries again. The provider's memory of the key continues to age.
 func (s *State) acceptDuplicate() {
 	s.World.Accepted++
 	s.Since = Never
@@ -416,13 +411,13 @@ func (s *State) settleAs(status Status) {
 	s.Settled, s.Incident = true, false
 }
 
-// forget drops what makes no difference any more: states that differ in
-// nothing else are one. Where a guard is missing it could make one.
+// forget drops details that make no difference any more, so that states become equal. If a guard is missing, a
+// detail may make a difference and is kept.
 func (m Model) forget(s *State) {
 	if s.Operator.Overtaken && m.keeps(OperatorFences) {
 		s.Operator = Operator{}
 	}
-	// When this attempt began counts until another is known to have been first.
+	// When an attempt began matters until another one is known as the first.
 	if s.FirstSent != Never && (s.World.Accepted == 0 || s.Since != Never) {
 		s.forgetBegins()
 	}
@@ -446,8 +441,7 @@ func (s *State) forgetBegins() {
 	}
 }
 
-// forgetRefused leaves a worker that lost its row at most what it knows of an
-// effect.
+// forgetRefused drops the memory of a worker that lost its row, except its knowledge of an effect.
 func (w *Worker) forgetRefused() {
 	if w.Phase == Idle || w.Claim != 0 {
 		return

@@ -6,77 +6,77 @@ import (
 	"github.com/agentoutbox/drainer/dispatch"
 )
 
-// State is all there is of one intent: its rows in the outbox, what workers
-// and an operator remember of it, and what its provider did.
+// State is the whole state of one intent: its rows in the outbox, the memory of workers and of an operator, and
+// the effects at its provider.
 type State struct {
 	Queue     Queued
-	Claims    [2]Claim // a slot is a claim id: workers forget it with the claim
-	Newest    Status   // that of the newest attempt
+	Claims    [2]Claim // a slot is the id of a claim, which workers forget with the claim
+	Newest    Status   // of the newest attempt
 	Settled   bool     // the newest attempt is the last
 	Incident  bool     // open, because the outcome is unknown
-	FirstSent Age      // of the first attempt that may have been sent
-	Since     Age      // of the first since a duplicate was accepted
+	FirstSent Age      // when the first attempt began that may have been sent
+	Since     Age      // the same, since a duplicate was accepted
 
-	LostCommits bool // once
+	LostCommits bool // the database has lost commits, which happens once
 
 	Workers  [2]Worker
 	Operator Operator
 	World    World
 }
 
-// Queued is the row in the queue, if it is there.
+// Queued is the row in the queue; Is is false if there is none.
 type Queued struct {
 	Is    bool
-	Waits bool // it is due once every earlier send is over
+	Waits bool // it is due only after all earlier sends are over
 	Past
 }
 
-// Past holds the fields that a row keeps from one attempt to the next.
+// Past holds the fields that a row keeps between attempts.
 type Past struct {
 	Tries  int8
-	Sent   Age  // since something may first have been sent
+	Sent   Age  // when a request may first have been sent
 	Maybe  bool // it may have been applied
-	Lookup bool // the next attempt asks
+	Lookup bool // the next attempt is a lookup
 }
 
-// Age is how long ago something happened, measured by a key's life.
+// Age is how long ago something happened, relative to a key's life.
 type Age uint8
 
-// Half of a key's life is when retries end.
+// Retries end at half of a key's life.
 const (
 	Never Age = iota
 	Fresh
 	Old // half of the key's life ago
 )
 
-// Claim is a worker's claim of a batch with the intent in it.
+// Claim is a worker's claim of a batch that contains the intent.
 type Claim struct {
 	Owner   Owner
 	Known   bool // the owner got the reply
 	Settled bool // the intent's attempt under it has ended
-	Rest    bool // that of another row has not
+	Rest    bool // the attempt of another row in the batch has not ended
 	Locked  bool // by a reaper
-	Seen    bool // by a reaper that does not lock
+	Seen    bool // a reaper has read it without a lock
 	Began   Age
 	Past
 }
 
-// Owner is a worker by its number, from 1, or one of these.
+// Owner is the number of a worker, from 1, or one of the constants below.
 type Owner uint8
 
-// Who else there is.
+// Owners that are not workers.
 const (
 	NoOwner Owner = 0 // there is no such claim
-	Dead    Owner = 3 // a worker that is no more
+	Dead    Owner = 3 // a worker that has crashed or started again
 )
 
-// Worker is a process and what it remembers of the intent.
+// Worker is a process and its memory of the intent.
 type Worker struct {
 	Phase        Phase
-	Claim        uint8 // the slot, from 1, under which it holds the row; 0 once that claim is gone
-	Began        Age   // the send
+	Claim        uint8 // the slot of its claim, from 1; 0 once that claim is deleted
+	Began        Age   // when it sent the request
 	Outcome      Outcome
-	DeclaredDead bool // others declared it dead; it may not know
+	DeclaredDead bool // other workers declared it dead; it may not know yet
 	Past
 }
 
@@ -88,44 +88,42 @@ const (
 	Idle Phase = iota
 	Holding
 	Waiting // for the provider's reply
-	Done    // and not settled, as far as it knows
+	Done    // the attempt has ended, and is not settled as far as the worker knows
 )
 
-// Operator is a change that was decided by how the intent stood, and is not
-// made yet.
+// Operator is a change that an operator has decided on and not yet made.
 type Operator struct {
 	Plan      Plan
-	Queued    bool // the intent stood in the queue
-	Overtaken bool // its history has grown since
+	Queued    bool // the intent was in the queue then
+	Overtaken bool // its history has a new entry since then
 }
 
-// World holds the effects at the provider.
+// World is the state at the provider.
 type World struct {
 	Effects  int8
-	Flying   int8 // abandoned requests on their way
+	Flying   int8 // abandoned requests that may still arrive
 	Memory   Memory
-	Unproven int8 // requests that repeat an effect, and may have had one
+	Unproven int8 // requests that may have had an effect and would repeat it
 	Accepted int8 // duplicates that an operator accepted
 }
 
-// Memory is the provider's record of the key.
+// Memory says whether the provider remembers the key.
 type Memory uint8
 
 // A provider's memory of a key.
 const (
 	Nothing Memory = iota
 	Remembers
-	Ages // half of the key's life is over
+	Ages // half of the key's life has passed
 )
 
-// Status and Outcome are those of package dispatch, as places in a list: small
-// states make a fast search.
+// Status and Outcome are those of package dispatch, as indexes: small states make the search fast.
 type (
 	Status  uint8
 	Outcome uint8
 )
 
-// statusCancelled is left by operators alone.
+// statusCancelled is set only by operators.
 const statusCancelled dispatch.Status = "cancelled"
 
 var (
@@ -152,7 +150,7 @@ func statusOf(status dispatch.Status) Status {
 	return Status(place)
 }
 
-// Statuses are those that the model knows.
+// Statuses lists the statuses that the model knows.
 func Statuses() (known []string) {
 	for _, status := range statuses[1:] {
 		known = append(known, string(status))
@@ -162,10 +160,10 @@ func Statuses() (known []string) {
 
 func outcomeOf(outcome dispatch.Outcome) Outcome { return Outcome(slices.Index(outcomes, outcome)) }
 
-// Is is the status itself.
+// Is returns the status of package dispatch.
 func (s Status) Is() dispatch.Status { return statuses[s] }
 
-// Is is the outcome itself.
+// Is returns the outcome of package dispatch.
 func (o Outcome) Is() dispatch.Outcome { return outcomes[o] }
 
 func (s Status) String() string { return string(s.Is()) }
@@ -174,7 +172,7 @@ func (o Outcome) String() string { return string(o.Is()) }
 
 const theClock = "the clock"
 
-// clock makes the steps that time alone brings.
+// clock adds the steps that the passing of time causes.
 func (n *next) clock() {
 	if n.From.Queue.Waits && !n.From.isSending() {
 		n.Add(theClock, "ends the wait for earlier sends", func(s *State) { s.Queue.Waits = false })
@@ -192,7 +190,7 @@ func (n *next) clock() {
 
 const theDatabase = "the database"
 
-// database is a server that goes on from an earlier state of another, and lost all that it could.
+// database adds a failover to a server that lost all commits since the enqueue.
 func (n *next) database() {
 	if !n.LosesCommits || n.From.LostCommits {
 		return
@@ -211,7 +209,7 @@ func (n *next) database() {
 	})
 }
 
-// oldest is how long ago something may first have been sent, by all that anyone remembers.
+// oldest returns when a request may first have been sent, as far as any part of the state shows.
 func (s *State) oldest() (oldest Age) {
 	for _, age := range s.ages() {
 		oldest = max(oldest, *age)
@@ -227,7 +225,7 @@ func (s *State) ages() []*Age {
 	}
 }
 
-// isSending reports whether a request is on its way.
+// isSending reports whether a request may still arrive.
 func (s *State) isSending() bool {
 	return s.World.Flying > 0 || s.Workers[0].Phase == Waiting || s.Workers[1].Phase == Waiting
 }
@@ -278,7 +276,7 @@ func (n *next) asks(w int) {
 	})
 }
 
-// hears is how a request and its reply can end.
+// hears adds the possible ends of a request and its reply.
 func (n *next) hears(w int) {
 	n.Add(workers[w], "hears that it is applied", func(s *State) {
 		n.apply(&s.World)
@@ -309,7 +307,7 @@ func (n *next) isRefused(w int, what string, outcome dispatch.Outcome) {
 	})
 }
 
-// ends is the end of an attempt that is not settled yet.
+// ends adds the end of an attempt, which is not settled yet.
 func (n *next) ends(w int, what string, outcome dispatch.Outcome) {
 	n.Add(workers[w], what, func(s *State) { s.Workers[w].end(outcome) })
 }

@@ -1,6 +1,5 @@
-// Package saga is a model of one run of three steps: how they are enqueued,
-// claimed and ended, how the run's compensation begins, the passes that
-// compensate it, and the operator who decides where they cannot.
+// Package saga is a model of one run of three steps: how they are enqueued, claimed and ended, how the run's
+// compensation begins, the passes that compensate it, and the operator who decides when the passes cannot.
 //
 //	         a step fails,                nothing is
 //	         or an operator says so       left to undo
@@ -13,24 +12,23 @@
 //	  ▼   an operator says so    │
 //	cancelled ───────────────────┘    an operator resolves begun and compensation_failed
 //
-// Enqueueing and claiming are two steps each, because what such a transaction
-// knows of the saga may be old when it commits. So is a pass, which reads, and
-// acts if the saga was not written since. Everything else is one step.
+// Enqueueing and claiming are two steps each, because the transaction may have read an old state of the saga when
+// it commits. A pass also has two steps: it reads, and then acts if the saga was not written since. Everything
+// else is one step.
 //
-// What follows from an attempt is not modelled: [dispatch.Policy] decides it. Nor is the
-// next action of a pass: [compensations.Decide] decides it, for the step that completed
-// last. Where a step and the real tables differ, a test that takes both fails.
+// The decision after an attempt is not modelled: [dispatch.Policy] makes it. The next action of a pass is not
+// modelled either: [compensations.Decide] decides it, for the step that completed last. If a step of the model and
+// the real tables differ, a test that takes both fails.
 //
-// An operator who says that a step failed may be wrong: then an effect that
-// comes late is news. Otherwise operators are right. What they decide and do
-// is one step.
+// An operator who says that a step failed may be wrong; then a late effect is new information. Otherwise operators
+// are right. Their decision and their change are one step.
 //
-// A database that lost commits has its workers start over, and an operator accepts the loss, before anything is done again.
-// It is restored to where the steps were enqueued, or to where no undo was. That a step was undone, no record tells then: its
-// provider, which knows its key, says that it is applied.
+// After a loss of commits, workers start again, and an operator accepts the loss before anything else happens. The
+// database is restored to the enqueue of the steps, or to the state before the first undo. No record then shows
+// that a step was undone: its provider, which knows its key, says that it is applied.
 //
-// Left out are a key's age, lost replies and batches, for which there is package
-// row; fallbacks; windows in which an undo is possible; and pruning.
+// The model leaves out a key's age, lost replies and batches, for which there is package row; fallbacks; windows
+// in which an undo is possible; and pruning.
 package saga
 
 import (
@@ -43,10 +41,10 @@ import (
 	"github.com/agentoutbox/drainer/model/explore"
 )
 
-// Model is a run of one tool, and what its way back goes without.
+// Model describes a run of one tool, and the guards that its model lacks.
 type Model struct {
 	Class        dispatch.Class // of the tool and of its undo
-	Lookup       bool           // both have one
+	Lookup       bool           // both have a lookup
 	Irreversible bool           // no undo is declared for the first step
 	Unattended   bool           // no operator touches the saga
 	LosesCommits bool           // the database may once be restored to an earlier state
@@ -60,8 +58,8 @@ const (
 	maxAttempts = 2
 )
 
-// Tries of a lookup are counted no further than decisions depend on them: any
-// may be the last, and that one is so late that nothing goes on after it.
+// Tries of a lookup are counted only as far as decisions depend on them. Any try may be the last: LastTry is
+// beyond every limit.
 const (
 	LookupTries = maxAttempts + 1
 	LastTry     = 100
@@ -79,7 +77,7 @@ func (m Model) Explored() explore.Model[State] {
 
 func (m Model) keeps(guard Guards) bool { return m.Without&guard == 0 }
 
-// Policies are the engine's policies of a provider's tools.
+// Policies returns the engine's policies for a provider's tools.
 func (m Model) Policies(provider string) compensations.Policies {
 	tool := dispatch.Policy{Class: m.Class, KeyTTL: 24 * time.Hour, MaxAttempts: maxAttempts, Timeout: time.Minute}
 	if m.Lookup {
@@ -113,29 +111,29 @@ func (s State) rests() bool {
 		}
 		doubt = doubt || step.Place == Settled && step.Status == unknown
 	}
-	return s.Saga != Begun || doubt // which is a human's
+	return s.Saga != Begun || doubt // a human must end the doubt
 }
 
-// isOpen reports whether an intent is on its way.
+// isOpen reports whether an intent exists and is not settled.
 func (r Row) isOpen() bool { return r.Place != Absent && r.Place != Settled }
 
-// Steps is how many forward steps a run takes at most.
+// Steps is the largest number of forward steps in a run.
 const Steps = 3
 
-// State is all there is of one run.
+// State is the whole state of one run.
 type State struct {
 	Saga   Saga
 	Steps  [Steps]Step
 	Passes [2]Pass
 	Ahead  Ahead
 
-	LostCommits bool // once
+	LostCommits bool // the database has lost commits, which happens once
 }
 
-// Saga is where the run's saga stands.
+// Saga is the state of the run's saga.
 type Saga uint8
 
-// A saga's states. Open is the run that has none.
+// The states of a saga. Open is a run without a saga.
 const (
 	Open Saga = iota
 	Begun
@@ -145,47 +143,47 @@ const (
 	Cancelled
 )
 
-// Row is an intent, wherever it is.
+// Row is an intent.
 type Row struct {
 	Place  Place
-	Status Status // that of the newest attempt; pending before there is one
+	Status Status // of the newest attempt; pending before the first
 	Tries  int8
 	Maybe  bool // it may have been applied
-	Asks   bool // the next attempt, or this one, asks
+	Asks   bool // the next attempt, or the present one, is a lookup
 }
 
 // Place is where an intent is.
 type Place uint8
 
-// Places, in the order of a journey.
+// The places, in the order in which an intent passes them.
 const (
 	Absent     Place = iota
-	Committing       // by its agent, which saw no saga
+	Committing       // in its agent's transaction, which saw no saga
 	Queued
-	Halting  // out of the queue, once the pass commits
-	Claiming // by a turn that saw no saga
+	Halting  // taken out of the queue by a pass that has not committed
+	Claiming // in a claim that has not committed and saw no saga
 	Claimed
 	Settled
 )
 
-// Step is a forward step, and its undo.
+// Step is a forward step with its undo.
 type Step struct {
 	Row
-	Closed  bool // it is claimed to be stopped
+	Closed  bool // it is claimed only to be stopped
 	Effect  bool
-	Flying  bool // an abandoned request is on its way
-	Witness bool // a worker that lost the row may yet report its effect
-	Guessed bool // an operator said that it failed, and did not know
-	Done    int8 // its place among the completed steps, by when they completed
-	Old     bool // it was there when commits were lost: it may have been undone by then
+	Flying  bool // an abandoned request may still arrive
+	Witness bool // a worker that lost the row may still report its effect
+	Guessed bool // an operator said that it failed, without knowing
+	Done    int8 // its number in the order in which steps completed
+	Old     bool // it was enqueued before the loss of commits, and may have been undone before the loss
 
 	Undo     Row
 	Undone   int8 // how often its undo was applied
-	Knows    bool // a worker that lost the undo may yet report that
-	Incident bool // open: it could not be undone
+	Knows    bool // a worker that lost the undo may still report it as applied
+	Incident bool // an incident is open, because the step could not be undone
 }
 
-// completes gives a step its place.
+// completes gives a step its number in the order of completion.
 func (s *State) completes(i int) {
 	s.Steps[i].Done = 0
 	for _, step := range s.Steps {
@@ -193,36 +191,36 @@ func (s *State) completes(i int) {
 	}
 }
 
-// Pass is one pass over the saga, of two that may run at once.
+// Pass is one of two passes over the saga that may run at the same time.
 type Pass struct {
-	Acts  bool // it has read, and not committed
-	Stale bool // the saga was written since
+	Acts  bool // it has read, and has not committed
+	Stale bool // the saga was written since it read
 	Plan  compensations.Action
 	Step  int8
 }
 
-// Ahead holds a pass's decisions on the steps that follow the one that is being undone.
-// Steps count from one; zero is none.
+// Ahead holds a pass's decisions on the steps after the one that is being undone. Steps count from one; zero means
+// no step.
 type Ahead struct {
 	Undoing int8
 	Next    [Steps - 1]int8
-	Ends    bool // the run is compensated after the last of them
+	Ends    bool // after the last of them, the run is compensated
 }
 
 var sagaNames = [...]string{
 	Open: "", Begun: "begun", Compensated: "compensated", Failed: "compensation_failed", Resolved: "resolved", Cancelled: "cancelled",
 }
 
-// States are those of a run that has a saga.
+// States lists the states of sagas in the table.
 func States() []string { return sagaNames[Begun:] }
 
-// String is how the table calls it; empty for a run without a saga.
+// String returns the state's name in the table; "" for a run without a saga.
 func (s Saga) String() string { return sagaNames[s] }
 
-// Status is a place in a list: small states make a fast search.
+// Status is an index in a list: small states make the search fast.
 type Status uint8
 
-// Statuses that no attempt of a worker leaves.
+// Statuses that no worker's attempt sets.
 const (
 	statusInProgress         dispatch.Status = "in_progress"
 	statusCancelled          dispatch.Status = "cancelled"
@@ -253,12 +251,12 @@ func statusOf(status dispatch.Status) Status {
 	return Status(place)
 }
 
-// Is is the status itself.
+// Is returns the status of package dispatch.
 func (s Status) Is() dispatch.Status { return statuses[s] }
 
 func (s Status) String() string { return string(s.Is()) }
 
-// Statuses are those that the model knows.
+// Statuses lists the statuses that the model knows.
 func Statuses() (known []string) {
 	for _, status := range statuses {
 		known = append(known, string(status))
@@ -288,7 +286,7 @@ func (r *Row) settle(status Status) { r.Place, r.Status = Settled, status }
 
 func (r *Row) cancel() { r.settle(cancelled) }
 
-// decide asks the engine what follows from an attempt.
+// decide asks the engine for the decision after an attempt.
 func (r *Row) decide(policy dispatch.Policy, outcome dispatch.Outcome) dispatch.Decision {
 	return policy.Decide(r.history(), dispatch.Result{Outcome: outcome}, 0)
 }
@@ -297,51 +295,49 @@ func (r *Row) history() dispatch.History {
 	return dispatch.History{Tries: int(r.Tries), MaybeApplied: r.Maybe, Lookup: r.Asks}
 }
 
-// Guards are the rules that compensate a run wholly, or report that it
-// was not. Each is a switch, so that a test can take it away and see what it
-// was for.
+// Guards are the rules that compensate a run completely, or report that this failed. A test can remove each, to
+// show its purpose.
 type Guards uint32
 
-// What a [Model] can go without.
+// The guards that a [Model] may lack.
 const (
-	// EnqueueLooks: a closed run takes no further step.
+	// EnqueueLooks: a closed run accepts no further step.
 	EnqueueLooks Guards = 1 << iota
 	// ClaimLooks: a claim takes no row of a closed run to act.
 	ClaimLooks
-	// ClaimAsks: what may have been applied is asked about then, not cancelled.
+	// ClaimAsks: a row that may have been applied is then looked up, and not cancelled.
 	ClaimAsks
 	// FailureBegins: the commit that settles a failed step begins the saga.
 	FailureBegins
-	// HaltWaits: a pass reads after the claims that had not seen the saga.
+	// HaltWaits: a pass waits for claims that did not see the saga, and reads after them.
 	HaltWaits
 	// OpenComesFirst: nothing is undone while a step is in flight or in doubt.
 	OpenComesFirst
-	// NewestFirst: of what is to be undone, what completed last comes first.
+	// NewestFirst: the step that completed last is undone first.
 	NewestFirst
-	// OnePass: a pass has taken the saga, and acts only if that was not written since it read.
+	// OnePass: a pass locks the saga, and acts only if the saga was not written since it read.
 	OnePass
 	// OneUndo: a step has one undo.
 	OneUndo
-	// KeyedUndo: the provider of an undo knows it again.
+	// KeyedUndo: the provider recognises a repeated undo.
 	KeyedUndo
 	// UndoIsNoted: the commit that settles an undo marks the step.
 	UndoIsNoted
-	// NotesLater: a pass marks it otherwise.
+	// NotesLater: if that commit did not, a pass marks the step.
 	NotesLater
 	// FailureIsTold: a saga that fails opens an incident in the same commit.
 	FailureIsTold
-	// LateIsTold: an effect that comes after its run was rolled back fails the
-	// saga.
+	// LateIsTold: an effect that becomes known after its run was rolled back fails the saga.
 	LateIsTold
-	// LateMarks: the worker that reports it writes the saga.
+	// LateMarks: the worker that reports such an effect writes the saga.
 	LateMarks
-	// NewsDropAhead: what was decided ahead counts as long as nothing else has happened to the run.
+	// NewsDropAhead: decisions ahead are dropped once anything else happens to the run.
 	NewsDropAhead
-	// ResolveWaits: a saga is not resolved while an undo is under way.
+	// ResolveWaits: a saga is not resolved while an undo is unsettled.
 	ResolveWaits
-	// LostCommitsLeaveDoubt: a step that was enqueued when commits were lost may have been applied.
+	// LostCommitsLeaveDoubt: a step that was enqueued before a loss of commits may have been applied.
 	LostCommitsLeaveDoubt
-	// LostUndosLeaveDoubt: and its undo, which is enqueued again.
+	// LostUndosLeaveDoubt: its undo, which is enqueued again, may have been applied, too.
 	LostUndosLeaveDoubt
 )
 
@@ -351,13 +347,13 @@ var guardNames = []string{
 	"LostCommitsLeaveDoubt", "LostUndosLeaveDoubt",
 }
 
-// AllGuards is every guard there is.
+// AllGuards returns the set of all guards.
 func AllGuards() Guards { return 1<<len(guardNames) - 1 }
 
 // String lists the guards by name.
 func (g Guards) String() string { return explore.Chosen(uint32(g), guardNames) }
 
-// next collects the steps that can be taken from a state.
+// next collects the possible steps of a state.
 type next struct {
 	Model
 	explore.Steps[State]
@@ -379,7 +375,7 @@ func (m Model) steps(from State) []explore.Step[State] {
 	return n.Taken
 }
 
-// forget drops what makes no difference any more.
+// forget drops details that make no difference any more.
 func (m Model) forget(s *State) {
 	if s.Saga != Begun {
 		s.Ahead = Ahead{}
@@ -392,11 +388,11 @@ func (m Model) forget(s *State) {
 		if step.Place == Settled {
 			step.Tries, step.Maybe, step.Asks, step.Closed = 0, false, false, false
 			if step.Status == completed || step.Status == compensated || step.Status == notUndone {
-				step.Witness, step.Guessed = false, false // it is on record
+				step.Witness, step.Guessed = false, false // the effect is recorded
 			}
 		}
 		if step.Undo.Place != Absent && m.keeps(OneUndo) {
-			step.Old = false // no other one comes
+			step.Old = false // no other undo follows
 		}
 		if undo := &step.Undo; undo.Place == Settled {
 			undo.Tries, undo.Maybe, undo.Asks = 0, false, false
@@ -405,7 +401,7 @@ func (m Model) forget(s *State) {
 	}
 }
 
-// What a run keeps.
+// The properties of the model.
 const (
 	NetZero       = "compensated: what was applied is undone, and nothing else is"
 	NothingStands = "compensated: no step is on record as completed, in doubt or not undone"
@@ -441,7 +437,7 @@ func (s *State) all(holds func(*Step) bool) bool {
 	return true
 }
 
-// isNetZero leaves out what an operator guessed: it is not known yet.
+// isNetZero accepts a step about which an operator guessed, because the truth is not known yet.
 func (s *Step) isNetZero() bool { return s.Guessed || (!s.Flying && s.Effect == (s.Undone > 0)) }
 
 func (s *Step) isClosed() bool {
@@ -452,7 +448,7 @@ func (s *Step) isUndoneOnce() bool { return s.Undone <= 1 && (s.Effect || s.Undo
 
 func (s *Step) isQuiet() bool { return !s.Incident }
 
-// newestIsFirst lets the commit that closes a step enqueue the undo of the one before.
+// newestIsFirst allows the commit that closes a step to enqueue the undo of the step before.
 func newestIsFirst(from State, step explore.Step[State]) bool {
 	for i := range from.Steps {
 		if from.Steps[i].Undo.Place != Absent || step.To.Steps[i].Undo.Place == Absent {

@@ -30,13 +30,13 @@ func (n *next) forwardStep(i int) {
 	}
 }
 
-// arrives is the end of an abandoned request.
+// arrives adds the ends of an abandoned request.
 func (n *next) arrives(i int) {
 	n.Add(forwardNames[i], "is applied late", func(s *State) { s.Steps[i].Flying, s.Steps[i].Effect = false, true })
 	n.Add(forwardNames[i], "never arrives", func(s *State) { s.Steps[i].Flying, s.Steps[i].Witness = false, false })
 }
 
-// enqueues has the agent take its steps in order.
+// enqueues lets the agent enqueue its steps in order.
 func (n *next) enqueues(i int) {
 	isNext := i == 0 || n.From.Steps[i-1].Place != Absent
 	if isNext && (n.From.Saga == Open || !n.keeps(EnqueueLooks)) {
@@ -44,7 +44,7 @@ func (n *next) enqueues(i int) {
 	}
 }
 
-// isClaimed follows the saga as the claim's snapshot shows it.
+// isClaimed depends on the saga as the claim's snapshot shows it.
 func (n *next) isClaimed(i int) {
 	step := n.From.Steps[i]
 	isClosed := n.From.Saga != Open && n.keeps(ClaimLooks)
@@ -98,7 +98,7 @@ func (n *next) isSent(i int) {
 	n.ends(i, "loses its worker, which has just sent it", dispatch.Lost, func(step *Step) { step.Flying, step.Witness = true, true })
 }
 
-// ends settles the attempt of a claimed step, after what it did.
+// ends settles the attempt of a claimed step, after the effect that did describes.
 func (n *next) ends(i int, what string, outcome dispatch.Outcome, did func(*Step)) {
 	n.Add(forwardNames[i], what, func(s *State) {
 		did(&s.Steps[i])
@@ -106,7 +106,7 @@ func (n *next) ends(i int, what string, outcome dispatch.Outcome, did func(*Step
 	})
 }
 
-// settle is one commit: the step's end, and the saga that begins with it.
+// settle is one commit: it ends the step, and begins the saga if the step failed.
 func (m Model) settle(s *State, i int, decision dispatch.Decision) {
 	s.Steps[i].end(decision)
 	s.Steps[i].Closed = false
@@ -118,7 +118,7 @@ func (m Model) settle(s *State, i int, decision dispatch.Decision) {
 	}
 }
 
-// isNoted makes the changes that a settled step can still have.
+// isNoted adds the changes that are still possible for a settled step.
 func (n *next) isNoted(i int) {
 	step := &n.From.Steps[i]
 	denied := step.Status == failed || step.Status == cancelled || step.Status == unknown
@@ -130,7 +130,7 @@ func (n *next) isNoted(i int) {
 	}
 }
 
-// noteLate also marks the saga, if the run was compensated.
+// noteLate also fails the saga if the rollback has ended.
 func (m Model) noteLate(s *State, i int) {
 	s.Steps[i].Status = completed
 	s.completes(i)
@@ -148,7 +148,7 @@ func (s *State) tellLate(i int) {
 	}
 }
 
-// isResolved is an operator who found out, or who did not.
+// isResolved is an operator who has found out the truth, or who guesses.
 func (n *next) isResolved(i int) {
 	step := &n.From.Steps[i]
 	if step.Effect {
@@ -167,13 +167,13 @@ func (n *next) isResolved(i int) {
 
 var passNames = [2]string{"a pass", "another pass"}
 
-// pass reads and acts in transactions of their own. In between others may commit.
+// pass reads and acts in separate transactions. Others may commit between them.
 func (n *next) pass(p int) {
 	if n.From.Passes[p].Acts {
 		n.acts(p)
 		return
 	}
-	isTwin := p > 0 && (n.keeps(OnePass) || !n.From.Passes[0].Acts) // what it can do, the first one can
+	isTwin := p > 0 && (n.keeps(OnePass) || !n.From.Passes[0].Acts) // the first pass can do the same
 	if n.From.Saga != Begun || isTwin || n.haltWaits() {
 		return
 	}
@@ -192,7 +192,7 @@ func (n *next) pass(p int) {
 	}
 }
 
-// mark makes the change of every commit that a saga may wait for.
+// mark is part of every commit that gives the saga new information.
 func (m Model) mark(s *State) {
 	if m.keeps(NewsDropAhead) {
 		s.Ahead = Ahead{}
@@ -207,7 +207,7 @@ var plans = [...]string{
 	compensations.Fail: "a step cannot be undone", compensations.Finish: "nothing is left to undo",
 }
 
-// haltWaits reports whether a transaction holds a row that a pass must not miss.
+// haltWaits reports whether an open transaction holds a row that a pass must not miss.
 func (n *next) haltWaits() bool {
 	for _, step := range n.From.Steps {
 		if step.Place == Halting || (step.Place == Claiming && n.keeps(HaltWaits)) {
@@ -217,7 +217,7 @@ func (n *next) haltWaits() bool {
 	return false
 }
 
-// halt takes what was certainly not applied out of the queue.
+// halt takes rows that were certainly not applied out of the queue.
 func (s *State) halt() {
 	for i := range s.Steps {
 		if step := &s.Steps[i]; step.Place == Queued && !step.Maybe && !step.Asks {
@@ -226,7 +226,7 @@ func (s *State) halt() {
 	}
 }
 
-// endHalt is the end of the transaction: one way or the other.
+// endHalt ends the transaction of a halt, by a commit or a rollback.
 func (s *State) endHalt(end func(*Row)) {
 	for i := range s.Steps {
 		if row := &s.Steps[i].Row; row.Place == Halting {
@@ -235,7 +235,7 @@ func (s *State) endHalt(end func(*Row)) {
 	}
 }
 
-// plan finds the next step, and asks the saga what follows for it.
+// plan finds the next step, and asks the program for the action on it.
 func (m Model) plan(s *State) compensations.Decision {
 	last := -1
 	for i, step := range s.Steps {
@@ -257,7 +257,7 @@ func (m Model) plan(s *State) compensations.Decision {
 	return compensations.Decide(m.seen(last, s.Steps[last]), m.policies)
 }
 
-// seen returns the fields of a step that a pass reads.
+// seen returns a step as a pass reads it.
 func (m Model) seen(i int, step Step) compensations.Step {
 	seen := compensations.Step{IntentID: int64(i)}
 	seen.Tuple.ToolName = shop + "/" + Operation(i)
@@ -274,7 +274,7 @@ func (m Model) statusOf(step Step) dispatch.Status {
 	isOpen := step.isOpen() || step.Status == unknown
 	switch {
 	case step.Place == Halting,
-		step.Place == Claiming, // which no pass has waited for
+		step.Place == Claiming, // if no pass has waited for it
 		isOpen && !m.keeps(OpenComesFirst):
 		return statusCancelled
 	case step.Place == Claimed && step.Status == pending:
@@ -312,7 +312,7 @@ func (m Model) act(s *State, pass Pass) {
 	}
 }
 
-// lookAhead decides what follows once the step is undone, up to what needs a look of its own.
+// lookAhead decides the actions after the undo of a step, up to the first one that needs a read of its own.
 func (m Model) lookAhead(s State, undoing int8) Ahead {
 	ahead, at := Ahead{Undoing: undoing + 1}, undoing
 	for n := range Steps {
@@ -331,9 +331,8 @@ func (m Model) lookAhead(s State, undoing int8) Ahead {
 	return ahead
 }
 
-// goOn moves the saga in the commit of an undo's end: it enqueues the next undo, or ends
-// the saga, where that is decided and no pass is under way. Otherwise it marks the saga for
-// a pass.
+// goOn continues the saga in the commit of an undo's end. It enqueues the next undo, or ends the saga, if that was
+// decided ahead and no pass is running. Otherwise it only marks the saga for a pass.
 func (m Model) goOn(s *State, i int) {
 	ahead := s.Ahead
 	isTaken := slices.ContainsFunc(s.Passes[:], func(p Pass) bool { return p.Acts })
@@ -348,7 +347,7 @@ func (m Model) goOn(s *State, i int) {
 	}
 }
 
-// enqueueUndo meets the unique index where there is one already.
+// enqueueUndo does nothing if the step has an undo, because of the unique index.
 func (m Model) enqueueUndo(step *Step) {
 	if step.Undo.Place == Absent || !m.keeps(OneUndo) {
 		step.Undo = Row{Place: Queued, Maybe: step.Old && m.keeps(LostUndosLeaveDoubt)}
@@ -357,7 +356,7 @@ func (m Model) enqueueUndo(step *Step) {
 
 var undoNames = [Steps]string{"undo 1", "undo 2", "undo 3"}
 
-// undoStep is the undo's own journey: it is an intent like any other.
+// undoStep adds the steps of an undo, which is an intent like any other.
 func (n *next) undoStep(i int) {
 	undo := n.From.Steps[i].Undo
 	switch {
@@ -384,8 +383,7 @@ func (n *next) undoStep(i int) {
 	}
 }
 
-// answerable replaces a lookup that no tool answers by the act itself, where
-// repeating it is as good as a lookup.
+// answerable replaces a lookup that the tool does not have by a repetition of the undo, if that is safe.
 func (m Model) answerable(undo Row) Row {
 	undo.Asks = undo.Asks && (m.undo().Lookup != nil || m.Class == dispatch.NonIdempotent)
 	return undo
@@ -408,8 +406,7 @@ func (n *next) undoIsAskedAbout(i int) {
 	n.undoEnds(i, "cannot be found out", dispatch.Ambiguous, 0)
 }
 
-// undoEnds is one commit: the undo's end, and what it means for the step and
-// the saga.
+// undoEnds is one commit: the end of the undo, and its consequences for the step and the saga.
 func (n *next) undoEnds(i int, what string, outcome dispatch.Outcome, applied int8) {
 	n.Add(undoNames[i], what, func(s *State) {
 		n.endUndo(s, i, outcome, applied)
@@ -435,7 +432,7 @@ func (m Model) endUndo(s *State, i int, outcome dispatch.Outcome, applied int8) 
 	}
 }
 
-// applyUndo is the provider's part: it knows a key again.
+// applyUndo is the effect at the provider, which recognises a key.
 func (m Model) applyUndo(step *Step) {
 	if m.Class == dispatch.KeyIdempotent && m.keeps(KeyedUndo) {
 		step.Undone = 1
@@ -469,7 +466,7 @@ func (n *next) undoIsResolved(i int) {
 
 const theDatabase = "the database"
 
-// database is a server that goes on from an earlier state of another. What happened at the provider since is not undone.
+// database adds a failover to a server with an earlier state. Effects at the provider remain.
 func (n *next) database() {
 	if !n.LosesCommits || n.From.LostCommits || !n.From.hasSteps() {
 		return
@@ -495,7 +492,7 @@ func (s *State) hasSteps() bool {
 	return !s.all(func(step *Step) bool { return step.Place <= Committing })
 }
 
-// restore keeps of each step what happened at the provider, and puts its record where it was.
+// restore keeps the effects of each step at the provider, and restores its record with was.
 func (s *State) restore(saga Saga, was func(*Step)) {
 	s.Saga, s.Passes, s.Ahead, s.LostCommits = saga, [2]Pass{}, Ahead{}, true
 	for i := range s.Steps {
@@ -511,7 +508,7 @@ func (s *State) restore(saga Saga, was func(*Step)) {
 
 const theOperator = "the operator"
 
-// operator is a person, whose every change is one commit here.
+// operator is a person. Each change is one commit here.
 func (n *next) operator() {
 	switch n.From.Saga {
 	case Open:
@@ -534,7 +531,7 @@ func (n *next) operator() {
 	}
 }
 
-// retry counts what could not be undone as undone by hand, or as completed.
+// retry counts stuck steps as undone by hand, or else as completed, so that they are undone again.
 func (s *State) retry(byHand bool) {
 	s.Saga, s.Ahead = Begun, Ahead{}
 	for i := range s.Steps {
@@ -554,8 +551,7 @@ func (s *State) retry(byHand bool) {
 	}
 }
 
-// resolvesSaga is refused while an undo is under way; one that waits is not
-// sent any more.
+// resolvesSaga is not possible while an undo is claimed, or queued in doubt. Other queued undos are cancelled.
 func (n *next) resolvesSaga() {
 	resolved := n.From
 	resolved.Saga = Resolved

@@ -1,12 +1,12 @@
-// Package share models whose rows a lane claims, in three small parts. Claims are of a single row, where a share is hardest
-// to keep.
+// Package share models which rows a lane claims, in three small parts. Each claim takes a single row, because a
+// fair share is hardest to keep then.
 //
-//	Model  three tenants, of which one has a limit in flight: none of them starves
-//	Limit  two workers that claim of one tenant while its limit changes: it is kept
-//	Runs   one tenant, of which one run has many rows: it keeps no other one waiting
+//	Model  three tenants, one of them with a limit in flight: none of them starves
+//	Limit  two workers that claim rows of one tenant while its limit changes: it is kept
+//	Runs   one tenant with a run of many rows: no other run starves
 //
-// The program's rules are in drainer/scan.go, drainer/ahead.go and outbox.room_in_flight, which have tests of their own for
-// weights, for large claims and for several runs with many rows.
+// The program's rules are in drainer/scan.go, drainer/ahead.go and outbox.room_in_flight. They have tests of their
+// own for weights, for large claims and for several runs with many rows.
 package share
 
 import (
@@ -18,56 +18,56 @@ import (
 	"github.com/agentoutbox/drainer/model/explore"
 )
 
-// Guards are the rules that keep the promises.
+// Guards are the rules that the promises depend on.
 type Guards uint16
 
-// What the models can go without.
+// The guards that the models may lack.
 const (
-	// Searches beside tenants that are known to be due.
+	// Searches: the lane also searches for tenants that it does not know to be due.
 	Searches Guards = 1 << iota
-	// TakesTurns among them: the one goes first that is owed most.
+	// TakesTurns: of the tenants that are known to be due, the one that has waited longest is first.
 	TakesTurns
-	// PassesLimited: a search goes on behind a tenant at its limit.
+	// PassesLimited: a search continues behind a tenant at its limit.
 	PassesLimited
-	// LocksTenant: who counts what is in flight keeps all others from counting, and the limit as it is, until its claim is
-	// committed.
+	// LocksTenant: while a claim counts the rows in flight, no other claim counts them and the limit cannot
+	// change, until the claim is committed.
 	LocksTenant
-	// WaitsForClaims: the first limit is committed after the claims that have not seen it, and counts them.
+	// WaitsForClaims: the first limit is committed after all claims that did not see it, and counts their rows.
 	WaitsForClaims
-	// LooksAhead at every second claim, for rows of other runs.
+	// LooksAhead: every second claim looks ahead for rows of other runs.
 	LooksAhead
-	// TakesTheLast row that a look ahead read, so that the next look begins there.
+	// TakesTheLast: a look ahead takes the last row that it read, so that the next look begins there.
 	TakesTheLast
-	// StartsAgain: at the end of the rows, looks ahead start from the front.
+	// StartsAgain: at the end of the rows, looks ahead start again from the front.
 	StartsAgain
-	// ScansAll: where claims in due order have come to the end, they start from the front.
+	// ScansAll: at the end of the rows, claims in due order start again from the first row.
 	ScansAll
 )
 
 const (
 	tenants = 3
-	limited = 0 // has at most one row in flight
-	// Patience is how many claims a due row may see go to others.
+	limited = 0 // the tenant with a limit of one row in flight
+	// Patience is the largest number of claims for others while a row is due.
 	Patience = 4
-	// NobodyStarves is the promise.
+	// NobodyStarves is the promise of [Model].
 	NobodyStarves = "no due tenant that has room waits for more than a few claims of others"
 )
 
-// Model is the lane without some of its guards.
+// Model is a lane without some of its guards.
 type Model struct{ Without Guards }
 
-// State counts due rows and holds the planner's beliefs of them.
+// State holds the due rows, and the planner's knowledge of them.
 type State struct {
-	Due      [tenants]uint8 // rows, up to two
-	InFlight bool           // a row of the tenant that has a limit
-	Hungry   [tenants]bool  // known to be due
+	Due      [tenants]uint8 // number of due rows, at most two
+	InFlight bool           // a row of the limited tenant is in flight
+	Hungry   [tenants]bool  // the planner knows that the tenant is due
 	Owed     [tenants]uint8 // claims since its last row, while it was hungry
-	Searched bool           // by the last claim
-	Turn     uint8          // the tenant with which the next search begins
-	Waits    [tenants]uint8 // claims that went to others while it was due
+	Searched bool           // the last claim searched
+	Turn     uint8          // the tenant at which the next search begins
+	Waits    [tenants]uint8 // claims for others while the tenant was due
 }
 
-// Explored is the model with the promise.
+// Explored returns the model with its promise.
 func (m Model) Explored() explore.Model[State] {
 	return explore.Model[State]{
 		Steps: m.steps,
@@ -96,7 +96,7 @@ func (m Model) steps(s State) []explore.Step[State] {
 
 func (s *State) hasRoom(t int) bool { return t != limited || !s.InFlight }
 
-// claim takes one row, of the first tenant in its order that has one and has room.
+// claim takes one row: of the first tenant in its order that has a row and room for it.
 func (m Model) claim(s State) State {
 	search, hungry := m.order(&s)
 	order := slices.Concat(search, hungry)
@@ -120,7 +120,7 @@ func (m Model) claim(s State) State {
 		}
 		s.Hungry[t], s.Owed[t] = false, 0
 	}
-	for _, t := range order { // what was not reached counts as due
+	for _, t := range order { // tenants that were not reached count as due
 		s.Hungry[t] = s.Hungry[t] || !isPassed[t]
 	}
 	return s
@@ -140,7 +140,7 @@ func (m Model) wait(s *State, served int) {
 	}
 }
 
-// order is that of a search, where there is one, and of the tenants that are known to be due.
+// order returns the tenants of a search, if this claim searches, and the tenants that are known to be due.
 func (m Model) order(s *State) (search, hungry []int) {
 	for t := range tenants {
 		if s.Hungry[t] {
@@ -162,29 +162,29 @@ func (m Model) order(s *State) (search, hungry []int) {
 	return search, hungry
 }
 
-// LimitIsKept is the promise.
+// LimitIsKept is the promise of [Limit].
 const LimitIsKept = "no claim leaves more of a tenant in flight than its limit is then"
 
-// Limit is a tenant of which two workers claim.
+// Limit is a tenant whose rows two workers claim.
 type Limit struct{ Without Guards }
 
-// Tenant holds its counts in the database, and those that workers found there.
+// Tenant holds the counts in the database, and the counts that workers read there.
 type Tenant struct {
 	Most, InFlight uint8
 	Unlimited      bool
 	Unaware        [2]bool  // a worker claims, and has seen no limit
-	Counts         [2]bool  // a worker has counted, and not committed
-	Room           [2]uint8 // that it found
+	Counts         [2]bool  // a worker has counted, and has not committed
+	Room           [2]uint8 // the room that it found
 }
 
-// Explored is the model with the promise.
+// Explored returns the model with its promise.
 func (m Limit) Explored() explore.Model[Tenant] {
 	return explore.Model[Tenant]{
 		Start: Tenant{Most: 2},
 		Steps: m.steps,
 		Rests: func(t Tenant) bool { return t.InFlight == 0 },
 		Properties: []explore.Property[Tenant]{{Name: LimitIsKept, Holds: func(from Tenant, step explore.Step[Tenant]) bool {
-			return step.To.Unlimited || step.To.InFlight <= max(from.InFlight, step.To.Most) // a lower limit stops nothing
+			return step.To.Unlimited || step.To.InFlight <= max(from.InFlight, step.To.Most) // a lower limit stops no row in flight
 		}}},
 	}
 }
@@ -209,7 +209,7 @@ func (m Limit) steps(from Tenant) []explore.Step[Tenant] {
 			if from.InFlight < 3 {
 				n.Chance(name, "claims a row", func(t *Tenant) { t.Unaware[w] = true })
 			}
-		case !isLocked: // else it claims nothing of this tenant, and waits for nothing
+		case !isLocked: // else the claim takes no row of this tenant, and does not wait
 			n.Chance(name, "counts what is in flight", func(t *Tenant) {
 				t.Counts[w], t.Room[w] = true, t.Most-min(t.Most, t.InFlight)
 			})
@@ -230,25 +230,26 @@ func (m Limit) steps(from Tenant) []explore.Step[Tenant] {
 const (
 	places = 8 // in due order
 	window = 4 // rows that a look ahead reads
-	// RunPatience is a claim in due order and a look ahead for each window, and for the look that finds the end.
+	// RunPatience is a claim in due order and a look ahead for each window, and two more claims for the look that
+	// finds the end.
 	RunPatience = 2 * (places/window + 1)
-	// NoRunStarves is the promise.
+	// NoRunStarves is the promise of [Runs].
 	NoRunStarves = "a row of another run, behind the front, waits for no more than a look ahead for each window of rows"
 )
 
-// Runs is a tenant's lane without some of its guards.
+// Runs is the lane of one tenant, without some of its guards.
 type Runs struct{ Without Guards }
 
-// Queue has rows at some of its places, and the planner's places between them.
+// Queue holds rows at some of its places, and the planner's positions among them.
 type Queue struct {
-	Crowd, Lone uint8 // the places, as bits, of a run's many rows, and of the only row of another
-	Front       uint8 // the next claim in due order begins here
-	Ahead       uint8 // and the next look ahead here
-	Looked      bool  // ahead, by the last claim
-	Waits       uint8 // claims while that only row lay behind the front
+	Crowd, Lone uint8 // bit sets of places: of the rows of a run with many, and of the only row of another run
+	Front       uint8 // the place where the next claim in due order begins
+	Ahead       uint8 // the place where the next look ahead begins
+	Looked      bool  // the last claim looked ahead
+	Waits       uint8 // claims while the lone row was behind the front
 }
 
-// Explored is the model with the promise.
+// Explored returns the model with its promise.
 func (m Runs) Explored() explore.Model[Queue] {
 	return explore.Model[Queue]{
 		Steps: m.steps,
@@ -259,7 +260,7 @@ func (m Runs) Explored() explore.Model[Queue] {
 	}
 }
 
-// steps has rows commit in any order: one may come behind where claims have gone on.
+// steps lets rows commit in any order, also at places that claims in due order have passed.
 func (m Runs) steps(q Queue) []explore.Step[Queue] {
 	steps := []explore.Step[Queue]{{Who: "lane", What: "claims", To: m.claim(q)}}
 	for place := range uint8(places) {
@@ -285,13 +286,13 @@ func (m Runs) claim(q Queue) Queue {
 		took = m.inDueOrder(&q)
 	}
 	q.Crowd, q.Lone = q.Crowd&^took, q.Lone&^took
-	if q.Waits++; q.Lone>>q.Front == 0 { // it is not there, or it waits for a full scan
+	if q.Waits++; q.Lone>>q.Front == 0 { // there is no such row, or it waits for a full scan
 		q.Waits = 0
 	}
 	return q
 }
 
-// inDueOrder takes the first row from the front on.
+// inDueOrder takes the first row at or behind the front.
 func (m Runs) inDueOrder(q *Queue) (took uint8) {
 	rows := (q.Crowd | q.Lone) >> q.Front << q.Front
 	if rows == 0 {
@@ -304,7 +305,7 @@ func (m Runs) inDueOrder(q *Queue) (took uint8) {
 	return rows & -rows
 }
 
-// lookAhead takes the other run's row, or the last one of its window. It leaves the front where it is.
+// lookAhead takes the lone row, or else the last row of its window. It does not move the front.
 func (m Runs) lookAhead(q *Queue) (took uint8) {
 	q.Ahead = max(q.Ahead, q.Front)
 	rows := (q.Crowd | q.Lone) >> q.Ahead << q.Ahead
