@@ -10,13 +10,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// What can go wrong, for [errors.Is].
+// Errors for use with [errors.Is].
 var (
-	// ErrNotInTransaction says that what was passed is no transaction, so that
-	// the intent could not commit with the agent's state.
+	// ErrNotInTransaction says that the given value is not a transaction. The intent could not commit together
+	// with the agent's state.
 	ErrNotInTransaction = errors.New("producer: not in a transaction")
-	// ErrNotCommitted says that the intent is not there: its transaction is
-	// still open, or was rolled back.
+	// ErrNotCommitted says that the intent does not exist: its transaction is still open, or was rolled back.
 	ErrNotCommitted = errors.New("producer: not committed")
 	// ErrNotAllowed says that the login lacks the role outbox_agent, which an
 	// administrator grants.
@@ -24,8 +23,8 @@ var (
 	// ErrTransactionAborted says that an earlier statement failed and aborted
 	// the caller's transaction: roll it back, and run all of it again.
 	ErrTransactionAborted = errors.New("producer: an earlier statement aborted this transaction")
-	// ErrPending says that the time is over and the intent is not: it will
-	// still be carried out. This is no failure.
+	// ErrPending says that the wait ended before the intent. The intent will still be carried out, so this is not
+	// a failure.
 	ErrPending = errors.New("producer: pending")
 
 	ErrKeyTaken     = errors.New("producer: this step was already asked for with another payload") // OB001
@@ -35,10 +34,10 @@ var (
 	ErrOtherTenant  = errors.New("producer: the run belongs to another tenant")                    // OB005
 	ErrLimitReached = errors.New("producer: a limit is reached")                                   // OB006
 
-	ErrFailed    = errors.New("producer: failed")    // it did not happen
-	ErrUnknown   = errors.New("producer: unknown")   // it may have happened, and a person was paged
-	ErrCancelled = errors.New("producer: cancelled") // it was stopped before anything happened
-	ErrUndone    = errors.New("producer: undone")    // it happened and was undone, or a person has to undo it
+	ErrFailed    = errors.New("producer: failed")    // there was no effect
+	ErrUnknown   = errors.New("producer: unknown")   // there may have been an effect, and a person was paged
+	ErrCancelled = errors.New("producer: cancelled") // it was stopped before any effect
+	ErrUndone    = errors.New("producer: undone")    // the effect was undone, or a person has to undo it
 )
 
 var refusals = map[string]error{
@@ -51,13 +50,12 @@ var unfinished = map[string]error{
 	"compensated": ErrUndone, "compensation_failed": ErrUndone,
 }
 
-// Refused is an intent that the outbox refused. Nothing was recorded, and the
-// transaction is aborted.
+// Refused describes an intent that the outbox refused. Nothing was recorded, and the transaction is aborted.
 type Refused struct {
 	SQLState string
 	Message  string
 	Hint     string
-	// Of ErrKeyTaken: the first intent, its key, and where it stands.
+	// For ErrKeyTaken: the first intent, its key and its status.
 	IntentID int64
 	Key      string
 	Status   string
@@ -71,7 +69,7 @@ func (r *Refused) Is(target error) bool { return target == refusals[r.SQLState] 
 
 var firstIntent = regexp.MustCompile(`^Intent (\d+) holds the key (\S+) and is (\w+)\.$`)
 
-// refusal returns the typed error of the server's refusal, or err as it is.
+// refusal returns the typed error for the server's refusal. Other errors go to misuse.
 func refusal(err error) error {
 	var coded interface{ SQLState() string }
 	if !errors.As(err, &coded) || refusals[coded.SQLState()] == nil {
@@ -80,7 +78,7 @@ func refusal(err error) error {
 	refused := &Refused{SQLState: coded.SQLState(), Message: refusals[coded.SQLState()].Error(), cause: err}
 	var detail string
 	var server *pgconn.PgError
-	var libpq interface{ Get(field byte) string } // lib/pq's, which this module does not import
+	var libpq interface{ Get(field byte) string } // that of lib/pq, which this module does not import
 	switch {
 	case errors.As(err, &server):
 		refused.Message, refused.Hint, detail = server.Message, server.Hint, server.Detail
@@ -95,14 +93,14 @@ func refusal(err error) error {
 	return refused
 }
 
-// misuse names the causes that the program or its administrator has to mend, and returns other errors as they are.
+// misuse names causes that the program or its administrator has to correct, and returns other errors unchanged.
 func misuse(err error) error {
 	var coded interface{ SQLState() string }
 	if !errors.As(err, &coded) {
 		return err
 	}
 	switch coded.SQLState() {
-	case "42501": // the server names only what is closed to the login
+	case "42501": // the server names only the object that the login may not use
 		return fmt.Errorf("%w: the login may lack the role outbox_agent: %w", ErrNotAllowed, err)
 	case "25P02":
 		return fmt.Errorf("%w: %w", ErrTransactionAborted, err)
@@ -114,8 +112,7 @@ func invalid(format string, args ...any) error {
 	return &Refused{SQLState: "OB003", Message: fmt.Sprintf(format, args...)}
 }
 
-// NotCompleted is an intent that has settled, and whose effect does not stand,
-// or may not.
+// NotCompleted describes an intent that was settled without a lasting effect, or perhaps without one.
 type NotCompleted struct {
 	IntentID int64
 	Result
@@ -126,8 +123,7 @@ func (n *NotCompleted) Error() string {
 }
 func (n *NotCompleted) Is(target error) bool { return target == unfinished[n.Status] }
 
-// The sentences that a model reads. Python and TypeScript say the same:
-// clients/vectors.json.
+// The sentences for a model. The Python and TypeScript clients have the same: see clients/vectors.json.
 var sentences = map[string]string{
 	"recorded":            "It is recorded. It will be carried out, or its failure reported. Do not ask for it again.",
 	"pending":             "It is recorded and not done yet. It will be carried out, or its failure reported. Do not ask for it again.",
@@ -145,8 +141,8 @@ var sentences = map[string]string{
 	"limit_reached":       "It was not recorded, because a limit is reached. Stop for now. The same request can be made later.",
 }
 
-// ForModel is a sentence for the model about an error of this package, without
-// names, ids or payload. It is empty for other errors.
+// ForModel returns a sentence for the model about an error of this package, without names, ids or payload. It
+// returns "" for other errors.
 func ForModel(err error) string {
 	var settled *NotCompleted
 	if errors.As(err, &settled) {

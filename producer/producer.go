@@ -1,5 +1,4 @@
-// Package producer commits what an agent's tool would do as an intent, in the
-// agent's own transaction, and waits for its result.
+// Package producer commits a tool's effect as an intent, in the agent's own transaction, and waits for its result.
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		// … the agent's own state is written here …
@@ -9,7 +8,7 @@
 //		})
 //		return err
 //	})
-//	result, err := results.Wait(ctx, recorded) // after the commit
+//	result, err := results.Wait(ctx, recorded.ID) // after the commit
 package producer
 
 import (
@@ -31,58 +30,53 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Intent is an effect to be carried out once. The same Run, Step, Tool and
-// Scope again are the same effect.
+// Intent is an effect that must happen once. Another intent with the same Run, Step, Tool and Scope is the same
+// effect.
 type Intent struct {
-	Run   string // the business process: made once, and stored before the first step
-	Step  string // what the step is for, by name
+	Run   string // the business process; create its id once, and store it before the first step
+	Step  string // the purpose of the step, as a name
 	Tool  string // <provider>/<operation>
-	Scope string // what the effect is about: an invoice, a recipient
-	// Payload is encoded as JSON. JSON that is there already is passed as a
-	// json.RawMessage.
+	Scope string // the object of the effect: an invoice, a recipient
+	// Payload is encoded as JSON. Pass existing JSON as a json.RawMessage.
 	Payload   any
 	NotBefore time.Time         // zero: now
-	Headers   map[string]string // the trace context, to be passed on
+	Headers   map[string]string // the trace context to pass on
 }
 
-// Recorded is the outbox's answer to an intent. It takes effect once the
-// transaction commits.
+// Recorded is the outbox's answer. It is valid once the transaction commits.
 type Recorded struct {
 	ID      int64
-	Created bool   // false: it was there already, and Status says where it stands
+	Created bool   // false: the intent existed already, and Status is its status
 	Status  string // as in the view outbox.status
-	Key     string // that the provider is sent
-
-	xid string // the transaction's
+	Key     string // the key that the provider receives
 }
 
-// ForModel is a sentence for the model, to return where the result is not
-// waited for.
+// ForModel returns a sentence for the model, for a tool that does not wait for the result.
 func (Recorded) ForModel() string { return sentences["recorded"] }
 
-// Every value travels as text: a codec of the caller's connection for jsonb
-// would encode it twice.
-const enqueue = `SELECT intent_id, created, status, idempotency_key, pg_current_xact_id()::text
+// Every value is sent as text, because a jsonb codec of the caller's connection would encode it twice.
+const enqueue = `SELECT intent_id, created, status, idempotency_key
 	FROM outbox.enqueue($1::text, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text::timestamptz, $7::text::jsonb)`
 
-// sqlTx is a *sql.Tx, or what wraps one, such as GORM's with PrepareStmt. Of database/sql only a transaction has
-// StmtContext and Commit.
+// sqlTx is a *sql.Tx, or a type that wraps one, such as GORM's with PrepareStmt. In database/sql, only a
+// transaction has both StmtContext and Commit.
 type sqlTx interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 	StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt
 	Commit() error
 }
 
-// Enqueue records the intent in tx, which the caller commits: a [pgx.Tx], a [*sql.Tx],
-// or a type that wraps one and passes on its statements as they are, as GORM's does and Bun's does not. It returns [ErrNotInTransaction] for a pool or a connection. After
-// another error than that or an offline [ErrInvalid] the transaction is aborted.
+// Enqueue records the intent in tx, which the caller commits. tx is a [pgx.Tx], a [*sql.Tx], or a type that wraps
+// one and passes its statements on unchanged, as GORM's does and Bun's does not. For a pool or a connection it
+// returns [ErrNotInTransaction]. After any error but this and an [ErrInvalid] found before the server was asked,
+// the transaction is aborted.
 func Enqueue(ctx context.Context, tx any, intent Intent) (Recorded, error) {
 	arguments, err := intent.arguments()
 	if err != nil {
 		return Recorded{}, err
 	}
 	var recorded Recorded
-	into := []any{&recorded.ID, &recorded.Created, &recorded.Status, &recorded.Key, &recorded.xid}
+	into := []any{&recorded.ID, &recorded.Created, &recorded.Status, &recorded.Key}
 	switch tx := tx.(type) {
 	case pgx.Tx:
 		err = tx.QueryRow(ctx, enqueue, arguments...).Scan(into...)
@@ -97,13 +91,14 @@ func Enqueue(ctx context.Context, tx any, intent Intent) (Recorded, error) {
 	return recorded, nil
 }
 
-// only scans the one row. The QueryRowContext of GORM's wrapper would give no error, but a row that panics.
+// only scans the only row. GORM's wrapper is the reason for QueryContext: on an error, its QueryRowContext returns
+// a row that panics.
 func only(ctx context.Context, tx sqlTx, arguments, into []any) error {
 	rows, err := tx.QueryContext(ctx, enqueue, arguments...)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = rows.Close() }() // a second time, unless the scan failed
+	defer func() { _ = rows.Close() }() // closes a second time, unless the scan failed
 	if !rows.Next() {
 		return cmp.Or(rows.Err(), sql.ErrNoRows)
 	}
@@ -119,7 +114,7 @@ const (
 	maxHeaders = 64 << 10
 )
 
-// arguments are those of outbox.enqueue, refused here where the server would.
+// arguments returns the arguments of outbox.enqueue. It refuses values that the server would refuse.
 func (i Intent) arguments() ([]any, error) {
 	parts := []struct{ name, value string }{{"run", i.Run}, {"step", i.Step}, {"tool", i.Tool}, {"scope", i.Scope}}
 	for _, part := range parts {
@@ -167,7 +162,7 @@ func (i Intent) arguments() ([]any, error) {
 	return arguments, nil
 }
 
-// Half a surrogate pair is the first group. A backslash that is escaped itself begins no escape.
+// halfPair matches half of a surrogate pair as its first group. An escaped backslash does not begin an escape.
 var halfPair = regexp.MustCompile(`\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)`)
 
 func encode(name string, payload any) (string, error) {
@@ -188,9 +183,10 @@ func encode(name string, payload any) (string, error) {
 	}
 	text := strings.TrimSuffix(encoded.String(), "\n")
 	switch {
-	case !raw && text == "null": // also of a nil map
+	case !raw && text == "null": // also for a nil map
 		return "", invalid("%s is nil; pass an empty map for none", name)
-	// An invalid byte is written as this escape, U+FFFD itself as it is. What holds a json.RawMessage keeps its bytes.
+	// The encoder writes an invalid byte as this escape, but U+FFFD itself without an escape. A json.RawMessage
+	// keeps its bytes.
 	case !raw && escaped(text, "ufffd"), !utf8.ValidString(text):
 		return "", invalid("%s has a text that is not valid UTF-8", name)
 	case escaped(text, "u0000"):
@@ -201,8 +197,7 @@ func encode(name string, payload any) (string, error) {
 	return text, nil
 }
 
-// escaped says whether that escape is in the JSON text. A backslash before it
-// may be escaped itself.
+// escaped reports whether the JSON text contains the escape. A backslash before it may be escaped itself.
 func escaped(text, escape string) bool {
 	for i := 0; i < len(text); i++ {
 		if text[i] == '\\' {
@@ -215,7 +210,7 @@ func escaped(text, escape string) bool {
 	return false
 }
 
-// idempotencyKey is the key of such an intent, as the server computes it.
+// idempotencyKey returns the key of an intent, as the server computes it.
 func idempotencyKey(run, step, tool, scope, namespace, tenant string, generation int) string {
 	parts := []string{run, step, tool, scope}
 	if namespace != "" {

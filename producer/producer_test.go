@@ -131,7 +131,7 @@ func TestAWaitOverAClosedPoolEnds(t *testing.T) {
 	pool.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := NewResults(pool).Wait(ctx, Recorded{ID: 1}); err == nil || !strings.Contains(err.Error(), "closed pool") {
+	if _, err := NewResults(pool).Wait(ctx, 1); err == nil || !strings.Contains(err.Error(), "closed pool") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -152,7 +152,7 @@ func TestALookThatGotStuckIsFollowedByTheNextSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		database := &silent{}
-		if _, err := NewResults(database).Wait(t.Context(), Recorded{ID: 1}); !errors.Is(err, ErrNotAllowed) {
+		if _, err := NewResults(database).Wait(t.Context(), 1); !errors.Is(err, ErrNotAllowed) {
 			t.Fatal(err)
 		}
 		if between := database.asked[1].Sub(database.asked[0]); between > 11*time.Second {

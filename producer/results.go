@@ -18,43 +18,42 @@ import (
 )
 
 const (
-	quickest = 50 * time.Millisecond // between two looks, unless a notification comes
+	quickest = 50 * time.Millisecond // the first time between two looks without a notification
 	slowest  = 250 * time.Millisecond
-	breath   = 5 * time.Millisecond // between two looks, however many notifications come
-	idle     = 5 * time.Second      // until a connection that serves no wait is closed
-	batch    = 1000                 // intents that one statement asks for
+	breath   = 5 * time.Millisecond // the least time between two looks, even with many notifications
+	idle     = 5 * time.Second      // how long the second connection stays open without a wait
+	batch    = 1000                 // intents in one statement
 )
 
-// Result is where an intent stands.
+// Result is the present result of an intent.
 type Result struct {
 	Status      string
 	ProviderRef string
-	Response    json.RawMessage // null where there is none
-	LastError   string          // what the daemon recorded of the last attempt
+	Response    json.RawMessage // null if there is none
+	LastError   string          // the daemon's record of the last attempt
 }
 
-// Results waits for results. One question serves all waits, over one connection
-// at a time: when Postgres notifies that something settled, and every 50 to
-// 250 ms. It listens over a second connection, beside those of the pool, until
-// 5 s after the last wait. Behind a pooler it does not listen.
+// Results waits for results. One query serves all waits, over one connection at a time. It runs after each
+// notification that an intent was settled, and every 50 to 250 ms. Notifications arrive on a second connection,
+// which is not one of the pool's. It is closed 5 s after the last wait. Behind a pooler there are no
+// notifications.
 type Results struct {
 	db   Querier
-	news chan struct{} // a notification came, or a wait
+	news chan struct{} // signals a notification or a new wait
 
 	mu      sync.Mutex
 	waits   map[*wait]struct{}
 	running bool
 }
 
-// Querier is a [*pgxpool.Pool]; others are not notified, and look at intervals. It must not be
-// in a transaction: that would never see a commit.
+// Querier is a [*pgxpool.Pool]. Other types get no notifications, and are asked at intervals. It must not be a
+// transaction, which would never see a commit.
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
 type wait struct {
 	id     int64
-	xid    string // of a transaction that may be open: it saw an earlier one's intent
 	answer chan answer
 }
 
@@ -63,19 +62,16 @@ type answer struct {
 	err error
 }
 
-// NewResults waits over db. It needs no closing.
+// NewResults returns a Results that uses db. It needs no Close.
 func NewResults(db Querier) *Results {
 	return &Results{db: db, news: make(chan struct{}, 1), waits: map[*wait]struct{}{}}
 }
 
-// Wait returns the result of a completed intent. Call it after the commit. Of an
-// intent that another process recorded, the ID is enough. Else its error is ErrFailed, ErrUnknown, ErrCancelled or ErrUndone; ErrNotCommitted;
-// or ErrPending, with the context's own error, when the context is done.
-func (r *Results) Wait(ctx context.Context, intent Recorded) (Result, error) {
-	w := &wait{id: intent.ID, answer: make(chan answer, 1)}
-	if !intent.Created {
-		w.xid = intent.xid
-	}
+// Wait returns the result of a completed intent. Call it after the commit. Otherwise it returns ErrFailed,
+// ErrUnknown, ErrCancelled or ErrUndone; ErrNotCommitted; or, if ctx ends first, ErrPending together with the
+// error of ctx.
+func (r *Results) Wait(ctx context.Context, id int64) (Result, error) {
+	w := &wait{id: id, answer: make(chan answer, 1)}
 	r.mu.Lock()
 	r.waits[w] = struct{}{}
 	if !r.running {
@@ -138,15 +134,15 @@ func (r *Results) run() {
 	}
 }
 
-// errPooled says that the session is not the connection's own. A pooler that shares sessions would give
-// the notifications of a LISTEN to its other clients, and PgBouncer from 1.18 to 1.20.0 may die of one (pgbouncer#822).
+// errPooled says that a pooler owns the session. A pooler that shares sessions would deliver the notifications of
+// a LISTEN to its other clients, and PgBouncer from 1.18 to 1.20.0 may crash on such a notification
+// (pgbouncer#822).
 var errPooled = errors.New("the session belongs to a pooler")
 
-// listen passes notifications on. The pool keeps its connections: a wait would
-// hold one of them for as long as it lasts.
+// listen passes notifications on. It does not take a connection of the pool, which would lack it during all waits.
 func (r *Results) listen(ctx context.Context, pool *pgxpool.Config) {
 	for ctx.Err() == nil {
-		// After any other error it listens again. Until then looks at intervals find all.
+		// After any other error it listens again. Until then, looks at intervals find all results.
 		if errors.Is(r.hear(ctx, pool), errPooled) {
 			return
 		}
@@ -164,7 +160,7 @@ func (r *Results) hear(ctx context.Context, pool *pgxpool.Config) error {
 			return err
 		}
 	}
-	config.OnNotification = nil // a callback of the program would take what is waited for here
+	config.OnNotification = nil // a callback of the program would take the notifications
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
@@ -175,7 +171,7 @@ func (r *Results) hear(ctx context.Context, pool *pgxpool.Config) error {
 			return err
 		}
 	}
-	// Without a pooler the connection knows its session by the server's own number.
+	// Without a pooler, the connection's process id is that of its server process.
 	var session uint32
 	if err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid()`).Scan(&session); err != nil {
 		return err
@@ -183,7 +179,7 @@ func (r *Results) hear(ctx context.Context, pool *pgxpool.Config) error {
 	if session != conn.PgConn().PID() {
 		return errPooled
 	}
-	// From here on it is told what settles, so a look that follows misses nothing.
+	// From here on notifications arrive, so the next look misses nothing.
 	for _, statement := range []string{`LISTEN outbox_settled`, `SELECT FROM outbox.await('{}')`} {
 		if _, err := conn.Exec(ctx, statement); err != nil {
 			return err
@@ -202,17 +198,13 @@ func (r *Results) look(waits []*wait) {
 	for i, w := range waits {
 		ids[i] = w.id
 	}
-	// A connection that is stuck must not stop the waits that have others to go by.
+	// A stuck connection must not stop the waits, because other connections may work.
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	var found map[int64]Result
-	var open []string
 	err := fmt.Errorf("%w: this connection is in a transaction", ErrNotCommitted)
 	if !inTransaction(r.db) {
-		if found, err = r.ask(ctx, ids); err == nil {
-			open, err = r.open(ctx, waits, found)
-		}
-		if err != nil && passes(err) {
+		if found, err = r.ask(ctx, ids); err != nil && passes(err) {
 			return
 		}
 	}
@@ -223,10 +215,7 @@ func (r *Results) look(waits []*wait) {
 		switch {
 		case err != nil:
 			w.answer <- answer{err: misuse(fmt.Errorf("asking for results: %w", err))}
-		case !told && w.xid != "" && slices.Contains(open, w.xid):
-			w.answer <- answer{err: fmt.Errorf("%w: the transaction that enqueued intent %d is open", ErrNotCommitted, w.id)}
 		case !told:
-			w.xid = ""
 			continue
 		case settled.Status == "":
 			w.answer <- answer{err: fmt.Errorf(
@@ -240,7 +229,19 @@ func (r *Results) look(waits []*wait) {
 	}
 }
 
-// ask returns what has settled, and of what is not there a Result without a status.
+func inTransaction(db Querier) bool {
+	switch db := db.(type) {
+	case pgx.Tx:
+		return true
+	case *pgx.Conn:
+		return db.PgConn().TxStatus() != 'I'
+	case *pgxpool.Conn:
+		return db.Conn().PgConn().TxStatus() != 'I'
+	}
+	return false
+}
+
+// ask returns the intents that were settled, and a Result without a status for intents that do not exist.
 func (r *Results) ask(ctx context.Context, ids []int64) (map[int64]Result, error) {
 	rows, err := r.db.Query(ctx, `SELECT intent_id, coalesce(status, ''), coalesce(provider_ref, ''), response::text, coalesce(last_error, '')
 		FROM outbox.await($1::bigint[])`, ids)
@@ -262,39 +263,8 @@ func (r *Results) ask(ctx context.Context, ids []int64) (map[int64]Result, error
 	return found, err
 }
 
-func inTransaction(db Querier) bool {
-	switch db := db.(type) {
-	case pgx.Tx:
-		return true
-	case *pgx.Conn:
-		return db.PgConn().TxStatus() != 'I'
-	case *pgxpool.Conn:
-		return db.Conn().PgConn().TxStatus() != 'I'
-	}
-	return false
-}
-
-// open returns those transactions of waits without a result that have not ended.
-func (r *Results) open(ctx context.Context, waits []*wait, found map[int64]Result) ([]string, error) {
-	var xids []string
-	for _, w := range waits {
-		if _, told := found[w.id]; !told && w.xid != "" {
-			xids = append(xids, w.xid)
-		}
-	}
-	if xids == nil {
-		return nil, nil
-	}
-	rows, err := r.db.Query(ctx, `SELECT xid::text FROM unnest($1::text::xid8[]) xid
-		WHERE NOT pg_visible_in_snapshot(xid, pg_current_snapshot())`, "{"+strings.Join(xids, ",")+"}")
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
-}
-
-// passes says whether an error is one of a lost connection, a restart, a
-// standby that may become a primary, or a shortage. A missing right, a wrong password or a closed pool does not pass.
+// passes reports whether an error may pass: a lost connection, a restart, a standby that may become a primary, or
+// a shortage. A missing right, a wrong password or a closed pool does not pass.
 func passes(err error) bool {
 	var connect *pgconn.ConnectError
 	var server *pgconn.PgError

@@ -384,7 +384,7 @@ func TestALoginWithoutRightsIsToldTheRole(t *testing.T) {
 	_, enqueued := producer.Enqueue(t.Context(), tx, charge)
 	ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
 	defer cancel()
-	_, waited := producer.NewResults(db).Wait(ctx, producer.Recorded{ID: 1})
+	_, waited := producer.NewResults(db).Wait(ctx, 1)
 	for doing, err := range map[string]error{"enqueue": enqueued, "wait": waited} {
 		var server *pgconn.PgError
 		if err == nil || !strings.Contains(err.Error(), "role outbox_agent") || !errors.As(err, &server) {
@@ -427,12 +427,12 @@ func TestAWaitEndsWithWhatTheIntentCameTo(t *testing.T) {
 			t.Fatal(err)
 		}
 		settle(t, db, status, recorded.ID)
-		result, err := results.Wait(ctx, recorded)
+		result, err := results.Wait(ctx, recorded.ID)
 		if !errors.Is(err, want) || result.Status != status || result.ProviderRef != "ref-1" || string(result.Response) != `{"n": 1}` {
 			t.Errorf("%s: %+v, error %v", status, result, err)
 		}
 	}
-	if _, err := results.Wait(ctx, producer.Recorded{ID: 4711}); !errors.Is(err, producer.ErrNotCommitted) {
+	if _, err := results.Wait(ctx, 4711); !errors.Is(err, producer.ErrNotCommitted) {
 		t.Errorf("an intent that is not there: %v", err)
 	}
 	waiting := charge
@@ -443,7 +443,7 @@ func TestAWaitEndsWithWhatTheIntentCameTo(t *testing.T) {
 	}
 	brief, end := context.WithTimeout(t.Context(), 2*time.Second) // it reads at least once before
 	defer end()
-	result, err := results.Wait(brief, recorded)
+	result, err := results.Wait(brief, recorded.ID)
 	if !errors.Is(err, producer.ErrPending) || errors.Is(err, producer.ErrFailed) || result.Status != "pending" {
 		t.Errorf("in time: %+v, error %v", result, err)
 	}
@@ -459,21 +459,19 @@ func TestAWaitInTheEnqueuingTransactionIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	for _, created := range []bool{true, false} { // the second transaction asks for what the first has committed
-		if err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-			recorded, err := producer.Enqueue(ctx, tx, charge)
-			if err != nil || recorded.Created != created {
-				t.Fatalf("got %+v, error %v", recorded, err)
-			}
-			for name, db := range map[string]producer.Querier{"the pool": db, "its connection": conn, "the connection": conn.Conn(), "itself": tx} {
-				if _, err := producer.NewResults(db).Wait(ctx, recorded); !errors.Is(err, producer.ErrNotCommitted) {
-					t.Errorf("created %t, over %s: %v", created, name, err)
-				}
-			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
+	if err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		recorded, err := producer.Enqueue(ctx, tx, charge)
+		if err != nil {
+			return err
 		}
+		for name, db := range map[string]producer.Querier{"the pool": db, "its connection": conn, "the connection": conn.Conn(), "itself": tx} {
+			if _, err := producer.NewResults(db).Wait(ctx, recorded.ID); !errors.Is(err, producer.ErrNotCommitted) {
+				t.Errorf("over %s: %v", name, err)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -508,7 +506,7 @@ func TestAWaitListensOverAConnectionThatIsSetUpAsThePools(t *testing.T) {
 	done.Go(func() {
 		ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
 		defer cancel()
-		if _, err := results.Wait(ctx, producer.Recorded{ID: ids[0]}); err != nil {
+		if _, err := results.Wait(ctx, ids[0]); err != nil {
 			t.Error(err)
 		}
 	})
@@ -572,13 +570,13 @@ func TestAStandbyEndsNoWait(t *testing.T) {
 	results := producer.NewResults(standby)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := results.Wait(ctx, producer.Recorded{ID: ids[0]}); !errors.Is(err, producer.ErrPending) {
+	if _, err := results.Wait(ctx, ids[0]); !errors.Is(err, producer.ErrPending) {
 		t.Errorf("at a standby: %v", err)
 	}
 	drainertest.Exec(t, standby, `SELECT pg_promote()`)
 	ctx, cancel = context.WithTimeout(t.Context(), drainertest.Patience)
 	defer cancel()
-	if result, err := results.Wait(ctx, producer.Recorded{ID: ids[0]}); err != nil || result.Status != "completed" {
+	if result, err := results.Wait(ctx, ids[0]); err != nil || result.Status != "completed" {
 		t.Errorf("once it is the primary: %+v, error %v", result, err)
 	}
 }
@@ -656,7 +654,7 @@ func beginWaits(t testing.TB, url, over string) *waits {
 		w.done.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), drainertest.Patience)
 			defer cancel()
-			result, err := results.Wait(ctx, producer.Recorded{ID: id})
+			result, err := results.Wait(ctx, id)
 			w.woke.Store(id, time.Now())
 			if err != nil || result.Status != "completed" {
 				t.Errorf("intent %d: %+v, error %v", id, result, err)
