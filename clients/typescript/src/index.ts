@@ -385,7 +385,7 @@ export function fromKysely(trx: { executeQuery(query: any): Promise<{ rows: any[
 const SETTLED = "SELECT intent_id::text, status, provider_ref, last_error, response::text FROM outbox.await($1::text::bigint[])";
 // What a transaction enqueued settles after its commit, so a wait inside of it would never end.
 const OPEN = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL AS open";
-const STILL_OPEN = "SELECT xid::text FROM unnest($1::text::xid8[]) xid WHERE NOT pg_visible_in_snapshot(xid, pg_current_snapshot())";
+const STILL_OPEN = "SELECT xid::text FROM pg_catalog.unnest($1::text::xid8[]) xid WHERE NOT pg_visible_in_snapshot(xid, pg_current_snapshot())";
 const QUICKEST = 50, SLOWEST = 250; // milliseconds between two looks, unless a notification comes
 const RAREST = 30_000; // milliseconds at most from one try to listen to the next
 const BREATH = 5; // milliseconds between two looks, however many notifications come
