@@ -24,9 +24,8 @@ import (
 	"github.com/agentoutbox/drainer/dispatch/internal/sharedconn"
 )
 
-// Kind registers the adapter as "rabbitmq". RabbitMQ knows no idempotency
-// keys: a tool that is key_idempotent promises that its consumers recognise a
-// message id for as long as the tool's ttl.
+// Kind registers the adapter as "rabbitmq". RabbitMQ does not recognise idempotency keys. A key_idempotent tool
+// promises that its consumers recognise a message id for the ttl of the key.
 func Kind() dispatch.Kind {
 	return dispatch.Kind{
 		Name:     "rabbitmq",
@@ -42,7 +41,7 @@ type Adapter struct {
 	tools    map[string]*tool
 	sessions *sharedconn.Shared[*session]
 	timeout  time.Duration
-	grace    time.Duration // for messages under way on a session that was given up
+	grace    time.Duration // how long messages under way may still take after their session was retired
 	url      string
 }
 
@@ -80,12 +79,12 @@ func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispat
 	}
 	result, timedOut := session.publish(ctx, routed)
 	if timedOut && !session.blocked.Load() && a.sessions.Forget(session) {
-		session.retired <- a.grace // the broker is silent; others may still get their answers
+		session.retired <- a.grace // the broker is silent, but other messages may still get their answers
 	}
 	return result
 }
 
-// Greet connects to the broker, and publishes nothing.
+// Greet connects to the broker. It publishes nothing.
 func (a *Adapter) Greet(ctx context.Context) dispatch.Result {
 	ctx, cancel := adapter.Within(ctx, a.timeout)
 	defer cancel()
@@ -101,7 +100,7 @@ func (a *Adapter) Close() error {
 	return nil
 }
 
-// Destinations is where the broker is.
+// Destinations returns the address of the broker.
 func (a *Adapter) Destinations() []dispatch.Destination {
 	broker, err := amqp.ParseURI(a.url)
 	if err != nil {
