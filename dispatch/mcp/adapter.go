@@ -1,9 +1,9 @@
 // Package mcp calls tools of Model Context Protocol servers (https://modelcontextprotocol.io/specification), over
 // streamable HTTP or the pipes of a child.
 //
-//	        Request ──tool.render──▶ tools/call ──session──tap──┬─wire──▶ HTTP
-//		                                                    └─pipe──▶ child
-//		Result ◀──tool.judge── evidence ◀───────────────────┘
+//	Request ──tool.render──▶ tools/call ──session──tap──┬─wire──▶ HTTP
+//	                                                    └─pipe──▶ child
+//	Result ◀──tool.judge── evidence ◀───────────────────┘
 //
 // The library implements the protocol: handshake, versions, framing, streams. It cannot report the outcome of a
 // call: its errors do not say whether anything was sent, and its results are not exact. So the tap assigns each

@@ -1,8 +1,8 @@
 // Package postgres is the adapter for a recipient that is a Postgres database. An intent becomes a row in its inbox,
 // or the call of a function there.
 //
-//	        Request ──▶ inbox: INSERT … ON CONFLICT DO NOTHING ──────────────────▶ Result
-//		        └─▶ function: BEGIN ─▶ SELECT f(…) ─▶ COMMIT or ROLLBACK ─────▶ Result
+//	Request ──▶ inbox: INSERT … ON CONFLICT DO NOTHING ──────────────────▶ Result
+//	        └─▶ function: BEGIN ─▶ SELECT f(…) ─▶ COMMIT or ROLLBACK ─────▶ Result
 //
 // A transaction that was not committed has no effect, so almost every failure here is known to have had no effect.
 // Doubt remains only if a commit was sent and its answer is missing.

@@ -1,12 +1,11 @@
-// Package rabbitmq publishes intents to an exchange of a RabbitMQ broker
-// (AMQP 0-9-1): persistent, mandatory, and confirmed.
+// Package rabbitmq publishes intents to an exchange of a RabbitMQ broker (AMQP 0-9-1). Messages are persistent and
+// mandatory, and the broker confirms them.
 //
 //	Request ──tool.render──▶ message ──session──▶ publisher ──▶ answer ──judge──▶ Result
 //
-// One dispatch publishes at most one message. The exchange and the routing key
-// come from the configuration alone. A provider has one connection; each
-// message that is under way has a channel of it to itself, so that a confirm,
-// a return or a channel exception can only mean that message.
+// One dispatch publishes at most one message. The exchange and the routing key come from the configuration alone. A
+// provider has one connection. Each message has its own channel on that connection until it is answered, so a
+// confirm, a return or a channel exception can only concern that message.
 package rabbitmq
 
 import (
