@@ -54,7 +54,7 @@ type Ledger struct {
 	effects []Entry          // of all keys, in order
 	audit   Audit            // the counts so far
 	first   map[string]Entry // the first effect of each key
-	kept    map[string]Entry // the reply that each key returns again: that of its newest effect or answer
+	kept    map[string]Entry // the newest effect or answer of each key, whose reply it returns again
 	changed chan struct{}    // closed and replaced at every entry
 
 	syncMu sync.Mutex

@@ -55,7 +55,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return &Adapter{provider: provider, tools: tools, transport: onesend.New(spec.Network), timeout: spec.Timeout}, nil
 }
 
-// Dispatch sends one request and reports what the evidence says about it.
+// Dispatch sends one request and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {

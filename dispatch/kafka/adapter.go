@@ -60,7 +60,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	}, nil
 }
 
-// Dispatch sends one record and reports what the evidence says about it.
+// Dispatch sends one record and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {

@@ -96,7 +96,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return a, nil
 }
 
-// Dispatch makes one call and reports what the evidence says about it.
+// Dispatch makes one call and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {

@@ -414,7 +414,8 @@ func (c *call) interrupt(class string) {
 	}
 }
 
-// abandon ends the call without an answer. Its class is that of an earlier interruption, or else otherwise.
+// abandon ends the call without an answer. The error class of an earlier interruption stays; without one, the class is
+// otherwise.
 func (c *call) abandon(otherwise string) {
 	c.interrupt(otherwise)
 	c.mu.Lock()

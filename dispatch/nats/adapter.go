@@ -65,7 +65,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	}, nil
 }
 
-// Dispatch publishes one message and reports what the evidence says about it.
+// Dispatch publishes one message and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {

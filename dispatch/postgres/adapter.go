@@ -63,7 +63,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return &Adapter{tools: tools, timeout: spec.Timeout, config: config}, nil
 }
 
-// Dispatch makes one attempt and reports what the evidence says about it.
+// Dispatch makes one attempt and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {

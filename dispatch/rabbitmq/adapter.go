@@ -60,7 +60,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return &Adapter{tools: tools, sessions: sharedconn.New(connect, limit), timeout: spec.Timeout, grace: limit, url: address.url}, nil
 }
 
-// Dispatch publishes one message and reports what the evidence says about it.
+// Dispatch publishes one message and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {

@@ -48,7 +48,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return &Adapter{relay: relay, tools: tools, timeout: spec.Timeout}, nil
 }
 
-// Dispatch offers one mail and reports what the evidence says about it.
+// Dispatch offers one mail and returns the result that the evidence proves.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	tool, ok := a.tools[request.Tuple.Operation()]
 	if !ok {

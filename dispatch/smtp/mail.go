@@ -274,7 +274,7 @@ func writeFolded(out *bytes.Buffer, name, value string) error {
 	return nil
 }
 
-// checkHeaderName accepts the names of RFC 5322, 2.2, except those of headers that have other sources.
+// checkHeaderName accepts the names of RFC 5322, 2.2, except for headers that have other sources.
 func checkHeaderName(name string) error {
 	switch lower := strings.ToLower(name); {
 	case name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == ':' || r >= 0x7f }):

@@ -90,8 +90,8 @@ type Failure struct {
 // send the body again.
 func (t *Transport) Send(request *http.Request) (*http.Response, *Failure) {
 	if err := request.Context().Err(); err != nil {
-		// net/http might still give the request an open connection, and the failure would then look like that of a
-		// sent request.
+		// net/http might still give the request an open connection, and the failure would then look like the
+		// failure of a sent request.
 		return nil, &Failure{Class: evidence.Unsent(request.Context(), err)}
 	}
 	ctx, trace, stop := watch(request.Context())
