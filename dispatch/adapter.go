@@ -107,7 +107,7 @@ func Outcomes() []Outcome {
 	return []Outcome{Completed, NotSent, Throttled, Rejected, CredentialsRefused, Forbidden, Absent, Ambiguous, InFlight, Released, Lost}
 }
 
-// RefusesUs reports that the configuration was refused, and not the intent.
+// RefusesUs reports whether the provider refused the configuration, and not the intent.
 func (o Outcome) RefusesUs() bool { return o == CredentialsRefused || o == Forbidden }
 
 // Unrenderable is the error class of an intent from which the tool's configuration could not render a request.

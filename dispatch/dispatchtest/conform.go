@@ -104,8 +104,8 @@ type Counterpart struct {
 	Enter func(Situation)
 }
 
-// Message is a request that arrived. Body does not contain the parts that the protocol numbers or dates anew for
-// each message, so the same request always has the same Body.
+// Message is a request that arrived. Body does not contain the numbers and times that the protocol changes in each
+// message, so the same request always has the same Body.
 type Message struct {
 	Key  string // the idempotency key in the protocol's form; "" if the message carries none
 	Body []byte

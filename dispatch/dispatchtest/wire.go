@@ -248,7 +248,7 @@ func StartHTTP(t *testing.T, wire Wire, keyHeader string) *HTTPCounterpart {
 	return u
 }
 
-// Enter implements [Counterpart].
+// Enter is the Enter function of a [Counterpart].
 func (u *HTTPCounterpart) Enter(situation Situation) {
 	if situation == Unreachable {
 		u.gate.Shut()
@@ -297,7 +297,7 @@ func babble(r *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// Received implements [Counterpart].
+// Received is the Received function of a [Counterpart].
 func (u *HTTPCounterpart) Received() []Message {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -51,7 +51,7 @@ func build(spec dispatch.Spec, patience patience, stderr io.Writer) (*Adapter, e
 	return &Adapter{program: settings.Command[0], client: client, children: children}, nil
 }
 
-// Dispatch asks the child once and reports what is known of it.
+// Dispatch asks the child at most once and returns the result.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	return a.client.Dispatch(ctx, request)
 }

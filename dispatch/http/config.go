@@ -56,7 +56,7 @@ type Rule struct {
 	Error      string `yaml:"error,omitempty" jsonschema:"pattern=^[a-z][a-z0-9_]{0,63}$" jsonschema_description:"A short name for the failure, stored in place of http_<status> or absent."`
 }
 
-// ruleSettings are the rules as package rules takes them.
+// ruleSettings converts the rules for package rules.
 func ruleSettings(written []Rule) []rules.Setting {
 	settings := make([]rules.Setting, len(written))
 	for i, rule := range written {

@@ -21,7 +21,7 @@ import (
 const (
 	allReplicas = -1
 
-	// longestWait is how long a broker may wait for its replicas if the dispatch has no deadline.
+	// longestWait is the longest that a broker may wait for its replicas. A dispatch's deadline may shorten it.
 	longestWait = 30 * time.Second
 )
 

@@ -58,7 +58,7 @@ func New(spec dispatch.Spec) (*Adapter, error) {
 	return a, nil
 }
 
-// Dispatch asks the sidecar once and reports what is known of it.
+// Dispatch asks the sidecar at most once and returns the result.
 func (a *Adapter) Dispatch(ctx context.Context, request dispatch.Request) dispatch.Result {
 	return a.client.Dispatch(ctx, request)
 }

@@ -46,7 +46,7 @@ type Transport struct {
 	closed bool
 }
 
-// New connects to nothing yet.
+// New makes a transport. It connects to nothing yet.
 func New(network dispatch.Network) *Transport {
 	t := &Transport{open: make(map[*countedConn]struct{})}
 	t.roundTripper = &http.Transport{

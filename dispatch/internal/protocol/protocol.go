@@ -140,7 +140,7 @@ type Hello struct {
 
 // Greeting returns the hello line of drainer, with its newline.
 func Greeting() []byte {
-	line, _ := json.Marshal(Hello{Protocol: []int{version}, Name: "drainer"}) // a constant
+	line, _ := json.Marshal(Hello{Protocol: []int{version}, Name: "drainer"}) // constant, so it cannot fail
 	return append(line, '\n')
 }
 
@@ -221,7 +221,7 @@ func readObject(text []byte, fields map[string]any) (mistakes []string, err erro
 		if err != nil {
 			return nil, errNoObject
 		}
-		name, _ := token.(string) // the decoder takes nothing else for a name
+		name, _ := token.(string) // the decoder returns only strings as names
 		into, known := fields[name]
 		if !known || seen[name] {
 			into = &json.RawMessage{}
@@ -287,7 +287,6 @@ type Tuple struct {
 // space between them is removed, and characters that some readers take for the end of a line are escaped.
 //
 // Encode returns an error for a payload that is not JSON, or that is nested deeper than maxNesting.
-// go, is an error.
 func Encode(ctx context.Context, id string, request dispatch.Request) ([]byte, error) {
 	if nesting(request.Payload) > maxNesting {
 		return nil, render.Because("payload", errTooDeep)

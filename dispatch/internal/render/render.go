@@ -17,7 +17,7 @@ import (
 // Template is text with jq placeholders: /v1/charges/{.payload.id}.
 type Template []Piece
 
-// Piece is a stretch of text, or one placeholder.
+// Piece is literal text, or one placeholder.
 type Piece struct {
 	Literal string
 	Value   *jq.Expression // nil for a literal

@@ -213,7 +213,7 @@ func (s *Stage) direction(line []byte) Direction {
 // arrived removes the fields that differ on every attempt.
 func arrived(line []byte) dispatchtest.Message {
 	var fields map[string]json.RawMessage
-	_ = json.Unmarshal(line, &fields) // it was read before
+	_ = json.Unmarshal(line, &fields) // direction has parsed it already
 	for _, changing := range []string{"id", "attempt", "deadline_ms"} {
 		delete(fields, changing)
 	}
