@@ -185,7 +185,7 @@ of them could not be acknowledged.`,
 type manyIncidents struct {
 	DryRun    bool                     `json:"dry_run"`
 	More      bool                     `json:"more"`            // the limit left some out
-	Since     *time.Time               `json:"since,omitempty"` // since and until are the bounds of the incidents that a dry run shows
+	Since     *time.Time               `json:"since,omitempty"` // Since and Until are the bounds of the incidents that a dry run shows
 	Until     *time.Time               `json:"until,omitempty"`
 	Incidents []operator.Acknowledging `json:"incidents"`
 }
