@@ -816,6 +816,11 @@ func TestWhatADeadWorkerLeftAtAProviderThatIsGoneIsAnIncident(t *testing.T) {
 	notice("sim")
 	o.assertIncidents(incident.UnconfiguredProvider) // a living worker takes it over
 
+	// The one that claimed it lives, and settles it, though a reload took the provider from it.
+	o.exec(`UPDATE outbox.worker SET providers = '{}', worker_id = (SELECT worker_id FROM outbox.claim)`)
+	notice("sim")
+	o.assertIncidents(incident.UnconfiguredProvider)
+
 	o.exec(`DELETE FROM outbox.worker`)
 	notice("sim")
 	notice("sim")

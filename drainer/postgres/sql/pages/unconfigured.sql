@@ -27,6 +27,8 @@ WITH RECURSIVE queued AS (
     SELECT c.provider, r.intent_id
     FROM outbox.claim c CROSS JOIN LATERAL unnest(c.intent_ids, c.attempts) AS r (intent_id, attempt)
     WHERE c.provider NOT IN (SELECT name FROM served) AND c.claimed_at <= now() - make_interval(secs => $2::float8)
+      -- a living worker settles its own, though a reload took the provider from it
+      AND NOT EXISTS (SELECT FROM outbox.worker w WHERE w.worker_id = c.worker_id)
       -- a claim lists what it settled until its last row is
       AND (SELECT a.attempt FROM outbox.attempt a WHERE a.intent_id = r.intent_id AND a.attempt = r.attempt) IS NULL
   ) waits
