@@ -375,8 +375,8 @@ func gauge(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	outboxRows       = gauge("outbox_rows", "Rows by state, pending ones counted to 10,000 due and 10,000 not yet due.", "provider", "state")
-	dueRows          = gauge("outbox_due_rows", "Rows due now that wait for no shut operation, counted to 10,000.", "provider")
-	oldestDue        = gauge("outbox_oldest_due_age_seconds", "How long the oldest due row has been due.", "provider")
+	dueRows          = gauge("outbox_due_rows", "Due rows that wait for no shut operation, counted to 10,000.", "provider")
+	oldestDue        = gauge("outbox_oldest_due_age_seconds", "How long the oldest row has been due that waits for no shut operation.", "provider")
 	oldestInProgress = gauge("outbox_oldest_in_progress_age_seconds", "How long the oldest claim has been in progress.", "provider")
 	longRows         = gauge("outbox_long_in_progress_rows", "Rows in progress for more than a minute.", "provider")
 	nearEndRows      = gauge("outbox_key_ttl_near_rows", "Rows in doubt, among the 500 oldest, whose retries end soon, because the provider may forget their key.", "provider")
@@ -388,7 +388,7 @@ var (
 	oldestIncident = gauge("incidents_oldest_open_age_seconds", "How long the oldest open incident has been open.", "kind")
 	oldestUnpaged  = gauge("incidents_oldest_unpaged_age_seconds", "Age of the oldest open incident that no channel took a page about.")
 
-	deadTuples       = gauge("postgres_dead_tuples", "Dead rows that vacuum has not removed, by the database's estimate.", "table")
+	deadTuples       = gauge("postgres_dead_tuples", "Dead rows, by the database's estimate.", "table")
 	tableBytes       = gauge("postgres_table_bytes", "Size on disk, indexes included.", "table")
 	xminSeconds      = gauge("postgres_oldest_xmin_age_seconds", "How long the holder of the oldest snapshot has kept dead rows, as far as known.", "holder")
 	xminTransactions = gauge("postgres_oldest_xmin_age_transactions", "How many transactions have begun since the oldest snapshot.", "holder")
