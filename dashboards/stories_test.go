@@ -359,10 +359,30 @@ var stories = map[string]story{
 			"14: DrainerStalled/slack",
 			"15: DrainerStalled/slack DrainerCircuitOpen/slack DrainerCircuitOpen/stripe",
 			"27: DrainerStalled/slack DrainerCircuitOpen/slack DrainerCircuitOpen/stripe DrainerDeliveriesLate/stripe",
-			"70: DrainerStalled/slack DrainerDeliveriesLate/stripe",
-			"75:",
+			"75: DrainerDeliveriesLate/stripe DrainerCircuitOpen/slack DrainerCircuitOpen/stripe",
+			"80: DrainerCircuitOpen/slack DrainerCircuitOpen/stripe",
+			"85:",
 		},
 		wakes: "DrainerStalled DrainerDeliveriesLate",
+	},
+	"an operation fails for an hour but for its probes beside another that is slow": {
+		minutes: slices.Repeat([]int{5, 1}, 10),
+		series: map[string]string{
+			`drainer_operation_circuit_breaker_open{provider="stripe",operation="refund"}`: "_ " + strings.Repeat("1 0 ", 10) + "0",
+			`drainer_delivery_latency_seconds_count{provider="stripe"}`:                    strings.Repeat("+60 ", 22),
+			`drainer_delivery_latency_seconds_bucket{provider="stripe",le="60"}`:           "+60 " + strings.Repeat("+30 ", 20) + "+60",
+		},
+		heard: []string{
+			"27: DrainerDeliveriesLate/stripe",
+			"33: DrainerDeliveriesLate/stripe DrainerCircuitOpen/stripe",
+			"79: DrainerCircuitOpen/stripe",
+			"81:",
+		},
+		wakes: "DrainerDeliveriesLate",
+	},
+	"an operation is away for fourteen minutes": {
+		minutes: []int{14},
+		series:  map[string]string{`drainer_operation_circuit_breaker_open{provider="stripe",operation="refund"}`: "_ 1 0"},
 	},
 	"the pager is away while an effect is in doubt": {
 		minutes: []int{5, 40},
