@@ -241,7 +241,7 @@ func newAlert(page Page, now time.Time) alert {
 		"kind":      string(page.Kind),
 		"dedup_key": page.DedupKey(),
 	}
-	if !page.isOfOutbox() {
+	if page.ToolName != "" {
 		labels["provider"], labels["operation"] = page.provider(), page.operation() // an empty label is none
 	}
 	if page.IntentID != 0 {

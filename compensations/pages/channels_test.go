@@ -361,6 +361,20 @@ func TestAPageAboutARefusalOfAForgottenIntentNamesWhatIsShut(t *testing.T) {
 	}
 }
 
+func TestAPageOfAPrunedRunOrIntentIsNotAboutTheWholeOutbox(t *testing.T) {
+	t.Parallel()
+	for intent, want := range map[int64]string{0: "(its tool is not known any more)", 99: "(its tool is not known any more, intent 99)"} {
+		page := ofOutbox()
+		page.Kind, page.IntentID = incident.SagaStalled, intent
+		if got := page.Summary(); !strings.HasSuffix(got, want) {
+			t.Errorf("it says %s, want %s", got, want)
+		}
+		if body := told(t, pages.NewAlertmanager, page).body; strings.Contains(body, `"provider"`) {
+			t.Errorf("Alertmanager is told %s", body)
+		}
+	}
+}
+
 func TestAPageOfAGroupCountsAndSaysHowToListIt(t *testing.T) {
 	t.Parallel()
 	page := somePage(pages.Open)

@@ -62,7 +62,7 @@ type Page struct {
 	State          State  // of the group
 	Kind           incident.Kind
 	IntentID       int64  // 0: the incident is about none, or it is not known any more; there is no key
-	ToolName       string // or a provider's; empty: the incident is about the whole outbox
+	ToolName       string // or a provider's; empty: it is not known any more, or the incident is about the whole outbox
 	IdempotencyKey string
 	OpenedAt       time.Time
 	By             string    // who acknowledged or resolved the first, if any operator did
@@ -94,19 +94,19 @@ func (p Page) Summary() string { return p.summary(p.tool()) }
 
 func (p Page) summary(tool string) string {
 	switch {
-	case p.isOfOutbox():
+	case p.Kind == incident.HistoryChanged:
 		tool = "the whole outbox"
-	case p.IntentID != 0:
-		tool = fmt.Sprintf("%s, intent %d", tool, p.IntentID)
+	case p.ToolName == "":
+		tool = "its tool is not known any more"
+	}
+	if p.IntentID != 0 {
+		tool += fmt.Sprintf(", intent %d", p.IntentID)
 	}
 	if p.isSingle() {
 		return fmt.Sprintf("%s: %s (%s)", p.Kind, p.Kind.Means(), tool)
 	}
 	return fmt.Sprintf("%s, %s: %s (the first: %s)", p.Kind, p.incidents(), p.Kind.Means(), tool)
 }
-
-// isOfOutbox says that the incident is about no tool and no provider. There is only one of its kind.
-func (p Page) isOfOutbox() bool { return p.IntentID == 0 && p.ToolName == "" }
 
 func (p Page) incidents() string {
 	if p.Count == 1 {

@@ -717,6 +717,62 @@ func TestARefusalOfAForgottenIntentPagesTheChannelsOfItsProvider(t *testing.T) {
 	}
 }
 
+// Gates of forgotten intents share an incident: each channel is told of its own gate, from its first to its last minute.
+func TestAChannelIsToldOfItsOwnGateBesideOthers(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	stripe, mail := pager, pager
+	stripe.Name, stripe.Match.Providers = "stripe", []string{"stripe"}
+	mail.Name, mail.Match.Tools = "mail", []string{"mail/send"}
+	assert := func(when string, ofStripe, ofMail []string) {
+		t.Helper()
+		o.must(o.notice(t.Context(), nil))
+		for _, of := range []struct {
+			channel Channel
+			want    []string
+		}{{stripe, ofStripe}, {mail, ofMail}} {
+			if got := o.tell(of.channel); !slices.Equal(got, of.want) {
+				t.Errorf("%s: %s is told %q, want %q", when, of.channel.Name, got, of.want)
+			}
+			if got := o.tell(of.channel); got != nil {
+				t.Errorf("%s: %s is told %q again", when, of.channel.Name, got)
+			}
+		}
+	}
+	closeGate := func(gate string) {
+		o.exec(`UPDATE outbox.tool SET state = 'closed', reason = NULL WHERE name = $1`, gate)
+	}
+	o.shut("stripe/refund", incident.Forbidden, 0)
+	assert("stripe forbids", []string{"open 1 of forbidden stripe"}, nil)
+	o.shut("mail/send", incident.Forbidden, 0)
+	assert("so does mail", nil, []string{"open 1 of forbidden mail"})
+	closeGate("stripe/refund")
+	assert("stripe allows", []string{"resolved 1 of forbidden "}, nil)
+	o.shut("stripe/refund", incident.Forbidden, 0)
+	assert("stripe forbids again", []string{"open 1 of forbidden stripe"}, nil)
+	closeGate("mail/send")
+	closeGate("stripe/refund")
+	assert("all allow", []string{"resolved 1 of forbidden stripe"}, []string{"resolved 1 of forbidden mail"})
+}
+
+// The detail of any other incident is no name.
+func TestWhyAnIncidentWasOpenedIsTakenForNoProvider(t *testing.T) {
+	t.Parallel()
+	o := newTables(t)
+	o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail) VALUES
+		('saga_stalled', 0, 'run', 'passes_died'), ('compensation_failed', 99, 'run', 'steps_forgotten'), ('history_changed', 0, '', 'another timeline')`)
+	due, err := o.due(t.Context(), pager, 10)
+	o.must(err)
+	for _, page := range due {
+		if page.ToolName != "" {
+			t.Errorf("%s is of %q", page.Kind, page.ToolName)
+		}
+	}
+	if len(due) != 3 {
+		t.Errorf("due are %+v, want three", due)
+	}
+}
+
 func TestMadeUpOperationsPageFewTimesAndHideNoProvider(t *testing.T) {
 	t.Parallel()
 	o := newTables(t)
@@ -894,7 +950,10 @@ func FuzzAToolsNameWritesNoPage(f *testing.F) {
 				page.By = by
 			}
 			plain := page
-			plain.ToolName, plain.By = "p/o", "ann"
+			plain.By = "ann"
+			if name != "" { // a page without one says so
+				plain.ToolName = "p/o"
+			}
 			told, want := slackText(page), slackText(plain)
 			for _, mark := range []string{"\n", "`", "<", ">", "*"} {
 				if strings.Count(told, mark) != strings.Count(want, mark) {

@@ -107,6 +107,27 @@ func TestSagasAndIncidentsThatWaitAreCounted(t *testing.T) {
 	p.assertAge("incidents_oldest_unpaged_age_seconds", 500)
 }
 
+// As the pages group them: a page was about more than the incident that it names.
+func TestAnIncidentWasToldOfWithItsGroup(t *testing.T) {
+	t.Parallel()
+	for name, told := range map[string]string{ // what the page names, and another incident of its group
+		"of pruned intents":                   `('compensation_failed', 98, 'steps_forgotten'), ('compensation_failed', 99, 'late_effect')`,
+		"of a gate that another comes before": `('forbidden', 0, 'mail/send, sim/refund'), ('forbidden', 1, 'sim/act')`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t)
+			o.enqueue("run", "sim/act", 0, 1)
+			o.exec(`INSERT INTO outbox.incident (kind, intent_id, agent_run_id, detail, opened_at)
+				SELECT kind, intent_id, 'run', detail, now() - interval '1000 seconds' FROM (VALUES ` + told + `) AS v (kind, intent_id, detail)`)
+			o.exec(`INSERT INTO outbox.page (incident_id, generation, channel, told, newest) VALUES (1, 1, 'pager', 'open', now())`)
+			p := o.process(sim)
+			p.count()
+			p.assertShows(map[string]float64{"incidents_oldest_unpaged_age_seconds": 0})
+		})
+	}
+}
+
 func TestDeadRowsAndSizesAreThoseOfTheDatabasesStatistics(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t)

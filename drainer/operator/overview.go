@@ -296,7 +296,7 @@ type Incident struct {
 
 // NoTool says why an incident without a tool has none.
 func (i Incident) NoTool() string {
-	if i.IntentID == 0 {
+	if i.Kind == "history_changed" {
 		return "the whole outbox"
 	}
 	return "the intent was pruned"

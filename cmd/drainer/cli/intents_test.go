@@ -180,8 +180,8 @@ func TestShowEndsWithTheCommandsThatFitTheRow(t *testing.T) {
 func TestAnIncidentSaysWhyItHasNoTool(t *testing.T) {
 	t.Parallel()
 	url, db := newOutbox(t)
-	drainertest.Exec(t, db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 7, 'run-1'), ('history_changed', 0, '')`)
-	for incident, want := range map[string]string{"1": "the intent was pruned", "2": "the whole outbox"} {
+	drainertest.Exec(t, db, `INSERT INTO outbox.incident (kind, intent_id, agent_run_id) VALUES ('outcome_unknown', 7, 'run-1'), ('history_changed', 0, ''), ('saga_stalled', 0, 'run-1')`)
+	for incident, want := range map[string]string{"1": "the intent was pruned", "2": "the whole outbox", "3": "the intent was pruned"} {
 		if got := run(t, "incidents", "show", incident, "--database-url", url); !strings.Contains(got.stdout, want+"\n") {
 			t.Errorf("incident %s: %+v", incident, got)
 		}

@@ -3,26 +3,36 @@
 -- for all. What the channel is to be told, unless a process is at it or has just failed: what is
 -- open and new to it, what grew, what is old news; and what it believes to be open and is not.
 -- A group that spans providers has '' for one. Where the intent that was refused is not known any more, the incident's
--- detail begins with the gate, a provider or a tool.
+-- detail lists the gates, providers and tools: its name is the first that the channel gets, and it is over for a channel
+-- whose gates have left it.
 WITH groups AS MATERIALIZED (
   -- Lists, and no join of every incident with every page: statistics may be missing, and the plan as bad.
-  SELECT i.kind, named.provider, pg_catalog.array_agg(i.id) AS ids, pg_catalog.array_agg(i.opened_at) AS opened,
+  SELECT i.kind, named.provider, pg_catalog.array_agg(i.id) AS ids, pg_catalog.array_agg(tool.name) AS names, pg_catalog.array_agg(i.opened_at) AS opened,
          pg_catalog.array_agg(i.acknowledged_at IS NULL) AS open
   FROM outbox.incident i LEFT JOIN outbox.intent t ON t.id = i.intent_id
-  CROSS JOIN LATERAL (SELECT coalesce(t.tool_name, CASE WHEN i.kind <> 'history_changed' THEN split_part(i.detail, ', '::text, 1) END, '') AS name) tool
+  CROSS JOIN LATERAL (
+    SELECT g.name FROM pg_catalog.unnest(
+      CASE WHEN t.id IS NULL AND i.kind = ANY (ARRAY['credentials_refused', 'forbidden', 'misconfigured'])
+           THEN pg_catalog.string_to_array(i.detail, ', '::text) ELSE ARRAY[coalesce(t.tool_name, '')] END) WITH ORDINALITY AS g (name, place)
+    WHERE ($6::text[] IS NULL OR split_part(g.name, '/'::text, 1) = ANY ($6::text[])) AND ($7::text[] IS NULL OR g.name = ANY ($7::text[]))
+    ORDER BY g.place LIMIT 1) tool
   CROSS JOIN LATERAL (SELECT CASE WHEN i.kind = 'unconfigured_provider' THEN '' ELSE split_part(tool.name, '/'::text, 1) END AS provider) named
   WHERE i.resolved_at IS NULL AND i.kind = ANY ($5::text[])
-    AND ($6::text[] IS NULL OR split_part(tool.name, '/'::text, 1) = ANY ($6::text[])) AND ($7::text[] IS NULL OR tool.name = ANY ($7::text[]))
   GROUP BY i.kind, named.provider
 ), standing AS MATERIALIZED (
-  SELECT p.*, f.kind, f.opened_at, named.provider,
+  SELECT p.*, f.kind, f.opened_at, coalesce(tool.name, '') AS name, named.provider,
          coalesce(pg_catalog.lag(p.newest) OVER openings, '-infinity') AS after,
          pg_catalog.lead(p.newest) OVER openings IS NULL AS is_last
   FROM outbox.page p JOIN outbox.incident f ON f.id = p.incident_id LEFT JOIN outbox.intent t ON t.id = f.intent_id
-  CROSS JOIN LATERAL (SELECT coalesce(t.tool_name, CASE WHEN f.kind <> 'history_changed' THEN split_part(f.detail, ', '::text, 1) END, '') AS name) tool
+  LEFT JOIN LATERAL (
+    SELECT g.name FROM pg_catalog.unnest(
+      CASE WHEN t.id IS NULL AND f.kind = ANY (ARRAY['credentials_refused', 'forbidden', 'misconfigured'])
+           THEN pg_catalog.string_to_array(f.detail, ', '::text) ELSE ARRAY[coalesce(t.tool_name, '')] END) WITH ORDINALITY AS g (name, place)
+    WHERE ($6::text[] IS NULL OR split_part(g.name, '/'::text, 1) = ANY ($6::text[])) AND ($7::text[] IS NULL OR g.name = ANY ($7::text[]))
+    ORDER BY g.place LIMIT 1) tool ON true
   CROSS JOIN LATERAL (SELECT CASE WHEN f.kind = 'unconfigured_provider' THEN '' ELSE split_part(tool.name, '/'::text, 1) END AS provider) named
   WHERE p.channel = $1::text AND p.told IS DISTINCT FROM 'resolved' AND f.kind = ANY ($5::text[])
-    AND ($6::text[] IS NULL OR split_part(tool.name, '/'::text, 1) = ANY ($6::text[])) AND ($7::text[] IS NULL OR tool.name = ANY ($7::text[]))
+    AND (tool.name IS NOT NULL OR t.id IS NULL AND f.kind = ANY (ARRAY['credentials_refused', 'forbidden', 'misconfigured']))
   WINDOW openings AS (PARTITION BY f.kind, named.provider ORDER BY p.newest, p.incident_id)
 ), members AS (
   -- An incident is a member of the first opening that was told as late as it opened, and may join the last one.
@@ -42,17 +52,17 @@ WITH groups AS MATERIALIZED (
   SELECT f.*
   FROM groups g LEFT JOIN stands s ON s.kind = g.kind AND s.provider = g.provider AND s.is_last
   CROSS JOIN LATERAL (
-    SELECT min(u.id) AS id, count(*) AS open_now, max(u.opened_at) AS newest_now
-    FROM ROWS FROM (pg_catalog.unnest(g.ids), pg_catalog.unnest(g.opened), pg_catalog.unnest(g.open)) AS u (id, opened_at, is_open)
+    SELECT min(u.id) AS id, (pg_catalog.array_agg(u.name ORDER BY u.id))[1] AS name, count(*) AS open_now, max(u.opened_at) AS newest_now
+    FROM ROWS FROM (pg_catalog.unnest(g.ids), pg_catalog.unnest(g.names), pg_catalog.unnest(g.opened), pg_catalog.unnest(g.open)) AS u (id, name, opened_at, is_open)
     WHERE u.is_open AND (s.state IS NULL OR u.opened_at > s.newest)) f
   WHERE s.state IS DISTINCT FROM 'open' AND f.open_now > 0
 ), due AS (
-  SELECT f.id, i.generation, 'open' AS state, f.open_now AS count, f.newest_now AS newest, p.tried_at, p.left_until, i.opened_at,
+  SELECT f.id, f.name, i.generation, 'open' AS state, f.open_now AS count, f.newest_now AS newest, p.tried_at, p.left_until, i.opened_at,
          coalesce(p.sends, 0) AS sends, CASE WHEN p.tried_at IS NULL THEN 'new' ELSE 'missed' END AS news
   FROM fresh f JOIN outbox.incident i ON i.id = f.id
   LEFT JOIN outbox.page p ON p.channel = $1::text AND p.incident_id = i.id AND p.generation = i.generation
   UNION ALL
-  SELECT incident_id, generation, state, CASE state WHEN 'open' THEN open_now ELSE count END, CASE state WHEN 'open' THEN newest_now ELSE newest END,
+  SELECT incident_id, name, generation, state, CASE state WHEN 'open' THEN open_now ELSE count END, CASE state WHEN 'open' THEN newest_now ELSE newest END,
          tried_at, left_until, opened_at, sends,
          CASE WHEN told IS NULL THEN 'missed'  -- or two senders met
               WHEN told <> state THEN 'end'
@@ -74,8 +84,7 @@ WITH groups AS MATERIALIZED (
   ORDER BY turn LIMIT $4::int
 )
 SELECT (SELECT left(encode(sha256(key), 'hex'::text), 12) FROM outbox.fingerprint_key),  -- which outbox it is; a hash betrays no key
-       n.id, n.generation, n.state, i.kind, i.intent_id,
-       coalesce(t.tool_name, CASE WHEN i.kind <> 'history_changed' THEN split_part(i.detail, ', '::text, 1) END, ''),
+       n.id, n.generation, n.state, i.kind, i.intent_id, n.name,
        coalesce(outbox.idempotency_key(t.agent_run_id, t.step_id, t.tool_name, t.business_scope, t.namespace, NULL,
          (SELECT generation FROM outbox.generation g WHERE g.intent_id = t.id)), ''), i.opened_at,
        CASE n.state WHEN 'resolved' THEN coalesce(i.resolved_by, '') WHEN 'acknowledged' THEN coalesce(i.acknowledged_by, '') ELSE '' END,

@@ -1,9 +1,12 @@
 -- $1 kinds, $2 where counting stops, $3 how many of the longest open, and of the pages, are looked at for one that no
--- channel was told of, $4 the kinds that wake a human. An incident was told of with the group of its kind and provider.
+-- channel was told of, $4 the kinds that wake a human. An incident was told of with the group of its kind and provider:
+-- where its intent is not known any more, that of any gate that its detail lists, and of no other detail.
 WITH told AS MATERIALIZED (
-  SELECT f.kind, CASE WHEN f.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider, split_part(split_part(f.detail, ', '::text, 1), '/'::text, 1), '') END AS provider, max(p.newest) AS newest
+  SELECT f.kind, CASE WHEN f.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider, split_part(gate.name, '/'::text, 1), '') END AS provider, max(p.newest) AS newest
   FROM (SELECT incident_id, newest FROM outbox.page WHERE told IS DISTINCT FROM 'resolved' AND told IS NOT NULL LIMIT $3::int) p
   JOIN outbox.incident f ON f.id = p.incident_id LEFT JOIN outbox.intent t ON t.id = f.intent_id
+  LEFT JOIN LATERAL pg_catalog.unnest(pg_catalog.string_to_array(f.detail, ', '::text)) AS gate (name)
+    ON t.id IS NULL AND f.kind = ANY (ARRAY['credentials_refused', 'forbidden', 'misconfigured'])
   GROUP BY 1, 2
 )
 SELECT k.kind, counted.rows,
@@ -24,5 +27,6 @@ LEFT JOIN LATERAL (
     ORDER BY opened_at LIMIT $3::int) o
   WHERE NOT EXISTS (SELECT FROM told LEFT JOIN outbox.intent t ON t.id = o.intent_id
     WHERE told.kind = k.kind AND told.newest >= o.opened_at
-      AND told.provider = CASE WHEN k.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider, split_part(split_part(o.detail, ', '::text, 1), '/'::text, 1), '') END)
+      AND told.provider = CASE WHEN k.kind = 'unconfigured_provider' THEN '' ELSE coalesce(t.provider,
+        CASE WHEN k.kind = ANY (ARRAY['credentials_refused', 'forbidden', 'misconfigured']) THEN split_part(split_part(o.detail, ', '::text, 1), '/'::text, 1) END, '') END)
   ORDER BY o.opened_at LIMIT 1) unpaged ON true;
