@@ -476,11 +476,11 @@ func (c *Console) Enqueue(ctx context.Context, tuple dispatch.Tuple, payload jso
 	return receipt, fmt.Errorf("enqueue: %w: %w", ErrUnanswered, err)
 }
 
-// isRefused reports that the server rolled the statement's transaction back. A FATAL error may come
-// after the commit, and a pooler that lost its server names no severity in this field.
+// isRefused reports that the server rolled the statement's transaction back. A FATAL error may come after the commit. So
+// may an error of class 08, "connection exception", and a pooler that lost its server names no severity in this field.
 func isRefused(err error) bool {
 	var refused *pgconn.PgError
-	return errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR" && refused.Code != "40003"
+	return errors.As(err, &refused) && refused.SeverityUnlocalized == "ERROR" && refused.Code != "40003" && !strings.HasPrefix(refused.Code, "08")
 }
 
 // hint returns the hint of the schema's error, which carries no payload and no key, or the
