@@ -3,13 +3,13 @@
 // A saga's journey:
 //
 //	a step fails for good ─▶ saga begun, in the commit that settles it
-//	                            │ stop what still waits in the queue
-//	                            │ wait for what is in flight or unknown
+//	                            │ cancel the steps that wait in the queue
+//	                            │ wait for steps in flight or unknown
 //	                            ▼
 //	             plan: the completed steps, the last completed first
 //	                            │
 //	                            ▼
-//	             next step of it ──▶ its undo, an intent like any other ◀─┐
+//	             its next step ──▶ its undo, an intent like any other ◀───┐
 //	                            ▲                    │ settled: the step is │ the next undo,
 //	                            └── next pass ◀──────┴─ compensated ────────┘ in that commit
 //	                            │

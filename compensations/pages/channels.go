@@ -223,7 +223,7 @@ func newAlert(page Page, now time.Time) alert {
 	if page.State == Open {
 		ends = now.Add(alertLife)
 	}
-	if ends.Before(page.OpenedAt) { // by the database's clock
+	if ends.Before(page.OpenedAt) { // the database's clock is ahead
 		ends = page.OpenedAt
 	}
 	annotations := map[string]string{"summary": page.Summary()}

@@ -140,7 +140,7 @@ type pruneWorker struct {
 }
 
 // Work prunes one slice of the intents. It keeps the place where it ended as the job's output. If each slice
-// began anew, it would never get past many intents with a longer retention.
+// began at the first intent, it would never get past many intents with a longer retention.
 func (w *pruneWorker) Work(ctx context.Context, job *river.Job[pruneArgs]) error {
 	var from int64
 	if err := w.upkeep.sayWhereTheOwnerOverrules(ctx); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/agentoutbox/drainer/internal/spelling"
 )
 
-// Extension is the name under which an operation declares itself.
+// Extension is the field of an operation that holds its declaration.
 const Extension = "x-agent-idempotency"
 
 // Declaration holds the promises of an operation about repeated calls. If a promise could not be read, its

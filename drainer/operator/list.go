@@ -63,7 +63,7 @@ const listSQL = `SELECT ` + statusColumns + ` FROM outbox.standing` + filterSQL
 
 const newestSQL = ` ORDER BY intent_id DESC LIMIT $13`
 
-// List returns the newest intents first.
+// List returns a page of the intents that match the filter, the newest first.
 func (c *Console) List(ctx context.Context, filter Filter) (Page, error) {
 	list, last := statementsOf(filter)
 	look := []any{c.look - 1}

@@ -63,8 +63,8 @@ type ProviderOverview struct {
 	Served bool `json:"served"` // a living worker serves it
 }
 
-// late is how old the oldest due row may be before a person should look at its provider: a healthy lane claims a row
-// within a second. A claim may be ten times as old.
+// late is how long the oldest due row may have been due before a person should look at its provider: a healthy lane
+// claims a row within a second. A claim may be ten times as old.
 const late = 30 * time.Second
 
 // Why says why a person should look at the provider. It is empty if nothing is wrong. It contains no age, so that the text
@@ -337,7 +337,7 @@ func (c *Console) Incident(ctx context.Context, incidentID int64) (Incident, err
 type Acknowledgement struct {
 	IncidentID int64  `json:"incident_id"`
 	Kind       string `json:"kind,omitempty"`    // empty if there is no such incident
-	State      string `json:"state,omitempty"`   // the state after this; empty if it is open still, or if there is no such incident
+	State      string `json:"state,omitempty"`   // the present state; empty if it is still open, or if there is no such incident
 	Refused    string `json:"refused,omitempty"` // why nothing changed
 }
 

@@ -25,7 +25,8 @@ WITH groups AS MATERIALIZED (
     AND ($6::text[] IS NULL OR split_part(tool.name, '/'::text, 1) = ANY ($6::text[])) AND ($7::text[] IS NULL OR tool.name = ANY ($7::text[]))
   WINDOW openings AS (PARTITION BY f.kind, named.provider ORDER BY p.newest, p.incident_id)
 ), members AS (
-  -- An incident belongs to the first opening with a page as new as the incident. If there is none, it belongs to the last.
+  -- An incident belongs to the first opening with a page as new as the incident. If there is none, it belongs to the
+  -- last opening.
   SELECT s.incident_id, s.generation, m.*
   FROM standing s JOIN groups g ON g.kind = s.kind AND g.provider = s.provider
   CROSS JOIN LATERAL (

@@ -1,10 +1,10 @@
 -- $1 whether to list resolved incidents too, $2 kind ('': any), $3 limit, $4 only these incidents (null: any), $5 tool
--- ('': any), $6 opened then or later (null: any), $7 opened before (null: any), $8 only incidents behind this one (0: all),
--- $9 provider ('': any), $10 whether to leave out acknowledged incidents.
+-- ('': any), $6 opened then or later (null: any), $7 opened before (null: any), $8 only incidents behind this one (0:
+-- all), $9 provider ('': any), $10 whether to leave out acknowledged incidents.
 SELECT i.id, i.kind,
        CASE WHEN i.resolved_at IS NOT NULL THEN 'resolved' WHEN i.acknowledged_at IS NOT NULL THEN 'acknowledged' ELSE 'open' END,
        i.generation, i.intent_id, i.agent_run_id, t.tool_name, i.detail, i.opened_at,
-       -- when the last page was sent, since the incident opened, that counts it
+       -- the last time, since the incident opened, that a page which counts it was sent
        (SELECT max(p.told_at) FROM outbox.page p
         JOIN outbox.incident f ON f.id = p.incident_id LEFT JOIN outbox.intent ft ON ft.id = f.intent_id
         WHERE f.kind = i.kind AND (i.kind = 'unconfigured_provider' OR ft.provider IS NOT DISTINCT FROM t.provider)

@@ -28,7 +28,7 @@ WITH asked AS MATERIALIZED (
          CASE told WHEN 'compensated' THEN 'undone' ELSE 'not_undone' END, told, why
   FROM asked WHERE told IS NOT NULL
 ), undo AS (
-  -- A second undo meets the unique index.
+  -- A second undo of a step violates the unique index.
   INSERT INTO outbox.intent (agent_run_id, step_id, tool_name, business_scope, payload, headers, compensates, tenant, namespace)
   SELECT i.agent_run_id, a.undo_step, a.tool, i.business_scope, coalesce(a.payload::jsonb, i.payload), i.headers, i.id, i.tenant,
          coalesce((SELECT t.namespace FROM outbox.tenant t WHERE t.tenant_id = i.tenant),
