@@ -172,7 +172,7 @@ func (s *Saga) Kinds() []string { return []string{lookArgs{}.Kind()} }
 // Register adds the worker that moves sagas.
 func (s *Saga) Register(workers *river.Workers) { river.AddWorker(workers, &lookWorker{saga: s}) }
 
-// Periodic returns the look, once at the start and then each lookInterval.
+// Periodic returns the look. It starts when the process begins to lead, and then each lookInterval.
 func (s *Saga) Periodic() []*river.PeriodicJob {
 	return []*river.PeriodicJob{river.NewPeriodicJob(
 		river.PeriodicInterval(lookInterval),

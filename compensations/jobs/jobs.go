@@ -1,9 +1,9 @@
 // Package jobs runs River beside the lanes: a few workers, on a small pool of
 // their own, in the schema outbox. The fleet's leader inserts their jobs at regular intervals.
 //
-// River triggers jobs, but protects nothing. A job may run twice, run late, or end at any
-// point. So each job finds its work in the tables, and does it in transactions that are
-// safe to repeat.
+// River only triggers jobs, and correctness does not depend on it. A job may run twice, run
+// late, or end at any point. So each job finds its work in the tables, and does it in
+// transactions that are safe to repeat.
 package jobs
 
 import (

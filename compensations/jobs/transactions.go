@@ -15,7 +15,7 @@ import (
 
 // GetExecutor runs each of River's statements in a transaction that sets the search_path.
 // River qualifies the names of tables, but not of functions and operators. A pooler accepts no
-// settings at login, so without this River could call a function that another login has
+// settings at login, so without this, River could call a function that another login has
 // created in a schema of the search_path.
 func (s pollingDriver) GetExecutor() riverdriver.Executor {
 	return s.UnwrapExecutor(transactions{pool: s.pool})

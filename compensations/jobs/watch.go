@@ -60,8 +60,8 @@ const (
 )
 
 // watch checks whether jobs are worked. It reads only the tables for that, since a River that is
-// paused or stuck reports nothing. It also makes a job due that a process with a clock
-// that is ahead has given back.
+// paused or stuck reports nothing. It also makes jobs due that were given back by a process
+// whose clock is ahead.
 type watch struct {
 	river.MiddlewareDefaults
 	pool   *pgxpool.Pool

@@ -50,8 +50,8 @@ const (
 )
 
 // Page is the message to a channel about a group: the incidents of one kind at one provider that are open at the same
-// time. The first incident of the opened group identifies it. The page names the intent of this incident by its
-// number and its key, which is a hash. Of the agent's data the page shows only the tool's name.
+// time. The first incident of the opened group identifies the group. The page names the intent of this incident by
+// its number and its key, which is a hash. Of the agent's data the page shows only the tool's name.
 type Page struct {
 	Outbox         string // identifies the outbox, since several may share a channel
 	IncidentID     int64  // the first incident

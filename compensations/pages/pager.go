@@ -11,9 +11,10 @@
 // outbox.page is one opening of a group for one channel. New incidents join the opening while an incident that was
 // paged is open. After that, they begin another opening.
 //
-// A page is due if the state of a group differs from the last page about it. So a job may run twice or end at any
-// point, and a channel that was down gets only the present state. The page's row says until when a process is
-// sending it and when it is tried again, by the database's clock. A job of River only starts the sending.
+// A page is due if the group has changed since the last page about it, or when that page is repeated. So a job may
+// run twice or end at any point, and a channel that was down gets only the present state. The page's row says until
+// when a process is sending the page, and when it is tried again, by the database's clock. A job of River only
+// starts the sending.
 //
 // The look also opens the incidents that no commit of the engine can open. These are for keys that collided, because
 // their transactions were rolled back, and for providers and operations that no daemon serves.
@@ -130,7 +131,7 @@ func (p *Pager) Register(workers *river.Workers) {
 	river.AddWorker(workers, &sendWorker{pager: p})
 }
 
-// Periodic returns the look, once at the start and then each Interval.
+// Periodic returns the look. It starts when the process begins to lead, and then each Interval.
 func (p *Pager) Periodic() []*river.PeriodicJob {
 	return []*river.PeriodicJob{river.NewPeriodicJob(
 		river.PeriodicInterval(p.settings.Interval),

@@ -60,7 +60,7 @@ const (
 	// enqueueLimit is how many intents are looked at to count the intents since the
 	// sample before.
 	enqueueLimit = 2_000
-	// longInProgress is from when on a row has been in progress for too long.
+	// longInProgress is longer than a healthy dispatch takes.
 	longInProgress = time.Minute
 	// windowLag is how long after an enqueue of a duplicate its transaction may commit and still be
 	// counted.

@@ -156,7 +156,8 @@ func examineDatabase(ctx context.Context, patient Patient) ([]Finding, error) {
 	return append(findings, sideBySide(checks(), atOnce, func(c check) []Finding { return name(c.name, x.bounded(ctx, c)) })...), nil
 }
 
-// sideBySide looks at all items, at most most of them at once. It returns the findings in the order of the items.
+// sideBySide looks at all items, and at up to most of them at the same time. It returns the findings in the order of the
+// items.
 func sideBySide[T any](all []T, most int, look func(T) []Finding) []Finding {
 	results := make([][]Finding, len(all))
 	var group errgroup.Group

@@ -190,7 +190,7 @@ type standing struct {
 	ProviderRef  string
 	Saga         string // state of its run's saga; empty: the run has none
 
-	Via               string     // the provider that may have applied it; empty if the row does not say, and for its own
+	Via               string     // the fallback that may have applied it; empty for its own provider; but see isAtEither
 	NotBefore         *time.Time // the time that its agent asked for, if it is in the future
 	FirstAttemptAt    *time.Time // since when the key's clock runs
 	SecondsSinceFirst float64
