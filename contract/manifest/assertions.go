@@ -23,7 +23,7 @@ type Declaration struct {
 	Replay         Marker
 	ConflictStatus int           // status for a key that was used with another payload
 	InFlightStatus int           // status for a key whose first call has not ended; 0: not declared
-	Absent         string        // of a lookup: a jq condition over {status, headers, body} that is true if nothing was found
+	Absent         string        // of a read: a jq condition over {status, headers, body} that is true if nothing was found
 	Reversal       string        // operationId
 	Lookup         string        // operationId
 	ReversalWindow time.Duration // for how long the reversal works; 0: not declared

@@ -429,7 +429,7 @@ func accepts(settings http.Settings, tools map[string]dispatch.ToolSpec) error {
 // value is a block of configuration that exists as a value and not as text.
 type value[T any] struct{ it T }
 
-// Decode sets into to the value.
+// Decode stores the value in into, which must be a pointer to its type.
 func (v value[T]) Decode(into any) error {
 	target, ok := into.(*T)
 	if !ok {

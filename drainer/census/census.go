@@ -1,6 +1,6 @@
-// Package census counts the contents of the outbox's tables for the metrics: how many rows wait and
-// for how long, how many are in progress or in doubt, incidents, sagas, and causes of a
-// slow database.
+// Package census counts the contents of the outbox's tables for the metrics. It counts the rows that
+// wait, are in progress or are in doubt, with their ages, and the open sagas and incidents. It also
+// shows causes of a slow database, such as dead rows.
 //
 // Each process also writes its own attempts once a minute, for the console's last hour.
 //
