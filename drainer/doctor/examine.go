@@ -245,7 +245,7 @@ type Patient struct {
 type Limits struct {
 	Check      time.Duration // timeout of a check
 	Pinned     time.Duration // how long a snapshot may be held, since it keeps dead rows from being removed
-	DeadTuples int64         // how many one hot table may have
+	DeadTuples int64         // how many dead rows a hot table may have
 	NotifyFull float64       // which part of the queue of notifications may be in use, from 0 to 1
 }
 

@@ -190,7 +190,7 @@ type standing struct {
 	ProviderRef  string
 	Saga         string // state of its run's saga; empty: the run has none
 
-	Via               string     // the fallback that may have applied it; empty for its own provider; but see isAtEither
+	Via               string     // the fallback that may have applied it; empty for its own provider, see isAtEither
 	NotBefore         *time.Time // the time that its agent asked for, if it is in the future
 	FirstAttemptAt    *time.Time // since when the key's clock runs
 	SecondsSinceFirst float64
@@ -199,8 +199,8 @@ type standing struct {
 
 func (s standing) isUndo() bool { return isUndo(s.StepID) }
 
-// isAtEither reports whether both its provider and the fallback may have applied it, since commits were lost. Only then
-// does the history name its own provider.
+// isAtEither reports whether lost commits included the one that said who served the intent: its own provider or the
+// fallback. Via is then the name of its own provider.
 func (s standing) isAtEither() bool { return s.Via == dispatch.Tuple{ToolName: s.ToolName}.Provider() }
 
 // inDoubt returns the refusal of a retry. danger says why the retry could have a second effect.

@@ -186,8 +186,8 @@ func (c *Console) history(ctx context.Context, intentID int64) ([]Attempt, error
 		FROM outbox.attempt a JOIN outbox.intent i ON i.id = a.intent_id WHERE intent_id = $1::bigint ORDER BY attempt`, intentID)
 }
 
-// Retry requeues settled intents, due now, under the same key and with all their tries. An intent that may have been
-// applied is requeued only if a repetition is safe.
+// Retry requeues settled intents, due now, under the same key and with all their tries. If an intent may have been
+// applied, a repetition must be safe or MayDuplicate true.
 type Retry struct {
 	// NewKey sends an intent under a new key, since a provider that has saved its refusal would
 	// repeat it under the old key. It needs evidence that nothing was applied, or MayDuplicate.
